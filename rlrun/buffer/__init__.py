@@ -1,0 +1,1 @@
+"""Ring, windows, samplers: experience replay."""

@@ -1,0 +1,164 @@
+"""Which rows a window holds: pure slicers, and the cutter that applies them as rows arrive.
+
+A window has S = burnin + learned + nstep positions; position p holds row ``learn + p - burnin``
+of its column where such a row exists in the trajectory, and is filler (left) or null (right)
+where it does not. Numbers of rows are absolute: the column's row counter since the run began.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlrun.types import Window
+
+
+def plain_starts(length: int, rows: int, overlap: int, residual: str) -> list[int]:
+    """First positions of the windows of a trajectory of ``length`` steps: the reference slicer.
+
+    Starts are 0, S - m, 2 (S - m), ... while start + S <= T. If steps remain, ``last`` adds
+    T - S, ``null_padding`` adds the next grid start, ``drop`` adds nothing; T < S is always one
+    padded window. S = ``rows``, m = ``overlap``, 0 <= m < S.
+    Source: DI-engine's documented ``get_train_sample``; semantics section 3.
+    """
+    if length < rows:
+        return [0] if length else []
+    stride = rows - overlap
+    starts = list(range(0, length - rows + 1, stride))
+    if starts[-1] + rows < length:
+        starts += {"last": [length - rows], "null_padding": [starts[-1] + stride], "drop": []}[
+            residual
+        ]
+    return starts
+
+
+def lossless_starts(length: int, learned: int, overlap: int) -> list[int]:
+    """First learned step of every window of an episode of ``length`` steps.
+
+    Spans of L = ``learned`` steps start L - m apart until one reaches the last step: every step is
+    learned exactly once (at least once with ``overlap`` m > 0). Source: semantics section 3.
+    """
+    stride = learned - overlap
+    count = 1 + -(-max(length - learned, 0) // stride) if length else 0
+    return [k * stride for k in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """N windows in the order they became complete; int64 [N] unless said otherwise."""
+
+    column: np.ndarray
+    learn: np.ndarray  # row of the first learned position
+    burnin: np.ndarray  # own rows before it; the stored state is the one before row learn - burnin
+    last: np.ndarray  # last row a position may show
+    ended: np.ndarray  # bool: ``last`` only carries an observation (end row, or chunk's end)
+    release: np.ndarray  # row with which the window was complete; never decreases
+    origin: np.ndarray  # row that opened the trajectory
+
+    def __len__(self) -> int:
+        return len(self.learn)
+
+
+class Cutter:
+    """Cuts windows out of columns of rows that arrive chunk by chunk.
+
+    Feeding a trajectory in any partition gives the windows of the pure slicers above, each as soon
+    as its last row is known: an endless episode is learned from.
+    """
+
+    def __init__(
+        self, window: Window, *, columns: int, overlap: int, residual: str | None, plain: bool
+    ) -> None:
+        """``overlap``: of learned spans (lossless) or of whole windows (plain)."""
+        self.window, self.plain, self.residual = window, plain, residual
+        self.stride = (window.rows if plain else window.learned) - overlap
+        self.origin = np.full(columns, -1, np.int64)  # row that opened the open trajectory
+        self.row = 0  # rows seen
+
+    def cut(self, first: np.ndarray, valid: np.ndarray, *, close: bool = False) -> Windows:
+        """Windows completed by the next T rows; ``first``/``valid`` bool [T, B].
+
+        ``close`` ends every open trajectory behind the last row (its observation is row T's).
+        """
+        rows = self.row + np.arange(len(first) + close, dtype=np.int64)[:, None]
+        if close:
+            first = np.concatenate([first, np.zeros_like(first[:1])])
+            ended = np.concatenate([~valid, valid[-1:]])
+            first[-1] = ~valid[-1]  # nothing is open behind an end row: a trajectory of 0 steps
+        else:
+            ended = ~valid
+        opened = np.where(first, rows, -1)
+        opened[0] = np.where(first[0], rows[0], self.origin)
+        opened = np.maximum.accumulate(opened, axis=0)
+        windows = self._release(rows - opened, opened, ended)
+        self.row += len(valid)
+        self.origin = np.where(ended[-1], self.row, opened[-1]) if close else opened[-1]
+        return windows
+
+    def _release(self, index: np.ndarray, opened: np.ndarray, ended: np.ndarray) -> Windows:
+        """``index`` [T, B]: a row's number in its trajectory, steps counted from 0."""
+        complete = self.window.rows - 1 if self.plain else self.window.rows - 1 - self.window.burnin
+        grid = (index >= complete) & ((index - complete) % self.stride == 0)
+        if self.plain:
+            grid &= ~ended  # a plain window is complete with its last step, not with an end row
+        t, b = np.nonzero(grid)
+        start = index[t, b] - complete
+        tail_t, tail_b, tail_start = self._tails(index, ended)
+        t, b = np.concatenate([t, tail_t]), np.concatenate([b, tail_b])
+        start = np.concatenate([start, tail_start])
+        order = np.lexsort((start, b, t))
+        t, b, start = t[order], b[order], start[order]
+        return self._windows(start, index[t, b], opened[t, b], b, ended[t, b])
+
+    def _tails(
+        self, index: np.ndarray, ended: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(t, b, start) of the windows that only the trajectory's end completes."""
+        t, b = np.nonzero(ended & (index > 0))
+        length = index[t, b]
+        rows, stride = self.window.rows, self.stride
+        if not self.plain:
+            ahead = rows - self.window.burnin - 1
+            out = np.maximum((length - ahead) // stride + 1, 0)  # released by the grid
+            out = np.where(length >= ahead, out, 0)
+            count = 1 + -(-np.maximum(length - self.window.learned, 0) // stride)
+            left = count - out
+            which = np.repeat(np.arange(len(t)), left)
+            rank = np.arange(len(which)) - np.repeat(np.cumsum(left) - left, left)
+            return t[which], b[which], (out[which] + rank) * stride
+        last_grid = (length - rows) // stride * stride
+        remain = (length >= rows) & (last_grid + rows < length)
+        start = {"last": length - rows, "null_padding": last_grid + stride}.get(
+            self.residual or "", length
+        )
+        keep = (length < rows) | (remain & (self.residual != "drop"))
+        start = np.where(length < rows, 0, start)
+        return t[keep], b[keep], start[keep]
+
+    def _windows(
+        self,
+        start: np.ndarray,
+        index: np.ndarray,
+        opened: np.ndarray,
+        column: np.ndarray,
+        ended: np.ndarray,
+    ) -> Windows:
+        bs, rows = self.window.burnin, self.window.rows
+        learn = start + bs if self.plain else start
+        burnin = np.full_like(start, bs) if self.plain else np.minimum(bs, start)
+        reach = learn - bs + rows - 1
+        last = np.where(ended, np.minimum(reach, index), reach)
+        return Windows(
+            column=column.astype(np.int64),
+            learn=opened + learn,
+            burnin=burnin,
+            last=opened + last,
+            ended=ended & (last == index),
+            release=opened + index,
+            origin=opened,
+        )
+
+    def state_dict(self) -> dict[str, object]:
+        return {"origin": self.origin.copy(), "row": self.row}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        self.origin, self.row = np.array(state["origin"]), int(state["row"])  # type: ignore[call-overload]

@@ -1,0 +1,68 @@
+"""Every error a user can cause, and the exit code each one owns.
+
+RlrunError (9: a bug in rlrun when nothing more precise is known)
+├── ConfigError      2  bad config or usage, also a run directory that does not exist
+├── EnvError         3  the environment broke its contract
+├── NumericError     4  NaN or infinity in loss, gradient or priority
+├── CheckpointError  5  no usable checkpoint
+├── StorageError     6  a directory or file cannot be written
+├── ResourceError    7  GPU, memory, or another resource is missing
+├── LockedError      8  the run directory is in use by another process
+└── Interrupted    130  Ctrl-C: the run was saved and can be resumed
+
+Text form: ``key.path = value: what is wrong; what is allowed; what to do``.
+"""
+
+
+class RlrunError(Exception):
+    """An error that is shown to the user as one line."""
+
+    exit_code = 9
+
+
+class ConfigError(RlrunError):
+    """Bad config or usage; raised before anything is written."""
+
+    exit_code = 2
+
+
+class EnvError(RlrunError):
+    """The environment broke its contract (NaN, shape, dtype, exception in step)."""
+
+    exit_code = 3
+
+
+class NumericError(RlrunError):
+    """A loss, gradient or priority is NaN or infinite."""
+
+    exit_code = 4
+
+
+class CheckpointError(RlrunError):
+    """No checkpoint in the run directory can be used."""
+
+    exit_code = 5
+
+
+class StorageError(RlrunError):
+    """A file or directory cannot be written."""
+
+    exit_code = 6
+
+
+class ResourceError(RlrunError):
+    """A resource the config asks for is missing on this machine."""
+
+    exit_code = 7
+
+
+class LockedError(RlrunError):
+    """The run directory is in use by another process."""
+
+    exit_code = 8
+
+
+class Interrupted(RlrunError):
+    """Ctrl-C was pressed; the run was saved."""
+
+    exit_code = 130

@@ -1,0 +1,194 @@
+"""The datum and the words everything else is built from.
+
+Glossary
+    step      one action taken in one environment; the clock ``env_steps`` counts these
+    row       obs[t] --action[t]--> reward[t], terminated[t], truncated[t]; obs[t+1] is the next row
+    end row   the row that only holds an episode's final observation (valid = False)
+    null row  padding after an episode's end inside a window (valid = False, never stored)
+    filler    the unused burn-in positions before a window's own rows (valid = False, never stored)
+    chunk     the rows one collect call brings, time-major [T, B]
+    window    the S consecutive rows of one episode that a policy learns from at once
+    segment   a time-major batch of rows: a chunk, or B windows side by side
+    column    one environment's place in the B dimension
+    key       the name of a stored window; opaque, never reused
+    weight    importance-sampling weight of a sampled window; priority: what it is drawn by
+
+Termination kills the discount, truncation kills the trace, padding kills the loss.
+Letters: T time, B batch, E environments, S window rows, A actions, H hidden, N capacity.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+Tree: TypeAlias = Any  # an array, or a dict / tuple of trees of arrays
+
+
+def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
+    """The tree of ``function(leaf, *leaves of rest)``; dicts and tuples are inner nodes."""
+    if isinstance(tree, Mapping):
+        return {k: tree_map(function, v, *(r[k] for r in rest)) for k, v in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(tree_map(function, v, *(r[i] for r in rest)) for i, v in enumerate(tree))
+    return function(tree, *rest)
+
+
+def tree_leaves(tree: Tree) -> list[Any]:
+    """The leaves in the order of the tree (dict insertion order)."""
+    if isinstance(tree, Mapping):
+        return [leaf for value in tree.values() for leaf in tree_leaves(value)]
+    if isinstance(tree, tuple):
+        return [leaf for value in tree for leaf in tree_leaves(value)]
+    return [tree]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a policy must know of an environment: the spaces of one (unbatched) environment."""
+
+    obs: gym.Space[Any]
+    action: gym.Space[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The rows ``update`` needs of one window: S = burnin + learned + nstep positions.
+
+    Positions [0, burnin) warm the state up, [burnin, burnin + learned) are learned, the last
+    ``nstep`` are only looked at by targets.
+    """
+
+    burnin: int
+    learned: int
+    nstep: int
+
+    @property
+    def rows(self) -> int:
+        """S."""
+        return self.burnin + self.learned + self.nstep
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Time-major, always. Row t is obs[t] --action[t]--> obs[t+1]. Tensors on one device.
+
+    A window of S rows is a Segment with T = S - 1: S observations, S - 1 transitions.
+    ``extras`` of a sampled window hold ``prev_action`` [B, *A] and ``prev_reward`` [B], those of
+    the row before the window (zero where the window opens an episode). A collected segment has
+    ``states``, the recurrent state before every row, which lives until windows are cut from it.
+    """
+
+    obs: Tree  # [T+1, B, *O] native dtype
+    first: Tensor  # [T+1, B] bool: opens an episode
+    action: Tensor  # [T, B, *A]
+    reward: Tensor  # [T, B] float32, raw
+    terminated: Tensor  # [T, B] bool: no value after this step
+    truncated: Tensor  # [T, B] bool: cut; the value of obs[t+1] still counts
+    valid: Tensor  # [T, B] bool: False on end rows, null rows and filler
+    extras: dict[str, Tensor] = field(default_factory=dict)  # what acting wrote down
+    state: Tree = ()  # [B, ...] recurrent state before obs[0] (before the first own row)
+    states: Tree = ()  # [T, B, ...] only in collected segments
+
+    def to(self, device: torch.device) -> "Segment":
+        """The same segment on ``device`` (itself when it is there already)."""
+        if self.reward.device == device:
+            return self
+        names = ("obs", "action", "reward", "terminated", "truncated", "valid", "first")
+        names += ("extras", "state", "states")
+        move = {n: tree_map(lambda x: x.to(device), getattr(self, n)) for n in names}
+        return replace(self, **move)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """B windows drawn from a buffer: what ``Policy.update`` takes."""
+
+    segment: Segment
+    weight: Tensor  # [B] float32 importance weights in (0, 1]
+    key: np.ndarray  # [B] int64, handed back with the priorities
+    env_steps: int  # the clock, for what the policy schedules
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one learning step says: priorities as a value, metrics as 0-d tensors."""
+
+    priority: Tensor | None  # [B] >= 0, in the order of Sample.key
+    metrics: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What acting says for E environments."""
+
+    action: Tensor  # [E, *A]
+    extras: dict[str, Tensor]  # [E, ...]
+    state: Tree  # [E, ...] the state before the next row
+
+
+@dataclass(slots=True)
+class Counters:
+    """The clock and its companions; the whole of it is in every checkpoint."""
+
+    env_steps: int = 0  # valid rows collected
+    updates: int = 0
+    chunks: int = 0
+    episodes: int = 0
+
+
+class Policy(Protocol):
+    """Learn, collect and evaluate are calls, not modes."""
+
+    window: Window | None  # None: the policy does not learn
+
+    def initial_state(self, batch: int) -> Tree:
+        """The state before an episode's first row, [batch, ...]."""
+
+    def act(
+        self,
+        obs: Tree,
+        first: Tensor,
+        prev_action: Tensor,
+        prev_reward: Tensor,
+        state: Tree,
+        *,
+        explore: np.ndarray | None,
+    ) -> Act:
+        """Actions of E environments; ``explore`` [E] probabilities, None: greedy.
+
+        ``prev_action``/``prev_reward`` are those of the row before; they and ``state`` are
+        ignored where ``first``.
+        """
+
+    def update(self, sample: Sample) -> Update:
+        """One learning step; owns optimisers and target networks."""
+
+    def priority(self, sample: Sample) -> Tensor:
+        """|TD| priority [B] of windows that were just collected (initial_priority: td)."""
+
+    def weights(self) -> dict[str, Tensor]:
+        """What acting needs."""
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        """The inverse of ``weights``."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything ``update`` and ``act`` depend on: nets, optimiser, generator, counters."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of ``state_dict``."""
+
+
+def generator(seed: int, name: str) -> np.random.Generator:
+    """The named component's own numpy generator, spawned from the run's seed."""
+    return np.random.default_rng([seed, *name.encode()])
+
+
+def torch_seed(seed: int, name: str) -> int:
+    """A 63-bit torch seed for the named component, spawned from the run's seed."""
+    return int(generator(seed, name).integers(2**63 - 1))

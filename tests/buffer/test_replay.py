@@ -1,0 +1,213 @@
+"""What replay hands out is what happened: windows, ring wrap, keys, late priorities, resume."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlrun.types import Window, tree_map
+from tests.buffer.factory import make_replay
+from tests.buffer.test_slicing import cases
+from tests.reference.streams import make_stream, part
+from tests.reference.windows import window_rows
+
+
+def feed(replay, stream, pieces):
+    row = 0
+    for n in pieces:
+        keys = replay.add(part(stream.segment, row, row + n))
+        assert len(keys) == 0 or keys[-1] == replay.head - 1
+        replay.check()
+        row += n
+
+
+def live(replay):
+    slots = np.flatnonzero(replay.alive)
+    return np.sort(replay._keys(slots))
+
+
+def assert_window(replay, segment, i, episodes):
+    """Column i of ``segment`` is one window of one of ``episodes``, position by position."""
+    w = replay.window
+    own = np.flatnonzero(segment.valid[:, i].numpy())
+    c, number, t0 = (int(x) for x in segment.obs[own[0], i])
+    episode = next(e for e in episodes if (e.column, e.number) == (c, number))
+    learn = t0 + w.burnin - int(own[0])
+    rows, state, previous = window_rows(episode, learn, w)
+    for p, row in enumerate(rows):
+        if row is None:
+            assert not segment.valid[p, i]
+            continue
+        if p < w.rows - 1:
+            for name in ("reward", "terminated", "truncated", "valid", "action", "first"):
+                assert getattr(segment, name)[p, i].item() == row[name], (name, p)
+        if row["valid"] or rows[p - 1]["valid"]:
+            assert tuple(segment.obs[p, i].tolist()) == row["obs"]
+    assert segment.state[0][i, 0] == state
+    got = (segment.extras["prev_action"][i].item(), segment.extras["prev_reward"][i].item())
+    assert got == previous
+    return (c, number, learn, min(learn + w.learned, episode.length))
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases(), st.integers(1, 40))
+def test_every_live_window_is_true(case, slack):
+    """Invariants 1-3 and 5 through wrap: rows in = rows out, no mixed episodes, no torn window."""
+    stream, pieces, window = case
+    replay = make_replay(stream.segment, rows=window.rows + slack, window=window)
+    feed(replay, stream, pieces)
+    valid = int(stream.segment.valid.sum())
+    assert replay.counts["rows"] == valid
+    assert replay.ring.head == sum(pieces)
+    keys = live(replay)
+    if not len(keys):
+        return
+    segment = replay.get(keys, 0).segment
+    spans = [assert_window(replay, segment, i, stream.episodes) for i in range(len(keys))]
+    learned = [(c, n, t) for c, n, a, b in spans for t in range(a, b)]
+    assert len(learned) == len(set(learned)), "a step is learned twice"
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases())
+def test_every_step_of_finished_episodes_is_learned_once(case):
+    """Invariant 1 and 2 on a ring that holds everything."""
+    stream, pieces, window = case
+    replay = make_replay(stream.segment, rows=sum(pieces) + window.rows + 2, window=window)
+    feed(replay, stream, pieces)
+    keys = live(replay)
+    counts: dict = {}
+    ends: dict = {}
+    if len(keys):
+        segment = replay.get(keys, 0).segment
+        for i in range(len(keys)):
+            c, number, start, stop = assert_window(replay, segment, i, stream.episodes)
+            for t in range(start, stop):
+                counts[c, number, t] = counts.get((c, number, t), 0) + 1
+            positions = range(window.burnin, window.burnin + stop - start)
+            dead = segment.terminated[:, i].numpy()
+            ends[c, number] = ends.get((c, number), 0) + sum(
+                bool(dead[p : p + window.nstep].any()) for p in positions
+            )
+    for e in stream.episodes:
+        if e.complete:
+            assert all(counts.get((e.column, e.number, t)) == 1 for t in range(e.length))
+            expected = min(window.nstep, e.length) if e.terminated else 0
+            assert ends[e.column, e.number] == expected
+    assert replay.counts["learned"] == len(counts)
+
+
+def test_learned_fraction_is_one_for_lossless_and_less_for_plain():
+    stream = make_stream([[7]], [[True]], 8 * 10)
+    replay = make_replay(stream.segment, rows=200, window=Window(2, 3, 1))
+    feed(replay, stream, [80])
+    assert replay.metrics(0)["buffer/learned_fraction"] == 1.0
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
+def test_only_live_windows_are_drawn_through_wrap(kind):
+    stream = make_stream([[5, 3, 9], [1, 2]], [[True, False], [True]], 300)
+    replay = make_replay(stream.segment, rows=30, window=Window(2, 3, 2), capacity=64, kind=kind)
+    drawn = 0
+    for row in range(0, 300, 6):
+        replay.add(part(stream.segment, row, row + 6))
+        replay.check()
+        if len(replay):
+            sample = replay.sample(16, env_steps=row)
+            assert np.isin(sample.key, live(replay)).all()
+            for i in range(16):
+                assert_window(replay, sample.segment, i, stream.episodes)
+            drawn += 1
+    assert drawn > 30
+
+
+def test_late_priorities_are_ignored_and_counted():
+    stream = make_stream([[4]], [[True]], 200)
+    replay = make_replay(
+        stream.segment, rows=20, window=Window(0, 2, 1), capacity=32, kind="prioritized"
+    )
+    replay.add(part(stream.segment, 0, 15))
+    sample = replay.sample(8, 0)
+    before = replay.sampler.largest
+    replay.add(part(stream.segment, 15, 34))
+    replay.add(part(stream.segment, 34, 53))
+    replay.prioritize(sample.key, np.full(8, 1e6))
+    assert replay.counts["late"] == 8
+    assert replay.sampler.largest == before
+    replay.check()
+    fresh = replay.sample(8, 0)
+    replay.prioritize(fresh.key, np.full(8, 7.0))
+    assert replay.sampler.largest == 7.0 + 1e-6
+    assert replay.counts["late"] == 8
+
+
+def test_a_full_window_table_drops_the_oldest_and_says_so():
+    stream = make_stream([[1]], [[True]], 100)
+    replay = make_replay(stream.segment, rows=90, window=Window(0, 2, 1), capacity=10)
+    feed(replay, stream, [7] * 14)
+    assert len(replay) == 10
+    assert replay.counts["early"] > 0
+    segment = replay.get(live(replay), 0).segment
+    for i in range(10):
+        assert_window(replay, segment, i, stream.episodes)
+
+
+def test_collect_trajectories_bootstrap_from_the_next_chunks_first_observation():
+    stream = make_stream([[40]], [[True]], 40)
+    replay = make_replay(stream.segment, rows=60, window=Window(1, 3, 2), close=True)
+    feed(replay, stream, [5] * 8)
+    segment = replay.get(live(replay), 0).segment
+    starts = []
+    for i in range(segment.reward.shape[1]):
+        own = np.flatnonzero(segment.valid[:, i].numpy())
+        times = segment.obs[own, i, 2].int().tolist()
+        assert times == list(range(times[0], times[-1] + 1))
+        assert times[0] // 5 == times[-1] // 5, "a window crosses a collect call"
+        behind = segment.obs[own[-1] + 1, i, 2].item()
+        assert behind == times[-1] + 1
+        assert not segment.terminated[own[-1], i] or times[-1] == 39
+        if times[0]:
+            assert segment.extras["prev_reward"][i] == times[0]  # reward_of(0, 0, t - 1) = t
+        starts.append(times[0])
+    assert 5 in starts
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
+def test_resume_equals_uninterrupted(kind):
+    """Contents, tree, RNG and counters come back: sampling after load = sampling without it."""
+    stream = make_stream([[5, 3, 9], [1, 12]], [[True, False], [True]], 240)
+    make = lambda: make_replay(  # noqa: E731
+        stream.segment, rows=40, window=Window(2, 3, 2), capacity=48, kind=kind
+    )
+    one, two = make(), make()
+    rng = np.random.default_rng(1)
+    for row in range(0, 120, 8):
+        one.add(part(stream.segment, row, row + 8))
+        if len(one):
+            s = one.sample(4, row)
+            one.prioritize(s.key, rng.random(4))
+    saved = tree_map(lambda x: x.copy() if hasattr(x, "copy") else x, one.state_dict())
+    two.load_state_dict(saved)
+    two.check()
+    for row in range(120, 240, 8):
+        samples = []
+        for replay in (one, two):
+            replay.add(part(stream.segment, row, row + 8))
+            s = replay.sample(4, row)
+            replay.prioritize(s.key, np.arange(4.0))
+            samples.append(s)
+        a, b = samples
+        assert (a.key == b.key).all()
+        assert torch.equal(a.weight, b.weight)
+        assert torch.equal(a.segment.obs, b.segment.obs)
+        assert torch.equal(a.segment.state[0], b.segment.state[0])
+    assert one.counts == two.counts
+
+
+def test_sizes_are_exact():
+    stream = make_stream([[5]], [[True]], 20)
+    replay = make_replay(stream.segment, rows=40, window=Window(2, 3, 2), capacity=48)
+    row = 3 * 4 + 8 + 4 + 3  # obs, action, reward, three flags
+    assert replay.ring.nbytes == 40 * row
+    assert replay.nbytes == 40 * (row + 1) + 48 * (7 * 8 + 1 + 2 * 4)
