@@ -1,0 +1,1 @@
+"""Pure torch functions on time-major [T, B] tensors."""

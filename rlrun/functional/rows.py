@@ -1,0 +1,52 @@
+"""What a network may read of a window: inputs with padding taken out."""
+
+import torch
+from torch import Tensor
+
+from rlrun.types import Segment, Tree, tree_map
+
+
+def readable(valid: Tensor, terminated: Tensor) -> Tensor:
+    """bool [T+1, B]: valid rows, and the observation behind a valid row that did not terminate.
+
+    Everything else (filler, null rows, the end row of a terminated episode) must not reach a
+    network: a zero gradient times NaN is NaN.
+    """
+    bootstraps = valid & ~terminated
+    none = torch.zeros_like(valid[:1])
+    return torch.cat([valid, none]) | torch.cat([none, bootstraps])
+
+
+def shape_reward(reward: Tensor, scale: float, clip: float | None) -> Tensor:
+    """scale * reward, then clipped to [-clip, clip]. Rewards are stored raw; this is learning's."""
+    scaled = reward * scale
+    return scaled if clip is None else scaled.clamp(-clip, clip)
+
+
+def network_inputs(
+    segment: Segment, *, scale: float, clip: float | None
+) -> tuple[Tree, Tensor, Tensor]:
+    """(obs [T+1, B, *O], prev_action int64 [T+1, B], prev_reward [T+1, B]) of a window.
+
+    Position t takes action and reward of row t - 1; a window's first own row those of the row
+    before the window (``extras``), an episode's first row none: action -1, reward 0. Positions
+    that are not ``readable`` are zero with action -1.
+    """
+    valid, none = segment.valid, torch.zeros_like(segment.valid[:1])
+    read = readable(valid, segment.terminated)
+    own_first = torch.cat([valid & ~torch.cat([none, valid[:-1]]), none])
+    has = read & ~segment.first
+
+    def previous(name: str, value: Tensor, missing: float) -> Tensor:
+        before = segment.extras[name].unsqueeze(0)
+        shifted = torch.where(own_first, before, torch.cat([before, value]))
+        return torch.where(has, shifted, torch.full_like(shifted, missing))
+
+    action = previous("prev_action", segment.action, -1)
+    reward = previous("prev_reward", segment.reward, 0)
+
+    def keep(x: Tensor) -> Tensor:
+        mask = read.reshape(*read.shape, *[1] * (x.ndim - 2))
+        return torch.where(mask, x, torch.zeros_like(x))
+
+    return tree_map(keep, segment.obs), action, shape_reward(reward, scale, clip)

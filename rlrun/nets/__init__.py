@@ -1,0 +1,1 @@
+"""Torsos, memories and heads."""

@@ -1,0 +1,86 @@
+"""Recurrent cores with one set of parameters and two forms: unroll [T, B] and step [B]."""
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.schema import MemoryConfig
+from rlrun.types import Tree
+
+
+class LSTM(nn.Module):
+    """nn.LSTM; state (h, c), each [B, H]. The forget gate's bias starts at ``forget_bias``."""
+
+    def __init__(self, config: MemoryConfig, features: int) -> None:
+        super().__init__()
+        self.size = config.hidden
+        self.core = nn.LSTM(features, config.hidden)
+        with torch.no_grad():
+            gate = slice(config.hidden, 2 * config.hidden)  # torch's gate order: i, f, g, o
+            self.core.bias_ih_l0[gate] = config.forget_bias
+            self.core.bias_hh_l0[gate] = 0.0
+
+    def initial_state(self, batch: int, device: torch.device) -> Tree:
+        zero = torch.zeros(batch, self.size, device=device)
+        return (zero, zero.clone())
+
+    def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """[T, B, F] from the state before row 0 -> outputs [T, B, H], the state after row T-1."""
+        h, c = state
+        out, (h, c) = self.core(x, (h.unsqueeze(0), c.unsqueeze(0)))
+        return out, (h.squeeze(0), c.squeeze(0))
+
+    def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """One row [B, F]: ``unroll`` with T = 1, at a fraction of its overhead."""
+        p = self.core
+        weights = (p.weight_ih_l0, p.weight_hh_l0, p.bias_ih_l0, p.bias_hh_l0)
+        h, c = torch.lstm_cell(x, state, *weights)
+        return h, (h, c)
+
+
+class GRU(nn.Module):
+    """nn.GRU; state h [B, H]."""
+
+    def __init__(self, config: MemoryConfig, features: int) -> None:
+        super().__init__()
+        self.size = config.hidden
+        self.core = nn.GRU(features, config.hidden)
+
+    def initial_state(self, batch: int, device: torch.device) -> Tree:
+        return (torch.zeros(batch, self.size, device=device),)
+
+    def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        out, h = self.core(x, state[0].unsqueeze(0))
+        return out, (h.squeeze(0),)
+
+    def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        p = self.core
+        weights = (p.weight_ih_l0, p.weight_hh_l0, p.bias_ih_l0, p.bias_hh_l0)
+        h = torch.gru_cell(x, state[0], *weights)
+        return h, (h,)
+
+
+class NoMemory(nn.Module):
+    """The feed-forward control: outputs are inputs, the state is empty."""
+
+    def __init__(self, config: MemoryConfig, features: int) -> None:
+        super().__init__()
+        self.size = features
+
+    def initial_state(self, batch: int, device: torch.device) -> Tree:
+        return ()
+
+    def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        return x, state
+
+    def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        return x, state
+
+
+Memory = LSTM | GRU | NoMemory
+
+
+def make_memory(config: MemoryConfig, features: int) -> Memory:
+    """The configured memory over inputs of width ``features``; ``size`` is its output width."""
+    table: dict[str, type[LSTM] | type[GRU] | type[NoMemory]]
+    table = {"lstm": LSTM, "gru": GRU, "none": NoMemory}
+    return table[config.name](config, features)

@@ -1,0 +1,71 @@
+"""The action-value network: torso, memory, (dueling) head."""
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from rlrun.functional.value import dueling
+from rlrun.nets.memory import make_memory
+from rlrun.nets.torso import make_torso, mlp, one_hot
+from rlrun.schema import MemoryConfig, TorsoConfig, ValueConfig
+from rlrun.types import Spec, Tree, torch_seed, tree_map
+
+
+class QNet(nn.Module):
+    """Q(obs, previous action, previous reward, state) for every action.
+
+    The memory's input is the torso's features and, with ``prev_inputs``, the previous action
+    (one-hot, zeros before an episode's first row) and the previous reward.
+    Source: R2D2 section 2.3.
+    """
+
+    def __init__(
+        self, policy: ValueConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec
+    ) -> None:
+        super().__init__()
+        assert isinstance(spec.action, gym.spaces.Discrete), "checked in rlrun.config"
+        self.actions, self.prev_inputs = int(spec.action.n), policy.prev_inputs
+        self.torso = make_torso(torso, spec.obs)
+        extra = self.actions + 1 if policy.prev_inputs else 0
+        self.memory = make_memory(memory, self.torso.size + extra)
+        sizes = [self.memory.size, *policy.head_hidden]
+        self.advantage = mlp([*sizes, self.actions], torso.activation, last=False)
+        self.value = mlp([*sizes, 1], torso.activation, last=False) if policy.dueling else None
+
+    def inputs(self, obs: Tree, prev_action: Tensor, prev_reward: Tensor) -> Tensor:
+        """[*, F] what the memory sees; ``prev_action`` int64, -1: there is none."""
+        x = self.torso(obs)
+        if not self.prev_inputs:
+            return x
+        previous = one_hot(prev_action, self.actions)
+        return torch.cat([x, previous, prev_reward.unsqueeze(-1)], -1)
+
+    def q(self, h: Tensor) -> Tensor:
+        """Memory outputs [*, H] -> action values [*, A]."""
+        advantage: Tensor = self.advantage(h)
+        return advantage if self.value is None else dueling(self.value(h), advantage)
+
+    def unroll(self, inputs: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """Action values [T, B, A] of ``inputs`` [T, B, F], and the state behind them."""
+        h, state = self.memory.unroll(inputs, state)
+        return self.q(h), state
+
+    def step(
+        self, obs: Tree, first: Tensor, prev_action: Tensor, prev_reward: Tensor, state: Tree
+    ) -> tuple[Tensor, Tree]:
+        """Action values [B, A] of one row; where ``first`` the state starts afresh."""
+        going = ~first
+        state = tree_map(lambda x: torch.where(going.unsqueeze(-1), x, torch.zeros_like(x)), state)
+        prev_action = torch.where(first, -1, prev_action)
+        prev_reward = torch.where(first, 0.0, prev_reward)
+        h, state = self.memory.step(self.inputs(obs, prev_action, prev_reward), state)
+        return self.q(h), state
+
+
+def make_qnet(
+    policy: ValueConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, *, seed: int
+) -> QNet:
+    """A QNet whose parameters depend on ``seed`` only; torch's global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(seed, "network"))
+        return QNet(policy, torso, memory, spec)

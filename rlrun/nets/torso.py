@@ -1,0 +1,120 @@
+"""Torsos: one observation to one feature vector. Leading axes [T, B] pass through."""
+
+import math
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rlrun.schema import TorsoConfig
+from rlrun.types import Tree
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
+
+
+def mlp(sizes: list[int], activation: str, *, last: bool) -> nn.Sequential:
+    """Linear layers sizes[0] -> ... -> sizes[-1]; ``last``: an activation behind the last too."""
+    layers: list[nn.Module] = []
+    for i, (n_in, n_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        layers.append(nn.Linear(n_in, n_out))
+        if last or i < len(sizes) - 2:
+            layers.append(_ACTIVATIONS[activation]())
+    return nn.Sequential(*layers)
+
+
+def flat_size(space: gym.Space[Any]) -> int:
+    """The number of floats ``flatten`` makes of one observation."""
+    match space:
+        case gym.spaces.Discrete():
+            return int(space.n)
+        case gym.spaces.MultiDiscrete():
+            return int(space.nvec.sum())
+        case gym.spaces.Dict():
+            return sum(flat_size(s) for s in space.spaces.values())
+        case gym.spaces.Tuple():
+            return sum(flat_size(s) for s in space.spaces)
+        case _:
+            return math.prod(space.shape or ())
+
+
+def flatten(space: gym.Space[Any], obs: Tree) -> Tensor:
+    """One float32 vector per observation: [*, flat_size].
+
+    Discrete spaces become one-hot, uint8 boxes are divided by 255, dicts and tuples concatenate.
+    """
+    match space:
+        case gym.spaces.Discrete():
+            return one_hot(obs - int(space.start), int(space.n))
+        case gym.spaces.MultiDiscrete():
+            parts = [one_hot(obs[..., i], int(n)) for i, n in enumerate(space.nvec.reshape(-1))]
+            return torch.cat(parts, -1)
+        case gym.spaces.Dict():
+            return torch.cat([flatten(s, obs[k]) for k, s in space.spaces.items()], -1)
+        case gym.spaces.Tuple():
+            return torch.cat([flatten(s, o) for s, o in zip(space.spaces, obs, strict=True)], -1)
+        case _:
+            lead = obs.shape[: obs.ndim - len(space.shape or ())]
+            x = obs.reshape(*lead, -1).float()
+            return x / 255 if obs.dtype == torch.uint8 else x
+
+
+def one_hot(index: Tensor, size: int) -> Tensor:
+    """float32 [*, size]; an index outside [0, size) gives zeros."""
+    return (index.unsqueeze(-1) == torch.arange(size, device=index.device)).float()
+
+
+class MLP(nn.Module):
+    """flatten -> layers of ``config.hidden`` sizes with activations."""
+
+    def __init__(self, config: TorsoConfig, space: gym.Space[Any]) -> None:
+        super().__init__()
+        self.space = space
+        sizes = [flat_size(space), *config.hidden]
+        self.layers = mlp(sizes, config.activation, last=True)
+        self.size = sizes[-1]
+
+    def forward(self, obs: Tree) -> Tensor:
+        features: Tensor = self.layers(flatten(self.space, obs))
+        return features
+
+
+class NatureCNN(nn.Module):
+    """Three convolutions and a linear layer on images, channels first or last.
+
+    Source: Mnih et al. 2015, methods; 32x8x8/4, 64x4x4/2, 64x3x3/1, ``hidden[-1]`` (512).
+    """
+
+    def __init__(self, config: TorsoConfig, space: gym.Space[Any]) -> None:
+        super().__init__()
+        shape = space.shape or ()
+        assert len(shape) == 3, "checked in rlrun.config"
+        self.channels_last = shape[-1] < shape[0]
+        channels, height, width = (shape[-1], *shape[:2]) if self.channels_last else shape
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(channels, 32, 8, 4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, 2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3, 1),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+        with torch.no_grad():
+            flat = self.convolutions(torch.zeros(1, channels, height, width)).shape[1]
+        self.layers = mlp([flat, *config.hidden], config.activation, last=True)
+        self.size = config.hidden[-1]
+
+    def forward(self, obs: Tensor) -> Tensor:
+        lead = obs.shape[:-3]
+        x = obs.reshape(-1, *obs.shape[-3:]).float() / 255
+        if self.channels_last:
+            x = torch.movedim(x, -1, 1)
+        features: Tensor = self.layers(F.relu(self.convolutions(x)))
+        return features.reshape(*lead, -1)
+
+
+def make_torso(config: TorsoConfig, space: gym.Space[Any]) -> MLP | NatureCNN:
+    """The configured torso; ``size`` is the width of its features."""
+    return NatureCNN(config, space) if config.name == "nature_cnn" else MLP(config, space)

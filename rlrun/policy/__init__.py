@@ -1,0 +1,1 @@
+"""One readable file per algorithm; siblings never import each other."""

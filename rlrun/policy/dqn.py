@@ -1,0 +1,161 @@
+"""DQN with n-step double Q-learning and a dueling head, on the same rows and windows as R2D2.
+
+Mnih et al. 2015; van Hasselt et al. 2016 (double); Wang et al. 2016 (dueling). A window is one
+learned row and the n rows behind it.
+"""
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlrun.functional.returns import nstep_return
+from rlrun.functional.rows import network_inputs, shape_reward
+from rlrun.functional.value import sequence_loss, take_action, td_target
+from rlrun.nets.qnet import make_qnet
+from rlrun.schedule import make_schedule
+from rlrun.schema import DQNConfig, MemoryConfig, TorsoConfig
+from rlrun.types import Act, Sample, Segment, Spec, Tree, Update, Window, generator, tree_map
+
+
+class DQN:
+    """Acts epsilon-greedily with a feed-forward Q-network and learns from single rows."""
+
+    def __init__(
+        self,
+        config: DQNConfig,
+        torso: TorsoConfig,
+        memory: MemoryConfig,
+        *,
+        spec: Spec,
+        seed: int,
+        total_steps: int,
+        device: torch.device,
+    ) -> None:
+        self.config, self.device = config, device
+        self.window = Window(burnin=0, learned=1, nstep=config.nstep)
+        self.net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
+        self.target = copy.deepcopy(self.net).requires_grad_(False)
+        self.optimizer = torch.optim.Adam(
+            self.net.parameters(), lr=config.lr.start, eps=config.adam_eps, fused=True
+        )
+        self.lr_at = make_schedule(config.lr, total_steps=total_steps)
+        self.generator = generator(seed, "explore")
+        self.updates = 0
+
+    def initial_state(self, batch: int) -> Tree:
+        """Nothing: the network has no memory."""
+        return ()
+
+    @torch.inference_mode()
+    def act(
+        self,
+        obs: Tree,
+        first: Tensor,
+        prev_action: Tensor,
+        prev_reward: Tensor,
+        state: Tree,
+        *,
+        explore: np.ndarray | None,
+    ) -> Act:
+        """Greedy actions, replaced by uniform ones with probability ``explore`` [E] each."""
+        c = self.config
+        reward = shape_reward(prev_reward, c.reward_scale, c.reward_clip)
+        q, _ = self.net.step(obs, first, prev_action, reward, ())
+        action = q.argmax(-1)
+        if explore is not None:
+            coin = self.generator.random(len(explore)) < explore
+            uniform = self.generator.integers(self.net.actions, size=len(explore))
+            pick = torch.from_numpy(coin).to(self.device), torch.from_numpy(uniform).to(self.device)
+            action = torch.where(*pick, action)
+        return Act(action, {}, ())
+
+    def update(self, sample: Sample) -> Update:
+        """One gradient step on ``sample``; priorities are |delta|."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr_at(sample.env_steps)
+        segment, weight = sample.segment.to(self.device), sample.weight.to(self.device)
+        loss, td, metrics = self.loss(segment, weight)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        clip = self.config.grad_clip
+        norm = nn.utils.clip_grad_norm_(self.net.parameters(), clip or float("inf"))
+        self.optimizer.step()
+        self.updates += 1
+        every, theta = self.config.target_update_every, self.config.target_theta
+        online, target = list(self.net.parameters()), list(self.target.parameters())
+        with torch.no_grad():
+            if theta is not None:
+                torch._foreach_lerp_(target, online, theta)
+            elif every is not None and self.updates % every == 0:
+                torch._foreach_copy_(target, online)
+        return Update(td, metrics | {"train/grad_norm": norm.detach()})
+
+    def loss(self, segment: Segment, weight: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """(loss, |delta| [B], metrics) of row 0 of every window.
+
+        Only two rows of a window meet a network: the learned one and the one its target
+        bootstraps from, k <= n rows later.
+        """
+        c = self.config
+        obs, action, reward = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
+        shaped = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
+        ends = (segment.terminated, segment.truncated, segment.valid)
+        n = nstep_return(shaped, *ends, nstep=c.nstep, gamma=c.gamma)
+        column = torch.arange(segment.reward.shape[1], device=self.device)
+        later = n.steps[0]
+
+        q, _ = self.net.unroll(
+            self.net.inputs(tree_map(lambda x: x[0], obs), action[0], reward[0]), ()
+        )
+        ahead = tree_map(lambda x: x[later, column], (obs, action, reward))
+        with torch.no_grad():
+            q_target, _ = self.target.unroll(self.target.inputs(*ahead), ())
+            q_select = self.net.unroll(self.net.inputs(*ahead), ())[0] if c.double else q_target
+            bootstrap = take_action(q_target, q_select.argmax(-1))
+        target = td_target(n.reward[0], n.discount[0], bootstrap, rescale_eps=c.value_rescale_eps)
+        taken = take_action(q, segment.action[0])
+        loss, td = sequence_loss(
+            taken[None], target[None], segment.valid[:1], weight, td_clip=c.td_clip
+        )
+        metrics = {
+            "train/loss": loss.detach(),
+            "train/td_abs": td.mean(),
+            "train/q_taken": taken.detach().mean(),
+            "train/target": target.mean(),
+            "train/valid_fraction": segment.valid[0].float().mean(),
+        }
+        return loss, td[0], metrics
+
+    @torch.no_grad()
+    def priority(self, sample: Sample) -> Tensor:
+        """The priorities [B] ``update`` would return, without learning."""
+        return self.loss(sample.segment.to(self.device), sample.weight.to(self.device))[1]
+
+    def weights(self) -> dict[str, Tensor]:
+        """The online network's parameters, detached, not copied."""
+        return dict(self.net.state_dict())
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        self.net.load_state_dict(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        moments = self.optimizer.state_dict()["state"]
+        return {
+            "net": self.weights(),
+            "target": dict(self.target.state_dict()),
+            "optimizer": {str(i): dict(m) for i, m in moments.items()},
+            "generator": self.generator.bit_generator.state,
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.net.load_state_dict(state["net"])
+        self.target.load_state_dict(state["target"])
+        groups = self.optimizer.state_dict()["param_groups"]
+        moments = {int(i): tree_map(torch.clone, m) for i, m in state["optimizer"].items()}
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        self.generator.bit_generator.state = state["generator"]
+        self.updates = int(state["updates"])

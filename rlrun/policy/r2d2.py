@@ -1,0 +1,213 @@
+"""R2D2: recurrent double Q-learning from prioritized replayed sequences.
+
+Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning", ICLR 2019.
+"""
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlrun.functional.returns import nstep_return
+from rlrun.functional.rows import network_inputs, shape_reward
+from rlrun.functional.value import (
+    bootstrap_value,
+    mixed_priority,
+    sequence_loss,
+    take_action,
+    td_target,
+)
+from rlrun.nets.qnet import QNet, make_qnet
+from rlrun.schedule import make_schedule
+from rlrun.schema import MemoryConfig, R2D2Config, TorsoConfig
+from rlrun.types import Act, Sample, Segment, Spec, Tree, Update, Window, generator, tree_map
+
+
+class Loss(NamedTuple):
+    loss: Tensor  # 0-d
+    priority: Tensor  # [B]
+    metrics: dict[str, Tensor]  # 0-d each
+
+
+class R2D2:
+    """Acts epsilon-greedily with a recurrent Q-network and learns from windows of rows."""
+
+    def __init__(
+        self,
+        config: R2D2Config,
+        torso: TorsoConfig,
+        memory: MemoryConfig,
+        *,
+        spec: Spec,
+        seed: int,
+        total_steps: int,
+        device: torch.device,
+    ) -> None:
+        self.config, self.device = config, device
+        learned = config.learn_unroll_len - config.nstep
+        self.window = Window(config.burnin_step, learned, config.nstep)
+        self.net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
+        self.target = copy.deepcopy(self.net).requires_grad_(False)
+        self.optimizer = torch.optim.Adam(
+            self.net.parameters(), lr=config.lr.start, eps=config.adam_eps, fused=True
+        )
+        self.lr_at = make_schedule(config.lr, total_steps=total_steps)
+        self.generator = generator(seed, "explore")
+        self.updates = 0
+
+    # -- acting ----------------------------------------------------------------------------------
+
+    def initial_state(self, batch: int) -> Tree:
+        """The recurrent state before an episode's first row, [batch, H] each."""
+        return self.net.memory.initial_state(batch, self.device)
+
+    @torch.inference_mode()
+    def act(
+        self,
+        obs: Tree,
+        first: Tensor,
+        prev_action: Tensor,
+        prev_reward: Tensor,
+        state: Tree,
+        *,
+        explore: np.ndarray | None,
+    ) -> Act:
+        """Greedy actions, replaced by uniform ones with probability ``explore`` [E] each."""
+        c = self.config
+        q, state = self.net.step(
+            obs, first, prev_action, shape_reward(prev_reward, c.reward_scale, c.reward_clip), state
+        )
+        action = q.argmax(-1)
+        if explore is not None:
+            coin = self.generator.random(len(explore)) < explore
+            uniform = self.generator.integers(self.net.actions, size=len(explore))
+            pick = torch.from_numpy(coin).to(self.device), torch.from_numpy(uniform).to(self.device)
+            action = torch.where(*pick, action)
+        return Act(action, {}, state)
+
+    # -- learning --------------------------------------------------------------------------------
+
+    def update(self, sample: Sample) -> Update:
+        """One gradient step on ``sample``; priorities are eta-mixed |delta|."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr_at(sample.env_steps)
+        out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
+        self.optimizer.zero_grad(set_to_none=True)
+        out.loss.backward()  # type: ignore[no-untyped-call]
+        clip = self.config.grad_clip
+        norm = nn.utils.clip_grad_norm_(self.net.parameters(), clip or float("inf"))
+        self.optimizer.step()
+        self.updates += 1
+        self._update_target()
+        return Update(out.priority, out.metrics | {"train/grad_norm": norm.detach()})
+
+    def loss(self, segment: Segment, weight: Tensor) -> Loss:
+        """Loss, priorities and metrics of a batch of windows (semantics section 5).
+
+        Window positions: [0, bs) burn-in, [bs, bs + L) learned, the last n only looked at.
+        """
+        c, bs, learned = self.config, self.window.burnin, self.window.learned
+        obs, prev_action, prev_reward = network_inputs(
+            segment, scale=c.reward_scale, clip=c.reward_clip
+        )
+        state = segment.state
+        if c.state_init == "zero":
+            state = self.initial_state(segment.reward.shape[1])
+        own = segment.valid[:bs].sum(0)
+
+        x = self.net.inputs(tree_map(lambda o: o[bs:], obs), prev_action[bs:], prev_reward[bs:])
+        with torch.no_grad():
+            x_target = self.target.inputs(obs, prev_action, prev_reward)
+            state_target = burn_in(self.target, x_target[:bs], state, own)
+            q_target, _ = self.target.unroll(x_target[bs:], state_target)
+            if bs:
+                x_burn = self.net.inputs(
+                    tree_map(lambda o: o[:bs], obs), prev_action[:bs], prev_reward[:bs]
+                )
+                state = burn_in(self.net, x_burn, state, own)
+        q, _ = self.net.unroll(x, state)
+
+        rows = tree_map(lambda f: f[bs:], (segment.terminated, segment.truncated, segment.valid))
+        reward = shape_reward(segment.reward[bs:], c.reward_scale, c.reward_clip)
+        n = nstep_return(reward, *rows, nstep=c.nstep, gamma=c.gamma)
+        select = q if c.double else q_target
+        bootstrap = bootstrap_value(select, q_target, n.steps[:learned])
+        target = td_target(
+            n.reward[:learned], n.discount[:learned], bootstrap, rescale_eps=c.value_rescale_eps
+        )
+        valid = rows[2][:learned]
+        taken = take_action(q[:learned], torch.where(valid, segment.action[bs : bs + learned], 0))
+        loss, td = sequence_loss(taken, target, valid, weight, td_clip=c.td_clip)
+        count = valid.sum().clamp(min=1)
+        metrics = {
+            "train/loss": loss.detach(),
+            "train/td_abs": td.sum() / count,
+            "train/q_taken": torch.where(valid, taken.detach(), 0.0).sum() / count,
+            "train/target": torch.where(valid, target, 0.0).sum() / count,
+            "train/valid_fraction": valid.float().mean(),
+        }
+        return Loss(loss, mixed_priority(td, valid, c.eta), metrics)
+
+    @torch.no_grad()
+    def priority(self, sample: Sample) -> Tensor:
+        """The priorities [B] ``update`` would return, without learning."""
+        return self.loss(sample.segment.to(self.device), sample.weight.to(self.device)).priority
+
+    def _update_target(self) -> None:
+        every, theta = self.config.target_update_every, self.config.target_theta
+        online, target = list(self.net.parameters()), list(self.target.parameters())
+        with torch.no_grad():
+            if theta is not None:
+                torch._foreach_lerp_(target, online, theta)
+            elif every is not None and self.updates % every == 0:
+                torch._foreach_copy_(target, online)
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def weights(self) -> dict[str, Tensor]:
+        """The online network's parameters, detached, not copied."""
+        return dict(self.net.state_dict())
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        self.net.load_state_dict(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        moments = self.optimizer.state_dict()["state"]
+        return {
+            "net": self.weights(),
+            "target": dict(self.target.state_dict()),
+            "optimizer": {str(i): dict(m) for i, m in moments.items()},
+            "generator": self.generator.bit_generator.state,
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.net.load_state_dict(state["net"])
+        self.target.load_state_dict(state["target"])
+        groups = self.optimizer.state_dict()["param_groups"]
+        moments = {int(i): tree_map(torch.clone, m) for i, m in state["optimizer"].items()}
+        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        self.generator.bit_generator.state = state["generator"]
+        self.updates = int(state["updates"])
+
+
+def burn_in(net: QNet, x: Tensor, state: Tree, own: Tensor) -> Tree:
+    """The state [B, H] behind the burn-in rows ``x`` [bs, B, F], warmed up by ``net`` itself.
+
+    Window b brings its last ``own[b]`` rows; the filler before them never touches a state: with
+    own = 0 the stored state is returned as it is, with 0 < own < bs the burn-in runs over those
+    rows alone.
+    """
+    if not len(x):
+        return state
+    _, warm = net.memory.unroll(x, state)
+    warm = tree_map(lambda w, s: torch.where((own == 0).unsqueeze(-1), s, w), warm, state)
+    partial = (own > 0) & (own < len(x))
+    for rows in own[partial].unique().tolist():  # only where bs > L, or a plain short episode
+        which = (own == rows).nonzero().squeeze(-1)
+        part = tree_map(lambda s, which=which: s[which], state)
+        _, part = net.memory.unroll(x[len(x) - rows :, which], part)
+        warm = tree_map(lambda w, p, which=which: w.index_copy(0, which, p), warm, part)
+    return warm

@@ -1,0 +1,113 @@
+"""Rescaling, targets, loss and priority: golden numbers of semantics section 5, and relations."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.functional.reduce import masked_mean, masked_sum
+from rlrun.functional.value import (
+    bootstrap_value,
+    dueling,
+    mixed_priority,
+    rescale,
+    sequence_loss,
+    td_target,
+    unrescale,
+)
+
+
+def one(value):
+    return torch.tensor([[value]])
+
+
+def test_rescale_golden():
+    assert rescale(torch.tensor(10.0), 1e-2).item() == pytest.approx(2.416625, abs=1e-6)
+    assert rescale(torch.tensor(10.0), 1e-3).item() == pytest.approx(2.326625, abs=1e-6)
+
+
+@pytest.mark.parametrize("eps", [1e-2, 1e-3])
+def test_unrescale_inverts_to_float32_precision(eps):
+    """The textbook inverse is off by 1e3 relative below 1e-4; ours by 3e-7."""
+    size = np.logspace(-8, 4, 20_001)
+    x = np.concatenate([-size[::-1], [0.0], size])
+    y = torch.from_numpy(x).float()
+    exact = torch.from_numpy(np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1) + eps * x)
+    h = rescale(y, eps).double()
+    np.testing.assert_allclose(h, rescale(y.double(), eps), rtol=5e-7)
+    np.testing.assert_allclose(rescale(torch.from_numpy(x), eps), exact, atol=1e-9)
+    back = unrescale(y, eps).double()
+    np.testing.assert_allclose(back, unrescale(y.double(), eps), rtol=5e-7)
+    np.testing.assert_allclose(unrescale(rescale(y.double(), eps), eps), y.double(), rtol=1e-12)
+
+
+def test_target_golden():
+    h10 = rescale(one(10.0), 1e-2)
+    y = td_target(one(1.99), one(0.99**2), h10, rescale_eps=1e-2)
+    assert y.item() == pytest.approx(2.694361, abs=2e-6)
+    dead = td_target(one(1.99), one(0.0), one(math.nan), rescale_eps=1e-2)
+    assert dead.item() == pytest.approx(0.749062, abs=1e-6)
+    plain = td_target(one(1.99), one(0.9), one(2.0), rescale_eps=None)
+    assert plain.item() == pytest.approx(3.79)
+
+
+def test_target_is_detached():
+    bootstrap = torch.ones(1, 1, requires_grad=True)
+    assert not td_target(one(1.0), one(0.9), bootstrap, rescale_eps=None).requires_grad
+
+
+def test_priority_golden():
+    td = torch.tensor([[1.0], [2.0], [3.0], [99.0]])
+    valid = torch.tensor([[True], [True], [True], [False]])
+    assert mixed_priority(td, valid, 0.9).item() == pytest.approx(2.9)
+    assert mixed_priority(-td, valid, 0.9).item() == pytest.approx(2.9)
+    td[3] = math.nan
+    assert mixed_priority(td, valid, 0.9).item() == pytest.approx(2.9)
+    assert mixed_priority(td, torch.zeros_like(valid), 0.9).item() == 0
+
+
+def test_double_q_selects_with_one_and_evaluates_with_the_other():
+    select = torch.tensor([[[0.0, 1.0]], [[2.0, 1.0]], [[0.0, 5.0]]])
+    evaluate = torch.tensor([[[10.0, 11.0]], [[20.0, 21.0]], [[30.0, 31.0]]])
+    steps = torch.tensor([[1], [1]])
+    assert bootstrap_value(select, evaluate, steps).flatten().tolist() == [20.0, 31.0]
+    assert bootstrap_value(select, evaluate, steps * 0).flatten().tolist() == [11.0, 20.0]
+
+
+def test_loss_weighs_every_row_the_same():
+    taken = torch.tensor([[0.0, 0.0], [0.0, 0.0]], requires_grad=True)
+    target = torch.tensor([[1.0, 2.0], [3.0, math.nan]])
+    valid = torch.tensor([[True, True], [True, False]])
+    weight = torch.tensor([1.0, 0.5])
+    loss, td = sequence_loss(taken, target, valid, weight, td_clip=None)
+    first, second = 0.5 * (1 + 9) / 2, 0.5 * 0.5 * 4 / 2
+    assert loss.item() == pytest.approx((first + second) / 2)
+    assert td.tolist() == [[1.0, 2.0], [3.0, 0.0]]
+    loss.backward()
+    expected = torch.tensor([[-1.0 / 4, -2.0 * 0.5 / 4], [-3.0 / 4, 0.0]])
+    torch.testing.assert_close(taken.grad, expected)
+
+
+def test_td_clip_is_huber():
+    taken = torch.tensor([[0.0], [0.0]], requires_grad=True)
+    target, valid = torch.tensor([[0.5], [3.0]]), torch.ones(2, 1, dtype=torch.bool)
+    loss, td = sequence_loss(taken, target, valid, torch.ones(1), td_clip=1.0)
+    assert loss.item() == pytest.approx((0.125 + 2.5) / 2)
+    assert td.flatten().tolist() == [0.5, 3.0]
+    loss.backward()
+    torch.testing.assert_close(taken.grad, torch.tensor([[-0.25], [-0.5]]))
+
+
+def test_dueling_is_identified():
+    q = dueling(torch.tensor([3.0]), torch.tensor([1.0, 2.0, 6.0]))
+    torch.testing.assert_close(q, torch.tensor([1.0, 2.0, 6.0]))
+    assert dueling(torch.tensor([0.0]), torch.tensor([5.0, 5.0])).tolist() == [0.0, 0.0]
+
+
+def test_masked_means_ignore_nan_and_survive_an_empty_mask():
+    x = torch.tensor([1.0, math.nan, 3.0])
+    mask = torch.tensor([True, False, True])
+    assert masked_sum(x, mask).item() == 4
+    assert masked_mean(x, mask).item() == 2
+    assert masked_mean(x, torch.zeros(3, dtype=torch.bool)).item() == 0

@@ -1,0 +1,62 @@
+"""Small policies and batches of counter windows for them."""
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from rlrun.policy.dqn import DQN
+from rlrun.policy.r2d2 import R2D2
+from rlrun.schema import DQNConfig, MemoryConfig, R2D2Config, TorsoConfig
+from rlrun.types import Spec
+from tests.buffer.factory import constant, make_replay
+from tests.reference.streams import make_stream
+
+SPEC = Spec(gym.spaces.Box(-np.inf, np.inf, (3,), np.float32), gym.spaces.Discrete(5))
+_VALUE = {
+    "nstep": 3, "gamma": 0.9, "lr": constant(1e-2), "adam_eps": 1e-3, "grad_clip": 40.0,
+    "target_update_every": 10, "target_theta": None, "double": True, "dueling": True,
+    "head_hidden": (), "prev_inputs": True, "value_rescale_eps": 1e-3, "reward_scale": 0.01,
+    "reward_clip": None, "td_clip": None,
+}  # fmt: skip
+
+
+def r2d2(*, spec=SPEC, seed=0, memory="lstm", torso=(8,), hidden=8, **changes) -> R2D2:
+    own = {"name": "r2d2", "learn_unroll_len": 7, "burnin_step": 3, "eta": 0.9}
+    config = R2D2Config(**(_VALUE | own | {"state_init": "stored"} | changes))
+    return R2D2(
+        config, TorsoConfig("mlp", torso, "tanh"), MemoryConfig(memory, hidden, 1.0),
+        spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
+    )  # fmt: skip
+
+
+def dqn(*, spec=SPEC, seed=0, **changes) -> DQN:
+    config = DQNConfig(**(_VALUE | {"name": "dqn"} | changes))
+    return DQN(
+        config, TorsoConfig("mlp", (8,), "tanh"), MemoryConfig("none", 0, 0.0),
+        spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
+    )  # fmt: skip
+
+
+def states_like(policy, stream, seed=0):
+    """The stream with random recurrent states of the policy's shape."""
+    from dataclasses import replace
+
+    from rlrun.types import tree_map
+
+    g = torch.Generator().manual_seed(seed)
+    steps, columns = stream.segment.reward.shape
+
+    def make(x):
+        return torch.randn(steps, columns, *x.shape[1:], generator=g)
+
+    states = tree_map(make, policy.initial_state(columns))
+    return replace(stream.segment, states=states, state=tree_map(lambda x: x[0], states))
+
+
+def batch_of(policy, lengths=((4, 9, 1), (6, 13)), ends=((True, False), (False, True)), rows=80):
+    """Every window of a short counter stream, as one sample."""
+    stream = make_stream([list(x) for x in lengths], [list(x) for x in ends], rows)
+    segment = states_like(policy, stream)
+    replay = make_replay(segment, rows=rows + 40, window=policy.window)
+    keys = replay.add(segment)
+    return replay.get(keys, 0)

@@ -1,0 +1,275 @@
+"""R2D2's loss: a naive twin, padding without effect, mixed burn-ins, gradients, targets."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.functional.value import rescale, unrescale
+from rlrun.types import Segment, tree_leaves, tree_map
+from tests.policy.factory import batch_of, dqn, r2d2
+
+CASES = [
+    {"burnin_step": 3, "learn_unroll_len": 7, "nstep": 3},
+    {"burnin_step": 0, "learn_unroll_len": 4, "nstep": 3},
+    {"burnin_step": 7, "learn_unroll_len": 5, "nstep": 2},  # bs > L: partial burn-ins
+    {"burnin_step": 2, "learn_unroll_len": 2, "nstep": 1},
+]
+
+
+def one_by_one(policy, segment: Segment, b: int):
+    """(loss, priority) of window b from the sentences of semantics section 5, row by row."""
+    c, w, net, target = policy.config, policy.window, policy.net, policy.target
+    state = tree_map(lambda x: x[b : b + 1], segment.state)
+    if c.state_init == "zero":
+        state = policy.initial_state(1)
+    states = {"net": state, "target": state}
+    valid = [bool(v) for v in segment.valid[:, b]] + [False]
+    began = False
+    q, q_target = {}, {}
+    action, reward = segment.extras["prev_action"][b], segment.extras["prev_reward"][b]
+    for p in range(w.rows):
+        mine = valid[p] or (p > 0 and valid[p - 1] and not segment.terminated[p - 1, b])
+        if not mine:
+            continue
+        if began:
+            action, reward = segment.action[p - 1, b], segment.reward[p - 1, b]
+        began = True
+        if segment.first[p, b]:
+            action, reward = torch.tensor(-1), torch.tensor(0.0)
+        scaled = reward * c.reward_scale
+        x = (segment.obs[p, b][None, None], action[None, None], scaled[None, None])
+        for name, n, out in (("net", net, q), ("target", target, q_target)):
+            if p < w.burnin:
+                with torch.no_grad():
+                    value, states[name] = n.unroll(n.inputs(*x), states[name])
+            else:
+                value, states[name] = n.unroll(n.inputs(*x), states[name])
+            out[p] = value[0, 0]
+    total, errors = torch.zeros(()), []
+    for p in range(w.burnin, w.burnin + w.learned):
+        if not valid[p]:
+            continue
+        ret, k, dead = 0.0, 0, False
+        while k < w.nstep and valid[p + k]:
+            ret = ret + c.gamma**k * segment.reward[p + k, b] * c.reward_scale
+            k += 1
+            dead = bool(segment.terminated[p + k - 1, b])
+            if dead or segment.truncated[p + k - 1, b]:
+                break
+        boot = 0.0
+        if not dead:
+            best = q[p + k].argmax()
+            boot = c.gamma**k * unrescale(q_target[p + k][best], c.value_rescale_eps)
+        y = rescale(torch.as_tensor(ret + boot).float(), c.value_rescale_eps).detach()
+        delta = y - q[p][segment.action[p, b]]
+        total = total + 0.5 * delta**2 / w.learned
+        errors.append(delta.abs().item())
+    priority = c.eta * max(errors) + (1 - c.eta) * np.mean(errors) if errors else 0.0
+    return total, priority
+
+
+@pytest.mark.parametrize("shape", CASES)
+@pytest.mark.parametrize("memory", ["lstm", "gru"])
+@pytest.mark.parametrize("state_init", ["stored", "zero"])
+def test_loss_is_the_naive_loop(shape, memory, state_init):
+    """Loss, gradient and priorities of a batch with mixed burn-ins, ends and paddings."""
+    policy = r2d2(memory=memory, state_init=state_init, **shape)
+    with torch.no_grad():
+        for p in policy.target.parameters():
+            p += 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0))
+    segment = batch_of(policy).segment
+    count = segment.reward.shape[1]
+    weight = torch.linspace(0.2, 1, count)
+    out = policy.loss(segment, weight)
+    grads = torch.autograd.grad(out.loss, list(policy.net.parameters()))
+    naive = [one_by_one(policy, segment, b) for b in range(count)]
+    loss = sum(w * x for w, (x, _) in zip(weight, naive, strict=True)) / count
+    expected = torch.autograd.grad(loss, list(policy.net.parameters()))
+    torch.testing.assert_close(out.loss, loss, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(
+        out.priority, torch.tensor([float(x) for _, x in naive]), rtol=1e-4, atol=1e-6
+    )
+    for got, want in zip(grads, expected, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
+
+
+def poisoned(segment: Segment, value: float) -> Segment:
+    """``value`` (and wrong flags) wherever the loss must not look."""
+    valid = segment.valid
+    none = torch.zeros_like(valid[:1])
+    boot = torch.cat([none, valid & ~segment.terminated])
+    read = torch.cat([valid, none]) | boot
+    obs = torch.where(read[..., None], segment.obs, torch.full_like(segment.obs, value))
+    return replace(
+        segment,
+        obs=obs,
+        reward=torch.where(valid, segment.reward, value),
+        action=torch.where(valid, segment.action, 4),
+        terminated=torch.where(valid, segment.terminated, True),
+        first=torch.where(read, segment.first, True),
+    )
+
+
+@pytest.mark.parametrize("shape", CASES)
+@pytest.mark.parametrize("value", [1e9, float("nan")])
+@pytest.mark.parametrize("make", [r2d2, dqn])
+def test_padding_changes_no_bit(shape, value, make):
+    """Invariant 3: 1e9 or NaN in filler and null rows changes no bit of loss, gradient, priority."""
+    policy = make(**shape) if make is r2d2 else make(nstep=shape["nstep"])
+    segment = batch_of(policy).segment
+    weight = torch.ones(segment.reward.shape[1])
+    results = []
+    for s in (segment, poisoned(segment, value)):
+        loss, priority, _ = policy.loss(s, weight)
+        grads = torch.autograd.grad(loss, list(policy.net.parameters()))
+        results.append((loss, priority, *grads))
+    for clean, dirty in zip(*results, strict=True):
+        assert torch.equal(clean, dirty)
+    one_step = make is dqn and shape["nstep"] == 1
+    assert one_step or not segment.valid.all(), "the case has no padding"
+
+
+@pytest.mark.parametrize("shape", CASES)
+def test_a_batch_is_its_windows(shape):
+    """Invariant 7: mixed burn-ins in one batch = the windows one by one."""
+    policy = r2d2(**shape)
+    segment = batch_of(policy).segment
+    count = segment.reward.shape[1]
+    assert len({int(x) for x in segment.valid[: policy.window.burnin].sum(0)}) > 1 or not shape[
+        "burnin_step"
+    ]
+    whole = policy.loss(segment, torch.ones(count))
+    grads = torch.autograd.grad(whole.loss, list(policy.net.parameters()))
+    total = [torch.zeros_like(g) for g in grads]
+    for b in range(count):
+        alone = policy.loss(window(segment, b), torch.ones(1))
+        torch.testing.assert_close(alone.priority[0], whole.priority[b], rtol=1e-5, atol=1e-6)
+        parts = torch.autograd.grad(alone.loss, list(policy.net.parameters()))
+        total = [t + p / count for t, p in zip(total, parts, strict=True)]
+    for t, g in zip(total, grads, strict=True):
+        torch.testing.assert_close(t, g, rtol=1e-4, atol=1e-6)
+
+
+def window(segment: Segment, b: int) -> Segment:
+    """Column b as a batch of one."""
+    names = ("obs", "first", "action", "reward", "terminated", "truncated", "valid")
+    return replace(
+        segment,
+        **{n: getattr(segment, n)[:, b : b + 1] for n in names},
+        extras={n: x[b : b + 1] for n, x in segment.extras.items()},
+        state=tree_map(lambda x: x[b : b + 1], segment.state),
+    )
+
+
+def test_gradients_reach_neither_target_nor_burn_in_nor_state():
+    policy = r2d2()
+    segment = batch_of(policy).segment
+    obs = segment.obs.clone().requires_grad_()
+    state = tuple(s.clone().requires_grad_() for s in segment.state)
+    whole = replace(segment, obs=obs, state=state)
+    policy.loss(whole, torch.ones(segment.reward.shape[1])).loss.backward()
+    assert not obs.grad[: policy.window.burnin].any()
+    assert not obs.grad[policy.window.burnin + policy.window.learned :].any()
+    assert obs.grad[policy.window.burnin : policy.window.burnin + policy.window.learned].any()
+    assert all(p.grad is None for p in policy.target.parameters())
+
+
+@pytest.mark.parametrize("make", [r2d2, dqn])
+def test_overfits_one_sample(make):
+    policy = make(target_update_every=10**9)
+    sample = batch_of(policy)
+    losses = [policy.update(sample).metrics["train/loss"].item() for _ in range(1000)]
+    assert losses[-1] < 0.05 * losses[0]
+
+
+@pytest.mark.parametrize("make", [r2d2, dqn])
+def test_target_update_hard_and_soft(make):
+    sample = batch_of(make())
+
+    def gap(p):
+        pairs = zip(p.net.parameters(), p.target.parameters(), strict=True)
+        return sum((a - b).abs().sum().item() for a, b in pairs)
+
+    hard = make(target_update_every=3)
+    gaps = []
+    for _ in range(6):
+        hard.update(sample)
+        gaps.append(gap(hard))
+    assert gaps[2] == gaps[5] == 0
+    assert min(gaps[0], gaps[1], gaps[3], gaps[4]) > 0
+    soft = make(target_update_every=None, target_theta=0.25)
+    before = copy.deepcopy(list(soft.target.parameters()))
+    soft.update(sample)
+    for old, new, online in zip(
+        before, soft.target.parameters(), soft.net.parameters(), strict=True
+    ):
+        torch.testing.assert_close(new, old + 0.25 * (online - old))
+
+
+@pytest.mark.parametrize("make", [r2d2, dqn])
+def test_resume_equals_uninterrupted(make):
+    one, two = make(seed=1), make(seed=2)
+    sample = batch_of(one)
+    for _ in range(3):
+        one.update(sample)
+    two.load_state_dict(one.state_dict())
+    for policy in (one, two):
+        policy.update(sample)
+        policy.out = act(policy, explore=np.full(6, 0.5))
+    assert one.updates == two.updates == 4
+    for a, b in zip(tree_leaves(one.state_dict()), tree_leaves(two.state_dict()), strict=True):
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+    assert torch.equal(one.out.action, two.out.action)
+
+
+def act(policy, explore=None, count=6):
+    g = torch.Generator().manual_seed(0)
+    return policy.act(
+        torch.randn(count, 3, generator=g), torch.zeros(count, dtype=torch.bool),
+        torch.arange(count) % 5, torch.ones(count), policy.initial_state(count), explore=explore,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [r2d2, dqn])
+def test_exploration_flips_one_coin_per_environment(make):
+    policy = make()
+    greedy = act(policy).action
+    draws = torch.stack([act(policy, np.array([0, 0, 0, 1, 1, 1.0])).action for _ in range(300)])
+    assert (draws[:, :3] == greedy[:3]).all()
+    share = (draws[:, 3:, None] == torch.arange(5)).float().mean((0, 1))
+    assert (share - 0.2).abs().max() < 0.06
+    same = (draws[:, 3] == draws[:, 4]).float().mean()
+    assert same < 0.5, "environments share a coin or a draw"
+
+
+def test_same_seed_same_parameters():
+    state = torch.random.get_rng_state()
+    a, b, c = r2d2(seed=3), r2d2(seed=3), r2d2(seed=4)
+    assert torch.equal(torch.random.get_rng_state(), state), "the global generator was touched"
+    pairs = zip(a.net.parameters(), b.net.parameters(), strict=True)
+    assert all(torch.equal(x, y) for x, y in pairs)
+    assert not torch.equal(a.net.torso.layers[0].weight, c.net.torso.layers[0].weight)
+
+
+@pytest.mark.parametrize("memory", ["lstm", "gru", "none"])
+def test_step_is_unroll(memory):
+    policy = r2d2(memory=memory)
+    net = policy.net
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(9, 4, policy.net.torso.size + 6, generator=g)
+    state = stepped = policy.initial_state(4)
+    whole, last = net.memory.unroll(x, state)
+    for t in range(9):
+        h, stepped = net.memory.step(x[t], stepped)
+        torch.testing.assert_close(h, whole[t], rtol=1e-5, atol=1e-6)
+    for a, b in zip(tree_leaves(last), tree_leaves(stepped), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_forget_gate_bias_starts_at_one():
+    core = r2d2(hidden=8).net.memory.core
+    bias = (core.bias_ih_l0 + core.bias_hh_l0)[8:16]
+    assert torch.equal(bias, torch.ones(8))
