@@ -1,0 +1,270 @@
+"""From a validated config to running objects, and the run's life around the pipeline."""
+
+import os
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlrun import checkpoint
+from rlrun.buffer.replay import Replay
+from rlrun.buffer.sampler import Proportional, Sampler, Uniform
+from rlrun.buffer.slicing import Cutter
+from rlrun.collector import Collector
+from rlrun.env import Env, make_env
+from rlrun.errors import Interrupted, RlrunError
+from rlrun.evaluate import Evaluator
+from rlrun.learner import Learner
+from rlrun.log import Log, final_line
+from rlrun.pipeline.serial import CHECKPOINTS, Serial
+from rlrun.rundir import RunRecord, digest, lock
+from rlrun.schedule import make_explore
+from rlrun.schema import Config, PrioritizedConfig, RandomConfig
+from rlrun.types import Counters, Policy, Segment, Spec, Window, generator
+
+POLICIES = {
+    "r2d2": "rlrun.policy.r2d2:R2D2",
+    "dqn": "rlrun.policy.dqn:DQN",
+    "random": "rlrun.policy.random:Random",
+}
+SEEDS = {"collect": 0, "eval": 1, "final": 2}  # disjoint ranges of environment seeds
+
+
+def env_seed(seed: int, purpose: str) -> int:
+    """An environment seed in the purpose's own range of 2^29 (environments add 0..E-1 to it)."""
+    return SEEDS[purpose] * 2**29 + int(generator(seed, f"env/{purpose}").integers(2**28))
+
+
+def make_policy(config: Config, spec: Spec) -> Policy:
+    """The policy named by ``config.policy.name``; its module is imported only now."""
+    module, name = POLICIES[config.policy.name].split(":")
+    cls = getattr(import_module(module), name)
+    if isinstance(config.policy, RandomConfig):
+        policy: Policy = cls(config.policy, spec=spec, seed=config.seed)
+        return policy
+    policy = cls(
+        config.policy,
+        config.torso,
+        config.memory,
+        spec=spec,
+        seed=config.seed,
+        total_steps=config.run.total_steps,
+        device=torch.device(config.device),
+    )
+    return policy
+
+
+def make_cutter(config: Config, window: Window, columns: int) -> Cutter:
+    """The slicer of ``collector.tiling``."""
+    c = config.collector
+    plain = c.tiling == "plain"
+    overlap = (c.overlap or 0) if plain else c.learned_overlap
+    return Cutter(window, columns=columns, overlap=overlap, residual=c.residual, plain=plain)
+
+
+def make_replay(config: Config, example: Segment, window: Window) -> Replay:
+    """Ring, window table and sampler for ``buffer.capacity`` rows over all columns.
+
+    The table holds twice the windows that whole ones would make, unless buffer.window_capacity
+    says otherwise: short episodes make more windows, and the oldest are dropped early then.
+    """
+    c, columns = config.buffer, config.collector.num_envs
+    cutter = make_cutter(config, window, columns)
+    rows = c.capacity // columns
+    whole = -(-c.capacity // cutter.stride)
+    capacity = c.window_capacity or min(2 * whole + 2 * columns, rows * columns)
+    rng = generator(config.seed, "buffer")
+    sampler: Sampler = Uniform(capacity, rng)
+    if isinstance(c, PrioritizedConfig):
+        total = config.run.total_steps
+        sampler = Proportional(c, capacity, generator=rng, total_steps=total)
+    return Replay(
+        example,
+        rows=rows,
+        window=window,
+        cutter=cutter,
+        close=config.collector.trajectory == "collect",
+        sampler=sampler,
+        capacity=capacity,
+    )
+
+
+def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
+    """All components of a run, wired."""
+    device = torch.device(config.device)
+    c, counters = config.collector, Counters()
+    env = make_env(config.env, num_envs=c.num_envs, keep_info=c.keep_info)
+    policy = make_policy(config, Spec(env.obs_space, env.action_space))
+    total = config.run.total_steps
+    window = policy.window
+    collector = Collector(
+        c,
+        env=env,
+        policy=policy,
+        explore=make_explore(config.explore, num_envs=c.num_envs, total_steps=total),
+        counters=counters,
+        seed=env_seed(config.seed, "collect"),
+        cutter=make_cutter(config, window, c.num_envs) if window and c.unit == "window" else None,
+        device=device,
+    )
+    buffer = learner = None
+    if window is not None:
+        buffer = make_replay(config, collector.example(), window)
+        initial = getattr(config.buffer, "initial_priority", "max")
+        learner = Learner(
+            config.learner,
+            policy=policy,
+            buffer=buffer,
+            counters=counters,
+            td_priority=initial == "td",
+        )
+    evaluator = Evaluator(
+        config.env,
+        episodes=config.run.eval_episodes,
+        seed=env_seed(config.seed, "eval"),
+        device=device,
+    )
+    return Serial(
+        config.run, config.logger, run_dir, collector, policy, buffer, learner, evaluator, log,
+        counters,
+    )  # fmt: skip
+
+
+def set_threads(config: Config) -> int:
+    """Torch's thread count: learner.threads, else a fixed rule over shape, cores and device.
+
+    One thread until an update's matrices are large enough to share: measured on 2 cores, a second
+    thread gains nothing at batch 32 x hidden 32 and a third at 64 x 64 and above.
+    """
+    cores = os.cpu_count() or 1
+    large = config.learner.batch_size * max(config.memory.hidden, *config.torso.hidden, 1) >= 4096
+    threads = config.learner.threads or (min(cores, 8) if large else 1)
+    torch.set_num_threads(threads)
+    return threads
+
+
+def run(config: Config, run_dir: Path, *, raw_yaml: str, overrides: list[str]) -> int:
+    """One run in ``run_dir`` (which exists); its exit code. Errors are raised, and recorded."""
+    return _run(config, run_dir, raw_yaml=raw_yaml, resumed=False)
+
+
+def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]) -> int:
+    """Continue a run from its newest valid checkpoint; its exit code."""
+    return _run(config, run_dir, raw_yaml=raw_yaml, resumed=True)
+
+
+def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
+    threads = set_threads(config)
+    with lock(run_dir):
+        state = None
+        if resumed:
+            state, _ = checkpoint.load_newest(run_dir / CHECKPOINTS)
+        record = RunRecord(config.seed, config.device, threads, parameters=0)
+        try:
+            return _life(config, run_dir, record, raw_yaml, state)
+        except RlrunError as e:
+            _close_record(record, run_dir, "failed", e.exit_code)
+            raise
+        except Exception:
+            _close_record(record, run_dir, "failed", RlrunError.exit_code)
+            raise
+
+
+def _life(
+    config: Config, run_dir: Path, record: RunRecord, raw_yaml: str, state: dict[str, Any] | None
+) -> int:
+    """Build, run, account for."""
+    title = f"{config.policy.name} on {config.env.id}, seed {config.seed}"
+    since = state["counters"]["env_steps"] if state else None
+    total = config.run.total_steps
+    with Log(config.logger, run_dir, total_steps=total, title=title, resume_from=since) as log:
+        pipeline = make_pipeline(config, run_dir, log)
+        if state is not None:
+            pipeline.load_state_dict(state)
+        record.parameters = sum(w.numel() for w in pipeline.policy.weights().values())
+        record.write(run_dir)
+        flat = _flat(asdict(config))
+        log.hparams(raw_yaml, flat, {})
+        try:
+            result = pipeline.run()
+        finally:
+            record.env_steps, record.updates = pipeline.counters.env_steps, pipeline.counters.updates
+            record.wall_seconds = log.wall_seconds
+            pipeline.collector.env.close()
+            pipeline.evaluator.close()
+        record.best_eval = result.best
+        record.eval = result.final.summary() if result.final else None
+        record.digest = digest(run_dir / "metrics.jsonl", pipeline.policy.weights())
+        if result.stopped is not None:
+            _close_record(record, run_dir, "interrupted", result.stopped)
+            raise _interrupted(result.stopped, pipeline.counters.env_steps, run_dir)
+        final = result.final.metrics() if result.final else {}
+        log.hparams(raw_yaml, flat, final)
+        _close_record(record, run_dir, "done", 0)
+        log.done(
+            final_line(
+                record.eval,
+                env_steps=record.env_steps,
+                wall_seconds=record.wall_seconds,
+                run_dir=run_dir,
+            )
+        )
+    return 0
+
+
+def _close_record(record: RunRecord, run_dir: Path, status: Any, exit_code: int) -> None:
+    record.status, record.exit_code = status, exit_code
+    record.write(run_dir)
+
+
+def _interrupted(code: int, env_steps: int, run_dir: Path) -> RlrunError:
+    error = Interrupted(f"interrupted at env step {env_steps}; saved; go on: rlrun resume {run_dir}")
+    error.exit_code = code
+    return error
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """{"a.b": scalar} of a nested config."""
+    if not isinstance(tree, dict):
+        return {prefix: tree if isinstance(tree, (bool, int, float, str)) else str(tree)}
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        out |= _flat(value, f"{prefix}.{key}" if prefix else key)
+    return out
+
+
+def evaluate_run(
+    run_dir: Path,
+    *,
+    episodes: int | None,
+    weights: str,
+    seed: int | None,
+    device: str | None,
+) -> int:
+    """Print the greedy score of a run's final or best weights on seeds training never used."""
+    from rlrun.config import load
+
+    config, _ = load(run_dir, [f"device={device}"] if device else [])
+    set_threads(config)
+    name = {"final": "last", "best": "best"}[weights]
+    path = run_dir / CHECKPOINTS / f"{name}.safetensors"
+    tensors, meta = checkpoint.load_weights(path)
+    evaluator = Evaluator(
+        config.env,
+        episodes=episodes or config.run.eval_episodes,
+        seed=env_seed(config.seed, "final") if seed is None else seed,
+        device=torch.device(config.device),
+    )
+    env: Env = evaluator.env
+    policy = make_policy(config, Spec(env.obs_space, env.action_space))
+    policy.load(tensors)
+    try:
+        result = evaluator.run(policy, env_steps=int(meta["env_steps"])).summary()
+    finally:
+        evaluator.close()
+    for key, value in result.items():
+        print(f"{key:14s} {value:g}")
+    return 0
+

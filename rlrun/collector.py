@@ -1,0 +1,214 @@
+"""Steps the environments with the policy and writes rows into preallocated chunk arrays."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.buffer.slicing import Cutter
+from rlrun.env import Env
+from rlrun.schema import CollectorConfig
+from rlrun.types import Counters, Policy, Segment, Tree, tree_map
+
+Explore = Callable[[int], np.ndarray]
+
+
+class Collector:
+    """Collects chunks of rows from E environments; recurrent state is carried between chunks."""
+
+    def __init__(
+        self,
+        config: CollectorConfig,
+        *,
+        env: Env,
+        policy: Policy,
+        explore: Explore,
+        counters: Counters,
+        seed: int,
+        cutter: Cutter | None,
+        device: torch.device,
+    ) -> None:
+        """``explore``: env_steps -> epsilon [E]. ``cutter`` counts windows for unit: window."""
+        self.config, self.env, self.policy, self.explore = config, env, policy, explore
+        self.counters, self.cutter, self.device = counters, cutter, device
+        self.num_envs = env.num_envs
+        self.obs: Tree = tree_map(np.array, env.reset(seed=seed))
+        self.first = np.ones(self.num_envs, bool)
+        self.ended = np.zeros(self.num_envs, bool)  # the next row is an end row
+        self.prev_action = np.zeros((self.num_envs, *(env.action_space.shape or ())), np.int64)
+        self.prev_reward = np.zeros(self.num_envs, np.float32)
+        self.state: Tree = policy.initial_state(self.num_envs)
+        self.episode_return = np.zeros(self.num_envs)
+        self.episode_length = np.zeros(self.num_envs, np.int64)
+        self.finished: list[tuple[float, int]] = []  # (return, length) since the last metrics()
+        self.cut_first = False  # restored: the open episodes were cut, see load_state_dict
+        self.arrays: dict[str, Any] = {}
+        self._allocate(max(2, -(-config.n_sample // self.num_envs) + 8))
+
+    # -- collecting ------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def collect(self) -> Segment:
+        """At least ``n_sample`` units of new rows; overshoot is kept.
+
+        The segment's arrays are overwritten by the next call.
+        """
+        epsilon = self.explore(self.counters.env_steps)
+        self._put_obs(0)
+        t = units = 0
+        while units < self.config.n_sample or t == 0:
+            if t == self.capacity:
+                self._allocate(2 * self.capacity)
+            units += self._step(t, epsilon)
+            t += 1
+        self.counters.chunks += 1
+        if self.cutter is not None and self.config.trajectory == "collect":
+            self.cutter.origin[:] = self.cutter.row  # the next row opens a new trajectory
+        return self._segment(t)
+
+    def _step(self, t: int, epsilon: np.ndarray) -> int:
+        """One row of every environment; how many units it brought."""
+        a = self.arrays
+        tree_map(lambda store, s: np.copyto(store[t], s.numpy(force=True)), a["states"], self.state)
+        out = self.policy.act(
+            tree_map(lambda x: torch.from_numpy(x[t]).to(self.device), a["obs"]),
+            torch.from_numpy(self.first).to(self.device),
+            torch.from_numpy(self.prev_action).to(self.device),
+            torch.from_numpy(self.prev_reward).to(self.device),
+            self.state,
+            explore=epsilon,
+        )
+        action = out.action.numpy(force=True)
+        valid = ~self.ended
+        a["first"][t], a["valid"][t], a["action"][t] = self.first, valid, action
+        for name, value in out.extras.items():
+            a["extras"][name][t] = value.numpy(force=True)
+        if self.cut_first:
+            self._reopen(t)
+        else:
+            step = self.env.step(action)
+            self.obs = step.obs
+            a["reward"][t] = step.reward
+            a["terminated"][t], a["truncated"][t] = step.terminated, step.truncated
+            self.first, self.ended = step.first, step.terminated | step.truncated
+            for name, value in step.info.items():
+                a["extras"][name][t] = value
+        self.state = out.state
+        self.prev_action, self.prev_reward = action, a["reward"][t].copy()
+        self._put_obs(t + 1)
+        return self._count(t, valid)
+
+    def _reopen(self, t: int) -> None:
+        """After a restore the environments are new: row t is the end row of the cut episodes."""
+        a = self.arrays
+        a["valid"][t] = a["terminated"][t] = a["truncated"][t] = False
+        a["reward"][t] = 0
+        self.first, self.ended = np.ones(self.num_envs, bool), np.zeros(self.num_envs, bool)
+        self.obs, self.cut_first = self.fresh_obs, False
+
+    def _count(self, t: int, valid: np.ndarray) -> int:
+        a = self.arrays
+        valid = a["valid"][t]
+        steps = int(valid.sum())
+        self.counters.env_steps += steps
+        self.episode_return += np.where(valid, a["reward"][t], 0.0)
+        self.episode_length += valid
+        for i in np.flatnonzero(self.ended):
+            self.finished.append((float(self.episode_return[i]), int(self.episode_length[i])))
+            self.episode_return[i] = self.episode_length[i] = 0
+        episodes = int(self.ended.sum())
+        self.counters.episodes += episodes
+        if self.config.unit == "episode":
+            return episodes
+        if self.config.unit == "window" and self.cutter is not None:
+            return len(self.cutter.cut(a["first"][t : t + 1], a["valid"][t : t + 1]))
+        return steps
+
+    # -- arrays ----------------------------------------------------------------------------------
+
+    def _allocate(self, capacity: int) -> None:
+        """Chunk arrays for ``capacity`` rows, what they hold kept."""
+        e, old = self.num_envs, self.arrays
+        self.capacity = capacity
+
+        def like(x: np.ndarray, rows: int, fill: Any = 0) -> np.ndarray:
+            return np.full((rows, *x.shape), fill, x.dtype)
+
+        flag = np.zeros(e, bool)
+        self.arrays = {
+            "obs": tree_map(lambda x: like(x, capacity + 1), self.obs),
+            "first": like(flag, capacity + 1),
+            "action": like(self.prev_action, capacity),
+            "reward": like(self.prev_reward, capacity),
+            "terminated": like(flag, capacity),
+            "truncated": like(flag, capacity),
+            "valid": like(flag, capacity),
+            "extras": {k: like(np.zeros(e, np.float32), capacity) for k in self.config.keep_info},
+            "states": tree_map(lambda s: like(s.numpy(force=True), capacity), self.state),
+        }
+        if old:
+            tree_map(lambda new, was: np.copyto(new[: len(was)], was), self.arrays, old)
+
+    def _put_obs(self, t: int) -> None:
+        tree_map(lambda store, x: np.copyto(store[t], x), self.arrays["obs"], self.obs)
+
+    def example(self) -> Segment:
+        """A segment of no rows: shapes and dtypes for whoever stores rows."""
+        return self._segment(0)
+
+    def _segment(self, steps: int) -> Segment:
+        a = self.arrays
+        a["first"][steps] = self.first
+
+        def rows(x: np.ndarray, count: int = steps) -> torch.Tensor:
+            return torch.from_numpy(x[:count])
+
+        return Segment(
+            obs=tree_map(lambda x: rows(x, steps + 1), a["obs"]),
+            first=rows(a["first"], steps + 1),
+            extras={name: rows(x) for name, x in a["extras"].items()},
+            states=tree_map(rows, a["states"]),
+            state=tree_map(lambda x: torch.from_numpy(x[0]), a["states"]),
+            **{n: rows(a[n]) for n in ("action", "reward", "terminated", "truncated", "valid")},
+        )
+
+    # -- accounts --------------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """collect/ metrics of the episodes finished since the last call."""
+        epsilon = self.explore(self.counters.env_steps)
+        out = {
+            "collect/episodes": float(self.counters.episodes),
+            "collect/epsilon_mean": float(epsilon.mean()),
+        }
+        if self.finished:
+            returns, lengths = np.array(self.finished).T
+            out["collect/return_mean"] = float(returns.mean())
+            out["collect/return_min"] = float(returns.min())
+            out["collect/return_max"] = float(returns.max())
+            out["collect/length_mean"] = float(lengths.mean())
+            self.finished.clear()
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        names = ("obs", "first", "ended", "prev_action", "prev_reward")
+        return {n: tree_map(np.array, getattr(self, n)) for n in names} | {
+            "state": tree_map(torch.clone, self.state),
+            "cutter": self.cutter.state_dict() if self.cutter is not None else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue the columns: environments were reset, so their open episodes are cut.
+
+        The saved last observation becomes the end row of each (value still counts, no return
+        looks past it), and the next row opens a new episode.
+        """
+        self.fresh_obs = self.obs
+        for name in ("obs", "first", "ended", "prev_action", "prev_reward"):
+            setattr(self, name, tree_map(np.array, state[name]))
+        self.state = state["state"]
+        if self.cutter is not None and state["cutter"] is not None:
+            self.cutter.load_state_dict(state["cutter"])
+        self.cut_first = True
+

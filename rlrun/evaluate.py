@@ -1,0 +1,103 @@
+"""Greedy episodes in environments of their own, with fixed seeds and their own recurrent state."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.env import make_env
+from rlrun.schema import EnvConfig
+from rlrun.types import Policy, tree_map
+
+MOST_ENVS = 50  # evaluation environments stepped side by side
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Undiscounted raw returns of ``episodes`` greedy episodes at ``env_steps`` of training."""
+
+    returns: np.ndarray  # float64 [episodes]
+    lengths: np.ndarray  # int64 [episodes]
+    success: np.ndarray | None  # float64 [episodes], where the environment says so
+    env_steps: int
+
+    def summary(self) -> dict[str, float]:
+        """The figures of run.json."""
+        r = self.returns
+        out = {
+            "return_mean": float(r.mean()),
+            "return_median": float(np.median(r)),
+            "return_std": float(r.std()),
+            "return_min": float(r.min()),
+            "return_max": float(r.max()),
+            "length_mean": float(self.lengths.mean()),
+            "episodes": len(r),
+            "env_steps": self.env_steps,
+        }
+        if self.success is not None:
+            out["success"] = float(self.success.mean())
+        return out
+
+    def metrics(self) -> dict[str, float]:
+        """eval/ metrics."""
+        skip = ("episodes", "env_steps")
+        return {f"eval/{k}": v for k, v in self.summary().items() if k not in skip}
+
+
+class Evaluator:
+    """Holds the evaluation environments; every call replays the same seeds."""
+
+    def __init__(
+        self, config: EnvConfig, *, episodes: int, seed: int, device: torch.device
+    ) -> None:
+        self.num_envs = min(episodes, MOST_ENVS)
+        self.episodes, self.seed, self.device = episodes, seed, device
+        self.success = config.success
+        keep = (config.success,) if config.success else ()
+        self.env = make_env(config, num_envs=self.num_envs, keep_info=keep, evaluate=True)
+
+    @torch.inference_mode()
+    def run(self, policy: Policy, *, env_steps: int) -> Evaluation:
+        """Each environment plays its share of the episodes to their ends.
+
+        Shares are fixed beforehand: counting whichever episodes end first would favour short ones.
+        """
+        share = self._shares()
+        played = np.zeros(self.num_envs, np.int64)
+        total, length = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
+        results: list[tuple[int, int, float, int, float]] = []
+        obs: Any = self.env.reset(seed=self.seed)
+        first = np.ones(self.num_envs, bool)
+        ended = np.zeros(self.num_envs, bool)
+        reward = np.zeros(self.num_envs, np.float32)
+        action = np.zeros((self.num_envs, *(self.env.action_space.shape or ())), np.int64)
+        state = policy.initial_state(self.num_envs)
+        while (played < share).any():
+            now = [torch.from_numpy(x).to(self.device) for x in (first, action, reward)]
+            seen = tree_map(lambda x: torch.from_numpy(np.array(x)).to(self.device), obs)
+            out = policy.act(seen, *now, state, explore=None)
+            action, state = out.action.numpy(force=True), out.state
+            step = self.env.step(action)
+            total += np.where(ended, 0.0, step.reward)
+            length += ~ended
+            obs, first, reward = step.obs, step.first, step.reward
+            ended = step.terminated | step.truncated
+            for i in np.flatnonzero(ended & (played < share)):
+                solved = float(step.info[self.success][i]) if self.success else 0.0
+                results.append((played[i], i, total[i], length[i], solved))
+                played[i] += 1
+            total[ended], length[ended] = 0, 0
+        return self._evaluation(results, env_steps)
+
+    def _shares(self) -> np.ndarray:
+        share = np.full(self.num_envs, self.episodes // self.num_envs)
+        share[: self.episodes % self.num_envs] += 1
+        return share
+
+    def _evaluation(self, results: list[Any], env_steps: int) -> Evaluation:
+        _, _, returns, lengths, success = (np.array(x) for x in zip(*sorted(results), strict=True))
+        return Evaluation(returns, lengths, success if self.success else None, env_steps)
+
+    def close(self) -> None:
+        self.env.close()

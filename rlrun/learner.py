@@ -1,0 +1,104 @@
+"""Paces updates against collected rows, feeds priorities back, gathers metrics."""
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.buffer.replay import Replay
+from rlrun.errors import NumericError
+from rlrun.schema import LearnerConfig
+from rlrun.types import Counters, Policy
+
+
+class Learner:
+    """Turns new rows into ``update_per_collect`` updates, or ``replay_ratio`` learned rows each."""
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        *,
+        policy: Policy,
+        buffer: Replay,
+        counters: Counters,
+        td_priority: bool,
+    ) -> None:
+        """``td_priority``: new windows enter with the policy's own TD estimate."""
+        assert policy.window is not None
+        self.config, self.policy, self.buffer, self.counters = config, policy, buffer, counters
+        self.td_priority = td_priority
+        self.rows_per_update = config.batch_size * policy.window.learned
+        self.credit = 0.0  # learned rows owed
+        self.sums: dict[str, Tensor] = {}
+        self.updates_since = 0
+        self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
+
+    def step(self, rows: int, keys: np.ndarray) -> int:
+        """Learn from the buffer after ``rows`` new valid rows and windows ``keys``; updates done."""
+        if self.td_priority and len(keys):
+            fresh = self.buffer.get(keys, self.counters.env_steps)
+            self.buffer.prioritize(keys, self.policy.priority(fresh).numpy(force=True))
+        if self.counters.env_steps < self.config.start_after or not len(self.buffer):
+            return 0
+        due = self._due(rows)
+        for _ in range(due):
+            self._update()
+        return due
+
+    def _due(self, rows: int) -> int:
+        if self.config.update_per_collect is not None:
+            return self.config.update_per_collect
+        assert self.config.replay_ratio is not None  # LearnerConfig: exactly one is set
+        self.credit += rows * self.config.replay_ratio
+        due = int(self.credit // self.rows_per_update)
+        self.credit -= due * self.rows_per_update
+        return due
+
+    def _update(self) -> None:
+        start = time.perf_counter()
+        sample = self.buffer.sample(self.config.batch_size, self.counters.env_steps)
+        sampled = time.perf_counter()
+        update = self.policy.update(sample)
+        updated = time.perf_counter()
+        self.counters.updates += 1
+        self._gather(update.metrics)
+        if update.priority is not None:
+            self.buffer.prioritize(sample.key, update.priority.numpy(force=True))
+        self.seconds["sample"] += sampled - start
+        self.seconds["update"] += updated - sampled
+        self.seconds["prioritize"] += time.perf_counter() - updated
+
+    @torch.no_grad()
+    def _gather(self, metrics: dict[str, Tensor]) -> None:
+        """Add to running sums without reading a value (no device synchronisation)."""
+        stacked = torch.stack(list(metrics.values()))
+        self.sums = {"all": stacked if not self.sums else self.sums["all"] + stacked}
+        self.names = list(metrics)
+        self.updates_since += 1
+
+    def metrics(self) -> dict[str, float]:
+        """train/ metrics: means over the updates since the last call.
+
+        Raises: NumericError when one of them is NaN or infinite.
+        """
+        if not self.updates_since:
+            return {}
+        means = (self.sums["all"] / self.updates_since).tolist()
+        self.sums, self.updates_since = {}, 0
+        out = dict(zip(self.names, means, strict=True))
+        for name, value in out.items():
+            if not math.isfinite(value):
+                raise NumericError(
+                    f"{name} = {value} after {self.counters.updates} updates: the loss diverged; "
+                    "it must stay finite; lower policy.lr or set policy.grad_clip"
+                )
+        return out | {"train/updates": float(self.counters.updates)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"credit": self.credit}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.credit = float(state["credit"])

@@ -1,0 +1,1 @@
+"""The loops that tie collector, buffer and learner together."""

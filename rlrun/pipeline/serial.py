@@ -1,0 +1,154 @@
+"""The serial pipeline: collect, learn, evaluate, save, in one visible loop."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlrun import checkpoint
+from rlrun.buffer.replay import Replay
+from rlrun.collector import Collector
+from rlrun.evaluate import Evaluation, Evaluator
+from rlrun.learner import Learner
+from rlrun.log import Log
+from rlrun.pipeline.stop import stop_wish
+from rlrun.schema import LoggerConfig, RunConfig
+from rlrun.types import Counters, Policy
+
+CHECKPOINTS = "checkpoints"
+
+
+@dataclass(slots=True)
+class Result:
+    """How a run ended. ``stopped``: exit code of the signal that ended it, None: it is done."""
+
+    final: Evaluation | None
+    best: dict[str, float] | None
+    stopped: int | None
+
+
+@dataclass(slots=True)
+class Serial:
+    """Strictly alternating and deterministic: weights never change while rows are collected."""
+
+    run_config: RunConfig
+    logger: LoggerConfig
+    run_dir: Path
+    collector: Collector
+    policy: Policy
+    buffer: Replay | None  # None: the policy does not learn
+    learner: Learner | None
+    evaluator: Evaluator
+    log: Log
+    counters: Counters
+    best: dict[str, float] | None = None  # summary of the best evaluation so far
+    hits: int = 0  # successive evaluations at stop_value
+    last: Evaluation | None = None
+    latest: dict[str, float] | None = None
+    seconds: dict[str, float] | None = None
+
+    def run(self) -> Result:
+        """Collect until total_steps, stop_value or a signal; the last state is always saved."""
+        c, counters = self.run_config, self.counters
+        self.seconds, self.latest = {}, {}
+        with stop_wish() as wish:
+            while counters.env_steps < c.total_steps and wish.code is None and not self._solved():
+                before = counters.env_steps
+                self._collect_and_learn()
+                if self._due(self.logger.every, before):
+                    self._log()
+                if self._due(c.eval_every, before):
+                    self._evaluate()
+                if self._due(c.checkpoint_every, before):
+                    self._save()
+            if wish.code is None and (self.last is None or self._stale()):
+                self._evaluate()
+            self._save()
+        return Result(self.last, self.best, wish.code)
+
+    def _collect_and_learn(self) -> None:
+        start, before = time.perf_counter(), self.counters.env_steps
+        chunk = self.collector.collect()
+        self._spent("collect", start)
+        if self.buffer is not None and self.learner is not None:
+            start = time.perf_counter()
+            keys = self.buffer.add(chunk)
+            self._spent("add", start)
+            self.learner.step(self.counters.env_steps - before, keys)
+        self.log.progress(self.counters.env_steps, self.counters.updates)
+
+    def _due(self, every: int, before: int) -> bool:
+        return self.counters.env_steps // every > before // every
+
+    def _solved(self) -> bool:
+        return self.run_config.stop_value is not None and self.hits >= self.run_config.stop_after
+
+    def _stale(self) -> bool:
+        return self.last is not None and self.last.env_steps != self.counters.env_steps
+
+    def _log(self) -> None:
+        start, steps = time.perf_counter(), self.counters.env_steps
+        metrics = self.collector.metrics()
+        if self.buffer is not None and self.learner is not None:
+            metrics |= self.learner.metrics() | self.buffer.metrics(steps)
+        self.log.write(steps, metrics)
+        names = {"collect/return_mean": "return", "collect/epsilon_mean": "epsilon"}
+        shown = {short: metrics[name] for name, short in names.items() if name in metrics}
+        self.log.progress(steps, self.counters.updates, **shown)
+        self._spent("log", start)
+        spent = dict(self.seconds or {})
+        if self.learner is not None:
+            spent |= self.learner.seconds
+        self.log.time(steps, {f"time/{name}_seconds": value for name, value in spent.items()})
+
+    def _evaluate(self) -> None:
+        start, steps = time.perf_counter(), self.counters.env_steps
+        self.last = self.evaluator.run(self.policy, env_steps=steps)
+        summary, stop = self.last.summary(), self.run_config.stop_value
+        if self.best is None or summary["return_mean"] > self.best["return_mean"]:
+            self.best = summary
+            path = self.run_dir / CHECKPOINTS / "best.safetensors"
+            checkpoint.save_weights(path, self.policy.weights(), summary)
+        self.hits = self.hits + 1 if stop is not None and summary["return_mean"] >= stop else 0
+        best = {"eval/best_return_mean": self.best["return_mean"]}
+        self.log.write(steps, self.last.metrics() | best)
+        self.log.progress(steps, self.counters.updates, eval=summary["return_mean"])
+        self._spent("eval", start)
+
+    def _save(self) -> None:
+        start, steps = time.perf_counter(), self.counters.env_steps
+        self.log.sync()
+        directory = self.run_dir / CHECKPOINTS
+        meta = {"env_steps": steps, "updates": self.counters.updates}
+        checkpoint.save_weights(directory / "last.safetensors", self.policy.weights(), meta)
+        keep = self.run_config.keep_checkpoints
+        checkpoint.save(directory, self.state_dict(), env_steps=steps, keep=keep)
+        self._spent("checkpoint", start)
+
+    def _spent(self, name: str, start: float) -> None:
+        assert self.seconds is not None
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the rest of the run depends on, but the environments."""
+        counters = self.counters
+        state: dict[str, Any] = {
+            "counters": {n: getattr(counters, n) for n in counters.__slots__},
+            "policy": self.policy.state_dict(),
+            "collector": self.collector.state_dict(),
+            "best": self.best,
+            "hits": self.hits,
+        }
+        if self.buffer is not None and self.learner is not None:
+            state |= {"buffer": self.buffer.state_dict(), "learner": self.learner.state_dict()}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state["counters"].items():
+            setattr(self.counters, name, value)
+        self.policy.load_state_dict(state["policy"])
+        self.collector.load_state_dict(state["collector"])
+        self.best, self.hits = state["best"], state["hits"]
+        if self.buffer is not None and self.learner is not None:
+            self.buffer.load_state_dict(state["buffer"])
+            self.learner.load_state_dict(state["learner"])
