@@ -39,6 +39,7 @@ class Collector:
         self.prev_action = np.zeros((self.num_envs, *(env.action_space.shape or ())), np.int64)
         self.prev_reward = np.zeros(self.num_envs, np.float32)
         self.state: Tree = policy.initial_state(self.num_envs)
+        self.fresh: Tree = policy.initial_state(self.num_envs)  # before an episode's first row
         self.episode_return = np.zeros(self.num_envs)
         self.episode_length = np.zeros(self.num_envs, np.int64)
         self.finished: list[tuple[float, int]] = []  # (return, length) since the last metrics()
@@ -70,6 +71,9 @@ class Collector:
     def _step(self, t: int, epsilon: np.ndarray) -> int:
         """One row of every environment; how many units it brought."""
         a = self.arrays
+        if self.first.any():
+            opens = torch.from_numpy(self.first).to(self.device).unsqueeze(-1)
+            self.state = tree_map(lambda s, z: torch.where(opens, z, s), self.state, self.fresh)
         tree_map(lambda store, s: np.copyto(store[t], s.numpy(force=True)), a["states"], self.state)
         out = self.policy.act(
             tree_map(lambda x: torch.from_numpy(x[t]).to(self.device), a["obs"]),

@@ -1,0 +1,31 @@
+"""Environments as NEXT_STEP rows, and the diagnostic environments of the ``rlrun/`` namespace.
+
+Torch-free: config validation imports it. Importing it registers the ids below with Gymnasium, each
+with a native vector implementation and a single environment derived from it.
+"""
+
+import gymnasium as gym
+
+from rlrun.env.adapter import Env, Step, make_env, probe
+
+__all__ = ["DIAGNOSTIC", "Env", "Step", "make_env", "probe"]
+
+DIAGNOSTIC = {
+    "rlrun/Counter-v0": ("counter", "Counter", None),
+    "rlrun/CartPoleNoVel-v0": ("cartpole", "CartPoleNoVel", 500),
+    "rlrun/RepeatPrevious-v0": ("recall", "RepeatPrevious", None),
+    "rlrun/TMaze-v0": ("tmaze", "TMaze", None),
+    "rlrun/Bandit-v0": ("simple", "Bandit", None),
+    "rlrun/Identity-v0": ("simple", "Identity", None),
+}
+"""id -> (module, class, max_episode_steps); <class>Single is the single environment's class."""
+
+for _id, (_module, _name, _limit) in DIAGNOSTIC.items():
+    if _id not in gym.registry:
+        gym.register(
+            id=_id,
+            entry_point=f"rlrun.env.{_module}:{_name}Single",
+            vector_entry_point=f"rlrun.env.{_module}:{_name}",
+            max_episode_steps=_limit,
+            disable_env_checker=True,  # the adapter's own checks are stricter
+        )

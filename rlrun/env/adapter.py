@@ -1,0 +1,122 @@
+"""``make_env``: an environment config as NEXT_STEP rows; ``probe``: its spaces, before a run."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rlrun.env.catalog import find_spec, make_native, make_single
+from rlrun.env.contract import Checked, unsupported
+from rlrun.env.rows import Env, Raw, Step, SyncEnv
+from rlrun.errors import ConfigError, EnvError
+from rlrun.schema import EnvConfig
+
+__all__ = ["Env", "Step", "make_env", "probe"]
+
+
+def make_env(
+    config: EnvConfig,
+    *,
+    num_envs: int,
+    keep_info: tuple[str, ...] = (),
+    evaluate: bool = False,
+) -> Env:
+    """``num_envs`` environments in lock-step, as NEXT_STEP rows.
+
+    ``config.backend``: ``auto`` takes the id's native vector environment where there is one that
+    resets NEXT_STEP and accepts the arguments, else ``sync``; ``vector`` insists on it; ``async``
+    is one process per environment. ``evaluate`` lays ``config.eval_kwargs`` over
+    ``config.kwargs``. ``keep_info`` names the numbers of ``info`` that a Step carries.
+
+    Raises:
+        ConfigError: no such environment, or it cannot be made from this config.
+        EnvError: ``backend = vector`` and the native environment does not reset NEXT_STEP.
+    """
+    spec = find_spec(config.id)
+    kwargs = {**config.kwargs, **(config.eval_kwargs if evaluate else {})}
+    if config.max_episode_steps is not None:
+        kwargs["max_episode_steps"] = config.max_episode_steps
+    if config.backend in ("auto", "vector"):
+        raw = _native(spec, kwargs, num_envs, required=config.backend == "vector")
+        if raw is not None:
+            _need_supported(spec.id, raw.single_observation_space)
+            return Env(raw, env_id=config.id, keep_info=keep_info)
+    env_fns = [partial(_checked, spec, kwargs, config.id, i) for i in range(num_envs)]
+    if config.backend == "async":
+        from rlrun.env.workers import AsyncEnv  # multiprocessing only where it is asked for
+
+        return AsyncEnv(env_fns, env_id=config.id, keep_info=keep_info)
+    try:
+        sync = SyncVectorEnv(env_fns, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+    except RuntimeError as e:
+        raise ConfigError(f"env.id = {config.id}: its copies differ in their spaces ({e})") from e
+    return SyncEnv(sync, env_id=config.id, keep_info=keep_info)
+
+
+def probe(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
+    """Observation and action space of one environment; also tries ``eval_kwargs``.
+
+    Raises:
+        ConfigError: no such environment, a missing package, arguments it does not take, spaces
+            that change with ``eval_kwargs``.
+    """
+    if config.backend == "async":  # the same environment, without processes
+        config = replace(config, backend="sync")
+    found = _spaces(config, evaluate=False)
+    if config.eval_kwargs and _spaces(config, evaluate=True) != found:
+        raise ConfigError(
+            f"env.eval_kwargs = {config.eval_kwargs}: evaluation has other observation or action "
+            "spaces than training; a policy fits one pair only; change env.eval_kwargs"
+        )
+    return found
+
+
+def _spaces(config: EnvConfig, *, evaluate: bool) -> tuple[gym.Space[Any], gym.Space[Any]]:
+    env = make_env(config, num_envs=1, evaluate=evaluate)
+    env.close()
+    return env.obs_space, env.action_space
+
+
+def _checked(spec: EnvSpec, kwargs: dict[str, Any], env_id: str, index: int) -> Checked:
+    env = make_single(spec, kwargs, index)
+    _need_supported(env_id, env.observation_space)
+    return Checked(env, env_id=env_id, index=index)
+
+
+def _need_supported(env_id: str, space: gym.Space[Any]) -> None:
+    if (what := unsupported(space)) is not None:
+        raise ConfigError(
+            f"env.id = {env_id}: {what}; allowed are Box, Discrete, MultiDiscrete, MultiBinary "
+            "and Dict or Tuple of them; wrap the environment"
+        )
+
+
+def _native(spec: EnvSpec, kwargs: dict[str, Any], num_envs: int, *, required: bool) -> Raw | None:
+    """The native vector environment when it can serve; None: take sync, unless ``required``."""
+    if spec.vector_entry_point is None:
+        if required:
+            raise ConfigError(
+                f"env.backend = vector: {spec.id} has no native vector environment; "
+                "allowed: auto, sync, async; set env.backend=auto"
+            )
+        return None
+    try:
+        raw = make_native(spec, kwargs, num_envs)
+    except ConfigError:  # it may take fewer arguments than the single environment
+        if required or spec.entry_point is None:
+            raise
+        return None
+    mode = raw.metadata.get("autoreset_mode")
+    if mode is AutoresetMode.NEXT_STEP:
+        return raw
+    raw.close()
+    if not required and spec.entry_point is not None:
+        return None
+    raise EnvError(
+        f"env.backend = {'vector' if required else 'auto'}: the native vector environment of "
+        f"{spec.id} resets {getattr(mode, 'name', mode)}; allowed is NEXT_STEP; set "
+        "env.backend=sync or async, or make the environment NEXT_STEP"
+    )

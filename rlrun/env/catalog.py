@@ -1,0 +1,142 @@
+"""From an id to an environment: what is registered, and the ConfigError when it cannot be made."""
+
+import difflib
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv
+
+from rlrun.env.lockstep import Single
+from rlrun.errors import ConfigError
+
+# Packages that register their environments when imported: id prefix, module, what to install.
+_PACKAGES = (
+    ("ALE/", "ale_py", "'gymnasium[atari]'"),
+    ("MiniGrid-", "minigrid", "minigrid"),
+    ("BabyAI-", "minigrid", "minigrid"),
+    ("popgym-", "popgym", "popgym"),
+)
+_EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "phys2d": "jax", "tabular": "jax"}
+
+
+def find_spec(env_id: str) -> EnvSpec:
+    """The registry entry of ``env_id``, ``module:id`` imports the module first.
+
+    Raises:
+        ConfigError: there is none; names the closest ids or the package to install.
+    """
+    module, _, name = env_id.rpartition(":")
+    if module:
+        _import(env_id, module)
+    elif (package := next((p for p in _PACKAGES if name.startswith(p[0])), None)) is not None:
+        _, module, install = package
+        if importlib.util.find_spec(module) is None:
+            raise _missing(env_id, f"it comes with the package {module}", install)
+        _import(env_id, module)
+    if name in gym.registry:
+        return gym.registry[name]
+    raise ConfigError(
+        f"env.id = {env_id}: no such environment; closest: {', '.join(closest(name))}; "
+        "see `rlrun list`"
+    )
+
+
+def _import(env_id: str, module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ImportError as e:
+        raise ConfigError(
+            f"env.id = {env_id}: module {module} cannot be imported ({e}); the part before the "
+            "colon must be an installed module that registers the id; install it or fix the name"
+        ) from e
+
+
+def closest(name: str) -> list[str]:
+    """The three registered ids most like ``name``, by whole id or by the part after the slash."""
+    wanted = name.lower()
+
+    def likeness(env_id: str) -> float:
+        full = env_id.lower()
+        short = full.rpartition("/")[2]
+        forms = (full, short, short.rpartition("-v")[0])
+        return max(difflib.SequenceMatcher(None, wanted, form).ratio() for form in forms)
+
+    return sorted(gym.registry, key=lambda env_id: (-likeness(env_id), env_id))[:3]
+
+
+def _missing(env_id: str, why: str, install: str) -> ConfigError:
+    return ConfigError(
+        f"env.id = {env_id}: it needs a package that is not installed ({why}); "
+        f"install it: pip install {install}"
+    )
+
+
+def _install(spec: EnvSpec) -> str | None:
+    """What brings the packages Gymnasium's own environment needs, None for others' ones."""
+    entry = spec.entry_point if isinstance(spec.entry_point, str) else ""
+    for family, extra in _EXTRAS.items():
+        if entry.startswith(f"gymnasium.envs.{family}."):
+            return f"'gymnasium[{extra}]'"
+    return None
+
+
+@contextmanager
+def _narrated(spec: EnvSpec, kwargs: dict[str, Any]) -> Iterator[None]:
+    """Turn what goes wrong while an environment is made into a ConfigError.
+
+    Gymnasium's own remarks about how an environment was registered are no concern of a run.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"gymnasium\.")
+            yield
+    except (ImportError, gym.error.DependencyNotInstalled) as e:
+        if (install := _install(spec)) is None:
+            text = f"env.id = {spec.id}: it cannot be imported ({e}); install what it asks for"
+            raise ConfigError(text) from e
+        raise _missing(spec.id, str(e), install) from e
+    except (TypeError, ValueError) as e:
+        raise ConfigError(
+            f"env.kwargs = {kwargs}: {spec.id} does not accept them "
+            f"({e.__cause__ or e}); "
+            "allowed is what its constructor takes; change env.kwargs"
+        ) from e
+    except ConfigError:
+        raise
+    except Exception as e:
+        text = f"it cannot be made ({type(e).__name__}: {e}); choose another or repair it"
+        raise ConfigError(f"env.id = {spec.id}: {text}") from e
+
+
+def make_single(spec: EnvSpec, kwargs: dict[str, Any], index: int) -> gym.Env[Any, Any]:
+    """Environment number ``index`` of a sync or async vector.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    with _narrated(spec, kwargs):
+        if spec.entry_point is None:
+            raise ConfigError(
+                f"env.backend = sync: {spec.id} exists only as a native vector environment; "
+                "allowed: auto, vector; set env.backend=auto"
+            )
+        env: gym.Env[Any, Any] = gym.make(spec, disable_env_checker=True, **kwargs)
+    if isinstance(env.unwrapped, Single):
+        env.unwrapped.place(index)
+    return env
+
+
+def make_native(spec: EnvSpec, kwargs: dict[str, Any], num_envs: int) -> VectorEnv[Any, Any, Any]:
+    """The native vector environment of ``spec``, which must have one.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    with _narrated(spec, kwargs):
+        return gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **kwargs)

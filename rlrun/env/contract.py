@@ -1,0 +1,209 @@
+"""What an environment promises, and the EnvError it earns when it breaks it.
+
+Promised: an observation of the structure, shape and dtype of its space, finite; a finite number as
+reward; no exception. ``fault`` words every breach the same way: environment index, step, what was
+got, what is allowed. Step s is the s-th ``step()`` of the vector environment since its ``reset``
+(step 0); the autoreset of an ended episode takes a step too.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rlrun.errors import EnvError
+
+_LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+def fault(env_id: str, who: str, step: int, what: str) -> EnvError:
+    """The error for environment ``who`` ("environment 3") at its step; ``what`` says the rest."""
+    when = "in reset" if step == 0 else f"at step {step}"
+    return EnvError(f"env.id = {env_id}: {who} {when}: {what}")
+
+
+def raised(error: Exception, call: str) -> str:
+    """The ``what`` of a fault for an exception that left ``call``."""
+    text = str(error).strip().splitlines()
+    return (
+        f"{call}() raised {type(error).__name__}: {text[0] if text else '(no message)'}; "
+        "it must not raise; fix the environment"
+    )
+
+
+def unsupported(space: gym.Space[Any], where: str = "observation") -> str | None:
+    """The first part of an observation space that cannot be stored as arrays, None if all can."""
+    if isinstance(space, spaces.Dict):
+        parts = [unsupported(s, f"{where}[{k!r}]") for k, s in space.spaces.items()]
+    elif isinstance(space, spaces.Tuple):
+        parts = [unsupported(s, f"{where}[{i}]") for i, s in enumerate(space.spaces)]
+    else:
+        parts = [None if isinstance(space, _LEAVES) else f"{where} space is {space}"]
+    return next((part for part in parts if part), None)
+
+
+def problem(space: gym.Space[Any], obs: Any, where: str = "observation") -> str | None:
+    """What is wrong with the observation of one environment, None when nothing is."""
+    if isinstance(space, spaces.Box):
+        return _array_problem(space, obs, where)
+    if isinstance(space, spaces.Dict):
+        if not isinstance(obs, Mapping) or set(obs) != set(space.spaces):
+            got = sorted(obs) if isinstance(obs, Mapping) else type(obs).__name__
+            return f"{where} is {got}; allowed is a dict with keys {sorted(space.spaces)}"
+        parts = [problem(s, obs[k], f"{where}[{k!r}]") for k, s in space.spaces.items()]
+        return next((part for part in parts if part), None)
+    if isinstance(space, spaces.Tuple):
+        if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
+            got = f"{type(obs).__name__} of {len(obs) if hasattr(obs, '__len__') else 'no'} parts"
+            return f"{where} is a {got}; allowed is a tuple of {len(space.spaces)} parts"
+        parts = [problem(s, obs[i], f"{where}[{i}]") for i, s in enumerate(space.spaces)]
+        return next((part for part in parts if part), None)
+    if isinstance(space, spaces.Discrete):
+        return _discrete_problem(space, obs, where)
+    return _array_problem(space, obs, where)
+
+
+def _discrete_problem(space: spaces.Discrete, obs: Any, where: str) -> str | None:
+    whole = isinstance(obs, int | np.integer) and not isinstance(obs, bool)
+    if isinstance(obs, np.ndarray) and obs.shape == () and np.issubdtype(obs.dtype, np.integer):
+        whole = True
+    low, high = int(space.start), int(space.start + space.n - 1)
+    if whole and low <= obs <= high:
+        return None
+    return f"{where} is {_short(obs)}; allowed is an integer within [{low}, {high}]"
+
+
+def _array_problem(space: gym.Space[Any], obs: Any, where: str) -> str | None:
+    allowed = f"allowed is {space.dtype} {space.shape}, finite"
+    if not isinstance(obs, np.ndarray | np.generic):
+        return f"{where} is a {type(obs).__name__}; {allowed} (a numpy array)"
+    if obs.shape != space.shape:
+        return f"{where} has shape {obs.shape}; {allowed}"
+    if obs.dtype != space.dtype:
+        return f"{where} has dtype {obs.dtype}; {allowed}"
+    if obs.dtype.kind == "f" and not np.isfinite(obs).all():
+        values = np.asarray(obs)
+        place = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+        return f"{where} has {values[place]} at position {list(place)}; {allowed}"
+    return None
+
+
+def reward_problem(reward: Any) -> str | None:
+    """What is wrong with the reward of one environment, None when nothing is."""
+    if isinstance(reward, float | int | np.floating | np.integer) and math.isfinite(reward):
+        return None
+    if np.ndim(reward) != 0 or not np.isreal(reward):
+        return f"reward is {_short(reward)}; allowed is one finite number"
+    return None if np.isfinite(reward) else f"reward is {reward}; allowed is a finite number"
+
+
+def _short(value: object) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class Checked(gym.Wrapper[Any, Any, Any, Any]):
+    """One environment of a sync or async vector that knows its index and checks what it returns.
+
+    SyncVectorEnv would silently cast or broadcast a wrong observation into its batch.
+    A ``reset`` with a seed is the vector's reset (step 0), one without is an autoreset.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], *, env_id: str, index: int) -> None:
+        super().__init__(env)
+        self._id, self._who, self._steps = env_id, f"environment {index}", 0
+        self._space = env.observation_space
+
+    def _fault(self, what: str) -> EnvError:
+        return fault(self._id, self._who, self._steps, what)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        self._steps = 0 if seed is not None else self._steps + 1
+        try:
+            obs, info = self.env.reset(seed=seed, options=options)
+        except Exception as e:
+            raise self._fault(raised(e, "reset")) from e
+        if (what := problem(self._space, obs)) is not None:
+            raise self._fault(f"{what}; fix the environment or wrap it")
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        try:
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            ends = bool(terminated), bool(truncated)
+        except Exception as e:
+            raise self._fault(raised(e, "step")) from e
+        if (what := problem(self._space, obs) or reward_problem(reward)) is not None:
+            raise self._fault(f"{what}; fix the environment or wrap it")
+        return obs, reward, *ends, info
+
+
+class BatchCheck:
+    """The same promises for a native vector environment: a few comparisons per step.
+
+    The culprit's index is looked for only after a breach. Values of discrete observations are not
+    compared with their range here.
+    """
+
+    def __init__(self, space: gym.Space[Any], num_envs: int, env_id: str) -> None:
+        self._space, self._num_envs, self._id = space, num_envs, env_id
+        self._leaves = [
+            (path, (num_envs, *(leaf.shape or ())), leaf.dtype, leaf.dtype.kind == "f")
+            for path, leaf in _leaves(space, ())
+            if leaf.dtype is not None
+        ]
+
+    def obs(self, obs: Any, step: int) -> None:
+        """Raise EnvError unless every leaf is right."""
+        for path, shape, dtype, floating in self._leaves:
+            leaf = obs
+            try:
+                for key in path:
+                    leaf = leaf[key]
+                right = leaf.shape == shape and leaf.dtype == dtype
+            except (AttributeError, LookupError, TypeError):
+                right = False
+            if not right or (floating and not np.isfinite(leaf).all()):
+                raise self._obs_fault(obs, path, leaf, step)
+
+    def reward(self, reward: np.ndarray, step: int) -> None:
+        """Raise EnvError unless the reward is [E] and finite."""
+        if reward.shape != (self._num_envs,):
+            what = f"rewards have shape {reward.shape}; allowed is ({self._num_envs},)"
+            raise fault(self._id, "the vector environment", step, what)
+        if not np.isfinite(reward).all():
+            index = int(np.flatnonzero(~np.isfinite(reward))[0])
+            text = f"{reward_problem(reward[index])}; fix the environment"
+            raise fault(self._id, f"environment {index}", step, text)
+
+    def _obs_fault(self, obs: Any, path: tuple[Any, ...], leaf: Any, step: int) -> EnvError:
+        where = "observation" + "".join(f"[{key!r}]" for key in path)
+        space = self._space
+        for key in path:
+            space = space[key]  # type: ignore[index]
+        batch = (self._num_envs, *(space.shape or ()))
+        if isinstance(leaf, np.ndarray) and (leaf.shape, leaf.dtype) == (batch, space.dtype):
+            finite = np.isfinite(leaf).reshape(self._num_envs, -1).all(axis=1)
+            index = int(np.flatnonzero(~finite)[0])
+            what = problem(space, leaf[index], where)
+            return fault(self._id, f"environment {index}", step, f"{what}; fix the environment")
+        got = f"{leaf.dtype} {leaf.shape}" if isinstance(leaf, np.ndarray) else _short(leaf)
+        what = f"{where} of all environments is {got}; allowed is {space.dtype} {batch}"
+        who = f"environments 0 to {self._num_envs - 1}"
+        return fault(self._id, who, step, f"{what}; fix the environment or set env.backend=sync")
+
+
+def _leaves(
+    space: gym.Space[Any], path: tuple[Any, ...]
+) -> list[tuple[tuple[Any, ...], gym.Space[Any]]]:
+    if isinstance(space, spaces.Dict):
+        return [x for k, s in space.spaces.items() for x in _leaves(s, (*path, k))]
+    if isinstance(space, spaces.Tuple):
+        return [x for i, s in enumerate(space.spaces) for x in _leaves(s, (*path, i))]
+    return [(path, space)]

@@ -1,0 +1,144 @@
+"""The frame of the diagnostic environments: rules are written once, for E columns at a time.
+
+``Lockstep`` is the native vector environment (NEXT_STEP rows), ``Single`` makes the one-column
+environment of ``gymnasium.make`` out of it, so that sync, async and native backends run the same
+lines. Column i draws from its own generator, seeded ``seed + i`` as Gymnasium's SyncVectorEnv does:
+all three backends give the same numbers.
+"""
+
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+NO_LIMIT = np.iinfo(np.int64).max
+SINGLE_METADATA: dict[str, Any] = {"render_modes": []}
+NEXT_STEP_METADATA = {**SINGLE_METADATA, "autoreset_mode": AutoresetMode.NEXT_STEP}
+
+
+def need_count(name: str, value: Any, low: int, high: int = NO_LIMIT) -> None:
+    """Refuse a keyword argument that is no integer within [low, high].
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        span = f">= {low}" if high == NO_LIMIT else f"within [{low}, {high}]"
+        raise ValueError(f"{name} = {value}: must be an integer {span}")
+
+
+class Lockstep(VectorEnv[Any, Any, Any]):
+    """E columns of one environment; a subclass writes ``_open``, ``_advance`` and ``_observe``.
+
+    ``index`` [E] is the number of the environment a column stands for, ``episode`` [E] counts its
+    episodes from 0, ``t`` [E] the steps taken in the current one. Episodes are numbered on over
+    autoresets and over ``reset()`` without a seed; ``reset(seed=...)`` starts again at 0.
+    A step in a column whose episode has ended ignores the action and opens the next episode.
+    """
+
+    metadata = NEXT_STEP_METADATA
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        max_episode_steps: int | None,
+    ) -> None:
+        self.num_envs = num_envs
+        self.single_observation_space = observation_space
+        self.single_action_space = action_space
+        self.observation_space = batch_space(observation_space, num_envs)
+        self.action_space = batch_space(action_space, num_envs)
+        self.columns = np.arange(num_envs)
+        self.index = np.arange(num_envs)
+        self.episode = np.full(num_envs, -1)
+        self.t = np.zeros(num_envs, np.int64)
+        self.limit = np.full(num_envs, NO_LIMIT)  # steps after which an episode is truncated
+        self.rngs: list[np.random.Generator] = []
+        self._max_episode_steps = NO_LIMIT if max_episode_steps is None else max_episode_steps
+        self._done = np.zeros(num_envs, np.bool_)
+
+    def _open(self, columns: np.ndarray) -> None:
+        """Draw what the new episodes of these columns need; may set ``limit``."""
+
+    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Reward [E] float32 and terminated [E] of the step from ``t`` to ``t + 1``.
+
+        Called for all columns; what it does to columns whose episode has ended is discarded.
+        """
+        raise NotImplementedError
+
+    def _observe(self) -> np.ndarray:
+        """A fresh observation array [E, ...] at ``t``."""
+        raise NotImplementedError
+
+    def _info(self, done: np.ndarray) -> dict[str, Any]:
+        """Gymnasium's vector info of the step just taken."""
+        return {}
+
+    def _begin(self, columns: np.ndarray) -> None:
+        self.episode[columns] += 1
+        self.t[columns] = 0
+        self._open(columns)
+        self.limit[columns] = np.minimum(self.limit[columns], self._max_episode_steps)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        if seed is not None or not self.rngs:
+            seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
+            self.rngs = [seeding.np_random(s)[0] for s in seeds]
+            self.episode[:] = -1
+        self._done = np.zeros(self.num_envs, np.bool_)
+        self._begin(self.columns)
+        return self._observe(), {}
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        if not self.rngs:
+            raise gym.error.ResetNeeded("call reset() before step()")
+        reward, terminated = self._advance(actions)
+        self.t += 1
+        truncated = self.t >= self.limit
+        if self._done.any():
+            columns = np.flatnonzero(self._done)
+            reward[columns] = 0
+            terminated[columns] = truncated[columns] = False
+            self._begin(columns)
+        self._done = terminated | truncated
+        return self._observe(), reward, terminated, truncated, self._info(self._done)
+
+
+class Single(gym.Env[Any, Any]):
+    """The environment of ``gymnasium.make`` behind a vector environment of one column."""
+
+    vector: ClassVar[type[Any]]
+    metadata = SINGLE_METADATA
+
+    def __init__(self, **kwargs: Any) -> None:
+        self._vector = self.vector(1, **kwargs)
+        self.observation_space = self._vector.single_observation_space
+        self.action_space = self._vector.single_action_space
+
+    def place(self, index: int) -> None:
+        """Stand for environment number ``index`` of a vector of them."""
+        if isinstance(self._vector, Lockstep):
+            self._vector.index = np.array([index])
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        obs, _ = self._vector.reset(seed=seed)
+        return obs[0], {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self._vector.step(np.asarray(action)[None])
+        own = {key: info[key][0] for key in info if f"_{key}" in info and info[f"_{key}"][0]}
+        return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), own

@@ -1,0 +1,171 @@
+"""Environments that break the contract on demand, registered under the test/ namespace.
+
+``bad_seed``: only the environment that was reset with it misbehaves, at its step ``at``.
+"""
+
+import os
+import signal
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+
+def spoil(fault: str, obs: Any) -> tuple[Any, Any]:
+    """The observation and reward of a breach."""
+    if fault == "raise":
+        raise ZeroDivisionError("division by zero in physics")
+    if fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "hang":
+        time.sleep(60)
+    if fault == "nan":
+        obs = obs.copy()
+        obs[..., 1] = np.nan
+    if fault == "inf":
+        obs = obs + np.float32(np.inf)
+    if fault == "shape":
+        obs = obs[..., :2]
+    if fault == "scalar":
+        obs = np.float32(0.0)
+    if fault == "dtype":
+        obs = obs.astype(np.float64)
+    if fault == "list":
+        obs = obs.tolist()
+    return obs, {"nan_reward": np.nan, "array_reward": np.ones(2)}.get(fault, 1.0)
+
+
+class Faulty(gym.Env[Any, Any]):
+    metadata = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(
+        self, fault: str = "none", bad_seed: int = 1, at: int = 3, length: int = 1000
+    ) -> None:
+        self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.fault, self.bad_seed, self.at, self.length = fault, bad_seed, at, length
+        self.count, self.mine = 0, None
+
+    def _answer(self) -> tuple[Any, Any]:
+        obs = np.full(3, self.count, np.float32)
+        bad = self.mine == self.bad_seed and self.count == self.at
+        return spoil(self.fault if bad else "none", obs)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.count = 0 if seed is not None else self.count + 1
+        self.start = self.count
+        self.mine = self.mine if seed is None else seed
+        return self._answer()[0], {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        over = self.count - self.start >= self.length
+        obs, reward = self._answer()
+        return obs, reward, over, over, {"odd": self.count % 2, "name": "x"}
+
+
+class FaultyVector(VectorEnv[Any, Any, Any]):
+    metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+
+    def __init__(self, num_envs: int, fault: str = "none", bad_seed: int = 1, at: int = 3) -> None:
+        self.num_envs, self.fault, self.column, self.at = num_envs, fault, bad_seed, at
+        self.single_observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        self.single_action_space = spaces.Discrete(2)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def _obs(self) -> tuple[Any, Any]:
+        obs = np.full((self.num_envs, 3), self.count, np.float32)
+        reward = np.ones(self.num_envs)
+        if self.count == self.at:
+            row, bad_reward = spoil(self.fault, obs[self.column])
+            if self.fault in ("nan", "inf"):
+                obs[self.column] = row
+            elif self.fault == "nan_reward":
+                reward[self.column] = bad_reward
+            elif self.fault != "none":
+                obs, _ = spoil(self.fault, obs)
+        return obs, reward
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.count = 0
+        return self._obs()[0], {}
+
+    def step(self, actions: Any) -> Any:
+        self.count += 1
+        obs, reward = self._obs()
+        flags = np.zeros(self.num_envs, bool)
+        return obs, reward, flags, flags.copy(), {}
+
+
+class SameStep(FaultyVector):
+    metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+
+class Undeclared(FaultyVector):
+    metadata = {"render_modes": []}  # noqa: RUF012
+
+
+class Nested(gym.Env[Any, Any]):
+    """Dict and tuple observations of several dtypes; 4 steps per episode."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(self, fault: str = "none") -> None:
+        image = spaces.Box(0, 255, (2, 2, 1), np.uint8)
+        pair = spaces.Tuple((spaces.Discrete(5, start=1), spaces.Box(-1, 1, (2,), np.float64)))
+        self.observation_space = spaces.Dict({"image": image, "pair": pair})
+        self.action_space = spaces.Box(-1, 1, (2,), np.float32)
+        self.fault = fault
+
+    def _obs(self) -> Any:
+        image = np.full((2, 2, 1), self.t, np.uint8)
+        pair = (1 + self.t, np.full(2, self.t / 8))
+        if self.fault == "key" and self.t == 2:
+            return {"image": image}
+        if self.fault == "range" and self.t == 2:
+            pair = (6, pair[1])
+        if self.fault == "nan" and self.t == 2:
+            pair = (1, np.full(2, np.nan))
+        return {"image": image, "pair": pair}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.t = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        assert action.shape == (2,)
+        self.t += 1
+        return self._obs(), float(action[0]), self.t == 4, False, {}
+
+
+class Words(Nested):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Dict({"text": spaces.Text(4)})
+
+
+def register() -> None:
+    """Make the ids known to Gymnasium, once."""
+    here = "tests.env.faulty"
+    entries = {
+        "test/Faulty-v0": ("Faulty", None),
+        "test/FaultyVector-v0": ("Faulty", "FaultyVector"),
+        "test/SameStep-v0": ("Faulty", "SameStep"),
+        "test/Undeclared-v0": ("Faulty", "Undeclared"),
+        "test/Nested-v0": ("Nested", None),
+        "test/Words-v0": ("Words", None),
+        "test/NoPackage-v0": ("gone", None),
+    }
+    for env_id, (single, vector) in entries.items():
+        if env_id not in gym.registry:
+            entry = "not_installed_anywhere:Env" if single == "gone" else f"{here}:{single}"
+            native = vector and f"{here}:{vector}"
+            gym.register(env_id, entry_point=entry, vector_entry_point=native)
+
+
+register()

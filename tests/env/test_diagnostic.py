@@ -1,0 +1,147 @@
+"""Scores and secrets of the diagnostic environments."""
+
+import numpy as np
+import pytest
+
+from rlrun.env import make_env
+from tests.env.presets import preset
+from tests.reference.oracle import Balance, Maze, Recall, identity, play, second_arm, uniform
+
+
+def scores(name, player, episodes=20, num_envs=20, evaluate=False, **kwargs):
+    config = preset(name, kwargs=kwargs)
+    env = make_env(config, num_envs=num_envs, evaluate=evaluate, keep_info=("is_success",))
+    returns, wins = play(env, player, episodes, seed=11)
+    return returns, wins
+
+
+def test_repeat_previous_oracle_random_and_memoryless():
+    returns, _ = scores("repeat_previous", Recall())
+    np.testing.assert_allclose(returns, 1.0, atol=1e-6)
+    returns, _ = scores("repeat_previous", uniform(4, seed=0))
+    assert abs(returns.mean() + 0.5) < 5 * returns.std() / np.sqrt(returns.size)
+    returns, _ = scores("repeat_previous", lambda obs, first: (obs + 1) % 4, episodes=100)
+    assert abs(returns.mean() - (2 * 13 / 51 - 1)) < 5 * returns.std() / np.sqrt(returns.size)
+
+
+def test_repeat_previous_lasts_51_steps_and_scores_48_of_them():
+    env = make_env(preset("repeat_previous"), num_envs=1)
+    env.reset(seed=0)
+    steps = [env.step(np.zeros(1, int)) for _ in range(52)]
+    rewards = np.array([step.reward[0] for step in steps])
+    assert [step.terminated[0] for step in steps] == [False] * 50 + [True, False]
+    assert not rewards[:3].any()
+    assert rewards[51] == 0
+    np.testing.assert_allclose(np.abs(rewards[3:51]), 1 / 48, rtol=1e-6)
+
+
+def test_repeat_previous_deals_whole_decks():
+    env = make_env(preset("repeat_previous", kwargs={"decks": 2, "k": 7}), num_envs=2)
+    seen = [env.reset(seed=0)] + [env.step(np.zeros(2, int)).obs for _ in range(103)]
+    for column in np.array(seen).T:
+        assert np.bincount(column).tolist() == [26] * 4
+    np.testing.assert_allclose(scores("repeat_previous", Recall(7), decks=2, k=7)[0], 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 10, 50])
+def test_tmaze_oracle_gets_everything(length):
+    returns, wins = scores("tmaze", Maze(), episodes=4, length=length)
+    np.testing.assert_array_equal(returns, 1.0)
+    np.testing.assert_array_equal(wins, 1.0)
+
+
+def test_tmaze_without_memory_is_right_half_the_time_exactly():
+    def left(obs, first):
+        return np.where(obs[:, 3] == 1, 1, 0)
+
+    returns, wins = scores("tmaze", left, episodes=10, num_envs=100, evaluate=True)
+    assert wins.mean() == 0.5
+    np.testing.assert_allclose(returns, np.where(wins == 1, 1, -0.1), atol=1e-6)
+
+
+@pytest.mark.parametrize(("num_envs", "episodes"), [(1, 10), (8, 125), (5, 2)])
+def test_tmaze_balanced_cues_are_split_in_half(num_envs, episodes):
+    left = scores("tmaze", lambda obs, first: np.where(obs[:, 3] == 1, 1, 0), episodes, num_envs,
+                  evaluate=True, length=1)[1]  # fmt: skip
+    assert left.mean() == 0.5
+
+
+def test_tmaze_cues_are_random_in_training():
+    wins = scores("tmaze", lambda o, f: np.where(o[:, 3] == 1, 1, 0), 50, 20, length=1)[1]
+    assert 0.4 < wins.mean() < 0.6
+    assert len(set(wins.mean(axis=0))) > 3
+
+
+def test_tmaze_idle_moves_cost_and_the_limit_truncates():
+    env = make_env(preset("tmaze", kwargs={"length": 2}), num_envs=1)
+    env.reset(seed=0)
+    moves = [1, 0, 2, 0, 0, 0, 0, 0]  # turn in the corridor, forward at the junction
+    steps = [env.step(np.array([move])) for move in moves]
+    rewards = [float(step.reward[0]) for step in steps]
+    np.testing.assert_allclose(rewards, np.array([-0.02, 0, -0.02, 0, -0.02, -0.02, -0.02, -0.02]))
+    assert [step.truncated[0] for step in steps] == [False] * 7 + [True]
+    assert not any(step.terminated[0] for step in steps)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_tmaze_shows_nothing_of_the_cue_after_the_start(seed):
+    """Two mazes with opposite cues, the same actions: all that a policy sees is the same."""
+    env = make_env(preset("tmaze", kwargs={"length": 3, "balanced": True}), num_envs=2)
+    start = env.reset(seed=seed)
+    assert start.tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
+    rng = np.random.default_rng(seed)
+    at_junction = False
+    while True:
+        action = int(rng.integers(3))
+        if at_junction and action != 0:
+            break
+        step = env.step(np.array([action, action]))
+        np.testing.assert_array_equal(step.obs[0], step.obs[1])
+        assert step.reward[0] == step.reward[1]
+        assert step.obs[0].tolist() in ([0, 0, 1, 0], [0, 0, 0, 1])
+        if step.obs[0, 3] == 1 and not at_junction:
+            assert action == 0
+            assert step.reward[0] == 0
+            at_junction = True
+        if step.truncated[0]:
+            at_junction = False
+            start = env.step(np.zeros(2, int)).obs
+            assert start[:, :2].sum() == 2
+    last = env.step(np.array([action, action]))
+    assert sorted(last.reward.tolist()) == pytest.approx([-0.1, 1.0])
+
+
+def test_bandit_and_identity():
+    assert (scores("bandit", second_arm)[0] == 1).all()
+    assert abs(scores("bandit", second_arm, 100, noise=0.25)[0].mean() - 0.75) < 0.05
+    assert abs(scores("bandit", uniform(2, 0), 100)[0].mean() - 0.5) < 0.06
+    assert (scores("identity", identity)[0] == 10).all()
+    assert abs(scores("identity", uniform(4, 0))[0].mean() - 2.5) < 0.4
+    assert (scores("identity", identity, n=7, length=3)[0] == 3).all()
+
+
+def test_cartpole_novel_is_cartpole_without_velocities():
+    novel = make_env(preset("cartpole_novel"), num_envs=4)
+    whole = make_env(preset("cartpole"), num_envs=4)
+    np.testing.assert_array_equal(novel.reset(seed=2), whole.reset(seed=2)[:, [0, 2]])
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        action = rng.integers(2, size=4)
+        one, other = novel.step(action), whole.step(action)
+        np.testing.assert_array_equal(one.obs, other.obs[:, [0, 2]])
+        np.testing.assert_array_equal(one.reward, other.reward)
+        np.testing.assert_array_equal(one.terminated, other.terminated)
+
+
+@pytest.mark.parametrize("backend", ["vector", "sync"])
+def test_cartpole_novel_can_be_balanced_from_two_observations(backend):
+    env = make_env(preset("cartpole_novel", backend=backend), num_envs=4)
+    assert (play(env, Balance(), 1, seed=0)[0] == 500).all()
+    random, _ = scores("cartpole_novel", uniform(2, 0))
+    assert 18 < random.mean() < 27
+
+
+def test_cartpole_novel_is_truncated_where_the_config_says():
+    for backend in ("vector", "sync"):
+        config = preset("cartpole_novel", backend=backend, max_episode_steps=600)
+        assert (play(make_env(config, num_envs=2), Balance(), 1, seed=0)[0] == 600).all()

@@ -1,0 +1,183 @@
+"""Broken contracts: EnvError (exit code 3) naming environment, step and what was got."""
+
+import os
+import signal
+import warnings
+
+import numpy as np
+import pytest
+
+import rlrun.env.workers as workers
+from rlrun.env import make_env
+from rlrun.errors import ConfigError, EnvError
+from tests.env import faulty  # noqa: F401  registers the test/ ids
+from tests.env.presets import config_of
+
+FAULTS = {
+    "raise": "step() raised ZeroDivisionError: division by zero in physics",
+    "nan": "observation has nan at position [1]; allowed is float32 (3,), finite",
+    "inf": "observation has inf at position [0]",
+    "shape": "observation has shape (2,); allowed is float32 (3,)",
+    "scalar": "observation has shape (); allowed is float32 (3,)",
+    "dtype": "observation has dtype float64; allowed is float32",
+    "list": "observation is a list; allowed is float32 (3,)",
+    "nan_reward": "reward is nan; allowed is a finite number",
+    "array_reward": "reward is array([1., 1.]); allowed is one finite number",
+}
+
+
+def walk(env, steps):
+    env.reset(seed=20)
+    for _ in range(steps):
+        env.step(np.zeros(env.num_envs, int))
+
+
+def breach(config, steps=6, num_envs=3):
+    """The EnvError of a run; the environment with seed 21 (number 1) misbehaves."""
+    env = make_env(config, num_envs=num_envs)
+    try:
+        with pytest.raises(EnvError) as caught:
+            walk(env, steps)
+    finally:
+        env.close()
+    assert caught.value.exit_code == 3
+    return caught.value
+
+
+def bad(fault, at=3, **changes):
+    kwargs = {"fault": fault, "bad_seed": 21, "at": at}
+    return config_of("test/Faulty-v0", **{"kwargs": kwargs, **changes})
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_sync_faults_name_environment_and_step(fault):
+    error = breach(bad(fault, backend="sync"))
+    assert str(error).startswith(
+        f"env.id = test/Faulty-v0: environment 1 at step 3: {FAULTS[fault]}"
+    )
+    if fault == "raise":
+        assert isinstance(error.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+@pytest.mark.parametrize("fault", ["nan", "raise"])
+def test_faults_in_reset(fault, backend):
+    error = breach(bad(fault, at=0, backend=backend))
+    text = FAULTS[fault].replace("step()", "reset()")
+    assert str(error).startswith(f"env.id = test/Faulty-v0: environment 1 in reset: {text}")
+
+
+def test_a_fault_in_an_autoreset_counts_the_vector_steps():
+    kwargs = {"fault": "nan", "bad_seed": 21, "at": 6, "length": 5}
+    error = breach(config_of("test/Faulty-v0", kwargs=kwargs, backend="sync"))
+    assert "environment 1 at step 6: observation has nan" in str(error)
+
+
+@pytest.mark.parametrize("fault", ["raise", "shape", "nan_reward"])
+def test_async_faults_arrive_as_they_are(fault):
+    error = breach(bad(fault, backend="async"))
+    assert str(error).startswith(
+        f"env.id = test/Faulty-v0: environment 1 at step 3: {FAULTS[fault]}"
+    )
+    assert "env.backend=sync shows its traceback" in str(error)
+
+
+def test_a_killed_worker_is_named():
+    error = breach(bad("kill", backend="async"))
+    assert "environment 1 at step 3: its worker process ended (exit code -9)" in str(error)
+
+
+def test_a_worker_killed_between_steps_is_named():
+    env = make_env(bad("none", backend="async"), num_envs=2)
+    env.reset(seed=20)
+    env._raw.processes[1].kill()
+    env._raw.processes[1].join()
+    with pytest.raises(EnvError, match=r"environment 1 at step 1: its worker process ended"):
+        env.step(np.zeros(2, int))
+    env.close()
+    env.close()
+
+
+def test_a_hung_worker_is_named(monkeypatch):
+    monkeypatch.setattr(workers, "ANSWER_SECONDS", 0.5)
+    error = breach(bad("hang", backend="async"))
+    assert "environment 1 at step 3: no answer within 0.5 s" in str(error)
+
+
+def test_ctrl_c_is_left_to_the_main_process():
+    env = make_env(bad("none", backend="async"), num_envs=2)
+    env.reset(seed=20)
+    for process in env._raw.processes:
+        os.kill(process.pid, signal.SIGINT)
+    assert (env.step(np.zeros(2, int)).obs == 1).all()
+    assert (env.step(np.zeros(2, int)).obs == 2).all()
+    env.close()
+
+
+def test_closing_with_a_dead_worker_is_quiet():
+    env = make_env(bad("none", backend="async"), num_envs=2)
+    env.reset(seed=20)
+    env._raw.processes[0].kill()
+    env._raw.processes[0].join()
+    env.close()
+    assert not any(process.is_alive() for process in env._raw.processes)
+
+
+@pytest.mark.parametrize("fault", ["nan", "inf", "nan_reward"])
+def test_native_faults_name_the_column(fault):
+    config = config_of(
+        "test/FaultyVector-v0",
+        kwargs={"fault": fault, "bad_seed": 1, "at": 3},
+        backend="vector",
+    )
+    start = f"env.id = test/FaultyVector-v0: environment 1 at step 3: {FAULTS[fault]}"
+    assert str(breach(config)).startswith(start)
+
+
+@pytest.mark.parametrize("fault", ["raise", "shape", "dtype", "list"])
+def test_native_faults_of_the_whole_batch(fault):
+    kwargs = {"fault": fault, "at": 3}
+    error = breach(config_of("test/FaultyVector-v0", kwargs=kwargs, backend="vector"))
+    assert "environments 0 to 2 at step 3: " in str(error)
+    got = {"raise": "ZeroDivisionError", "shape": "(3, 2)", "dtype": "float64", "list": "[[3.0"}
+    assert got[fault] in str(error)
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("key", "observation is ['image']; allowed is a dict with keys ['image', 'pair']"),
+        ("range", "observation['pair'][0] is 6; allowed is an integer within [1, 5]"),
+        ("nan", "observation['pair'][1] has nan at position [0]"),
+    ],
+)
+def test_faults_in_nested_observations(fault, text):
+    env = make_env(config_of("test/Nested-v0", kwargs={"fault": fault}), num_envs=2)
+    env.reset(seed=0)
+    env.step(np.zeros((2, 2), np.float32))
+    with pytest.raises(EnvError) as caught:
+        env.step(np.zeros((2, 2), np.float32))
+    assert f"environment 0 at step 2: {text}" in str(caught.value)
+
+
+@pytest.mark.parametrize("env_id", ["test/SameStep-v0", "test/Undeclared-v0"])
+def test_only_next_step_vectors_are_taken(env_id):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert type(make_env(config_of(env_id), num_envs=2)).__name__ == "SyncEnv"
+        with pytest.raises(EnvError, match=r"env.backend = vector: .*env.backend=sync"):
+            make_env(config_of(env_id, backend="vector"), num_envs=2)
+
+
+def test_auto_takes_sync_when_the_native_environment_knows_fewer_arguments():
+    config = config_of("test/FaultyVector-v0", kwargs={"length": 4})
+    assert type(make_env(config, num_envs=2)).__name__ == "SyncEnv"
+
+
+def test_kept_info_must_be_numbers():
+    env = make_env(config_of("test/Faulty-v0"), num_envs=1, keep_info=("name",))
+    env.reset(seed=0)
+    with pytest.raises(
+        ConfigError, match=r"collector\.keep_info = name: .*only numbers can be kept"
+    ):
+        env.step(np.zeros(1, int))

@@ -1,0 +1,117 @@
+"""What is known of an environment before a run: spaces, or one ConfigError (exit code 2)."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+from gymnasium import spaces
+
+from rlrun.env import probe
+from rlrun.errors import ConfigError
+from tests.env import faulty  # noqa: F401  registers the test/ ids
+from tests.env.presets import NAMES, config_of, preset
+
+
+def refusal(config):
+    with pytest.raises(ConfigError) as caught:
+        probe(config)
+    assert caught.value.exit_code == 2
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("backend", ["auto", "async"])
+def test_every_preset_has_spaces(name, backend):
+    obs, action = probe(preset(name, backend=backend))
+    assert isinstance(action, spaces.Discrete)
+    assert obs.shape is not None
+
+
+@pytest.mark.parametrize(
+    ("env_id", "near"),
+    [
+        ("CartPole-v2", "CartPole-v1"),
+        ("cartpole", "CartPole-v1"),
+        ("tmaze", "rlrun/TMaze-v0"),
+        ("rlrun/Tmaze-v0", "rlrun/TMaze-v0"),
+        ("Acrobat-v1", "Acrobot-v1"),
+        ("rubbish", ""),
+        ("", ""),
+    ],
+)
+def test_an_unknown_id_names_the_closest(env_id, near):
+    text = refusal(config_of(env_id))
+    assert text.startswith(f"env.id = {env_id}: no such environment; closest: ")
+    assert text.endswith("; see `rlrun list`")
+    names = text.split("closest: ")[1].split(";")[0].split(", ")
+    assert len(names) == 3
+    assert not near or near in names
+
+
+@pytest.mark.parametrize(
+    ("env_id", "command", "module"),
+    [
+        ("LunarLander-v3", "pip install 'gymnasium[box2d]'", "Box2D"),
+        ("Ant-v5", "pip install 'gymnasium[mujoco]'", "mujoco"),
+        ("phys2d/CartPole-v1", "pip install 'gymnasium[jax]'", "jax"),
+        ("ALE/Pong-v5", "pip install 'gymnasium[atari]'", "ale_py"),
+        ("MiniGrid-MemoryS7-v0", "pip install minigrid", "minigrid"),
+        ("popgym-RepeatFirstEasy-v0", "pip install popgym", "popgym"),
+    ],
+)
+def test_a_missing_package_names_the_command(env_id, command, module, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    text = refusal(config_of(env_id))
+    assert text.startswith(f"env.id = {env_id}: it needs a package that is not installed")
+    assert text.endswith(command)
+
+
+def test_modules_are_imported_only_where_they_exist():
+    assert "module no_such_module cannot be imported" in refusal(config_of("no_such_module:A-v0"))
+    obs, _ = probe(config_of("tests.env.faulty:test/Faulty-v0"))
+    assert obs.shape == (3,)
+    assert "no such environment" in refusal(config_of("tests.env.faulty:test/Fault-v0"))
+
+
+def test_arguments_are_tried():
+    text = refusal(preset("tmaze", kwargs={"lenght": 3}))
+    assert text.startswith("env.kwargs = {")
+    assert "'lenght'" in text
+    assert "length = 0: must be an integer >= 1" in refusal(preset("tmaze", kwargs={"length": 0}))
+    assert "length = 2.5: must be" in refusal(preset("tmaze", kwargs={"length": 2.5}))
+    assert "k = 52: must be" in refusal(preset("repeat_previous", kwargs={"k": 52}))
+    assert "end = later" in refusal(preset("counter", kwargs={"end": "later"}))
+    assert "noise = 2" in refusal(preset("bandit", kwargs={"noise": 2}))
+
+
+def test_evaluation_must_have_the_same_spaces():
+    assert "env.eval_kwargs = {'n': 5}" in refusal(preset("identity", eval_kwargs={"n": 5}))
+    assert "'oops'" in refusal(preset("identity", eval_kwargs={"oops": 5}))
+
+
+def test_backends_and_spaces_that_cannot_serve():
+    text = refusal(config_of("MountainCar-v0", backend="vector"))
+    assert text.startswith("env.backend = vector: MountainCar-v0 has no native vector environment")
+    assert "observation['text'] space is Text" in refusal(config_of("test/Words-v0"))
+    assert "cannot be imported" in refusal(config_of("test/NoPackage-v0"))
+
+
+def test_outdated_ids_are_fine():
+    assert probe(config_of("CartPole-v0"))[1] == spaces.Discrete(2)
+
+
+def test_probe_is_fast_and_needs_no_torch():
+    code = (
+        "import sys, rlrun.env; from rlrun.schema import EnvConfig; "
+        "print(rlrun.env.probe(EnvConfig('CartPole-v1', {}, {}, 'auto', None, 1.0, None, 1, "
+        "None, ''))); assert 'torch' not in sys.modules and 'hydra' not in sys.modules"
+    )
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 1.0  # 0.2 s on an idle machine

@@ -1,0 +1,195 @@
+"""Row semantics, for every preset and backend."""
+
+import re
+from dataclasses import fields
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlrun.env import Env, Step, make_env
+from rlrun.env.counter import counter_reward
+from rlrun.schema import EnvConfig
+from tests.env import faulty  # noqa: F401  registers the test/ ids
+from tests.env.presets import FOLDER, NAMES, OWN, config_of, preset
+
+CASES = [(name, backend) for name in NAMES for backend in ("auto", "sync")]
+CASES += [("cartpole", "async"), ("tmaze", "async"), ("counter", "async")]
+
+
+def run(env: Env, steps: int, seed: int) -> list[Step]:
+    """Rows of random actions, copied; the reset observation stands in a leading row."""
+    env.action_space.seed(seed)
+    obs, none = env.reset(seed=seed), np.zeros(env.num_envs, bool)
+    rows = [Step(np.array(obs), np.zeros(env.num_envs, np.float32), none, none, ~none, {})]
+    for _ in range(steps):
+        action = np.stack([env.action_space.sample() for _ in range(env.num_envs)])
+        s = env.step(action)
+        parts = (s.obs, s.reward, s.terminated, s.truncated, s.first)
+        rows.append(Step(*map(np.array, parts), {k: np.array(v) for k, v in s.info.items()}))
+    return rows
+
+
+def table(rows: list[Step], *names: str) -> list[np.ndarray]:
+    return [np.stack([getattr(row, name) for row in rows]) for name in names]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "gym"])
+def test_a_preset_is_the_schema_and_explains_every_key(name):
+    text = (FOLDER / f"{name}.yaml").read_text()
+    keys = re.findall(r"^(\w+):", text, re.MULTILINE)
+    assert keys == [field.name for field in fields(EnvConfig)]
+    for line in text.splitlines()[1:]:
+        assert re.search(r"  # \w+", line), f"no comment: {line}"
+    assert preset(name).note
+
+
+@pytest.mark.parametrize(("name", "backend"), CASES)
+def test_rows_are_next_step_rows(name, backend):
+    config = preset(name, backend=backend, max_episode_steps=20)
+    env = make_env(config, num_envs=3)
+    rows = run(env, 70, seed=5)
+    env.close()
+    obs, reward, terminated, truncated, first = table(
+        rows, "obs", "reward", "terminated", "truncated", "first"
+    )
+    assert obs.shape == (71, 3, *env.obs_space.shape)
+    assert obs.dtype == env.obs_space.dtype
+    assert reward.dtype == np.float32
+    assert reward.shape == terminated.shape == truncated.shape == first.shape == (71, 3)
+    assert terminated.dtype == truncated.dtype == first.dtype == np.bool_
+    done = terminated | truncated
+    assert not (terminated & truncated).any()
+    assert done.any(axis=0).all()
+    np.testing.assert_array_equal(first[1:], done[:-1])
+    assert not done[first].any()
+    assert not reward[first].any()
+    for column in done.T:
+        ends = np.flatnonzero(column)
+        assert (np.diff(ends, prepend=-1) <= 21).all()  # 20 steps and the reset row
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_seed_fixes_the_rows(name):
+    config = preset(name, max_episode_steps=20)
+    env, other = make_env(config, num_envs=2), make_env(config, num_envs=2)
+    once, again, elsewhere = run(env, 30, seed=7), run(env, 30, seed=7), run(other, 30, seed=7)
+    for field in ("obs", "reward", "terminated", "truncated", "first"):
+        (a,), (b,), (c,) = table(once, field), table(again, field), table(elsewhere, field)
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
+    if name not in ("counter", "bandit"):
+        assert any((a.obs != b.obs).any() for a, b in zip(once, run(env, 30, seed=8), strict=True))
+
+
+@pytest.mark.parametrize("name", [name for name in OWN if name != "cartpole_novel"])
+@pytest.mark.parametrize("limit", [None, 4])
+def test_backends_of_our_own_environments_agree(name, limit):
+    kwargs = {"counter": {"random": True}, "bandit": {"noise": 0.5}, "tmaze": {"length": 2}}
+    config = preset(name, kwargs=kwargs.get(name, {}), max_episode_steps=limit)
+    found = []
+    for backend in ("vector", "sync", "async"):
+        env = make_env(
+            preset(name, kwargs=config.kwargs, max_episode_steps=limit, backend=backend),
+            num_envs=3,
+            keep_info=("is_success",),
+        )
+        found.append(run(env, 80, seed=3))
+        env.close()
+    for field in ("obs", "reward", "terminated", "truncated", "first"):
+        native, sync, workers = (table(rows, field)[0] for rows in found)
+        np.testing.assert_array_equal(native, sync)
+        np.testing.assert_array_equal(native, workers)
+    for native, sync, workers in zip(*(rows[1:] for rows in found), strict=True):
+        np.testing.assert_array_equal(native.info["is_success"], sync.info["is_success"])
+        np.testing.assert_array_equal(native.info["is_success"], workers.info["is_success"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    end=st.sampled_from(["terminated", "truncated", "alternate"]),
+    num_envs=st.integers(1, 4),
+    backend=st.sampled_from(["vector", "sync"]),
+)
+def test_counter_spells_env_episode_and_t(lengths, end, num_envs, backend):
+    kwargs = {"lengths": lengths, "end": end}
+    config = config_of("rlrun/Counter-v0", kwargs=kwargs, backend=backend)
+    rows = run(make_env(config, num_envs=num_envs), 25, seed=0)
+    for i in range(num_envs):
+        episode, t = 0, 0
+        for row, after in pairwise(rows):
+            assert row.obs[i].tolist() == [i, episode, t]
+            if row.terminated[i] or row.truncated[i]:
+                assert after.first[i]
+                assert after.reward[i] == 0
+                episode, t = episode + 1, 0
+                continue
+            over = t + 1 == lengths[(i + episode) % len(lengths)]
+            terminates = end == "terminated" or (end == "alternate" and (i + episode) % 2 == 0)
+            assert after.reward[i] == counter_reward(np.int64(i), np.int64(episode), np.int64(t))
+            assert (after.terminated[i], after.truncated[i]) == (
+                over and terminates,
+                over and not terminates,
+            )
+            t += 1
+
+
+def test_counter_numbers_episodes_on_over_unseeded_resets():
+    import gymnasium as gym
+
+    env = gym.make("rlrun/Counter-v0", lengths=[2])
+    assert env.reset(seed=0)[0].tolist() == [0, 0, 0]
+    assert env.reset()[0].tolist() == [0, 1, 0]
+    assert env.step(0)[0].tolist() == [0, 1, 1]
+    assert env.reset(seed=0)[0].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_terminated_wins_over_truncated(backend):
+    config = config_of("test/Faulty-v0", kwargs={"length": 3}, backend=backend)
+    env = make_env(config, num_envs=2)
+    rows = run(env, 6, seed=10)
+    env.close()
+    terminated, truncated = table(rows, "terminated", "truncated")
+    assert terminated[3].all()
+    assert not truncated.any()
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_nested_observations_stay_trees(backend):
+    env = make_env(config_of("test/Nested-v0", backend=backend), num_envs=2)
+    obs = env.reset(seed=0)
+    assert obs["image"].shape == (2, 2, 2, 1)
+    assert obs["image"].dtype == np.uint8
+    action = np.array([[0.5, 0], [0.25, 0]], np.float32)
+    for t in (1, 2, 3, 4, 0, 1):
+        step = env.step(action)
+        count, half = step.obs["pair"]
+        assert (step.obs["image"] == t).all()
+        assert (half == t / 8).all()
+        assert count.tolist() == [1 + t] * 2
+        assert count.dtype == np.int64
+        assert step.reward.tolist() == ([0.5, 0.25] if t else [0, 0])
+    env.close()
+
+
+def test_keep_info_brings_numbers_and_zero_where_there_are_none():
+    env = make_env(config_of("test/Faulty-v0"), num_envs=2, keep_info=("odd", "never"))
+    env.reset(seed=10)
+    step = env.step(np.zeros(2, int))
+    assert step.info["odd"].tolist() == [1, 1]
+    assert step.info["odd"].dtype == np.float32
+    assert step.info["never"].tolist() == [0, 0]
+    assert env.step(np.zeros(2, int)).info["odd"].tolist() == [0, 0]
+
+
+def test_eval_kwargs_are_laid_over_kwargs():
+    cues = set()
+    for evaluate in (False, True):
+        env = make_env(preset("tmaze"), num_envs=8, evaluate=evaluate)
+        cues.add(tuple(env.reset(seed=1)[:, 1].tolist()))
+    assert (0.0, 1.0) * 4 in cues
+    assert len(cues) == 2
