@@ -11,7 +11,9 @@ from torch import Tensor
 from rlrun.buffer.replay import Replay
 from rlrun.errors import NumericError
 from rlrun.schema import LearnerConfig
-from rlrun.types import Counters, Policy
+from rlrun.types import Counters, Policy, RecurrentPolicy
+
+DIAGNOSED = 32  # windows looked at by ``diagnose``
 
 
 class Learner:
@@ -96,6 +98,18 @@ class Learner:
                     "it must stay finite; lower policy.lr or set policy.grad_clip"
                 )
         return out | {"train/updates": float(self.counters.updates)}
+
+    def diagnose(self) -> dict[str, float]:
+        """delta_q metrics of a recurrent policy on windows with their whole past in the buffer."""
+        generator = np.random.default_rng(self.counters.env_steps)  # a function of the clock
+        if not isinstance(self.policy, RecurrentPolicy) or not len(self.buffer):
+            return {}
+        windows, history = self.buffer.histories(DIAGNOSED, generator)
+        if not windows.valid.shape[1]:
+            return {}
+        device = self.policy.device
+        found = self.policy.delta_q(windows.to(device), history.to(device))
+        return {name: value.item() for name, value in found.items()}
 
     def state_dict(self) -> dict[str, Any]:
         return {"credit": self.credit}

@@ -19,7 +19,7 @@ Letters: T time, B batch, E environments, S window rows, A actions, H hidden, N 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
@@ -92,6 +92,7 @@ class Segment:
     valid: Tensor  # [T, B] bool: False on end rows, null rows and filler
     extras: dict[str, Tensor] = field(default_factory=dict)  # what acting wrote down
     state: Tree = ()  # [B, ...] recurrent state before obs[0] (before the first own row)
+    partial: tuple[int, ...] = ()  # burn-in lengths in the batch besides 0 and all (host numbers)
     states: Tree = ()  # [T, B, ...] only in collected segments
 
     def to(self, device: torch.device) -> "Segment":
@@ -182,6 +183,16 @@ class Policy(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse of ``state_dict``."""
+
+
+@runtime_checkable
+class RecurrentPolicy(Protocol):
+    """A policy that can say how much a window's initial state matters."""
+
+    device: torch.device
+
+    def delta_q(self, windows: Segment, history: Segment) -> dict[str, Tensor]:
+        """Metrics of the error that stored and zero states cause."""
 
 
 def generator(seed: int, name: str) -> np.random.Generator:

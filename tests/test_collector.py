@@ -19,9 +19,7 @@ LENGTHS = (5, 1, 9, 3)
 
 def counter(lengths=LENGTHS, end="alternate") -> EnvConfig:
     kwargs = {"lengths": list(lengths), "end": end, "random": False}
-    return EnvConfig(
-        "rlrun/Counter-v0", kwargs, {}, "auto", None, 1.0, None, 1000, None, "test"
-    )
+    return EnvConfig("rlrun/Counter-v0", kwargs, {}, "auto", None, 1.0, None, 1000, None, "test")
 
 
 def collecting(**changes) -> CollectorConfig:
@@ -126,7 +124,7 @@ def test_stored_states_are_those_from_the_episodes_start(memory):
                 action, reward = s.action[row - 1, i][None], s.reward[row - 1, i][None] * scale
             for got, want in zip(tree_leaves(s.states), tree_leaves(state), strict=True):
                 torch.testing.assert_close(got[row, i], want[0], rtol=1e-5, atol=1e-6)
-            x = net.inputs(s.obs[row, i][None], action, reward)
+            x = net.inputs(s.obs[row, i][None], net.side(action, reward))
             with torch.no_grad():
                 _, state = net.memory.unroll(x[None], state)
 
@@ -152,14 +150,14 @@ def test_learner_q_is_acting_q():
     acted = torch.stack(acted)
     segment, w = replay.get(keys, 0).segment, policy.window
     learner_q = {}
-    unroll = policy.net.unroll
+    q_values = policy.q_values
 
-    def keep(inputs, state):
-        q, state = unroll(inputs, state)
-        learner_q["q"] = q
-        return q, state
+    def keep(net, *args):
+        q = q_values(net, *args)
+        learner_q["q" if net is policy.net else "target"] = q
+        return q
 
-    policy.net.unroll = keep
+    policy.q_values = keep
     policy.loss(segment, torch.ones(len(keys)))
     slots = keys % replay.capacity
     seen = 0

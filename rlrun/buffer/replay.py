@@ -199,17 +199,33 @@ class Replay:
         return keys
 
     def _gather(self, slots: np.ndarray) -> Segment:
-        ring, t = self.ring, {n: c[slots] for n, c in self.table.items()}
-        first = t["learn"] - t["burnin"]
-        stop = t["last"] - t["ended"]  # the last step
-        row = t["learn"] + np.arange(-self.window.burnin, self.window.rows - self.window.burnin)[:, None]
-        seen = ring.slots(np.clip(row, first, t["last"]), t["column"])
-        step = ring.slots(np.clip(row[:-1], first, stop), t["column"])
-        valid = (row[:-1] >= first) & (row[:-1] <= stop)
-        before = ring.slots(np.maximum(first - 1, 0), t["column"])
-        opens = ring.take(ring.fields["first"], ring.slots(first, t["column"]))
+        t = {n: c[slots] for n, c in self.table.items()}
+        burnin, bs = t["burnin"], self.window.burnin
+        partial: tuple[int, ...] = ()
+        if bs > self.cutter.stride:  # otherwise windows have all of their burn-in or none
+            partial = tuple(np.unique(burnin[(burnin > 0) & (burnin < bs)]).tolist())
+        row = t["learn"] - bs + np.arange(self.window.rows)[:, None]
+        span = (t["learn"] - burnin, t["last"] - t["ended"], t["last"])
+        state = tree_map(lambda store: torch.from_numpy(store[slots]), self.states)
+        return replace(self._segment(row, t["column"], *span), state=state, partial=partial)
 
-        def column(name: str) -> np.ndarray:
+    def _segment(
+        self,
+        row: np.ndarray,
+        column: np.ndarray,
+        first: np.ndarray,
+        stop: np.ndarray,
+        last: np.ndarray,
+    ) -> Segment:
+        """Rows ``row`` [S, B] of ``column`` [B]: steps first..stop, observations first..last."""
+        ring = self.ring
+        seen = ring.slots(np.clip(row, first, last), column)
+        step = ring.slots(np.clip(row[:-1], first, stop), column)
+        valid = (row[:-1] >= first) & (row[:-1] <= stop)
+        before = ring.slots(np.maximum(first - 1, 0), column)
+        opens = ring.take(ring.fields["first"], ring.slots(first, column))
+
+        def field(name: str) -> np.ndarray:
             return ring.take(ring.fields[name], step)
 
         def previous(name: str) -> torch.Tensor:
@@ -217,19 +233,36 @@ class Replay:
             value[opens] = 0
             return torch.from_numpy(value)
 
-        extras = {n[7:]: torch.from_numpy(column(n)) for n in ring.fields if "/" in n}
+        extras = {n[7:]: torch.from_numpy(field(n)) for n in ring.fields if "/" in n}
         extras |= {"prev_action": previous("action"), "prev_reward": previous("reward")}
         return Segment(
             obs=tree_map(lambda store: torch.from_numpy(ring.take(store, seen)), ring.obs),
             first=torch.from_numpy((row == first) & opens),
-            action=torch.from_numpy(column("action")),
-            reward=torch.from_numpy(np.where(valid, column("reward"), np.float32(0))),
-            terminated=torch.from_numpy(column("terminated") & valid),
-            truncated=torch.from_numpy(column("truncated") | ~valid),
+            action=torch.from_numpy(field("action")),
+            reward=torch.from_numpy(np.where(valid, field("reward"), np.float32(0))),
+            terminated=torch.from_numpy(field("terminated") & valid),
+            truncated=torch.from_numpy(field("truncated") | ~valid),
             valid=torch.from_numpy(valid),
             extras=extras,
-            state=tree_map(lambda store: torch.from_numpy(store[slots]), self.states),
         )
+
+    def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
+        """(windows, the rows of their trajectories before them) of at most ``count`` windows.
+
+        Drawn uniformly among those that are not their trajectory's first and whose trajectory is
+        still stored from its start; left-aligned, possibly empty.
+        """
+        slots = np.flatnonzero(self.alive)
+        slots = slots[(self.table["origin"] >= self.ring.oldest)[slots]]
+        t = {n: c[slots] for n, c in self.table.items()}
+        slots = slots[t["learn"] - t["burnin"] > t["origin"]]
+        slots = generator.permutation(slots)[:count]
+        t = {n: c[slots] for n, c in self.table.items()}
+        first = t["learn"] - t["burnin"]
+        longest = int((first - t["origin"]).max(initial=0))
+        row = t["origin"] + np.arange(longest + 1)[:, None]
+        history = self._segment(row, t["column"], t["origin"], first - 1, first)
+        return self._gather(slots), history
 
     # -- accounts --------------------------------------------------------------------------------
 

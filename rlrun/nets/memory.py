@@ -2,9 +2,10 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from rlrun.schema import MemoryConfig
-from rlrun.types import Tree
+from rlrun.types import Tree, tree_map
 
 
 class LSTM(nn.Module):
@@ -29,6 +30,10 @@ class LSTM(nn.Module):
         out, (h, c) = self.core(x, (h.unsqueeze(0), c.unsqueeze(0)))
         return out, (h.squeeze(0), c.squeeze(0))
 
+    def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
+        """The states [B, H] behind the first ``lengths[b]`` rows of ``x`` [T, B, F]."""
+        return _state_after(self, x, lengths, state)
+
     def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         """One row [B, F]: ``unroll`` with T = 1, at a fraction of its overhead."""
         p = self.core
@@ -52,6 +57,9 @@ class GRU(nn.Module):
         out, h = self.core(x, state[0].unsqueeze(0))
         return out, (h.squeeze(0),)
 
+    def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
+        return _state_after(self, x, lengths, state)
+
     def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         p = self.core
         weights = (p.weight_ih_l0, p.weight_hh_l0, p.bias_ih_l0, p.bias_hh_l0)
@@ -72,8 +80,23 @@ class NoMemory(nn.Module):
     def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         return x, state
 
+    def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
+        return state
+
     def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         return x, state
+
+
+def _state_after(memory: LSTM | GRU, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
+    """The states [B, H] behind the first ``lengths[b]`` rows of ``x`` [T, B, F]; one sync."""
+    some = (lengths > 0).nonzero().squeeze(-1)
+    if not len(some):
+        return state
+    packed = pack_padded_sequence(x[:, some], lengths[some].cpu(), enforce_sorted=False)
+    first = tree_map(lambda s: s[some].unsqueeze(0), state)
+    _, last = memory.core(packed, first if isinstance(memory, LSTM) else first[0])
+    last = last if isinstance(memory, LSTM) else (last,)
+    return tree_map(lambda s, new: s.index_copy(0, some, new.squeeze(0)), state, last)
 
 
 Memory = LSTM | GRU | NoMemory

@@ -32,13 +32,17 @@ class QNet(nn.Module):
         self.advantage = mlp([*sizes, self.actions], torso.activation, last=False)
         self.value = mlp([*sizes, 1], torso.activation, last=False) if policy.dueling else None
 
-    def inputs(self, obs: Tree, prev_action: Tensor, prev_reward: Tensor) -> Tensor:
-        """[*, F] what the memory sees; ``prev_action`` int64, -1: there is none."""
-        x = self.torso(obs)
+    def side(self, prev_action: Tensor, prev_reward: Tensor) -> Tensor:
+        """[*, A + 1] what the memory sees beside the torso; ``prev_action`` int64, -1: none."""
         if not self.prev_inputs:
-            return x
+            return prev_reward.new_empty(*prev_reward.shape, 0)
         previous = one_hot(prev_action, self.actions)
-        return torch.cat([x, previous, prev_reward.unsqueeze(-1)], -1)
+        return torch.cat([previous, prev_reward.unsqueeze(-1)], -1)
+
+    def inputs(self, obs: Tree, side: Tensor) -> Tensor:
+        """[*, F] what the memory sees."""
+        features: Tensor = self.torso(obs)
+        return torch.cat([features, side], -1) if self.prev_inputs else features
 
     def q(self, h: Tensor) -> Tensor:
         """Memory outputs [*, H] -> action values [*, A]."""
@@ -58,7 +62,7 @@ class QNet(nn.Module):
         state = tree_map(lambda x: torch.where(going.unsqueeze(-1), x, torch.zeros_like(x)), state)
         prev_action = torch.where(first, -1, prev_action)
         prev_reward = torch.where(first, 0.0, prev_reward)
-        h, state = self.memory.step(self.inputs(obs, prev_action, prev_reward), state)
+        h, state = self.memory.step(self.inputs(obs, self.side(prev_action, prev_reward)), state)
         return self.q(h), state
 
 

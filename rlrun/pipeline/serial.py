@@ -111,7 +111,8 @@ class Serial:
             checkpoint.save_weights(path, self.policy.weights(), summary)
         self.hits = self.hits + 1 if stop is not None and summary["return_mean"] >= stop else 0
         best = {"eval/best_return_mean": self.best["return_mean"]}
-        self.log.write(steps, self.last.metrics() | best)
+        found = self.learner.diagnose() if self.learner is not None else {}
+        self.log.write(steps, self.last.metrics() | best | found)
         self.log.progress(steps, self.counters.updates, eval=summary["return_mean"])
         self._spent("eval", start)
 

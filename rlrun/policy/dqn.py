@@ -100,17 +100,16 @@ class DQN:
         bootstraps from, k <= n rows later.
         """
         c = self.config
-        obs, action, reward = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
+        obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
+        side = self.net.side(*previous)
         shaped = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
         ends = (segment.terminated, segment.truncated, segment.valid)
         n = nstep_return(shaped, *ends, nstep=c.nstep, gamma=c.gamma)
         column = torch.arange(segment.reward.shape[1], device=self.device)
         later = n.steps[0]
 
-        q, _ = self.net.unroll(
-            self.net.inputs(tree_map(lambda x: x[0], obs), action[0], reward[0]), ()
-        )
-        ahead = tree_map(lambda x: x[later, column], (obs, action, reward))
+        q, _ = self.net.unroll(self.net.inputs(tree_map(lambda x: x[0], obs), side[0]), ())
+        ahead = tree_map(lambda x: x[later, column], (obs, side))
         with torch.no_grad():
             q_target, _ = self.target.unroll(self.target.inputs(*ahead), ())
             q_select = self.net.unroll(self.net.inputs(*ahead), ())[0] if c.double else q_target

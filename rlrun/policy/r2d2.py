@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.functional.reduce import masked_mean
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
 from rlrun.functional.value import (
@@ -109,35 +110,23 @@ class R2D2:
         Window positions: [0, bs) burn-in, [bs, bs + L) learned, the last n only looked at.
         """
         c, bs, learned = self.config, self.window.burnin, self.window.learned
-        obs, prev_action, prev_reward = network_inputs(
-            segment, scale=c.reward_scale, clip=c.reward_clip
-        )
         state = segment.state
         if c.state_init == "zero":
             state = self.initial_state(segment.reward.shape[1])
-        own = segment.valid[:bs].sum(0)
-
-        x = self.net.inputs(tree_map(lambda o: o[bs:], obs), prev_action[bs:], prev_reward[bs:])
+        inputs = self.inputs(segment)
+        q = self.q_values(self.net, inputs, segment, state)
         with torch.no_grad():
-            x_target = self.target.inputs(obs, prev_action, prev_reward)
-            state_target = burn_in(self.target, x_target[:bs], state, own)
-            q_target, _ = self.target.unroll(x_target[bs:], state_target)
-            if bs:
-                x_burn = self.net.inputs(
-                    tree_map(lambda o: o[:bs], obs), prev_action[:bs], prev_reward[:bs]
-                )
-                state = burn_in(self.net, x_burn, state, own)
-        q, _ = self.net.unroll(x, state)
+            q_target = self.q_values(self.target, inputs, segment, state)
 
-        rows = tree_map(lambda f: f[bs:], (segment.terminated, segment.truncated, segment.valid))
+        ends = rows((segment.terminated, segment.truncated, segment.valid), bs, None)
         reward = shape_reward(segment.reward[bs:], c.reward_scale, c.reward_clip)
-        n = nstep_return(reward, *rows, nstep=c.nstep, gamma=c.gamma)
+        n = nstep_return(reward, *ends, nstep=c.nstep, gamma=c.gamma)
         select = q if c.double else q_target
         bootstrap = bootstrap_value(select, q_target, n.steps[:learned])
         target = td_target(
             n.reward[:learned], n.discount[:learned], bootstrap, rescale_eps=c.value_rescale_eps
         )
-        valid = rows[2][:learned]
+        valid = ends[2][:learned]
         taken = take_action(q[:learned], torch.where(valid, segment.action[bs : bs + learned], 0))
         loss, td = sequence_loss(taken, target, valid, weight, td_clip=c.td_clip)
         count = valid.sum().clamp(min=1)
@@ -149,6 +138,54 @@ class R2D2:
             "train/valid_fraction": valid.float().mean(),
         }
         return Loss(loss, mixed_priority(td, valid, c.eta), metrics)
+
+    def inputs(self, segment: Segment) -> tuple[Tree, Tensor]:
+        """(obs, previous action and reward) of every position, padding taken out."""
+        c = self.config
+        obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
+        return obs, self.net.side(*previous)
+
+    def q_values(
+        self, net: QNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree
+    ) -> Tensor:
+        """Q [L + n, B, A] behind the burn-in: one unroll; the last n positions carry no gradient.
+
+        ``state`` [B, H] is the one before each window's first own row.
+        """
+        bs, end = self.window.burnin, self.window.burnin + self.window.learned
+        with torch.no_grad():
+            if bs:
+                x = net.inputs(*rows(inputs, 0, bs))
+                state = burn_in(net, x, state, segment.valid[:bs], segment.partial)
+        q, state = net.unroll(net.inputs(*rows(inputs, bs, end)), state)
+        with torch.no_grad():  # only an argmax and targets look at these
+            ahead = net.inputs(*rows(inputs, end, None))
+            q_ahead, _ = net.unroll(ahead, tree_map(torch.detach, state))
+        return torch.cat([q, q_ahead])
+
+    @torch.no_grad()
+    def delta_q(self, windows: Segment, history: Segment) -> dict[str, Tensor]:
+        """How far Q is off at the first and last learned row for a stored and for a zero state.
+
+        |q(h') - q(h)|_2 / |max_a q(h)| averaged over windows, where h is the state unrolled by the
+        present network from the trajectory's start (``history``, the rows before each window) and
+        h' the one after burn-in from the stored or the zero state.
+        Source: R2D2 section 3, figure 1 (there h is the stored state of every row).
+        """
+        bs, last = self.window.burnin, self.window.learned - 1
+        past, inputs = self.inputs(history), self.inputs(windows)
+        lengths = history.valid.sum(0)
+        zero = self.initial_state(len(lengths))
+        true = self.net.memory.state_after(self.net.inputs(*rows(past, 0, -1)), lengths, zero)
+        q = self.q_values(self.net, inputs, windows, true)
+        scale = q.amax((0, 2)).abs().clamp(min=1e-6)
+        full = windows.valid[bs + last]
+        out = {}
+        for name, state in (("stored", windows.state), ("zero", zero)):
+            gap = (self.q_values(self.net, inputs, windows, state) - q).norm(dim=-1) / scale
+            out[f"train/delta_q_{name}_first"] = masked_mean(gap[0], full)
+            out[f"train/delta_q_{name}_last"] = masked_mean(gap[last], full)
+        return out
 
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:
@@ -193,21 +230,27 @@ class R2D2:
         self.updates = int(state["updates"])
 
 
-def burn_in(net: QNet, x: Tensor, state: Tree, own: Tensor) -> Tree:
+def rows(tree: Tree, start: int, stop: int | None) -> Tree:
+    """Rows [start, stop) of every leaf."""
+    return tree_map(lambda x: x[start:stop], tree)
+
+
+def burn_in(
+    net: QNet, x: Tensor, state: Tree, valid: Tensor, partial: tuple[int, ...] = ()
+) -> Tree:
     """The state [B, H] behind the burn-in rows ``x`` [bs, B, F], warmed up by ``net`` itself.
 
-    Window b brings its last ``own[b]`` rows; the filler before them never touches a state: with
-    own = 0 the stored state is returned as it is, with 0 < own < bs the burn-in runs over those
-    rows alone.
+    Window b brings its last ``valid[:, b].sum()`` rows. The filler before them never touches a
+    state: with none of its own the stored state is returned as it is; windows with one of the
+    ``partial`` numbers of rows (0 < rows < bs, possible where bs > L) run over those rows alone.
     """
-    if not len(x):
-        return state
     _, warm = net.memory.unroll(x, state)
-    warm = tree_map(lambda w, s: torch.where((own == 0).unsqueeze(-1), s, w), warm, state)
-    partial = (own > 0) & (own < len(x))
-    for rows in own[partial].unique().tolist():  # only where bs > L, or a plain short episode
-        which = (own == rows).nonzero().squeeze(-1)
-        part = tree_map(lambda s, which=which: s[which], state)
-        _, part = net.memory.unroll(x[len(x) - rows :, which], part)
-        warm = tree_map(lambda w, p, which=which: w.index_copy(0, which, p), warm, part)
+    none = ~valid[-1].unsqueeze(-1)  # own rows stand right before the learned ones
+    warm = tree_map(lambda w, s: torch.where(none, s, w), warm, state)
+    for count in partial:
+        which = (valid.sum(0) == count).nonzero().squeeze(-1)
+        if len(which):
+            part = tree_map(lambda s, which=which: s[which], state)
+            _, part = net.memory.unroll(x[len(x) - count :, which], part)
+            warm = tree_map(lambda w, p, which=which: w.index_copy(0, which, p), warm, part)
     return warm

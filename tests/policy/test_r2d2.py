@@ -40,7 +40,7 @@ def one_by_one(policy, segment: Segment, b: int):
         if segment.first[p, b]:
             action, reward = torch.tensor(-1), torch.tensor(0.0)
         scaled = reward * c.reward_scale
-        x = (segment.obs[p, b][None, None], action[None, None], scaled[None, None])
+        x = (segment.obs[p, b][None, None], policy.net.side(action[None, None], scaled[None, None]))
         for name, n, out in (("net", net, q), ("target", target, q_target)):
             if p < w.burnin:
                 with torch.no_grad():
@@ -273,3 +273,27 @@ def test_forget_gate_bias_starts_at_one():
     core = r2d2(hidden=8).net.memory.core
     bias = (core.bias_ih_l0 + core.bias_hh_l0)[8:16]
     assert torch.equal(bias, torch.ones(8))
+
+
+def test_delta_q_is_zero_for_the_true_state_and_not_for_a_zero_one():
+    """Stored states of the present network are the true ones; the zero state is off."""
+    import torch as _torch
+
+    from rlrun.env import make_env
+    from rlrun.types import Spec
+    from tests.buffer.factory import make_replay
+    from tests.test_collector import counter, make
+
+    env = make_env(counter([30]), num_envs=3)
+    for memory in ("lstm", "gru"):
+        policy = r2d2(spec=Spec(env.obs_space, env.action_space), memory=memory)
+        collector = make(policy, env_config=counter([30]), n_sample=200)
+        replay = make_replay(collector.example(), rows=200, window=policy.window)
+        replay.add(collector.collect())
+        windows, history = replay.histories(16, np.random.default_rng(0))
+        assert windows.valid.shape[1] == 16
+        with _torch.no_grad():
+            found = {k: v.item() for k, v in policy.delta_q(windows, history).items()}
+        assert found["train/delta_q_stored_first"] < 1e-4
+        assert found["train/delta_q_stored_last"] < 1e-4
+        assert found["train/delta_q_zero_first"] > 1e-3

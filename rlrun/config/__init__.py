@@ -1,0 +1,14 @@
+"""From a command line to the frozen dataclasses of ``rlrun.schema``. Torch-free.
+
+compose      Hydra: yaml files and overrides -> a composed config
+reader       composed config -> dataclasses, strictly
+checks       what spans several keys, and what this machine must have
+messages     Hydra's and OmegaConf's errors -> one line
+directories  run and sweep directories that no two runs share
+"""
+
+from rlrun.config.checks import check
+from rlrun.config.compose import Composer, load, read_composed, to_yaml
+from rlrun.config.reader import read_config
+
+__all__ = ["Composer", "check", "load", "read_composed", "read_config", "to_yaml"]

@@ -1,0 +1,158 @@
+"""What spans several config keys, and what machine and environment must have. Torch-free."""
+
+import ctypes
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rlrun.config.reader import fail
+from rlrun.errors import ConfigError, ResourceError
+from rlrun.schema import Config, DQNConfig, R2D2Config
+
+_NATURE_CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
+
+
+def check(config: Config) -> None:
+    """Raises ConfigError or ResourceError for the first thing that does not fit together."""
+    for error in _across_keys(config):
+        raise error
+    _check_device(config.device)
+    _check_spaces(config)
+
+
+def window_rows(config: Config) -> tuple[int, int] | None:
+    """(S, L): rows and learned rows of a window, None for a policy that learns nothing."""
+    policy = config.policy
+    if isinstance(policy, R2D2Config):
+        return policy.burnin_step + policy.learn_unroll_len, policy.learn_unroll_len - policy.nstep
+    if isinstance(policy, DQNConfig):
+        return policy.nstep + 1, 1
+    return None
+
+
+def _across_keys(config: Config) -> Iterator[ConfigError]:
+    window = window_rows(config)
+    if window is not None:
+        yield from _windows(config, *window)
+        yield from _capacity(config, *window)
+    elif config.collector.unit == "window":
+        allowed = "step or episode"
+        fix = "set collector.unit=step"
+        wrong = f"policy {config.policy.name} has no windows"
+        yield fail("collector.unit", "window", wrong, allowed, fix)
+    if isinstance(config.policy, DQNConfig) and config.memory.name != "none":
+        wrong = "policy dqn sees single rows and has no memory"
+        fix = "use policy=drqn or policy=r2d2"
+        yield fail("memory", config.memory.name, wrong, "memory=none is allowed", fix)
+
+
+def _windows(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
+    collector = config.collector
+    if collector.overlap is not None and collector.overlap >= rows:
+        wrong = f"windows of {rows} rows cannot share that many"
+        allowed = f"0 to {rows - 1} are allowed"
+        fix = "lower it or lengthen the window (burnin_step + learn_unroll_len)"
+        yield fail("collector.overlap", collector.overlap, wrong, allowed, fix)
+    if collector.learned_overlap >= learned:
+        wrong = f"a window learns {learned} rows (learn_unroll_len - nstep)"
+        allowed = f"0 to {learned - 1} are allowed"
+        fix = "lower it or raise policy.learn_unroll_len"
+        yield fail("collector.learned_overlap", collector.learned_overlap, wrong, allowed, fix)
+
+
+def _capacity(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
+    buffer, envs, batch = config.buffer, config.collector.num_envs, config.learner.batch_size
+    if buffer.capacity // envs < rows + 1:
+        wrong = f"{envs} columns of {buffer.capacity // envs} rows hold no window of {rows} rows"
+        allowed = f"at least collector.num_envs x {rows + 1} = {envs * (rows + 1)} rows"
+        fix = f"set buffer.capacity={envs * (rows + 1)} or more"
+        yield fail("buffer.capacity", buffer.capacity, wrong, allowed, fix)
+    lossless = config.collector.tiling == "lossless"
+    step = (
+        learned - config.collector.learned_overlap
+        if lossless
+        else rows - (config.collector.overlap or 0)
+    )
+    windows = min(buffer.capacity // max(step, 1), buffer.window_capacity or buffer.capacity)
+    if batch > windows:
+        wrong = f"the buffer holds at most {windows} windows ({buffer.capacity} rows)"
+        fix = f"lower it, or raise buffer.capacity to {batch * max(step, 1)} rows"
+        yield fail("learner.batch_size", batch, wrong, f"1 to {windows} are allowed", fix)
+    if config.learner.start_after > buffer.capacity:
+        wrong = f"the buffer never holds more than buffer.capacity = {buffer.capacity} rows"
+        allowed = f"0 to {buffer.capacity} are allowed"
+        fix = "lower it or raise buffer.capacity"
+        yield fail("learner.start_after", config.learner.start_after, wrong, allowed, fix)
+
+
+def _check_device(device: str) -> None:
+    if device == "cpu":
+        return
+    found = re.fullmatch(r"cuda(?::(\d+))?", device)
+    if not found:
+        allowed = "cpu, cuda or cuda:N are allowed"
+        raise fail("device", device, "unknown device", allowed, "set device=cpu")
+    count, why = cuda_devices()
+    index = int(found.group(1) or 0)
+    if index < count:
+        return
+    wrong = why if count == 0 else f"there are {count} CUDA devices, numbered from 0"
+    allowed = "cpu" if count == 0 else f"cpu, cuda or cuda:0 to cuda:{count - 1}"
+    raise ResourceError(f"device = {device}: {wrong}; allowed here: {allowed}; set device=cpu")
+
+
+@cache
+def cuda_devices() -> tuple[int, str]:
+    """(number of CUDA devices torch could use, why there is none), without importing torch."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return 0, "torch is not installed"
+    version = Path(spec.origin).with_name("version.py")
+    text = version.read_text(encoding="utf-8") if version.is_file() else ""
+    if re.search(r"^cuda\s*(?::[^=]*)?=\s*None", text, re.MULTILINE):
+        return 0, "the installed torch is built without CUDA"
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return 0, "this machine has no NVIDIA driver"
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0, "the NVIDIA driver finds no device"
+    return count.value, "the NVIDIA driver finds no device"
+
+
+_spaces: dict[str, tuple[Any, Any]] = {}
+
+
+def _check_spaces(config: Config) -> None:
+    key = repr(config.env)
+    if key not in _spaces:
+        from rlrun.env import probe
+
+        _spaces[key] = probe(config.env)
+    obs, action = _spaces[key]
+    if config.policy.name != "random" and type(action).__name__ != "Discrete":
+        wrong = f"policy {config.policy.name} needs a Discrete action space"
+        allowed = f"the environment has {_short(action)}"
+        fix = "choose an environment with discrete actions, or policy=random"
+        raise fail("env.id", config.env.id, wrong, allowed, fix)
+    if config.torso.name == "nature_cnn" and not _image(obs):
+        wrong = f"it needs images, the environment has {_short(obs)}"
+        side = f"uint8 Box of three dimensions, sides >= {_NATURE_CNN_SIDE}"
+        raise fail("torso", "nature_cnn", wrong, side, "use torso=mlp")
+
+
+def _image(space: Any) -> bool:
+    shape = getattr(space, "shape", None) or ()
+    big = sorted(shape)[-2:]
+    is_box = type(space).__name__ == "Box" and space.dtype == "uint8"
+    return is_box and len(shape) == 3 and min(big) >= _NATURE_CNN_SIDE
+
+
+def _short(space: Any) -> str:
+    name, shape = type(space).__name__, getattr(space, "shape", None)
+    return f"{name} {getattr(space, 'dtype', '')} {list(shape)}" if shape else str(space)

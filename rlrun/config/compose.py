@@ -1,0 +1,264 @@
+"""Hydra behind one class: compose, expand sweeps, run.
+
+Uses ``hydra._internal`` where Hydra 1.3 has no public way to compose as its command line does
+(--config-dir, sweeps) without writing to the disk; hence the pin hydra-core<1.4.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from hydra import version
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.types import RunMode, TaskFunction
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from rlrun.config.checks import check
+from rlrun.config.messages import HYDRA_ERRORS, explain, override_key
+from rlrun.config.reader import fail, hints, read_config, runs_code, show, unknown
+from rlrun.errors import ConfigError
+from rlrun.schema import Config, EnvConfig
+
+VERSION_BASE = "1.3"
+_PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.")
+_FREE = ("env.kwargs", "env.eval_kwargs")  # dicts whose keys the environment defines
+_RESUMABLE = ("run", "logger", "learner.threads", "device")
+
+
+def search_path() -> str:
+    """Where the shipped yaml files are: inside the package, or beside it in a bare checkout."""
+    if find_spec("rlrun.conf") is not None:
+        return "pkg://rlrun.conf"
+    return f"file://{Path(__file__).resolve().parents[2] / 'conf'}"
+
+
+class Composer:
+    """Composes configs as ``rlrun KEY=VALUE…`` does. Nothing is written to the disk."""
+
+    def __init__(self, *, config_name: str | None = None, config_dir: str | None = None) -> None:
+        version.setbase(VERSION_BASE)
+        self.config_name = config_name or "config"
+        search = create_config_search_path(search_path())
+        if config_dir is not None:
+            path = Path(config_dir).absolute()
+            if not path.is_dir():
+                raise fail(
+                    "--config-dir", config_dir, "no such directory", "a directory", "name it"
+                )
+            anchor = SearchPathQuery(provider="schema")
+            search.prepend(provider="command-line", path=f"file://{path}", anchor=anchor)
+        GlobalHydra.instance().clear()
+        self.hydra = Hydra.create_main_hydra2(task_name="rlrun", config_search_path=search)
+
+    def groups(self) -> list[str]:
+        """The names a user can choose an option of."""
+        return [g for g in self.hydra.config_loader.list_groups("") if not g.startswith("_")]
+
+    def options(self, group: str) -> list[str]:
+        """The options of a group, those of --config-dir included."""
+        return self.hydra.config_loader.get_group_options(group, ObjectType.CONFIG)
+
+    def compose(self, overrides: Sequence[str], *, sweep: bool = False) -> DictConfig:
+        """The composed config with its ``hydra`` node.
+
+        Raises: ConfigError when it cannot be composed.
+        """
+        mode = RunMode.MULTIRUN if sweep else RunMode.RUN
+        try:
+            cfg = self.hydra.compose_config(
+                config_name=self.config_name,
+                overrides=list(overrides),
+                run_mode=mode,
+                with_log_configuration=False,
+            )
+        except Exception as e:  # Hydra asserts on input, and more
+            raise explain(e, overrides, self.groups(), self.options) from e
+        _check_hydra(cfg)
+        return cfg
+
+    def parse(self, overrides: Sequence[str]) -> list[Override]:
+        """The overrides, parsed by Hydra's grammar."""
+        parser = OverridesParser.create(config_loader=self.hydra.config_loader)
+        try:
+            return parser.parse_overrides(list(overrides))
+        except HYDRA_ERRORS as e:
+            raise explain(e, overrides, self.groups(), self.options) from e
+
+    def jobs(self, cfg: DictConfig) -> list[list[str]]:
+        """The overrides of every job of a sweep; empty when the sweeper chooses as it goes."""
+        sweeper = cfg.hydra.sweeper
+        if not str(sweeper.get("_target_", "")).endswith(".BasicSweeper"):
+            return []
+        params = [f"{k}={v}" for k, v in (sweeper.get("params") or {}).items()]
+        parsed = self.parse([*params, *cfg.hydra.overrides.task])
+        batches = BasicSweeper.split_arguments(parsed, sweeper.max_batch_size)
+        return [job for batch in batches for job in batch]
+
+    def compose_job(self, cfg: DictConfig, overrides: Sequence[str], num: int) -> DictConfig:
+        """The config of one job of the sweep ``cfg``."""
+        try:
+            job = self.hydra.config_loader.load_sweep_config(cfg, list(overrides))
+        except Exception as e:
+            raise explain(e, overrides, self.groups(), self.options) from e
+        with open_dict(job):
+            job.hydra.job.id, job.hydra.job.num = str(num), num
+        _check_hydra(job)
+        return job
+
+    def directory(self, cfg: DictConfig, key: str) -> Path:
+        """The path that ``key`` of the hydra node gives, e.g. ``hydra.run.dir``."""
+        HydraConfig.instance().set_config(cfg)
+        try:
+            value = OmegaConf.select(cfg, key)
+        except HYDRA_ERRORS as e:
+            raise explain(e, [], [], self.options) from e
+        if not isinstance(value, str) or not value:
+            raise fail(key, value, "is no path", "a path is allowed", f"set {key}=PATH")
+        return Path(value)
+
+    def run(self, task: TaskFunction, overrides: Sequence[str]) -> Any:
+        """What ``task`` returns, run by Hydra in ``hydra.run.dir``."""
+        return self.hydra.run(self.config_name, task, [*overrides, "hydra.mode=RUN"]).return_value
+
+    def sweep(self, task: TaskFunction, overrides: Sequence[str]) -> list[Any]:
+        """What ``task`` returns in every job, run by Hydra's launcher."""
+        args = [*overrides, "hydra.mode=MULTIRUN"]
+        batches = self.hydra.multirun(self.config_name, task, args)
+        return [job.return_value for batch in batches or [] for job in batch]
+
+    def rewrite(self, overrides: Sequence[str]) -> list[str]:
+        """``env.length=50`` as ``env.kwargs.length=50``, and ``++`` for new keys of free dicts."""
+        doubtful = [o for o in overrides if _is_free(override_key(o)) and o[:1] not in "+~"]
+        if not doubtful:
+            return list(overrides)
+        rest = [o for o in overrides if o not in doubtful]
+        kwargs = self._env_kwargs(rest)
+        return [_rewrite(o, kwargs) if o in doubtful else o for o in overrides]
+
+    def _env_kwargs(self, overrides: Sequence[str]) -> dict[str, set[str]]:
+        """The keys of the free dicts; in a sweep those of any environment."""
+        cfg = self.compose(overrides, sweep=True)
+        jobs = self.jobs(cfg)
+        configs = [self.compose_job(cfg, job, 0) for job in jobs[:64]] or [cfg]
+        known: dict[str, set[str]] = {name: set() for name in _FREE}
+        for config in configs:
+            for name in _FREE:
+                known[name] |= {str(k) for k in OmegaConf.select(config, name) or {}}
+        return known
+
+
+def _is_free(key: str) -> bool:
+    parts = key.split(".")
+    if parts[0] != "env" or len(parts) < 2:
+        return False
+    return ".".join(parts[:2]) in _FREE or parts[1] not in hints(EnvConfig)
+
+
+def _rewrite(override: str, known: Mapping[str, set[str]]) -> str:
+    key, equals, value = override.partition("=")
+    parts = key.split(".")
+    name = ".".join(parts[:2])
+    if name not in _FREE:
+        if parts[1] in known["env.kwargs"]:
+            return f"env.kwargs.{override.removeprefix('env.')}"
+        raise unknown(key, value, {*hints(EnvConfig), *known["env.kwargs"]})
+    new = len(parts) == 2 or parts[2] not in known[name]
+    return f"++{key}{equals}{value}" if new else override
+
+
+def _check_hydra(cfg: DictConfig) -> None:
+    """Raises ConfigError when the hydra node names code that is not Hydra's or a plugin's."""
+    _trusted(OmegaConf.to_container(cfg.hydra, resolve=False), "hydra")
+
+
+def _trusted(value: object, path: str) -> None:
+    items = value.items() if isinstance(value, dict) else ()
+    for key, inner in items:
+        full = f"{path}.{key}"
+        text = str(inner)
+        if key == "_target_" and not text.startswith(_PLUGINS):
+            allowed = "Hydra's own parts and installed hydra_plugins"
+            raise runs_code(full, inner, allowed)
+        if "logging" in path and (
+            key == "()" or (key == "class" and not text.startswith("logging."))
+        ):
+            allowed = "classes of Python's logging"
+            raise runs_code(full, inner, allowed)
+        _trusted(inner, full)
+
+
+def read_composed(cfg: DictConfig) -> Config:
+    """The dataclasses of a composed config (its ``hydra`` node is only used to resolve).
+
+    Raises: ConfigError.
+    """
+    try:
+        values = OmegaConf.to_container(strip(cfg), resolve=True)
+    except HYDRA_ERRORS as e:
+        raise explain(e, [], [], lambda group: []) from e
+    assert isinstance(values, dict)
+    return read_config({str(k): v for k, v in values.items()})
+
+
+def strip(cfg: DictConfig) -> DictConfig:
+    """The config without its ``hydra`` node, which interpolations can still reach."""
+    if "hydra" not in cfg:
+        return cfg
+    HydraConfig.instance().set_config(cfg)
+    copy = cfg.copy()
+    with open_dict(copy):
+        del copy["hydra"]
+    return copy
+
+
+def to_yaml(cfg: DictConfig) -> str:
+    """The composed config as yaml, interpolations (and so secrets) unresolved, without hydra."""
+    return OmegaConf.to_yaml(strip(cfg), resolve=False)
+
+
+def load(run_dir: Path, overrides: Sequence[str] = ()) -> tuple[Config, str]:
+    """The checked config of an earlier run, with ``overrides`` on top, and its yaml.
+
+    Raises: ConfigError when there is no run, or an override changes what a run cannot change.
+    """
+    path = run_dir / "config.yaml"
+    if not path.is_file():
+        what = "is no run directory" if run_dir.is_dir() else "no such directory"
+        allowed = "a directory with a config.yaml"
+        raise fail("RUN_DIR", run_dir, what, allowed, "run directories are under outputs/")
+    composer = Composer()
+    try:
+        cfg = OmegaConf.load(path)
+        if not isinstance(cfg, DictConfig):
+            raise fail("RUN_DIR", run_dir, "its config.yaml is damaged", "a mapping", "restore it")
+        OmegaConf.set_struct(cfg, True)
+        for override in composer.parse(overrides):
+            _refuse_fixed(override)
+            OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
+    except HYDRA_ERRORS as e:
+        raise explain(e, overrides, [], lambda group: []) from e
+    config = read_composed(cfg)
+    check(config)
+    return config, to_yaml(cfg)
+
+
+def _refuse_fixed(override: Override) -> None:
+    key = override.key_or_group
+    plain = not (override.is_delete() or override.is_sweep_override())
+    allowed = any(key == name or key.startswith(name + ".") for name in _RESUMABLE)
+    if not plain or not allowed or key == "run.dir":
+        text = re.sub(r"^[^=]*=?", "", str(override.input_line))
+        may = f"{', '.join(_RESUMABLE)} may change (not run.dir)"
+        raise ConfigError(
+            f"{key} = {show(text)}: a resumed run cannot change this; {may}; start a new run"
+        )

@@ -1,0 +1,261 @@
+"""Plain values -> the dataclasses of ``rlrun.schema``, strictly.
+
+Unknown and missing keys, wrong types, NaN and infinity are refused with the full key path. Ranges
+are checked by the dataclasses themselves.
+"""
+
+import difflib
+import math
+import types
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from rlrun.errors import ConfigError
+from rlrun.schema import BUFFER_CONFIGS, POLICY_CONFIGS, Config, Invalid, ScheduleConfig
+
+_MISSING = "???"  # OmegaConf's mark for a value that must be given
+_LONGEST = 120  # characters of a value in an error
+_MANY = 14  # names in an error
+
+
+def show(value: object) -> str:
+    """The value as it would be written on the command line, on one line."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(show(v) for v in value)}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k}: {show(v)}" for k, v in value.items()) + "}"
+    text = " ".join(str(value).split())
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def fail(path: str, value: object, wrong: str, allowed: str, fix: str) -> ConfigError:
+    """The one form of an error: ``key = value: wrong; allowed; fix``."""
+    return ConfigError(f"{path} = {show(value)}: {wrong}; {allowed}; {fix}")
+
+
+def nearest(name: object, known: Collection[str], count: int = 3) -> list[str]:
+    """At most ``count`` of ``known`` that look like ``name``, best first."""
+    text = str(name)
+    close = difflib.get_close_matches(text, known, count, 0.5)
+    starts = [k for k in sorted(known) if k.startswith(text) or text.startswith(k)]
+    return list(dict.fromkeys([*close, *starts]))[:count]
+
+
+def unknown(path: str, value: object, known: Collection[str], what: str = "key") -> ConfigError:
+    """The error for a name that does not exist, with the names that do."""
+    parent, _, name = path.rpartition(".")
+    dot = f"{parent}." if parent else ""
+    close = nearest(name, known)
+    if close and len(known) > _MANY:
+        allowed = f"rlrun --cfg job{f' --package {parent}' if parent else ''} shows all"
+    else:
+        allowed = f"there are {', '.join(sorted(known))}" if known else "there are none"
+    fix = f"did you mean {' or '.join(dot + c for c in close)}?" if close else f"remove {path}"
+    return fail(path, value, f"unknown {what}", allowed, fix)
+
+
+def _number(path: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        what = "is not a number" if value is not None else "has no value"
+        raise fail(path, value, what, "a finite number is allowed", f"set {path}=NUMBER")
+    if not math.isfinite(value):
+        raise fail(path, value, "is not finite", "a finite number is allowed", f"set {path}=NUMBER")
+    return value
+
+
+def _float(path: str, value: object) -> float:
+    return float(_number(path, value))
+
+
+def _int(path: str, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    number = _number(path, value) if isinstance(value, float) else 0.5
+    if number != int(number):
+        raise fail(path, value, "is not an integer", "an integer is allowed", f"set {path}=INTEGER")
+    return int(number)
+
+
+def _bool(path: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise fail(
+            path, value, "is not a truth value", "true or false is allowed", f"set {path}=true"
+        )
+    return value
+
+
+def _str(path: str, value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)  # a directory called 2024
+    if not isinstance(value, str):
+        raise fail(path, value, "is not text", "text is allowed", f"set {path}=TEXT")
+    return value
+
+
+_SCALARS: dict[type, Callable[[str, object], Any]] = {
+    bool: _bool,
+    int: _int,
+    float: _float,
+    str: _str,
+}
+
+
+def _literal(options: tuple[str, ...], path: str, value: object) -> str:
+    if value is False and "off" in options:
+        return "off"  # yaml reads a bare off as false
+    if value not in options:
+        raise unknown_option(path, value, options)
+    return str(value)
+
+
+def unknown_option(path: str, value: object, options: Collection[str]) -> ConfigError:
+    """The error for a value (or group option) that is none of ``options``."""
+    close = nearest(value, options, 2)
+    fix = f"did you mean {' or '.join(f'{path}={c}' for c in close)}?"
+    allowed = f"one of {', '.join(sorted(options))}"
+    return fail(
+        path, value, "unknown option", allowed, fix if close else f"choose one: {path}=NAME"
+    )
+
+
+def _tuple(args: tuple[Any, ...], path: str, value: object) -> tuple[Any, ...]:
+    fixed = args[-1] is not Ellipsis
+    if not isinstance(value, (list, tuple)) or (fixed and len(value) != len(args)):
+        size = f"a list of {len(args)}" if fixed else "a list"
+        raise fail(path, value, f"is not {size}", f"{size} is allowed", f"set '{path}=[...]'")
+    inner = args if fixed else (args[0],) * len(value)
+    return tuple(
+        _value(t, f"{path}[{i}]", v) for i, (t, v) in enumerate(zip(inner, value, strict=True))
+    )
+
+
+def _dict(path: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        allowed = "a mapping is allowed"
+        raise fail(path, value, "is not a mapping", allowed, f"set '{path}={{name: value}}'")
+    return {str(k): v for k, v in value.items()}
+
+
+def _union(options: tuple[Any, ...], path: str, value: object) -> Any:
+    inner = [t for t in options if t is not types.NoneType]
+    if value is None and len(inner) < len(options):
+        return None
+    (only,) = inner
+    return _value(only, path, value)
+
+
+def _value(kind: Any, path: str, value: object) -> Any:
+    if value == _MISSING:
+        raise fail(path, value, "has no value", "the yaml leaves it to you", f"give {path}=VALUE")
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return _union(get_args(kind), path, value)
+    if kind is ScheduleConfig:
+        return _schedule(path, value)
+    if origin is Literal:
+        return _literal(get_args(kind), path, value)
+    if origin is tuple:
+        return _tuple(get_args(kind), path, value)
+    if origin is dict:
+        return _dict(path, value)
+    if is_dataclass(kind):
+        return read(kind, value, path)
+    return _SCALARS[kind](path, value)
+
+
+def _schedule(path: str, value: object) -> ScheduleConfig:
+    """A bare number is constant; keys a kind does not need may be left out."""
+    if not isinstance(value, Mapping):
+        start = _float(path, value)
+        return ScheduleConfig(kind="constant", start=start, end=start, over=None, points=None)
+    full = {"over": None, "points": None, **value}
+    if full.get("kind") == "constant":
+        full["end"] = full.get("start")
+    if full.get("kind") == "piecewise":
+        points = full["points"] or [[0, 0.0]]
+        full["start"], full["end"] = points[0][-1], points[-1][-1]
+    result: ScheduleConfig = read(ScheduleConfig, full, path)
+    return result
+
+
+@cache
+def hints(cls: type) -> dict[str, Any]:
+    """The resolved types of a dataclass's fields."""
+    return get_type_hints(cls)
+
+
+def read(cls: Any, value: object, path: str, given: Mapping[str, Any] | None = None) -> Any:
+    """The dataclass ``cls`` read from a mapping; ``given`` are fields that were read already.
+
+    Raises: ConfigError naming the key.
+    """
+    if not isinstance(value, Mapping):
+        fix = f"set the keys inside, {path}.KEY=VALUE"
+        raise fail(path, value, "is not a mapping", "a mapping of keys is allowed", fix)
+    known = {f.name: hints(cls)[f.name] for f in fields(cls)}
+    dot = f"{path}." if path else ""
+    for key in value:
+        if key not in known:
+            raise unknown(f"{dot}{key}", value[key], known)
+    for key in known:
+        if key not in value:
+            where = f"conf/{path}" if path else "conf/config.yaml"
+            fix = f"give {dot}{key}=VALUE or add it to the yaml under {where}"
+            raise ConfigError(f"{dot}{key} = (absent): the key is missing; it needs a value; {fix}")
+    done = dict(given or {})
+    for key, kind in known.items():
+        if key not in done:
+            done[key] = _value(kind, f"{dot}{key}", value[key])
+    try:
+        return cls(**done)
+    except Invalid as e:
+        full = dot + e.key
+        fix = "" if ";" in e.text else f"; change {full}"
+        raise ConfigError(f"{full} = {show(e.value)}: {e.text}{fix}") from e
+
+
+def _named(path: str, value: object, table: Mapping[str, type]) -> Any:
+    """The dataclass that ``value['name']`` selects."""
+    if not isinstance(value, Mapping) or "name" not in value:
+        raise fail(path, value, "has no name", f"one of {', '.join(table)}", f"give {path}=NAME")
+    name = value["name"]
+    if name not in table:
+        raise unknown_option(f"{path}.name", name, list(table))
+    return read(table[str(name)], value, path)
+
+
+def read_config(value: Mapping[str, Any]) -> Config:
+    """The whole config from plain, resolved values.
+
+    Raises: ConfigError naming the key, what is wrong with it and what is allowed.
+    """
+    refuse_code(value, "")
+    given: dict[str, Any] = {}
+    for key, table in (("policy", POLICY_CONFIGS), ("buffer", BUFFER_CONFIGS)):
+        if key in value:
+            given[key] = _named(key, value[key], table)
+    result: Config = read(Config, value, "", given)
+    return result
+
+
+def runs_code(path: str, value: object, allowed: str = "parts are chosen by name") -> ConfigError:
+    """The error for a key that Hydra would execute."""
+    return fail(path, value, "a config cannot run code", allowed, f"remove {path}")
+
+
+def refuse_code(value: object, path: str) -> None:
+    """Raises ConfigError when a key that Hydra would execute stands anywhere in the config."""
+    items: Collection[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, (list, tuple)):
+        items = list(enumerate(value))
+    for key, inner in items:
+        full = f"{path}.{key}" if path else str(key)
+        if key == "_target_":
+            raise runs_code(full, inner)
+        refuse_code(inner, full)

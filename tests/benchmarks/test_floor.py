@@ -1,0 +1,35 @@
+"""The floor is honest: it computes what rlrun computes, and rlrun is not far above it."""
+
+import pytest
+
+from tests.benchmarks.shapes import DEFAULT, SHAPES, make_policy, twin
+from tests.benchmarks.update import measure_shape, same_numbers
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_floor_and_rlrun_agree(name):
+    assert same_numbers(SHAPES[name])
+
+
+def test_agree_where_windows_end_in_a_termination():
+    assert same_numbers(DEFAULT, ends=4)
+
+
+def test_same_numbers_sees_another_discount(monkeypatch):
+    monkeypatch.setattr("tests.benchmarks.floor.GAMMA", 0.99)
+    assert not same_numbers(DEFAULT)
+
+
+def test_equal_parameter_counts():
+    for shape in SHAPES.values():
+        policy = make_policy(shape)
+        assert twin(policy, shape).parameters == sum(p.numel() for p in policy.net.parameters())
+
+
+def test_update_is_within_twice_the_floor():
+    rows = measure_shape(DEFAULT, repeats=5, seconds=0.05, threads=1, target=None)
+    update = rows[0]
+    assert update.name == "update"
+    assert update.ratio is not None
+    assert update.cpu_ratio is not None
+    assert min(update.ratio, update.cpu_ratio) <= 2

@@ -1,0 +1,117 @@
+"""One R2D2 update of rlrun against the floor (issue: at most 1.25 times it)."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.benchmarks.floor import Shape, plain
+from tests.benchmarks.shapes import (
+    DEFAULT,
+    PEERS,
+    floor_name,
+    full_sample,
+    make_policy,
+    make_replay,
+    parameters,
+    twin,
+)
+from tests.benchmarks.timing import Row, calls_for, interleaved, time_calls, timing_row
+
+TARGET = 1.25
+ROWS = 60_000  # rows in the replay: rlrun's default capacity
+
+
+def measure(*, repeats: int, seconds: float, threads: tuple[int, ...] = (1, 2)) -> list[Row]:
+    """Rows for both shapes, with and without replay, for each thread count."""
+    before = torch.get_num_threads()
+    rows = []
+    try:
+        for count in threads:
+            torch.set_num_threads(count)
+            for shape, target in ((PEERS, TARGET), (DEFAULT, None)):
+                rows += measure_shape(
+                    shape, repeats=repeats, seconds=seconds, threads=count, target=target
+                )
+    finally:
+        torch.set_num_threads(before)
+    return rows
+
+
+def measure_shape(
+    shape: Shape, *, repeats: int, seconds: float, threads: int, target: float | None
+) -> list[Row]:
+    """The update alone, and with ``sample`` before and ``prioritize`` behind it.
+
+    Each measurement fills about ``seconds``. The floor never samples: the second row is what a
+    learner of rlrun pays in all, over the same bare update of a batch that lies ready.
+    """
+    policy, replay = make_policy(shape), make_replay(shape, rows=ROWS)
+    floor = twin(policy, shape)
+    sample = full_sample(replay, shape.batch)
+    batch = plain(sample)
+    assert same_numbers(shape), "the floor computes something else"
+    setting: dict[str, Any] = {
+        "shape": shape.name, "batch": shape.batch, "burnin": shape.burnin, "unroll": shape.unroll,
+        "n": shape.nstep, "threads": threads, "params": parameters(policy),
+    }  # fmt: skip
+
+    def ours() -> object:
+        update = policy.update(sample)
+        assert update.priority is not None
+        return update.priority.numpy()
+
+    def with_replay() -> None:
+        drawn = replay.sample(shape.batch, 0)
+        update = policy.update(drawn)
+        assert update.priority is not None
+        replay.prioritize(drawn.key, update.priority.numpy())
+
+    def bare() -> object:
+        return floor.update(batch).numpy()
+
+    rows = []
+    calls = calls_for(bare, seconds)
+    for name, function in (("update", ours), ("update+replay", with_replay)):
+        time_calls(function, 3)
+        pairs = interleaved(
+            lambda f=function: time_calls(f, calls), lambda: time_calls(bare, calls), repeats
+        )
+        goal = target if name == "update" else None
+        rows.append(timing_row(name, setting, "floor", pairs, kind="cost", target=goal))
+    return rows
+
+
+def same_numbers(shape: Shape, *, ends: int = 0, rtol: float = 1e-4) -> bool:
+    """Whether floor and rlrun agree on loss, priorities, gradient and weights after an update."""
+    policy = make_policy(shape)
+    with torch.no_grad():  # a target of its own, else swapping the two nets would go unseen
+        for p in policy.target.parameters():
+            p.mul_(0.9)
+    floor = twin(policy, shape)
+    sample = full_sample(make_replay(shape, rows=ROWS // 2), shape.batch, ends=ends)
+    batch = plain(sample)
+    ours, (loss, priority) = policy.loss(sample.segment, sample.weight), floor.loss(batch)
+    same = [torch.allclose(ours.loss, loss, rtol=rtol, atol=0)]
+    same += [torch.allclose(ours.priority, priority, rtol=rtol, atol=1e-5)]
+    ours.loss.backward()
+    loss.backward()
+    grads = {n: p.grad for n, p in floor.net.named_parameters()}
+    same += [_close(p.grad, grads[floor_name(n)], rtol) for n, p in policy.net.named_parameters()]
+    policy.update(sample)
+    floor.update(batch)
+    for net, twin_net in ((policy.net, floor.net), (policy.target, floor.target)):
+        same += _close_nets(net, twin_net, rtol)
+    return all(same)
+
+
+def _close_nets(net: nn.Module, twin_net: nn.Module, rtol: float) -> list[bool]:
+    theirs = twin_net.state_dict()
+    return [_close(w, theirs[floor_name(n)], rtol) for n, w in net.state_dict().items()]
+
+
+def _close(a: torch.Tensor | None, b: torch.Tensor | None, rtol: float) -> bool:
+    """Equal up to ``rtol`` of the largest entry."""
+    assert a is not None
+    assert b is not None
+    return bool((a - b).abs().max() <= rtol * b.abs().max())

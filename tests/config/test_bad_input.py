@@ -1,0 +1,249 @@
+"""Every mistake in a config: one line, the right exit code, nothing on the disk, no traceback."""
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlrun.config import checks
+from tests.config.conftest import Done, files_under
+
+BAD = [  # (command line, what the line on stderr must hold)
+    # names
+    ("policy=r2dd2", "policy = r2dd2: unknown option", "did you mean policy=r2d2"),
+    ("polcy=r2d2", "polcy = r2d2: unknown", "did you mean policy?"),
+    ("env=cartpol", "env = cartpol: unknown option", "env=cartpole"),
+    ("experiment=paper", "experiment = paper", "r2d2_paper"),
+    ("policy.lrr=1", "policy.lrr = 1: unknown key", "did you mean policy.lr"),
+    ("+policy.lrr=1", "policy.lrr = 1: unknown key", "did you mean policy.lr"),
+    ("++policy.lrr=1", "policy.lrr = 1: unknown key", "did you mean policy.lr"),
+    ("sed=1", "sed = 1: unknown", "did you mean seed?"),
+    ("+foo.bar=1", "foo", "unknown key"),
+    ("run.eval_evry=1", "run.eval_evry", "run.eval_every"),
+    ("env=tmaze env.lenth=5", "env.lenth = 5", "env.length"),
+    ("policy=dqn policy.burnin_step=4", "policy.burnin_step", "unknown key"),
+    ("policy.lr.strt=1", "policy.lr.strt", "policy.lr.start"),
+    ("buffer=uniform buffer.alpha=0.5", "buffer.alpha = 0.5", "unknown key"),
+    # types
+    ("policy.lr=abc", "policy.lr = abc: is not a number", "set policy.lr"),
+    ("policy.lr=nan", "policy.lr = nan: is not finite", ""),
+    ("policy.lr=inf", "policy.lr = inf: is not finite", ""),
+    ("policy.lr=-inf", "policy.lr = -inf: is not finite", ""),
+    ("policy.lr=null", "policy.lr = null", "number"),
+    ("policy.nstep=2.5", "policy.nstep = 2.5: is not an integer", ""),
+    ("policy.nstep=true", "policy.nstep = true: is not", "integer"),
+    ("policy.double=1", "policy.double = 1: is not a truth value", "true or false"),
+    ("policy.gamma=true", "policy.gamma = true: is not a number", ""),
+    ("policy.gamma='0.9'", "policy.gamma = 0.9: is not a number", ""),
+    ("torso.hidden=64", "torso.hidden = 64: is not a list", ""),
+    ("torso.hidden=[64,x]", "torso.hidden[1] = x: is not", ""),
+    ("torso.hidden=[0]", "torso.hidden = [0]", "> 0"),
+    ("torso.activation=rlu", "torso.activation = rlu", "torso.activation=relu"),
+    ("policy=null", "policy = null", "r2d2"),
+    ("memory=null", "memory = null", "lstm"),
+    ("policy=[r2d2,dqn]", "policy", ""),
+    ("run=3", "run = 3", "mapping"),
+    ("env.id=???", "env.id", "has no value"),
+    ("~policy.lr", "policy.lr", "missing"),
+    ("~buffer", "buffer", "missing"),
+    ("policy.lr=${nope}", "policy.lr = ${nope}", "nope"),
+    ("buffer.alpha.start=1", "buffer.alpha.start = 1", "has no parts"),
+    ("policy.lr=[1", "policy.lr=[1", "cannot be read"),
+    ("seed=0,1", "seed = 0,1", "-m"),
+    ("policy=r2d2 list", "list: is no KEY=VALUE", ""),
+    # ranges
+    ("seed=-1", "seed = -1", "[0, 2^32)"),
+    ("policy.learn_unroll_len=5", "policy.learn_unroll_len = 5", "policy.learn_unroll_len >= 6"),
+    ("policy.burnin_step=-1", "policy.burnin_step = -1", ">= 0"),
+    ("policy.nstep=0", "policy.nstep = 0", ">= 1"),
+    ("policy.gamma=1.5", "policy.gamma = 1.5", "[0, 1]"),
+    ("policy.gamma=-0.1", "policy.gamma = -0.1", "[0, 1]"),
+    ("policy.eta=2", "policy.eta = 2", "[0, 1]"),
+    ("policy.lr=-1", "policy.lr = -1", "[0, inf)"),
+    ("policy.lr.over=0", "policy.lr.over = 0", "> 0"),
+    ("policy.lr.kind=piecewise", "policy.lr.points", "two"),
+    ("policy.target_theta=0.1", "policy.target_update_every", "exactly one"),
+    ("policy.target_update_every=null", "policy.target_update_every = null", "exactly one"),
+    ("buffer.alpha=1.5", "buffer.alpha = 1.5", "[0, 1]"),
+    ("buffer.beta.end=1.5", "buffer.beta = 1.5", "[0, 1]"),
+    ("buffer.beta.start=1 buffer.beta.end=0.4", "buffer.beta", "must not decrease"),
+    ("buffer.priority_eps=-1", "buffer.priority_eps = -1", ">= 0"),
+    ("explore.eps=2", "explore.eps = 2", "[0, 1]"),
+    ("collector.n_sample=0", "collector.n_sample = 0", ">= 1"),
+    ("collector.num_envs=0", "collector.num_envs = 0", ">= 1"),
+    ("collector.overlap=2", "collector.overlap = 2", "null"),
+    ("collector.tiling=plain", "collector.overlap = null", "plain"),
+    ("learner.update_per_collect=1", "learner.update_per_collect = 1", "exactly one"),
+    ("run.total_steps=0", "run.total_steps = 0", "> 0"),
+    ("run.stop_after=0", "run.stop_after = 0", ">= 1"),
+    # across keys
+    ("learner.batch_size=100000", "learner.batch_size = 100000", "buffer.capacity"),
+    ("buffer.capacity=383", "buffer.capacity = 383", "hold no window"),
+    ("buffer.capacity=1", "buffer.capacity = 1", "buffer.capacity=400"),
+    ("buffer.window_capacity=16", "learner.batch_size = 32", "16 windows"),
+    ("learner.start_after=60001", "learner.start_after = 60001", "60000"),
+    ("collector.learned_overlap=15", "collector.learned_overlap = 15", "0 to 14"),
+    (
+        "collector.tiling=plain collector.residual=last collector.overlap=24",
+        "collector.overlap = 24",
+        "0 to 23",
+    ),
+    ("policy=dqn memory=lstm", "memory = lstm", "policy=drqn"),
+    ("policy=random collector.unit=window", "collector.unit = window", "collector.unit=step"),
+    # environment
+    ("env.id=CartPole-v9", "env.id = CartPole-v9", "CartPole-v1"),
+    ("env=gym", "env.id", "has no value"),
+    ("env=gym env.id=Nope-v0", "env.id = Nope-v0", ""),
+    ("env=gym env.id=Pendulum-v1", "env.id = Pendulum-v1", "Discrete"),
+    ("env=tmaze env.kwargs.colour=1", "env.kwargs", "colour"),
+    ("torso=nature_cnn", "torso = nature_cnn", "torso=mlp"),
+    # machine
+    ("device=gpu", "device = gpu", "cuda:N"),
+    ("device=cuda:x", "device = cuda:x", "cuda:N"),
+    # code
+    ("+policy._target_=os.system", "policy._target_ = os.system", "cannot run code"),
+    ("policy._target_=os.system", "policy._target_ = os.system", "cannot run code"),
+    ("+env.kwargs.a._target_=os.system", "env.kwargs.a._target_", "cannot run code"),
+    ("hydra.launcher._target_=os.system", "hydra.launcher._target_", "cannot run code"),
+    ("+hydra.callbacks.x._target_=os.system", "hydra.callbacks.x._target_", "cannot run code"),
+    (
+        "+hydra.job_logging.handlers.file.()=os.system",
+        "",
+        "",
+    ),
+    ("hydra.job_logging.handlers.file.class=os.system", "class = os.system", "cannot run code"),
+    ("hydra/launcher=nope", "hydra/launcher = nope", "basic"),
+    ("-m hydra.sweeper.params={seed:1}", "hydra", ""),
+    ("hydra.run.dir=null", "hydra.run.dir = null", ""),
+    ("hydra.run.dir=${nope}", "hydra.run.dir", "nope"),
+    # usage
+    ("--foo", "--foo", "rlrun --help"),
+    ("--config-dir nowhere", "--config-dir = nowhere", "no such directory"),
+    ("--config-name other", "--config-name = other", ""),
+    ("--config-path /tmp", "--config-path", "--config-dir"),
+    ("--experimental-rerun x.pickle", "--experimental-rerun", "rlrun resume"),
+    ("trian", "trian: unknown subcommand", "eval, resume, list"),
+    ("lst", "lst: unknown subcommand", "rlrun list"),
+    ("list --foo", "--foo", "--help"),
+    ("eval", "RUN_DIR", ""),
+    ("eval nowhere", "RUN_DIR = nowhere: no such directory", ""),
+    ("resume nowhere", "RUN_DIR = nowhere: no such directory", ""),
+    ("eval . --episodes 0", "--episodes", ">= 1"),
+    ("eval .", "is no run directory", ""),
+    ("-m run.dir=x seed=1,2", "run.dir = x", "hydra.sweep.dir"),
+]
+
+
+def assert_one_error(done: Done, code: int = 2) -> None:
+    assert done.code == code, done
+    assert done.out == ""
+    assert re.fullmatch(r"rlrun: error: [^\n]+\n", done.err), done.err
+
+
+@pytest.mark.parametrize(("line", "first", "second"), BAD, ids=[b[0][:50] for b in BAD])
+def test_one_line_exit_2_nothing_made(
+    rlrun: Callable[..., Done], tmp_path: Path, line: str, first: str, second: str
+) -> None:
+    done = rlrun(*line.split())
+    assert_one_error(done)
+    assert first in done.err
+    assert second in done.err
+    assert files_under(tmp_path) == []
+
+
+def test_values_with_spaces(rlrun: Callable[..., Done]) -> None:
+    done = rlrun("buffer.beta={kind: linear, start: 1, end: 0.4}")
+    assert_one_error(done)
+    assert "buffer.beta = [1.0, 0.4]: must not decrease" in done.err
+    assert_one_error(rlrun("policy.lr={kind: liner, start: 1, end: 0}"))
+
+
+def test_yaml_that_is_none(rlrun: Callable[..., Done], tmp_path: Path) -> None:
+    (tmp_path / "mine/env").mkdir(parents=True)
+    (tmp_path / "mine/env/broken.yaml").write_text("id: [1\nnote: x: y\n")
+    assert_one_error(rlrun("--config-dir", "mine", "env=broken"))
+
+
+def test_cuda_without_cuda(
+    rlrun: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "cuda_devices", lambda: (0, "this machine has no NVIDIA driver"))
+    done = rlrun("device=cuda")
+    assert_one_error(done, 7)
+    assert "device = cuda: this machine has no NVIDIA driver" in done.err
+    monkeypatch.setattr(checks, "cuda_devices", lambda: (2, ""))
+    assert_one_error(rlrun("device=cuda:2"), 7)
+    assert files_under(tmp_path) == []
+    assert rlrun("device=cuda:1").code == 0
+
+
+def test_cuda_probe_agrees_with_torch() -> None:
+    code = "import sys; from rlrun.config.checks import cuda_devices; c = cuda_devices()[0]; \
+assert 'torch' not in sys.modules; import torch; assert c == torch.cuda.device_count(), c"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_cuda_probe_without_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Spec:
+        origin = str(tmp_path / "__init__.py")
+
+    (tmp_path / "version.py").write_text("cuda: Optional[str] = '12.8'\n")
+
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(checks, "find_spec", lambda name: Spec)
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    checks.cuda_devices.cache_clear()
+    assert checks.cuda_devices() == (0, "this machine has no NVIDIA driver")
+    (tmp_path / "version.py").write_text("cuda: Optional[str] = None\n")
+    checks.cuda_devices.cache_clear()
+    assert checks.cuda_devices() == (0, "the installed torch is built without CUDA")
+    checks.cuda_devices.cache_clear()
+
+
+def test_unwritable_output(rlrun: Callable[..., Done], tmp_path: Path) -> None:
+    (tmp_path / "outputs").write_text("a file")
+    for line in (["seed=1"], ["-m", "seed=1,2"], ["run.dir=outputs/x"]):
+        assert_one_error(rlrun(*line), 6)
+    assert files_under(tmp_path) == ["outputs"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
+def test_read_only_output(rlrun: Callable[..., Done], tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    try:
+        assert_one_error(rlrun("seed=1"), 6)
+    finally:
+        tmp_path.chmod(0o755)
+
+
+PROCESS = [
+    ("policy.lrr=1", 2),
+    ("policy.lr=abc", 2),
+    ("env.id=CartPole-v9", 2),
+    ("run.dir=/proc/nope/x", 6),
+    ("-m policy.gamma=0.5,1.5", 2),
+    ("eval nowhere", 2),
+]
+
+
+@pytest.mark.parametrize(("line", "code"), PROCESS)
+def test_as_a_process(tmp_path: Path, line: str, code: int) -> None:
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "rlrun.cli", *line.split()]
+    root = str(Path(__file__).parents[2])
+    env = {**os.environ, "PYTHONPATH": root}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    wall = time.perf_counter() - start
+    assert_one_error(Done(done.returncode, done.stdout, done.stderr), code)
+    assert files_under(tmp_path) == []
+    assert wall < 5  # 2 s is the promise; CI machines are slow

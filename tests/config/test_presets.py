@@ -1,0 +1,223 @@
+"""Every yaml composes, carries comments, and each of its keys arrives from the command line."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from rlrun.cli_list import _shipped
+from rlrun.config import Composer, check, read_composed
+
+CONF = _shipped()
+GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and not p.name.startswith("_"))
+OPTIONS = [f"{g}={p.stem}" for g in GROUPS for p in sorted((CONF / g).glob("*.yaml"))]
+NEEDS: dict[str, list[str]] = {
+    "env=gym": ["env.id=CartPole-v1"],
+}
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    if isinstance(value, dict) and value:
+        items = value.items()
+        return {k: v for key, inner in items for k, v in flat(inner, f"{path}.{key}").items()}
+    return {path.lstrip("."): value}
+
+
+def read(composer: Composer, *overrides: str) -> dict[str, Any]:
+    config = read_composed(composer.compose(composer.rewrite(overrides)))
+    return flat(dataclasses.asdict(config))
+
+
+def test_the_groups_are_the_documented_ones() -> None:
+    names = (
+        "buffer collector debug env experiment explore learner logger memory pipeline policy torso"
+    )
+    assert " ".join(GROUPS) == names
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_composes_and_validates(composer: Composer, option: str) -> None:
+    config = read_composed(composer.compose([option, *NEEDS.get(option, [])]))
+    if option != "torso=nature_cnn":  # needs images, which no shipped environment has
+        check(config)
+
+
+@pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=lambda p: p.stem)
+def test_every_key_has_a_comment(path: Path) -> None:
+    lines = path.read_text().split("\nhydra:")[0].splitlines()
+    start = 0
+    if "defaults:" in lines:
+        start = lines.index("defaults:") + 1
+        while start < len(lines) and lines[start].startswith("  - "):
+            start += 1
+    for line in lines[start:]:
+        if re.match(r" *\w+: +\S", line):
+            assert re.search(r"  # \S", line), f"{path.name}: {line}"
+
+
+def test_quick_start(composer: Composer) -> None:
+    config = read_composed(composer.compose(["policy=r2d2", "env=cartpole"]))
+    assert (config.policy.name, config.buffer.name, config.explore.name, config.memory.name) == (
+        "r2d2",
+        "prioritized",
+        "ladder",
+        "lstm",
+    )
+    assert config.run.total_steps == config.env.total_steps
+    assert config.run.stop_value == config.env.stop_value
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("policy=r2d2", "prioritized ladder lstm 120"),
+        ("policy=r2d2 buffer=uniform", "uniform ladder lstm 120"),
+        ("buffer=uniform policy=r2d2", "uniform ladder lstm 120"),
+        ("policy=r2d2 explore=schedule memory=gru", "prioritized schedule gru 120"),
+        ("policy=drqn", "uniform ladder lstm 120"),
+        ("policy=drqn buffer=prioritized", "prioritized ladder lstm 120"),
+        ("policy=dqn", "uniform schedule none 16"),
+        ("policy=dqn buffer=prioritized", "prioritized schedule none 16"),
+        ("policy=dqn learner=default", "uniform schedule none 120"),
+        ("policy=random", "uniform schedule none 120"),
+        ("experiment=r2d2_paper", "prioritized ladder lstm 1"),
+        ("experiment=diengine_r2d2_cartpole", "uniform schedule lstm None"),
+        ("experiment=diengine_r2d2_cartpole buffer=prioritized", "prioritized schedule lstm None"),
+    ],
+)
+def test_companions_of_a_policy_and_who_wins(composer: Composer, line: str, expected: str) -> None:
+    config = read_composed(composer.compose(line.split()))
+    found = (
+        config.buffer.name,
+        config.explore.name,
+        config.memory.name,
+        config.learner.replay_ratio and round(config.learner.replay_ratio),
+    )
+    assert " ".join(map(str, found)) == expected
+
+
+def test_command_line_beats_debug_beats_experiment_beats_policy(composer: Composer) -> None:
+    paper = "experiment=r2d2_paper"
+    assert read(composer, paper)["collector.num_envs"] == 256
+    assert read(composer, paper, "debug=smoke")["collector.num_envs"] == 4
+    found = read(composer, "collector.num_envs=3", paper, "debug=smoke")
+    assert found["collector.num_envs"] == 3
+
+
+SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what it needs besides)
+    "device": ("cuda:1", "cuda:1", []),
+    "run.dir": ("some/where", "some/where", []),
+    "run.total_steps": ("77", 77, []),
+    "run.stop_value": ("12.5", 12.5, []),
+    "env.max_episode_steps": ("33", 33, []),
+    "env.stop_value": ("7", 7.0, []),
+    "env.success": ("won", "won", []),
+    "policy.learn_unroll_len": ("30", 30, []),
+    "policy.target_update_every": ("7", 7, ["policy.target_theta=null"]),
+    "policy.target_theta": ("0.25", 0.25, ["policy.target_update_every=null"]),
+    "policy.gamma": ("0.5", 0.5, []),
+    "policy.eta": ("0.5", 0.5, []),
+    "policy.grad_clip": ("null", None, []),
+    "policy.value_rescale_eps": ("0.125", 0.125, []),
+    "policy.reward_scale": ("3", 3.0, []),
+    "policy.reward_clip": ("1", 1.0, []),
+    "policy.td_clip": ("1", 1.0, []),
+    "collector.tiling": ("plain", "plain", ["collector.overlap=0", "collector.residual=last"]),
+    "collector.overlap": ("2", 2, ["collector.tiling=plain", "collector.residual=last"]),
+    "collector.residual": ("drop", "drop", ["collector.tiling=plain", "collector.overlap=0"]),
+    "collector.learned_overlap": ("1", 1, ["collector.tiling=lossless"]),
+    "collector.keep_info": ("[lives]", ("lives",), []),
+    "learner.update_per_collect": ("3", 3, ["learner.replay_ratio=null"]),
+    "learner.replay_ratio": ("3.5", 3.5, ["learner.update_per_collect=null"]),
+    "learner.threads": ("1", 1, []),
+    "buffer.window_capacity": ("99", 99, []),
+    "buffer.alpha": ("0.25", 0.25, []),
+    "env.id": ("Acrobot-v1", "Acrobot-v1", []),
+}
+NAMES = {  # the other options of the keys that hold one of a few words
+    "env.backend": "sync",
+    "policy.state_init": "zero",
+    "torso.activation": "tanh",
+    "collector.unit": "episode",
+    "collector.trajectory": "collect",
+    "buffer.weight_norm": "buffer",
+    "buffer.initial_priority": "td",
+    "logger.progress": "plain",
+}
+SCHEDULE = {"kind": "cosine", "start": 0.5, "end": 0.75, "over": 50.0}
+
+
+def change(key: str, old: Any) -> tuple[str, Any, list[str]]:
+    """A value for ``key`` that is not ``old``: as text, as read, and what it needs besides."""
+    leaf = key.rpartition(".")[2]
+    if key in SPECIAL:
+        return SPECIAL[key]
+    if key in NAMES:
+        text = NAMES[key] if NAMES[key] != old else "stored"
+        return text, text, []
+    if leaf == "points":
+        kind = key.replace("points", "kind=piecewise")
+        return "[[0,0.25],[5,0.5]]", ((0.0, 0.25), (5.0, 0.5)), [kind]
+    if leaf in SCHEDULE and isinstance(old, (int, float, str, type(None))):
+        return str(SCHEDULE[leaf]), SCHEDULE[leaf], []
+    if old is None:
+        return "0.5", 0.5, []
+    if isinstance(old, bool):
+        return str(not old).lower(), not old, []
+    if isinstance(old, int):
+        return str(old + 1), old + 1, []
+    if isinstance(old, float):
+        return str(old + 0.5), old + 0.5, []
+    if isinstance(old, list):
+        return "[7,5]", (7, 5), []
+    return "other", "other", []
+
+
+def leaves(option: str) -> list[tuple[str, Any]]:
+    group, _, name = option.partition("=")
+    cfg = OmegaConf.load(CONF / group / f"{name}.yaml" if name else CONF / "config.yaml")
+    assert isinstance(cfg, DictConfig)
+    values = OmegaConf.to_container(cfg, resolve=False)
+    assert isinstance(values, dict)
+    for key in ("defaults", "hydra"):
+        values.pop(key, None)
+    prefix = "" if group in ("experiment", "debug", "config") else group
+    return [
+        (key, old)
+        for key, old in flat(values, prefix).items()
+        if not (key.endswith(".name") or old == {})
+    ]
+
+
+def batches(option: str) -> list[dict[str, tuple[str, Any, list[str]]]]:
+    """The changed keys of a yaml, apart where they need different things besides."""
+    apart: dict[str, dict[str, tuple[str, Any, list[str]]]] = {}
+    for key, old in leaves(option):
+        text, new, needs = change(key, old)
+        assert new != old, f"{key} is not changed"
+        apart.setdefault(" ".join(needs), {})[key] = (text, new, needs)
+    return list(apart.values())
+
+
+KEYS = [
+    (option, batch)
+    for option in ["config", *OPTIONS]
+    if not option.startswith(("experiment", "debug", "env")) or option == "env=tmaze"
+    for batch in batches(option)
+]
+
+
+@pytest.mark.parametrize(
+    ("option", "batch"), KEYS, ids=lambda v: "+".join(v)[:60] if isinstance(v, dict) else v
+)
+def test_every_yaml_key_arrives(
+    composer: Composer, option: str, batch: dict[str, tuple[str, Any, list[str]]]
+) -> None:
+    chosen = [option] if "=" in option else []
+    needs = next(iter(batch.values()))[2]
+    found = read(composer, *chosen, *needs, *(f"{k}={text}" for k, (text, _, _) in batch.items()))
+    for key, (_, expected, _) in batch.items():
+        assert found.get(f"{key}.start", found.get(key)) == expected, key

@@ -1,0 +1,126 @@
+"""metrics.jsonl: exact, deterministic, cut on resume, and never silently lost."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlrun.errors import NumericError, StorageError
+from rlrun.log.jsonl import JsonLines, line, number, read
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False) | st.integers()
+
+
+def write(path, *steps, resume_from=None):
+    file = JsonLines(path, resume_from=resume_from)
+    for step in steps:
+        file.write(step, {"train/loss": step / 3})
+    file.close()
+    return file
+
+
+def steps_of(path):
+    return [record["env_steps"] for record in read(path)]
+
+
+@given(st.dictionaries(st.text(), FINITE), st.integers(0, 2**53))
+def test_a_line_reads_back_exactly_and_does_not_depend_on_the_order(values, env_steps):
+    values.pop("env_steps", None)
+    text = line(env_steps, values)
+    back = json.loads(text)
+    assert back == {"env_steps": env_steps, **values}
+    assert [type(back[k]) for k in values] == [type(v) for v in values.values()]
+    assert list(back) == ["env_steps", *sorted(values)]
+    assert line(env_steps, dict(reversed(values.items()))) == text
+    assert text.count(b"\n") == 1
+
+
+def test_numbers_of_every_kind_become_plain_ones():
+    assert repr(number("a/b", torch.tensor(0.5))) == "0.5"
+    assert repr(number("a/b", np.float64(0.1))) == "0.1"
+    assert repr(number("a/b", np.int64(7))) == "7"
+    assert repr(number("a/b", np.float32(0.1))) == repr(float(np.float32(0.1)))
+    assert repr(number("a/b", True)) == "1"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, torch.tensor(math.nan)])
+def test_a_value_that_is_not_finite_is_refused_by_name_and_leaves_the_file_whole(tmp_path, value):
+    file = JsonLines(tmp_path / "m.jsonl", resume_from=None)
+    file.write(1, {"train/loss": 1.0})
+    with pytest.raises(NumericError, match=r"^train/loss = (nan|inf|-inf): ") as caught:
+        file.write(2, {"train/a": 1.0, "train/loss": value})
+    assert caught.value.exit_code == 4
+    file.close()
+    assert (tmp_path / "m.jsonl").read_bytes() == b'{"env_steps": 1, "train/loss": 1.0}\n'
+
+
+def test_a_line_is_there_before_close(tmp_path):
+    file = JsonLines(tmp_path / "m.jsonl", resume_from=None)
+    file.write(1, {"train/loss": 1.0})
+    assert steps_of(tmp_path / "m.jsonl") == [1]
+    file.sync()
+    file.close()
+    file.close()
+
+
+@pytest.mark.parametrize("torn", [b"", b"{", b'{"env_steps": 2', b'{"env_steps": 30, "a/b": 1.'])
+def test_resume_keeps_the_lines_up_to_the_step_and_drops_a_torn_one(tmp_path, torn):
+    path = tmp_path / "m.jsonl"
+    write(path, 10, 20, 20, 30)
+    whole = path.read_bytes()
+    with path.open("ab") as file:
+        file.write(torn)
+    again = write(path, 30, resume_from=20)
+    assert path.read_bytes() == whole
+    assert again.last == {"env_steps": 20, "train/loss": 20 / 3}
+
+
+def test_resume_mends_a_whole_line_without_its_end(tmp_path):
+    path = tmp_path / "m.jsonl"
+    write(path, 10, 20)
+    path.write_bytes(path.read_bytes()[:-1])
+    write(path, 30, resume_from=20)
+    assert steps_of(path) == [10, 20, 30]
+
+
+def test_resume_says_so_when_a_line_in_the_middle_is_unreadable(tmp_path, caplog):
+    path = tmp_path / "m.jsonl"
+    write(path, 10, 20, 30)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"\n") + 2] = 0xFF
+    path.write_bytes(content)
+    write(path, resume_from=30)
+    assert steps_of(path) == [10]
+    assert "unreadable after byte" in caplog.text
+
+
+def test_resume_without_a_file_makes_one_and_a_new_run_never_appends(tmp_path):
+    path = tmp_path / "m.jsonl"
+    write(path, 5, resume_from=3)
+    assert steps_of(path) == [5]
+    with pytest.raises(StorageError, match="File exists"):
+        JsonLines(path, resume_from=None)
+
+
+def test_errors_of_the_disk_are_storage_errors(tmp_path, monkeypatch):
+    with pytest.raises(StorageError, match=r"gone.*No such file") as caught:
+        JsonLines(tmp_path / "gone" / "m.jsonl", resume_from=None)
+    assert caught.value.exit_code == 6
+    file = JsonLines(tmp_path / "m.jsonl", resume_from=None)
+    (tmp_path / "m.jsonl").unlink()
+    with pytest.raises(StorageError, match="was removed"):
+        file.write(1, {"train/loss": 1.0})
+    file.close()
+
+
+def test_a_full_disk_is_a_storage_error():
+    full = JsonLines.__new__(JsonLines)
+    full._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    full.path = "metrics.jsonl"
+    with pytest.raises(StorageError, match="No space left"):
+        full.write(1, {"train/loss": 1.0})
+    full.close()

@@ -1,0 +1,147 @@
+"""The facade: what goes where, and what a resume leaves."""
+
+import shutil
+import sys
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rlrun.errors import NumericError, StorageError
+from rlrun.log import Log, final_line
+from rlrun.log.jsonl import read
+from rlrun.schema import LoggerConfig
+
+QUIET = LoggerConfig(every=1, tensorboard=True, progress="off", progress_seconds=5.0)
+BARE = LoggerConfig(every=1, tensorboard=False, progress="off", progress_seconds=5.0)
+
+
+def make(config, run_dir, **more):
+    run_dir.mkdir(exist_ok=True)
+    return Log(config, run_dir, total_steps=1000, title="r2d2 cartpole s0", **more)
+
+
+def scalars(run_dir):
+    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
+    tags = events.Tags()["scalars"]
+    return {(tag, e.step): e.value for tag in tags for e in events.Scalars(tag)}
+
+
+def run(log, steps):
+    for step in steps:
+        log.progress(step, step // 4, **{"return": float(step)})
+        log.write(step, {"train/loss": 1 / (step + 3), "collect/return_mean": float(step)})
+        if step % 30 == 0:
+            log.write(step, {"eval/return_mean": step * 1.1})
+            log.time(step, {"time/collect": 0.25})
+
+
+def test_the_same_calls_give_the_same_bytes_and_tensorboard_agrees(tmp_path):
+    for name in "ab":
+        with make(QUIET, tmp_path / name) as log:
+            run(log, range(0, 300, 10))
+    assert (tmp_path / "a/metrics.jsonl").read_bytes() == (
+        tmp_path / "b/metrics.jsonl"
+    ).read_bytes()
+    shown = scalars(tmp_path / "a")
+    written = {}
+    for file in ("metrics.jsonl", "timings.jsonl"):
+        for record in read(tmp_path / "a" / file):
+            step = record.pop("env_steps")
+            assert all(key.startswith("time/") == (file == "timings.jsonl") for key in record)
+            written |= {(key, step): value for key, value in record.items()}
+    assert shown.keys() == written.keys()
+    assert all(shown[k] == pytest.approx(written[k], rel=1e-6) for k in written)
+    assert ("time/updates_per_s", 270) in written
+    walls = [r["time/wall_seconds"] for r in read(tmp_path / "a/timings.jsonl")]
+    assert walls == sorted(walls)
+
+
+def test_a_resumed_run_leaves_the_files_of_an_uninterrupted_one(tmp_path):
+    with make(QUIET, tmp_path / "whole") as log:
+        run(log, range(0, 300, 10))
+    with make(QUIET, tmp_path / "cut") as log:
+        run(log, range(0, 200, 10))
+        log.sync()
+        assert ("train/loss", 190) in scalars(tmp_path / "cut")  # before it is closed
+    wall = list(read(tmp_path / "cut/timings.jsonl"))[4]["time/wall_seconds"]
+    with make(QUIET, tmp_path / "cut", resume_from=120) as log:
+        assert log.wall_seconds >= wall
+        run(log, range(130, 300, 10))
+    whole, cut = ((tmp_path / n / "metrics.jsonl").read_bytes() for n in ("whole", "cut"))
+    assert whole == cut
+    metrics = {k: v for k, v in scalars(tmp_path / "whole").items() if not k[0].startswith("time/")}
+    again = {k: v for k, v in scalars(tmp_path / "cut").items() if not k[0].startswith("time/")}
+    assert metrics == again
+    steps = [r["env_steps"] for r in read(tmp_path / "cut/timings.jsonl")]
+    assert steps == list(range(0, 300, 30))
+
+
+def test_hparams_are_in_the_runs_own_event_file(tmp_path):
+    with make(QUIET, tmp_path) as log:
+        log.hparams("seed: 1", {"seed": 1}, {})
+        run(log, range(0, 60, 10))
+        log.hparams("seed: 1", {"seed": 1}, {"eval/return_mean": 33.0})
+        log.text("note", "hello")
+    names = {p.name.split(".")[0] for p in tmp_path.iterdir()}
+    assert names == {"metrics", "timings", "events"}
+    assert len(list(tmp_path.glob("events*"))) == 1
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert {"config", "note"} <= set(events.Tags()["tensors"])
+    assert len(events.Tensors("config")) == 1
+    assert len(events.PluginTagToContent("hparams")) == 3
+
+
+def test_without_tensorboard_there_is_no_event_file(tmp_path):
+    with make(BARE, tmp_path) as log:
+        run(log, range(0, 60, 10))
+        log.hparams("seed: 1", {"seed": 1}, {"eval/return_mean": 1.0})
+        log.text("a", "b")
+        log.sync()
+    assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", "timings.jsonl"}
+
+
+def test_an_empty_write_and_a_wrong_group(tmp_path):
+    with make(BARE, tmp_path) as log:
+        log.write(0, {})
+        with pytest.raises(AssertionError):
+            log.write(0, {"time/collect": 1.0})
+        with pytest.raises(AssertionError):
+            log.write(0, {"env_steps": 1.0})
+        with pytest.raises(AssertionError):
+            log.time(0, {"train/loss": 1.0})
+        with pytest.raises(NumericError, match="train/loss"):
+            log.write(0, {"train/loss": float("nan")})
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+
+
+def test_a_removed_run_directory_stops_the_run_and_only_because_of_the_metrics(tmp_path, caplog):
+    log = make(QUIET, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(StorageError, match=r"metrics\.jsonl"):
+        log.write(1, {"train/loss": 1.0})
+    log.close()
+    assert caplog.text.count("training goes on") == 1
+
+
+def test_progress_and_the_final_line(tmp_path, capsys):
+    config = LoggerConfig(every=1, tensorboard=False, progress="auto", progress_seconds=1e-9)
+    with make(config, tmp_path) as log:
+        log.progress(10, 2, epsilon=0.5)
+        log.done("the end")
+    out, err = capsys.readouterr()
+    assert out == "the end\n"
+    assert err.startswith("r2d2 cartpole s0:   1%  steps 10/1000  updates 2  fps ")
+    assert "epsilon 0.5" in err
+    assert "\x1b" not in err
+    assert not sys.stderr.isatty()
+
+
+def test_final_line_states_all_there_is(tmp_path):
+    result = {"return_mean": 497.25, "return_std": 4.125, "episodes": 20, "success": 0.5}
+    line = final_line(result, env_steps=24_320, wall_seconds=19.2, run_dir=tmp_path / "a b")
+    for part in ("return 497.2 +- 4.12 over 20 episodes", "24320 env steps", "0:19"):
+        assert part in line
+    assert f"tensorboard --logdir '{tmp_path}/a b'" in line
+    assert "success 0.5" in line
+    assert "\n" not in line
+    assert "not evaluated" in final_line(None, env_steps=1, wall_seconds=1, run_dir=tmp_path)

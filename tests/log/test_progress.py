@@ -1,0 +1,204 @@
+"""The terminal: live, plain or off, never two at once, and never a reason to stop."""
+
+import io
+import logging
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rlrun.log.progress import PlainLines, Progress, Reading, choose, duration, plain
+
+pytest.importorskip("rich")
+
+
+class Stream(io.StringIO):
+    def __init__(self, terminal=False):
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self):
+        return self.terminal
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def progress(mode, stream, clock, *, seconds=5.0, start_steps=0, total_steps=1000):
+    return Progress(
+        mode,
+        title="r2d2 cartpole s0",
+        total_steps=total_steps,
+        start_steps=start_steps,
+        seconds=seconds,
+        stream=stream,
+        clock=clock,
+    )
+
+
+@pytest.fixture(autouse=True)
+def terminal_kind(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+@pytest.mark.parametrize(
+    ("wish", "terminal", "term", "mode"),
+    [
+        ("auto", True, "xterm", "live"),
+        ("live", True, "xterm", "live"),
+        ("auto", True, "dumb", "plain"),
+        ("auto", False, "xterm", "plain"),
+        ("live", False, "xterm", "plain"),
+        ("plain", True, "xterm", "plain"),
+        ("off", True, "xterm", "off"),
+        ("off", False, "xterm", "off"),
+    ],
+)
+def test_the_mode_follows_the_wish_and_the_terminal(monkeypatch, wish, terminal, term, mode):
+    monkeypatch.setenv("TERM", term)
+    assert choose(wish, Stream(terminal)) == mode
+
+
+def test_plain_lines_come_every_few_seconds_and_hold_everything():
+    stream, clock = Stream(), Clock()
+    shown = progress("plain", stream, clock)
+    for tick in range(1, 121):  # 12 s in steps of 0.1 s, 5 env steps each
+        clock.now = 100 + tick / 10
+        shown.update(5 * tick, tick, {"return": tick / 7} if tick % 2 else {"epsilon": 0.1})
+    lines = stream.getvalue().splitlines()
+    assert lines == [
+        "r2d2 cartpole s0:  25%  steps 250/1000  updates 50  fps 50  return 7  epsilon 0.1  "
+        "eta 0:15",
+        "r2d2 cartpole s0:  50%  steps 500/1000  updates 100  fps 50  return 14.14  epsilon 0.1  "
+        "eta 0:10",
+    ]
+    shown.close()
+    shown.close()
+    assert stream.getvalue().splitlines() == lines
+
+
+def test_fps_is_of_the_last_interval_and_of_this_process():
+    stream, clock = Stream(), Clock()
+    shown = progress("plain", stream, clock, start_steps=500)
+    for second, steps in ((5, 600), (10, 900)):
+        clock.now = 100 + second
+        shown.update(steps, 0, {})
+    assert [line.split("fps ")[1].split()[0] for line in stream.getvalue().splitlines()] == [
+        "20",
+        "60",
+    ]
+
+
+def test_off_shows_nothing(capsys):
+    stream, clock = Stream(terminal=True), Clock()
+    shown = progress("off", stream, clock)
+    clock.now += 100
+    shown.update(1, 1, {"return": 1.0})
+    shown.done("the end")
+    assert stream.getvalue() == ""
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("mode", ["plain", "live"])
+def test_the_last_line_goes_to_stdout(capsys, mode):
+    stream = Stream(terminal=mode == "live")
+    shown = progress(mode, stream, Clock())
+    shown.done("the end")
+    assert capsys.readouterr().out == "the end\n"
+    assert "the end" not in stream.getvalue()
+
+
+def test_live_draws_a_bar_and_values_and_restores_the_terminal(monkeypatch):
+    stream, clock = Stream(terminal=True), Clock()
+    monkeypatch.setattr(sys, "stderr", stream)
+    shown = progress("live", stream, clock)
+    for tick in range(1, 41):
+        clock.now = 100 + tick / 10
+        shown.update(10 * tick, tick, {"return": 12.5, "epsilon": 0.25})
+    shown.update(1000, 99, {"return": 499.5})
+    shown.close()
+    text = stream.getvalue()
+    for part in ("r2d2 cartpole s0", "━", "fps", "ETA", "return", "499.5", "epsilon", "100%"):
+        assert part in text
+    assert "updates 99" in text
+    assert text.count("r2d2 cartpole s0") <= 4 / 0.25 + 2  # frames are rationed
+    assert "steps 10" not in text  # no plain line beside it
+    assert text.index("\x1b[?25l") < text.rindex("\x1b[?25h")  # cursor hidden, shown again
+    assert sys.stderr is stream
+
+
+def test_log_lines_stand_whole_above_a_live_display(monkeypatch):
+    stream, clock = Stream(terminal=True), Clock()
+    monkeypatch.setattr(sys, "stderr", stream)
+    handler = logging.StreamHandler(stream)
+    file_handler = logging.StreamHandler(Stream())
+    logger = logging.getLogger("rlrun.test_progress")
+    for each in (handler, file_handler):
+        logger.addHandler(each)
+    try:
+        shown = progress("live", stream, clock)
+        clock.now += 1
+        shown.update(10, 1, {})
+        logger.warning("something happened")
+        print("a print to stderr", file=sys.stderr)
+        shown.close()
+        text = stream.getvalue()
+        assert handler.stream is stream
+        for message in ("something happened", "a print to stderr"):
+            before, after = text.split(message)
+            assert before.endswith(("\x1b[2K", "\n"))  # on a line that was cleared first
+            assert after.startswith("\n")
+            assert "r2d2 cartpole s0" in after  # and the display drawn again below it
+        assert file_handler.stream.getvalue() == "something happened\n"
+    finally:
+        for each in (handler, file_handler):
+            logger.removeHandler(each)
+
+
+class Broken(Stream):
+    def write(self, text):
+        raise BrokenPipeError
+
+
+def test_a_broken_terminal_does_not_stop_a_run():
+    clock = Clock()
+    shown = progress("plain", Broken(), clock)
+    for _ in range(3):
+        clock.now += 10
+        shown.update(1, 1, {})
+    shown.close()
+
+
+def test_a_broken_stdout_does_not_fail_a_finished_run(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Broken())
+    progress("plain", Stream(), Clock()).done("the end")
+
+
+def test_nothing_due_is_cheap():
+    shown = progress("plain", Stream(), time.monotonic, seconds=3600.0)
+    start = time.perf_counter()
+    for tick in range(20_000):
+        shown.update(tick, tick, {"return": 1.0, "epsilon": 0.1})
+    per_call = (time.perf_counter() - start) / 20_000
+    assert per_call < 20e-6  # measured: 0.4 us; the bound leaves room for a busy machine
+
+
+def test_plain_needs_no_rich():
+    code = "import sys, rlrun.log; sys.exit('rich' in sys.modules or 'tensorboard' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_durations():
+    assert [duration(s) for s in (0, 7.4, 750, 3723)] == ["0:00", "0:07", "12:30", "1:02:03"]
+
+
+def test_a_reading_without_rate_has_no_eta():
+    reading = Reading("t", 0, 10, 0, 0.0, None, {})
+    assert plain(reading) == "t:   0%  steps 0/10  updates 0  fps 0"
+    PlainLines(Stream()).close()

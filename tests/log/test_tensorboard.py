@@ -1,0 +1,147 @@
+"""Event files, read back with TensorBoard's own reader."""
+
+import shutil
+import struct
+import subprocess
+import sys
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.hparams import metadata
+
+from rlrun.log import tensorboard
+from rlrun.log.tensorboard import TensorBoard
+
+
+def load(path):
+    events = EventAccumulator(str(path), size_guidance={"scalars": 0, "tensors": 0})
+    return events.Reload()
+
+
+def points(events, tag):
+    return [(event.step, event.value) for event in events.Scalars(tag)]
+
+
+def as_float32(value):
+    return struct.unpack("<f", struct.pack("<f", value))[0]
+
+
+def test_scalars_read_back(tmp_path):
+    board = TensorBoard(tmp_path)
+    expected = {"train/loss": [], "eval/return_mean": []}
+    for step in range(0, 2000, 10):
+        for tag in expected:
+            value = (step - 700) / 3 + len(tag)
+            board.scalars(step, {tag: value})
+            expected[tag].append((step, as_float32(value)))
+    board.close()
+    board.close()
+    events = load(tmp_path)
+    assert set(events.Tags()["scalars"]) == set(expected)
+    for tag, values in expected.items():
+        assert points(events, tag) == values
+    assert [path.name for path in tmp_path.iterdir()] == [board.path.name]
+
+
+def test_layout_text_and_hparams(tmp_path):
+    board = TensorBoard(tmp_path)
+    flat = {"seed": 3, "policy.name": "r2d2", "policy.double": True, "policy.lr": 1e-4, "x": None}
+    board.text("config", "```yaml\nseed: 3\n```")
+    board.hparams(0, flat, {})
+    board.scalars(50, {"eval/return_mean": 480.0})
+    board.hparams(50, flat, {"eval/return_mean": 480.0, "eval/success": 1.0})
+    board.close()
+    events = load(tmp_path)
+
+    assert events.Tensors("config")[0].tensor_proto.string_val == [b"```yaml\nseed: 3\n```"]
+    assert events.SummaryMetadata("config").plugin_data.plugin_name == "text"
+
+    layout = layout_pb2.Layout()
+    layout.ParseFromString(events.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
+    assert [category.title for category in layout.category] == list(tensorboard.CHARTS)
+    series = layout.category[0].chart[0].margin.series[0]
+    assert (series.value, series.lower, series.upper) == (
+        "eval/return_mean",
+        "eval/return_min",
+        "eval/return_max",
+    )
+    content = {
+        t: events.SummaryMetadata(t).plugin_data.content
+        for t in events.PluginTagToContent("hparams")
+    }
+    start = metadata.parse_session_start_info_plugin_data(content[metadata.SESSION_START_INFO_TAG])
+    assert {name: value.WhichOneof("kind") for name, value in start.hparams.items()} == {
+        "seed": "number_value",
+        "policy.name": "string_value",
+        "policy.double": "bool_value",
+        "policy.lr": "number_value",
+        "x": "string_value",
+    }
+    assert start.hparams["policy.lr"].number_value == 1e-4
+    experiment = metadata.parse_experiment_plugin_data(content[metadata.EXPERIMENT_TAG])
+    assert [info.name.tag for info in experiment.metric_infos] == ["eval/return_mean"]
+    end = metadata.parse_session_end_info_plugin_data(content[metadata.SESSION_END_INFO_TAG])
+    assert end.end_time_secs >= start.start_time_secs
+    assert points(events, "eval/return_mean") == [(50, 480.0)]  # not a second time
+    assert points(events, "eval/success") == [(50, 1.0)]
+
+
+def test_resume_voids_what_came_after_and_its_file_comes_last(tmp_path):
+    first = TensorBoard(tmp_path)
+    for step in range(0, 60, 10):
+        first.scalars(step, {"train/loss": 1.0})
+    first.close()
+    second = TensorBoard(tmp_path, purge_step=31)
+    for step in range(40, 60, 10):
+        second.scalars(step, {"train/loss": 2.0})
+    second.close()
+    assert [p.name for p in sorted(tmp_path.iterdir())] == [first.path.name, second.path.name]
+    expected = [(0, 1.0), (10, 1.0), (20, 1.0), (30, 1.0), (40, 2.0), (50, 2.0)]
+    assert points(load(tmp_path), "train/loss") == expected
+
+
+def test_a_flush_shows_what_was_written(tmp_path):
+    board = TensorBoard(tmp_path)
+    board.scalars(1, {"train/loss": 1.0})
+    board.flush()
+    seen = [v.tag for e in EventFileLoader(str(board.path)).Load() for v in e.summary.value]
+    assert "train/loss" in seen
+    board.close()
+
+
+def test_a_removed_directory_stops_tensorboard_with_one_warning(tmp_path, caplog):
+    board = TensorBoard(tmp_path / "run_that_is_missing")
+    assert caplog.text.count("training goes on") == 1
+    board.scalars(1, {"train/loss": 1.0})
+    board.close()
+    caplog.clear()
+    (tmp_path / "run").mkdir()
+    board = TensorBoard(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    for step in range(3):
+        board.scalars(step, {"train/loss": 1.0})
+        board.flush()
+    board.hparams(3, {"seed": 1}, {"eval/return_mean": 1.0})
+    board.text("a", "b")
+    board.close()
+    assert caplog.text.count("training goes on") == 1
+    assert len(caplog.records) == 1
+
+
+def test_a_full_disk_stops_tensorboard(tmp_path, caplog):
+    board = TensorBoard(tmp_path)
+    board._file.close()
+    board._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    board.scalars(1, {"train/loss": 1.0})
+    board.flush()
+    board.scalars(2, {"train/loss": 1.0})
+    board.close()
+    assert caplog.text.count("No space left") == 1
+
+
+@pytest.mark.parametrize("heavy", ["torch", "tensorflow", "rich"])
+def test_the_writer_imports_nothing_heavy(heavy):
+    code = f"import sys; import rlrun.log.tensorboard; sys.exit({heavy!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

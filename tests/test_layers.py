@@ -1,0 +1,110 @@
+"""Imports go down only; heavy packages stay where they belong; no transposes."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "rlrun").rglob("*.py"))
+
+LAYERS = [  # from the ground up; a module imports only from layers below its own, or its package
+    "types errors schema",
+    "functional",
+    "nets schedule tensorfile codec",
+    "policy buffer env log transport",
+    "collector learner evaluate checkpoint report",
+    "rundir",
+    "pipeline",
+    "config",
+    "build",
+    "cli cli_list cli_report cli_run",
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
+TOGETHER = {"cli": "cli", "cli_list": "cli", "cli_report": "cli", "cli_run": "cli"}
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(tree: ast.AST, *, top_only: bool = False) -> Iterator[str]:
+    """Absolute names of imported modules; ``from rlrun import x`` is ``rlrun.x``."""
+    for node in ast.iter_child_nodes(tree) if top_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            assert node.module is not None
+            if node.module == "rlrun":
+                yield from (f"rlrun.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_imports_go_down(path: Path) -> None:
+    parts = module_of(path).split(".")
+    if len(parts) == 1:
+        assert list(imports(tree_of(path))) == []
+        return
+    own = parts[1]
+    assert own in LEVEL, f"say in LAYERS where {own} belongs"
+    for name in imports(tree_of(path)):
+        if not name.startswith("rlrun.") or name == "rlrun.__version__":
+            continue
+        other = name.split(".")[1]
+        same = TOGETHER.get(own, own) == TOGETHER.get(other, other)
+        assert same or LEVEL[other] < LEVEL[own], f"{path.name} imports {name}"
+
+
+def test_policies_do_not_import_each_other() -> None:
+    from rlrun.schema import POLICY_CONFIGS
+
+    for name in POLICY_CONFIGS:
+        path = ROOT / f"rlrun/policy/{name}.py"
+        others = {f"rlrun.policy.{other}" for other in POLICY_CONFIGS if other != name}
+        assert others.isdisjoint(imports(tree_of(path)))
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_packages_stay_in_their_place(path: Path) -> None:
+    module = module_of(path)
+    inside = module.partition(".")[2]
+    tree = tree_of(path)
+    packages = {name.partition(".")[0] for name in imports(tree)}
+    if not inside.startswith(("cli", "config", "build")):
+        assert packages.isdisjoint({"hydra", "omegaconf"})
+    if not inside.startswith(("transport.ray", "pipeline.ray")):
+        assert "ray" not in packages
+    if inside.startswith(("cli", "config", "env", "errors", "schema", "schedule")):
+        top = {name.partition(".")[0] for name in imports(tree, top_only=True)}
+        assert top.isdisjoint({"torch", "tensorboard", "ray", "safetensors"})
+    assert "pickle" not in packages
+    assert "cloudpickle" not in packages
+
+
+@pytest.mark.parametrize("module", ["rlrun.cli", "rlrun.config", "rlrun.env", "rlrun.schedule"])
+def test_torch_free(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_no_transposes(path: Path) -> None:
+    found = re.findall(r"\b(transpose|permute|swapaxes|swapdims)\b", path.read_text("utf-8"))
+    assert found == [], "time stays first (conventions 9)"
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_files_stay_small(path: Path) -> None:
+    assert len(path.read_text("utf-8").splitlines()) <= 380

@@ -1,0 +1,85 @@
+"""The wheel holds every module and every yaml, and works from another directory."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import rlrun
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+def test_packages_are_those_of_the_tree() -> None:
+    tree = {
+        str(path.parent.relative_to(ROOT)).replace(os.sep, ".")
+        for path in (ROOT / "rlrun").rglob("*.py")
+    }
+    assert sorted(PROJECT["tool"]["setuptools"]["packages"]) == sorted({*tree, "rlrun.conf"})
+
+
+def test_every_package_has_an_init() -> None:
+    for name in PROJECT["tool"]["setuptools"]["packages"]:
+        where = "conf" if name == "rlrun.conf" else name.replace(".", "/")
+        assert (ROOT / where / "__init__.py").is_file(), name
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, so that no build directory is left in the tree."""
+    work = tmp_path_factory.mktemp("wheel")
+    source = work / "source"
+    source.mkdir()
+    for name in ("rlrun", "conf"):
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, source / name, ignore=ignore)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        if (ROOT / name).exists():
+            shutil.copy(ROOT / name, source / name)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(work)]
+    done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = work.glob("*.whl")
+    return path
+
+
+def test_wheel_holds_the_tree(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    expected = {p.relative_to(ROOT).as_posix() for p in (ROOT / "rlrun").rglob("*.py")}
+    expected |= {f"rlrun/{p.relative_to(ROOT).as_posix()}" for p in ROOT.glob("conf/**/*.yaml")}
+    assert {*expected, "rlrun/py.typed"} <= names
+    assert not any(n.startswith(("tests", "conf/")) for n in names)
+
+
+def test_wheel_runs_from_another_directory(wheel: Path, tmp_path: Path) -> None:
+    target = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(target)
+    code = "import sys; from rlrun.cli import main; sys.exit(main())"
+    env = {**os.environ, "PYTHONPATH": str(target)}
+
+    def run(*argv: str) -> str:
+        command = [sys.executable, "-c", code, *argv]
+        work = tmp_path / "elsewhere"
+        work.mkdir(exist_ok=True)
+        done = subprocess.run(
+            command, cwd=work, env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert run("--version") == f"rlrun {rlrun.__version__}\n"
+    assert "name: dqn" in run("--cfg", "job", "policy=dqn", "--package", "policy")
+    assert "cartpole" in run("list")
+
+
+def test_entry_point_and_requirements(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (entry,) = (n for n in archive.namelist() if n.endswith("entry_points.txt"))
+    assert "rlrun = rlrun.cli:main" in archive.read(entry).decode()
+    assert all("nvidia" not in line for line in PROJECT["project"]["dependencies"])
