@@ -164,6 +164,8 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
         record = RunRecord(config.seed, config.device, threads, parameters=0)
         try:
             return _life(config, run_dir, record, raw_yaml, state)
+        except Interrupted:
+            raise
         except RlrunError as e:
             _close_record(record, run_dir, "failed", e.exit_code)
             raise

@@ -22,8 +22,8 @@ def tensor(array: Array) -> Tensor:
     """
     if isinstance(array, np.ndarray):
         native = array.astype(array.dtype.newbyteorder("="), copy=False)
-        if any(stride < 0 for stride in native.strides):
-            native = native.copy()  # one element keeps its odd stride through ascontiguousarray
+        if not native.flags.writeable or any(stride < 0 for stride in native.strides):
+            native = native.copy()  # torch takes neither
         try:
             return torch.from_numpy(np.ascontiguousarray(native)).reshape(array.shape)
         except TypeError as e:

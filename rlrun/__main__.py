@@ -1,0 +1,8 @@
+"""``python -m rlrun`` is the ``rlrun`` command."""
+
+import sys
+
+from rlrun.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

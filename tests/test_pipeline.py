@@ -1,0 +1,216 @@
+"""Whole small runs: files, determinism, resume, interruption, TensorBoard against metrics.jsonl."""
+
+import json
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rlrun import build
+from rlrun.checkpoint import load_newest
+from rlrun.errors import ConfigError, Interrupted
+from rlrun.log.jsonl import read
+from rlrun.rundir import RunRecord
+from tests.compose import config
+
+SMOKE = ("debug=smoke", "logger.progress=off")
+
+
+def go(run_dir: Path, *overrides: str) -> dict:
+    """One in-process run; its run.json."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    c = config(*SMOKE, *overrides)
+    (run_dir / "config.yaml").write_text("{}")
+    assert build.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
+    return json.loads((run_dir / "run.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("policy=r2d2", "env=cartpole"),
+        ("policy=r2d2", "env=tmaze", "buffer=uniform", "memory=gru"),
+        ("policy=r2d2", "env=repeat_previous", "buffer.initial_priority=td"),
+        ("policy=drqn", "env=cartpole_novel", "collector.trajectory=collect"),
+        ("policy=dqn", "env=cartpole", "buffer=prioritized"),
+        ("policy=random", "env=bandit"),
+        ("policy=r2d2", "env=identity", "collector.unit=window", "collector.n_sample=3"),
+        ("policy=r2d2", "env=acrobot", "env.backend=async", "collector.num_envs=2"),
+    ],
+)
+def test_same_seed_same_bytes(tmp_path, overrides):
+    """Determinism: metrics.jsonl, weights and digest are equal; another seed is not."""
+    one, two = go(tmp_path / "one", *overrides), go(tmp_path / "two", *overrides)
+    other = go(tmp_path / "three", *overrides, "seed=1")
+    names = ("metrics.jsonl", "checkpoints/last.safetensors")
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert one["digest"] == two["digest"] != other["digest"]
+    assert one["status"] == "done"
+    assert one["exit_code"] == 0
+    assert one["env_steps"] >= 400
+    assert one["eval"]["env_steps"] == one["env_steps"]
+    assert set(one["eval"]) >= {"return_mean", "return_std", "return_min", "return_max", "episodes"}
+    assert one["best_eval"]["return_mean"] >= one["eval"]["return_mean"]
+
+
+def test_tensorboard_shows_the_metrics(tmp_path):
+    go(tmp_path, "policy=r2d2", "env=cartpole")
+    board = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    points: dict[str, list] = {}
+    for file in ("metrics.jsonl", "timings.jsonl"):
+        for line in read(tmp_path / file):
+            step = line.pop("env_steps")
+            for key, value in line.items():
+                points.setdefault(key, []).append((step, pytest.approx(value, rel=1e-6)))
+    tags = set(board.Tags()["scalars"])
+    assert tags == set(points)
+    for tag in tags:
+        assert [(e.step, e.value) for e in board.Scalars(tag)] == points[tag], tag
+    assert {t.split("/")[0] for t in tags} == {"collect", "train", "buffer", "eval", "time"}
+    assert any("config" in t for t in board.Tags()["tensors"])
+
+
+def test_resume_finishes_the_run(tmp_path):
+    """Counters, replay, optimiser and evaluations go on; the logs have no step twice."""
+    go(tmp_path, "policy=r2d2", "env=cartpole")
+    before = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
+    state, _ = load_newest(tmp_path / "checkpoints")
+    longer = config(*SMOKE, "policy=r2d2", "env=cartpole", "run.total_steps=900")
+    assert build.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    record = RunRecord.read(tmp_path)
+    assert record.env_steps >= 900
+    assert record.updates > state["counters"]["updates"]
+    steps = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
+    assert steps[: len(before)] == before
+    assert steps == sorted(steps)
+    assert steps[-1] >= 900
+    after, _ = load_newest(tmp_path / "checkpoints")
+    rows = after["buffer"]["counts"]["rows"]
+    assert rows == after["counters"]["env_steps"], "the buffer lost or doubled rows"
+
+
+def test_a_resumed_buffer_has_no_window_across_the_cut(tmp_path):
+    from dataclasses import replace
+
+    c = config(*SMOKE, "policy=r2d2", "env=counter", "run.total_steps=300")
+    (tmp_path / "run").mkdir()
+    build.run(c, tmp_path / "run", raw_yaml="", overrides=[])
+    longer = replace(c, run=replace(c.run, total_steps=600))
+    from rlrun.log import Log
+
+    state, _ = load_newest(tmp_path / "run" / "checkpoints")
+    with Log(c.logger, tmp_path / "run", total_steps=600, title="", resume_from=300) as log:
+        pipeline = build.make_pipeline(longer, tmp_path / "run", log)
+        pipeline.load_state_dict(state)
+        pipeline.run()
+        replay = pipeline.buffer
+    replay.check()
+    import numpy as np
+
+    keys = np.sort(replay._keys(np.flatnonzero(replay.alive)))
+    segment = replay.get(keys, 0).segment
+    for i in range(len(keys)):
+        own = segment.valid[:, i].nonzero().squeeze(-1)
+        rows = segment.obs[own, i]
+        assert (rows[:, :2] == rows[0, :2]).all(), "a window mixes two episodes"
+        assert (rows[1:, 2] - rows[:-1, 2] == 1).all()
+        assert segment.obs[own[-1] + 1, i, 2] == rows[-1, 2] + 1
+
+
+def test_two_evaluations_at_the_stop_value_end_the_run(tmp_path):
+    record = go(tmp_path, "policy=random", "env=bandit", "run.stop_value=-1",
+                "run.eval_every=50", "run.total_steps=100000")  # fmt: skip
+    evals = [line for line in read(tmp_path / "metrics.jsonl") if "eval/return_mean" in line]
+    assert len(evals) == 2
+    assert record["env_steps"] < 200
+
+
+def test_one_lucky_evaluation_does_not(tmp_path):
+    record = go(tmp_path, "policy=random", "env=bandit", "run.stop_value=2")
+    assert record["env_steps"] >= 400
+
+
+def spawn(run_dir: Path, *overrides: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "rlrun", "policy=r2d2", "env=cartpole",
+               "logger.progress_seconds=0.2", "run.stop_value=null", f"run.dir={run_dir}"]  # fmt: skip
+    return subprocess.Popen([*command, *overrides], stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGUSR1, 75)]
+)
+def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number, code):
+    run_dir = tmp_path / "run"
+    process = spawn(run_dir)
+    deadline = time.monotonic() + 60
+    metrics = run_dir / "metrics.jsonl"
+    while time.monotonic() < deadline and not (metrics.exists() and metrics.stat().st_size):
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "rlrun resume" in err
+    assert "Traceback" not in err
+    record = RunRecord.read(run_dir)
+    assert record.status == "interrupted"
+    assert record.exit_code == code
+    state, _ = load_newest(run_dir / "checkpoints")
+    assert state["counters"]["env_steps"] == record.env_steps
+    done = subprocess.run(
+        [sys.executable, "-m", "rlrun", "resume", str(run_dir), "run.total_steps=3000"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert RunRecord.read(run_dir).status == "done"
+
+
+def test_a_killed_run_resumes_from_its_checkpoint(tmp_path):
+    run_dir = tmp_path / "run"
+    process = spawn(run_dir, "run.checkpoint_every=500")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not list(
+        run_dir.glob("checkpoints/step_*/manifest.json")
+    ):
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    assert RunRecord.read(run_dir).status == "running"
+    done = subprocess.run(
+        [sys.executable, "-m", "rlrun", "resume", str(run_dir), "run.total_steps=2000"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    steps = [line["env_steps"] for line in read(run_dir / "metrics.jsonl")]
+    assert steps == sorted(steps)
+    assert RunRecord.read(run_dir).env_steps >= 2000
+
+
+def test_a_second_process_is_kept_out(tmp_path):
+    from rlrun.errors import LockedError
+    from rlrun.rundir import lock
+
+    c = config(*SMOKE)
+    with lock(tmp_path), pytest.raises(LockedError):
+        build.run(c, tmp_path, raw_yaml="", overrides=[])
+
+
+def test_interrupted_is_not_a_failure():
+    error = build._interrupted(75, 10, Path("x"))
+    assert isinstance(error, Interrupted)
+    assert error.exit_code == 75
+    assert Interrupted.exit_code == 130, "the class keeps its own code"
+
+
+def test_eval_uses_seeds_training_never_used(tmp_path, capsys):
+    seeds = {p: build.env_seed(3, p) // 2**29 for p in build.SEEDS}
+    assert sorted(seeds.values()) == [0, 1, 2]
+    go(tmp_path, "policy=random", "env=cartpole")
+    (tmp_path / "config.yaml").unlink()
+    with pytest.raises(ConfigError):
+        build.evaluate_run(tmp_path, episodes=3, weights="final", seed=None, device=None)
