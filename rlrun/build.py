@@ -192,7 +192,10 @@ def _life(
         try:
             result = pipeline.run()
         finally:
-            record.env_steps, record.updates = pipeline.counters.env_steps, pipeline.counters.updates
+            record.env_steps, record.updates = (
+                pipeline.counters.env_steps,
+                pipeline.counters.updates,
+            )
             record.wall_seconds = log.wall_seconds
             pipeline.collector.env.close()
             pipeline.evaluator.close()
@@ -222,7 +225,9 @@ def _close_record(record: RunRecord, run_dir: Path, status: Any, exit_code: int)
 
 
 def _interrupted(code: int, env_steps: int, run_dir: Path) -> RlrunError:
-    error = Interrupted(f"interrupted at env step {env_steps}; saved; go on: rlrun resume {run_dir}")
+    error = Interrupted(
+        f"interrupted at env step {env_steps}; saved; go on: rlrun resume {run_dir}"
+    )
     error.exit_code = code
     return error
 
@@ -269,4 +274,3 @@ def evaluate_run(
     for key, value in result.items():
         print(f"{key:14s} {value:g}")
     return 0
-

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rlrun.buffer.slicing import Cutter
 from rlrun.env import Env
@@ -86,8 +87,8 @@ class Collector:
         action = out.action.numpy(force=True)
         valid = ~self.ended
         a["first"][t], a["valid"][t], a["action"][t] = self.first, valid, action
-        for name, value in out.extras.items():
-            a["extras"][name][t] = value.numpy(force=True)
+        for name, extra in out.extras.items():
+            a["extras"][name][t] = extra.numpy(force=True)
         if self.cut_first:
             self._reopen(t)
         else:
@@ -165,7 +166,7 @@ class Collector:
         a = self.arrays
         a["first"][steps] = self.first
 
-        def rows(x: np.ndarray, count: int = steps) -> torch.Tensor:
+        def rows(x: np.ndarray, count: int = steps) -> Tensor:
             return torch.from_numpy(x[:count])
 
         return Segment(
@@ -174,7 +175,11 @@ class Collector:
             extras={name: rows(x) for name, x in a["extras"].items()},
             states=tree_map(rows, a["states"]),
             state=tree_map(lambda x: torch.from_numpy(x[0]), a["states"]),
-            **{n: rows(a[n]) for n in ("action", "reward", "terminated", "truncated", "valid")},
+            action=rows(a["action"]),
+            reward=rows(a["reward"]),
+            terminated=rows(a["terminated"]),
+            truncated=rows(a["truncated"]),
+            valid=rows(a["valid"]),
         )
 
     # -- accounts --------------------------------------------------------------------------------
@@ -215,4 +220,3 @@ class Collector:
         if self.cutter is not None and state["cutter"] is not None:
             self.cutter.load_state_dict(state["cutter"])
         self.cut_first = True
-

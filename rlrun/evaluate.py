@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rlrun.env import make_env
 from rlrun.schema import EnvConfig
@@ -74,9 +75,7 @@ class Evaluator:
         action = np.zeros((self.num_envs, *(self.env.action_space.shape or ())), np.int64)
         state = policy.initial_state(self.num_envs)
         while (played < share).any():
-            now = [torch.from_numpy(x).to(self.device) for x in (first, action, reward)]
-            seen = tree_map(lambda x: torch.from_numpy(np.array(x)).to(self.device), obs)
-            out = policy.act(seen, *now, state, explore=None)
+            out = policy.act(*self._tensors(obs, first, action, reward), state, explore=None)
             action, state = out.action.numpy(force=True), out.state
             step = self.env.step(action)
             total += np.where(ended, 0.0, step.reward)
@@ -85,10 +84,16 @@ class Evaluator:
             ended = step.terminated | step.truncated
             for i in np.flatnonzero(ended & (played < share)):
                 solved = float(step.info[self.success][i]) if self.success else 0.0
-                results.append((played[i], i, total[i], length[i], solved))
+                results.append((int(played[i]), int(i), float(total[i]), int(length[i]), solved))
                 played[i] += 1
             total[ended], length[ended] = 0, 0
         return self._evaluation(results, env_steps)
+
+    def _tensors(self, *arrays: Any) -> tuple[Any, Tensor, Tensor, Tensor]:
+        obs, *rest = (
+            tree_map(lambda x: torch.from_numpy(np.array(x)).to(self.device), a) for a in arrays
+        )
+        return obs, rest[0], rest[1], rest[2]
 
     def _shares(self) -> np.ndarray:
         share = np.full(self.num_envs, self.episodes // self.num_envs)

@@ -39,7 +39,7 @@ class Learner:
         self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
 
     def step(self, rows: int, keys: np.ndarray) -> int:
-        """Learn from the buffer after ``rows`` new valid rows and windows ``keys``; updates done."""
+        """Learn after ``rows`` new valid rows and windows ``keys``; the updates done."""
         if self.td_priority and len(keys):
             fresh = self.buffer.get(keys, self.counters.env_steps)
             self.buffer.prioritize(keys, self.policy.priority(fresh).numpy(force=True))

@@ -65,7 +65,8 @@ def make_explore(
     ``epsilon`` schedule (semantics: the default for a single environment).
     """
     if config.name == "ladder" and num_envs > 1:
-        assert config.eps is not None and config.alpha is not None  # ExploreConfig refuses else
+        assert config.eps is not None  # ExploreConfig refuses else
+        assert config.alpha is not None
         fixed = ladder(config.eps, config.alpha, num_envs)
         return lambda env_steps: fixed
     schedule = make_schedule(config.epsilon, total_steps=total_steps)

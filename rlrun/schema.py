@@ -1,4 +1,4 @@
-"""Types and ranges of every config key, without values: the yaml files are the only home of a default.
+"""Types and ranges of every config key, without values: yaml is the only home of a default.
 
 Torch-free. ``rlrun.config`` reads a composed yaml into these dataclasses; each ``__post_init__``
 checks the ranges of its own fields (``Invalid``: key, value, what is allowed), ``rlrun.config``
@@ -8,6 +8,7 @@ the yaml says otherwise.
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 
@@ -225,7 +226,7 @@ class PrioritizedConfig(BufferConfig):
         _schedule_within(self, "beta", 0, 1)
         values = self.beta.values()
         _need(
-            all(a <= b for a, b in zip(values, values[1:], strict=False)),
+            all(a <= b for a, b in pairwise(values)),
             "beta",
             list(values),
             "must not decrease (it anneals towards the full correction, 1); swap start and end",
@@ -269,7 +270,9 @@ class CollectorConfig:
         if self.tiling == "lossless":
             for key in ("overlap", "residual"):
                 value = getattr(self, key)
-                _need(value is None, key, value, "belongs to collector.tiling=plain; set it to null")
+                _need(
+                    value is None, key, value, "belongs to collector.tiling=plain; set it to null"
+                )
         else:
             for key in ("overlap", "residual"):
                 value = getattr(self, key)

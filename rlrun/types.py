@@ -99,8 +99,8 @@ class Segment:
         """The same segment on ``device`` (itself when it is there already)."""
         if self.reward.device == device:
             return self
-        names = ("obs", "action", "reward", "terminated", "truncated", "valid", "first")
-        names += ("extras", "state", "states")
+        flags = ("first", "terminated", "truncated", "valid")
+        names = ("obs", "action", "reward", *flags, "extras", "state", "states")
         move = {n: tree_map(lambda x: x.to(device), getattr(self, n)) for n in names}
         return replace(self, **move)
 

@@ -23,6 +23,7 @@ LAYERS = [  # from the ground up; a module imports only from layers below its ow
     "config",
     "build",
     "cli cli_list cli_report cli_run",
+    "__main__",
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
 TOGETHER = {"cli": "cli", "cli_list": "cli", "cli_report": "cli", "cli_run": "cli"}

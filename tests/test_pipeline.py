@@ -1,7 +1,6 @@
 """Whole small runs: files, determinism, resume, interruption, TensorBoard against metrics.jsonl."""
 
 import json
-
 import signal
 import subprocess
 import sys
@@ -137,9 +136,9 @@ def test_one_lucky_evaluation_does_not(tmp_path):
 
 
 def spawn(run_dir: Path, *overrides: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "rlrun", "policy=r2d2", "env=cartpole",
-               "logger.progress_seconds=0.2", "run.stop_value=null", f"run.dir={run_dir}"]  # fmt: skip
-    return subprocess.Popen([*command, *overrides], stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "rlrun", "policy=r2d2", "env=cartpole", f"run.dir={run_dir}"]
+    command += ["logger.progress_seconds=0.2", "run.stop_value=null", *overrides]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,10 @@ def test_the_digest_is_what_its_docstring_says(tmp_path):
     metrics.write_bytes(b'{"env_steps": 1}\n')
     weights = {"b": torch.tensor([[1.0, 2.0]]), "a": torch.tensor(True)}
     expected = hashlib.sha256(
-        b'{"env_steps": 1}\n' + b"a\0torch.bool\0[]\0\x01" + b"b\0torch.float32\0[1, 2]\0" + b"\0\0\x80?\0\0\0@"
+        b'{"env_steps": 1}\n'
+        + b"a\0torch.bool\0[]\0\x01"
+        + b"b\0torch.float32\0[1, 2]\0"
+        + b"\0\0\x80?\0\0\0@"
     ).hexdigest()
     assert digest(metrics, weights) == expected
     assert digest(metrics, dict(reversed(weights.items()))) == expected

@@ -59,8 +59,8 @@ class Replay:
     @property
     def nbytes(self) -> int:
         """Bytes of rows, window table and states."""
-        table = sum(a.nbytes for a in self.table.values()) + self.alive.nbytes + self.learned.nbytes
-        return self.ring.nbytes + table + sum(a.nbytes for a in tree_leaves(self.states))
+        arrays = (*self.table.values(), self.alive, self.learned, *tree_leaves(self.states))
+        return self.ring.nbytes + sum(int(a.nbytes) for a in arrays)
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -295,9 +295,11 @@ class Replay:
     def state_dict(self) -> dict[str, Any]:
         parts: Sequence[str] = ("table", "alive", "learned", "states", "recent", "head", "tail")
         own = {name: getattr(self, name) for name in (*parts, "counts")}
-        components = (self.ring, self.cutter, self.sampler)
-        names = ("ring", "cutter", "sampler")
-        return own | {n: c.state_dict() for n, c in zip(names, components, strict=True)}
+        return own | {
+            "ring": self.ring.state_dict(),
+            "cutter": self.cutter.state_dict(),
+            "sampler": self.sampler.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in ("table", "states"):
@@ -323,5 +325,8 @@ def _rows(chunk: Segment, start: int, stop: int) -> Segment:
         first=chunk.first[start : stop + 1],
         states=tree_map(part, chunk.states),
         extras={name: part(x) for name, x in chunk.extras.items()},
-        **{n: part(getattr(chunk, n)) for n in ("action", "reward", "terminated", "truncated", "valid")},
+        **{
+            n: part(getattr(chunk, n))
+            for n in ("action", "reward", "terminated", "truncated", "valid")
+        },
     )

@@ -28,7 +28,7 @@ class Tree:
         return values
 
     def set(self, index: np.ndarray, value: np.ndarray) -> None:
-        """Write leaves (int64 [n], float64 [n]; of duplicates the last wins), mend their parents."""
+        """Write leaves (int64 [n], float64 [n]; last duplicate wins) and mend their parents."""
         nodes, node = self.nodes, self.leaves + index
         nodes[node] = value
         for _ in range(self.depth):

@@ -226,4 +226,3 @@ def _declare(
 def _session_end() -> Summary.Value:
     end = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
     return _hparams_value("_hparams_/session_end_info", session_end_info=end)
-

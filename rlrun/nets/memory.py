@@ -17,8 +17,8 @@ class LSTM(nn.Module):
         self.core = nn.LSTM(features, config.hidden)
         with torch.no_grad():
             gate = slice(config.hidden, 2 * config.hidden)  # torch's gate order: i, f, g, o
-            self.core.bias_ih_l0[gate] = config.forget_bias
-            self.core.bias_hh_l0[gate] = 0.0
+            self.core.get_parameter("bias_ih_l0")[gate] = config.forget_bias
+            self.core.get_parameter("bias_hh_l0")[gate] = 0.0
 
     def initial_state(self, batch: int, device: torch.device) -> Tree:
         zero = torch.zeros(batch, self.size, device=device)
@@ -36,9 +36,7 @@ class LSTM(nn.Module):
 
     def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         """One row [B, F]: ``unroll`` with T = 1, at a fraction of its overhead."""
-        p = self.core
-        weights = (p.weight_ih_l0, p.weight_hh_l0, p.bias_ih_l0, p.bias_hh_l0)
-        h, c = torch.lstm_cell(x, state, *weights)
+        h, c = torch.lstm_cell(x, state, *self.core.all_weights[0])
         return h, (h, c)
 
 
@@ -61,9 +59,7 @@ class GRU(nn.Module):
         return _state_after(self, x, lengths, state)
 
     def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        p = self.core
-        weights = (p.weight_ih_l0, p.weight_hh_l0, p.bias_ih_l0, p.bias_hh_l0)
-        h = torch.gru_cell(x, state[0], *weights)
+        h = torch.gru_cell(x, state[0], *self.core.all_weights[0])
         return h, (h,)
 
 

@@ -69,7 +69,7 @@ class QNet(nn.Module):
 def make_qnet(
     policy: ValueConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, *, seed: int
 ) -> QNet:
-    """A QNet whose parameters depend on ``seed`` only; torch's global generator is left as it was."""
+    """A QNet whose parameters depend on ``seed`` only; torch's global generator stays as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "network"))
         return QNet(policy, torso, memory, spec)

@@ -1,12 +1,12 @@
 """Torsos: one observation to one feature vector. Leading axes [T, B] pass through."""
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from rlrun.schema import TorsoConfig
 from rlrun.types import Tree
@@ -17,7 +17,7 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "e
 def mlp(sizes: list[int], activation: str, *, last: bool) -> nn.Sequential:
     """Linear layers sizes[0] -> ... -> sizes[-1]; ``last``: an activation behind the last too."""
     layers: list[nn.Module] = []
-    for i, (n_in, n_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (n_in, n_out) in enumerate(pairwise(sizes)):
         layers.append(nn.Linear(n_in, n_out))
         if last or i < len(sizes) - 2:
             layers.append(_ACTIVATIONS[activation]())
@@ -56,7 +56,7 @@ def flatten(space: gym.Space[Any], obs: Tree) -> Tensor:
             return torch.cat([flatten(s, o) for s, o in zip(space.spaces, obs, strict=True)], -1)
         case _:
             lead = obs.shape[: obs.ndim - len(space.shape or ())]
-            x = obs.reshape(*lead, -1).float()
+            x: Tensor = obs.reshape(*lead, -1).float()
             return x / 255 if obs.dtype == torch.uint8 else x
 
 
@@ -111,8 +111,8 @@ class NatureCNN(nn.Module):
         x = obs.reshape(-1, *obs.shape[-3:]).float() / 255
         if self.channels_last:
             x = torch.movedim(x, -1, 1)
-        features: Tensor = self.layers(F.relu(self.convolutions(x)))
-        return features.reshape(*lead, -1)
+        features: Tensor = self.layers(self.convolutions(x)).reshape(*lead, self.size)
+        return features
 
 
 def make_torso(config: TorsoConfig, space: gym.Space[Any]) -> MLP | NatureCNN:

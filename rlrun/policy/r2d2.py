@@ -3,13 +3,13 @@
 Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning", ICLR 2019.
 """
 
-import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from rlrun.functional.explore import epsilon_greedy
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
@@ -20,6 +20,7 @@ from rlrun.functional.value import (
     take_action,
     td_target,
 )
+from rlrun.nets.pair import TargetPair
 from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.schedule import make_schedule
 from rlrun.schema import MemoryConfig, R2D2Config, TorsoConfig
@@ -49,14 +50,10 @@ class R2D2:
         self.config, self.device = config, device
         learned = config.learn_unroll_len - config.nstep
         self.window = Window(config.burnin_step, learned, config.nstep)
-        self.net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
-        self.target = copy.deepcopy(self.net).requires_grad_(False)
-        self.optimizer = torch.optim.Adam(
-            self.net.parameters(), lr=config.lr.start, eps=config.adam_eps, fused=True
-        )
-        self.lr_at = make_schedule(config.lr, total_steps=total_steps)
+        net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
+        self.pair = TargetPair(net, config, make_schedule(config.lr, total_steps=total_steps))
+        self.net, self.target = net, self.pair.target
         self.generator = generator(seed, "explore")
-        self.updates = 0
 
     # -- acting ----------------------------------------------------------------------------------
 
@@ -80,29 +77,16 @@ class R2D2:
         q, state = self.net.step(
             obs, first, prev_action, shape_reward(prev_reward, c.reward_scale, c.reward_clip), state
         )
-        action = q.argmax(-1)
-        if explore is not None:
-            coin = self.generator.random(len(explore)) < explore
-            uniform = self.generator.integers(self.net.actions, size=len(explore))
-            pick = torch.from_numpy(coin).to(self.device), torch.from_numpy(uniform).to(self.device)
-            action = torch.where(*pick, action)
+        action = epsilon_greedy(q, explore, self.generator)
         return Act(action, {}, state)
 
     # -- learning --------------------------------------------------------------------------------
 
     def update(self, sample: Sample) -> Update:
         """One gradient step on ``sample``; priorities are eta-mixed |delta|."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.lr_at(sample.env_steps)
         out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
-        self.optimizer.zero_grad(set_to_none=True)
-        out.loss.backward()  # type: ignore[no-untyped-call]
-        clip = self.config.grad_clip
-        norm = nn.utils.clip_grad_norm_(self.net.parameters(), clip or float("inf"))
-        self.optimizer.step()
-        self.updates += 1
-        self._update_target()
-        return Update(out.priority, out.metrics | {"train/grad_norm": norm.detach()})
+        norm = self.pair.step(out.loss, sample.env_steps)
+        return Update(out.priority, out.metrics | {"train/grad_norm": norm})
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
         """Loss, priorities and metrics of a batch of windows (semantics section 5).
@@ -192,42 +176,21 @@ class R2D2:
         """The priorities [B] ``update`` would return, without learning."""
         return self.loss(sample.segment.to(self.device), sample.weight.to(self.device)).priority
 
-    def _update_target(self) -> None:
-        every, theta = self.config.target_update_every, self.config.target_theta
-        online, target = list(self.net.parameters()), list(self.target.parameters())
-        with torch.no_grad():
-            if theta is not None:
-                torch._foreach_lerp_(target, online, theta)
-            elif every is not None and self.updates % every == 0:
-                torch._foreach_copy_(target, online)
-
     # -- state -----------------------------------------------------------------------------------
 
     def weights(self) -> dict[str, Tensor]:
         """The online network's parameters, detached, not copied."""
-        return dict(self.net.state_dict())
+        return self.pair.weights()
 
     def load(self, weights: dict[str, Tensor]) -> None:
         self.net.load_state_dict(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        moments = self.optimizer.state_dict()["state"]
-        return {
-            "net": self.weights(),
-            "target": dict(self.target.state_dict()),
-            "optimizer": {str(i): dict(m) for i, m in moments.items()},
-            "generator": self.generator.bit_generator.state,
-            "updates": self.updates,
-        }
+        return self.pair.state_dict() | {"generator": self.generator.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.net.load_state_dict(state["net"])
-        self.target.load_state_dict(state["target"])
-        groups = self.optimizer.state_dict()["param_groups"]
-        moments = {int(i): tree_map(torch.clone, m) for i, m in state["optimizer"].items()}
-        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        self.pair.load_state_dict(state)
         self.generator.bit_generator.state = state["generator"]
-        self.updates = int(state["updates"])
 
 
 def rows(tree: Tree, start: int, stop: int | None) -> Tree:

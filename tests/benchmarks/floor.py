@@ -8,6 +8,7 @@ masks, no config, no metrics: what those cost rlrun is what the ratio shows.
 
 import copy
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -51,8 +52,8 @@ class Batch:
 def plain(sample: Sample) -> Batch:
     """The batch of a sample whose windows have no padding and no episode's first row."""
     s = sample.segment
-    assert s.valid.all() and not s.first.any(), "the floor has no masks"
-    assert not s.terminated[:-1].any() and not s.truncated[:-1].any()
+    masked = ~s.valid.all() | s.first.any() | (s.terminated | s.truncated)[:-1].any()
+    assert not masked, "the floor has no masks"
     return Batch(
         obs=s.obs,
         action=s.action,
@@ -93,7 +94,7 @@ class Net(nn.Module):
 
 def _layers(sizes: list[int], *, last: bool) -> nn.Sequential:
     out: list[nn.Module] = []
-    for n_in, n_out in zip(sizes, sizes[1:], strict=False):
+    for n_in, n_out in pairwise(sizes):
         out += [nn.Linear(n_in, n_out), nn.ReLU()]
     return nn.Sequential(*(out if last else out[:-1]))
 
@@ -120,9 +121,7 @@ class Floor:
         with torch.no_grad():
             action = torch.cat([b.prev_action.unsqueeze(0), b.action])
             reward = torch.cat([b.prev_reward.unsqueeze(0), b.reward])
-            previous = torch.cat(
-                [F.one_hot(action, ACTIONS).float(), reward.unsqueeze(-1)], -1
-            )
+            previous = torch.cat([F.one_hot(action, ACTIONS).float(), reward.unsqueeze(-1)], -1)
             state = self.net.warm(b.obs[:bs], previous[:bs], b.state)
             state_target = self.target.warm(b.obs[:bs], previous[:bs], b.state)
             q_target = self.target.unroll(b.obs[bs:], previous[bs:], state_target)[n:]

@@ -17,10 +17,14 @@ PRESET = "experiment=diengine_r2d2_cartpole"
 
 def main() -> int:
     seed, threads, env_steps, run_dir, *overrides = sys.argv[1:]
+    import hydra  # noqa: F401  imports are start-up on both sides
     import torch
 
+    from rlrun import build  # noqa: F401
     from rlrun.cli import main as rlrun
+    from rlrun.log import tensorboard  # noqa: F401
     from rlrun.pipeline.serial import Serial
+    from rlrun.policy import r2d2  # noqa: F401
 
     seen = {"evaluations": 0, "eval_seconds": 0.0}
     evaluate = Serial._evaluate

@@ -133,7 +133,9 @@ def _range(values: Sequence[float]) -> list[float]:
 def machine() -> str:
     """The line above the table: what the figures were taken on."""
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
+    versions = (
+        f"Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
+    )
     return f"{platform.machine()}, {os.cpu_count()} cores{load}; {versions}"
 
 
@@ -142,9 +144,11 @@ def table(rows: Sequence[Row]) -> str:
     head = ("name", "setting", "ours", "other", "", "ratio", "spread", "cpu", "target")
     lines = [head] + [_cells(row) for row in rows]
     width = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    out = ["  ".join(c.ljust(w) for c, w in zip(line, width, strict=True)).rstrip() for line in lines]
+    out = [
+        "  ".join(c.ljust(w) for c, w in zip(line, width, strict=True)).rstrip() for line in lines
+    ]
     notes = [f"  {row.name}: {row.note}" for row in rows if row.note]
-    return "\n".join(out + ([""] + list(dict.fromkeys(notes)) if notes else []))
+    return "\n".join([*out, *dict.fromkeys(notes)])
 
 
 def _cells(row: Row) -> tuple[str, ...]:

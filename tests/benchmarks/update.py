@@ -22,7 +22,7 @@ TARGET = 1.25
 ROWS = 60_000  # rows in the replay: rlrun's default capacity
 
 
-def measure(*, repeats: int, seconds: float, threads: tuple[int, ...] = (1, 2)) -> list[Row]:
+def measure(*, threads: tuple[int, ...], repeats: int, seconds: float) -> list[Row]:
     """Rows for both shapes, with and without replay, for each thread count."""
     before = torch.get_num_threads()
     rows = []

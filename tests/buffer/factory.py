@@ -39,13 +39,25 @@ def make_sampler(kind: str, capacity: int, seed: int = 0, **changes):
 
 
 def make_replay(
-    example, *, rows: int, window: Window, capacity: int = 512, kind="uniform", overlap=0,
-    close=False, **changes,
+    example,
+    *,
+    rows: int,
+    window: Window,
+    capacity: int = 512,
+    kind="uniform",
+    overlap=0,
+    close=False,
+    **changes,
 ) -> Replay:
     columns = example.reward.shape[1]
     cutter = Cutter(window, columns=columns, overlap=overlap, residual=None, plain=False)
     sampler = make_sampler(kind, capacity, **changes)
     return Replay(
-        example, rows=rows, window=window, cutter=cutter, close=close, sampler=sampler,
+        example,
+        rows=rows,
+        window=window,
+        cutter=cutter,
+        close=close,
+        sampler=sampler,
         capacity=capacity,
     )

@@ -60,7 +60,9 @@ def cut(stream, pieces, window, close=False, **kwargs) -> list[tuple[int, ...]]:
     cutter = Cutter(window, columns=seg.reward.shape[1], **kwargs)
     out, row, releases = [], 0, []
     for n in pieces:
-        w = cutter.cut(seg.first[row : row + n].numpy(), seg.valid[row : row + n].numpy(), close=close)
+        w = cutter.cut(
+            seg.first[row : row + n].numpy(), seg.valid[row : row + n].numpy(), close=close
+        )
         row += n
         assert np.all(w.release >= row - n)
         assert np.all(w.release <= row)

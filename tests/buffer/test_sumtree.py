@@ -157,5 +157,5 @@ def test_all_zero_priorities_name_the_remedy():
     sampler = make_sampler("prioritized", 4, priority_eps=0.0)
     sampler.insert(np.arange(4))
     sampler.update(np.arange(4), np.zeros(4))
-    with pytest.raises(NumericError, match="buffer.priority_eps=1e-6"):
+    with pytest.raises(NumericError, match=r"buffer\.priority_eps=1e-6"):
         sampler.draw(2, 0)

@@ -57,7 +57,8 @@ def test_equals_the_naive_loop(length, nstep, gamma, seed):
     poisoned = np.where(valid, reward, np.nan)
     out = nstep_return(
         *(torch.from_numpy(x) for x in (poisoned, term & valid, trunc, valid)),
-        nstep=nstep, gamma=gamma,
+        nstep=nstep,
+        gamma=gamma,
     )
     for b in range(3):
         rows = (reward[:, b], (term & valid)[:, b], trunc[:, b], valid[:, b])

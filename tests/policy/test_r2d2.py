@@ -117,7 +117,7 @@ def poisoned(segment: Segment, value: float) -> Segment:
 @pytest.mark.parametrize("value", [1e9, float("nan")])
 @pytest.mark.parametrize("make", [r2d2, dqn])
 def test_padding_changes_no_bit(shape, value, make):
-    """Invariant 3: 1e9 or NaN in filler and null rows changes no bit of loss, gradient, priority."""
+    """Invariant 3: 1e9 or NaN in padding changes no bit of loss, gradient, priority."""
     policy = make(**shape) if make is r2d2 else make(nstep=shape["nstep"])
     segment = batch_of(policy).segment
     weight = torch.ones(segment.reward.shape[1])
@@ -138,9 +138,10 @@ def test_a_batch_is_its_windows(shape):
     policy = r2d2(**shape)
     segment = batch_of(policy).segment
     count = segment.reward.shape[1]
-    assert len({int(x) for x in segment.valid[: policy.window.burnin].sum(0)}) > 1 or not shape[
-        "burnin_step"
-    ]
+    assert (
+        len({int(x) for x in segment.valid[: policy.window.burnin].sum(0)}) > 1
+        or not shape["burnin_step"]
+    )
     whole = policy.loss(segment, torch.ones(count))
     grads = torch.autograd.grad(whole.loss, list(policy.net.parameters()))
     total = [torch.zeros_like(g) for g in grads]
@@ -219,7 +220,7 @@ def test_resume_equals_uninterrupted(make):
     for policy in (one, two):
         policy.update(sample)
         policy.out = act(policy, explore=np.full(6, 0.5))
-    assert one.updates == two.updates == 4
+    assert one.pair.updates == two.pair.updates == 4
     for a, b in zip(tree_leaves(one.state_dict()), tree_leaves(two.state_dict()), strict=True):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
     assert torch.equal(one.out.action, two.out.action)

@@ -1,0 +1,267 @@
+"""rlrun's ``experiment=diengine_r2d2_cartpole`` beside DI-engine's own run of it.
+
+Issue: at least 8 times its env steps per second, at least 4 times as fast per learner update, with
+the same layer sizes, float32, and the same number of threads. DI-engine's default LSTM type,
+``normal``, has layer norms that ``nn.LSTM`` and rlrun lack; its type ``pytorch`` is ``nn.LSTM``.
+The rows with targets are against ``pytorch``, which has exactly the layers of rlrun's network;
+those against ``normal`` are what DI-engine's own config runs.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.benchmarks.floor import Shape
+from tests.benchmarks.shapes import make_policy, make_replay, parameters
+from tests.benchmarks.timing import (
+    NOT_INSTALLED,
+    Pair,
+    Row,
+    Timing,
+    calls_for,
+    interleaved,
+    make_row,
+    time_calls,
+    timing_row,
+)
+
+UPDATE_TARGET, STEPS_TARGET = 4.0, 8.0
+LSTM_TYPES = ("pytorch", "normal")
+SHAPES = (
+    Shape("cartpole", 4, (128, 128, 64), 64, (64,), 64, 2, 40, 5),  # DI-engine's own setting
+    Shape("lstm64", 4, (128, 128, 64), 64, (64,), 64, 20, 80, 5),  # the update of the floor
+)
+_SCRIPTS = Path(__file__).parent / "peers"
+_CHECKOUT = Path(__file__).parents[2]
+
+
+class PeerFailed(Exception):
+    """A peer that is there gave no figures; the text says why."""
+
+
+def interpreter(peers: Path | None) -> Path | None:
+    """DI-engine's Python below the folder of peers, None: not installed."""
+    path = None if peers is None else peers.absolute() / "ding" / "bin" / "python"
+    return path if path is not None and path.exists() else None
+
+
+def measure(
+    peers: Path | None,
+    *,
+    threads: tuple[int, ...],
+    repeats: int,
+    seconds: float,
+    env_steps: int,
+    runs: int,
+) -> list[Row]:
+    """All rows; a comparison that could not be made is a row that says so."""
+    python = interpreter(peers)
+    rows: list[Row] = []
+    for count in threads:
+        for shape in SHAPES:
+            for lstm in LSTM_TYPES:
+                rows.append(_update_row(python, shape, lstm, count, repeats, seconds))
+    for count in threads:
+        rows += _run_rows(python, count, env_steps, runs)
+    return rows
+
+
+# -- one update ----------------------------------------------------------------------------------
+
+
+def _update_row(
+    python: Path | None, shape: Shape, lstm: str, threads: int, repeats: int, seconds: float
+) -> Row:
+    """sample + update + prioritize of rlrun against ``_forward_learn`` with its collation."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    policy = make_policy(shape, prev_inputs=False, clip=None)
+    replay = make_replay(shape, rows=60_000, kind="uniform")
+
+    def ours() -> None:
+        drawn = replay.sample(shape.batch, 0)
+        update = policy.update(drawn)
+        assert update.priority is not None
+        replay.prioritize(drawn.key, update.priority.numpy())
+
+    calls = calls_for(ours, seconds)
+    setting: dict[str, Any] = {
+        "lstm": lstm, "batch": shape.batch, "burnin": shape.burnin, "unroll": shape.unroll,
+        "n": shape.nstep, "threads": threads, "params": parameters(policy),
+    }  # fmt: skip
+    target = UPDATE_TARGET if lstm == "pytorch" and shape.name == "cartpole" else None
+    try:
+        with _learner(python, shape, lstm, threads) as (facts, peer):
+            setting["peer_params"] = facts["parameters"]
+            assert facts["dtype"] == ["torch.float32"]
+            assert facts["threads"] == threads
+            own = sorted(list(p.shape) for p in policy.net.parameters())
+            equal = own == sorted(facts["sizes"].values())
+            assert equal or lstm == "normal", "the equal-size row compares other layers"
+            pairs: list[Pair] = interleaved(
+                lambda: time_calls(ours, calls), lambda: peer(max(1, calls // 4)), repeats
+            )
+        return timing_row(
+            "learner update", setting, "di-engine", pairs, kind="speedup", target=target
+        )
+    except PeerFailed as e:
+        alone = [time_calls(ours, calls).wall * 1e3 for _ in range(repeats)]
+        return make_row(
+            "learner update", setting, "di-engine", "ms", alone, [], kind="speedup",
+            target=target, missing=str(e),
+        )  # fmt: skip
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _learner(python: Path | None, shape: Shape, lstm: str, threads: int) -> Iterator[Any]:
+    """(facts of the peer's network, measure(calls) -> Timing)."""
+    if python is None:
+        raise PeerFailed(NOT_INSTALLED)
+    window = (shape.burnin, shape.unroll, shape.nstep, shape.batch)
+    command = [python, _SCRIPTS / "diengine_update.py", threads, lstm, *window]
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory())
+        log = stack.enter_context(open(Path(directory) / "log", "w"))
+        process = stack.enter_context(subprocess.Popen(
+            [str(c) for c in command], cwd=directory, env=_environment(threads), text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+        ))  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def answer() -> dict[str, Any]:
+            line = process.stdout.readline()
+            if not line:
+                process.wait()
+                raise PeerFailed(_failure(process.returncode, Path(directory) / "log"))
+            return dict(json.loads(line))
+
+        def ask(calls: int) -> Timing:
+            with suppress(BrokenPipeError):  # it died: ``answer`` says of what
+                process.stdin.write(f"{calls}\n")
+                process.stdin.flush()
+            return Timing(**answer())
+
+        try:
+            facts = answer()
+            ask(2)  # warm
+            yield facts, ask
+        finally:
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+            process.wait(timeout=60)
+
+
+# -- a whole run ---------------------------------------------------------------------------------
+
+
+def _run_rows(python: Path | None, threads: int, env_steps: int, runs: int) -> list[Row]:
+    """Runs in turn, seeds 0, 1, ...: env steps a second in all, and what else the runs say."""
+    own: list[dict[str, Any]] = []
+    theirs: dict[str, list[dict[str, Any]]] = {lstm: [] for lstm in LSTM_TYPES}
+    missing: dict[str, str] = {}
+    for seed in range(runs):
+        own.append(_own_run(seed, threads, env_steps))
+        for lstm in LSTM_TYPES:
+            if lstm in missing:
+                continue
+            try:
+                theirs[lstm].append(_peer_run(python, seed, threads, lstm, env_steps))
+            except PeerFailed as e:
+                missing[lstm] = str(e)
+    setting = {"env_steps": env_steps, "threads": threads}
+    assert all(r["threads"] == threads for r in [*own, *theirs["pytorch"], *theirs["normal"]])
+    return [
+        row
+        for lstm in LSTM_TYPES
+        for row in _compare(lstm, own, theirs[lstm], setting, missing.get(lstm, ""))
+    ]
+
+
+def _compare(
+    lstm: str,
+    own: list[dict[str, Any]],
+    peer: list[dict[str, Any]],
+    setting: dict[str, Any],
+    missing: str,
+) -> list[Row]:
+    """The rows of one LSTM type; a type of which a run failed counts as missing."""
+    peer = [] if missing else peer
+    setting = {"lstm": lstm, **setting, "params": own[0]["parameters"]}
+    if peer:
+        setting["peer_params"] = peer[0]["parameters"]
+        assert lstm == "normal" or setting["params"] == setting["peer_params"]
+
+    def row(name: str, unit: str, value: Any, kind: str = "speedup", **fields: Any) -> Row:
+        ours, others = ([value(run) for run in runs] for runs in (own, peer))
+        return make_row(
+            name, setting, "di-engine", unit, ours, others, kind=kind, higher=True,
+            missing=missing, **fields,
+        )  # fmt: skip
+
+    return [
+        row("run", "env steps/s", lambda r: r["env_steps"] / r["wall"],
+            target=STEPS_TARGET if lstm == "pytorch" else None,
+            note="evaluation included on both sides, imports on neither"),
+        row("run, no evaluation", "env steps/s",
+            lambda r: r["env_steps"] / (r["wall"] - r["eval_seconds"])),
+        row("run, updates", "updates/s", lambda r: r["updates"] / r["wall"]),
+        row("run, steps an update", "env steps", lambda r: r["env_steps"] / r["updates"], "fact"),
+        row("run, evaluations", "times", lambda r: r["evaluations"], "fact"),
+        row("run, process", "s", lambda r: r["process"], "fact",
+            note="the whole process, imports included"),
+    ]  # fmt: skip
+
+
+def _own_run(seed: int, threads: int, env_steps: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory:
+        command = [
+            sys.executable, "-m", "tests.benchmarks.own_run", seed, threads, env_steps,
+            f"{directory}/run",
+        ]  # fmt: skip
+        return _run(command, threads, cwd=_CHECKOUT)
+
+
+def _peer_run(
+    python: Path | None, seed: int, threads: int, lstm: str, env_steps: int
+) -> dict[str, Any]:
+    if python is None:
+        raise PeerFailed(NOT_INSTALLED)
+    with tempfile.TemporaryDirectory() as directory:
+        command = [python, _SCRIPTS / "diengine_run.py", seed, threads, lstm, env_steps]
+        return _run(command, threads, cwd=Path(directory))
+
+
+def _run(command: list[Any], threads: int, *, cwd: Path) -> dict[str, Any]:
+    """The one JSON line the command prints, and ``process``, the seconds it took in all."""
+    start = time.perf_counter()
+    with tempfile.NamedTemporaryFile("w+") as log:
+        done = subprocess.run(
+            [str(c) for c in command], cwd=cwd, env=_environment(threads), text=True,
+            stdout=subprocess.PIPE, stderr=log,
+        )  # fmt: skip
+        process = time.perf_counter() - start
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        if done.returncode or not lines:
+            raise PeerFailed(_failure(done.returncode, Path(log.name)))
+    return {**json.loads(lines[-1]), "process": process}
+
+
+def _environment(threads: int) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+
+
+def _failure(code: int, log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return f"failed (exit {code}): {lines[-1][:120] if lines else 'no output'}"
