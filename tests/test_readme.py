@@ -27,9 +27,10 @@ BEGIN, END = "<!-- config:begin -->\n", "<!-- config:end -->\n"
 
 # -- the config reference --------------------------------------------------------------------------
 
-GROUPS = (  # as a reader wants them; presets (experiment, debug) have a table of their own
-    "policy torso memory buffer explore collector learner env logger pipeline"
-).split()
+GROUPS = (  # as a reader wants them
+    *("policy", "torso", "memory", "buffer", "explore"),
+    *("collector", "learner", "env", "logger", "pipeline"),
+)
 PRESETS = ("experiment", "debug")
 
 
@@ -214,6 +215,8 @@ SETUP = (  # run in a fresh virtual environment by .ci/run, and too slow for her
 NOT_RUN = {
     "tensorboard --logdir outputs": "a server; tests/log read the event files back",
     'eval "$(rlrun -sc install=bash)"': "for an interactive shell; `rlrun -sc` itself is run",
+    "python -m tests.benchmarks diengine": "needs DI-engine in an environment of its own",
+    "python -m tests.benchmarks update": "takes minutes; tests/benchmarks runs its parts",
     "python -m tests.test_readme": "would rewrite the file under test",
 }
 LONG = "trains for minutes with many seeds"

@@ -132,7 +132,7 @@ class R2D2:
     def q_values(
         self, net: QNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree
     ) -> Tensor:
-        """Q [L + n, B, A] behind the burn-in: one unroll; the last n positions carry no gradient.
+        """Q [L + n, B, A] behind the burn-in; the last n positions carry no gradient.
 
         ``state`` [B, H] is the one before each window's first own row.
         """
@@ -141,8 +141,10 @@ class R2D2:
             if bs:
                 x = net.inputs(*rows(inputs, 0, bs))
                 state = burn_in(net, x, state, segment.valid[:bs], segment.partial)
+        if not torch.is_grad_enabled():
+            return net.unroll(net.inputs(*rows(inputs, bs, None)), state)[0]
         q, state = net.unroll(net.inputs(*rows(inputs, bs, end)), state)
-        with torch.no_grad():  # only an argmax and targets look at these
+        with torch.no_grad():  # only an argmax and targets look at the rest
             ahead = net.inputs(*rows(inputs, end, None))
             q_ahead, _ = net.unroll(ahead, tree_map(torch.detach, state))
         return torch.cat([q, q_ahead])

@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         else:
             rows += diengine.measure(
                 given.peers, threads=threads, repeats=repeats, seconds=seconds,
-                env_steps=6_000 if given.quick else 25_000,
+                env_steps=given.env_steps or (6_000 if given.quick else 25_000),
                 runs=1 if given.quick else min(repeats, 3),
             )  # fmt: skip
     print(table(rows))
@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--threads", type=int, nargs="+", default=[1, 2], help="thread counts (1 2)"
     )
+    parser.add_argument("--env-steps", type=int, help="length of the runs end to end (25000)")
     parser.add_argument("--quick", action="store_true", help="short and noisy")
     return parser
 

@@ -1,9 +1,19 @@
 """The floor is honest: it computes what rlrun computes, and rlrun is not far above it."""
 
 import pytest
+import torch
 
 from tests.benchmarks.shapes import DEFAULT, SHAPES, make_policy, twin
 from tests.benchmarks.update import measure_shape, same_numbers
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Threads that wait for one another crawl where other jobs hold the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", SHAPES)
