@@ -1,6 +1,5 @@
 """Replay: a ring of rows, a table of windows cut from it, and a sampler over the table."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -293,19 +292,27 @@ class Replay:
         assert problem is None, problem
 
     def state_dict(self) -> dict[str, Any]:
-        parts: Sequence[str] = ("table", "alive", "learned", "states", "recent", "head", "tail")
-        own = {name: getattr(self, name) for name in (*parts, "counts")}
-        return own | {
+        """Everything but slots that were never written."""
+        rows, windows = min(self.ring.head + 1, self.ring.rows), min(self.head, self.capacity)
+        tables = (self.table, self.alive, self.states)
+        table, alive, states = tree_map(lambda store: store[:windows], tables)
+        return {
+            "table": table,
+            "alive": alive,
+            "states": states,
+            "learned": self.learned[:rows],
+            "recent": self.recent,
+            "head": self.head,
+            "tail": self.tail,
+            "counts": dict(self.counts),
             "ring": self.ring.state_dict(),
             "cutter": self.cutter.state_dict(),
             "sampler": self.sampler.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in ("table", "states"):
-            tree_map(np.copyto, getattr(self, name), state[name])
-        for name in ("alive", "learned"):
-            np.copyto(getattr(self, name), state[name])
+        for name in ("table", "alive", "states", "learned"):
+            tree_map(lambda own, x: np.copyto(own[: len(x)], x), getattr(self, name), state[name])
         self.recent = tree_map(np.array, state["recent"]) if state["recent"] is not None else None
         self.head, self.tail = int(state["head"]), int(state["tail"])
         self.counts = {name: int(value) for name, value in state["counts"].items()}

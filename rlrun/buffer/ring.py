@@ -67,10 +67,12 @@ class Ring:
         return store.reshape(-1, *store.shape[2:]).take(flat, axis=0)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"head": self.head, "obs": self.obs, "fields": self.fields}
+        """Only slots that were ever written: an early checkpoint of a large ring is small."""
+        used = min(self.head + 1, self.rows)
+        part: tuple[Tree, Tree] = tree_map(lambda store: store[:used], (self.obs, self.fields))
+        return {"head": self.head, "obs": part[0], "fields": part[1]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.head = int(state["head"])
-        tree_map(np.copyto, self.obs, state["obs"])
-        for name, store in self.fields.items():
-            np.copyto(store, state["fields"][name])
+        saved = (state["obs"], state["fields"])
+        tree_map(lambda store, x: np.copyto(store[: len(x)], x), (self.obs, self.fields), saved)

@@ -58,6 +58,12 @@ class Windows:
         return len(self.learn)
 
 
+def _none() -> Windows:
+    """No windows."""
+    empty = np.empty(0, np.int64)
+    return Windows(empty, empty, empty, empty, np.empty(0, bool), empty, empty)
+
+
 class Cutter:
     """Cuts windows out of columns of rows that arrive chunk by chunk.
 
@@ -100,6 +106,8 @@ class Cutter:
         grid = (index >= complete) & ((index - complete) % self.stride == 0)
         if self.plain:
             grid &= ~ended  # a plain window is complete with its last step, not with an end row
+        if not grid.any() and not ended.any():
+            return _none()
         t, b = np.nonzero(grid)
         start = index[t, b] - complete
         tail_t, tail_b, tail_start = self._tails(index, ended)
@@ -158,6 +166,7 @@ class Cutter:
         )
 
     def state_dict(self) -> dict[str, object]:
+        """The open trajectories and the rows seen."""
         return {"origin": self.origin.copy(), "row": self.row}
 
     def load_state_dict(self, state: dict[str, object]) -> None:

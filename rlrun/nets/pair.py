@@ -5,41 +5,50 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.optim.adam import adam
 
 from rlrun.nets.qnet import QNet
 from rlrun.schema import ValueConfig
-from rlrun.types import tree_map
+
+BETAS = (0.9, 0.999)  # Kingma & Ba 2015
 
 
 class TargetPair:
-    """Gradient steps on ``net``; ``target`` follows by hard copies or by soft steps."""
+    """Gradient steps on ``net``; ``target`` follows by hard copies or by soft steps.
+
+    Adam is torch's functional form: constructing ``torch.optim.Adam`` imports torch._dynamo, which
+    would add a second to the start of every run.
+    """
 
     def __init__(self, net: QNet, config: ValueConfig, lr_at: Callable[[int], float]) -> None:
         """``lr_at``: env_steps -> learning rate."""
         self.net, self.config, self.lr_at = net, config, lr_at
         self.target = copy.deepcopy(net).requires_grad_(False)
-        self.optimizer = torch.optim.Adam(
-            net.parameters(), lr=lr_at(0), eps=config.adam_eps, fused=True
-        )
         self.online: list[Tensor] = list(net.parameters())
         self.lagging: list[Tensor] = list(self.target.parameters())
+        self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.online]
+        self.square = [torch.zeros_like(p, requires_grad=False) for p in self.online]
+        self.steps = [torch.zeros((), device=p.device) for p in self.online]
         self.updates = 0
 
     def step(self, loss: Tensor, env_steps: int) -> Tensor:
         """Descend on ``loss``, then move the target; the gradient norm before clipping (0-d)."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.lr_at(env_steps)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        clip = self.config.grad_clip or float("inf")
-        norm = nn.utils.clip_grad_norm_(self.online, clip)
-        self.optimizer.step()
-        self.updates += 1
-        self._follow()
-        return norm.detach()
+        grads = list(torch.autograd.grad(loss, self.online))
+        with torch.no_grad():
+            norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+            clip = self.config.grad_clip
+            if clip is not None:
+                torch._foreach_mul_(grads, (clip / (norm + 1e-6)).clamp(max=1.0))
+            adam(
+                self.online, grads, self.mean, self.square, [], self.steps, fused=True,
+                amsgrad=False, beta1=BETAS[0], beta2=BETAS[1], lr=self.lr_at(env_steps),
+                weight_decay=0.0, eps=self.config.adam_eps, maximize=False,
+            )  # fmt: skip
+            self.updates += 1
+            self._follow()
+        return norm
 
-    @torch.no_grad()
     def _follow(self) -> None:
         every, theta = self.config.target_update_every, self.config.target_theta
         if theta is not None:
@@ -52,18 +61,18 @@ class TargetPair:
         return dict(self.net.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
-        moments = self.optimizer.state_dict()["state"]
         return {
             "net": self.weights(),
             "target": dict(self.target.state_dict()),
-            "optimizer": {str(i): dict(m) for i, m in moments.items()},
+            "adam": {n: tuple(getattr(self, n)) for n in ("mean", "square", "steps")},
             "updates": self.updates,
         }
 
+    @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.net.load_state_dict(state["net"])
         self.target.load_state_dict(state["target"])
-        groups = self.optimizer.state_dict()["param_groups"]
-        moments = {int(i): tree_map(torch.clone, m) for i, m in state["optimizer"].items()}
-        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        for name in ("mean", "square", "steps"):
+            for own, saved in zip(getattr(self, name), state["adam"][name], strict=True):
+                own.copy_(saved)
         self.updates = int(state["updates"])

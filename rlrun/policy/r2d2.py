@@ -132,22 +132,16 @@ class R2D2:
     def q_values(
         self, net: QNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree
     ) -> Tensor:
-        """Q [L + n, B, A] behind the burn-in; the last n positions carry no gradient.
+        """Q [L + n, B, A] of one unroll behind the burn-in, which carries no gradient.
 
         ``state`` [B, H] is the one before each window's first own row.
         """
-        bs, end = self.window.burnin, self.window.burnin + self.window.learned
-        with torch.no_grad():
-            if bs:
+        bs = self.window.burnin
+        if bs:
+            with torch.no_grad():
                 x = net.inputs(*rows(inputs, 0, bs))
                 state = burn_in(net, x, state, segment.valid[:bs], segment.partial)
-        if not torch.is_grad_enabled():
-            return net.unroll(net.inputs(*rows(inputs, bs, None)), state)[0]
-        q, state = net.unroll(net.inputs(*rows(inputs, bs, end)), state)
-        with torch.no_grad():  # only an argmax and targets look at the rest
-            ahead = net.inputs(*rows(inputs, end, None))
-            q_ahead, _ = net.unroll(ahead, tree_map(torch.detach, state))
-        return torch.cat([q, q_ahead])
+        return net.unroll(net.inputs(*rows(inputs, bs, None)), state)[0]
 
     @torch.no_grad()
     def delta_q(self, windows: Segment, history: Segment) -> dict[str, Tensor]:

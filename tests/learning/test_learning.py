@@ -57,8 +57,8 @@ def test_cartpole_novel_needs_memory(tmp_path):
     result, record = train(tmp_path / "r2d2", "policy=r2d2", "env=cartpole_novel",
                            "run.total_steps=80000", "run.stop_value=300")  # fmt: skip
     assert result["return_mean"] >= 250
-    control, _ = train(tmp_path / "dqn", "policy=dqn", "env=cartpole_novel",
-                       "policy.prev_inputs=true", f"run.total_steps={record.env_steps}")  # fmt: skip
+    same = ("policy.prev_inputs=true", f"run.total_steps={record.env_steps}")
+    control, _ = train(tmp_path / "dqn", "policy=dqn", "env=cartpole_novel", *same)
     assert control["return_mean"] <= 180
 
 
@@ -72,5 +72,5 @@ def test_tmaze_needs_memory(tmp_path):
 
 
 def test_repeat_previous(tmp_path):
-    result, _ = train(tmp_path, "policy=r2d2", "env=repeat_previous")
+    result, _ = train(tmp_path, "experiment=r2d2_repeat_previous")
     assert result["return_mean"] >= 0.9
