@@ -1,6 +1,8 @@
 """From a validated config to running objects, and the run's life around the pipeline."""
 
+import logging
 import os
+import sys
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +17,7 @@ from rlrun.buffer.slicing import Cutter
 from rlrun.collector import Collector
 from rlrun.env import Env, make_env
 from rlrun.errors import Interrupted, RlrunError
-from rlrun.evaluate import Evaluator
+from rlrun.evaluate import Evaluator, eval_metrics
 from rlrun.learner import Learner
 from rlrun.log import Log, final_line
 from rlrun.pipeline.serial import CHECKPOINTS, Serial
@@ -151,8 +153,17 @@ def run(config: Config, run_dir: Path, *, raw_yaml: str, overrides: list[str]) -
 
 
 def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]) -> int:
-    """Continue a run from its newest valid checkpoint; its exit code."""
-    return _run(config, run_dir, raw_yaml=raw_yaml, resumed=True)
+    """Continue a run from its newest valid checkpoint; its exit code.
+
+    ``raw_yaml`` (config.yaml with ``overrides`` in it) becomes the run's config.
+    """
+    handler = logging.FileHandler(run_dir / "rlrun.log")
+    logging.getLogger().addHandler(handler)
+    try:
+        return _run(config, run_dir, raw_yaml=raw_yaml, resumed=True)
+    finally:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
 
 
 def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
@@ -161,7 +172,12 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
         state = None
         if resumed:
             state, _ = checkpoint.load_newest(run_dir / CHECKPOINTS)
+            checkpoint.replace(run_dir / "config.yaml", raw_yaml.encode())
         record = RunRecord(config.seed, config.device, threads, parameters=0)
+        if resumed:
+            earlier = RunRecord.read(run_dir)
+            record.started, record.command = earlier.started, earlier.command
+            record.resumes = [*earlier.resumes, list(sys.argv)]
         try:
             return _life(config, run_dir, record, raw_yaml, state)
         except Interrupted:
@@ -200,12 +216,12 @@ def _life(
             pipeline.collector.env.close()
             pipeline.evaluator.close()
         record.best_eval = result.best
-        record.eval = result.final.summary() if result.final else None
+        record.eval = result.final
         record.digest = digest(run_dir / "metrics.jsonl", pipeline.policy.weights())
         if result.stopped is not None:
             _close_record(record, run_dir, "interrupted", result.stopped)
             raise _interrupted(result.stopped, pipeline.counters.env_steps, run_dir)
-        final = result.final.metrics() if result.final else {}
+        final = eval_metrics(result.final) if result.final else {}
         log.hparams(raw_yaml, flat, final)
         _close_record(record, run_dir, "done", 0)
         log.done(

@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from rlrun.errors import RlrunError, StorageError
+from rlrun.errors import Interrupted, RlrunError, StorageError
 
 _BUG = 9
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -41,7 +41,8 @@ def report(e: RlrunError) -> int:
     """The exit code of ``e``, which is printed."""
     line = " ".join(str(e).split())
     logging.getLogger("rlrun").info("exit %d: %s", e.exit_code, line)
-    print(f"rlrun: error: {line}", file=sys.stderr)
+    said = line if isinstance(e, Interrupted) else f"error: {line}"
+    print(f"rlrun: {said}", file=sys.stderr)
     _debug()
     return e.exit_code
 

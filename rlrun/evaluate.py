@@ -40,10 +40,11 @@ class Evaluation:
             out["success"] = float(self.success.mean())
         return out
 
-    def metrics(self) -> dict[str, float]:
-        """eval/ metrics."""
-        skip = ("episodes", "env_steps")
-        return {f"eval/{k}": v for k, v in self.summary().items() if k not in skip}
+
+def eval_metrics(summary: dict[str, float]) -> dict[str, float]:
+    """The eval/ metrics of a ``summary``."""
+    skip = ("episodes", "env_steps")
+    return {f"eval/{k}": v for k, v in summary.items() if k not in skip}
 
 
 class Evaluator:

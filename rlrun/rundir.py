@@ -95,6 +95,7 @@ class RunRecord:
     best_eval: dict[str, float] | None = None  # of the kept best
     digest: str | None = None
     command: list[str] = field(default_factory=lambda: list(sys.argv))
+    resumes: list[list[str]] = field(default_factory=list)  # the command of every resume
     started: str = field(
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     )

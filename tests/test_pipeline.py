@@ -94,6 +94,20 @@ def test_resume_finishes_the_run(tmp_path):
     assert rows == after["counters"]["env_steps"], "the buffer lost or doubled rows"
 
 
+def test_resuming_a_finished_run_changes_nothing(tmp_path):
+    first = go(tmp_path, "policy=r2d2", "env=cartpole")
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    c = config(*SMOKE, "policy=r2d2", "env=cartpole")
+    assert build.resume(tmp_path, c, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    again = json.loads((tmp_path / "run.json").read_text())
+    assert again["digest"] == first["digest"]
+    assert again["eval"] == first["eval"]
+    assert again["started"] == first["started"]
+    assert len(again["resumes"]) == 1
+    assert (tmp_path / "config.yaml").read_text() == "seed: 0\n"
+
+
 def test_a_resumed_buffer_has_no_window_across_the_cut(tmp_path):
     from dataclasses import replace
 

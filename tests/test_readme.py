@@ -238,7 +238,7 @@ COMPOSED = {  # composed and checked instead, every job of a sweep
 TINY = "debug=smoke"
 SHORTER = {  # what is added to end soon where debug=smoke does not win or is not allowed
     "rlrun policy=dqn env=gym env.id=Acrobot-v1 run.total_steps=100000": "run.total_steps=400",
-    "rlrun resume outputs/first run.total_steps=100000": "run.total_steps=600",
+    "rlrun resume outputs/first run.total_steps=100000 run.stop_value=null": "run.total_steps=600",
 }
 SUBCOMMANDS = ("eval", "resume", "list")
 SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing

@@ -42,6 +42,19 @@ def search_path() -> str:
     return f"file://{Path(__file__).resolve().parents[2] / 'conf'}"
 
 
+def _refuse_shadows(directory: Path) -> None:
+    """A user's file with a shipped name would be ignored: Hydra takes the shipped one first."""
+    import rlrun
+
+    package = Path(rlrun.__file__).parent
+    for root in (package / "conf", package.parent / "conf"):
+        for path in directory.rglob("*.yaml"):
+            name = path.relative_to(directory)
+            if (root / name).is_file() and root.resolve() != directory.resolve():
+                wrong = f"{name} has the name of a file that rlrun ships, which would win"
+                raise fail("--config-dir", directory, wrong, "new names", f"rename {name}")
+
+
 class Composer:
     """Composes configs as ``rlrun KEY=VALUE…`` does. Nothing is written to the disk."""
 
@@ -55,6 +68,7 @@ class Composer:
                 raise fail(
                     "--config-dir", config_dir, "no such directory", "a directory", "name it"
                 )
+            _refuse_shadows(path)
             anchor = SearchPathQuery(provider="schema")
             search.prepend(provider="command-line", path=f"file://{path}", anchor=anchor)
         GlobalHydra.instance().clear()

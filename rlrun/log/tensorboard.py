@@ -34,7 +34,7 @@ CHARTS: dict[str, dict[str, list[str]]] = {
     "return": {
         "collected return": [r"collect/return.*"],
         "episode length": [r"(collect|eval)/length.*"],
-        "success": [r"(collect|eval)/success.*"],
+        "success": [r"eval/success.*"],
         "exploration": [r"collect/epsilon.*"],
     },
     "losses": {
@@ -46,7 +46,7 @@ CHARTS: dict[str, dict[str, list[str]]] = {
     },
     "speed": {
         "per second": [r"time/.*_per_s$"],
-        "phases": [r"time/(collect|sample|update|eval|log)$"],
+        "phases": [r"time/(collect|add|sample|update|prioritize|eval|log|checkpoint)_seconds$"],
     },
     "buffer": {
         "stored": [r"buffer/(rows|windows|size|fill).*"],

@@ -32,8 +32,9 @@ class TargetPair:
         self.steps = [torch.zeros((), device=p.device) for p in self.online]
         self.updates = 0
 
-    def step(self, loss: Tensor, env_steps: int) -> Tensor:
-        """Descend on ``loss``, then move the target; the gradient norm before clipping (0-d)."""
+    def step(self, loss: Tensor, env_steps: int) -> dict[str, Tensor]:
+        """Descend on ``loss``, then move the target; gradient norm before clipping, step size."""
+        lr = self.lr_at(env_steps)
         grads = list(torch.autograd.grad(loss, self.online))
         with torch.no_grad():
             norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
@@ -42,12 +43,12 @@ class TargetPair:
                 torch._foreach_mul_(grads, (clip / (norm + 1e-6)).clamp(max=1.0))
             adam(
                 self.online, grads, self.mean, self.square, [], self.steps, fused=True,
-                amsgrad=False, beta1=BETAS[0], beta2=BETAS[1], lr=self.lr_at(env_steps),
+                amsgrad=False, beta1=BETAS[0], beta2=BETAS[1], lr=lr,
                 weight_decay=0.0, eps=self.config.adam_eps, maximize=False,
             )  # fmt: skip
             self.updates += 1
             self._follow()
-        return norm
+        return {"train/grad_norm": norm, "train/lr": torch.tensor(lr, device=norm.device)}
 
     def _follow(self) -> None:
         every, theta = self.config.target_update_every, self.config.target_theta

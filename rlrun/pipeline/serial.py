@@ -1,14 +1,14 @@
 """The serial pipeline: collect, learn, evaluate, save, in one visible loop."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rlrun import checkpoint
 from rlrun.buffer.replay import Replay
 from rlrun.collector import Collector
-from rlrun.evaluate import Evaluation, Evaluator
+from rlrun.evaluate import Evaluator, eval_metrics
 from rlrun.learner import Learner
 from rlrun.log import Log
 from rlrun.pipeline.stop import stop_wish
@@ -22,7 +22,7 @@ CHECKPOINTS = "checkpoints"
 class Result:
     """How a run ended. ``stopped``: exit code of the signal that ended it, None: it is done."""
 
-    final: Evaluation | None
+    final: dict[str, float] | None  # summary of the final weights, where they were evaluated
     best: dict[str, float] | None
     stopped: int | None
 
@@ -43,14 +43,13 @@ class Serial:
     counters: Counters
     best: dict[str, float] | None = None  # summary of the best evaluation so far
     hits: int = 0  # successive evaluations at stop_value
-    last: Evaluation | None = None
-    latest: dict[str, float] | None = None
-    seconds: dict[str, float] | None = None
+    last: dict[str, float] | None = None  # summary of the last evaluation
+    unsaved: bool = True  # something has happened since the last checkpoint
+    seconds: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> Result:
         """Collect until total_steps, stop_value or a signal; the last state is always saved."""
         c, counters = self.run_config, self.counters
-        self.seconds, self.latest = {}, {}
         with stop_wish() as wish:
             while counters.env_steps < c.total_steps and wish.code is None and not self._solved():
                 before = counters.env_steps
@@ -61,14 +60,17 @@ class Serial:
                     self._evaluate()
                 if self._due(c.checkpoint_every, before):
                     self._save()
-            if wish.code is None and (self.last is None or self._stale()):
+            if wish.code is None and not self._evaluated():
                 self._evaluate()
-            self._save()
-        return Result(self.last, self.best, wish.code)
+            if self.unsaved:
+                self._save()
+        final = self.last if self._evaluated() else None
+        return Result(final, self.best, wish.code)
 
     def _collect_and_learn(self) -> None:
         start, before = time.perf_counter(), self.counters.env_steps
         chunk = self.collector.collect()
+        self.unsaved = True
         self._spent("collect", start)
         if self.buffer is not None and self.learner is not None:
             start = time.perf_counter()
@@ -83,8 +85,9 @@ class Serial:
     def _solved(self) -> bool:
         return self.run_config.stop_value is not None and self.hits >= self.run_config.stop_after
 
-    def _stale(self) -> bool:
-        return self.last is not None and self.last.env_steps != self.counters.env_steps
+    def _evaluated(self) -> bool:
+        """Whether the present weights are those last evaluated."""
+        return self.last is not None and self.last["env_steps"] == self.counters.env_steps
 
     def _log(self) -> None:
         start, steps = time.perf_counter(), self.counters.env_steps
@@ -96,15 +99,15 @@ class Serial:
         shown = {short: metrics[name] for name, short in names.items() if name in metrics}
         self.log.progress(steps, self.counters.updates, **shown)
         self._spent("log", start)
-        spent = dict(self.seconds or {})
+        spent = dict(self.seconds)
         if self.learner is not None:
             spent |= self.learner.seconds
         self.log.time(steps, {f"time/{name}_seconds": value for name, value in spent.items()})
 
     def _evaluate(self) -> None:
         start, steps = time.perf_counter(), self.counters.env_steps
-        self.last = self.evaluator.run(self.policy, env_steps=steps)
-        summary, stop = self.last.summary(), self.run_config.stop_value
+        summary = self.evaluator.run(self.policy, env_steps=steps).summary()
+        self.last, self.unsaved, stop = summary, True, self.run_config.stop_value
         if self.best is None or summary["return_mean"] > self.best["return_mean"]:
             self.best = summary
             path = self.run_dir / CHECKPOINTS / "best.safetensors"
@@ -112,7 +115,7 @@ class Serial:
         self.hits = self.hits + 1 if stop is not None and summary["return_mean"] >= stop else 0
         best = {"eval/best_return_mean": self.best["return_mean"]}
         found = self.learner.diagnose() if self.learner is not None else {}
-        self.log.write(steps, self.last.metrics() | best | found)
+        self.log.write(steps, eval_metrics(summary) | best | found)
         self.log.progress(steps, self.counters.updates, eval=summary["return_mean"])
         self._spent("eval", start)
 
@@ -124,10 +127,10 @@ class Serial:
         checkpoint.save_weights(directory / "last.safetensors", self.policy.weights(), meta)
         keep = self.run_config.keep_checkpoints
         checkpoint.save(directory, self.state_dict(), env_steps=steps, keep=keep)
+        self.unsaved = False
         self._spent("checkpoint", start)
 
     def _spent(self, name: str, start: float) -> None:
-        assert self.seconds is not None
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def state_dict(self) -> dict[str, Any]:
@@ -138,6 +141,7 @@ class Serial:
             "policy": self.policy.state_dict(),
             "collector": self.collector.state_dict(),
             "best": self.best,
+            "last": self.last,
             "hits": self.hits,
         }
         if self.buffer is not None and self.learner is not None:
@@ -149,7 +153,8 @@ class Serial:
             setattr(self.counters, name, value)
         self.policy.load_state_dict(state["policy"])
         self.collector.load_state_dict(state["collector"])
-        self.best, self.hits = state["best"], state["hits"]
+        self.best, self.last, self.hits = state["best"], state["last"], state["hits"]
+        self.unsaved = False
         if self.buffer is not None and self.learner is not None:
             self.buffer.load_state_dict(state["buffer"])
             self.learner.load_state_dict(state["learner"])

@@ -68,8 +68,7 @@ class DQN:
         """One gradient step on ``sample``; priorities are |delta|."""
         segment, weight = sample.segment.to(self.device), sample.weight.to(self.device)
         loss, td, metrics = self.loss(segment, weight)
-        norm = self.pair.step(loss, sample.env_steps)
-        return Update(td, metrics | {"train/grad_norm": norm})
+        return Update(td, metrics | self.pair.step(loss, sample.env_steps))
 
     def loss(self, segment: Segment, weight: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """(loss, |delta| [B], metrics) of row 0 of every window.

@@ -85,8 +85,8 @@ class R2D2:
     def update(self, sample: Sample) -> Update:
         """One gradient step on ``sample``; priorities are eta-mixed |delta|."""
         out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
-        norm = self.pair.step(out.loss, sample.env_steps)
-        return Update(out.priority, out.metrics | {"train/grad_norm": norm})
+        stepped = self.pair.step(out.loss, sample.env_steps)
+        return Update(out.priority, out.metrics | stepped)
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
         """Loss, priorities and metrics of a batch of windows (semantics section 5).
@@ -160,7 +160,9 @@ class R2D2:
         q = self.q_values(self.net, inputs, windows, true)
         scale = q.amax((0, 2)).abs().clamp(min=1e-6)
         full = windows.valid[bs + last]
-        out = {}
+        out: dict[str, Tensor] = {}
+        if not full.any():
+            return out
         for name, state in (("stored", windows.state), ("zero", zero)):
             gap = (self.q_values(self.net, inputs, windows, state) - q).norm(dim=-1) / scale
             out[f"train/delta_q_{name}_first"] = masked_mean(gap[0], full)

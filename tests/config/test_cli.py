@@ -64,7 +64,7 @@ def test_exit_codes(rlrun: Callable[..., Done], build: Build, tmp_path: Path) ->
     assert rlrun("seed=3") == (130, "", "rlrun: interrupted\n")
     assert rlrun("seed=4").code == 130
     build.codes = {0: Interrupted("saved; rlrun resume X")}
-    assert rlrun("seed=0") == (130, "", "rlrun: error: saved; rlrun resume X\n")
+    assert rlrun("seed=0") == (130, "", "rlrun: saved; rlrun resume X\n")
 
 
 def test_a_bug_leaves_its_traceback_in_the_run_directory(
@@ -285,3 +285,11 @@ def test_answers_without_torch(line: list[str], tmp_path: Path) -> None:
         check=False,
     )
     assert done.stderr.splitlines()[-1].endswith(" False"), done.stderr
+
+
+def test_a_user_file_with_a_shipped_name_is_refused(rlrun, tmp_path):
+    (tmp_path / "mine" / "env").mkdir(parents=True)
+    (tmp_path / "mine" / "env" / "cartpole.yaml").write_text("id: CartPole-v0\n")
+    done = rlrun("--config-dir", str(tmp_path / "mine"), "env=cartpole")
+    assert done.code == 2
+    assert "env/cartpole.yaml has the name of a file that rlrun ships" in done.err
