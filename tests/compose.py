@@ -3,17 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-from hydra import compose, initialize_config_module
-
-from rlrun.config import read_composed
+from rlrun.config import Composer, read_composed
 from rlrun.schema import Config
 
 
 def config(*overrides: str) -> Config:
     """The validated config of ``rlrun *overrides``."""
-    with initialize_config_module("rlrun.conf", version_base="1.3"):
-        cfg = compose("config", overrides=list(overrides), return_hydra_config=True)
-    return read_composed(cfg)
+    composer = Composer()
+    return read_composed(composer.compose(composer.rewrite(overrides)))
 
 
 def changed(node: Any, **fields: Any) -> Any:
