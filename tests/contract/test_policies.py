@@ -1,0 +1,108 @@
+"""Every policy preset keeps the protocol of ``types.Policy``; new yamls are found by glob."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun import build
+from rlrun.log import Log
+from rlrun.types import tree_leaves, tree_map
+from tests.compose import config
+
+CONF = Path(__file__).parents[2] / "conf"
+POLICIES = sorted(p.stem for p in CONF.glob("policy/*.yaml"))
+ENVS = ["cartpole", "identity", "tmaze"]
+TINY = ("debug=smoke", "logger.progress=off", "logger.tensorboard=false", "learner.start_after=0")
+
+
+@pytest.fixture(params=[(p, e) for p in POLICIES for e in ENVS], ids="-".join)
+def pipeline(request, tmp_path):
+    policy, env = request.param
+    c = config(f"policy={policy}", f"env={env}", *TINY)
+    with Log(c.logger, tmp_path, total_steps=400, title="") as log:
+        made = build.make_pipeline(c, tmp_path, log)
+        yield made
+    made.collector.env.close()
+    made.evaluator.close()
+
+
+def collect(pipeline, chunks=8):
+    for _ in range(chunks):
+        chunk = pipeline.collector.collect()
+        if pipeline.buffer is not None:
+            pipeline.buffer.add(chunk)
+
+
+def test_act_shapes_and_greediness(pipeline):
+    policy, space = pipeline.policy, pipeline.collector.env.obs_space
+    obs = torch.as_tensor(np.stack([space.sample() for _ in range(5)]))
+    first, action = torch.tensor([True, False, True, False, False]), torch.zeros(5).long()
+    state = policy.initial_state(5)
+    given = (obs, first, action, torch.ones(5), state)
+    for explore in (None, np.full(5, 0.5, np.float32)):
+        out = policy.act(*given, explore=explore)
+        assert out.action.shape == (5,)
+        assert all(pipeline.collector.env.action_space.contains(int(a)) for a in out.action)
+        shapes = [x.shape for x in tree_leaves(state)]
+        assert [x.shape for x in tree_leaves(out.state)] == shapes
+    if policy.window is not None:
+        one, two = (policy.act(*given, explore=None).action for _ in range(2))
+        assert torch.equal(one, two)
+
+
+def test_first_forgets_state_and_previous_inputs(pipeline):
+    """What stood before an episode's first row must not matter."""
+    policy, space = pipeline.policy, pipeline.collector.env.obs_space
+    if policy.window is None:
+        return
+    obs = torch.as_tensor(np.stack([space.sample()] * 2))
+    first, action = torch.tensor([True, True]), torch.tensor([0, 1])
+    state = tree_map(torch.randn_like, policy.initial_state(2))
+    q, after = policy.net.step(obs, first, action, torch.tensor([0.0, 9.0]), state)
+    torch.testing.assert_close(q[0], q[1])  # lanes of one batch may round apart
+    for x in tree_leaves(after):
+        torch.testing.assert_close(x[0], x[1])
+
+
+def test_weights_and_state_round_trip(pipeline, request):
+    """A policy of another seed becomes this one; then both learn and act the same."""
+    collect(pipeline)
+    policy, buffer = pipeline.policy, pipeline.buffer
+    preset, env = request.node.callspec.params["pipeline"]
+    other = config(f"policy={preset}", f"env={env}", "seed=9", *TINY)
+    spec = build.Spec(pipeline.collector.env.obs_space, pipeline.collector.env.action_space)
+    twin = build.make_policy(other, spec)
+    if buffer is not None:
+        sample = buffer.sample(4, 0)
+        policy.update(sample)
+    twin.load(policy.weights())
+    assert all(torch.equal(w, twin.weights()[n]) for n, w in policy.weights().items())
+    twin.load_state_dict(policy.state_dict())
+    if buffer is not None:
+        a, b = policy.update(sample), twin.update(sample)
+        assert torch.equal(a.priority, b.priority)
+        assert a.metrics.keys() == b.metrics.keys()
+        assert a.priority.shape == (4,)
+        assert all(v.shape == () for v in a.metrics.values())
+    for x, y in zip(tree_leaves(policy.state_dict()), tree_leaves(twin.state_dict()), strict=True):
+        assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
+
+
+def test_padding_has_no_effect(pipeline):
+    if pipeline.buffer is None:
+        return
+    collect(pipeline)
+    keys = np.flatnonzero(pipeline.buffer.alive)[:16]
+    segment = pipeline.buffer.get(keys, 0).segment
+    wild = replace(
+        segment,
+        reward=torch.where(segment.valid, segment.reward, torch.nan),
+        action=torch.where(segment.valid, segment.action, 0),
+        terminated=segment.terminated | ~segment.valid,
+    )
+    loss = pipeline.policy.loss
+    weight = torch.ones(len(keys))
+    assert torch.equal(loss(segment, weight)[0], loss(wild, weight)[0])

@@ -1,0 +1,52 @@
+"""Every preset composes, instantiates and runs at least two chunks."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlrun import build
+from tests.compose import config
+
+CONF = Path(__file__).parents[2] / "conf"
+ENVS = sorted(p.stem for p in CONF.glob("env/*.yaml") if p.stem != "gym")
+EXPERIMENTS = sorted(p.stem for p in CONF.glob("experiment/*.yaml"))
+QUIET = ("logger.progress=off", "logger.tensorboard=false", "run.eval_episodes=2")
+SHRUNK = {  # what a laptop's test needs of the large presets
+    "r2d2_paper": ("env=cartpole", "collector.num_envs=8", "collector.n_sample=160",
+                   "memory.hidden=16", "buffer.capacity=4000", "learner.batch_size=2",
+                   "learner.start_after=200", "learner.replay_ratio=0.5"),
+    "diengine_r2d2_cartpole": ("buffer.capacity=20000",),
+}  # fmt: skip
+
+
+def chunks(tmp_path: Path, *overrides: str) -> dict:
+    c = config(*overrides, *QUIET)
+    assert build.run(c, tmp_path, raw_yaml="", overrides=[]) == 0
+    from rlrun.checkpoint import load_newest
+
+    state, _ = load_newest(tmp_path / "checkpoints")
+    assert state["counters"]["chunks"] >= 2
+    return json.loads((tmp_path / "run.json").read_text())
+
+
+@pytest.mark.parametrize("env", ENVS)
+@pytest.mark.parametrize("policy", ["r2d2", "dqn"])
+def test_environments(tmp_path, env, policy):
+    record = chunks(tmp_path, f"policy={policy}", f"env={env}", "debug=smoke",
+                    "run.total_steps=150", "run.stop_value=null")  # fmt: skip
+    assert record["updates"] > 0
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_experiments(tmp_path, experiment):
+    short = ("run.total_steps=2500", "run.eval_every=2000", "run.stop_value=null")
+    record = chunks(tmp_path, f"experiment={experiment}", *SHRUNK.get(experiment, ()), *short)
+    assert record["updates"] > 0
+
+
+@pytest.mark.parametrize("id", ["FrozenLake-v1", "Taxi-v4", "Blackjack-v1", "CliffWalking-v1"])
+def test_other_observation_spaces(tmp_path, id):
+    record = chunks(tmp_path, "policy=r2d2", "env=gym", f"env.id={id}", "debug=smoke",
+                    "run.total_steps=150", "env.max_episode_steps=20")  # fmt: skip
+    assert record["updates"] > 0
