@@ -1,6 +1,7 @@
 """What spans several config keys, and what machine and environment must have. Torch-free."""
 
 import ctypes
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -44,6 +45,11 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         fix = "set collector.unit=step"
         wrong = f"policy {config.policy.name} has no windows"
         yield fail("collector.unit", "window", wrong, allowed, fix)
+    most = 4 * (os.cpu_count() or 1)
+    if config.learner.threads is not None and config.learner.threads > most:
+        wrong = f"this machine has {os.cpu_count()} cores"
+        fix = "null is a fixed rule over shape and cores"
+        yield fail("learner.threads", config.learner.threads, wrong, f"1 to {most} or null", fix)
     if isinstance(config.policy, DQNConfig) and config.memory.name != "none":
         wrong = "policy dqn sees single rows and has no memory"
         fix = "use policy=drqn or policy=r2d2"
@@ -135,10 +141,10 @@ def _check_spaces(config: Config) -> None:
 
         _spaces[key] = probe(config.env)
     obs, action = _spaces[key]
-    if config.policy.name != "random" and type(action).__name__ != "Discrete":
+    if type(action).__name__ != "Discrete":
         wrong = f"policy {config.policy.name} needs a Discrete action space"
         allowed = f"the environment has {_short(action)}"
-        fix = "choose an environment with discrete actions, or policy=random"
+        fix = "choose an environment with discrete actions"
         raise fail("env.id", config.env.id, wrong, allowed, fix)
     if config.torso.name == "nature_cnn" and not _image(obs):
         wrong = f"it needs images, the environment has {_short(obs)}"

@@ -58,10 +58,11 @@ class QNet(nn.Module):
         self, obs: Tree, first: Tensor, prev_action: Tensor, prev_reward: Tensor, state: Tree
     ) -> tuple[Tensor, Tree]:
         """Action values [B, A] of one row; where ``first`` the state starts afresh."""
-        going = ~first
-        state = tree_map(lambda x: torch.where(going.unsqueeze(-1), x, torch.zeros_like(x)), state)
-        prev_action = torch.where(first, -1, prev_action)
-        prev_reward = torch.where(first, 0.0, prev_reward)
+        if first.any():
+            opens = first.unsqueeze(-1)
+            state = tree_map(lambda x: torch.where(opens, torch.zeros_like(x), x), state)
+            prev_action = torch.where(first, -1, prev_action)
+            prev_reward = torch.where(first, 0.0, prev_reward)
         h, state = self.memory.step(self.inputs(obs, self.side(prev_action, prev_reward)), state)
         return self.q(h), state
 

@@ -159,3 +159,48 @@ def test_all_zero_priorities_name_the_remedy():
     sampler.update(np.arange(4), np.zeros(4))
     with pytest.raises(NumericError, match=r"buffer\.priority_eps=1e-6"):
         sampler.draw(2, 0)
+
+
+def test_draws_are_stratified():
+    """k equal ranges of the total, one draw each: with k equal priorities every slot once."""
+    sampler = make_sampler("prioritized", 8, priority_eps=0.0)
+    sampler.insert(np.arange(8))
+    for _ in range(50):
+        assert sorted(sampler.draw(8, 0)[0]) == list(range(8))
+
+
+def test_beta_follows_its_schedule():
+    sampler = make_sampler("prioritized", 2, alpha=constant(1.0), beta=linear(0.0, 1.0))
+    sampler.insert(np.arange(2))
+    sampler.update(np.arange(2), np.array([1.0, 4.0]))
+    for env_steps, beta in ((0, 0.0), (500, 0.5), (1000, 1.0)):
+        slots, weight = sampler.draw(200, env_steps)
+        np.testing.assert_allclose(weight[slots == 1], 0.25**beta, rtol=1e-5)
+
+
+@pytest.mark.parametrize("capacity", [1, 7, 64])
+def test_uniform_draws_every_live_slot_alike_through_wrap(capacity):
+    sampler = make_sampler("uniform", capacity)
+    live: list[int] = []
+    for key in range(5 * capacity):
+        slot = key % capacity
+        if slot in live:
+            sampler.remove(np.array([slot]))
+            live.remove(slot)
+        sampler.insert(np.array([slot]))
+        live.append(slot)
+    if capacity > 4:
+        dead = np.array(live[1:3])  # not the oldest: a hole within the span
+        sampler.remove(dead)
+        live = [s for s in live if s not in dead]
+    assert sampler.check(np.array(live)) is None
+    counts = np.zeros(capacity)
+    for _ in range(100):
+        slots, weight = sampler.draw(200, 0)
+        counts += np.bincount(slots, minlength=capacity)
+        assert (weight == 1).all()
+    expected = np.zeros(capacity)
+    expected[live] = 20_000 / len(live)
+    assert counts[expected == 0].sum() == 0
+    statistic, freedom = chi_square(counts[live], expected[live])
+    assert statistic <= freedom + 5 * np.sqrt(2 * max(freedom, 1))

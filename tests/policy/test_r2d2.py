@@ -19,6 +19,13 @@ CASES = [
 ]
 
 
+def shaped(reward, c):
+    scaled = reward * c.reward_scale
+    if c.reward_clip is None:
+        return scaled
+    return torch.as_tensor(max(min(float(scaled), c.reward_clip), -c.reward_clip))
+
+
 def one_by_one(policy, segment: Segment, b: int):
     """(loss, priority) of window b from the sentences of semantics section 5, row by row."""
     c, w, net, target = policy.config, policy.window, policy.net, policy.target
@@ -39,7 +46,7 @@ def one_by_one(policy, segment: Segment, b: int):
         began = True
         if segment.first[p, b]:
             action, reward = torch.tensor(-1), torch.tensor(0.0)
-        scaled = reward * c.reward_scale
+        scaled = shaped(reward, c)
         x = (segment.obs[p, b][None, None], policy.net.side(action[None, None], scaled[None, None]))
         for name, n, out in (("net", net, q), ("target", target, q_target)):
             if p < w.burnin:
@@ -54,18 +61,21 @@ def one_by_one(policy, segment: Segment, b: int):
             continue
         ret, k, dead = 0.0, 0, False
         while k < w.nstep and valid[p + k]:
-            ret = ret + c.gamma**k * segment.reward[p + k, b] * c.reward_scale
+            ret = ret + c.gamma**k * shaped(segment.reward[p + k, b], c)
             k += 1
             dead = bool(segment.terminated[p + k - 1, b])
             if dead or segment.truncated[p + k - 1, b]:
                 break
         boot = 0.0
         if not dead:
-            best = q[p + k].argmax()
+            best = (q if c.double else q_target)[p + k].argmax()
             boot = c.gamma**k * unrescale(q_target[p + k][best], c.value_rescale_eps)
         y = rescale(torch.as_tensor(ret + boot).float(), c.value_rescale_eps).detach()
         delta = y - q[p][segment.action[p, b]]
-        total = total + 0.5 * delta**2 / w.learned
+        error = 0.5 * delta**2
+        if c.td_clip is not None and delta.abs() > c.td_clip:
+            error = c.td_clip * (delta.abs() - 0.5 * c.td_clip)
+        total = total + error / w.learned
         errors.append(delta.abs().item())
     priority = c.eta * max(errors) + (1 - c.eta) * np.mean(errors) if errors else 0.0
     return total, priority
@@ -76,7 +86,33 @@ def one_by_one(policy, segment: Segment, b: int):
 @pytest.mark.parametrize("state_init", ["stored", "zero"])
 def test_loss_is_the_naive_loop(shape, memory, state_init):
     """Loss, gradient and priorities of a batch with mixed burn-ins, ends and paddings."""
-    policy = r2d2(memory=memory, state_init=state_init, **shape)
+    check_against_naive(r2d2(memory=memory, state_init=state_init, **shape))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"double": False},
+        {"dueling": False, "head_hidden": (6,)},
+        {"prev_inputs": False},
+        {"reward_scale": 0.05, "reward_clip": 0.4},
+        {"td_clip": 0.05},
+        {"eta": 0.3},
+        {"gamma": 1.0},
+    ],
+    ids=str,
+)
+def test_options_are_those_of_the_naive_loop(option):
+    changed, plain = r2d2(**option), r2d2()
+    check_against_naive(changed)
+    segment = batch_of(plain).segment
+    ones = torch.ones(segment.reward.shape[1])
+    one, two = changed.loss(segment, ones), plain.loss(segment, ones)
+    said = [torch.cat([out.loss[None], out.priority]) for out in (one, two)]
+    assert not torch.equal(*said), "it changes nothing"
+
+
+def check_against_naive(policy):
     with torch.no_grad():
         for p in policy.target.parameters():
             p += 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0))
@@ -298,3 +334,92 @@ def test_delta_q_is_zero_for_the_true_state_and_not_for_a_zero_one():
         assert found["train/delta_q_stored_first"] < 1e-4
         assert found["train/delta_q_stored_last"] < 1e-4
         assert found["train/delta_q_zero_first"] > 1e-3
+
+
+def dqn_one_by_one(policy, segment, b):
+    """|delta| of window b: row 0 against the n rows behind it."""
+    c = policy.config
+
+    def q(net, p):
+        first = bool(segment.first[p, b])
+        extras = segment.extras
+        action, reward = extras["prev_action"][b], extras["prev_reward"][b]
+        if p:
+            action, reward = segment.action[p - 1, b], segment.reward[p - 1, b]
+        if first:
+            action, reward = torch.tensor(-1), torch.tensor(0.0)
+        side = net.side(action[None], torch.as_tensor(shaped(reward, c))[None])
+        return net.unroll(net.inputs(segment.obs[p, b][None], side), ())[0][0]
+
+    ret, k, dead = 0.0, 0, False
+    while k < c.nstep and segment.valid[k, b]:
+        ret += c.gamma**k * float(shaped(segment.reward[k, b], c))
+        k += 1
+        dead = bool(segment.terminated[k - 1, b])
+        if dead or segment.truncated[k - 1, b]:
+            break
+    y = torch.tensor(ret)
+    if not dead:
+        best = q(policy.net if c.double else policy.target, k).argmax()
+        value = q(policy.target, k)[best]
+        if c.value_rescale_eps is not None:
+            value = unrescale(value, c.value_rescale_eps)
+        y = y + c.gamma**k * value
+    if c.value_rescale_eps is not None:
+        y = rescale(y, c.value_rescale_eps)
+    return (y.detach() - q(policy.net, 0)[segment.action[0, b]]).abs().item()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{}, {"double": False}, {"value_rescale_eps": None}, {"nstep": 1}, {"reward_clip": 0.1}],
+    ids=str,
+)
+def test_dqn_is_the_naive_loop(option):
+    policy = dqn(**option)
+    with torch.no_grad():
+        for p in policy.target.parameters():
+            p += 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0))
+    segment = batch_of(policy).segment
+    count = segment.reward.shape[1]
+    weight = torch.linspace(0.2, 1, count)
+    loss, td, _ = policy.loss(segment, weight)
+    naive = torch.tensor([dqn_one_by_one(policy, segment, b) for b in range(count)])
+    torch.testing.assert_close(td, naive, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(loss, (0.5 * weight * naive**2).mean(), rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_are_clipped_by_their_whole_norm():
+    """Adam's first step is lr g / (|g| + eps): a large eps makes the gradient's size visible."""
+    sample = batch_of(r2d2())
+    wide, tight = r2d2(grad_clip=None, adam_eps=10.0), r2d2(grad_clip=0.1, adam_eps=10.0)
+    before = [p.clone() for p in wide.net.parameters()]
+    norm = wide.update(sample).metrics["train/grad_norm"].item()
+    assert tight.update(sample).metrics["train/grad_norm"].item() == pytest.approx(norm)
+    assert norm > 0.2
+    moves = [
+        torch.cat([(p - b).flatten() for p, b in zip(x.net.parameters(), before, strict=True)])
+        for x in (wide, tight)
+    ]
+    ratio = (moves[1].norm() / moves[0].norm()).item()
+    assert ratio == pytest.approx(0.1 / norm, rel=0.1)
+
+
+def test_images_are_scaled_and_discrete_observations_one_hot():
+    import gymnasium as gym
+
+    from rlrun.nets.torso import flat_size, flatten
+
+    image = gym.spaces.Box(0, 255, (2, 2), np.uint8)
+    got = flatten(image, torch.tensor([[[0, 255], [51, 102]]], dtype=torch.uint8))
+    torch.testing.assert_close(got, torch.tensor([[0.0, 1.0, 0.2, 0.4]]))
+    space = gym.spaces.Dict(
+        {
+            "a": gym.spaces.Discrete(3, start=5),
+            "b": gym.spaces.Tuple((gym.spaces.MultiDiscrete([2, 2]), gym.spaces.Box(-1, 1, (1,)))),
+        }
+    )
+    obs = {"a": torch.tensor([6]), "b": (torch.tensor([[1, 0]]), torch.tensor([[0.5]]))}
+    got = flatten(space, obs)
+    assert got.tolist() == [[0, 1, 0, 0, 1, 1, 0, 0.5]]
+    assert flat_size(space) == 8
