@@ -228,9 +228,9 @@ COMPOSED = {  # composed and checked instead, every job of a sweep
     "rlrun -m policy=r2d2 env=cartpole seed=0,1,2,3,4": LONG,
     "rlrun -m policy=r2d2 env=cartpole_novel seed=0,1,2,3,4": LONG,
     "rlrun -m policy=dqn policy.prev_inputs=true env=cartpole_novel seed=0,1,2,3,4": LONG,
-    "rlrun -m policy=r2d2 env=repeat_previous seed=0,1,2,3,4": LONG,
+    "rlrun -m experiment=r2d2_repeat_previous seed=0,1,2,3,4": LONG,
     "rlrun -m policy=r2d2,dqn env=tmaze env.length=10 seed=0,1,2,3,4": LONG,
-    "rlrun -m policy=r2d2 env=tmaze env.length=50 policy.learn_unroll_len=60 seed=0,1,2,3,4": LONG,
+    "rlrun -m experiment=r2d2_tmaze50 seed=0,1,2,3,4": LONG,
     "rlrun -m policy=r2d2 env=tmaze env.length=20 policy.learn_unroll_len=12 "
     "policy.state_init=stored,zero seed=0,1,2,3,4": LONG,
     "rlrun -m experiment=diengine_r2d2_cartpole seed=0,1,2,3,4": LONG,

@@ -14,6 +14,9 @@ from rlrun.types import Sample, Segment, Tree, Window, tree_leaves, tree_map
 _COLUMNS = ("column", "learn", "burnin", "last", "ended", "release", "origin")
 
 
+SCAN = 1024  # windows looked at together when old ones are buried
+
+
 class Replay:
     """Stores every row once and gathers windows of S rows from it.
 
@@ -145,7 +148,7 @@ class Replay:
             return
         table, scan = self.table, self.tail
         while scan < self.head:
-            slots = np.arange(scan, min(self.head, scan + 1024)) % self.capacity
+            slots = np.arange(scan, min(self.head, scan + SCAN)) % self.capacity
             needs = table["learn"][slots] - table["burnin"][slots] - 1
             self._kill(slots[self.alive[slots] & (needs < oldest)])
             # A window is complete at most S rows behind its first: later ones are young enough.

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlrun.buffer.slicing import Cutter
 from rlrun.types import Window, tree_map
 from tests.buffer.factory import make_replay
 from tests.buffer.test_slicing import cases
@@ -56,7 +57,9 @@ def test_every_live_window_is_true(case, slack):
     """Invariants 1-3 and 5 through wrap: rows in = rows out, no mixed episodes, no torn window."""
     stream, pieces, window = case
     replay = make_replay(stream.segment, rows=window.rows + slack, window=window)
-    feed(replay, stream, pieces)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlrun.buffer.replay.SCAN", 2)  # many blocks, as in a large buffer
+        feed(replay, stream, pieces)
     valid = int(stream.segment.valid.sum())
     assert replay.counts["rows"] == valid
     assert replay.ring.head == sum(pieces)
@@ -98,11 +101,62 @@ def test_every_step_of_finished_episodes_is_learned_once(case):
     assert replay.counts["learned"] == len(counts)
 
 
-def test_learned_fraction_is_one_for_lossless_and_less_for_plain():
+@pytest.mark.parametrize("rows", [200, 30])
+def test_learned_fraction_is_one_for_lossless_and_less_for_plain(rows):
+    """Plain tiling never learns the first bs and the last n rows of a window; also through wrap."""
     stream = make_stream([[7]], [[True]], 8 * 10)
-    replay = make_replay(stream.segment, rows=200, window=Window(2, 3, 1))
-    feed(replay, stream, [80])
+    replay = make_replay(stream.segment, rows=rows, window=Window(2, 3, 1))
+    feed(replay, stream, [16] * 5)
     assert replay.metrics(0)["buffer/learned_fraction"] == 1.0
+    window = Window(1, 2, 1)
+    plain = make_replay(stream.segment, rows=rows, window=window)
+    plain.cutter = Cutter(window, columns=1, overlap=0, residual="last", plain=True)
+    feed(plain, stream, [16] * 5)
+    assert plain.metrics(0)["buffer/learned_fraction"] == pytest.approx(4 / 7)  # steps 1 2 4 5
+
+
+@pytest.mark.parametrize("close", [False, True])
+def test_a_chunk_longer_than_the_ring_is_stored_in_pieces(close):
+    """Only the chunk's end closes a trajectory, not the piece's."""
+    stream = make_stream([[50]], [[True]], 100)
+    window = Window(1, 3, 2)
+    whole = make_replay(stream.segment, rows=40, window=window, close=close)
+    single = make_replay(stream.segment, rows=40, window=window, close=close)
+    whole.add(part(stream.segment, 0, 70))
+    for row in range(70):
+        single.close = close and row == 69
+        single.add(part(stream.segment, row, row + 1))
+    assert len(whole) == len(single) > 8
+    a, b = whole.get(live(whole), 0).segment, single.get(live(single), 0).segment
+    assert torch.equal(a.obs, b.obs)
+    assert torch.equal(a.state[0], b.state[0])
+    whole.check()
+
+
+def test_what_acting_wrote_down_comes_back_with_its_row():
+    from dataclasses import replace
+
+    stream = make_stream([[5, 3]], [[True]], 60)
+    noted = replace(stream.segment, extras={"log_prob": stream.segment.obs[:-1, :, 2].clone()})
+    replay = make_replay(noted, rows=80, window=Window(1, 3, 1))
+    segment = replay.get(replay.add(noted), 0).segment
+    got, t = segment.extras["log_prob"], segment.obs[:-1, :, 2]
+    assert torch.equal(got[segment.valid], t[segment.valid])
+
+
+def test_histories_reach_back_to_the_episodes_start():
+    stream = make_stream([[30, 12]], [[True]], 200)
+    replay = make_replay(stream.segment, rows=60, window=Window(2, 4, 1))
+    feed(replay, stream, [10] * 20)
+    windows, history = replay.histories(64, np.random.default_rng(0))
+    assert windows.valid.shape[1] > 3
+    for i in range(windows.valid.shape[1]):
+        steps = int(history.valid[:, i].sum())
+        t = history.obs[:steps, i, 2].int().tolist()
+        assert t == list(range(steps)), "the history does not start with the episode"
+        own = int(windows.valid[:, i].int().argmax())
+        assert windows.obs[own, i, 2] == steps
+        assert torch.equal(windows.obs[own, i], history.obs[steps, i])
 
 
 @pytest.mark.parametrize("kind", ["uniform", "prioritized"])
@@ -147,7 +201,8 @@ def test_a_full_window_table_drops_the_oldest_and_says_so():
     replay = make_replay(stream.segment, rows=90, window=Window(0, 2, 1), capacity=10)
     feed(replay, stream, [7] * 14)
     assert len(replay) == 10
-    assert replay.counts["early"] > 0
+    made = replay.head
+    assert replay.counts["early"] == made - 10, "the table, not the ring, dropped them"
     segment = replay.get(live(replay), 0).segment
     for i in range(10):
         assert_window(replay, segment, i, stream.episodes)
