@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 from dataclasses import asdict
 from importlib import import_module
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from rlrun import checkpoint
 from rlrun.buffer.replay import Replay
@@ -203,7 +205,7 @@ def _life(
             pipeline.load_state_dict(state)
         record.parameters = sum(w.numel() for w in pipeline.policy.weights().values())
         record.write(run_dir)
-        flat = _flat(asdict(config))
+        flat = _flat(asdict(config)) | _secrets(raw_yaml)
         log.hparams(raw_yaml, flat, {})
         try:
             result = pipeline.run()
@@ -258,6 +260,12 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     return out
 
 
+def _secrets(raw_yaml: str) -> dict[str, str]:
+    """Keys whose yaml asks a resolver (${oc.env:...}): what a board may show is the question."""
+    raw = _flat(yaml.safe_load(raw_yaml) or {})
+    return {k: v for k, v in raw.items() if isinstance(v, str) and re.search(r"\$\{\w+\.\w+:", v)}
+
+
 def evaluate_run(
     run_dir: Path,
     *,
@@ -289,4 +297,5 @@ def evaluate_run(
         evaluator.close()
     for key, value in result.items():
         print(f"{key:14s} {value:g}")
+    sys.stdout.flush()
     return 0

@@ -79,7 +79,7 @@ def load_newest(directory: Path) -> tuple[dict[str, Any], Path]:
     what = "tried " + ", ".join(tried) if tried else "there is none in it"
     raise CheckpointError(
         f"{directory}: no usable checkpoint: {what}; a run resumes from a checkpoint it wrote "
-        "whole; start the run anew with its config.yaml"
+        "whole; remove the directory and start the run again (overrides.yaml has what was typed)"
     )
 
 

@@ -80,9 +80,13 @@ def _comment(path: Path) -> str:
 
 def _note(path: Path) -> str:
     """The ``note`` of an environment, else its first comment line."""
+    import yaml
     from omegaconf import DictConfig, OmegaConf
 
-    cfg = OmegaConf.load(path)
+    try:
+        cfg = OmegaConf.load(path)
+    except (yaml.YAMLError, OSError) as e:
+        return f"(cannot be read: {' '.join(str(e).split())})"
     note = cfg.get("note") if isinstance(cfg, DictConfig) else None
     return " ".join(str(note).split()) if note else _comment(path)
 

@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from rlrun.errors import Interrupted, RlrunError, StorageError
+from rlrun.errors import Interrupted, ResourceError, RlrunError, StorageError
 
 _BUG = 9
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -29,6 +29,13 @@ def report_job_error(e: Exception, run_dir: Path) -> int:
         fix = "make room or rights, then rlrun resume"
         line = f"run.dir = {run_dir}: {why} ({e.filename}); a writable directory is needed; {fix}"
         return report(StorageError(line))
+    if isinstance(e, BrokenPipeError):  # the reader of our output has left: `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    if isinstance(e, MemoryError) or "can't allocate memory" in str(e):
+        text = " ".join(str(e).split())
+        fix = "lower buffer.capacity or the layer sizes"
+        return report(ResourceError(f"memory: {text}; what this machine has is allowed; {fix}"))
     return report(e) if isinstance(e, RlrunError) else report_bug(e, run_dir)
 
 

@@ -32,7 +32,7 @@ def single(composer: "Composer", overrides: Sequence[str]) -> int:
     cfg = composer.compose(overrides)
     config = read_composed(cfg)
     given = config.run.dir is not None
-    path = Path(config.run.dir or composer.directory(cfg, "hydra.run.dir")).absolute()
+    path = Path(config.run.dir or composer.directory(cfg, "hydra.run.dir")).expanduser().absolute()
     if given:
         require_new(path)
     require_writable(path)

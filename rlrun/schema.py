@@ -166,7 +166,7 @@ class ValueConfig:
             "target_update_every",
             self.target_update_every,
             f"exactly one of target_update_every and target_theta (= {self.target_theta}) is a "
-            "number; set the other to null",
+            "number, the other null; change one of them",
         )
         for size in self.head_hidden:
             _need(size > 0, "head_hidden", list(self.head_hidden), "layer sizes must be > 0")
@@ -300,7 +300,7 @@ class LearnerConfig:
             "update_per_collect",
             self.update_per_collect,
             f"exactly one of update_per_collect and replay_ratio (= {self.replay_ratio}) is a "
-            "number; set the other to null",
+            "number, the other null; change one of them",
         )
 
 

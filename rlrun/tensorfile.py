@@ -54,6 +54,7 @@ def write(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str])
         save_file(dense, path, dict(metadata))
     except (SafetensorError, KeyError) as e:
         raise OSError(str(e)) from e
+    path.chmod(0o644)  # the library makes it private; the rest of a run directory is not
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())

@@ -227,3 +227,28 @@ def test_eval_uses_seeds_training_never_used(tmp_path, capsys):
     (tmp_path / "config.yaml").unlink()
     with pytest.raises(ConfigError):
         build.evaluate_run(tmp_path, episodes=3, weights="final", seed=None, device=None)
+
+
+def test_a_board_shows_the_question_not_the_secret(tmp_path, monkeypatch):
+    """Unresolved secrets stay unresolved: in config.yaml and in the hyperparameters."""
+    monkeypatch.setenv("RLRUN_TEST_SECRET", "hunter2")
+    run_dir = tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, "-m", "rlrun", *SMOKE, "env=bandit", f"run.dir={run_dir}",
+         "env.note=${oc.env:RLRUN_TEST_SECRET}"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for path in run_dir.rglob("*"):
+        assert not path.is_file() or b"hunter2" not in path.read_bytes(), path
+
+
+def test_eval_into_a_closed_pipe_is_quiet(tmp_path):
+    go(tmp_path, "policy=random", "env=bandit")
+    yaml = ["policy=random", "env=bandit", "debug=smoke", "--cfg", "job"]
+    shown = subprocess.run([sys.executable, "-m", "rlrun", *yaml], capture_output=True, text=True)
+    (tmp_path / "config.yaml").write_text(shown.stdout)
+    line = f"{sys.executable} -m rlrun eval {tmp_path} --episodes 2 | true"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert not (tmp_path / "crash.txt").exists()

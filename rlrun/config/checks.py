@@ -45,6 +45,12 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         fix = "set collector.unit=step"
         wrong = f"policy {config.policy.name} has no windows"
         yield fail("collector.unit", "window", wrong, allowed, fix)
+    total = config.run.total_steps
+    if window is not None and config.learner.start_after >= total:
+        wrong = f"nothing would be learned in a run of {total} env steps"
+        fix = "lower it or raise run.total_steps"
+        allowed = f"less than run.total_steps = {total} is allowed"
+        yield fail("learner.start_after", config.learner.start_after, wrong, allowed, fix)
     most = 4 * (os.cpu_count() or 1)
     if config.learner.threads is not None and config.learner.threads > most:
         wrong = f"this machine has {os.cpu_count()} cores"

@@ -193,3 +193,32 @@ def test_eval_kwargs_are_laid_over_kwargs():
         cues.add(tuple(env.reset(seed=1)[:, 1].tolist()))
     assert (0.0, 1.0) * 4 in cues
     assert len(cues) == 2
+
+
+def test_actions_are_counted_from_zero_whatever_the_space_calls_them():
+    """Discrete(3, start=-1): policy action 0 is the environment's -1."""
+    import gymnasium as gym
+    from gymnasium import spaces
+
+    seen = []
+
+    class Shifted(gym.Env):
+        observation_space = spaces.Box(0, 1, (1,), np.float32)
+        action_space = spaces.Discrete(3, start=-1)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            seen.append(int(action))
+            return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    gym.register("Shifted-v0", Shifted, disable_env_checker=True)
+    try:
+        env = make_env(config_of("Shifted-v0"), num_envs=3)
+        env.reset(seed=0)
+        env.step(np.array([0, 1, 2]))
+        assert seen == [-1, 0, 1]
+        env.close()
+    finally:
+        gym.registry.pop("Shifted-v0")
