@@ -76,7 +76,7 @@ def make_replay(config: Config, example: Segment, window: Window) -> Replay:
     """
     c, columns = config.buffer, config.collector.num_envs
     cutter = make_cutter(config, window, columns)
-    rows = c.capacity // columns
+    rows = c.capacity // columns + 1  # a slot for the newest observation
     whole = -(-c.capacity // cutter.stride)
     capacity = c.window_capacity or min(2 * whole + 2 * columns, rows * columns)
     rng = generator(config.seed, "buffer")

@@ -33,7 +33,7 @@ class Collector:
         """``explore``: env_steps -> epsilon [E]. ``cutter`` counts windows for unit: window."""
         self.config, self.env, self.policy, self.explore = config, env, policy, explore
         self.counters, self.cutter, self.device = counters, cutter, device
-        self.num_envs = env.num_envs
+        self.num_envs, self.seed = env.num_envs, seed
         self.obs: Tree = tree_map(np.array, env.reset(seed=seed))
         self.first = np.ones(self.num_envs, bool)
         self.ended = np.zeros(self.num_envs, bool)  # the next row is an end row
@@ -213,10 +213,11 @@ class Collector:
         The saved last observation becomes the end row of each (value still counts, no return
         looks past it), and the next row opens a new episode.
         """
-        self.fresh_obs = self.obs
+        seed = self.seed + self.counters.env_steps  # not the episodes the run began with
+        self.fresh_obs = tree_map(np.array, self.env.reset(seed=seed))
         for name in ("obs", "first", "ended", "prev_action", "prev_reward"):
             setattr(self, name, tree_map(np.array, state[name]))
-        self.state = state["state"]
+        self.state = tree_map(lambda x: x.to(self.device), state["state"])
         if self.cutter is not None and state["cutter"] is not None:
             self.cutter.load_state_dict(state["cutter"])
         self.cut_first = True

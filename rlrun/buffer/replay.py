@@ -39,7 +39,7 @@ class Replay:
     ) -> None:
         """``example``: a collected segment that shows shapes; ``rows`` per column; ``capacity``
         windows; ``close``: the end of a chunk ends its trajectories (collector.trajectory)."""
-        assert rows >= window.rows + 1
+        assert rows >= window.rows + 2, "S rows, the one before them, the observation behind them"
         self.ring = Ring(example, rows=rows)
         self.window, self.cutter, self.close, self.sampler = window, cutter, close, sampler
         self.capacity = capacity
@@ -68,12 +68,15 @@ class Replay:
 
     def add(self, chunk: Segment) -> np.ndarray:
         """Store a collected segment; the keys of the windows it completed."""
-        steps, most = len(chunk.reward), self.ring.rows - self.window.rows
+        steps, most = len(chunk.reward), self.ring.rows - self.window.rows - 1
         keys = []
         for start in range(0, steps, most):
             piece = chunk if steps <= most else _rows(chunk, start, min(start + most, steps))
             keys.append(self._add(piece, close=self.close and start + most >= steps))
-        return np.concatenate(keys)
+        given = np.concatenate(keys)
+        slots = given % self.capacity  # of a chunk longer than the ring only the end is left
+        alive: np.ndarray = given[self.alive[slots] & (self._keys(slots) == given)]
+        return alive
 
     def _add(self, chunk: Segment, *, close: bool) -> np.ndarray:
         row = self.ring.head
@@ -166,7 +169,7 @@ class Replay:
         live = slots[self.alive[slots]]
         self.counts["early"] += len(live)
         self._kill(live)
-        self.tail = min(until, self.head)
+        self.tail = until  # keys up to it are never given where one add overfills the table
 
     def _kill(self, slots: np.ndarray) -> None:
         if len(slots):
@@ -257,7 +260,9 @@ class Replay:
         slots = np.flatnonzero(self.alive)
         slots = slots[(self.table["origin"] >= self.ring.oldest)[slots]]
         t = {n: c[slots] for n, c in self.table.items()}
-        slots = slots[t["learn"] - t["burnin"] > t["origin"]]
+        origin = self.ring.slots(t["origin"], t["column"])
+        opens = self.ring.take(self.ring.fields["first"], origin)  # not so after a collect's cut
+        slots = slots[opens & (t["learn"] - t["burnin"] > t["origin"])]
         slots = generator.permutation(slots)[:count]
         t = {n: c[slots] for n, c in self.table.items()}
         first = t["learn"] - t["burnin"]

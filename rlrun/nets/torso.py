@@ -48,7 +48,9 @@ def flatten(space: gym.Space[Any], obs: Tree) -> Tensor:
         case gym.spaces.Discrete():
             return one_hot(obs - int(space.start), int(space.n))
         case gym.spaces.MultiDiscrete():
-            parts = [one_hot(obs[..., i], int(n)) for i, n in enumerate(space.nvec.reshape(-1))]
+            index = obs - torch.as_tensor(space.start, device=obs.device)
+            index = index.flatten(obs.ndim - space.nvec.ndim)
+            parts = [one_hot(index[..., i], int(n)) for i, n in enumerate(space.nvec.reshape(-1))]
             return torch.cat(parts, -1)
         case gym.spaces.Dict():
             return torch.cat([flatten(s, obs[k]) for k, s in space.spaces.items()], -1)

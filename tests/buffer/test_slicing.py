@@ -31,6 +31,7 @@ def test_plain_golden(length, rows, overlap, residual, starts):
     assert plain_starts(length, rows, overlap, residual) == starts
 
 
+@settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 12), st.data(), st.sampled_from(RESIDUALS))
 def test_plain_covers(length, rows, data, residual):
     overlap = data.draw(st.integers(0, rows - 1))
@@ -43,6 +44,7 @@ def test_plain_covers(length, rows, data, residual):
         assert all(s + rows <= length for s in starts)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 80), st.integers(1, 15), st.data())
 def test_lossless_learns_every_step(length, learned, data):
     overlap = data.draw(st.integers(0, learned - 1))

@@ -9,7 +9,9 @@ import torch
 
 from rlrun.functional.value import rescale, unrescale
 from rlrun.types import Segment, tree_leaves, tree_map
-from tests.policy.factory import batch_of, dqn, r2d2
+from tests.buffer.factory import make_replay
+from tests.policy.factory import batch_of, dqn, r2d2, states_like
+from tests.reference.streams import make_stream
 
 CASES = [
     {"burnin_step": 3, "learn_unroll_len": 7, "nstep": 3},
@@ -318,7 +320,6 @@ def test_delta_q_is_zero_for_the_true_state_and_not_for_a_zero_one():
 
     from rlrun.env import make_env
     from rlrun.types import Spec
-    from tests.buffer.factory import make_replay
     from tests.test_collector import counter, make
 
     env = make_env(counter([30]), num_envs=3)
@@ -416,10 +417,58 @@ def test_images_are_scaled_and_discrete_observations_one_hot():
     space = gym.spaces.Dict(
         {
             "a": gym.spaces.Discrete(3, start=5),
-            "b": gym.spaces.Tuple((gym.spaces.MultiDiscrete([2, 2]), gym.spaces.Box(-1, 1, (1,)))),
+            "b": gym.spaces.Tuple(
+                (gym.spaces.MultiDiscrete([2, 2], start=[3, 0]), gym.spaces.Box(-1, 1, (1,)))
+            ),
         }
     )
-    obs = {"a": torch.tensor([6]), "b": (torch.tensor([[1, 0]]), torch.tensor([[0.5]]))}
+    obs = {"a": torch.tensor([6]), "b": (torch.tensor([[4, 0]]), torch.tensor([[0.5]]))}
     got = flatten(space, obs)
     assert got.tolist() == [[0, 1, 0, 0, 1, 1, 0, 0.5]]
     assert flat_size(space) == 8
+
+
+def test_learned_overlap_leaves_partial_burn_ins():
+    """Spans 2 apart with a burn-in of 4: some windows have 2 of their 4 rows."""
+    policy = r2d2(burnin_step=4, learn_unroll_len=7, nstep=3)
+    segment = states_like(policy, make_stream([[9, 13]], [[True, False]], 60))
+    replay = make_replay(segment, rows=90, window=policy.window, overlap=2)
+    got = replay.get(replay.add(segment), 0).segment
+    count = got.reward.shape[1]
+    assert got.partial == (2,)
+    want = torch.tensor([float(one_by_one(policy, got, b)[1]) for b in range(count)])
+    priority = policy.loss(got, torch.ones(count)).priority
+    torch.testing.assert_close(priority, want, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("clip", [None, 0.05, 0.5, 1e3])
+def test_a_step_is_torchs_adam_behind_torchs_clipping(clip):
+    """20 steps with a moving learning rate, against torch.optim.Adam and clip_grad_norm_."""
+    from tests.buffer.factory import linear
+
+    ours = r2d2(grad_clip=clip, lr=linear(1e-2, 1e-4))
+    twin = copy.deepcopy(ours.net)
+    optimizer = torch.optim.Adam(twin.parameters(), lr=0.0, eps=ours.config.adam_eps)
+    g = torch.Generator().manual_seed(0)
+    for i in range(20):
+        x = torch.randn(5, 3, ours.net.torso.size + 6, generator=g)
+        size = 10.0 ** (i % 3 - 1)  # below and above the clip
+        for group in optimizer.param_groups:
+            group["lr"] = ours.pair.lr_at(50 * i)
+        losses = [size * n.unroll(x, ours.initial_state(3))[0].square().mean()
+                  + sum(p.square().sum() for p in n.torso.parameters()) * 1e-3
+                  for n in (ours.net, twin)]  # fmt: skip
+        optimizer.zero_grad()
+        losses[1].backward()
+        torch.nn.utils.clip_grad_norm_(twin.parameters(), clip or float("inf"))
+        optimizer.step()
+        ours.pair.step(losses[0], 50 * i)
+    for a, b in zip(ours.net.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_rewards_are_clipped_after_scaling_on_both_sides():
+    from rlrun.functional.rows import shape_reward
+
+    got = shape_reward(torch.tensor([-9.0, -1.0, 0.0, 1.0, 9.0]), 0.1, 0.125)
+    torch.testing.assert_close(got, torch.tensor([-0.125, -0.1, 0.0, 0.1, 0.125]))
