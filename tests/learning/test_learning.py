@@ -20,6 +20,7 @@ pytestmark = pytest.mark.learning
 
 def train(run_dir: Path, *overrides: str, episodes: int = 50) -> tuple[dict, RunRecord]:
     """(greedy summary of the final weights on fresh seeds, run.json)."""
+    run_dir.mkdir(exist_ok=True)
     c = config("logger.progress=off", "logger.tensorboard=false", *overrides)
     assert build.run(c, run_dir, raw_yaml="", overrides=[]) == 0
     weights, meta = checkpoint.load_weights(run_dir / "checkpoints" / "last.safetensors")
@@ -32,7 +33,8 @@ def train(run_dir: Path, *overrides: str, episodes: int = 50) -> tuple[dict, Run
     return result, RunRecord.read(run_dir)
 
 
-SMALL = ("run.eval_every=500", "learner.start_after=200", "collector.num_envs=8")
+SMALL = ("run.eval_every=500", "learner.start_after=200", "collector.num_envs=8",
+         "policy.gamma=0.5", "policy.nstep=1")  # fmt: skip
 
 
 @pytest.mark.parametrize("policy", ["r2d2", "drqn", "dqn"])
