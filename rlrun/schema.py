@@ -1,9 +1,7 @@
 """Types and ranges of every config key, without values: yaml is the only home of a default.
 
-Torch-free. ``rlrun.config`` reads a composed yaml into these dataclasses; each ``__post_init__``
-checks the ranges of its own fields (``Invalid``: key, value, what is allowed), ``rlrun.config``
-checks what spans several fields. Lengths and periods are in environment steps unless a comment in
-the yaml says otherwise.
+Torch-free. Each ``__post_init__`` checks its own ranges (``Invalid``); ``rlrun.config`` reads the
+yaml and checks what spans several fields. Lengths and periods are in environment steps.
 """
 
 import math
@@ -192,9 +190,8 @@ class R2D2Config(ValueConfig):
         )
 
 
-@dataclass(frozen=True)
 class DQNConfig(ValueConfig):
-    pass
+    """What ValueConfig has."""
 
 
 @dataclass(frozen=True)
