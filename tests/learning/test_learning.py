@@ -2,7 +2,8 @@
 
 Thresholds were fixed before the runs (seconds-long ones: the optimum less 5 %; the others: README,
 "What it reaches"); the short horizon of the seconds-long ones was chosen after the general
-defaults were too slow for them. Scores are those of the final weights on seeds that training never used.
+defaults were too slow for them.Scores are those of the final weights on seeds
+that training never used.
 """
 
 from pathlib import Path
