@@ -1,0 +1,84 @@
+"""Types and ranges of every config key, without values: yaml is the only home of a default.
+
+Torch-free. Each ``__post_init__`` checks its own ranges (``Invalid``); ``rlrun.config`` reads the
+yaml and checks what spans several fields. Lengths and periods are in environment steps.
+"""
+
+from dataclasses import dataclass
+
+from rlrun.schema.buffer import BufferConfig, PrioritizedConfig
+from rlrun.schema.policy import (
+    DQNConfig,
+    MemoryConfig,
+    R2D2Config,
+    RandomConfig,
+    TorsoConfig,
+    ValueConfig,
+)
+from rlrun.schema.ranges import Invalid, need
+from rlrun.schema.run import (
+    CollectorConfig,
+    EnvConfig,
+    ExploreConfig,
+    LearnerConfig,
+    LoggerConfig,
+    PipelineConfig,
+    RunConfig,
+)
+from rlrun.schema.schedule import ScheduleConfig
+
+__all__ = [
+    "BUFFER_CONFIGS",
+    "POLICY_CONFIGS",
+    "BufferConfig",
+    "CollectorConfig",
+    "Config",
+    "DQNConfig",
+    "EnvConfig",
+    "ExploreConfig",
+    "Invalid",
+    "LearnerConfig",
+    "LoggerConfig",
+    "MemoryConfig",
+    "PipelineConfig",
+    "PrioritizedConfig",
+    "R2D2Config",
+    "RandomConfig",
+    "RunConfig",
+    "ScheduleConfig",
+    "TorsoConfig",
+    "ValueConfig",
+]
+
+
+@dataclass(frozen=True)
+class Config:
+    """The whole run. ``policy`` and ``buffer`` are the dataclass their ``name`` selects."""
+
+    seed: int
+    device: str
+    run: RunConfig
+    env: EnvConfig
+    policy: R2D2Config | DQNConfig | RandomConfig
+    torso: TorsoConfig
+    memory: MemoryConfig
+    buffer: BufferConfig
+    explore: ExploreConfig
+    collector: CollectorConfig
+    learner: LearnerConfig
+    logger: LoggerConfig
+    pipeline: PipelineConfig
+
+    def __post_init__(self) -> None:
+        need(0 <= self.seed < 2**32, "seed", self.seed, "must be within [0, 2^32)")
+
+
+POLICY_CONFIGS: dict[str, type[R2D2Config] | type[DQNConfig] | type[RandomConfig]] = {
+    "r2d2": R2D2Config,
+    "dqn": DQNConfig,
+    "random": RandomConfig,
+}
+BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
+    "uniform": BufferConfig,
+    "prioritized": PrioritizedConfig,
+}

@@ -1,0 +1,40 @@
+"""Replay buffers."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from rlrun.schema.ranges import at_least, need, positive
+from rlrun.schema.schedule import ScheduleConfig, schedule_within
+
+
+@dataclass(frozen=True)
+class BufferConfig:
+    name: Literal["uniform", "prioritized"]
+    capacity: int
+    window_capacity: int | None
+
+    def __post_init__(self) -> None:
+        positive(self, "capacity", "window_capacity")
+
+
+@dataclass(frozen=True)
+class PrioritizedConfig(BufferConfig):
+    alpha: ScheduleConfig
+    beta: ScheduleConfig
+    priority_eps: float
+    weight_norm: Literal["batch", "buffer"]
+    initial_priority: Literal["max", "td"]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        schedule_within(self, "alpha", 0, 1)
+        schedule_within(self, "beta", 0, 1)
+        values = self.beta.values()
+        need(
+            all(a <= b for a, b in pairwise(values)),
+            "beta",
+            list(values),
+            "must not decrease (it anneals towards the full correction, 1); swap start and end",
+        )
+        at_least(self, 0, "priority_eps")

@@ -1,0 +1,124 @@
+"""The run, the environment, and the loop around the policy."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rlrun.schema.ranges import at_least, need, positive, unit
+from rlrun.schema.schedule import ScheduleConfig, schedule_within
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    dir: str | None
+    total_steps: int
+    eval_every: int
+    eval_episodes: int
+    checkpoint_every: int
+    keep_checkpoints: int
+    stop_value: float | None
+    stop_after: int
+
+    def __post_init__(self) -> None:
+        positive(self, "total_steps", "eval_every", "eval_episodes", "checkpoint_every")
+        at_least(self, 1, "keep_checkpoints", "stop_after")
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    id: str
+    kwargs: dict[str, Any]
+    eval_kwargs: dict[str, Any]
+    backend: Literal["auto", "vector", "sync", "async"]
+    max_episode_steps: int | None
+    reward_scale: float
+    stop_value: float | None
+    total_steps: int
+    success: str | None
+    note: str
+
+    def __post_init__(self) -> None:
+        positive(self, "max_episode_steps", "reward_scale", "total_steps")
+
+
+@dataclass(frozen=True)
+class ExploreConfig:
+    """ladder: eps ** (1 + alpha i / (N - 1)), `single` when N = 1. schedule: `epsilon`."""
+
+    name: Literal["ladder", "schedule"]
+    eps: float | None
+    alpha: float | None
+    epsilon: ScheduleConfig
+
+    def __post_init__(self) -> None:
+        schedule_within(self, "epsilon", 0, 1)
+        unit(self, "eps")
+        at_least(self, 0, "alpha")
+        if self.name == "ladder":
+            need(self.eps is not None, "eps", self.eps, "the ladder needs a number in [0, 1]")
+            need(self.alpha is not None, "alpha", self.alpha, "the ladder needs a number >= 0")
+
+
+@dataclass(frozen=True)
+class CollectorConfig:
+    num_envs: int
+    n_sample: int
+    unit: Literal["step", "window", "episode"]
+    tiling: Literal["lossless", "plain"]
+    learned_overlap: int
+    trajectory: Literal["episode", "collect"]
+    residual: Literal["last", "null_padding", "drop"] | None
+    overlap: int | None
+    keep_info: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "num_envs", "n_sample")
+        at_least(self, 0, "learned_overlap", "overlap")
+        if self.tiling == "lossless":
+            for key in ("overlap", "residual"):
+                value = getattr(self, key)
+                need(value is None, key, value, "belongs to collector.tiling=plain; set it to null")
+        else:
+            for key in ("overlap", "residual"):
+                value = getattr(self, key)
+                text = "collector.tiling=plain needs a value (overlap=0, residual=last)"
+                need(value is not None, key, value, text)
+            text = "belongs to collector.tiling=lossless; set it to 0"
+            need(self.learned_overlap == 0, "learned_overlap", self.learned_overlap, text)
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    batch_size: int
+    update_per_collect: int | None
+    replay_ratio: float | None
+    start_after: int
+    threads: int | None
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "batch_size", "update_per_collect", "threads")
+        positive(self, "replay_ratio")
+        at_least(self, 0, "start_after")
+        both = (self.update_per_collect is None) == (self.replay_ratio is None)
+        need(
+            not both,
+            "update_per_collect",
+            self.update_per_collect,
+            f"exactly one of update_per_collect and replay_ratio (= {self.replay_ratio}) is a "
+            "number, the other null; change one of them",
+        )
+
+
+@dataclass(frozen=True)
+class LoggerConfig:
+    every: int
+    tensorboard: bool
+    progress: Literal["auto", "live", "plain", "off"]
+    progress_seconds: float
+
+    def __post_init__(self) -> None:
+        positive(self, "every", "progress_seconds")
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    name: Literal["serial"]
