@@ -1,0 +1,29 @@
+"""Numba where it is installed: ``jit`` compiles a kernel at its first call and caches the result.
+
+Without numba (or with RLRUN_NUMBA=0) ``jit`` returns the function as it is, and callers that would
+be slow as Python loops take their vectorised numpy twin instead; the numbers are the same.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+COMPILED = os.environ.get("RLRUN_NUMBA", "1") != "0"
+if COMPILED:
+    try:
+        import numba
+    except ImportError:
+        COMPILED = False
+
+
+def jit(function: F) -> F:
+    """The function compiled by numba (no fast math: sums keep their order), else itself."""
+    if not COMPILED:
+        return function
+    try:
+        compiled: F = numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # neither the package's nor the user's cache directory is writable
+        compiled = numba.njit(nogil=True)(function)
+    return compiled
