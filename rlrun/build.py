@@ -13,20 +13,19 @@ import torch
 import yaml
 
 from rlrun import checkpoint
-from rlrun.buffer.replay import Replay
-from rlrun.buffer.sampler import Proportional, Sampler, Uniform
-from rlrun.buffer.slicing import Cutter
+from rlrun.build_replay import load_rows, make_cutter, make_replay, write_rows
 from rlrun.collector import Collector
 from rlrun.env import Env, make_env
-from rlrun.errors import Interrupted, RlrunError
+from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.evaluate import Evaluator, eval_metrics
+from rlrun.framestack import make_stack, stack_space
 from rlrun.learner import Learner
 from rlrun.log import Log, final_line
 from rlrun.pipeline.serial import CHECKPOINTS, Serial
 from rlrun.rundir import RunRecord, digest, lock
 from rlrun.schedule import make_explore
-from rlrun.schema import Config, PrioritizedConfig, RandomConfig
-from rlrun.types import Counters, Policy, Segment, Spec, Window, generator
+from rlrun.schema import Config, RandomConfig
+from rlrun.types import Counters, Policy, Spec, generator
 
 POLICIES = {
     "r2d2": "rlrun.policy.r2d2:R2D2",
@@ -60,50 +59,13 @@ def make_policy(config: Config, spec: Spec) -> Policy:
     return policy
 
 
-def make_cutter(config: Config, window: Window, columns: int) -> Cutter:
-    """The slicer of ``collector.tiling``."""
-    c = config.collector
-    plain = c.tiling == "plain"
-    overlap = (c.overlap or 0) if plain else c.learned_overlap
-    return Cutter(window, columns=columns, overlap=overlap, residual=c.residual, plain=plain)
-
-
-def make_replay(config: Config, example: Segment, window: Window) -> Replay:
-    """Ring, window table and sampler for ``buffer.capacity`` rows over all columns.
-
-    The table holds twice the windows that whole ones would make, unless buffer.window_capacity
-    says otherwise: short episodes make more windows, and the oldest are dropped early then.
-    """
-    c, columns = config.buffer, config.collector.num_envs
-    cutter = make_cutter(config, window, columns)
-    rows = c.capacity // columns + 1  # a slot for the newest observation
-    whole = -(-c.capacity // cutter.stride)
-    capacity = c.window_capacity or min(2 * whole + 2 * columns, rows * columns)
-    rng = generator(config.seed, "buffer")
-    sampler: Sampler = Uniform(capacity, rng)
-    if isinstance(c, PrioritizedConfig):
-        total = config.run.total_steps
-        sampler = Proportional(c, capacity, generator=rng, total_steps=total)
-    return Replay(
-        example,
-        rows=rows,
-        window=window,
-        cutter=cutter,
-        close=config.collector.trajectory == "collect",
-        sampler=sampler,
-        capacity=capacity,
-    )
-
-
-def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
-    """All components of a run, wired."""
-    device = torch.device(config.device)
-    c, counters = config.collector, Counters()
+def make_collector(config: Config, counters: Counters) -> Collector:
+    """Environments, policy, and the collector that joins them."""
+    c, device = config.collector, torch.device(config.device)
     env = make_env(config.env, num_envs=c.num_envs, keep_info=c.keep_info)
-    policy = make_policy(config, Spec(env.obs_space, env.action_space))
-    total = config.run.total_steps
-    window = policy.window
-    collector = Collector(
+    policy = make_policy(config, spec_of(config, env))
+    window, total = policy.window, config.run.total_steps
+    return Collector(
         c,
         env=env,
         policy=policy,
@@ -112,10 +74,23 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
         seed=env_seed(config.seed, "collect"),
         cutter=make_cutter(config, window, c.num_envs) if window and c.unit == "window" else None,
         device=device,
+        stack=make_stack(config.env.frame_stack, env.obs_space, c.num_envs),
     )
+
+
+def spec_of(config: Config, env: Env) -> Spec:
+    """The spaces a policy sees: those of the environment, frames stacked."""
+    return Spec(stack_space(env.obs_space, config.env.frame_stack), env.action_space)
+
+
+def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
+    """All components of a run, wired."""
+    counters = Counters()
+    collector = make_collector(config, counters)
+    policy = collector.policy
     buffer = learner = None
-    if window is not None:
-        buffer = make_replay(config, collector.example(), window)
+    if policy.window is not None:
+        buffer = make_replay(config, collector.example(), policy.window, note=log.note)
         initial = getattr(config.buffer, "initial_priority", "max")
         learner = Learner(
             config.learner,
@@ -128,7 +103,7 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
         config.env,
         episodes=config.run.eval_episodes,
         seed=env_seed(config.seed, "eval"),
-        device=device,
+        device=torch.device(config.device),
     )
     return Serial(
         config.run, config.logger, run_dir, collector, policy, buffer, learner, evaluator, log,
@@ -203,6 +178,8 @@ def _life(
         pipeline = make_pipeline(config, run_dir, log)
         if state is not None:
             pipeline.load_state_dict(state)
+        elif pipeline.buffer is not None and config.buffer.load is not None:
+            log.note(load_rows(config, pipeline.buffer, pipeline.collector))
         record.parameters = sum(w.numel() for w in pipeline.policy.weights().values())
         record.write(run_dir)
         flat = _flat(asdict(config)) | _secrets(raw_yaml)
@@ -289,7 +266,7 @@ def evaluate_run(
         device=torch.device(config.device),
     )
     env: Env = evaluator.env
-    policy = make_policy(config, Spec(env.obs_space, env.action_space))
+    policy = make_policy(config, spec_of(config, env))
     policy.load(tensors)
     try:
         result = evaluator.run(policy, env_steps=int(meta["env_steps"])).summary()
@@ -299,3 +276,31 @@ def evaluate_run(
         print(f"{key:14s} {value:g}")
     sys.stdout.flush()
     return 0
+
+
+def export_run(
+    run_dir: Path, data_dir: Path, config: Config, *, raw_yaml: str, shard_rows: int
+) -> None:
+    """Write the replay of a run's newest checkpoint as a dataset directory.
+
+    Raises: CheckpointError, ConfigError, StorageError.
+    """
+    state, path = checkpoint.load_newest(run_dir / CHECKPOINTS)
+    collector = make_collector(config, Counters())
+    try:
+        window = collector.policy.window
+        if window is None or "buffer" not in state:
+            raise ConfigError(
+                f"policy.name = {config.policy.name}: it keeps no replay; allowed is a run of a "
+                "policy that learns; export another run"
+            )
+        replay = make_replay(config, collector.example(), window)
+        replay.load_state_dict(state["buffer"])
+        source = {"run": run_dir.name, "checkpoint": path.name, **state["counters"]}
+        source |= {"policy": config.policy.name, "env": config.env.id, "seed": config.seed}
+        write_rows(
+            replay, collector.env, data_dir, config_text=raw_yaml, meta=source,
+            shard_rows=shard_rows,
+        )  # fmt: skip
+    finally:
+        collector.env.close()

@@ -26,7 +26,7 @@ from rlrun.tensorfile import Array
 
 _logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 _NAME = re.compile(r"step_(\d{9,})(?:_(\d+))?")
 

@@ -71,7 +71,7 @@ def _config_dir(argv: Sequence[str]) -> str | None:
 
 
 def _subcommand(name: str, argv: list[str]) -> int:
-    table = {"eval": _eval, "resume": _resume, "list": _list, "help": _help}
+    table = {"eval": _eval, "resume": _resume, "export": _export, "list": _list, "help": _help}
     if name in table:
         return table[name](argv)
     from rlrun.config.reader import nearest
@@ -138,6 +138,23 @@ def _resume(argv: list[str]) -> int:
         return resume(args.run_dir, config, raw_yaml=raw_yaml, overrides=overrides)
     except Exception as e:
         return report_job_error(e, args.run_dir)
+
+
+def _export(argv: list[str]) -> int:
+    parser = _Parser(prog="rlrun export", description="Writes the replay of a run as a dataset.")
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    parser.add_argument("data_dir", type=Path, metavar="DATA_DIR", help="a new or empty directory")
+    parser.add_argument(
+        "--shard-rows",
+        type=_positive,
+        metavar="N",
+        default=65_536,
+        help="rows of all environments in one file; default: %(default)s",
+    )
+    args = parser.parse_args(argv)
+    from rlrun.cli_export import export
+
+    return export(args.run_dir, args.data_dir, shard_rows=args.shard_rows)
 
 
 def _take_quiet(argv: Sequence[str]) -> tuple[list[str], list[str]]:

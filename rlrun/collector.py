@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rlrun.buffer.slicing import Cutter
 from rlrun.env import Env
+from rlrun.framestack import FrameStack
 from rlrun.schema import CollectorConfig
 from rlrun.types import Counters, Policy, Segment, Tree, tree_map
 
@@ -29,10 +30,13 @@ class Collector:
         seed: int,
         cutter: Cutter | None,
         device: torch.device,
+        stack: FrameStack | None,
     ) -> None:
-        """``explore``: env_steps -> epsilon [E]. ``cutter`` counts windows for unit: window."""
+        """``explore``: env_steps -> epsilon [E]. ``cutter`` counts windows for unit: window.
+        ``stack`` is what the policy sees instead of single observations; rows never hold it."""
         self.config, self.env, self.policy, self.explore = config, env, policy, explore
         self.counters, self.cutter, self.device = counters, cutter, device
+        self.stack = stack
         self.num_envs, self.seed = env.num_envs, seed
         self.obs: Tree = tree_map(np.array, env.reset(seed=seed))
         self.first = np.ones(self.num_envs, bool)
@@ -76,8 +80,11 @@ class Collector:
             opens = torch.from_numpy(self.first).to(self.device).unsqueeze(-1)
             self.state = tree_map(lambda s, z: torch.where(opens, z, s), self.state, self.fresh)
         tree_map(lambda store, s: np.copyto(store[t], s.numpy(force=True)), a["states"], self.state)
+        seen = tree_map(lambda x: x[t], a["obs"])
+        if self.stack is not None:
+            seen = self.stack.push(seen, self.first)
         out = self.policy.act(
-            tree_map(lambda x: torch.from_numpy(x[t]).to(self.device), a["obs"]),
+            tree_map(lambda x: torch.from_numpy(x).to(self.device), seen),
             torch.from_numpy(self.first).to(self.device),
             torch.from_numpy(self.prev_action).to(self.device),
             torch.from_numpy(self.prev_reward).to(self.device),
@@ -205,6 +212,7 @@ class Collector:
         return {n: tree_map(np.array, getattr(self, n)) for n in names} | {
             "state": tree_map(torch.clone, self.state),
             "cutter": self.cutter.state_dict() if self.cutter is not None else None,
+            "stack": self.stack.state_dict() if self.stack is not None else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -220,4 +228,6 @@ class Collector:
         self.state = tree_map(lambda x: x.to(self.device), state["state"])
         if self.cutter is not None and state["cutter"] is not None:
             self.cutter.load_state_dict(state["cutter"])
+        if self.stack is not None:
+            self.stack.load_state_dict(state["stack"])
         self.cut_first = True

@@ -5,7 +5,7 @@ RlrunError (9: a bug in rlrun when nothing more precise is known)
 ├── EnvError         3  the environment broke its contract
 ├── NumericError     4  NaN or infinity in loss, gradient or priority
 ├── CheckpointError  5  no usable checkpoint
-├── StorageError     6  a directory or file cannot be written
+├── StorageError     6  a directory or file cannot be written, or a dataset is damaged
 ├── ResourceError    7  GPU, memory, or another resource is missing
 ├── LockedError      8  the run directory is in use by another process
 └── Interrupted    130  Ctrl-C: the run was saved and can be resumed
@@ -45,7 +45,7 @@ class CheckpointError(RlrunError):
 
 
 class StorageError(RlrunError):
-    """A file or directory cannot be written."""
+    """A file or directory cannot be written, or a dataset is not as it was written."""
 
     exit_code = 6
 

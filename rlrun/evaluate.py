@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rlrun.env import make_env
+from rlrun.framestack import make_stack
 from rlrun.schema import EnvConfig
 from rlrun.types import Policy, tree_map
 
@@ -58,6 +59,7 @@ class Evaluator:
         self.success = config.success
         keep = (config.success,) if config.success else ()
         self.env = make_env(config, num_envs=self.num_envs, keep_info=keep, evaluate=True)
+        self.stack = make_stack(config.frame_stack, self.env.obs_space, self.num_envs)
 
     @torch.inference_mode()
     def run(self, policy: Policy, *, env_steps: int) -> Evaluation:
@@ -76,7 +78,8 @@ class Evaluator:
         action = np.zeros((self.num_envs, *(self.env.action_space.shape or ())), np.int64)
         state = policy.initial_state(self.num_envs)
         while (played < share).any():
-            out = policy.act(*self._tensors(obs, first, action, reward), state, explore=None)
+            seen = obs if self.stack is None else self.stack.push(obs, first)
+            out = policy.act(*self._tensors(seen, first, action, reward), state, explore=None)
             action, state = out.action.numpy(force=True), out.state
             step = self.env.step(action)
             total += np.where(ended, 0.0, step.reward)

@@ -43,7 +43,7 @@ class Learner:
         if self.td_priority and len(keys):
             fresh = self.buffer.get(keys, self.counters.env_steps)
             self.buffer.prioritize(keys, self.policy.priority(fresh).numpy(force=True))
-        if self.counters.env_steps < self.config.start_after or not len(self.buffer):
+        if self.buffer.rows < self.config.start_after or not len(self.buffer):
             return 0
         due = self._due(rows)
         for _ in range(due):

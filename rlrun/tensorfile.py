@@ -1,15 +1,19 @@
 """Tensors in safetensors files, with the sha256 of what was written."""
 
 import hashlib
+import json
+import math
 import os
-from collections.abc import Container, Mapping
+import struct
+from collections.abc import Container, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 Array: TypeAlias = Tensor | np.ndarray
@@ -31,34 +35,73 @@ def tensor(array: Array) -> Tensor:
     return array.detach().cpu().contiguous()
 
 
-def raw(array: Array) -> memoryview:
+def raw(array: Array) -> "memoryview[int]":
     """The elements' bytes, row-major."""
-    return tensor(array).reshape(-1).view(torch.uint8).numpy().data
+    flat = tensor(array).reshape(-1)
+    if flat.numel() <= 1:  # counts as contiguous whatever its stride, but cannot be viewed then
+        flat = flat.as_strided((flat.numel(),), (1,))
+    elements: memoryview[int] = flat.view(torch.uint8).numpy().data
+    return elements
 
 
 def write(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> tuple[str, int]:
     """The sha256 (hex) and size in bytes of the new file; it is on disk when this returns.
 
+    Written here and not by the library, which holds all of it in memory once more: a replay may be
+    larger than that. Format: 8 bytes length of the header, the header (JSON, padded to 8 bytes),
+    the elements of all tensors one after the other.
+
     Raises: TypeError for a dtype the format lacks, OSError.
     """
-    if path.exists():
-        raise FileExistsError(f"{path} exists")
-    # Tensors that share memory (or overlap) are stored each on its own.
-    dense, seen = {}, set()
-    for name, array in tensors.items():
-        x = tensor(array)
-        storage = x.untyped_storage().data_ptr()
-        dense[name] = x.clone() if storage in seen else x
-        seen.add(storage)
-    try:
-        save_file(dense, path, dict(metadata))
-    except (SafetensorError, KeyError) as e:
-        raise OSError(str(e)) from e
-    path.chmod(0o644)  # the library makes it private; the rest of a run directory is not
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    offset = 0
+    # Wide dtypes first, so that all are aligned.
+    names = sorted(tensors, key=lambda name: (-_dtype(tensors[name]).itemsize, name))
+    for name in names:
+        dtype, shape = _dtype(tensors[name]), list(tensors[name].shape)
+        size = math.prod(shape) * dtype.itemsize
+        span = [offset, offset + size]
+        header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": span}
+        offset += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with path.open("xb") as file:
+        head = struct.pack("<Q", len(text)) + text
+        parts: Iterator[Any] = chain([head], _parts(tensors, names))
+        for part in parts:
+            file.write(part)
+            digest.update(part)
+        file.flush()
         os.fsync(file.fileno())
-        return digest, os.fstat(file.fileno()).st_size
+        return digest.hexdigest(), file.tell()
+
+
+def _parts(tensors: Mapping[str, Array], names: list[str]) -> Iterator["bytes | memoryview[int]"]:
+    """The elements' bytes, a tensor or (where it is not contiguous) an entry of it at a time."""
+    for name in names:
+        array = tensors[name]
+        whole = array.flags.c_contiguous if isinstance(array, np.ndarray) else True
+        if whole or array.ndim < 2:
+            yield raw(array)
+        else:
+            yield from (raw(entry) for entry in array)
+
+
+def _dtype(array: Array) -> torch.dtype:
+    """Raises: TypeError when the format has no such dtype."""
+    dtype = array.dtype if isinstance(array, Tensor) else tensor(np.empty(0, array.dtype)).dtype
+    if dtype not in _NAMES:
+        raise TypeError(f"cannot store dtype {array.dtype}")
+    return dtype
+
+
+_NAMES = {
+    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8",
+    torch.int16: "I16", torch.uint16: "U16", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int32: "I32", torch.uint32: "U32", torch.float32: "F32",
+    torch.int64: "I64", torch.uint64: "U64", torch.float64: "F64", torch.complex64: "C64",
+}  # fmt: skip
 
 
 def read(path: Path, numpy: Container[str] = ()) -> dict[str, Array]:

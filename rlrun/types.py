@@ -17,34 +17,17 @@ Termination kills the discount, truncation kills the trace, padding kills the lo
 Letters: T time, B batch, E environments, S window rows, A actions, H hidden, N capacity.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
-Tree: TypeAlias = Any  # an array, or a dict / tuple of trees of arrays
-
-
-def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
-    """The tree of ``function(leaf, *leaves of rest)``; dicts and tuples are inner nodes."""
-    if isinstance(tree, Mapping):
-        return {k: tree_map(function, v, *(r[k] for r in rest)) for k, v in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(tree_map(function, v, *(r[i] for r in rest)) for i, v in enumerate(tree))
-    return function(tree, *rest)
-
-
-def tree_leaves(tree: Tree) -> list[Any]:
-    """The leaves in the order of the tree (dict insertion order)."""
-    if isinstance(tree, Mapping):
-        return [leaf for value in tree.values() for leaf in tree_leaves(value)]
-    if isinstance(tree, tuple):
-        return [leaf for value in tree for leaf in tree_leaves(value)]
-    return [tree]
+from rlrun.tree import Tree as Tree  # the three are part of this vocabulary
+from rlrun.tree import tree_leaves as tree_leaves
+from rlrun.tree import tree_map as tree_map
 
 
 @dataclass(frozen=True, slots=True)

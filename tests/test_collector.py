@@ -19,7 +19,8 @@ LENGTHS = (5, 1, 9, 3)
 
 def counter(lengths=LENGTHS, end="alternate") -> EnvConfig:
     kwargs = {"lengths": list(lengths), "end": end, "random": False}
-    return EnvConfig("rlrun/Counter-v0", kwargs, {}, "auto", None, 1.0, None, 1000, None, "test")
+    fields = (kwargs, {}, "auto", None, 1, 1.0, None, 1000, None, "test")
+    return EnvConfig("rlrun/Counter-v0", *fields)
 
 
 def collecting(**changes) -> CollectorConfig:
@@ -36,7 +37,7 @@ def make(policy=None, env_config=None, cutter=None, epsilon=0.3, **changes):
     policy = policy or r2d2(spec=Spec(env.obs_space, env.action_space))
     return Collector(
         config, env=env, policy=policy, explore=lambda _: np.full(config.num_envs, epsilon),
-        counters=Counters(), seed=0, cutter=cutter, device=torch.device("cpu"),
+        counters=Counters(), seed=0, cutter=cutter, device=torch.device("cpu"), stack=None,
     )  # fmt: skip
 
 
@@ -159,10 +160,9 @@ def test_learner_q_is_acting_q():
 
     policy.q_values = keep
     policy.loss(segment, torch.ones(len(keys)))
-    slots = keys % replay.capacity
+    spans = replay.windows.spans(replay.windows.find(keys)[0])
     seen = 0
-    for j, slot in enumerate(slots):
-        row, column = replay.table["learn"][slot], replay.table["column"][slot]
+    for j, (row, column) in enumerate(zip(spans.learn, spans.column, strict=True)):
         for p in range(w.learned):
             if segment.valid[w.burnin + p, j]:
                 got = learner_q["q"][p, j]

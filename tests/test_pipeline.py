@@ -124,9 +124,8 @@ def test_a_resumed_buffer_has_no_window_across_the_cut(tmp_path):
         pipeline.run()
         replay = pipeline.buffer
     replay.check()
-    import numpy as np
 
-    keys = np.sort(replay._keys(np.flatnonzero(replay.alive)))
+    keys = replay.windows.keys(replay.windows.all())
     segment = replay.get(keys, 0).segment
     for i in range(len(keys)):
         own = segment.valid[:, i].nonzero().squeeze(-1)

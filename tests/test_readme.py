@@ -99,7 +99,7 @@ def _default(values: dict[str, str], among: int) -> str:
 
 def _group(group: str) -> str:
     found = options(group)
-    heirs = {n for n in found if f"\n  - {next(iter(found))}\n" in _text(group, n)}
+    heirs = {n for n in found for o in found if f"\n  - {o}\n" in _text(group, n)}
     keys: dict[str, Key] = {}
     for key in (k for option in found.values() for k in option):
         keys.setdefault(key.name, key)
@@ -111,7 +111,7 @@ def _group(group: str) -> str:
         brings = companions(CONF / group / f"{option}.yaml")
         if brings:
             chosen = ", ".join(f"`{g}={o}`" for g, o in brings.items())
-            rest = " and the rest from r2d2" if option in heirs else ""
+            rest = " and the rest from r2d2" if option in heirs and group == "policy" else ""
             out += f"\n`{group}={option}` brings {chosen}{rest}.\n"
     return out
 
@@ -240,7 +240,7 @@ SHORTER = {  # what is added to end soon where debug=smoke does not win or is no
     "rlrun policy=dqn env=gym env.id=Acrobot-v1 run.total_steps=100000": "run.total_steps=400",
     "rlrun resume outputs/first run.total_steps=100000 run.stop_value=null": "run.total_steps=600",
 }
-SUBCOMMANDS = ("eval", "resume", "list")
+SUBCOMMANDS = ("eval", "resume", "export", "list")
 SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing
 
 

@@ -6,7 +6,7 @@ be slow as Python loops take their vectorised numpy twin instead; the numbers ar
 
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,7 +23,7 @@ def jit(function: F) -> F:
     if not COMPILED:
         return function
     try:
-        compiled: F = numba.njit(cache=True, nogil=True)(function)
+        compiled: Any = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # neither the package's nor the user's cache directory is writable
         compiled = numba.njit(nogil=True)(function)
-    return compiled
+    return cast(F, compiled)

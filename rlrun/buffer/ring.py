@@ -1,78 +1,211 @@
-"""Contiguous time-major storage of rows: one array per field, one column per environment.
+"""The bytes of the rows: one contiguous array per field, overwritten in a ring."""
 
-Row r of every column lies in slot r % rows. No next_obs: the next observation is the next row.
-"""
-
+import math
 from typing import Any
 
 import numpy as np
 
+from rlrun.buffer.jit import COMPILED, jit
+from rlrun.buffer.layout import Allocate, Layout
 from rlrun.types import Segment, Tree, tree_leaves, tree_map
 
-_FLAGS = ("first", "terminated", "truncated")
+FIRST, TERMINATED, TRUNCATED, VALID = 1, 2, 4, 8  # of a row, in one byte
+CUT = 16  # the trajectory ends behind this row although its episode goes on (a collect's end)
+LEARNED, LIVE = 32, 64  # some window learns this row; the row's own window can be sampled
 
 
 class Ring:
-    """The last ``rows`` rows of ``columns`` environments, as numpy arrays [rows, columns, ...]."""
+    """The last ``rows`` rows of each column, as numpy arrays [columns, rows, ...].
 
-    def __init__(self, example: Segment, *, rows: int) -> None:
-        """Shapes and dtypes are those of ``example``, a collected segment."""
-        self.rows = rows
-        self.columns = example.reward.shape[1]
+    A column's rows follow each other in memory: the next observation is the next entry. Row r of
+    column c lies in cell c * rows + r % rows.
+    """
+
+    def __init__(self, layout: Layout, allocate: Allocate) -> None:
+        self.rows, self.columns = layout.rows, layout.columns
         self.head = 0  # rows written; the observation of row ``head`` is there already
-        self.obs: Tree = tree_map(self._empty, example.obs)
-        self.fields: dict[str, np.ndarray] = {
-            name: self._empty(getattr(example, name)) for name in ("action", "reward", *_FLAGS)
-        }
-        for name, value in example.extras.items():
-            self.fields[f"extras/{name}"] = self._empty(value)
-
-    def _empty(self, x: Any) -> np.ndarray:
-        like = x.numpy()
-        return np.zeros((self.rows, self.columns, *like.shape[2:]), like.dtype)
+        named = layout.ring()
+        self.obs: Tree = _allocated("obs", named.pop("obs"), allocate)
+        self.fields = {name: allocate(name, block) for name, block in named.items()}
+        self.flags = self.fields["flags"].reshape(-1)
+        self.reward = self.fields["reward"].reshape(-1)
+        self.leaves = [words(x) for x in tree_leaves(self.obs)]
+        noted = [n for n in self.fields if n == "action" or n.startswith("extras/")]
+        self.noted = {name: words(self.fields[name]) for name in noted}
 
     @property
     def oldest(self) -> int:
         """The oldest row that is whole: slot head % rows already has the newest observation."""
         return max(0, self.head + 1 - self.rows)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(a.nbytes for a in (*tree_leaves(self.obs), *self.fields.values()))
+    def arrays(self) -> list[np.ndarray]:
+        """Every array owned."""
+        return [*tree_leaves(self.obs), *self.fields.values()]
 
-    def write(self, chunk: Segment) -> None:
-        """Append T < rows rows of every column, and the observation behind them."""
+    def write(self, chunk: Segment, *, close: bool) -> int:
+        """Append T < rows rows of every column, and the observation behind them; steps among them.
+
+        ``close``: the trajectories end behind the last row.
+        """
         steps = len(chunk.reward)
         assert steps < self.rows, "Ring.write takes fewer rows than the ring holds"
-        tree_map(lambda store, new: self._put(store, new.numpy()), self.obs, chunk.obs)
-        for name, store in self.fields.items():
-            source = chunk.extras[name[7:]] if name.startswith("extras/") else getattr(chunk, name)
-            self._put(store, source.numpy()[:steps])
-        self.head += steps
-
-    def _put(self, store: np.ndarray, new: np.ndarray) -> None:
+        note = note_compiled if COMPILED else note_vectorised
+        valid: int = note(
+            self.flags, self.reward, self.head, self.rows,
+            chunk.first.numpy(), chunk.terminated.numpy(), chunk.truncated.numpy(),
+            chunk.valid.numpy(), chunk.reward.numpy(), close,
+        )  # fmt: skip
         start = self.head % self.rows
-        cut = min(len(new), self.rows - start)
-        store[start : start + cut] = new[:cut]
-        if cut < len(new):
-            store[: len(new) - cut] = new[cut:]
+        for leaf, new in zip(self.leaves, tree_leaves(chunk.obs), strict=True):
+            put(leaf, words(new.numpy()), start, self.rows, self.columns)
+        for name, store in self.noted.items():
+            x = chunk.action if name == "action" else chunk.extras[name[7:]][:steps]
+            put(store, words(x.numpy()), start, self.rows, self.columns)
+        self.head += steps
+        if "final" in self.fields:
+            self._mark_episodes(chunk.first.numpy()[:steps], chunk.valid.numpy())
+        return valid
 
-    def slots(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-        """Flat indices of (row, column) pairs, for ``take``."""
-        flat: np.ndarray = (row % self.rows) * self.columns + column
+    def _mark_episodes(self, first: np.ndarray, valid: np.ndarray) -> None:
+        """Note for every row the episode's first row and, once known, that of its last observation.
+
+        ``final`` is -1 in episodes that go on.
+        """
+        origin, final = self.fields["origin"], self.fields["final"]
+        row = np.arange(self.head - len(valid), self.head)[:, None]
+        before = origin[:, (row[0, 0] - 1) % self.rows]
+        opened = np.where(first, row, -1)
+        opened[0] = np.where(first[0], row[0], before)
+        opened = np.maximum.accumulate(opened, axis=0)
+        column = np.arange(self.columns)
+        origin.reshape(-1)[self.cells(row, column)] = opened
+        final.reshape(-1)[self.cells(row, column)] = -1
+        for t, c in zip(*np.nonzero(~valid), strict=True):
+            end = int(row[t, 0])
+            rows = np.arange(max(opened[t, c], self.oldest), end + 1)
+            final[c, rows % self.rows] = end
+
+    def cells(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+        """Where the rows lie, int64 like ``row`` and ``column`` together."""
+        flat: np.ndarray = column * self.rows + row % self.rows
         return flat
 
-    def take(self, store: np.ndarray, flat: np.ndarray) -> np.ndarray:
-        """The entries of one field at ``flat`` [...]: [..., *field shape], a fresh array."""
-        return store.reshape(-1, *store.shape[2:]).take(flat, axis=0)
+    def opens(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+        """Whether the rows open an episode."""
+        opens: np.ndarray = self.flags[self.cells(row, column)] & FIRST > 0
+        return opens
+
+    def flags_of(self, row: np.ndarray, column: np.ndarray) -> list[np.ndarray]:
+        """first, terminated, truncated, valid of the rows."""
+        flags = self.flags[self.cells(row, column)]
+        return [flags & bit > 0 for bit in (FIRST, TERMINATED, TRUNCATED, VALID)]
 
     def state_dict(self) -> dict[str, Any]:
         """Only slots that were ever written: an early checkpoint of a large ring is small."""
         used = min(self.head + 1, self.rows)
-        part: tuple[Tree, Tree] = tree_map(lambda store: store[:used], (self.obs, self.fields))
+        part: tuple[Tree, Tree] = tree_map(lambda store: store[:, :used], (self.obs, self.fields))
         return {"head": self.head, "obs": part[0], "fields": part[1]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.head = int(state["head"])
         saved = (state["obs"], state["fields"])
-        tree_map(lambda store, x: np.copyto(store[: len(x)], x), (self.obs, self.fields), saved)
+
+        def restore(store: np.ndarray, x: np.ndarray) -> None:
+            store[:, : x.shape[1]] = x
+            store[:, x.shape[1] :] = 0
+
+        tree_map(restore, (self.obs, self.fields), saved)
+
+
+def _allocated(name: str, tree: Tree, allocate: Allocate) -> Tree:
+    """The arrays of a tree of Blocks, named by their place in it."""
+    if isinstance(tree, dict):
+        return {k: _allocated(f"{name}/{k}", v, allocate) for k, v in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_allocated(f"{name}/{i}", v, allocate) for i, v in enumerate(tree))
+    return allocate(name, tree)
+
+
+def words(array: np.ndarray) -> np.ndarray:
+    """An array [A, B, ...] as rows of the widest unsigned words that fit them: [A * B, words]."""
+    size = array.dtype.itemsize * math.prod(array.shape[2:])
+    word, width = (_U64, 8) if size % 8 == 0 else (_U32, 4) if size % 4 == 0 else (_U8, 1)
+    flat = np.ascontiguousarray(array).reshape(-1).view(word)
+    return flat.reshape(array.shape[0] * array.shape[1], size // width)
+
+
+_U64, _U32, _U8 = np.dtype(np.uint64), np.dtype(np.uint32), np.dtype(np.uint8)
+
+
+@jit
+def note_compiled(
+    flags: np.ndarray, rewards: np.ndarray, head: int, rows: int,
+    first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray,
+    reward: np.ndarray, close: bool,
+) -> int:  # fmt: skip
+    """Write flags and rewards of T rows [T, B]; how many are steps. The row behind is blank."""
+    steps, columns = reward.shape
+    count = 0
+    for c in range(columns):
+        at = c * rows + head % rows
+        end = (c + 1) * rows
+        for t in range(steps):
+            cut = CUT if close and t == steps - 1 else 0
+            flags[at] = np.uint8(
+                FIRST * first[t, c]
+                + TERMINATED * terminated[t, c]
+                + TRUNCATED * truncated[t, c]
+                + VALID * valid[t, c]
+                + cut
+            )
+            rewards[at] = reward[t, c]
+            count += valid[t, c]
+            at += 1
+            if at == end:
+                at -= rows
+        flags[at] = 0
+    return count
+
+
+def note_vectorised(
+    flags: np.ndarray, rewards: np.ndarray, head: int, rows: int,
+    first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray,
+    reward: np.ndarray, close: bool,
+) -> int:  # fmt: skip
+    """The same in numpy."""
+    steps, columns = reward.shape
+    packed = np.zeros((steps + 1, columns), np.uint8)
+    packed[:-1] = FIRST * first[:steps] + TERMINATED * terminated + TRUNCATED * truncated
+    packed[:-1] += VALID * valid.view(np.uint8)
+    if close:
+        packed[-2] |= CUT
+    row = (head + np.arange(steps + 1)[:, None]) % rows + np.arange(columns) * rows
+    flags[row] = packed
+    rewards[row[:-1]] = reward
+    return int(valid.sum())
+
+
+@jit
+def put_compiled(
+    store: np.ndarray, source: np.ndarray, start: int, rows: int, columns: int
+) -> None:
+    """Rows ``source`` [T * columns, words], time-major, to slots ``start``... of every column."""
+    steps = len(source) // columns
+    for c in range(columns):
+        for t in range(steps):
+            slot = start + t
+            if slot >= rows:
+                slot -= rows
+            for w in range(source.shape[1]):
+                store[c * rows + slot, w] = source[t * columns + c, w]
+
+
+def put_vectorised(
+    store: np.ndarray, source: np.ndarray, start: int, rows: int, columns: int
+) -> None:
+    """The same in numpy."""
+    slot = (start + np.arange(len(source) // columns)[:, None]) % rows
+    store[(slot + np.arange(columns) * rows).reshape(-1)] = source
+
+
+put = put_compiled if COMPILED else put_vectorised

@@ -7,52 +7,52 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlrun.buffer.priority import ALPHA_STEP, finite_priorities
 from rlrun.buffer.sumtree import Tree
 from rlrun.errors import NumericError
 from rlrun.schedule import Schedule, make_schedule
 from rlrun.schema import PrioritizedConfig
 
-_ALPHA_STEP = 0.01  # how far alpha may move before the tree is rebuilt from raw priorities
+
+class Index(Protocol):
+    """What a sampler may ask about the stored windows."""
+
+    @property
+    def extent(self) -> int: ...
+
+    def pick(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(slots, whether a live window is there) of places 0..extent-1."""
 
 
 class Sampler(Protocol):
-    def insert(self, slots: np.ndarray) -> None: ...
-    def remove(self, slots: np.ndarray) -> None: ...
-    def draw(self, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]: ...
+    def exchange(self, dead: np.ndarray, new: np.ndarray) -> None:
+        """Take live slots away (they are never drawn again) and make others live."""
+
+    def draw(self, index: Index, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]: ...
     def update(self, slots: np.ndarray, priority: np.ndarray) -> None: ...
     def metrics(self, env_steps: int) -> dict[str, float]: ...
     def check(self, live: np.ndarray) -> str | None: ...
+    def arrays(self) -> list[np.ndarray]: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Uniform:
-    """Every live slot with the same probability, with replacement; weights are 1."""
+    """Every live window with the same probability, with replacement; weights are 1."""
 
-    def __init__(self, capacity: int, generator: np.random.Generator) -> None:
+    def __init__(self, generator: np.random.Generator) -> None:
         self.generator = generator
-        self.live = np.zeros(capacity, bool)
-        self.newest = 0  # live slots lie within ``span`` behind it, with few dead between them
-        self.span = 0
 
-    def insert(self, slots: np.ndarray) -> None:
-        self.live[slots] = True
-        if len(slots):
-            self.newest = int(slots[-1])
-            self.span = min(self.span + len(slots), len(self.live))
+    def exchange(self, dead: np.ndarray, new: np.ndarray) -> None:
+        """Nothing to note: the index knows what is live."""
 
-    def remove(self, slots: np.ndarray) -> None:
-        self.live[slots] = False
-        while self.span and not self.live[(self.newest + 1 - self.span) % len(self.live)]:
-            self.span -= 1
-
-    def draw(self, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
-        slots = np.empty(batch, np.int64)
-        missing = np.arange(batch)
-        while len(missing):  # a dead slot within the span is drawn again
-            back = self.generator.integers(self.span, size=len(missing))
-            slots[missing] = (self.newest - back) % len(self.live)
-            missing = missing[~self.live[slots[missing]]]
+    def draw(self, index: Index, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
+        """Slots int64 [batch] and weights float32 [batch]; a dead place is drawn again."""
+        slots, live = index.pick(self.generator.integers(index.extent, size=batch))
+        while not live.all():
+            missing = np.flatnonzero(~live)
+            place = self.generator.integers(index.extent, size=len(missing))
+            slots[missing], live[missing] = index.pick(place)
         return slots, np.ones(batch, np.float32)
 
     def update(self, slots: np.ndarray, priority: np.ndarray) -> None:
@@ -62,16 +62,15 @@ class Uniform:
         return {}
 
     def check(self, live: np.ndarray) -> str | None:
-        same = np.array_equal(np.flatnonzero(self.live), np.sort(live))
-        return None if same else "the live slots differ from the stored windows"
+        return None
+
+    def arrays(self) -> list[np.ndarray]:
+        return []
 
     def state_dict(self) -> dict[str, Any]:
-        rng = self.generator.bit_generator.state
-        return {"live": self.live, "newest": self.newest, "span": self.span, "rng": rng}
+        return {"rng": self.generator.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.live[:] = state["live"]
-        self.newest, self.span = int(state["newest"]), int(state["span"])
         self.generator.bit_generator.state = state["rng"]
 
 
@@ -90,29 +89,33 @@ class Proportional:
         generator: np.random.Generator,
         total_steps: int,
     ) -> None:
-        self.config, self.generator = config, generator
+        self.config, self.generator, self.capacity = config, generator, capacity
         self.alpha_at: Schedule = make_schedule(config.alpha, total_steps=total_steps)
         self.beta_at: Schedule = make_schedule(config.beta, total_steps=total_steps)
         self.alpha = self.alpha_at(0)
-        self.raw = np.full(capacity, np.nan)  # p of live slots, NaN elsewhere
+        self.raw = np.full(capacity, np.nan, np.float32)  # p of live slots, NaN elsewhere
         self.sum = Tree(capacity)
-        self.least = Tree(capacity, np.minimum, np.inf)
+        self.least = Tree(capacity, least=True) if config.weight_norm == "buffer" else None
         self.largest = 1.0  # the largest p ever seen
         self.count = 0
 
-    def insert(self, slots: np.ndarray) -> None:
-        """New slots get the largest priority seen so far (1 at first)."""
-        self.count += len(slots)
-        self._write(slots, np.full(len(slots), self.largest))
+    def exchange(self, dead: np.ndarray, new: np.ndarray) -> None:
+        """Slots ``dead`` go; ``new`` ones get the largest priority seen so far (1 at first).
 
-    def remove(self, slots: np.ndarray) -> None:
-        self.count -= len(slots)
-        self.raw[slots] = np.nan
-        self.sum.set(slots, np.zeros(len(slots)))
-        if self.config.weight_norm == "buffer":
-            self.least.set(slots, np.full(len(slots), np.inf))
+        A slot in both stays, as a new one.
+        """
+        self.count += len(new) - len(dead)
+        slots = np.concatenate([dead, new]) if len(dead) else new
+        mass = np.zeros(len(slots))
+        mass[len(dead) :] = (np.full(1, self.largest) ** self.alpha)[0]
+        self.raw[dead] = np.nan
+        self.raw[new] = self.largest
+        self.sum.set(slots, mass)
+        if self.least is not None:
+            self.least.set(slots, _positive(mass))
 
-    def draw(self, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, index: Index, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
+        """Slots int64 [batch], one from each of ``batch`` equal ranges, and weights float32."""
         self._follow(env_steps)
         total = self.sum.root
         if not total > 0:
@@ -120,13 +123,11 @@ class Proportional:
                 "buffer.priority_eps = 0: every stored priority is 0, nothing can be drawn; "
                 "allowed is any number > 0; set buffer.priority_eps=1e-6"
             )
-        place = np.arange(batch) + self.generator.random(batch)
-        slots = self.sum.find(place * (total / batch))
-        scaled = (self.count / total) * self.sum.get(slots)
-        beta = self.beta_at(env_steps)
-        weight = scaled**-beta
-        if self.config.weight_norm == "buffer":
-            weight /= (self.count / total * self.least.root) ** -beta
+        slots, weight = self.sum.draw(self.generator.random(batch))
+        weight *= self.count / total
+        weight **= -self.beta_at(env_steps)
+        if self.least is not None:
+            weight /= (self.count / total * self.least.root) ** -self.beta_at(env_steps)
         else:
             weight /= weight.max()
         return slots, weight.astype(np.float32)
@@ -136,36 +137,33 @@ class Proportional:
 
         Raises: NumericError on NaN, inf or negative priorities.
         """
-        if not (np.isfinite(priority).all() and (priority >= 0).all()):
-            bad = priority[~(np.isfinite(priority) & (priority >= 0))][0]
-            raise NumericError(
-                f"priority = {bad}: priorities must be finite and >= 0; the loss has diverged; "
-                "lower policy.lr or set policy.reward_clip"
-            )
-        self._write(slots, priority.astype(np.float64) + self.config.priority_eps)
+        finite_priorities(priority)
+        self._write(slots, (priority + self.config.priority_eps).astype(np.float32, copy=False))
 
     def _write(self, slots: np.ndarray, raw: np.ndarray) -> None:
         if not len(slots):
             return
         self.largest = max(self.largest, float(raw.max()))
         self.raw[slots] = raw
-        self.sum.set(slots, raw**self.alpha)
-        if self.config.weight_norm == "buffer":
-            self.least.set(slots, _positive(raw**self.alpha))
+        mass = raw.astype(np.float64)
+        mass **= self.alpha
+        self.sum.set(slots, mass)
+        if self.least is not None:
+            self.least.set(slots, _positive(mass))
 
     def _follow(self, env_steps: int) -> None:
         """Rebuild the tree when alpha's schedule has moved far enough."""
         alpha = self.alpha_at(env_steps)
-        if abs(alpha - self.alpha) < _ALPHA_STEP:
+        if abs(alpha - self.alpha) < ALPHA_STEP:
             return
         self.alpha = alpha
         self._rebuild()
 
     def _rebuild(self) -> None:
         live = ~np.isnan(self.raw)
-        mass = np.where(live, self.raw, 1.0) ** self.alpha
+        mass = np.where(live, self.raw, 1.0).astype(np.float64) ** self.alpha
         self.sum.fill(np.where(live, mass, 0.0))
-        if self.config.weight_norm == "buffer":
+        if self.least is not None:
             self.least.fill(np.where(live, _positive(mass), np.inf))
 
     def metrics(self, env_steps: int) -> dict[str, float]:
@@ -173,7 +171,7 @@ class Proportional:
             "buffer/alpha": self.alpha,
             "buffer/beta": self.beta_at(env_steps),
             "buffer/priority_max": self.largest,
-            "buffer/priority_mean": float(np.nanmean(self.raw)) if self.count else 0.0,
+            "buffer/priority_mean": float(np.nanmean(self.raw, dtype=float)) if self.count else 0.0,
         }
 
     def check(self, live: np.ndarray) -> str | None:
@@ -183,11 +181,15 @@ class Proportional:
         leaves = self.sum.get(np.arange(self.sum.capacity))
         if np.delete(leaves, known).any():
             return "a slot without a window has a priority in the tree"
-        if not np.allclose(leaves[known], self.raw[known] ** self.alpha, rtol=1e-12):
+        if not np.allclose(leaves[known], self.raw[known].astype(float) ** self.alpha, rtol=1e-12):
             return "a leaf differs from p^alpha"
         if self.count != len(known):
             return "the count of windows is wrong"
-        return self.sum.check() or self.least.check()
+        return self.sum.check() or (self.least.check() if self.least is not None else None)
+
+    def arrays(self) -> list[np.ndarray]:
+        """Every array owned."""
+        return [self.raw, self.sum.nodes, *([self.least.nodes] if self.least is not None else [])]
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -6,16 +6,23 @@ updates, Schaul et al. 2016's reference scheme), recomputed float64 sums do not.
 
 import numpy as np
 
+from rlrun.buffer.jit import COMPILED, jit
+from rlrun.buffer.layout import leaves_for
+
 
 class Tree:
-    """Leaves 0..capacity-1 under an associative ``reduce`` (np.add or np.minimum)."""
+    """Leaves 0..capacity-1 under sums, or under minima (``least``)."""
 
-    def __init__(self, capacity: int, reduce: np.ufunc = np.add, empty: float = 0.0) -> None:
+    def __init__(self, capacity: int, *, least: bool = False) -> None:
         assert capacity >= 1
-        self.capacity, self.reduce, self.empty = capacity, reduce, empty
-        self.leaves = 1 << max(capacity - 1, 0).bit_length()  # a power of two >= capacity
-        self.depth = self.leaves.bit_length() - 1
-        self.nodes = np.full(2 * self.leaves, empty, np.float64)  # node i has children 2i, 2i + 1
+        self.capacity, self.least = capacity, least
+        self.empty = np.inf if least else 0.0
+        self.leaves = leaves_for(capacity)
+        self.depth = self.leaves.bit_length() - 1  # nodes visited below the root in a search
+        # Node i has children 2i and 2i + 1. zeros: pages nobody wrote take no memory.
+        self.nodes = np.zeros(2 * self.leaves, np.float64)
+        if least:
+            self.nodes.fill(np.inf)
 
     @property
     def root(self) -> float:
@@ -29,44 +36,120 @@ class Tree:
 
     def set(self, index: np.ndarray, value: np.ndarray) -> None:
         """Write leaves (int64 [n], float64 [n]; last duplicate wins) and mend their parents."""
-        nodes, node = self.nodes, self.leaves + index
-        nodes[node] = value
-        for _ in range(self.depth):
-            node = node >> 1
-            left = node << 1
-            nodes[node] = self.reduce(nodes[left], nodes[left + 1])
+        write = set_compiled if COMPILED else set_vectorised
+        write(self.nodes, self.leaves, self.depth, index, value, self.least)
 
     def fill(self, values: np.ndarray) -> None:
         """Write all leaves 0..len(values)-1 and empty the rest, in one vectorised pass."""
+        reduce = np.minimum if self.least else np.add
         self.nodes[self.leaves :] = self.empty
         self.nodes[self.leaves : self.leaves + len(values)] = values
         size = self.leaves
         while size > 1:
             level = self.nodes[size : 2 * size]
             size >>= 1
-            self.nodes[size : 2 * size] = self.reduce(level[0::2], level[1::2])
+            self.nodes[size : 2 * size] = reduce(level[0::2], level[1::2])
 
     def find(self, mass: np.ndarray) -> np.ndarray:
         """Leaf i with sum(leaves < i) <= mass < sum(leaves <= i), int64 [n]; sums only.
 
         Never a leaf of priority 0 while the root is positive: rounding may carry ``mass`` past the
-        last positive leaf, and the search turns back to it.
+        last positive leaf, and the search turns back to it. O(n log N): ``depth`` nodes for each.
         """
-        nodes = self.nodes
-        node = np.ones(len(mass), np.int64)
-        mass = mass.copy()
-        for _ in range(self.depth):
-            left = node << 1
-            weight = nodes[left]
-            right = (mass >= weight) & (nodes[left + 1] > 0)
-            mass -= np.where(right, weight, 0.0)
-            node = left + right
-        return node - self.leaves
+        search = find_compiled if COMPILED else find_vectorised
+        index: np.ndarray = search(self.nodes, self.leaves, self.depth, mass.copy())[0]
+        return index
+
+    def draw(self, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(leaves int64 [n], their values): one from each of n equal ranges of the root.
+
+        ``uniform`` float64 [n] in [0, 1), used up, says where in the ranges.
+        """
+        uniform += np.arange(len(uniform))
+        uniform *= self.root / len(uniform)
+        search = find_compiled if COMPILED else find_vectorised
+        drawn: tuple[np.ndarray, np.ndarray] = search(self.nodes, self.leaves, self.depth, uniform)
+        return drawn
 
     def check(self) -> str | None:
         """None, or the broken invariant in words."""
+        reduce = np.minimum if self.least else np.add
         level = self.nodes[2:]
-        parents = self.reduce(level[0::2], level[1::2])
+        parents = reduce(level[0::2], level[1::2])
         if not np.array_equal(parents, self.nodes[1 : self.leaves]):
             return "a parent differs from the reduction of its children"
         return None
+
+
+@jit
+def set_compiled(
+    nodes: np.ndarray, leaves: int, depth: int, index: np.ndarray, value: np.ndarray, least: bool
+) -> None:
+    """Level by level, so that memory accesses overlap; neighbours share their parents' work."""
+    count = len(index)
+    node = np.empty(count, np.int64)
+    for j in range(count):
+        node[j] = leaves + index[j]
+        nodes[node[j]] = value[j]
+    for _ in range(depth):
+        kept, last = 0, np.int64(-1)
+        for j in range(count):
+            parent = node[j] >> 1
+            if parent != last:
+                a, b = nodes[2 * parent], nodes[2 * parent + 1]
+                if least:
+                    nodes[parent] = min(a, b)
+                else:
+                    nodes[parent] = a + b
+                node[kept] = last = parent
+                kept += 1
+        count = kept
+
+
+def set_vectorised(
+    nodes: np.ndarray, leaves: int, depth: int, index: np.ndarray, value: np.ndarray, least: bool
+) -> None:
+    """The same in numpy."""
+    reduce = np.minimum if least else np.add
+    node = leaves + index
+    nodes[node] = value
+    for _ in range(depth):
+        node = node >> 1
+        left = node << 1
+        nodes[node] = reduce(nodes[left], nodes[left + 1])
+
+
+@jit
+def find_compiled(
+    nodes: np.ndarray, leaves: int, depth: int, mass: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(leaves, their values); all searches one level at a time: their cache misses overlap.
+
+    ``mass`` is used up: it holds the values in the end.
+    """
+    node = np.ones(len(mass), np.int64)
+    for _ in range(depth):
+        for j in range(len(mass)):
+            left = node[j] << 1
+            weight = nodes[left]
+            right = (mass[j] >= weight) & (nodes[left + 1] > 0.0)
+            mass[j] -= weight if right else 0.0
+            node[j] = left + right
+    for j in range(len(mass)):
+        mass[j] = nodes[node[j]]
+        node[j] -= leaves
+    return node, mass
+
+
+def find_vectorised(
+    nodes: np.ndarray, leaves: int, depth: int, mass: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same in numpy."""
+    node = np.ones(len(mass), np.int64)
+    for _ in range(depth):
+        left = node << 1
+        weight = nodes[left]
+        right = (mass >= weight) & (nodes[left + 1] > 0)
+        mass -= np.where(right, weight, 0.0)
+        node = left + right
+    return node - leaves, nodes[node]

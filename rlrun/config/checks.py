@@ -21,30 +21,36 @@ def check(config: Config) -> None:
     """Raises ConfigError or ResourceError for the first thing that does not fit together."""
     for error in _across_keys(config):
         raise error
-    _check_device(config.device)
+    _check_device("device", config.device)
+    _check_device("buffer.device", config.buffer.device)
     _check_spaces(config)
 
 
-def window_rows(config: Config) -> tuple[int, int] | None:
-    """(S, L): rows and learned rows of a window, None for a policy that learns nothing."""
+def window_rows(config: Config) -> tuple[int, int, int] | None:
+    """(burn-in, learned, nstep) rows of a window, None for a policy that learns nothing."""
     policy = config.policy
     if isinstance(policy, R2D2Config):
-        return policy.burnin_step + policy.learn_unroll_len, policy.learn_unroll_len - policy.nstep
+        return policy.burnin_step, policy.learn_unroll_len - policy.nstep, policy.nstep
     if isinstance(policy, DQNConfig):
-        return policy.nstep + 1, 1
+        return 0, 1, policy.nstep
     return None
 
 
 def _across_keys(config: Config) -> Iterator[ConfigError]:
     window = window_rows(config)
     if window is not None:
-        yield from _windows(config, *window)
-        yield from _capacity(config, *window)
+        yield from _windows(config, sum(window), window[1])
+        yield from _capacity(config, sum(window), window[1])
+        yield from _relabel(config, window)
     elif config.collector.unit == "window":
         allowed = "step or episode"
         fix = "set collector.unit=step"
         wrong = f"policy {config.policy.name} has no windows"
         yield fail("collector.unit", "window", wrong, allowed, fix)
+    if window is None and config.buffer.load is not None:
+        wrong = f"policy {config.policy.name} keeps no replay"
+        fix = "set buffer.load=null"
+        yield fail("buffer.load", config.buffer.load, wrong, "a policy that learns", fix)
     total = config.run.total_steps
     if window is not None and config.learner.start_after >= total:
         wrong = f"nothing would be learned in a run of {total} env steps"
@@ -78,10 +84,11 @@ def _windows(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
 
 def _capacity(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
     buffer, envs, batch = config.buffer, config.collector.num_envs, config.learner.batch_size
-    if buffer.capacity // envs < rows + 1:
+    least = rows + max(1, config.env.frame_stack - 1)  # a window and the rows read before it
+    if buffer.capacity // envs < least:
         wrong = f"{envs} columns of {buffer.capacity // envs} rows hold no window of {rows} rows"
-        allowed = f"at least collector.num_envs x {rows + 1} = {envs * (rows + 1)} rows"
-        fix = f"set buffer.capacity={envs * (rows + 1)} or more"
+        allowed = f"at least collector.num_envs x {least} = {envs * least} rows"
+        fix = f"set buffer.capacity={envs * least} or more"
         yield fail("buffer.capacity", buffer.capacity, wrong, allowed, fix)
     lossless = config.collector.tiling == "lossless"
     step = (
@@ -101,20 +108,37 @@ def _capacity(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
         yield fail("learner.start_after", config.learner.start_after, wrong, allowed, fix)
 
 
-def _check_device(device: str) -> None:
+def _relabel(config: Config, window: tuple[int, int, int]) -> Iterator[ConfigError]:
+    kind, none = config.buffer.relabel, "set buffer.relabel=null"
+    if kind is None:
+        return
+    if window[:2] != (0, 1) or config.collector.tiling != "lossless":
+        wrong = "hindsight goals are for single rows (a stored state saw the old goal)"
+        yield fail("buffer.relabel", kind, wrong, "policy=dqn with collector.tiling=lossless", none)
+    if config.env.frame_stack > 1:
+        wrong = f"goals are not stacked, env.frame_stack is {config.env.frame_stack}"
+        yield fail("buffer.relabel", kind, wrong, "env.frame_stack=1 is allowed", none)
+    if config.buffer.device != "cpu":
+        wrong = (
+            f"the environment computes rewards on the host, buffer.device is {config.buffer.device}"
+        )
+        yield fail("buffer.relabel", kind, wrong, "buffer.device=cpu is allowed", none)
+
+
+def _check_device(key: str, device: str) -> None:
     if device == "cpu":
         return
     found = re.fullmatch(r"cuda(?::(\d+))?", device)
     if not found:
         allowed = "cpu, cuda or cuda:N are allowed"
-        raise fail("device", device, "unknown device", allowed, "set device=cpu")
+        raise fail(key, device, "unknown device", allowed, f"set {key}=cpu")
     count, why = cuda_devices()
     index = int(found.group(1) or 0)
     if index < count:
         return
     wrong = why if count == 0 else f"there are {count} CUDA devices, numbered from 0"
     allowed = "cpu" if count == 0 else f"cpu, cuda or cuda:0 to cuda:{count - 1}"
-    raise ResourceError(f"device = {device}: {wrong}; allowed here: {allowed}; set device=cpu")
+    raise ResourceError(f"{key} = {device}: {wrong}; allowed here: {allowed}; set {key}=cpu")
 
 
 @cache
@@ -141,6 +165,9 @@ _spaces: dict[str, tuple[Any, Any]] = {}
 
 
 def _check_spaces(config: Config) -> None:
+    from rlrun.framestack import stack_space  # gymnasium takes its time
+    from rlrun.sizing import check_size, make_layout, row_of
+
     key = repr(config.env)
     if key not in _spaces:
         from rlrun.env import probe
@@ -152,10 +179,34 @@ def _check_spaces(config: Config) -> None:
         allowed = f"the environment has {_short(action)}"
         fix = "choose an environment with discrete actions"
         raise fail("env.id", config.env.id, wrong, allowed, fix)
-    if config.torso.name == "nature_cnn" and not _image(obs):
-        wrong = f"it needs images, the environment has {_short(obs)}"
+    stack = config.env.frame_stack
+    seen = stack_space(obs, stack)
+    _check_goals(config)
+    if config.torso.name == "nature_cnn" and not _image(seen):
+        whose = "the environment has" if stack == 1 else f"with env.frame_stack = {stack} it sees"
+        wrong = f"it needs images, {whose} {_short(seen)}"
         side = f"uint8 Box of three dimensions, sides >= {_NATURE_CNN_SIDE}"
         raise fail("torso", "nature_cnn", wrong, side, "use torso=mlp")
+    if config.buffer.load is not None:
+        from rlrun.dataset import open_source
+        from rlrun.types import Spec  # torch, only now
+
+        open_source(config.buffer.load).require(Spec(obs, action))
+    window = window_rows(config)
+    if window is not None:
+        check_size(config, make_layout(config, row_of(config, obs, action), window))
+
+
+def _check_goals(config: Config) -> None:
+    if config.buffer.relabel is None:
+        return
+    from rlrun.env import goal_functions
+
+    if goal_functions(config.env) is None:
+        wrong = f"{config.env.id} observes no goals"
+        allowed = "a dict of observation, achieved_goal and desired_goal is needed"
+        fix = "use env=bitflip, a goal environment of yours, or buffer.relabel=null"
+        raise fail("buffer.relabel", config.buffer.relabel, wrong, allowed, fix)
 
 
 def _image(space: Any) -> bool:

@@ -7,8 +7,9 @@ with a native vector implementation and a single environment derived from it.
 import gymnasium as gym
 
 from rlrun.env.adapter import Env, Step, make_env, probe
+from rlrun.env.goal import GoalFunctions, goal_functions
 
-__all__ = ["DIAGNOSTIC", "Env", "Step", "make_env", "probe"]
+__all__ = ["DIAGNOSTIC", "Env", "GoalFunctions", "Step", "goal_functions", "make_env", "probe"]
 
 DIAGNOSTIC = {
     "rlrun/Counter-v0": ("counter", "Counter", None),
@@ -17,6 +18,7 @@ DIAGNOSTIC = {
     "rlrun/TMaze-v0": ("tmaze", "TMaze", None),
     "rlrun/Bandit-v0": ("simple", "Bandit", None),
     "rlrun/Identity-v0": ("simple", "Identity", None),
+    "rlrun/BitFlip-v0": ("bitflip", "BitFlip", None),
 }
 """id -> (module, class, max_episode_steps); <class>Single is the single environment's class."""
 

@@ -14,6 +14,8 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rlrun.tree import Tree, tree_map
+
 NO_LIMIT = np.iinfo(np.int64).max
 SINGLE_METADATA: dict[str, Any] = {"render_modes": []}
 NEXT_STEP_METADATA = {**SINGLE_METADATA, "autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -73,8 +75,8 @@ class Lockstep(VectorEnv[Any, Any, Any]):
         """
         raise NotImplementedError
 
-    def _observe(self) -> np.ndarray:
-        """A fresh observation array [E, ...] at ``t``."""
+    def _observe(self) -> Tree:
+        """A fresh observation [E, ...] at ``t``: an array, or a tree of arrays."""
         raise NotImplementedError
 
     def _info(self, done: np.ndarray) -> dict[str, Any]:
@@ -89,7 +91,7 @@ class Lockstep(VectorEnv[Any, Any, Any]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    ) -> tuple[Tree, dict[str, Any]]:
         if seed is not None or not self.rngs:
             seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
             self.rngs = [seeding.np_random(s)[0] for s in seeds]
@@ -100,7 +102,7 @@ class Lockstep(VectorEnv[Any, Any, Any]):
 
     def step(
         self, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    ) -> tuple[Tree, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         if not self.rngs:
             raise gym.error.ResetNeeded("call reset() before step()")
         reward, terminated = self._advance(actions)
@@ -136,9 +138,13 @@ class Single(gym.Env[Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         obs, _ = self._vector.reset(seed=seed)
-        return obs[0], {}
+        return self._own(obs), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self._vector.step(np.asarray(action)[None])
         own = {key: info[key][0] for key in info if f"_{key}" in info and info[f"_{key}"][0]}
-        return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), own
+        return self._own(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), own
+
+    @staticmethod
+    def _own(obs: Tree) -> Tree:
+        return tree_map(lambda x: x[0], obs)

@@ -130,6 +130,10 @@ class Log:
         if self._board is not None:
             self._board.flush()
 
+    def note(self, line: str) -> None:
+        """Prints a line to stdout before the run begins (not when progress is off)."""
+        self._progress.note(line)
+
     def done(self, line: str) -> None:
         """Ends the display and prints the run's last line to stdout (not when progress is off)."""
         self._progress.done(line)

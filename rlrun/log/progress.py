@@ -84,8 +84,12 @@ class Progress:
     def done(self, line: str) -> None:
         """Ends the display and prints the run's last word to stdout (nothing when off)."""
         self.close()
+        self.note(line)
+
+    def note(self, line: str) -> None:
+        """Prints a line to stdout (nothing when off)."""
         if self.mode != "off":
-            # A closed stdout is no reason to fail a finished run.
+            # A closed stdout is no reason to fail a run.
             with contextlib.suppress(OSError, ValueError):
                 print(line, flush=True)
 

@@ -6,7 +6,7 @@ yaml and checks what spans several fields. Lengths and periods are in environmen
 
 from dataclasses import dataclass
 
-from rlrun.schema.buffer import BufferConfig, PrioritizedConfig
+from rlrun.schema.buffer import BufferConfig, PrioritizedConfig, RankConfig
 from rlrun.schema.policy import (
     DQNConfig,
     MemoryConfig,
@@ -44,6 +44,7 @@ __all__ = [
     "PrioritizedConfig",
     "R2D2Config",
     "RandomConfig",
+    "RankConfig",
     "RunConfig",
     "ScheduleConfig",
     "TorsoConfig",
@@ -81,4 +82,5 @@ POLICY_CONFIGS: dict[str, type[R2D2Config] | type[DQNConfig] | type[RandomConfig
 BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
     "uniform": BufferConfig,
     "prioritized": PrioritizedConfig,
+    "rank": RankConfig,
 }

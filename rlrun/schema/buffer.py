@@ -4,18 +4,32 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from rlrun.schema.ranges import at_least, need, positive
+from rlrun.schema.ranges import at_least, need, positive, unit
 from rlrun.schema.schedule import ScheduleConfig, schedule_within
 
 
 @dataclass(frozen=True)
 class BufferConfig:
-    name: Literal["uniform", "prioritized"]
+    name: Literal["uniform", "prioritized", "rank"]
     capacity: int
     window_capacity: int | None
+    max_bytes: int | None
+    device: str
+    mmap: str | None
+    load: str | None
+    relabel: Literal["future", "final", "episode"] | None
+    relabel_ratio: float
 
     def __post_init__(self) -> None:
-        positive(self, "capacity", "window_capacity")
+        positive(self, "capacity", "window_capacity", "max_bytes")
+        unit(self, "relabel_ratio")
+        need(
+            self.mmap is None or self.device == "cpu",
+            "mmap",
+            self.mmap,
+            f"files are mapped into host memory, not buffer.device = {self.device}; set one of "
+            "them back (null, cpu)",
+        )
 
 
 @dataclass(frozen=True)
@@ -38,3 +52,25 @@ class PrioritizedConfig(BufferConfig):
             "must not decrease (it anneals towards the full correction, 1); swap start and end",
         )
         at_least(self, 0, "priority_eps")
+
+
+@dataclass(frozen=True)
+class RankConfig(BufferConfig):
+    alpha: ScheduleConfig
+    beta: ScheduleConfig
+    resort_every: int
+    weight_norm: Literal["batch", "buffer"]
+    initial_priority: Literal["max", "td"]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        schedule_within(self, "alpha", 0, 1)
+        schedule_within(self, "beta", 0, 1)
+        values = self.beta.values()
+        need(
+            all(a <= b for a, b in pairwise(values)),
+            "beta",
+            list(values),
+            "must not decrease (it anneals towards the full correction, 1); swap start and end",
+        )
+        positive(self, "resort_every")

@@ -30,6 +30,7 @@ class EnvConfig:
     eval_kwargs: dict[str, Any]
     backend: Literal["auto", "vector", "sync", "async"]
     max_episode_steps: int | None
+    frame_stack: int
     reward_scale: float
     stop_value: float | None
     total_steps: int
@@ -38,6 +39,7 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         positive(self, "max_episode_steps", "reward_scale", "total_steps")
+        at_least(self, 1, "frame_stack")
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,9 @@ import numpy as np
 import torch
 
 from rlrun.buffer.replay import Replay
-from rlrun.buffer.sampler import Proportional, Sampler, Uniform
-from rlrun.buffer.slicing import Cutter
 from rlrun.policy.r2d2 import R2D2
 from rlrun.schema import (
     MemoryConfig,
-    PrioritizedConfig,
     R2D2Config,
     ScheduleConfig,
     TorsoConfig,
@@ -30,6 +27,7 @@ from tests.benchmarks.floor import (
     Floor,
     Shape,
 )
+from tests.buffer.factory import make_replay as make_table_replay
 
 PEERS = Shape("lstm64", 4, (128, 128, 64), 64, (64,), 64, 20, 80, 5)  # the peers' floor
 DEFAULT = Shape("lstm32", 4, (32,), 32, (), 32, 4, 20, 5)  # rlrun policy=r2d2
@@ -113,29 +111,17 @@ def make_replay(shape: Shape, *, rows: int, columns: int = 16, kind: str = "prio
     """A replay that holds ``rows`` rows of ``make_rows`` in all."""
     policy = make_policy(shape)
     segment = make_rows(shape, rows=rows // columns, columns=columns)
-    cutter = Cutter(policy.window, columns=columns, overlap=0, residual=None, plain=False)
-    capacity = 2 * rows // cutter.stride
-    replay = Replay(
-        segment, rows=rows // columns + 1, window=policy.window, cutter=cutter, close=False,
-        sampler=_sampler(kind, capacity), capacity=capacity,
+    replay = make_table_replay(
+        segment, rows=rows // columns + 1, window=policy.window,
+        capacity=2 * rows // policy.window.learned, kind=kind,
     )  # fmt: skip
     replay.add(segment)
     return replay
 
 
-def _sampler(kind: str, capacity: int) -> Sampler:
-    rng = np.random.default_rng(1)
-    if kind == "uniform":
-        return Uniform(capacity, rng)
-    config = PrioritizedConfig(
-        "prioritized", 1, None, _constant(0.6), _constant(0.4), 1e-6, "batch", "max"
-    )
-    return Proportional(config, capacity, generator=rng, total_steps=1_000_000)
-
-
 def full_sample(replay: Replay, batch: int, *, ends: int = 0) -> Sample:
     """``batch`` windows without padding; the last transition of ``ends`` of them terminates."""
-    keys = np.flatnonzero(replay.alive)
+    keys = replay.windows.keys(replay.windows.all())
     s = replay.get(keys, 0).segment
     whole = s.valid.all(0) & ~s.first.any(0) & ~(s.terminated | s.truncated).any(0)
     picked = keys[whole.numpy()][:batch]

@@ -2,10 +2,12 @@
 
 import numpy as np
 
+from rlrun.buffer.layout import Layout, Row, sampler_blocks
+from rlrun.buffer.rank import Rank
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.sampler import Proportional, Uniform
 from rlrun.buffer.slicing import Cutter
-from rlrun.schema import PrioritizedConfig, ScheduleConfig
+from rlrun.schema import PrioritizedConfig, RankConfig, ScheduleConfig
 from rlrun.types import Window
 
 
@@ -17,11 +19,37 @@ def linear(start: float, end: float) -> ScheduleConfig:
     return ScheduleConfig("linear", start, end, None, None)
 
 
+NONE = np.empty(0, np.int64)
+KEPT = {
+    "window_capacity": None,
+    "max_bytes": None,
+    "device": "cpu",
+    "mmap": None,
+    "load": None,
+    "relabel": None,
+    "relabel_ratio": 0.8,
+}
+
+
+def rank(**changes) -> RankConfig:
+    fields = {
+        "name": "rank",
+        "capacity": 1,
+        **KEPT,
+        "alpha": constant(0.7),
+        "beta": constant(0.5),
+        "resort_every": 100,
+        "weight_norm": "batch",
+        "initial_priority": "max",
+    }
+    return RankConfig(**(fields | changes))
+
+
 def prioritized(**changes) -> PrioritizedConfig:
     fields = {
         "name": "prioritized",
         "capacity": 1,
-        "window_capacity": None,
+        **KEPT,
         "alpha": constant(0.6),
         "beta": constant(0.4),
         "priority_eps": 1e-6,
@@ -34,8 +62,20 @@ def prioritized(**changes) -> PrioritizedConfig:
 def make_sampler(kind: str, capacity: int, seed: int = 0, **changes):
     rng = np.random.default_rng(seed)
     if kind == "uniform":
-        return Uniform(capacity, rng)
+        return Uniform(rng)
+    if kind == "rank":
+        return Rank(rank(**changes), capacity, generator=rng, total_steps=1000)
     return Proportional(prioritized(**changes), capacity, generator=rng, total_steps=1000)
+
+
+def make_layout(
+    example, *, rows: int, window: Window, capacity: int | None, kind="uniform", **changes
+) -> Layout:
+    """``capacity`` None: no table, which takes a window of one learned row."""
+    columns = example.reward.shape[1]
+    slots = rows * columns if capacity is None else capacity
+    sampler = sampler_blocks(kind, slots, changes.get("weight_norm", "batch"))
+    return Layout(Row.of(example), columns, rows, capacity, sampler, changes.get("goals", False))
 
 
 def make_replay(
@@ -43,21 +83,15 @@ def make_replay(
     *,
     rows: int,
     window: Window,
-    capacity: int = 512,
+    capacity: int | None = 512,
     kind="uniform",
     overlap=0,
     close=False,
+    stack=1,
     **changes,
 ) -> Replay:
-    columns = example.reward.shape[1]
-    cutter = Cutter(window, columns=columns, overlap=overlap, residual=None, plain=False)
-    sampler = make_sampler(kind, capacity, **changes)
-    return Replay(
-        example,
-        rows=rows,
-        window=window,
-        cutter=cutter,
-        close=close,
-        sampler=sampler,
-        capacity=capacity,
-    )
+    """A lossless replay; windows of one learned row take the table too unless capacity=None."""
+    layout = make_layout(example, rows=rows, window=window, capacity=capacity, kind=kind, **changes)
+    cutter = Cutter(window, columns=layout.columns, overlap=overlap, residual=None, plain=False)
+    sampler = make_sampler(kind, layout.slots, **changes)
+    return Replay(layout, window=window, cutter=cutter, close=close, sampler=sampler, stack=stack)

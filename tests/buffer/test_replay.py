@@ -1,5 +1,9 @@
 """What replay hands out is what happened: windows, ring wrap, keys, late priorities, resume."""
 
+import dataclasses
+import weakref
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.buffer.slicing import Cutter
-from rlrun.types import Window, tree_map
+from rlrun.types import Window, tree_leaves, tree_map
 from tests.buffer.factory import make_replay
+from tests.buffer.pair import Pair, Setup
 from tests.buffer.test_slicing import cases
 from tests.reference.streams import make_stream, part
 from tests.reference.windows import window_rows
@@ -24,8 +29,7 @@ def feed(replay, stream, pieces):
 
 
 def live(replay):
-    slots = np.flatnonzero(replay.alive)
-    return np.sort(replay._keys(slots))
+    return replay.windows.keys(replay.windows.all())
 
 
 def assert_window(replay, segment, i, episodes):
@@ -58,7 +62,7 @@ def test_every_live_window_is_true(case, slack):
     stream, pieces, window = case
     replay = make_replay(stream.segment, rows=window.rows + 1 + slack, window=window)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rlrun.buffer.replay.SCAN", 2)  # many blocks, as in a large buffer
+        patch.setattr("rlrun.buffer.table.SCAN", 2)  # many blocks, as in a large buffer
         feed(replay, stream, pieces)
     valid = int(stream.segment.valid.sum())
     assert replay.counts["rows"] == valid
@@ -110,7 +114,7 @@ def test_learned_fraction_is_one_for_lossless_and_less_for_plain(rows):
     assert replay.metrics(0)["buffer/learned_fraction"] == 1.0
     window = Window(1, 2, 1)
     plain = make_replay(stream.segment, rows=rows, window=window)
-    plain.cutter = Cutter(window, columns=1, overlap=0, residual="last", plain=True)
+    plain.windows.cutter = Cutter(window, columns=1, overlap=0, residual="last", plain=True)
     feed(plain, stream, [16] * 5)
     assert plain.metrics(0)["buffer/learned_fraction"] == pytest.approx(4 / 7)  # steps 1 2 4 5
 
@@ -136,8 +140,6 @@ def test_a_chunk_longer_than_the_ring_is_stored_in_pieces(close):
 
 
 def test_what_acting_wrote_down_comes_back_with_its_row():
-    from dataclasses import replace
-
     stream = make_stream([[5, 3]], [[True]], 60)
     noted = replace(stream.segment, extras={"log_prob": stream.segment.obs[:-1, :, 2].clone()})
     replay = make_replay(noted, rows=80, window=Window(1, 3, 1))
@@ -161,7 +163,7 @@ def test_histories_reach_back_to_the_episodes_start():
         assert torch.equal(windows.obs[own, i], history.obs[steps, i])
 
 
-@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
+@pytest.mark.parametrize("kind", ["uniform", "prioritized", "rank"])
 def test_only_live_windows_are_drawn_through_wrap(kind):
     stream = make_stream([[5, 3, 9], [1, 2]], [[True, False], [True]], 300)
     replay = make_replay(stream.segment, rows=30, window=Window(2, 3, 2), capacity=64, kind=kind)
@@ -194,7 +196,7 @@ def test_late_priorities_are_ignored_and_counted():
     replay.check()
     fresh = replay.sample(8, 0)
     replay.prioritize(fresh.key, np.full(8, 7.0))
-    assert replay.sampler.largest == 7.0 + 1e-6
+    assert replay.sampler.largest == np.float32(7.0 + 1e-6)
     assert replay.counts["late"] == 8
 
 
@@ -203,8 +205,8 @@ def test_a_full_window_table_drops_the_oldest_and_says_so():
     replay = make_replay(stream.segment, rows=90, window=Window(0, 2, 1), capacity=10)
     feed(replay, stream, [7] * 14)
     assert len(replay) == 10
-    made = replay.head
-    assert replay.counts["early"] == made - 10, "the table, not the ring, dropped them"
+    made = replay.windows.head
+    assert replay.windows.early == made - 10, "the table, not the ring, dropped them"
     segment = replay.get(live(replay), 0).segment
     for i in range(10):
         assert_window(replay, segment, i, stream.episodes)
@@ -230,7 +232,7 @@ def test_collect_trajectories_bootstrap_from_the_next_chunks_first_observation()
     assert 5 in starts
 
 
-@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
+@pytest.mark.parametrize("kind", ["uniform", "prioritized", "rank"])
 def test_resume_equals_uninterrupted(kind):
     """Contents, tree, RNG and counters come back: sampling after load = sampling without it."""
     stream = make_stream([[5, 3, 9], [1, 12]], [[True, False], [True]], 240)
@@ -265,14 +267,14 @@ def test_resume_equals_uninterrupted(kind):
 def test_sizes_are_exact():
     stream = make_stream([[5]], [[True]], 20)
     replay = make_replay(stream.segment, rows=40, window=Window(2, 3, 2), capacity=48)
-    row = 3 * 4 + 8 + 4 + 3  # obs, action, reward, three flags
-    assert replay.ring.nbytes == 40 * row
-    assert replay.nbytes == 40 * (row + 1) + 48 * (7 * 8 + 1 + 2 * 4)
+    row = 3 * 4 + 8 + 4 + 1  # obs, action, reward, flags
+    assert replay.nbytes == 40 * row + 48 * (7 * 8 + 1 + 2 * 4)
+    assert replay.nbytes == replay.layout.nbytes
 
 
 def test_the_smallest_ring_still_holds_a_window():
     """Capacity of S + 1 rows a column, the least allowed: a whole window and the row before."""
-    from rlrun.build import make_replay as build_replay
+    from rlrun.build_replay import make_replay as build_replay
     from tests.compose import changed, config
 
     c = config("policy=r2d2", "env=cartpole", "debug=smoke")
@@ -309,7 +311,7 @@ def test_histories_of_cut_trajectories_start_with_an_episode():
     assert history.first[0].all()
 
 
-@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
+@pytest.mark.parametrize("kind", ["uniform", "prioritized", "rank"])
 def test_one_add_may_overfill_the_table(kind):
     """More windows in one add than the table holds: counts, tail and sampler stay right."""
     stream = make_stream([[1]], [[True]], 400)
@@ -322,3 +324,206 @@ def test_one_add_may_overfill_the_table(kind):
         sample = replay.sample(8, 0)
         assert torch.isfinite(sample.weight).all()
     assert len(replay) == 10
+
+
+# -- what is handed out stays as it is -------------------------------------------------------------
+
+KEPT = {
+    "the sample": lambda s: s,
+    "the segment": lambda s: s.segment,
+    "a leaf": lambda s: s.segment.obs["a"],
+    "a slice": lambda s: s.segment.obs["b"][1:],
+    "one number": lambda s: s.segment.reward[0, 0],
+    "another shape": lambda s: s.segment.action.reshape(-1),
+    "no gradient": lambda s: s.segment.reward.detach(),
+    "an array": lambda s: s.segment.obs["a"].numpy(),
+    "an array of a slice": lambda s: s.segment.valid[1:].numpy(),
+    "first": lambda s: s.segment.first,
+    "terminated": lambda s: s.segment.terminated,
+    "truncated": lambda s: s.segment.truncated,
+    "an extra": lambda s: s.segment.extras["log_prob"],
+    "what came before": lambda s: (
+        s.segment.extras["prev_action"],
+        s.segment.extras["prev_reward"],
+    ),
+    "the state": lambda s: s.segment.state,
+    "the weights": lambda s: s.weight,
+    "the keys": lambda s: s.key,
+}
+
+
+def frozen(x):
+    """Bytes of all that can be reached from what was kept."""
+    if dataclasses.is_dataclass(x):
+        return [frozen(getattr(x, f.name)) for f in dataclasses.fields(x)]
+    if isinstance(x, torch.Tensor | np.ndarray):
+        return np.ascontiguousarray(x).tobytes()
+    return [frozen(leaf) for leaf in tree_leaves(x)] if isinstance(x, dict | tuple) else x
+
+
+def busy(stack=1, table=200):
+    window = Window(2, 3, 2) if table else Window(0, 1, 2)
+    setup = Setup(window=window, slack=60, table=table, stack=stack, lengths=((5, 19, 2), (30,)))
+    pair = Pair(replace(setup, obs="dict", kind="prioritized"))
+    pair.add(120)
+    keys = pair.replay.windows.keys(pair.replay.windows.all())
+    pair.prioritize(keys, np.random.default_rng(0).random(len(keys)).astype(np.float32))
+    return pair
+
+
+@pytest.mark.parametrize("keep", KEPT.values(), ids=KEPT)
+@pytest.mark.parametrize(("stack", "table"), [(1, None), (1, 200), (3, None)])
+def test_what_is_kept_of_a_sample_is_never_written_to(keep, stack, table):
+    """A learner may hold any part of any number of samples, views included."""
+    pair = busy(stack, table)
+    held = []
+    for i in range(12):
+        part_of = keep(pair.replay.sample(16, i))
+        held.append((part_of, frozen(part_of)))
+        pair.add(3)
+        for _ in range(3):
+            pair.replay.sample(16, i)
+        assert all(frozen(kept) == before for kept, before in held)
+    different = {str(before) for _, before in held}
+    assert len(different) > 1 or different == {"[]"}, "the samples are all the same"
+
+
+def test_what_a_gradient_needs_is_not_written_to():
+    pair = busy()
+    sample = pair.replay.sample(16, 0)
+    weight = torch.ones(16, requires_grad=True)
+    loss = (sample.segment.reward.nan_to_num() * weight).sum()
+    expected = sample.segment.reward.nan_to_num().sum(0)
+    del sample
+    for i in range(20):
+        pair.replay.sample(16, i)
+    loss.backward()
+    assert torch.equal(weight.grad, expected)
+
+
+@pytest.mark.parametrize("batch", [1, 16])
+def test_arrays_are_used_again_once_nobody_holds_them(batch):
+    """Fresh arrays of images would cost more than the copy: the same few go round."""
+    pair = busy()
+    where = lambda s: [x.data_ptr() for x in (*tree_leaves(s.segment.obs), s.segment.reward)]  # noqa: E731
+    sample = pair.replay.sample(batch, 0)
+    first = where(sample)
+    other = pair.replay.sample(batch, 0)
+    assert not set(first) & set(where(other))
+    view = sample.segment.obs["a"][1:]
+    del sample
+    assert not set(first) & set(where(pair.replay.sample(batch, 0)))
+    del view, other
+    seen = set()
+    for i in range(10):
+        seen |= {tuple(where(pair.replay.sample(batch, i)))}
+    assert len(seen) <= 2, "arrays are fresh though nobody holds the old ones"
+
+
+def test_few_arrays_are_kept_however_many_samples_are_held():
+    pair = busy()
+    held = [pair.replay.sample(16, i) for i in range(50)]
+    pointers = {s.segment.obs["a"].data_ptr() for s in held}
+    assert len(pointers) == 50, "two samples share an array"
+    watched = [weakref.ref(s.segment.obs["a"].numpy().base) for s in held]
+    kept = sum(len(sets) for sets in pair.replay.gather.sets.values())
+    assert kept <= 4
+    del held
+    assert sum(ref() is not None for ref in watched) <= kept
+
+
+# -- priorities, names, accounts -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", [None, 300])
+def test_overwriting_a_window_drops_its_priority(table):
+    """What is drawn by is what is stored: the total is that of the windows alive, no more."""
+    window = Window(1, 2, 1) if table else Window(0, 1, 2)
+    pair = Pair(Setup(window=window, slack=25, table=table, kind="prioritized", lengths=((6, 3),)))
+    pair.add(20)
+    replay = pair.replay
+    doomed = replay.windows.keys(replay.windows.all())[:2]
+    pair.prioritize(doomed, np.full(2, 1e6, np.float32))
+    sampler = replay.sampler
+    assert sampler.sum.root > 2 * 1e6**0.6
+    for _ in range(30):
+        pair.add(5)
+        pair.agree()
+        keys = replay.windows.keys(replay.windows.all())
+        pair.prioritize(keys, np.full(len(keys), 0.5, np.float32))
+    assert sampler.sum.root == pytest.approx(len(replay) * (0.5 + 1e-6) ** 0.6)
+    assert sampler.largest == pytest.approx(1e6)
+    assert not replay.windows.find(doomed)[1].any()
+
+
+@pytest.mark.parametrize("kind", ["prioritized", "rank"])
+def test_older_samples_can_be_updated_too(kind):
+    """Not only the latest: a key is enough, in any order, until its window is overwritten."""
+    pair = Pair(Setup(window=Window(0, 1, 1), slack=60, kind=kind, lengths=((7,), (9,))))
+    pair.add(50)
+    samples = [pair.replay.sample(6, i) for i in range(5)]
+    for i in (3, 0, 4, 1, 2):
+        pair.prioritize(samples[i].key, np.full(6, 1.0 + i, np.float32))
+        pair.agree()
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized", "rank"])
+def test_a_sample_of_size_0_is_the_whole_buffer(kind):
+    """On-policy use: all windows, oldest first, weight 1; nothing random happens."""
+    setup = Setup(window=Window(0, 3, 1), slack=30, table=90, kind=kind, lengths=((4,), (5,)))
+    pair = Pair(setup)
+    assert pair.replay.sample(0, 0).segment.obs.shape == (4, 0, 3), "also of an empty one"
+    pair.add(25)
+    before = pair.replay.sampler.state_dict()["rng"]
+    pair.agree_on_all()
+    sample = pair.replay.sample(0, 7)
+    assert sample.env_steps == 7
+    assert pair.replay.sampler.state_dict()["rng"] == before
+    learned = sample.segment.valid[: setup.window.learned].sum()
+    assert learned == len(pair.model.learned)
+
+
+def test_stored_rows_make_the_same_replay():
+    """Rows read back in pieces, written to another replay: the same windows from what is whole."""
+    setup = Setup(window=Window(1, 2, 2), slack=60, table=300, lengths=((5, 1, 9), (3, 20)))
+    pair = Pair(setup)
+    for _ in range(9):
+        pair.add(17)
+    chunks = list(pair.replay.stored(13))
+    assert sum(len(c.reward) for c in chunks) == pair.replay.ring.head - pair.replay.ring.oldest
+    other = Pair(replace(setup, states=False)).replay
+    for chunk in chunks:
+        other.add(chunk)
+        other.check()
+    behind = 20  # rows of the episode whose start is gone
+    mine, theirs = (
+        {where for where in located(*r) if where[2] > behind}
+        for r in ((pair.replay, pair.replay.ring.oldest), (other, 0))
+    )
+    assert len(mine) > 20
+    assert mine == theirs
+
+
+def located(replay, oldest):
+    s = replay.windows.spans(replay.windows.all())
+    rows = [(x - oldest).tolist() for x in (s.first, s.learn, s.stop, s.last)]
+    return zip(s.column.tolist(), *rows, strict=True)
+
+
+BROKEN = [
+    (lambda w: setattr(w, "live", w.live + 1), "the count of live windows is wrong"),
+    (lambda w: setattr(w, "tail", w.tail + 5), "a live window is older than the tail"),
+    (lambda w: w.columns["learn"].__isub__(9), "a window needs an overwritten row"),
+    (lambda w: w.columns["last"].__iadd__(99), "a window reads ahead"),
+    (lambda w: setattr(w.cutter, "row", 3), "cutter and ring count different rows"),
+]
+
+
+@pytest.mark.parametrize(("damage", "words"), BROKEN)
+def test_check_names_what_is_broken(damage, words):
+    pair = Pair(Setup(window=Window(1, 2, 1), slack=12, table=30, lengths=((7,),)))
+    pair.add(60)
+    pair.replay.check()
+    damage(pair.replay.windows)
+    with pytest.raises(AssertionError, match=words):
+        pair.replay.check()

@@ -134,6 +134,12 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
     "learner.replay_ratio": ("3.5", 3.5, ["learner.update_per_collect=null"]),
     "learner.threads": ("1", 1, []),
     "buffer.window_capacity": ("99", 99, []),
+    "buffer.max_bytes": ("1000000", 1_000_000, []),
+    "buffer.device": ("cuda:1", "cuda:1", []),
+    "buffer.mmap": ("some/where", "some/where", ["buffer.device=cpu"]),
+    "buffer.load": ("some/data", "some/data", []),
+    "buffer.relabel": ("final", "final", []),
+    "buffer.relabel_ratio": ("0.25", 0.25, []),
     "buffer.alpha": ("0.25", 0.25, []),
     "env.id": ("Acrobot-v1", "Acrobot-v1", []),
 }
@@ -147,7 +153,7 @@ NAMES = {  # the other options of the keys that hold one of a few words
     "buffer.initial_priority": "td",
     "logger.progress": "plain",
 }
-SCHEDULE = {"kind": "cosine", "start": 0.5, "end": 0.75, "over": 50.0}
+SCHEDULE = {"kind": "cosine", "start": 0.625, "end": 0.75, "over": 50.0}
 
 
 def change(key: str, old: Any) -> tuple[str, Any, list[str]]:

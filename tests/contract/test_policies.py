@@ -95,7 +95,8 @@ def test_padding_has_no_effect(pipeline):
     if pipeline.buffer is None:
         return
     collect(pipeline)
-    keys = np.flatnonzero(pipeline.buffer.alive)[:16]
+    windows = pipeline.buffer.windows
+    keys = windows.keys(windows.all())[:16]
     segment = pipeline.buffer.get(keys, 0).segment
     wild = replace(
         segment,

@@ -149,6 +149,39 @@ class Words(Nested):
         self.observation_space = spaces.Dict({"text": spaces.Text(4)})
 
 
+class Boxes(Nested):
+    """Dict observations of boxes only: frames that can be stacked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        image, speed = spaces.Box(0, 255, (4, 4), np.uint8), spaces.Box(-1, 1, (2,), np.float32)
+        self.observation_space = spaces.Dict({"image": image, "speed": speed})
+        self.action_space = spaces.Discrete(2)
+
+    def _obs(self) -> Any:
+        return {"image": np.full((4, 4), self.t, np.uint8), "speed": np.full(2, 0.5, np.float32)}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return self._obs(), 1.0, self.t == 4, False, {}
+
+
+class Images(Boxes):
+    """Images of 84 x 84 pixels, without or with a last axis of three colours."""
+
+    def __init__(self, colours: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, (84, 84, *colours), np.uint8)
+
+    def _obs(self) -> Any:
+        return np.full(self.observation_space.shape, self.t, np.uint8)
+
+
+class Colour(Images):
+    def __init__(self) -> None:
+        super().__init__((3,))
+
+
 def register() -> None:
     """Make the ids known to Gymnasium, once."""
     here = "tests.env.faulty"
@@ -159,6 +192,9 @@ def register() -> None:
         "test/Undeclared-v0": ("Faulty", "Undeclared"),
         "test/Nested-v0": ("Nested", None),
         "test/Words-v0": ("Words", None),
+        "test/Boxes-v0": ("Boxes", None),
+        "test/Grey-v0": ("Images", None),
+        "test/Colour-v0": ("Colour", None),
         "test/NoPackage-v0": ("gone", None),
     }
     for env_id, (single, vector) in entries.items():

@@ -10,7 +10,7 @@ from rlrun.schema import EnvConfig
 
 FOLDER = Path(__file__).parents[2] / "conf" / "env"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "gym")
-OWN = ["counter", "cartpole_novel", "repeat_previous", "tmaze", "bandit", "identity"]
+OWN = ["counter", "cartpole_novel", "repeat_previous", "tmaze", "bandit", "identity", "bitflip"]
 
 
 def preset(name: str, **changes: Any) -> EnvConfig:

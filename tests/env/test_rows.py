@@ -3,15 +3,18 @@
 import re
 from dataclasses import fields
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.vector.utils import create_empty_array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.env import Env, Step, make_env
 from rlrun.env.counter import counter_reward
 from rlrun.schema import EnvConfig
+from rlrun.tree import tree_leaves, tree_map
 from tests.env import faulty  # noqa: F401  registers the test/ ids
 from tests.env.presets import FOLDER, NAMES, OWN, config_of, preset
 
@@ -23,17 +26,24 @@ def run(env: Env, steps: int, seed: int) -> list[Step]:
     """Rows of random actions, copied; the reset observation stands in a leading row."""
     env.action_space.seed(seed)
     obs, none = env.reset(seed=seed), np.zeros(env.num_envs, bool)
-    rows = [Step(np.array(obs), np.zeros(env.num_envs, np.float32), none, none, ~none, {})]
+    rows = [
+        Step(tree_map(np.array, obs), np.zeros(env.num_envs, np.float32), none, none, ~none, {})
+    ]
     for _ in range(steps):
         action = np.stack([env.action_space.sample() for _ in range(env.num_envs)])
         s = env.step(action)
-        parts = (s.obs, s.reward, s.terminated, s.truncated, s.first)
-        rows.append(Step(*map(np.array, parts), {k: np.array(v) for k, v in s.info.items()}))
+        parts = (s.obs, s.reward, s.terminated, s.truncated, s.first, s.info)
+        rows.append(Step(*tree_map(np.array, parts)))
     return rows
 
 
-def table(rows: list[Step], *names: str) -> list[np.ndarray]:
-    return [np.stack([getattr(row, name) for row in rows]) for name in names]
+def table(rows: list[Step], *names: str) -> list[Any]:
+    columns = ([getattr(row, name) for row in rows] for name in names)
+    return [tree_map(lambda *x: np.stack(x), *column) for column in columns]
+
+
+def assert_same(one: Any, other: Any) -> None:
+    tree_map(np.testing.assert_array_equal, one, other)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "gym"])
@@ -55,8 +65,8 @@ def test_rows_are_next_step_rows(name, backend):
     obs, reward, terminated, truncated, first = table(
         rows, "obs", "reward", "terminated", "truncated", "first"
     )
-    assert obs.shape == (71, 3, *env.obs_space.shape)
-    assert obs.dtype == env.obs_space.dtype
+    for x, like in zip(*map(tree_leaves, (obs, create_empty_array(env.obs_space, 3))), strict=True):
+        assert (x.shape, x.dtype) == ((71, *like.shape), like.dtype)
     assert reward.dtype == np.float32
     assert reward.shape == terminated.shape == truncated.shape == first.shape == (71, 3)
     assert terminated.dtype == truncated.dtype == first.dtype == np.bool_
@@ -78,16 +88,18 @@ def test_a_seed_fixes_the_rows(name):
     once, again, elsewhere = run(env, 30, seed=7), run(env, 30, seed=7), run(other, 30, seed=7)
     for field in ("obs", "reward", "terminated", "truncated", "first"):
         (a,), (b,), (c,) = table(once, field), table(again, field), table(elsewhere, field)
-        np.testing.assert_array_equal(a, b)
-        np.testing.assert_array_equal(a, c)
+        assert_same(a, b)
+        assert_same(a, c)
     if name not in ("counter", "bandit"):
-        assert any((a.obs != b.obs).any() for a, b in zip(once, run(env, 30, seed=8), strict=True))
+        (a,), (b,) = table(once, "obs"), table(run(env, 30, seed=8), "obs")
+        assert any((x != y).any() for x, y in zip(tree_leaves(a), tree_leaves(b), strict=True))
 
 
 @pytest.mark.parametrize("name", [name for name in OWN if name != "cartpole_novel"])
 @pytest.mark.parametrize("limit", [None, 4])
 def test_backends_of_our_own_environments_agree(name, limit):
     kwargs = {"counter": {"random": True}, "bandit": {"noise": 0.5}, "tmaze": {"length": 2}}
+    kwargs["bitflip"] = {"bits": 3}
     config = preset(name, kwargs=kwargs.get(name, {}), max_episode_steps=limit)
     found = []
     for backend in ("vector", "sync", "async"):
@@ -100,8 +112,8 @@ def test_backends_of_our_own_environments_agree(name, limit):
         env.close()
     for field in ("obs", "reward", "terminated", "truncated", "first"):
         native, sync, workers = (table(rows, field)[0] for rows in found)
-        np.testing.assert_array_equal(native, sync)
-        np.testing.assert_array_equal(native, workers)
+        assert_same(native, sync)
+        assert_same(native, workers)
     for native, sync, workers in zip(*(rows[1:] for rows in found), strict=True):
         np.testing.assert_array_equal(native.info["is_success"], sync.info["is_success"])
         np.testing.assert_array_equal(native.info["is_success"], workers.info["is_success"])

@@ -53,7 +53,7 @@ def second_arm(obs: np.ndarray, first: np.ndarray) -> np.ndarray:
 def uniform(actions: int, seed: int) -> Player:
     """Uniformly random actions."""
     rng = np.random.default_rng(seed)
-    return lambda obs, first: rng.integers(actions, size=len(obs))
+    return lambda obs, first: rng.integers(actions, size=len(first))
 
 
 def play(env: Env, player: Player, episodes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

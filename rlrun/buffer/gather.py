@@ -1,0 +1,240 @@
+"""From where windows lie to a Segment: indices, copies, reused output arrays."""
+
+import sys
+
+import numpy as np
+import torch
+
+from rlrun.buffer.cells import Spans
+from rlrun.buffer.jit import COMPILED, jit
+from rlrun.buffer.layout import FLAG, REWARD, Row
+from rlrun.buffer.ring import FIRST, TERMINATED, TRUNCATED, Ring, words
+from rlrun.types import Segment, Tree, tree_leaves, tree_map
+
+_SETS = 4  # output sets kept per batch size
+_FEW = 8  # positions up to which copies overlap well enough without touching ahead
+_SMALL = 256  # bytes of an entry up to which touching it ahead pays; longer ones stream
+
+
+class Gather:
+    """Copies windows out of a ring, time-major.
+
+    Output arrays are used again as soon as nobody holds a tensor of them: fresh arrays of image
+    batches cost more in page faults than the copy.
+    """
+
+    def __init__(self, ring: Ring, row: Row, *, stack: int) -> None:
+        """``stack``: frames of an observation."""
+        self.ring, self.row, self.stack = ring, row, stack
+        flat = {name: _flat(x) for name, x in ring.fields.items()}
+        self.obs = [_flat(x) for x in tree_leaves(ring.obs)]
+        self.action, self.flags, self.reward = flat["action"], flat["flags"], flat["reward"]
+        self.extras = {name[7:]: x for name, x in flat.items() if name.startswith("extras/")}
+        small = [x for x in (*self.obs, *self.extras.values()) if x[:1].nbytes <= _SMALL]
+        self.touched = [words(x[None]) for x in (*small, self.action, self.reward, self.flags)]
+        self.sets: dict[tuple[int, int], list[Outputs]] = {}
+
+    def __call__(self, spans: Spans, positions: int, before: int) -> Segment:
+        """The positions from learn - ``before`` on; filler and null rows are not valid."""
+        out = self._outputs(positions, len(spans.cell))
+        shift = spans.first - spans.learn + before  # the position of the first own row
+        seen, steps = spans.last - spans.first, spans.stop - spans.first
+        if COMPILED and positions > _FEW:
+            for store in self.touched:
+                touch(store, spans.cell, positions)
+        place(spans.cell, shift, seen, steps, self.ring.rows, out.seen, out.step, out.ahead)
+        shown = out.seen if self.stack == 1 else self.frames(out.seen)
+        for store, leaf in zip(self.obs, out.leaves, strict=True):
+            store.take(shown, 0, leaf, "clip")
+        self.action.take(out.step, 0, out.action, "clip")
+        self.reward.take(out.step, 0, out.reward, "clip")
+        self.flags.take(out.step, 0, out.flags, "clip")
+        for name, store in self.extras.items():
+            store.take(out.step, 0, out.extras[name], "clip")
+        self.action.take(out.ahead, 0, out.prev_action, "clip")
+        self.reward.take(out.ahead, 0, out.prev_reward, "clip")
+        opens = self.flags.take(spans.cell) & FIRST > 0
+        out.prev_action[opens] = 0
+        read(
+            out.flags, shift, steps, opens, out.first, out.terminated, out.truncated, out.valid,
+            out.reward, out.prev_reward,
+        )  # fmt: skip
+        return out.segment()
+
+    def frames(self, cells: np.ndarray) -> np.ndarray:
+        """Cells [*cells, stack] of the last frames at ``cells``, oldest first.
+
+        Frames before an episode's first row are copies of it.
+        """
+        out = np.empty((*cells.shape, self.stack), np.int64)
+        for i in range(self.stack - 1, -1, -1):
+            out[..., i] = cells
+            start = cells % self.ring.rows == 0
+            back = np.where(start, cells + self.ring.rows - 1, cells - 1)
+            cells = np.where(self.flags[cells] & FIRST > 0, cells, back)
+        return out
+
+    def _outputs(self, positions: int, batch: int) -> "Outputs":
+        """Arrays nobody uses."""
+        sets = self.sets.setdefault((positions, batch), [])
+        for i, out in enumerate(sets):
+            if out.free():
+                if i:
+                    sets.insert(0, sets.pop(i))
+                return out
+        out = Outputs(self.row, positions, batch, self.stack)
+        out.settle()
+        if len(sets) < _SETS:
+            sets.append(out)
+        return out
+
+
+class Outputs:
+    """Arrays of one batch of windows."""
+
+    def __init__(self, row: Row, positions: int, batch: int, stack: int) -> None:
+        steps = positions - 1
+        lead = (positions, batch) if stack == 1 else (positions, batch, stack)
+        self.seen = np.empty((positions, batch), np.int64)  # cells of the observations shown
+        self.step = np.empty((steps, batch), np.int64)  # cells of the steps
+        self.ahead = np.empty(batch, np.int64)  # cells of the rows before the windows
+        self.flags = np.empty((steps, batch), FLAG)
+        self.obs: Tree = tree_map(lambda b: np.empty((*lead, *b.shape), b.dtype), row.obs)
+        self.leaves = tree_leaves(self.obs)
+        self.first = np.empty((positions, batch), bool)
+        self.action = np.empty((steps, batch, *row.action.shape), row.action.dtype)
+        self.reward = np.empty((steps, batch), REWARD)
+        self.terminated, self.truncated, self.valid = (
+            np.empty((steps, batch), bool) for _ in range(3)
+        )
+        self.prev_action = np.empty((batch, *row.action.shape), row.action.dtype)
+        self.prev_reward = np.empty(batch, REWARD)
+        self.extras = {
+            name: np.empty((steps, batch, *b.shape), b.dtype) for name, b in row.extras.items()
+        }
+        self.idle: list[int] = []
+
+    def _given(self) -> list[np.ndarray]:
+        flags = (self.terminated, self.truncated, self.valid)
+        previous = (self.prev_action, self.prev_reward)
+        given = (self.first, self.action, self.reward, *flags, *previous)
+        return [*self.leaves, *given, *self.extras.values()]
+
+    def settle(self) -> None:
+        """Note how often the arrays are referred to while nobody uses them."""
+        self.idle = [sys.getrefcount(x) for x in self._given()]
+
+    def free(self) -> bool:
+        """Whether no tensor made from these arrays is left."""
+        return self.idle == [sys.getrefcount(x) for x in self._given()]
+
+    def segment(self) -> Segment:
+        """The arrays as tensors, not copied."""
+        tensor = torch.from_numpy
+        extras = {name: tensor(x) for name, x in self.extras.items()} if self.extras else {}
+        extras["prev_action"] = tensor(self.prev_action)
+        extras["prev_reward"] = tensor(self.prev_reward)
+        return Segment(
+            tree_map(tensor, self.obs), tensor(self.first), tensor(self.action),
+            tensor(self.reward), tensor(self.terminated), tensor(self.truncated),
+            tensor(self.valid), extras,
+        )  # fmt: skip
+
+
+def _flat(store: np.ndarray) -> np.ndarray:
+    """A ring's array [columns, rows, ...] as [cells, ...]."""
+    return store.reshape(store.shape[0] * store.shape[1], *store.shape[2:])
+
+
+@jit
+def touch(store: np.ndarray, cell: np.ndarray, count: int) -> int:
+    """Bring ``count`` entries from each ``cell`` on into the cache; a number without a meaning.
+
+    Loads that wait for nothing overlap: the copies behind them take half the time.
+    """
+    width, last = store.shape[1], len(store) - 1
+    source = store.reshape(-1)
+    line = max(64 // (width * store.itemsize), 1)  # entries a cache line holds at least
+    total = 0
+    for k in range(0, count - 1 + line, line):
+        ahead = min(k, count - 1)
+        for b in range(len(cell)):
+            total += source[np.uint64(min(cell[b] + ahead, last) * width)]
+    return total
+
+
+@jit
+def place_compiled(
+    cell: np.ndarray, shift: np.ndarray, seen_rows: np.ndarray, step_rows: np.ndarray, rows: int,
+    seen: np.ndarray, step: np.ndarray, ahead: np.ndarray,
+) -> None:  # fmt: skip
+    """Where the rows lie that windows show, whose first lies in ``cell`` at position ``shift``.
+
+    ``seen`` [S, B] for observations, at most ``seen_rows`` behind the first, ``step`` [S - 1, B]
+    for the rest, at most ``step_rows`` behind; ``ahead`` [B]: the rows before.
+    """
+    batch = len(cell)
+    end = (cell // rows + 1) * rows
+    for b in range(batch):
+        ahead[b] = (end[b] if cell[b] == end[b] - rows else cell[b]) - 1
+    for t in range(len(seen)):
+        for b in range(batch):
+            at = cell[b] + min(max(t - shift[b], 0), seen_rows[b])
+            seen[t, b] = at - rows if at >= end[b] else at
+    for t in range(len(step)):
+        for b in range(batch):
+            at = cell[b] + min(max(t - shift[b], 0), step_rows[b])
+            step[t, b] = at - rows if at >= end[b] else at
+
+
+def place_vectorised(
+    cell: np.ndarray, shift: np.ndarray, seen_rows: np.ndarray, step_rows: np.ndarray, rows: int,
+    seen: np.ndarray, step: np.ndarray, ahead: np.ndarray,
+) -> None:  # fmt: skip
+    """The same in numpy."""
+    start = cell // rows * rows
+    place = np.arange(len(seen))[:, None] - shift
+    seen[:] = start + (cell - start + np.clip(place, 0, seen_rows)) % rows
+    step[:] = start + (cell - start + np.clip(place[: len(step)], 0, step_rows)) % rows
+    ahead[:] = start + (cell - start - 1) % rows
+
+
+@jit
+def read_compiled(
+    flags: np.ndarray, shift: np.ndarray, steps: np.ndarray, opens: np.ndarray,
+    first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray,
+    reward: np.ndarray, prev_reward: np.ndarray,
+) -> None:  # fmt: skip
+    """What flags [S - 1, B] say; positions outside a window's steps: no reward, not valid."""
+    batch = len(shift)
+    for b in range(batch):
+        prev_reward[b] = 0 if opens[b] else prev_reward[b]
+    for t in range(len(first)):
+        for b in range(batch):
+            first[t, b] = opens[b] & (t == shift[b])
+    for t in range(len(flags)):
+        for b in range(batch):
+            own = (t >= shift[b]) & (t - shift[b] <= steps[b])
+            valid[t, b] = own
+            terminated[t, b] = own & (flags[t, b] & TERMINATED > 0)
+            truncated[t, b] = (not own) | (flags[t, b] & TRUNCATED > 0)
+            reward[t, b] = reward[t, b] if own else 0
+
+
+def read_vectorised(
+    flags: np.ndarray, shift: np.ndarray, steps: np.ndarray, opens: np.ndarray,
+    first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray,
+    reward: np.ndarray, prev_reward: np.ndarray,
+) -> None:  # fmt: skip
+    """The same in numpy."""
+    t = np.arange(len(first))[:, None] - shift
+    first[:] = opens & (t == 0)
+    valid[:] = (t[: len(flags)] >= 0) & (t[: len(flags)] <= steps)
+    terminated[:] = valid & (flags & TERMINATED > 0)
+    truncated[:] = ~valid | (flags & TRUNCATED > 0)
+    reward[~valid] = 0
+    prev_reward[opens] = 0
+
+
+place = place_compiled if COMPILED else place_vectorised
+read = read_compiled if COMPILED else read_vectorised

@@ -1,0 +1,89 @@
+"""Hindsight experience replay: windows whose goal is one that was reached later.
+
+Andrychowicz et al., "Hindsight Experience Replay", NeurIPS 2017.
+"""
+
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from rlrun.buffer.cells import Spans
+from rlrun.buffer.ring import Ring
+from rlrun.types import Segment
+
+
+class Goals(Protocol):
+    """What the environment says of goals [*, G] it did not have."""
+
+    def reward(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+        """float32 [*] of steps to ``achieved``."""
+
+    def terminated(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+        """bool [*]: whether these steps had ended the episode."""
+
+
+class Hindsight:
+    """Gives a share of sampled windows of one learned row a goal that its episode reached.
+
+    ``future``: at a row after the learned one, each alike; ``final``: at the episode's end;
+    ``episode``: at any of its rows that is still stored. Episodes that go on count as far as they
+    are. Goals, rewards and terminations of the whole window are those the environment computes for
+    the new goal; where the episode ended for the old goal only, the step counts as truncated.
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        goals: Goals,
+        *,
+        strategy: Literal["future", "final", "episode"],
+        ratio: float,
+        generator: np.random.Generator,
+    ) -> None:
+        self.ring, self.goals, self.strategy, self.ratio = ring, goals, strategy, ratio
+        self.generator = generator
+        shape = ring.obs["achieved_goal"].shape
+        self.achieved = ring.obs["achieved_goal"].reshape(shape[0] * shape[1], *shape[2:])
+
+    def __call__(self, segment: Segment, spans: Spans) -> Segment:
+        """The segment, its arrays changed where a window got another goal."""
+        which = np.flatnonzero(self.generator.random(len(spans.cell)) < self.ratio)
+        row = self._rows(spans.first[which], spans.cell[which])
+        new = self.achieved[self.ring.cells(row, spans.column[which])]
+        obs = segment.obs
+        obs["desired_goal"].numpy()[:, which] = new
+        reached = obs["achieved_goal"].numpy()[:, which]
+        desired = np.broadcast_to(new, reached.shape)
+        valid = segment.valid.numpy()[:, which]
+        ended = (segment.terminated | segment.truncated).numpy()[:, which]
+        reward = np.where(valid, self.goals.reward(reached[1:], desired[1:]), np.float32(0))
+        dead = valid & self.goals.terminated(reached[1:], desired[1:])
+        before = np.where(
+            segment.first.numpy()[0, which],
+            np.float32(0),
+            self.goals.reward(reached[0], new),
+        )
+        segment.reward.numpy()[:, which] = reward
+        segment.terminated.numpy()[:, which] = dead
+        segment.truncated.numpy()[:, which] = ended & ~dead
+        segment.extras["prev_reward"].numpy()[which] = before
+        return segment
+
+    def _rows(self, row: np.ndarray, cell: np.ndarray) -> np.ndarray:
+        """The rows whose achieved goals the windows that learn ``row`` get."""
+        ring = self.ring
+        final = ring.fields["final"].reshape(-1)[cell]
+        final = np.where(final < 0, ring.head, final)
+        if self.strategy == "final":
+            return final
+        first = row + 1
+        if self.strategy == "episode":
+            first = np.maximum(ring.fields["origin"].reshape(-1)[cell], ring.oldest)
+        chosen: np.ndarray = self.generator.integers(first, final + 1)
+        return chosen
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": self.generator.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.generator.bit_generator.state = state["rng"]

@@ -1,0 +1,239 @@
+"""What a replay allocates: name, shape and dtype of every array, known before any is made.
+
+Torch-free: config validation computes sizes with it.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlrun.tree import Tree, tree_leaves, tree_map
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Shape and dtype of an array, or of a field's one entry."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+
+    def times(self, *lead: int) -> "Block":
+        """With ``lead`` axes in front."""
+        return Block((*lead, *self.shape), self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one row of one environment consists of."""
+
+    obs: Tree  # of Blocks
+    action: Block
+    extras: dict[str, Block]
+    state: Tree  # of Blocks: recurrent state before the row, kept once per window
+
+    @classmethod
+    def of(cls, example: Any) -> "Row":
+        """That of a collected ``Segment``, which may have no rows."""
+
+        def block(x: Any) -> Block:
+            return Block(tuple(x.shape[2:]), x.numpy().dtype)
+
+        return cls(
+            tree_map(block, example.obs),
+            block(example.action),
+            {name: block(x) for name, x in example.extras.items()},
+            tree_map(block, example.states),
+        )
+
+
+FLAG = np.dtype(np.uint8)
+REWARD = np.dtype(np.float32)
+NUMBER = np.dtype(np.int64)
+TABLE = ("column", "learn", "burnin", "last", "ended", "release", "origin")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All arrays of a replay of ``rows`` rows in each of ``columns``.
+
+    ``windows``: slots of the window table, None where every row is the window of its own.
+    ``sampler``: name -> Block of the sampler's arrays. ``goals``: for every row the first and the
+    last row of its episode are kept, for hindsight relabelling.
+    """
+
+    row: Row
+    columns: int
+    rows: int
+    windows: int | None
+    sampler: dict[str, Block]
+    goals: bool = False
+
+    def ring(self) -> dict[str, Tree]:
+        """Field -> tree of Blocks [columns, rows, ...]."""
+        lead = (self.columns, self.rows)
+        fields = {f"extras/{name}": block for name, block in self.row.extras.items()}
+        fields |= {"action": self.row.action, "reward": Block((), REWARD), "flags": Block((), FLAG)}
+        out = {name: block.times(*lead) for name, block in fields.items()}
+        if self.goals:
+            out |= {"origin": Block(lead, NUMBER), "final": Block(lead, NUMBER)}
+        return {"obs": tree_map(lambda b: b.times(*lead), self.row.obs), **out}
+
+    def table(self) -> dict[str, Block]:
+        """Name -> Block of the window table."""
+        if self.windows is None:
+            return {}
+        lines = Block((self.windows, len(TABLE)), NUMBER)  # a window's numbers side by side
+        return {"lines": lines, "alive": Block((self.windows,), np.dtype(bool))}
+
+    def states(self) -> Tree:
+        """Tree of Blocks [windows, ...]."""
+        return tree_map(lambda b: b.times(self.windows or 0), self.row.state)
+
+    @property
+    def slots(self) -> int:
+        """Windows that can be told apart."""
+        return self.windows if self.windows is not None else self.columns * self.rows
+
+    def parts(self) -> dict[str, int]:
+        """Bytes of rows, window table, states, sampler."""
+        return {
+            "rows": total(self.ring()),
+            "table": total(self.table()),
+            "states": total(self.states()),
+            "sampler": total(self.sampler),
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Sum over all arrays."""
+        return sum(self.parts().values())
+
+    def describe(self) -> str:
+        """One line: rows, fields, bytes; states; the rest."""
+        parts, rows = self.parts(), (self.rows - 1) * self.columns
+        fields = len(tree_leaves(self.ring()))
+        text = f"buffer: {_grouped(rows)} rows, {fields} fields, {amount(parts['rows'])}"
+        states = [b for b in tree_leaves(self.row.state) if isinstance(b, Block)]
+        if states and self.windows is not None:
+            each = sum(b.nbytes for b in states)
+            text += f"; states {_grouped(self.windows)} x {amount(each)}"
+        rest = parts["table"] + parts["sampler"]
+        if rest:
+            text += f"; windows and priorities {amount(rest)}"
+        return f"{text}; {amount(self.nbytes)} in all"
+
+
+def leaves_for(capacity: int) -> int:
+    """Leaves of a sum tree over ``capacity`` slots: the smallest power of two that holds them."""
+    return 1 << max(capacity - 1, 0).bit_length()
+
+
+def rank_arrays(capacity: int) -> dict[str, tuple[tuple[int, ...], str]]:
+    """(shape, dtype) by name of every array a ``Rank`` of ``capacity`` slots owns."""
+    index = "int32" if capacity < 2**31 else "int64"
+    return {
+        "heap": ((capacity,), index),
+        "position": ((capacity,), index),
+        "priority": ((capacity,), "float32"),
+        "cdf": ((capacity,), "float64"),
+    }
+
+
+def sampler_blocks(name: str, slots: int, weight_norm: str = "batch") -> dict[str, Block]:
+    """Name -> Block of the named sampler's arrays over ``slots``."""
+    if name == "uniform":
+        return {}
+    if name == "rank":
+        return {n: Block(shape, np.dtype(t)) for n, (shape, t) in rank_arrays(slots).items()}
+    nodes = Block((2 * leaves_for(slots),), np.dtype(np.float64))
+    least = {"least": nodes} if weight_norm == "buffer" else {}
+    return {"raw": Block((slots,), np.dtype(np.float32)), "sum": nodes, **least}
+
+
+def total(tree: Tree) -> int:
+    """Bytes of a tree of Blocks."""
+    return sum(b.nbytes for b in tree_leaves(tree) if isinstance(b, Block))
+
+
+def amount(nbytes: float) -> str:
+    """Bytes for people: 24.0 MB, 1.0 KB (powers of 1000)."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if nbytes < 1000:
+            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.1f} TB"
+
+
+def _grouped(number: int) -> str:
+    return f"{number:,}".replace(",", " ")
+
+
+def free_bytes(directory: Path | None) -> int:
+    """What may still be allocated: memory (cgroup limits count), or disk where ``directory``."""
+    if directory is not None:
+        while not directory.exists():
+            directory = directory.parent
+        stat = os.statvfs(directory)
+        return stat.f_bavail * stat.f_frsize
+    free = [_meminfo(), *_cgroup()]
+    return min(f for f in free if f is not None) if any(free) else 2**63
+
+
+def _meminfo() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:  # not Linux
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+
+
+def _cgroup() -> Iterator[int]:
+    """Room under the container's limit, versions 2 and 1."""
+    root = Path("/sys/fs/cgroup")
+    pairs = (
+        (root / "memory.max", root / "memory.current"),
+        (root / "memory/memory.limit_in_bytes", root / "memory/memory.usage_in_bytes"),
+    )
+    for limit, used in pairs:
+        try:
+            yield max(0, int(limit.read_text()) - int(used.read_text()))
+        except (OSError, ValueError):
+            continue
+
+
+Allocate = Callable[[str, Block], np.ndarray]
+
+
+def in_memory(name: str, block: Block) -> np.ndarray:
+    """Zeros: pages nobody wrote take no memory."""
+    return np.zeros(block.shape, block.dtype)
+
+
+def on_disk(directory: Path) -> Allocate:
+    """Zeros in nameless sparse files of ``directory``, mapped into memory.
+
+    The system keeps what is hot; the files are gone when the process is, however it ends.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+
+    def allocate(name: str, block: Block) -> np.ndarray:
+        if not block.nbytes:
+            return np.zeros(block.shape, block.dtype)
+        with tempfile.TemporaryFile(dir=directory) as file:
+            return np.memmap(file, block.dtype, "w+", shape=block.shape)
+
+    return allocate

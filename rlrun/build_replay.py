@@ -1,0 +1,101 @@
+"""The replay of a config, its parts wired."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rlrun.buffer.hindsight import Hindsight
+from rlrun.buffer.layout import Row, in_memory, on_disk
+from rlrun.buffer.rank import Rank
+from rlrun.buffer.replay import Replay
+from rlrun.buffer.sampler import Proportional, Sampler, Uniform
+from rlrun.buffer.slicing import Cutter
+from rlrun.collector import Collector
+from rlrun.dataset import export, open_source
+from rlrun.env import Env, goal_functions
+from rlrun.schema import Config, PrioritizedConfig, RankConfig
+from rlrun.sizing import check_size, make_layout
+from rlrun.types import Segment, Spec, Window, generator
+
+Note = Callable[[str], None]
+CHUNK = 256  # rows of a column that a dataset brings at once
+
+
+def make_cutter(config: Config, window: Window, columns: int) -> Cutter:
+    """The slicer of ``collector.tiling``."""
+    c = config.collector
+    plain = c.tiling == "plain"
+    overlap = (c.overlap or 0) if plain else c.learned_overlap
+    return Cutter(window, columns=columns, overlap=overlap, residual=c.residual, plain=plain)
+
+
+def make_replay(
+    config: Config, example: Segment, window: Window, *, note: Note = lambda line: None
+) -> Replay:
+    """Ring, windows and sampler of ``config.buffer``; ``example`` shows the shapes of rows.
+
+    ``note`` is told the size before anything is allocated.
+
+    Raises: ResourceError when it would be too large.
+    """
+    c, columns = config.buffer, config.collector.num_envs
+    layout = make_layout(config, Row.of(example), (window.burnin, window.learned, window.nstep))
+    check_size(config, layout)
+    note(layout.describe())
+    rng, total = generator(config.seed, "buffer"), config.run.total_steps
+    sampler: Sampler = Uniform(rng)
+    if isinstance(c, PrioritizedConfig):
+        sampler = Proportional(c, layout.slots, generator=rng, total_steps=total)
+    elif isinstance(c, RankConfig):
+        sampler = Rank(c, layout.slots, generator=rng, total_steps=total)
+    replay = Replay(
+        layout,
+        window=window,
+        cutter=make_cutter(config, window, columns),
+        close=config.collector.trajectory == "collect",
+        sampler=sampler,
+        stack=config.env.frame_stack,
+        allocate=in_memory if c.mmap is None else on_disk(Path(c.mmap)),
+    )
+    if c.relabel is not None:
+        goals = goal_functions(config.env)
+        assert goals is not None, "rlrun.config has checked that"
+        rng = generator(config.seed, "hindsight")
+        replay.hindsight = Hindsight(
+            replay.ring, goals, strategy=c.relabel, ratio=c.relabel_ratio, generator=rng
+        )
+    return replay
+
+
+def load_rows(config: Config, replay: Replay, collector: Collector) -> str:
+    """Fill a new replay with the rows of ``buffer.load``; a line that says what came.
+
+    Raises: ConfigError when they are not of this environment, StorageError when damaged.
+    """
+    assert config.buffer.load is not None
+    env = collector.env
+    source = open_source(config.buffer.load)
+    source.require(Spec(env.obs_space, env.action_space))
+    for chunk in source.chunks(env.num_envs, CHUNK, like=collector.example()):
+        replay.add(chunk)
+    return f"loaded: {replay.rows} steps from {config.buffer.load}; {len(replay)} windows"
+
+
+def write_rows(
+    replay: Replay,
+    env: Env,
+    data_dir: Path,
+    *,
+    config_text: str,
+    meta: dict[str, Any],
+    shard_rows: int,
+) -> None:
+    """Write all stored rows as a dataset directory. Raises: ConfigError, StorageError."""
+    export(
+        replay,
+        data_dir,
+        config_text=config_text,
+        spec=Spec(env.obs_space, env.action_space),
+        meta=meta,
+        shard_rows=shard_rows,
+    )

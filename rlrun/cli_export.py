@@ -1,0 +1,26 @@
+"""``rlrun export``: the replay of a run's newest checkpoint as a dataset directory."""
+
+from pathlib import Path
+
+from rlrun.cli_report import report_job_error
+
+
+def export(run_dir: Path, data_dir: Path, *, shard_rows: int) -> int:
+    """The exit code; one line on stdout says what was written.
+
+    The device of the run plays no part: one that was trained on a GPU is exported without.
+    """
+    from rlrun.config import load
+
+    config, _ = load(run_dir, ["device=cpu"])
+    try:
+        from rlrun.build import export_run
+        from rlrun.dataset import read, require_new
+
+        require_new(data_dir)
+        raw_yaml = (run_dir / "config.yaml").read_text(encoding="utf-8")
+        export_run(run_dir, data_dir, config, raw_yaml=raw_yaml, shard_rows=shard_rows)
+        print(read(data_dir).summary())
+    except Exception as e:
+        return report_job_error(e, run_dir)
+    return 0

@@ -1,0 +1,39 @@
+"""Rows on disk, to learn from without (or before) an environment.
+
+files     what a dataset directory looks like: names, structure, spaces, the sealed description
+writing   rows -> a dataset directory, whole or not there at all
+dealing   trajectories -> collected segments of any number of columns, ready for a buffer
+reading   a dataset directory -> its trajectories
+minari    a Minari dataset -> its trajectories
+"""
+
+from rlrun.dataset.dealing import Trajectory, deal
+from rlrun.dataset.files import require_new
+from rlrun.dataset.minari import Minari, import_minari
+from rlrun.dataset.reading import Dataset, read
+from rlrun.dataset.writing import export, write
+
+__all__ = [
+    "Dataset",
+    "Minari",
+    "Trajectory",
+    "deal",
+    "export",
+    "import_minari",
+    "open_source",
+    "read",
+    "require_new",
+    "write",
+]
+
+_MINARI = "minari:"
+
+
+def open_source(where: str) -> Dataset | Minari:
+    """What ``buffer.load`` names: a dataset directory, or ``minari:`` and a dataset id.
+
+    Raises: ConfigError (nothing there, minari missing), StorageError (damaged).
+    """
+    if where.startswith(_MINARI):
+        return import_minari(where.removeprefix(_MINARI))
+    return read(where)

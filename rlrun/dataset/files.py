@@ -1,0 +1,212 @@
+"""A dataset directory: its files, the names in them, and the words for what is wrong with one.
+
+``data-00000.safetensors, …``   rows in the order they were collected, [T, columns, …] per field
+``index.safetensors``           column, row and steps of every trajectory
+``states.safetensors``          recurrent states before some rows (only if there are any)
+``dataset.json``                everything about them, with the sha256 and size of each, and its own
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rlrun.errors import ConfigError, StorageError
+from rlrun.types import Segment, Spec, Tree, tree_leaves
+
+FORMAT = 1
+DESCRIPTION, INDEX, STATES = "dataset.json", "index.safetensors", "states.safetensors"
+STEP_FIELDS = ("action", "reward", "terminated", "truncated", "valid")
+
+
+# -- structure -------------------------------------------------------------------------------------
+
+
+def flatten(tree: Tree, name: str) -> tuple[Any, dict[str, Any]]:
+    """(the structure as JSON with names for leaves, the leaves by name): obs/position, obs/0, …"""
+    leaves: dict[str, Any] = {}
+
+    def visit(node: Tree, path: str) -> Any:
+        if isinstance(node, Mapping):
+            return {"dict": [[k, visit(v, f"{path}/{k}")] for k, v in node.items()]}
+        if isinstance(node, tuple):
+            return {"tuple": [visit(v, f"{path}/{i}") for i, v in enumerate(node)]}
+        while path in leaves:  # a key with a slash in it
+            path += "#"
+        leaves[path] = node
+        return path
+
+    return visit(tree, name), leaves
+
+
+def unflatten(structure: Any, leaf: Callable[[str], Any]) -> Tree:
+    """The tree of ``leaf(name)``: the inverse of ``flatten``."""
+    match structure:
+        case {"dict": pairs}:
+            return {key: unflatten(node, leaf) for key, node in pairs}
+        case {"tuple": nodes}:
+            return tuple(unflatten(node, leaf) for node in nodes)
+    return leaf(structure)
+
+
+def arrays_of(segment: Segment) -> dict[str, np.ndarray]:
+    """The arrays of a collected segment by name, ``states/…`` where it has some."""
+    found = flatten(segment.obs, "obs")[1]
+    found |= {name: getattr(segment, name) for name in ("first", *STEP_FIELDS)}
+    found |= {f"extras/{name}": x for name, x in segment.extras.items()}
+    if tree_leaves(segment.states):
+        found |= flatten(segment.states, "states")[1]
+    return {name: x.numpy() for name, x in found.items()}
+
+
+def behind(name: str) -> bool:
+    """Whether a field has an entry behind the last row: T + 1 of them."""
+    return name == "first" or name.partition("/")[0] == "obs"
+
+
+# -- spaces ----------------------------------------------------------------------------------------
+
+
+def spec_json(spec: Spec) -> dict[str, Any]:
+    """The spaces of one environment as JSON."""
+    return {"obs": _space(spec.obs), "action": _space(spec.action)}
+
+
+def _space(space: gym.Space[Any]) -> dict[str, Any]:
+    match space:
+        case spaces.Dict():
+            return {"type": "Dict", "spaces": {str(k): _space(s) for k, s in space.items()}}
+        case spaces.Tuple():
+            return {"type": "Tuple", "spaces": [_space(s) for s in space.spaces]}
+        case spaces.Box():
+            bounds = {"low": _bounds(space.low), "high": _bounds(space.high)}
+            return {"type": "Box", "dtype": str(space.dtype), "shape": [*space.shape], **bounds}
+        case spaces.Discrete():
+            return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+        case spaces.MultiDiscrete():
+            return {"type": "MultiDiscrete", "n": space.nvec.tolist(), "start": _start(space)}
+        case spaces.MultiBinary():
+            return {"type": "MultiBinary", "shape": [*space.shape]}
+    return {"type": type(space).__name__, "text": repr(space)}
+
+
+def _start(space: spaces.MultiDiscrete) -> Any:
+    return space.start.tolist()
+
+
+def _bounds(x: np.ndarray) -> Any:
+    """One number where all are the same; JSON has no infinity."""
+    if x.size and (x == x.flat[0]).all():
+        return _finite(x.flat[0].item())
+    return _finite(x.tolist())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return value if math.isfinite(value) else str(value)
+
+
+def difference(own: Any, other: Any, path: str) -> str | None:
+    """``path is OWN, not OTHER`` of the first place where two space descriptions differ."""
+    if isinstance(own, dict) and isinstance(other, dict) and own.keys() == other.keys():
+        for key in own:
+            if found := difference(own[key], other[key], f"{path} {key}".replace(" spaces", "")):
+                return found
+        return None
+    if own == other:
+        return None
+    return f"{path} is {_short(own)}, not {_short(other)}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict) and "type" in value:
+        value = {k: v for k, v in value.items() if k != "type"} | {"type": value["type"]}
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def require_spaces(given: dict[str, Any], spec: Spec, where: str) -> None:
+    """Raises ConfigError unless the described spaces are those of ``spec``."""
+    needed = spec_json(spec)
+    for name, word in (("obs", "observation space"), ("action", "action space")):
+        if wrong := difference(given[name], needed[name], word):
+            raise ConfigError(
+                f"{where}: its {wrong} as the environment's; both must be the same; use the env "
+                "it came from, or another dataset"
+            )
+
+
+# -- the description -------------------------------------------------------------------------------
+
+
+def seal(fields: dict[str, Any]) -> bytes:
+    """The fields as JSON, with the sha256 of the rest as their last key."""
+    text = json.dumps(fields, indent=1, allow_nan=False)
+    sealed = {**fields, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    return json.dumps(sealed, indent=1, allow_nan=False).encode() + b"\n"
+
+
+def unseal(content: bytes) -> dict[str, Any]:
+    """The fields of sealed JSON; ValueError unless it is byte for byte what ``seal`` writes."""
+    try:
+        fields: dict[str, Any] = json.loads(content)
+        del fields["sha256"]
+        intact = seal(fields) == content
+    except (ValueError, KeyError, TypeError):
+        intact = False
+    if not intact:
+        raise ValueError("is damaged (its sha256 is wrong)")
+    return fields
+
+
+# -- directories -----------------------------------------------------------------------------------
+
+
+def require_new(directory: Path) -> None:
+    """Raises ConfigError unless ``directory`` is new or empty, StorageError unless it can be made.
+
+    Makes nothing.
+    """
+    allowed = "a new or empty directory is allowed; choose another path"
+    if directory.is_dir() and any(directory.iterdir()):
+        raise ConfigError(f"DATA_DIR = {directory}: the directory is not empty; {allowed}")
+    if os.path.lexists(directory) and not directory.is_dir():
+        raise ConfigError(f"DATA_DIR = {directory}: this is not a directory; {allowed}")
+    parent = next(p for p in directory.absolute().parents if os.path.lexists(p))
+    if not parent.is_dir():
+        raise write_error(directory, f"{parent} is not a directory")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise write_error(directory, f"{parent} is not writable")
+
+
+def write_error(directory: Path, why: str) -> StorageError:
+    """The error for a dataset that cannot be written."""
+    return StorageError(
+        f"DATA_DIR = {directory}: the dataset cannot be written ({why}); a writable directory with "
+        "room for it is needed; free space or choose another"
+    )
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Writes a new file, which is on disk when this returns."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def fsync(directory: Path) -> None:
+    """Makes the names in a directory durable."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,154 @@
+"""Minari's datasets as trajectories; needs the package minari, which rlrun does not bring."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from rlrun.dataset.dealing import Trajectory, deal
+from rlrun.dataset.files import require_spaces, spec_json
+from rlrun.env.contract import unsupported
+from rlrun.errors import ConfigError, StorageError
+from rlrun.types import Segment, Spec, Tree, tree_leaves, tree_map
+
+_FLAT = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+def import_minari(dataset_id: str) -> "Minari":
+    """The local Minari dataset ``dataset_id``; nothing is downloaded.
+
+    Raises: ConfigError when the package or the dataset is missing, or its spaces hold what cannot
+    be stored as arrays.
+    """
+    where = f"buffer.load = minari:{dataset_id}"
+    install = "install it: pip install 'minari[hdf5]' pillow"
+    try:
+        import minari
+    except ImportError as e:
+        need = "the package minari is needed to read Minari datasets"
+        raise ConfigError(f"{where}: it is not installed; {need}; {install}") from e
+    try:
+        dataset = minari.load_dataset(dataset_id)
+        return Minari(dataset, dataset_id)
+    except ImportError as e:
+        raise ConfigError(f"{where}: {e}; minari needs it for this dataset; {install}") from e
+    except (FileNotFoundError, ValueError) as e:
+        allowed = "a dataset of `minari list local` is allowed"
+        fix = f"get it with `minari download {dataset_id}`"
+        raise ConfigError(f"{where}: cannot be opened ({e}); {allowed}; {fix}") from e
+
+
+class Minari:
+    """A Minari dataset as a source of trajectories: one of every episode."""
+
+    def __init__(self, dataset: Any, dataset_id: str) -> None:
+        """``dataset``: has observation_space, action_space, iterate_episodes()."""
+        self.dataset, self.dataset_id = dataset, dataset_id
+        self.where = f"buffer.load = minari:{dataset_id}"
+        self.spec = Spec(dataset.observation_space, dataset.action_space)
+        wrong = unsupported(self.spec.obs)
+        if wrong is None and not isinstance(self.spec.action, _FLAT):
+            wrong = f"action space is {self.spec.action}"
+        if wrong:
+            allowed = "Box, Discrete, MultiDiscrete, MultiBinary (observations: or Dict, Tuple)"
+            raise ConfigError(f"{self.where}: {wrong}; {allowed}; choose another dataset")
+        self.source: dict[str, Any] = {"minari": dataset_id}
+
+    def require(self, spec: Spec) -> None:
+        """Raises ConfigError unless the spaces of the episodes are ``spec``."""
+        require_spaces(spec_json(self.spec), spec, self.where)
+
+    def trajectories(self) -> Iterator[Trajectory]:
+        """Every episode that has steps, in the dataset's order; infos are left out.
+
+        Raises: StorageError for an episode that breaks Minari's format.
+        """
+        return convert(self.dataset.iterate_episodes(), self.spec, self.where)
+
+    def episodes(self) -> Iterator[Segment]:
+        """The same, each in memory: T steps [T, 1] and T + 1 observations."""
+        return (trajectory.read(0, trajectory.steps) for trajectory in self.trajectories())
+
+    def chunks(self, columns: int, rows: int, *, like: Segment | None = None) -> Iterator[Segment]:
+        """All episodes dealt into ``columns``, as ``deal`` describes it; states are zeros.
+
+        An episode is in memory until its last row is dealt.
+        """
+        return deal(self.trajectories(), columns, rows, like=like, where=self.where)
+
+
+def convert(episodes: Iterable[Any], spec: Spec, where: str) -> Iterator[Trajectory]:
+    """The trajectories of episodes with Minari's fields.
+
+    ``observations`` T + 1 (a tree where the space is one), ``actions``, ``rewards``,
+    ``terminations``, ``truncations`` T. Arrays get the dtypes of ``spec``, rewards float32. An
+    episode whose last step has neither flag was cut: it is truncated there.
+    """
+    for number, episode in enumerate(episodes):
+        if len(episode.rewards):
+            yield _trajectory(episode, spec, f"{where}: episode {number}")
+
+
+def _trajectory(episode: Any, spec: Spec, where: str) -> Trajectory:
+    steps = len(episode.rewards)
+    obs = _arranged(episode.observations, spec.obs)
+    fields = {
+        "action": np.asarray(episode.actions, spec.action.dtype),
+        "reward": np.asarray(episode.rewards, np.float32),
+        "terminated": np.asarray(episode.terminations, bool),
+        "truncated": np.array(episode.truncations, bool),
+    }
+    problem = _problem(obs, fields, steps)
+    if problem is not None:
+        allowed = f"{steps} steps, {steps + 1} observations, an end at the last step only"
+        fix = "repair or leave out the episode"
+        raise StorageError(f"{where}: {problem}; a Minari episode has {allowed}; {fix}")
+    fields["truncated"][-1] |= not fields["terminated"][-1]
+    return Trajectory(steps, partial(_read, obs, fields))
+
+
+def _problem(obs: Tree, fields: dict[str, np.ndarray], steps: int) -> str | None:
+    """What breaks the format."""
+    lengths = {name: len(x) for name, x in fields.items() if len(x) != steps}
+    if lengths:
+        return f"it has {steps} rewards but {lengths}"
+    wrong = next((len(x) for x in tree_leaves(obs) if len(x) != steps + 1), None)
+    if wrong is not None:
+        return f"it has {wrong} observations for {steps} steps"
+    if not np.isfinite(fields["reward"]).all():
+        return "it has a reward that is not finite"
+    early = np.flatnonzero((fields["terminated"] | fields["truncated"])[:-1])
+    return f"it goes on behind its end at step {early[0]}" if len(early) else None
+
+
+def _arranged(value: Any, space: gym.Space[Any]) -> Tree:
+    """The observations as the space orders and types them."""
+    if isinstance(space, spaces.Dict):
+        return {key: _arranged(value[key], part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_arranged(v, part) for v, part in zip(value, space.spaces, strict=True))
+    return np.asarray(value, space.dtype)
+
+
+def _read(obs: Tree, fields: dict[str, np.ndarray], start: int, stop: int) -> Segment:
+    """``Trajectory.read`` of an episode in memory."""
+
+    def rows(x: np.ndarray, end: int = stop) -> torch.Tensor:
+        return torch.from_numpy(np.array(x[start:end, None]))
+
+    terminated = rows(fields["terminated"])
+    first = torch.zeros(stop - start + 1, 1, dtype=torch.bool)
+    first[0] = start == 0
+    return Segment(
+        obs=tree_map(lambda x: rows(x, stop + 1), obs),
+        first=first,
+        action=rows(fields["action"]),
+        reward=rows(fields["reward"]),
+        terminated=terminated,
+        truncated=rows(fields["truncated"]),
+        valid=torch.ones_like(terminated),
+    )

@@ -1,0 +1,82 @@
+"""How large a config's replay gets, before anything is allocated. Torch-free."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rlrun.buffer.layout import Block, Layout, Row, amount, free_bytes, sampler_blocks
+from rlrun.errors import ResourceError
+from rlrun.schema import Config, MemoryConfig, PrioritizedConfig, RankConfig
+from rlrun.tree import Tree
+
+SHARE = 0.8  # of what is free, when buffer.max_bytes is null
+_FLOAT = np.dtype(np.float32)
+
+
+def row_of(config: Config, obs: gym.Space[Any], action: gym.Space[Any]) -> Row:
+    """One row of an environment with these spaces under this config."""
+    info = {name: Block((), _FLOAT) for name in config.collector.keep_info}
+    number = Block(action.shape or (), np.dtype(action.dtype or np.int64))
+    return Row(_blocks(obs), number, info, _state(config.memory))
+
+
+def _blocks(space: gym.Space[Any]) -> Tree:
+    match space:
+        case gym.spaces.Dict():
+            return {name: _blocks(s) for name, s in space.spaces.items()}
+        case gym.spaces.Tuple():
+            return tuple(_blocks(s) for s in space.spaces)
+        case _:
+            return Block(space.shape or (), np.dtype(space.dtype or np.int64))
+
+
+def _state(memory: MemoryConfig) -> Tree:
+    one = Block((memory.hidden,), _FLOAT)
+    return {"lstm": (one, one), "gru": (one,), "none": ()}[memory.name]
+
+
+def make_layout(config: Config, row: Row, window: tuple[int, int, int]) -> Layout:
+    """Arrays for ``buffer.capacity`` rows over all columns, and windows (burn-in, learned, nstep).
+
+    Windows of one learned row need no table. Else it holds twice the windows that whole ones
+    would make, unless buffer.window_capacity says otherwise: short episodes make more windows, and
+    the oldest are dropped early then.
+    """
+    c, collector = config.buffer, config.collector
+    burnin, learned, nstep = window
+    rows = c.capacity // collector.num_envs + 1  # a slot for the newest observation
+    lossless = collector.tiling == "lossless"
+    windows = c.window_capacity
+    if windows is None and not (lossless and learned == 1 and not burnin):
+        overlap = collector.learned_overlap if lossless else collector.overlap or 0
+        stride = (learned if lossless else burnin + learned + nstep) - overlap
+        whole = -(-c.capacity // stride)
+        windows = min(2 * whole + 2 * collector.num_envs, rows * collector.num_envs)
+    slots = rows * collector.num_envs if windows is None else windows
+    norm = c.weight_norm if isinstance(c, PrioritizedConfig | RankConfig) else "batch"
+    sampler = sampler_blocks(c.name, slots, norm)
+    return Layout(row, collector.num_envs, rows, windows, sampler, goals=c.relabel is not None)
+
+
+def check_size(config: Config, layout: Layout) -> None:
+    """Raises: ResourceError when the buffer is larger than buffer.max_bytes, or what is free."""
+    c = config.buffer
+    if c.device != "cpu" and c.max_bytes is None:
+        return  # the device's own allocator says so
+    directory = Path(c.mmap) if c.mmap is not None else None
+    limit, why = c.max_bytes, "buffer.max_bytes"
+    if limit is None:
+        limit = int(SHARE * free_bytes(directory))
+        why = f"80 % of the free {'disk' if directory else 'memory'}"
+    need = layout.nbytes
+    if need <= limit:
+        return
+    fits = int(c.capacity * limit / need)
+    fits -= fits % 10 ** max(len(str(fits)) - 2, 0)  # two digits are enough
+    disk = "" if directory else " or buffer.mmap=DIR (rows on disk)"
+    raise ResourceError(
+        f"buffer.capacity = {c.capacity}: {layout.describe()}; allowed are {amount(limit)} "
+        f"({why}); set buffer.capacity={fits}{disk}"
+    )

@@ -1,0 +1,70 @@
+"""On-policy rollouts: rows go in, the same rows come out, once."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rlrun.buffer.rollout import Rollout
+from rlrun.types import Segment, tree_leaves
+from tests.reference.streams import make_stream, part
+
+
+def stream(rows: int = 40) -> Segment:
+    made = make_stream([[5, 3, 9], [1, 12]], [[True, False], [True]], rows).segment
+    return replace(made, extras={"log_prob": torch.arange(rows * 2.0).reshape(rows, 2)})
+
+
+def piece(whole: Segment, start: int, stop: int) -> Segment:
+    cut = part(whole, start, stop)
+    return replace(cut, extras={"log_prob": whole.extras["log_prob"][start:stop]})
+
+
+def same(a: Segment, b: Segment) -> bool:
+    names = ("obs", "first", "action", "reward", "terminated", "truncated", "valid", "states")
+    pairs = [(getattr(a, n), getattr(b, n)) for n in names] + [(a.extras, b.extras)]
+    leaves = [z for x, y in pairs for z in zip(tree_leaves(x), tree_leaves(y), strict=True)]
+    return all(torch.equal(x, y) for x, y in leaves)
+
+
+def test_rows_come_out_whole_then_the_rollout_is_empty():
+    whole = stream()
+    rollout = Rollout(whole, rows=24)
+    for start, stop in ((0, 7), (7, 8), (8, 24)):
+        assert not rollout.full
+        rollout.add(piece(whole, start, stop))
+    assert rollout.full
+    sample = rollout.take(99)
+    assert sample.env_steps == 99
+    assert same(sample.segment, piece(whole, 0, 24))
+    assert torch.equal(sample.segment.state[0], whole.states[0][0])
+    assert (sample.weight == 1).all()
+    assert len(rollout) == 0
+    rollout.add(piece(whole, 24, 30))
+    assert same(rollout.take(0).segment, piece(whole, 24, 30))
+
+
+def test_too_many_rows_are_refused_and_nothing_is_lost():
+    whole = stream()
+    rollout = Rollout(whole, rows=10)
+    rollout.add(piece(whole, 0, 6))
+    with pytest.raises(ValueError, match="4 of 10 rows are free"):
+        rollout.add(piece(whole, 6, 11))
+    assert same(rollout.take(0).segment, piece(whole, 0, 6))
+
+
+def test_save_and_load():
+    whole = stream()
+    one, two = Rollout(whole, rows=20), Rollout(whole, rows=20)
+    one.add(piece(whole, 0, 13))
+    two.add(piece(whole, 20, 40))  # must be forgotten
+    two.load_state_dict(one.state_dict())
+    for rollout in (one, two):
+        rollout.add(piece(whole, 13, 20))
+    assert same(one.take(0).segment, two.take(0).segment)
+
+
+def test_bytes_are_those_of_the_rows():
+    whole = stream()
+    row = 3 * 4 + 1 + 8 + 4 + 3 + 4 + 2 * 4  # obs, first, action, reward, flags, log_prob, states
+    assert Rollout(whole, rows=9).nbytes == 2 * (9 * row + 3 * 4 + 1)

@@ -1,0 +1,299 @@
+"""BitFlip bit by bit; the functions hindsight relabelling gets from any goal environment."""
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlrun.env import goal_functions, make_env
+from rlrun.env.bitflip import BitFlip
+from rlrun.errors import ConfigError, EnvError
+from rlrun.tree import tree_map
+from tests.env import faulty  # noqa: F401  registers the test/ ids
+from tests.env.presets import config_of, preset
+from tests.reference.oracle import play, uniform
+
+# -- the environment -------------------------------------------------------------------------------
+
+
+def first_difference(obs, first):
+    """The oracle: flips the first bit that is wrong."""
+    return (obs["achieved_goal"] != obs["desired_goal"]).argmax(axis=1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(1, 6), st.integers(1, 4), st.none() | st.integers(1, 5),
+    st.sampled_from(["vector", "sync"]), st.integers(0, 99),
+)  # fmt: skip
+def test_every_row_is_the_flip_of_one_bit(bits, num_envs, limit, backend, seed):
+    """Re-enacted with lists from the first observation of every episode on."""
+    config = preset("bitflip", kwargs={"bits": bits}, max_episode_steps=limit, backend=backend)
+    env = make_env(config, num_envs=num_envs, keep_info=("is_success",))
+    rng = np.random.default_rng(seed)
+    obs, t, over = tree_map(np.copy, env.reset(seed=seed)), [0] * num_envs, [False] * num_envs
+    state = [list(x) for x in obs["observation"]]
+    goal = [list(x) for x in obs["desired_goal"]]
+    for _ in range(30):
+        action = rng.integers(bits, size=num_envs)
+        step = env.step(action)
+        obs = tree_map(np.copy, step.obs)
+        for i in range(num_envs):
+            assert step.first[i] == over[i]
+            if over[i]:
+                state[i], goal[i], t[i] = (
+                    list(obs["observation"][i]),
+                    list(obs["desired_goal"][i]),
+                    0,
+                )
+                assert state[i] != goal[i]
+                assert (step.reward[i], step.terminated[i], step.truncated[i]) == (0, False, False)
+                assert step.info["is_success"][i] == 0
+                over[i] = False
+                continue
+            state[i][action[i]] = 1 - state[i][action[i]]
+            t[i] += 1
+            reached = state[i] == goal[i]
+            last = t[i] == min(bits, limit or bits)
+            assert list(obs["observation"][i]) == list(obs["achieved_goal"][i]) == state[i]
+            assert list(obs["desired_goal"][i]) == goal[i]
+            assert step.reward[i] == (0 if reached else -1)
+            assert step.terminated[i] == reached
+            assert step.truncated[i] == (last and not reached)
+            assert step.info["is_success"][i] == reached
+            over[i] = reached or last
+    env.close()
+
+
+def test_scores_of_oracle_and_random_actions():
+    env = make_env(preset("bitflip"), num_envs=50, keep_info=("is_success",))
+    returns, wins = play(env, first_difference, 20, seed=0)
+    assert wins.all()
+    assert abs(returns.mean() - (1 - 16 / 2)) < 5 * 2 / np.sqrt(returns.size)
+    returns, wins = play(env, uniform(16, seed=0), 20, seed=0)
+    assert wins.mean() < 0.01
+    assert set(returns[wins == 0]) == {-16.0}
+
+
+def test_the_farthest_goal_can_just_be_reached():
+    env = make_env(preset("bitflip", kwargs={"bits": 2}), num_envs=64, keep_info=("is_success",))
+    returns, wins = play(env, first_difference, 4, seed=3)
+    assert wins.all()
+    assert set(returns.reshape(-1)) == {0.0, -1.0}
+
+
+def test_starts_and_goals_are_uniform_and_never_equal():
+    env = make_env(preset("bitflip", kwargs={"bits": 2}), num_envs=4000)
+    obs = env.reset(seed=1)
+    pairs = obs["observation"] @ [8, 4] + obs["desired_goal"] @ [2, 1]
+    count = np.bincount(pairs, minlength=16)
+    assert (count[[0, 5, 10, 15]] == 0).all()
+    assert count[count > 0].size == 12
+    assert (abs(count[count > 0] - 4000 / 12) < 5 * np.sqrt(4000 / 12)).all()
+
+
+def test_observations_are_not_overwritten_by_the_next_step():
+    env = make_env(preset("bitflip", backend="vector"), num_envs=2)
+    obs = env.reset(seed=0)
+    before = tree_map(np.copy, obs)
+    env.step(np.array([3, 5]))
+    tree_map(np.testing.assert_array_equal, obs, before)
+    assert not np.shares_memory(obs["observation"], obs["achieved_goal"])
+
+
+# -- its functions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lead", [(), (1,), (7,), (2, 3), (4, 1, 2), (0,)])
+def test_reward_and_end_over_leading_axes(lead):
+    functions = goal_functions(preset("bitflip", kwargs={"bits": 3}))
+    rng = np.random.default_rng(0)
+    achieved, desired = rng.integers(2, size=(2, *lead, 3), dtype=np.int8)
+    reward, ends = functions.reward(achieved, desired), functions.terminated(achieved, desired)
+    assert (reward.shape, reward.dtype) == (lead, np.float32)
+    assert (ends.shape, ends.dtype) == (lead, np.bool_)
+    for place in product(*map(range, lead)):
+        same = achieved[place].tolist() == desired[place].tolist()
+        assert reward[place] == (0 if same else -1)
+        assert ends[place] == same
+
+
+def test_the_goal_that_was_desired_gives_the_rows_that_were():
+    config = preset("bitflip", kwargs={"bits": 3})
+    env, functions = make_env(config, num_envs=5), goal_functions(config)
+    env.reset(seed=0)
+    for action in np.random.default_rng(0).integers(3, size=(60, 5)):
+        step = env.step(action)
+        goals = step.obs["achieved_goal"], step.obs["desired_goal"]
+        stepped = ~step.first
+        np.testing.assert_array_equal(functions.reward(*goals)[stepped], step.reward[stepped])
+        np.testing.assert_array_equal(
+            functions.terminated(*goals)[stepped], step.terminated[stepped]
+        )
+    assert functions.batched == {"compute_reward", "compute_terminated"}
+    assert (functions.goal_shape, functions.goal_dtype) == ((3,), np.int8)
+
+
+def test_the_static_methods_are_those_of_gymnasium_robotics():
+    """On the class, on the vector and on the unwrapped single environment."""
+    single = gym.make("rlrun/BitFlip-v0", bits=4).unwrapped
+    here, there = np.array([1, 0, 0, 1], np.int8), np.array([1, 0, 1, 1], np.int8)
+    for owner in (BitFlip, BitFlip(2, bits=4), single):
+        assert owner.compute_reward(here, there, {}) == -1
+        assert owner.compute_reward(here, here, {}) == 0
+        assert not owner.compute_terminated(here, there, {})
+        assert owner.compute_terminated(here, here, {})
+
+
+# -- any other goal environment --------------------------------------------------------------------
+
+
+class Reach(gym.Env[Any, Any]):
+    """Where goals are points; one mistake on demand."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(self, mistake: str = "none", length: float = 0.5) -> None:
+        point = spaces.Box(-2, 2, (2,), np.float64)
+        goals = {"observation": spaces.Box(-1, 1, (1,), np.float32)}
+        goals |= {"achieved_goal": point, "desired_goal": point}
+        if mistake == "spaces":
+            goals["desired_goal"] = spaces.Box(-2, 2, (3,), np.float64)
+        if mistake == "trees":
+            goals |= {k: spaces.Dict({"at": point}) for k in ("achieved_goal", "desired_goal")}
+        self.observation_space, self.action_space = spaces.Dict(goals), spaces.Discrete(2)
+        self.mistake, self.length = mistake, length
+        if mistake == "missing":
+            self.compute_reward = None
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        if self.mistake == "raises":
+            raise ZeroDivisionError("division by zero in physics")
+        if self.mistake == "nan":
+            return np.nan
+        if self.mistake == "vector":
+            return np.abs(achieved_goal - desired_goal)
+        if self.mistake == "pairs":  # whole arrays would give one number
+            return -np.linalg.norm(achieved_goal - desired_goal)
+        if self.mistake == "strict":
+            assert np.shape(achieved_goal) == (2,)
+        if self.mistake == "first":  # the right shape, the wrong numbers
+            far = np.linalg.norm(achieved_goal - desired_goal, axis=-1)
+            return -far if np.ndim(far) == 0 else np.full_like(far, -far.flat[0])
+        return -np.linalg.norm(achieved_goal - desired_goal, axis=-1)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        raise NotImplementedError
+
+    def step(self, action: Any) -> Any:
+        raise NotImplementedError
+
+
+class Ending(Reach):
+    def compute_terminated(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        return False if self.mistake == "never" else self.close(achieved_goal - desired_goal)
+
+    def close(self, apart: Any = np.inf) -> Any:
+        return bool(np.linalg.norm(apart) <= self.length)  # as Gymnasium-Robotics' mazes do
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    ids = {"test/Reach-v0": Reach, "test/Ending-v0": Ending}
+    for env_id, entry in ids.items():
+        gym.register(env_id, entry, disable_env_checker=True)
+    yield
+    for env_id in ids:
+        gym.registry.pop(env_id)
+
+
+def found(env_id="test/Reach-v0", **kwargs):
+    return goal_functions(config_of(env_id, kwargs=kwargs))
+
+
+def goals(*lead):
+    return np.random.default_rng(0).uniform(-2, 2, size=(2, *lead, 2))
+
+
+@pytest.mark.parametrize("mistake", ["none", "pairs", "strict", "first"])
+@pytest.mark.parametrize("lead", [(), (5,), (2, 3), (0, 2)])
+def test_functions_of_one_pair_are_called_pair_by_pair(mistake, lead):
+    functions = found(mistake=mistake)
+    assert functions.batched == ({"compute_reward"} if mistake == "none" else set())
+    achieved, desired = goals(*lead)
+    reward = functions.reward(achieved, desired)
+    assert (reward.shape, reward.dtype) == (lead, np.float32)
+    for place in product(*map(range, lead)):
+        far = np.hypot(*(achieved[place] - desired[place]))
+        assert reward[place] == pytest.approx(-far, rel=1e-6)
+
+
+def test_without_compute_terminated_nothing_ends():
+    ends = found().terminated(*goals(3, 4))
+    assert (ends.shape, ends.dtype, ends.any()) == ((3, 4), np.bool_, False)
+
+
+@pytest.mark.parametrize(("mistake", "length"), [("none", 1.0), ("none", 2.0), ("never", 2.0)])
+def test_ends_of_an_environment_that_takes_one_pair(mistake, length):
+    """Its arguments are those of the config."""
+    functions = found("test/Ending-v0", mistake=mistake, length=length)
+    achieved, desired = goals(40)
+    ends = functions.terminated(achieved, desired)
+    assert ends.dtype == np.bool_
+    near = np.hypot(*(achieved - desired).T) <= length
+    assert ends.tolist() == (near & (mistake == "none")).tolist()
+    assert near.any()
+
+
+def test_environments_without_goals_have_no_functions():
+    for config in (preset("cartpole"), preset("tmaze"), config_of("test/Nested-v0")):
+        assert goal_functions(config) is None
+
+
+def test_an_environment_that_exists_only_as_a_vector_has_nobody_to_ask():
+    gym.register("test/OnlyVector-v0", vector_entry_point="rlrun.env.bitflip:BitFlip")
+    try:
+        assert goal_functions(config_of("test/OnlyVector-v0")) is None
+    finally:
+        gym.registry.pop("test/OnlyVector-v0")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error", "text"),
+    [
+        ("missing", ConfigError, "it observes goals but has no compute_reward(achieved_goal, "),
+        ("spaces", ConfigError, "allowed are two arrays of one shape and dtype"),
+        ("trees", ConfigError, "allowed are two arrays of one shape and dtype"),
+        ("raises", EnvError, "compute_reward() raised ZeroDivisionError: division by zero in p"),
+        ("nan", EnvError, "compute_reward() of one pair of goals is nan; allowed is one finite "),
+        ("vector", EnvError, "compute_reward() of one pair of goals is array(["),
+    ],
+)
+def test_functions_that_cannot_serve(mistake, error, text):
+    with pytest.raises(error) as caught:
+        found(mistake=mistake)
+    assert str(caught.value).startswith("env.id = test/Reach-v0: ")
+    assert text in str(caught.value)
+    assert "fix the environment" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_function_that_fails_later_says_so():
+    functions = found(mistake="none")
+    with pytest.raises(EnvError, match=r"test/Reach-v0: compute_reward\(\) raised ValueError"):
+        functions.reward(np.zeros((3, 2)), np.zeros((2, 2)))
+
+
+def test_unknown_environments_and_arguments_are_refused():
+    with pytest.raises(ConfigError, match=r"env\.id = Nope-v0"):
+        goal_functions(config_of("Nope-v0"))
+    with pytest.raises(ConfigError, match=r"bits = 0: must be"):
+        goal_functions(preset("bitflip", kwargs={"bits": 0}))
+    limited = replace(preset("bitflip"), max_episode_steps=3)
+    assert goal_functions(limited) is not None

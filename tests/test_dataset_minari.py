@@ -1,0 +1,231 @@
+"""Minari episodes as trajectories: of plain objects, a stand-in module, and minari where it is."""
+
+import sys
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rlrun.dataset import deal, import_minari, open_source, read, write
+from rlrun.dataset.minari import convert
+from rlrun.errors import ConfigError, StorageError
+from rlrun.types import Segment, Spec
+
+OBS = spaces.Dict(
+    {
+        "goal": spaces.Box(-9, 9, (2,), np.float32),
+        "parts": spaces.Tuple((spaces.Discrete(50), spaces.Box(0, 255, (2, 2, 1), np.uint8))),
+    }
+)
+SPEC = Spec(OBS, spaces.Box(-1, 1, (2,), np.float32))
+
+
+def episode(number: int, steps: int, *, ends: str = "terminated") -> SimpleNamespace:
+    """What minari.EpisodeData holds; keys in another order and dtypes wider than the space's."""
+    t = np.arange(steps + 1)
+    flag = np.arange(steps) == steps - 1
+    return SimpleNamespace(
+        id=number,
+        observations={
+            "parts": (t, np.full((steps + 1, 2, 2, 1), number, np.uint8)),
+            "goal": np.stack([t + 0.5, np.full(steps + 1, number)], -1),
+        },
+        actions=np.stack([t[:-1] / 100, t[:-1] / 50], -1),
+        rewards=np.arange(steps, dtype=np.float64) + number,
+        terminations=flag & (ends == "terminated"),
+        truncations=flag & (ends == "truncated"),
+        infos={"x": np.zeros(steps + 1)},
+    )
+
+
+def check_episode(segment: Segment, number: int, steps: int, ends: str) -> None:
+    t = torch.arange(steps + 1)
+    assert list(segment.obs) == ["goal", "parts"]
+    assert torch.equal(segment.obs["goal"][:, 0, 0], t + 0.5)
+    assert torch.equal(segment.obs["parts"][0][:, 0], t)
+    assert segment.obs["parts"][1].dtype == torch.uint8
+    assert (segment.obs["parts"][1] == number).all()
+    assert segment.obs["goal"].dtype == segment.action.dtype == torch.float32
+    assert torch.equal(segment.reward[:, 0], (t[:-1] + number).float())
+    assert segment.valid.all()
+    assert segment.first[:, 0].tolist() == [True] + [False] * steps
+    assert segment.terminated[:, 0].tolist() == [False] * (steps - 1) + [ends == "terminated"]
+    assert segment.truncated[:, 0].tolist() == [False] * (steps - 1) + [ends != "terminated"]
+
+
+CASES = [(0, 3, "terminated"), (1, 1, "truncated"), (2, 5, "neither"), (3, 1, "terminated")]
+
+
+def test_episodes_become_trajectories() -> None:
+    given = [episode(n, steps, ends=ends) for n, steps, ends in CASES]
+    given.insert(1, episode(9, 0))
+    found = list(convert(given, SPEC, "x"))
+    assert [t.steps for t in found] == [steps for _, steps, _ in CASES]
+    for trajectory, case in zip(found, CASES, strict=True):
+        check_episode(trajectory.read(0, trajectory.steps), *case)
+    middle = found[2].read(2, 4)
+    assert middle.first.sum() == middle.truncated.sum() == 0
+    assert middle.obs["parts"][0][:, 0].tolist() == [2, 3, 4]
+
+
+def break_episode(name: str) -> SimpleNamespace:
+    broken = episode(4, 6)
+    if name == "observations":
+        broken.observations["goal"] = broken.observations["goal"][:-1]
+    elif name == "actions":
+        broken.actions = broken.actions[:-1]
+    elif name == "rewards":
+        broken.rewards[2] = np.nan
+    else:
+        broken.terminations[3] = True
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("observations", "has 6 observations for 6 steps"),
+        ("actions", "has 6 rewards but {'action': 5}"),
+        ("rewards", "has a reward that is not finite"),
+        ("terminations", "goes on behind its end at step 3"),
+    ],
+)
+def test_a_broken_episode_is_named(name: str, text: str) -> None:
+    found = convert([episode(0, 2), break_episode(name)], SPEC, "buffer.load = minari:a/b-v0")
+    next(found)
+    with pytest.raises(StorageError) as caught:
+        next(found)
+    assert str(caught.value).startswith("buffer.load = minari:a/b-v0: episode 1: it ")
+    assert text in str(caught.value)
+
+
+def stand_in(monkeypatch, spec: Spec = SPEC, error: Exception | None = None) -> None:
+    def load_dataset(dataset_id: str):
+        if error is not None:
+            raise error
+        given = [episode(n, steps, ends=ends) for n, steps, ends in CASES]
+        return SimpleNamespace(
+            observation_space=spec.obs,
+            action_space=spec.action,
+            iterate_episodes=lambda: iter(given),
+        )
+
+    monkeypatch.setitem(sys.modules, "minari", SimpleNamespace(load_dataset=load_dataset))
+
+
+def test_a_minari_dataset_is_a_source_like_a_directory(monkeypatch, tmp_path) -> None:
+    stand_in(monkeypatch)
+    source = open_source("minari:a/b-v0")
+    source.require(SPEC)
+    with pytest.raises(ConfigError, match=r"buffer.load = minari:a/b-v0: its action space shape"):
+        source.require(Spec(OBS, spaces.Box(-1, 1, (3,), np.float32)))
+    like = Segment(
+        obs={"goal": torch.zeros(1, 2, 2), "parts": (torch.zeros(1, 2, dtype=torch.long),
+             torch.zeros(1, 2, 2, 2, 1, dtype=torch.uint8))},
+        first=torch.zeros(1, 2, dtype=torch.bool),
+        action=torch.zeros(0, 2, 2),
+        reward=torch.zeros(0, 2),
+        terminated=torch.zeros(0, 2, dtype=torch.bool),
+        truncated=torch.zeros(0, 2, dtype=torch.bool),
+        valid=torch.zeros(0, 2, dtype=torch.bool),
+        states=(torch.zeros(0, 2, 7),),
+    )  # fmt: skip
+    chunks = list(source.chunks(2, 4, like=like))
+    assert [len(c.reward) for c in chunks] == [4, 4]  # columns of 4 + 2 + 2 and 2 + 6 rows
+    assert sum(int(c.valid.sum()) for c in chunks) == 10
+    assert chunks[0].states[0].shape == (4, 2, 7)
+    parts = deal(source.trajectories(), 1, 100)
+    write(tmp_path / "d", parts, spec=source.spec, meta=source.source, shard_rows=5)
+    dataset = read(tmp_path / "d")
+    dataset.require(SPEC)
+    assert dataset.described["episodes"] == 4
+    ends = Counter((len(e.reward), bool(e.terminated[-1])) for e in dataset.episodes())
+    assert ends == Counter((steps, end == "terminated") for _, steps, end in CASES)
+    for segment, case in zip(dataset.episodes(), CASES, strict=True):
+        check_episode(segment, *case)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            FileNotFoundError("Dataset a/b-v0 not found"),
+            "cannot be opened .*minari download a/b-v0",
+        ),
+        (ValueError("Malformed dataset ID"), "cannot be opened .*Malformed"),
+        (ImportError("h5py is not installed"), "h5py is not installed.*pip install"),
+    ],
+)
+def test_what_cannot_be_opened(monkeypatch, error, text) -> None:
+    stand_in(monkeypatch, error=error)
+    with pytest.raises(ConfigError, match=f"buffer.load = minari:a/b-v0: {text}"):
+        import_minari("a/b-v0")
+
+
+def test_missing_package(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "minari", None)
+    with pytest.raises(ConfigError, match=r"is not installed; .* pip install 'minari") as caught:
+        import_minari("a/b-v0")
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (
+            Spec(spaces.Dict({"x": spaces.Text(3)}), SPEC.action),
+            r"observation\['x'\] space is Text",
+        ),
+        (Spec(OBS, spaces.Tuple((spaces.Discrete(2),))), "action space is Tuple"),
+    ],
+)
+def test_spaces_that_are_no_arrays(monkeypatch, spec, text) -> None:
+    stand_in(monkeypatch, spec)
+    with pytest.raises(ConfigError, match=text):
+        import_minari("a/b-v0")
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_real_package(monkeypatch, tmp_path) -> None:
+    minari = pytest.importorskip("minari")
+    pytest.importorskip("h5py")
+    pytest.importorskip("PIL")
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    buffers = []
+    for number, steps, ends in CASES:
+        one = episode(number, steps, ends=ends)
+        buffers.append(
+            EpisodeBuffer(
+                observations={
+                    "goal": one.observations["goal"].astype(np.float32),
+                    "parts": one.observations["parts"],
+                },
+                actions=one.actions.astype(np.float32),
+                rewards=one.rewards,
+                terminations=one.terminations,
+                truncations=one.truncations,
+            )
+        )
+    minari.create_dataset_from_buffers(
+        "test/small-v0",
+        buffers,
+        observation_space=OBS,
+        action_space=SPEC.action,
+        algorithm_name="none",
+        author="none",
+        author_email="none@example.org",
+        code_permalink="https://example.org",
+        description="a test",
+        jpeg_encoding=False,
+    )
+    source = import_minari("test/small-v0")
+    source.require(SPEC)
+    for segment, case in zip(source.episodes(), CASES, strict=True):
+        check_episode(segment, *case)
+    with pytest.raises(ConfigError, match="minari download test/none-v0"):
+        import_minari("test/none-v0")
