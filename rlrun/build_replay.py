@@ -4,6 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from rlrun.buffer.device import DeviceReplay
+from rlrun.buffer.device_rank import DeviceRank
+from rlrun.buffer.device_sampler import DeviceProportional, DeviceSampler, DeviceUniform
 from rlrun.buffer.hindsight import Hindsight
 from rlrun.buffer.layout import Row, in_memory, on_disk
 from rlrun.buffer.rank import Rank
@@ -14,8 +19,8 @@ from rlrun.collector import Collector
 from rlrun.dataset import export, open_source
 from rlrun.env import Env, goal_functions
 from rlrun.schema import Config, PrioritizedConfig, RankConfig
-from rlrun.sizing import check_size, make_layout
-from rlrun.types import Segment, Spec, Window, generator
+from rlrun.sizing import check_size
+from rlrun.types import Segment, Spec, Window, generator, torch_seed
 
 Note = Callable[[str], None]
 CHUNK = 256  # rows of a column that a dataset brings at once
@@ -39,24 +44,20 @@ def make_replay(
     Raises: ResourceError when it would be too large.
     """
     c, columns = config.buffer, config.collector.num_envs
-    layout = make_layout(config, Row.of(example), (window.burnin, window.learned, window.nstep))
-    check_size(config, layout)
+    rows = window.burnin, window.learned, window.nstep
+    layout = check_size(config, Row.of(example), rows)
     note(layout.describe())
-    rng, total = generator(config.seed, "buffer"), config.run.total_steps
-    sampler: Sampler = Uniform(rng)
-    if isinstance(c, PrioritizedConfig):
-        sampler = Proportional(c, layout.slots, generator=rng, total_steps=total)
-    elif isinstance(c, RankConfig):
-        sampler = Rank(c, layout.slots, generator=rng, total_steps=total)
-    replay = Replay(
-        layout,
-        window=window,
-        cutter=make_cutter(config, window, columns),
-        close=config.collector.trajectory == "collect",
-        sampler=sampler,
-        stack=config.env.frame_stack,
-        allocate=in_memory if c.mmap is None else on_disk(Path(c.mmap)),
-    )
+    parts: dict[str, Any] = {
+        "window": window,
+        "cutter": make_cutter(config, window, columns),
+        "close": config.collector.trajectory == "collect",
+        "stack": config.env.frame_stack,
+    }
+    if c.device != "cpu":
+        return DeviceReplay(layout, sampler=_device_sampler(config, layout.slots), **parts)
+    sampler = _sampler(config, layout.slots)
+    allocate = in_memory if c.mmap is None else on_disk(Path(c.mmap))
+    replay = Replay(layout, sampler=sampler, allocate=allocate, **parts)
     if c.relabel is not None:
         goals = goal_functions(config.env)
         assert goals is not None, "rlrun.config has checked that"
@@ -65,6 +66,33 @@ def make_replay(
             replay.ring, goals, strategy=c.relabel, ratio=c.relabel_ratio, generator=rng
         )
     return replay
+
+
+def torch_device(name: str) -> torch.device:
+    """The device of ``buffer.device``."""
+    return torch.device(name)
+
+
+def _sampler(config: Config, slots: int) -> Sampler:
+    """What draws windows in host memory."""
+    c, rng, total = config.buffer, generator(config.seed, "buffer"), config.run.total_steps
+    if isinstance(c, PrioritizedConfig):
+        return Proportional(c, slots, generator=rng, total_steps=total)
+    if isinstance(c, RankConfig):
+        return Rank(c, slots, generator=rng, total_steps=total)
+    return Uniform(rng)
+
+
+def _device_sampler(config: Config, slots: int) -> DeviceSampler:
+    """What draws windows on ``buffer.device``."""
+    c, device = config.buffer, torch_device(config.buffer.device)
+    random = torch.Generator(device).manual_seed(torch_seed(config.seed, "buffer"))
+    common: dict[str, Any] = {"generator": random, "device": device}
+    if isinstance(c, PrioritizedConfig):
+        return DeviceProportional(c, slots, total_steps=config.run.total_steps, **common)
+    if isinstance(c, RankConfig):
+        return DeviceRank(c, slots, total_steps=config.run.total_steps, **common)
+    return DeviceUniform(slots, **common)
 
 
 def load_rows(config: Config, replay: Replay, collector: Collector) -> str:

@@ -42,7 +42,7 @@ class Learner:
         """Learn after ``rows`` new valid rows and windows ``keys``; the updates done."""
         if self.td_priority and len(keys):
             fresh = self.buffer.get(keys, self.counters.env_steps)
-            self.buffer.prioritize(keys, self.policy.priority(fresh).numpy(force=True))
+            self.buffer.prioritize(keys, self.policy.priority(fresh))
         if self.buffer.rows < self.config.start_after or not len(self.buffer):
             return 0
         due = self._due(rows)
@@ -68,7 +68,7 @@ class Learner:
         self.counters.updates += 1
         self._gather(update.metrics)
         if update.priority is not None:
-            self.buffer.prioritize(sample.key, update.priority.numpy(force=True))
+            self.buffer.prioritize(sample.key, update.priority)
         self.seconds["sample"] += sampled - start
         self.seconds["update"] += updated - sampled
         self.seconds["prioritize"] += time.perf_counter() - updated

@@ -1,15 +1,17 @@
 """How large a config's replay gets, before anything is allocated. Torch-free."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from rlrun.buffer.device_layout import with_device
 from rlrun.buffer.layout import Block, Layout, Row, amount, free_bytes, sampler_blocks
 from rlrun.errors import ResourceError
 from rlrun.schema import Config, MemoryConfig, PrioritizedConfig, RankConfig
-from rlrun.tree import Tree
+from rlrun.tree import Tree, tree_leaves
 
 SHARE = 0.8  # of what is free, when buffer.max_bytes is null
 _FLOAT = np.dtype(np.float32)
@@ -40,16 +42,17 @@ def _state(memory: MemoryConfig) -> Tree:
 def make_layout(config: Config, row: Row, window: tuple[int, int, int]) -> Layout:
     """Arrays for ``buffer.capacity`` rows over all columns, and windows (burn-in, learned, nstep).
 
-    Windows of one learned row need no table. Else it holds twice the windows that whole ones
-    would make, unless buffer.window_capacity says otherwise: short episodes make more windows, and
-    the oldest are dropped early then.
+    Windows of one learned row without a recurrent state need no table. Else it holds twice the
+    windows that whole ones would make, unless buffer.window_capacity says otherwise: short episodes
+    make more windows, and the oldest are dropped early then.
     """
     c, collector = config.buffer, config.collector
     burnin, learned, nstep = window
     rows = c.capacity // collector.num_envs + 1  # a slot for the newest observation
     lossless = collector.tiling == "lossless"
     windows = c.window_capacity
-    if windows is None and not (lossless and learned == 1 and not burnin):
+    single = lossless and learned == 1 and not burnin and not tree_leaves(row.state)
+    if windows is None and not single:
         overlap = collector.learned_overlap if lossless else collector.overlap or 0
         stride = (learned if lossless else burnin + learned + nstep) - overlap
         whole = -(-c.capacity // stride)
@@ -57,26 +60,48 @@ def make_layout(config: Config, row: Row, window: tuple[int, int, int]) -> Layou
     slots = rows * collector.num_envs if windows is None else windows
     norm = c.weight_norm if isinstance(c, PrioritizedConfig | RankConfig) else "batch"
     sampler = sampler_blocks(c.name, slots, norm)
-    return Layout(row, collector.num_envs, rows, windows, sampler, goals=c.relabel is not None)
+    goals = c.relabel is not None
+    layout = Layout(row, collector.num_envs, rows, windows, sampler, goals=goals)
+    return layout if c.device == "cpu" else with_device(layout, c.name, norm)
 
 
-def check_size(config: Config, layout: Layout) -> None:
-    """Raises: ResourceError when the buffer is larger than buffer.max_bytes, or what is free."""
-    c = config.buffer
+def check_size(config: Config, row: Row, window: tuple[int, int, int]) -> Layout:
+    """The layout, when it takes no more than buffer.max_bytes, or 80 % of what is free.
+
+    Raises: ResourceError naming the largest capacity that does.
+    """
+    c, layout = config.buffer, make_layout(config, row, window)
     if c.device != "cpu" and c.max_bytes is None:
-        return  # the device's own allocator says so
+        return layout  # the device's own allocator says so
     directory = Path(c.mmap) if c.mmap is not None else None
     limit, why = c.max_bytes, "buffer.max_bytes"
     if limit is None:
         limit = int(SHARE * free_bytes(directory))
         why = f"80 % of the free {'disk' if directory else 'memory'}"
-    need = layout.nbytes
-    if need <= limit:
-        return
-    fits = int(c.capacity * limit / need)
-    fits -= fits % 10 ** max(len(str(fits)) - 2, 0)  # two digits are enough
+    if layout.nbytes <= limit:
+        return layout
+    fits = _largest(config, row, window, limit)
+    fix = f"set buffer.capacity={fits}" if fits else "make room: no capacity fits"
     disk = "" if directory else " or buffer.mmap=DIR (rows on disk)"
     raise ResourceError(
         f"buffer.capacity = {c.capacity}: {layout.describe()}; allowed are {amount(limit)} "
-        f"({why}); set buffer.capacity={fits}{disk}"
+        f"({why}); {fix}{disk}"
     )
+
+
+def _largest(config: Config, row: Row, window: tuple[int, int, int], limit: int) -> int | None:
+    """The largest capacity of two digits that takes at most ``limit`` bytes, None: none does."""
+
+    def fits(capacity: int) -> bool:
+        changed = replace(config, buffer=replace(config.buffer, capacity=capacity))
+        return make_layout(changed, row, window).nbytes <= limit
+
+    least = (sum(window) + max(1, config.env.frame_stack - 1)) * config.collector.num_envs
+    if not fits(least):
+        return None
+    low, high = least, config.buffer.capacity  # fits, does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    short = low - low % 10 ** max(len(str(low)) - 2, 0)
+    return short if short >= least and fits(short) else low

@@ -94,7 +94,7 @@ class Sample:
 
     segment: Segment
     weight: Tensor  # [B] float32 importance weights in (0, 1]
-    key: np.ndarray  # [B] int64, handed back with the priorities
+    key: np.ndarray | Tensor  # [B] int64, handed back with the priorities as it is
     env_steps: int  # the clock, for what the policy schedules
 
 

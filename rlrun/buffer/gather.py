@@ -11,7 +11,7 @@ from rlrun.buffer.layout import FLAG, REWARD, Row
 from rlrun.buffer.ring import FIRST, TERMINATED, TRUNCATED, Ring, words
 from rlrun.types import Segment, Tree, tree_leaves, tree_map
 
-_SETS = 4  # output sets kept per batch size
+_SETS, _SIZES = 4, 4  # output sets kept per batch size, batch sizes they are kept for
 _FEW = 8  # positions up to which copies overlap well enough without touching ahead
 _SMALL = 256  # bytes of an entry up to which touching it ahead pays; longer ones stream
 
@@ -30,19 +30,24 @@ class Gather:
         self.obs = [_flat(x) for x in tree_leaves(ring.obs)]
         self.action, self.flags, self.reward = flat["action"], flat["flags"], flat["reward"]
         self.extras = {name[7:]: x for name, x in flat.items() if name.startswith("extras/")}
-        small = [x for x in (*self.obs, *self.extras.values()) if x[:1].nbytes <= _SMALL]
+        small = [x for x in (*self.obs, *self.extras.values()) if 0 < x[:1].nbytes <= _SMALL]
         self.touched = [words(x[None]) for x in (*small, self.action, self.reward, self.flags)]
         self.sets: dict[tuple[int, int], list[Outputs]] = {}
 
-    def __call__(self, spans: Spans, positions: int, before: int) -> Segment:
-        """The positions from learn - ``before`` on; filler and null rows are not valid."""
-        out = self._outputs(positions, len(spans.cell))
-        shift = spans.first - spans.learn + before  # the position of the first own row
-        seen, steps = spans.last - spans.first, spans.stop - spans.first
+    def __call__(self, spans: Spans, positions: int, before: int, *, keep: bool) -> Segment:
+        """The positions from learn - ``before`` on; filler and null rows are not valid.
+
+        ``keep`` the arrays for another batch of the same size.
+        """
+        out = self._outputs(positions, len(spans.cell), keep)
         if COMPILED and positions > _FEW:
             for store in self.touched:
                 touch(store, spans.cell, positions)
-        place(spans.cell, shift, seen, steps, self.ring.rows, out.seen, out.step, out.ahead)
+        cell, _, first, learn, stop, last = spans
+        place(
+            cell, first, learn, stop, last, before, self.ring.rows,
+            out.shift, out.steps, out.seen, out.step, out.ahead,
+        )  # fmt: skip
         shown = out.seen if self.stack == 1 else self.frames(out.seen)
         for store, leaf in zip(self.obs, out.leaves, strict=True):
             store.take(shown, 0, leaf, "clip")
@@ -53,12 +58,12 @@ class Gather:
             store.take(out.step, 0, out.extras[name], "clip")
         self.action.take(out.ahead, 0, out.prev_action, "clip")
         self.reward.take(out.ahead, 0, out.prev_reward, "clip")
-        opens = self.flags.take(spans.cell) & FIRST > 0
-        out.prev_action[opens] = 0
+        self.flags.take(cell, 0, out.opening, "clip")
         read(
-            out.flags, shift, steps, opens, out.first, out.terminated, out.truncated, out.valid,
-            out.reward, out.prev_reward,
+            out.flags, out.opening, out.shift, out.steps, out.opens, out.first, out.terminated,
+            out.truncated, out.valid, out.reward, out.prev_reward,
         )  # fmt: skip
+        out.prev_action[out.opens] = 0
         return out.segment()
 
     def frames(self, cells: np.ndarray) -> np.ndarray:
@@ -74,9 +79,14 @@ class Gather:
             cells = np.where(self.flags[cells] & FIRST > 0, cells, back)
         return out
 
-    def _outputs(self, positions: int, batch: int) -> "Outputs":
+    def _outputs(self, positions: int, batch: int, keep: bool) -> "Outputs":
         """Arrays nobody uses."""
-        sets = self.sets.setdefault((positions, batch), [])
+        if not keep:
+            return Outputs(self.row, positions, batch, self.stack)
+        sets = self.sets.pop((positions, batch), [])
+        self.sets[positions, batch] = sets  # the size used last stands last
+        if len(self.sets) > _SIZES:
+            del self.sets[next(iter(self.sets))]
         for i, out in enumerate(sets):
             if out.free():
                 if i:
@@ -98,7 +108,11 @@ class Outputs:
         self.seen = np.empty((positions, batch), np.int64)  # cells of the observations shown
         self.step = np.empty((steps, batch), np.int64)  # cells of the steps
         self.ahead = np.empty(batch, np.int64)  # cells of the rows before the windows
+        self.shift = np.empty(batch, np.int64)  # positions of the windows' first own rows
+        self.steps = np.empty(batch, np.int64)  # steps behind those
         self.flags = np.empty((steps, batch), FLAG)
+        self.opening = np.empty(batch, FLAG)  # flags of the first own rows
+        self.opens = np.empty(batch, bool)  # whether these open an episode
         self.obs: Tree = tree_map(lambda b: np.empty((*lead, *b.shape), b.dtype), row.obs)
         self.leaves = tree_leaves(self.obs)
         self.first = np.empty((positions, batch), bool)
@@ -165,49 +179,56 @@ def touch(store: np.ndarray, cell: np.ndarray, count: int) -> int:
 
 @jit
 def place_compiled(
-    cell: np.ndarray, shift: np.ndarray, seen_rows: np.ndarray, step_rows: np.ndarray, rows: int,
-    seen: np.ndarray, step: np.ndarray, ahead: np.ndarray,
+    cell: np.ndarray, first: np.ndarray, learn: np.ndarray, stop: np.ndarray, last: np.ndarray,
+    before: int, rows: int,
+    shift: np.ndarray, steps: np.ndarray, seen: np.ndarray, step: np.ndarray, ahead: np.ndarray,
 ) -> None:  # fmt: skip
-    """Where the rows lie that windows show, whose first lies in ``cell`` at position ``shift``.
+    """Where the rows of windows (fields of Spans) lie.
 
-    ``seen`` [S, B] for observations, at most ``seen_rows`` behind the first, ``step`` [S - 1, B]
-    for the rest, at most ``step_rows`` behind; ``ahead`` [B]: the rows before.
+    ``seen`` [S, B] for observations, ``step`` [S - 1, B] for the rest; a position outside a
+    window's rows shows the nearest of them. ``ahead`` [B]: the rows before the windows.
     """
     batch = len(cell)
     end = (cell // rows + 1) * rows
     for b in range(batch):
+        shift[b] = first[b] - learn[b] + before
+        steps[b] = stop[b] - first[b]
         ahead[b] = (end[b] if cell[b] == end[b] - rows else cell[b]) - 1
     for t in range(len(seen)):
         for b in range(batch):
-            at = cell[b] + min(max(t - shift[b], 0), seen_rows[b])
+            at = cell[b] + min(max(t - shift[b], 0), last[b] - first[b])
             seen[t, b] = at - rows if at >= end[b] else at
     for t in range(len(step)):
         for b in range(batch):
-            at = cell[b] + min(max(t - shift[b], 0), step_rows[b])
+            at = cell[b] + min(max(t - shift[b], 0), steps[b])
             step[t, b] = at - rows if at >= end[b] else at
 
 
 def place_vectorised(
-    cell: np.ndarray, shift: np.ndarray, seen_rows: np.ndarray, step_rows: np.ndarray, rows: int,
-    seen: np.ndarray, step: np.ndarray, ahead: np.ndarray,
+    cell: np.ndarray, first: np.ndarray, learn: np.ndarray, stop: np.ndarray, last: np.ndarray,
+    before: int, rows: int,
+    shift: np.ndarray, steps: np.ndarray, seen: np.ndarray, step: np.ndarray, ahead: np.ndarray,
 ) -> None:  # fmt: skip
     """The same in numpy."""
     start = cell // rows * rows
-    place = np.arange(len(seen))[:, None] - shift
-    seen[:] = start + (cell - start + np.clip(place, 0, seen_rows)) % rows
-    step[:] = start + (cell - start + np.clip(place[: len(step)], 0, step_rows)) % rows
+    shift[:] = first - learn + before
+    steps[:] = stop - first
+    at = np.arange(len(seen))[:, None] - shift
+    seen[:] = start + (cell - start + np.clip(at, 0, last - first)) % rows
+    step[:] = start + (cell - start + np.clip(at[: len(step)], 0, steps)) % rows
     ahead[:] = start + (cell - start - 1) % rows
 
 
 @jit
 def read_compiled(
-    flags: np.ndarray, shift: np.ndarray, steps: np.ndarray, opens: np.ndarray,
-    first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray,
-    reward: np.ndarray, prev_reward: np.ndarray,
+    flags: np.ndarray, opening: np.ndarray, shift: np.ndarray, steps: np.ndarray,
+    opens: np.ndarray, first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray,
+    valid: np.ndarray, reward: np.ndarray, prev_reward: np.ndarray,
 ) -> None:  # fmt: skip
     """What flags [S - 1, B] say; positions outside a window's steps: no reward, not valid."""
     batch = len(shift)
     for b in range(batch):
+        opens[b] = opening[b] & FIRST > 0
         prev_reward[b] = 0 if opens[b] else prev_reward[b]
     for t in range(len(first)):
         for b in range(batch):
@@ -222,11 +243,12 @@ def read_compiled(
 
 
 def read_vectorised(
-    flags: np.ndarray, shift: np.ndarray, steps: np.ndarray, opens: np.ndarray,
-    first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray,
-    reward: np.ndarray, prev_reward: np.ndarray,
+    flags: np.ndarray, opening: np.ndarray, shift: np.ndarray, steps: np.ndarray,
+    opens: np.ndarray, first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray,
+    valid: np.ndarray, reward: np.ndarray, prev_reward: np.ndarray,
 ) -> None:  # fmt: skip
     """The same in numpy."""
+    opens[:] = opening & FIRST > 0
     t = np.arange(len(first))[:, None] - shift
     first[:] = opens & (t == 0)
     valid[:] = (t[: len(flags)] >= 0) & (t[: len(flags)] <= steps)

@@ -12,8 +12,7 @@ arrangement is the same with and without numba.
 import numpy as np
 
 from rlrun.buffer.jit import jit
-
-LARGEST = float(np.finfo(np.float32).max)  # larger finite priorities are stored as this one
+from rlrun.buffer.priority import LARGEST
 
 
 @jit

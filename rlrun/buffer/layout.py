@@ -117,6 +117,12 @@ class Layout:
         """Sum over all arrays."""
         return sum(self.parts().values())
 
+    def fingerprint(self) -> str:
+        """What a saved state must have in common with a replay that goes on with it."""
+        fields = [f"{b.dtype}{list(b.shape)}" for b in tree_leaves(self.row.obs)]
+        windows = "rows" if self.windows is None else f"{self.windows} windows"
+        return f"{self.columns} x {self.rows} rows of {', '.join(fields)}; {windows}"
+
     def describe(self) -> str:
         """One line: rows, fields, bytes; states; the rest."""
         parts, rows = self.parts(), (self.rows - 1) * self.columns
@@ -185,7 +191,7 @@ def free_bytes(directory: Path | None) -> int:
         stat = os.statvfs(directory)
         return stat.f_bavail * stat.f_frsize
     free = [_meminfo(), *_cgroup()]
-    return min(f for f in free if f is not None) if any(free) else 2**63
+    return min((f for f in free if f is not None), default=2**63)
 
 
 def _meminfo() -> int | None:

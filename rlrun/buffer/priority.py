@@ -5,6 +5,7 @@ import numpy as np
 from rlrun.buffer.jit import COMPILED, jit
 from rlrun.errors import NumericError
 
+LARGEST = float(np.finfo(np.float32).max)  # larger finite priorities are stored as this one
 ALPHA_STEP = 0.01  # how far alpha may move before what depends on it is computed again
 
 
@@ -30,3 +31,37 @@ def first_bad(priority: np.ndarray) -> int:
         if not 0 <= priority[i] < np.inf:
             return i
     return -1
+
+
+@jit
+def raise_compiled(
+    priority: np.ndarray, eps: float, slots: np.ndarray, raw: np.ndarray, mass: np.ndarray
+) -> float:
+    """Write p = priority + eps to ``raw`` (float32, at ``slots``) and ``mass``; the largest p.
+
+    -1, with nothing written, when a priority is NaN, infinite or negative.
+    """
+    for i in range(len(priority)):
+        if not 0 <= priority[i] < np.inf:
+            return -1.0
+    largest = 0.0
+    for i in range(len(priority)):
+        p = np.float32(min(np.float64(priority[i]) + eps, LARGEST))
+        raw[slots[i]] = p
+        mass[i] = p
+        largest = max(largest, mass[i])
+    return largest
+
+
+def raise_vectorised(
+    priority: np.ndarray, eps: float, slots: np.ndarray, raw: np.ndarray, mass: np.ndarray
+) -> float:
+    """The same in numpy."""
+    if not ((priority >= 0) & (priority < np.inf)).all():
+        return -1.0
+    p = np.minimum(priority.astype(np.float64) + eps, LARGEST)
+    raw[slots] = mass[:] = p.astype(np.float32)
+    return float(mass.max(initial=0.0))
+
+
+raise_priorities = raise_compiled if COMPILED else raise_vectorised

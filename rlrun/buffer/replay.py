@@ -6,15 +6,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from rlrun.buffer.accept import Accept
 from rlrun.buffer.cells import Cells, Spans
 from rlrun.buffer.gather import Gather
 from rlrun.buffer.hindsight import Hindsight
 from rlrun.buffer.layout import Allocate, Layout, in_memory
+from rlrun.buffer.priority import finite_priorities
 from rlrun.buffer.ring import Ring
 from rlrun.buffer.sampler import Sampler
 from rlrun.buffer.slicing import Cutter
 from rlrun.buffer.table import Table
+from rlrun.errors import CheckpointError
 from rlrun.types import Sample, Segment, Tree, Window, tree_map
 
 
@@ -53,6 +57,7 @@ class Replay:
                 self.ring, window, layout, allocate, cutter=cutter, close=close, reach=reach
             )
         self.gather = Gather(self.ring, layout.row, stack=stack)
+        self.accept = Accept(layout)
         self.counts = {"rows": 0, "learned": 0, "late": 0}
         self.hindsight: Hindsight | None = None  # what relabels sampled windows
         self.drawn = _NONE, _NONE  # keys and slots of the last sample, while nothing is added
@@ -75,8 +80,14 @@ class Replay:
     # -- writing ---------------------------------------------------------------------------------
 
     def add(self, chunk: Segment) -> np.ndarray:
-        """Store a collected segment; the keys of the windows it completed."""
+        """Store a collected segment; the keys of the windows it completed.
+
+        Raises: ValueError, with nothing stored, when its fields are not those of the layout.
+        """
+        self.accept(chunk)
         steps = len(chunk.reward)
+        if steps == 0:
+            return _NONE
         if steps <= self.most:
             return self._add(chunk, close=self.close)
         keys = []
@@ -106,6 +117,11 @@ class Replay:
 
         ``batch`` 0: all windows, oldest first, weight 1.
         """
+        if batch and not len(self):
+            raise ValueError(
+                f"batch = {batch}: no window is complete yet, {self.rows} steps are stored; a "
+                f"window is {self.window.rows} rows or an episode's rest; add rows first"
+            )
         if batch == 0:
             return self.get(self.windows.keys(self.windows.all()), env_steps)
         slots, weight = self.sampler.draw(self.windows, batch, env_steps)
@@ -117,27 +133,42 @@ class Replay:
             segment = self.hindsight(segment, spans)
         return Sample(segment, torch.from_numpy(weight), key, env_steps)
 
-    def get(self, key: np.ndarray, env_steps: int) -> Sample:
+    def get(self, key: np.ndarray | Tensor, env_steps: int) -> Sample:
         """The named windows (which must be alive), weight 1."""
+        assert isinstance(key, np.ndarray), "keys are handed back as they came"
         slots, there = self.windows.find(key)
         assert there.all(), "a window that is asked for by name is gone"
-        segment = self._gather(slots, self.windows.spans(slots))
+        segment = self._gather(slots, self.windows.spans(slots), keep=False)
         return Sample(segment, torch.ones(len(key)), key, env_steps)
 
-    def prioritize(self, key: np.ndarray, priority: np.ndarray) -> None:
-        """Set |delta| priorities; those of windows overwritten since are counted, not used."""
+    def prioritize(self, key: np.ndarray | Tensor, priority: np.ndarray | Tensor) -> None:
+        """Set |delta| priorities; those of windows overwritten since are counted, not used.
+
+        Raises: NumericError when one is NaN, infinite or negative, ValueError when there are not as
+            many as keys.
+        """
+        values: np.ndarray = (
+            priority.numpy(force=True) if isinstance(priority, Tensor) else priority
+        )
+        assert isinstance(key, np.ndarray), "keys are handed back as they came"
+        if values.shape != key.shape:
+            raise ValueError(
+                f"priority = shape {list(values.shape)}: keys have {list(key.shape)}; one number "
+                "for every window sampled; hand back Sample.key and Update.priority"
+            )
         if key is self.drawn[0]:  # nothing was added since: the common case
-            self.sampler.update(self.drawn[1], priority)
+            self.sampler.update(self.drawn[1], values)
             return
         slots, there = self.windows.find(key)
         if not there.all():
+            finite_priorities(values)
             self.counts["late"] += int((~there).sum())
-            slots, priority = slots[there], priority[there]
-        self.sampler.update(slots, priority)
+            slots, values = slots[there], values[there]
+        self.sampler.update(slots, values)
 
-    def _gather(self, slots: np.ndarray, spans: Spans) -> Segment:
+    def _gather(self, slots: np.ndarray, spans: Spans, *, keep: bool = True) -> Segment:
         windows = self.windows
-        segment = self.gather(spans, self.window.rows, self.window.burnin)
+        segment = self.gather(spans, self.window.rows, self.window.burnin, keep=keep)
         if isinstance(windows, Cells):
             return segment
         state = tree_map(torch.from_numpy, windows.gather_states(slots))
@@ -152,7 +183,7 @@ class Replay:
         windows = self.windows
         slots = np.flatnonzero(windows.alive) if isinstance(windows, Table) else _NONE
         if not isinstance(windows, Table):
-            nothing = self._gather(slots, windows.spans(slots))
+            nothing = self._gather(slots, windows.spans(slots), keep=False)
             return nothing, nothing
         table, ring = windows.columns, self.ring
         slots = slots[table["origin"][slots] >= ring.oldest]
@@ -163,7 +194,7 @@ class Replay:
         longest = int((own.first - origin).max(initial=0))
         cell = ring.cells(origin, own.column)
         before = Spans(cell, own.column, origin, origin, own.first - 1, own.first)
-        return self._gather(slots, own), self.gather(before, longest + 1, 0)
+        return self._gather(slots, own, keep=False), self.gather(before, longest + 1, 0, keep=False)
 
     def stored(self, rows: int) -> Iterator[Segment]:
         """All rows still whole, oldest first, in collected segments of at most ``rows`` rows."""
@@ -174,7 +205,7 @@ class Replay:
             stop = min(start + rows, ring.head)
             first, last = np.full_like(column, start), np.full_like(column, stop)
             spans = Spans(ring.cells(first, column), column, first, first, last - 1, last)
-            segment = gather(spans, stop - start + 1, 0)
+            segment = gather(spans, stop - start + 1, 0, keep=False)
             row = np.arange(start, stop + 1)[:, None]
             flags = [torch.from_numpy(x) for x in ring.flags_of(row, column)]
             extras = {n: x for n, x in segment.extras.items() if n in self.layout.row.extras}
@@ -211,6 +242,7 @@ class Replay:
     def state_dict(self) -> dict[str, Any]:
         """Everything but slots that were never written."""
         return {
+            "layout": self.layout.fingerprint(),
             "counts": dict(self.counts),
             "ring": self.ring.state_dict(),
             "windows": self.windows.state_dict(),
@@ -219,6 +251,21 @@ class Replay:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of ``state_dict``. Raises: CheckpointError: of a replay of another shape."""
+        own, other = (
+            f"{layout}; drawn by {', '.join(sorted(sampler))}"
+            for layout, sampler in (
+                (self.layout.fingerprint(), self.sampler.state_dict()),
+                (state["layout"], state["sampler"]),
+            )
+        )
+        if own != other:
+            raise CheckpointError(
+                f"buffer = {own}: the saved one is {other}; a "
+                "buffer goes on with the config it was made with; undo the change, or export the "
+                "old run (rlrun export) and start from it (buffer.load)"
+            )
+        self.drawn = _NONE, _NONE
         self.counts = {name: int(value) for name, value in state["counts"].items()}
         for name in ("ring", "windows", "sampler"):
             getattr(self, name).load_state_dict(state[name])

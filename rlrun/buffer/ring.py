@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer.accept import list_like
 from rlrun.buffer.jit import COMPILED, jit
 from rlrun.buffer.layout import Allocate, Layout
 from rlrun.types import Segment, Tree, tree_leaves, tree_map
@@ -30,8 +31,10 @@ class Ring:
         self.flags = self.fields["flags"].reshape(-1)
         self.reward = self.fields["reward"].reshape(-1)
         self.leaves = [words(x) for x in tree_leaves(self.obs)]
-        noted = [n for n in self.fields if n == "action" or n.startswith("extras/")]
-        self.noted = {name: words(self.fields[name]) for name in noted}
+        self.extras = list(layout.row.extras)
+        stored = [*tree_leaves(self.obs), self.fields["action"]]
+        stored += [self.fields[f"extras/{name}"] for name in self.extras]
+        self.leaves = [words(x) for x in stored]
 
     @property
     def oldest(self) -> int:
@@ -49,6 +52,8 @@ class Ring:
         """
         steps = len(chunk.reward)
         assert steps < self.rows, "Ring.write takes fewer rows than the ring holds"
+        new = [*list_like(self.obs, chunk.obs, "obs"), chunk.action]
+        new += [chunk.extras[name] for name in self.extras]
         note = note_compiled if COMPILED else note_vectorised
         valid: int = note(
             self.flags, self.reward, self.head, self.rows,
@@ -56,11 +61,8 @@ class Ring:
             chunk.valid.numpy(), chunk.reward.numpy(), close,
         )  # fmt: skip
         start = self.head % self.rows
-        for leaf, new in zip(self.leaves, tree_leaves(chunk.obs), strict=True):
-            put(leaf, words(new.numpy()), start, self.rows, self.columns)
-        for name, store in self.noted.items():
-            x = chunk.action if name == "action" else chunk.extras[name[7:]][:steps]
-            put(store, words(x.numpy()), start, self.rows, self.columns)
+        for leaf, rows in zip(self.leaves, new, strict=True):
+            put(leaf, words(rows.numpy()), start, self.rows, self.columns)
         self.head += steps
         if "final" in self.fields:
             self._mark_episodes(chunk.first.numpy()[:steps], chunk.valid.numpy())

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlrun.buffer.priority import ALPHA_STEP, finite_priorities
+from rlrun.buffer.priority import ALPHA_STEP, finite_priorities, raise_priorities
 from rlrun.buffer.sumtree import Tree
 from rlrun.errors import NumericError
 from rlrun.schedule import Schedule, make_schedule
@@ -97,6 +97,7 @@ class Proportional:
         self.sum = Tree(capacity)
         self.least = Tree(capacity, least=True) if config.weight_norm == "buffer" else None
         self.largest = 1.0  # the largest p ever seen
+        self.newest = (0.0, -1.0), 0.0  # what a new slot's mass was last computed from, and it
         self.count = 0
 
     def exchange(self, dead: np.ndarray, new: np.ndarray) -> None:
@@ -105,14 +106,13 @@ class Proportional:
         A slot in both stays, as a new one.
         """
         self.count += len(new) - len(dead)
-        slots = np.concatenate([dead, new]) if len(dead) else new
-        mass = np.zeros(len(slots))
-        mass[len(dead) :] = (np.full(1, self.largest) ** self.alpha)[0]
-        self.raw[dead] = np.nan
-        self.raw[new] = self.largest
-        self.sum.set(slots, mass)
+        known, mass = self.newest
+        if known != (self.largest, self.alpha):
+            mass = float((np.full(1, self.largest) ** self.alpha)[0])
+            self.newest = (self.largest, self.alpha), mass
+        self.sum.exchange(dead, new, mass, self.raw, self.largest)
         if self.least is not None:
-            self.least.set(slots, _positive(mass))
+            self.least.exchange(dead, new, mass if mass > 0 else np.inf, self.raw, self.largest)
 
     def draw(self, index: Index, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Slots int64 [batch], one from each of ``batch`` equal ranges, and weights float32."""
@@ -137,15 +137,11 @@ class Proportional:
 
         Raises: NumericError on NaN, inf or negative priorities.
         """
-        finite_priorities(priority)
-        self._write(slots, (priority + self.config.priority_eps).astype(np.float32, copy=False))
-
-    def _write(self, slots: np.ndarray, raw: np.ndarray) -> None:
-        if not len(slots):
-            return
-        self.largest = max(self.largest, float(raw.max()))
-        self.raw[slots] = raw
-        mass = raw.astype(np.float64)
+        mass = np.empty(len(slots))
+        largest = raise_priorities(priority, self.config.priority_eps, slots, self.raw, mass)
+        if largest < 0:
+            finite_priorities(priority)  # says which
+        self.largest = max(self.largest, largest)
         mass **= self.alpha
         self.sum.set(slots, mass)
         if self.least is not None:

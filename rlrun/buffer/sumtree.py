@@ -39,6 +39,16 @@ class Tree:
         write = set_compiled if COMPILED else set_vectorised
         write(self.nodes, self.leaves, self.depth, index, value, self.least)
 
+    def exchange(
+        self, dead: np.ndarray, new: np.ndarray, value: float, raw: np.ndarray, p: float
+    ) -> None:
+        """Empty leaves ``dead`` and give ``new`` ones ``value``; NaN and ``p`` go to ``raw``.
+
+        A leaf in both is a new one.
+        """
+        write = exchange_compiled if COMPILED else exchange_vectorised
+        write(self.nodes, self.leaves, self.depth, dead, new, value, self.least, raw, p, self.empty)
+
     def fill(self, values: np.ndarray) -> None:
         """Write all leaves 0..len(values)-1 and empty the rest, in one vectorised pass."""
         reduce = np.minimum if self.least else np.add
@@ -120,6 +130,34 @@ def set_vectorised(
 
 
 @jit
+def exchange_compiled(
+    nodes: np.ndarray, leaves: int, depth: int, dead: np.ndarray, new: np.ndarray, value: float,
+    least: bool, raw: np.ndarray, p: float, empty: float,
+) -> None:  # fmt: skip
+    """``Tree.exchange``."""
+    index = np.empty(len(dead) + len(new), np.int64)
+    values = np.empty(len(index))
+    for i in range(len(dead)):
+        raw[dead[i]] = np.nan
+        index[i], values[i] = dead[i], empty
+    for i in range(len(new)):
+        raw[new[i]] = p
+        index[len(dead) + i], values[len(dead) + i] = new[i], value
+    set_compiled(nodes, leaves, depth, index, values, least)
+
+
+def exchange_vectorised(
+    nodes: np.ndarray, leaves: int, depth: int, dead: np.ndarray, new: np.ndarray, value: float,
+    least: bool, raw: np.ndarray, p: float, empty: float,
+) -> None:  # fmt: skip
+    """The same in numpy."""
+    raw[dead], raw[new] = np.nan, p
+    values = np.full(len(dead) + len(new), empty)
+    values[len(dead) :] = value
+    set_vectorised(nodes, leaves, depth, np.concatenate([dead, new]), values, least)
+
+
+@jit
 def find_compiled(
     nodes: np.ndarray, leaves: int, depth: int, mass: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -153,3 +191,22 @@ def find_vectorised(
         mass -= np.where(right, weight, 0.0)
         node = left + right
     return node - leaves, nodes[node]
+
+
+@jit
+def draw_compiled(
+    nodes: np.ndarray, leaves: int, depth: int, uniform: np.ndarray, each: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """``find`` for mass (j + uniform[j]) * each; ``uniform`` holds the values in the end."""
+    for j in range(len(uniform)):
+        uniform[j] = (uniform[j] + j) * each
+    return find_compiled(nodes, leaves, depth, uniform)
+
+
+def draw_vectorised(
+    nodes: np.ndarray, leaves: int, depth: int, uniform: np.ndarray, each: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same in numpy."""
+    uniform += np.arange(len(uniform))
+    uniform *= each
+    return find_vectorised(nodes, leaves, depth, uniform)

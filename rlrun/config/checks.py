@@ -47,6 +47,13 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         fix = "set collector.unit=step"
         wrong = f"policy {config.policy.name} has no windows"
         yield fail("collector.unit", "window", wrong, allowed, fix)
+    if config.buffer.device not in ("cpu", config.device):
+        wrong = f"the networks are on device = {config.device}"
+        fix = f"set buffer.device=cpu or device={config.buffer.device}"
+        allowed = (
+            f"cpu or {config.device} is allowed" if config.device != "cpu" else "cpu is allowed"
+        )
+        yield fail("buffer.device", config.buffer.device, wrong, allowed, fix)
     if window is None and config.buffer.load is not None:
         wrong = f"policy {config.policy.name} keeps no replay"
         fix = "set buffer.load=null"
@@ -166,7 +173,7 @@ _spaces: dict[str, tuple[Any, Any]] = {}
 
 def _check_spaces(config: Config) -> None:
     from rlrun.framestack import stack_space  # gymnasium takes its time
-    from rlrun.sizing import check_size, make_layout, row_of
+    from rlrun.sizing import check_size, row_of
 
     key = repr(config.env)
     if key not in _spaces:
@@ -194,7 +201,7 @@ def _check_spaces(config: Config) -> None:
         open_source(config.buffer.load).require(Spec(obs, action))
     window = window_rows(config)
     if window is not None:
-        check_size(config, make_layout(config, row_of(config, obs, action), window))
+        check_size(config, row_of(config, obs, action), window)
 
 
 def _check_goals(config: Config) -> None:

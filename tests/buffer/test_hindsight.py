@@ -81,9 +81,7 @@ def episode_of(whole: Segment, row: int, column: int, seen: int) -> tuple[int, i
 @pytest.mark.parametrize("nstep", [1, 3])
 def test_goals_rewards_and_flags_are_those_of_a_reached_goal(strategy, ring, nstep):
     whole = rows(160)
-    replay = make_replay(
-        whole, rows=ring, window=Window(0, 1, nstep), capacity=None, goals=True
-    )
+    replay = make_replay(whole, rows=ring, window=Window(0, 1, nstep), capacity=None, goals=True)
     replay.hindsight = Hindsight(
         replay.ring, Goals(), strategy=strategy, ratio=0.7, generator=np.random.default_rng(0)
     )

@@ -432,6 +432,25 @@ def test_few_arrays_are_kept_however_many_samples_are_held():
     assert sum(ref() is not None for ref in watched) <= kept
 
 
+@pytest.mark.parametrize("table", [None, 200])
+def test_few_arrays_are_kept_whatever_sizes_are_asked_for(table):
+    """Batch sizes, numbers of new windows, lengths of histories: all vary without an end."""
+    pair, rng = busy(table=table), np.random.default_rng(0)
+    replay = pair.replay
+    for batch in range(1, 200):
+        replay.sample(batch, 0)
+        keys = replay.windows.keys(replay.windows.all())
+        replay.get(keys[: batch % len(keys)], 0)
+        replay.histories(1 + batch % 5, rng)
+    replay.sample(0, 0)
+    list(replay.stored(7))
+    kept = [leaf for sets in replay.gather.sets.values() for s in sets for leaf in s.leaves]
+    leaves = len(tree_leaves(replay.ring.obs))
+    assert len(kept) <= 16 * leaves
+    a_row = sum(b.nbytes for b in tree_leaves(replay.layout.row.obs))
+    assert sum(leaf.nbytes for leaf in kept) <= 16 * 200 * replay.window.rows * a_row
+
+
 # -- priorities, names, accounts -------------------------------------------------------------------
 
 

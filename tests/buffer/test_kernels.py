@@ -1,0 +1,379 @@
+"""Compiled, interpreted and vectorised kernels give the same bits; so a replay without numba."""
+
+import hashlib
+import importlib
+import os
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlrun.buffer
+from rlrun.buffer.jit import COMPILED
+from rlrun.types import Window, tree_leaves
+from tests.buffer.pair import Pair, Setup
+from tests.reference.replay_model import OBSERVATIONS, Tiling
+
+ROOT = Path(__file__).parents[2]
+CASES = 200
+INTERPRETED = 12  # cases of loops without a compiler
+rng_of = np.random.default_rng
+
+
+# -- random arguments, by kernel -------------------------------------------------------------------
+
+
+def ring(rng):
+    """(columns, rows, flags, head) of a ring that was written to, perhaps round and round."""
+    columns, rows = int(rng.integers(1, 4)), int(rng.integers(3, 30))
+    flags = rng.integers(0, 128, columns * rows).astype(np.uint8)
+    head = int(rng.integers(1, 3 * rows))
+    flags.reshape(columns, rows)[:, head % rows] = 0
+    return columns, rows, flags, head
+
+
+def note(rng):
+    columns, rows, flags, head = ring(rng)
+    steps = int(rng.integers(1, rows))
+    first, *bits = rng.random((4, steps + 1, columns)) < 0.4
+    rewards = np.full(columns * rows, np.nan, np.float32)
+    reward = rng.normal(size=(steps, columns)).astype(np.float32)
+    bits = [x[:steps] for x in bits]
+    return flags, rewards, head, rows, first, *bits, reward, bool(rng.integers(2))
+
+
+def put(rng):
+    columns, rows, _, head = ring(rng)
+    steps, words = int(rng.integers(1, rows)), int(rng.integers(0, 5))
+    kind = (np.uint8, np.uint32, np.uint64)[rng.integers(3)]
+    store = np.full((columns * rows, words), 171, kind)
+    source = rng.integers(0, 256, (steps * columns, words)).astype(kind)
+    return store, source, head % rows, rows, columns
+
+
+def spans(rng):
+    columns, rows, flags, head = ring(rng)
+    written = np.arange(max(0, head - rows + 1), head)
+    batch = int(rng.integers(0, 9))
+    row, column = rng.choice(written, batch), rng.integers(columns, size=batch)
+    return flags, column * rows + row % rows, head, rows, int(rng.integers(1, rows))
+
+
+def windows(rng):
+    """(cell, first, learn, stop, last) of windows, positions before learned ones, rows, S."""
+    columns, rows, _, _ = ring(rng)
+    batch, size = int(rng.integers(0, 9)), int(rng.integers(2, rows + 2))
+    before = int(rng.integers(0, size))
+    first, column = rng.integers(0, 99, batch), rng.integers(columns, size=batch)
+    learn = first + rng.integers(0, before + 1, batch)
+    last = first + rng.integers(0, size, batch)
+    stop = np.maximum(last - rng.integers(0, 2, batch), first)
+    return (column * rows + first % rows, first, learn, stop, last), before, rows, size
+
+
+def touch(rng):
+    cells, width = int(rng.integers(1, 60)), int(rng.integers(1, 40))
+    store = np.zeros((cells, width), (np.uint8, np.uint32)[rng.integers(2)])
+    return store, rng.integers(cells, size=rng.integers(0, 9)), int(rng.integers(1, 30))
+
+
+def lines(rng):
+    table = rng.integers(0, 60, (20, 7))
+    return table, rng.integers(20, size=rng.integers(0, 9)), int(rng.integers(3, 30))
+
+
+def place(rng):
+    where, before, rows, size = windows(rng)
+    batch = len(where[0])
+    out = (np.full(shape, -9) for shape in (batch, batch, (size, batch), (size - 1, batch), batch))
+    return *where, before, rows, *out
+
+
+def read(rng):
+    (_, first, learn, stop, _), before, _, size = windows(rng)
+    batch = len(first)
+    flags = rng.integers(0, 128, (size - 1, batch)).astype(np.uint8)
+    opening = rng.integers(0, 128, batch).astype(np.uint8)
+    out = rng.random((size, batch)) < 0.5, *(rng.random((3, size - 1, batch)) < 0.5)
+    reward = np.where(rng.random((size - 1, batch)) < 0.3, np.nan, 2.5).astype(np.float32)
+    ahead = np.where(rng.random(batch) < 0.3, np.nan, 1.5).astype(np.float32)
+    opens = rng.random(batch) < 0.5
+    return flags, opening, first - learn + before, stop - first, opens, *out, reward, ahead
+
+
+def tree(rng, least=False):
+    size = int(rng.integers(1, 40))
+    leaves = 1 << (size - 1).bit_length()
+    nodes = np.full(2 * leaves, np.inf if least else 0.0)
+    values = 10.0 ** rng.uniform(-6, 6, size) * (rng.random(size) < 0.7)
+    nodes[leaves : leaves + size] = values
+    for i in range(leaves - 1, 0, -1):
+        a, b = nodes[2 * i], nodes[2 * i + 1]
+        nodes[i] = min(a, b) if least else a + b
+    return nodes, leaves, leaves.bit_length() - 1, size
+
+
+def set_(rng):
+    least = bool(rng.integers(2))
+    nodes, leaves, depth, size = tree(rng, least)
+    index = rng.integers(size, size=rng.integers(0, 30))
+    return nodes, leaves, depth, index, 10.0 ** rng.uniform(-6, 6, len(index)), least
+
+
+def draw(rng):
+    nodes, leaves, depth, _ = tree(rng)
+    batch = int(rng.integers(1, 30))
+    return nodes, leaves, depth, rng.random(batch), nodes[1] / batch
+
+
+def exchange(rng):
+    least = bool(rng.integers(2))
+    nodes, leaves, depth, size = tree(rng, least)
+    raw = rng.random(size).astype(np.float32)
+    dead, new = (rng.permutation(size)[: rng.integers(0, size + 1)] for _ in range(2))
+    return nodes, leaves, depth, dead, new, 0.7, least, raw, 3.0, np.inf if least else 0.0
+
+
+def raise_(rng):
+    kind = (np.float32, np.float64)[rng.integers(2)]
+    values = rng.choice([0.0, 1e-30, 0.5, 7.0, 1e30], rng.integers(0, 9))
+    if len(values) and rng.integers(4) == 0:
+        values[rng.integers(len(values))] = rng.choice([np.nan, np.inf, -1.0])
+    slots = rng.integers(6, size=len(values))
+    raw = np.full(6, 0.25, np.float32)
+    return values.astype(kind), 1e-6, slots, raw, np.full(len(values), -9.0)
+
+
+def find(rng):
+    nodes, leaves, depth, _ = tree(rng)
+    edges = [0.0, np.nextafter(nodes[1], 0), nodes[1], 2 * nodes[1]]
+    mass = np.concatenate([edges, nodes[1] * rng.random(20)])
+    return nodes, leaves, depth, mass
+
+
+def expire(rng):
+    columns, rows, flags, head = ring(rng)
+    start = max(0, head - rows + 1)
+    return flags, rows, columns, start, start + int(rng.integers(0, head - start + 1))
+
+
+def release(rng):
+    columns, rows, flags, head = ring(rng)
+    oldest, nstep = max(0, head - rows + 1), int(rng.integers(1, 6))
+    start = int(rng.integers(oldest, head))
+    pending = rng.integers(max(oldest, start - nstep), start + 1, columns)
+    return flags, rows, columns, pending, nstep, start, head - start
+
+
+def heap(rng):
+    """(heap, position, priority, count), some slots dead."""
+    capacity = int(rng.integers(2, 30))
+    count = int(rng.integers(1, capacity))
+    slots = np.full(capacity, -1, np.int32)
+    slots[:count] = rng.permutation(capacity)[:count]
+    position = np.full(capacity, -1, np.int32)
+    position[slots[:count]] = np.arange(count)
+    priority = np.full(capacity, np.nan, np.float32)
+    priority[slots[:count]] = -np.sort(-rng.integers(0, 9, count))
+    return slots, position, priority, count
+
+
+def rise(rng):
+    slots, position, priority, count = heap(rng)
+    at = int(rng.integers(count))
+    priority[slots[at]] += rng.integers(0, 9)
+    return slots, position, priority, at
+
+
+def sink(rng):
+    slots, position, priority, count = heap(rng)
+    at = int(rng.integers(count))
+    priority[slots[at]] -= rng.integers(0, 9)
+    return slots, position, priority, at, count
+
+
+def push(rng):
+    arrays = heap(rng)
+    dead = np.flatnonzero(arrays[1] < 0)
+    return *arrays, rng.permutation(dead)[: rng.integers(0, 9)], float(rng.integers(0, 20))
+
+
+def remove(rng):
+    arrays = heap(rng)
+    live = np.flatnonzero(arrays[1] >= 0)
+    return *arrays, rng.permutation(live)[: rng.integers(0, 9)]
+
+
+def update(rng):
+    arrays = heap(rng)
+    slots = rng.choice(np.flatnonzero(arrays[1] >= 0), rng.integers(0, 9))
+    values = rng.choice([-0.0, 0.0, 0.5, 3.0, 1e300], len(slots))
+    return *arrays, slots, values, 1.0
+
+
+def first_bad(rng):
+    kind = (np.float32, np.float64)[rng.integers(2)]
+    values = rng.choice([0.0, -0.0, 1.0, 1e30, np.nan, np.inf, -1.0], rng.integers(0, 5))
+    return (values.astype(kind),)
+
+
+TWINS = {
+    "ring.note": note,
+    "ring.put": put,
+    "cells.spans": spans,
+    "table.spans": lines,
+    "gather.place": place,
+    "gather.read": read,
+    "sumtree.set": set_,
+    "sumtree.exchange": exchange,
+    "priority.raise": raise_,
+    "sumtree.find": find,
+    "sumtree.draw": draw,
+}
+NO_RESULT = ("gather.touch",)  # what it returns means nothing
+USED_UP = {"sumtree.find": 3, "sumtree.draw": 3}  # an argument that holds anything in the end
+SINGLE = {
+    "cells.expire": expire,
+    "cells.release": release,
+    "gather.touch": touch,
+    "heap.rise": rise,
+    "heap.sink": sink,
+    "heap.push": push,
+    "heap.remove": remove,
+    "heap.update": update,
+    "priority.first_bad": first_bad,
+}
+
+
+def kernels() -> Iterator[tuple[str, Any]]:
+    """Every function under ``@jit`` in rlrun.buffer, by module and name."""
+    for module in pkgutil.iter_modules(rlrun.buffer.__path__):
+        loaded = importlib.import_module(f"rlrun.buffer.{module.name}")
+        for name, value in vars(loaded).items():
+            function = getattr(value, "py_func", None)
+            if function is not None and function.__module__ == loaded.__name__:
+                yield f"{module.name}.{name}", value
+
+
+@pytest.mark.skipif(not COMPILED, reason="numba is not there or switched off")
+def test_every_kernel_is_tested():
+    found = dict(kernels())
+    twins = {name.removesuffix("_compiled") for name in found if name.endswith("_compiled")}
+    assert twins == set(TWINS)
+    compiled = {id(kernel) for name, kernel in found.items() if name.endswith("_compiled")}
+    assert {name for name, kernel in found.items() if id(kernel) not in compiled} == set(SINGLE)
+
+
+def ran(name, function, arguments) -> list[str]:
+    """What the function returned and made of its arguments, bit for bit."""
+    arguments = [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
+    result = function(*arguments)
+    result = result if isinstance(result, tuple) else (result,)
+    copies = [np.array(x) for x in result if x is not None and name not in NO_RESULT]
+    copies += [np.array(x) for i, x in enumerate(arguments) if i != USED_UP.get(name)]
+    return [f"{x.shape} {x.tobytes().hex()}" for x in copies]
+
+
+def named(name, suffix=""):
+    module, _, function = name.partition(".")
+    return getattr(importlib.import_module(f"rlrun.buffer.{module}"), function + suffix)
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_twins_are_alike(name):
+    compiled, vectorised = named(name, "_compiled"), named(name, "_vectorised")
+    interpreted = getattr(compiled, "py_func", compiled)
+    for case in range(CASES):
+        arguments = TWINS[name](rng_of(case))
+        expected = ran(name, vectorised, arguments)
+        assert ran(name, compiled, arguments) == expected, f"case {case}"
+        assert case >= INTERPRETED or ran(name, interpreted, arguments) == expected, f"case {case}"
+
+
+@pytest.mark.skipif(not COMPILED, reason="numba is not there or switched off")
+@pytest.mark.parametrize("name", SINGLE)
+def test_compiled_is_interpreted(name):
+    """Which also shows that no index is out of bounds: only the interpreter looks."""
+    kernel = named(name)
+    for case in range(CASES // 2):
+        arguments = SINGLE[name](rng_of(case))
+        assert ran(name, kernel, arguments) == ran(name, kernel.py_func, arguments), f"case {case}"
+
+
+# -- a replay without numba ------------------------------------------------------------------------
+
+
+def digest(setup: Setup) -> str:
+    """Of every key, weight and segment byte and of the state that a seeded sequence gives."""
+    pair, rng = Pair(setup), rng_of(setup.seed)
+    seen = hashlib.sha256()
+
+    def look(*arrays):
+        for x in arrays:
+            array = np.ascontiguousarray(x)
+            seen.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
+
+    def look_at_state(state):
+        for name, value in state.items():
+            if isinstance(value, dict):
+                look_at_state(value)
+            elif isinstance(value, np.ndarray | tuple):
+                look(*tree_leaves(value))
+            else:
+                seen.update(f"{name} {value}".encode())
+
+    replay = pair.replay
+    for i in range(40):
+        look(replay.add(pair.world.chunk(int(rng.integers(1, 12)))))
+        replay.check()
+        if not len(replay):
+            continue
+        sample = replay.sample(8, 100 * i)
+        s = sample.segment
+        flags = (s.first, s.terminated, s.truncated, s.valid)
+        look(sample.key, sample.weight, *flags, s.action, s.reward)
+        look(*tree_leaves((s.obs, s.extras, s.state)))
+        priority = rng.exponential(size=8).astype(np.float32)
+        replay.prioritize(sample.key, priority)
+        replay.prioritize(sample.key[::-1].copy(), priority)
+    look_at_state(replay.state_dict())
+    return seen.hexdigest()
+
+
+def digests() -> list[str]:
+    setups = []
+    for kind in ("uniform", "prioritized", "rank"):
+        for close in (False, True):
+            lengths = (5, 9, 1, 30), (2, 3)
+            base = Setup(kind=kind, close=close, slack=23, lengths=lengths, weight_norm="buffer")
+            plain = Tiling(plain=True, overlap=2, residual="last")
+            setups += [
+                Setup(**(vars(base) | {"window": Window(0, 1, 3), "stack": 3})),
+                Setup(**(vars(base) | {"window": Window(3, 2, 2), "table": 9})),
+                Setup(**(vars(base) | {"window": Window(1, 3, 1), "table": 99, "tiling": plain})),
+            ]
+    varied = [Setup(**(vars(s) | {"obs": OBSERVATIONS[i % 4]})) for i, s in enumerate(setups)]
+    return [digest(s) for s in varied]
+
+
+@pytest.mark.skipif(not COMPILED, reason="numba is not there or switched off")
+def test_a_replay_without_numba_is_the_same():
+    """RLRUN_NUMBA=0 gives the same keys, weights, segments and state, to the last bit."""
+    code = (
+        "from rlrun.buffer.jit import COMPILED; assert not COMPILED;"
+        "from tests.buffer.test_kernels import digests; print(*digests())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | {"RLRUN_NUMBA": "0", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == digests()
