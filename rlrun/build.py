@@ -24,7 +24,7 @@ from rlrun.log import Log, final_line
 from rlrun.pipeline.serial import CHECKPOINTS, Serial
 from rlrun.rundir import RunRecord, digest, lock
 from rlrun.schedule import make_explore
-from rlrun.schema import Config, RandomConfig
+from rlrun.schema import Config, PriorityConfig, RandomConfig
 from rlrun.types import Counters, Policy, Spec, generator
 
 POLICIES = {
@@ -91,13 +91,13 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
     buffer = learner = None
     if policy.window is not None:
         buffer = make_replay(config, collector.example(), policy.window, note=log.note)
-        initial = getattr(config.buffer, "initial_priority", "max")
+        td = isinstance(config.buffer, PriorityConfig) and config.buffer.initial_priority == "td"
         learner = Learner(
             config.learner,
             policy=policy,
             buffer=buffer,
             counters=counters,
-            td_priority=initial == "td",
+            td_priority=td,
         )
     evaluator = Evaluator(
         config.env,

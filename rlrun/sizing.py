@@ -10,7 +10,7 @@ import numpy as np
 from rlrun.buffer.device_layout import with_device
 from rlrun.buffer.layout import Block, Layout, Row, amount, free_bytes, sampler_blocks
 from rlrun.errors import ResourceError
-from rlrun.schema import Config, MemoryConfig, PrioritizedConfig, RankConfig
+from rlrun.schema import Config, MemoryConfig, PriorityConfig
 from rlrun.tree import Tree, tree_leaves
 
 SHARE = 0.8  # of what is free, when buffer.max_bytes is null
@@ -58,7 +58,7 @@ def make_layout(config: Config, row: Row, window: tuple[int, int, int]) -> Layou
         whole = -(-c.capacity // stride)
         windows = min(2 * whole + 2 * collector.num_envs, rows * collector.num_envs)
     slots = rows * collector.num_envs if windows is None else windows
-    norm = c.weight_norm if isinstance(c, PrioritizedConfig | RankConfig) else "batch"
+    norm = c.weight_norm if isinstance(c, PriorityConfig) else "batch"
     sampler = sampler_blocks(c.name, slots, norm)
     goals = c.relabel is not None
     layout = Layout(row, collector.num_envs, rows, windows, sampler, goals=goals)

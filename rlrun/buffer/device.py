@@ -131,8 +131,8 @@ class DeviceReplay(Replay):
 
     def sample(self, batch: int, env_steps: int) -> Sample:
         """As ``Replay.sample``; nothing is waited for unless ``batch`` is 0."""
-        if batch == 0:
-            return super().sample(0, env_steps)
+        if batch == 0 or not len(self):
+            return super().sample(batch, env_steps)
         slots, weight = self.sampler.draw(batch, env_steps)
         windows: Any = self.windows
         key = windows.keys(slots)
@@ -150,6 +150,9 @@ class DeviceReplay(Replay):
 
     def prioritize(self, key: np.ndarray | Tensor, priority: np.ndarray | Tensor) -> None:
         """As ``Replay.prioritize``; nothing is waited for."""
+        if key.shape != priority.shape:
+            given: Any = key, priority
+            super().prioritize(*given)  # says so
         if isinstance(priority, np.ndarray):
             priority = upload(priority, self.device)
         priority = priority.detach().to(self.device, non_blocking=True)
@@ -231,6 +234,5 @@ class DeviceReplay(Replay):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.drawn = None, None
         self._place(self.windows.all())
         self.sampler.revive(self.windows.all())

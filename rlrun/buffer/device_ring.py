@@ -140,7 +140,10 @@ class DeviceGather:
         self.clock: dict[int, Tensor] = {}  # 0..S-1 as [S, 1]
 
     def __call__(self, spans: Spans, positions: int, before: int, *, keep: bool = False) -> Segment:
-        """The positions from learn - ``before`` on; filler and null rows are not valid."""
+        """The positions from learn - ``before`` on; filler and null rows are not valid.
+
+        ``keep`` or not, no output is used again: the device's allocator sees to that.
+        """
         shift = spans.first - spans.learn + before
         seen, steps = spans.last - spans.first, spans.stop - spans.first
         numbers = upload(np.stack([spans.cell, shift, seen, steps]), self.ring.device)

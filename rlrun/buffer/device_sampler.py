@@ -83,13 +83,13 @@ class DeviceSampler(ABC):
     def update(self, slots: Tensor, priority: Tensor, there: Tensor | None = None) -> None:
         """Set |delta| (float [n]) of slots (int64 [n]) where ``there`` (None: everywhere).
 
-        The rest is counted. Of duplicates the last wins. Bad priorities are dropped and noted.
+        The rest is counted. Of duplicates the last wins. Bad priorities are dropped and noted,
+        late ones too.
         """
         if not len(slots):
             return
         if there is not None:
             self.late += (~there).sum()
-            priority = torch.where(there, priority, 0)
         self._update(slots, priority, there)
 
     def _checked(self, slots: Tensor, priority: Tensor, there: Tensor | None) -> tuple[Tensor, ...]:

@@ -6,7 +6,7 @@ yaml and checks what spans several fields. Lengths and periods are in environmen
 
 from dataclasses import dataclass
 
-from rlrun.schema.buffer import BufferConfig, PrioritizedConfig, RankConfig
+from rlrun.schema.buffer import BufferConfig, PrioritizedConfig, PriorityConfig, RankConfig
 from rlrun.schema.policy import (
     DQNConfig,
     MemoryConfig,
@@ -42,6 +42,7 @@ __all__ = [
     "MemoryConfig",
     "PipelineConfig",
     "PrioritizedConfig",
+    "PriorityConfig",
     "R2D2Config",
     "RandomConfig",
     "RankConfig",

@@ -33,10 +33,11 @@ class BufferConfig:
 
 
 @dataclass(frozen=True)
-class PrioritizedConfig(BufferConfig):
+class PriorityConfig(BufferConfig):
+    """What every buffer that draws by priority has."""
+
     alpha: ScheduleConfig
     beta: ScheduleConfig
-    priority_eps: float
     weight_norm: Literal["batch", "buffer"]
     initial_priority: Literal["max", "td"]
 
@@ -51,26 +52,21 @@ class PrioritizedConfig(BufferConfig):
             list(values),
             "must not decrease (it anneals towards the full correction, 1); swap start and end",
         )
+
+
+@dataclass(frozen=True)
+class PrioritizedConfig(PriorityConfig):
+    priority_eps: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         at_least(self, 0, "priority_eps")
 
 
 @dataclass(frozen=True)
-class RankConfig(BufferConfig):
-    alpha: ScheduleConfig
-    beta: ScheduleConfig
+class RankConfig(PriorityConfig):
     resort_every: int
-    weight_norm: Literal["batch", "buffer"]
-    initial_priority: Literal["max", "td"]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        schedule_within(self, "alpha", 0, 1)
-        schedule_within(self, "beta", 0, 1)
-        values = self.beta.values()
-        need(
-            all(a <= b for a, b in pairwise(values)),
-            "beta",
-            list(values),
-            "must not decrease (it anneals towards the full correction, 1); swap start and end",
-        )
         positive(self, "resort_every")

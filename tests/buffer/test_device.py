@@ -498,12 +498,16 @@ def test_bad_priorities_are_dropped_and_raised_when_next_read(kind, alpha, bad):
             sampler.settle()
 
 
-def test_a_late_priority_may_be_anything():
+def test_late_priorities_are_looked_at_too():
     sampler = make_device_sampler("prioritized", 8)
     sampler.exchange(NONE, np.arange(8))
-    sampler.update(torch.tensor([3]), torch.tensor([np.nan]), torch.tensor([False]))
+    sampler.update(torch.tensor([3, 4]), torch.tensor([2.0, 3.0]), torch.tensor([False, True]))
     assert sampler.settle() == 1
     assert sampler.settle() == 0
+    assert (sampler.raw[3].item(), sampler.largest.item()) == (1.0, pytest.approx(3.0))
+    sampler.update(torch.tensor([3]), torch.tensor([np.nan]), torch.tensor([False]))
+    with pytest.raises(NumericError, match="priority = nan"):
+        sampler.settle()
 
 
 def test_all_zero_priorities_name_the_remedy():
@@ -621,6 +625,23 @@ def test_sizes_are_exact(shape, kind):
     assert twins.device.nbytes == layout.nbytes
     on_host = twins.device.ring.flags.nbytes + total(layout.table())
     assert host_bytes(layout) == on_host
+
+
+def test_what_comes_too_early_or_does_not_fit_is_refused_as_by_replay():
+    twins = Twins(setup_of("windows", "prioritized"))
+    chunk = twins.world.chunk(3)
+    for replay in (twins.host, twins.device):
+        with pytest.raises(ValueError, match="batch = 4: no window"):
+            replay.sample(4, 0)
+        assert replay.sample(0, 0).segment.reward.shape[1] == 0
+        with pytest.raises(ValueError, match="action = "):
+            replay.add(replace(chunk, action=chunk.action.int()))
+        assert len(replay.add(twins.world.chunk(0))) == 0
+    twins.add(30)
+    for replay in (twins.host, twins.device):
+        with pytest.raises(ValueError, match="priority = shape"):
+            replay.prioritize(twins.keys[:3], np.ones(2))
+    twins.agree()
 
 
 def test_a_chunk_longer_than_the_ring_is_stored_in_pieces():
