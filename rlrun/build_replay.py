@@ -45,7 +45,7 @@ def make_replay(
     """
     c, columns = config.buffer, config.collector.num_envs
     rows = window.burnin, window.learned, window.nstep
-    layout = check_size(config, Row.of(example), rows)
+    layout = check_size(config, Row.of(example), rows, free=_free_on(c.device))
     note(layout.describe())
     parts: dict[str, Any] = {
         "window": window,
@@ -66,6 +66,12 @@ def make_replay(
             replay.ring, goals, strategy=c.relabel, ratio=c.relabel_ratio, generator=rng
         )
     return replay
+
+
+def _free_on(name: str) -> int | None:
+    """Free bytes of a CUDA device, None for another."""
+    device = torch_device(name)
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
 def torch_device(name: str) -> torch.device:

@@ -65,16 +65,22 @@ def make_layout(config: Config, row: Row, window: tuple[int, int, int]) -> Layou
     return layout if c.device == "cpu" else with_device(layout, c.name, norm)
 
 
-def check_size(config: Config, row: Row, window: tuple[int, int, int]) -> Layout:
+def check_size(
+    config: Config, row: Row, window: tuple[int, int, int], *, free: int | None = None
+) -> Layout:
     """The layout, when it takes no more than buffer.max_bytes, or 80 % of what is free.
+
+    ``free``: bytes free on buffer.device, where that is not the host.
 
     Raises: ResourceError naming the largest capacity that does.
     """
     c, layout = config.buffer, make_layout(config, row, window)
-    if c.device != "cpu" and c.max_bytes is None:
-        return layout  # the device's own allocator says so
+    if c.device != "cpu" and c.max_bytes is None and free is None:
+        return layout  # looked at again when the device is there
     directory = Path(c.mmap) if c.mmap is not None else None
     limit, why = c.max_bytes, "buffer.max_bytes"
+    if limit is None and free is not None:
+        limit, why = int(SHARE * free), f"80 % of the free memory of {c.device}"
     if limit is None:
         limit = int(SHARE * free_bytes(directory))
         why = f"80 % of the free {'disk' if directory else 'memory'}"
@@ -82,7 +88,7 @@ def check_size(config: Config, row: Row, window: tuple[int, int, int]) -> Layout
         return layout
     fits = _largest(config, row, window, limit)
     fix = f"set buffer.capacity={fits}" if fits else "make room: no capacity fits"
-    disk = "" if directory else " or buffer.mmap=DIR (rows on disk)"
+    disk = "" if directory or c.device != "cpu" else " or buffer.mmap=DIR (rows on disk)"
     raise ResourceError(
         f"buffer.capacity = {c.capacity}: {layout.describe()}; allowed are {amount(limit)} "
         f"({why}); {fix}{disk}"

@@ -151,8 +151,7 @@ class DeviceReplay(Replay):
     def prioritize(self, key: np.ndarray | Tensor, priority: np.ndarray | Tensor) -> None:
         """As ``Replay.prioritize``; nothing is waited for."""
         if key.shape != priority.shape:
-            given: Any = key, priority
-            super().prioritize(*given)  # says so
+            super().prioritize(np.empty(key.shape, np.int64), priority)  # says so
         if isinstance(priority, np.ndarray):
             priority = upload(priority, self.device)
         priority = priority.detach().to(self.device, non_blocking=True)

@@ -641,6 +641,8 @@ def test_what_comes_too_early_or_does_not_fit_is_refused_as_by_replay():
     for replay in (twins.host, twins.device):
         with pytest.raises(ValueError, match="priority = shape"):
             replay.prioritize(twins.keys[:3], np.ones(2))
+    with pytest.raises(ValueError, match="priority = shape"):
+        twins.device.prioritize(twins.device.sample(3, 0).key, torch.ones(2))
     twins.agree()
 
 
