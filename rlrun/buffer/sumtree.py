@@ -92,15 +92,12 @@ class Tree:
 
 
 @jit
-def set_compiled(
-    nodes: np.ndarray, leaves: int, depth: int, index: np.ndarray, value: np.ndarray, least: bool
-) -> None:
-    """Level by level, so that memory accesses overlap; neighbours share their parents' work."""
-    count = len(index)
-    node = np.empty(count, np.int64)
-    for j in range(count):
-        node[j] = leaves + index[j]
-        nodes[node[j]] = value[j]
+def mend(nodes: np.ndarray, depth: int, node: np.ndarray, least: bool) -> None:
+    """Recompute all ancestors of ``node`` (used up) level by level: memory accesses overlap.
+
+    Neighbours share their parents' work.
+    """
+    count = len(node)
     for _ in range(depth):
         kept, last = 0, np.int64(-1)
         for j in range(count):
@@ -114,6 +111,18 @@ def set_compiled(
                 node[kept] = last = parent
                 kept += 1
         count = kept
+
+
+@jit
+def set_compiled(
+    nodes: np.ndarray, leaves: int, depth: int, index: np.ndarray, value: np.ndarray, least: bool
+) -> None:
+    """Write the leaves and mend their parents."""
+    node = np.empty(len(index), np.int64)
+    for j in range(len(index)):
+        node[j] = leaves + index[j]
+        nodes[node[j]] = value[j]
+    mend(nodes, depth, node, least)
 
 
 def set_vectorised(
@@ -134,16 +143,21 @@ def exchange_compiled(
     nodes: np.ndarray, leaves: int, depth: int, dead: np.ndarray, new: np.ndarray, value: float,
     least: bool, raw: np.ndarray, p: float, empty: float,
 ) -> None:  # fmt: skip
-    """``Tree.exchange``."""
-    index = np.empty(len(dead) + len(new), np.int64)
-    values = np.empty(len(index))
-    for i in range(len(dead)):
-        raw[dead[i]] = np.nan
-        index[i], values[i] = dead[i], empty
-    for i in range(len(new)):
-        raw[new[i]] = p
-        index[len(dead) + i], values[len(dead) + i] = new[i], value
-    set_compiled(nodes, leaves, depth, index, values, least)
+    """``Tree.exchange``; both merged, so that neighbours share their parents' work."""
+    for slot in dead:
+        raw[slot], nodes[leaves + slot] = np.nan, empty
+    for slot in new:
+        raw[slot], nodes[leaves + slot] = p, value
+    node = np.empty(len(dead) + len(new), np.int64)
+    i = j = 0
+    for k in range(len(node)):
+        if j == len(new) or (i < len(dead) and dead[i] < new[j]):
+            node[k] = leaves + dead[i]
+            i += 1
+        else:
+            node[k] = leaves + new[j]
+            j += 1
+    mend(nodes, depth, node, least)
 
 
 def exchange_vectorised(
