@@ -254,7 +254,7 @@ def evaluate_run(
     """Print the greedy score of a run's final or best weights on seeds training never used."""
     from rlrun.config import load
 
-    config, _ = load(run_dir, [f"device={device}"] if device else [])
+    config, _ = load(run_dir, [f"device={device}"] if device else [], replay=False)
     set_threads(config)
     name = {"final": "last", "best": "best"}[weights]
     path = run_dir / CHECKPOINTS / f"{name}.safetensors"
@@ -295,7 +295,7 @@ def export_run(
                 "policy that learns; export another run"
             )
         replay = make_replay(config, collector.example(), window)
-        replay.load_state_dict(state["buffer"])
+        replay.load_rows(state["buffer"])
         source = {"run": run_dir.name, "checkpoint": path.name, **state["counters"]}
         source |= {"policy": config.policy.name, "env": config.env.id, "seed": config.seed}
         write_rows(

@@ -109,10 +109,14 @@ def load_rows(config: Config, replay: Replay, collector: Collector) -> str:
     assert config.buffer.load is not None
     env = collector.env
     source = open_source(config.buffer.load)
-    source.require(Spec(env.obs_space, env.action_space))
+    source.require(Spec(env.obs_space, env.action_space), config.collector.keep_info)
+    close, replay.close = replay.close, False  # no collect call ends where a piece of it does
     for chunk in source.chunks(env.num_envs, CHUNK, like=collector.example()):
         replay.add(chunk)
-    return f"loaded: {replay.rows} steps from {config.buffer.load}; {len(replay)} windows"
+    replay.close = close
+    kept = replay.steps_held()
+    lost = f", of which the newest {kept} fit (buffer.capacity)" if kept < replay.rows else ""
+    return f"loaded: {replay.rows} steps from {config.buffer.load}{lost}; {len(replay)} windows"
 
 
 def write_rows(

@@ -12,7 +12,7 @@ def export(run_dir: Path, data_dir: Path, *, shard_rows: int) -> int:
     """
     from rlrun.config import load
 
-    config, _ = load(run_dir, ["device=cpu"])
+    config, _ = load(run_dir, ["device=cpu"], replay=False)
     try:
         from rlrun.build import export_run
         from rlrun.dataset import read, require_new

@@ -1,5 +1,6 @@
 """How large a config's replay gets, before anything is allocated. Torch-free."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 
 from rlrun.buffer.device_layout import with_device
 from rlrun.buffer.layout import Block, Layout, Row, amount, free_bytes, sampler_blocks
-from rlrun.errors import ResourceError
+from rlrun.errors import ConfigError, ResourceError
 from rlrun.schema import Config, MemoryConfig, PriorityConfig
 from rlrun.tree import Tree, tree_leaves
 
@@ -75,24 +76,54 @@ def check_size(
     Raises: ResourceError naming the largest capacity that does.
     """
     c, layout = config.buffer, make_layout(config, row, window)
+    if c.mmap is not None:
+        return _check_files(config, layout)
     if c.device != "cpu" and c.max_bytes is None and free is None:
         return layout  # looked at again when the device is there
-    directory = Path(c.mmap) if c.mmap is not None else None
     limit, why = c.max_bytes, "buffer.max_bytes"
     if limit is None and free is not None:
         limit, why = int(SHARE * free), f"80 % of the free memory of {c.device}"
     if limit is None:
-        limit = int(SHARE * free_bytes(directory))
-        why = f"80 % of the free {'disk' if directory else 'memory'}"
+        limit, why = int(SHARE * free_bytes(None)), "80 % of the free memory"
     if layout.nbytes <= limit:
         return layout
     fits = _largest(config, row, window, limit)
-    fix = f"set buffer.capacity={fits}" if fits else "make room: no capacity fits"
-    disk = "" if directory or c.device != "cpu" else " or buffer.mmap=DIR (rows on disk)"
+    fixes = [f"set buffer.capacity={fits}"] if fits else ["no capacity fits: make room"]
+    fixes += ["raise buffer.max_bytes"] if c.max_bytes is not None else []
+    fixes += ["lower buffer.window_capacity"] if c.window_capacity is not None else []
+    fixes += ["set buffer.mmap=DIR (rows on disk)"] if c.device == "cpu" else []
     raise ResourceError(
         f"buffer.capacity = {c.capacity}: {layout.describe()}; allowed are {amount(limit)} "
-        f"({why}); {fix}{disk}"
+        f"({why}); {', or '.join(fixes)}"
     )
+
+
+def _check_files(config: Config, layout: Layout) -> Layout:
+    """The layout of a replay in files: those must fit the disk, priorities the memory."""
+    c = config.buffer
+    assert c.mmap is not None
+    directory = Path(c.mmap)
+    there = next(p for p in (directory, *directory.absolute().parents) if p.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        what = f"{there} is no directory" if not there.is_dir() else f"{there} cannot be written"
+        fix = "choose another directory, or set buffer.mmap=null"
+        raise ConfigError(
+            f"buffer.mmap = {c.mmap}: {what}; a directory with room is allowed; {fix}"
+        )
+    memory = layout.nbytes - layout.movable
+    for need, free, where in (
+        (layout.movable, free_bytes(directory), "disk"),
+        (memory, free_bytes(None), "memory (priorities stay there)"),
+    ):
+        limit, why = int(SHARE * free), f"80 % of the free {where}"
+        if c.max_bytes is not None and c.max_bytes < limit:
+            limit, why = c.max_bytes, "buffer.max_bytes"
+        if need > limit:
+            raise ResourceError(
+                f"buffer.capacity = {c.capacity}: {layout.describe()}; {amount(need)} of it must "
+                f"fit into {amount(limit)} ({why}); lower buffer.capacity"
+            )
+    return layout
 
 
 def _largest(config: Config, row: Row, window: tuple[int, int, int], limit: int) -> int | None:
@@ -102,7 +133,10 @@ def _largest(config: Config, row: Row, window: tuple[int, int, int], limit: int)
         changed = replace(config, buffer=replace(config.buffer, capacity=capacity))
         return make_layout(changed, row, window).nbytes <= limit
 
-    least = (sum(window) + max(1, config.env.frame_stack - 1)) * config.collector.num_envs
+    burnin, learned, nstep = window
+    rows = burnin + learned + nstep + max(1, config.env.frame_stack - 1)
+    batch = config.learner.batch_size * (burnin + learned + nstep)
+    least = max(rows * config.collector.num_envs, config.learner.start_after, batch)
     if not fits(least):
         return None
     low, high = least, config.buffer.capacity  # fits, does not

@@ -486,6 +486,7 @@ def test_fields_must_be_those_of_the_run(tmp_path: Path, caplog) -> None:
     # states: the run's shapes, the dataset's where they fit
     assert next(dataset.chunks(1, 4, like=example)).states[0][0, 0].tolist() == [1, 1]
     assert next(dataset.chunks(1, 4, like=replace(example, states=()))).states == ()
+    caplog.set_level("INFO")
     wide = next(dataset.chunks(1, 4, like=replace(example, states=(torch.zeros(0, 1, 5),))))
     assert wide.states[0].shape == (4, 1, 5)
     assert not wide.states[0].any()

@@ -16,6 +16,7 @@ from rlrun.checkpoint import load_newest
 from rlrun.errors import ConfigError, Interrupted
 from rlrun.log.jsonl import read
 from rlrun.rundir import RunRecord
+from rlrun.types import Counters
 from tests.compose import config
 
 SMOKE = ("debug=smoke", "logger.progress=off")
@@ -150,6 +151,41 @@ def test_a_run_starts_from_anothers_rows(tmp_path, policy):
     state, _ = load_newest(tmp_path / "second" / "checkpoints")
     steps = json.loads((tmp_path / "second" / "run.json").read_text())["env_steps"]
     assert state["buffer"]["counts"]["rows"] == first["env_steps"] + steps
+
+
+@pytest.mark.parametrize("chunk", [3, 256])
+def test_loading_cuts_no_trajectory(tmp_path, monkeypatch, chunk):
+    """collector.trajectory=collect: what a dataset brings at once ends no collect call."""
+    monkeypatch.setattr("rlrun.build_replay.CHUNK", chunk)
+    line = ("policy=r2d2", "env=cartpole")
+    go(tmp_path / "first", *line)
+    c = config(*SMOKE, *line)
+    data = tmp_path / "data"
+    build.export_run(tmp_path / "first", data, c, raw_yaml="seed: 0\n", shard_rows=100)
+    c = config(*SMOKE, *line, f"buffer.load={data}", "collector.trajectory=collect")
+    collector = build.make_collector(c, Counters())
+    replay = build.make_replay(c, collector.example(), collector.policy.window)
+    build.load_rows(c, replay, collector)
+    replay.check()
+    assert replay.close
+    segment = replay.sample(0, 0).segment
+    closed = ~segment.valid & torch.cat([torch.zeros_like(segment.valid[:1]), segment.valid[:-1]])
+    t, b = closed.nonzero(as_tuple=True)
+    ended = (segment.terminated | segment.truncated)[t - 1, b]
+    assert len(t) > 5
+    assert ended.all(), "a window ends where no episode does"
+
+
+def test_an_earlier_run_does_not_need_its_dataset(tmp_path):
+    """buffer.load belongs to a run's beginning: resume and export do without."""
+    first = go(tmp_path / "first", "policy=dqn", "env=cartpole")
+    assert first["status"] == "done"
+    from rlrun.config import check
+
+    c = config(*SMOKE, "policy=dqn", "env=cartpole", f"buffer.load={tmp_path / 'gone'}")
+    with pytest.raises(ConfigError, match="is no directory"):
+        check(c)
+    check(c, fresh=False)
 
 
 def test_a_resumed_buffer_has_no_window_across_the_cut(tmp_path):
@@ -295,3 +331,14 @@ def test_eval_into_a_closed_pipe_is_quiet(tmp_path):
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
     assert not (tmp_path / "crash.txt").exists()
+
+
+def test_rows_that_lay_on_a_device_are_exported_without_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlrun.build_replay.torch_device", lambda name: torch.device("cpu"))
+    line = ("policy=r2d2", "env=cartpole")
+    record = go(tmp_path / "one", *line, "buffer.device=cuda")
+    c = config(*SMOKE, *line)  # as rlrun export reads the config: buffer.device=cpu
+    build.export_run(tmp_path / "one", tmp_path / "data", c, raw_yaml="seed: 0\n", shard_rows=1000)
+    from rlrun.dataset import read as read_dataset
+
+    assert read_dataset(tmp_path / "data").steps == record["env_steps"]

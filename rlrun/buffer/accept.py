@@ -38,6 +38,11 @@ class Accept:
         for x, (dtype, shape) in zip(given, kinds, strict=True):
             if x.dtype is not dtype or x.shape != shape:
                 raise self._unfit(given, kinds)
+            if x.requires_grad or not x.is_cpu:
+                raise ValueError(
+                    "chunk: a tensor of it has a gradient or is not in host memory; collected "
+                    "rows have neither; add what x.detach().cpu() gives"
+                )
 
     def _kinds(self, steps: int) -> list[Kind]:
         row, lead = self.layout.row, (self.layout.columns,)

@@ -81,6 +81,7 @@ class DeviceReplay(Replay):
         assert not layout.goals, "hindsight goals are found in host memory"
         assert layout.columns * layout.rows < 2**31, "cells are numbered in int32"
         self.layout, self.window, self.close, self.sampler = layout, window, close, sampler
+        self.stack = stack
         self.device = device = sampler.notes.device  # its index, too
         self.ring: DeviceRing = DeviceRing(layout, device)
         self.most = layout.rows - window.rows - reach
@@ -133,6 +134,7 @@ class DeviceReplay(Replay):
         """As ``Replay.sample``; nothing is waited for unless ``batch`` is 0."""
         if batch == 0 or not len(self):
             return super().sample(batch, env_steps)
+        self._require_windows(batch)
         slots, weight = self.sampler.draw(batch, env_steps)
         windows: Any = self.windows
         key = windows.keys(slots)

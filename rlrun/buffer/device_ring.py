@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.buffer.accept import list_like
 from rlrun.buffer.cells import Spans
 from rlrun.buffer.device_sampler import upload
 from rlrun.buffer.jit import COMPILED
@@ -100,7 +101,9 @@ class DeviceRing(Ring):
         self.flags[cells] = flags.T.reshape(-1)
         at = upload(cells, self.device)
         self.marks.index_copy_(0, at, upload(flags.T.reshape(-1), self.device))
-        for field, new in zip(tree_leaves(self.obs_fields), tree_leaves(chunk.obs), strict=True):
+        for field, new in zip(
+            tree_leaves(self.obs_fields), list_like(self.obs_fields, chunk.obs, "obs"), strict=True
+        ):
             field.put(at, new.numpy())
         at = at[: steps * columns]
         self.rewards.index_copy_(0, at, upload(chunk.reward.numpy().reshape(-1), self.device))

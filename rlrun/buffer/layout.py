@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.errors import StorageError
 from rlrun.tree import Tree, tree_leaves, tree_map
 
 
@@ -113,13 +114,20 @@ class Layout:
         }
 
     @property
+    def movable(self) -> int:
+        """Bytes that buffer.mmap can keep in files: all but the sampler's."""
+        return self.nbytes - self.parts()["sampler"]
+
+    @property
     def nbytes(self) -> int:
         """Sum over all arrays."""
         return sum(self.parts().values())
 
     def fingerprint(self) -> str:
         """What a saved state must have in common with a replay that goes on with it."""
-        fields = [f"{b.dtype}{list(b.shape)}" for b in tree_leaves(self.row.obs)]
+        row = self.row
+        blocks = [*tree_leaves(row.obs), row.action, *row.extras.values(), *tree_leaves(row.state)]
+        fields = [f"{b.dtype}{list(b.shape)}" for b in blocks]
         windows = "rows" if self.windows is None else f"{self.windows} windows"
         return f"{self.columns} x {self.rows} rows of {', '.join(fields)}; {windows}"
 
@@ -135,7 +143,8 @@ class Layout:
         rest = parts["table"] + parts["sampler"]
         if rest:
             text += f"; windows and priorities {amount(rest)}"
-        return f"{text}; {amount(self.nbytes)} in all"
+        whole = f"; {amount(self.nbytes)} in all" if self.nbytes > parts["rows"] else ""
+        return text + whole
 
 
 def leaves_for(capacity: int) -> int:
@@ -172,11 +181,11 @@ def total(tree: Tree) -> int:
 
 def amount(nbytes: float) -> str:
     """Bytes for people: 24.0 MB, 1.0 KB (powers of 1000)."""
-    for unit in ("B", "KB", "MB", "GB"):
+    for unit in ("B", "KB", "MB", "GB", "TB"):
         if nbytes < 1000:
             return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
         nbytes /= 1000
-    return f"{nbytes:.1f} TB"
+    return f"{nbytes:.3g} PB"
 
 
 def _grouped(number: int) -> str:
@@ -230,16 +239,28 @@ def in_memory(name: str, block: Block) -> np.ndarray:
 
 
 def on_disk(directory: Path) -> Allocate:
-    """Zeros in nameless sparse files of ``directory``, mapped into memory.
+    """Zeros in nameless files of ``directory``, mapped into memory.
 
     The system keeps what is hot; the files are gone when the process is, however it ends.
+
+    Raises (when called): StorageError: no such directory can be made, or it has no room.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    key = f"buffer.mmap = {directory}"
 
     def allocate(name: str, block: Block) -> np.ndarray:
         if not block.nbytes:
             return np.zeros(block.shape, block.dtype)
-        with tempfile.TemporaryFile(dir=directory) as file:
-            return np.memmap(file, block.dtype, "w+", shape=block.shape)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=directory) as file:
+                # The disk space is taken now: a full disk later would kill the process.
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, block.nbytes)
+                return np.memmap(file, block.dtype, "w+", shape=block.shape)
+        except (OSError, ValueError, OverflowError) as e:
+            raise StorageError(
+                f"{key}: {amount(block.nbytes)} for {name} cannot be had there ({e}); allowed is "
+                "a directory that can be written, with room; choose another, or less capacity"
+            ) from e
 
     return allocate

@@ -14,7 +14,7 @@ from rlrun.buffer.gather import Gather
 from rlrun.buffer.hindsight import Hindsight
 from rlrun.buffer.layout import Allocate, Layout, in_memory
 from rlrun.buffer.priority import finite_priorities
-from rlrun.buffer.ring import Ring
+from rlrun.buffer.ring import VALID, Ring
 from rlrun.buffer.sampler import Sampler
 from rlrun.buffer.slicing import Cutter
 from rlrun.buffer.table import Table
@@ -47,6 +47,7 @@ class Replay:
             "S rows, those before, the observation behind"
         )
         self.layout, self.window, self.close, self.sampler = layout, window, close, sampler
+        self.stack = stack
         self.ring = Ring(layout, allocate)
         self.most = layout.rows - window.rows - reach  # rows one write may bring
         self.windows: Cells | Table
@@ -117,11 +118,7 @@ class Replay:
 
         ``batch`` 0: all windows, oldest first, weight 1.
         """
-        if batch and not len(self):
-            raise ValueError(
-                f"batch = {batch}: no window is complete yet, {self.rows} steps are stored; a "
-                f"window is {self.window.rows} rows or an episode's rest; add rows first"
-            )
+        self._require_windows(batch)
         if batch == 0:
             return self.get(self.windows.keys(self.windows.all()), env_steps)
         slots, weight = self.sampler.draw(self.windows, batch, env_steps)
@@ -132,6 +129,13 @@ class Replay:
         if self.hindsight is not None:
             segment = self.hindsight(segment, spans)
         return Sample(segment, torch.from_numpy(weight), key, env_steps)
+
+    def _require_windows(self, batch: int) -> None:
+        if batch and not len(self):
+            raise ValueError(
+                f"batch = {batch}: no window is complete yet, {self.rows} steps are stored; a "
+                f"window is {self.window.rows} rows or an episode's rest; add rows first"
+            )
 
     def get(self, key: np.ndarray | Tensor, env_steps: int) -> Sample:
         """The named windows (which must be alive), weight 1."""
@@ -147,9 +151,11 @@ class Replay:
         Raises: NumericError when one is NaN, infinite or negative, ValueError when there are not as
             many as keys.
         """
-        values: np.ndarray = (
-            priority.numpy(force=True) if isinstance(priority, Tensor) else priority
-        )
+        if isinstance(priority, Tensor):
+            wide = priority if priority.dtype in _WIDE else priority.float()
+            values: np.ndarray = wide.numpy(force=True)
+        else:
+            values = priority if priority.dtype.itemsize >= 4 else priority.astype(np.float32)
         assert isinstance(key, np.ndarray), "keys are handed back as they came"
         if values.shape != key.shape:
             raise ValueError(
@@ -196,6 +202,12 @@ class Replay:
         before = Spans(cell, own.column, origin, origin, own.first - 1, own.first)
         return self._gather(slots, own, keep=False), self.gather(before, longest + 1, 0, keep=False)
 
+    def steps_held(self) -> int:
+        """Steps whose rows are still there."""
+        row = np.arange(self.ring.oldest, self.ring.head)[:, None]
+        flags = self.ring.flags[self.ring.cells(row, np.arange(self.ring.columns))]
+        return int((flags & VALID > 0).sum())
+
     def stored(self, rows: int) -> Iterator[Segment]:
         """All rows still whole, oldest first, in collected segments of at most ``rows`` rows."""
         ring = self.ring
@@ -239,10 +251,17 @@ class Replay:
         problem = self.windows.check() or self.sampler.check(self.windows.all())
         assert problem is None, problem
 
+    def fingerprint(self) -> str:
+        """What a saved state must have in common with a replay that goes on with it."""
+        w, hindsight = self.window, "" if self.hindsight is None else ", hindsight goals"
+        cut = ", cut at a collect's end" if self.close else ""
+        window = f"burn-in {w.burnin}, learned {w.learned}, nstep {w.nstep}{cut}{hindsight}"
+        return f"{self.layout.fingerprint()}; {window}; {self.stack} frames"
+
     def state_dict(self) -> dict[str, Any]:
         """Everything but slots that were never written."""
         return {
-            "layout": self.layout.fingerprint(),
+            "layout": self.fingerprint(),
             "counts": dict(self.counts),
             "ring": self.ring.state_dict(),
             "windows": self.windows.state_dict(),
@@ -250,12 +269,19 @@ class Replay:
             "hindsight": self.hindsight.state_dict() if self.hindsight is not None else None,
         }
 
+    def load_rows(self, state: dict[str, Any]) -> None:
+        """Rows and windows of a state, not what draws them: for reading (``stored``)."""
+        self.drawn = _NONE, _NONE
+        self.counts = {name: int(value) for name, value in state["counts"].items()}
+        self.ring.load_state_dict(state["ring"])
+        self.windows.load_state_dict(state["windows"])
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse of ``state_dict``. Raises: CheckpointError: of a replay of another shape."""
         own, other = (
-            f"{layout}; drawn by {', '.join(sorted(sampler))}"
-            for layout, sampler in (
-                (self.layout.fingerprint(), self.sampler.state_dict()),
+            f"{rows}; drawn by {', '.join(sorted(sampler))}"
+            for rows, sampler in (
+                (self.fingerprint(), self.sampler.state_dict()),
                 (state["layout"], state["sampler"]),
             )
         )
@@ -265,15 +291,14 @@ class Replay:
                 "buffer goes on with the config it was made with; undo the change, or export the "
                 "old run (rlrun export) and start from it (buffer.load)"
             )
-        self.drawn = _NONE, _NONE
-        self.counts = {name: int(value) for name, value in state["counts"].items()}
-        for name in ("ring", "windows", "sampler"):
-            getattr(self, name).load_state_dict(state[name])
+        self.load_rows(state)
+        self.sampler.load_state_dict(state["sampler"])
         if self.hindsight is not None:
             self.hindsight.load_state_dict(state["hindsight"])
 
 
 _NONE = np.empty(0, np.int64)
+_WIDE = (torch.float32, torch.float64)
 
 
 def _rows(chunk: Segment, start: int, stop: int) -> Segment:

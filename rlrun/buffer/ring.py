@@ -30,7 +30,6 @@ class Ring:
         self.fields = {name: allocate(name, block) for name, block in named.items()}
         self.flags = self.fields["flags"].reshape(-1)
         self.reward = self.fields["reward"].reshape(-1)
-        self.leaves = [words(x) for x in tree_leaves(self.obs)]
         self.extras = list(layout.row.extras)
         stored = [*tree_leaves(self.obs), self.fields["action"]]
         stored += [self.fields[f"extras/{name}"] for name in self.extras]

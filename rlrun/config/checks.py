@@ -17,13 +17,16 @@ from rlrun.schema import Config, DQNConfig, R2D2Config
 _NATURE_CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
 
 
-def check(config: Config) -> None:
-    """Raises ConfigError or ResourceError for the first thing that does not fit together."""
-    for error in _across_keys(config):
-        raise error
+def check(config: Config, *, fresh: bool = True) -> None:
+    """Raises ConfigError or ResourceError for the first thing that does not fit together.
+
+    ``fresh``: a run is about to begin; what only matters then is not asked of an earlier one.
+    """
     _check_device("device", config.device)
     _check_device("buffer.device", config.buffer.device)
-    _check_spaces(config)
+    for error in _across_keys(config):
+        raise error
+    _check_spaces(config, fresh=fresh)
 
 
 def window_rows(config: Config) -> tuple[int, int, int] | None:
@@ -54,10 +57,12 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
             f"cpu or {config.device} is allowed" if config.device != "cpu" else "cpu is allowed"
         )
         yield fail("buffer.device", config.buffer.device, wrong, allowed, fix)
-    if window is None and config.buffer.load is not None:
-        wrong = f"policy {config.policy.name} keeps no replay"
-        fix = "set buffer.load=null"
-        yield fail("buffer.load", config.buffer.load, wrong, "a policy that learns", fix)
+    for key in ("load", "relabel"):
+        value = getattr(config.buffer, key)
+        if window is None and value is not None:
+            wrong = f"policy {config.policy.name} keeps no replay"
+            fix = f"set buffer.{key}=null"
+            yield fail(f"buffer.{key}", value, wrong, "a policy that learns", fix)
     total = config.run.total_steps
     if window is not None and config.learner.start_after >= total:
         wrong = f"nothing would be learned in a run of {total} env steps"
@@ -107,6 +112,8 @@ def _capacity(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
     if batch > windows:
         wrong = f"the buffer holds at most {windows} windows ({buffer.capacity} rows)"
         fix = f"lower it, or raise buffer.capacity to {batch * max(step, 1)} rows"
+        if buffer.window_capacity is not None and batch > buffer.window_capacity:
+            fix = f"lower it, or raise buffer.window_capacity to {batch}"
         yield fail("learner.batch_size", batch, wrong, f"1 to {windows} are allowed", fix)
     if config.learner.start_after > buffer.capacity:
         wrong = f"the buffer never holds more than buffer.capacity = {buffer.capacity} rows"
@@ -171,7 +178,7 @@ def cuda_devices() -> tuple[int, str]:
 _spaces: dict[str, tuple[Any, Any]] = {}
 
 
-def _check_spaces(config: Config) -> None:
+def _check_spaces(config: Config, *, fresh: bool) -> None:
     from rlrun.framestack import stack_space  # gymnasium takes its time
     from rlrun.sizing import check_size, row_of
 
@@ -194,14 +201,23 @@ def _check_spaces(config: Config) -> None:
         wrong = f"it needs images, {whose} {_short(seen)}"
         side = f"uint8 Box of three dimensions, sides >= {_NATURE_CNN_SIDE}"
         raise fail("torso", "nature_cnn", wrong, side, "use torso=mlp")
-    if config.buffer.load is not None:
-        from rlrun.dataset import open_source
-        from rlrun.types import Spec  # torch, only now
-
-        open_source(config.buffer.load).require(Spec(obs, action))
     window = window_rows(config)
-    if window is not None:
+    if window is not None and fresh:
+        if config.buffer.load is not None:
+            _check_load(config.buffer.load, config.collector.keep_info, obs, action)
         check_size(config, row_of(config, obs, action), window)
+
+
+def _check_load(where: str, extras: tuple[str, ...], obs: Any, action: Any) -> None:
+    if not where.startswith("minari:") and not Path(where, "dataset.json").is_file():
+        what = "has no dataset.json" if Path(where).is_dir() else "is no directory"
+        fix = "make one with rlrun export RUN_DIR DATA_DIR"
+        raise fail("buffer.load", where, what, "a dataset directory is allowed", fix)
+    from rlrun.dataset import open_source
+    from rlrun.types import Spec  # torch, only now
+
+    source = open_source(where)
+    source.require(Spec(obs, action), extras)
 
 
 def _check_goals(config: Config) -> None:

@@ -32,7 +32,7 @@ from rlrun.schema import Config, EnvConfig
 VERSION_BASE = "1.3"
 _PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.")
 _FREE = ("env.kwargs", "env.eval_kwargs")  # dicts whose keys the environment defines
-_RESUMABLE = ("run", "logger", "learner.threads", "device")
+_RESUMABLE = ("run", "logger", "learner.threads", "device", "buffer.mmap", "buffer.max_bytes")
 
 
 def search_path() -> str:
@@ -240,8 +240,12 @@ def to_yaml(cfg: DictConfig) -> str:
     return OmegaConf.to_yaml(strip(cfg), resolve=False)
 
 
-def load(run_dir: Path, overrides: Sequence[str] = ()) -> tuple[Config, str]:
+def load(
+    run_dir: Path, overrides: Sequence[str] = (), *, replay: bool = True
+) -> tuple[Config, str]:
     """The checked config of an earlier run, with ``overrides`` on top, and its yaml.
+
+    ``replay`` False: no replay is to be drawn from, so the device it lay on plays no part.
 
     Raises: ConfigError when there is no run, or an override changes what a run cannot change.
     """
@@ -259,10 +263,12 @@ def load(run_dir: Path, overrides: Sequence[str] = ()) -> tuple[Config, str]:
         for override in composer.parse(overrides):
             _refuse_fixed(override)
             OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
+        if not replay:
+            OmegaConf.update(cfg, "buffer.device", "cpu")
     except HYDRA_ERRORS as e:
         raise explain(e, overrides, [], lambda group: []) from e
     config = read_composed(cfg)
-    check(config)
+    check(config, fresh=False)
     return config, to_yaml(cfg)
 
 

@@ -86,8 +86,8 @@ class _Table:
         own = {n: x for n, x in self.fields.items() if n.startswith("states")}
         if given and own and _shapes(given) != _shapes(own):
             self.names -= set(own)
-            text = "%s: its recurrent states (%s) do not fit this network's (%s); zeros instead"
-            _logger.warning(text, where, _shapes(given), _shapes(own))
+            text = "%s: its recurrent states do not fit this network's; zeros instead"
+            _logger.info(text, where)
 
     def segment(self, hands: Hands, start: int, rows: int) -> Segment:
         """Rows [start, start + rows) of all columns; lays aside what is done with."""

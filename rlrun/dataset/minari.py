@@ -1,6 +1,6 @@
 """Minari's datasets as trajectories; needs the package minari, which rlrun does not bring."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -58,9 +58,14 @@ class Minari:
             raise ConfigError(f"{self.where}: {wrong}; {allowed}; choose another dataset")
         self.source: dict[str, Any] = {"minari": dataset_id}
 
-    def require(self, spec: Spec) -> None:
-        """Raises ConfigError unless the spaces of the episodes are ``spec``."""
+    def require(self, spec: Spec, extras: Collection[str] = ()) -> None:
+        """Raises ConfigError unless the spaces are ``spec``; extras there are none."""
         require_spaces(spec_json(self.spec), spec, self.where)
+        if extras:
+            raise ConfigError(
+                f"{self.where}: it brings no {', '.join(sorted(extras))} (collector.keep_info); "
+                "allowed is none; set collector.keep_info=[]"
+            )
 
     def trajectories(self) -> Iterator[Trajectory]:
         """Every episode that has steps, in the dataset's order; infos are left out.

@@ -2,7 +2,7 @@
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -92,9 +92,23 @@ class Dataset:
             f"{size / 1e6:.1f} MB in {self.directory} (shards: {len(self.described['shards'])})"
         )
 
-    def require(self, spec: Spec) -> None:
-        """Raises ConfigError unless the rows come from an environment with the spaces ``spec``."""
-        require_spaces(self.described["spaces"], spec, f"buffer.load = {self.directory}")
+    def require(self, spec: Spec, extras: Collection[str] = ()) -> None:
+        """Raises ConfigError unless the rows come from an environment with the spaces ``spec``
+        and have these ``extras``, StorageError unless every file is there in its size."""
+        where = f"buffer.load = {self.directory}"
+        require_spaces(self.described["spaces"], spec, where)
+        have = [n.removeprefix("extras/") for n in self.described["fields"] if "extras/" in n]
+        if missing := sorted(set(extras) - set(have)):
+            raise ConfigError(
+                f"{where}: its rows lack {', '.join(missing)} (collector.keep_info); there are "
+                f"{', '.join(have) or 'none'}; set collector.keep_info=[], or export with it"
+            )
+        files = [*self.described["shards"], self.described["index"], self.described["states"]]
+        for entry in filter(None, files):
+            path = self.directory / entry["file"]
+            if not path.is_file() or path.stat().st_size != entry["bytes"]:
+                what = "has another size" if path.is_file() else "is missing"
+                raise _damaged(self.directory, entry["file"], what)
 
     def trajectories(self) -> Iterator[Trajectory]:
         """All trajectories, by first row.

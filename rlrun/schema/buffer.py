@@ -23,6 +23,9 @@ class BufferConfig:
     def __post_init__(self) -> None:
         positive(self, "capacity", "window_capacity", "max_bytes")
         unit(self, "relabel_ratio")
+        for key in ("mmap", "load"):
+            value = getattr(self, key)
+            need(value != "", key, value, f"is empty; a path, or null; set buffer.{key}=null")
         need(
             self.mmap is None or self.device == "cpu",
             "mmap",

@@ -91,7 +91,10 @@ def make_replay(
     **changes,
 ) -> Replay:
     """A lossless replay; windows of one learned row take the table too unless capacity=None."""
-    layout = make_layout(example, rows=rows, window=window, capacity=capacity, kind=kind, **changes)
+    goals = changes.pop("goals", False)
+    layout = make_layout(
+        example, rows=rows, window=window, capacity=capacity, kind=kind, goals=goals, **changes
+    )
     cutter = Cutter(window, columns=layout.columns, overlap=overlap, residual=None, plain=False)
     sampler = make_sampler(kind, layout.slots, **changes)
     return Replay(layout, window=window, cutter=cutter, close=close, sampler=sampler, stack=stack)

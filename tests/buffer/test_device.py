@@ -36,7 +36,7 @@ from tests.buffer.factory import (
     prioritized,
     rank,
 )
-from tests.buffer.pair import Setup, make_pair_replay, poison, setups
+from tests.buffer.pair import Pair, Setup, make_pair_replay, poison, setups
 from tests.buffer.test_sumtree import chi_square
 from tests.reference.replay_model import Tiling, World, spoil
 from tests.reference.streams import make_stream, part
@@ -768,3 +768,16 @@ def test_a_gpu_holds_the_same_windows(shape, kind):
     twins.agree_on_the_rest()
     sample = twins.device.sample(16, 0)
     assert_same(sample.segment, twins.host.get(sample.key.cpu().numpy(), 0).segment)
+
+
+def test_leaves_are_stored_by_name():
+    """Another order of a dict's keys is the same observation."""
+    s = Setup(window=Window(0, 1, 1), kind="uniform", table=None, lengths=((5,),), obs="dict")
+    pair = Pair(s)
+    chunk = pair.world.chunk(9)
+    replay = make_device_replay(s, chunk)
+    turned = replace(chunk, obs=dict(reversed(list(chunk.obs.items()))))
+    keys = replay.add(turned)
+    host = Pair(s).replay
+    host.add(chunk)
+    assert_same(replay.get(keys, 0).segment, host.get(keys, 0).segment)

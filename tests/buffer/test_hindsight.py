@@ -112,7 +112,8 @@ def test_goals_rewards_and_flags_are_those_of_a_reached_goal(strategy, ring, nst
             offsets.add(t - row)
             for p in range(nstep):
                 if not valid[p]:
-                    assert s.reward[p, b] == 0
+                    null = (s.reward[p, b], s.terminated[p, b], s.truncated[p, b])
+                    assert null == (0, False, True)
                     continue
                 there = row + p + 1 == t  # achieved behind the step
                 assert s.reward[p, b] == (0 if there else -1)
@@ -172,3 +173,19 @@ def test_state_comes_back():
             replay.load_state_dict(state)
         drawn.append(replay.sample(16, 0).segment.obs["desired_goal"].clone())
     assert torch.equal(*drawn)
+
+
+def test_nothing_is_asked_of_the_environment_where_nothing_is_relabelled():
+    class Never:
+        def reward(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+            raise AssertionError("goals of no window")
+
+        terminated = reward
+
+    whole = rows(60)
+    replay = make_replay(whole, rows=80, window=Window(0, 1, 1), capacity=None, goals=True)
+    replay.hindsight = Hindsight(
+        replay.ring, Never(), strategy="final", ratio=0.0, generator=np.random.default_rng(0)
+    )
+    replay.add(whole)
+    assert (replay.sample(16, 0).segment.obs["desired_goal"] == -1).all()

@@ -222,6 +222,13 @@ def first_bad(rng):
     return (values.astype(kind),)
 
 
+def mend(rng):
+    nodes, leaves, depth, least = tree(rng)
+    node = leaves + rng.integers(0, leaves, int(rng.integers(0, 9)))
+    nodes[node] = rng.random(len(node))
+    return nodes, depth, node, least
+
+
 TWINS = {
     "ring.note": note,
     "ring.put": put,
@@ -247,6 +254,7 @@ SINGLE = {
     "heap.remove": remove,
     "heap.update": update,
     "priority.first_bad": first_bad,
+    "sumtree.mend": mend,
 }
 
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlrun.buffer.gather import Outputs
 from rlrun.buffer.slicing import Cutter
 from rlrun.types import Window, tree_leaves, tree_map
 from tests.buffer.factory import make_replay
@@ -402,9 +403,16 @@ def test_what_a_gradient_needs_is_not_written_to():
 
 
 @pytest.mark.parametrize("batch", [1, 16])
-def test_arrays_are_used_again_once_nobody_holds_them(batch):
+def test_arrays_are_used_again_once_nobody_holds_them(batch, monkeypatch):
     """Fresh arrays of images would cost more than the copy: the same few go round."""
-    pair = busy()
+    pair, made = busy(), []
+
+    class Counted(Outputs):
+        def __init__(self, *args):
+            super().__init__(*args)
+            made.append(self)
+
+    monkeypatch.setattr("rlrun.buffer.gather.Outputs", Counted)
     where = lambda s: [x.data_ptr() for x in (*tree_leaves(s.segment.obs), s.segment.reward)]  # noqa: E731
     sample = pair.replay.sample(batch, 0)
     first = where(sample)
@@ -413,11 +421,12 @@ def test_arrays_are_used_again_once_nobody_holds_them(batch):
     view = sample.segment.obs["a"][1:]
     del sample
     assert not set(first) & set(where(pair.replay.sample(batch, 0)))
+    assert len(made) == 3
     del view, other
-    seen = set()
     for i in range(10):
-        seen |= {tuple(where(pair.replay.sample(batch, i)))}
-    assert len(seen) <= 2, "arrays are fresh though nobody holds the old ones"
+        sample = pair.replay.sample(batch, i)  # while the one before is held
+    assert len(made) == 3, "arrays are fresh though nobody holds the old ones"
+    assert sample.segment.reward.data_ptr() in {x.reward.ctypes.data for x in made}
 
 
 def test_few_arrays_are_kept_however_many_samples_are_held():
@@ -546,3 +555,41 @@ def test_check_names_what_is_broken(damage, words):
     damage(pair.replay.windows)
     with pytest.raises(AssertionError, match=words):
         pair.replay.check()
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized", "rank"])
+@pytest.mark.parametrize("window", [Window(0, 1, 2), Window(2, 3, 2)])
+def test_a_wrapped_replay_goes_on_in_a_fresh_one(kind, window):
+    """The tail, the open windows' states and what is pending are in the state."""
+    stream = make_stream([[25, 3, 9], [31, 12]], [[True, False], [True]], 300)
+    capacity = None if window.learned == 1 else 64
+    chunk = stream.segment
+    if capacity is None:
+        chunk = dataclasses.replace(chunk, states=(), state=())
+
+    def cut(start, stop):
+        piece = part(stream.segment, start, stop)
+        return dataclasses.replace(piece, states=(), state=()) if capacity is None else piece
+
+    def make():
+        return make_replay(chunk, rows=40, window=window, capacity=capacity, kind=kind)
+
+    one = make()
+    for row in range(0, 150, 6):
+        one.add(cut(row, row + 6))
+    two = make()
+    two.load_state_dict(tree_map(lambda x: x.copy() if hasattr(x, "copy") else x, one.state_dict()))
+    for row in range(150, 300, 6):
+        for replay in (one, two):
+            replay.add(cut(row, row + 6))
+            replay.check()
+        assert np.array_equal(live(one), live(two))
+        a, b = one.get(live(one), 0).segment, two.get(live(two), 0).segment
+        assert torch.equal(a.obs, b.obs)
+        if capacity is not None:
+            assert torch.equal(a.state[0], b.state[0])
+            assert (a.state[0] == a.state[0].round()).all()
+            first = a.valid.int().argmax(0)
+            own = a.obs[first, torch.arange(len(first))]
+            where = 1000 * own[:, 0] + 100 * own[:, 1] + own[:, 2]
+            assert torch.equal(a.state[0][:, 0], where), "a state of another row"
