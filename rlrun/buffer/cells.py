@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlrun.buffer.jit import COMPILED, jit
-from rlrun.buffer.ring import CUT, LEARNED, LIVE, VALID, Ring
+from rlrun.buffer.ring import CUT, LIVE, VALID, Ring
 from rlrun.types import Segment, Tree, Window
 
 
@@ -202,7 +202,7 @@ def release(
                 if cell < c * rows:
                     cell += rows
                 if flags[cell] & VALID:
-                    flags[cell] |= np.uint8(LIVE | LEARNED)
+                    flags[cell] |= np.uint8(LIVE)
                     out[0, count] = cell
                     out[1, count] = r * columns + c
                     count += 1

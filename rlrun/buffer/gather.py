@@ -7,7 +7,7 @@ import torch
 
 from rlrun.buffer.cells import Spans
 from rlrun.buffer.jit import COMPILED, jit
-from rlrun.buffer.layout import FLAG, REWARD, Row
+from rlrun.buffer.layout import REWARD, Row
 from rlrun.buffer.ring import FIRST, TERMINATED, TRUNCATED, Ring, words
 from rlrun.types import Segment, Tree, tree_leaves, tree_map
 
@@ -31,18 +31,31 @@ class Gather:
         self.action, self.flags, self.reward = flat["action"], flat["flags"], flat["reward"]
         self.extras = {name[7:]: x for name, x in flat.items() if name.startswith("extras/")}
         small = [x for x in (*self.obs, *self.extras.values()) if 0 < x[:1].nbytes <= _SMALL]
-        self.touched = [words(x[None]) for x in (*small, self.action, self.reward, self.flags)]
+        small = [words(x[None]) for x in (*small, self.action)]
+        self.touched = (small[0], self.reward, self.flags)
+        self.others = small[1:]
         self.sets: dict[tuple[int, int], list[Outputs]] = {}
 
-    def __call__(self, spans: Spans, positions: int, before: int, *, keep: bool) -> Segment:
+    def __call__(
+        self,
+        spans: Spans,
+        positions: int,
+        before: int,
+        *,
+        keep: bool,
+        state: Tree = (),
+        partial: tuple[int, ...] = (),
+    ) -> Segment:
         """The positions from learn - ``before`` on; filler and null rows are not valid.
 
-        ``keep`` the arrays for another batch of the same size.
+        ``keep`` the arrays for another batch of the same size. ``state``, ``partial``: of the
+        segment.
         """
         out = self._outputs(positions, len(spans.cell), keep)
         if COMPILED and positions > _FEW:
-            for store in self.touched:
-                touch(store, spans.cell, positions)
+            touch(*self.touched, spans.cell, positions)
+            for store in self.others:
+                reach(store, spans.cell, positions)
         cell, _, first, learn, stop, last = spans
         place(
             cell, first, learn, stop, last, before, self.ring.rows,
@@ -52,19 +65,15 @@ class Gather:
         for store, leaf in zip(self.obs, out.leaves, strict=True):
             store.take(shown, 0, leaf, "clip")
         self.action.take(out.step, 0, out.action, "clip")
-        self.reward.take(out.step, 0, out.reward, "clip")
-        self.flags.take(out.step, 0, out.flags, "clip")
         for name, store in self.extras.items():
             store.take(out.step, 0, out.extras[name], "clip")
         self.action.take(out.ahead, 0, out.prev_action, "clip")
-        self.reward.take(out.ahead, 0, out.prev_reward, "clip")
-        self.flags.take(cell, 0, out.opening, "clip")
         read(
-            out.flags, out.opening, out.shift, out.steps, out.opens, out.first, out.terminated,
-            out.truncated, out.valid, out.reward, out.prev_reward,
+            self.flags, self.reward, cell, out.ahead, out.step, out.shift, out.steps, out.opens,
+            out.first, out.terminated, out.truncated, out.valid, out.reward, out.prev_reward,
         )  # fmt: skip
         out.prev_action[out.opens] = 0
-        return out.segment()
+        return out.segment(state, partial)
 
     def frames(self, cells: np.ndarray) -> np.ndarray:
         """Cells [*cells, stack] of the last frames at ``cells``, oldest first.
@@ -110,8 +119,6 @@ class Outputs:
         self.ahead = np.empty(batch, np.int64)  # cells of the rows before the windows
         self.shift = np.empty(batch, np.int64)  # positions of the windows' first own rows
         self.steps = np.empty(batch, np.int64)  # steps behind those
-        self.flags = np.empty((steps, batch), FLAG)
-        self.opening = np.empty(batch, FLAG)  # flags of the first own rows
         self.opens = np.empty(batch, bool)  # whether these open an episode
         self.obs: Tree = tree_map(lambda b: np.empty((*lead, *b.shape), b.dtype), row.obs)
         self.leaves = tree_leaves(self.obs)
@@ -142,7 +149,7 @@ class Outputs:
         """Whether no tensor made from these arrays is left."""
         return self.idle == [sys.getrefcount(x) for x in self._given()]
 
-    def segment(self) -> Segment:
+    def segment(self, state: Tree, partial: tuple[int, ...]) -> Segment:
         """The arrays as tensors, not copied."""
         tensor = torch.from_numpy
         extras = {name: tensor(x) for name, x in self.extras.items()} if self.extras else {}
@@ -151,7 +158,7 @@ class Outputs:
         return Segment(
             tree_map(tensor, self.obs), tensor(self.first), tensor(self.action),
             tensor(self.reward), tensor(self.terminated), tensor(self.truncated),
-            tensor(self.valid), extras,
+            tensor(self.valid), extras, state, partial,
         )  # fmt: skip
 
 
@@ -161,7 +168,7 @@ def _flat(store: np.ndarray) -> np.ndarray:
 
 
 @jit
-def touch(store: np.ndarray, cell: np.ndarray, count: int) -> int:
+def reach(store: np.ndarray, cell: np.ndarray, count: int) -> int:
     """Bring ``count`` entries from each ``cell`` on into the cache; a number without a meaning.
 
     Loads that wait for nothing overlap: the copies behind them take half the time.
@@ -175,6 +182,16 @@ def touch(store: np.ndarray, cell: np.ndarray, count: int) -> int:
         for b in range(len(cell)):
             total += source[np.uint64(min(cell[b] + ahead, last) * width)]
     return total
+
+
+@jit
+def touch(
+    store: np.ndarray, rewards: np.ndarray, flags: np.ndarray, cell: np.ndarray, count: int
+) -> int:
+    """``reach`` for three arrays at once."""
+    total = reach(store, cell, count)
+    total += reach(flags.reshape(-1, 1), cell, count)
+    return total + int(reach(rewards.view(np.uint32).reshape(-1, 1), cell, count))
 
 
 @jit
@@ -221,41 +238,50 @@ def place_vectorised(
 
 @jit
 def read_compiled(
-    flags: np.ndarray, opening: np.ndarray, shift: np.ndarray, steps: np.ndarray,
+    flags: np.ndarray, rewards: np.ndarray, cell: np.ndarray, ahead: np.ndarray, step: np.ndarray,
+    shift: np.ndarray, steps: np.ndarray,
     opens: np.ndarray, first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray,
     valid: np.ndarray, reward: np.ndarray, prev_reward: np.ndarray,
 ) -> None:  # fmt: skip
-    """What flags [S - 1, B] say; positions outside a window's steps: no reward, not valid."""
+    """What flags say of the steps at ``step`` [S - 1, B], and their rewards.
+
+    Positions outside a window's steps: no reward, not valid.
+    """
     batch = len(shift)
     for b in range(batch):
-        opens[b] = opening[b] & FIRST > 0
-        prev_reward[b] = 0 if opens[b] else prev_reward[b]
+        opens[b] = flags[np.uint64(cell[b])] & FIRST > 0
+    for b in range(batch):
+        before = rewards[np.uint64(ahead[b])]
+        prev_reward[b] = np.float32(0) if opens[b] else before
     for t in range(len(first)):
         for b in range(batch):
             first[t, b] = opens[b] & (t == shift[b])
-    for t in range(len(flags)):
+    for t in range(len(step)):
         for b in range(batch):
+            at = np.uint64(step[t, b])
+            flag, value = flags[at], rewards[at]
             own = (t >= shift[b]) & (t - shift[b] <= steps[b])
             valid[t, b] = own
-            terminated[t, b] = own & (flags[t, b] & TERMINATED > 0)
-            truncated[t, b] = (not own) | (flags[t, b] & TRUNCATED > 0)
-            reward[t, b] = reward[t, b] if own else 0
+            terminated[t, b] = own & (flag & TERMINATED > 0)
+            truncated[t, b] = (not own) | (flag & TRUNCATED > 0)
+            reward[t, b] = value if own else np.float32(0)
 
 
 def read_vectorised(
-    flags: np.ndarray, opening: np.ndarray, shift: np.ndarray, steps: np.ndarray,
+    flags: np.ndarray, rewards: np.ndarray, cell: np.ndarray, ahead: np.ndarray, step: np.ndarray,
+    shift: np.ndarray, steps: np.ndarray,
     opens: np.ndarray, first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray,
     valid: np.ndarray, reward: np.ndarray, prev_reward: np.ndarray,
 ) -> None:  # fmt: skip
     """The same in numpy."""
-    opens[:] = opening & FIRST > 0
+    opens[:] = flags[cell] & FIRST > 0
+    prev_reward[:] = np.where(opens, np.float32(0), rewards[ahead])
     t = np.arange(len(first))[:, None] - shift
     first[:] = opens & (t == 0)
-    valid[:] = (t[: len(flags)] >= 0) & (t[: len(flags)] <= steps)
-    terminated[:] = valid & (flags & TERMINATED > 0)
-    truncated[:] = ~valid | (flags & TRUNCATED > 0)
-    reward[~valid] = 0
-    prev_reward[opens] = 0
+    valid[:] = (t[: len(step)] >= 0) & (t[: len(step)] <= steps)
+    terminated[:] = valid & (flags[step] & TERMINATED > 0)
+    truncated[:] = ~valid | (flags[step] & TRUNCATED > 0)
+    reward[:] = np.where(valid, rewards[step], np.float32(0))
 
 
 place = place_compiled if COMPILED else place_vectorised

@@ -173,12 +173,12 @@ class Replay:
         self.sampler.update(slots, values)
 
     def _gather(self, slots: np.ndarray, spans: Spans, *, keep: bool = True) -> Segment:
-        windows = self.windows
-        segment = self.gather(spans, self.window.rows, self.window.burnin, keep=keep)
+        windows, w = self.windows, self.window
         if isinstance(windows, Cells):
-            return segment
+            return self.gather(spans, w.rows, w.burnin, keep=keep)
         state = tree_map(torch.from_numpy, windows.gather_states(slots))
-        return replace(segment, state=state, partial=windows.partial(slots))
+        partial = windows.partial(slots)
+        return self.gather(spans, w.rows, w.burnin, keep=keep, state=state, partial=partial)
 
     def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
         """(windows, the rows of their trajectories before them) of at most ``count`` windows.

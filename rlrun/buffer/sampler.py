@@ -99,6 +99,7 @@ class Proportional:
         self.largest = 1.0  # the largest p ever seen
         self.newest = (0.0, -1.0), 0.0  # what a new slot's mass was last computed from, and it
         self.count = 0
+        self.clock = -1, 0.0  # env steps of the last draw, and beta then
 
     def exchange(self, dead: np.ndarray, new: np.ndarray) -> None:
         """Slots ``dead`` go; ``new`` ones get the largest priority seen so far (1 at first).
@@ -116,8 +117,10 @@ class Proportional:
 
     def draw(self, index: Index, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Slots int64 [batch], one from each of ``batch`` equal ranges, and weights float32."""
-        self._follow(env_steps)
-        total = self.sum.root
+        if env_steps != self.clock[0]:
+            self._follow(env_steps)
+            self.clock = env_steps, self.beta_at(env_steps)
+        beta, total = self.clock[1], self.sum.root
         if not total > 0:
             raise NumericError(
                 "buffer.priority_eps = 0: every stored priority is 0, nothing can be drawn; "
@@ -125,9 +128,9 @@ class Proportional:
             )
         slots, weight = self.sum.draw(self.generator.random(batch))
         weight *= self.count / total
-        weight **= -self.beta_at(env_steps)
+        weight **= -beta
         if self.least is not None:
-            weight /= (self.count / total * self.least.root) ** -self.beta_at(env_steps)
+            weight /= (self.count / total * self.least.root) ** -beta
         else:
             weight /= weight.max()
         return slots, weight.astype(np.float32)
@@ -201,6 +204,7 @@ class Proportional:
         self.alpha, self.largest = float(state["alpha"]), float(state["largest"])
         self.count = int((~np.isnan(self.raw)).sum())
         self.generator.bit_generator.state = state["rng"]
+        self.clock = -1, 0.0
         self._rebuild()
 
 

@@ -76,10 +76,15 @@ def windows(rng):
     return (column * rows + first % rows, first, learn, stop, last), before, rows, size
 
 
-def touch(rng):
+def reach(rng):
     cells, width = int(rng.integers(1, 60)), int(rng.integers(1, 40))
     store = np.zeros((cells, width), (np.uint8, np.uint32)[rng.integers(2)])
     return store, rng.integers(cells, size=rng.integers(0, 9)), int(rng.integers(1, 30))
+
+
+def touch(rng):
+    store, cell, count = reach(rng)
+    return store, np.zeros(len(store), np.float32), np.zeros(len(store), np.uint8), cell, count
 
 
 def lines(rng):
@@ -96,14 +101,15 @@ def place(rng):
 
 def read(rng):
     (_, first, learn, stop, _), before, _, size = windows(rng)
-    batch = len(first)
-    flags = rng.integers(0, 128, (size - 1, batch)).astype(np.uint8)
-    opening = rng.integers(0, 128, batch).astype(np.uint8)
+    batch, cells = len(first), 30
+    flags = rng.integers(0, 128, cells).astype(np.uint8)
+    rewards = np.where(rng.random(cells) < 0.3, np.nan, rng.random(cells)).astype(np.float32)
+    cell, ahead = rng.integers(cells, size=(2, batch))
+    step = rng.integers(cells, size=(size - 1, batch))
     out = rng.random((size, batch)) < 0.5, *(rng.random((3, size - 1, batch)) < 0.5)
-    reward = np.where(rng.random((size - 1, batch)) < 0.3, np.nan, 2.5).astype(np.float32)
-    ahead = np.where(rng.random(batch) < 0.3, np.nan, 1.5).astype(np.float32)
-    opens = rng.random(batch) < 0.5
-    return flags, opening, first - learn + before, stop - first, opens, *out, reward, ahead
+    reward = np.full((size - 1, batch), np.nan, np.float32)
+    where = flags, rewards, cell, ahead, step, first - learn + before, stop - first
+    return *where, rng.random(batch) < 0.5, *out, reward, np.full(batch, np.nan, np.float32)
 
 
 def tree(rng, least=False):
@@ -242,11 +248,12 @@ TWINS = {
     "sumtree.find": find,
     "sumtree.draw": draw,
 }
-NO_RESULT = ("gather.touch",)  # what it returns means nothing
+NO_RESULT = ("gather.reach", "gather.touch")  # what it returns means nothing
 USED_UP = {"sumtree.find": 3, "sumtree.draw": 3}  # an argument that holds anything in the end
 SINGLE = {
     "cells.expire": expire,
     "cells.release": release,
+    "gather.reach": reach,
     "gather.touch": touch,
     "heap.rise": rise,
     "heap.sink": sink,
