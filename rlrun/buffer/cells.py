@@ -18,6 +18,7 @@ class Spans(NamedTuple):
     learn: np.ndarray  # first learned row
     stop: np.ndarray  # last row that is a step
     last: np.ndarray  # last row that may be shown: ``stop``, or the observation behind it
+    key: np.ndarray  # the windows' names
 
 
 class Extended(NamedTuple):
@@ -78,11 +79,6 @@ class Cells:
         row: np.ndarray = newest - (newest - slots % self.ring.rows) % self.ring.rows
         return row
 
-    def name(self, slots: np.ndarray, where: Spans) -> np.ndarray:
-        """``keys`` of windows whose ``spans`` are known."""
-        named: np.ndarray = where.first * self.ring.columns + where.column
-        return named
-
     def keys(self, slots: np.ndarray) -> np.ndarray:
         """The names of the windows in ``slots``."""
         named: np.ndarray = self.row_of(slots) * self.ring.columns + slots // self.ring.rows
@@ -114,7 +110,9 @@ class Cells:
     def spans(self, slots: np.ndarray) -> Spans:
         """Where the windows lie."""
         ring = self.ring
-        return Spans(slots, *spans(ring.flags, slots, ring.head, ring.rows, self.nstep))
+        return Spans(
+            slots, *spans(ring.flags, slots, ring.head, ring.rows, ring.columns, self.nstep)
+        )
 
     def gather_states(self, slots: np.ndarray) -> Tree:
         """Nothing: single rows have no recurrent state."""
@@ -210,34 +208,37 @@ def release(
     return out[0, :count], out[1, :count]
 
 
+Where = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
 @jit
 def spans_compiled(
-    flags: np.ndarray, slots: np.ndarray, head: int, rows: int, nstep: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """column, row, row, last step, last row shown, of the windows in ``slots``."""
-    column, row = np.empty_like(slots), np.empty_like(slots)
-    stop, last = np.empty_like(slots), np.empty_like(slots)
+    flags: np.ndarray, slots: np.ndarray, head: int, rows: int, columns: int, nstep: int
+) -> Where:
+    """column, row, row, last step, last row shown, key of the windows in ``slots``."""
+    out = np.empty((5, len(slots)), np.int64)
     place = (head - 1) % rows
     for i in range(len(slots)):
         c = slots[i] // rows
         at = slots[i] - c * rows
         r = head - 1 - (place - at if at <= place else place - at + rows)
-        column[i], row[i] = c, r
-        stop[i] = last[i] = r + nstep
+        out[0, i], out[1, i] = c, r
+        out[2, i] = out[3, i] = r + nstep
+        out[4, i] = r * columns + c
         for j in range(1, nstep + 1):
             cut = flags[c * rows + at] & CUT
             at += 1
             if at == rows:
                 at = 0
             if cut or not flags[c * rows + at] & VALID:
-                stop[i], last[i] = r + j - 1, r + j
+                out[2, i], out[3, i] = r + j - 1, r + j
                 break
-    return column, row, row, stop, last
+    return out[0], out[1], out[1], out[2], out[3], out[4]
 
 
 def spans_vectorised(
-    flags: np.ndarray, slots: np.ndarray, head: int, rows: int, nstep: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    flags: np.ndarray, slots: np.ndarray, head: int, rows: int, columns: int, nstep: int
+) -> Where:
     """The same in numpy."""
     column, at = np.divmod(slots, rows)
     row = head - 1 - (head - 1 - at) % rows
@@ -250,7 +251,7 @@ def spans_vectorised(
         stop, last = np.where(ends, row + j - 1, stop), np.where(ends, row + j, last)
         open_ &= ~ends
         before = flag
-    return column, row, row, stop, last
+    return column, row, row, stop, last, row * columns + column
 
 
 spans = spans_compiled if COMPILED else spans_vectorised

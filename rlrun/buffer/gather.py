@@ -1,6 +1,6 @@
 """From where windows lie to a Segment: indices, copies, reused output arrays."""
 
-import sys
+from sys import getrefcount
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ class Gather:
             touch(*self.touched, spans.cell, positions)
             for store in self.others:
                 reach(store, spans.cell, positions)
-        cell, _, first, learn, stop, last = spans
+        cell, _, first, learn, stop, last, _ = spans
         place(
             cell, first, learn, stop, last, before, self.ring.rows,
             out.shift, out.steps, out.seen, out.step, out.ahead,
@@ -133,21 +133,19 @@ class Outputs:
         self.extras = {
             name: np.empty((steps, batch, *b.shape), b.dtype) for name, b in row.extras.items()
         }
-        self.idle: list[int] = []
-
-    def _given(self) -> list[np.ndarray]:
         flags = (self.terminated, self.truncated, self.valid)
         previous = (self.prev_action, self.prev_reward)
         given = (self.first, self.action, self.reward, *flags, *previous)
-        return [*self.leaves, *given, *self.extras.values()]
+        self.given = [*self.leaves, *given, *self.extras.values()]
+        self.idle: list[int] = []
 
     def settle(self) -> None:
         """Note how often the arrays are referred to while nobody uses them."""
-        self.idle = [sys.getrefcount(x) for x in self._given()]
+        self.idle = [getrefcount(x) for x in self.given]
 
     def free(self) -> bool:
         """Whether no tensor made from these arrays is left."""
-        return self.idle == [sys.getrefcount(x) for x in self._given()]
+        return self.idle == [getrefcount(x) for x in self.given]
 
     def segment(self, state: Tree, partial: tuple[int, ...]) -> Segment:
         """The arrays as tensors, not copied."""
@@ -155,8 +153,10 @@ class Outputs:
         extras = {name: tensor(x) for name, x in self.extras.items()} if self.extras else {}
         extras["prev_action"] = tensor(self.prev_action)
         extras["prev_reward"] = tensor(self.prev_reward)
+        single = self.obs is self.leaves[0]
+        obs = tensor(self.obs) if single else tree_map(tensor, self.obs)
         return Segment(
-            tree_map(tensor, self.obs), tensor(self.first), tensor(self.action),
+            obs, tensor(self.first), tensor(self.action),
             tensor(self.reward), tensor(self.terminated), tensor(self.truncated),
             tensor(self.valid), extras, state, partial,
         )  # fmt: skip

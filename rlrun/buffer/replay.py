@@ -123,7 +123,7 @@ class Replay:
             return self.get(self.windows.keys(self.windows.all()), env_steps)
         slots, weight = self.sampler.draw(self.windows, batch, env_steps)
         spans = self.windows.spans(slots)
-        key = self.windows.name(slots, spans)
+        key = spans.key
         self.drawn = key, slots
         segment = self._gather(slots, spans)
         if self.hindsight is not None:
@@ -199,7 +199,7 @@ class Replay:
         own, origin = windows.spans(slots), table["origin"][slots]
         longest = int((own.first - origin).max(initial=0))
         cell = ring.cells(origin, own.column)
-        before = Spans(cell, own.column, origin, origin, own.first - 1, own.first)
+        before = Spans(cell, own.column, origin, origin, own.first - 1, own.first, own.key)
         return self._gather(slots, own, keep=False), self.gather(before, longest + 1, 0, keep=False)
 
     def steps_held(self) -> int:
@@ -216,7 +216,7 @@ class Replay:
         for start in range(ring.oldest, ring.head, rows):
             stop = min(start + rows, ring.head)
             first, last = np.full_like(column, start), np.full_like(column, stop)
-            spans = Spans(ring.cells(first, column), column, first, first, last - 1, last)
+            spans = Spans(ring.cells(first, column), column, first, first, last - 1, last, column)
             segment = gather(spans, stop - start + 1, 0, keep=False)
             row = np.arange(start, stop + 1)[:, None]
             flags = [torch.from_numpy(x) for x in ring.flags_of(row, column)]

@@ -149,10 +149,6 @@ class Table:
         keys: np.ndarray = newest - (newest - slots) % self.capacity
         return keys
 
-    def name(self, slots: np.ndarray, where: Spans) -> np.ndarray:
-        """``keys`` of windows whose ``spans`` are known."""
-        return self.keys(slots)
-
     def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(slots, whether the window is still there) of named windows."""
         slots = keys % self.capacity
@@ -175,7 +171,7 @@ class Table:
 
     def spans(self, slots: np.ndarray) -> Spans:
         """Where the windows lie."""
-        return Spans(*spans(self.lines, slots, self.ring.rows))
+        return Spans(*spans(self.lines, slots, self.ring.rows, self.head, self.capacity))
 
     def gather_states(self, slots: np.ndarray) -> Tree:
         """The stored states [B, ...], fresh arrays."""
@@ -241,12 +237,15 @@ class Table:
         self.cutter.load_state_dict(state["cutter"])
 
 
+Where = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
 @jit
 def spans_compiled(
-    lines: np.ndarray, slots: np.ndarray, rows: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    lines: np.ndarray, slots: np.ndarray, rows: int, head: int, capacity: int
+) -> Where:
     """The fields of Spans, of the windows in ``slots`` of the table."""
-    out = np.empty((6, len(slots)), np.int64)
+    out = np.empty((7, len(slots)), np.int64)
     for b in range(len(slots)):
         line = np.uint64(slots[b])
         out[1, b], out[3, b] = lines[line, 0], lines[line, 1]
@@ -255,16 +254,18 @@ def spans_compiled(
         out[4, b] = lines[line, 3] - lines[line, 4]
     for b in range(len(slots)):
         out[0, b] = out[1, b] * rows + out[2, b] % rows
-    return out[0], out[1], out[2], out[3], out[4], out[5]
+        out[6, b] = head - 1 - (head - 1 - slots[b]) % capacity
+    return out[0], out[1], out[2], out[3], out[4], out[5], out[6]
 
 
 def spans_vectorised(
-    lines: np.ndarray, slots: np.ndarray, rows: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    lines: np.ndarray, slots: np.ndarray, rows: int, head: int, capacity: int
+) -> Where:
     """The same in numpy."""
     column, learn, burnin, last, ended = lines[slots, :5].T
     first = learn - burnin
-    return column * rows + first % rows, column, first, learn, last - ended, last
+    key = head - 1 - (head - 1 - slots) % capacity
+    return column * rows + first % rows, column, first, learn, last - ended, last, key
 
 
 spans = spans_compiled if COMPILED else spans_vectorised

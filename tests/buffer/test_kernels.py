@@ -61,7 +61,7 @@ def spans(rng):
     written = np.arange(max(0, head - rows + 1), head)
     batch = int(rng.integers(0, 9))
     row, column = rng.choice(written, batch), rng.integers(columns, size=batch)
-    return flags, column * rows + row % rows, head, rows, int(rng.integers(1, rows))
+    return flags, column * rows + row % rows, head, rows, columns, int(rng.integers(1, rows))
 
 
 def windows(rng):
@@ -89,7 +89,8 @@ def touch(rng):
 
 def lines(rng):
     table = rng.integers(0, 60, (20, 7))
-    return table, rng.integers(20, size=rng.integers(0, 9)), int(rng.integers(3, 30))
+    slots = rng.integers(20, size=rng.integers(0, 9))
+    return table, slots, int(rng.integers(3, 30)), int(rng.integers(0, 90)), 20
 
 
 def place(rng):
