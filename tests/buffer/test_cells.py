@@ -29,9 +29,9 @@ def in_order(pair):
     """All windows alive by (row, column): where they lie, and what they show."""
     replay = pair.replay
     slots = replay.windows.all()
-    spans = replay.windows.spans(slots)[:-1]  # names differ
+    spans = replay.windows.spans(slots)
     order = np.lexsort((spans.column, spans.learn))
-    places = [x[order].tolist() for x in spans]
+    places = [x[order].tolist() for x in spans[:-1]]  # the names differ
     return places, replay.get(replay.windows.keys(slots)[order], 0).segment
 
 
