@@ -219,6 +219,8 @@ NOT_RUN = {
     'eval "$(rlrun -sc install=bash)"': "for an interactive shell; `rlrun -sc` itself is run",
     "python -m tests.benchmarks diengine": "needs DI-engine in an environment of its own",
     "python -m tests.benchmarks update": "takes minutes; tests/benchmarks runs its parts",
+    "python -m tests.benchmarks.replay --peers DIR --out replay.jsonl": "needs the peers",
+    "python -m tests.benchmarks.replay --table replay.jsonl": "needs the rows of the line above",
     "python -m tests.test_readme": "would rewrite the file under test",
 }
 LONG = "trains for minutes with many seeds"
