@@ -451,8 +451,12 @@ def test_few_arrays_are_kept_whatever_sizes_are_asked_for(table):
         keys = replay.windows.keys(replay.windows.all())
         replay.get(keys[: batch % len(keys)], 0)
         replay.histories(1 + batch % 5, rng)
+    known = list(replay.gather.sets)
     replay.sample(0, 0)
     list(replay.stored(7))
+    replay.get(keys[:77], 0)
+    replay.histories(77, rng)
+    assert list(replay.gather.sets) == known, "what is asked for once is kept instead of samples"
     kept = [leaf for sets in replay.gather.sets.values() for s in sets for leaf in s.leaves]
     leaves = len(tree_leaves(replay.ring.obs))
     assert len(kept) <= 16 * leaves
