@@ -20,7 +20,7 @@ from rlrun.dataset import export, open_source
 from rlrun.env import Env, goal_functions
 from rlrun.schema import Config, PrioritizedConfig, RankConfig
 from rlrun.sizing import check_size
-from rlrun.types import Segment, Spec, Window, generator, torch_seed
+from rlrun.types import Chunk, Spec, Window, generator, torch_seed
 
 Note = Callable[[str], None]
 CHUNK = 256  # rows of a column that a dataset brings at once
@@ -35,7 +35,7 @@ def make_cutter(config: Config, window: Window, columns: int) -> Cutter:
 
 
 def make_replay(
-    config: Config, example: Segment, window: Window, *, note: Note = lambda line: None
+    config: Config, example: Chunk, window: Window, *, note: Note = lambda line: None
 ) -> Replay:
     """Ring, windows and sampler of ``config.buffer``; ``example`` shows the shapes of rows.
 
@@ -111,7 +111,7 @@ def load_rows(config: Config, replay: Replay, collector: Collector) -> str:
     source = open_source(config.buffer.load)
     source.require(Spec(env.obs_space, env.action_space), config.collector.keep_info)
     close, replay.close = replay.close, False  # no collect call ends where a piece of it does
-    for chunk in source.chunks(env.num_envs, CHUNK, like=collector.example()):
+    for chunk in source.chunks(env.num_envs, CHUNK, like=collector.example().segment()):
         replay.add(chunk)
     replay.close = close
     kept = replay.steps_held()

@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rlrun.buffer.slicing import Cutter
 from rlrun.env import Env
 from rlrun.framestack import FrameStack
 from rlrun.schema import CollectorConfig
-from rlrun.types import Counters, Policy, Segment, Tree, tree_map
+from rlrun.types import Chunk, Counters, Policy, Tree, tree_map
 
 Explore = Callable[[int], np.ndarray]
 
@@ -55,10 +54,10 @@ class Collector:
     # -- collecting ------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def collect(self) -> Segment:
+    def collect(self) -> Chunk:
         """At least ``n_sample`` units of new rows; overshoot is kept.
 
-        The segment's arrays are overwritten by the next call.
+        The chunk's arrays are overwritten by the next call.
         """
         epsilon = self.explore(self.counters.env_steps)
         self._put_obs(0)
@@ -71,7 +70,7 @@ class Collector:
         self.counters.chunks += 1
         if self.cutter is not None and self.config.trajectory == "collect":
             self.cutter.origin[:] = self.cutter.row  # the next row opens a new trajectory
-        return self._segment(t)
+        return self._chunk(t)
 
     def _step(self, t: int, epsilon: np.ndarray) -> int:
         """One row of every environment; how many units it brought."""
@@ -165,23 +164,22 @@ class Collector:
     def _put_obs(self, t: int) -> None:
         tree_map(lambda store, x: np.copyto(store[t], x), self.arrays["obs"], self.obs)
 
-    def example(self) -> Segment:
-        """A segment of no rows: shapes and dtypes for whoever stores rows."""
-        return self._segment(0)
+    def example(self) -> Chunk:
+        """A chunk of no rows: shapes and dtypes for whoever stores rows."""
+        return self._chunk(0)
 
-    def _segment(self, steps: int) -> Segment:
+    def _chunk(self, steps: int) -> Chunk:
         a = self.arrays
         a["first"][steps] = self.first
 
-        def rows(x: np.ndarray, count: int = steps) -> Tensor:
-            return torch.from_numpy(x[:count])
+        def rows(x: np.ndarray, count: int = steps) -> np.ndarray:
+            return x[:count]
 
-        return Segment(
+        return Chunk(
             obs=tree_map(lambda x: rows(x, steps + 1), a["obs"]),
             first=rows(a["first"], steps + 1),
             extras={name: rows(x) for name, x in a["extras"].items()},
             states=tree_map(rows, a["states"]),
-            state=tree_map(lambda x: torch.from_numpy(x[0]), a["states"]),
             action=rows(a["action"]),
             reward=rows(a["reward"]),
             terminated=rows(a["terminated"]),

@@ -6,7 +6,7 @@ Glossary
     end row   the row that only holds an episode's final observation (valid = False)
     null row  padding after an episode's end inside a window (valid = False, never stored)
     filler    the unused burn-in positions before a window's own rows (valid = False, never stored)
-    chunk     the rows one collect call brings, time-major [T, B]
+    chunk     the rows one collect call brings, time-major [T, B], in host memory
     window    the S consecutive rows of one episode that a policy learns from at once
     segment   a time-major batch of rows: a chunk, or B windows side by side
     column    one environment's place in the B dimension
@@ -86,6 +86,62 @@ class Segment:
         names = ("obs", "action", "reward", *flags, "extras", "state", "states")
         move = {n: tree_map(lambda x: x.to(device), getattr(self, n)) for n in names}
         return replace(self, **move)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A collected segment as numpy arrays: what a collector hands to a buffer.
+
+    Fields, shapes and meaning are those of ``Segment``; nothing here knows of torch.
+    """
+
+    obs: Tree  # [T+1, B, *O] native dtype
+    first: np.ndarray  # [T+1, B] bool
+    action: np.ndarray  # [T, B, *A]
+    reward: np.ndarray  # [T, B] float32
+    terminated: np.ndarray  # [T, B] bool
+    truncated: np.ndarray  # [T, B] bool
+    valid: np.ndarray  # [T, B] bool
+    extras: dict[str, np.ndarray] = field(default_factory=dict)
+    states: Tree = ()  # [T, B, ...] recurrent state before every row
+
+    @classmethod
+    def of(cls, rows: "Segment | Chunk") -> "Chunk":
+        """The same rows; arrays share memory with the tensors of a segment on the host.
+
+        Raises: ValueError when a tensor has a gradient or is not in host memory.
+        """
+        if isinstance(rows, Chunk):
+            return rows
+        try:
+            return cls(*(tree_map(Tensor.numpy, getattr(rows, n)) for n in CHUNK_FIELDS))
+        except (RuntimeError, TypeError) as e:
+            raise ValueError(
+                "chunk: a tensor of it has a gradient or is not in host memory; collected rows "
+                "have neither; add what x.detach().cpu() gives"
+            ) from e
+
+    def segment(self) -> Segment:
+        """The same rows as tensors that share the arrays' memory."""
+        fields = {n: tree_map(torch.from_numpy, getattr(self, n)) for n in CHUNK_FIELDS}
+        state = tree_map(lambda x: x[0], fields["states"]) if len(self.reward) else ()
+        return Segment(**fields, state=state)
+
+    def rows(self, start: int, stop: int) -> "Chunk":
+        """Rows [start, stop), not copied."""
+
+        def part(x: Any) -> Any:
+            return x[start:stop]
+
+        fields = {n: tree_map(part, getattr(self, n)) for n in CHUNK_FIELDS}
+        fields["obs"] = tree_map(lambda x: x[start : stop + 1], self.obs)
+        fields["first"] = self.first[start : stop + 1]
+        return Chunk(**fields)
+
+
+CHUNK_FIELDS = (
+    "obs", "first", "action", "reward", "terminated", "truncated", "valid", "extras", "states",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

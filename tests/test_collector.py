@@ -11,7 +11,7 @@ from rlrun.collector import Collector
 from rlrun.env import make_env
 from rlrun.env.counter import counter_reward
 from rlrun.schema import CollectorConfig, EnvConfig, RandomConfig
-from rlrun.types import Counters, Segment, Spec, Window, tree_leaves, tree_map
+from rlrun.types import Chunk, Counters, Segment, Spec, Window, tree_leaves, tree_map
 from tests.policy.factory import r2d2
 
 LENGTHS = (5, 1, 9, 3)
@@ -41,8 +41,8 @@ def make(policy=None, env_config=None, cutter=None, epsilon=0.3, **changes):
     )  # fmt: skip
 
 
-def copied(segment: Segment) -> Segment:
-    names = segment.__slots__
+def copied(chunk: Chunk) -> Segment:
+    segment, names = chunk.segment(), Segment.__slots__
     return Segment(**{n: tree_map(torch.clone, getattr(segment, n)) for n in names})
 
 
@@ -178,7 +178,7 @@ def test_units():
     twin = Cutter(window, columns=3, overlap=0, residual=None, plain=False)
     for _ in range(5):
         chunk = collector.collect()
-        first, valid = chunk.first[:-1].numpy(), chunk.valid.numpy()
+        first, valid = chunk.first[:-1], chunk.valid
         assert len(twin.cut(first[:-1], valid[:-1])) < 7
         twin.row, before = twin.row, len(valid)
         rest = twin.cut(first[-1:], valid[-1:])
@@ -197,7 +197,7 @@ def test_growing_chunks_keep_their_rows():
     long = make(env_config=counter([70]), unit="episode", n_sample=5, num_envs=2)
     chunk = long.collect()
     assert len(chunk.reward) > 100
-    t = chunk.obs[:, 0, 2].int().tolist()
+    t = chunk.obs[:, 0, 2].astype(int).tolist()
     assert t == [i % 71 for i in range(len(t))]
 
 
@@ -234,5 +234,5 @@ def test_policies_without_learning_collect_too():
     env = make_env(counter(), num_envs=3)
     policy = Random(RandomConfig("random"), spec=Spec(env.obs_space, env.action_space), seed=0)
     chunk = make(policy, n_sample=300).collect()
-    share = chunk.action[chunk.valid].float().mean().item()
+    share = chunk.action[chunk.valid].mean()
     assert 0.4 < share < 0.6

@@ -1,14 +1,13 @@
-"""What may be added to a replay: segments of the structure, shapes and dtypes it was made for."""
+"""What may be added to a replay: chunks of the structure, shapes and dtypes it was made for."""
 
 from typing import Any
 
 import numpy as np
-import torch
 
 from rlrun.buffer.layout import REWARD, Block, Layout
-from rlrun.types import Segment, Tree, tree_leaves
+from rlrun.types import Chunk, Tree, tree_leaves
 
-Kind = tuple[torch.dtype, torch.Size]
+Kind = tuple[np.dtype[Any], tuple[int, ...]]
 
 
 class Accept:
@@ -18,8 +17,11 @@ class Accept:
         self.layout = layout
         self.kinds: dict[int, list[Kind]] = {}  # by steps
 
-    def __call__(self, chunk: Segment) -> None:
-        """Raises: ValueError naming the field."""
+    def __call__(self, chunk: Chunk) -> list[np.ndarray]:
+        """Leaves of what a ring stores (obs, action, extras), then the other fields.
+
+        Raises: ValueError naming the field.
+        """
         row, steps = self.layout.row, len(chunk.reward)
         kinds = self.kinds.get(steps)
         if kinds is None:
@@ -27,47 +29,42 @@ class Accept:
                 self.kinds.clear()
             kinds = self.kinds[steps] = self._kinds(steps)
         given = list_like(row.obs, chunk.obs, "obs")
-        if self.layout.windows is not None:
-            given += list_like(row.state, chunk.states, "states")
+        given.append(chunk.action)
         for name in row.extras:
             if name not in chunk.extras:
                 raise ValueError(f"extras = {sorted(chunk.extras)}: the buffer stores {name!r} too")
             given.append(chunk.extras[name])
-        given += [chunk.action, chunk.reward, chunk.first]
-        given += [chunk.terminated, chunk.truncated, chunk.valid]
+        given += (chunk.reward, chunk.first, chunk.terminated, chunk.truncated, chunk.valid)
+        if self.layout.windows is not None:
+            given += list_like(row.state, chunk.states, "states")
         for x, (dtype, shape) in zip(given, kinds, strict=True):
-            if x.dtype is not dtype or x.shape != shape:
+            if x.shape != shape or (x.dtype is not dtype and x.dtype != dtype):
                 raise self._unfit(given, kinds)
-            if x.requires_grad or not x.is_cpu:
-                raise ValueError(
-                    "chunk: a tensor of it has a gradient or is not in host memory; collected "
-                    "rows have neither; add what x.detach().cpu() gives"
-                )
+        return given
 
     def _kinds(self, steps: int) -> list[Kind]:
         row, lead = self.layout.row, (self.layout.columns,)
         flag = Block((), np.dtype(bool))
 
         def kind(block: Block, rows: int = steps) -> Kind:
-            dtype = torch.from_numpy(np.empty(0, block.dtype)).dtype
-            return dtype, torch.Size((rows, *lead, *block.shape))
+            return block.dtype, (rows, *lead, *block.shape)
 
         out = [kind(b, steps + 1) for b in tree_leaves(row.obs)]
+        out += [kind(b) for b in (row.action, *row.extras.values(), Block((), REWARD))]
+        out += [kind(flag, steps + 1), *[kind(flag)] * 3]
         if self.layout.windows is not None:
             out += [kind(b) for b in tree_leaves(row.state)]
-        out += [kind(b) for b in row.extras.values()]
-        out += [kind(row.action), kind(Block((), REWARD)), kind(flag, steps + 1)]
-        return out + [kind(flag)] * 3
+        return out
 
     def _unfit(self, given: list[Any], kinds: list[Kind]) -> ValueError:
         row = self.layout.row
         names = [f"obs leaf {i}" for i in range(len(tree_leaves(row.obs)))]
+        names += ["action", *(f"extras[{name!r}]" for name in row.extras)]
+        names += ["reward", "first", "terminated", "truncated", "valid"]
         if self.layout.windows is not None:
             names += [f"states leaf {i}" for i in range(len(tree_leaves(row.state)))]
-        names += [f"extras[{name!r}]" for name in row.extras]
-        names += ["action", "reward", "first", "terminated", "truncated", "valid"]
         for name, x, (dtype, shape) in zip(names, given, kinds, strict=True):
-            if x.dtype is not dtype or x.shape != shape:
+            if x.dtype != dtype or x.shape != shape:
                 return ValueError(
                     f"{name} = {x.dtype} {list(x.shape)}: the buffer was made for {dtype} "
                     f"{list(shape)} (rows as in reward); make a new buffer for other rows"

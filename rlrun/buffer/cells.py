@@ -6,19 +6,33 @@ import numpy as np
 
 from rlrun.buffer.jit import COMPILED, jit
 from rlrun.buffer.ring import CUT, LIVE, VALID, Ring
-from rlrun.types import Segment, Tree, Window
+from rlrun.types import Chunk, Tree, Window
 
 
-class Spans(NamedTuple):
-    """Where B windows lie in their columns; int64 [B], absolute rows."""
+class Spans:
+    """Where B windows lie in their columns: lines of ``at``, int64 [7, B], absolute rows."""
 
-    cell: np.ndarray  # where the first own row lies
-    column: np.ndarray
-    first: np.ndarray  # first own row
-    learn: np.ndarray  # first learned row
-    stop: np.ndarray  # last row that is a step
-    last: np.ndarray  # last row that may be shown: ``stop``, or the observation behind it
-    key: np.ndarray  # the windows' names
+    __slots__ = ("at",)
+
+    def __init__(self, at: np.ndarray) -> None:
+        self.at = at
+
+    @classmethod
+    def of(cls, cell: Any, column: Any, first: Any, learn: Any, stop: Any, last: Any) -> "Spans":
+        """From the lines but the names."""
+        return cls(np.stack([cell, column, first, learn, stop, last, cell]))
+
+    def __len__(self) -> int:
+        """B."""
+        return int(self.at.shape[1])
+
+    cell = property(lambda self: self.at[0], doc="where the first own row lies")
+    column = property(lambda self: self.at[1])
+    first = property(lambda self: self.at[2], doc="first own row")
+    learn = property(lambda self: self.at[3], doc="first learned row")
+    stop = property(lambda self: self.at[4], doc="last row that is a step")
+    last = property(lambda self: self.at[5], doc="last row shown: stop or the observation behind")
+    key = property(lambda self: self.at[6], doc="the windows' names")
 
 
 class Extended(NamedTuple):
@@ -62,7 +76,7 @@ class Cells:
         self.live -= len(dead)
         return dead
 
-    def extend(self, chunk: Segment, *, close: bool) -> "Extended":
+    def extend(self, chunk: Chunk, *, close: bool) -> "Extended":
         """The windows that the rows just written complete."""
         ring, steps = self.ring, len(chunk.reward)
         slots, keys = release(
@@ -110,9 +124,7 @@ class Cells:
     def spans(self, slots: np.ndarray) -> Spans:
         """Where the windows lie."""
         ring = self.ring
-        return Spans(
-            slots, *spans(ring.flags, slots, ring.head, ring.rows, ring.columns, self.nstep)
-        )
+        return Spans(spans(ring.flags, slots, ring.head, ring.rows, ring.columns, self.nstep))
 
     def gather_states(self, slots: np.ndarray) -> Tree:
         """Nothing: single rows have no recurrent state."""
@@ -182,63 +194,58 @@ def release(
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Make the windows live that rows start, ... complete; cells and keys, column by column."""
     out = np.empty((2, (steps + nstep) * columns), np.int64)
-    count = 0
+    count = np.uint64(0)
     for c in range(columns):
-        at = c * rows + start % rows
+        base, wait = c * rows, pending[c]
+        at = base + start % rows
         for row in range(start, start + steps):
-            flag = flags[at]
-            at += 1
-            if at == (c + 1) * rows:
-                at -= rows
+            flag = flags[np.uint64(at)]
+            at = at + 1 if at + 1 < base + rows else base
             until = row - nstep + 1  # what is complete with this row
             if not flag & VALID:
                 until = row
             elif flag & CUT:
                 until = row + 1
-            for r in range(pending[c], until):
-                cell = at - 1 - (row - r)
-                if cell < c * rows:
-                    cell += rows
+            for r in range(wait, until):
+                back = at - 1 - (row - r)
+                cell = np.uint64(back if back >= base else back + rows)
                 if flags[cell] & VALID:
                     flags[cell] |= np.uint8(LIVE)
-                    out[0, count] = cell
-                    out[1, count] = r * columns + c
-                    count += 1
-            pending[c] = max(pending[c], until if flag & VALID else row + 1)
+                    out[0, count], out[1, count] = cell, r * columns + c
+                    count += np.uint64(1)
+            wait = max(wait, until if flag & VALID else row + 1)
+        pending[c] = wait
     return out[0, :count], out[1, :count]
-
-
-Where = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @jit
 def spans_compiled(
     flags: np.ndarray, slots: np.ndarray, head: int, rows: int, columns: int, nstep: int
-) -> Where:
-    """column, row, row, last step, last row shown, key of the windows in ``slots``."""
-    out = np.empty((5, len(slots)), np.int64)
+) -> np.ndarray:
+    """``Spans.at`` of the windows in ``slots``."""
+    out = np.empty((7, len(slots)), np.int64)
     place = (head - 1) % rows
     for i in range(len(slots)):
         c = slots[i] // rows
         at = slots[i] - c * rows
         r = head - 1 - (place - at if at <= place else place - at + rows)
-        out[0, i], out[1, i] = c, r
-        out[2, i] = out[3, i] = r + nstep
-        out[4, i] = r * columns + c
+        out[0, i], out[1, i], out[6, i] = slots[i], c, r * columns + c
+        out[2, i] = out[3, i] = r
+        out[4, i] = out[5, i] = r + nstep
         for j in range(1, nstep + 1):
-            cut = flags[c * rows + at] & CUT
+            cut = flags[np.uint64(c * rows + at)] & CUT
             at += 1
             if at == rows:
                 at = 0
-            if cut or not flags[c * rows + at] & VALID:
-                out[2, i], out[3, i] = r + j - 1, r + j
+            if cut or not flags[np.uint64(c * rows + at)] & VALID:
+                out[4, i], out[5, i] = r + j - 1, r + j
                 break
-    return out[0], out[1], out[1], out[2], out[3], out[4]
+    return out
 
 
 def spans_vectorised(
     flags: np.ndarray, slots: np.ndarray, head: int, rows: int, columns: int, nstep: int
-) -> Where:
+) -> np.ndarray:
     """The same in numpy."""
     column, at = np.divmod(slots, rows)
     row = head - 1 - (head - 1 - at) % rows
@@ -251,7 +258,7 @@ def spans_vectorised(
         stop, last = np.where(ends, row + j - 1, stop), np.where(ends, row + j, last)
         open_ &= ~ends
         before = flag
-    return column, row, row, stop, last, row * columns + column
+    return np.stack([slots, column, row, row, stop, last, row * columns + column])
 
 
 spans = spans_compiled if COMPILED else spans_vectorised

@@ -22,7 +22,7 @@ from rlrun.buffer.replay import Replay
 from rlrun.buffer.ring import FIRST, TERMINATED, TRUNCATED, VALID
 from rlrun.buffer.slicing import Cutter, Windows
 from rlrun.buffer.table import Table
-from rlrun.types import Sample, Segment, Tree, Window, tree_map
+from rlrun.types import Chunk, Sample, Segment, Tree, Window, tree_map
 
 _SEEN = FIRST | TERMINATED | TRUNCATED | VALID  # flags that are the same on both sides
 
@@ -94,7 +94,7 @@ class DeviceReplay(Replay):
         block = layout.sampler["spans"]
         self.spans = torch.zeros(block.shape, dtype=torch.int32, device=device)
         self.gather = DeviceGather(self.ring, stack=stack)
-        self.accept = Accept(layout)
+        self.accept, self.append = Accept(layout), None
         self.counts = {"rows": 0, "learned": 0, "late": 0}
         self.hindsight = None
         self.drawn = None, None
@@ -114,8 +114,8 @@ class DeviceReplay(Replay):
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def _add(self, chunk: Segment, *, close: bool) -> np.ndarray:
-        keys = super()._add(chunk, close=close)
+    def _add(self, chunk: Chunk, given: list[np.ndarray], *, close: bool) -> np.ndarray:
+        keys = super()._add(chunk, given, close=close)
         self._place(self.windows.find(keys)[0])
         return keys
 

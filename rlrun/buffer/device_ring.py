@@ -6,21 +6,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.buffer.accept import list_like
 from rlrun.buffer.cells import Spans
 from rlrun.buffer.device_sampler import upload
-from rlrun.buffer.jit import COMPILED
 from rlrun.buffer.layout import FLAG, Block, Layout
 from rlrun.buffer.ring import (
     FIRST,
     TERMINATED,
     TRUNCATED,
     Ring,
-    note_compiled,
-    note_vectorised,
+    note,
     words,
 )
-from rlrun.types import Segment, Tree, tree_leaves, tree_map
+from rlrun.types import Chunk, Segment, Tree, tree_leaves, tree_map
 
 _WORDS = {8: np.int64, 4: np.int32, 1: np.uint8}
 
@@ -85,31 +82,28 @@ class DeviceRing(Ring):
         """Every array owned."""
         return [*super().arrays(), self.marks]
 
-    def write(self, chunk: Segment, *, close: bool) -> int:
+    def write(self, chunk: Chunk, given: list[np.ndarray], *, close: bool) -> int:
         """As ``Ring.write``."""
         steps, columns = chunk.reward.shape
         assert steps < self.rows, "DeviceRing.write takes fewer rows than the ring holds"
         flags = np.zeros((columns, steps + 1), FLAG)  # a ring of its own, just large enough
-        note = note_compiled if COMPILED else note_vectorised
         valid: int = note(
             flags.reshape(-1), np.empty(flags.size, np.float32), 0, steps + 1,
-            chunk.first.numpy(), chunk.terminated.numpy(), chunk.truncated.numpy(),
-            chunk.valid.numpy(), chunk.reward.numpy(), close,
+            chunk.first, chunk.terminated, chunk.truncated, chunk.valid, chunk.reward, close,
         )  # fmt: skip
         row = np.arange(self.head, self.head + steps + 1)[:, None]
         cells = self.cells(row, np.arange(columns)).reshape(-1)
         self.flags[cells] = flags.T.reshape(-1)
         at = upload(cells, self.device)
         self.marks.index_copy_(0, at, upload(flags.T.reshape(-1), self.device))
-        for field, new in zip(
-            tree_leaves(self.obs_fields), list_like(self.obs_fields, chunk.obs, "obs"), strict=True
-        ):
-            field.put(at, new.numpy())
+        obs = tree_leaves(self.obs_fields)
+        for field, new in zip(obs, given, strict=False):  # ``given`` goes on
+            field.put(at, new)
         at = at[: steps * columns]
-        self.rewards.index_copy_(0, at, upload(chunk.reward.numpy().reshape(-1), self.device))
+        self.rewards.index_copy_(0, at, upload(chunk.reward.reshape(-1), self.device))
         for name, field in self.noted_fields.items():
             x = chunk.action if name == "action" else chunk.extras[name[7:]][:steps]
-            field.put(at, x.numpy())
+            field.put(at, x)
         self.head += steps
         return valid
 

@@ -51,14 +51,14 @@ class Gather:
         ``keep`` the arrays for another batch of the same size. ``state``, ``partial``: of the
         segment.
         """
-        out = self._outputs(positions, len(spans.cell), keep)
+        at = spans.at
+        out = self._outputs(positions, at.shape[1], keep)
         if COMPILED and positions > _FEW:
-            touch(*self.touched, spans.cell, positions)
+            touch(*self.touched, at[0], positions)
             for store in self.others:
-                reach(store, spans.cell, positions)
-        cell, _, first, learn, stop, last, _ = spans
+                reach(store, at[0], positions)
         place(
-            cell, first, learn, stop, last, before, self.ring.rows,
+            at, before, self.ring.rows,
             out.shift, out.steps, out.seen, out.step, out.ahead,
         )  # fmt: skip
         shown = out.seen if self.stack == 1 else self.frames(out.seen)
@@ -69,7 +69,7 @@ class Gather:
             store.take(out.step, 0, out.extras[name], "clip")
         self.action.take(out.ahead, 0, out.prev_action, "clip")
         read(
-            self.flags, self.reward, cell, out.ahead, out.step, out.shift, out.steps, out.opens,
+            self.flags, self.reward, at, out.ahead, out.step, out.shift, out.steps, out.opens,
             out.first, out.terminated, out.truncated, out.valid, out.reward, out.prev_reward,
         )  # fmt: skip
         out.prev_action[out.opens] = 0
@@ -196,49 +196,49 @@ def touch(
 
 @jit
 def place_compiled(
-    cell: np.ndarray, first: np.ndarray, learn: np.ndarray, stop: np.ndarray, last: np.ndarray,
-    before: int, rows: int,
+    at: np.ndarray, before: int, rows: int,
     shift: np.ndarray, steps: np.ndarray, seen: np.ndarray, step: np.ndarray, ahead: np.ndarray,
 ) -> None:  # fmt: skip
-    """Where the rows of windows (fields of Spans) lie.
+    """Where the rows of windows lie; ``at``: ``Spans.at``.
 
     ``seen`` [S, B] for observations, ``step`` [S - 1, B] for the rest; a position outside a
     window's rows shows the nearest of them. ``ahead`` [B]: the rows before the windows.
     """
+    cell, column, first, learn, stop, last = at[0], at[1], at[2], at[3], at[4], at[5]
     batch = len(cell)
-    end = (cell // rows + 1) * rows
+    end = (column + 1) * rows
     for b in range(batch):
         shift[b] = first[b] - learn[b] + before
         steps[b] = stop[b] - first[b]
         ahead[b] = (end[b] if cell[b] == end[b] - rows else cell[b]) - 1
     for t in range(len(seen)):
         for b in range(batch):
-            at = cell[b] + min(max(t - shift[b], 0), last[b] - first[b])
-            seen[t, b] = at - rows if at >= end[b] else at
+            to = cell[b] + min(max(t - shift[b], 0), last[b] - first[b])
+            seen[t, b] = to - rows if to >= end[b] else to
     for t in range(len(step)):
         for b in range(batch):
-            at = cell[b] + min(max(t - shift[b], 0), steps[b])
-            step[t, b] = at - rows if at >= end[b] else at
+            to = cell[b] + min(max(t - shift[b], 0), steps[b])
+            step[t, b] = to - rows if to >= end[b] else to
 
 
 def place_vectorised(
-    cell: np.ndarray, first: np.ndarray, learn: np.ndarray, stop: np.ndarray, last: np.ndarray,
-    before: int, rows: int,
+    at: np.ndarray, before: int, rows: int,
     shift: np.ndarray, steps: np.ndarray, seen: np.ndarray, step: np.ndarray, ahead: np.ndarray,
 ) -> None:  # fmt: skip
     """The same in numpy."""
-    start = cell // rows * rows
+    cell, column, first, learn, stop, last, _ = at
+    start = column * rows
     shift[:] = first - learn + before
     steps[:] = stop - first
-    at = np.arange(len(seen))[:, None] - shift
-    seen[:] = start + (cell - start + np.clip(at, 0, last - first)) % rows
-    step[:] = start + (cell - start + np.clip(at[: len(step)], 0, steps)) % rows
+    t = np.arange(len(seen))[:, None] - shift
+    seen[:] = start + (cell - start + np.clip(t, 0, last - first)) % rows
+    step[:] = start + (cell - start + np.clip(t[: len(step)], 0, steps)) % rows
     ahead[:] = start + (cell - start - 1) % rows
 
 
 @jit
 def read_compiled(
-    flags: np.ndarray, rewards: np.ndarray, cell: np.ndarray, ahead: np.ndarray, step: np.ndarray,
+    flags: np.ndarray, rewards: np.ndarray, at: np.ndarray, ahead: np.ndarray, step: np.ndarray,
     shift: np.ndarray, steps: np.ndarray,
     opens: np.ndarray, first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray,
     valid: np.ndarray, reward: np.ndarray, prev_reward: np.ndarray,
@@ -248,33 +248,41 @@ def read_compiled(
     Positions outside a window's steps: no reward, not valid.
     """
     batch = len(shift)
+    flag, since, until = (
+        np.empty(batch, np.uint8),
+        np.empty(batch, np.int32),
+        np.empty(batch, np.int32),
+    )
     for b in range(batch):
-        opens[b] = flags[np.uint64(cell[b])] & FIRST > 0
+        opens[b] = flags[np.uint64(at[0, b])] & FIRST > 0
+        since[b], until[b] = shift[b], shift[b] + steps[b]
     for b in range(batch):
         before = rewards[np.uint64(ahead[b])]
         prev_reward[b] = np.float32(0) if opens[b] else before
     for t in range(len(first)):
         for b in range(batch):
-            first[t, b] = opens[b] & (t == shift[b])
+            first[t, b] = opens[b] & (t == since[b])
     for t in range(len(step)):
-        for b in range(batch):
-            at = np.uint64(step[t, b])
-            flag, value = flags[at], rewards[at]
-            own = (t >= shift[b]) & (t - shift[b] <= steps[b])
+        for b in range(batch):  # the loop that waits for memory
+            row = np.uint64(step[t, b])
+            flag[b], reward[t, b] = flags[row], rewards[row]
+        now = np.int32(t)
+        for b in range(batch):  # the loop that is made of wide instructions
+            own = (now >= since[b]) & (now <= until[b])
             valid[t, b] = own
-            terminated[t, b] = own & (flag & TERMINATED > 0)
-            truncated[t, b] = (not own) | (flag & TRUNCATED > 0)
-            reward[t, b] = value if own else np.float32(0)
+            terminated[t, b] = own & (flag[b] & TERMINATED > 0)
+            truncated[t, b] = (not own) | (flag[b] & TRUNCATED > 0)
+            reward[t, b] = reward[t, b] if own else np.float32(0)
 
 
 def read_vectorised(
-    flags: np.ndarray, rewards: np.ndarray, cell: np.ndarray, ahead: np.ndarray, step: np.ndarray,
+    flags: np.ndarray, rewards: np.ndarray, at: np.ndarray, ahead: np.ndarray, step: np.ndarray,
     shift: np.ndarray, steps: np.ndarray,
     opens: np.ndarray, first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray,
     valid: np.ndarray, reward: np.ndarray, prev_reward: np.ndarray,
 ) -> None:  # fmt: skip
     """The same in numpy."""
-    opens[:] = flags[cell] & FIRST > 0
+    opens[:] = flags[at[0]] & FIRST > 0
     prev_reward[:] = np.where(opens, np.float32(0), rewards[ahead])
     t = np.arange(len(first))[:, None] - shift
     first[:] = opens & (t == 0)

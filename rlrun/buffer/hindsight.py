@@ -47,7 +47,7 @@ class Hindsight:
 
     def __call__(self, segment: Segment, spans: Spans) -> Segment:
         """The segment, its arrays changed where a window got another goal."""
-        which = np.flatnonzero(self.generator.random(len(spans.cell)) < self.ratio)
+        which = np.flatnonzero(self.generator.random(len(spans)) < self.ratio)
         if not len(which):
             return segment
         row = self._rows(spans.first[which], spans.cell[which])

@@ -43,10 +43,10 @@ class Row:
 
     @classmethod
     def of(cls, example: Any) -> "Row":
-        """That of a collected ``Segment``, which may have no rows."""
+        """That of a chunk, which may have no rows."""
 
         def block(x: Any) -> Block:
-            return Block(tuple(x.shape[2:]), x.numpy().dtype)
+            return Block(tuple(x.shape[2:]), np.asarray(x).dtype)
 
         return cls(
             tree_map(block, example.obs),

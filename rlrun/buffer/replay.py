@@ -9,17 +9,18 @@ import torch
 from torch import Tensor
 
 from rlrun.buffer.accept import Accept
+from rlrun.buffer.append import Append
 from rlrun.buffer.cells import Cells, Spans
 from rlrun.buffer.gather import Gather
 from rlrun.buffer.hindsight import Hindsight
 from rlrun.buffer.layout import Allocate, Layout, in_memory
 from rlrun.buffer.priority import finite_priorities
 from rlrun.buffer.ring import VALID, Ring
-from rlrun.buffer.sampler import Sampler
+from rlrun.buffer.sampler import Proportional, Sampler
 from rlrun.buffer.slicing import Cutter
 from rlrun.buffer.table import Table
 from rlrun.errors import CheckpointError
-from rlrun.types import Sample, Segment, Tree, Window, tree_map
+from rlrun.types import Chunk, Sample, Segment, Tree, Window, tree_map
 
 
 class Replay:
@@ -57,6 +58,9 @@ class Replay:
             self.windows = Table(
                 self.ring, window, layout, allocate, cutter=cutter, close=close, reach=reach
             )
+        self.append: Append | None = None  # what adds at once
+        if isinstance(self.windows, Cells) and type(sampler) is Proportional and not sampler.least:
+            self.append = Append(self.ring, self.windows, sampler)
         self.gather = Gather(self.ring, layout.row, stack=stack)
         self.accept = Accept(layout)
         self.counts = {"rows": 0, "learned": 0, "late": 0}
@@ -80,30 +84,37 @@ class Replay:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def add(self, chunk: Segment) -> np.ndarray:
-        """Store a collected segment; the keys of the windows it completed.
+    def add(self, rows: Chunk | Segment) -> np.ndarray:
+        """Store collected rows; the keys of the windows they completed.
 
         Raises: ValueError, with nothing stored, when its fields are not those of the layout.
         """
-        self.accept(chunk)
+        chunk = rows if type(rows) is Chunk else Chunk.of(rows)
+        given = self.accept(chunk)
         steps = len(chunk.reward)
         if steps == 0:
             return _NONE
         if steps <= self.most:
-            return self._add(chunk, close=self.close)
+            return self._add(chunk, given, close=self.close)
         keys = []
         for start in range(0, steps, self.most):
-            piece = _rows(chunk, start, min(start + self.most, steps))
-            keys.append(self._add(piece, close=self.close and start + self.most >= steps))
-        given = np.concatenate(keys)  # of a chunk longer than the ring only the end is left
-        alive: np.ndarray = given[self.windows.find(given)[1]]
+            piece = chunk.rows(start, min(start + self.most, steps))
+            close = self.close and start + self.most >= steps
+            keys.append(self._add(piece, self.accept(piece), close=close))
+        new = np.concatenate(keys)  # of a chunk longer than the ring only the end is left
+        alive: np.ndarray = new[self.windows.find(new)[1]]
         return alive
 
-    def _add(self, chunk: Segment, *, close: bool) -> np.ndarray:
+    def _add(self, chunk: Chunk, given: list[np.ndarray], *, close: bool) -> np.ndarray:
         ring, windows, sampler = self.ring, self.windows, self.sampler
         self.drawn = _NONE, _NONE
+        if self.append is not None:
+            keys, steps = self.append(chunk, given, close=close)
+            self.counts["rows"] += steps
+            self.counts["learned"] += len(keys)
+            return keys
         dead = windows.expire(max(0, ring.head + len(chunk.reward) + 1 - ring.rows))
-        self.counts["rows"] += ring.write(chunk, close=close)
+        self.counts["rows"] += ring.write(chunk, given, close=close)
         new = windows.extend(chunk, close=close)
         if len(new.dropped):
             dead = np.concatenate([dead, new.dropped])
@@ -199,7 +210,7 @@ class Replay:
         own, origin = windows.spans(slots), table["origin"][slots]
         longest = int((own.first - origin).max(initial=0))
         cell = ring.cells(origin, own.column)
-        before = Spans(cell, own.column, origin, origin, own.first - 1, own.first, own.key)
+        before = Spans.of(cell, own.column, origin, origin, own.first - 1, own.first)
         return self._gather(slots, own, keep=False), self.gather(before, longest + 1, 0, keep=False)
 
     def steps_held(self) -> int:
@@ -216,7 +227,7 @@ class Replay:
         for start in range(ring.oldest, ring.head, rows):
             stop = min(start + rows, ring.head)
             first, last = np.full_like(column, start), np.full_like(column, stop)
-            spans = Spans(ring.cells(first, column), column, first, first, last - 1, last, column)
+            spans = Spans.of(ring.cells(first, column), column, first, first, last - 1, last)
             segment = gather(spans, stop - start + 1, 0, keep=False)
             row = np.arange(start, stop + 1)[:, None]
             flags = [torch.from_numpy(x) for x in ring.flags_of(row, column)]
@@ -299,22 +310,3 @@ class Replay:
 
 _NONE = np.empty(0, np.int64)
 _WIDE = (torch.float32, torch.float64)
-
-
-def _rows(chunk: Segment, start: int, stop: int) -> Segment:
-    """Rows [start, stop) of a collected segment."""
-
-    def part(x: Any) -> Any:
-        return x[start:stop]
-
-    return replace(
-        chunk,
-        obs=tree_map(lambda x: x[start : stop + 1], chunk.obs),
-        first=chunk.first[start : stop + 1],
-        states=tree_map(part, chunk.states),
-        extras={name: part(x) for name, x in chunk.extras.items()},
-        **{
-            n: part(getattr(chunk, n))
-            for n in ("action", "reward", "terminated", "truncated", "valid")
-        },
-    )

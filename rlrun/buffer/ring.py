@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.buffer.accept import list_like
 from rlrun.buffer.jit import COMPILED, jit
 from rlrun.buffer.layout import Allocate, Layout
-from rlrun.types import Segment, Tree, tree_leaves, tree_map
+from rlrun.types import Chunk, Tree, tree_leaves, tree_map
 
 FIRST, TERMINATED, TRUNCATED, VALID = 1, 2, 4, 8  # of a row, in one byte
 CUT = 16  # the trajectory ends behind this row although its episode goes on (a collect's end)
@@ -30,10 +29,10 @@ class Ring:
         self.fields = {name: allocate(name, block) for name, block in named.items()}
         self.flags = self.fields["flags"].reshape(-1)
         self.reward = self.fields["reward"].reshape(-1)
-        self.extras = list(layout.row.extras)
         stored = [*tree_leaves(self.obs), self.fields["action"]]
-        stored += [self.fields[f"extras/{name}"] for name in self.extras]
-        self.leaves = [words(x) for x in stored]
+        stored += [self.fields[f"extras/{name}"] for name in layout.row.extras]
+        self.leaves = [words(x) for x in stored]  # unsigned words [cells, words of an entry]
+        self.marks_episodes = "final" in self.fields
 
     @property
     def oldest(self) -> int:
@@ -44,28 +43,32 @@ class Ring:
         """Every array owned."""
         return [*tree_leaves(self.obs), *self.fields.values()]
 
-    def write(self, chunk: Segment, *, close: bool) -> int:
+    def write(self, chunk: Chunk, given: list[np.ndarray], *, close: bool) -> int:
         """Append T < rows rows of every column, and the observation behind them; steps among them.
 
-        ``close``: the trajectories end behind the last row.
+        ``given``: what ``Accept`` made of the chunk. ``close``: the trajectories end behind the
+        last row.
         """
-        steps = len(chunk.reward)
-        assert steps < self.rows, "Ring.write takes fewer rows than the ring holds"
-        new = [*list_like(self.obs, chunk.obs, "obs"), chunk.action]
-        new += [chunk.extras[name] for name in self.extras]
-        note = note_compiled if COMPILED else note_vectorised
         valid: int = note(
             self.flags, self.reward, self.head, self.rows,
-            chunk.first.numpy(), chunk.terminated.numpy(), chunk.truncated.numpy(),
-            chunk.valid.numpy(), chunk.reward.numpy(), close,
+            chunk.first, chunk.terminated, chunk.truncated, chunk.valid, chunk.reward, close,
         )  # fmt: skip
-        start = self.head % self.rows
-        for leaf, rows in zip(self.leaves, new, strict=True):
-            put(leaf, words(rows.numpy()), start, self.rows, self.columns)
-        self.head += steps
-        if "final" in self.fields:
-            self._mark_episodes(chunk.first.numpy()[:steps], chunk.valid.numpy())
+        self.store(chunk, given)
         return valid
+
+    def store(self, chunk: Chunk, given: list[np.ndarray]) -> None:
+        """Append all fields but flags and rewards."""
+        steps = len(chunk.reward)
+        assert steps < self.rows, "a ring takes fewer rows at once than it holds"
+        start = self.head % self.rows
+        for leaf, rows in zip(self.leaves, given, strict=False):  # ``given`` goes on
+            whole = rows if rows.flags.c_contiguous else np.ascontiguousarray(rows)
+            shape = whole.shape[0] * whole.shape[1], leaf.shape[1]
+            entries = np.ndarray(shape, leaf.dtype, whole)
+            put(leaf, entries, start, self.rows, self.columns)
+        self.head += steps
+        if self.marks_episodes:
+            self._mark_episodes(chunk.first[:steps], chunk.valid)
 
     def _mark_episodes(self, first: np.ndarray, valid: np.ndarray) -> None:
         """Note for every row the episode's first row and, once known, that of its last observation.
@@ -129,10 +132,11 @@ def _allocated(name: str, tree: Tree, allocate: Allocate) -> Tree:
 
 def words(array: np.ndarray) -> np.ndarray:
     """An array [A, B, ...] as rows of the widest unsigned words that fit them: [A * B, words]."""
-    size = array.dtype.itemsize * math.prod(array.shape[2:])
+    entries = array.shape[0] * array.shape[1]
+    size = array.nbytes // entries if entries else array.dtype.itemsize * math.prod(array.shape[2:])
     word, width = (_U64, 8) if size % 8 == 0 else (_U32, 4) if size % 4 == 0 else (_U8, 1)
-    flat = np.ascontiguousarray(array).reshape(-1).view(word)
-    return flat.reshape(array.shape[0] * array.shape[1], size // width)
+    whole = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return np.ndarray((entries, size // width), word, whole)
 
 
 _U64, _U32, _U8 = np.dtype(np.uint64), np.dtype(np.uint32), np.dtype(np.uint8)
@@ -146,12 +150,11 @@ def note_compiled(
 ) -> int:  # fmt: skip
     """Write flags and rewards of T rows [T, B]; how many are steps. The row behind is blank."""
     steps, columns = reward.shape
-    count = 0
-    for c in range(columns):
-        at = c * rows + head % rows
-        end = (c + 1) * rows
-        for t in range(steps):
-            cut = CUT if close and t == steps - 1 else 0
+    count, slot = 0, head % rows
+    for t in range(steps):
+        cut = CUT if close and t == steps - 1 else 0
+        for c in range(columns):
+            at = np.uint64(c * rows + slot)  # unsigned: no test for negative indices
             flags[at] = np.uint8(
                 FIRST * first[t, c]
                 + TERMINATED * terminated[t, c]
@@ -161,10 +164,9 @@ def note_compiled(
             )
             rewards[at] = reward[t, c]
             count += valid[t, c]
-            at += 1
-            if at == end:
-                at -= rows
-        flags[at] = 0
+        slot = slot + 1 if slot + 1 < rows else 0
+    for c in range(columns):
+        flags[np.uint64(c * rows + slot)] = 0
     return count
 
 
@@ -186,19 +188,29 @@ def note_vectorised(
     return int(valid.sum())
 
 
+note = note_compiled if COMPILED else note_vectorised
+
+
 @jit
 def put_compiled(
     store: np.ndarray, source: np.ndarray, start: int, rows: int, columns: int
 ) -> None:
     """Rows ``source`` [T * columns, words], time-major, to slots ``start``... of every column."""
-    steps = len(source) // columns
-    for c in range(columns):
-        for t in range(steps):
-            slot = start + t
-            if slot >= rows:
-                slot -= rows
-            for w in range(source.shape[1]):
-                store[c * rows + slot, w] = source[t * columns + c, w]
+    steps, width = len(source) // columns, source.shape[1]
+    to, given, one = store.reshape(-1), source.reshape(-1), np.uint64(1)
+    for t in range(steps):
+        slot = start + t if start + t < rows else start + t - rows
+        if width == 1:
+            for c in range(columns):
+                to[np.uint64(c * rows + slot)] = given[np.uint64(t * columns + c)]
+        elif width == 2:
+            for c in range(columns):
+                i, j = np.uint64(2 * (c * rows + slot)), np.uint64(2 * (t * columns + c))
+                to[i], to[i + one] = given[j], given[j + one]
+        else:
+            for c in range(columns):
+                i, j = (c * rows + slot) * width, (t * columns + c) * width
+                to[i : i + width] = given[j : j + width]
 
 
 def put_vectorised(

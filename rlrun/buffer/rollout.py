@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.types import Sample, Segment, Tree, tree_leaves, tree_map
+from rlrun.types import Chunk, Sample, Segment, Tree, tree_leaves, tree_map
 
 _STEPS = ("action", "reward", "terminated", "truncated", "valid")
 
@@ -19,8 +19,9 @@ class Rollout:
     whole sub-segments start from exact states.
     """
 
-    def __init__(self, example: Segment, *, rows: int) -> None:
-        """``example``: a collected segment that shows shapes and dtypes."""
+    def __init__(self, example: Chunk | Segment, *, rows: int) -> None:
+        """``example``: collected rows (none will do) that show shapes and dtypes."""
+        example = Chunk.of(example).segment()
         self.rows, self.filled = rows, 0
         self.columns = example.reward.shape[1]
 
@@ -59,11 +60,12 @@ class Rollout:
         trees: Tree = (s.obs, s.first, s.extras, s.states, tuple(getattr(s, n) for n in _STEPS))
         return tree_leaves(trees)
 
-    def add(self, chunk: Segment) -> None:
-        """Append the rows of a collected segment; the arrays are copied.
+    def add(self, rows: Chunk | Segment) -> None:
+        """Append collected rows; the arrays are copied.
 
         Raises: ValueError when they do not fit (take() what is there first).
         """
+        chunk = Chunk.of(rows).segment()
         start, steps = self.filled, len(chunk.reward)
         if start + steps > self.rows:
             raise ValueError(

@@ -107,13 +107,18 @@ class Proportional:
         A slot in both stays, as a new one.
         """
         self.count += len(new) - len(dead)
+        mass = self.entry()
+        self.sum.exchange(dead, new, mass, self.raw, self.largest)
+        if self.least is not None:
+            self.least.exchange(dead, new, mass if mass > 0 else np.inf, self.raw, self.largest)
+
+    def entry(self) -> float:
+        """p^alpha of a new slot."""
         known, mass = self.newest
         if known != (self.largest, self.alpha):
             mass = float((np.full(1, self.largest) ** self.alpha)[0])
             self.newest = (self.largest, self.alpha), mass
-        self.sum.exchange(dead, new, mass, self.raw, self.largest)
-        if self.least is not None:
-            self.least.exchange(dead, new, mass if mass > 0 else np.inf, self.raw, self.largest)
+        return mass
 
     def draw(self, index: Index, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Slots int64 [batch], one from each of ``batch`` equal ranges, and weights float32."""

@@ -46,8 +46,9 @@ class Tree:
 
         A leaf in both is a new one.
         """
-        write = exchange_compiled if COMPILED else exchange_vectorised
-        write(self.nodes, self.leaves, self.depth, dead, new, value, self.least, raw, p, self.empty)
+        exchange(
+            self.nodes, self.leaves, self.depth, dead, new, value, self.least, raw, p, self.empty
+        )
 
     def fill(self, values: np.ndarray) -> None:
         """Write all leaves 0..len(values)-1 and empty the rest, in one vectorised pass."""
@@ -97,19 +98,16 @@ def mend(nodes: np.ndarray, depth: int, node: np.ndarray, least: bool) -> None:
 
     Neighbours share their parents' work.
     """
-    count = len(node)
+    count, one = np.uint64(len(node)), np.uint64(1)  # unsigned: no test for negative indices
     for _ in range(depth):
-        kept, last = 0, np.int64(-1)
+        kept, last = np.uint64(0), np.uint64(0)
         for j in range(count):
-            parent = node[j] >> 1
+            parent = np.uint64(node[j]) >> one
             if parent != last:
-                a, b = nodes[2 * parent], nodes[2 * parent + 1]
-                if least:
-                    nodes[parent] = min(a, b)
-                else:
-                    nodes[parent] = a + b
+                a, b = nodes[parent + parent], nodes[parent + parent + one]
+                nodes[parent] = min(a, b) if least else a + b
                 node[kept] = last = parent
-                kept += 1
+                kept += one
         count = kept
 
 
@@ -145,19 +143,22 @@ def exchange_compiled(
 ) -> None:  # fmt: skip
     """``Tree.exchange``; both merged, so that neighbours share their parents' work."""
     for slot in dead:
-        raw[slot], nodes[leaves + slot] = np.nan, empty
+        raw[np.uint64(slot)], nodes[np.uint64(leaves + slot)] = np.nan, empty
     for slot in new:
-        raw[slot], nodes[leaves + slot] = p, value
+        raw[np.uint64(slot)], nodes[np.uint64(leaves + slot)] = p, value
     node = np.empty(len(dead) + len(new), np.int64)
-    i = j = 0
-    for k in range(len(node)):
+    i, j, k, last, one = np.uint64(0), np.uint64(0), np.uint64(0), 0, np.uint64(1)
+    while i < len(dead) or j < len(new):
         if j == len(new) or (i < len(dead) and dead[i] < new[j]):
-            node[k] = leaves + dead[i]
-            i += 1
+            leaf = leaves + dead[i]
+            i += one
         else:
-            node[k] = leaves + new[j]
-            j += 1
-    mend(nodes, depth, node, least)
+            leaf = leaves + new[j]
+            j += one
+        if leaf >> 1 != last:  # one of each pair of children will do
+            node[k], last = leaf, leaf >> 1
+            k += one
+    mend(nodes, depth, node[:k], least)
 
 
 def exchange_vectorised(
@@ -171,6 +172,9 @@ def exchange_vectorised(
     set_vectorised(nodes, leaves, depth, np.concatenate([dead, new]), values, least)
 
 
+exchange = exchange_compiled if COMPILED else exchange_vectorised
+
+
 @jit
 def find_compiled(
     nodes: np.ndarray, leaves: int, depth: int, mass: np.ndarray
@@ -179,16 +183,16 @@ def find_compiled(
 
     ``mass`` is used up: it holds the values in the end.
     """
-    node = np.ones(len(mass), np.int64)
+    node, one = np.ones(len(mass), np.int64), np.uint64(1)
     for _ in range(depth):
         for j in range(len(mass)):
-            left = node[j] << 1
+            left = np.uint64(node[j]) << one
             weight = nodes[left]
-            right = (mass[j] >= weight) & (nodes[left + 1] > 0.0)
+            right = (mass[j] >= weight) & (nodes[left + one] > 0.0)
             mass[j] -= weight if right else 0.0
             node[j] = left + right
     for j in range(len(mass)):
-        mass[j] = nodes[node[j]]
+        mass[j] = nodes[np.uint64(node[j])]
         node[j] -= leaves
     return node, mass
 

@@ -9,7 +9,7 @@ from rlrun.buffer.jit import COMPILED, jit
 from rlrun.buffer.layout import TABLE, Allocate, Layout
 from rlrun.buffer.ring import LEARNED, Ring, _allocated
 from rlrun.buffer.slicing import Cutter, Windows
-from rlrun.types import Segment, Tree, Window, tree_leaves, tree_map
+from rlrun.types import Chunk, Tree, Window, tree_leaves, tree_map
 
 SCAN = 1024  # windows looked at together when old ones are buried
 
@@ -70,10 +70,10 @@ class Table:
             self.tail += 1
         return np.concatenate(dead)
 
-    def extend(self, chunk: Segment, *, close: bool) -> Extended:
+    def extend(self, chunk: Chunk, *, close: bool) -> Extended:
         """The windows that the rows just written complete."""
         steps = len(chunk.reward)
-        windows = self.cutter.cut(chunk.first.numpy()[:steps], chunk.valid.numpy(), close=close)
+        windows = self.cutter.cut(chunk.first[:steps], chunk.valid, close=close)
         states = self._with_recent(chunk.states, steps)
         oldest = self.ring.oldest
         whole = windows.learn - windows.burnin - self.reach >= oldest if oldest else slice(None)
@@ -95,10 +95,10 @@ class Table:
     def _with_recent(self, states: Tree, steps: int) -> Tree:
         """States before the rows of this chunk and of up to S rows before it."""
         if self.recent is None:
-            joined = tree_map(lambda x: x.numpy()[:steps], states)
+            joined = tree_map(lambda x: x[:steps], states)
         else:
             joined = tree_map(
-                lambda old, new: np.concatenate([old, new.numpy()[:steps]]), self.recent, states
+                lambda old, new: np.concatenate([old, new[:steps]]), self.recent, states
             )
         self.recent = tree_map(lambda x: x[-self.window.rows :].copy(), joined)
         return joined
@@ -171,7 +171,7 @@ class Table:
 
     def spans(self, slots: np.ndarray) -> Spans:
         """Where the windows lie."""
-        return Spans(*spans(self.lines, slots, self.ring.rows, self.head, self.capacity))
+        return Spans(spans(self.lines, slots, self.ring.rows, self.head, self.capacity))
 
     def gather_states(self, slots: np.ndarray) -> Tree:
         """The stored states [B, ...], fresh arrays."""
@@ -237,14 +237,11 @@ class Table:
         self.cutter.load_state_dict(state["cutter"])
 
 
-Where = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-
-
 @jit
 def spans_compiled(
     lines: np.ndarray, slots: np.ndarray, rows: int, head: int, capacity: int
-) -> Where:
-    """The fields of Spans, of the windows in ``slots`` of the table."""
+) -> np.ndarray:
+    """``Spans.at`` of the windows in ``slots`` of the table."""
     out = np.empty((7, len(slots)), np.int64)
     for b in range(len(slots)):
         line = np.uint64(slots[b])
@@ -255,17 +252,18 @@ def spans_compiled(
     for b in range(len(slots)):
         out[0, b] = out[1, b] * rows + out[2, b] % rows
         out[6, b] = head - 1 - (head - 1 - slots[b]) % capacity
-    return out[0], out[1], out[2], out[3], out[4], out[5], out[6]
+    return out
 
 
 def spans_vectorised(
     lines: np.ndarray, slots: np.ndarray, rows: int, head: int, capacity: int
-) -> Where:
+) -> np.ndarray:
     """The same in numpy."""
     column, learn, burnin, last, ended = lines[slots, :5].T
     first = learn - burnin
     key = head - 1 - (head - 1 - slots) % capacity
-    return column * rows + first % rows, column, first, learn, last - ended, last, key
+    cell = column * rows + first % rows
+    return np.stack([cell, column, first, learn, last - ended, last, key])
 
 
 spans = spans_compiled if COMPILED else spans_vectorised

@@ -6,10 +6,9 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
-import torch
 
 from rlrun.buffer.replay import Replay
-from rlrun.types import Sample, Segment, Window
+from rlrun.types import Chunk, Sample, Window
 from tests.buffer.factory import constant, make_replay
 
 COLUMNS = 16  # environments side by side
@@ -55,7 +54,7 @@ class Stream:
         self.noise = floats if kind.dtype is np.float32 else g.integers(256, size=size, dtype="u1")
         self.reward = g.random(NOISE, np.float32)
 
-    def chunk(self, start: int, steps: int) -> Segment:
+    def chunk(self, start: int, steps: int) -> Chunk:
         """Rows start..start+steps-1 of every column, as a collector hands them on."""
         row = np.arange(start, start + steps + 1)[:, None]
         clock = row + self.phase
@@ -63,14 +62,14 @@ class Stream:
         first = (t == 0) | (row == 0)
         step, even = t[:steps], episode[:steps] % 2 == 0
         last = step == EPISODE - 1
-        return Segment(
-            obs=torch.from_numpy(self._obs(row, clock)),
-            first=torch.from_numpy(first),
-            action=torch.from_numpy(clock[:steps] % 2),
-            reward=torch.from_numpy(self.reward[clock[:steps] % NOISE]),
-            terminated=torch.from_numpy(last & even),
-            truncated=torch.from_numpy(last & ~even),
-            valid=torch.from_numpy(step != EPISODE),
+        return Chunk(
+            obs=self._obs(row, clock),
+            first=first,
+            action=clock[:steps] % 2,
+            reward=self.reward[clock[:steps] % NOISE],
+            terminated=last & even,
+            truncated=last & ~even,
+            valid=step != EPISODE,
         )
 
     def _obs(self, row: np.ndarray, clock: np.ndarray) -> np.ndarray:
@@ -89,7 +88,7 @@ class Stream:
             return number // COLUMNS, number % COLUMNS
         return obs[..., 0].astype(np.int64), obs[..., 1].astype(np.int64)
 
-    def pieces(self, rows: int) -> Iterator[tuple[int, Segment]]:
+    def pieces(self, rows: int) -> Iterator[tuple[int, Chunk]]:
         """(start, chunk) over the first ``rows`` rows of every column."""
         row_bytes = COLUMNS * int(np.prod(self.kind.shape)) * np.dtype(self.kind.dtype).itemsize
         most = min(max(PIECE // row_bytes, 1), 1024)
@@ -113,7 +112,7 @@ class Filled:
         drawn = self.replay.sample(batch, 0)
         self.replay.prioritize(drawn.key, priority)
 
-    def batches(self) -> Iterator[Segment]:
+    def batches(self) -> Iterator[Chunk]:
         """Batches of 256 rows that follow the stored ones, prepared, for ever."""
         start = self.rows // COLUMNS
         return cycle([self.stream.chunk(start + i * STEPS, STEPS) for i in range(PERIOD)])
@@ -166,11 +165,10 @@ class Bare:
         self.places = cycle(places)
         self.out = {n: self._output(n, *places[0]) for n in self.store}
 
-    def _keep(self, start: int, chunk: Segment) -> None:
+    def _keep(self, start: int, chunk: Chunk) -> None:
         steps = len(chunk.reward)
         fields = {"obs": chunk.obs, "action": chunk.action, "reward": chunk.reward}
-        fields = {n: x.numpy() for n, x in fields.items()}
-        flags = {n: getattr(chunk, n)[:steps].numpy() for n in FLAGS}
+        flags = {n: getattr(chunk, n)[:steps] for n in FLAGS}
         packed = sum(x.astype(np.uint8) << i for i, x in enumerate(flags.values()))
         fields |= {"flags": packed} if "flags" in self.store else flags
         for name, x in fields.items():

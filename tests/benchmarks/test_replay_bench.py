@@ -23,21 +23,21 @@ def test_chunks_of_a_stream_are_parts_of_one_whole(kind):
     stream = Stream(KINDS[kind])
     whole, parts = stream.chunk(0, 40), [stream.chunk(0, 16), stream.chunk(16, 24)]
     for name in ("action", "reward", "terminated", "truncated", "valid"):
-        joined = np.concatenate([getattr(p, name).numpy() for p in parts])
-        assert np.array_equal(joined, getattr(whole, name).numpy())
+        joined = np.concatenate([getattr(p, name) for p in parts])
+        assert np.array_equal(joined, getattr(whole, name))
     assert np.array_equal(parts[0].obs[-1], parts[1].obs[0])
     assert np.array_equal(parts[1].obs, whole.obs[16:])
-    row, column = stream.locate(whole.obs.numpy())
+    row, column = stream.locate(whole.obs)
     assert (row == np.arange(41)[:, None]).all()
     assert (column == np.arange(16)).all()
 
 
 def test_streams_have_episodes_with_end_rows():
     s = Stream(KINDS["vectors"]).chunk(0, 3 * PERIOD)
-    assert (s.first[1:].numpy() == ~s.valid.numpy()).all()  # behind an end row, nowhere else
-    ends = (s.terminated | s.truncated).numpy()
-    assert (ends[:-1] == ~s.valid.numpy()[1:]).all()
-    first = s.first.numpy()[:, 0].nonzero()[0]
+    assert (s.first[1:] == ~s.valid).all()  # behind an end row, nowhere else
+    ends = s.terminated | s.truncated
+    assert (ends[:-1] == ~s.valid[1:]).all()
+    first = s.first[:, 0].nonzero()[0]
     assert (np.diff(first)[1:] == EPISODE + 1).all()
     assert s.terminated.any()
     assert s.truncated.any()

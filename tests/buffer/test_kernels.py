@@ -65,7 +65,7 @@ def spans(rng):
 
 
 def windows(rng):
-    """(cell, first, learn, stop, last) of windows, positions before learned ones, rows, S."""
+    """``Spans.at`` of windows, positions before learned ones, rows, S."""
     columns, rows, _, _ = ring(rng)
     batch, size = int(rng.integers(0, 9)), int(rng.integers(2, rows + 2))
     before = int(rng.integers(0, size))
@@ -73,7 +73,8 @@ def windows(rng):
     learn = first + rng.integers(0, before + 1, batch)
     last = first + rng.integers(0, size, batch)
     stop = np.maximum(last - rng.integers(0, 2, batch), first)
-    return (column * rows + first % rows, first, learn, stop, last), before, rows, size
+    at = np.stack([column * rows + first % rows, column, first, learn, stop, last, first])
+    return at, before, rows, size
 
 
 def reach(rng):
@@ -94,22 +95,22 @@ def lines(rng):
 
 
 def place(rng):
-    where, before, rows, size = windows(rng)
-    batch = len(where[0])
+    at, before, rows, size = windows(rng)
+    batch = at.shape[1]
     out = (np.full(shape, -9) for shape in (batch, batch, (size, batch), (size - 1, batch), batch))
-    return *where, before, rows, *out
+    return at, before, rows, *out
 
 
 def read(rng):
-    (_, first, learn, stop, _), before, _, size = windows(rng)
+    (_, _, first, learn, stop, _, _), before, _, size = windows(rng)
     batch, cells = len(first), 30
     flags = rng.integers(0, 128, cells).astype(np.uint8)
     rewards = np.where(rng.random(cells) < 0.3, np.nan, rng.random(cells)).astype(np.float32)
-    cell, ahead = rng.integers(cells, size=(2, batch))
+    at, ahead = rng.integers(cells, size=(7, batch)), rng.integers(cells, size=batch)
     step = rng.integers(cells, size=(size - 1, batch))
     out = rng.random((size, batch)) < 0.5, *(rng.random((3, size - 1, batch)) < 0.5)
     reward = np.full((size - 1, batch), np.nan, np.float32)
-    where = flags, rewards, cell, ahead, step, first - learn + before, stop - first
+    where = flags, rewards, at, ahead, step, first - learn + before, stop - first
     return *where, rng.random(batch) < 0.5, *out, reward, np.full(batch, np.nan, np.float32)
 
 
@@ -175,6 +176,23 @@ def release(rng):
     start = int(rng.integers(oldest, head))
     pending = rng.integers(max(oldest, start - nstep), start + 1, columns)
     return flags, rows, columns, pending, nstep, start, head - start
+
+
+def append(rng):
+    columns, rows, flags, head = ring(rng)
+    nstep, steps = int(rng.integers(1, rows)), int(rng.integers(1, rows))
+    tail = max(0, head - rows + 1)
+    until = max(tail, head + steps + 2 - rows)
+    first, *bits = rng.random((4, steps + 1, columns)) < 0.4
+    bits = [x[:steps] for x in bits]
+    rewards = np.full(columns * rows, np.nan, np.float32)
+    reward = rng.normal(size=(steps, columns)).astype(np.float32)
+    pending = rng.integers(max(tail, head - nstep), head + 1, columns)
+    leaves = 1 << (columns * rows - 1).bit_length()
+    nodes, raw = rng.random(2 * leaves), rng.random(columns * rows).astype(np.float32)
+    added = first, *bits, reward, bool(rng.integers(2)), tail, until, pending, nstep
+    depth = leaves.bit_length() - 1
+    return flags, rewards, head, rows, *added, nodes, leaves, depth, raw, 0.7, 3.0
 
 
 def heap(rng):
@@ -252,6 +270,7 @@ TWINS = {
 NO_RESULT = ("gather.reach", "gather.touch")  # what it returns means nothing
 USED_UP = {"sumtree.find": 3, "sumtree.draw": 3}  # an argument that holds anything in the end
 SINGLE = {
+    "append.append": append,
     "cells.expire": expire,
     "cells.release": release,
     "gather.reach": reach,
@@ -370,6 +389,7 @@ def digests() -> list[str]:
             plain = Tiling(plain=True, overlap=2, residual="last")
             setups += [
                 Setup(**(vars(base) | {"window": Window(0, 1, 3), "stack": 3})),
+                Setup(**(vars(base) | {"window": Window(0, 1, 2), "weight_norm": "batch"})),
                 Setup(**(vars(base) | {"window": Window(3, 2, 2), "table": 9})),
                 Setup(**(vars(base) | {"window": Window(1, 3, 1), "table": 99, "tiling": plain})),
             ]
