@@ -65,3 +65,21 @@ def raise_vectorised(
 
 
 raise_priorities = raise_compiled if COMPILED else raise_vectorised
+
+
+@jit
+def by_least_compiled(mass: np.ndarray) -> None:
+    """Divide all by the smallest."""
+    least = mass[0]
+    for x in mass:
+        least = min(least, x)
+    for i in range(len(mass)):
+        mass[i] /= least
+
+
+def by_least_vectorised(mass: np.ndarray) -> None:
+    """The same in numpy."""
+    mass /= mass.min()
+
+
+by_least = by_least_compiled if COMPILED else by_least_vectorised

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlrun.buffer.priority import ALPHA_STEP, finite_priorities, raise_priorities
+from rlrun.buffer.priority import ALPHA_STEP, by_least, finite_priorities, raise_priorities
 from rlrun.buffer.sumtree import Tree
 from rlrun.errors import NumericError
 from rlrun.schedule import Schedule, make_schedule
@@ -132,12 +132,12 @@ class Proportional:
                 "allowed is any number > 0; set buffer.priority_eps=1e-6"
             )
         slots, weight = self.sum.draw(self.generator.random(batch))
-        weight *= self.count / total
-        weight **= -beta
+        # N and the sum cancel in w_i / max w: what is left is (p_i / min p)^-beta.
         if self.least is not None:
-            weight /= (self.count / total * self.least.root) ** -beta
+            weight /= self.least.root
         else:
-            weight /= weight.max()
+            by_least(weight)
+        weight **= -beta
         return slots, weight.astype(np.float32)
 
     def update(self, slots: np.ndarray, priority: np.ndarray) -> None:

@@ -76,10 +76,7 @@ class Tree:
 
         ``uniform`` float64 [n] in [0, 1), used up, says where in the ranges.
         """
-        uniform += np.arange(len(uniform))
-        uniform *= self.root / len(uniform)
-        search = find_compiled if COMPILED else find_vectorised
-        drawn: tuple[np.ndarray, np.ndarray] = search(self.nodes, self.leaves, self.depth, uniform)
+        drawn: tuple[np.ndarray, np.ndarray] = draw(self.nodes, self.leaves, self.depth, uniform)
         return drawn
 
     def check(self) -> str | None:
@@ -213,18 +210,22 @@ def find_vectorised(
 
 @jit
 def draw_compiled(
-    nodes: np.ndarray, leaves: int, depth: int, uniform: np.ndarray, each: float
+    nodes: np.ndarray, leaves: int, depth: int, uniform: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``find`` for mass (j + uniform[j]) * each; ``uniform`` holds the values in the end."""
+    """``find`` for mass (j + uniform[j]) root / n; ``uniform`` holds the values in the end."""
+    each = nodes[1] / len(uniform)
     for j in range(len(uniform)):
         uniform[j] = (uniform[j] + j) * each
     return find_compiled(nodes, leaves, depth, uniform)
 
 
 def draw_vectorised(
-    nodes: np.ndarray, leaves: int, depth: int, uniform: np.ndarray, each: float
+    nodes: np.ndarray, leaves: int, depth: int, uniform: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The same in numpy."""
     uniform += np.arange(len(uniform))
-    uniform *= each
+    uniform *= nodes[1] / len(uniform)
     return find_vectorised(nodes, leaves, depth, uniform)
+
+
+draw = draw_compiled if COMPILED else draw_vectorised

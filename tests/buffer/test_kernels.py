@@ -136,7 +136,7 @@ def set_(rng):
 def draw(rng):
     nodes, leaves, depth, _ = tree(rng)
     batch = int(rng.integers(1, 30))
-    return nodes, leaves, depth, rng.random(batch), nodes[1] / batch
+    return nodes, leaves, depth, rng.random(batch)
 
 
 def exchange(rng):
@@ -247,6 +247,10 @@ def first_bad(rng):
     return (values.astype(kind),)
 
 
+def by_least(rng):
+    return (10.0 ** rng.uniform(-30, 30, int(rng.integers(1, 9))),)
+
+
 def mend(rng):
     nodes, leaves, depth, least = tree(rng)
     node = leaves + rng.integers(0, leaves, int(rng.integers(0, 9)))
@@ -264,6 +268,7 @@ TWINS = {
     "sumtree.set": set_,
     "sumtree.exchange": exchange,
     "priority.raise": raise_,
+    "priority.by_least": by_least,
     "sumtree.find": find,
     "sumtree.draw": draw,
 }
