@@ -61,7 +61,7 @@ def make_policy(config: Config, spec: Spec) -> Policy:
 
 def make_collector(config: Config, counters: Counters) -> Collector:
     """Environments, policy, and the collector that joins them."""
-    c, device = config.collector, torch.device(config.device)
+    c = config.collector
     env = make_env(config.env, num_envs=c.num_envs, keep_info=c.keep_info)
     policy = make_policy(config, spec_of(config, env))
     window, total = policy.window, config.run.total_steps
@@ -73,7 +73,6 @@ def make_collector(config: Config, counters: Counters) -> Collector:
         counters=counters,
         seed=env_seed(config.seed, "collect"),
         cutter=make_cutter(config, window, c.num_envs) if window and c.unit == "window" else None,
-        device=device,
         stack=make_stack(config.env.frame_stack, env.obs_space, c.num_envs),
     )
 
@@ -103,7 +102,6 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
         config.env,
         episodes=config.run.eval_episodes,
         seed=env_seed(config.seed, "eval"),
-        device=torch.device(config.device),
     )
     return Serial(
         config.run, config.logger, run_dir, collector, policy, buffer, learner, evaluator, log,
@@ -263,7 +261,6 @@ def evaluate_run(
         config.env,
         episodes=episodes or config.run.eval_episodes,
         seed=env_seed(config.seed, "final") if seed is None else seed,
-        device=torch.device(config.device),
     )
     env: Env = evaluator.env
     policy = make_policy(config, spec_of(config, env))

@@ -1,10 +1,11 @@
 """Steps the environments with the policy and writes rows into preallocated chunk arrays."""
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
 from rlrun.buffer.slicing import Cutter
 from rlrun.env import Env
@@ -13,6 +14,14 @@ from rlrun.schema import CollectorConfig
 from rlrun.types import Chunk, Counters, Policy, Tree, tree_map
 
 Explore = Callable[[int], np.ndarray]
+
+
+@dataclass(slots=True)
+class Brought:
+    """What a chunk adds to the counters."""
+
+    steps: int = 0
+    finished: list[tuple[float, int]] = field(default_factory=list)  # (return, length)
 
 
 class Collector:
@@ -28,36 +37,45 @@ class Collector:
         counters: Counters,
         seed: int,
         cutter: Cutter | None,
-        device: torch.device,
         stack: FrameStack | None,
     ) -> None:
         """``explore``: env_steps -> epsilon [E]. ``cutter`` counts windows for unit: window.
         ``stack`` is what the policy sees instead of single observations; rows never hold it."""
         self.config, self.env, self.policy, self.explore = config, env, policy, explore
-        self.counters, self.cutter, self.device = counters, cutter, device
-        self.stack = stack
+        self.counters, self.cutter, self.stack = counters, cutter, stack
         self.num_envs, self.seed = env.num_envs, seed
+        self.actor = policy.actor(self.num_envs)
         self.obs: Tree = tree_map(np.array, env.reset(seed=seed))
         self.first = np.ones(self.num_envs, bool)
         self.ended = np.zeros(self.num_envs, bool)  # the next row is an end row
         self.prev_action = np.zeros((self.num_envs, *(env.action_space.shape or ())), np.int64)
         self.prev_reward = np.zeros(self.num_envs, np.float32)
-        self.state: Tree = policy.initial_state(self.num_envs)
-        self.fresh: Tree = policy.initial_state(self.num_envs)  # before an episode's first row
+        self.state: Tree = self.actor.initial_state()
+        self.fresh: Tree = self.actor.initial_state()  # before an episode's first row
         self.episode_return = np.zeros(self.num_envs)
         self.episode_length = np.zeros(self.num_envs, np.int64)
+        self.brought = Brought()  # by the chunk that is not accounted for yet
         self.finished: list[tuple[float, int]] = []  # (return, length) since the last metrics()
         self.cut_first = False  # restored: the open episodes were cut, see load_state_dict
+        self.seconds = {"act": 0.0, "env": 0.0}
         self.arrays: dict[str, Any] = {}
         self._allocate(max(2, -(-config.n_sample // self.num_envs) + 8))
 
     # -- collecting ------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def collect(self) -> Chunk:
+        """``gather`` with the policy's present weights, accounted for at once."""
+        self.actor.refresh()
+        chunk = self.gather()
+        self.account()
+        return chunk
+
+    def gather(self) -> Chunk:
         """At least ``n_sample`` units of new rows; overshoot is kept.
 
-        The chunk's arrays are overwritten by the next call.
+        Acts with the weights of the actor's last ``refresh``; changes nothing outside the
+        collector but the exploration's random numbers, so it may run beside the learner. The
+        chunk's arrays are overwritten by the next call.
         """
         epsilon = self.explore(self.counters.env_steps)
         self._put_obs(0)
@@ -67,44 +85,51 @@ class Collector:
                 self._allocate(2 * self.capacity)
             units += self._step(t, epsilon)
             t += 1
-        self.counters.chunks += 1
         if self.cutter is not None and self.config.trajectory == "collect":
             self.cutter.origin[:] = self.cutter.row  # the next row opens a new trajectory
         return self._chunk(t)
 
+    def account(self) -> None:
+        """Count the gathered chunk."""
+        counters, brought = self.counters, self.brought
+        counters.env_steps += brought.steps
+        counters.episodes += len(brought.finished)
+        counters.chunks += 1
+        self.finished += brought.finished
+        self.brought = Brought()
+
     def _step(self, t: int, epsilon: np.ndarray) -> int:
         """One row of every environment; how many units it brought."""
-        a = self.arrays
-        if self.first.any():
-            opens = torch.from_numpy(self.first).to(self.device).unsqueeze(-1)
-            self.state = tree_map(lambda s, z: torch.where(opens, z, s), self.state, self.fresh)
-        tree_map(lambda store, s: np.copyto(store[t], s.numpy(force=True)), a["states"], self.state)
+        a, first, began = self.arrays, self.first, time.perf_counter()
+        if first.any():
+            opens = first[:, None]
+            self.state = tree_map(lambda s, z: np.where(opens, z, s), self.state, self.fresh)
+        _put(a["states"], t, self.state)
         seen = tree_map(lambda x: x[t], a["obs"])
         if self.stack is not None:
-            seen = self.stack.push(seen, self.first)
-        out = self.policy.act(
-            tree_map(lambda x: torch.from_numpy(x).to(self.device), seen),
-            torch.from_numpy(self.first).to(self.device),
-            torch.from_numpy(self.prev_action).to(self.device),
-            torch.from_numpy(self.prev_reward).to(self.device),
-            self.state,
-            explore=epsilon,
+            seen = self.stack.push(seen, first)
+        out = self.actor.act(
+            seen, first, self.prev_action, self.prev_reward, self.state, explore=epsilon
         )
-        action = out.action.numpy(force=True)
+        acted = time.perf_counter()
+        self.seconds["act"] += acted - began
+        action = out.action
         valid = ~self.ended
-        a["first"][t], a["valid"][t], a["action"][t] = self.first, valid, action
+        a["first"][t], a["valid"][t], a["action"][t] = first, valid, action
         for name, extra in out.extras.items():
-            a["extras"][name][t] = extra.numpy(force=True)
+            a["extras"][name][t] = extra
         if self.cut_first:
             self._reopen(t)
         else:
             step = self.env.step(action)
             self.obs = step.obs
-            a["reward"][t] = step.reward
-            a["terminated"][t], a["truncated"][t] = step.terminated, step.truncated
+            a["reward"][t], a["terminated"][t], a["truncated"][t] = (
+                step.reward, step.terminated, step.truncated,
+            )  # fmt: skip
             self.first, self.ended = step.first, step.terminated | step.truncated
             for name, value in step.info.items():
                 a["extras"][name][t] = value
+            self.seconds["env"] += time.perf_counter() - acted
         self.state = out.state
         self.prev_action, self.prev_reward = action, a["reward"][t].copy()
         self._put_obs(t + 1)
@@ -121,15 +146,16 @@ class Collector:
     def _count(self, t: int, valid: np.ndarray) -> int:
         a = self.arrays
         valid = a["valid"][t]
-        steps = int(valid.sum())
-        self.counters.env_steps += steps
-        self.episode_return += np.where(valid, a["reward"][t], 0.0)
+        steps = int(np.count_nonzero(valid))
+        self.brought.steps += steps
+        self.episode_return += a["reward"][t]  # 0 on end rows
         self.episode_length += valid
-        for i in np.flatnonzero(self.ended):
-            self.finished.append((float(self.episode_return[i]), int(self.episode_length[i])))
-            self.episode_return[i] = self.episode_length[i] = 0
-        episodes = int(self.ended.sum())
-        self.counters.episodes += episodes
+        episodes = int(np.count_nonzero(self.ended))
+        if episodes:
+            for i in np.flatnonzero(self.ended):
+                result = float(self.episode_return[i]), int(self.episode_length[i])
+                self.brought.finished.append(result)
+                self.episode_return[i] = self.episode_length[i] = 0
         if self.config.unit == "episode":
             return episodes
         if self.config.unit == "window" and self.cutter is not None:
@@ -156,13 +182,13 @@ class Collector:
             "truncated": like(flag, capacity),
             "valid": like(flag, capacity),
             "extras": {k: like(np.zeros(e, np.float32), capacity) for k in self.config.keep_info},
-            "states": tree_map(lambda s: like(s.numpy(force=True), capacity), self.state),
+            "states": tree_map(lambda s: like(s, capacity), self.state),
         }
         if old:
             tree_map(lambda new, was: np.copyto(new[: len(was)], was), self.arrays, old)
 
     def _put_obs(self, t: int) -> None:
-        tree_map(lambda store, x: np.copyto(store[t], x), self.arrays["obs"], self.obs)
+        _put(self.arrays["obs"], t, self.obs)
 
     def example(self) -> Chunk:
         """A chunk of no rows: shapes and dtypes for whoever stores rows."""
@@ -208,7 +234,7 @@ class Collector:
     def state_dict(self) -> dict[str, Any]:
         names = ("obs", "first", "ended", "prev_action", "prev_reward")
         return {n: tree_map(np.array, getattr(self, n)) for n in names} | {
-            "state": tree_map(torch.clone, self.state),
+            "state": tree_map(np.array, self.state),
             "cutter": self.cutter.state_dict() if self.cutter is not None else None,
             "stack": self.stack.state_dict() if self.stack is not None else None,
         }
@@ -223,9 +249,17 @@ class Collector:
         self.fresh_obs = tree_map(np.array, self.env.reset(seed=seed))
         for name in ("obs", "first", "ended", "prev_action", "prev_reward"):
             setattr(self, name, tree_map(np.array, state[name]))
-        self.state = tree_map(lambda x: x.to(self.device), state["state"])
+        self.state = tree_map(np.array, state["state"])
         if self.cutter is not None and state["cutter"] is not None:
             self.cutter.load_state_dict(state["cutter"])
         if self.stack is not None:
             self.stack.load_state_dict(state["stack"])
         self.cut_first = True
+
+
+def _put(store: Tree, t: int, values: Tree) -> None:
+    """Row ``t`` of every array."""
+    if isinstance(store, np.ndarray):
+        store[t] = values
+    else:
+        tree_map(lambda to, x: np.copyto(to[t], x), store, values)

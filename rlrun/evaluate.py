@@ -4,13 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from rlrun.env import make_env
 from rlrun.framestack import make_stack
 from rlrun.schema import EnvConfig
-from rlrun.types import Policy, tree_map
+from rlrun.types import Actor, Policy
 
 MOST_ENVS = 50  # evaluation environments stepped side by side
 
@@ -51,17 +49,16 @@ def eval_metrics(summary: dict[str, float]) -> dict[str, float]:
 class Evaluator:
     """Holds the evaluation environments; every call replays the same seeds."""
 
-    def __init__(
-        self, config: EnvConfig, *, episodes: int, seed: int, device: torch.device
-    ) -> None:
+    def __init__(self, config: EnvConfig, *, episodes: int, seed: int) -> None:
         self.num_envs = min(episodes, MOST_ENVS)
-        self.episodes, self.seed, self.device = episodes, seed, device
+        self.episodes, self.seed = episodes, seed
+        self.policy: Policy | None = None
+        self.actor: Actor | None = None
         self.success = config.success
         keep = (config.success,) if config.success else ()
         self.env = make_env(config, num_envs=self.num_envs, keep_info=keep, evaluate=True)
         self.stack = make_stack(config.frame_stack, self.env.obs_space, self.num_envs)
 
-    @torch.inference_mode()
     def run(self, policy: Policy, *, env_steps: int) -> Evaluation:
         """Each environment plays its share of the episodes to their ends.
 
@@ -76,11 +73,12 @@ class Evaluator:
         ended = np.zeros(self.num_envs, bool)
         reward = np.zeros(self.num_envs, np.float32)
         action = np.zeros((self.num_envs, *(self.env.action_space.shape or ())), np.int64)
-        state = policy.initial_state(self.num_envs)
+        actor = self._actor(policy)
+        state = actor.initial_state()
         while (played < share).any():
             seen = obs if self.stack is None else self.stack.push(obs, first)
-            out = policy.act(*self._tensors(seen, first, action, reward), state, explore=None)
-            action, state = out.action.numpy(force=True), out.state
+            out = actor.act(seen, first, action, reward, state, explore=None)
+            action, state = out.action, out.state
             step = self.env.step(action)
             total += np.where(ended, 0.0, step.reward)
             length += ~ended
@@ -93,11 +91,13 @@ class Evaluator:
             total[ended], length[ended] = 0, 0
         return self._evaluation(results, env_steps)
 
-    def _tensors(self, *arrays: Any) -> tuple[Any, Tensor, Tensor, Tensor]:
-        obs, *rest = (
-            tree_map(lambda x: torch.from_numpy(np.array(x)).to(self.device), a) for a in arrays
-        )
-        return obs, rest[0], rest[1], rest[2]
+    def _actor(self, policy: Policy) -> Actor:
+        """One with the policy's present weights; kept for the next evaluation of this policy."""
+        if self.policy is not policy:
+            self.policy, self.actor = policy, policy.actor(self.num_envs)
+        assert self.actor is not None
+        self.actor.refresh()
+        return self.actor
 
     def _shares(self) -> np.ndarray:
         share = np.full(self.num_envs, self.episodes // self.num_envs)

@@ -164,10 +164,10 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What acting says for E environments."""
+    """What acting says for E environments, on the host."""
 
-    action: Tensor  # [E, *A]
-    extras: dict[str, Tensor]  # [E, ...]
+    action: np.ndarray  # [E, *A]
+    extras: dict[str, np.ndarray]  # [E, ...]
     state: Tree  # [E, ...] the state before the next row
 
 
@@ -181,20 +181,24 @@ class Counters:
     episodes: int = 0
 
 
-class Policy(Protocol):
-    """Learn, collect and evaluate are calls, not modes."""
+class Actor(Protocol):
+    """Acts for E environments with the policy's weights of the last ``refresh``; numpy on the host.
 
-    window: Window | None  # None: the policy does not learn
+    Nothing it does changes the policy but the exploration's random numbers.
+    """
 
-    def initial_state(self, batch: int) -> Tree:
-        """The state before an episode's first row, [batch, ...]."""
+    def refresh(self) -> None:
+        """Take over the policy's present weights."""
+
+    def initial_state(self) -> Tree:
+        """The state before an episode's first row, fresh arrays [E, ...]."""
 
     def act(
         self,
         obs: Tree,
-        first: Tensor,
-        prev_action: Tensor,
-        prev_reward: Tensor,
+        first: np.ndarray,
+        prev_action: np.ndarray,
+        prev_reward: np.ndarray,
         state: Tree,
         *,
         explore: np.ndarray | None,
@@ -204,6 +208,15 @@ class Policy(Protocol):
         ``prev_action``/``prev_reward`` are those of the row before; they and ``state`` are
         ignored where ``first``.
         """
+
+
+class Policy(Protocol):
+    """Learn, collect and evaluate are calls, not modes."""
+
+    window: Window | None  # None: the policy does not learn
+
+    def actor(self, num_envs: int) -> Actor:
+        """Who acts for ``num_envs`` environments."""
 
     def update(self, sample: Sample) -> Update:
         """One learning step; owns optimisers and target networks."""

@@ -37,7 +37,7 @@ def make(policy=None, env_config=None, cutter=None, epsilon=0.3, **changes):
     policy = policy or r2d2(spec=Spec(env.obs_space, env.action_space))
     return Collector(
         config, env=env, policy=policy, explore=lambda _: np.full(config.num_envs, epsilon),
-        counters=Counters(), seed=0, cutter=cutter, device=torch.device("cpu"), stack=None,
+        counters=Counters(), seed=0, cutter=cutter, stack=None,
     )  # fmt: skip
 
 
@@ -137,15 +137,15 @@ def test_learner_q_is_acting_q():
     env = make_env(counter(), num_envs=3)
     policy = r2d2(spec=Spec(env.obs_space, env.action_space))
     acted = []
-    step = policy.net.step
+    collector = make(policy, n_sample=30)
+    step = collector.actor.step
 
     def record(*args):
         q, state = step(*args)
-        acted.append(q.clone())
+        acted.append(torch.from_numpy(q.copy()))
         return q, state
 
-    policy.net.step = record
-    collector = make(policy, n_sample=30)
+    collector.actor.step = record
     replay = make_replay(collector.example(), rows=200, window=policy.window)
     keys = np.concatenate([replay.add(collector.collect()) for _ in range(6)])
     acted = torch.stack(acted)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from rlrun.env.counter import counter_reward
 from rlrun.env.tmaze import FORWARD, LEFT, RIGHT
@@ -11,8 +10,6 @@ from rlrun.types import Act, Spec
 from tests.compose import changed, config
 from tests.policy.factory import r2d2
 from tests.test_collector import counter
-
-CPU = torch.device("cpu")
 
 
 def expected(lengths, i, e):
@@ -24,7 +21,7 @@ def expected(lengths, i, e):
 def test_every_environment_plays_its_share(episodes):
     """Counting whichever episodes end first would favour short ones."""
     lengths = (5, 1, 40, 3)
-    evaluator = Evaluator(counter(lengths), episodes=episodes, seed=0, device=CPU)
+    evaluator = Evaluator(counter(lengths), episodes=episodes, seed=0)
     policy = r2d2(spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
     result = evaluator.run(policy, env_steps=12)
     envs = min(episodes, MOST_ENVS)
@@ -42,7 +39,7 @@ def test_every_environment_plays_its_share(episodes):
 
 
 def test_same_seeds_every_time_and_no_trace_in_the_policy():
-    evaluator = Evaluator(config("env=cartpole").env, episodes=6, seed=5, device=CPU)
+    evaluator = Evaluator(config("env=cartpole").env, episodes=6, seed=5)
     policy = r2d2(spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
     before = policy.generator.bit_generator.state
     one, two = (evaluator.run(policy, env_steps=0) for _ in range(2))
@@ -54,27 +51,33 @@ def test_same_seeds_every_time_and_no_trace_in_the_policy():
 class Always:
     """Walks to the junction and turns the same way."""
 
-    def initial_state(self, batch):
+    def actor(self, num_envs):
+        return self
+
+    def refresh(self):
+        pass
+
+    def initial_state(self):
         return ()
 
     def act(self, obs, first, prev_action, prev_reward, state, *, explore):
         junction = obs[..., -1] > 0.5
-        return Act(torch.where(junction, self.turn, self.forward), {}, ())
+        return Act(np.where(junction, self.turn, self.forward), {}, ())
 
 
 def test_success_is_balanced_without_memory():
     """Always the same turn solves exactly half of the T-maze; never turning solves nothing."""
-    evaluator = Evaluator(config("env=tmaze").env, episodes=100, seed=0, device=CPU)
+    evaluator = Evaluator(config("env=tmaze").env, episodes=100, seed=0)
     share = []
     for turn in (FORWARD, LEFT, RIGHT):
         policy = Always()
-        policy.turn, policy.forward = torch.tensor(turn), torch.tensor(FORWARD)
+        policy.turn, policy.forward = turn, FORWARD
         share.append(evaluator.run(policy, env_steps=0).summary()["success"])
     assert share == [0.0, 0.5, 0.5]
 
 
 def test_evaluation_config_overrides_kwargs():
     env = changed(counter((3,)), eval_kwargs={"lengths": [7]})
-    evaluator = Evaluator(env, episodes=2, seed=0, device=CPU)
+    evaluator = Evaluator(env, episodes=2, seed=0)
     policy = r2d2(spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
     assert evaluator.run(policy, env_steps=0).lengths.tolist() == [7, 7]

@@ -20,7 +20,7 @@ from rlrun.errors import ConfigError
 from rlrun.evaluate import Evaluator
 from rlrun.framestack import FrameStack, make_stack, stack_space
 from rlrun.nets.torso import make_torso
-from rlrun.policy.random import Random
+from rlrun.policy.random import Random, RandomActor
 from rlrun.schema import RandomConfig, TorsoConfig
 from rlrun.types import Act, Counters, Spec, tree_leaves, tree_map
 from tests.compose import config
@@ -29,7 +29,6 @@ from tests.policy.factory import r2d2
 from tests.reference.stacks import stack_at
 from tests.test_collector import collecting, copied, counter, joined
 
-CPU = torch.device("cpu")
 IMAGE = spaces.Box(0, 255, (2, 3), np.uint8)
 LOW, HIGH = np.array([-2, -2], np.float32), np.array([0, 3], np.float32)
 PAIR = spaces.Tuple((spaces.Box(-1, 1, (), np.float64), spaces.Box(LOW, HIGH)))
@@ -151,13 +150,19 @@ class Recorder:
     def __init__(self):
         self.obs, self.first = [], []
 
-    def initial_state(self, batch):
+    def actor(self, num_envs):
+        return self
+
+    def refresh(self):
+        pass
+
+    def initial_state(self):
         return ()
 
     def act(self, obs, first, prev_action, prev_reward, state, *, explore):
-        self.obs.append(obs.numpy().copy())
-        self.first.append(first.numpy().copy())
-        return Act(torch.zeros(len(first), dtype=torch.long), {}, ())
+        self.obs.append(obs.copy())
+        self.first.append(first.copy())
+        return Act(np.zeros(len(first), np.int64), {}, ())
 
 
 def make(policy, k, env_config=None, **changes):
@@ -165,7 +170,7 @@ def make(policy, k, env_config=None, **changes):
     env = make_env(env_config or counter(), num_envs=c.num_envs)
     return Collector(
         c, env=env, policy=policy, explore=lambda _: np.zeros(c.num_envs), counters=Counters(),
-        seed=0, cutter=None, device=CPU, stack=make_stack(k, env.obs_space, c.num_envs),
+        seed=0, cutter=None, stack=make_stack(k, env.obs_space, c.num_envs),
     )  # fmt: skip
 
 
@@ -235,7 +240,7 @@ def test_the_state_of_a_collector_without_stack_says_so():
 
 
 def test_nested_observations_reach_the_policy_as_stacked_trees():
-    class Look(Random):
+    class Look(RandomActor):
         def act(self, obs, *rest, **named):
             shapes.append([(tuple(x.shape), x.dtype) for x in tree_leaves(obs)])
             return super().act(obs, *rest, **named)
@@ -243,13 +248,16 @@ def test_nested_observations_reach_the_policy_as_stacked_trees():
     shapes = []
     env = make_env(replace(counter(), id="test/Boxes-v0", kwargs={}), num_envs=2)
     spec = Spec(stack_space(env.obs_space, 3), env.action_space)
-    policy = Look(RandomConfig("random"), spec=spec, seed=0)
+    policy = Random(RandomConfig("random"), spec=spec, seed=0)
+    policy.actor = lambda num_envs: Look(policy.actions, policy.generator)
     chunk = Collector(
         collecting(num_envs=2), env=env, policy=policy, explore=lambda _: np.ones(2),
-        counters=Counters(), seed=0, cutter=None, device=CPU,
+        counters=Counters(), seed=0, cutter=None,
         stack=make_stack(3, env.obs_space, 2),
     ).collect()  # fmt: skip
-    assert set(map(tuple, shapes)) == {(((2, 3, 4, 4), torch.uint8), ((2, 3, 2), torch.float32))}
+    assert set(map(tuple, shapes)) == {
+        (((2, 3, 4, 4), np.dtype(np.uint8)), ((2, 3, 2), np.dtype(np.float32)))
+    }
     assert [x.shape[1:] for x in tree_leaves(chunk.obs)] == [(2, 4, 4), (2, 2)]
 
 
@@ -257,7 +265,7 @@ def test_nested_observations_reach_the_policy_as_stacked_trees():
 @pytest.mark.parametrize("episodes", [1, 7, 60])
 def test_the_evaluator_shows_stacks(k, episodes):
     env = replace(counter((5, 1, 9, 3)), frame_stack=k)
-    evaluator = Evaluator(env, episodes=episodes, seed=0, device=CPU)
+    evaluator = Evaluator(env, episodes=episodes, seed=0)
     for _ in range(2):  # the second run knows nothing of the first
         policy = Recorder()
         evaluator.run(policy, env_steps=0)
@@ -269,11 +277,11 @@ def test_the_evaluator_shows_stacks(k, episodes):
 def test_stacking_changes_what_a_policy_does_and_nothing_else_of_an_evaluation():
     """A recurrent policy made for stacks runs; lengths and returns are the environment's."""
     env = replace(counter((4,)), frame_stack=3)
-    evaluator = Evaluator(env, episodes=6, seed=0, device=CPU)
+    evaluator = Evaluator(env, episodes=6, seed=0)
     space = stack_space(evaluator.env.obs_space, env.frame_stack)
     result = evaluator.run(r2d2(spec=Spec(space, evaluator.env.action_space)), env_steps=0)
     assert result.lengths.tolist() == [4] * 6
-    plain = Evaluator(replace(env, frame_stack=1), episodes=6, seed=0, device=CPU)
+    plain = Evaluator(replace(env, frame_stack=1), episodes=6, seed=0)
     want = plain.run(r2d2(spec=Spec(plain.env.obs_space, plain.env.action_space)), env_steps=0)
     np.testing.assert_array_equal(result.returns, want.returns)
 

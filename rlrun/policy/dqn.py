@@ -6,19 +6,18 @@ learned row and the n rows behind it.
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional.explore import epsilon_greedy
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
 from rlrun.functional.value import sequence_loss, take_action, td_target
+from rlrun.nets.acting import ValueActor
 from rlrun.nets.pair import TargetPair
 from rlrun.nets.qnet import make_qnet
 from rlrun.schedule import make_schedule
 from rlrun.schema import DQNConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Act, Sample, Segment, Spec, Tree, Update, Window, generator, tree_map
+from rlrun.types import Sample, Segment, Spec, Update, Window, generator, tree_map
 
 
 class DQN:
@@ -42,27 +41,9 @@ class DQN:
         self.net, self.target = net, self.pair.target
         self.generator = generator(seed, "explore")
 
-    def initial_state(self, batch: int) -> Tree:
-        """Nothing: the network has no memory."""
-        return ()
-
-    @torch.inference_mode()
-    def act(
-        self,
-        obs: Tree,
-        first: Tensor,
-        prev_action: Tensor,
-        prev_reward: Tensor,
-        state: Tree,
-        *,
-        explore: np.ndarray | None,
-    ) -> Act:
-        """Greedy actions, replaced by uniform ones with probability ``explore`` [E] each."""
-        c = self.config
-        reward = shape_reward(prev_reward, c.reward_scale, c.reward_clip)
-        q, _ = self.net.step(obs, first, prev_action, reward, ())
-        action = epsilon_greedy(q, explore, self.generator)
-        return Act(action, {}, ())
+    def actor(self, num_envs: int) -> ValueActor:
+        """Epsilon-greedy on Q."""
+        return ValueActor(self.net, self.config, self.generator, num_envs=num_envs)
 
     def update(self, sample: Sample) -> Update:
         """One gradient step on ``sample``; priorities are |delta|."""

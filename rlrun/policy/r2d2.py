@@ -5,11 +5,9 @@ Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Le
 
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional.explore import epsilon_greedy
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
@@ -20,11 +18,12 @@ from rlrun.functional.value import (
     take_action,
     td_target,
 )
+from rlrun.nets.acting import ValueActor
 from rlrun.nets.pair import TargetPair
 from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.schedule import make_schedule
 from rlrun.schema import MemoryConfig, R2D2Config, TorsoConfig
-from rlrun.types import Act, Sample, Segment, Spec, Tree, Update, Window, generator, tree_map
+from rlrun.types import Sample, Segment, Spec, Tree, Update, Window, generator, tree_map
 
 
 class Loss(NamedTuple):
@@ -61,24 +60,9 @@ class R2D2:
         """The recurrent state before an episode's first row, [batch, H] each."""
         return self.net.memory.initial_state(batch, self.device)
 
-    @torch.inference_mode()
-    def act(
-        self,
-        obs: Tree,
-        first: Tensor,
-        prev_action: Tensor,
-        prev_reward: Tensor,
-        state: Tree,
-        *,
-        explore: np.ndarray | None,
-    ) -> Act:
-        """Greedy actions, replaced by uniform ones with probability ``explore`` [E] each."""
-        c = self.config
-        q, state = self.net.step(
-            obs, first, prev_action, shape_reward(prev_reward, c.reward_scale, c.reward_clip), state
-        )
-        action = epsilon_greedy(q, explore, self.generator)
-        return Act(action, {}, state)
+    def actor(self, num_envs: int) -> ValueActor:
+        """Epsilon-greedy on Q."""
+        return ValueActor(self.net, self.config, self.generator, num_envs=num_envs)
 
     # -- learning --------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 from torch import Tensor
 
 from rlrun.schema import RandomConfig
@@ -21,22 +20,9 @@ class Random:
         self.actions = int(spec.action.n)
         self.generator = generator(seed, "explore")
 
-    def initial_state(self, batch: int) -> Tree:
-        return ()
-
-    def act(
-        self,
-        obs: Tree,
-        first: Tensor,
-        prev_action: Tensor,
-        prev_reward: Tensor,
-        state: Tree,
-        *,
-        explore: np.ndarray | None,
-    ) -> Act:
-        """Uniform actions, whatever ``explore`` says."""
-        drawn = self.generator.integers(self.actions, size=len(first))
-        return Act(torch.from_numpy(drawn), {}, ())
+    def actor(self, num_envs: int) -> "RandomActor":
+        """Uniform actions."""
+        return RandomActor(self.actions, self.generator)
 
     def update(self, sample: Sample) -> Update:
         raise AssertionError("policy=random does not learn")
@@ -55,3 +41,29 @@ class Random:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.generator.bit_generator.state = state["generator"]
+
+
+class RandomActor:
+    """Uniform actions, whatever it is shown."""
+
+    def __init__(self, actions: int, generator: np.random.Generator) -> None:
+        self.actions, self.generator = actions, generator
+
+    def refresh(self) -> None:
+        """There are no weights."""
+
+    def initial_state(self) -> Tree:
+        return ()
+
+    def act(
+        self,
+        obs: Tree,
+        first: np.ndarray,
+        prev_action: np.ndarray,
+        prev_reward: np.ndarray,
+        state: Tree,
+        *,
+        explore: np.ndarray | None,
+    ) -> Act:
+        """See ``Actor``."""
+        return Act(self.generator.integers(self.actions, size=len(first)), {}, ())

@@ -49,7 +49,7 @@ def states_like(policy, stream, seed=0):
     def make(x):
         return torch.randn(steps, columns, *x.shape[1:], generator=g)
 
-    states = tree_map(make, policy.initial_state(columns))
+    states = tree_map(make, policy.actor(columns).initial_state())
     return replace(stream.segment, states=states, state=tree_map(lambda x: x[0], states))
 
 
