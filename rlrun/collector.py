@@ -11,7 +11,7 @@ from rlrun.buffer.slicing import Cutter
 from rlrun.env import Env
 from rlrun.framestack import FrameStack
 from rlrun.schema import CollectorConfig
-from rlrun.types import Chunk, Counters, Policy, Tree, tree_map
+from rlrun.types import Chunk, Counters, Policy, Tree, tree_leaves, tree_map
 
 Explore = Callable[[int], np.ndarray]
 
@@ -58,6 +58,7 @@ class Collector:
         self.finished: list[tuple[float, int]] = []  # (return, length) since the last metrics()
         self.cut_first = False  # restored: the open episodes were cut, see load_state_dict
         self.seconds = {"act": 0.0, "env": 0.0}
+        self.flat = isinstance(self.obs, np.ndarray)
         self.arrays: dict[str, Any] = {}
         self._allocate(max(2, -(-config.n_sample // self.num_envs) + 8))
 
@@ -104,8 +105,9 @@ class Collector:
         if first.any():
             opens = first[:, None]
             self.state = tree_map(lambda s, z: np.where(opens, z, s), self.state, self.fresh)
-        _put(a["states"], t, self.state)
-        seen = tree_map(lambda x: x[t], a["obs"])
+        for store, values in zip(self.states, tree_leaves(self.state), strict=True):
+            store[t] = values
+        seen = a["obs"][t] if self.flat else tree_map(lambda x: x[t], a["obs"])
         if self.stack is not None:
             seen = self.stack.push(seen, first)
         out = self.actor.act(
@@ -159,7 +161,7 @@ class Collector:
         if self.config.unit == "episode":
             return episodes
         if self.config.unit == "window" and self.cutter is not None:
-            return len(self.cutter.cut(a["first"][t : t + 1], a["valid"][t : t + 1]))
+            return self.cutter.count(a["first"][t], valid)
         return steps
 
     # -- arrays ----------------------------------------------------------------------------------
@@ -184,11 +186,15 @@ class Collector:
             "extras": {k: like(np.zeros(e, np.float32), capacity) for k in self.config.keep_info},
             "states": tree_map(lambda s: like(s, capacity), self.state),
         }
+        self.states = tree_leaves(self.arrays["states"])
         if old:
             tree_map(lambda new, was: np.copyto(new[: len(was)], was), self.arrays, old)
 
     def _put_obs(self, t: int) -> None:
-        _put(self.arrays["obs"], t, self.obs)
+        if self.flat:
+            self.arrays["obs"][t] = self.obs
+        else:
+            tree_map(lambda store, x: np.copyto(store[t], x), self.arrays["obs"], self.obs)
 
     def example(self) -> Chunk:
         """A chunk of no rows: shapes and dtypes for whoever stores rows."""
@@ -255,11 +261,3 @@ class Collector:
         if self.stack is not None:
             self.stack.load_state_dict(state["stack"])
         self.cut_first = True
-
-
-def _put(store: Tree, t: int, values: Tree) -> None:
-    """Row ``t`` of every array."""
-    if isinstance(store, np.ndarray):
-        store[t] = values
-    else:
-        tree_map(lambda to, x: np.copyto(to[t], x), store, values)

@@ -100,9 +100,23 @@ class Cutter:
         self.origin = np.where(ended[-1], self.row, opened[-1]) if close else opened[-1]
         return windows
 
+    def count(self, first: np.ndarray, valid: np.ndarray) -> int:
+        """How many windows the next row completes; ``first``/``valid`` bool [B]."""
+        if valid.all() and not first.any():
+            behind = self.row - self._complete - self.origin  # rows behind the first release
+            if not ((behind >= 0) & (behind % self.stride == 0)).any():
+                self.row += 1  # nothing begins, ends or is released: the common case
+                return 0
+        return len(self.cut(first[None], valid[None]))
+
+    @property
+    def _complete(self) -> int:
+        """A trajectory's row with which its first window is complete, counted from 0."""
+        return self.window.rows - 1 - (0 if self.plain else self.window.burnin)
+
     def _release(self, index: np.ndarray, opened: np.ndarray, ended: np.ndarray) -> Windows:
         """``index`` [T, B]: a row's number in its trajectory, steps counted from 0."""
-        complete = self.window.rows - 1 if self.plain else self.window.rows - 1 - self.window.burnin
+        complete = self._complete
         grid = (index >= complete) & ((index - complete) % self.stride == 0)
         if self.plain:
             grid &= ~ended  # a plain window is complete with its last step, not with an end row

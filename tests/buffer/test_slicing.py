@@ -143,3 +143,20 @@ def test_collect_closes_trajectories_at_the_chunk_end(case):
         assert learn - burnin >= begin
         assert stop < edges[np.searchsorted(edges, learn, side="right")]
     np.testing.assert_array_equal(learned, valid)
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases(), st.data(), st.booleans())
+def test_counting_row_by_row_is_cutting(case, data, plain):
+    stream, _, w = case
+    overlap = data.draw(st.integers(0, (w.rows if plain else w.learned) - 1))
+    residual = data.draw(st.sampled_from(RESIDUALS)) if plain else None
+    made = {"columns": len(stream.segment.reward[0]), "overlap": overlap}
+    made |= {"residual": residual, "plain": plain}
+    counting, cutting = Cutter(w, **made), Cutter(w, **made)
+    first, valid = stream.segment.first.numpy(), stream.segment.valid.numpy()
+    for t in range(len(valid)):
+        expected = len(cutting.cut(first[t : t + 1], valid[t : t + 1]))
+        assert counting.count(first[t], valid[t]) == expected
+        assert counting.row == cutting.row
+        np.testing.assert_array_equal(counting.origin, cutting.origin)
