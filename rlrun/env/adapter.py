@@ -28,17 +28,20 @@ def make_env(
 
     ``config.backend``: ``auto`` takes the id's native vector environment where there is one that
     resets NEXT_STEP and accepts the arguments, else ``sync``; ``vector`` insists on it; ``async``
-    is one process per environment. ``evaluate`` lays ``config.eval_kwargs`` over
-    ``config.kwargs``. ``keep_info`` names the numbers of ``info`` that a Step carries.
+    is one process per environment; ``envpool`` is the id of that name in the package envpool.
+    ``evaluate`` lays ``config.eval_kwargs`` over ``config.kwargs``. ``keep_info`` names the numbers
+    of ``info`` that a Step carries.
 
     Raises:
         ConfigError: no such environment, or it cannot be made from this config.
         EnvError: ``backend = vector`` and the native environment does not reset NEXT_STEP.
     """
-    spec = find_spec(config.id)
     kwargs = {**config.kwargs, **(config.eval_kwargs if evaluate else {})}
     if config.max_episode_steps is not None:
         kwargs["max_episode_steps"] = config.max_episode_steps
+    if config.backend == "envpool":
+        return _pool(config.id, kwargs, num_envs, keep_info)
+    spec = find_spec(config.id)
     if config.backend in ("auto", "vector"):
         raw = _native(spec, kwargs, num_envs, required=config.backend == "vector")
         if raw is not None:
@@ -92,6 +95,15 @@ def _need_supported(env_id: str, space: gym.Space[Any]) -> None:
             f"env.id = {env_id}: {what}; allowed are Box, Discrete, MultiDiscrete, MultiBinary "
             "and Dict or Tuple of them; wrap the environment"
         )
+
+
+def _pool(env_id: str, kwargs: dict[str, Any], num_envs: int, keep_info: tuple[str, ...]) -> Env:
+    from rlrun.env.pool import Pool, PoolEnv  # a package that only this backend needs
+
+    pool = Pool(env_id, num_envs, kwargs)
+    _need_supported(env_id, pool.single_observation_space)
+    limit = kwargs.get("max_episode_steps")
+    return PoolEnv(pool, env_id=env_id, keep_info=keep_info, limit=limit)
 
 
 def _native(spec: EnvSpec, kwargs: dict[str, Any], num_envs: int, *, required: bool) -> Raw | None:

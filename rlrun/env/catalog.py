@@ -4,7 +4,7 @@ import difflib
 import importlib
 import importlib.util
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,10 +41,8 @@ def find_spec(env_id: str) -> EnvSpec:
         _import(env_id, module)
     if name in gym.registry:
         return gym.registry[name]
-    raise ConfigError(
-        f"env.id = {env_id}: no such environment; closest: {', '.join(closest(name))}; "
-        "see `rlrun list`"
-    )
+    near = ", ".join(closest(name, gym.registry))
+    raise ConfigError(f"env.id = {env_id}: no such environment; closest: {near}; see `rlrun list`")
 
 
 def _import(env_id: str, module: str) -> None:
@@ -57,8 +55,8 @@ def _import(env_id: str, module: str) -> None:
         ) from e
 
 
-def closest(name: str) -> list[str]:
-    """The three registered ids most like ``name``, by whole id or by the part after the slash."""
+def closest(name: str, ids: Iterable[str]) -> list[str]:
+    """The three of ``ids`` most like ``name``, by whole id or by the part after the slash."""
     wanted = name.lower()
 
     def likeness(env_id: str) -> float:
@@ -67,7 +65,7 @@ def closest(name: str) -> list[str]:
         forms = (full, short, short.rpartition("-v")[0])
         return max(difflib.SequenceMatcher(None, wanted, form).ratio() for form in forms)
 
-    return sorted(gym.registry, key=lambda env_id: (-likeness(env_id), env_id))[:3]
+    return sorted(ids, key=lambda env_id: (-likeness(env_id), env_id))[:3]
 
 
 def _missing(env_id: str, why: str, install: str) -> ConfigError:

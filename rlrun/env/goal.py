@@ -117,9 +117,15 @@ def goal_functions(config: EnvConfig) -> GoalFunctions | None:
     functions are those of Gymnasium-Robotics' GoalEnv, on the unwrapped single environment.
 
     Raises:
-        ConfigError: it cannot be made, or observes goals but has no ``compute_reward``.
+        ConfigError: it cannot be made, observes goals but has no ``compute_reward``, or is
+            envpool's.
         EnvError: a function fails on goals of its space, or answers no numbers.
     """
+    if config.backend == "envpool":
+        raise ConfigError(
+            "env.backend = envpool: its environments have no compute_reward to ask; allowed: auto, "
+            "vector, sync, async; set env.backend=auto or do without hindsight relabelling"
+        )
     spec = find_spec(config.id)
     if spec.entry_point is None:
         return None  # only a native vector environment: nobody to ask

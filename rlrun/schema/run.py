@@ -28,7 +28,7 @@ class EnvConfig:
     id: str
     kwargs: dict[str, Any]
     eval_kwargs: dict[str, Any]
-    backend: Literal["auto", "vector", "sync", "async"]
+    backend: Literal["auto", "vector", "sync", "async", "envpool"]
     max_episode_steps: int | None
     frame_stack: int
     reward_scale: float

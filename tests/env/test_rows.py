@@ -16,10 +16,14 @@ from rlrun.env.counter import counter_reward
 from rlrun.schema import EnvConfig
 from rlrun.tree import tree_leaves, tree_map
 from tests.env import faulty  # noqa: F401  registers the test/ ids
-from tests.env.presets import FOLDER, NAMES, OWN, config_of, preset
+from tests.env.presets import FOLDER, NAMES, OWN, config_of, needs_envpool, preset
 
 CASES = [(name, backend) for name in NAMES for backend in ("auto", "sync")]
 CASES += [("cartpole", "async"), ("tmaze", "async"), ("counter", "async")]
+POOLED = [  # presets whose ids envpool has too
+    pytest.param(name, "envpool", marks=needs_envpool)
+    for name in ("acrobot", "cartpole", "cartpole_v0", "mountaincar")
+]
 
 
 def run(env: Env, steps: int, seed: int) -> list[Step]:
@@ -56,7 +60,7 @@ def test_a_preset_is_the_schema_and_explains_every_key(name):
     assert preset(name).note
 
 
-@pytest.mark.parametrize(("name", "backend"), CASES)
+@pytest.mark.parametrize(("name", "backend"), [*CASES, *POOLED])
 def test_rows_are_next_step_rows(name, backend):
     config = preset(name, backend=backend, max_episode_steps=20)
     env = make_env(config, num_envs=3)
@@ -81,9 +85,9 @@ def test_rows_are_next_step_rows(name, backend):
         assert (np.diff(ends, prepend=-1) <= 21).all()  # 20 steps and the reset row
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_seed_fixes_the_rows(name):
-    config = preset(name, max_episode_steps=20)
+@pytest.mark.parametrize(("name", "backend"), [*((name, "auto") for name in NAMES), *POOLED])
+def test_a_seed_fixes_the_rows(name, backend):
+    config = preset(name, backend=backend, max_episode_steps=20)
     env, other = make_env(config, num_envs=2), make_env(config, num_envs=2)
     once, again, elsewhere = run(env, 30, seed=7), run(env, 30, seed=7), run(other, 30, seed=7)
     for field in ("obs", "reward", "terminated", "truncated", "first"):
