@@ -214,6 +214,7 @@ class Policy(Protocol):
     """Learn, collect and evaluate are calls, not modes."""
 
     window: Window | None  # None: the policy does not learn
+    generator: np.random.Generator  # what exploration draws from
 
     def actor(self, num_envs: int) -> Actor:
         """Who acts for ``num_envs`` environments."""

@@ -13,7 +13,7 @@ from rlrun.learner import Learner
 from rlrun.log import Log
 from rlrun.pipeline.stop import stop_wish
 from rlrun.schema import LoggerConfig, RunConfig
-from rlrun.types import Counters, Policy
+from rlrun.types import Chunk, Counters, Policy
 
 CHECKPOINTS = "checkpoints"
 
@@ -69,15 +69,23 @@ class Serial:
 
     def _collect_and_learn(self) -> None:
         start, before = time.perf_counter(), self.counters.env_steps
-        chunk = self.collector.collect()
+        chunk = self._next_chunk()
         self.unsaved = True
         self._spent("collect", start)
-        if self.buffer is not None and self.learner is not None:
-            start = time.perf_counter()
+        start, keys = time.perf_counter(), None
+        if self.buffer is not None:
             keys = self.buffer.add(chunk)
-            self._spent("add", start)
+        self._spent("add", start)
+        self._take_off()
+        if self.learner is not None and keys is not None:
             self.learner.step(self.counters.env_steps - before, keys)
         self.log.progress(self.counters.env_steps, self.counters.updates)
+
+    def _next_chunk(self) -> Chunk:
+        return self.collector.collect()
+
+    def _take_off(self) -> None:
+        """The chunk was stored: its arrays may be written again."""
 
     def _due(self, every: int, before: int) -> bool:
         return self.counters.env_steps // every > before // every
@@ -152,9 +160,12 @@ class Serial:
         for name, value in state["counters"].items():
             setattr(self.counters, name, value)
         self.policy.load_state_dict(state["policy"])
-        self.collector.load_state_dict(state["collector"])
+        self._load_collector(state)
         self.best, self.last, self.hits = state["best"], state["last"], state["hits"]
         self.unsaved = False
         if self.buffer is not None and self.learner is not None:
             self.buffer.load_state_dict(state["buffer"])
             self.learner.load_state_dict(state["learner"])
+
+    def _load_collector(self, state: dict[str, Any]) -> None:
+        self.collector.load_state_dict(state["collector"])

@@ -13,11 +13,12 @@ from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
 from rlrun.functional.value import sequence_loss, take_action, td_target
 from rlrun.nets.acting import ValueActor
+from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.pair import TargetPair
-from rlrun.nets.qnet import make_qnet
+from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.schedule import make_schedule
 from rlrun.schema import DQNConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Sample, Segment, Spec, Update, Window, generator, tree_map
+from rlrun.types import Sample, Segment, Spec, Tree, Update, Window, generator, tree_map
 
 
 class DQN:
@@ -33,8 +34,9 @@ class DQN:
         seed: int,
         total_steps: int,
         device: torch.device,
+        compute: Compute = PLAIN,
     ) -> None:
-        self.config, self.device = config, device
+        self.config, self.device, self.compute = config, device, compute
         self.window = Window(burnin=0, learned=1, nstep=config.nstep)
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
         self.pair = TargetPair(net, config, make_schedule(config.lr, total_steps=total_steps))
@@ -66,11 +68,11 @@ class DQN:
         column = torch.arange(segment.reward.shape[1], device=self.device)
         later = n.steps[0]
 
-        q, _ = self.net.unroll(self.net.inputs(tree_map(lambda x: x[0], obs), side[0]), ())
+        q = self.q_values(self.net, tree_map(lambda x: x[0], obs), side[0])
         ahead = tree_map(lambda x: x[later, column], (obs, side))
         with torch.no_grad():
-            q_target, _ = self.target.unroll(self.target.inputs(*ahead), ())
-            q_select = self.net.unroll(self.net.inputs(*ahead), ())[0] if c.double else q_target
+            q_target = self.q_values(self.target, *ahead)
+            q_select = self.q_values(self.net, *ahead) if c.double else q_target
             bootstrap = take_action(q_target, q_select.argmax(-1))
         target = td_target(n.reward[0], n.discount[0], bootstrap, rescale_eps=c.value_rescale_eps)
         taken = take_action(q, segment.action[0])
@@ -85,6 +87,12 @@ class DQN:
             "train/valid_fraction": segment.valid[0].float().mean(),
         }
         return loss, td[0], metrics
+
+    def q_values(self, net: QNet, obs: Tree, side: Tensor) -> Tensor:
+        """Q [B, A] of one row of every window."""
+        with self.compute.autocast(self.device):
+            q: Tensor = net.unroll(net.inputs(obs, side), ())[0]
+        return q.float()
 
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:

@@ -19,6 +19,7 @@ from rlrun.functional.value import (
     td_target,
 )
 from rlrun.nets.acting import ValueActor
+from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.pair import TargetPair
 from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.schedule import make_schedule
@@ -45,8 +46,9 @@ class R2D2:
         seed: int,
         total_steps: int,
         device: torch.device,
+        compute: Compute = PLAIN,
     ) -> None:
-        self.config, self.device = config, device
+        self.config, self.device, self.compute = config, device, compute
         learned = config.learn_unroll_len - config.nstep
         self.window = Window(config.burnin_step, learned, config.nstep)
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
@@ -82,9 +84,10 @@ class R2D2:
         if c.state_init == "zero":
             state = self.initial_state(segment.reward.shape[1])
         inputs = self.inputs(segment)
+        lagging = torch.no_grad()(self.q_values)
+        q_target_of = self.compute.beside(lambda: lagging(self.target, inputs, segment, state))
         q = self.q_values(self.net, inputs, segment, state)
-        with torch.no_grad():
-            q_target = self.q_values(self.target, inputs, segment, state)
+        q_target = q_target_of()
 
         ends = rows((segment.terminated, segment.truncated, segment.valid), bs, None)
         reward = shape_reward(segment.reward[bs:], c.reward_scale, c.reward_clip)
@@ -121,11 +124,13 @@ class R2D2:
         ``state`` [B, H] is the one before each window's first own row.
         """
         bs = self.window.burnin
-        if bs:
-            with torch.no_grad():
-                x = net.inputs(*rows(inputs, 0, bs))
-                state = burn_in(net, x, state, segment.valid[:bs], segment.partial)
-        return net.unroll(net.inputs(*rows(inputs, bs, None)), state)[0]
+        with self.compute.autocast(self.device):
+            if bs:
+                with torch.no_grad():
+                    x = net.inputs(*rows(inputs, 0, bs))
+                    state = burn_in(net, x, state, segment.valid[:bs], segment.partial)
+            q: Tensor = net.unroll(net.inputs(*rows(inputs, bs, None)), state)[0]
+        return q.float()
 
     @torch.no_grad()
     def delta_q(self, windows: Segment, history: Segment) -> dict[str, Tensor]:

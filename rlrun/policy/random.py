@@ -48,9 +48,11 @@ class RandomActor:
 
     def __init__(self, actions: int, generator: np.random.Generator) -> None:
         self.actions, self.generator = actions, generator
+        self.refresh()
 
     def refresh(self) -> None:
-        """There are no weights."""
+        """There are no weights; evaluations all draw the same."""
+        self.fixed = np.random.default_rng(0)
 
     def initial_state(self) -> Tree:
         return ()
@@ -65,5 +67,6 @@ class RandomActor:
         *,
         explore: np.ndarray | None,
     ) -> Act:
-        """See ``Actor``."""
-        return Act(self.generator.integers(self.actions, size=len(first)), {}, ())
+        """See ``Actor``; an evaluation (``explore`` None) leaves the exploration as it is."""
+        draws = self.fixed if explore is None else self.generator
+        return Act(draws.integers(self.actions, size=len(first)), {}, ())

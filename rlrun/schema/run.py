@@ -95,6 +95,8 @@ class LearnerConfig:
     replay_ratio: float | None
     start_after: int
     threads: int | None
+    target_thread: bool | None
+    precision: Literal["float32", "bf16"]
 
     def __post_init__(self) -> None:
         at_least(self, 1, "batch_size", "update_per_collect", "threads")
@@ -123,4 +125,4 @@ class LoggerConfig:
 
 @dataclass(frozen=True)
 class PipelineConfig:
-    name: Literal["serial"]
+    name: Literal["serial", "overlapped"]

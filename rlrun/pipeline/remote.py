@@ -1,0 +1,164 @@
+"""A collector in a process of its own: what it is told, what it answers."""
+
+import atexit
+import multiprocessing
+import signal
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun import errors
+from rlrun.collector import Brought, Collector
+from rlrun.errors import EnvError, RlrunError
+from rlrun.types import Chunk, Counters, Policy
+
+QUIT_SECONDS = 5.0  # what a process gets to end by itself
+
+
+Make = Callable[[Counters], Collector]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """One chunk from afar."""
+
+    chunk: Chunk
+    brought: Brought
+    seconds: dict[str, float]  # spent acting and in environments since the process began
+
+
+class Remote:
+    """Its collector is the one the config describes; the main process sends weights and the clock.
+
+    Commands are answered in order; between ``start`` and ``result`` both processes work.
+    """
+
+    def __init__(self, make: Make, policy: Policy) -> None:
+        """``make``: Counters -> Collector, picklable. ``policy``: whose weights are sent."""
+        context: Any = multiprocessing.get_context(_method())
+        self.policy, self.flying = policy, False
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, make), daemon=True)
+        self.process.start()
+        theirs.close()
+        atexit.register(self.close)  # before multiprocessing waits for its children
+
+    def start(self, env_steps: int) -> None:
+        """Send off for the next chunk, with the policy's present weights."""
+        assert not self.flying, "one chunk at a time"
+        weights = {name: w.numpy(force=True) for name, w in self.policy.weights().items()}
+        self._send("gather", env_steps, weights)
+        self.flying = True
+
+    def result(self) -> Gathered:
+        """The chunk that was started."""
+        assert self.flying, "nothing was started"
+        self.flying = False
+        return Gathered(*self._answer())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The collector's; the exploration's random numbers are brought home to the policy."""
+        self._send("save")
+        state, generator = self._answer()
+        self.policy.generator.bit_generator.state = generator
+        return dict(state)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._send("load", state, self.policy.generator.bit_generator.state)
+        self._answer()
+
+    def close(self) -> None:
+        """End the process; nothing is waited for but its end."""
+        atexit.unregister(self.close)
+        self.pipe.close()
+        self.process.join(QUIT_SECONDS)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+    def _send(self, command: str, *given: Any) -> None:
+        try:
+            self.pipe.send((command, given))
+        except OSError:
+            raise self._gone() from None
+
+    def _answer(self) -> Any:
+        try:
+            error, answer = self.pipe.recv()
+        except (EOFError, OSError):
+            raise self._gone() from None
+        if error is None:
+            return answer
+        kind = getattr(errors, error, None)
+        if isinstance(kind, type) and issubclass(kind, RlrunError):
+            raise kind(answer)
+        raise RuntimeError(f"in the collector's process:\n{answer}")
+
+    def _gone(self) -> EnvError:
+        self.process.join(QUIT_SECONDS)
+        return EnvError(
+            f"pipeline.name = overlapped: the collector's process ended (exit code "
+            f"{self.process.exitcode}); it must outlive the run; pipeline=serial shows why"
+        )
+
+
+def _method() -> str:
+    """How the process starts: not as a fork of this one, whose threads (torch) may hold locks."""
+    return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
+def _serve(pipe: Connection, make: Make) -> None:
+    """The process: obey until the other end is closed."""
+    for name in ("SIGINT", "SIGTERM", "SIGUSR1"):  # they reach all; the main process saves
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    torch.set_num_threads(1)
+    wrong, served = _tried(lambda: _Served(make))
+    while True:
+        try:
+            command, given = pipe.recv()
+            obeyed = (wrong, served) if wrong else _tried(getattr(served, command), *given)
+            pipe.send(obeyed)
+        except (EOFError, OSError):
+            break
+    if wrong is None:
+        served.collector.env.close()
+
+
+def _tried(function: Callable[..., Any], *given: Any) -> tuple[str | None, Any]:
+    """(None, result), or (class, text) of the error."""
+    try:
+        return None, function(*given)
+    except RlrunError as e:
+        return type(e).__name__, str(e)
+    except Exception as e:
+        return type(e).__name__, traceback.format_exc()
+
+
+class _Served:
+    """The commands."""
+
+    def __init__(self, make: Make) -> None:
+        self.counters = Counters()
+        self.collector: Collector = make(self.counters)
+
+    def gather(self, env_steps: int, weights: dict[str, np.ndarray]) -> tuple[Any, ...]:
+        collector = self.collector
+        collector.policy.load({name: torch.from_numpy(w) for name, w in weights.items()})
+        collector.actor.refresh()
+        self.counters.env_steps = env_steps
+        chunk = collector.gather()
+        brought, collector.brought = collector.brought, Brought()
+        return chunk, brought, dict(collector.seconds)
+
+    def save(self) -> tuple[dict[str, Any], Any]:
+        return self.collector.state_dict(), self.collector.policy.generator.bit_generator.state
+
+    def load(self, state: dict[str, Any], generator: Any) -> None:
+        self.collector.load_state_dict(state)
+        self.collector.policy.generator.bit_generator.state = generator

@@ -1,0 +1,87 @@
+"""learner.target_thread changes no bit; bf16 changes little, and only learning."""
+
+import pytest
+import torch
+
+from rlrun.build import make_compute, thread_count
+from rlrun.nets.compute import Compute
+from rlrun.types import tree_leaves
+from tests.compose import config
+from tests.policy.factory import batch_of, dqn, r2d2
+
+MAKERS = {"r2d2": r2d2, "gru": lambda: r2d2(memory="gru"), "none": lambda: r2d2(memory="none")}
+
+
+def learned(make, compute, updates=4):
+    """Everything a few updates leave behind."""
+    policy = make()
+    policy.compute = compute
+    sample = batch_of(policy)
+    out = [policy.update(sample) for _ in range(updates)]
+    kept = [(u.priority, u.metrics["train/loss"], u.metrics["train/grad_norm"]) for u in out]
+    return policy, [*tree_leaves(tuple(kept)), *tree_leaves(policy.pair.state_dict())]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_thread_for_the_target_network_changes_no_bit(name):
+    alone, beside = Compute(), Compute(target_thread=True)
+    _, want = learned(MAKERS[name], alone)
+    _, got = learned(MAKERS[name], beside)
+    assert beside.pool is not None, "nothing ran beside"
+    for a, b in zip(want, got, strict=True):
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def test_what_runs_beside_raises_where_it_is_waited_for():
+    def fail():
+        raise ZeroDivisionError("beside")
+
+    waited = Compute(target_thread=True).beside(fail)
+    with pytest.raises(ZeroDivisionError, match="beside"):
+        waited()
+
+
+@pytest.mark.parametrize("make", [r2d2, dqn])
+def test_bf16_is_close_and_keeps_float32_outside_the_products(make):
+    policy, sample = make(), batch_of(make())
+    rough = make()
+    rough.compute = Compute("bf16")
+    losses, grads = [], []
+    for p in (policy, rough):
+        out = p.loss(sample.segment, sample.weight)
+        assert out[0].dtype == out[1].dtype == torch.float32
+        losses.append(out[0].item())
+        grad = torch.autograd.grad(out[0], list(p.net.parameters()))
+        assert all(g.dtype == torch.float32 for g in grad)
+        grads.append(torch.cat([g.flatten() for g in grad]))
+    assert losses[0] != losses[1], "nothing was rounded"
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    assert torch.cosine_similarity(*grads, dim=0) > 0.999
+    rough.update(sample)
+    assert all(w.dtype == torch.float32 for w in rough.weights().values())
+
+
+LARGE = ("policy=r2d2", "env=cartpole", "learner.batch_size=64", "memory.hidden=128")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "cores", "threads", "beside"),
+    [
+        (LARGE, 2, 2, True),
+        (LARGE, 1, 1, False),
+        ((*LARGE, "pipeline=overlapped"), 2, 1, False),
+        ((*LARGE, "pipeline=overlapped"), 4, 3, True),
+        ((*LARGE[:3], "memory.hidden=64"), 2, 2, False),
+        (LARGE[:2], 2, 1, False),
+        ((*LARGE[:2], "learner.target_thread=true"), 2, 1, True),
+        ((*LARGE, "learner.target_thread=false"), 2, 2, False),
+        ((*LARGE, "learner.threads=1"), 2, 1, False),
+    ],
+)
+def test_the_rule(monkeypatch, overrides, cores, threads, beside):
+    """A function of config and cores alone: nothing is measured when a run begins."""
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    c = config(*overrides)
+    assert thread_count(c) == threads
+    assert make_compute(c).target_thread == beside
+    assert make_compute(config(*overrides, "learner.precision=bf16")).precision == "bf16"

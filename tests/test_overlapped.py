@@ -1,0 +1,226 @@
+"""pipeline=overlapped: one chunk in flight, weights one chunk old, the same bytes every time."""
+
+import json
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun import build
+from rlrun.checkpoint import load_newest
+from rlrun.collector import Brought
+from rlrun.errors import EnvError, Interrupted
+from rlrun.log.jsonl import read
+from rlrun.pipeline.remote import Gathered, Remote
+from rlrun.rundir import RunRecord
+from rlrun.types import Counters, tree_leaves
+from tests.compose import config
+from tests.env.faulty import register
+from tests.test_pipeline import SMOKE, go
+
+OVERLAPPED = "pipeline=overlapped"
+
+
+def failing(counters):
+    """A collector whose environment 0 fails at its third step."""
+    register()
+    seed = build.env_seed(0, "collect")
+    faulty = ("env=gym", "env.id=test/Faulty-v0", f"env.kwargs={{fault: raise, bad_seed: {seed}}}")
+    return build.make_collector(config(*SMOKE, "policy=random", *faulty), counters)
+
+
+def dying(counters):
+    os._exit(7)
+
+
+class InTurn:
+    """``Remote`` without a process: weights are taken at ``start``, rows come at ``result``."""
+
+    def __init__(self, make, policy):
+        self.counters, self.flying = Counters(), False
+        self.collector, self.policy = make(self.counters), policy
+        self.started = []
+
+    def start(self, env_steps):
+        self.flying, self.counters.env_steps = True, env_steps
+        self.collector.policy.load(self.policy.weights())
+        self.collector.actor.refresh()
+        self.started.append(self.policy.pair.updates)
+
+    def result(self):
+        self.flying, chunk = False, self.collector.gather()
+        brought, self.collector.brought = self.collector.brought, Brought()
+        return Gathered(chunk, brought, {})
+
+    def state_dict(self):
+        self.policy.generator.bit_generator.state = (
+            self.collector.policy.generator.bit_generator.state
+        )
+        return self.collector.state_dict()
+
+    def close(self):
+        self.collector.env.close()
+
+
+@pytest.mark.parametrize("policy", ["r2d2", "dqn", "random"])
+def test_same_seed_same_bytes(tmp_path, policy):
+    overrides = (f"policy={policy}", "env=cartpole", OVERLAPPED)
+    one, two = (go(tmp_path / name, *overrides) for name in ("one", "two"))
+    serial = go(tmp_path / "serial", *overrides[:2])
+    names = ("metrics.jsonl", "checkpoints/last.safetensors")
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert one["digest"] == two["digest"]
+    if policy == "random":
+        assert one["digest"] == serial["digest"], "there are no weights to be old"
+    elif policy == "r2d2":
+        assert one["digest"] != serial["digest"], "weights are one chunk old"
+
+
+def test_weights_are_exactly_one_chunk_old(tmp_path, monkeypatch):
+    """The run is the one in which nothing happens at the same time, bit for bit."""
+    overrides = ("policy=r2d2", "env=cartpole", OVERLAPPED)
+    apart = go(tmp_path / "apart", *overrides)
+    made = []
+    monkeypatch.setattr(build, "Remote", lambda *a: made.append(InTurn(*a)) or made[-1])
+    inside = go(tmp_path / "inside", *overrides)
+    assert inside["digest"] == apart["digest"]
+    started = np.array(made[0].started)  # smoke: one update behind every chunk, once it learns
+    assert started[0] == started[1] == 0
+    assert (np.diff(started) <= 1).all()
+    assert inside["updates"] == started[-1] + 2, "the last two chunks were not yet learned from"
+
+
+def test_resume_goes_on_with_the_chunk_in_flight(tmp_path):
+    """A checkpoint before the end holds a chunk nobody has counted; it is the next one learned."""
+    go(tmp_path, "policy=r2d2", "env=cartpole", OVERLAPPED)
+    longer = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, "run.total_steps=900")
+    assert build.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    record = RunRecord.read(tmp_path)
+    assert record.env_steps >= 900
+    after, _ = load_newest(tmp_path / "checkpoints")
+    assert after["buffer"]["counts"]["rows"] == after["counters"]["env_steps"]
+    steps = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
+    assert steps == sorted(steps)
+
+
+def test_an_interrupted_run_keeps_its_flight(tmp_path, monkeypatch):
+    """The chunk in flight at the signal is in the checkpoint and is the first one after it."""
+    from rlrun.learner import Learner
+
+    step = Learner.step
+
+    def wish(self, *given):
+        if self.counters.chunks == 12:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self, *given)
+
+    monkeypatch.setattr(Learner, "step", wish)
+    (tmp_path / "run").mkdir()
+    c = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED)
+    with pytest.raises(Interrupted):
+        build.run(c, tmp_path / "run", raw_yaml="", overrides=[])
+    state, _ = load_newest(tmp_path / "run" / "checkpoints")
+    flight = state["flight"]
+    assert flight["steps"] == int(flight["rows"]["valid"].sum()) > 0
+    monkeypatch.setattr(Learner, "step", step)
+    assert build.resume(tmp_path / "run", c, raw_yaml="", overrides=[]) == 0
+    after, _ = load_newest(tmp_path / "run" / "checkpoints")
+    ring = after["buffer"]["ring"]
+    start = state["buffer"]["ring"]["head"]
+    rows = flight["rows"]["reward"].shape[0]
+    columns = flight["rows"]["reward"].shape[1]
+    stored = ring["fields"]["reward"].reshape(columns, -1)[:, start : start + rows]
+    np.testing.assert_array_equal(stored, flight["rows"]["reward"].T)
+
+
+def leaves(chunk):
+    return tree_leaves(tuple(getattr(chunk, name) for name in chunk.__slots__))
+
+
+def test_rows_from_afar_are_the_rows_from_here():
+    c = config(*SMOKE, "policy=r2d2", "env=cartpole")
+    make = partial(build.make_collector, c)
+    here = make(Counters())
+    remote = Remote(make, here.policy)
+    try:
+        for steps in (0, 100, 200):
+            here.counters.env_steps = steps
+            remote.start(steps)
+            here.actor.refresh()
+            own, far = here.gather(), remote.result()
+            for x, y in zip(
+                leaves(own),
+                leaves(far.chunk),
+                strict=True,
+            ):
+                np.testing.assert_array_equal(x, y)
+            assert (far.brought.steps, far.brought.finished) == (
+                here.brought.steps, here.brought.finished,
+            )  # fmt: skip
+            here.brought = Brought()
+            with torch.no_grad():
+                for p in here.policy.net.parameters():
+                    p.mul_(1.1)
+        generator = here.policy.generator.bit_generator.state
+        here.policy.generator.random()  # not the one that draws: overwritten
+        state = remote.state_dict()
+        assert here.policy.generator.bit_generator.state == generator
+        np.testing.assert_array_equal(state["obs"], here.obs)
+    finally:
+        remote.close()
+    assert not remote.process.is_alive()
+
+
+def test_what_goes_wrong_there_is_said_here():
+    policy = build.make_collector(config(*SMOKE, "policy=random", "env=bandit"), Counters()).policy
+    remote = Remote(failing, policy)
+    remote.start(0)
+    with pytest.raises(EnvError, match=r"environment 0 at step 3: .*raised ZeroDivisionError"):
+        remote.result()
+    remote.close()
+
+
+def ask(remote):
+    remote.start(0)
+    remote.result()
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_a_process_that_dies_is_an_error_in_one_line(when):
+    policy = build.make_collector(config(*SMOKE, "policy=random", "env=bandit"), Counters()).policy
+    c = config(*SMOKE, "policy=random", "env=bandit")
+    remote = Remote(dying if when == "at once" else partial(build.make_collector, c), policy)
+    if when == "later":
+        remote.start(0)
+        remote.result()
+        os.kill(remote.process.pid, signal.SIGKILL)
+    with pytest.raises(EnvError, match=r"overlapped: the collector's process ended \(exit code"):
+        ask(remote)
+    remote.close()
+
+
+def test_the_process_ends_with_its_other_end():
+    """Also when the main process is killed: the pipe is closed then."""
+    policy = build.make_collector(config(*SMOKE, "policy=random", "env=bandit"), Counters()).policy
+    c = config(*SMOKE, "policy=random", "env=bandit")
+    remote = Remote(partial(build.make_collector, c), policy)
+    remote.start(0)
+    remote.result()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        os.kill(remote.process.pid, number)
+    time.sleep(0.3)
+    assert remote.process.is_alive(), "signals are the main process's to answer"
+    remote.close()
+    assert remote.process.exitcode == 0
+
+
+def test_run_json_says_so(tmp_path: Path):
+    record = go(tmp_path, "policy=dqn", "env=cartpole", OVERLAPPED)
+    assert record["status"] == "done"
+    assert json.loads((tmp_path / "run.json").read_text())["threads"] == 1
