@@ -146,6 +146,7 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
 }
 NAMES = {  # the other options of the keys that hold one of a few words
     "env.backend": "sync",
+    "learner.precision": "bf16",
     "policy.state_init": "zero",
     "torso.activation": "tanh",
     "collector.unit": "episode",
