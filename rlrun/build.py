@@ -24,6 +24,7 @@ from rlrun.learner import Learner
 from rlrun.log import Log, final_line
 from rlrun.nets.compute import Compute
 from rlrun.pipeline.overlapped import Overlapped
+from rlrun.pipeline.profile import Profiler, shares
 from rlrun.pipeline.remote import Remote
 from rlrun.pipeline.serial import CHECKPOINTS, Serial
 from rlrun.rundir import RunRecord, digest, lock
@@ -121,14 +122,16 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
         episodes=config.run.eval_episodes,
         seed=env_seed(config.seed, "eval"),
     )
+    recorded = config.logger.profile
+    profiler = Profiler(run_dir / "profile", recorded) if recorded is not None else None
     parts = (
         config.run, config.logger, run_dir, collector, policy, buffer, learner, evaluator, log,
         counters,
     )  # fmt: skip
     if config.pipeline.name == "serial":
-        return Serial(*parts)
+        return Serial(*parts, profiler)
     collector.env.close()  # it showed shapes; rows come from the other process
-    return Overlapped(*parts, remote=Remote(partial(make_collector, config), policy))
+    return Overlapped(*parts, profiler, remote=Remote(partial(make_collector, config), policy))
 
 
 def set_threads(config: Config) -> int:
@@ -227,6 +230,8 @@ def _life(
         if result.stopped is not None:
             _close_record(record, run_dir, "interrupted", result.stopped)
             raise _interrupted(result.stopped, pipeline.counters.env_steps, run_dir)
+        if pipeline.profiler is not None:
+            _tell(pipeline.profiler, pipeline.spent, log)
         final = eval_metrics(result.final) if result.final else {}
         log.hparams(raw_yaml, flat, final)
         _close_record(record, run_dir, "done", 0)
@@ -239,6 +244,15 @@ def _life(
             )
         )
     return 0
+
+
+def _tell(profiler: Profiler, spent: dict[str, float], log: Log) -> None:
+    """Where the time went, on the terminal and in TensorBoard."""
+    lines = shares(spent, log.wall_seconds - profiler.seconds)
+    if profiler.table is not None:
+        lines += ["", profiler.table, f"trace: {profiler.directory}/profile.pt.trace.json"]
+    log.text("profile", "```text\n" + "\n".join(lines) + "\n```")
+    log.note("\n".join(lines))
 
 
 def _close_record(record: RunRecord, run_dir: Path, status: Any, exit_code: int) -> None:

@@ -215,6 +215,7 @@ class Policy(Protocol):
 
     window: Window | None  # None: the policy does not learn
     generator: np.random.Generator  # what exploration draws from
+    seconds: dict[str, float]  # in parts of ``update``: backward, optimiser
 
     def actor(self, num_envs: int) -> Actor:
         """Who acts for ``num_envs`` environments."""

@@ -342,3 +342,31 @@ def test_rows_that_lay_on_a_device_are_exported_without_it(tmp_path, monkeypatch
     from rlrun.dataset import read as read_dataset
 
     assert read_dataset(tmp_path / "data").steps == record["env_steps"]
+
+
+def test_profile_says_where_the_time_went(tmp_path, capsys):
+    """A trace that TensorBoard's plugin reads; the shares on the terminal and in TensorBoard."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    quick = ("debug=profile", "run.total_steps=2000", "run.eval_every=2000", "run.eval_episodes=2")
+    c = config(*quick, "policy=r2d2", "env=cartpole", "logger.progress=plain", "logger.profile=3")
+    assert build.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
+    trace = json.loads((run_dir / "profile" / "profile.pt.trace.json").read_text())
+    names = {event.get("name") for event in trace["traceEvents"]}
+    assert "aten::mkldnn_rnn_layer_backward" in names or "aten::lstm" in names
+    out = capsys.readouterr().out
+    shown = [line.split()[0] for line in out.splitlines() if line.rstrip().endswith("%")]
+    parts = ["collect", "act", "env", "add", "sample", "update", "forward", "backward"]
+    assert [p for p in shown if p in parts] == parts
+    board = EventAccumulator(str(run_dir), size_guidance={"tensors": 0}).Reload()
+    assert any("profile" in tag for tag in board.Tags()["tensors"])
+
+
+def test_the_parts_make_up_the_whole(tmp_path):
+    """time/ seconds: act and env are within collect, forward, backward and optimiser are update."""
+    go(tmp_path, "policy=r2d2", "env=cartpole")
+    last = list(read(tmp_path / "timings.jsonl"))[-1]
+    t = {key[5:-8]: value for key, value in last.items() if key.endswith("_seconds")}
+    assert 0 < t["act"] + t["env"] <= t["collect"]
+    assert t["forward"] + t["backward"] + t["optimiser"] == pytest.approx(t["update"])
+    assert min(t["forward"], t["backward"], t["optimiser"]) > 0

@@ -47,6 +47,7 @@ CHARTS: dict[str, dict[str, list[str]]] = {
     "speed": {
         "per second": [r"time/.*_per_s$"],
         "phases": [r"time/(collect|add|sample|update|prioritize|eval|log|checkpoint)_seconds$"],
+        "parts of collect and update": [r"time/(act|env|forward|backward|optimiser)_seconds$"],
     },
     "buffer": {
         "stored": [r"buffer/(rows|windows|size|fill).*"],

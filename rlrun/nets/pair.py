@@ -1,6 +1,7 @@
 """An online network, the target network that lags behind it, and the Adam that moves the first."""
 
 import copy
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -31,11 +32,14 @@ class TargetPair:
         self.square = [torch.zeros_like(p, requires_grad=False) for p in self.online]
         self.steps = [torch.zeros((), device=p.device) for p in self.online]
         self.updates = 0
+        self.seconds = {"backward": 0.0, "optimiser": 0.0}
 
     def step(self, loss: Tensor, env_steps: int) -> dict[str, Tensor]:
         """Descend on ``loss``, then move the target; gradient norm before clipping, step size."""
-        lr = self.lr_at(env_steps)
+        lr, began = self.lr_at(env_steps), time.perf_counter()
         grads = list(torch.autograd.grad(loss, self.online))
+        backward = time.perf_counter()
+        self.seconds["backward"] += backward - began
         with torch.no_grad():
             norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
             clip = self.config.grad_clip
@@ -48,6 +52,7 @@ class TargetPair:
             )  # fmt: skip
             self.updates += 1
             self._follow()
+        self.seconds["optimiser"] += time.perf_counter() - backward
         return {"train/grad_norm": norm, "train/lr": torch.tensor(lr, device=norm.device)}
 
     def _follow(self) -> None:

@@ -11,6 +11,7 @@ from rlrun.collector import Collector
 from rlrun.evaluate import Evaluator, eval_metrics
 from rlrun.learner import Learner
 from rlrun.log import Log
+from rlrun.pipeline.profile import Profiler
 from rlrun.pipeline.stop import stop_wish
 from rlrun.schema import LoggerConfig, RunConfig
 from rlrun.types import Chunk, Counters, Policy
@@ -41,6 +42,7 @@ class Serial:
     evaluator: Evaluator
     log: Log
     counters: Counters
+    profiler: Profiler | None = None
     best: dict[str, float] | None = None  # summary of the best evaluation so far
     hits: int = 0  # successive evaluations at stop_value
     last: dict[str, float] | None = None  # summary of the last evaluation
@@ -54,6 +56,8 @@ class Serial:
             while counters.env_steps < c.total_steps and wish.code is None and not self._solved():
                 before = counters.env_steps
                 self._collect_and_learn()
+                if self.profiler is not None:
+                    self.profiler.step(counters.updates)
                 if self._due(self.logger.every, before):
                     self._log()
                 if self._due(c.eval_every, before):
@@ -64,6 +68,8 @@ class Serial:
                 self._evaluate()
             if self.unsaved:
                 self._save()
+            if self.profiler is not None:
+                self.profiler.stop()
         final = self.last if self._evaluated() else None
         return Result(final, self.best, wish.code)
 
@@ -107,10 +113,18 @@ class Serial:
         shown = {short: metrics[name] for name, short in names.items() if name in metrics}
         self.log.progress(steps, self.counters.updates, **shown)
         self._spent("log", start)
-        spent = dict(self.seconds)
+        self.log.time(steps, {f"time/{name}_seconds": value for name, value in self.spent.items()})
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """Seconds since this process began by part; act, env are part of collect, forward,
+        backward, optimiser of update."""
+        spent = self.seconds | self.collector.seconds
         if self.learner is not None:
-            spent |= self.learner.seconds
-        self.log.time(steps, {f"time/{name}_seconds": value for name, value in spent.items()})
+            parts = self.policy.seconds
+            spent |= self.learner.seconds | parts
+            spent["forward"] = max(0.0, spent["update"] - sum(parts.values()))
+        return spent
 
     def _evaluate(self) -> None:
         start, steps = time.perf_counter(), self.counters.env_steps

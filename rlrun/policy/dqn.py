@@ -41,7 +41,7 @@ class DQN:
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
         self.pair = TargetPair(net, config, make_schedule(config.lr, total_steps=total_steps))
         self.net, self.target = net, self.pair.target
-        self.generator = generator(seed, "explore")
+        self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
 
     def actor(self, num_envs: int) -> ValueActor:
         """Epsilon-greedy on Q."""

@@ -54,7 +54,7 @@ class R2D2:
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
         self.pair = TargetPair(net, config, make_schedule(config.lr, total_steps=total_steps))
         self.net, self.target = net, self.pair.target
-        self.generator = generator(seed, "explore")
+        self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
 
     # -- acting ----------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ class Random:
         assert isinstance(spec.action, gym.spaces.Discrete), "checked in rlrun.config"
         self.actions = int(spec.action.n)
         self.generator = generator(seed, "explore")
+        self.seconds: dict[str, float] = {}
 
     def actor(self, num_envs: int) -> "RandomActor":
         """Uniform actions."""

@@ -118,9 +118,11 @@ class LoggerConfig:
     tensorboard: bool
     progress: Literal["auto", "live", "plain", "off"]
     progress_seconds: float
+    profile: int | None
 
     def __post_init__(self) -> None:
         positive(self, "every", "progress_seconds")
+        at_least(self, 1, "profile")
 
 
 @dataclass(frozen=True)

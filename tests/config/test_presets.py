@@ -133,6 +133,7 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
     "learner.update_per_collect": ("3", 3, ["learner.replay_ratio=null"]),
     "learner.replay_ratio": ("3.5", 3.5, ["learner.update_per_collect=null"]),
     "learner.threads": ("1", 1, []),
+    "logger.profile": ("7", 7, []),
     "learner.target_thread": ("true", True, []),
     "buffer.window_capacity": ("99", 99, []),
     "buffer.max_bytes": ("1000000", 1_000_000, []),
