@@ -6,6 +6,7 @@ first starts. Every error of the user is one line on stderr and its own exit cod
 """
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -71,7 +72,10 @@ def _config_dir(argv: Sequence[str]) -> str | None:
 
 
 def _subcommand(name: str, argv: list[str]) -> int:
-    table = {"eval": _eval, "resume": _resume, "export": _export, "list": _list, "help": _help}
+    table = {
+        "eval": _eval, "resume": _resume, "export": _export, "doctor": _doctor, "list": _list,
+        "help": _help,
+    }  # fmt: skip
     if name in table:
         return table[name](argv)
     from rlrun.config.reader import nearest
@@ -155,6 +159,38 @@ def _export(argv: list[str]) -> int:
     from rlrun.cli_export import export
 
     return export(args.run_dir, args.data_dir, shard_rows=args.shard_rows)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number > 0")
+    return seconds
+
+
+def _doctor(argv: list[str]) -> int:
+    about = "Says what a bug report needs; --calibrate: what an update costs under each setting."
+    parser = _Parser(prog="rlrun doctor", description=about)
+    parser.add_argument("--calibrate", action="store_true", help="measures; writes nothing")
+    parser.add_argument(
+        "--seconds",
+        type=_seconds,
+        metavar="N",
+        help="seconds of one setting; default: about 20 s in all",
+    )
+    parser.add_argument("--config-dir", "-cd", help="a directory with your own yaml files")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="those of the run")
+    args = parser.parse_intermixed_args(argv)
+    from rlrun.cli_doctor import calibrate, doctor
+
+    if args.calibrate:
+        return calibrate(args.overrides, seconds=args.seconds, config_dir=args.config_dir)
+    if argv:
+        raise ConfigError(f"rlrun doctor: {argv[0]}: only --calibrate takes more; add --calibrate")
+    return doctor()
 
 
 def _take_quiet(argv: Sequence[str]) -> tuple[list[str], list[str]]:

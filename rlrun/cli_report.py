@@ -22,8 +22,8 @@ class Stopped(BaseException):
         self.code = code
 
 
-def report_job_error(e: Exception, run_dir: Path) -> int:
-    """The exit code of a run that ended in ``e``, which is reported."""
+def report_job_error(e: Exception, run_dir: Path | None) -> int:
+    """The exit code of a run that ended in ``e``, which is reported; None: it has no directory."""
     if isinstance(e, OSError) and e.errno in _FULL_DISK and _inside(e.filename, run_dir):
         why = (e.strerror or str(e)).lower()
         fix = "make room or rights, then rlrun resume"
@@ -39,9 +39,10 @@ def report_job_error(e: Exception, run_dir: Path) -> int:
     return report(e) if isinstance(e, RlrunError) else report_bug(e, run_dir)
 
 
-def _inside(name: Any, run_dir: Path) -> bool:
-    is_path = isinstance(name, (str, Path))
-    return is_path and Path(name).absolute().is_relative_to(run_dir.absolute())
+def _inside(name: Any, run_dir: Path | None) -> bool:
+    if run_dir is None or not isinstance(name, (str, Path)):
+        return False
+    return Path(name).absolute().is_relative_to(run_dir.absolute())
 
 
 def report(e: RlrunError) -> int:

@@ -24,11 +24,19 @@ LAYERS = [  # from the ground up; a module imports only from layers below its ow
     "config",
     "build_replay",
     "build",
-    "cli cli_export cli_list cli_report cli_run",
+    "calibrate",
+    "cli cli_doctor cli_export cli_list cli_report cli_run",
     "__main__",
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
-TORCH_FREE = ["rlrun.cli", "rlrun.config", "rlrun.env", "rlrun.framestack", "rlrun.schedule"]
+TORCH_FREE = [
+    "rlrun.cli",
+    "rlrun.cli_doctor",
+    "rlrun.config",
+    "rlrun.env",
+    "rlrun.framestack",
+    "rlrun.schedule",
+]
 TOGETHER = {name: "cli" for name in LAYERS[-2].split()}
 
 

@@ -241,8 +241,9 @@ TINY = "debug=smoke"
 SHORTER = {  # what is added to end soon where debug=smoke does not win or is not allowed
     "rlrun policy=dqn env=gym env.id=Acrobot-v1 run.total_steps=100000": "run.total_steps=400",
     "rlrun resume outputs/first run.total_steps=100000 run.stop_value=null": "run.total_steps=600",
+    "rlrun doctor --calibrate policy=r2d2 env=cartpole memory.hidden=128": "--seconds 0.01",
 }
-SUBCOMMANDS = ("eval", "resume", "export", "list")
+SUBCOMMANDS = ("eval", "resume", "export", "doctor", "list")
 SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing
 
 

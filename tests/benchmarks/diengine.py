@@ -7,23 +7,23 @@ The rows with targets are against ``pytorch``, which has exactly the layers of r
 those against ``normal`` are what DI-engine's own config runs.
 """
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tests.benchmarks.client import asked
 from tests.benchmarks.floor import Shape
+from tests.benchmarks.process import (
+    PeerFailed,
+    interpreter,
+    own_run,
+    peer_run,
+)
 from tests.benchmarks.shapes import make_policy, make_replay, parameters
 from tests.benchmarks.timing import (
-    NOT_INSTALLED,
     Pair,
     Row,
     Timing,
@@ -40,18 +40,7 @@ SHAPES = (
     Shape("cartpole", 4, (128, 128, 64), 64, (64,), 64, 2, 40, 5),  # DI-engine's own setting
     Shape("lstm64", 4, (128, 128, 64), 64, (64,), 64, 20, 80, 5),  # the update of the floor
 )
-_SCRIPTS = Path(__file__).parent / "peers"
-_CHECKOUT = Path(__file__).parents[2]
-
-
-class PeerFailed(Exception):
-    """A peer that is there gave no figures; the text says why."""
-
-
-def interpreter(peers: Path | None) -> Path | None:
-    """DI-engine's Python below the folder of peers, None: not installed."""
-    path = None if peers is None else peers.absolute() / "ding" / "bin" / "python"
-    return path if path is not None and path.exists() else None
+PRESET = "diengine_r2d2_cartpole"
 
 
 def measure(
@@ -64,7 +53,7 @@ def measure(
     runs: int,
 ) -> list[Row]:
     """All rows; a comparison that could not be made is a row that says so."""
-    python = interpreter(peers)
+    python = interpreter(peers, "ding")
     rows: list[Row] = []
     for count in threads:
         for shape in SHAPES:
@@ -126,41 +115,10 @@ def _update_row(
 @contextmanager
 def _learner(python: Path | None, shape: Shape, lstm: str, threads: int) -> Iterator[Any]:
     """(facts of the peer's network, measure(calls) -> Timing)."""
-    if python is None:
-        raise PeerFailed(NOT_INSTALLED)
-    window = (shape.burnin, shape.unroll, shape.nstep, shape.batch)
-    command = [python, _SCRIPTS / "diengine_update.py", threads, lstm, *window]
-    with ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory())
-        log = stack.enter_context(open(Path(directory) / "log", "w"))
-        process = stack.enter_context(subprocess.Popen(
-            [str(c) for c in command], cwd=directory, env=_environment(threads), text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-        ))  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
-
-        def answer() -> dict[str, Any]:
-            line = process.stdout.readline()
-            if not line:
-                process.wait()
-                raise PeerFailed(_failure(process.returncode, Path(directory) / "log"))
-            return dict(json.loads(line))
-
-        def ask(calls: int) -> Timing:
-            with suppress(BrokenPipeError):  # it died: ``answer`` says of what
-                process.stdin.write(f"{calls}\n")
-                process.stdin.flush()
-            return Timing(**answer())
-
-        try:
-            facts = answer()
-            ask(2)  # warm
-            yield facts, ask
-        finally:
-            with suppress(BrokenPipeError):
-                process.stdin.close()
-            process.wait(timeout=60)
+    given = (threads, lstm, shape.burnin, shape.unroll, shape.nstep, shape.batch)
+    with asked(python, "diengine_update.py", *given, threads=threads) as (facts, ask):
+        ask(2)  # warm
+        yield facts, lambda calls: Timing(**ask(calls))
 
 
 # -- a whole run ---------------------------------------------------------------------------------
@@ -172,12 +130,13 @@ def _run_rows(python: Path | None, threads: int, env_steps: int, runs: int) -> l
     theirs: dict[str, list[dict[str, Any]]] = {lstm: [] for lstm in LSTM_TYPES}
     missing: dict[str, str] = {}
     for seed in range(runs):
-        own.append(_own_run(seed, threads, env_steps))
+        own.append(own_run(PRESET, seed, threads, env_steps))
         for lstm in LSTM_TYPES:
             if lstm in missing:
                 continue
             try:
-                theirs[lstm].append(_peer_run(python, seed, threads, lstm, env_steps))
+                given = (seed, threads, lstm, env_steps)
+                theirs[lstm].append(peer_run(python, "diengine_run.py", *given, threads=threads))
             except PeerFailed as e:
                 missing[lstm] = str(e)
     setting = {"env_steps": env_steps, "threads": threads}
@@ -222,46 +181,3 @@ def _compare(
         row("run, process", "s", lambda r: r["process"], "fact",
             note="the whole process, imports included"),
     ]  # fmt: skip
-
-
-def _own_run(seed: int, threads: int, env_steps: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as directory:
-        command = [
-            sys.executable, "-m", "tests.benchmarks.own_run", seed, threads, env_steps,
-            f"{directory}/run",
-        ]  # fmt: skip
-        return _run(command, threads, cwd=_CHECKOUT)
-
-
-def _peer_run(
-    python: Path | None, seed: int, threads: int, lstm: str, env_steps: int
-) -> dict[str, Any]:
-    if python is None:
-        raise PeerFailed(NOT_INSTALLED)
-    with tempfile.TemporaryDirectory() as directory:
-        command = [python, _SCRIPTS / "diengine_run.py", seed, threads, lstm, env_steps]
-        return _run(command, threads, cwd=Path(directory))
-
-
-def _run(command: list[Any], threads: int, *, cwd: Path) -> dict[str, Any]:
-    """The one JSON line the command prints, and ``process``, the seconds it took in all."""
-    start = time.perf_counter()
-    with tempfile.NamedTemporaryFile("w+") as log:
-        done = subprocess.run(
-            [str(c) for c in command], cwd=cwd, env=_environment(threads), text=True,
-            stdout=subprocess.PIPE, stderr=log,
-        )  # fmt: skip
-        process = time.perf_counter() - start
-        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        if done.returncode or not lines:
-            raise PeerFailed(_failure(done.returncode, Path(log.name)))
-    return {**json.loads(lines[-1]), "process": process}
-
-
-def _environment(threads: int) -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-
-
-def _failure(code: int, log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return f"failed (exit {code}): {lines[-1][:120] if lines else 'no output'}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.diengine import PeerFailed
+from tests.benchmarks.process import PeerFailed
 from tests.benchmarks.timing import (
     NOT_INSTALLED,
     Row,

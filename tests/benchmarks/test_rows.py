@@ -1,12 +1,16 @@
 """Rows and commands of the benchmarks: nothing that was asked for is silently left out."""
 
 import json
+import math
+import sys
 
 import pytest
+import yaml
 
 from tests.benchmarks import __main__ as command
-from tests.benchmarks import diengine
+from tests.benchmarks import diengine, endtoend, process
 from tests.benchmarks.floor import Shape
+from tests.benchmarks.process import interpreter
 from tests.benchmarks.timing import Timing, interleaved, make_row, table, timing_row, write_rows
 
 TINY = Shape("tiny", 4, (8,), 8, (), 4, 2, 8, 3)
@@ -34,7 +38,7 @@ def test_who_goes_first_alternates():
 
 
 def test_a_peer_that_is_not_there_is_a_row_that_says_so(tmp_path):
-    assert diengine.interpreter(tmp_path) is None
+    assert interpreter(tmp_path, "ding") is None
     row = diengine._update_row(None, TINY, "pytorch", 1, 2, 0.01)
     assert row.missing == "not installed"
     assert row.ratio is None
@@ -59,3 +63,73 @@ def test_an_unknown_benchmark_is_refused(capsys):
         command.main(["updates"])
     assert e.value.code == 2
     assert "unknown benchmark updates" in capsys.readouterr().err
+
+
+def _answer(**changes):
+    curve = [[2048, 480.0, 3.0, 1.0], [4096, 100.0, 6.0, 2.0], [6144, 475.0, 9.0, 3.0]]
+    curve += [[8192, 500.0, 12.0, 4.0], [10240, 9.0, 15.0, 5.0]]
+    base = {"parameters": 7, "env_steps": 10240, "updates": 9, "threads": 1, "wall": 15.0}
+    return base | {"cpu": 8.0, "eval_seconds": 5.0, "curve": curve} | changes
+
+
+def test_solved_is_two_good_evaluations_in_a_row():
+    curve = _answer()["curve"]
+    assert endtoend.solved(curve) == endtoend.Solved(8192, 8.0, 12.0)
+    assert endtoend.solved(curve[:3]).env_steps == math.inf
+    assert endtoend.solved([]) == endtoend.Solved()
+
+
+def _fake_peer(tmp_path, venv, line):
+    python = tmp_path / venv / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\n{line}\n")
+    python.chmod(0o755)
+
+
+def test_end_to_end_rows_of_a_peer_that_answers_fails_or_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(endtoend, "own_run", lambda *_: _answer())
+    slower = _answer(wall=45.0, cpu=16.0, curve=_answer()["curve"][:3])
+    _fake_peer(tmp_path, "sb3", f"echo a line of its own; echo '{json.dumps(slower)}'")
+    _fake_peer(tmp_path, "tianshou", "echo no such module >&2; exit 3")
+    rows = endtoend.measure(tmp_path, env_steps=10_000, runs=2)
+    assert len(rows) == 7 * len(endtoend.PEERS)
+    first = {r.against: r for r in rows if r.name == "dqn run"}
+    assert (first["stable-baselines3"].ratio, first["stable-baselines3"].cpu_ratio) == (4.0, 2.0)
+    assert first["stable-baselines3"].met is True
+    assert first["tianshou"].missing == "failed (exit 3): no such module"
+    assert first["cleanrl-style"].missing == "not installed"
+    assert first["tianshou"].met is first["cleanrl-style"].met is False
+    after = next(r for r in rows if r.name == "dqn solved after")
+    assert (after.ours, after.other, after.ratio, after.met) == (8192, math.inf, None, None)
+    assert "inf stable-baselines3" in table(rows)
+
+
+def test_a_peer_that_did_other_work_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(endtoend, "own_run", lambda *_: _answer())
+    _fake_peer(tmp_path, "sb3", f"echo '{json.dumps(_answer(updates=10))}'")
+    with pytest.raises(AssertionError, match="stable-baselines3: updates 10, ours 9"):
+        endtoend.measure(tmp_path, env_steps=10_000, runs=1)
+
+
+def test_every_peer_has_its_script_and_the_settings_of_the_preset():
+    for peer in endtoend.PEERS:
+        assert (process.SCRIPTS / peer.script).exists()
+    sys.path.insert(0, str(process.SCRIPTS))
+    try:
+        import dqn_common as peers
+    finally:
+        sys.path.pop(0)
+    preset = yaml.safe_load(
+        (process.CHECKOUT / f"conf/experiment/{endtoend.PRESET}.yaml").read_text()
+    )
+    learner, policy = preset["learner"], preset["policy"]
+    found = (float(policy["lr"]), policy["gamma"], policy["grad_clip"], learner["batch_size"])
+    assert found == (peers.LR, peers.GAMMA, peers.CLIP, peers.BATCH)
+    found = (preset["buffer"]["capacity"], learner["start_after"], preset["torso"]["hidden"])
+    assert found == (peers.CAPACITY, peers.START + 1, peers.HIDDEN)
+    assert preset["collector"]["n_sample"] == peers.COLLECT
+    assert learner["update_per_collect"] == policy["target_update_every"] == peers.UPDATES
+    for env_steps, value in preset["explore"]["epsilon"]["points"]:
+        assert peers.epsilon(env_steps) == pytest.approx(
+            value, abs=0.13 if env_steps == 1000 else 1e-6
+        )

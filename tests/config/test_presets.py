@@ -86,6 +86,7 @@ def test_quick_start(composer: Composer) -> None:
         ("experiment=r2d2_paper", "prioritized ladder lstm 1"),
         ("experiment=diengine_r2d2_cartpole", "uniform schedule lstm None"),
         ("experiment=diengine_r2d2_cartpole buffer=prioritized", "prioritized schedule lstm None"),
+        ("experiment=zoo_dqn_cartpole", "uniform schedule none None"),
     ],
 )
 def test_companions_of_a_policy_and_who_wins(composer: Composer, line: str, expected: str) -> None:

@@ -46,6 +46,8 @@ SAME = {
     "collector.keep_info": (),
     "learner.batch_size": 64,
     "learner.threads": None,
+    "learner.target_thread": None,
+    "learner.precision": "float32",
     **EPSILON,
 }
 

@@ -124,7 +124,9 @@ def test_a_removed_run_directory_stops_the_run_and_only_because_of_the_metrics(t
 
 
 def test_progress_and_the_final_line(tmp_path, capsys):
-    config = LoggerConfig(every=1, tensorboard=False, progress="auto", progress_seconds=1e-9, profile=None)
+    config = LoggerConfig(
+        every=1, tensorboard=False, progress="auto", progress_seconds=1e-9, profile=None
+    )
     with make(config, tmp_path) as log:
         log.progress(10, 2, epsilon=0.5)
         log.done("the end")

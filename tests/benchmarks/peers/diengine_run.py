@@ -1,9 +1,10 @@
 """DI-engine's own cartpole R2D2 run, bounded. Runs in DI-engine's own environment.
 
-usage: python diengine_run.py SEED THREADS LSTM_TYPE ENV_STEPS
+usage: python diengine_run.py SEED THREADS LSTM_TYPE ENV_STEPS [SCORE]
 
 Prints one JSON line. ``serial_pipeline`` on its own config; changed are the LSTM type, the end
-(ENV_STEPS instead of a score) and nothing else; evaluation is timed from outside.
+(ENV_STEPS instead of a score, or its own rule at SCORE) and nothing else; evaluation is timed from
+outside.
 """
 
 import copy
@@ -46,7 +47,7 @@ def main() -> None:
     BaseLearner.train, InteractionSerialEvaluator.eval = counted_train, timed_eval
     config = copy.deepcopy(main_config)
     config.exp_name = "run"
-    config.env.stop_value = 1e9
+    config.env.stop_value = float(sys.argv[5]) if len(sys.argv) > 5 else 1e9
     config.policy.model.lstm_type = lstm
     start = time.perf_counter()
     policy = serial_pipeline(

@@ -9,7 +9,6 @@ smooth-L1 loss and gradient clipping, and environments that reset within the ste
 
 import random
 import sys
-import time
 
 import gymnasium
 import numpy as np
@@ -96,7 +95,7 @@ def evaluate(q_network):
 def main():
     seed, threads, env_steps = (int(a) for a in sys.argv[1:])
     torch.set_num_threads(threads)
-    start = time.perf_counter()
+    run = Run()
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -105,7 +104,7 @@ def main():
     target_network.load_state_dict(q_network.state_dict())
     optimizer = torch.optim.Adam(q_network.parameters(), lr=LR)
     rb = ReplayBuffer()
-    run = Run(lambda: evaluate(q_network), start)
+    run.evaluate = lambda: evaluate(q_network)
     updates = 0
 
     obs, _ = envs.reset(seed=seed)

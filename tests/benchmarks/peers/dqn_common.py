@@ -26,28 +26,33 @@ def epsilon(env_steps: int) -> float:
 
 @dataclass
 class Run:
-    """The clock of a run, and its evaluations: timed, and between a collect and the next."""
+    """The clock of a run, started by making one, and its evaluations between collects."""
 
-    evaluate: Callable[[], float]  # the mean return of EPISODES greedy episodes
-    start: float
+    evaluate: Callable[[], float] | None = None  # mean return of EPISODES greedy episodes
+    start: float = field(default_factory=time.perf_counter)
+    cpu: float = field(default_factory=time.process_time)  # moved on by what evaluations take
     curve: list[tuple[int, float, float, float]] = field(default_factory=list)
     eval_seconds: float = 0.0
 
     def after(self, env_steps: int, *, last: bool = False) -> None:
-        """Evaluate when a multiple of EVAL_EVERY was passed since the collect before."""
-        due = env_steps // EVAL_EVERY > (env_steps - COLLECT) // EVAL_EVERY and env_steps > COLLECT
-        if not due and not last or self.curve and self.curve[-1][0] == env_steps:
+        """Evaluate when the last collect passed a multiple of EVAL_EVERY, and at the end."""
+        due = env_steps // EVAL_EVERY > max(0, env_steps - COLLECT) // EVAL_EVERY
+        done = bool(self.curve) and self.curve[-1][0] == env_steps
+        if done or not (due or last):
             return
-        began = time.perf_counter()
+        assert self.evaluate is not None
+        began, cpu = time.perf_counter(), time.process_time()
         score = float(self.evaluate())
         end = time.perf_counter()
+        self.cpu += time.process_time() - cpu
         self.eval_seconds += end - began
         self.curve.append((env_steps, score, end - self.start, self.eval_seconds))
 
     def answer(self, env_steps: int, updates: int, parameters: int, **facts: Any) -> str:
         """The line the script prints; call it where the run ends."""
-        wall = time.perf_counter() - self.start
+        wall, cpu = time.perf_counter() - self.start, time.process_time() - self.cpu
         return json.dumps({
-            "wall": wall, "env_steps": env_steps, "updates": updates, "parameters": parameters,
-            "eval_seconds": self.eval_seconds, "curve": self.curve, **facts,
+            "wall": wall, "cpu": cpu, "env_steps": env_steps, "updates": updates,
+            "parameters": parameters, "eval_seconds": self.eval_seconds, "curve": self.curve,
+            **facts,
         })  # fmt: skip

@@ -7,7 +7,6 @@ collect, so that they see the weights of the learning before it, as rlrun's do.
 """
 
 import sys
-import time
 
 import torch
 import torch._dynamo  # a second that constructing an Adam would take from the run
@@ -52,7 +51,7 @@ class Evaluate(BaseCallback):
 def main() -> None:
     seed, threads, env_steps = (int(a) for a in sys.argv[1:])
     torch.set_num_threads(threads)
-    start = time.perf_counter()
+    run = Run()
     model = DQN(
         "MlpPolicy", make_vec_env(ENV, 1, seed=seed), seed=seed, device="cpu", learning_rate=LR,
         batch_size=BATCH, buffer_size=CAPACITY, learning_starts=START, gamma=GAMMA,
@@ -66,7 +65,7 @@ def main() -> None:
         shown.seed(EVAL_SEED)
         return evaluate_policy(model, shown, n_eval_episodes=EPISODES, warn=False)[0]
 
-    run = Run(evaluate, start)
+    run.evaluate = evaluate
     model.learn(env_steps, callback=Evaluate(run))
     parameters = sum(p.numel() for p in model.q_net.parameters())
     print(run.answer(

@@ -1,0 +1,122 @@
+"""rlrun's ``experiment=zoo_dqn_cartpole`` beside the DQNs of others, each a whole run of its own.
+
+Issue: at least 4 times the env steps per second of Stable-Baselines3, 3 times Tianshou's, 1.2
+times those of a CleanRL-style script, with the same layers, settings, updates and env steps, one
+thread each, evaluations excluded; and CartPole-v1 solved after no more env steps than they need.
+Solved: two successive evaluations of 50 greedy episodes with a mean of at least 475.
+"""
+
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.process import PeerFailed, interpreter, own_run, peer_run
+from tests.benchmarks.timing import Row, make_row
+
+PRESET = "zoo_dqn_cartpole"
+THREADS = 1
+SOLVED, IN_A_ROW = 475.0, 2
+
+
+@dataclass(frozen=True)
+class PeerRun:
+    """Who runs which script of ``peers`` in which environment, and what is wanted of rlrun."""
+
+    name: str
+    venv: str
+    script: str
+    target: float
+
+
+PEERS = (
+    PeerRun("stable-baselines3", "sb3", "dqn_sb3.py", 4.0),
+    PeerRun("tianshou", "tianshou", "dqn_tianshou.py", 3.0),
+    PeerRun("cleanrl-style", "torchrl", "dqn_cleanrl.py", 1.2),  # needs torch and gymnasium
+)
+Answers = list[dict[str, Any]]
+
+
+def measure(peers: Path | None, *, env_steps: int, runs: int) -> list[Row]:
+    """All rows; runs in turn, seeds 0, 1, ...; a peer that gave no figures has rows that say so."""
+    own: Answers = []
+    theirs: dict[str, Answers] = {p.name: [] for p in PEERS}
+    missing: dict[str, str] = {}
+    for seed in range(runs):
+        own.append(own_run(PRESET, seed, THREADS, env_steps))
+        for peer in (p for p in PEERS if p.name not in missing):
+            python = interpreter(peers, peer.venv)
+            try:
+                answer = peer_run(python, peer.script, seed, THREADS, env_steps, threads=THREADS)
+            except PeerFailed as e:
+                missing[peer.name] = str(e)
+            else:
+                theirs[peer.name].append(answer)
+    rows: list[Row] = []
+    for peer in PEERS:
+        rows += compare(peer, own, theirs[peer.name], env_steps, missing.get(peer.name, ""))
+    return rows
+
+
+def compare(peer: PeerRun, own: Answers, other: Answers, env_steps: int, missing: str) -> list[Row]:
+    """The rows of one peer; a peer of which a run failed counts as missing."""
+    other = [] if missing else other
+    for answer in other:
+        _same_run(peer, own[0], answer)
+    setting = {
+        "env_steps": env_steps, "threads": THREADS, "params": own[0]["parameters"],
+        "updates": own[0]["updates"],
+    }  # fmt: skip
+
+    def row(name: str, unit: str, value: Any, kind: str = "fact", **fields: Any) -> Row:
+        ours, others = ([value(run) for run in runs] for runs in (own, other))
+        return make_row(
+            name, setting, peer.name, unit, ours, others, kind=kind, higher=True,
+            missing=missing, **fields,
+        )  # fmt: skip
+
+    return [
+        row("dqn run", "env steps/s", lambda r: r["env_steps"] / (r["wall"] - r["eval_seconds"]),
+            kind="speedup", target=peer.target, cpu_ratio=_cpu_ratio(own, other),
+            note="no evaluations, no imports"),
+        row("dqn run, evaluations too", "env steps/s", lambda r: r["env_steps"] / r["wall"],
+            kind="speedup"),
+        row("dqn solved after", "env steps", lambda r: solved(r["curve"]).env_steps,
+            note="inf: not within the run"),
+        row("dqn solved after, time", "s", lambda r: solved(r["curve"]).seconds),
+        row("dqn solved after, evaluations too", "s", lambda r: solved(r["curve"]).wall),
+        row("dqn best evaluation", "return", lambda r: max(point[1] for point in r["curve"])),
+        row("dqn last evaluation", "return", lambda r: r["curve"][-1][1]),
+    ]  # fmt: skip
+
+
+def _cpu_ratio(own: Answers, other: Answers) -> float | None:
+    """How many times less CPU time we need, evaluations excluded; None: nothing to compare."""
+    ratios = [b["cpu"] / a["cpu"] for a, b in zip(own, other, strict=False)]
+    return statistics.median(ratios) if ratios else None
+
+
+def _same_run(peer: PeerRun, own: dict[str, Any], other: dict[str, Any]) -> None:
+    """Both did the same work, else the rows compare nothing."""
+    for name in ("parameters", "env_steps", "updates", "threads"):
+        assert other[name] == own[name], f"{peer.name}: {name} {other[name]}, ours {own[name]}"
+
+
+@dataclass(frozen=True)
+class Solved:
+    """When the second of two successive good evaluations was over; infinite: never."""
+
+    env_steps: float = math.inf
+    seconds: float = math.inf  # without evaluations
+    wall: float = math.inf
+
+
+def solved(curve: list[list[float]]) -> Solved:
+    """``curve``: (env steps, mean return, seconds since the start, seconds in evaluations)."""
+    hits = 0
+    for env_steps, score, wall, evaluating in curve:
+        hits = hits + 1 if score >= SOLVED else 0
+        if hits == IN_A_ROW:
+            return Solved(env_steps, wall - evaluating, wall)
+    return Solved()
