@@ -33,6 +33,10 @@ def nstep_return(
     Shapes: all inputs [T, B]; ``reward`` float, the flags bool.
     Source: Sutton & Barto 2018, eq. 7.1; tails as in semantics section 2 (gamma^k with the k used).
     """
+    if nstep == 1:
+        total = torch.where(valid, reward, 0.0)
+        discount = torch.where(valid, torch.where(terminated, 0.0, gamma), 1.0)
+        return NStep(total, valid.long(), discount)
     ahead = nstep - 1
     step_reward = _windows(reward, ahead, nstep)
     is_valid = _windows(valid, ahead, nstep)

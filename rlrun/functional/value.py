@@ -68,26 +68,44 @@ def td_target(
 
 class SequenceLoss(NamedTuple):
     loss: Tensor  # 0-d
-    td: Tensor  # [L, B] detached |delta|, 0 where not valid
+    td: Tensor  # [L, B] |delta|, 0 where not valid
+    slope: Tensor  # [L, B] d loss / d q_taken
 
 
 def sequence_loss(
     q_taken: Tensor, target: Tensor, valid: Tensor, weight: Tensor, *, td_clip: float | None
 ) -> SequenceLoss:
-    """mean_b(w_b sum_t valid 0.5 delta_t^2 / L), delta = target - q_taken.
+    """mean_b(w_b sum_t valid 0.5 delta_t^2 / L), delta = target - q_taken, and its slope.
 
     The divisor is the constant number L of learned positions, so every row weighs the same and
     padding does not raise the weight of the rest. ``td_clip`` c replaces the square beyond
     |delta| = c by its tangent (Huber), which clips the gradient like the TD clipping of Mnih 2015.
-    Shapes: [L, B], weight [B]. Source: semantics section 5.
+    The slope is written down instead of recorded: an automatic one costs as much as a small
+    network. Everything is detached. Shapes: [L, B], weight [B]. Source: semantics section 5.
     """
-    delta = torch.where(valid, target.detach() - q_taken, torch.zeros_like(q_taken))
-    size = delta.abs()
-    error = 0.5 * delta.square()
-    if td_clip is not None:
-        error = torch.where(size <= td_clip, error, td_clip * (size - 0.5 * td_clip))
-    loss = (weight * error.sum(0) / valid.shape[0]).mean()
-    return SequenceLoss(loss, size.detach())
+    q_taken = q_taken.detach()
+    delta = torch.where(valid, target - q_taken, torch.zeros_like(q_taken))
+    within = delta if td_clip is None else delta.clamp(-td_clip, td_clip)
+    share = weight / valid.numel()
+    loss = (share * (within * (delta - 0.5 * within)).sum(0)).sum()
+    return SequenceLoss(loss, delta.abs(), within * -share)
+
+
+def slope_of_q(q: Tensor, action: Tensor, slope: Tensor) -> Tensor:
+    """d loss / d q, like ``q`` [T, B, A]: ``slope`` [L, B] at the actions taken, zero elsewhere."""
+    full = torch.zeros_like(q, requires_grad=False)
+    full[: len(slope)].scatter_(-1, action.unsqueeze(-1), slope.unsqueeze(-1))
+    return full
+
+
+class Loss(NamedTuple):
+    """What a batch of windows says to a value-based policy."""
+
+    loss: Tensor  # 0-d, detached
+    priority: Tensor  # [B]
+    metrics: dict[str, Tensor]  # 0-d each
+    q: Tensor  # [T, B, A] what the gradient flows into
+    slope: Tensor  # d loss / d q
 
 
 def mixed_priority(td: Tensor, valid: Tensor, eta: float) -> Tensor:

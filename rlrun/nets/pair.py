@@ -34,10 +34,13 @@ class TargetPair:
         self.updates = 0
         self.seconds = {"backward": 0.0, "optimiser": 0.0}
 
-    def step(self, loss: Tensor, env_steps: int) -> dict[str, Tensor]:
-        """Descend on ``loss``, then move the target; gradient norm before clipping, step size."""
+    def step(self, q: Tensor, slope: Tensor, env_steps: int) -> dict[str, Tensor]:
+        """Descend on the loss whose slope over ``q`` is ``slope``, then move the target.
+
+        Gradient norm before clipping, step size.
+        """
         lr, began = self.lr_at(env_steps), time.perf_counter()
-        grads = list(torch.autograd.grad(loss, self.online))
+        grads = list(torch.autograd.grad(q, self.online, slope))
         backward = time.perf_counter()
         self.seconds["backward"] += backward - began
         with torch.no_grad():

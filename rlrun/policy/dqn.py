@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
-from rlrun.functional.value import sequence_loss, take_action, td_target
+from rlrun.functional.value import Loss, sequence_loss, slope_of_q, take_action, td_target
 from rlrun.nets.acting import ValueActor
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.pair import TargetPair
@@ -49,44 +49,66 @@ class DQN:
 
     def update(self, sample: Sample) -> Update:
         """One gradient step on ``sample``; priorities are |delta|."""
-        segment, weight = sample.segment.to(self.device), sample.weight.to(self.device)
-        loss, td, metrics = self.loss(segment, weight)
-        return Update(td, metrics | self.pair.step(loss, sample.env_steps))
+        out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
+        stepped = self.pair.step(out.q, out.slope, sample.env_steps)
+        return Update(out.priority, out.metrics | stepped)
 
-    def loss(self, segment: Segment, weight: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """(loss, |delta| [B], metrics) of row 0 of every window.
+    def loss(self, segment: Segment, weight: Tensor) -> Loss:
+        """Loss, |delta| and metrics of row 0 of every window.
 
         Only two rows of a window meet a network: the learned one and the one its target
         bootstraps from, k <= n rows later.
         """
         c = self.config
-        obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
-        side = self.net.side(*previous)
         shaped = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
         ends = (segment.terminated, segment.truncated, segment.valid)
         n = nstep_return(shaped, *ends, nstep=c.nstep, gamma=c.gamma)
-        column = torch.arange(segment.reward.shape[1], device=self.device)
-        later = n.steps[0]
-
-        q = self.q_values(self.net, tree_map(lambda x: x[0], obs), side[0])
-        ahead = tree_map(lambda x: x[later, column], (obs, side))
+        discount = n.discount[0]
+        now, ahead = self.inputs(segment, n.steps[0], discount > 0)
+        q = self.q_values(self.net, *now)
         with torch.no_grad():
             q_target = self.q_values(self.target, *ahead)
             q_select = self.q_values(self.net, *ahead) if c.double else q_target
             bootstrap = take_action(q_target, q_select.argmax(-1))
-        target = td_target(n.reward[0], n.discount[0], bootstrap, rescale_eps=c.value_rescale_eps)
-        taken = take_action(q, segment.action[0])
-        loss, td = sequence_loss(
-            taken[None], target[None], segment.valid[:1], weight, td_clip=c.td_clip
-        )
-        metrics = {
-            "train/loss": loss.detach(),
-            "train/td_abs": td.mean(),
-            "train/q_taken": taken.detach().mean(),
-            "train/target": target.mean(),
-            "train/valid_fraction": segment.valid[0].float().mean(),
-        }
-        return loss, td[0], metrics
+            target = td_target(n.reward[0], discount, bootstrap, rescale_eps=c.value_rescale_eps)
+            taken, valid = take_action(q, segment.action[0]), segment.valid[:1]
+            loss, td, slope = sequence_loss(
+                taken[None], target[None], valid, weight, td_clip=c.td_clip
+            )
+            slope = slope_of_q(q[None], segment.action[:1], slope)[0]
+            metrics = {
+                "train/loss": loss,
+                "train/td_abs": td.mean(),
+                "train/q_taken": taken.mean(),
+                "train/target": target.mean(),
+                "train/valid_fraction": valid.float().mean(),
+            }
+        return Loss(loss, td[0], metrics, q, slope)
+
+    def inputs(
+        self, segment: Segment, later: Tensor, alive: Tensor
+    ) -> tuple[tuple[Tree, Tensor], tuple[Tree, Tensor]]:
+        """(obs, previous action and reward) of row 0 and of row ``later`` [B].
+
+        The observation behind a termination (not ``alive`` [B]) must not reach a network: it may
+        hold anything.
+        """
+        c, column = self.config, torch.arange(len(later), device=self.device)
+
+        def at(x: Tensor) -> Tensor:
+            return x[1] if c.nstep == 1 else x[later, column]
+
+        if self.net.prev_inputs:
+            obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
+            side = self.net.side(*previous)
+            return (tree_map(lambda x: x[0], obs), side[0]), (tree_map(at, obs), at(side))
+
+        def seen(x: Tensor) -> Tensor:
+            x = at(x)
+            return torch.where(alive.reshape(-1, *[1] * (x.ndim - 1)), x, torch.zeros_like(x))
+
+        none = segment.reward.new_empty(0)  # nothing stands beside the observation
+        return (tree_map(lambda x: x[0], segment.obs), none), (tree_map(seen, segment.obs), none)
 
     def q_values(self, net: QNet, obs: Tree, side: Tensor) -> Tensor:
         """Q [B, A] of one row of every window."""
@@ -97,7 +119,7 @@ class DQN:
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:
         """The priorities [B] ``update`` would return, without learning."""
-        return self.loss(sample.segment.to(self.device), sample.weight.to(self.device))[1]
+        return self.loss(sample.segment.to(self.device), sample.weight.to(self.device)).priority
 
     def weights(self) -> dict[str, Tensor]:
         """The online network's parameters, detached, not copied."""

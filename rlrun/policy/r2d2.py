@@ -3,7 +3,7 @@
 Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning", ICLR 2019.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +12,11 @@ from rlrun.functional.reduce import masked_mean
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
 from rlrun.functional.value import (
+    Loss,
     bootstrap_value,
     mixed_priority,
     sequence_loss,
+    slope_of_q,
     take_action,
     td_target,
 )
@@ -25,12 +27,6 @@ from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.schedule import make_schedule
 from rlrun.schema import MemoryConfig, R2D2Config, TorsoConfig
 from rlrun.types import Sample, Segment, Spec, Tree, Update, Window, generator, tree_map
-
-
-class Loss(NamedTuple):
-    loss: Tensor  # 0-d
-    priority: Tensor  # [B]
-    metrics: dict[str, Tensor]  # 0-d each
 
 
 class R2D2:
@@ -71,7 +67,7 @@ class R2D2:
     def update(self, sample: Sample) -> Update:
         """One gradient step on ``sample``; priorities are eta-mixed |delta|."""
         out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
-        stepped = self.pair.step(out.loss, sample.env_steps)
+        stepped = self.pair.step(out.q, out.slope, sample.env_steps)
         return Update(out.priority, out.metrics | stepped)
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
@@ -98,17 +94,19 @@ class R2D2:
             n.reward[:learned], n.discount[:learned], bootstrap, rescale_eps=c.value_rescale_eps
         )
         valid = ends[2][:learned]
-        taken = take_action(q[:learned], torch.where(valid, segment.action[bs : bs + learned], 0))
-        loss, td = sequence_loss(taken, target, valid, weight, td_clip=c.td_clip)
+        action = torch.where(valid, segment.action[bs : bs + learned], 0)
+        taken = take_action(q[:learned].detach(), action)
+        loss, td, slope = sequence_loss(taken, target, valid, weight, td_clip=c.td_clip)
         count = valid.sum().clamp(min=1)
         metrics = {
-            "train/loss": loss.detach(),
+            "train/loss": loss,
             "train/td_abs": td.sum() / count,
-            "train/q_taken": torch.where(valid, taken.detach(), 0.0).sum() / count,
+            "train/q_taken": torch.where(valid, taken, 0.0).sum() / count,
             "train/target": torch.where(valid, target, 0.0).sum() / count,
             "train/valid_fraction": valid.float().mean(),
         }
-        return Loss(loss, mixed_priority(td, valid, c.eta), metrics)
+        priority = mixed_priority(td, valid, c.eta)
+        return Loss(loss, priority, metrics, q, slope_of_q(q, action, slope))
 
     def inputs(self, segment: Segment) -> tuple[Tree, Tensor]:
         """(obs, previous action and reward) of every position, padding taken out."""

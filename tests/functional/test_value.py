@@ -13,6 +13,8 @@ from rlrun.functional.value import (
     mixed_priority,
     rescale,
     sequence_loss,
+    slope_of_q,
+    take_action,
     td_target,
     unrescale,
 )
@@ -80,23 +82,42 @@ def test_loss_weighs_every_row_the_same():
     target = torch.tensor([[1.0, 2.0], [3.0, math.nan]])
     valid = torch.tensor([[True, True], [True, False]])
     weight = torch.tensor([1.0, 0.5])
-    loss, td = sequence_loss(taken, target, valid, weight, td_clip=None)
+    loss, td, slope = sequence_loss(taken, target, valid, weight, td_clip=None)
     first, second = 0.5 * (1 + 9) / 2, 0.5 * 0.5 * 4 / 2
     assert loss.item() == pytest.approx((first + second) / 2)
     assert td.tolist() == [[1.0, 2.0], [3.0, 0.0]]
-    loss.backward()
     expected = torch.tensor([[-1.0 / 4, -2.0 * 0.5 / 4], [-3.0 / 4, 0.0]])
-    torch.testing.assert_close(taken.grad, expected)
+    torch.testing.assert_close(slope, expected)
+    assert not loss.requires_grad
 
 
 def test_td_clip_is_huber():
     taken = torch.tensor([[0.0], [0.0]], requires_grad=True)
     target, valid = torch.tensor([[0.5], [3.0]]), torch.ones(2, 1, dtype=torch.bool)
-    loss, td = sequence_loss(taken, target, valid, torch.ones(1), td_clip=1.0)
+    loss, td, slope = sequence_loss(taken, target, valid, torch.ones(1), td_clip=1.0)
     assert loss.item() == pytest.approx((0.125 + 2.5) / 2)
     assert td.flatten().tolist() == [0.5, 3.0]
-    loss.backward()
-    torch.testing.assert_close(taken.grad, torch.tensor([[-0.25], [-0.5]]))
+    torch.testing.assert_close(slope, torch.tensor([[-0.25], [-0.5]]))
+
+
+@pytest.mark.parametrize("td_clip", [None, 0.7])
+def test_the_slope_is_what_autograd_finds(td_clip):
+    """Of torch's own losses; and ``slope_of_q`` is the slope over all actions."""
+    g = torch.Generator().manual_seed(0)
+    q = torch.randn(6, 4, 3, generator=g, requires_grad=True)
+    target, weight = torch.randn(5, 4, generator=g), torch.rand(4, generator=g)
+    valid = torch.rand(5, 4, generator=g) < 0.7
+    action = torch.randint(3, (5, 4), generator=g)
+    taken = take_action(q[:5], action)
+    if td_clip is None:
+        error = 0.5 * (taken - target).square()
+    else:
+        error = torch.nn.functional.huber_loss(taken, target, delta=td_clip, reduction="none")
+    want = (weight * torch.where(valid, error, 0.0).sum(0) / 5).mean()
+    loss, _, slope = sequence_loss(taken, target, valid, weight, td_clip=td_clip)
+    torch.testing.assert_close(loss, want)
+    (grad,) = torch.autograd.grad(want, q)
+    torch.testing.assert_close(slope_of_q(q, action, slope), grad)
 
 
 def test_dueling_is_identified():

@@ -122,7 +122,7 @@ def check_against_naive(policy):
     count = segment.reward.shape[1]
     weight = torch.linspace(0.2, 1, count)
     out = policy.loss(segment, weight)
-    grads = torch.autograd.grad(out.loss, list(policy.net.parameters()))
+    grads = torch.autograd.grad(out.q, list(policy.net.parameters()), out.slope)
     naive = [one_by_one(policy, segment, b) for b in range(count)]
     loss = sum(w * x for w, (x, _) in zip(weight, naive, strict=True)) / count
     expected = torch.autograd.grad(loss, list(policy.net.parameters()))
@@ -161,8 +161,9 @@ def test_padding_changes_no_bit(shape, value, make):
     weight = torch.ones(segment.reward.shape[1])
     results = []
     for s in (segment, poisoned(segment, value)):
-        loss, priority, _ = policy.loss(s, weight)
-        grads = torch.autograd.grad(loss, list(policy.net.parameters()))
+        out = policy.loss(s, weight)
+        loss, priority = out.loss, out.priority
+        grads = torch.autograd.grad(out.q, list(policy.net.parameters()), out.slope)
         results.append((loss, priority, *grads))
     for clean, dirty in zip(*results, strict=True):
         assert torch.equal(clean, dirty)
@@ -181,12 +182,12 @@ def test_a_batch_is_its_windows(shape):
         or not shape["burnin_step"]
     )
     whole = policy.loss(segment, torch.ones(count))
-    grads = torch.autograd.grad(whole.loss, list(policy.net.parameters()))
+    grads = torch.autograd.grad(whole.q, list(policy.net.parameters()), whole.slope)
     total = [torch.zeros_like(g) for g in grads]
     for b in range(count):
         alone = policy.loss(window(segment, b), torch.ones(1))
         torch.testing.assert_close(alone.priority[0], whole.priority[b], rtol=1e-5, atol=1e-6)
-        parts = torch.autograd.grad(alone.loss, list(policy.net.parameters()))
+        parts = torch.autograd.grad(alone.q, list(policy.net.parameters()), alone.slope)
         total = [t + p / count for t, p in zip(total, parts, strict=True)]
     for t, g in zip(total, grads, strict=True):
         torch.testing.assert_close(t, g, rtol=1e-4, atol=1e-6)
@@ -209,7 +210,8 @@ def test_gradients_reach_neither_target_nor_burn_in_nor_state():
     obs = segment.obs.clone().requires_grad_()
     state = tuple(s.clone().requires_grad_() for s in segment.state)
     whole = replace(segment, obs=obs, state=state)
-    policy.loss(whole, torch.ones(segment.reward.shape[1])).loss.backward()
+    out = policy.loss(whole, torch.ones(segment.reward.shape[1]))
+    out.q.backward(out.slope)
     assert not obs.grad[: policy.window.burnin].any()
     assert not obs.grad[policy.window.burnin + policy.window.learned :].any()
     assert obs.grad[policy.window.burnin : policy.window.burnin + policy.window.learned].any()
@@ -384,7 +386,7 @@ def test_dqn_is_the_naive_loop(option):
     segment = batch_of(policy).segment
     count = segment.reward.shape[1]
     weight = torch.linspace(0.2, 1, count)
-    loss, td, _ = policy.loss(segment, weight)
+    loss, td, *_ = policy.loss(segment, weight)
     naive = torch.tensor([dqn_one_by_one(policy, segment, b) for b in range(count)])
     torch.testing.assert_close(td, naive, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(loss, (0.5 * weight * naive**2).mean(), rtol=1e-4, atol=1e-6)
@@ -462,7 +464,7 @@ def test_a_step_is_torchs_adam_behind_torchs_clipping(clip):
         losses[1].backward()
         torch.nn.utils.clip_grad_norm_(twin.parameters(), clip or float("inf"))
         optimizer.step()
-        ours.pair.step(losses[0], 50 * i)
+        ours.pair.step(losses[0], torch.ones(()), 50 * i)
     for a, b in zip(ours.net.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
