@@ -43,7 +43,7 @@ class Remote:
         context: Any = multiprocessing.get_context(_method())
         self.policy, self.flying = policy, False
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, make), daemon=True)
+        self.process = context.Process(target=_serve, args=(theirs, make))
         self.process.start()
         theirs.close()
         atexit.register(self.close)  # before multiprocessing waits for its children

@@ -34,11 +34,13 @@ from tests.benchmarks.timing import (
     timing_row,
 )
 
-UPDATE_TARGET, STEPS_TARGET = 4.0, 8.0
+STEPS_TARGET = 8.0
+UPDATE_TARGETS = {"cartpole": 4.0, "lstm64": 4.0, "lstm512": 1.6}
 LSTM_TYPES = ("pytorch", "normal")
 SHAPES = (
     Shape("cartpole", 4, (128, 128, 64), 64, (64,), 64, 2, 40, 5),  # DI-engine's own setting
     Shape("lstm64", 4, (128, 128, 64), 64, (64,), 64, 20, 80, 5),  # the update of the floor
+    Shape("lstm512", 4, (128, 128, 512), 512, (512,), 64, 40, 80, 5),
 )
 PRESET = "diengine_r2d2_cartpole"
 
@@ -57,8 +59,9 @@ def measure(
     rows: list[Row] = []
     for count in threads:
         for shape in SHAPES:
-            for lstm in LSTM_TYPES:
-                rows.append(_update_row(python, shape, lstm, count, repeats, seconds))
+            for lstm in LSTM_TYPES if shape.lstm < 512 else LSTM_TYPES[:1]:  # seconds an update
+                few = repeats if shape.lstm < 512 else min(repeats, 3)
+                rows.append(_update_row(python, shape, lstm, count, few, seconds))
     for count in threads:
         rows += _run_rows(python, count, env_steps, runs)
     return rows
@@ -84,10 +87,10 @@ def _update_row(
 
     calls = calls_for(ours, seconds)
     setting: dict[str, Any] = {
-        "lstm": lstm, "batch": shape.batch, "burnin": shape.burnin, "unroll": shape.unroll,
-        "n": shape.nstep, "threads": threads, "params": parameters(policy),
+        "lstm": lstm, "hidden": shape.lstm, "batch": shape.batch, "burnin": shape.burnin,
+        "unroll": shape.unroll, "n": shape.nstep, "threads": threads, "params": parameters(policy),
     }  # fmt: skip
-    target = UPDATE_TARGET if lstm == "pytorch" and shape.name == "cartpole" else None
+    target = UPDATE_TARGETS.get(shape.name) if lstm == "pytorch" else None
     try:
         with _learner(python, shape, lstm, threads) as (facts, peer):
             setting["peer_params"] = facts["parameters"]
@@ -115,7 +118,7 @@ def _update_row(
 @contextmanager
 def _learner(python: Path | None, shape: Shape, lstm: str, threads: int) -> Iterator[Any]:
     """(facts of the peer's network, measure(calls) -> Timing)."""
-    given = (threads, lstm, shape.burnin, shape.unroll, shape.nstep, shape.batch)
+    given = (threads, lstm, shape.burnin, shape.unroll, shape.nstep, shape.batch, shape.lstm)
     with asked(python, "diengine_update.py", *given, threads=threads) as (facts, ask):
         ask(2)  # warm
         yield facts, lambda calls: Timing(**ask(calls))

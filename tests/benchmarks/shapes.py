@@ -7,6 +7,8 @@ import numpy as np
 import torch
 
 from rlrun.buffer.replay import Replay
+from rlrun.build import make_compute
+from rlrun.nets.compute import Compute, Precision
 from rlrun.policy.r2d2 import R2D2
 from rlrun.schema import (
     MemoryConfig,
@@ -28,10 +30,14 @@ from tests.benchmarks.floor import (
     Shape,
 )
 from tests.buffer.factory import make_replay as make_table_replay
+from tests.compose import config
 
 PEERS = Shape("lstm64", 4, (128, 128, 64), 64, (64,), 64, 20, 80, 5)  # the peers' floor
 DEFAULT = Shape("lstm32", 4, (32,), 32, (), 32, 4, 20, 5)  # rlrun policy=r2d2
 SHAPES = {s.name: s for s in (PEERS, DEFAULT)}
+SHORT = Shape("lstm64", 4, (128, 128, 64), 64, (64,), 64, 2, 40, 5)
+WIDER = Shape("lstm128", 4, (128, 128, 64), 128, (64,), 64, 40, 80, 5)
+LARGE = Shape("lstm512", 4, (128, 128, 64), 512, (64,), 64, 40, 80, 5)
 EPISODE = 500  # steps of the episodes the replay is filled with
 
 
@@ -56,6 +62,15 @@ def make_policy(
         spec=Spec(box, gym.spaces.Discrete(ACTIONS)), seed=seed, total_steps=1_000_000,
         device=torch.device("cpu"),
     )  # fmt: skip
+
+
+def ruled(shape: Shape, threads: int, precision: Precision = "float32") -> Compute:
+    """What rlrun's fixed rule gives a learner of this shape."""
+    c = config(
+        "policy=r2d2", "env=cartpole", f"memory.hidden={shape.lstm}", f"learner.threads={threads}",
+        f"learner.batch_size={shape.batch}", f"learner.precision={precision}",
+    )  # fmt: skip
+    return make_compute(c)
 
 
 def twin(policy: R2D2, shape: Shape) -> Floor:

@@ -4,11 +4,13 @@ import json
 import math
 import sys
 
+import numpy as np
 import pytest
+import torch
 import yaml
 
 from tests.benchmarks import __main__ as command
-from tests.benchmarks import diengine, endtoend, process
+from tests.benchmarks import collect, diengine, endtoend, overlap, process, solve
 from tests.benchmarks.floor import Shape
 from tests.benchmarks.process import interpreter
 from tests.benchmarks.timing import Timing, interleaved, make_row, table, timing_row, write_rows
@@ -133,3 +135,76 @@ def test_every_peer_has_its_script_and_the_settings_of_the_preset():
         assert peers.epsilon(env_steps) == pytest.approx(
             value, abs=0.13 if env_steps == 1000 else 1e-6
         )
+
+
+def test_collecting_without_peers_is_rows_that_say_so(monkeypatch):
+    monkeypatch.setattr(collect, "ENVS", (2,))
+    rows = collect.measure(None, repeats=2, seconds=0.01)
+    assert [(r.name, r.against) for r in rows] == [
+        ("act", "bare loop"), ("collect", "bare loop"), ("collect", "di-engine"),
+        ("collect", "tianshou"), ("collect", "torchrl"),
+    ]  # fmt: skip
+    assert [r.missing for r in rows] == ["", "", *["not installed"] * 3]
+    assert rows[1].ratio > 0
+    assert rows[2].met is False, "a missing peer is a missed target"
+
+
+def test_the_bare_loop_infers_what_rlrun_acts_by():
+    """Same weights, same observations: the same values, so the same work is compared."""
+    own, bare = collect.make(4), collect.BareLoop(4)
+    net = own.policy.net
+    with torch.no_grad():
+        for name, module in (("encoder", net.torso.layers), ("advantage", net.advantage),
+                             ("value", net.value)):  # fmt: skip
+            getattr(bare.net, name).load_state_dict(module.state_dict())
+        core = net.memory.core.state_dict()
+        bare.cell.load_state_dict({n.removesuffix("_l0"): w for n, w in core.items()})
+    bare.previous[:, 0] = 1  # one-hot of action 0
+    bare.obs = own.obs.copy()
+    step, state = own.actor.step, own.actor.initial_state()
+    own.actor.refresh()
+    first, zero = np.zeros(4, bool), np.zeros(4, np.float32)
+    for _ in range(3):
+        q, state = step(bare.obs, first, np.zeros(4, np.int64), zero, state)
+        np.testing.assert_array_equal(bare.infer(), q.argmax(-1))
+        np.testing.assert_allclose(bare.state[0].numpy(), state[0], rtol=1e-4, atol=1e-6)
+
+
+def test_times_to_a_score_are_compared_by_their_medians():
+    def runs(*walls):
+        return [{"wall": w, "env_steps": 1000 * w, "solved": True} for w in walls]
+
+    seconds, steps = solve._rows("own", runs(3, 1, 2), runs(40, 10, 20), 4.0, "", 1)
+    assert (seconds.ours, seconds.other, seconds.ratio, seconds.met) == (2, 20, 10, True)
+    assert (steps.kind, steps.ours, steps.other) == ("fact", 2000, 20000)
+    assert seconds.setting["reached"] == 3
+    alone, _ = solve._rows("own", runs(3), [], 4.0, "not installed", 1)
+    assert (alone.met, alone.missing) == (False, "not installed")
+
+
+def test_overlapped_runs_must_give_one_digest(monkeypatch):
+    def fake(digest):
+        return lambda name, steps: {
+            "wall_seconds": {"serial": 3.0, "overlapped": 2.0}[name], "digest": digest(),
+            "collect": 1.0, "update": 1.0,
+        }  # fmt: skip
+
+    monkeypatch.setattr(overlap, "_run", fake(lambda: "same"))
+    (row,) = overlap.measure(repeats=2, env_steps=10)
+    assert (row.ratio, row.met, row.setting["collect_share"]) == (1.5, True, "50%")
+    digests = iter("abcd")
+    monkeypatch.setattr(overlap, "_run", fake(lambda: next(digests)))
+    with pytest.raises(AssertionError, match="not deterministic"):
+        overlap.measure(repeats=2, env_steps=10)
+
+
+def test_rows_of_a_file_become_a_table(tmp_path, capsys):
+    row = make_row("collect", {"envs": 8}, "tianshou", "env steps/s", [10.0], [5.0],
+                   kind="speedup", higher=True, target=3.0)  # fmt: skip
+    write_rows([row], tmp_path / "rows.jsonl")
+    assert command.main(["--table", str(tmp_path / "rows.jsonl")]) == 0
+    line = capsys.readouterr().out.splitlines()[2]
+    assert (
+        line
+        == "| collect (8 envs), env steps/s | 10 | 5 (tianshou) | 2.00 (2.00-2.00) | ≥ 3, missed |"
+    )

@@ -1,6 +1,6 @@
 """DI-engine's learner step, measured on request. Runs in DI-engine's own environment.
 
-usage: python diengine_update.py THREADS LSTM_TYPE BURNIN UNROLL NSTEP BATCH
+usage: python diengine_update.py THREADS LSTM_TYPE BURNIN UNROLL NSTEP BATCH HIDDEN
 
 Prints one JSON line with the layer sizes, then one with the seconds of CALLS updates for every
 line "CALLS" on its standard input; ends with the input. A step is ``R2D2Policy._forward_learn`` on
@@ -15,8 +15,8 @@ import time
 import torch
 
 
-def make(lstm: str, burnin: int, unroll: int, nstep: int, batch: int):
-    """(policy, the sequences of a batch) for DI-engine's own cartpole settings."""
+def make(lstm: str, burnin: int, unroll: int, nstep: int, batch: int, hidden: int):
+    """(policy, the sequences of a batch) for DI-engine's own cartpole settings, LSTM ``hidden``."""
     from ding.model import DRQN
     from ding.policy import R2D2Policy
     from ding.utils import deep_merge_dicts
@@ -27,12 +27,12 @@ def make(lstm: str, burnin: int, unroll: int, nstep: int, batch: int):
     settings = deep_merge_dicts(R2D2Policy.default_config(), copy.deepcopy(main_config.policy))
     config = EasyDict(settings)
     config.model.lstm_type = lstm
+    config.model.encoder_hidden_size_list = [128, 128, hidden]
     config.burnin_step, config.learn_unroll_len, config.nstep = burnin, unroll, nstep
     config.collect.unroll_len = burnin + unroll
     config.learn.batch_size = batch
     config.multi_gpu = False
     policy = R2D2Policy(config, model=DRQN(**config.model), enable_field=["learn", "collect"])
-    hidden = config.model.encoder_hidden_size_list[-1]
     sequences = []
     for _ in range(batch):
         rows = [_row(config.model.obs_shape, hidden) for _ in range(burnin + unroll)]
