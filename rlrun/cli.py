@@ -31,6 +31,9 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code of the command line ``argv`` (default: that of the process)."""
+    # Read when numpy is loaded: products as small as those of acting are slower on more threads,
+    # which then wait by spinning on cores the learner could use.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         return _dispatch(list(sys.argv[1:] if argv is None else argv))
     except RlrunError as e:

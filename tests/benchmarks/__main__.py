@@ -15,10 +15,14 @@ rows that ``--out FILE`` has written.
 """
 
 import argparse
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+
+if __name__ == "__main__":  # read when numpy is loaded; a run of rlrun has it too
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from tests.benchmarks import collect, diengine, endtoend, overlap, replay, solve, startup, update
 from tests.benchmarks.replay_table import markdown, read_rows
