@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import sys
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
@@ -204,8 +205,10 @@ def _life(
     title = f"{config.policy.name} on {config.env.id}, seed {config.seed}"
     since = state["counters"]["env_steps"] if state else None
     total = config.run.total_steps
-    with Log(config.logger, run_dir, total_steps=total, title=title, resume_from=since) as log:
-        pipeline = make_pipeline(config, run_dir, log)
+    with (
+        Log(config.logger, run_dir, total_steps=total, title=title, resume_from=since) as log,
+        closing(make_pipeline(config, run_dir, log)) as pipeline,
+    ):
         if state is not None:
             pipeline.load_state_dict(state)
         elif pipeline.buffer is not None and config.buffer.load is not None:
@@ -222,8 +225,6 @@ def _life(
                 pipeline.counters.updates,
             )
             record.wall_seconds = log.wall_seconds
-            pipeline.collector.env.close()
-            pipeline.evaluator.close()
         record.best_eval = result.best
         record.eval = result.final
         record.digest = digest(run_dir / "metrics.jsonl", pipeline.policy.weights())

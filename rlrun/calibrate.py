@@ -125,7 +125,8 @@ def measure(config: Config, tried: Sequence[Setting], seconds: float) -> list[li
     benches: list[Bench] = []
     try:
         spec, chunks = spec_of(config, collector.env), _collected(config, collector)
-        benches += [Bench(setting.of(config), spec, chunks) for setting in tried]
+        for setting in tried:
+            benches.append(Bench(setting.of(config), spec, chunks))
         return interleave(benches, seconds)
     finally:
         collector.env.close()

@@ -1,8 +1,11 @@
 """pipeline=overlapped: one chunk in flight, weights one chunk old, the same bytes every time."""
 
 import json
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -14,9 +17,9 @@ import torch
 from rlrun import build
 from rlrun.checkpoint import load_newest
 from rlrun.collector import Brought
-from rlrun.errors import EnvError, Interrupted
+from rlrun.errors import CheckpointError, EnvError, Interrupted
 from rlrun.log.jsonl import read
-from rlrun.pipeline.remote import Gathered, Remote
+from rlrun.pipeline.remote import Gathered, Remote, settled
 from rlrun.rundir import RunRecord
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
@@ -55,13 +58,7 @@ class InTurn:
     def result(self):
         self.flying, chunk = False, self.collector.gather()
         brought, self.collector.brought = self.collector.brought, Brought()
-        return Gathered(chunk, brought, {})
-
-    def state_dict(self):
-        self.policy.generator.bit_generator.state = (
-            self.collector.policy.generator.bit_generator.state
-        )
-        return self.collector.state_dict()
+        return Gathered(chunk, brought, {}, settled(self.collector))
 
     def close(self):
         self.collector.env.close()
@@ -167,11 +164,8 @@ def test_rows_from_afar_are_the_rows_from_here():
             with torch.no_grad():
                 for p in here.policy.net.parameters():
                     p.mul_(1.1)
-        generator = here.policy.generator.bit_generator.state
-        here.policy.generator.random()  # not the one that draws: overwritten
-        state = remote.state_dict()
-        assert here.policy.generator.bit_generator.state == generator
-        np.testing.assert_array_equal(state["obs"], here.obs)
+        assert far.after.generator == here.policy.generator.bit_generator.state
+        np.testing.assert_array_equal(far.after.collector["obs"], here.obs)
     finally:
         remote.close()
     assert not remote.process.is_alive()
@@ -224,3 +218,139 @@ def test_run_json_says_so(tmp_path: Path):
     record = go(tmp_path, "policy=dqn", "env=cartpole", OVERLAPPED)
     assert record["status"] == "done"
     assert json.loads((tmp_path / "run.json").read_text())["threads"] == 1
+
+
+def remote_of(*overrides):
+    """(collector here, the same one there)."""
+    make = partial(build.make_collector, config(*SMOKE, *overrides))
+    here = make(Counters())
+    return here, Remote(make, here.policy)
+
+
+def test_a_resumed_process_begins_with_other_episodes():
+    """As ``Collector.load_state_dict`` has it: the clock seeds them."""
+    here, remote = remote_of("policy=r2d2", "env=cartpole")
+    begun = here.obs.copy()
+    remote.start(0)
+    behind = remote.result().after
+    remote.close()
+    _, again = remote_of("policy=r2d2", "env=cartpole")
+    again.load(behind, 500)
+    again.start(500)
+    chunk = again.result().chunk
+    again.close()
+    here.counters.env_steps = 500
+    here.load_state_dict(behind.collector)
+    np.testing.assert_array_equal(chunk.obs[0], behind.collector["obs"])  # the cut episodes' end
+    np.testing.assert_array_equal(chunk.obs[1], here.fresh_obs)
+    assert (chunk.obs[1] != begun).any()
+
+
+FAILS_LATER = (  # the training environments fail in a chunk that nobody learns from any more
+    "policy=dqn", "env=gym", "env.id=tests.env.faulty:test/Faulty-v0", "env.backend=sync",
+    OVERLAPPED,
+    "+env.eval_kwargs.fault=none", "run.stop_value=1", "run.stop_after=1", "collector.num_envs=1",
+    "collector.n_sample=50", "run.eval_every=100", "run.total_steps=1000", "env.kwargs.length=20",
+)  # fmt: skip
+
+
+def test_a_chunk_that_fails_in_flight_loses_nothing_learned(tmp_path):
+    """The run is solved at 100; steps 101 to 150 are in flight and fail."""
+    register()
+    seed = build.env_seed(0, "collect")
+    fault = f"env.kwargs={{fault: raise, at: 130, bad_seed: {seed}, length: 20}}"
+    record = go(tmp_path, *FAILS_LATER[:-1], fault)
+    assert record["status"] == "done"
+    state, _ = load_newest(tmp_path / "checkpoints")
+    assert "flight" not in state
+    assert state["buffer"]["counts"]["rows"] == state["counters"]["env_steps"]
+
+
+def test_a_serial_run_refuses_a_chunk_in_flight(tmp_path, monkeypatch):
+    test_an_interrupted_run_keeps_its_flight(tmp_path, monkeypatch)
+    state, path = load_newest(tmp_path / "run" / "checkpoints")
+    del path
+    pipeline = build.make_pipeline(
+        config(*SMOKE, "policy=r2d2", "env=cartpole"), tmp_path, Silent()
+    )
+    with pytest.raises(CheckpointError, match="chunk in flight"):
+        pipeline.load_state_dict(state | {"flight": {}})
+    pipeline.close()
+
+
+class Silent:
+    def note(self, line):
+        pass
+
+
+def test_a_failed_resume_leaves_no_process(tmp_path):
+    go(tmp_path, "policy=r2d2", "env=cartpole", OVERLAPPED)
+    other = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, "buffer.capacity=3000")
+    before = set(multiprocessing.active_children())
+    with pytest.raises(CheckpointError):
+        build.resume(tmp_path, other, raw_yaml="", overrides=[])
+    assert set(multiprocessing.active_children()) <= before
+
+
+EARLY = """
+import os, signal, sys, threading, time
+from rlrun.pipeline import remote
+started = remote.Remote.__init__
+def tell(self, *given):
+    started(self, *given)
+    threading.Timer(0.3, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
+remote.Remote.__init__ = tell
+from rlrun.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_signal_while_the_process_starts_is_a_wish_to_stop(tmp_path):
+    """It reaches the whole group; the process that imports torch meanwhile must not die of it."""
+    given = [*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, f"run.dir={tmp_path}/run"]
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY, *given], capture_output=True, text=True,
+        start_new_session=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 130, done.stderr
+    assert "saved" in done.stderr
+
+
+HANGS = """
+import os, sys, time
+from functools import partial
+from rlrun import build
+from rlrun.pipeline.remote import Remote
+from rlrun.types import Counters
+from tests import test_overlapped as t
+if __name__ == "__main__":
+    bandit = t.config(*t.SMOKE, "policy=random", "env=bandit")
+    policy = build.make_collector(bandit, Counters()).policy
+    remote = Remote(t.hanging, policy)
+    remote.start(0)
+    time.sleep(4)
+    print(remote.process.pid, flush=True)
+    os._exit(130)
+"""
+
+
+def hanging(counters):
+    """A collector whose environment never answers its third step."""
+    register()
+    seed = build.env_seed(0, "collect")
+    faulty = ("env=gym", "env.id=test/Faulty-v0", f"env.kwargs={{fault: hang, bad_seed: {seed}}}")
+    return build.make_collector(config(*SMOKE, "policy=random", *faulty), counters)
+
+
+def test_a_process_that_hangs_ends_with_the_main_process():
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=120, check=False,
+        cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+    pid = int(done.stdout)
+    for _ in range(50):
+        if not Path(f"/proc/{pid}").exists():
+            return
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail("the collector's process outlived the main process")

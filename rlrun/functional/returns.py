@@ -36,7 +36,7 @@ def nstep_return(
     if nstep == 1:
         total = torch.where(valid, reward, 0.0)
         discount = torch.where(valid, torch.where(terminated, 0.0, gamma), 1.0)
-        return NStep(total, valid.long(), discount)
+        return NStep(total, valid.long(), discount.to(reward.dtype))
     ahead = nstep - 1
     step_reward = _windows(reward, ahead, nstep)
     is_valid = _windows(valid, ahead, nstep)

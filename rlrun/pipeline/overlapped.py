@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.collector import Brought
-from rlrun.pipeline.remote import Gathered, Remote
-from rlrun.pipeline.serial import Result, Serial
+from rlrun.errors import RlrunError
+from rlrun.pipeline.remote import Gathered, Remote, Settled, settled
+from rlrun.pipeline.serial import Serial
 from rlrun.types import Chunk
 
 
@@ -21,18 +22,20 @@ class Overlapped(Serial):
     """
 
     remote: Remote | None = None
+    settled: Settled | None = None  # behind the chunk that was counted last
     landed: Gathered | None = None  # collected before it was asked for
+    crashed: RlrunError | None = None  # a chunk nobody asked for yet ended with it
 
-    def run(self) -> Result:
-        """See ``Serial.run``; a chunk in flight when the run ends is saved, not learned from."""
+    def close(self) -> None:
+        """See ``Serial.close``."""
         assert self.remote is not None
-        try:
-            return Serial.run(self)
-        finally:
-            self.remote.close()
+        self.remote.close()
+        Serial.close(self)
 
     def _next_chunk(self) -> Chunk:
         assert self.remote is not None
+        if self.crashed is not None:
+            raise self.crashed
         gathered, self.landed = self.landed, None
         if gathered is None:
             if not self.remote.flying:
@@ -40,6 +43,7 @@ class Overlapped(Serial):
             gathered = self.remote.result()
         self.collector.brought, self.collector.seconds = gathered.brought, gathered.seconds
         self.collector.account()
+        self.settled = gathered.after
         return gathered.chunk
 
     def _take_off(self) -> None:
@@ -48,12 +52,20 @@ class Overlapped(Serial):
             self.remote.start(self.counters.env_steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """That of ``Serial`` and the chunk in flight, which is waited for."""
+        """That of ``Serial`` and the chunk in flight, which is waited for.
+
+        When that chunk fails the state is the one before it: what was learned is saved.
+        """
         assert self.remote is not None
         if self.remote.flying:
-            self.landed = self.remote.result()
-        collector = self.remote.state_dict()  # before the policy: brings its generator home
-        state = Serial.state_dict(self) | {"collector": collector}
+            try:
+                self.landed = self.remote.result()
+            except RlrunError as e:
+                self.crashed = e
+        after = self.landed.after if self.landed is not None else self.settled
+        after = after or settled(self.collector)  # nothing was collected yet
+        self.policy.generator.bit_generator.state = after.generator
+        state = Serial.state_dict(self) | {"collector": after.collector}
         if self.landed is not None:
             chunk, brought = self.landed.chunk, self.landed.brought
             rows = {name: getattr(chunk, name) for name in chunk.__slots__}
@@ -62,9 +74,14 @@ class Overlapped(Serial):
 
     def _load_collector(self, state: dict[str, Any]) -> None:
         assert self.remote is not None
-        self.remote.load_state_dict(state["collector"])
-        flight = state.get("flight")
-        if flight is not None:
+        behind = Settled(state["collector"], dict(self.policy.generator.bit_generator.state))
+        flight, clock = state.get("flight"), self.counters.env_steps
+        if flight is None:
+            self.settled = behind
+        else:
             finished = [(float(r), int(n)) for r, n in flight["finished"]]
             brought = Brought(int(flight["steps"]), finished)
-            self.landed = Gathered(Chunk(**flight["rows"]), brought, self.collector.seconds)
+            clock += brought.steps
+            seconds = self.collector.seconds
+            self.landed = Gathered(Chunk(**flight["rows"]), brought, seconds, behind)
+        self.remote.load(behind, clock)

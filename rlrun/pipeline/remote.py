@@ -2,10 +2,14 @@
 
 import atexit
 import multiprocessing
+import os
 import signal
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import connection, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -30,6 +34,15 @@ class Gathered:
     chunk: Chunk
     brought: Brought
     seconds: dict[str, float]  # spent acting and in environments since the process began
+    after: "Settled"
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What goes on behind a chunk: it comes with every chunk, as a process may end at any time."""
+
+    collector: dict[str, Any]  # state of the collector
+    generator: dict[str, Any]  # state of what its exploration draws from
 
 
 class Remote:
@@ -44,7 +57,8 @@ class Remote:
         self.policy, self.flying = policy, False
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, make))
-        self.process.start()
+        with _signals_held():
+            self.process.start()
         theirs.close()
         atexit.register(self.close)  # before multiprocessing waits for its children
 
@@ -61,15 +75,9 @@ class Remote:
         self.flying = False
         return Gathered(*self._answer())
 
-    def state_dict(self) -> dict[str, Any]:
-        """The collector's; the exploration's random numbers are brought home to the policy."""
-        self._send("save")
-        state, generator = self._answer()
-        self.policy.generator.bit_generator.state = generator
-        return dict(state)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._send("load", state, self.policy.generator.bit_generator.state)
+    def load(self, settled: Settled, env_steps: int) -> None:
+        """Go on from there at the clock ``env_steps`` (environments begin with other episodes)."""
+        self._send("load", settled, env_steps)
         self._answer()
 
     def close(self) -> None:
@@ -107,6 +115,12 @@ class Remote:
         )
 
 
+def settled(collector: Collector) -> Settled:
+    """That of a collector between two chunks."""
+    generator = dict(collector.policy.generator.bit_generator.state)
+    return Settled(collector.state_dict(), generator)
+
+
 def _method() -> str:
     """How the process starts: not as a fork of this one, whose threads (torch) may hold locks."""
     return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
@@ -114,9 +128,11 @@ def _method() -> str:
 
 def _serve(pipe: Connection, make: Make) -> None:
     """The process: obey until the other end is closed."""
-    for name in ("SIGINT", "SIGTERM", "SIGUSR1"):  # they reach all; the main process saves
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for number in _SIGNALS:  # they reach all; the main process saves
+        signal.signal(number, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    threading.Thread(target=_follow_parent, daemon=True).start()
     torch.set_num_threads(1)
     wrong, served = _tried(lambda: _Served(make))
     while True:
@@ -128,6 +144,32 @@ def _serve(pipe: Connection, make: Make) -> None:
             break
     if wrong is None:
         served.collector.env.close()
+
+
+_SIGNALS = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, n)]
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """What is started meanwhile hears no signal until it is ready to ignore it (importing torch
+    takes seconds)."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # starting it would let signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _follow_parent() -> None:
+    """End with the main process, even in the middle of a step that never ends."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def _tried(function: Callable[..., Any], *given: Any) -> tuple[str | None, Any]:
@@ -154,11 +196,9 @@ class _Served:
         self.counters.env_steps = env_steps
         chunk = collector.gather()
         brought, collector.brought = collector.brought, Brought()
-        return chunk, brought, dict(collector.seconds)
+        return chunk, brought, dict(collector.seconds), settled(collector)
 
-    def save(self) -> tuple[dict[str, Any], Any]:
-        return self.collector.state_dict(), self.collector.policy.generator.bit_generator.state
-
-    def load(self, state: dict[str, Any], generator: Any) -> None:
-        self.collector.load_state_dict(state)
-        self.collector.policy.generator.bit_generator.state = generator
+    def load(self, state: Settled, env_steps: int) -> None:
+        self.counters.env_steps = env_steps
+        self.collector.load_state_dict(state.collector)
+        self.collector.policy.generator.bit_generator.state = state.generator

@@ -8,6 +8,7 @@ from typing import Any
 from rlrun import checkpoint
 from rlrun.buffer.replay import Replay
 from rlrun.collector import Collector
+from rlrun.errors import CheckpointError
 from rlrun.evaluate import Evaluator, eval_metrics
 from rlrun.learner import Learner
 from rlrun.log import Log
@@ -72,6 +73,11 @@ class Serial:
                 self.profiler.stop()
         final = self.last if self._evaluated() else None
         return Result(final, self.best, wish.code)
+
+    def close(self) -> None:
+        """Give back the environments."""
+        self.collector.env.close()
+        self.evaluator.close()
 
     def _collect_and_learn(self) -> None:
         start, before = time.perf_counter(), self.counters.env_steps
@@ -182,4 +188,9 @@ class Serial:
             self.learner.load_state_dict(state["learner"])
 
     def _load_collector(self, state: dict[str, Any]) -> None:
+        if "flight" in state:
+            raise CheckpointError(
+                "pipeline.name = serial: the checkpoint holds a chunk in flight; allowed is the "
+                "pipeline the run began with; set pipeline=overlapped"
+            )
         self.collector.load_state_dict(state["collector"])
