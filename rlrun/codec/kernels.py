@@ -64,11 +64,15 @@ def unzigzag(folded: Array) -> Array:
     return result
 
 
-def residuals(words: Array, base: Array, second: Array, predictor: int) -> Array:
-    """The residuals [n]; ``base`` and ``second`` are not read where the predictor has no use."""
+def residuals(
+    words: Array, base: Array, second: Array, predictor: int, out: Array | None = None
+) -> Array:
+    """The residuals [n], in ``out`` if given; bases the predictor has no use for are not read."""
+    out = np.empty_like(words) if out is None else out
     if COMPILED:
-        return residuals_compiled(words, base, second, predictor, np.empty_like(words))
-    return residuals_vectorised(words, base, second, predictor)
+        return residuals_compiled(words, base, second, predictor, out)
+    out[:] = residuals_vectorised(words, base, second, predictor)
+    return out
 
 
 @jit
@@ -95,7 +99,7 @@ def residuals_compiled(
 def residuals_vectorised(words: Array, base: Array, second: Array, predictor: int) -> Array:
     """The same."""
     if predictor == NONE:
-        return words.copy()
+        return words
     delta = words - base
     if predictor == SUB2:
         delta -= base
@@ -103,44 +107,40 @@ def residuals_vectorised(words: Array, base: Array, second: Array, predictor: in
     return zigzag(delta)
 
 
-def restore(folded: Array, base: Array, second: Array, predictor: int, out: Array) -> None:
-    """Write the words of those residuals to ``out`` [n]."""
+def restore(folded: Array, base: Array, second: Array, predictor: int) -> None:
+    """Turn residuals [n] into their words, in place."""
     if COMPILED:
-        restore_compiled(folded, base, second, predictor, out)
+        restore_compiled(folded, base, second, predictor)
     else:
-        restore_vectorised(folded, base, second, predictor, out)
+        restore_vectorised(folded, base, second, predictor)
 
 
 @jit
-def restore_compiled(folded: Array, base: Array, second: Array, predictor: int, out: Array) -> None:
+def restore_compiled(folded: Array, base: Array, second: Array, predictor: int) -> None:
     """Predictor and delta added."""
     n = len(folded)
     kind = folded.dtype.type
-    if predictor == 0:
-        out[:] = folded
-    elif predictor == 1:
+    if predictor == 1:
         for i in range(n):
             word = folded[i]
             delta = kind(word >> kind(1)) ^ kind(kind(0) - kind(word & kind(1)))
-            out[i] = kind(delta + base[i])
-    else:
+            folded[i] = kind(delta + base[i])
+    elif predictor == 2:
         for i in range(n):
             word = folded[i]
             delta = kind(word >> kind(1)) ^ kind(kind(0) - kind(word & kind(1)))
-            out[i] = kind(delta + base[i] + base[i] - second[i])
+            folded[i] = kind(delta + base[i] + base[i] - second[i])
 
 
-def restore_vectorised(
-    folded: Array, base: Array, second: Array, predictor: int, out: Array
-) -> None:
+def restore_vectorised(folded: Array, base: Array, second: Array, predictor: int) -> None:
     """The same."""
     if predictor == NONE:
-        out[:] = folded
         return
-    np.add(unzigzag(folded), base, out=out)
+    folded[:] = unzigzag(folded)
+    folded += base
     if predictor == SUB2:
-        out += base
-        out -= second
+        folded += base
+        folded -= second
 
 
 def split(folded: Array) -> Array:
@@ -166,25 +166,26 @@ def split_compiled(folded: Array, planes: Array) -> None:
                 row[i] = np.uint8(words[i] >> shift)
 
 
-def join(planes: Array, folded: Array) -> None:
-    """The words of those planes to ``folded`` [n]."""
+def join(planes: tuple[Array, ...], folded: Array) -> None:
+    """The words of those read-only planes, lowest first, to ``folded`` [n]."""
     if COMPILED:
         join_compiled(planes, folded)
-    else:
-        folded.view(np.uint8).reshape(len(folded), len(planes))[:] = planes.T
+        return
+    out = folded.view(np.uint8).reshape(len(folded), len(planes))
+    for k, plane in enumerate(planes):
+        out[:, k] = plane
 
 
 @jit
-def join_compiled(planes: Array, folded: Array) -> None:
+def join_compiled(planes: tuple[Array, ...], folded: Array) -> None:
     """Fill ``folded``, block by block."""
-    n = len(folded)
     kind = folded.dtype.type
-    for start in range(0, n, BLOCK):
+    for start in range(0, len(folded), BLOCK):
         words = folded[start : start + BLOCK]
-        words[:] = planes[0, start : start + BLOCK]
+        words[:] = planes[0][start : start + BLOCK]
         for k in range(1, len(planes)):
             shift = kind(8 * k)
-            row = planes[k, start : start + BLOCK]
+            row = planes[k][start : start + BLOCK]
             for i in range(len(words)):
                 words[i] |= kind(kind(row[i]) << shift)
 

@@ -21,7 +21,7 @@ from rlrun.codec.narrow import narrowed, widened, worth_narrowing
 from rlrun.codec.words import CODED, Array, Kind
 
 PALETTE = 32  # distinct words at most
-SAMPLE = 1024  # words looked at before a whole array is searched for few values
+GLANCE, SAMPLE = 64, 1024  # words looked at before a whole array is searched for few values
 LEAST_SAMPLED, MOST_SAMPLED = 1024, 8192  # words by which a predictor is chosen
 STRIPS = 16  # runs of neighbours in a sample
 RUN = 4096  # words: smaller tensors share a predictor with their neighbours; part of the format
@@ -82,9 +82,7 @@ def decode(
         raise damaged(f"{kind.name} is not narrowed to kind {code}")
     base, second = narrow_again(base, kind, small), narrow_again(second, kind, small)
     predictors = read_predictors(cursor, 1 if rows or base is None else len(runs(sizes)))
-    planes = np.empty((small.width, n), np.uint8)
-    for plane in planes:
-        read_part(cursor, plane)
+    planes = tuple(read_part(cursor, n) for _ in range(small.width))
     cursor.done()
     folded = np.empty(n, small.word)
     kernels.join(planes, folded)
@@ -157,7 +155,7 @@ def tensor_residuals(
     for size in runs(sizes):
         here = slice(start, start + size)
         chosen = tensor_predictor(words[here], base[here], None if second is None else other[here])
-        folded[here] = kernels.residuals(words[here], base[here], other[here], chosen)
+        kernels.residuals(words[here], base[here], other[here], chosen, folded[here])
         predictors.append(chosen)
         start += size
     return (predictors[:1] if len(set(predictors)) == 1 else predictors), folded
@@ -171,7 +169,7 @@ def restored(
     base: Array | None,
     second: Array | None,
 ) -> Array:
-    """The words of all residuals. Raises: DamagedFrame for a predictor without its bases."""
+    """The words of all residuals, in their place. Raises: DamagedFrame for missing bases."""
     highest = SUB2 if rows or second is not None else SUB if base is not None else NONE
     if max(predictors) > highest:
         raise damaged(f"predictor {max(predictors)} without its bases")
@@ -180,13 +178,13 @@ def restored(
     if base is None:
         return folded
     other = base if second is None else second
-    words, start = np.empty_like(folded), 0
+    start = 0
     lengths = [len(folded)] if len(predictors) == 1 else runs(sizes)
     for size, predictor in zip(lengths, predictors, strict=True):
         here = slice(start, start + size)
-        kernels.restore(folded[here], base[here], other[here], predictor, words[here])
+        kernels.restore(folded[here], base[here], other[here], predictor)
         start += size
-    return words
+    return folded
 
 
 def entropy(words: Array) -> int:
@@ -239,29 +237,34 @@ def part(plane: Array) -> bytes:
         sample = plane[strips(len(plane))]
         if entropy(sample) > NOISE * 65536 * len(sample):
             return b"\x01" + plane.tobytes()
-    coded = zstd.compress(plane.data)
+    coded = zstd.compress_plane(plane.data)
     if len(coded) >= len(plane):
         return b"\x01" + plane.tobytes()
     return b"\x02" + varint(len(coded)) + coded
 
 
-def read_part(cursor: Cursor, plane: Array) -> None:
-    """Fill ``plane``, uint8 [m], from the next part."""
+def read_part(cursor: Cursor, size: int) -> Array:
+    """The next plane: read-only uint8 [size], where it can a view of the payload."""
     form = cursor.byte()
     if form == 0:
-        plane[:] = cursor.byte()
+        plane = np.full(size, cursor.byte(), np.uint8)
     elif form == 1:
-        plane[:] = cursor.take(len(plane))
+        plane = np.frombuffer(cursor.take(size), np.uint8)
     elif form == 2:
         data = cursor.take(cursor.varint())
-        plane[:] = np.frombuffer(zstd.decompress(data, len(plane)), np.uint8)
+        plane = np.frombuffer(zstd.decompress(data, size), np.uint8)
     else:
         raise damaged(f"parts have no form {form}")
+    plane.flags.writeable = False  # one type for the kernel
+    return plane
 
 
 def palette(words: Array) -> Array | None:
     """The distinct words, ascending, or None where there are more than ``PALETTE``."""
-    values = np.unique(words[:: max(1, len(words) // SAMPLE)])
+    for look in (GLANCE, SAMPLE):  # most arrays are out at a glance
+        values = np.unique(words[:: max(1, len(words) // look)])
+        if len(values) > PALETTE:
+            return None
     while len(values) <= PALETTE:
         found = values[indices(words, values)] == words
         if found.all():
@@ -297,9 +300,9 @@ def from_palette(cursor: Cursor, kind: Kind, n: int, rows: int) -> Array:
     if not 1 <= count <= PALETTE:
         raise damaged(f"a palette of {count} values")
     values = np.frombuffer(cursor.take(count * kind.width), kind.word)
-    at, packed = np.zeros(n, np.uint8), np.empty((n + 7) // 8, np.uint8)
+    at = np.zeros(n, np.uint8)
     for k in range((count - 1).bit_length()):
-        read_part(cursor, packed)
+        packed = read_part(cursor, (n + 7) // 8)
         at |= np.unpackbits(packed, count=n, bitorder="little") << np.uint8(k)
     cursor.done()
     if at.max() >= count:

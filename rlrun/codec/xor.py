@@ -107,6 +107,9 @@ def encode_compiled(
                     delta ^ (_1 << bits),
                 )
             previous = length
+            if size + bits <= _32:  # nearly always, but for 64-bit words
+                at, held, filled = put(out, at, held, filled, (head << bits) | body, size + bits)
+                continue
             at, held, filled = put(out, at, held, filled, head, size)
             if bits > _32:
                 at, held, filled = put(out, at, held, filled, body >> _32, bits - _32)

@@ -7,6 +7,7 @@ import zstandard
 from rlrun.codec.cursor import damaged
 
 LEVEL = 1
+PLANE_HASH = 12  # log2 of the match table: planes hold few matches, a small one costs less time
 
 
 class _Contexts(threading.local):
@@ -14,6 +15,8 @@ class _Contexts(threading.local):
 
     def __init__(self) -> None:
         self.compressor = zstandard.ZstdCompressor(level=LEVEL)
+        plane = zstandard.ZstdCompressionParameters.from_level(LEVEL, hash_log=PLANE_HASH)
+        self.plane = zstandard.ZstdCompressor(compression_params=plane)
         self.decompressor = zstandard.ZstdDecompressor()
 
 
@@ -23,6 +26,11 @@ _contexts = _Contexts()
 def compress(data: memoryview | bytes) -> bytes:
     """One zstd frame that states its content size."""
     return _contexts.compressor.compress(data)
+
+
+def compress_plane(data: memoryview) -> bytes:
+    """The same for a byte plane of residuals."""
+    return _contexts.plane.compress(data)
 
 
 def decompress(data: memoryview, size: int) -> bytes:
