@@ -90,7 +90,8 @@ def test_packages_stay_in_their_place(path: Path) -> None:
         assert packages.isdisjoint({"hydra", "omegaconf"})
     if not inside.startswith(("transport.ray", "pipeline.ray")):
         assert "ray" not in packages
-    if inside.startswith(("cli", "codec", "config", "env", "errors", "framestack", "schema", "schedule")):
+    light = ("cli", "codec", "config", "env", "errors", "framestack", "schema", "schedule")
+    if inside.startswith(light):
         top = {name.partition(".")[0] for name in imports(tree, top_only=True)}
         assert top.isdisjoint({"torch", "tensorboard", "ray", "safetensors"})
     assert "pickle" not in packages
