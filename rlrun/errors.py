@@ -6,6 +6,7 @@ RlrunError (9: a bug in rlrun when nothing more precise is known)
 ├── NumericError     4  NaN or infinity in loss, gradient or priority
 ├── CheckpointError  5  no usable checkpoint
 ├── StorageError     6  a directory or file cannot be written, or a dataset is damaged
+│   └── CodecError   6  coded bytes are damaged, do not fit what is held, or cannot be made
 ├── ResourceError    7  GPU, memory, or another resource is missing
 ├── LockedError      8  the run directory is in use by another process
 └── Interrupted    130  Ctrl-C: the run was saved and can be resumed
@@ -48,6 +49,10 @@ class StorageError(RlrunError):
     """A file or directory cannot be written, or a dataset is not as it was written."""
 
     exit_code = 6
+
+
+class CodecError(StorageError):
+    """Coded bytes are damaged or do not fit what is held here, or an array cannot be coded."""
 
 
 class ResourceError(RlrunError):

@@ -7,10 +7,10 @@ the other costs more in calls than in work when a chunk is small.
 import numpy as np
 
 from rlrun.buffer.cells import Cells, expire, release
-from rlrun.buffer.jit import jit
 from rlrun.buffer.ring import Ring, note
 from rlrun.buffer.sampler import Proportional
 from rlrun.buffer.sumtree import exchange
+from rlrun.jit import jit
 from rlrun.types import Chunk
 
 

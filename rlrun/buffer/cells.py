@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlrun.buffer.jit import COMPILED, jit
 from rlrun.buffer.ring import CUT, LIVE, VALID, Ring
+from rlrun.jit import COMPILED, jit
 from rlrun.types import Chunk, Tree, Window
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from rlrun.buffer.cells import Spans
-from rlrun.buffer.jit import COMPILED, jit
 from rlrun.buffer.layout import REWARD, Row
 from rlrun.buffer.ring import FIRST, TERMINATED, TRUNCATED, Ring, words
+from rlrun.jit import COMPILED, jit
 from rlrun.types import Segment, Tree, tree_leaves, tree_map
 
 _SETS, _SIZES = 4, 4  # output sets kept per batch size, batch sizes they are kept for

@@ -11,8 +11,8 @@ arrangement is the same with and without numba.
 
 import numpy as np
 
-from rlrun.buffer.jit import jit
 from rlrun.buffer.priority import LARGEST
+from rlrun.jit import jit
 
 
 @jit

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from rlrun.buffer.jit import COMPILED, jit
 from rlrun.errors import NumericError
+from rlrun.jit import COMPILED, jit
 
 LARGEST = float(np.finfo(np.float32).max)  # larger finite priorities are stored as this one
 ALPHA_STEP = 0.01  # how far alpha may move before what depends on it is computed again

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.buffer.jit import COMPILED, jit
 from rlrun.buffer.layout import Allocate, Layout
+from rlrun.jit import COMPILED, jit
 from rlrun.types import Chunk, Tree, tree_leaves, tree_map
 
 FIRST, TERMINATED, TRUNCATED, VALID = 1, 2, 4, 8  # of a row, in one byte

@@ -6,8 +6,8 @@ updates, Schaul et al. 2016's reference scheme), recomputed float64 sums do not.
 
 import numpy as np
 
-from rlrun.buffer.jit import COMPILED, jit
 from rlrun.buffer.layout import leaves_for
+from rlrun.jit import COMPILED, jit
 
 
 class Tree:

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from rlrun.buffer.cells import Extended, Spans
-from rlrun.buffer.jit import COMPILED, jit
 from rlrun.buffer.layout import TABLE, Allocate, Layout
 from rlrun.buffer.ring import LEARNED, Ring, _allocated
 from rlrun.buffer.slicing import Cutter, Windows
+from rlrun.jit import COMPILED, jit
 from rlrun.types import Chunk, Tree, Window, tree_leaves, tree_map
 
 SCAN = 1024  # windows looked at together when old ones are buried

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.buffer.jit import jit
 from rlrun.buffer.replay import Replay
+from rlrun.jit import jit
 from rlrun.types import Sample, Segment, Window
 from tests.benchmarks.timing import Row, make_row, table
 from tests.buffer.factory import constant, make_replay

@@ -22,7 +22,7 @@ if __name__ == "__main__":  # read when numpy, torch and numba are loaded
 
 import torch  # noqa: E402
 
-from rlrun.buffer.jit import COMPILED  # noqa: E402
+from rlrun.jit import COMPILED  # noqa: E402
 from tests.benchmarks.replay_client import Effort  # noqa: E402
 from tests.benchmarks.replay_sections import CHECKOUT, QUICK, SECTIONS, Sizes  # noqa: E402
 from tests.benchmarks.replay_table import markdown, read_rows  # noqa: E402

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import rlrun.buffer
-from rlrun.buffer.jit import COMPILED
+from rlrun.jit import COMPILED
 from rlrun.types import Window, tree_leaves
 from tests.buffer.pair import Pair, Setup
 from tests.reference.replay_model import OBSERVATIONS, Tiling
@@ -406,7 +406,7 @@ def digests() -> list[str]:
 def test_a_replay_without_numba_is_the_same():
     """RLRUN_NUMBA=0 gives the same keys, weights, segments and state, to the last bit."""
     code = (
-        "from rlrun.buffer.jit import COMPILED; assert not COMPILED;"
+        "from rlrun.jit import COMPILED; assert not COMPILED;"
         "from tests.buffer.test_kernels import digests; print(*digests())"
     )
     done = subprocess.run(

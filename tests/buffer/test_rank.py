@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.buffer import heap as heaps
-from rlrun.buffer.jit import COMPILED
 from rlrun.buffer.layout import rank_arrays
 from rlrun.buffer.rank import Rank
 from rlrun.errors import NumericError
+from rlrun.jit import COMPILED
 from rlrun.schema import Invalid
 from tests.buffer.factory import NONE, constant, linear, rank
 from tests.buffer.test_sumtree import SIZES, chi_square

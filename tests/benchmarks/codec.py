@@ -1,0 +1,302 @@
+"""The codec's figures: ``python -m tests.benchmarks.codec [--updates 200]``; exit 1 for a miss.
+
+Ratio is coded / raw without the frame header; MB/s are of raw bytes, one thread, the best of a few
+runs; every result is decoded and compared. Targets are relative to baselines of the same run. lz4,
+blosc2 and pcodec are optional: their rows and the targets that need them say when they are missing.
+"""
+
+import argparse
+import importlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+import zstandard
+
+from rlrun.codec.coders import NAMES, decode_field, encode_field
+from rlrun.codec.content import Plan
+from rlrun.codec.words import kind_of, to_words
+from tests.benchmarks import codec_data
+
+REPEATS = 5
+Coded = tuple[int, float, float]  # bytes, seconds to encode, seconds to decode
+
+
+@dataclass(frozen=True)
+class Case:
+    """Arrays with the bases they are deltas to; sizes and times are sums over them."""
+
+    name: str
+    items: list[tuple[np.ndarray, np.ndarray | None, np.ndarray | None]]
+    rows: bool = False  # time-major chunks
+
+    @property
+    def nbytes(self) -> int:
+        """Raw bytes."""
+        return sum(item[0].nbytes for item in self.items)
+
+
+def optional(name: str) -> Any:
+    """The module, or None."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+LZ4, BLOSC2, PCO = (optional(name) for name in ("lz4.block", "blosc2", "pcodec"))
+
+
+def timed(function: Callable[[], Any]) -> tuple[Any, float]:
+    """(result, best seconds)."""
+    best = float("inf")
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        result = function()
+        best = min(best, time.perf_counter() - start)
+    return result, best
+
+
+def own(name: str) -> Callable[[Case], Coded]:
+    """A coder of ours, below the framing."""
+
+    def run(case: Case) -> Coded:
+        total = np.zeros(3)
+        for now, base, second in case.items:
+            kind = kind_of(now, "")
+            plan = Plan("", kind, (now.size,), len(now) if case.rows else 0)
+            words, first, before = (
+                None if x is None else to_words(x, kind) for x in (now, base, second)
+            )
+            encode_field(name, plan, words, first, before)  # compiles
+            (code, data, _), spent = timed(
+                lambda w=words, f=first, b=before, p=plan: encode_field(name, p, w, f, b)
+            )
+            view = memoryview(data)
+            back, read = timed(
+                lambda c=code, v=view, f=first, b=before, p=plan: decode_field(c, p, v, f, b)
+            )
+            assert np.array_equal(back, words), (case.name, name)
+            total += (len(data), spent, read)
+        return int(total[0]), total[1], total[2]
+
+    return run
+
+
+def general(encode: Callable[..., bytes], decode: Callable[..., Any]) -> Callable[[Case], Coded]:
+    """Another library on bytes or residuals."""
+
+    def run(case: Case) -> Coded:
+        total = np.zeros(3)
+        for item in case.items:
+            data, spent = timed(lambda i=item: encode(*i))
+            back, read = timed(lambda d=data, i=item: decode(d, *i[1:]))
+            assert bytes(memoryview(back).cast("B")) == item[0].tobytes(), case.name
+            total += (len(data), spent, read)
+        return int(total[0]), total[1], total[2]
+
+    return run
+
+
+def words_of(x: np.ndarray) -> np.ndarray:
+    """Unsigned words."""
+    return to_words(x, kind_of(x, ""))
+
+
+def sub(now: np.ndarray, base: np.ndarray | None, second: np.ndarray | None) -> np.ndarray:
+    """First differences, where there is a base."""
+    return words_of(now) if base is None else words_of(now) - words_of(base)
+
+
+def blosc(data: np.ndarray) -> bytes:
+    """blosc2: shuffle and zstd-1."""
+    return BLOSC2.compress2(
+        data, codec=BLOSC2.Codec.ZSTD, clevel=1, filters=[BLOSC2.Filter.SHUFFLE],
+        typesize=data.itemsize, nthreads=1,
+    )  # fmt: skip
+
+
+def unsub(data: np.ndarray, base: np.ndarray | None) -> np.ndarray:
+    """Words again."""
+    return data if base is None else data + words_of(base)
+
+
+def unblosc(data: bytes, base: np.ndarray | None, second: np.ndarray | None) -> Any:
+    """Decode ``blosc`` of ``sub``."""
+    raw = BLOSC2.decompress2(data, nthreads=1)
+    return raw if base is None else unsub(np.frombuffer(raw, words_of(base).dtype), base)
+
+
+def pco_sub2(now: np.ndarray, base: np.ndarray, second: np.ndarray) -> bytes:
+    """pcodec level 8 on second differences."""
+    a, b, c = words_of(now), words_of(base), words_of(second)
+    delta = (a - b - b + c).view(f"i{a.itemsize}")
+    config = PCO.ChunkConfig(compression_level=8, delta_spec=PCO.DeltaSpec.no_op())
+    return PCO.standalone.simple_compress(delta, config)
+
+
+def unpco(data: bytes, base: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Decode ``pco_sub2``."""
+    b, c = words_of(base), words_of(second)
+    delta = PCO.standalone.simple_decompress(data).view(b.dtype)
+    return delta + b + b - c
+
+
+def coders(case: Case) -> dict[str, Callable[[Case], Coded]]:
+    """The rows of one table."""
+    pack, unpack = zstandard.ZstdCompressor(level=1), zstandard.ZstdDecompressor()
+    rows = {"zstd-1 raw": general(
+        lambda now, *_: pack.compress(now.tobytes()), lambda d, *_: unpack.decompress(d)
+    )}  # fmt: skip
+    if LZ4:
+        rows["lz4 raw"] = general(
+            lambda now, *_: LZ4.compress(now.tobytes()), lambda d, *_: LZ4.decompress(d)
+        )
+    if BLOSC2:
+        rows["blosc2 shuffle+zstd1" + (" SUB" if case.items[0][1] is not None else "")] = general(
+            lambda *item: blosc(sub(*item)), unblosc
+        )
+    if PCO and case.items[0][2] is not None and case.items[0][0].itemsize > 1:
+        rows["pcodec 8 SUB2"] = general(pco_sub2, unpco)
+    return rows | {name: own(name) for name in NAMES if name != "raw"}
+
+
+def consecutive(weights: list[np.ndarray], count: int) -> list[tuple]:
+    """``count`` snapshots over the run, each with the two before it."""
+    at = np.linspace(2, len(weights) - 1, count).astype(int)
+    return [(weights[k], weights[k - 1], weights[k - 2]) for k in at]
+
+
+def cases(updates: int) -> list[Case]:
+    """All data."""
+    wide, narrow = (codec_data.ppo(dtype, 195) for dtype in (torch.float64, torch.float32))
+    print(f"PPO CartPole: last 50 episodes return {wide.returns:.0f} and {narrow.returns:.0f}")
+    obs32 = narrow.obs[-4096:].astype(np.float32).reshape(-1, 128, 8, 4)
+    found = [
+        Case("obs f64", [(wide.obs[-8192:], None, None)], True),
+        Case("action f64", [(wide.action[-8192:].astype(np.float64), None, None)], True),
+        Case("obs f32 16 KB", [(x, None, None) for x in obs32], True),
+        Case("PPO weights f64", consecutive(wide.weights, 24)),
+        Case("PPO weights f32", consecutive(narrow.weights, 24)),
+    ]
+    for eps in (1e-3, 1e-8):
+        fast, slow = codec_data.lstm(narrow, eps, updates)
+        found.append(Case(f"LSTM f32 {eps:g}", [tuple(fast[::-1])]))
+        halves = [codec_data.bfloat16(x) for x in fast[::-1]]
+        found.append(Case(f"LSTM bf16 {eps:g}", [tuple(halves)]))
+        if eps == 1e-3:
+            found.append(Case("LSTM f64cast", [tuple(x.astype(np.float64) for x in fast[::-1])]))
+            halves = [codec_data.bfloat16(x) for x in slow[::-1]]
+            same = np.mean(words_of(halves[0]) == words_of(halves[1]))
+            print(f"LSTM bf16 slow: {100 * same:.1f} % of the elements unchanged")
+            found.append(Case("LSTM bf16 slow", [tuple(halves)]))
+    screen = codec_data.breakout()
+    clips = screen.reshape(-1, 32, 84, 84)
+    found.append(Case("frames one by one", [(b, a, None) for a, b in pairwise(screen)][:200]))
+    found.append(Case("frames by 32", [(x, None, None) for x in clips], True))
+    return found
+
+
+Figures = dict[str, dict[str, Coded]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One claim: value of (case, coder), over that of another coder, within a bound."""
+
+    case: str
+    coder: str
+    what: int  # 0 size, 1 encode, 2 decode
+    over: str  # "raw", a coder, or "µs": per item
+    bound: float
+    low: float = 0.0
+
+    def judge(self, figures: Figures, sizes: dict[str, tuple[int, int]]) -> tuple[str, bool]:
+        """(the line to print, whether the claim holds or cannot be checked)."""
+        found = figures[self.case]
+        name = f"{self.case}: {self.coder} {('size', 'encode', 'decode')[self.what]}"
+        if self.over not in (*found, "raw", "µs"):
+            return f"  ?    {name} over {self.over}: not installed", True
+        own_value = found[self.coder][self.what]
+        if self.over == "µs":
+            value = own_value / sizes[self.case][1] * 1e6
+        elif self.over == "raw":
+            value = own_value / sizes[self.case][0]
+        else:
+            value = own_value / found[self.over][self.what]
+            value = 1 / value if self.what else value  # speed is the inverse of time
+        fast = self.what > 0 and self.over != "µs"
+        good = value >= self.bound if fast else self.low <= value <= self.bound
+        sign = ">=" if fast else "<="
+        over = self.over if self.over != "µs" else "one, µs"
+        verdict = "  ok " if good else "  MISS"
+        line = f"{verdict}  {name} / {over} = {value:.3f} ({sign} {self.bound:g})"
+        return line, good
+
+
+ZSTD, BLOSC, PCODEC = "zstd-1 raw", "blosc2 shuffle+zstd1", "pcodec 8 SUB2"
+TARGETS = [
+    Target("obs f64", "xor", 0, "raw", 0.929, 0.869),
+    Target("action f64", "xor", 0, "raw", 0.939, 0.879),
+    Target("PPO weights f64", "xor", 0, "raw", 0.827, 0.767),
+    Target("LSTM f32 0.001", "xor", 1, ZSTD, 0.5),
+    Target("LSTM f32 0.001", "xor", 2, ZSTD, 0.25),
+    *(
+        Target(f"LSTM f32 {eps}", coder, what, over, bound)
+        for eps in ("0.001", "1e-08")
+        for coder, what, over, bound in (
+            ("planes", 0, "xor", 0.90),
+            ("planes", 0, ZSTD, 0.48),
+            ("planes", 0, BLOSC + " SUB", 1.02),
+            ("planes", 1, ZSTD, 0.5),
+            ("planes", 2, ZSTD, 1.0),
+            ("planes_ctx", 0, "xor", 0.75),
+            ("planes_ctx", 0, PCODEC, 0.95),
+            ("planes_ctx", 0, ZSTD, 0.40),
+            ("planes_ctx", 1, PCODEC, 1.7),
+            ("planes_ctx", 2, PCODEC, 0.6),
+        )
+    ),
+    *(
+        Target(f"LSTM bf16 {eps}", "planes", what, over, bound)
+        for eps in ("0.001", "1e-08")
+        for what, over, bound in ((0, "xor", 0.72), (1, ZSTD, 0.6), (2, ZSTD, 1.0))
+    ),
+    Target("LSTM bf16 slow", "planes", 0, "raw", 0.011),
+    Target("frames one by one", "xorz", 0, ZSTD, 0.65),
+    Target("frames one by one", "xorz", 1, "µs", 10),
+    Target("frames one by one", "xorz", 2, "µs", 10),
+    Target("obs f32 16 KB", "planes", 0, "xor", 0.93),
+    Target("obs f32 16 KB", "planes", 0, BLOSC, 0.96),
+    Target("obs f32 16 KB", "planes", 1, "µs", 150),
+]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.codec", description=__doc__)
+    parser.add_argument("--updates", type=int, default=200, help="of each LSTM learner")
+    given = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    figures: Figures = {}
+    data = cases(given.updates)
+    for case in data:
+        print(f"\n{case.name}: {len(case.items)} x {case.items[0][0].nbytes} bytes")
+        figures[case.name] = {}
+        for name, run in coders(case).items():
+            size, spent, read = figures[case.name][name] = run(case)
+            speeds = f"{case.nbytes / spent / 1e6:8.0f} {case.nbytes / read / 1e6:8.0f} MB/s"
+            print(f"  {name:26s} {100 * size / case.nbytes:7.2f} % {speeds}")
+    sizes = {case.name: (case.nbytes, len(case.items)) for case in data}
+    judged = [target.judge(figures, sizes) for target in TARGETS]
+    print("\ntargets", *(line for line, _ in judged), sep="\n")
+    return 0 if all(good for _, good in judged) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Arrays that break codecs, and sequences like those of training."""
+
+import numpy as np
+
+from rlrun.codec import BFLOAT16
+from rlrun.codec.words import KINDS, Kind
+
+NAMES = [kind.name for kind in KINDS]
+KIND = {kind.name: kind for kind in KINDS}
+
+FLOAT_TRAPS = {  # ±0, denormals, ±inf, quiet and signalling NaN with payloads, extremes
+    2: (0, 0x8000, 1, 0x8001, 0x7C00, 0xFC00, 0x7E00, 0x7C01, 0xFE77, 0x7BFF, 0x3C00),
+    4: (0, 1 << 31, 1, 0x80000001, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0xFFC12345,
+        0x7F7FFFFF, 0x3F800000),
+    8: (0, 1 << 63, 1, (1 << 63) + 1, 0x7FF << 52, 0xFFF << 52, 0x7FF8 << 48, (0x7FF << 52) + 1,
+        (0xFFF8 << 48) + 77, 0x7FEFFFFFFFFFFFFF, 0x3FF << 52, 0x36A << 52, 0x7FF4000020000000),
+}  # fmt: skip
+
+
+def traps(kind: Kind) -> np.ndarray:
+    """The words of a kind that go wrong where numbers are read instead of moved."""
+    if kind.name == "bool":
+        return np.array([0, 1], kind.word)
+    if kind.floating:
+        return np.array(FLOAT_TRAPS[kind.width], kind.word)
+    top = 1 << kind.bits - 1
+    return np.array([0, 1, top - 1, top, top + 1, 2 * top - 1, 77], kind.word)
+
+
+def array(kind: Kind, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Random bits with traps between them."""
+    rng = np.random.default_rng(seed)
+    n = int(np.prod(shape))
+    words = rng.choice(traps(kind), n)
+    if kind.name != "bool":
+        noise = rng.integers(0, (1 << kind.bits) - 1, n, np.uint64, endpoint=True)
+        words = np.where(rng.random(n) < 0.5, words, noise.astype(kind.word))
+    return words.astype(kind.word).view(kind.dtype).reshape(shape)
+
+
+def walk(kind: Kind, shape: tuple[int, ...], seed: int, steps: int = 3) -> list[np.ndarray]:
+    """A sequence of arrays that changes a little from one to the next."""
+    rng = np.random.default_rng(seed)
+    if kind.name == "bool":
+        return [rng.random(shape) < 0.1 for _ in range(steps)]
+    if not kind.floating:
+        start = rng.integers(0, 100, shape)
+        return [(start + rng.integers(0, 3, shape) * k).astype(kind.dtype) for k in range(steps)]
+    value, drift = rng.normal(0, 0.1, shape), rng.normal(0, 1e-3, shape)
+    out = []
+    for _ in range(steps):
+        value = value + drift + rng.normal(0, 1e-4, shape)
+        if kind.name == "bfloat16":
+            bits = np.asarray(value, np.float32).view(np.uint32) >> 16
+            out.append(bits.astype(np.uint16).view(BFLOAT16).reshape(shape))
+        else:
+            out.append(np.asarray(value).astype(kind.dtype))
+    return out
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether both have the same dtype (in little-endian), shape and bits."""
+    little = a.dtype.newbyteorder("<") if a.dtype.kind != "V" else a.dtype
+    swapped = a.astype(little) if a.dtype != little else a
+    return b.dtype == little and a.shape == b.shape and swapped.tobytes() == b.tobytes()
+
+
+def mixed_tree(seed: int) -> dict:
+    """A state dict with every kind of node, and arrays that move with the seed."""
+    f32, i64 = KIND["float32"], KIND["int64"]
+    return {
+        "torso": {"weight": walk(f32, (17, 9), 1, 6)[seed % 6], "bias": np.zeros(9, np.float32)},
+        "steps": np.asarray(seed),
+        0: (walk(i64, (5,), 2, 6)[seed % 6], [walk(KIND["bfloat16"], (40,), 3, 6)[seed % 6]]),
+        "empty": {},
+        "none": np.zeros((0, 3), np.float16),
+    }

@@ -1,0 +1,151 @@
+"""Mutated frames: an error of the codec's own or the right tree; never anything else.
+
+Half of the mutations are sealed again (header crc and payload hash made right), so that the
+decoders themselves are reached; the content hash is the last line then. CODEC_FUZZ sets the
+number of mutations (20 000; 1 000 000 take minutes).
+"""
+
+import os
+import struct
+import tracemalloc
+import zlib
+
+import numpy as np
+import pytest
+import xxhash
+
+from rlrun import codec
+from rlrun.codec import Decoder, Encoder
+from tests.codec import samples
+from tests.codec.everything import frames
+
+MUTATIONS = int(os.environ.get("CODEC_FUZZ", "20000"))
+LIMIT = 1 << 20
+
+
+def seal(frame: bytearray) -> bytes:
+    """The frame with payload length, payload hash and header crc that fit what it holds."""
+    ndim = frame[8]
+    end = 60 + 8 * ndim + 12
+    if len(frame) < end:
+        return bytes(frame)
+    struct.pack_into("<H", frame, 10, end)
+    struct.pack_into("<Q", frame, 52, len(frame) - end)
+    struct.pack_into("<Q", frame, end - 12, xxhash.xxh3_64_intdigest(bytes(frame[end:])))
+    struct.pack_into("<I", frame, end - 4, zlib.crc32(bytes(frame[: end - 4])))
+    return bytes(frame)
+
+
+def mutate(frame: bytes, rng: np.random.Generator, other: bytes) -> bytes:
+    """One to four edits: bits, bytes, cuts, repeats, splices with another frame."""
+    data = bytearray(frame)
+    for _ in range(rng.integers(1, 5)):
+        at, kind = int(rng.integers(0, max(1, len(data)))), rng.integers(0, 7)
+        if kind == 0 and data:
+            data[at] ^= 1 << int(rng.integers(0, 8))
+        elif kind == 1 and data:
+            data[at] = int(rng.choice([0, 1, 127, 128, 255, rng.integers(0, 256)]))
+        elif kind == 2:
+            del data[at : at + int(rng.integers(1, 20))]
+        elif kind == 3:
+            data[at:at] = data[at : at + int(rng.integers(1, 20))]
+        elif kind == 4:
+            del data[at:]
+            data += other[at:]
+        elif kind == 5 and len(data) > 80:  # the payload's first bytes decide the most
+            data[int(rng.integers(68, min(len(data), 120)))] = int(rng.integers(0, 256))
+        elif kind == 6 and len(data) > 80:
+            struct.pack_into("<Q", data, int(rng.integers(0, 72)), int(rng.integers(0, 1 << 62)))
+    if rng.random() < 0.6 and len(data) > 12:
+        data[:5] = frame[:5]
+        if rng.random() < 0.8:
+            data[5:9] = frame[5:9]
+        return seal(data)
+    return bytes(data)
+
+
+def right(tree, back) -> bool:
+    return codec.encode(back, coder="raw") == codec.encode(tree, coder="raw")
+
+
+@pytest.mark.filterwarnings("error")
+def test_mutated_frames() -> None:
+    rng = np.random.default_rng(0)
+    pool = [entry for entry in frames() if len(entry[1]) < 20000]
+    errors: dict[str, int] = {}
+    for k in range(MUTATIONS):
+        name, frame, tree, bases = pool[k % len(pool)]
+        mutated = mutate(frame, rng, pool[int(rng.integers(len(pool)))][1])
+        try:
+            back = codec.decode(mutated, **bases, max_bytes=LIMIT)
+        except codec.CodecError as e:
+            errors[type(e).__name__] = errors.get(type(e).__name__, 0) + 1
+            continue
+        own = struct.unpack_from("<Q", frame, 44) == struct.unpack_from("<Q", mutated, 44)
+        assert right(tree, back) or not own, name  # spliced with all of another frame: its own hash
+        assert own or stated_hash_holds(mutated, back), name
+    assert sum(errors.values()) > 0.9 * MUTATIONS
+    assert errors["DamagedFrame"] > 0.5 * MUTATIONS
+    assert errors["LimitExceeded"] > 0
+    assert errors["NeedKeyFrame"] > 0
+
+
+def stated_hash_holds(frame: bytes, back) -> bool:
+    """Whether the tree is the one whose content hash the frame states."""
+    from rlrun.codec.content import content_of
+
+    chunk = bool(frame[6] & 4)
+    return content_of(back, chunk=chunk).hash == struct.unpack_from("<Q", frame, 44)[0]
+
+
+def test_mutated_streams() -> None:
+    """A decoder among broken frames: whatever it returns is what was encoded, and it recovers."""
+    rng = np.random.default_rng(1)
+    clock = iter(range(1 << 30))
+    sender = Encoder("w", keep=4, key_seconds=0.0, clock=lambda: float(next(clock)))
+    receiver = Decoder("w", max_bytes=LIMIT)
+    values = samples.walk(samples.KIND["float32"], (20, 10), 2, 400)
+    decoded, waiting = 0, []
+    for k, value in enumerate(values):
+        waiting.append((sender.encode({"w": value}), value))
+        if rng.random() < 0.2:
+            rng.shuffle(waiting)
+        while waiting and rng.random() < 0.7:
+            frame, sent = waiting.pop(int(rng.integers(len(waiting))))
+            broken = mutate(frame, rng, waiting[0][0]) if waiting and rng.random() < 0.5 else frame
+            need = None
+            try:
+                back = receiver.decode(broken)
+                decoded += 1
+                index = receiver.seq
+                assert samples.same(values[index], back["w"]), k
+            except codec.NeedKeyFrame as e:
+                need = e
+            except codec.CodecError:
+                need = receiver.need()
+            if need is not None and rng.random() < 0.5:
+                answer = sender.answer(need)
+                if answer is not None:
+                    assert samples.same(values[k], receiver.decode(answer)["w"])
+                    decoded += 1
+            del sent
+    assert decoded > 100
+
+
+def test_memory_is_bounded() -> None:
+    """Small frames that state large arrays, tables and zstd parts allocate within the limit."""
+    big = codec.encode({"a": np.zeros(1 << 18, np.float64)})
+    frames_ = [big, codec.encode(np.zeros(1 << 21, np.uint8), coder="zstd")]
+    frames_ += [codec.encode({"a": np.zeros(1 << 18)}, coder=c) for c in codec.CHOICES[2:]]
+    rng = np.random.default_rng(3)
+    tracemalloc.start()
+    try:
+        for k in range(2000):
+            frame = frames_[k % len(frames_)]
+            if k >= len(frames_):
+                frame = mutate(frame, rng, big)
+            with pytest.raises(codec.CodecError):
+                codec.decode(frame, max_bytes=1 << 16)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 16
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,94 @@
+"""What planes does with the data it is made for: narrowing, palettes, predictors, contexts."""
+
+import numpy as np
+import pytest
+
+from rlrun import codec
+from rlrun.codec import planes
+from tests.codec import samples
+
+
+def size(tree, **kw) -> int:
+    return sum(c.coded_bytes for c in codec.explain(tree, **kw))
+
+
+def test_float64_that_holds_float32_costs_no_more() -> None:
+    second, base, now = samples.walk(samples.KIND["float32"], (9000,), 0)
+    wide = [x.astype(np.float64) for x in (now, base, second)]
+    for coder in ("planes", "planes_ctx"):
+        thin = size(now, base=base, second=second, coder=coder)
+        assert size(wide[0], base=wide[1], second=wide[2], coder=coder) == thin
+    assert size(wide[0], coder="planes") == size(now, coder="planes")
+
+
+def test_one_word_that_does_not_fit_keeps_all_wide() -> None:
+    """In the array or in either base; the result is exact all the same."""
+    arrays = [x.astype(np.float64) for x in samples.walk(samples.KIND["float32"], (900,), 0)]
+    for spoiled in range(3):
+        second, base, now = (x.copy() for x in arrays)
+        (second, base, now)[spoiled][800] = 0.1
+        bases = {"base": base, "second": second}
+        frame = codec.encode(now, coder="planes_ctx", **bases)
+        assert samples.same(now, codec.decode(frame, **bases))
+
+
+def test_integers_are_narrowed_to_their_range() -> None:
+    value = np.arange(3000) % 100 - 50
+    assert size(value, coder="planes") == size(value.astype(np.int8), coder="planes")
+
+
+@pytest.mark.parametrize(("values", "planes_of_bits"), [(1, 0), (2, 1), (3, 2), (32, 5)])
+def test_few_values_cost_their_bits(values: int, planes_of_bits: int) -> None:
+    rng = np.random.default_rng(0)
+    array = np.float64(rng.normal(size=values))[rng.integers(0, values, 8000)]
+    assert size(array, coder="planes") <= 1000 * planes_of_bits + 8 * values + 40
+
+
+def test_a_late_value_joins_or_ends_the_palette() -> None:
+    array = np.zeros(5000, np.int32)
+    array[4999] = 1 << 30
+    assert planes.palette(array.view(np.uint32)).tolist() == [0, 1 << 30]
+    array[1000:1100] = np.arange(100)
+    assert planes.palette(array.view(np.uint32)) is None
+    assert samples.same(array, codec.decode(codec.encode(array, coder="planes")))
+
+
+def test_each_run_of_tensors_has_its_predictor() -> None:
+    """One drifts steadily (SUB2), one jumps (none), one stays."""
+    rng = np.random.default_rng(0)
+    start, drift = rng.normal(0, 1, (2, 5000))
+    steady = [(start + k * 1e-4 * drift).astype(np.float32) for k in range(3)]
+    noise = [rng.normal(0, 1, 5000).astype(np.float32) for _ in range(3)]
+    trees = [
+        {"s": s, "n": n, "k": start.astype(np.float32)} for s, n in zip(steady, noise, strict=True)
+    ]
+    words = [np.concatenate([t["s"], t["n"], t["k"]]).view(np.uint32) for t in trees]
+    chosen, _ = planes.tensor_residuals(words[2], (5000,) * 3, words[1], words[0])
+    assert chosen == [2, 0, 1]
+    bases = {"base": trees[1], "second": trees[0]}
+    back = codec.decode(codec.encode(trees[2], coder="planes", **bases), **bases)
+    assert all(samples.same(trees[2][k], back[k]) for k in "snk")
+
+
+def test_small_tensors_share_a_run() -> None:
+    assert planes.runs((10, 4000, 90, 5000, 0, 3)) == [4100, 5000, 3]
+    assert planes.runs((0, 0)) == []
+
+
+def test_contexts_help_where_lengths_persist() -> None:
+    """Elements with their own step size: the last delta's length tells the next one's."""
+    rng = np.random.default_rng(0)
+    n = 1 << 16
+    scale = np.exp(rng.normal(-9, 2, n))
+    second = rng.normal(0, 0.1, n).astype(np.float32)
+    base = (second + scale * rng.normal(size=n)).astype(np.float32)
+    now = (base + scale * rng.normal(size=n)).astype(np.float32)
+    bases = {"base": base, "second": second}
+    assert size(now, coder="planes_ctx", **bases) < 0.97 * size(now, coder="planes", **bases)
+
+
+def test_chunks_are_coded_series_by_series() -> None:
+    rng = np.random.default_rng(0)
+    scale = np.array([1e-6, 1.0, 1e3, 1e6], np.float32)
+    obs = np.cumsum(rng.normal(0, 1, (128, 8, 4)), 0).astype(np.float32) * scale
+    assert size(obs, chunk=True, coder="planes") < 0.95 * size(obs, coder="planes")
