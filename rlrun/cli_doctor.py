@@ -81,7 +81,7 @@ def _version(package: str) -> str:
 
 
 def _numba() -> str:
-    from rlrun.buffer.jit import COMPILED
+    from rlrun.jit import COMPILED
 
     if COMPILED:
         return f"{_version('numba')}, in use"

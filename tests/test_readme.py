@@ -217,8 +217,8 @@ SETUP = (  # run in a fresh virtual environment by .ci/run, and too slow for her
 NOT_RUN = {
     "tensorboard --logdir outputs": "a server; tests/log read the event files back",
     'eval "$(rlrun -sc install=bash)"': "for an interactive shell; `rlrun -sc` itself is run",
-    "python -m tests.benchmarks diengine": "needs DI-engine in an environment of its own",
-    "python -m tests.benchmarks update": "takes minutes; tests/benchmarks runs its parts",
+    "python -m tests.benchmarks --peers DIR --out speed.jsonl": "needs the peers, takes an hour",
+    "python -m tests.benchmarks --table speed.jsonl": "needs the rows of the line above",
     "python -m tests.benchmarks.replay --peers DIR --out replay.jsonl": "needs the peers",
     "python -m tests.benchmarks.replay --table replay.jsonl": "needs the rows of the line above",
     "python -m tests.test_readme": "would rewrite the file under test",
@@ -235,7 +235,6 @@ COMPOSED = {  # composed and checked instead, every job of a sweep
     "rlrun -m experiment=r2d2_tmaze50 seed=0,1,2,3,4": LONG,
     "rlrun -m policy=r2d2 env=tmaze env.length=20 policy.learn_unroll_len=12 "
     "policy.state_init=stored,zero seed=0,1,2,3,4": LONG,
-    "rlrun -m experiment=diengine_r2d2_cartpole seed=0,1,2,3,4": LONG,
 }
 TINY = "debug=smoke"
 SHORTER = {  # what is added to end soon where debug=smoke does not win or is not allowed

@@ -123,7 +123,7 @@ def test_extras(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_numba_that_is_not_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlrun.buffer.jit.COMPILED", False)
+    monkeypatch.setattr("rlrun.jit.COMPILED", False)
     monkeypatch.delenv("RLRUN_NUMBA", raising=False)
     assert "not in use (it cannot be imported)" in dict(cli_doctor.facts())["numba"]
     monkeypatch.setenv("RLRUN_NUMBA", "0")
