@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tests.benchmarks.timing import Row
 
+SMALL = 2.0  # milliseconds below which a line is in microseconds
+
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a file that ``write_rows`` wrote."""
@@ -55,9 +57,11 @@ def _line(measure: list[Row], *, named: bool) -> list[str]:
     ratio = "" if best.ratio is None else f"{best.ratio:.2f}"
     if best.spread:
         ratio += " ({:.2f}-{:.2f})".format(*best.spread)
-    cells = [_value(row, row.other) + (f" ({row.against})" if named else "") for row in measure]
+    small = first.unit == "ms" and first.ours < SMALL
+    unit, scale = ("µs", 1e3) if small else (first.unit, 1.0)
+    cells = [_value(row, scale) + (f" ({row.against})" if named else "") for row in measure]
     title = first.name + (f" ({setting})" if setting else "")
-    return [f"{title}, {_unit(first)}", _value(first, first.ours), *cells, ratio, _verdict(best)]
+    return [f"{title}, {unit}", _number(first.ours * scale), *cells, ratio, _verdict(best)]
 
 
 def _hardest(measure: list[Row]) -> Row:
@@ -82,15 +86,9 @@ def _who(row: Row) -> tuple[str, str]:
     return (found[1], found[2]) if found else (row.against, "")
 
 
-def _unit(row: Row) -> str:
-    return "µs" if row.unit == "ms" else row.unit
-
-
-def _value(row: Row, value: float | None) -> str:
-    """Milliseconds as microseconds; the reason where there is none."""
-    if value is None:
-        return row.missing
-    return _number(value * 1e3 if row.unit == "ms" else value)
+def _value(row: Row, scale: float) -> str:
+    """The other side's; the reason where there is none."""
+    return row.missing if row.other is None else _number(row.other * scale)
 
 
 def _number(value: float | int | str) -> str:

@@ -57,7 +57,7 @@ def _rows(
         make_row("to 195", setting, "di-engine", "s", values(own, "wall"), values(theirs, "wall"),
                  kind="speedup", target=target, **fields,
                  note="imports on neither side, evaluation on both"),
-        make_row("to 195", setting, "di-engine", "env steps", values(own, "env_steps"),
+        make_row("to 195, steps", setting, "di-engine", "env steps", values(own, "env_steps"),
                  values(theirs, "env_steps"), kind="fact", **fields),
     ]  # fmt: skip
 
