@@ -12,6 +12,8 @@ from tests.buffer.factory import make_replay
 from tests.policy.factory import r2d2, states_like
 from tests.reference.streams import make_stream, part
 
+RULED = {"threads": None, "target_thread": None, "precision": "float32"}
+
 
 class Fake:
     """Learns nothing, says what it was given."""
@@ -35,7 +37,7 @@ def make(policy=None, td=False, **changes):
     fields = {"batch_size": 8, "update_per_collect": None, "replay_ratio": 16.0, "start_after": 0}
     counters = Counters()
     learner = Learner(
-        LearnerConfig(**(fields | {"threads": None} | changes)),
+        LearnerConfig(**(fields | RULED | changes)),
         policy=policy or Fake(window), buffer=replay, counters=counters, td_priority=td,
     )  # fmt: skip
     return learner, stream, counters
@@ -83,7 +85,7 @@ def test_priorities_return_and_new_windows_take_the_actors():
     feed(learner, stream, counters, [60])
     raw = learner.buffer.sampler.raw
     assert np.nanmin(raw) == np.nanmax(raw) == pytest.approx(9.0, abs=1e-5)
-    learner.config = LearnerConfig(8, 1, None, 0, None)
+    learner.config = LearnerConfig(8, 1, None, 0, **RULED)
     learner.step(1, np.empty(0, np.int64))
     assert (np.isclose(raw, 3.0, atol=1e-5)).sum() > 0
 
@@ -104,7 +106,7 @@ def test_a_real_policy_moves_its_priorities():
     stream = make_stream([[9, 14]], [[True]], 200)
     segment = states_like(policy, stream)
     replay = make_replay(segment, rows=220, window=policy.window, kind="prioritized")
-    config = LearnerConfig(8, 5, None, 0, None)
+    config = LearnerConfig(8, 5, None, 0, **RULED)
     learner = Learner(config, policy=policy, buffer=replay, counters=Counters(), td_priority=True)
     keys = replay.add(segment)
     learner.step(180, keys)

@@ -9,7 +9,6 @@ that training never used.
 from pathlib import Path
 
 import pytest
-import torch
 
 from rlrun import build, checkpoint
 from rlrun.evaluate import Evaluator
@@ -26,7 +25,7 @@ def train(run_dir: Path, *overrides: str, episodes: int = 50) -> tuple[dict, Run
     assert build.run(c, run_dir, raw_yaml="", overrides=[]) == 0
     weights, meta = checkpoint.load_weights(run_dir / "checkpoints" / "last.safetensors")
     seed = build.env_seed(c.seed, "final")
-    evaluator = Evaluator(c.env, episodes=episodes, seed=seed, device=torch.device("cpu"))
+    evaluator = Evaluator(c.env, episodes=episodes, seed=seed)
     policy = build.make_policy(c, build.spec_of(c, evaluator.env))
     policy.load(weights)
     result = evaluator.run(policy, env_steps=int(meta["env_steps"])).summary()
