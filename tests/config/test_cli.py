@@ -294,3 +294,18 @@ def test_a_user_file_with_a_shipped_name_is_refused(rlrun, tmp_path):
     done = rlrun("--config-dir", str(tmp_path / "mine"), "env=cartpole")
     assert done.code == 2
     assert "env/cartpole.yaml has the name of a file that rlrun ships" in done.err
+
+
+@pytest.mark.parametrize(("given", "seen"), [(None, "1"), ("2", "2")])
+def test_numpy_s_products_stay_on_one_thread(given, seen):
+    """Unless the user says otherwise; and it is said before numpy is loaded."""
+    code = (
+        "import os, sys; from rlrun.cli import main; assert 'numpy' not in sys.modules;"
+        "main(['--version']); print(os.environ['OPENBLAS_NUM_THREADS'])"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+    env |= {} if given is None else {"OPENBLAS_NUM_THREADS": given}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == seen

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from rlrun.build import make_compute, thread_count
+from rlrun.build import make_collector, make_compute, thread_count
 from rlrun.nets.compute import Compute
-from rlrun.types import tree_leaves
+from rlrun.types import Counters, tree_leaves
 from tests.compose import config
 from tests.policy.factory import batch_of, dqn, r2d2
 
@@ -85,3 +85,14 @@ def test_the_rule(monkeypatch, overrides, cores, threads, beside):
     assert thread_count(c) == threads
     assert make_compute(c).target_thread == beside
     assert make_compute(config(*overrides, "learner.precision=bf16")).precision == "bf16"
+
+
+@pytest.mark.parametrize("policy", ["r2d2", "dqn"])
+def test_a_run_s_policy_computes_as_its_config_says(policy):
+    """The keys reach the learner, not only the rule."""
+    c = config(f"policy={policy}", "env=cartpole", "learner.precision=bf16",
+               "learner.target_thread=true")  # fmt: skip
+    collector = make_collector(c, Counters())
+    compute = collector.policy.compute
+    collector.env.close()
+    assert (compute.precision, compute.target_thread) == ("bf16", True)
