@@ -1,13 +1,11 @@
 """From a validated config to running objects, and the run's life around the pipeline."""
 
 import logging
-import os
 import re
 import sys
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import torch
 import yaml
 
 from rlrun import checkpoint
+from rlrun.build_policy import make_policy, thread_count
 from rlrun.build_replay import load_rows, make_cutter, make_replay, write_rows
 from rlrun.collector import Collector
 from rlrun.env import Env, make_env
@@ -23,60 +22,21 @@ from rlrun.evaluate import Evaluator, eval_metrics
 from rlrun.framestack import make_stack, stack_space
 from rlrun.learner import Learner
 from rlrun.log import Log, final_line
-from rlrun.nets.compute import Compute
 from rlrun.pipeline.overlapped import Overlapped
 from rlrun.pipeline.profile import Profiler, shares
 from rlrun.pipeline.remote import Remote
 from rlrun.pipeline.serial import CHECKPOINTS, Serial
 from rlrun.rundir import RunRecord, digest, lock
 from rlrun.schedule import make_explore
-from rlrun.schema import Config, PriorityConfig, RandomConfig
-from rlrun.types import Counters, Policy, Spec, generator
+from rlrun.schema import Config, PriorityConfig
+from rlrun.types import Counters, Spec, generator
 
-POLICIES = {
-    "r2d2": "rlrun.policy.r2d2:R2D2",
-    "dqn": "rlrun.policy.dqn:DQN",
-    "random": "rlrun.policy.random:Random",
-}
 SEEDS = {"collect": 0, "eval": 1, "final": 2}  # disjoint ranges of environment seeds
 
 
 def env_seed(seed: int, purpose: str) -> int:
     """An environment seed in the purpose's own range of 2^29 (environments add 0..E-1 to it)."""
     return SEEDS[purpose] * 2**29 + int(generator(seed, f"env/{purpose}").integers(2**28))
-
-
-def make_policy(config: Config, spec: Spec) -> Policy:
-    """The policy named by ``config.policy.name``; its module is imported only now."""
-    module, name = POLICIES[config.policy.name].split(":")
-    cls = getattr(import_module(module), name)
-    if isinstance(config.policy, RandomConfig):
-        policy: Policy = cls(config.policy, spec=spec, seed=config.seed)
-        return policy
-    policy = cls(
-        config.policy,
-        config.torso,
-        config.memory,
-        spec=spec,
-        seed=config.seed,
-        total_steps=config.run.total_steps,
-        device=torch.device(config.device),
-        compute=make_compute(config),
-    )
-    return policy
-
-
-def make_compute(config: Config) -> Compute:
-    """Precision, and whether the target network gets a thread: learner.target_thread, else a rule.
-
-    Measured with two torch threads on 2 cores: at 64 windows x 128 hidden units and above the
-    second thread saves 8 to 20 % of an update, below it costs more than it saves.
-    """
-    c = config.learner
-    large = c.batch_size * config.memory.hidden >= 8192
-    rule = thread_count(config) >= 2 and large and config.device == "cpu"
-    wanted = rule if c.target_thread is None else c.target_thread
-    return Compute(c.precision, target_thread=wanted)
 
 
 def make_collector(config: Config, counters: Counters) -> Collector:
@@ -145,14 +105,6 @@ def set_threads(config: Config) -> int:
     threads = thread_count(config)
     torch.set_num_threads(threads)
     return threads
-
-
-def thread_count(config: Config) -> int:
-    """What ``set_threads`` sets."""
-    cores = os.cpu_count() or 1
-    free = max(1, cores - (config.pipeline.name == "overlapped"))
-    large = config.learner.batch_size * max(config.memory.hidden, *config.torso.hidden, 1) >= 4096
-    return config.learner.threads or (min(free, 8) if large else 1)
 
 
 def run(config: Config, run_dir: Path, *, raw_yaml: str, overrides: list[str]) -> int:

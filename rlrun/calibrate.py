@@ -17,14 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.build import (
-    make_collector,
-    make_compute,
-    make_policy,
-    set_threads,
-    spec_of,
-    thread_count,
-)
+from rlrun.build import make_collector, set_threads, spec_of
+from rlrun.build_policy import make_compute, make_policy, thread_count
 from rlrun.build_replay import make_replay
 from rlrun.collector import Collector
 from rlrun.errors import ResourceError, RlrunError

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import fill
 
 SUBCOMMANDS = ("eval", "resume", "export", "doctor", "list")
 _GROUPS = {
@@ -65,7 +66,8 @@ def help_text(version: str, config_dir: str | None = None) -> str:
     lines = []
     for group, what in _GROUPS.items():
         options = ", ".join(_yamls(group, config_dir))
-        lines.append(f"  {group:<11}{what}: {options}\n")
+        text = f"  {group:<11}{what}: {options}"
+        lines.append(fill(text, 100, subsequent_indent=" " * 13) + "\n")
     return _HELP.format(version=version, groups="".join(lines))
 
 

@@ -11,7 +11,7 @@ from rlrun.buffer.slicing import Cutter
 from rlrun.env import Env
 from rlrun.framestack import FrameStack
 from rlrun.schema import CollectorConfig
-from rlrun.types import Chunk, Counters, Policy, Tree, tree_leaves, tree_map
+from rlrun.types import Chunk, Counters, Policy, Tree, no_actions, tree_leaves, tree_map
 
 Explore = Callable[[int], np.ndarray]
 
@@ -48,7 +48,7 @@ class Collector:
         self.obs: Tree = tree_map(np.array, env.reset(seed=seed))
         self.first = np.ones(self.num_envs, bool)
         self.ended = np.zeros(self.num_envs, bool)  # the next row is an end row
-        self.prev_action = np.zeros((self.num_envs, *(env.action_space.shape or ())), np.int64)
+        self.prev_action = no_actions(env.action_space, self.num_envs)
         self.prev_reward = np.zeros(self.num_envs, np.float32)
         self.state: Tree = self.actor.initial_state()
         self.fresh: Tree = self.actor.initial_state()  # before an episode's first row
@@ -175,6 +175,7 @@ class Collector:
             return np.full((rows, *x.shape), fill, x.dtype)
 
         flag = np.zeros(e, bool)
+        extras = {k: np.zeros(e, np.float32) for k in self.config.keep_info} | self.actor.extras
         self.arrays = {
             "obs": tree_map(lambda x: like(x, capacity + 1), self.obs),
             "first": like(flag, capacity + 1),
@@ -183,7 +184,7 @@ class Collector:
             "terminated": like(flag, capacity),
             "truncated": like(flag, capacity),
             "valid": like(flag, capacity),
-            "extras": {k: like(np.zeros(e, np.float32), capacity) for k in self.config.keep_info},
+            "extras": {k: like(x, capacity) for k, x in extras.items()},
             "states": tree_map(lambda s: like(s, capacity), self.state),
         }
         self.states = tree_leaves(self.arrays["states"])

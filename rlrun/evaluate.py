@@ -8,7 +8,7 @@ import numpy as np
 from rlrun.env import make_env
 from rlrun.framestack import make_stack
 from rlrun.schema import EnvConfig
-from rlrun.types import Actor, Policy
+from rlrun.types import Actor, Policy, no_actions
 
 MOST_ENVS = 50  # evaluation environments stepped side by side
 
@@ -72,7 +72,7 @@ class Evaluator:
         first = np.ones(self.num_envs, bool)
         ended = np.zeros(self.num_envs, bool)
         reward = np.zeros(self.num_envs, np.float32)
-        action = np.zeros((self.num_envs, *(self.env.action_space.shape or ())), np.int64)
+        action = no_actions(self.env.action_space, self.num_envs)
         actor = self._actor(policy)
         state = actor.initial_state()
         while (played < share).any():

@@ -69,5 +69,8 @@ def make_explore(
         assert config.alpha is not None
         fixed = ladder(config.eps, config.alpha, num_envs)
         return lambda env_steps: fixed
+    if config.name == "none":
+        zero = np.zeros(num_envs, np.float32)
+        return lambda env_steps: zero
     schedule = make_schedule(config.epsilon, total_steps=total_steps)
     return lambda env_steps: np.full(num_envs, schedule(env_steps), np.float32)

@@ -187,6 +187,8 @@ class Actor(Protocol):
     Nothing it does changes the policy but the exploration's random numbers.
     """
 
+    extras: dict[str, np.ndarray]  # what ``act`` writes down: shapes and dtypes, [E, ...]
+
     def refresh(self) -> None:
         """Take over the policy's present weights."""
 
@@ -247,6 +249,11 @@ class RecurrentPolicy(Protocol):
 
     def delta_q(self, windows: Segment, history: Segment) -> dict[str, Tensor]:
         """Metrics of the error that stored and zero states cause."""
+
+
+def no_actions(space: gym.Space[Any], num_envs: int) -> np.ndarray:
+    """Zero actions [E, *A] in the dtype of ``space``."""
+    return np.zeros((num_envs, *(space.shape or ())), space.dtype)
 
 
 def generator(seed: int, name: str) -> np.random.Generator:

@@ -10,9 +10,9 @@ from rlrun.buffer.slicing import Cutter
 from rlrun.collector import Collector
 from rlrun.env import make_env
 from rlrun.env.counter import counter_reward
-from rlrun.schema import CollectorConfig, EnvConfig, RandomConfig
+from rlrun.schema import CollectorConfig, EnvConfig
 from rlrun.types import Chunk, Counters, Segment, Spec, Window, tree_leaves, tree_map
-from tests.policy.factory import r2d2
+from tests.policy.factory import r2d2, uniform
 
 LENGTHS = (5, 1, 9, 3)
 
@@ -229,10 +229,8 @@ def test_a_restored_collector_cuts_the_open_episodes():
 
 
 def test_policies_without_learning_collect_too():
-    from rlrun.policy.random import Random
-
     env = make_env(counter(), num_envs=3)
-    policy = Random(RandomConfig("random"), spec=Spec(env.obs_space, env.action_space), seed=0)
+    policy = uniform(spec=Spec(env.obs_space, env.action_space))
     chunk = make(policy, n_sample=300).collect()
     share = chunk.action[chunk.valid].mean()
     assert 0.4 < share < 0.6

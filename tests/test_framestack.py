@@ -20,12 +20,12 @@ from rlrun.errors import ConfigError
 from rlrun.evaluate import Evaluator
 from rlrun.framestack import FrameStack, make_stack, stack_space
 from rlrun.nets.torso import make_torso
-from rlrun.policy.random import Random, RandomActor
-from rlrun.schema import RandomConfig, TorsoConfig
+from rlrun.policy.random import RandomActor
+from rlrun.schema import TorsoConfig
 from rlrun.types import Act, Counters, Spec, tree_leaves, tree_map
 from tests.compose import config
 from tests.env import faulty  # noqa: F401  registers the test/ ids
-from tests.policy.factory import r2d2
+from tests.policy.factory import r2d2, uniform
 from tests.reference.stacks import stack_at
 from tests.test_collector import collecting, copied, counter, joined
 
@@ -145,7 +145,7 @@ def test_a_saved_stack_is_a_copy():
 class Recorder:
     """Acts 0 and writes down what it was shown."""
 
-    window = None
+    window, extras = None, {}
 
     def __init__(self):
         self.obs, self.first = [], []
@@ -248,8 +248,8 @@ def test_nested_observations_reach_the_policy_as_stacked_trees():
     shapes = []
     env = make_env(replace(counter(), id="test/Boxes-v0", kwargs={}), num_envs=2)
     spec = Spec(stack_space(env.obs_space, 3), env.action_space)
-    policy = Random(RandomConfig("random"), spec=spec, seed=0)
-    policy.actor = lambda num_envs: Look(policy.actions, policy.generator)
+    policy = uniform(spec=spec)
+    policy.actor = lambda num_envs: Look(policy.space, policy.generator)
     chunk = Collector(
         collecting(num_envs=2), env=env, policy=policy, explore=lambda _: np.ones(2),
         counters=Counters(), seed=0, cutter=None,

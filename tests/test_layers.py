@@ -22,7 +22,7 @@ LAYERS = [  # from the ground up; a module imports only from layers below its ow
     "rundir",
     "pipeline",
     "config",
-    "build_replay",
+    "build_replay build_policy",
     "build",
     "calibrate",
     "cli cli_doctor cli_export cli_list cli_report cli_run",

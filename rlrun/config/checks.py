@@ -4,15 +4,17 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlrun.config.reader import fail
 from rlrun.errors import ConfigError, ResourceError
-from rlrun.schema import Config, DQNConfig, R2D2Config
+from rlrun.schema import POLICY_CONFIGS, Config, PolicyConfig
 
 _NATURE_CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
 
@@ -31,12 +33,7 @@ def check(config: Config, *, fresh: bool = True) -> None:
 
 def window_rows(config: Config) -> tuple[int, int, int] | None:
     """(burn-in, learned, nstep) rows of a window, None for a policy that learns nothing."""
-    policy = config.policy
-    if isinstance(policy, R2D2Config):
-        return policy.burnin_step, policy.learn_unroll_len - policy.nstep, policy.nstep
-    if isinstance(policy, DQNConfig):
-        return 0, 1, policy.nstep
-    return None
+    return config.policy.window
 
 
 def _across_keys(config: Config) -> Iterator[ConfigError]:
@@ -74,10 +71,10 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         wrong = f"this machine has {os.cpu_count()} cores"
         fix = "null is a fixed rule over shape and cores"
         yield fail("learner.threads", config.learner.threads, wrong, f"1 to {most} or null", fix)
-    if isinstance(config.policy, DQNConfig) and config.memory.name != "none":
-        wrong = "policy dqn sees single rows and has no memory"
-        fix = "use policy=drqn or policy=r2d2"
-        yield fail("memory", config.memory.name, wrong, "memory=none is allowed", fix)
+    if not config.policy.recurrent and config.memory.name != "none":
+        wrong = f"policy {config.policy.name} sees single rows and has no memory"
+        others = _policies(lambda p: p.recurrent and set(p.actions) & set(config.policy.actions))
+        yield fail("memory", config.memory.name, wrong, "memory=none is allowed", f"use {others}")
 
 
 def _windows(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
@@ -188,11 +185,7 @@ def _check_spaces(config: Config, *, fresh: bool) -> None:
 
         _spaces[key] = probe(config.env)
     obs, action = _spaces[key]
-    if type(action).__name__ != "Discrete":
-        wrong = f"policy {config.policy.name} needs a Discrete action space"
-        allowed = f"the environment has {_short(action)}"
-        fix = "choose an environment with discrete actions"
-        raise fail("env.id", config.env.id, wrong, allowed, fix)
+    _check_actions(config, action)
     stack = config.env.frame_stack
     seen = stack_space(obs, stack)
     _check_goals(config)
@@ -206,6 +199,24 @@ def _check_spaces(config: Config, *, fresh: bool) -> None:
         if config.buffer.load is not None:
             _check_load(config.buffer.load, config.collector.keep_info, obs, action)
         check_size(config, row_of(config, obs, action), window)
+
+
+def _check_actions(config: Config, action: Any) -> None:
+    kind, policy = type(action).__name__, config.policy
+    if kind not in policy.actions:
+        wrong = f"it acts in {' and '.join(policy.actions)} spaces, {config.env.id} has {kind}"
+        fitting = _policies(lambda p: kind in p.actions)
+        raise fail("policy", policy.name, wrong, f"{fitting} fits", "or choose another env")
+    if kind == "Box" and not np.isfinite([action.low, action.high]).all():
+        wrong = f"its actions have no bounds: {_short(action)}"
+        allowed = "a Box with finite low and high is allowed"
+        raise fail("env.id", config.env.id, wrong, allowed, "wrap the environment")
+
+
+def _policies(fits: Callable[[type[PolicyConfig]], Any]) -> str:
+    """The names of the policies that do, as one would type them."""
+    names = [name for name, kind in POLICY_CONFIGS.items() if name != "random" and fits(kind)]
+    return " or ".join(f"policy={name}" for name in names or ["random"])
 
 
 def _check_load(where: str, extras: tuple[str, ...], obs: Any, action: Any) -> None:

@@ -46,7 +46,8 @@ class Env:
         self._id = env_id
         self._keep_info = keep_info
         # Policies count actions from 0, whatever the space's first action is called.
-        self._start = int(getattr(raw.single_action_space, "start", 0))
+        self._start = np.asarray(getattr(raw.single_action_space, "start", 0))
+        self._starts = bool(self._start.any())
         self._steps = 0
         self._done = np.zeros(self.num_envs, np.bool_)
         self._check = BatchCheck(self.obs_space, self.num_envs, env_id)
@@ -70,7 +71,7 @@ class Env:
             EnvError: the environment broke its contract.
         """
         self._steps += 1
-        if self._start:
+        if self._starts:
             action = action + self._start
         obs, reward, terminated, truncated, info = self._advance(action)
         terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)

@@ -1,5 +1,8 @@
-"""Exploration on top of action values."""
+"""Actions that nobody chose."""
 
+from typing import Any
+
+import gymnasium as gym
 import numpy as np
 
 
@@ -15,3 +18,27 @@ def epsilon_greedy(
         return greedy
     coin = generator.random(len(epsilon)) < epsilon
     return np.where(coin, generator.integers(q.shape[-1], size=len(epsilon)), greedy)
+
+
+def uniform_actions(
+    space: gym.Space[Any], num_envs: int, generator: np.random.Generator
+) -> np.ndarray:
+    """Actions [E, *A] drawn uniformly from a Discrete, MultiDiscrete, MultiBinary or bounded Box.
+
+    Integer boxes include their upper bounds. Discrete actions count from 0: environments add
+    their ``start``.
+    """
+    size = (num_envs, *(space.shape or ()))
+    match space:
+        case gym.spaces.Discrete():
+            return generator.integers(space.n, size=size)
+        case gym.spaces.MultiDiscrete():
+            return generator.integers(space.nvec, size=size)
+        case gym.spaces.MultiBinary():
+            return generator.integers(2, size=size, dtype=np.int8)
+        case gym.spaces.Box() if space.dtype.kind == "f":
+            return generator.uniform(space.low, space.high, size).astype(space.dtype)
+        case gym.spaces.Box():
+            return generator.integers(space.low, space.high, size, space.dtype, endpoint=True)
+        case _:
+            raise AssertionError(f"checked in rlrun.config: {space}")

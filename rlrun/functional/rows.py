@@ -26,27 +26,30 @@ def shape_reward(reward: Tensor, scale: float, clip: float | None) -> Tensor:
 def network_inputs(
     segment: Segment, *, scale: float, clip: float | None
 ) -> tuple[Tree, Tensor, Tensor]:
-    """(obs [T+1, B, *O], prev_action int64 [T+1, B], prev_reward [T+1, B]) of a window.
+    """(obs [T+1, B, *O], prev_action [T+1, B, *A], prev_reward [T+1, B]) of a window.
 
     Position t takes action and reward of row t - 1; a window's first own row those of the row
-    before the window (``extras``), an episode's first row none: action -1, reward 0. Positions
-    that are not ``readable`` are zero with action -1.
+    before the window (``extras``), an episode's first row none: action -1 (0 where actions are
+    real numbers), reward 0. Positions that are not ``readable`` are zero without an action.
     """
     valid, none = segment.valid, torch.zeros_like(segment.valid[:1])
     read = readable(valid, segment.terminated)
     own_first = torch.cat([valid & ~torch.cat([none, valid[:-1]]), none])
     has = read & ~segment.first
 
+    def over(mask: Tensor, x: Tensor) -> Tensor:
+        return mask.reshape(*mask.shape, *[1] * (x.ndim - 2))
+
     def previous(name: str, value: Tensor, missing: float) -> Tensor:
         before = segment.extras[name].unsqueeze(0)
-        shifted = torch.where(own_first, before, torch.cat([before, value]))
-        return torch.where(has, shifted, torch.full_like(shifted, missing))
+        shifted = torch.where(over(own_first, value), before, torch.cat([before, value]))
+        return torch.where(over(has, value), shifted, torch.full_like(shifted, missing))
 
-    action = previous("prev_action", segment.action, -1)
+    none_taken = 0 if segment.action.is_floating_point() else -1
+    action = previous("prev_action", segment.action, none_taken)
     reward = previous("prev_reward", segment.reward, 0)
 
     def keep(x: Tensor) -> Tensor:
-        mask = read.reshape(*read.shape, *[1] * (x.ndim - 2))
-        return torch.where(mask, x, torch.zeros_like(x))
+        return torch.where(over(read, x), x, torch.zeros_like(x))
 
     return tree_map(keep, segment.obs), action, shape_reward(reward, scale, clip)

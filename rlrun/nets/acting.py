@@ -49,6 +49,7 @@ class ValueActor:
         self.step: Step = make_step(net, num_envs)
         self.refresh, self.initial_state = self.step.refresh, self.step.initial_state
         self.generator, self.scale, self.clip = generator, config.reward_scale, config.reward_clip
+        self.extras: dict[str, np.ndarray] = {}
 
     def act(
         self,

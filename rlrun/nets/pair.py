@@ -7,20 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
 
+from rlrun.nets.optimise import Adam
 from rlrun.nets.qnet import QNet
 from rlrun.schema import ValueConfig
 
-BETAS = (0.9, 0.999)  # Kingma & Ba 2015
-
 
 class TargetPair:
-    """Gradient steps on ``net``; ``target`` follows by hard copies or by soft steps.
-
-    Adam is torch's functional form: constructing ``torch.optim.Adam`` imports torch._dynamo, which
-    would add a second to the start of every run.
-    """
+    """Gradient steps on ``net``; ``target`` follows by hard copies or by soft steps."""
 
     def __init__(self, net: QNet, config: ValueConfig, lr_at: Callable[[int], float]) -> None:
         """``lr_at``: env_steps -> learning rate."""
@@ -28,9 +22,7 @@ class TargetPair:
         self.target = copy.deepcopy(net).requires_grad_(False)
         self.online: list[Tensor] = list(net.parameters())
         self.lagging: list[Tensor] = list(self.target.parameters())
-        self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.online]
-        self.square = [torch.zeros_like(p, requires_grad=False) for p in self.online]
-        self.steps = [torch.zeros((), device=p.device) for p in self.online]
+        self.adam = Adam(self.online, eps=config.adam_eps, grad_clip=config.grad_clip)
         self.updates = 0
         self.seconds = {"backward": 0.0, "optimiser": 0.0}
 
@@ -44,15 +36,7 @@ class TargetPair:
         backward = time.perf_counter()
         self.seconds["backward"] += backward - began
         with torch.no_grad():
-            norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
-            clip = self.config.grad_clip
-            if clip is not None:
-                torch._foreach_mul_(grads, (clip / (norm + 1e-6)).clamp(max=1.0))
-            adam(
-                self.online, grads, self.mean, self.square, [], self.steps, fused=True,
-                amsgrad=False, beta1=BETAS[0], beta2=BETAS[1], lr=lr,
-                weight_decay=0.0, eps=self.config.adam_eps, maximize=False,
-            )  # fmt: skip
+            norm = self.adam.step(grads, lr)
             self.updates += 1
             self._follow()
         self.seconds["optimiser"] += time.perf_counter() - backward
@@ -73,7 +57,7 @@ class TargetPair:
         return {
             "net": self.weights(),
             "target": dict(self.target.state_dict()),
-            "adam": {n: tuple(getattr(self, n)) for n in ("mean", "square", "steps")},
+            "adam": self.adam.state_dict(),
             "updates": self.updates,
         }
 
@@ -81,7 +65,5 @@ class TargetPair:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.net.load_state_dict(state["net"])
         self.target.load_state_dict(state["target"])
-        for name in ("mean", "square", "steps"):
-            for own, saved in zip(getattr(self, name), state["adam"][name], strict=True):
-                own.copy_(saved)
+        self.adam.load_state_dict(state["adam"])
         self.updates = int(state["updates"])

@@ -4,9 +4,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from torch import Tensor
 
-from rlrun.schema import RandomConfig
+from rlrun.functional.explore import uniform_actions
+from rlrun.nets.compute import PLAIN, Compute
+from rlrun.schema import MemoryConfig, RandomConfig, TorsoConfig
 from rlrun.types import Act, Sample, Spec, Tree, Update, Window, generator
 
 
@@ -15,15 +18,25 @@ class Random:
 
     window: Window | None = None
 
-    def __init__(self, config: RandomConfig, *, spec: Spec, seed: int) -> None:
-        assert isinstance(spec.action, gym.spaces.Discrete), "checked in rlrun.config"
-        self.actions = int(spec.action.n)
+    def __init__(
+        self,
+        config: RandomConfig,
+        torso: TorsoConfig,
+        memory: MemoryConfig,
+        *,
+        spec: Spec,
+        seed: int,
+        total_steps: int,
+        device: torch.device,
+        compute: Compute = PLAIN,
+    ) -> None:
+        self.space = spec.action
         self.generator = generator(seed, "explore")
         self.seconds: dict[str, float] = {}
 
     def actor(self, num_envs: int) -> "RandomActor":
         """Uniform actions."""
-        return RandomActor(self.actions, self.generator)
+        return RandomActor(self.space, self.generator)
 
     def update(self, sample: Sample) -> Update:
         raise AssertionError("policy=random does not learn")
@@ -47,8 +60,9 @@ class Random:
 class RandomActor:
     """Uniform actions, whatever it is shown."""
 
-    def __init__(self, actions: int, generator: np.random.Generator) -> None:
-        self.actions, self.generator = actions, generator
+    def __init__(self, space: gym.Space[Any], generator: np.random.Generator) -> None:
+        self.space, self.generator = space, generator
+        self.extras: dict[str, np.ndarray] = {}
         self.refresh()
 
     def refresh(self) -> None:
@@ -70,4 +84,4 @@ class RandomActor:
     ) -> Act:
         """See ``Actor``; an evaluation (``explore`` None) leaves the exploration as it is."""
         draws = self.fixed if explore is None else self.generator
-        return Act(draws.integers(self.actions, size=len(first)), {}, ())
+        return Act(uniform_actions(self.space, len(first), draws), {}, ())

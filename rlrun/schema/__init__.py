@@ -7,14 +7,8 @@ yaml and checks what spans several fields. Lengths and periods are in environmen
 from dataclasses import dataclass
 
 from rlrun.schema.buffer import BufferConfig, PrioritizedConfig, PriorityConfig, RankConfig
-from rlrun.schema.policy import (
-    DQNConfig,
-    MemoryConfig,
-    R2D2Config,
-    RandomConfig,
-    TorsoConfig,
-    ValueConfig,
-)
+from rlrun.schema.nets import MemoryConfig, TorsoConfig
+from rlrun.schema.policy import PolicyConfig, RandomConfig
 from rlrun.schema.ranges import Invalid, need
 from rlrun.schema.run import (
     CollectorConfig,
@@ -26,6 +20,7 @@ from rlrun.schema.run import (
     RunConfig,
 )
 from rlrun.schema.schedule import ScheduleConfig
+from rlrun.schema.value import DQNConfig, R2D2Config, ValueConfig
 
 __all__ = [
     "BUFFER_CONFIGS",
@@ -41,6 +36,7 @@ __all__ = [
     "LoggerConfig",
     "MemoryConfig",
     "PipelineConfig",
+    "PolicyConfig",
     "PrioritizedConfig",
     "PriorityConfig",
     "R2D2Config",
@@ -61,7 +57,7 @@ class Config:
     device: str
     run: RunConfig
     env: EnvConfig
-    policy: R2D2Config | DQNConfig | RandomConfig
+    policy: PolicyConfig
     torso: TorsoConfig
     memory: MemoryConfig
     buffer: BufferConfig
@@ -75,7 +71,7 @@ class Config:
         need(0 <= self.seed < 2**32, "seed", self.seed, "must be within [0, 2^32)")
 
 
-POLICY_CONFIGS: dict[str, type[R2D2Config] | type[DQNConfig] | type[RandomConfig]] = {
+POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
     "r2d2": R2D2Config,
     "dqn": DQNConfig,
     "random": RandomConfig,

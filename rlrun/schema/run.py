@@ -44,9 +44,9 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class ExploreConfig:
-    """ladder: eps ** (1 + alpha i / (N - 1)), `single` when N = 1. schedule: `epsilon`."""
+    """ladder: eps ** (1 + alpha i / (N - 1)), N = 1: `epsilon`. schedule: `epsilon`. none: 0."""
 
-    name: Literal["ladder", "schedule"]
+    name: Literal["ladder", "schedule", "none"]
     eps: float | None
     alpha: float | None
     epsilon: ScheduleConfig

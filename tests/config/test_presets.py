@@ -16,6 +16,7 @@ GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and not p.name.star
 OPTIONS = [f"{g}={p.stem}" for g in GROUPS for p in sorted((CONF / g).glob("*.yaml"))]
 NEEDS: dict[str, list[str]] = {
     "env=gym": ["env.id=CartPole-v1"],
+    "env=pendulum": ["policy=random"],  # continuous actions
 }
 
 

@@ -6,19 +6,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from rlrun import build
 from rlrun.log import Log
-from rlrun.types import tree_leaves, tree_map
+from rlrun.schema import POLICY_CONFIGS
+from rlrun.types import no_actions, tree_leaves, tree_map
 from tests.compose import config
 
 CONF = Path(__file__).parents[2] / "conf"
 POLICIES = sorted(p.stem for p in CONF.glob("policy/*.yaml"))
-ENVS = ["cartpole", "identity", "tmaze"]
+ENVS = {"Discrete": ["cartpole", "identity", "tmaze"], "Box": ["pendulum"]}  # by action space
 TINY = ("debug=smoke", "logger.progress=off", "logger.tensorboard=false", "learner.start_after=0")
 
 
-@pytest.fixture(params=[(p, e) for p in POLICIES for e in ENVS], ids="-".join)
+def pairs():
+    """(policy, env) of every policy and the environments it can act in."""
+    for policy in POLICIES:
+        name = yaml.safe_load((CONF / f"policy/{policy}.yaml").read_text()).get("name", "r2d2")
+        for kind in POLICY_CONFIGS[name].actions:
+            yield from ((policy, env) for env in ENVS.get(kind, []))
+
+
+@pytest.fixture(params=list(pairs()), ids="-".join)
 def pipeline(request, tmp_path):
     policy, env = request.param
     c = config(f"policy={policy}", f"env={env}", *TINY)
@@ -39,13 +49,17 @@ def collect(pipeline, chunks=8):
 def test_act_shapes_and_greediness(pipeline):
     policy, space = pipeline.policy, pipeline.collector.env.obs_space
     obs, actor = np.stack([space.sample() for _ in range(5)]), policy.actor(5)
-    first, action = np.array([True, False, True, False, False]), np.zeros(5, np.int64)
+    actions = pipeline.collector.env.action_space
+    first, action = np.array([True, False, True, False, False]), no_actions(actions, 5)
     state = actor.initial_state()
     given = (obs, first, action, np.ones(5, np.float32), state)
     for explore in (None, np.full(5, 0.5, np.float32)):
         out = actor.act(*given, explore=explore)
-        assert out.action.shape == (5,)
-        assert all(pipeline.collector.env.action_space.contains(int(a)) for a in out.action)
+        assert (out.action.shape, out.action.dtype) == (action.shape, action.dtype)
+        assert all(actions.contains(a) for a in out.action)
+        assert {k: x.shape for k, x in out.extras.items()} == {
+            k: x.shape for k, x in actor.extras.items()
+        }
         shapes = [x.shape for x in tree_leaves(state)]
         assert [x.shape for x in tree_leaves(out.state)] == shapes
     if policy.window is not None:

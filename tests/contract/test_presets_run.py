@@ -30,7 +30,15 @@ def chunks(tmp_path: Path, *overrides: str) -> dict:
     return json.loads((tmp_path / "run.json").read_text())
 
 
-@pytest.mark.parametrize("env", ENVS)
+CONTINUOUS = ["pendulum"]
+
+
+@pytest.mark.parametrize("env", CONTINUOUS)
+def test_continuous_environments(tmp_path, env):
+    chunks(tmp_path, "policy=random", f"env={env}", "debug=smoke", "run.total_steps=150")
+
+
+@pytest.mark.parametrize("env", [e for e in ENVS if e not in CONTINUOUS])
 @pytest.mark.parametrize("policy", ["r2d2", "dqn"])
 def test_environments(tmp_path, env, policy):
     record = chunks(tmp_path, f"policy={policy}", f"env={env}", "debug=smoke",

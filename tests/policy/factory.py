@@ -6,7 +6,8 @@ import torch
 
 from rlrun.policy.dqn import DQN
 from rlrun.policy.r2d2 import R2D2
-from rlrun.schema import DQNConfig, MemoryConfig, R2D2Config, TorsoConfig
+from rlrun.policy.random import Random
+from rlrun.schema import DQNConfig, MemoryConfig, R2D2Config, RandomConfig, TorsoConfig
 from rlrun.types import Spec
 from tests.buffer.factory import constant, make_replay
 from tests.reference.streams import make_stream
@@ -34,6 +35,13 @@ def dqn(*, spec=SPEC, seed=0, **changes) -> DQN:
     return DQN(
         config, TorsoConfig("mlp", (8,), "tanh"), MemoryConfig("none", 0, 0.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
+    )  # fmt: skip
+
+
+def uniform(*, spec, seed=0) -> Random:
+    return Random(
+        RandomConfig("random"), TorsoConfig("mlp", (), "relu"), MemoryConfig("none", 0, 0.0),
+        spec=spec, seed=seed, total_steps=1, device=torch.device("cpu"),
     )  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from rlrun.build import make_collector, make_compute, thread_count
+from rlrun.build import make_collector
+from rlrun.build_policy import make_compute, thread_count
 from rlrun.nets.compute import Compute
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config

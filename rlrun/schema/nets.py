@@ -1,0 +1,27 @@
+"""Parts of networks."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rlrun.schema.ranges import at_least, need
+
+
+@dataclass(frozen=True)
+class TorsoConfig:
+    name: Literal["mlp", "nature_cnn"]
+    hidden: tuple[int, ...]
+    activation: Literal["relu", "tanh", "elu"]
+
+    def __post_init__(self) -> None:
+        for size in self.hidden:
+            need(size > 0, "hidden", list(self.hidden), "layer sizes must be > 0")
+
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    name: Literal["lstm", "gru", "none"]
+    hidden: int
+    forget_bias: float
+
+    def __post_init__(self) -> None:
+        at_least(self, 0 if self.name == "none" else 1, "hidden")
