@@ -1,5 +1,6 @@
 """What may be added to a replay: chunks of the structure, shapes and dtypes it was made for."""
 
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -8,13 +9,14 @@ from rlrun.buffer.layout import REWARD, Block, Layout
 from rlrun.types import Chunk, Tree, tree_leaves
 
 Kind = tuple[np.dtype[Any], tuple[int, ...]]
+_kind = attrgetter("dtype", "shape")
 
 
 class Accept:
     """Refuses a chunk that is not like the layout; a compiled kernel would write anywhere."""
 
     def __init__(self, layout: Layout) -> None:
-        self.layout = layout
+        self.layout, self.nested = layout, isinstance(layout.row.obs, dict | tuple)
         self.kinds: dict[int, list[Kind]] = {}  # by steps
 
     def __call__(self, chunk: Chunk) -> list[np.ndarray]:
@@ -23,12 +25,7 @@ class Accept:
         Raises: ValueError naming the field.
         """
         row, steps = self.layout.row, len(chunk.reward)
-        kinds = self.kinds.get(steps)
-        if kinds is None:
-            if len(self.kinds) > 64:
-                self.kinds.clear()
-            kinds = self.kinds[steps] = self._kinds(steps)
-        given = list_like(row.obs, chunk.obs, "obs")
+        given = list_like(row.obs, chunk.obs, "obs") if self.nested else [chunk.obs]
         given.append(chunk.action)
         for name in row.extras:
             if name not in chunk.extras:
@@ -37,10 +34,19 @@ class Accept:
         given += (chunk.reward, chunk.first, chunk.terminated, chunk.truncated, chunk.valid)
         if self.layout.windows is not None:
             given += list_like(row.state, chunk.states, "states")
-        for x, (dtype, shape) in zip(given, kinds, strict=True):
-            if x.shape != shape or (x.dtype is not dtype and x.dtype != dtype):
-                raise self._unfit(given, kinds)
+        try:
+            fits = list(map(_kind, given)) == self.kinds[steps]
+        except KeyError:
+            fits = list(map(_kind, given)) == self._remember(steps)
+        if not fits:
+            raise self._unfit(given, self.kinds[steps])
         return given
+
+    def _remember(self, steps: int) -> list[Kind]:
+        if len(self.kinds) > 64:
+            self.kinds.clear()
+        self.kinds[steps] = self._kinds(steps)
+        return self.kinds[steps]
 
     def _kinds(self, steps: int) -> list[Kind]:
         row, lead = self.layout.row, (self.layout.columns,)

@@ -65,7 +65,7 @@ class Replay:
         self.accept = Accept(layout)
         self.counts = {"rows": 0, "learned": 0, "late": 0}
         self.hindsight: Hindsight | None = None  # what relabels sampled windows
-        self.drawn = _NONE, _NONE  # keys and slots of the last sample, while nothing is added
+        self.drawn = _NOTHING  # keys and slots of the last sample, while nothing is added
 
     def __len__(self) -> int:
         """Windows that can be sampled."""
@@ -107,7 +107,7 @@ class Replay:
 
     def _add(self, chunk: Chunk, given: list[np.ndarray], *, close: bool) -> np.ndarray:
         ring, windows, sampler = self.ring, self.windows, self.sampler
-        self.drawn = _NONE, _NONE
+        self.drawn = _NOTHING
         if self.append is not None:
             keys, steps = self.append(chunk, given, close=close)
             self.counts["rows"] += steps
@@ -282,7 +282,7 @@ class Replay:
 
     def load_rows(self, state: dict[str, Any]) -> None:
         """Rows and windows of a state, not what draws them: for reading (``stored``)."""
-        self.drawn = _NONE, _NONE
+        self.drawn = _NOTHING
         self.counts = {name: int(value) for name, value in state["counts"].items()}
         self.ring.load_state_dict(state["ring"])
         self.windows.load_state_dict(state["windows"])
@@ -309,4 +309,5 @@ class Replay:
 
 
 _NONE = np.empty(0, np.int64)
+_NOTHING = _NONE, _NONE
 _WIDE = (torch.float32, torch.float64)

@@ -32,7 +32,9 @@ class Ring:
         stored = [*tree_leaves(self.obs), self.fields["action"]]
         stored += [self.fields[f"extras/{name}"] for name in layout.row.extras]
         self.leaves = [words(x) for x in stored]  # unsigned words [cells, words of an entry]
+        self.kinds = [(x.shape[1], x.dtype) for x in self.leaves]
         self.marks_episodes = "final" in self.fields
+        self.pair = len(self.leaves) == 2 and not self.marks_episodes  # observation and action only
 
     @property
     def oldest(self) -> int:
@@ -61,14 +63,22 @@ class Ring:
         steps = len(chunk.reward)
         assert steps < self.rows, "a ring takes fewer rows at once than it holds"
         start = self.head % self.rows
-        for leaf, rows in zip(self.leaves, given, strict=False):  # ``given`` goes on
-            whole = rows if rows.flags.c_contiguous else np.ascontiguousarray(rows)
-            shape = whole.shape[0] * whole.shape[1], leaf.shape[1]
-            entries = np.ndarray(shape, leaf.dtype, whole)
+        for leaf, kind, rows in zip(self.leaves, self.kinds, given, strict=False):  # it goes on
+            entries = _entries(rows, rows.shape[0] * rows.shape[1], *kind)
             put(leaf, entries, start, self.rows, self.columns)
         self.head += steps
         if self.marks_episodes:
             self._mark_episodes(chunk.first[:steps], chunk.valid)
+
+    def entries(self, given: list[np.ndarray]) -> tuple[Any, ...]:
+        """(store, new entries) of the observation, the same of the action: see ``pair``."""
+        (obs, action), steps = self.leaves, len(given[1]) * self.columns
+        (wide, word), (narrow, byte) = self.kinds
+        behind = steps + self.columns
+        return (
+            obs, _entries(given[0], behind, wide, word),
+            action, _entries(given[1], steps, narrow, byte),
+        )  # fmt: skip
 
     def _mark_episodes(self, first: np.ndarray, valid: np.ndarray) -> None:
         """Note for every row the episode's first row and, once known, that of its last observation.
@@ -130,6 +140,14 @@ def _allocated(name: str, tree: Tree, allocate: Allocate) -> Tree:
     return allocate(name, tree)
 
 
+def _entries(rows: np.ndarray, count: int, width: int, word: np.dtype[Any]) -> np.ndarray:
+    """Rows [T, B, ...] as ``count`` = T * B entries of ``width`` words each."""
+    try:
+        return np.ndarray((count, width), word, rows)
+    except (ValueError, BufferError):  # not contiguous
+        return np.ndarray((count, width), word, np.ascontiguousarray(rows))
+
+
 def words(array: np.ndarray) -> np.ndarray:
     """An array [A, B, ...] as rows of the widest unsigned words that fit them: [A * B, words]."""
     entries = array.shape[0] * array.shape[1]
@@ -150,10 +168,11 @@ def note_compiled(
 ) -> int:  # fmt: skip
     """Write flags and rewards of T rows [T, B]; how many are steps. The row behind is blank."""
     steps, columns = reward.shape
-    count, slot = 0, head % rows
-    for t in range(steps):
-        cut = CUT if close and t == steps - 1 else 0
-        for c in range(columns):
+    count = 0
+    for c in range(columns):
+        slot = head % rows
+        for t in range(steps):
+            cut = CUT if close and t == steps - 1 else 0
             at = np.uint64(c * rows + slot)  # unsigned: no test for negative indices
             flags[at] = np.uint8(
                 FIRST * first[t, c]
@@ -164,8 +183,7 @@ def note_compiled(
             )
             rewards[at] = reward[t, c]
             count += valid[t, c]
-        slot = slot + 1 if slot + 1 < rows else 0
-    for c in range(columns):
+            slot = slot + 1 if slot + 1 < rows else 0
         flags[np.uint64(c * rows + slot)] = 0
     return count
 
@@ -198,19 +216,20 @@ def put_compiled(
     """Rows ``source`` [T * columns, words], time-major, to slots ``start``... of every column."""
     steps, width = len(source) // columns, source.shape[1]
     to, given, one = store.reshape(-1), source.reshape(-1), np.uint64(1)
-    for t in range(steps):
-        slot = start + t if start + t < rows else start + t - rows
-        if width == 1:
-            for c in range(columns):
+    for c in range(columns):  # a column's rows lie side by side
+        slot = start
+        for t in range(steps):
+            if slot == rows:
+                slot = 0
+            if width == 1:
                 to[np.uint64(c * rows + slot)] = given[np.uint64(t * columns + c)]
-        elif width == 2:
-            for c in range(columns):
+            elif width == 2:
                 i, j = np.uint64(2 * (c * rows + slot)), np.uint64(2 * (t * columns + c))
                 to[i], to[i + one] = given[j], given[j + one]
-        else:
-            for c in range(columns):
+            else:
                 i, j = (c * rows + slot) * width, (t * columns + c) * width
                 to[i : i + width] = given[j : j + width]
+            slot += 1
 
 
 def put_vectorised(

@@ -190,9 +190,21 @@ def append(rng):
     pending = rng.integers(max(tail, head - nstep), head + 1, columns)
     leaves = 1 << (columns * rows - 1).bit_length()
     nodes, raw = rng.random(2 * leaves), rng.random(columns * rows).astype(np.float32)
-    added = first, *bits, reward, bool(rng.integers(2)), tail, until, pending, nstep
-    depth = leaves.bit_length() - 1
-    return flags, rewards, head, rows, *added, nodes, leaves, depth, raw, 0.7, 3.0
+    fixed = flags, rewards, rows, nstep, nodes, leaves, leaves.bit_length() - 1, raw
+    added = pending, head, first, *bits, reward, bool(rng.integers(2)), tail, until
+    return *fixed, *added, 0.7, 3.0
+
+
+def append_pair(rng):
+    fixed_and_added = append(rng)
+    rows, reward = fixed_and_added[2], fixed_and_added[13]
+    steps, columns = reward.shape
+    wide = int(rng.integers(1, 4))
+    obs = np.zeros((columns * rows, wide), np.uint64)
+    new_obs = rng.integers(0, 2**63, ((steps + 1) * columns, wide), np.uint64)
+    action = np.zeros((columns * rows, 1), np.uint8)
+    new_action = rng.integers(0, 256, (steps * columns, 1), np.uint8)
+    return obs, new_obs, action, new_action, *fixed_and_added
 
 
 def heap(rng):
@@ -276,6 +288,7 @@ NO_RESULT = ("gather.reach", "gather.touch")  # what it returns means nothing
 USED_UP = {"sumtree.find": 3, "sumtree.draw": 3}  # an argument that holds anything in the end
 SINGLE = {
     "append.append": append,
+    "append.append_pair": append_pair,
     "cells.expire": expire,
     "cells.release": release,
     "gather.reach": reach,
