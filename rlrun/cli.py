@@ -140,6 +140,10 @@ def _resume(argv: list[str]) -> int:
     overrides = [*args.overrides, *quiet]
     config, raw_yaml = load(args.run_dir, overrides)
     try:
+        if config.pipeline.name == "overlapped":
+            from rlrun.pipeline.warm import warm
+
+            warm()
         from rlrun.build import resume
 
         return resume(args.run_dir, config, raw_yaml=raw_yaml, overrides=overrides)

@@ -96,6 +96,10 @@ def job(cfg: "DictConfig") -> int:
     run_dir = Path(hydra.runtime.output_dir)
     try:
         config, raw_yaml = read_composed(cfg), to_yaml(cfg)
+        if config.pipeline.name == "overlapped":
+            from rlrun.pipeline.warm import warm
+
+            warm()
         overrides = _as_typed(hydra.overrides.task)
         (run_dir / "config.yaml").write_text(raw_yaml, encoding="utf-8")
         text = OmegaConf.to_yaml(OmegaConf.create(overrides))

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from rlrun.collector import Brought
 from rlrun.errors import CheckpointError, EnvError, Interrupted
 from rlrun.log.jsonl import read
 from rlrun.pipeline.remote import Gathered, Remote, settled
+from rlrun.pipeline.warm import start_method
 from rlrun.rundir import RunRecord
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
@@ -354,3 +356,32 @@ def test_a_process_that_hangs_ends_with_the_main_process():
         time.sleep(0.1)
     os.kill(pid, signal.SIGKILL)
     pytest.fail("the collector's process outlived the main process")
+
+
+@pytest.mark.skipif(start_method() != "forkserver", reason="nothing to warm without forks")
+def test_a_warmed_start_forks_from_a_process_that_has_torch_and_one_thread():
+    """Before the main process imports torch itself; signals find the forked server deaf."""
+    code = (
+        "import multiprocessing, os, signal, sys\n"
+        "from multiprocessing import forkserver\n"
+        "from rlrun.pipeline.warm import warm\n"
+        "def look(pipe):\n"
+        "    pipe.send(('torch' in sys.modules, os.getppid()))\n"
+        "if __name__ == '__main__':\n"
+        "    warm()\n"
+        "    assert 'torch' not in sys.modules\n"
+        "    context = multiprocessing.get_context('forkserver')\n"
+        "    pipe, theirs = context.Pipe()\n"
+        "    context.Process(target=look, args=(theirs,)).start()\n"
+        "    loaded, server = pipe.recv()\n"
+        "    os.kill(server, signal.SIGTERM)\n"
+        "    print(loaded, len(os.listdir(f'/proc/{server}/task')))\n"
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        script = Path(directory) / "warmed.py"
+        script.write_text(code)
+        env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # as ``rlrun`` sets it
+        done = subprocess.run(
+            [sys.executable, script], capture_output=True, text=True, env=env, check=True
+        )
+    assert done.stdout.split() == ["True", "1"]

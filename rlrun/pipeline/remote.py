@@ -6,10 +6,9 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import connection, resource_tracker
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from rlrun import errors
 from rlrun.collector import Brought, Collector
 from rlrun.errors import EnvError, RlrunError
+from rlrun.pipeline.warm import SIGNALS, signals_held, start_method
 from rlrun.types import Chunk, Counters, Policy
 
 QUIT_SECONDS = 5.0  # what a process gets to end by itself
@@ -53,11 +53,11 @@ class Remote:
 
     def __init__(self, make: Make, policy: Policy) -> None:
         """``make``: Counters -> Collector, picklable. ``policy``: whose weights are sent."""
-        context: Any = multiprocessing.get_context(_method())
+        context: Any = multiprocessing.get_context(start_method())
         self.policy, self.flying = policy, False
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, make))
-        with _signals_held():
+        with signals_held():
             self.process.start()
         theirs.close()
         atexit.register(self.close)  # before multiprocessing waits for its children
@@ -121,17 +121,12 @@ def settled(collector: Collector) -> Settled:
     return Settled(collector.state_dict(), generator)
 
 
-def _method() -> str:
-    """How the process starts: not as a fork of this one, whose threads (torch) may hold locks."""
-    return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-
-
 def _serve(pipe: Connection, make: Make) -> None:
     """The process: obey until the other end is closed."""
-    for number in _SIGNALS:  # they reach all; the main process saves
+    for number in SIGNALS:  # they reach all; the main process saves
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=_follow_parent, daemon=True).start()
     torch.set_num_threads(1)
     wrong, served = _tried(lambda: _Served(make))
@@ -144,24 +139,6 @@ def _serve(pipe: Connection, make: Make) -> None:
             break
     if wrong is None:
         served.collector.env.close()
-
-
-_SIGNALS = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, n)]
-
-
-@contextmanager
-def _signals_held() -> Iterator[None]:
-    """What is started meanwhile hears no signal until it is ready to ignore it (importing torch
-    takes seconds)."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # starting it would let signals through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _follow_parent() -> None:
