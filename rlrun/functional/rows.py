@@ -19,7 +19,7 @@ def readable(valid: Tensor, terminated: Tensor) -> Tensor:
 
 def shape_reward(reward: Tensor, scale: float, clip: float | None) -> Tensor:
     """scale * reward, then clipped to [-clip, clip]. Rewards are stored raw; this is learning's."""
-    scaled = reward * scale
+    scaled = reward if scale == 1 else reward * scale
     return scaled if clip is None else scaled.clamp(-clip, clip)
 
 

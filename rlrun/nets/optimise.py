@@ -1,18 +1,17 @@
-"""Adam on a list of parameters, with the gradient norm clipped."""
+"""Adam with the gradient norm clipped; parameters side by side in one array."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
 
 BETAS = (0.9, 0.999)  # Kingma & Ba 2015
 
 
 class Adam:
-    """torch's functional Adam: constructing ``torch.optim.Adam`` imports torch._dynamo, which would
-    add a second to the start of every run."""
+    """torch's fused Adam: constructing ``torch.optim.Adam`` imports torch._dynamo, which would add
+    a second to the start of every run."""
 
     def __init__(
         self, parameters: Iterable[Tensor], *, eps: float, grad_clip: float | None
@@ -26,13 +25,17 @@ class Adam:
     @torch.no_grad()
     def step(self, grads: list[Tensor], lr: float) -> Tensor:
         """One descent; the gradient norm before clipping, 0-d. ``grads`` may be overwritten."""
-        norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+        if len(grads) == 1:
+            norm: Tensor = torch.linalg.vector_norm(grads[0])
+        else:
+            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
         if self.grad_clip is not None:
             torch._foreach_mul_(grads, (self.grad_clip / (norm + 1e-6)).clamp(max=1.0))
-        adam(
-            self.parameters, grads, self.mean, self.square, [], self.steps, fused=True,
-            amsgrad=False, beta1=BETAS[0], beta2=BETAS[1], lr=lr,
-            weight_decay=0.0, eps=self.eps, maximize=False,
+        torch._foreach_add_(self.steps, 1)
+        torch._fused_adam_(
+            self.parameters, grads, self.mean, self.square, [], self.steps,
+            lr=lr, beta1=BETAS[0], beta2=BETAS[1], weight_decay=0.0, eps=self.eps,
+            amsgrad=False, maximize=False, grad_scale=None, found_inf=None,
         )  # fmt: skip
         return norm
 
@@ -44,3 +47,23 @@ class Adam:
         for name in ("mean", "square", "steps"):
             for own, saved in zip(getattr(self, name), state[name], strict=True):
                 own.copy_(saved)
+
+
+class Flat:
+    """Parameters moved into one array, each a view of it, and an array of that kind for slopes.
+
+    An optimiser then has one tensor to go through instead of many small ones.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        given = list(parameters)
+        with torch.no_grad():
+            self.values = torch.cat([p.reshape(-1) for p in given])
+        self.slopes = torch.zeros_like(self.values)
+        self.parts: list[Tensor] = []  # of ``slopes``, shaped like the parameters
+        start = 0
+        for p in given:
+            span = slice(start, start + p.numel())
+            p.data = self.values[span].view_as(p)
+            self.parts.append(self.slopes[span].view_as(p))
+            start = span.stop

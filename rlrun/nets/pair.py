@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlrun.nets.backprop import Backprop, Recorded
 from rlrun.nets.optimise import Adam
 from rlrun.nets.qnet import QNet
 from rlrun.schema import ValueConfig
@@ -16,13 +17,21 @@ from rlrun.schema import ValueConfig
 class TargetPair:
     """Gradient steps on ``net``; ``target`` follows by hard copies or by soft steps."""
 
-    def __init__(self, net: QNet, config: ValueConfig, lr_at: Callable[[int], float]) -> None:
-        """``lr_at``: env_steps -> learning rate."""
+    def __init__(
+        self,
+        net: QNet,
+        config: ValueConfig,
+        lr_at: Callable[[int], float],
+        backprop: Backprop | None = None,
+    ) -> None:
+        """``lr_at``: env_steps -> learning rate. ``backprop``: of ``net``; None: recorded."""
+        back = backprop or Recorded(net)
+        self.slopes = back.slopes
         self.net, self.config, self.lr_at = net, config, lr_at
         self.target = copy.deepcopy(net).requires_grad_(False)
         self.online: list[Tensor] = list(net.parameters())
         self.lagging: list[Tensor] = list(self.target.parameters())
-        self.adam = Adam(self.online, eps=config.adam_eps, grad_clip=config.grad_clip)
+        self.adam = Adam(back.parameters, eps=config.adam_eps, grad_clip=config.grad_clip)
         self.updates = 0
         self.seconds = {"backward": 0.0, "optimiser": 0.0}
 
@@ -32,7 +41,7 @@ class TargetPair:
         Gradient norm before clipping, step size.
         """
         lr, began = self.lr_at(env_steps), time.perf_counter()
-        grads = list(torch.autograd.grad(q, self.online, slope))
+        grads = self.slopes(q, slope)
         backward = time.perf_counter()
         self.seconds["backward"] += backward - began
         with torch.no_grad():

@@ -4,6 +4,7 @@ Mnih et al. 2015; van Hasselt et al. 2016 (double); Wang et al. 2016 (dueling). 
 learned row and the n rows behind it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,9 +14,10 @@ from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
 from rlrun.functional.value import Loss, sequence_loss, slope_of_q, take_action, td_target
 from rlrun.nets.acting import ValueActor
+from rlrun.nets.backprop import make_backprop
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.pair import TargetPair
-from rlrun.nets.qnet import QNet, make_qnet
+from rlrun.nets.qnet import make_qnet
 from rlrun.schedule import make_schedule
 from rlrun.schema import DQNConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Spec, Tree, Update, Window, generator, tree_map
@@ -39,8 +41,12 @@ class DQN:
         self.config, self.device, self.compute = config, device, compute
         self.window = Window(burnin=0, learned=1, nstep=config.nstep)
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
-        self.pair = TargetPair(net, config, make_schedule(config.lr, total_steps=total_steps))
+        float32 = compute.precision == "float32"
+        self.online = make_backprop(net, float32=float32)
+        lr_at = make_schedule(config.lr, total_steps=total_steps)
+        self.pair = TargetPair(net, config, lr_at, self.online)
         self.net, self.target = net, self.pair.target
+        self.lagging = make_backprop(self.target, float32=float32)
         self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
 
     def actor(self, num_envs: int) -> ValueActor:
@@ -65,10 +71,10 @@ class DQN:
         n = nstep_return(shaped, *ends, nstep=c.nstep, gamma=c.gamma)
         discount = n.discount[0]
         now, ahead = self.inputs(segment, n.steps[0], discount > 0)
-        q = self.q_values(self.net, *now)
+        q = self.values(self.online.q, now)
         with torch.no_grad():
-            q_target = self.q_values(self.target, *ahead)
-            q_select = self.q_values(self.net, *ahead) if c.double else q_target
+            q_target = self.values(self.lagging.values, ahead)
+            q_select = self.values(self.online.values, ahead) if c.double else q_target
             bootstrap = take_action(q_target, q_select.argmax(-1))
             target = td_target(n.reward[0], discount, bootstrap, rescale_eps=c.value_rescale_eps)
             taken, valid = take_action(q, segment.action[0]), segment.valid[:1]
@@ -110,11 +116,12 @@ class DQN:
         none = segment.reward.new_empty(0)  # nothing stands beside the observation
         return (tree_map(lambda x: x[0], segment.obs), none), (tree_map(seen, segment.obs), none)
 
-    def q_values(self, net: QNet, obs: Tree, side: Tensor) -> Tensor:
+    def values(
+        self, function: Callable[[Tree, Tensor], Tensor], row: tuple[Tree, Tensor]
+    ) -> Tensor:
         """Q [B, A] of one row of every window."""
         with self.compute.autocast(self.device):
-            q: Tensor = net.unroll(net.inputs(obs, side), ())[0]
-        return q.float()
+            return function(*row).float()
 
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:

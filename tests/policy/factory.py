@@ -45,6 +45,13 @@ def uniform(*, spec, seed=0) -> Random:
     )  # fmt: skip
 
 
+def gradient(policy, out) -> list[torch.Tensor]:
+    """The slope of a ``Loss`` over every parameter."""
+    found = policy.pair.slopes(out.q, out.slope)
+    parts = policy.online.flat.parts if len(found) == 1 and hasattr(policy, "online") else found
+    return [x.clone() for x in parts]
+
+
 def states_like(policy, stream, seed=0):
     """The stream with random recurrent states of the policy's shape."""
     from dataclasses import replace

@@ -8,7 +8,7 @@ from rlrun.build_policy import make_compute, thread_count
 from rlrun.nets.compute import Compute
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
-from tests.policy.factory import batch_of, dqn, r2d2
+from tests.policy.factory import batch_of, dqn, gradient, r2d2
 
 MAKERS = {"r2d2": r2d2, "gru": lambda: r2d2(memory="gru"), "none": lambda: r2d2(memory="none")}
 
@@ -52,7 +52,7 @@ def test_bf16_is_close_and_keeps_float32_outside_the_products(make):
         out = p.loss(sample.segment, sample.weight)
         assert out[0].dtype == out[1].dtype == torch.float32
         losses.append(out[0].item())
-        grad = torch.autograd.grad(out.q, list(p.net.parameters()), out.slope)
+        grad = gradient(p, out)
         assert all(g.dtype == torch.float32 for g in grad)
         grads.append(torch.cat([g.flatten() for g in grad]))
     assert losses[0] != losses[1], "nothing was rounded"

@@ -10,7 +10,7 @@ import torch
 from rlrun.functional.value import rescale, unrescale
 from rlrun.types import Segment, tree_leaves, tree_map
 from tests.buffer.factory import make_replay
-from tests.policy.factory import batch_of, dqn, r2d2, states_like
+from tests.policy.factory import batch_of, dqn, gradient, r2d2, states_like
 from tests.reference.streams import make_stream
 
 CASES = [
@@ -122,7 +122,7 @@ def check_against_naive(policy):
     count = segment.reward.shape[1]
     weight = torch.linspace(0.2, 1, count)
     out = policy.loss(segment, weight)
-    grads = torch.autograd.grad(out.q, list(policy.net.parameters()), out.slope)
+    grads = gradient(policy, out)
     naive = [one_by_one(policy, segment, b) for b in range(count)]
     loss = sum(w * x for w, (x, _) in zip(weight, naive, strict=True)) / count
     expected = torch.autograd.grad(loss, list(policy.net.parameters()))
@@ -163,7 +163,7 @@ def test_padding_changes_no_bit(shape, value, make):
     for s in (segment, poisoned(segment, value)):
         out = policy.loss(s, weight)
         loss, priority = out.loss, out.priority
-        grads = torch.autograd.grad(out.q, list(policy.net.parameters()), out.slope)
+        grads = gradient(policy, out)
         results.append((loss, priority, *grads))
     for clean, dirty in zip(*results, strict=True):
         assert torch.equal(clean, dirty)
@@ -182,12 +182,12 @@ def test_a_batch_is_its_windows(shape):
         or not shape["burnin_step"]
     )
     whole = policy.loss(segment, torch.ones(count))
-    grads = torch.autograd.grad(whole.q, list(policy.net.parameters()), whole.slope)
+    grads = gradient(policy, whole)
     total = [torch.zeros_like(g) for g in grads]
     for b in range(count):
         alone = policy.loss(window(segment, b), torch.ones(1))
         torch.testing.assert_close(alone.priority[0], whole.priority[b], rtol=1e-5, atol=1e-6)
-        parts = torch.autograd.grad(alone.q, list(policy.net.parameters()), alone.slope)
+        parts = gradient(policy, alone)
         total = [t + p / count for t, p in zip(total, parts, strict=True)]
     for t, g in zip(total, grads, strict=True):
         torch.testing.assert_close(t, g, rtol=1e-4, atol=1e-6)
