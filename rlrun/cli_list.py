@@ -1,6 +1,7 @@
 """The texts of ``rlrun --help`` and ``rlrun list``; needs neither Hydra nor torch for the first."""
 
 from collections.abc import Iterator
+from dataclasses import fields
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,7 @@ _GROUPS = {
     "pipeline": "how collecting and learning are arranged",
     "debug": "short runs",
 }
+_SPACES = 38  # characters of the widest column
 _HELP = """\
 rlrun {version}: recurrent reinforcement learning, configured by Hydra
 
@@ -82,28 +84,68 @@ def _comment(path: Path) -> str:
     return ""
 
 
-def _note(path: Path) -> str:
-    """The ``note`` of an environment, else its first comment line."""
+def _environment(name: str, path: Path, config_dir: str | None) -> tuple[str, str]:
+    """(spaces or what to install, note and wrappers) of an environment's yaml."""
     import yaml
     from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from rlrun.config import Composer
+    from rlrun.config.reader import read
+    from rlrun.env.describe import describe
+    from rlrun.errors import RlrunError
+    from rlrun.schema import EnvConfig
 
     try:
         cfg = OmegaConf.load(path)
     except (yaml.YAMLError, OSError) as e:
-        return f"(cannot be read: {' '.join(str(e).split())})"
-    note = cfg.get("note") if isinstance(cfg, DictConfig) else None
-    return " ".join(str(note).split()) if note else _comment(path)
+        return "", f"(cannot be read: {' '.join(str(e).split())})"
+    if not isinstance(cfg, DictConfig):
+        return "", _comment(path)
+    note = " ".join(str(cfg.get("note") or _comment(path)).split())
+    try:
+        if "defaults" in cfg:
+            cfg = Composer(config_dir=config_dir).compose([f"env={name}"]).env
+        if OmegaConf.is_missing(cfg, "id"):
+            return "any -> any", note
+        config = read(EnvConfig, OmegaConf.to_container(cfg, resolve=True), "env")
+        spaces = describe(config)
+    except (RlrunError, OmegaConfBaseException) as e:
+        return "", f"{note} (cannot be made: {' '.join(str(e).split())})"
+    names = ", ".join(wrapper.name for wrapper in config.wrappers)
+    return spaces, f"{note}; wrappers: {names}" if names else note
+
+
+def _environments(config_dir: str | None) -> Iterator[str]:
+    """A line each: name, what is observed -> what is done, note, wrappers in their order."""
+    found = _yamls("env", config_dir)
+    rows = {name: _environment(name, path, config_dir) for name, path in found.items()}
+    name_width = max(map(len, rows)) + 2
+    width = min(max(len(spaces) for spaces, _ in rows.values()), _SPACES)
+    for name, (spaces, note) in rows.items():
+        yield f"  {name:<{name_width}}{spaces:<{width}}  {note}"
+
+
+def _wrappers() -> Iterator[str]:
+    """A line each: name and arguments, what it does."""
+    from rlrun.env.wrappers import TABLE
+    from rlrun.schema import WRAPPER_CONFIGS
+
+    for name, (_, what) in TABLE.items():
+        arguments = [f.name for f in fields(WRAPPER_CONFIGS[name])][1:]
+        yield f"  {' '.join([name, *arguments]):<26}{what}"
 
 
 def list_lines(config_dir: str | None = None) -> Iterator[str]:
     """The lines of ``rlrun list``."""
-    for group, title in (
-        ("policy", "policies"),
-        ("env", "environments"),
-        ("experiment", "experiments"),
-    ):
-        yield f"{title} ({group}=NAME)"
-        describe = _note if group == "env" else _comment
-        for name, path in _yamls(group, config_dir).items():
-            yield f"  {name:<24}{describe(path)}"
-        yield ""
+    yield "policies (policy=NAME)"
+    for name, path in _yamls("policy", config_dir).items():
+        yield f"  {name:<24}{_comment(path)}"
+    yield "\nenvironments (env=NAME): what a row observes -> what is done"
+    yield from _environments(config_dir)
+    yield "\nwrappers (env.wrappers=[...], the first one next to the environment)"
+    yield from _wrappers()
+    yield "\nexperiments (experiment=NAME)"
+    for name, path in _yamls("experiment", config_dir).items():
+        yield f"  {name:<24}{_comment(path)}"
+    yield ""

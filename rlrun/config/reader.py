@@ -13,7 +13,15 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rlrun.errors import ConfigError
-from rlrun.schema import BUFFER_CONFIGS, POLICY_CONFIGS, Config, Invalid, ScheduleConfig
+from rlrun.schema import (
+    BUFFER_CONFIGS,
+    POLICY_CONFIGS,
+    WRAPPER_CONFIGS,
+    Config,
+    Invalid,
+    ScheduleConfig,
+    WrapperConfig,
+)
 
 _MISSING = "???"  # OmegaConf's mark for a value that must be given
 _LONGEST = 120  # characters of a value in an error
@@ -156,6 +164,8 @@ def _value(kind: Any, path: str, value: object) -> Any:
         return _union(get_args(kind), path, value)
     if kind is ScheduleConfig:
         return _schedule(path, value)
+    if kind is WrapperConfig:
+        return _wrapper(path, value)
     if origin is Literal:
         return _literal(get_args(kind), path, value)
     if origin is tuple:
@@ -165,6 +175,24 @@ def _value(kind: Any, path: str, value: object) -> Any:
     if is_dataclass(kind):
         return read(kind, value, path)
     return _SCALARS[kind](path, value)
+
+
+def _wrapper(path: str, value: object) -> Any:
+    """``{name: delay_obs, steps: 2}``; a bare name where there are no arguments."""
+    if isinstance(value, str):
+        value = {"name": value}
+    name = value.get("name") if isinstance(value, Mapping) else None
+    if name is None or not isinstance(value, Mapping):
+        fix = f"write '{path}={{name: delay_obs, steps: 2}}'"
+        raise fail(path, value, "names no wrapper", f"one of {', '.join(WRAPPER_CONFIGS)}", fix)
+    if name not in WRAPPER_CONFIGS:
+        raise unknown_option(path, name, list(WRAPPER_CONFIGS))
+    known = [f.name for f in fields(WRAPPER_CONFIGS[str(name)])]
+    if lacking := [key for key in known if key not in value]:
+        form = ", ".join(f"{key}: {name if key == 'name' else key.upper()}" for key in known)
+        wrong = f"{', '.join(lacking)} is missing"
+        raise fail(path, value, wrong, f"{{{form}}} is allowed", "give it")
+    return _named(path, value, WRAPPER_CONFIGS)
 
 
 def _schedule(path: str, value: object) -> ScheduleConfig:

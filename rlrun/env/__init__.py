@@ -7,6 +7,7 @@ with a native vector implementation and a single environment derived from it.
 import gymnasium as gym
 
 from rlrun.env.adapter import Env, Step, make_env, probe
+from rlrun.env.atari import ATARI
 from rlrun.env.goal import GoalFunctions, goal_functions
 
 __all__ = ["DIAGNOSTIC", "Env", "GoalFunctions", "Step", "goal_functions", "make_env", "probe"]
@@ -19,10 +20,13 @@ DIAGNOSTIC = {
     "rlrun/Bandit-v0": ("simple", "Bandit", None),
     "rlrun/Identity-v0": ("simple", "Identity", None),
     "rlrun/BitFlip-v0": ("bitflip", "BitFlip", None),
+    "rlrun/Chain-v0": ("chain", "Chain", None),
+    "rlrun/BanditContinuous-v0": ("continuous", "BanditContinuous", None),
+    "rlrun/Tracking-v0": ("continuous", "Tracking", None),
 }
 """id -> (module, class, max_episode_steps); <class>Single is the single environment's class."""
 
-for _id, (_module, _name, _limit) in DIAGNOSTIC.items():
+for _id, (_module, _name, _limit) in {**DIAGNOSTIC, ATARI: ("atari", "Atari", None)}.items():
     if _id not in gym.registry:
         gym.register(
             id=_id,

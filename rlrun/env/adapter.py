@@ -5,12 +5,14 @@ from functools import partial
 from typing import Any
 
 import gymnasium as gym
+from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlrun.env.catalog import find_spec, make_native, make_single
 from rlrun.env.contract import Checked, unsupported
 from rlrun.env.rows import Env, Raw, Step, SyncEnv
+from rlrun.env.wrappers import wrap
 from rlrun.errors import ConfigError, EnvError
 from rlrun.schema import EnvConfig
 
@@ -29,6 +31,7 @@ def make_env(
     ``config.backend``: ``auto`` takes the id's native vector environment where there is one that
     resets NEXT_STEP and accepts the arguments, else ``sync``; ``vector`` insists on it; ``async``
     is one process per environment; ``envpool`` is the id of that name in the package envpool.
+    ``config.wrappers`` stand around single environments: with them ``auto`` is ``sync``.
     ``evaluate`` lays ``config.eval_kwargs`` over ``config.kwargs``. ``keep_info`` names the numbers
     of ``info`` that a Step carries.
 
@@ -39,15 +42,22 @@ def make_env(
     kwargs = {**config.kwargs, **(config.eval_kwargs if evaluate else {})}
     if config.max_episode_steps is not None:
         kwargs["max_episode_steps"] = config.max_episode_steps
+    if config.wrappers and config.backend in ("vector", "envpool"):
+        names = ", ".join(w.name for w in config.wrappers)
+        raise ConfigError(
+            f"env.backend = {config.backend}: it steps all environments at once, wrappers "
+            f"({names}) stand around single ones; allowed with them: auto, sync, async; "
+            "set env.backend=auto or env.wrappers=[]"
+        )
     if config.backend == "envpool":
         return _pool(config.id, kwargs, num_envs, keep_info)
     spec = find_spec(config.id)
-    if config.backend in ("auto", "vector"):
+    if config.backend in ("auto", "vector") and not config.wrappers:
         raw = _native(spec, kwargs, num_envs, required=config.backend == "vector")
         if raw is not None:
-            _need_supported(spec.id, raw.single_observation_space)
+            _need_supported(spec.id, raw.single_observation_space, raw.single_action_space)
             return Env(raw, env_id=config.id, keep_info=keep_info)
-    env_fns = [partial(_checked, spec, kwargs, config.id, i) for i in range(num_envs)]
+    env_fns = [partial(_checked, spec, kwargs, config, i) for i in range(num_envs)]
     if config.backend == "async":
         from rlrun.env.workers import AsyncEnv  # multiprocessing only where it is asked for
 
@@ -83,25 +93,39 @@ def _spaces(config: EnvConfig, *, evaluate: bool) -> tuple[gym.Space[Any], gym.S
     return env.obs_space, env.action_space
 
 
-def _checked(spec: EnvSpec, kwargs: dict[str, Any], env_id: str, index: int) -> Checked:
-    env = make_single(spec, kwargs, index)
-    _need_supported(env_id, env.observation_space)
-    return Checked(env, env_id=env_id, index=index)
+def _checked(spec: EnvSpec, kwargs: dict[str, Any], config: EnvConfig, index: int) -> Checked:
+    env = wrap(make_single(spec, kwargs, index), config.wrappers)
+    _need_supported(config.id, env.observation_space, env.action_space)
+    return Checked(env, env_id=config.id, index=index)
 
 
-def _need_supported(env_id: str, space: gym.Space[Any]) -> None:
-    if (what := unsupported(space)) is not None:
+def _need_supported(env_id: str, obs: gym.Space[Any], action: gym.Space[Any]) -> None:
+    if (what := unsupported(obs)) is not None:
         raise ConfigError(
             f"env.id = {env_id}: {what}; allowed are Box, Discrete, MultiDiscrete, MultiBinary "
-            "and Dict or Tuple of them; wrap the environment"
+            f"and Dict or Tuple of them; {_way_out(obs)}"
         )
+    if isinstance(action, spaces.Dict | spaces.Tuple) or unsupported(action) is not None:
+        raise ConfigError(
+            f"env.id = {env_id}: its action space is {' '.join(str(action).split())}; allowed are "
+            "Box, Discrete, MultiDiscrete and MultiBinary; wrap the environment"
+        )
+
+
+def _way_out(obs: gym.Space[Any]) -> str:
+    """How to do without the parts of an observation that cannot be stored."""
+    parts = obs.spaces if isinstance(obs, spaces.Dict) else {}
+    good = [key for key, part in parts.items() if unsupported(part) is None]
+    if not good:
+        return "wrap the environment"
+    return f"leave it out: 'env.wrappers=[{{name: filter_obs, keys: [{', '.join(good)}]}}]'"
 
 
 def _pool(env_id: str, kwargs: dict[str, Any], num_envs: int, keep_info: tuple[str, ...]) -> Env:
     from rlrun.env.pool import Pool, PoolEnv  # a package that only this backend needs
 
     pool = Pool(env_id, num_envs, kwargs)
-    _need_supported(env_id, pool.single_observation_space)
+    _need_supported(env_id, pool.single_observation_space, pool.single_action_space)
     limit = kwargs.get("max_episode_steps")
     return PoolEnv(pool, env_id=env_id, keep_info=keep_info, limit=limit)
 

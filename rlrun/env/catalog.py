@@ -3,9 +3,11 @@
 import difflib
 import importlib
 import importlib.util
+import logging
+import os
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import gymnasium as gym
@@ -18,11 +20,23 @@ from rlrun.errors import ConfigError
 # Packages that register their environments when imported: id prefix, module, what to install.
 _PACKAGES = (
     ("ALE/", "ale_py", "'gymnasium[atari]'"),
+    ("rlrun/Atari-", "ale_py", "'gymnasium[atari]'"),
     ("MiniGrid-", "minigrid", "minigrid"),
     ("BabyAI-", "minigrid", "minigrid"),
     ("popgym-", "popgym", "popgym"),
 )
 _EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "phys2d": "jax", "tabular": "jax"}
+
+
+class MissingPackage(ConfigError):
+    """An environment's package is not installed; ``install`` is what pip installs for it."""
+
+    def __init__(self, env_id: str, why: str, install: str) -> None:
+        super().__init__(
+            f"env.id = {env_id}: it needs a package that is not installed ({why}); "
+            f"install it: pip install {install}"
+        )
+        self.install = install
 
 
 def find_spec(env_id: str) -> EnvSpec:
@@ -37,7 +51,7 @@ def find_spec(env_id: str) -> EnvSpec:
     elif (package := next((p for p in _PACKAGES if name.startswith(p[0])), None)) is not None:
         _, module, install = package
         if importlib.util.find_spec(module) is None:
-            raise _missing(env_id, f"it comes with the package {module}", install)
+            raise MissingPackage(env_id, f"it comes with the package {module}", install)
         _import(env_id, module)
     if name in gym.registry:
         return gym.registry[name]
@@ -46,6 +60,7 @@ def find_spec(env_id: str) -> EnvSpec:
 
 
 def _import(env_id: str, module: str) -> None:
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else its import prints to stdout
     try:
         importlib.import_module(module)
     except ImportError as e:
@@ -66,13 +81,6 @@ def closest(name: str, ids: Iterable[str]) -> list[str]:
         return max(difflib.SequenceMatcher(None, wanted, form).ratio() for form in forms)
 
     return sorted(ids, key=lambda env_id: (-likeness(env_id), env_id))[:3]
-
-
-def _missing(env_id: str, why: str, install: str) -> ConfigError:
-    return ConfigError(
-        f"env.id = {env_id}: it needs a package that is not installed ({why}); "
-        f"install it: pip install {install}"
-    )
 
 
 def _install(spec: EnvSpec) -> str | None:
@@ -98,7 +106,7 @@ def _narrated(spec: EnvSpec, kwargs: dict[str, Any]) -> Iterator[None]:
         if (install := _install(spec)) is None:
             text = f"env.id = {spec.id}: it cannot be imported ({e}); install what it asks for"
             raise ConfigError(text) from e
-        raise _missing(spec.id, str(e), install) from e
+        raise MissingPackage(spec.id, str(e), install) from e
     except (TypeError, ValueError) as e:
         raise ConfigError(
             f"env.kwargs = {kwargs}: {spec.id} does not accept them "
@@ -124,10 +132,21 @@ def make_single(spec: EnvSpec, kwargs: dict[str, Any], index: int) -> gym.Env[An
                 f"env.backend = sync: {spec.id} exists only as a native vector environment; "
                 "allowed: auto, vector; set env.backend=auto"
             )
+        if _install(spec) == "'gymnasium[mujoco]'":
+            _log_mujoco()
         env: gym.Env[Any, Any] = gym.make(spec, disable_env_checker=True, **kwargs)
     if isinstance(env.unwrapped, Single):
         env.unwrapped.place(index)
     return env
+
+
+def _log_mujoco() -> None:
+    """MuJoCo's warnings to the log of the run instead of a file in the working directory."""
+    with suppress(ImportError):
+        import mujoco
+
+        log = logging.getLogger("rlrun.env")
+        mujoco.set_mju_user_warning(lambda text: log.info("MuJoCo: %s", " ".join(text.split())))
 
 
 def make_native(spec: EnvSpec, kwargs: dict[str, Any], num_envs: int) -> VectorEnv[Any, Any, Any]:

@@ -16,6 +16,7 @@ from gymnasium import spaces
 
 from rlrun.errors import EnvError
 
+_SLACK = 1e-6  # relative: what a policy in float32 may miss a bound by
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -207,3 +208,41 @@ def _leaves(
     if isinstance(space, spaces.Tuple):
         return [x for i, s in enumerate(space.spaces) for x in _leaves(s, (*path, i))]
     return [(path, space)]
+
+
+class ActionCheck:
+    """An action [E, *A] in the dtype of its space, after the promises of whoever acts are checked.
+
+    Promised: shape [E, *A], integers for a discrete space, finite numbers within the bounds of a
+    Box (a few roundings of float32 beyond them are let through). Nothing is clipped.
+    """
+
+    def __init__(self, space: gym.Space[Any], num_envs: int) -> None:
+        self._shape = (num_envs, *(space.shape or ()))
+        self._dtype = np.dtype(space.dtype)
+        self._box: tuple[np.ndarray, np.ndarray] | None = None
+        if isinstance(space, spaces.Box):
+            bounds = np.stack([space.low, space.high]).astype(np.float64)
+            slack = _SLACK * np.maximum(1, np.abs(np.nan_to_num(bounds, posinf=0, neginf=0)))
+            self._box = bounds[0] - slack[0], bounds[1] + slack[1]
+            self._bounds = bounds
+
+    def __call__(self, action: Any) -> tuple[np.ndarray, str | None, int | None]:
+        """The action, what is wrong with it and in which environment (None: nothing, all)."""
+        given = np.asarray(action)
+        kinds = "iu" if self._box is None else "fiu"
+        if given.shape != self._shape or given.dtype.kind not in kinds:
+            what = f"action is {given.dtype} {given.shape}; allowed is {self._dtype} {self._shape}"
+            return given, what, None
+        if self._box is None:
+            return given, None, None
+        inside = (given >= self._box[0]) & (given <= self._box[1])  # NaN is not
+        if not inside.all():
+            place = tuple(int(i) for i in np.argwhere(~inside)[0])
+            low, high = (float(bound[place[1:]]) for bound in self._bounds)
+            what = (
+                f"action is {given[place]} at position {list(place[1:])}; allowed is "
+                f"[{low:g}, {high:g}]; what acts has to keep it"
+            )
+            return given, what, place[0]
+        return given.astype(self._dtype, copy=False), None, None

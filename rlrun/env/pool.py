@@ -17,6 +17,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rlrun.env.atari import ATARI, pooled
 from rlrun.env.catalog import closest
 from rlrun.env.contract import fault
 from rlrun.env.lockstep import NEXT_STEP_METADATA, need_count
@@ -83,6 +84,10 @@ class Pool(VectorEnv[Any, Any, Any]):
     def __init__(self, env_id: str, num_envs: int, kwargs: dict[str, Any]) -> None:
         """Raises: ConfigError (no envpool, no such id, arguments it does not take)."""
         envpool = _package()
+        self._frames = env_id == ATARI  # stacks of one frame, of which the frame is taken
+        if self._frames:
+            with _narrated(env_id, kwargs):
+                env_id, kwargs = pooled(kwargs, envpool.list_all_envs())
         if env_id not in (ids := envpool.list_all_envs()):
             raise ConfigError(
                 f"env.id = {env_id}: envpool has no such environment; closest: "
@@ -97,6 +102,8 @@ class Pool(VectorEnv[Any, Any, Any]):
                 f"env.id = {env_id}: it has {players} players; allowed is one agent per "
                 "environment; choose another"
             )
+        if self._frames:
+            single = spaces.Box(0, 255, single.shape[1:], single.dtype)
         self.num_envs = num_envs
         self.single_observation_space, self.single_action_space = single, action
         self.observation_space = batch_space(single, num_envs)
@@ -114,7 +121,7 @@ class Pool(VectorEnv[Any, Any, Any]):
                 self._pool = None  # its threads end before others start
                 self._pool = self._make(seed=(seed or 0) % (_SEEDS - self.num_envs))
             obs, info = self._pool.reset()
-        return _fit(self.single_observation_space, obs), info
+        return self._obs(obs), info
 
     def step(
         self, actions: np.ndarray
@@ -124,7 +131,10 @@ class Pool(VectorEnv[Any, Any, Any]):
         obs, reward, terminated, truncated, info = self._pool.step(actions)
         reward[self._done] = 0
         self._done = terminated | truncated
-        return _fit(self.single_observation_space, obs), reward, terminated, truncated, info
+        return self._obs(obs), reward, terminated, truncated, info
+
+    def _obs(self, obs: Any) -> Tree:
+        return obs[:, 0] if self._frames else _fit(self.single_observation_space, obs)
 
     def close_extras(self, **kwargs: Any) -> None:
         self._pool = None

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from rlrun.env.contract import BatchCheck, fault, raised
+from rlrun.env.contract import ActionCheck, BatchCheck, fault, raised
 from rlrun.errors import ConfigError, EnvError
 
 Raw = VectorEnv[Any, Any, Any]
@@ -51,6 +51,7 @@ class Env:
         self._steps = 0
         self._done = np.zeros(self.num_envs, np.bool_)
         self._check = BatchCheck(self.obs_space, self.num_envs, env_id)
+        self._check_action = ActionCheck(self.action_space, self.num_envs)
 
     def reset(self, *, seed: int) -> Any:
         """The observations [E, ...] that open the first episodes; environment i gets seed + i.
@@ -65,12 +66,18 @@ class Env:
         return self._reset(seed)
 
     def step(self, action: np.ndarray) -> Step:
-        """The next row of every environment; see ``Step``. ``action`` is [E, *A].
+        """The next row of every environment; see ``Step``.
+
+        ``action`` [E, *A] is a member of the action space (discrete ones counted from 0) and
+        reaches the environment as it is, in the space's dtype: who acts keeps the bounds.
 
         Raises:
-            EnvError: the environment broke its contract.
+            EnvError: the environment broke its contract, or the action is not of its space.
         """
         self._steps += 1
+        action, wrong, index = self._check_action(action)
+        if wrong is not None:
+            raise self._all_fault(wrong) if index is None else self._fault(index, wrong)
         if self._starts:
             action = action + self._start
         obs, reward, terminated, truncated, info = self._advance(action)
@@ -100,6 +107,9 @@ class Env:
         self._check.obs(obs, self._steps)
         self._check.reward(reward, self._steps)
         return obs, reward, terminated, truncated, info
+
+    def _fault(self, index: int, what: str) -> EnvError:
+        return fault(self._id, f"environment {index}", self._steps, what)
 
     def _all_fault(self, what: str) -> EnvError:
         return fault(self._id, f"environments 0 to {self.num_envs - 1}", self._steps, what)

@@ -21,10 +21,12 @@ from rlrun.schema.run import (
 )
 from rlrun.schema.schedule import ScheduleConfig
 from rlrun.schema.value import DQNConfig, R2D2Config, ValueConfig
+from rlrun.schema.wrappers import WRAPPER_CONFIGS, WrapperConfig
 
 __all__ = [
     "BUFFER_CONFIGS",
     "POLICY_CONFIGS",
+    "WRAPPER_CONFIGS",
     "BufferConfig",
     "CollectorConfig",
     "Config",
@@ -46,6 +48,7 @@ __all__ = [
     "ScheduleConfig",
     "TorsoConfig",
     "ValueConfig",
+    "WrapperConfig",
 ]
 
 

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from rlrun.schema.ranges import at_least, need, positive, unit
 from rlrun.schema.schedule import ScheduleConfig, schedule_within
+from rlrun.schema.wrappers import WrapperConfig
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class EnvConfig:
     id: str
     kwargs: dict[str, Any]
     eval_kwargs: dict[str, Any]
+    wrappers: tuple[WrapperConfig, ...]
     backend: Literal["auto", "vector", "sync", "async", "envpool"]
     max_episode_steps: int | None
     frame_stack: int

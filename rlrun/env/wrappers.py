@@ -1,0 +1,198 @@
+"""``env.wrappers``: what stands between an environment and its rows, in the order of the list.
+
+The first entry of the list is next to the environment, the last one next to the policy: actions
+come in from the end of the list, observations and rewards go out towards it. Gymnasium's wrappers
+where it has one. None learns: statistics that a wrapper gathered would differ from column to
+column, be absent in evaluation and lost by a resume.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces, wrappers
+
+from rlrun.errors import ConfigError
+from rlrun.schema import WrapperConfig
+
+AnyEnv = gym.Env[Any, Any]
+
+
+def wrap(env: AnyEnv, configs: Sequence[WrapperConfig]) -> AnyEnv:
+    """``env`` inside its wrappers, the first one innermost.
+
+    Raises:
+        ConfigError: a wrapper does not fit the spaces it finds; names its place in the list.
+    """
+    for i, config in enumerate(configs):
+        arguments = {k: v for k, v in asdict(config).items() if k != "name"}
+        try:
+            with warnings.catch_warnings():  # Gymnasium's remarks about the bounds of spaces
+                warnings.filterwarnings("ignore", module=r"gymnasium\.")
+                env = TABLE[config.name][0](env, **arguments)
+        except ImportError as e:
+            text = f"it needs the package {e.name}; install it: pip install {e.name}"
+            raise _unfit(i, config, text) from e
+        except gym.error.DependencyNotInstalled as e:
+            text = "it needs the package OpenCV; install it: pip install opencv-python-headless"
+            raise _unfit(i, config, text) from e
+        except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as e:
+            text = f"{' '.join(str(e).split())}; observations before it are {_short(env)}"
+            raise _unfit(i, config, f"{text}; move or remove it") from e
+    return env
+
+
+def _unfit(index: int, config: WrapperConfig, text: str) -> ConfigError:
+    return ConfigError(f"env.wrappers[{index}] = {config.name}: {text}")
+
+
+def _short(env: AnyEnv) -> str:
+    obs, action = (" ".join(str(s).split()) for s in (env.observation_space, env.action_space))
+    return f"{obs[:80]}, actions {action[:60]}"
+
+
+def _pick_obs(env: AnyEnv, key: str) -> AnyEnv:
+    space = env.observation_space
+    if not isinstance(space, spaces.Dict) or key not in space.spaces:
+        keys = sorted(space.spaces) if isinstance(space, spaces.Dict) else "no Dict"
+        raise ValueError(f"key = {key}: it must be a key of the observation ({keys})")
+    return wrappers.TransformObservation(env, lambda obs: obs[key], space[key])
+
+
+def _filter_obs(env: AnyEnv, keys: tuple[str, ...]) -> AnyEnv:
+    return wrappers.FilterObservation(env, keys)
+
+
+def _encode_mission(env: AnyEnv) -> AnyEnv:
+    from minigrid.wrappers import DictObservationSpaceWrapper
+
+    wrapped: AnyEnv = DictObservationSpaceWrapper(env)
+    return wrapped
+
+
+def _mask_obs(env: AnyEnv, keep: tuple[int, ...]) -> AnyEnv:
+    space, positions = env.observation_space, list(keep)
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+        raise ValueError("it needs a Box of one dimension")
+    if max(positions) >= space.shape[0]:
+        raise ValueError(f"keep = {positions}: positions 0 to {space.shape[0] - 1} are there")
+    bounds = space.low[positions], space.high[positions]
+    kept = spaces.Box(*bounds, dtype=space.dtype.type)
+    return wrappers.TransformObservation(env, lambda obs: obs[positions], kept)
+
+
+def _rescale_obs(env: AnyEnv, low: float, high: float) -> AnyEnv:
+    return wrappers.RescaleObservation(env, np.float32(low), np.float32(high))
+
+
+def _resize_obs(env: AnyEnv, height: int, width: int) -> AnyEnv:
+    return wrappers.ResizeObservation(env, (height, width))
+
+
+def _time_obs(env: AnyEnv) -> AnyEnv:
+    return wrappers.TimeAwareObservation(env, flatten=True, normalize_time=True)
+
+
+class _Random(gym.Wrapper[Any, Any, Any, Any]):
+    """Observations changed at random, by a stream of its own: the environment's stays as it is."""
+
+    def __init__(self, env: AnyEnv, salt: int) -> None:
+        super().__init__(env)
+        self._salt = salt
+        self._rng = np.random.default_rng()
+
+    def _change(self, obs: Any) -> Any:
+        raise NotImplementedError
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self._rng = np.random.default_rng((self._salt, seed))
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._change(obs), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._change(obs), reward, terminated, truncated, info
+
+
+class Flicker(_Random):
+    """Each observation is all zeros with a probability. Source: Hausknecht & Stone 2015."""
+
+    def __init__(self, env: AnyEnv, probability: float) -> None:
+        super().__init__(env, salt=1)
+        if not isinstance(env.observation_space, spaces.Box):
+            raise ValueError("it needs a Box observation")
+        self._probability = probability
+
+    def _change(self, obs: Any) -> Any:
+        return np.zeros_like(obs) if self._rng.random() < self._probability else obs
+
+
+class Noise(_Random):
+    """Normal noise on every number of an observation, whose space then has no bounds."""
+
+    def __init__(self, env: AnyEnv, std: float) -> None:
+        super().__init__(env, salt=2)
+        space = env.observation_space
+        if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+            raise ValueError("it needs a Box observation of floats")
+        self.observation_space = spaces.Box(-np.inf, np.inf, space.shape, space.dtype.type)
+        self._std = std
+
+    def _change(self, obs: Any) -> Any:
+        return (obs + self._std * self._rng.standard_normal(obs.shape)).astype(obs.dtype)
+
+
+def _rescale_action(env: AnyEnv, low: float, high: float) -> AnyEnv:
+    return wrappers.RescaleAction(env, np.float32(low), np.float32(high))
+
+
+Factory = Callable[..., AnyEnv]
+TABLE: dict[str, tuple[Factory, str]] = {
+    "pick_obs": (_pick_obs, "the entry `key` of a Dict observation, alone"),
+    "filter_obs": (_filter_obs, "the entries `keys` of a Dict observation"),
+    "encode_mission": (_encode_mission, "MiniGrid's mission as indices of words (minigrid)"),
+    "mask_obs": (_mask_obs, "the positions `keep` of an observation vector, the rest is hidden"),
+    "flatten_obs": (wrappers.FlattenObservation, "any observation as one vector"),
+    "rescale_obs": (_rescale_obs, "a bounded Box observation mapped to [`low`, `high`]"),
+    "cast_obs": (wrappers.DtypeObservation, "the observation in `dtype`"),
+    "grayscale_obs": (wrappers.GrayscaleObservation, "an RGB image as luminance"),
+    "resize_obs": (_resize_obs, "an image of `height` x `width` pixels (OpenCV)"),
+    "max_and_skip": (
+        lambda env, steps: wrappers.MaxAndSkipObservation(env, steps),
+        "each action `steps` times, maximum over the last two images; Mnih et al. 2015",
+    ),
+    "time_obs": (_time_obs, "the share of the episode's steps that is over, appended"),
+    "delay_obs": (
+        lambda env, steps: wrappers.DelayObservation(env, steps),
+        "the observation of `steps` steps ago, zeros before there is one",
+    ),
+    "flicker_obs": (Flicker, "all zeros with `probability`; Hausknecht & Stone 2015"),
+    "noise_obs": (Noise, "normal noise of standard deviation `std` on every number"),
+    "rescale_action": (
+        _rescale_action,
+        "actions within [`low`, `high`] instead of their own bounds",
+    ),
+    "discretize_action": (
+        lambda env, bins: wrappers.DiscretizeAction(env, bins),
+        "a Box of actions as one Discrete, `bins` per dimension",
+    ),
+    "sticky_action": (
+        lambda env, probability: wrappers.StickyAction(env, probability),
+        "the last action instead of the new one with `probability`; Machado et al. 2018",
+    ),
+    "repeat_action": (
+        lambda env, steps: wrappers.RepeatAction(env, steps),
+        "each action `steps` times, rewards added up",
+    ),
+    "clip_reward": (
+        lambda env, low, high: wrappers.ClipReward(env, low, high),
+        "rewards within [`low`, `high`], scores too (policy.reward_clip leaves scores as they are)",
+    ),
+}
+"""name -> (what makes it of an environment and its arguments, what it does)."""

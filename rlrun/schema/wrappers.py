@@ -1,0 +1,131 @@
+"""The wrappers that ``env.wrappers`` may name: their arguments and ranges, without values."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rlrun.schema.ranges import at_least, need, unit
+
+
+@dataclass(frozen=True)
+class WrapperConfig:
+    """One entry of ``env.wrappers``; ``name`` selects the class, its other fields are arguments."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Plain(WrapperConfig):
+    """A wrapper without arguments."""
+
+
+@dataclass(frozen=True)
+class PickObs(WrapperConfig):
+    key: str  # of the Dict observation
+
+
+@dataclass(frozen=True)
+class FilterObs(WrapperConfig):
+    keys: tuple[str, ...]  # of the Dict observation
+
+    def __post_init__(self) -> None:
+        need(bool(self.keys), "keys", self.keys, "must name at least one")
+
+
+@dataclass(frozen=True)
+class MaskObs(WrapperConfig):
+    keep: tuple[int, ...]  # positions of the observation vector
+
+    def __post_init__(self) -> None:
+        ok = bool(self.keep) and min(self.keep) >= 0 and len({*self.keep}) == len(self.keep)
+        need(ok, "keep", list(self.keep), "must be positions from 0 on, each once, at least one")
+
+
+@dataclass(frozen=True)
+class Steps(WrapperConfig):
+    steps: int  # env steps
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "steps")
+
+
+@dataclass(frozen=True)
+class MaxAndSkip(Steps):
+    def __post_init__(self) -> None:
+        at_least(self, 2, "steps")
+
+
+@dataclass(frozen=True)
+class Chance(WrapperConfig):
+    probability: float
+
+    def __post_init__(self) -> None:
+        unit(self, "probability")
+
+
+@dataclass(frozen=True)
+class Sticky(Chance):
+    def __post_init__(self) -> None:
+        need(0 <= self.probability < 1, "probability", self.probability, "must be within [0, 1)")
+
+
+@dataclass(frozen=True)
+class Noise(WrapperConfig):
+    std: float  # in the observation's own unit
+
+    def __post_init__(self) -> None:
+        at_least(self, 0, "std")
+
+
+@dataclass(frozen=True)
+class Bounds(WrapperConfig):
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        need(self.low < self.high, "low", self.low, f"must be below high (= {self.high})")
+
+
+@dataclass(frozen=True)
+class CastObs(WrapperConfig):
+    dtype: Literal["float32", "float64", "uint8", "int64"]
+
+
+@dataclass(frozen=True)
+class ResizeObs(WrapperConfig):
+    height: int  # pixels
+    width: int  # pixels
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "height", "width")
+
+
+@dataclass(frozen=True)
+class DiscretizeAction(WrapperConfig):
+    bins: int  # per dimension of the action
+
+    def __post_init__(self) -> None:
+        at_least(self, 2, "bins")
+
+
+WRAPPER_CONFIGS: dict[str, type[WrapperConfig]] = {
+    "pick_obs": PickObs,
+    "filter_obs": FilterObs,
+    "encode_mission": Plain,
+    "mask_obs": MaskObs,
+    "flatten_obs": Plain,
+    "rescale_obs": Bounds,
+    "cast_obs": CastObs,
+    "grayscale_obs": Plain,
+    "resize_obs": ResizeObs,
+    "max_and_skip": MaxAndSkip,
+    "time_obs": Plain,
+    "delay_obs": Steps,
+    "flicker_obs": Chance,
+    "noise_obs": Noise,
+    "rescale_action": Bounds,
+    "discretize_action": DiscretizeAction,
+    "sticky_action": Sticky,
+    "repeat_action": Steps,
+    "clip_reward": Bounds,
+}
+"""name in ``env.wrappers`` -> its arguments; ``rlrun.env.wrappers.TABLE`` says what each does."""
