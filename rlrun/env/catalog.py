@@ -62,7 +62,9 @@ def find_spec(env_id: str) -> EnvSpec:
 def _import(env_id: str, module: str) -> None:
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else its import prints to stdout
     try:
-        importlib.import_module(module)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            importlib.import_module(module)
     except ImportError as e:
         raise ConfigError(
             f"env.id = {env_id}: module {module} cannot be imported ({e}); the part before the "
@@ -96,11 +98,13 @@ def _install(spec: EnvSpec) -> str | None:
 def _narrated(spec: EnvSpec, kwargs: dict[str, Any]) -> Iterator[None]:
     """Turn what goes wrong while an environment is made into a ConfigError.
 
-    Gymnasium's own remarks about how an environment was registered are no concern of a run.
+    Gymnasium's own remarks about how an environment was registered are no concern of a run, nor are
+    deprecations in packages that are imported now (one of them crashes when they are raised).
     """
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"gymnasium\.")
+            warnings.simplefilter("ignore", DeprecationWarning)
             yield
     except (ImportError, gym.error.DependencyNotInstalled) as e:
         if (install := _install(spec)) is None:

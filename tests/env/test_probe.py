@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 
+import gymnasium as gym
 import pytest
 from gymnasium import spaces
 
@@ -11,6 +12,7 @@ from rlrun.env import probe
 from rlrun.errors import ConfigError
 from tests.env import faulty  # noqa: F401  registers the test/ ids
 from tests.env.presets import NAMES, config_of, preset
+from tests.installed import CONTINUOUS, case
 
 
 def refusal(config):
@@ -22,12 +24,34 @@ def refusal(config):
     return text
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [case(name) for name in NAMES])
 @pytest.mark.parametrize("backend", ["auto", "async"])
 def test_every_preset_has_spaces(name, backend):
     obs, action = probe(preset(name, backend=backend))
-    assert isinstance(action, spaces.Discrete)
-    assert obs.shape is not None or isinstance(obs, spaces.Dict)
+    assert isinstance(action, spaces.Box if name in CONTINUOUS else spaces.Discrete)
+    assert obs.shape is not None or isinstance(obs, spaces.Dict | spaces.Tuple)
+
+
+SOLVED = {  # what the preset says of the published score, where it is one
+    "acrobot": -100, "mountaincar": -110, "mountaincar_continuous": 90, "lunarlander": 200,
+    "lunarlander_continuous": 200, "bipedalwalker": 300, "halfcheetah": 4800, "hopper": 3800,
+    "ant": 6000, "cartpole": 475, "cartpole_v0": 195,
+}  # fmt: skip
+
+
+OTHERS = ("rlrun/", "MiniGrid-", "popgym-")  # ids that Gymnasium does not register itself
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if not preset(n).id.startswith(OTHERS)])
+def test_scores_and_lengths_are_those_of_the_registry(name):
+    """No package is needed for that."""
+    config = preset(name)
+    spec = gym.spec(config.id)
+    assert spec.reward_threshold == SOLVED.get(name)
+    if name in SOLVED:
+        assert config.stop_value >= SOLVED[name]
+        assert f"solved at {SOLVED[name]}" in config.note
+    assert f" {spec.max_episode_steps} steps" in config.note
 
 
 @pytest.mark.parametrize(
@@ -58,11 +82,16 @@ def test_an_unknown_id_names_the_closest(env_id, near):
         ("Ant-v5", "pip install 'gymnasium[mujoco]'", "mujoco"),
         ("phys2d/CartPole-v1", "pip install 'gymnasium[jax]'", "jax"),
         ("ALE/Pong-v5", "pip install 'gymnasium[atari]'", "ale_py"),
+        ("rlrun/Atari-v0", "pip install 'gymnasium[atari]'", "ale_py"),
+        ("HalfCheetah-v5", "pip install 'gymnasium[mujoco]'", "mujoco"),
         ("MiniGrid-MemoryS7-v0", "pip install minigrid", "minigrid"),
         ("popgym-RepeatFirstEasy-v0", "pip install popgym", "popgym"),
     ],
 )
 def test_a_missing_package_names_the_command(env_id, command, module, monkeypatch):
+    family = command.rpartition("[")[2].partition("]")[0]
+    for loaded in [m for m in sys.modules if m.startswith(f"gymnasium.envs.{family}")]:
+        monkeypatch.delitem(sys.modules, loaded)  # it has imported its package already
     monkeypatch.setitem(sys.modules, module, None)
     text = refusal(config_of(env_id))
     assert text.startswith(f"env.id = {env_id}: it needs a package that is not installed")
@@ -107,7 +136,7 @@ def test_outdated_ids_are_fine():
 def test_probe_is_fast_and_needs_no_torch():
     code = (
         "import sys, rlrun.env; from rlrun.schema import EnvConfig; "
-        "print(rlrun.env.probe(EnvConfig('CartPole-v1', {}, {}, 'auto', None, 1, 1.0, None, 1, "
+        "print(rlrun.env.probe(EnvConfig('CartPole-v1', {}, {}, (), 'auto', None, 1, 1.0, None, 1, "
         "None, ''))); assert 'torch' not in sys.modules and 'hydra' not in sys.modules"
     )
     seconds = []

@@ -1,0 +1,44 @@
+"""Which presets of conf/env need packages that are not part of rlrun, and what they act in."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+FOLDER = Path(__file__).parents[1] / "conf" / "env"
+PRESETS = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "gym")
+MODULES = {  # start of the id -> what has to be importable
+    "rlrun/Atari-": "ale_py",
+    "LunarLander": "Box2D",
+    "BipedalWalker-": "Box2D",
+    "HalfCheetah-": "mujoco",
+    "Hopper-": "mujoco",
+    "Walker2d-": "mujoco",
+    "Ant-": "mujoco",
+    "MiniGrid-": "minigrid",
+    "popgym-": "popgym",
+}
+CONTINUOUS = {
+    *("bandit_continuous", "tracking", "pendulum", "mountaincar_continuous"),
+    *("lunarlander_continuous", "bipedalwalker", "popgym_position_only_pendulum_easy"),
+    *("halfcheetah", "hopper", "walker2d", "ant"),
+}
+
+
+def module_of(name: str) -> str | None:
+    """The module that the preset needs besides rlrun's own dependencies."""
+    env_id = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())["id"]
+    return next((m for start, m in MODULES.items() if env_id.startswith(start)), None)
+
+
+def needs(module: str | None) -> Any:
+    """A mark that skips a test where ``module`` is not installed."""
+    absent = module is not None and find_spec(module) is None
+    return pytest.mark.skipif(absent, reason=f"{module} is not installed")
+
+
+def case(name: str, *rest: Any) -> Any:
+    """The parameters (preset, ...), skipped where the preset's package is not installed."""
+    return pytest.param(name, *rest, marks=needs(module_of(name)))
