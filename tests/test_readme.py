@@ -22,6 +22,7 @@ from rlrun import errors
 from rlrun.config import Composer, check, read_composed
 from rlrun.errors import RlrunError
 from rlrun.rundir import RunRecord
+from tests.installed import PRESETS, module_of
 
 ROOT = Path(__file__).parents[1]
 CONF, README = ROOT / "conf", ROOT / "README.md"
@@ -123,7 +124,15 @@ def _text(group: str, option: str) -> str:
 def _env() -> str:
     """What the keys of an environment mean, then the values of each."""
     found = dict(sorted(options("env").items()))
-    columns = ["id", "reward_scale", "stop_value", "total_steps", "success"]
+    columns = [
+        "id",
+        "wrappers",
+        "frame_stack",
+        "reward_scale",
+        "stop_value",
+        "total_steps",
+        "success",
+    ]
     out = _table("key", "default", "unit, meaning; source")
     for key in found["cartpole"]:
         name = key.name.removeprefix("env.")
@@ -131,16 +140,22 @@ def _env() -> str:
         # The part behind the last semicolon of these comments is about cartpole alone.
         text = key.comment.rpartition("; ")[0] or key.comment if per_env else key.comment
         out += _row(f"`{key.name}`", "see below" if per_env else f"`{key.default}`", text)
-    out += "\n" + _table("env", *columns)
+    out += "\n" + _table("env", *columns, "needs")
     for option, keys in found.items():
         values = {k.name.removeprefix("env."): k.default for k in keys}
-        out += _row(f"`{option}`", *(f"`{values[c]}`" for c in columns))
+        module = option in PRESETS and module_of(option)
+        out += _row(f"`{option}`", *(f"`{values[c]}`" for c in columns), _extra(module))
     out += "\n" + _table("argument", "env", "default", "unit, meaning; source")
     for option, keys in found.items():
         for key in keys:
             if re.match(r"env\.(eval_)?kwargs\.", key.name):
                 out += _row(f"`{key.name}`", f"`{option}`", f"`{key.default}`", key.comment)
     return out
+
+
+def _extra(module: Any) -> str:
+    """The extra that brings a module an environment needs."""
+    return f"`[{ {'ale_py': 'atari'}.get(module, module.lower()) }]`" if module else ""
 
 
 def _presets() -> str:

@@ -147,6 +147,8 @@ class AtariSingle(Single):
 def pooled(kwargs: dict[str, Any], ids: list[str]) -> tuple[str, dict[str, Any]]:
     """envpool's id and arguments for an ``Atari`` with ``kwargs``.
 
+    Its games always open with at least one frame of no action (none ends the process).
+
     Raises:
         ValueError: envpool has no such game, or an argument is out of its range.
     """
@@ -160,7 +162,7 @@ def pooled(kwargs: dict[str, Any], ids: list[str]) -> tuple[str, dict[str, Any]]
         "img_width": SIDE,
         "gray_scale": True,
         "frame_skip": skip,
-        "noop_max": made["noop_max"],
+        "noop_max": max(1, made["noop_max"] - 1),
         "repeat_action_probability": float(made["sticky"]),
         "full_action_space": bool(made.get("full_action_set", False)),
         "episodic_life": bool(made.get("life_loss", False)),

@@ -69,8 +69,12 @@ def _filter_obs(env: AnyEnv, keys: tuple[str, ...]) -> AnyEnv:
 def _encode_mission(env: AnyEnv) -> AnyEnv:
     from minigrid.wrappers import DictObservationSpaceWrapper
 
-    wrapped: AnyEnv = DictObservationSpaceWrapper(env)
-    return wrapped
+    words: AnyEnv = DictObservationSpaceWrapper(env)  # its words are a list, not of its space
+
+    def as_array(obs: dict[str, Any]) -> dict[str, Any]:
+        return {**obs, "mission": np.asarray(obs["mission"], np.int64)}
+
+    return wrappers.TransformObservation(words, as_array, words.observation_space)
 
 
 def _mask_obs(env: AnyEnv, keep: tuple[int, ...]) -> AnyEnv:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from rlrun.cli_run import _quote
 from rlrun.config.directories import claim
 from rlrun.errors import EnvError, Interrupted, StorageError
 from tests.config.conftest import Build, Done, files_under
+from tests.installed import PRESETS, module_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -205,6 +207,17 @@ def test_help_list_version(rlrun: Callable[..., Done], tmp_path: Path) -> None:
         assert f"  {name} " in out
     names = [line for line in out.splitlines() if line.startswith("  ")]
     assert all(len(line.split(None, 1)) == 2 for line in names)
+    (line,) = (line for line in out.splitlines() if line.startswith("  acrobot "))
+    assert "float32 [6] -> Discrete 3 " in line
+    (line,) = (line for line in out.splitlines() if line.startswith("  minigrid_memory_s7 "))
+    assert line.endswith("; wrappers: pick_obs, cast_obs")
+    for name in PRESETS:
+        (line,) = (line for line in out.splitlines() if line.startswith(f"  {name} "))
+        module = module_of(name)
+        absent = module is not None and find_spec(module) is None
+        assert ("  needs: pip install " in line) == absent
+        assert (" -> " in line) != absent
+    assert "  delay_obs steps " in out
     assert files_under(tmp_path) == []
 
 
@@ -254,6 +267,7 @@ def test_users_own_yaml(rlrun: Callable[..., Done], build: Build, tmp_path: Path
         assert rlrun(*flags, "env=mine", "env.sutton_barto_reward=false").code == 0
         assert build.config.env.kwargs == {"sutton_barto_reward": False}
     out = rlrun("list", "--config-dir", "yaml").out
+    assert "  float32 [4] -> Discrete 2 " in out[out.index("  mine ") :].splitlines()[0]
     assert all(text in out for text in ("my own pole", "my slow one", "both at once"))
     assert "slow" in rlrun("--help", "--config-dir", "yaml").out
     assert rlrun("resume", str(build.run_dirs[-1])).code == 0  # without the directory of yaml files

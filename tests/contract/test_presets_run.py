@@ -7,9 +7,9 @@ import pytest
 
 from rlrun import build
 from tests.compose import config
+from tests.installed import CONTINUOUS, PRESETS, case
 
 CONF = Path(__file__).parents[2] / "conf"
-ENVS = sorted(p.stem for p in CONF.glob("env/*.yaml") if p.stem != "gym")
 EXPERIMENTS = sorted(p.stem for p in CONF.glob("experiment/*.yaml"))
 QUIET = ("logger.progress=off", "logger.tensorboard=false", "run.eval_episodes=2")
 SHRUNK = {  # what a laptop's test needs of the large presets
@@ -30,18 +30,18 @@ def chunks(tmp_path: Path, *overrides: str) -> dict:
     return json.loads((tmp_path / "run.json").read_text())
 
 
-CONTINUOUS = ["pendulum"]
-
-
-@pytest.mark.parametrize("env", CONTINUOUS)
+@pytest.mark.parametrize("env", [case(env) for env in PRESETS if env in CONTINUOUS])
 def test_continuous_environments(tmp_path, env):
     chunks(tmp_path, "policy=random", f"env={env}", "debug=smoke", "run.total_steps=150")
 
 
-@pytest.mark.parametrize("env", [e for e in ENVS if e not in CONTINUOUS])
+WANTS = {"atari": ("torso=nature_cnn", "env.max_episode_steps=30")}
+
+
+@pytest.mark.parametrize("env", [case(env) for env in PRESETS if env not in CONTINUOUS])
 @pytest.mark.parametrize("policy", ["r2d2", "dqn"])
 def test_environments(tmp_path, env, policy):
-    record = chunks(tmp_path, f"policy={policy}", f"env={env}", "debug=smoke",
+    record = chunks(tmp_path, f"policy={policy}", f"env={env}", "debug=smoke", *WANTS.get(env, ()),
                     "run.total_steps=150", "run.stop_value=null")  # fmt: skip
     assert record["updates"] > 0
 

@@ -149,6 +149,18 @@ class Words(Nested):
         self.observation_space = spaces.Dict({"text": spaces.Text(4)})
 
 
+class Mixed(Nested):
+    """One part that rows can hold, one that they cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        image = self.observation_space["image"]
+        self.observation_space = spaces.Dict({"image": image, "text": spaces.Text(4)})
+
+    def _obs(self) -> Any:
+        return {"image": np.zeros((2, 2, 1), np.uint8), "text": "go"}
+
+
 class Boxes(Nested):
     """Dict observations of boxes only: frames that can be stacked."""
 
@@ -192,6 +204,7 @@ def register() -> None:
         "test/Undeclared-v0": ("Faulty", "Undeclared"),
         "test/Nested-v0": ("Nested", None),
         "test/Words-v0": ("Words", None),
+        "test/Mixed-v0": ("Mixed", None),
         "test/Boxes-v0": ("Boxes", None),
         "test/Grey-v0": ("Images", None),
         "test/Colour-v0": ("Colour", None),

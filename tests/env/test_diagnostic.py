@@ -145,3 +145,95 @@ def test_cartpole_novel_is_truncated_where_the_config_says():
     for backend in ("vector", "sync"):
         config = preset("cartpole_novel", backend=backend, max_episode_steps=600)
         assert (play(make_env(config, num_envs=2), Balance(), 1, seed=0)[0] == 600).all()
+
+
+def walking(env, move):
+    """The action that moves up (1) or down (0) in the chain, from what a policy sees."""
+    pattern = np.random.default_rng(0).integers(2, size=env.obs_space.shape[0])
+
+    def player(obs, first):
+        up = pattern[obs.sum(axis=1).astype(int) - 1]
+        return up if move else 1 - up
+
+    return player
+
+
+@pytest.mark.parametrize("length", [3, 20, 50])
+def test_chain_pays_who_walks_to_its_end(length):
+    config = preset("chain", kwargs={"length": length})
+    env = make_env(config, num_envs=3)
+    returns, _ = play(env, walking(env, 1), 2, seed=0)
+    np.testing.assert_allclose(returns, 12)
+    returns, _ = play(env, walking(env, 0), 2, seed=0)
+    np.testing.assert_allclose(returns, (length + 9) * 0.001, rtol=1e-5)
+
+
+def by_luck(length):
+    """Probability that a walk of evenly drawn moves gets to the end within an episode."""
+    states, arrived = np.zeros(length), 0.0
+    states[1] = 1.0
+    for _ in range(length + 9):
+        after = np.zeros(length)
+        after[1:] += 0.5 * states[:-1]
+        after[:-1] += 0.5 * states[1:]
+        after[0] += 0.5 * states[0]
+        arrived, after[-1] = arrived + after[-1], 0.0
+        states = after
+    return arrived
+
+
+def test_chain_is_hardly_found_by_luck():
+    assert by_luck(20) == pytest.approx(6.06e-4, rel=0.01)
+    assert by_luck(40) == pytest.approx(8.04e-9, rel=0.01)
+    returns, _ = scores("chain", uniform(2, 0), episodes=200, num_envs=50)
+    found = (returns >= 1).mean()
+    assert abs(found - by_luck(20)) < 5 * np.sqrt(by_luck(20) / returns.size)
+
+
+def test_chain_s_pattern_belongs_to_the_environment():
+    env = make_env(preset("chain"), num_envs=2)
+    for seed in (0, 1):
+        obs = env.reset(seed=seed)
+        np.testing.assert_array_equal(obs, [[1, 1] + [0] * 18] * 2)
+    pattern = np.random.default_rng(0).integers(2, size=20)
+    assert 4 < pattern.sum() < 16  # no action is always the right one
+    plain = make_env(preset("chain", kwargs={"pattern": None}), num_envs=1)
+    assert play(plain, lambda obs, first: np.ones(1, int), 1, seed=0)[0] == 12
+    mine = make_env(preset("chain", kwargs={"pattern": 3}), num_envs=1)
+    assert play(mine, lambda obs, first: np.ones(1, int), 1, seed=0)[0] < 12
+
+
+def test_bandit_of_a_continuous_action():
+    env = make_env(preset("bandit_continuous", kwargs={"dims": 2}), num_envs=3)
+    env.reset(seed=0)
+    step = env.step(np.array([[1.2, 1.2], [-1, 2], [0.2, 1.2]], np.float32))
+    np.testing.assert_allclose(step.reward, [0, -(2.2**2 + 0.8**2) / 2, -0.5], atol=1e-6)
+    assert step.terminated.all()
+    rng = np.random.default_rng(0)
+    returns, _ = scores(
+        "bandit_continuous", lambda o, f: rng.uniform(-1, 2, (len(f), 1)).astype(np.float32), 100
+    )
+    assert abs(returns.mean() + 1.24) < 5 * returns.std() / np.sqrt(returns.size)
+
+
+class Lagged:
+    """Names what was seen ``lag`` rows ago."""
+
+    def __init__(self, lag):
+        self.lag, self.seen = lag, []
+
+    def __call__(self, obs, first):
+        self.seen = [*self.seen, np.array(obs)][-self.lag - 1 :]
+        return self.seen[0]
+
+
+@pytest.mark.parametrize("lag", [0, 3])
+def test_tracking(lag):
+    assert (scores("tracking", Lagged(lag), lag=lag)[0] == 0).all()
+    still, _ = scores("tracking", lambda o, f: np.zeros_like(o), 100, lag=lag)
+    assert abs(still.mean() + (10 - lag) / 3) < 5 * still.std() / np.sqrt(still.size)
+    rng = np.random.default_rng(0)
+    drawn, _ = scores(
+        "tracking", lambda o, f: rng.uniform(-2, 2, o.shape).astype(np.float32), 100, lag=lag
+    )
+    assert abs(drawn.mean() + (10 - lag) * 5 / 3) < 5 * drawn.std() / np.sqrt(drawn.size)

@@ -1,0 +1,172 @@
+"""env=atari: the frames of Gymnasium's AtariPreprocessing, exact rows at every kind of end."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlrun.env import make_env, probe
+from rlrun.env.atari import find_game, pooled
+from rlrun.errors import ConfigError
+from tests.env.presets import needs_envpool, preset
+from tests.env.test_rows import assert_same, run, table
+from tests.installed import needs
+
+GAMES = ["breakout", "ms_pacman", "pong", "pong_tournament"]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [("Pong", "pong"), ("MsPacman", "ms_pacman"), ("ms-pacman", "ms_pacman"), ("BREAKOUT", None)],
+)
+def test_games_by_any_spelling(given, found):
+    assert find_game(given, GAMES) == (found or "breakout")
+
+
+def test_an_unknown_game_names_the_closest():
+    with pytest.raises(ValueError, match="game = Brekout: no such game; closest: breakout, "):
+        find_game("Brekout", GAMES)
+
+
+def test_arguments_for_envpool():
+    env_id, given = pooled({"game": "MsPacman", "sticky": 0.0, "frame_skip": 3}, ["MsPacman-v5"])
+    assert env_id == "MsPacman-v5"
+    off = ("reward_clip", "use_fire_reset", "episodic_life", "full_action_space")
+    assert not any(given[key] for key in off)
+    assert (given["stack_num"], given["frame_skip"], given["max_episode_steps"]) == (1, 3, 36_000)
+    assert (
+        pooled({"noop_max": 30, "max_episode_steps": 7}, ["Pong-v5"])[1]["max_episode_steps"] == 7
+    )
+
+
+@needs("ale_py")
+@pytest.mark.parametrize(
+    ("kwargs", "text"),
+    [
+        ({"game": "Pongg"}, "no such game; closest: pong"),
+        ({"sticky": 1.5}, "sticky = 1.5: must be a probability"),
+        ({"frame_skip": 0}, "frame_skip = 0: must be"),
+        ({"noop_max": -1}, "noop_max = -1: must be"),
+        ({"oops": 1}, "'oops'"),
+    ],
+)
+def test_arguments_are_tried(kwargs, text):
+    with pytest.raises(ConfigError, match=text):
+        probe(preset("atari", kwargs=kwargs))
+
+
+@needs("ale_py")
+def test_the_action_set():
+    assert probe(preset("atari"))[1].n == 6
+    assert probe(preset("atari", kwargs={"full_action_set": True}))[1].n == 18
+    assert probe(preset("atari", kwargs={"game": "Breakout"}))[1].n == 4
+
+
+def reference(game, **kwargs):
+    import ale_py
+
+    gym.register_envs(ale_py)
+    env = gym.make(
+        f"ALE/{game}-v5", frameskip=1, repeat_action_probability=0.0, full_action_space=True,
+        disable_env_checker=True, **kwargs,
+    )  # fmt: skip
+    return gym.wrappers.AtariPreprocessing(env, noop_max=0, frame_skip=4)
+
+
+@needs("ale_py")
+@needs("cv2")
+@pytest.mark.parametrize("game", ["Pong", "Breakout", "MsPacman", "Seaquest"])
+def test_frames_and_rewards_are_those_of_atari_preprocessing(game):
+    kwargs = {"game": game, "sticky": 0.0, "full_action_set": True}
+    env, other = make_env(preset("atari", kwargs=kwargs), num_envs=2), reference(game)
+    np.testing.assert_array_equal(env.reset(seed=0)[1], other.reset(seed=0)[0])
+    rng, total = np.random.default_rng(1), 0.0
+    for _ in range(1500):
+        action = int(rng.integers(18))
+        step = env.step(np.array([0, action]))
+        obs, reward, terminated, _, _ = other.step(action)
+        np.testing.assert_array_equal(step.obs[1], obs)
+        assert (step.reward[1], step.terminated[1]) == (reward, terminated)
+        total += abs(float(reward))
+        if terminated:
+            break
+    assert total > 0
+
+
+@needs("ale_py")
+@needs("cv2")
+def test_the_last_observation_before_a_cut_is_the_whole_one():
+    """ale-py's own limit leaves out the last frame; the value of this observation counts."""
+    kwargs = {"game": "Breakout", "sticky": 0.0, "full_action_set": True}
+    for backend in ("vector", "sync"):
+        config = preset("atari", kwargs=kwargs, max_episode_steps=15, backend=backend)
+        env, other = make_env(config, num_envs=1), reference("Breakout")
+        env.reset(seed=0), other.reset(seed=0)
+        for t in range(15):
+            action = (1, 3)[t > 0]  # fire, then move: the picture changes with every frame
+            step = env.step(np.array([action]))
+            obs = other.step(action)[0]
+        assert step.truncated[0]
+        np.testing.assert_array_equal(step.obs[0], obs)
+        opening = env.step(np.array([3]))
+        assert opening.first[0]
+        np.testing.assert_array_equal(opening.obs[0], reference("Breakout").reset(seed=0)[0])
+
+
+def lives(backend, **kwargs):
+    config = preset("atari", kwargs={"game": "Breakout", "sticky": 0.0, **kwargs}, backend=backend)
+    env = make_env(config, num_envs=2, keep_info=("lives",))
+    rows = run(env, 400, seed=0)[1:]
+    env.close()
+    return (*table(rows, "terminated", "first"), np.stack([r.info["lives"] for r in rows]))
+
+
+@needs("ale_py")
+@pytest.mark.parametrize("backend", ["auto", pytest.param("envpool", marks=needs_envpool)])
+def test_a_lost_life_ends_an_episode_and_the_game_goes_on(backend):
+    terminated, first, left = lives(backend, life_loss=True)
+    column = terminated[:, 0]
+    ends = np.flatnonzero(column[:-1])
+    assert left[ends, 0].tolist() == [4, 3, 2, 1, 0, 4, 3, 2, 1, 0, 4, 3, 2, 1, 0][: len(ends)]
+    assert left[ends + 1, 0].tolist() == [x or 5 for x in left[ends, 0].tolist()]
+    assert first[ends + 1, 0].all()
+    assert len(ends) > 5
+    whole, *_ = lives(backend, life_loss=False)
+    assert 0 < whole[:, 0].sum() < len(ends) / 3
+
+
+@needs("ale_py")
+def test_evaluation_plays_whole_games():
+    config = preset("atari", kwargs={"game": "Breakout", "life_loss": True})
+    assert (config.eval_kwargs, config.frame_stack) == ({"life_loss": False}, 4)
+    ends = []
+    for evaluate in (False, True):
+        env = make_env(config, num_envs=2, evaluate=evaluate)
+        ends.append(sum(row.terminated.sum() for row in run(env, 300, seed=0)))
+    assert ends[0] > 2 * ends[1]
+
+
+@needs("ale_py")
+def test_threads_change_no_row_and_environment_i_gets_seed_plus_i():
+    found = []
+    for threads, seed in ((1, 5), (3, 5), (1, 6)):
+        kwargs = {"game": "Breakout", "threads": threads, "noop_max": 30}
+        env = make_env(preset("atari", kwargs=kwargs), num_envs=4)
+        opened = np.array(env.reset(seed=seed))
+        rows = [env.step(np.full(4, 1 + t % 3)) for t in range(200)]
+        found.append((opened, *table(rows, "obs", "reward", "terminated")))
+    for one, other in zip(found[0], found[1], strict=True):
+        assert_same(one, other)
+    assert_same(found[0][0][1:], found[2][0][:-1])
+    assert_same(found[0][1][:60, 1:], found[2][1][:60, :-1])
+    assert len({obs.tobytes() for obs in found[0][1][150]}) > 1
+
+
+@needs("ale_py")
+def test_sticky_actions_keep_a_quarter():
+    """Two copies of a game, the same seed and actions: only with sticky actions do seeds differ."""
+    for sticky, same in ((0.0, True), (0.25, False)):
+        env = make_env(preset("atari", kwargs={"sticky": sticky}), num_envs=2)
+        env.reset(seed=0)
+        rng = np.random.default_rng(0)
+        shown = [np.array(env.step(np.repeat(rng.integers(6), 2)).obs) for _ in range(150)]
+        assert all((obs[0] == obs[1]).all() for obs in shown) == same
