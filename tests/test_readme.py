@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatch
@@ -22,7 +23,7 @@ from rlrun import errors
 from rlrun.config import Composer, check, read_composed
 from rlrun.errors import RlrunError
 from rlrun.rundir import RunRecord
-from tests.installed import PRESETS, module_of
+from tests import installed
 
 ROOT = Path(__file__).parents[1]
 CONF, README = ROOT / "conf", ROOT / "README.md"
@@ -143,7 +144,7 @@ def _env() -> str:
     out += "\n" + _table("env", *columns, "needs")
     for option, keys in found.items():
         values = {k.name.removeprefix("env."): k.default for k in keys}
-        module = option in PRESETS and module_of(option)
+        module = option in installed.PRESETS and installed.module_of(option)
         out += _row(f"`{option}`", *(f"`{values[c]}`" for c in columns), _extra(module))
     out += "\n" + _table("argument", "env", "default", "unit, meaning; source")
     for option, keys in found.items():
@@ -414,6 +415,26 @@ def test_run_json_table(session: Session) -> None:
     nested = [f"eval.{key}" for key in record["eval"]]
     assert sorted(first_cells(section("run.json"))) == sorted([*record, *nested])
     assert {f.name for f in fields(RunRecord)} == {*record}
+
+
+def test_wrapper_table() -> None:
+    """Names, arguments and words are those of the code."""
+    from rlrun.env.wrappers import TABLE
+    from rlrun.schema import WRAPPER_CONFIGS
+
+    for name, (_, what) in TABLE.items():
+        arguments = ", ".join(f"`{f.name}`" for f in fields(WRAPPER_CONFIGS[name])[1:])
+        assert f"| `{name}` | {arguments} | {what} |\n" in section("Adding things")
+
+
+def test_extras_table() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    listed = first_cells(section("Adding things").partition("**Wrappers**")[0])
+    assert sorted([*listed, "all", "test"]) == sorted(extras)
+    for module in set(installed.MODULES.values()):
+        assert _extra(module).strip("`[]") in extras
 
 
 def test_exit_codes() -> None:

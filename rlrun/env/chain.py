@@ -15,8 +15,8 @@ class Chain(Lockstep):
     An episode starts in state 2 and is truncated after N + 9 steps. A step that ends in state 1
     pays 1/1000, one that ends in state N pays 1, any other nothing. Best return 12 (N - 2 steps to
     get there, 11 more to stay), of always moving down (N + 9)/1000. Actions drawn evenly get to the
-    prize in one of 1650 episodes for N = 20, in one of 10^8 for N = 40. Observation float32 [N], the
-    "thermometer": 1 in the places up to the state, else 0.
+    prize in one of 1650 episodes for N = 20, in one of 10^8 for N = 40. Observation float32 [N],
+    the "thermometer": 1 in the places up to the state, else 0.
 
     ``pattern`` is the seed of a coin for each state that says which action moves up there: without
     it (null: action 1 everywhere) a network that happens to prefer one action walks to the end

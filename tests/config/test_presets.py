@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun.cli_list import _shipped
 from rlrun.config import Composer, check, read_composed
+from rlrun.errors import ConfigError
+from tests.installed import CONTINUOUS, PRESETS, module_of
 
 CONF = _shipped()
 GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and not p.name.startswith("_"))
 OPTIONS = [f"{g}={p.stem}" for g in GROUPS for p in sorted((CONF / g).glob("*.yaml"))]
 NEEDS: dict[str, list[str]] = {
     "env=gym": ["env.id=CartPole-v1"],
+    **{f"env={name}": ["policy=random"] for name in CONTINUOUS},  # it acts in any space
     "env=pendulum": ["policy=random"],  # continuous actions
 }
 
@@ -42,7 +46,12 @@ def test_the_groups_are_the_documented_ones() -> None:
 @pytest.mark.parametrize("option", OPTIONS)
 def test_composes_and_validates(composer: Composer, option: str) -> None:
     config = read_composed(composer.compose([option, *NEEDS.get(option, [])]))
-    if option != "torso=nature_cnn":  # needs images, which no shipped environment has
+    group, _, name = option.partition("=")
+    module = module_of(name) if group == "env" and name in PRESETS else None
+    if module is not None and find_spec(module) is None:
+        with pytest.raises(ConfigError, match=r"; install it: pip install \S+$"):
+            check(config)
+    elif option != "torso=nature_cnn":  # needs images, which the default environment has not
         check(config)
 
 
@@ -146,6 +155,11 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
     "buffer.relabel_ratio": ("0.25", 0.25, []),
     "buffer.alpha": ("0.25", 0.25, []),
     "env.id": ("Acrobot-v1", "Acrobot-v1", []),
+    "env.wrappers": (
+        "[{name: delay_obs, steps: 2}, flatten_obs]",
+        ({"name": "delay_obs", "steps": 2}, {"name": "flatten_obs"}),
+        [],
+    ),
 }
 NAMES = {  # the other options of the keys that hold one of a few words
     "env.backend": "sync",
