@@ -170,3 +170,24 @@ def test_sticky_actions_keep_a_quarter():
         rng = np.random.default_rng(0)
         shown = [np.array(env.step(np.repeat(rng.integers(6), 2)).obs) for _ in range(150)]
         assert all((obs[0] == obs[1]).all() for obs in shown) == same
+
+
+@needs("ale_py")
+def test_the_replay_holds_single_frames():
+    """7056 bytes of a frame, 8 of an action, 4 of a reward, 1 of flags; four frames are seen."""
+    from rlrun import build
+    from rlrun.sizing import make_layout, row_of
+    from rlrun.types import Counters
+    from tests.compose import config
+
+    c = config(
+        *("policy=dqn", "env=atari", "torso=nature_cnn", "debug=smoke"),
+        *("collector.num_envs=8", "buffer.capacity=20000"),
+    )
+    layout = make_layout(c, row_of(c, *probe(c.env)), c.policy.window)
+    assert layout.nbytes == 8 * 2501 * (84 * 84 + 8 + 4 + 1)
+    collector = build.make_collector(c, Counters())
+    chunk = collector.collect()
+    assert chunk.obs.shape[1:] == (8, 84, 84)
+    assert collector.stack.push(collector.obs, collector.first).shape == (8, 4, 84, 84)
+    collector.env.close()
