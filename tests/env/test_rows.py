@@ -1,7 +1,7 @@
 """Row semantics, for every preset and backend."""
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rlrun.env import Env, Step, make_env
 from rlrun.env.counter import counter_reward
+from rlrun.env.rows import SyncEnv
 from rlrun.schema import EnvConfig
 from rlrun.tree import tree_leaves, tree_map
 from tests.env import faulty  # noqa: F401  registers the test/ ids
@@ -248,3 +249,11 @@ def test_actions_are_counted_from_zero_whatever_the_space_calls_them():
         env.close()
     finally:
         gym.registry.pop("Shifted-v0")
+
+
+def test_auto_takes_one_environment_of_gymnasium_by_itself():
+    made = {n: make_env(preset("cartpole"), num_envs=n) for n in (1, 2)}
+    assert isinstance(made[1], SyncEnv)
+    assert not isinstance(made[2], SyncEnv)
+    vector = replace(preset("cartpole"), backend="vector")
+    assert not isinstance(make_env(vector, num_envs=1), SyncEnv)
