@@ -103,6 +103,12 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _weights(text: str) -> str:
+    if text not in ("final", "best") and not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text} is not final, best or a number of env steps")
+    return text
+
+
 def _seed(text: str) -> int:
     if not text.isdecimal() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(f"{text} is not an integer within [0, 2^32)")
@@ -113,7 +119,13 @@ def _eval(argv: list[str]) -> int:
     parser = _Parser(prog="rlrun eval", description="Scores the weights of a run, greedily.")
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("--episodes", type=_positive, help="default: run.eval_episodes of the run")
-    parser.add_argument("--weights", choices=["final", "best"], default="final")
+    parser.add_argument(
+        "--weights",
+        type=_weights,
+        metavar="final|best|ENV_STEPS",
+        default="final",
+        help="ENV_STEPS: a version that checkpoint.history kept; default: %(default)s",
+    )
     parser.add_argument("--seed", type=_seed, help="default: one no training evaluation used")
     parser.add_argument("--device", help="default: device of the run")
     args = parser.parse_args(argv)

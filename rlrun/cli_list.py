@@ -20,6 +20,7 @@ _GROUPS = {
     "learner": "how often and on how much it learns",
     "logger": "records and progress display",
     "pipeline": "how collecting and learning are arranged",
+    "transport": "how weights and rows travel between them",
     "debug": "short runs",
 }
 _SPACES = 38  # characters of the widest column
