@@ -7,7 +7,7 @@ from rlrun.types import Window
 
 
 def make_collector_end(config: Config, window: Window | None) -> CollectorEnd:
-    """The collector's end; recurrent states that no window of ``window`` starts from are blanked."""
+    """The collector's end; recurrent states that no window starts from are blanked."""
     if window is None:
         return collector_end(config.transport)
     c = config.collector

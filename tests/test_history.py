@@ -1,4 +1,4 @@
-"""Past weights: every version bit for bit, whatever was pruned, cut short, damaged or left behind."""
+"""Past weights: every version bit for bit, whatever was pruned, cut short or left behind."""
 
 import itertools
 import json
@@ -312,7 +312,7 @@ while True:
 
 
 def test_kill_9(tmp_path):
-    """Killed for real, many times, in a loop of saves: nothing that was said to be there is lost."""
+    """Killed for real, many times, in a loop of saves: nothing said to be there is lost."""
     directory = tmp_path / "history"
     for round_ in range(4):
         process = subprocess.Popen(

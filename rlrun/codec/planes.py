@@ -48,12 +48,7 @@ def encode(
         if few is not None:
             return b"".join(palette_parts(words, few, rows))
     code, (words, base, second) = narrow_all(words, kind, base, second)
-    if rows:
-        steps = words.reshape(rows, -1)
-        predictors = [chunk_predictor(steps)]
-        folded = kernels.series(steps, predictors[0])
-    else:
-        predictors, folded = tensor_residuals(words, sizes, base, second)
+    predictors, folded = predicted(words, sizes, rows, base, second)
     if context and base is not None and second is not None:
         folded = kernels.by_context(folded, contexts(base, second))
     header = bytes((0, code)) + varint(len(predictors)) + bytes(predictors)
@@ -92,6 +87,17 @@ def decode(
         folded = kernels.from_context(folded, contexts(base, second))
     words = restored(folded, sizes, rows, predictors, base, second)
     return widened(words, small, kind) if code else words
+
+
+def predicted(
+    words: Array, sizes: tuple[int, ...], rows: int, base: Array | None, second: Array | None
+) -> tuple[list[int], Array]:
+    """(predictors, residuals [n]) of tensors, or of a chunk of ``rows`` steps."""
+    if not rows:
+        return tensor_residuals(words, sizes, base, second)
+    steps = words.reshape(rows, -1)
+    chosen = chunk_predictor(steps)
+    return [chosen], kernels.series(steps, chosen)
 
 
 def narrow_all(

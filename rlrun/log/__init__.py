@@ -20,9 +20,9 @@ METRICS, TIMINGS = "metrics.jsonl", "timings.jsonl"
 class Log:
     """The one way out for numbers.
 
-    ``metrics.jsonl`` holds what determinism covers: same calls, same bytes. ``time/`` and ``codec/``
-    keys go to ``timings.jsonl``. TensorBoard shows both. Everything is keyed by env steps. With
-    ``resume_from`` all of them forget what came after that env step.
+    ``metrics.jsonl`` holds what determinism covers: same calls, same bytes. ``time/`` and
+    ``codec/`` keys go to ``timings.jsonl``. TensorBoard shows both. Everything is keyed by env
+    steps. With ``resume_from`` all of them forget what came after that env step.
 
     Raises: StorageError when one of the two files cannot be written (TensorBoard and the terminal
     may fail without harm), NumericError when a metric is not finite.

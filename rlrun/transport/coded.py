@@ -2,8 +2,7 @@
 
 Weights are a stream of deltas (each to the one or two before it), rows are chunks that stand alone.
 A collector that lost a frame, or joined late, says so with ``NeedKeyFrame``; the learner answers
-with a delta to what that collector holds, or a key frame. Nothing here trusts a frame: ``rlrun.codec``
-says what is checked.
+with a delta to what that collector holds, or a key frame.
 """
 
 from collections.abc import Callable

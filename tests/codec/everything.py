@@ -14,7 +14,7 @@ def frames() -> Iterator[tuple[str, bytes, object, dict]]:
     for kind in samples.KINDS:
         second, base, now = samples.walk(kind, (7, 11), 4)
         trap = samples.array(kind, (7, 11), 5)
-        for coder in codec.CHOICES:
+        for coder in samples.CODERS:
             name = f"{kind.name}/{coder}"
             bases = {"base": base, "second": second}
             yield f"{name}/key", codec.encode(trap, coder=coder), trap, {}
@@ -22,7 +22,7 @@ def frames() -> Iterator[tuple[str, bytes, object, dict]]:
             yield f"{name}/chunk", codec.encode_chunk(trap, coder=coder), trap, {}
             one = {"base": base}
             yield f"{name}/one", codec.encode(trap, coder=coder, **one), trap, one
-    for coder in codec.CHOICES:
+    for coder in samples.CODERS:
         tree, base, second = (samples.mixed_tree(k) for k in (2, 1, 0))
         bases = {"base": base, "second": second}
         yield f"tree/{coder}/key", codec.encode(tree, coder=coder), tree, {}
