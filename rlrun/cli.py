@@ -76,8 +76,8 @@ def _config_dir(argv: Sequence[str]) -> str | None:
 
 def _subcommand(name: str, argv: list[str]) -> int:
     table = {
-        "eval": _eval, "resume": _resume, "export": _export, "doctor": _doctor, "list": _list,
-        "help": _help,
+        "eval": _eval, "resume": _resume, "export": _export, "codec": _codec, "doctor": _doctor,
+        "list": _list, "help": _help,
     }  # fmt: skip
     if name in table:
         return table[name](argv)
@@ -178,6 +178,19 @@ def _export(argv: list[str]) -> int:
     from rlrun.cli_export import export
 
     return export(args.run_dir, args.data_dir, shard_rows=args.shard_rows)
+
+
+def _codec(argv: list[str]) -> int:
+    parser = _Parser(prog="rlrun codec", description="Measures the codec on your own data.")
+    actions = parser.add_subparsers(required=True, metavar="bench", prog="rlrun codec")
+    about = "Size and speed of every coder on runs, datasets, .npy, .npz and .safetensors files."
+    bench = actions.add_parser("bench", description=about, help=about)
+    bench.add_argument("paths", type=Path, nargs="+", metavar="RUN_DIR|FILE")
+    bench.add_argument("--plot", type=Path, metavar="FILE.png", help="draws ratio over training")
+    args = parser.parse_args(argv)
+    from rlrun.cli_codec import bench as measure
+
+    return measure(args.paths, plot=args.plot)
 
 
 def _seconds(text: str) -> float:

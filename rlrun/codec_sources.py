@@ -11,12 +11,13 @@ from zipfile import BadZipFile
 import numpy as np
 
 from rlrun import checkpoint, history, tensorfile
+from rlrun.buffer.blocks import saved
 from rlrun.buffer.ring import read_columns
-from rlrun.codec import content_table
+from rlrun.codec import table
 from rlrun.dataset import read
 from rlrun.dataset.files import DESCRIPTION
 from rlrun.errors import CheckpointError, ConfigError
-from rlrun.tree import Tree, tree_leaves, tree_map
+from rlrun.tree import Tree, tree_leaves
 
 _logger = logging.getLogger(__name__)
 
@@ -59,11 +60,11 @@ def series_of(paths: list[Path]) -> list[Series]:
             found.append(_of_npy(path))
         elif path.suffix in _SNAPSHOTS:
             tree = _arrays(path)
-            table = content_table(tree)
-            if table not in snapshots:
-                snapshots[table] = Series(str(path), rows=False)
-                found.append(snapshots[table])
-            one = snapshots[table]
+            key = table(tree)
+            if key not in snapshots:
+                snapshots[key] = Series(str(path), rows=False)
+                found.append(snapshots[key])
+            one = snapshots[key]
             one.items.append(tree)
             one.at.append(len(one.items))
         else:
@@ -99,7 +100,7 @@ def _of_run(path: Path) -> list[Series]:
     if not weights.items:
         for file in checkpoint.checkpoints(directory):
             state = _state(file)
-            if state is not None and "net" in state["policy"]:
+            if "net" in state.get("policy", {}):
                 weights.items.append(state["policy"]["net"])
                 weights.at.append(int(state["counters"]["env_steps"]))
     found = [weights] if weights.items else []
@@ -119,23 +120,32 @@ def _of_run(path: Path) -> list[Series]:
     return found
 
 
-def _state(file: Path) -> Any:
-    """The state of a checkpoint, None if it cannot be used."""
+def _state(file: Path) -> dict[str, Any]:
+    """The state of a checkpoint, empty if it cannot be used."""
     try:
-        return checkpoint.read(file)
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        _logger.warning("checkpoint skipped: %s: %s", file, e)
-        return None
+        return checkpoint.load(file)
+    except CheckpointError as e:
+        _logger.warning("checkpoint skipped: %s", e)
+        return {}
 
 
 def _replay_chunks(ring: dict[str, Any]) -> Iterator[tuple[int, dict[str, Tree]]]:
     """(first row, fields [ROWS, columns, …]) of a saved ring, newest last."""
-    head, rows = int(ring["head"]), int(ring["rows"])
+    head, rows = int(ring["head"]), ring["fields"]["reward"].shape[1]  # those ever written
     oldest = max(0, head + 1 - rows)
-    fields = {"obs": ring["obs"], **{n: ring["fields"][n] for n in ("action", "reward")}}
     for start in _starts(oldest, head):
         slots = np.arange(start, min(start + ROWS, head)) % rows
-        yield start, tree_map(lambda x, at=slots: read_columns(x, at, rows), fields)
+        fields = {n: read_columns(ring["fields"][n], slots) for n in ("action", "reward")}
+        yield start, {"obs": _columns(ring["obs"], slots), **fields}
+
+
+def _columns(tree: Tree, slots: np.ndarray) -> Tree:
+    """``read_columns`` of a tree of arrays and blocks."""
+    if isinstance(tree, tuple):
+        return tuple(_columns(node, slots) for node in tree)
+    if isinstance(tree, dict) and not saved(tree):
+        return {name: _columns(node, slots) for name, node in tree.items()}
+    return read_columns(tree, slots)
 
 
 # -- datasets and files ----------------------------------------------------------------------------
@@ -146,7 +156,7 @@ def _dataset_chunks(path: Path) -> Iterator[tuple[int, dict[str, Tree]]]:
     dataset = read(path)
     rows = dataset.rows // dataset.columns
     for start in _starts(0, rows):
-        yield start, dataset.block(start, min(start + ROWS, rows), ("obs", "action", "reward"))
+        yield start, dataset.block(start, min(start + ROWS, rows))
 
 
 def _starts(oldest: int, stop: int) -> range:
@@ -184,9 +194,8 @@ def _arrays(path: Path) -> dict[str, Any]:
     """The arrays of a file by name."""
     try:
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as file:
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 return {name: file[name] for name in file.files}
         return dict(tensorfile.read(path))
     except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as e:
         raise _unreadable(path, f"cannot be read ({' '.join(str(e).split())})") from e
-

@@ -137,6 +137,19 @@ class Dataset:
         where = f"buffer.load = {self.directory}"
         return deal(self.trajectories(), columns, rows, like=like, where=where)
 
+    def block(self, start: int, stop: int) -> dict[str, Tree]:
+        """Rows [start, stop) of all columns, time first: obs [T, columns, …], action, reward.
+
+        Raises: StorageError (damaged files).
+        """
+
+        def rows(name: str) -> np.ndarray:
+            each = [self._rows(name, column, start, stop) for column in range(self.columns)]
+            return np.stack(each, axis=1)
+
+        found = {name: rows(name) for name in ("action", "reward")}
+        return {"obs": unflatten(self.described["obs"], rows), **found}
+
     # -- rows ------------------------------------------------------------------------------------
 
     def _read(self, column: int, row: int, steps: int, start: int, stop: int) -> Segment:
