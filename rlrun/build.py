@@ -297,9 +297,17 @@ def evaluate_run(
 
 
 def export_run(
-    run_dir: Path, data_dir: Path, config: Config, *, raw_yaml: str, shard_rows: int
+    run_dir: Path,
+    data_dir: Path,
+    config: Config,
+    *,
+    raw_yaml: str,
+    shard_rows: int,
+    coder: str | None = None,
 ) -> None:
     """Write the replay of a run's newest checkpoint as a dataset directory.
+
+    ``coder``: shards are coded with it.
 
     Raises: CheckpointError, ConfigError, StorageError.
     """
@@ -318,7 +326,7 @@ def export_run(
         source |= {"policy": config.policy.name, "env": config.env.id, "seed": config.seed}
         write_rows(
             replay, collector.env, data_dir, config_text=raw_yaml, meta=source,
-            shard_rows=shard_rows,
+            shard_rows=shard_rows, coder=coder,
         )  # fmt: skip
     finally:
         collector.env.close()

@@ -174,10 +174,13 @@ def _export(argv: list[str]) -> int:
         default=65_536,
         help="rows of all environments in one file; default: %(default)s",
     )
+    parser.add_argument(
+        "--codec", metavar="CODER", help="shards as frames of rlrun.codec, e.g. auto; default: not"
+    )
     args = parser.parse_args(argv)
     from rlrun.cli_export import export
 
-    return export(args.run_dir, args.data_dir, shard_rows=args.shard_rows)
+    return export(args.run_dir, args.data_dir, shard_rows=args.shard_rows, coder=args.codec)
 
 
 def _codec(argv: list[str]) -> int:

@@ -12,9 +12,9 @@ import numpy as np
 
 from rlrun.codec import planes
 from rlrun.codec.cursor import Cursor, damaged, varint
+from rlrun.codec.errors import MissingCoder
 from rlrun.codec.narrow import widened, worth_narrowing
 from rlrun.codec.words import CODED, Array, Kind
-from rlrun.errors import CodecError
 
 LEVEL = 8  # of 12: what the tables were measured with
 INSTALL = "pip install 'rlrun[pco]'"
@@ -27,11 +27,11 @@ def installed() -> bool:
 
 @cache
 def library() -> Any:
-    """The package. Raises: CodecError where it is not installed."""
+    """The package. Raises: MissingCoder where it is not installed."""
     try:
         import pcodec
     except ImportError as e:
-        raise CodecError(
+        raise MissingCoder(
             f"codec.coder = pco: the package pcodec is missing; every other coder works without; "
             f"install it: {INSTALL}"
         ) from e
@@ -46,7 +46,7 @@ def encode(
     base: Array | None,
     second: Array | None,
 ) -> bytes:
-    """The payload of n > 0 words of at least two bytes. Raises: CodecError: not installed."""
+    """The payload of n > 0 words of at least two bytes. Raises: MissingCoder."""
     pcodec = library()
     code = 0
     if kind.floating:
@@ -70,7 +70,7 @@ def decode(
     base: Array | None,
     second: Array | None,
 ) -> Array:
-    """The words [n] of the payload. Raises: DamagedFrame, CodecError: not installed."""
+    """The words [n] of the payload. Raises: DamagedFrame, MissingCoder."""
     pcodec, cursor, n = library(), Cursor(data), sum(sizes)
     code = cursor.byte()
     small = CODED.get(code) if code else kind
