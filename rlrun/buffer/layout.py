@@ -56,7 +56,7 @@ class Row:
         )
 
 
-BLOCK_ROWS = 8  # of a column, compressed together (buffer.compress)
+BLOCK_ROWS = 16  # of a column, compressed together (buffer.compress)
 IMAGE_BYTES = 256  # of uint8 from which an entry is taken for an image
 FLAG = np.dtype(np.uint8)
 REWARD = np.dtype(np.float32)
