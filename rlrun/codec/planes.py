@@ -30,7 +30,7 @@ RUN = 4096  # words: smaller tensors share a predictor with their neighbours; pa
 NOISE = 7.8  # bits a byte: planes above it are stored, zstd would only cost time
 SURE = 1 << 16  # bytes a plane needs for that judgement
 MANY = 1 << 12  # bytes a plane needs to be split where
-SPARSE = (1 / 2, 31 / 32)  # its share of zeros lies between these
+SPARSE = (1 / 2, 15 / 16)  # its share of zeros lies between these; beyond, matches are long
 
 # 2^16 · c · log2(c) of counts c, integers: the choice is the same however it was counted
 _LOGS = np.array([0, *np.arange(1, MOST_SAMPLED + 1)])
@@ -248,12 +248,11 @@ def part(plane: Array, *, whole: bool = False) -> bytes:
         if entropy(sample) > NOISE * 65536 * len(sample):
             return b"\x01" + plane.tobytes()
     if not whole and len(plane) >= MANY:
-        sample = plane[strips(len(plane))]
-        if SPARSE[0] <= 1 - np.count_nonzero(sample) / len(sample) <= SPARSE[1]:
+        zeros = 1 - np.count_nonzero(plane) / len(plane)
+        if SPARSE[0] <= zeros <= SPARSE[1]:
             bits, others = kernels.sparse(plane)
-            if len(others):
-                head = b"\x03" + varint(len(others))
-                return b"".join((head, part(bits, whole=True), part(others, whole=True)))
+            head = b"\x03" + varint(len(others))
+            return b"".join((head, part(bits, whole=True), part(others, whole=True)))
     coded = zstd.compress_plane(plane.data)
     if len(coded) >= len(plane):
         return b"\x01" + plane.tobytes()
