@@ -29,16 +29,17 @@ class Measured:
     """One coder on one series; a number for each item."""
 
     coder: str
+    rows: bool  # chunks, each by itself
     raw: np.ndarray  # int64 bytes
     coded: np.ndarray  # int64 bytes, headers included
     encode: np.ndarray  # seconds
     decode: np.ndarray
-    chosen: str  # what ``auto`` took, and why
+    chosen: str  # what ``auto`` took, and why; empty for the others
 
     @property
     def figures(self) -> tuple[float, float, float]:
         """(coded / raw, raw bytes/s encoded, decoded); a stream's key frame left out, if it can."""
-        rest = slice(1 if len(self.raw) > 1 and self.chosen != "rows" else 0, None)
+        rest = slice(0 if self.rows or len(self.raw) == 1 else 1, None)
         raw = self.raw[rest].sum()
         return (
             float(self.coded[rest].sum() / raw),
@@ -61,10 +62,11 @@ def measure(series: Series, coder: str) -> Measured:
         best = np.minimum(best, spent)
         if done and time.perf_counter() - began > SECONDS:
             break
-    chosen = "rows" if series.rows else ""
+    chosen = ""
     if coder == "auto":
         chosen = "; ".join(dict.fromkeys(f"{c.coder}: {c.why}" for c in encoder.choices))
-    return Measured(coder, np.array(series.nbytes), coded, best[0], best[1], chosen)
+    raw = np.array(series.nbytes)
+    return Measured(coder, series.rows, raw, coded, best[0], best[1], chosen)
 
 
 def _pass(series: Series, coder: str) -> tuple[np.ndarray, np.ndarray, codec.Encoder]:

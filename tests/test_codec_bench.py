@@ -73,10 +73,11 @@ def test_the_figures_are_those_of_the_streams(run_dir):
     assert found.coded.tolist() == sizes
     assert found.raw.tolist() == weights.nbytes
     assert found.figures[0] == sum(sizes[1:]) / sum(weights.nbytes[1:])
-    rows = codec_bench.measure(obs, "xor")
-    sizes = [len(codec.encode_chunk(item, coder="xor")) for item in obs.items]
-    assert rows.coded.tolist() == sizes
-    assert rows.figures[0] == sum(sizes) / sum(obs.nbytes)
+    for coder in ("xor", "auto"):
+        rows = codec_bench.measure(obs, coder)
+        sizes = [len(codec.encode_chunk(item, coder=coder)) for item in obs.items]
+        assert rows.coded.tolist() == sizes
+        assert rows.figures[0] == sum(sizes) / sum(obs.nbytes), "no chunk is a key frame"
 
 
 def test_what_the_replay_holds_is_what_the_dataset_has(run_dir):
