@@ -5,6 +5,8 @@ without a suffix takes the one there is. Words are unsigned [n] of one width; al
 Residuals: NONE word; SUB zigzag(word − base); SUB2 zigzag(word − 2·base + second).
 """
 
+import threading
+
 import numpy as np
 
 from rlrun.codec.words import Array
@@ -12,6 +14,7 @@ from rlrun.jit import COMPILED, jit
 
 NONE, SUB, SUB2 = 0, 1, 2  # part of the format
 BLOCK = 2048  # words at a time: their residuals stay in the first cache
+SCRATCH = 1 << 25  # bytes a thread keeps at most
 
 
 def bit_lengths(words: Array) -> Array:
@@ -47,6 +50,25 @@ def lengths_vectorised(words: Array) -> Array:
     high = np.frexp((words >> np.uint64(32)).astype(np.float64))[1]
     lengths: Array = np.where(high > 0, high + 32, low).astype(np.uint8)
     return lengths
+
+
+def delta_lengths(base: Array, second: Array) -> Array:
+    """``bit_lengths`` of the SUB residuals of ``base`` over ``second``, uint8 [n]."""
+    if COMPILED:
+        return delta_lengths_compiled(base, second, np.empty(len(base), np.uint8))
+    return lengths_vectorised(residuals_vectorised(base, second, second, SUB))
+
+
+@jit
+def delta_lengths_compiled(base: Array, second: Array, out: Array) -> Array:
+    """``out`` uint8 [n], filled."""
+    kind = base.dtype.type
+    top = kind(8 * base.itemsize - 1)
+    for i in range(len(base)):
+        delta = kind(base[i] - second[i])
+        folded = kind(delta << kind(1)) ^ kind(kind(0) - kind(delta >> top))
+        out[i] = length_of(np.uint64(folded))
+    return out
 
 
 def zigzag(delta: Array) -> Array:
@@ -190,79 +212,6 @@ def join_compiled(planes: tuple[Array, ...], folded: Array) -> None:
                 words[i] |= kind(kind(row[i]) << shift)
 
 
-def sparse(plane: Array) -> tuple[Array, Array]:
-    """(uint8 [(m + 7) / 8]: bits, lowest first, of bytes that are not zero; those bytes)."""
-    if not COMPILED:
-        return np.packbits(plane != 0, bitorder="little"), plane[plane != 0]
-    bits = np.zeros((len(plane) + 7) // 8, np.uint8)
-    others = np.empty(len(plane) + 1, np.uint8)
-    return bits, others[: sparse_compiled(plane, bits, others)]
-
-
-@jit
-def sparse_compiled(plane: Array, bits: Array, others: Array) -> int:
-    """Fill both; how many are not zero. ``others`` has room for one more."""
-    count, whole = np.uint64(0), len(plane) // 8
-    for i in range(whole):
-        word = np.uint8(0)
-        for k in range(8):
-            byte = plane[8 * i + k]
-            some = np.uint8(byte != 0)
-            others[count] = byte
-            count += np.uint64(some)
-            word |= np.uint8(some << k)
-        bits[i] = word
-    for j in range(8 * whole, len(plane)):
-        if plane[j]:
-            others[count] = plane[j]
-            count += np.uint64(1)
-            bits[whole] |= np.uint8(1 << (j - 8 * whole))
-    return int(count)
-
-
-def dense(bits: Array, others: Array, plane: Array) -> int:
-    """Fill ``plane``; how many bits are set, −1 where they are more than ``others`` or behind the
-    end (``plane`` means nothing then)."""
-    if COMPILED:
-        return int(dense_compiled(bits, others, plane))
-    where = np.unpackbits(bits, bitorder="little")
-    count = int(np.count_nonzero(where))
-    if count != len(others) or where[len(plane) :].any():
-        return -1
-    plane[:] = 0
-    plane[where[: len(plane)].view(bool)] = others
-    return count
-
-
-@jit
-def dense_compiled(bits: Array, others: Array, plane: Array) -> int:
-    """The same; reads stay inside whatever the bits say."""
-    count, last, whole = 0, len(others) - 1, len(plane) // 8
-    for i in range(whole):
-        word = bits[i]
-        at = plane[8 * i : 8 * i + 8]
-        if word == 0:
-            at[:] = 0
-        elif count + 8 <= last:  # eight more are there: nothing to look after
-            for k in range(8):
-                some = (word >> k) & 1
-                at[k] = others[np.uint64(count)] * np.uint8(some)
-                count += some
-        else:
-            for k in range(8):
-                some = (word >> k) & 1
-                at[k] = others[min(count, last)] * np.uint8(some)
-                count += some
-    for k in range(8 * (len(bits) - whole)):
-        some = (bits[whole] >> k) & 1
-        if 8 * whole + k < len(plane):
-            plane[8 * whole + k] = others[min(count, last)] * np.uint8(some)
-        elif some:
-            return -1
-        count += some
-    return count if count <= last + 1 else -1
-
-
 def counts(words: Array) -> Array:
     """int64 [width, 256]: how often each byte value occurs in each plane."""
     if COMPILED:
@@ -282,6 +231,31 @@ def counts_compiled(words: Array, out: Array) -> Array:
     return out
 
 
+class _Scratch(threading.local):
+    """Words of a thread that are of no use outside a call: fresh memory costs page faults."""
+
+    def __init__(self) -> None:
+        self.held = np.empty(0, np.uint8)
+
+    def words(self, like: Array) -> Array:
+        """[n] of whatever was there before."""
+        if like.nbytes > SCRATCH:
+            return np.empty_like(like)
+        if len(self.held) < like.nbytes:
+            self.held = np.empty(like.nbytes, np.uint8)
+        return self.held[: like.nbytes].view(like.dtype)
+
+
+_scratch = _Scratch()
+
+
+def join_from_context(planes: tuple[Array, ...], context: Array, folded: Array) -> None:
+    """``join`` of grouped words, brought back into their own order, to ``folded``."""
+    grouped = _scratch.words(folded)
+    join(planes, grouped)
+    from_context(grouped, context, folded)
+
+
 def by_context(folded: Array, context: Array) -> Array:
     """The words grouped by context (uint8 [n], 0 to 64), in their order within each."""
     if COMPILED:
@@ -290,11 +264,10 @@ def by_context(folded: Array, context: Array) -> Array:
     return grouped
 
 
-def from_context(grouped: Array, context: Array) -> Array:
-    """The words back in their own order."""
+def from_context(grouped: Array, context: Array, folded: Array) -> Array:
+    """The words back in their own order, in ``folded``."""
     if COMPILED:
-        return group_compiled(grouped, context, np.empty_like(grouped), True)
-    folded = np.empty_like(grouped)
+        return group_compiled(grouped, context, folded, True)
     folded[np.argsort(context, kind="stable")] = grouped
     return folded
 

@@ -16,7 +16,7 @@ residuals by the bit length of the same element's previous delta: short ones fol
 
 import numpy as np
 
-from rlrun.codec import kernels, zstd
+from rlrun.codec import kernels, sparse, zstd
 from rlrun.codec.cursor import Cursor, damaged, varint
 from rlrun.codec.kernels import NONE, SUB, SUB2
 from rlrun.codec.narrow import narrowed, widened, worth_narrowing
@@ -84,11 +84,12 @@ def decode(
     planes = tuple(read_part(cursor, n) for _ in range(small.width))
     cursor.done()
     folded = np.empty(n, small.word)
-    kernels.join(planes, folded)
     if context:
         if base is None or second is None:
             raise damaged("planes_ctx without two bases")
-        folded = kernels.from_context(folded, contexts(base, second))
+        kernels.join_from_context(planes, contexts(base, second), folded)
+    else:
+        kernels.join(planes, folded)
     words = restored(folded, sizes, rows, predictors, base, second)
     return widened(words, small, kind) if code else words
 
@@ -140,7 +141,7 @@ def read_predictors(cursor: Cursor, wanted: int) -> list[int]:
 
 def contexts(base: Array, second: Array) -> Array:
     """uint8 [n]: bit length of each element's delta between the two bases."""
-    return kernels.bit_lengths(kernels.residuals(base, second, second, SUB))
+    return kernels.delta_lengths(base, second)
 
 
 def runs(sizes: tuple[int, ...]) -> list[int]:
@@ -250,7 +251,7 @@ def part(plane: Array, *, whole: bool = False) -> bytes:
     if not whole and len(plane) >= MANY:
         zeros = 1 - np.count_nonzero(plane) / len(plane)
         if SPARSE[0] <= zeros <= SPARSE[1]:
-            bits, others = kernels.sparse(plane)
+            bits, others = sparse.sparse(plane)
             head = b"\x03" + varint(len(others))
             return b"".join((head, part(bits, whole=True), part(others, whole=True)))
     coded = zstd.compress_plane(plane.data)
@@ -276,7 +277,7 @@ def read_part(cursor: Cursor, size: int, *, whole: bool = False) -> Array:
         bits = read_part(cursor, (size + 7) // 8, whole=True)
         others = read_part(cursor, count, whole=True)
         plane = np.empty(size, np.uint8)
-        if kernels.dense(bits, others, plane) != count:
+        if sparse.dense(bits, others, plane) != count:
             raise damaged("its bits do not fit its bytes")
     else:
         raise damaged(f"parts have no form {form}")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rlrun import codec
-from rlrun.codec import kernels, planes
+from rlrun.codec import planes, sparse
 from rlrun.codec.cursor import Cursor
 from tests.codec import samples
 
@@ -119,13 +119,13 @@ def test_sparse_kernels_are_alike(size):
         results = []
         for compiled in (True, False):
             with pytest.MonkeyPatch.context() as m:
-                m.setattr(kernels, "COMPILED", compiled and kernels.COMPILED)
-                bits, others = kernels.sparse(plane)
+                m.setattr(sparse, "COMPILED", compiled and sparse.COMPILED)
+                bits, others = sparse.sparse(plane)
                 out, wrong = np.empty(size, np.uint8), np.empty(size, np.uint8)
                 if len(others):
-                    assert kernels.dense(bits, others, out) == len(others)
+                    assert sparse.dense(bits, others, out) == len(others)
                     np.testing.assert_array_equal(out, plane)
-                    assert kernels.dense(bits, others[:-1], wrong) != len(others) or size == 1
+                    assert sparse.dense(bits, others[:-1], wrong) != len(others) or size == 1
                 results.append((bits.tobytes(), others.tobytes()))
         assert results[0] == results[1]
 
@@ -134,7 +134,7 @@ def test_bits_behind_the_end_are_damage():
     bits, others = np.full(2, 255, np.uint8), np.ones(16, np.uint8)
     for compiled in (True, False):
         with pytest.MonkeyPatch.context() as m:
-            m.setattr(kernels, "COMPILED", compiled and kernels.COMPILED)
-            assert kernels.dense(bits, others, np.empty(9, np.uint8)) == -1
-            assert kernels.dense(bits, others, np.empty(16, np.uint8)) == 16
-            assert kernels.dense(bits, others[:9], np.empty(16, np.uint8)) == -1
+            m.setattr(sparse, "COMPILED", compiled and sparse.COMPILED)
+            assert sparse.dense(bits, others, np.empty(9, np.uint8)) == -1
+            assert sparse.dense(bits, others, np.empty(16, np.uint8)) == 16
+            assert sparse.dense(bits, others[:9], np.empty(16, np.uint8)) == -1
