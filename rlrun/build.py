@@ -12,7 +12,8 @@ from typing import Any
 import torch
 import yaml
 
-from rlrun import checkpoint
+from rlrun import checkpoint, history
+from rlrun.build_link import make_collector_end
 from rlrun.build_policy import make_policy, thread_count
 from rlrun.build_replay import load_rows, make_cutter, make_replay, write_rows
 from rlrun.collector import Collector
@@ -29,7 +30,8 @@ from rlrun.pipeline.serial import CHECKPOINTS, Serial
 from rlrun.rundir import RunRecord, digest, lock
 from rlrun.schedule import make_explore
 from rlrun.schema import Config, PriorityConfig
-from rlrun.types import Counters, Spec, generator
+from rlrun.transport import Local, learner_end
+from rlrun.types import Counters, Policy, Spec, generator
 
 SEEDS = {"collect": 0, "eval": 1, "final": 2}  # disjoint ranges of environment seeds
 
@@ -66,7 +68,7 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
     """All components of a run, wired."""
     counters = Counters()
     collector = make_collector(config, counters)
-    policy = collector.policy
+    policy = make_learner_policy(config, collector)
     buffer = learner = None
     if policy.window is not None:
         buffer = make_replay(config, collector.example(), policy.window, note=log.note)
@@ -87,12 +89,27 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
     profiler = Profiler(run_dir / "profile", recorded) if recorded is not None else None
     parts = (
         config.run, config.logger, run_dir, collector, policy, buffer, learner, evaluator, log,
-        counters,
+        counters, profiler, config.checkpoint.history,
     )  # fmt: skip
+    far = partial(make_collector_end, config, policy.window)
     if config.pipeline.name == "serial":
-        return Serial(*parts, profiler)
+        coded = config.transport.name != "raw"
+        return Serial(*parts, Local(learner_end(config.transport), far()) if coded else None)
     collector.env.close()  # it showed shapes; rows come from the other process
-    return Overlapped(*parts, profiler, remote=Remote(partial(make_collector, config), policy))
+    remote = Remote(partial(make_collector, config), policy, learner_end(config.transport), far)
+    return Overlapped(*parts, remote=remote)
+
+
+def make_learner_policy(config: Config, collector: Collector) -> Policy:
+    """Whose weights are learned: the collector's own policy, unless weights travel to that.
+
+    Both draw from one generator, as if they were one.
+    """
+    if config.pipeline.name != "serial" or config.transport.name == "raw":
+        return collector.policy
+    policy = make_policy(config, spec_of(config, collector.env))
+    policy.generator = collector.policy.generator
+    return policy
 
 
 def set_threads(config: Config) -> int:
@@ -245,14 +262,22 @@ def evaluate_run(
     seed: int | None,
     device: str | None,
 ) -> int:
-    """Print the greedy score of a run's final or best weights on seeds training never used."""
+    """Print the greedy score of a run's weights on seeds training never used.
+
+    ``weights``: final, best, or the env step of a version that checkpoint.history kept.
+    """
     from rlrun.config import load
 
     config, _ = load(run_dir, [f"device={device}"] if device else [], replay=False)
     set_threads(config)
-    name = {"final": "last", "best": "best"}[weights]
-    path = run_dir / CHECKPOINTS / f"{name}.safetensors"
-    tensors, meta = checkpoint.load_weights(path)
+    directory = run_dir / CHECKPOINTS
+    tensors: dict[str, torch.Tensor]
+    meta: dict[str, Any]
+    if weights.isdecimal():
+        tensors, meta = history.load(directory / history.DIRECTORY, int(weights))
+    else:
+        name = {"final": "last", "best": "best"}[weights]
+        tensors, meta = checkpoint.load_weights(directory / f"{name}.safetensors")
     evaluator = Evaluator(
         config.env,
         episodes=episodes or config.run.eval_episodes,
@@ -272,9 +297,17 @@ def evaluate_run(
 
 
 def export_run(
-    run_dir: Path, data_dir: Path, config: Config, *, raw_yaml: str, shard_rows: int
+    run_dir: Path,
+    data_dir: Path,
+    config: Config,
+    *,
+    raw_yaml: str,
+    shard_rows: int,
+    coder: str | None = None,
 ) -> None:
     """Write the replay of a run's newest checkpoint as a dataset directory.
+
+    ``coder``: shards are coded with it.
 
     Raises: CheckpointError, ConfigError, StorageError.
     """
@@ -293,7 +326,7 @@ def export_run(
         source |= {"policy": config.policy.name, "env": config.env.id, "seed": config.seed}
         write_rows(
             replay, collector.env, data_dir, config_text=raw_yaml, meta=source,
-            shard_rows=shard_rows,
+            shard_rows=shard_rows, coder=coder,
         )  # fmt: skip
     finally:
         collector.env.close()

@@ -127,6 +127,7 @@ def write_rows(
     config_text: str,
     meta: dict[str, Any],
     shard_rows: int,
+    coder: str | None,
 ) -> None:
     """Write all stored rows as a dataset directory. Raises: ConfigError, StorageError."""
     export(
@@ -136,4 +137,5 @@ def write_rows(
         spec=Spec(env.obs_space, env.action_space),
         meta=meta,
         shard_rows=shard_rows,
+        coder=coder,
     )

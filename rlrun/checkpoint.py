@@ -83,6 +83,16 @@ def load_newest(directory: Path) -> tuple[dict[str, Any], Path]:
     )
 
 
+def load(path: Path) -> dict[str, Any]:
+    """The state of one checkpoint. Raises: CheckpointError unless its every byte is right."""
+    try:
+        return _read(path)
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise CheckpointError(
+            f"{path}: cannot be used: {e}; a checkpoint must be as it was written; use another"
+        ) from e
+
+
 def checkpoints(directory: Path) -> list[Path]:
     """The checkpoints of a directory, oldest first, valid or not."""
     if not directory.is_dir():

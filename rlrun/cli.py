@@ -76,8 +76,8 @@ def _config_dir(argv: Sequence[str]) -> str | None:
 
 def _subcommand(name: str, argv: list[str]) -> int:
     table = {
-        "eval": _eval, "resume": _resume, "export": _export, "doctor": _doctor, "list": _list,
-        "help": _help,
+        "eval": _eval, "resume": _resume, "export": _export, "codec": _codec, "doctor": _doctor,
+        "list": _list, "help": _help,
     }  # fmt: skip
     if name in table:
         return table[name](argv)
@@ -103,6 +103,12 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _weights(text: str) -> str:
+    if text not in ("final", "best") and not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text} is not final, best or a number of env steps")
+    return text
+
+
 def _seed(text: str) -> int:
     if not text.isdecimal() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(f"{text} is not an integer within [0, 2^32)")
@@ -113,7 +119,13 @@ def _eval(argv: list[str]) -> int:
     parser = _Parser(prog="rlrun eval", description="Scores the weights of a run, greedily.")
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("--episodes", type=_positive, help="default: run.eval_episodes of the run")
-    parser.add_argument("--weights", choices=["final", "best"], default="final")
+    parser.add_argument(
+        "--weights",
+        type=_weights,
+        metavar="final|best|ENV_STEPS",
+        default="final",
+        help="ENV_STEPS: a version that checkpoint.history kept; default: %(default)s",
+    )
     parser.add_argument("--seed", type=_seed, help="default: one no training evaluation used")
     parser.add_argument("--device", help="default: device of the run")
     args = parser.parse_args(argv)
@@ -162,10 +174,26 @@ def _export(argv: list[str]) -> int:
         default=65_536,
         help="rows of all environments in one file; default: %(default)s",
     )
+    parser.add_argument(
+        "--codec", metavar="CODER", help="shards as frames of rlrun.codec, e.g. auto; default: not"
+    )
     args = parser.parse_args(argv)
     from rlrun.cli_export import export
 
-    return export(args.run_dir, args.data_dir, shard_rows=args.shard_rows)
+    return export(args.run_dir, args.data_dir, shard_rows=args.shard_rows, coder=args.codec)
+
+
+def _codec(argv: list[str]) -> int:
+    parser = _Parser(prog="rlrun codec", description="Measures the codec on your own data.")
+    actions = parser.add_subparsers(required=True, metavar="bench", prog="rlrun codec")
+    about = "Size and speed of every coder on runs, datasets, .npy, .npz and .safetensors files."
+    bench = actions.add_parser("bench", description=about, help=about)
+    bench.add_argument("paths", type=Path, nargs="+", metavar="RUN_DIR|FILE")
+    bench.add_argument("--plot", type=Path, metavar="FILE.png", help="draws ratio over training")
+    args = parser.parse_args(argv)
+    from rlrun.cli_codec import bench as measure
+
+    return measure(args.paths, plot=args.plot)
 
 
 def _seconds(text: str) -> float:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from textwrap import fill
 
-SUBCOMMANDS = ("eval", "resume", "export", "doctor", "list")
+SUBCOMMANDS = ("eval", "resume", "export", "codec", "doctor", "list")
 _GROUPS = {
     "policy": "what learns",
     "env": "what it learns in",
@@ -20,6 +20,7 @@ _GROUPS = {
     "learner": "how often and on how much it learns",
     "logger": "records and progress display",
     "pipeline": "how collecting and learning are arranged",
+    "transport": "how weights and rows travel between them",
     "debug": "short runs",
 }
 _SPACES = 38  # characters of the widest column
@@ -31,6 +32,7 @@ usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run
        rlrun eval RUN_DIR [--episodes N]          scores the weights of a run
        rlrun resume RUN_DIR [KEY=VALUE] ...       goes on with an interrupted run
        rlrun export RUN_DIR DATA_DIR              writes its replay as a dataset (buffer.load)
+       rlrun codec bench RUN_DIR|FILE ...         what coders make of its weights and rows
        rlrun doctor [--calibrate KEY=VALUE ...]   what a bug report needs; what an update costs
        rlrun list                                 what there is, a line each
 

@@ -62,7 +62,9 @@ def make_layout(config: Config, row: Row, window: tuple[int, int, int]) -> Layou
     norm = c.weight_norm if isinstance(c, PriorityConfig) else "batch"
     sampler = sampler_blocks(c.name, slots, norm)
     goals = c.relabel is not None
-    layout = Layout(row, collector.num_envs, rows, windows, sampler, goals=goals)
+    layout = Layout(
+        row, collector.num_envs, rows, windows, sampler, goals=goals, compress=c.compress
+    )
     return layout if c.device == "cpu" else with_device(layout, c.name, norm)
 
 
@@ -72,6 +74,9 @@ def check_size(
     """The layout, when it takes no more than buffer.max_bytes, or 80 % of what is free.
 
     ``free``: bytes free on buffer.device, where that is not the host.
+
+    Compressed images are not in this sum, their size is not known: the layout's ``room`` is what
+    is left for them.
 
     Raises: ResourceError naming the largest capacity that does.
     """
@@ -86,12 +91,14 @@ def check_size(
     if limit is None:
         limit, why = int(SHARE * free_bytes(None)), "80 % of the free memory"
     if layout.nbytes <= limit:
-        return layout
+        left = limit - layout.nbytes  # what compression makes of images is seen as they come
+        return layout if layout.packed <= left else replace(layout, room=left)
     fits = _largest(config, row, window, limit)
     fixes = [f"set buffer.capacity={fits}"] if fits else ["no capacity fits: make room"]
     fixes += ["raise buffer.max_bytes"] if c.max_bytes is not None else []
     fixes += ["lower buffer.window_capacity"] if c.window_capacity is not None else []
-    fixes += ["set buffer.mmap=DIR (rows on disk)"] if c.device == "cpu" else []
+    movable = c.device == "cpu" and not c.compress
+    fixes += ["set buffer.mmap=DIR (rows on disk)"] if movable else []
     raise ResourceError(
         f"buffer.capacity = {c.capacity}: {layout.describe()}; allowed are {amount(limit)} "
         f"({why}); {', or '.join(fixes)}"

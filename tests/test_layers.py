@@ -19,13 +19,14 @@ LAYERS = [  # from the ground up; a module imports only from layers below its ow
     "nets schedule framestack tensorfile codec",
     "policy buffer env log transport",
     "collector learner evaluate checkpoint dataset report sizing",
-    "rundir",
+    "rundir history",
     "pipeline",
     "config",
-    "build_replay build_policy",
+    "build_link build_replay build_policy",
     "build",
-    "calibrate",
-    "cli cli_doctor cli_export cli_list cli_report cli_run",
+    "codec_sources",
+    "calibrate codec_bench",
+    "cli cli_codec cli_doctor cli_export cli_list cli_report cli_run",
     "__main__",
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names.split()}

@@ -23,6 +23,7 @@ from rlrun.log.jsonl import read
 from rlrun.pipeline.remote import Gathered, Remote, settled
 from rlrun.pipeline.warm import start_method
 from rlrun.rundir import RunRecord
+from rlrun.transport import collector_end, learner_end
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
 from tests.env.faulty import register
@@ -43,11 +44,19 @@ def dying(counters):
     os._exit(7)
 
 
+RAW = config(*SMOKE, "env=cartpole").transport
+
+
+def remote_to(make, policy, transport=RAW):
+    """A process and its link."""
+    return Remote(make, policy, learner_end(transport), partial(collector_end, transport))
+
+
 class InTurn:
     """``Remote`` without a process: weights are taken at ``start``, rows come at ``result``."""
 
-    def __init__(self, make, policy):
-        self.counters, self.flying = Counters(), False
+    def __init__(self, make, policy, link, far):
+        self.counters, self.flying, self.link = Counters(), False, link
         self.collector, self.policy = make(self.counters), policy
         self.started = []
 
@@ -146,7 +155,7 @@ def test_rows_from_afar_are_the_rows_from_here():
     c = config(*SMOKE, "policy=r2d2", "env=cartpole")
     make = partial(build.make_collector, c)
     here = make(Counters())
-    remote = Remote(make, here.policy)
+    remote = remote_to(make, here.policy)
     try:
         for steps in (0, 100, 200):
             here.counters.env_steps = steps
@@ -175,7 +184,7 @@ def test_rows_from_afar_are_the_rows_from_here():
 
 def test_what_goes_wrong_there_is_said_here():
     policy = build.make_collector(config(*SMOKE, "policy=random", "env=bandit"), Counters()).policy
-    remote = Remote(failing, policy)
+    remote = remote_to(failing, policy)
     remote.start(0)
     with pytest.raises(EnvError, match=r"environment 0 at step 3: .*raised ZeroDivisionError"):
         remote.result()
@@ -191,7 +200,7 @@ def ask(remote):
 def test_a_process_that_dies_is_an_error_in_one_line(when):
     policy = build.make_collector(config(*SMOKE, "policy=random", "env=bandit"), Counters()).policy
     c = config(*SMOKE, "policy=random", "env=bandit")
-    remote = Remote(dying if when == "at once" else partial(build.make_collector, c), policy)
+    remote = remote_to(dying if when == "at once" else partial(build.make_collector, c), policy)
     if when == "later":
         remote.start(0)
         remote.result()
@@ -205,7 +214,7 @@ def test_the_process_ends_with_its_other_end():
     """Also when the main process is killed: the pipe is closed then."""
     policy = build.make_collector(config(*SMOKE, "policy=random", "env=bandit"), Counters()).policy
     c = config(*SMOKE, "policy=random", "env=bandit")
-    remote = Remote(partial(build.make_collector, c), policy)
+    remote = remote_to(partial(build.make_collector, c), policy)
     remote.start(0)
     remote.result()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
@@ -226,7 +235,7 @@ def remote_of(*overrides):
     """(collector here, the same one there)."""
     make = partial(build.make_collector, config(*SMOKE, *overrides))
     here = make(Counters())
-    return here, Remote(make, here.policy)
+    return here, remote_to(make, here.policy)
 
 
 def test_a_resumed_process_begins_with_other_episodes():
@@ -322,13 +331,12 @@ HANGS = """
 import os, sys, time
 from functools import partial
 from rlrun import build
-from rlrun.pipeline.remote import Remote
 from rlrun.types import Counters
 from tests import test_overlapped as t
 if __name__ == "__main__":
     bandit = t.config(*t.SMOKE, "policy=random", "env=bandit")
     policy = build.make_collector(bandit, Counters()).policy
-    remote = Remote(t.hanging, policy)
+    remote = t.remote_to(t.hanging, policy)
     remote.start(0)
     time.sleep(4)
     print(remote.process.pid, flush=True)

@@ -5,6 +5,7 @@
 
 import json
 import math
+import os
 import re
 import shlex
 import subprocess
@@ -33,7 +34,7 @@ BEGIN, END = "<!-- config:begin -->\n", "<!-- config:end -->\n"
 
 GROUPS = (  # as a reader wants them
     *("policy", "torso", "memory", "buffer", "explore"),
-    *("collector", "learner", "env", "logger", "pipeline"),
+    *("collector", "learner", "env", "logger", "pipeline", "transport"),
 )
 PRESETS = ("experiment", "debug")
 
@@ -258,7 +259,7 @@ SHORTER = {  # what is added to end soon where debug=smoke does not win or is no
     "rlrun resume outputs/first run.total_steps=100000 run.stop_value=null": "run.total_steps=600",
     "rlrun doctor --calibrate policy=r2d2 env=cartpole memory.hidden=128": "--seconds 0.01",
 }
-SUBCOMMANDS = ("eval", "resume", "export", "doctor", "list")
+SUBCOMMANDS = ("eval", "resume", "export", "codec", "doctor", "list")
 SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing
 
 
@@ -287,8 +288,11 @@ def argv_of(command: str) -> list[str]:
 RUN = [c for c in commands() if c not in (*SETUP, *NOT_RUN, *COMPOSED)]
 COMPLETION = "rlrun -sc install=bash"
 GLOSSARY_RUNS = {
-    "r2d2": "policy=r2d2 env=tmaze debug=smoke run.dir=glossary/r2d2",
+    "r2d2": "policy=r2d2 env=tmaze debug=smoke run.dir=glossary/r2d2 transport=coded "
+    "checkpoint.history=2",
     "dqn": "policy=dqn env=bandit debug=smoke run.dir=glossary/dqn",
+    "screen": "policy=dqn env=gym env.id=tests.env.screen:test/Screen-v0 env.backend=sync "
+    "buffer.compress=true debug=smoke run.dir=glossary/screen",
 }
 DRIVER = """
 import contextlib, io, json, sys
@@ -311,6 +315,11 @@ class Session:
     results: dict[str, tuple[int, str, str]]  # command -> exit code, stdout, stderr
 
 
+def _path() -> list[str]:
+    """What PYTHONPATH names already."""
+    return list(filter(None, [os.environ.get("PYTHONPATH")]))
+
+
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     """One process for all of them: torch is imported once."""
@@ -327,6 +336,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
         [sys.executable, "-c", DRIVER],
         input=json.dumps(list(lines.values())),
         cwd=path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *_path()])},
         capture_output=True,
         text=True,
         check=False,

@@ -1,10 +1,12 @@
 """From where windows lie to a Segment: indices, copies, reused output arrays."""
 
 from sys import getrefcount
+from typing import Any
 
 import numpy as np
 import torch
 
+from rlrun.buffer.blocks import Blocks
 from rlrun.buffer.cells import Spans
 from rlrun.buffer.layout import REWARD, Row
 from rlrun.buffer.ring import FIRST, TERMINATED, TRUNCATED, Ring, words
@@ -27,10 +29,12 @@ class Gather:
         """``stack``: frames of an observation."""
         self.ring, self.row, self.stack = ring, row, stack
         flat = {name: _flat(x) for name, x in ring.fields.items()}
-        self.obs = [_flat(x) for x in tree_leaves(ring.obs)]
+        leaves = tree_leaves(ring.obs)
+        self.obs: list[Any] = [x if isinstance(x, Blocks) else _flat(x) for x in leaves]
         self.action, self.flags, self.reward = flat["action"], flat["flags"], flat["reward"]
         self.extras = {name[7:]: x for name, x in flat.items() if name.startswith("extras/")}
-        small = [x for x in (*self.obs, *self.extras.values()) if 0 < x[:1].nbytes <= _SMALL]
+        plain = [x for x in (*self.obs, *self.extras.values()) if not isinstance(x, Blocks)]
+        small = [x for x in plain if 0 < x[:1].nbytes <= _SMALL]
         small = [words(x[None]) for x in (*small, self.action)]
         self.touched = (small[0], self.reward, self.flags)
         self.others = small[1:]

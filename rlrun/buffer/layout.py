@@ -56,6 +56,8 @@ class Row:
         )
 
 
+BLOCK_ROWS = 16  # of a column, compressed together (buffer.compress)
+IMAGE_BYTES = 256  # of uint8 from which an entry is taken for an image
 FLAG = np.dtype(np.uint8)
 REWARD = np.dtype(np.float32)
 NUMBER = np.dtype(np.int64)
@@ -68,7 +70,9 @@ class Layout:
 
     ``windows``: slots of the window table, None where every row is the window of its own.
     ``sampler``: name -> Block of the sampler's arrays. ``goals``: for every row the first and the
-    last row of its episode are kept, for hindsight relabelling.
+    last row of its episode are kept, for hindsight relabelling. ``compress``: image observations
+    are kept in ``Blocks``, of which only the open ones have a size that is known here; ``room``:
+    bytes that the others may take, None: as many as they need.
     """
 
     row: Row
@@ -77,6 +81,13 @@ class Layout:
     windows: int | None
     sampler: dict[str, Block]
     goals: bool = False
+    compress: bool = False
+    room: int | None = None
+
+    def packs(self, entry: Block) -> bool:
+        """Whether observations like this are compressed."""
+        image = entry.dtype == np.uint8 and entry.nbytes >= IMAGE_BYTES
+        return self.compress and image
 
     def ring(self) -> dict[str, Tree]:
         """Field -> tree of Blocks [columns, rows, ...]."""
@@ -86,7 +97,11 @@ class Layout:
         out = {name: block.times(*lead) for name, block in fields.items()}
         if self.goals:
             out |= {"origin": Block(lead, NUMBER), "final": Block(lead, NUMBER)}
-        return {"obs": tree_map(lambda b: b.times(*lead), self.row.obs), **out}
+
+        def held(entry: Block) -> Block:
+            return entry.times(self.columns, BLOCK_ROWS if self.packs(entry) else self.rows)
+
+        return {"obs": tree_map(held, self.row.obs), **out}
 
     def table(self) -> dict[str, Block]:
         """Name -> Block of the window table."""
@@ -114,6 +129,13 @@ class Layout:
         }
 
     @property
+    def packed(self) -> int:
+        """Bytes at most of what is compressed: as many as it has uncompressed."""
+        images = [b for b in tree_leaves(self.row.obs) if self.packs(b)]
+        each: int = sum(b.nbytes for b in images)
+        return self.columns * self.rows * each
+
+    @property
     def movable(self) -> int:
         """Bytes that buffer.mmap can keep in files: all but the sampler's."""
         return self.nbytes - self.parts()["sampler"]
@@ -129,7 +151,8 @@ class Layout:
         blocks = [*tree_leaves(row.obs), row.action, *row.extras.values(), *tree_leaves(row.state)]
         fields = [f"{b.dtype}{list(b.shape)}" for b in blocks]
         windows = "rows" if self.windows is None else f"{self.windows} windows"
-        return f"{self.columns} x {self.rows} rows of {', '.join(fields)}; {windows}"
+        packed = ", images compressed" if self.packed else ""
+        return f"{self.columns} x {self.rows} rows of {', '.join(fields)}{packed}; {windows}"
 
     def describe(self) -> str:
         """One line: rows, fields, bytes; states; the rest."""
@@ -144,6 +167,9 @@ class Layout:
         if rest:
             text += f"; windows and priorities {amount(rest)}"
         whole = f"; {amount(self.nbytes)} in all" if self.nbytes > parts["rows"] else ""
+        if self.packed:
+            most = self.packed if self.room is None else min(self.packed, self.room)
+            whole += f", and compressed images: {amount(most)} at most"
         return text + whole
 
 

@@ -78,9 +78,9 @@ class Replay:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays owned: ``layout.nbytes``."""
+        """Bytes of all arrays owned, ``layout.nbytes``, and of what is compressed."""
         arrays = (*self.ring.arrays(), *self.windows.arrays(), *self.sampler.arrays())
-        return sum(int(a.nbytes) for a in arrays)
+        return sum(int(a.nbytes) for a in arrays) + sum(b.coded for b in self.ring.blocks)
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -256,6 +256,13 @@ class Replay:
             "buffer/early_evictions": float(self.windows.early),
             **self.sampler.metrics(env_steps),
         }
+
+    def coded(self) -> dict[str, float]:
+        """codec/ metrics of compressed observations, once there are some."""
+        raw, coded = (sum(getattr(b, n) for b in self.ring.blocks) for n in ("raw", "coded"))
+        if not raw:
+            return {}
+        return {"codec/buffer_ratio": coded / raw, "codec/buffer_bytes": float(coded)}
 
     def check(self) -> None:
         """Raises AssertionError naming the broken invariant in words."""

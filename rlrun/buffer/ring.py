@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer.blocks import Blocks, restored, saved
 from rlrun.buffer.layout import Allocate, Layout
 from rlrun.jit import COMPILED, jit
 from rlrun.types import Chunk, Tree, tree_leaves, tree_map
@@ -21,20 +22,29 @@ class Ring:
     column c lies in cell c * rows + r % rows.
     """
 
+    blocks: tuple[Blocks, ...] = ()  # observations that are compressed
+
     def __init__(self, layout: Layout, allocate: Allocate) -> None:
         self.rows, self.columns = layout.rows, layout.columns
         self.head = 0  # rows written; the observation of row ``head`` is there already
         named = layout.ring()
-        self.obs: Tree = _allocated("obs", named.pop("obs"), allocate)
+        del named["obs"]
+        self.obs: Tree = _observations(layout, layout.row.obs, "obs", allocate)
         self.fields = {name: allocate(name, block) for name, block in named.items()}
         self.flags = self.fields["flags"].reshape(-1)
         self.reward = self.fields["reward"].reshape(-1)
         stored = [*tree_leaves(self.obs), self.fields["action"]]
         stored += [self.fields[f"extras/{name}"] for name in layout.row.extras]
-        self.leaves = [words(x) for x in stored]  # unsigned words [cells, words of an entry]
-        self.kinds = [(x.shape[1], x.dtype) for x in self.leaves]
+        self.blocks = tuple(x for x in stored if isinstance(x, Blocks))
+        for one in self.blocks:
+            one.room = None if layout.room is None else layout.room // len(self.blocks)
+        # Unsigned words [cells, words of an entry], or Blocks.
+        self.leaves: list[Any] = [x if isinstance(x, Blocks) else words(x) for x in stored]
+        plain = [x for x in self.leaves if not isinstance(x, Blocks)]
+        self.kinds = [(x.shape[1], x.dtype) for x in plain]
         self.marks_episodes = "final" in self.fields
-        self.pair = len(self.leaves) == 2 and not self.marks_episodes  # observation and action only
+        # Observation and action only, both plain.
+        self.pair = len(self.kinds) == len(self.leaves) == 2 and not self.marks_episodes
 
     @property
     def oldest(self) -> int:
@@ -43,7 +53,8 @@ class Ring:
 
     def arrays(self) -> list[np.ndarray]:
         """Every array owned."""
-        return [*tree_leaves(self.obs), *self.fields.values()]
+        obs = [x.open if isinstance(x, Blocks) else x for x in tree_leaves(self.obs)]
+        return [*obs, *self.fields.values()]
 
     def write(self, chunk: Chunk, given: list[np.ndarray], *, close: bool) -> int:
         """Append T < rows rows of every column, and the observation behind them; steps among them.
@@ -63,8 +74,12 @@ class Ring:
         steps = len(chunk.reward)
         assert steps < self.rows, "a ring takes fewer rows at once than it holds"
         start = self.head % self.rows
-        for leaf, kind, rows in zip(self.leaves, self.kinds, given, strict=False):  # it goes on
-            entries = _entries(rows, rows.shape[0] * rows.shape[1], *kind)
+        kinds = iter(self.kinds)
+        for leaf, rows in zip(self.leaves, given, strict=False):  # ``given`` goes on
+            if isinstance(leaf, Blocks):
+                leaf.write(rows, start)
+                continue
+            entries = _entries(rows, rows.shape[0] * rows.shape[1], *next(kinds))
             put(leaf, entries, start, self.rows, self.columns)
         self.head += steps
         if self.marks_episodes:
@@ -117,14 +132,21 @@ class Ring:
     def state_dict(self) -> dict[str, Any]:
         """Only slots that were ever written: an early checkpoint of a large ring is small."""
         used = min(self.head + 1, self.rows)
-        part: tuple[Tree, Tree] = tree_map(lambda store: store[:, :used], (self.obs, self.fields))
+
+        def written(store: Any) -> Any:
+            return store.state_dict() if isinstance(store, Blocks) else store[:, :used]
+
+        part: tuple[Tree, Tree] = tree_map(written, (self.obs, self.fields))
         return {"head": self.head, "obs": part[0], "fields": part[1]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.head = int(state["head"])
         saved = (state["obs"], state["fields"])
 
-        def restore(store: np.ndarray, x: np.ndarray) -> None:
+        def restore(store: Any, x: Any) -> None:
+            if isinstance(store, Blocks):
+                store.load_state_dict(x)
+                return
             store[:, : x.shape[1]] = x
             store[:, x.shape[1] :] = 0
 
@@ -146,6 +168,29 @@ def _entries(rows: np.ndarray, count: int, width: int, word: np.dtype[Any]) -> n
         return np.ndarray((count, width), word, rows)
     except (ValueError, BufferError):  # not contiguous
         return np.ndarray((count, width), word, np.ascontiguousarray(rows))
+
+
+def _observations(layout: Layout, tree: Tree, name: str, allocate: Allocate) -> Tree:
+    """Arrays [columns, rows, …], or Blocks, for a tree of entries."""
+    if isinstance(tree, dict):
+        return {k: _observations(layout, v, f"{name}/{k}", allocate) for k, v in tree.items()}
+    if isinstance(tree, tuple):
+        parts = enumerate(tree)
+        return tuple(_observations(layout, v, f"{name}/{i}", allocate) for i, v in parts)
+    if layout.packs(tree):
+        return Blocks(name, tree, layout.columns, layout.rows, allocate)
+    return allocate(name, tree.times(layout.columns, layout.rows))
+
+
+def read_columns(store: Any, slots: np.ndarray) -> np.ndarray:
+    """Rows [T, columns, …] at ``slots`` [T] of an array [columns, rows, …] or a Blocks' state."""
+    if saved(store):
+        blocks = restored(store)
+        cells = slots[:, None] + np.arange(blocks.columns) * blocks.rows
+        out = np.empty((*cells.shape, *blocks.entry.shape), blocks.entry.dtype)
+        blocks.take(cells, 0, out)
+        return out
+    return np.stack([column[slots] for column in store], axis=1)
 
 
 def words(array: np.ndarray) -> np.ndarray:

@@ -5,11 +5,11 @@ of its column where such a row exists in the trajectory, and is filler (left) or
 where it does not. Numbers of rows are absolute: the column's row counter since the run began.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlrun.types import Window
+from rlrun.types import Chunk, Window, tree_leaves, tree_map
 
 
 def plain_starts(length: int, rows: int, overlap: int, residual: str) -> list[int]:
@@ -185,3 +185,59 @@ class Cutter:
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         self.origin, self.row = np.array(state["origin"]), int(state["row"])  # type: ignore[call-overload]
+
+
+class Starts:
+    """Blanks, in rows that are on their way to a buffer, recurrent states no window starts from.
+
+    Which rows those are follows from their place in the trajectory; with ``residual: last`` it
+    depends on where that will end, and in a trajectory whose beginning was not seen nothing is
+    known: all states stay then.
+    """
+
+    def __init__(
+        self,
+        window: Window,
+        *,
+        columns: int,
+        overlap: int,
+        residual: str | None,
+        plain: bool,
+        close: bool,
+    ) -> None:
+        """``close``: the end of a chunk ends its trajectories; the rest as in ``Cutter``."""
+        self.window, self.plain, self.close = window, plain, close
+        self.stride = (window.rows if plain else window.learned) - overlap
+        self.every = plain and residual == "last"
+        self.index = np.full(
+            columns, -1, np.int64
+        )  # of the next row in its trajectory; -1: unknown
+
+    def thin(self, chunk: Chunk) -> Chunk:
+        """The chunk with zeros for states that nobody reads; its arrays are not changed."""
+        if self.every or not tree_leaves(chunk.states):
+            return chunk
+        keep = self.keeps(chunk.first[: len(chunk.reward)])
+
+        def blank(x: np.ndarray) -> np.ndarray:
+            shown: np.ndarray = np.where(keep[..., *(None,) * (x.ndim - 2)], x, 0).astype(x.dtype)
+            return shown
+
+        return replace(chunk, states=tree_map(blank, chunk.states))
+
+    def keeps(self, first: np.ndarray) -> np.ndarray:
+        """Whether a window may start at each of the next rows; ``first`` and result bool [T, B]."""
+        rows = np.arange(len(first), dtype=np.int64)[:, None]
+        opened = np.maximum.accumulate(np.where(first, rows, -1), axis=0)
+        known = (opened >= 0) | (self.index >= 0)
+        index = np.where(opened >= 0, rows - opened, rows + self.index)
+        self.index = np.where(known[-1], index[-1] + 1, -1)
+        if self.close:
+            self.index[:] = 0
+        learn = index + self.window.burnin  # of a window that starts here with all its burn-in
+        if self.plain:
+            starts = index % self.stride == 0
+        else:
+            starts = (learn % self.stride == 0) | (index == 0)
+        keep: np.ndarray = starts | ~known
+        return keep

@@ -15,12 +15,13 @@ from rlrun.codec.errors import (
     DamagedFrame,
     ForeignFrame,
     LimitExceeded,
+    MissingCoder,
     NeedKeyFrame,
     StaleFrame,
 )
 from rlrun.codec.frame import SECOND
 from rlrun.codec.stream import MAX_BYTES, Decoder, Encoder
-from rlrun.codec.words import BFLOAT16, as_tensors
+from rlrun.codec.words import BFLOAT16, as_array, as_tensors, kind_of, to_words
 from rlrun.errors import CodecError
 
 __all__ = [
@@ -33,13 +34,17 @@ __all__ = [
     "Encoder",
     "ForeignFrame",
     "LimitExceeded",
+    "MissingCoder",
     "NeedKeyFrame",
     "StaleFrame",
+    "as_bytes",
     "as_tensors",
+    "check_coder",
     "decode",
     "encode",
     "encode_chunk",
     "explain",
+    "table",
 ]
 
 
@@ -54,6 +59,17 @@ def encode(tree: Any, *, coder: str = "auto", base: Any = None, second: Any = No
 def encode_chunk(tree: Any, *, coder: str = "auto") -> bytes:
     """One frame of time-major rows [T, …], coded along time and by themselves."""
     return _encode(tree, coder, None, None, chunk=True)[0]
+
+
+def as_bytes(array: Any) -> bytes:
+    """The elements of an array or tensor in C order, little-endian. Raises: CodecError."""
+    found = as_array(array, "array")
+    return to_words(found, kind_of(found, "array")).tobytes()
+
+
+def table(tree: Any) -> bytes:
+    """The names, dtypes and shapes of a tree: equal tables, trees that can be deltas."""
+    return content_of(tree, chunk=False).table
 
 
 def explain(

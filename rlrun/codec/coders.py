@@ -6,20 +6,21 @@ planes     predicted, byte planes or palette bits, zstd
 planes_ctx the same with residuals grouped by the length of the previous ones; needs two bases
 xorz       XOR with the base (in a chunk: the row before), zstd: single image frames
 zstd       zstd alone: chunks of images
+pco        predicted, then pcodec: an optional package, never chosen by ``auto``
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from rlrun.codec import planes, xor, zstd
+from rlrun.codec import pco, planes, xor, zstd
 from rlrun.codec.content import Plan
 from rlrun.codec.cursor import damaged
 from rlrun.codec.words import Array
 from rlrun.errors import CodecError
 
-RAW, XOR, PLANES, PLANES_CTX, XORZ, ZSTD = range(6)  # part of the format
-NAMES = ("raw", "xor", "planes", "planes_ctx", "xorz", "zstd")
+RAW, XOR, PLANES, PLANES_CTX, XORZ, ZSTD, PCO = range(7)  # part of the format
+NAMES = ("raw", "xor", "planes", "planes_ctx", "xorz", "zstd", "pco")
 CHOICES = ("auto", *NAMES)
 
 TINY = 64  # bytes below which nothing is tried
@@ -40,9 +41,11 @@ class Choice:
 
 
 def check_coder(name: str) -> None:
-    """Raises: CodecError for a name that is none of ``CHOICES``."""
+    """Raises: CodecError for a name that is none of ``CHOICES``, or whose package is missing."""
     if name not in CHOICES:
         raise CodecError(f"codec.coder = {name!r}: no such coder; {', '.join(CHOICES)}")
+    if name == "pco":
+        pco.library()
 
 
 def choose(plan: Plan, base: Array | None, second: Array | None) -> tuple[int, str]:
@@ -74,6 +77,8 @@ def encode_field(
         code, why = NAMES.index(name), "asked for"
     if code == PLANES_CTX and (base is None or second is None):
         code, why = PLANES, f"{why}; no two bases: planes"
+    if code == PCO and plan.kind.width < 2:
+        code, why = PLANES, f"{why}; words of one byte: planes"
     payload = b""
     if code != RAW and len(words):
         payload = _encode(code, plan, words, base, second)
@@ -97,6 +102,8 @@ def _encode(code: int, plan: Plan, words: Array, base: Array | None, second: Arr
             rows, now = changed.reshape(plan.rows, -1), words.reshape(plan.rows, -1)
             rows[1:] ^= now[:-1]
         return zstd.compress(changed.data.cast("B"))
+    if code == PCO:
+        return pco.encode(words, plan.kind, plan.sizes, plan.rows, base, second)
     context = code == PLANES_CTX
     return planes.encode(words, plan.kind, plan.sizes, plan.rows, base, second, context)
 
@@ -123,6 +130,8 @@ def decode_field(
             steps = words.reshape(plan.rows, -1)
             np.bitwise_xor.accumulate(steps, axis=0, out=steps)
         return words
+    if code == PCO:
+        return pco.decode(data, plan.kind, plan.sizes, plan.rows, base, second)
     if code not in (PLANES, PLANES_CTX):
         raise damaged(f"there is no coder {code}")
     context = code == PLANES_CTX

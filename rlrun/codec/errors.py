@@ -5,6 +5,7 @@ CodecError
 ├── LimitExceeded   the header asks for more memory than this decoder may use
 ├── ForeignFrame    a whole frame, but of another stream (another worker or tensor set)
 ├── StaleFrame      a whole frame of this stream that was already passed (duplicate, reordered)
+├── MissingCoder    the coder's package is not installed here
 └── NeedKeyFrame    a whole delta whose base is not held here; what the sender must be told
 """
 
@@ -25,6 +26,10 @@ class ForeignFrame(CodecError):
 
 class StaleFrame(CodecError):
     """The frame is not newer than what was decoded: a duplicate, or out of order."""
+
+
+class MissingCoder(CodecError):
+    """The package of an optional coder is not installed."""
 
 
 class NeedKeyFrame(CodecError):

@@ -7,14 +7,16 @@ Payload: form u8 (0 planes, 1 palette), then
 * palette, at most 32 distinct words: their number u8 · the words, ascending · one part for each
   bit of the index
 
-A part is u8 0 and the one byte it repeats, u8 1 and its bytes, or u8 2, a length and a zstd frame.
+A part is u8 0 and the one byte it repeats, u8 1 and its bytes, u8 2, a length and a zstd frame, or,
+where many bytes are zero, u8 3, the number of others, a part for the bits that say where they are
+and a part for them: entropy coding without a search for matches, which are short and cost the most.
 Time chunks are series by series (each scalar's T steps side by side). ``planes_ctx`` groups the
 residuals by the bit length of the same element's previous delta: short ones follow short ones.
 """
 
 import numpy as np
 
-from rlrun.codec import kernels, zstd
+from rlrun.codec import kernels, sparse, zstd
 from rlrun.codec.cursor import Cursor, damaged, varint
 from rlrun.codec.kernels import NONE, SUB, SUB2
 from rlrun.codec.narrow import narrowed, widened, worth_narrowing
@@ -27,6 +29,8 @@ STRIPS = 16  # runs of neighbours in a sample
 RUN = 4096  # words: smaller tensors share a predictor with their neighbours; part of the format
 NOISE = 7.8  # bits a byte: planes above it are stored, zstd would only cost time
 SURE = 1 << 16  # bytes a plane needs for that judgement
+MANY = 1 << 12  # bytes a plane needs to be split where
+SPARSE = (1 / 2, 15 / 16)  # its share of zeros lies between these; beyond, matches are long
 
 # 2^16 · c · log2(c) of counts c, integers: the choice is the same however it was counted
 _LOGS = np.array([0, *np.arange(1, MOST_SAMPLED + 1)])
@@ -48,12 +52,7 @@ def encode(
         if few is not None:
             return b"".join(palette_parts(words, few, rows))
     code, (words, base, second) = narrow_all(words, kind, base, second)
-    if rows:
-        steps = words.reshape(rows, -1)
-        predictors = [chunk_predictor(steps)]
-        folded = kernels.series(steps, predictors[0])
-    else:
-        predictors, folded = tensor_residuals(words, sizes, base, second)
+    predictors, folded = predicted(words, sizes, rows, base, second)
     if context and base is not None and second is not None:
         folded = kernels.by_context(folded, contexts(base, second))
     header = bytes((0, code)) + varint(len(predictors)) + bytes(predictors)
@@ -85,13 +84,25 @@ def decode(
     planes = tuple(read_part(cursor, n) for _ in range(small.width))
     cursor.done()
     folded = np.empty(n, small.word)
-    kernels.join(planes, folded)
     if context:
         if base is None or second is None:
             raise damaged("planes_ctx without two bases")
-        folded = kernels.from_context(folded, contexts(base, second))
+        kernels.join_from_context(planes, contexts(base, second), folded)
+    else:
+        kernels.join(planes, folded)
     words = restored(folded, sizes, rows, predictors, base, second)
     return widened(words, small, kind) if code else words
+
+
+def predicted(
+    words: Array, sizes: tuple[int, ...], rows: int, base: Array | None, second: Array | None
+) -> tuple[list[int], Array]:
+    """(predictors, residuals [n]) of tensors, or of a chunk of ``rows`` steps."""
+    if not rows:
+        return tensor_residuals(words, sizes, base, second)
+    steps = words.reshape(rows, -1)
+    chosen = chunk_predictor(steps)
+    return [chosen], kernels.series(steps, chosen)
 
 
 def narrow_all(
@@ -130,7 +141,7 @@ def read_predictors(cursor: Cursor, wanted: int) -> list[int]:
 
 def contexts(base: Array, second: Array) -> Array:
     """uint8 [n]: bit length of each element's delta between the two bases."""
-    return kernels.bit_lengths(kernels.residuals(base, second, second, SUB))
+    return kernels.delta_lengths(base, second)
 
 
 def runs(sizes: tuple[int, ...]) -> list[int]:
@@ -229,21 +240,27 @@ def strips(n: int) -> Array | slice:
     return at
 
 
-def part(plane: Array) -> bytes:
-    """One plane, uint8 [m], m > 0."""
+def part(plane: Array, *, whole: bool = False) -> bytes:
+    """One plane, uint8 [m], m > 0; ``whole``: not split."""
     if plane[0] == plane[-1] and (plane == plane[0]).all():
         return bytes((0, plane[0]))
     if len(plane) >= SURE:
         sample = plane[strips(len(plane))]
         if entropy(sample) > NOISE * 65536 * len(sample):
             return b"\x01" + plane.tobytes()
+    if not whole and len(plane) >= MANY:
+        zeros = 1 - np.count_nonzero(plane) / len(plane)
+        if SPARSE[0] <= zeros <= SPARSE[1]:
+            bits, others = sparse.sparse(plane)
+            head = b"\x03" + varint(len(others))
+            return b"".join((head, part(bits, whole=True), part(others, whole=True)))
     coded = zstd.compress_plane(plane.data)
     if len(coded) >= len(plane):
         return b"\x01" + plane.tobytes()
     return b"\x02" + varint(len(coded)) + coded
 
 
-def read_part(cursor: Cursor, size: int) -> Array:
+def read_part(cursor: Cursor, size: int, *, whole: bool = False) -> Array:
     """The next plane: read-only uint8 [size], where it can a view of the payload."""
     form = cursor.byte()
     if form == 0:
@@ -253,6 +270,15 @@ def read_part(cursor: Cursor, size: int) -> Array:
     elif form == 2:
         data = cursor.take(cursor.varint())
         plane = np.frombuffer(zstd.decompress(data, size), np.uint8)
+    elif form == 3 and not whole:
+        count = cursor.varint()
+        if not 0 < count <= size:
+            raise damaged(f"{count} bytes of {size} are not zero")
+        bits = read_part(cursor, (size + 7) // 8, whole=True)
+        others = read_part(cursor, count, whole=True)
+        plane = np.empty(size, np.uint8)
+        if sparse.dense(bits, others, plane) != count:
+            raise damaged("its bits do not fit its bytes")
     else:
         raise damaged(f"parts have no form {form}")
     plane.flags.writeable = False  # one type for the kernel

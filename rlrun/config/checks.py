@@ -54,11 +54,11 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
             f"cpu or {config.device} is allowed" if config.device != "cpu" else "cpu is allowed"
         )
         yield fail("buffer.device", config.buffer.device, wrong, allowed, fix)
-    for key in ("load", "relabel"):
+    for key in ("load", "relabel", "compress"):
         value = getattr(config.buffer, key)
-        if window is None and value is not None:
+        if window is None and value not in (None, False):
             wrong = f"policy {config.policy.name} keeps no replay"
-            fix = f"set buffer.{key}=null"
+            fix = f"set buffer.{key}={'false' if value is True else 'null'}"
             yield fail(f"buffer.{key}", value, wrong, "a policy that learns", fix)
     total = config.run.total_steps
     if window is not None and config.learner.start_after >= total:
@@ -66,6 +66,10 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         fix = "lower it or raise run.total_steps"
         allowed = f"less than run.total_steps = {total} is allowed"
         yield fail("learner.start_after", config.learner.start_after, wrong, allowed, fix)
+    for key in ("weights", "chunks"):
+        if getattr(config.transport, key) == "pco" and find_spec("pcodec") is None:
+            wrong, fix = "the package pcodec is missing", "pip install 'rlrun[pco]', or choose auto"
+            yield fail(f"transport.{key}", "pco", wrong, "another coder is allowed", fix)
     most = 4 * (os.cpu_count() or 1)
     if config.learner.threads is not None and config.learner.threads > most:
         wrong = f"this machine has {os.cpu_count()} cores"
@@ -129,6 +133,9 @@ def _relabel(config: Config, window: tuple[int, int, int]) -> Iterator[ConfigErr
     if config.env.frame_stack > 1:
         wrong = f"goals are not stacked, env.frame_stack is {config.env.frame_stack}"
         yield fail("buffer.relabel", kind, wrong, "env.frame_stack=1 is allowed", none)
+    if config.buffer.compress:
+        wrong = "goals are looked up row by row, which compressed rows are not for"
+        yield fail("buffer.relabel", kind, wrong, "buffer.compress=false is allowed", none)
     if config.buffer.device != "cpu":
         wrong = (
             f"the environment computes rewards on the host, buffer.device is {config.buffer.device}"
@@ -195,6 +202,8 @@ def _check_spaces(config: Config, *, fresh: bool) -> None:
         side = f"uint8 Box of three dimensions, sides >= {_NATURE_CNN_SIDE}"
         raise fail("torso", "nature_cnn", wrong, side, "use torso=mlp")
     window = window_rows(config)
+    if window is not None and config.buffer.compress:
+        _check_images(config, row_of(config, obs, action), window)
     if window is not None and fresh:
         if config.buffer.load is not None:
             _check_load(config.buffer.load, config.collector.keep_info, obs, action)
@@ -229,6 +238,15 @@ def _check_load(where: str, extras: tuple[str, ...], obs: Any, action: Any) -> N
 
     source = open_source(where)
     source.require(Spec(obs, action), extras)
+
+
+def _check_images(config: Config, row: Any, window: tuple[int, int, int]) -> None:
+    from rlrun.sizing import make_layout
+
+    if not make_layout(config, row, window).packed:
+        wrong = f"{config.env.id} observes no images (uint8, at least 256 bytes a row)"
+        allowed = "an environment that does, or false, is allowed"
+        raise fail("buffer.compress", True, wrong, allowed, "set buffer.compress=false")
 
 
 def _check_goals(config: Config) -> None:

@@ -32,7 +32,10 @@ from rlrun.schema import Config, EnvConfig
 VERSION_BASE = "1.3"
 _PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.")
 _FREE = ("env.kwargs", "env.eval_kwargs")  # dicts whose keys the environment defines
-_RESUMABLE = ("run", "logger", "learner.threads", "device", "buffer.mmap", "buffer.max_bytes")
+_RESUMABLE = (
+    "run", "checkpoint", "logger", "learner.threads", "device", "buffer.mmap", "buffer.max_bytes",
+    "transport",
+)  # fmt: skip
 
 
 def search_path() -> str:

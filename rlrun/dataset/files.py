@@ -1,6 +1,7 @@
 """A dataset directory: its files, the names in them, and the words for what is wrong with one.
 
 ``data-00000.safetensors, …``   rows in the order they were collected, [T, columns, …] per field
+``data-00000.rldf, …``          the same as one frame of ``rlrun.codec`` each (rlrun export --codec)
 ``index.safetensors``           column, row and steps of every trajectory
 ``states.safetensors``          recurrent states before some rows (only if there are any)
 ``dataset.json``                everything about them, with the sha256 and size of each, and its own
@@ -21,7 +22,8 @@ from gymnasium import spaces
 from rlrun.errors import ConfigError, StorageError
 from rlrun.types import Segment, Spec, Tree, tree_leaves
 
-FORMAT = 1
+FORMAT, CODED_FORMAT = 1, 2  # of safetensors shards, of coded ones
+CODED = ".rldf"
 DESCRIPTION, INDEX, STATES = "dataset.json", "index.safetensors", "states.safetensors"
 STEP_FIELDS = ("action", "reward", "terminated", "truncated", "valid")
 

@@ -10,19 +10,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun import tensorfile
+from rlrun import codec, tensorfile
+from rlrun.codec import MissingCoder
 from rlrun.dataset.dealing import Trajectory, deal
 from rlrun.dataset.files import (
+    CODED,
+    CODED_FORMAT,
     DESCRIPTION,
     FORMAT,
     require_spaces,
     unflatten,
     unseal,
 )
-from rlrun.errors import ConfigError, StorageError
+from rlrun.errors import CodecError, ConfigError, StorageError
 from rlrun.types import Segment, Spec, Tree
 
 MAPPED = 8  # shards that are open at once
+DECODED = 2  # of coded ones: they lie in memory
 
 
 class _Every:
@@ -48,9 +52,11 @@ def read(directory: str | Path) -> "Dataset":
         raise ConfigError(f"{key}: {what}; a dataset directory is allowed; {fix}") from e
     except (OSError, ValueError) as e:
         raise _damaged(directory, DESCRIPTION, str(e)) from e
-    if fields["format"] != FORMAT:
+    if fields["format"] not in (FORMAT, CODED_FORMAT):
         wrong = f"has format {fields['format']} (of rlrun {fields.get('rlrun')})"
-        raise ConfigError(f"{key}: {wrong}; this one reads format {FORMAT}; export it anew")
+        raise ConfigError(
+            f"{key}: {wrong}; this one reads formats {FORMAT} and {CODED_FORMAT}; export it anew"
+        )
     return Dataset(directory, fields)
 
 
@@ -66,6 +72,7 @@ class Dataset:
 
     ``described`` is dataset.json. Memory: 24 bytes per trajectory; at most MAPPED shards (and the
     states) are mapped at a time, and the system takes their pages back when it needs them.
+    Coded shards are decoded into memory instead, DECODED at a time.
     """
 
     def __init__(self, directory: Path, described: dict[str, Any]) -> None:
@@ -136,6 +143,19 @@ class Dataset:
         """
         where = f"buffer.load = {self.directory}"
         return deal(self.trajectories(), columns, rows, like=like, where=where)
+
+    def block(self, start: int, stop: int) -> dict[str, Tree]:
+        """Rows [start, stop) of all columns, time first: obs [T, columns, …], action, reward.
+
+        Raises: StorageError (damaged files).
+        """
+
+        def rows(name: str) -> np.ndarray:
+            each = [self._rows(name, column, start, stop) for column in range(self.columns)]
+            return np.stack(each, axis=1)
+
+        found = {name: rows(name) for name in ("action", "reward")}
+        return {"obs": unflatten(self.described["obs"], rows), **found}
 
     # -- rows ------------------------------------------------------------------------------------
 
@@ -209,9 +229,11 @@ class Dataset:
     def _shard(self, number: int) -> dict[str, np.ndarray]:
         found = self._open.pop(number, None)
         if found is None:
-            found = self._load(self.described["shards"][number])
-            while len(self._open) >= MAPPED:
+            entry = self.described["shards"][number]
+            most = DECODED if "coder" in entry else MAPPED
+            while len(self._open) >= most:
                 del self._open[next(iter(self._open))]
+            found = self._load(entry)
         self._open[number] = found
         return found
 
@@ -223,8 +245,12 @@ class Dataset:
             if name not in self._verified:
                 _verify(path, entry)
                 self._verified.add(name)
+            if path.suffix == CODED:
+                return dict(codec.decode(path.read_bytes(), max_bytes=int(entry["raw"])))
             tensors = tensorfile.read(path, numpy=_Every())
-        except (OSError, ValueError) as e:
+        except MissingCoder:
+            raise
+        except (OSError, ValueError, CodecError) as e:
             raise _damaged(self.directory, name, str(e)) from e
         return {n: x for n, x in tensors.items() if isinstance(x, np.ndarray)}
 

@@ -1,5 +1,6 @@
 """Rows into a dataset directory, which is there whole or not at all."""
 
+import hashlib
 import math
 import os
 import shutil
@@ -10,8 +11,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlrun import __version__, tensorfile
+from rlrun import __version__, codec, tensorfile
 from rlrun.dataset.files import (
+    CODED,
+    CODED_FORMAT,
     DESCRIPTION,
     FORMAT,
     INDEX,
@@ -42,6 +45,7 @@ def write(
     meta: dict[str, Any],
     shard_rows: int,
     states: States | None = None,
+    coder: str | None = None,
 ) -> None:
     """Writes collected segments, each the continuation of the one before, as a dataset.
 
@@ -49,7 +53,8 @@ def write(
     ``states``: (row, column, leaves) of the recurrent states that are kept, row 0 being the first
     row of the parts; those of rows that are not written are left out. ``meta`` (JSON values) says
     where the rows come from. ``shard_rows``: rows over all columns in one file. Memory: one shard,
-    the states, and the index of trajectories.
+    the states, and the index of trajectories. ``coder``: shards are frames of ``rlrun.codec`` with
+    that coder; memory is about three shards then, here and for who reads them.
 
     A segment's end rows are what closes a trajectory; one that is open behind the last part is
     closed when it is read. Everything is written into a temporary directory beside ``directory``,
@@ -57,6 +62,8 @@ def write(
 
     Raises: ConfigError (``directory`` is not new or empty, no steps), StorageError.
     """
+    if coder is not None:
+        codec.check_coder(coder)
     directory = Path(directory).absolute()
     require_new(directory)
     temporary = directory.with_name(f".tmp_{directory.name}_{os.getpid()}")
@@ -64,11 +71,12 @@ def write(
         directory.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)  # of a process that had our number
         temporary.mkdir()
-        described = _fill(temporary, iter(parts), shard_rows, states)
+        described = _fill(temporary, iter(parts), shard_rows, states, coder)
         if described["steps"] == 0:
             wrong = "there are no steps to write; at least one is needed; collect some first"
             raise ConfigError(f"DATA_DIR = {directory}: {wrong}")
-        head = {"format": FORMAT, "rlrun": __version__, "spaces": spec_json(spec)}
+        kind = FORMAT if coder is None else CODED_FORMAT
+        head = {"format": kind, "rlrun": __version__, "spaces": spec_json(spec)}
         content = seal({**head, **described, "source": meta})
         write_file(temporary / DESCRIPTION, content)
         fsync(temporary)
@@ -82,7 +90,11 @@ def write(
 
 
 def _fill(
-    directory: Path, parts: Iterator[Segment], shard_rows: int, states: States | None
+    directory: Path,
+    parts: Iterator[Segment],
+    shard_rows: int,
+    states: States | None,
+    coder: str | None,
 ) -> dict[str, Any]:
     """Writes the tensors; what dataset.json says of them."""
     like = next(parts, None)
@@ -92,7 +104,7 @@ def _fill(
     runs, shards = _Runs(columns), list[dict[str, Any]]()
     for arrays in _shards(chain([like], parts), max(1, shard_rows // columns)):
         runs.add(arrays)
-        entry = _write(directory / f"data-{len(shards):05d}.safetensors", arrays)
+        entry = _write_shard(directory / f"data-{len(shards):05d}", arrays, coder)
         shards.append({**entry, "rows": len(arrays["reward"]) * columns})
     index, episodes = runs.finish()
     fields = {
@@ -117,6 +129,17 @@ def _fill(
 def _write(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     digest, size = tensorfile.write(path, arrays, {"format": "pt"})
     return {"file": path.name, "sha256": digest, "bytes": size}
+
+
+def _write_shard(path: Path, arrays: dict[str, np.ndarray], coder: str | None) -> dict[str, Any]:
+    """The rows of a shard; coded, they say how many bytes they are decoded."""
+    if coder is None:
+        return _write(path.with_suffix(".safetensors"), arrays)
+    frame, path = codec.encode_chunk(arrays, coder=coder), path.with_suffix(CODED)
+    write_file(path, frame)
+    raw = sum(x.nbytes for x in arrays.values())
+    digest = hashlib.sha256(frame).hexdigest()
+    return {"file": path.name, "sha256": digest, "bytes": len(frame), "coder": coder, "raw": raw}
 
 
 def _write_states(path: Path, states: States | None, rows: int) -> dict[str, Any] | None:
@@ -246,6 +269,7 @@ def export(
     spec: Spec,
     meta: dict[str, Any],
     shard_rows: int,
+    coder: str | None = None,
 ) -> None:
     """Writes what a replay holds, and the states of its windows, as the dataset ``out``.
 
@@ -259,4 +283,5 @@ def export(
         meta={**meta, "config": config_text},
         shard_rows=shard_rows,
         states=(row - replay.ring.oldest, column, leaves),
+        coder=coder,
     )

@@ -20,9 +20,9 @@ METRICS, TIMINGS = "metrics.jsonl", "timings.jsonl"
 class Log:
     """The one way out for numbers.
 
-    ``metrics.jsonl`` holds what determinism covers: same calls, same bytes. ``time/`` keys go to
-    ``timings.jsonl``. TensorBoard shows both. Everything is keyed by env steps. With
-    ``resume_from`` all of them forget what came after that env step.
+    ``metrics.jsonl`` holds what determinism covers: same calls, same bytes. ``time/`` and
+    ``codec/`` keys go to ``timings.jsonl``. TensorBoard shows both. Everything is keyed by env
+    steps. With ``resume_from`` all of them forget what came after that env step.
 
     Raises: StorageError when one of the two files cannot be written (TensorBoard and the terminal
     may fail without harm), NumericError when a metric is not finite.
@@ -77,7 +77,8 @@ class Log:
             self._board.scalars(env_steps, {k: number(k, v) for k, v in metrics.items()})
 
     def time(self, env_steps: int, timings: Mapping[str, float]) -> None:
-        """Writes ``time/`` keys; wall_seconds and the rates since the last call are added.
+        """Writes ``time/`` and ``codec/`` keys, what the digest leaves out; wall_seconds and the
+        rates since the last call are added.
 
         The updates behind ``time/updates_per_s`` are those last told to ``progress``.
         """
@@ -90,7 +91,7 @@ class Log:
             values["time/updates_per_s"] = (self._updates - updates) / span
         self._timed = (wall, env_steps, self._updates)
         for key, value in timings.items():
-            assert key.startswith("time/"), key
+            assert key.startswith(("time/", "codec/")), key
             values[key] = value
         self._timings.write(env_steps, values)
         if self._board is not None:

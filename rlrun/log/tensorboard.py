@@ -49,6 +49,10 @@ CHARTS: dict[str, dict[str, list[str]]] = {
         "phases": [r"time/(collect|add|sample|update|prioritize|eval|log|checkpoint)_seconds$"],
         "parts of collect and update": [r"time/(act|env|forward|backward|optimiser)_seconds$"],
     },
+    "codec": {
+        "ratio": [r"codec/.*_ratio$"],
+        "bytes": [r"codec/.*_bytes$"],
+    },
     "buffer": {
         "stored": [r"buffer/(rows|windows|size|fill).*"],
         "priority": [r"buffer/(priority|weight|alpha|beta).*"],

@@ -51,6 +51,10 @@ class Overlapped(Serial):
         if self.counters.env_steps < self.run_config.total_steps:
             self.remote.start(self.counters.env_steps)
 
+    def _link_metrics(self) -> dict[str, float]:
+        assert self.remote is not None
+        return self.remote.link.metrics()
+
     def state_dict(self) -> dict[str, Any]:
         """That of ``Serial`` and the chunk in flight, which is waited for.
 

@@ -12,19 +12,21 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
 import torch
 
 from rlrun import errors
+from rlrun.codec import NeedKeyFrame
 from rlrun.collector import Brought, Collector
 from rlrun.errors import EnvError, RlrunError
 from rlrun.pipeline.warm import SIGNALS, signals_held, start_method
+from rlrun.transport import CollectorEnd, LearnerEnd, answered
 from rlrun.types import Chunk, Counters, Policy
 
 QUIT_SECONDS = 5.0  # what a process gets to end by itself
 
 
 Make = Callable[[Counters], Collector]
+Far = Callable[[], CollectorEnd]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +47,28 @@ class Settled:
     generator: dict[str, Any]  # state of what its exploration draws from
 
 
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """The weights were a delta to what the collector does not hold; nothing was gathered."""
+
+    stream: int
+    have_seq: int
+    have_hash: int
+
+
 class Remote:
     """Its collector is the one the config describes; the main process sends weights and the clock.
 
     Commands are answered in order; between ``start`` and ``result`` both processes work.
     """
 
-    def __init__(self, make: Make, policy: Policy) -> None:
-        """``make``: Counters -> Collector, picklable. ``policy``: whose weights are sent."""
+    def __init__(self, make: Make, policy: Policy, link: LearnerEnd, far: Far) -> None:
+        """``make``: Counters -> Collector, ``far``: -> the link's other end, both picklable.
+        ``policy``: whose weights are sent."""
         context: Any = multiprocessing.get_context(start_method())
-        self.policy, self.flying = policy, False
+        self.policy, self.link, self.flying, self.clock = policy, link, False, 0
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, make))
+        self.process = context.Process(target=_serve, args=(theirs, make, far))
         with signals_held():
             self.process.start()
         theirs.close()
@@ -65,15 +77,18 @@ class Remote:
     def start(self, env_steps: int) -> None:
         """Send off for the next chunk, with the policy's present weights."""
         assert not self.flying, "one chunk at a time"
-        weights = {name: w.numpy(force=True) for name, w in self.policy.weights().items()}
-        self._send("gather", env_steps, weights)
-        self.flying = True
+        self._send("gather", env_steps, self.link.pack(self.policy.weights()))
+        self.flying, self.clock = True, env_steps
 
     def result(self) -> Gathered:
         """The chunk that was started."""
         assert self.flying, "nothing was started"
         self.flying = False
-        return Gathered(*self._answer())
+        while isinstance(answer := self._answer(), Lacking):
+            need = NeedKeyFrame(answer.stream, answer.have_seq, answer.have_hash)
+            self._send("gather", self.clock, answered(self.link, need))
+        rows, *rest = answer
+        return Gathered(self.link.unpack(rows), *rest)
 
     def load(self, settled: Settled, env_steps: int) -> None:
         """Go on from there at the clock ``env_steps`` (environments begin with other episodes)."""
@@ -121,7 +136,7 @@ def settled(collector: Collector) -> Settled:
     return Settled(collector.state_dict(), generator)
 
 
-def _serve(pipe: Connection, make: Make) -> None:
+def _serve(pipe: Connection, make: Make, far: Far) -> None:
     """The process: obey until the other end is closed."""
     for number in SIGNALS:  # they reach all; the main process saves
         signal.signal(number, signal.SIG_IGN)
@@ -129,7 +144,7 @@ def _serve(pipe: Connection, make: Make) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=_follow_parent, daemon=True).start()
     torch.set_num_threads(1)
-    wrong, served = _tried(lambda: _Served(make))
+    wrong, served = _tried(lambda: _Served(make, far))
     while True:
         try:
             command, given = pipe.recv()
@@ -162,18 +177,22 @@ def _tried(function: Callable[..., Any], *given: Any) -> tuple[str | None, Any]:
 class _Served:
     """The commands."""
 
-    def __init__(self, make: Make) -> None:
-        self.counters = Counters()
+    def __init__(self, make: Make, far: Far) -> None:
+        self.counters, self.link = Counters(), far()
         self.collector: Collector = make(self.counters)
 
-    def gather(self, env_steps: int, weights: dict[str, np.ndarray]) -> tuple[Any, ...]:
+    def gather(self, env_steps: int, weights: Any) -> tuple[Any, ...] | Lacking:
         collector = self.collector
-        collector.policy.load({name: torch.from_numpy(w) for name, w in weights.items()})
+        try:
+            collector.policy.load(self.link.unpack(weights))
+        except NeedKeyFrame as need:
+            return Lacking(need.stream, need.have_seq, need.have_hash)
         collector.actor.refresh()
         self.counters.env_steps = env_steps
         chunk = collector.gather()
         brought, collector.brought = collector.brought, Brought()
-        return chunk, brought, dict(collector.seconds), settled(collector)
+        rows = self.link.pack(chunk)
+        return rows, brought, dict(collector.seconds), settled(collector)
 
     def load(self, state: Settled, env_steps: int) -> None:
         self.counters.env_steps = env_steps

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlrun import checkpoint
+from rlrun import checkpoint, history
 from rlrun.buffer.replay import Replay
 from rlrun.collector import Collector
 from rlrun.errors import CheckpointError
@@ -15,6 +15,7 @@ from rlrun.log import Log
 from rlrun.pipeline.profile import Profiler
 from rlrun.pipeline.stop import stop_wish
 from rlrun.schema import LoggerConfig, RunConfig
+from rlrun.transport import Local
 from rlrun.types import Chunk, Counters, Policy
 
 CHECKPOINTS = "checkpoints"
@@ -44,11 +45,14 @@ class Serial:
     log: Log
     counters: Counters
     profiler: Profiler | None = None
+    versions: int = 0  # past weights kept (checkpoint.history)
+    link: Local | None = None  # between learner and collector; None: they share one policy
     best: dict[str, float] | None = None  # summary of the best evaluation so far
     hits: int = 0  # successive evaluations at stop_value
     last: dict[str, float] | None = None  # summary of the last evaluation
     unsaved: bool = True  # something has happened since the last checkpoint
     seconds: dict[str, float] = field(default_factory=dict)
+    kept: history.Size | None = None  # what the past weights took when last saved
 
     def run(self) -> Result:
         """Collect until total_steps, stop_value or a signal; the last state is always saved."""
@@ -94,7 +98,10 @@ class Serial:
         self.log.progress(self.counters.env_steps, self.counters.updates)
 
     def _next_chunk(self) -> Chunk:
-        return self.collector.collect()
+        if self.link is None:
+            return self.collector.collect()
+        self.collector.policy.load(self.link.weights(self.policy.weights()))
+        return self.link.rows(self.collector.collect())
 
     def _take_off(self) -> None:
         """The chunk was stored: its arrays may be written again."""
@@ -119,7 +126,19 @@ class Serial:
         shown = {short: metrics[name] for name, short in names.items() if name in metrics}
         self.log.progress(steps, self.counters.updates, **shown)
         self._spent("log", start)
-        self.log.time(steps, {f"time/{name}_seconds": value for name, value in self.spent.items()})
+        spent = {f"time/{name}_seconds": value for name, value in self.spent.items()}
+        self.log.time(steps, spent | self._coded())
+
+    def _coded(self) -> dict[str, float]:
+        """codec/ metrics. They are told with ``time/``: coded or not, a run has the same digest."""
+        found = self._link_metrics() | (self.buffer.coded() if self.buffer is not None else {})
+        if self.kept is not None:
+            found["codec/history_ratio"] = self.kept.coded / self.kept.raw
+            found["codec/history_bytes"] = float(self.kept.coded)
+        return found
+
+    def _link_metrics(self) -> dict[str, float]:
+        return self.link.metrics() if self.link is not None else {}
 
     @property
     def spent(self) -> dict[str, float]:
@@ -153,6 +172,11 @@ class Serial:
         directory = self.run_dir / CHECKPOINTS
         meta = {"env_steps": steps, "updates": self.counters.updates}
         checkpoint.save_weights(directory / "last.safetensors", self.policy.weights(), meta)
+        if self.versions and self.learner is not None:
+            self.kept = history.save(
+                directory / history.DIRECTORY, self.policy.weights(),
+                env_steps=steps, updates=self.counters.updates, keep=self.versions,
+            )  # fmt: skip
         keep = self.run_config.keep_checkpoints
         checkpoint.save(directory, self.state_dict(), env_steps=steps, keep=keep)
         self.unsaved = False

@@ -11,6 +11,7 @@ from rlrun.schema.nets import MemoryConfig, TorsoConfig
 from rlrun.schema.policy import PolicyConfig, RandomConfig
 from rlrun.schema.ranges import Invalid, need
 from rlrun.schema.run import (
+    CheckpointConfig,
     CollectorConfig,
     EnvConfig,
     ExploreConfig,
@@ -18,6 +19,7 @@ from rlrun.schema.run import (
     LoggerConfig,
     PipelineConfig,
     RunConfig,
+    TransportConfig,
 )
 from rlrun.schema.schedule import ScheduleConfig
 from rlrun.schema.value import DQNConfig, R2D2Config, ValueConfig
@@ -28,6 +30,7 @@ __all__ = [
     "POLICY_CONFIGS",
     "WRAPPER_CONFIGS",
     "BufferConfig",
+    "CheckpointConfig",
     "CollectorConfig",
     "Config",
     "DQNConfig",
@@ -47,6 +50,7 @@ __all__ = [
     "RunConfig",
     "ScheduleConfig",
     "TorsoConfig",
+    "TransportConfig",
     "ValueConfig",
     "WrapperConfig",
 ]
@@ -59,6 +63,7 @@ class Config:
     seed: int
     device: str
     run: RunConfig
+    checkpoint: CheckpointConfig
     env: EnvConfig
     policy: PolicyConfig
     torso: TorsoConfig
@@ -69,6 +74,7 @@ class Config:
     learner: LearnerConfig
     logger: LoggerConfig
     pipeline: PipelineConfig
+    transport: TransportConfig
 
     def __post_init__(self) -> None:
         need(0 <= self.seed < 2**32, "seed", self.seed, "must be within [0, 2^32)")

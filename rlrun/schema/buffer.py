@@ -16,6 +16,7 @@ class BufferConfig:
     max_bytes: int | None
     device: str
     mmap: str | None
+    compress: bool
     load: str | None
     relabel: Literal["future", "final", "episode"] | None
     relabel_ratio: float
@@ -32,6 +33,14 @@ class BufferConfig:
             self.mmap,
             f"files are mapped into host memory, not buffer.device = {self.device}; set one of "
             "them back (null, cpu)",
+        )
+        other = "mmap" if self.mmap is not None else "device"
+        need(
+            not self.compress or (self.mmap is None and self.device == "cpu"),
+            "compress",
+            self.compress,
+            f"compressed rows live in host memory, buffer.{other} = {getattr(self, other)}; set "
+            "one of them back (compress=false, or mmap=null and device=cpu)",
         )
 
 

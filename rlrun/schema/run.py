@@ -25,6 +25,14 @@ class RunConfig:
 
 
 @dataclass(frozen=True)
+class CheckpointConfig:
+    history: int
+
+    def __post_init__(self) -> None:
+        at_least(self, 0, "history")
+
+
+@dataclass(frozen=True)
 class EnvConfig:
     id: str
     kwargs: dict[str, Any]
@@ -130,3 +138,21 @@ class LoggerConfig:
 @dataclass(frozen=True)
 class PipelineConfig:
     name: Literal["serial", "overlapped"]
+
+
+Coder = Literal["auto", "raw", "xor", "planes", "planes_ctx", "xorz", "zstd", "pco"]
+
+
+@dataclass(frozen=True)
+class TransportConfig:
+    """How weights and collected rows travel between learner and collector."""
+
+    name: Literal["raw", "coded"]
+    weights: Coder
+    chunks: Coder
+    keep: int
+    key_seconds: float
+
+    def __post_init__(self) -> None:
+        at_least(self, 2, "keep")
+        at_least(self, 0, "key_seconds")

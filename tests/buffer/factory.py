@@ -25,6 +25,7 @@ KEPT = {
     "max_bytes": None,
     "device": "cpu",
     "mmap": None,
+    "compress": False,
     "load": None,
     "relabel": None,
     "relabel_ratio": 0.8,

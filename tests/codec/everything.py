@@ -14,7 +14,7 @@ def frames() -> Iterator[tuple[str, bytes, object, dict]]:
     for kind in samples.KINDS:
         second, base, now = samples.walk(kind, (7, 11), 4)
         trap = samples.array(kind, (7, 11), 5)
-        for coder in codec.CHOICES:
+        for coder in samples.CODERS:
             name = f"{kind.name}/{coder}"
             bases = {"base": base, "second": second}
             yield f"{name}/key", codec.encode(trap, coder=coder), trap, {}
@@ -22,7 +22,7 @@ def frames() -> Iterator[tuple[str, bytes, object, dict]]:
             yield f"{name}/chunk", codec.encode_chunk(trap, coder=coder), trap, {}
             one = {"base": base}
             yield f"{name}/one", codec.encode(trap, coder=coder, **one), trap, one
-    for coder in codec.CHOICES:
+    for coder in samples.CODERS:
         tree, base, second = (samples.mixed_tree(k) for k in (2, 1, 0))
         bases = {"base": base, "second": second}
         yield f"tree/{coder}/key", codec.encode(tree, coder=coder), tree, {}
@@ -33,6 +33,11 @@ def frames() -> Iterator[tuple[str, bytes, object, dict]]:
         for coder in ("planes", "planes_ctx"):
             bases = {"base": base, "second": second}
             yield f"long/{name}/{coder}", codec.encode(now, coder=coder, **bases), now, bases
+    rng = np.random.default_rng(9)
+    for size in (4096, 5003, 20000):  # planes of which most bytes are zero
+        was = rng.integers(0, 1 << 16, size).astype(np.uint16)
+        new = was + np.where(rng.random(size) < 0.2, rng.integers(1, 99, size), 0).astype(np.uint16)
+        yield f"sparse/{size}", codec.encode(new, base=was, coder="planes"), new, {"base": was}
     narrow = long[0].astype(np.float32).astype(np.float64)
     yield "narrow", codec.encode(narrow), narrow, {}
 

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from rlrun.codec import BFLOAT16
+from rlrun.codec import BFLOAT16, CHOICES, pco
 from rlrun.codec.words import KINDS, Kind
 
 NAMES = [kind.name for kind in KINDS]
+CODERS = [name for name in CHOICES if name != "pco" or pco.installed()]  # that can be used here
 KIND = {kind.name: kind for kind in KINDS}
 
 FLOAT_TRAPS = {  # ±0, denormals, ±inf, quiet and signalling NaN with payloads, extremes

@@ -136,7 +136,7 @@ def test_memory_is_bounded() -> None:
     """Small frames that state large arrays, tables and zstd parts allocate within the limit."""
     big = codec.encode({"a": np.zeros(1 << 18, np.float64)})
     frames_ = [big, codec.encode(np.zeros(1 << 21, np.uint8), coder="zstd")]
-    frames_ += [codec.encode({"a": np.zeros(1 << 18)}, coder=c) for c in codec.CHOICES[2:]]
+    frames_ += [codec.encode({"a": np.zeros(1 << 18)}, coder=c) for c in samples.CODERS[2:]]
     rng = np.random.default_rng(3)
     tracemalloc.start()
     try:

@@ -10,7 +10,7 @@ from rlrun import codec
 from rlrun.codec.content import content_of
 from tests.codec import samples
 
-CODERS = st.sampled_from(codec.CHOICES)
+CODERS = st.sampled_from(samples.CODERS)
 KINDS = st.sampled_from(samples.KINDS)
 SHAPES = st.one_of(
     st.just(()),
@@ -81,7 +81,7 @@ def test_every_trap(kind) -> None:
     words = samples.traps(kind)
     now = np.tile(np.repeat(words, len(words)), 7).view(kind.dtype)
     base = np.tile(words, 7 * len(words)).view(kind.dtype)
-    for coder in codec.CHOICES:
+    for coder in samples.CODERS:
         for bases in ({}, {"base": base}, {"base": base, "second": now}):
             frame = codec.encode(now, coder=coder, **bases)
             assert samples.same(now, codec.decode(frame, **bases)), coder

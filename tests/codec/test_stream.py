@@ -31,7 +31,7 @@ def equal(a, b) -> bool:
     return codec.encode(a, coder="raw") == codec.encode(b, coder="raw")
 
 
-@pytest.mark.parametrize("coder", codec.CHOICES)
+@pytest.mark.parametrize("coder", samples.CODERS)
 def test_in_order(coder: str) -> None:
     sender, receiver = encoder(coder=coder), Decoder("w0/net")
     sizes = []

@@ -25,11 +25,12 @@ def exports(build: Build, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ..
     calls: list[tuple[Any, ...]] = []
 
     def export_run(
-        run_dir: Path, out: Path, config: Any, *, raw_yaml: str, shard_rows: int
+        run_dir: Path, out: Path, config: Any, *, raw_yaml: str, shard_rows: int, coder: str | None
     ) -> None:
         calls.append((run_dir, out, config, raw_yaml, shard_rows))
         segment = make_stream([[4]], [[True]], 20).segment
-        write(out, [segment], spec=SPEC, meta={"seed": config.seed}, shard_rows=shard_rows)
+        write(out, [segment], spec=SPEC, meta={"seed": config.seed}, shard_rows=shard_rows,
+              coder=coder)  # fmt: skip
 
     monkeypatch.setattr(sys.modules["rlrun.build"], "export_run", export_run, raising=False)
     return calls
@@ -57,6 +58,11 @@ def test_export(
     assert rlrun("export", str(run_dir), "--shard-rows", "7", str(tmp_path / "more")).code == 0
     assert exports[-1][-1] == 7
     assert len(list((tmp_path / "more").glob("data-*"))) == 3
+    assert rlrun("export", str(run_dir), str(tmp_path / "coded"), "--codec", "planes").code == 0
+    assert [p.suffix for p in (tmp_path / "coded").glob("data-*")] == [".rldf"]
+    done = rlrun("export", str(run_dir), str(tmp_path / "no"), "--codec", "zip")
+    assert (done.code, "--codec = zip: no such coder; auto, raw, xor" in done.err) == (2, True)
+    assert not (tmp_path / "no").exists()
 
 
 def test_a_run_on_a_gpu_is_exported_without(

@@ -39,6 +39,7 @@ def read(composer: Composer, *overrides: str) -> dict[str, Any]:
 def test_the_groups_are_the_documented_ones() -> None:
     names = (
         "buffer collector debug env experiment explore learner logger memory pipeline policy torso"
+        " transport"
     )
     assert " ".join(GROUPS) == names
 
@@ -150,6 +151,7 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
     "buffer.max_bytes": ("1000000", 1_000_000, []),
     "buffer.device": ("cuda:1", "cuda:1", []),
     "buffer.mmap": ("some/where", "some/where", ["buffer.device=cpu"]),
+    "buffer.compress": ("true", True, ["buffer.mmap=null"]),
     "buffer.load": ("some/data", "some/data", []),
     "buffer.relabel": ("final", "final", []),
     "buffer.relabel_ratio": ("0.25", 0.25, []),
@@ -164,6 +166,8 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
 NAMES = {  # the other options of the keys that hold one of a few words
     "env.backend": "sync",
     "learner.precision": "bf16",
+    "transport.weights": "xor",
+    "transport.chunks": "planes",
     "policy.state_init": "zero",
     "torso.activation": "tanh",
     "collector.unit": "episode",

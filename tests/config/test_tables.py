@@ -39,6 +39,7 @@ SAME = {
     "buffer.max_bytes": None,
     "buffer.device": "cpu",
     "buffer.mmap": None,
+    "buffer.compress": False,
     "buffer.load": None,
     "buffer.relabel": None,
     "buffer.relabel_ratio": 0.8,

@@ -1,0 +1,37 @@
+"""An environment whose observation is an image that changes little."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+SIDE = 36  # what nature_cnn needs at least
+
+
+class Screen(gym.Env[np.ndarray, int]):
+    """A still pattern with a moving dot; the reward is 1 for the action the dot's row names."""
+
+    def __init__(self, length: int = 11, noise: bool = False) -> None:
+        self.observation_space = gym.spaces.Box(0, 255, (SIDE, SIDE), np.uint8)
+        self.action_space = gym.spaces.Discrete(2)
+        self.length, self.noise = length, noise
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.t, self.still = 0, self.np_random.integers(0, 4, (SIDE, SIDE)).astype(np.uint8)
+        return self._look(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        reward = float(action == self.t % 2)
+        self.t += 1
+        return self._look(), reward, self.t == self.length, False, {}
+
+    def _look(self) -> np.ndarray:
+        if self.noise:
+            return self.np_random.integers(0, 256, (SIDE, SIDE)).astype(np.uint8)
+        seen = self.still.copy()
+        seen[self.t % SIDE, self.t * 7 % SIDE] = 255
+        return seen
+
+
+gym.register("test/Screen-v0", entry_point=Screen)
