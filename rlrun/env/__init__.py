@@ -6,10 +6,19 @@ with a native vector implementation and a single environment derived from it.
 
 import gymnasium as gym
 
-from rlrun.env.adapter import Env, Step, make_env, probe
+from rlrun.env.adapter import Env, Step, make_env, probe, probe_agents
 from rlrun.env.goal import GoalFunctions, goal_functions
 
-__all__ = ["DIAGNOSTIC", "Env", "GoalFunctions", "Step", "goal_functions", "make_env", "probe"]
+__all__ = [
+    "DIAGNOSTIC",
+    "Env",
+    "GoalFunctions",
+    "Step",
+    "goal_functions",
+    "make_env",
+    "probe",
+    "probe_agents",
+]
 
 DIAGNOSTIC = {
     "rlrun/Counter-v0": ("counter", "Counter", None),
@@ -19,6 +28,8 @@ DIAGNOSTIC = {
     "rlrun/Bandit-v0": ("simple", "Bandit", None),
     "rlrun/Identity-v0": ("simple", "Identity", None),
     "rlrun/BitFlip-v0": ("bitflip", "BitFlip", None),
+    "rlrun/TwoStep-v0": ("cooperative", "TwoStep", None),
+    "rlrun/Relay-v0": ("cooperative", "Relay", None),
 }
 """id -> (module, class, max_episode_steps); <class>Single is the single environment's class."""
 

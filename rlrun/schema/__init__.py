@@ -6,7 +6,9 @@ yaml and checks what spans several fields. Lengths and periods are in environmen
 
 from dataclasses import dataclass
 
+from rlrun.schema.agents import AgentsConfig
 from rlrun.schema.buffer import BufferConfig, PrioritizedConfig, PriorityConfig, RankConfig
+from rlrun.schema.mixing import QMIXConfig
 from rlrun.schema.nets import MemoryConfig, TorsoConfig
 from rlrun.schema.policy import PolicyConfig, RandomConfig
 from rlrun.schema.ranges import Invalid, need
@@ -25,6 +27,7 @@ from rlrun.schema.value import DQNConfig, R2D2Config, ValueConfig
 __all__ = [
     "BUFFER_CONFIGS",
     "POLICY_CONFIGS",
+    "AgentsConfig",
     "BufferConfig",
     "CollectorConfig",
     "Config",
@@ -39,6 +42,7 @@ __all__ = [
     "PolicyConfig",
     "PrioritizedConfig",
     "PriorityConfig",
+    "QMIXConfig",
     "R2D2Config",
     "RandomConfig",
     "RankConfig",
@@ -57,6 +61,7 @@ class Config:
     device: str
     run: RunConfig
     env: EnvConfig
+    agents: AgentsConfig
     policy: PolicyConfig
     torso: TorsoConfig
     memory: MemoryConfig
@@ -75,6 +80,7 @@ POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
     "r2d2": R2D2Config,
     "dqn": DQNConfig,
     "random": RandomConfig,
+    "qmix": QMIXConfig,
 }
 BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
     "uniform": BufferConfig,
