@@ -1,8 +1,8 @@
 """Parallel environments of PettingZoo's interface as environments of joint rows.
 
-``env.id = pettingzoo:MODULE`` names a module with ``parallel_env(**env.kwargs)``. The agents are its
-``possible_agents``, in that order. Observation vectors of different lengths are filled up with
-zeros. The team's episode ends when no agent is left; it is truncated when one of the last to go was.
+``env.id = pettingzoo:MODULE`` names a module with ``parallel_env(**env.kwargs)``. The agents are
+its ``possible_agents``, in that order. Observation vectors of different lengths are filled up with
+zeros. The team's episode ends when no agent is left; it is truncated when one of the last was.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from rlrun.env.contract import problem, unsupported
 from rlrun.errors import ConfigError
 from rlrun.joint import JointSpace, joint_actions
 from rlrun.schema import AgentsConfig
-from rlrun.tree import Tree, tree_leaves, tree_map
+from rlrun.tree import Tree, tree_map
 
 PREFIX = "pettingzoo:"
 _INSTALL = {"pettingzoo": "'pettingzoo[{family}]'", "mpe2": "mpe2"}  # package -> what pip takes
@@ -70,10 +70,12 @@ class Zoo(gym.Env[Any, Any]):
 
     def _has_state(self) -> bool:
         """Whether the environment answers ``state()``; some do only behind a reset."""
+        if not callable(getattr(self.zoo, "state", None)):
+            return False
         try:
             self.zoo.reset(seed=0)
             self.shown = np.asarray(self.zoo.state())
-        except (AttributeError, NotImplementedError):
+        except NotImplementedError:
             return False
         return self.shown.dtype.kind in "fiub"
 
@@ -88,8 +90,8 @@ class Zoo(gym.Env[Any, Any]):
 
     def _unfit(self, what: str) -> ConfigError:
         return ConfigError(
-            f"env.id = {self.id}: {what}; allowed are actions all Discrete from 0 or all Box of one "
-            "shape, and observations of one space or vectors; choose another or wrap it"
+            f"env.id = {self.id}: {what}; allowed are actions all Discrete from 0 or all "
+            "Box of one shape, and observations of one space or vectors; choose another or wrap it"
         )
 
     # -- rows ------------------------------------------------------------------------------------

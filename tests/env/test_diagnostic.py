@@ -145,3 +145,42 @@ def test_cartpole_novel_is_truncated_where_the_config_says():
     for backend in ("vector", "sync"):
         config = preset("cartpole_novel", backend=backend, max_episode_steps=600)
         assert (play(make_env(config, num_envs=2), Balance(), 1, seed=0)[0] == 600).all()
+
+
+def test_twostep_pays_what_the_paper_says():
+    env = make_env(preset("twostep"), num_envs=8)
+    first = env.reset(seed=0)
+    assert (first["agents"] == 0).all()
+    pairs = np.array([[a, b] for a in (0, 1) for b in (0, 1)])
+    openings = np.array([[c, 0] for c in (0, 1) for _ in range(4)])
+    step = env.step(openings)
+    assert step.obs["agents"].tolist() == [[1, 1]] * 4 + [[2, 2]] * 4
+    assert step.obs["state"].argmax(1).tolist() == [1] * 4 + [2] * 4
+    assert not step.reward.any()
+    step = env.step(np.concatenate([pairs, pairs]))
+    assert step.reward.tolist() == [7, 7, 7, 7, 0, 1, 1, 8]
+    assert step.terminated.all()
+
+
+def relay_player(cues, delay, *, speaks=True, remembers=True):
+    """Who tells the cue, and both keep it; returns the team's mean pay."""
+    env = make_env(preset("relay", kwargs={"cues": cues, "delay": delay}), num_envs=60)
+    obs, heard, total = env.reset(seed=3), np.zeros((60, 2), np.int64), 0.0
+    for t in range(delay + 3):
+        shown = obs["agents"]
+        assert (obs["state"][:, cues + t] == 1).all()
+        heard = np.where(shown < cues, shown, heard if remembers else 0)
+        last = (shown == cues + 1).all()
+        assert last == (t == delay + 2)
+        action = heard if last or speaks else np.zeros_like(heard)
+        step = env.step(action)
+        obs, total = step.obs, total + float(step.reward.mean())
+    assert step.terminated.all()
+    return total
+
+
+@pytest.mark.parametrize(("cues", "delay"), [(2, 1), (3, 0), (4, 3)])
+def test_relay_needs_word_and_memory(cues, delay):
+    assert relay_player(cues, delay) == 1
+    for half in ({"speaks": False}, {"remembers": False}):
+        assert relay_player(cues, delay, **half) < 1 / cues + 0.2
