@@ -10,6 +10,7 @@ SUBCOMMANDS = ("eval", "resume", "export", "doctor", "list")
 _GROUPS = {
     "policy": "what learns",
     "env": "what it learns in",
+    "agents": "how several agents of an environment are shown",
     "experiment": "a whole setting, e.g. of a paper",
     "torso": "first layers",
     "memory": "recurrent layer",

@@ -30,8 +30,9 @@ class JointSpace(spaces.Dict):
 
 def joint_actions(agents: list[gym.Space[Any]]) -> gym.Space[Any] | None:
     """MultiDiscrete [N] or Box [N, *A] of what N agents can do; None: they do not go together."""
-    if all(isinstance(a, spaces.Discrete) and a.start == 0 for a in agents):
-        return spaces.MultiDiscrete([int(a.n) for a in agents])
+    counts = [int(a.n) for a in agents if isinstance(a, spaces.Discrete) and a.start == 0]
+    if len(counts) == len(agents):
+        return spaces.MultiDiscrete(counts)
     boxes = [a for a in agents if isinstance(a, spaces.Box)]
     same = {(a.shape, a.dtype) for a in boxes}
     if len(boxes) < len(agents) or len(same) > 1:

@@ -31,7 +31,7 @@ BEGIN, END = "<!-- config:begin -->\n", "<!-- config:end -->\n"
 
 GROUPS = (  # as a reader wants them
     *("policy", "torso", "memory", "buffer", "explore"),
-    *("collector", "learner", "env", "logger", "pipeline"),
+    *("collector", "learner", "env", "agents", "logger", "pipeline"),
 )
 PRESETS = ("experiment", "debug")
 
@@ -74,7 +74,9 @@ def options(group: str) -> dict[str, list[Key]]:
     prefix = "" if group in PRESETS else group
     found = {p.stem: option_keys(p, prefix) for p in paths}
     usual = re.findall(r"- (\w+): (\w+)\n", (CONF / "config.yaml").read_text("utf-8"))
-    return dict(sorted(found.items(), key=lambda i: (-len(i[1]), (group, i[0]) not in usual)))
+    first = [o for g, o in usual if g == group == "policy"]  # others' keys are told apart from its
+    order = {o: (o not in first, -len(keys), (group, o) not in usual) for o, keys in found.items()}
+    return dict(sorted(found.items(), key=lambda i: order[i[0]]))
 
 
 def _row(*cells: str) -> str:
@@ -111,7 +113,8 @@ def _group(group: str) -> str:
         brings = companions(CONF / group / f"{option}.yaml")
         if brings:
             chosen = ", ".join(f"`{g}={o}`" for g, o in brings.items())
-            rest = " and the rest from r2d2" if option in heirs and group == "policy" else ""
+            parents = [o for o in found if f"\n  - {o}\n" in _text(group, option)]
+            rest = f" and the rest from {parents[0]}" if parents and group == "policy" else ""
             out += f"\n`{group}={option}` brings {chosen}{rest}.\n"
     return out
 

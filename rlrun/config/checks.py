@@ -78,6 +78,10 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         others = _policies(lambda p: config.agents.name in p.agents)
         fix = f"or use {others}" if "policy=random" not in others else "set it"
         yield fail("agents", config.agents.name, wrong, f"{' or '.join(named)} is allowed", fix)
+    if config.agents.agent_id and config.agents.name != "shared":
+        wrong = f"agents={config.agents.name} has no use for it"
+        own = "policy.agent_id=true" if config.agents.name == "joint" else "agents=shared"
+        yield fail("agents.agent_id", True, wrong, "false is allowed", f"set it, or {own}")
     if config.agents.name == "joint" and config.env.frame_stack > 1:
         wrong = "joint rows are not stacked"
         fix = "set env.frame_stack=1 or memory=gru"

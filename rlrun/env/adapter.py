@@ -70,8 +70,9 @@ def make_env(
 
 def _shown(raw: Raw, agents: AgentsConfig | None, env_id: str) -> Raw:
     """``raw``, or its agents as columns."""
-    joint = agents is None or agents.name == "joint"
-    if joint or not isinstance(raw.single_observation_space, JointSpace):
+    if agents is None or agents.name == "joint":
+        return raw
+    if not isinstance(raw.single_observation_space, JointSpace):
         return raw
     return Columns(raw, agents, env_id)
 

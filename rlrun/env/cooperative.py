@@ -47,10 +47,11 @@ class TwoStep(Lockstep):
 class Relay(Lockstep):
     """Two agents must both name a cue at the end that only the first one saw, at the start.
 
-    At t = 0 the first agent sees the cue, one of ``cues``. What it does then is shown to the second
-    agent at t = 1: the only word that passes between them. After ``delay`` blank steps more both
-    see a question; the team is paid 1 if both name the cue. Random agents get 1 / cues^2, silent or
-    forgetful ones 1 / cues at best, those that speak and remember 1.
+    At t = 0 the first agent sees the cue, one of ``cues``. What it does then is its word, shown to
+    the second agent at t = 1: nothing else passes between them. After ``delay`` blank steps more
+    both see a question. The team is paid 1/2 if the word was the cue and 1/4 for each agent that
+    names the cue at the question: 1 in all, 1 / cues for random agents, 1/2 + 1 / (2 cues) at best
+    without memory.
 
     Observations are symbols: 0 to cues - 1 shown, ``cues`` blank, cues + 1 the question. The global
     state is the cue and the step, both one-hot.
@@ -82,8 +83,9 @@ class Relay(Lockstep):
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         last = self.t == self.length - 1
         self.word = np.where(self.t == 0, action[:, 0], self.word)
-        right = (action == self.cue[:, None]).all(1)
-        return (right & last).astype(np.float32), last
+        right = action == self.cue[:, None]
+        word = np.where(self.t == 0, 0.5 * right[:, 0], 0)
+        return (word + np.where(last, 0.25 * right.sum(1), 0)).astype(np.float32), last
 
     def _observe(self) -> Tree:
         shown = np.full((self.num_envs, 2), self.cues)

@@ -1,12 +1,14 @@
 """Parallel environments of PettingZoo's interface as environments of joint rows.
 
-``env.id = pettingzoo:MODULE`` names a module with ``parallel_env(**env.kwargs)``. The agents are
+``env.id = pettingzoo:MODULE`` names a module with ``parallel_env(**env.kwargs)``, or, with a
+version as in ``sisl/pursuit-v5``, an id of PettingZoo's own registry (from 1.27 on). The agents are
 its ``possible_agents``, in that order. Observation vectors of different lengths are filled up with
 zeros. The team's episode ends when no agent is left; it is truncated when one of the last was.
 """
 
 import importlib
 import importlib.util
+import warnings
 from typing import Any
 
 import gymnasium as gym
@@ -46,7 +48,8 @@ class Zoo(gym.Env[Any, Any]):
         agent = self._agent_space(own)
         self.blank = tree_map(lambda x: np.zeros_like(x), _example(agent))
         self.global_state = agents.state == "env" and self._has_state()
-        self.observation_space = JointSpace(agent, self._state_space(), len(self.names))
+        self.agent, self.state_space = agent, self._state_space()
+        self.observation_space = JointSpace(agent, self.state_space, len(self.names))
         self.steps = 0
 
     # -- spaces ----------------------------------------------------------------------------------
@@ -75,11 +78,11 @@ class Zoo(gym.Env[Any, Any]):
         try:
             self.zoo.reset(seed=0)
             self.shown = np.asarray(self.zoo.state())
-        except NotImplementedError:
+        except (AttributeError, NotImplementedError, TypeError):  # a name only, or no state of it
             return False
         return self.shown.dtype.kind in "fiub"
 
-    def _state_space(self) -> gym.Space[Any]:
+    def _state_space(self) -> spaces.Box:
         """uint8 states keep their dtype and shape, others become float32."""
         if not self.global_state:
             size = sum(spaces.flatdim(space) for space in self.own)
@@ -139,7 +142,7 @@ class Zoo(gym.Env[Any, Any]):
 
     def _padded(self, obs: Any) -> Tree:
         """An observation in shape and dtype of the agents' space."""
-        space = self.observation_space.agent
+        space = self.agent
         if isinstance(space, spaces.Box):
             x = np.asarray(obs)
             if x.ndim == 1 and len(space.shape) == 1 and len(x) < space.shape[0]:
@@ -152,10 +155,9 @@ class Zoo(gym.Env[Any, Any]):
         return tree_map(np.asarray, obs)
 
     def _state(self, obs: dict[str, Any]) -> np.ndarray:
-        space = self.observation_space["state"]
         if self.global_state:
-            return np.asarray(self.zoo.state()).astype(space.dtype)
-        parts = [
+            return np.asarray(self.zoo.state()).astype(self.state_space.dtype)
+        parts: list[Any] = [
             spaces.flatten(s, obs[n]) if n in obs else np.zeros(spaces.flatdim(s))
             for n, s in zip(self.names, self.own, strict=True)
         ]
@@ -181,6 +183,8 @@ def _example(space: gym.Space[Any]) -> Tree:
 def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
     """The parallel environment. Raises: ConfigError."""
     name = env_id.removeprefix(PREFIX)
+    if "-v" in name or "/" in name:
+        return _registered(env_id, name, kwargs)
     package = name.partition(".")[0]
     try:
         found = importlib.util.find_spec(package) is not None if package else False
@@ -189,8 +193,9 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
     if not found:
         raise _missing(env_id, name, f"there is no package {package!r}")
     try:
-        module = importlib.import_module(name)
-        make = module.parallel_env
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=DeprecationWarning)  # of the module's own
+            make = importlib.import_module(name).parallel_env
     except ModuleNotFoundError as e:
         if e.name and name.startswith(e.name):
             raise ConfigError(
@@ -214,6 +219,30 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
         ) from e
     except ImportError as e:
         raise _missing(env_id, name, str(e)) from e
+
+
+def _registered(env_id: str, name: str, kwargs: dict[str, Any]) -> Any:
+    """The parallel environment of an id in PettingZoo's registry. Raises: ConfigError."""
+    try:
+        import pettingzoo
+
+        make = pettingzoo.make
+    except (ImportError, AttributeError) as e:
+        why = "there is no pettingzoo with a registry of ids (1.27)"
+        raise _missing(env_id, "pettingzoo", why) from e
+    try:
+        return make("parallel", name, **kwargs)
+    except (TypeError, ValueError) as e:
+        raise ConfigError(
+            f"env.kwargs = {kwargs}: {name} does not accept them ({e}); allowed are its arguments; "
+            "change env.kwargs"
+        ) from e
+    except Exception as e:  # its own errors: no such id, a family that is not installed
+        text = " ".join(str(e).split())
+        raise ConfigError(
+            f"env.id = {env_id}: PettingZoo cannot make it ({text}); allowed are the ids of "
+            "pettingzoo.parallel_registry; install its family or fix the name"
+        ) from e
 
 
 def _missing(env_id: str, name: str, why: str) -> ConfigError:

@@ -112,7 +112,8 @@ class QMIX:
         """(what agents see [T, B N, ...], previous action and reward) of every position."""
         reward = prev_reward.unsqueeze(-1).expand(prev_action.shape)
         side = self.net.agents.side(prev_action, reward)
-        return tree_map(lambda x: x.flatten(1, 2), (self.net.beside(obs), side))
+        seen = tree_map(lambda x: x.flatten(1, 2), self.net.beside(obs))
+        return seen, side.flatten(1, 2)
 
     def q_values(
         self, net: TeamNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree
@@ -130,7 +131,7 @@ class QMIX:
                     x = agents.inputs(*rows(inputs, 0, bs))
                     state = burn_in(agents, x, state, own, segment.partial)
             q: Tensor = agents.unroll(agents.inputs(*rows(inputs, bs, None)), state)[0]
-        return q.float().unflatten(1, (-1, net.size))
+        return q.float().reshape(len(q), -1, net.size, q.shape[-1])
 
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:

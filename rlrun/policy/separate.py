@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.joint import AgentSpace
 from rlrun.types import Act, Actor, Policy, Sample, Segment, Spec, Tree, Update, generator, tree_map
 
 Make = Callable[[Spec, int], Policy]
@@ -25,21 +25,17 @@ class Separate:
     def __init__(self, make: Make, *, spec: Spec, seed: int) -> None:
         """``make``: (spec of one agent, seed) -> Policy."""
         space = spec.obs
-        assert isinstance(space, AgentSpace), "checked in rlrun.config"
-        own = Spec(space["observation"], spec.action)
-        self.size = space.num_agents
+        assert isinstance(space, gym.spaces.Dict), "checked in rlrun.config"
+        own, number = Spec(space["observation"], spec.action), space["agent"]
+        assert number.shape is not None
+        self.size = number.shape[-1]  # before it may stand stacked frames
         seeds = [int(generator(seed, f"agent{i}").integers(2**32)) for i in range(self.size)]
         self.policies = [make(own, s) for s in seeds]
         self.window = self.policies[0].window
         self.generator = generator(seed, "explore")  # one for all: its state is the whole of it
         for policy in self.policies:
             policy.generator = self.generator
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Of all policies together."""
-        first, *rest = (p.seconds for p in self.policies)
-        return {k: v + sum(r[k] for r in rest) for k, v in first.items()}
+        self.seconds = dict(self.policies[0].seconds)
 
     def actor(self, num_envs: int) -> "SeparateActor":
         """``num_envs``: columns, N for each environment."""
@@ -55,6 +51,7 @@ class Separate:
         done: list[tuple[Tensor, Update]] = []
         for which, part, policy in self._parts(sample):
             done.append((which, policy.update(part)))
+        self.seconds = {k: sum(p.seconds[k] for p in self.policies) for k in self.seconds}
         metrics = [update.metrics for _, update in done]
         mean = {k: torch.stack([m[k] for m in metrics]).mean() for k in metrics[0]}
         return Update(self._together(sample, done), mean)

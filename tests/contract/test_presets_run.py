@@ -9,7 +9,7 @@ from rlrun import build
 from tests.compose import config
 
 CONF = Path(__file__).parents[2] / "conf"
-ENVS = sorted(p.stem for p in CONF.glob("env/*.yaml") if p.stem != "gym")
+ENVS = sorted(p.stem for p in CONF.glob("env/*.yaml") if p.stem not in ("gym", "pettingzoo"))
 EXPERIMENTS = sorted(p.stem for p in CONF.glob("experiment/*.yaml"))
 QUIET = ("logger.progress=off", "logger.tensorboard=false", "run.eval_episodes=2")
 SHRUNK = {  # what a laptop's test needs of the large presets
@@ -44,6 +44,21 @@ def test_environments(tmp_path, env, policy):
     record = chunks(tmp_path, f"policy={policy}", f"env={env}", "debug=smoke",
                     "run.total_steps=150", "run.stop_value=null")  # fmt: skip
     assert record["updates"] > 0
+
+
+@pytest.mark.parametrize("policy", ["qmix", "vdn", "random"])
+@pytest.mark.parametrize("env", ["twostep", "relay"])
+def test_teams(tmp_path, env, policy):
+    chunks(tmp_path, f"policy={policy}", f"env={env}", "agents=joint", "debug=smoke",
+           "run.total_steps=150", "run.stop_value=null")  # fmt: skip
+
+
+@pytest.mark.parametrize("agents", ["shared", "separate"])
+@pytest.mark.parametrize("policy", ["dqn", "r2d2", "drqn", "random"])
+def test_independent_learners(tmp_path, policy, agents):
+    record = chunks(tmp_path, f"policy={policy}", "env=relay", f"agents={agents}", "debug=smoke",
+                    "run.total_steps=300", "run.stop_value=null")  # fmt: skip
+    assert record["updates"] > 0 or policy == "random"
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
