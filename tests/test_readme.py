@@ -236,6 +236,8 @@ COMPOSED = {  # composed and checked instead, every job of a sweep
     "rlrun -m experiment=r2d2_repeat_previous seed=0,1,2,3,4": LONG,
     "rlrun -m policy=r2d2,dqn env=tmaze env.length=10 seed=0,1,2,3,4": LONG,
     "rlrun -m experiment=r2d2_tmaze50 seed=0,1,2,3,4": LONG,
+    "rlrun -m policy=qmix,vdn env=twostep seed=0,1,2,3,4": LONG,
+    "rlrun -m policy=dqn explore=anneal agents=shared,separate env=twostep seed=0,1,2,3,4": LONG,
     "rlrun -m policy=r2d2 env=tmaze env.length=20 policy.learn_unroll_len=12 "
     "policy.state_init=stored,zero seed=0,1,2,3,4": LONG,
 }

@@ -212,7 +212,8 @@ def _check_spaces(config: Config, *, fresh: bool) -> None:
         whose = "the environment has" if stack == 1 else f"with env.frame_stack = {stack} it sees"
         wrong = f"it needs images, {whose} {_short(seen)}"
         side = f"uint8 Box of three dimensions, sides >= {_NATURE_CNN_SIDE}"
-        raise fail("torso", "nature_cnn", wrong, side, "use torso=mlp")
+        fix = " or agents.agent_id=false" if agents > 1 and config.agents.agent_id else ""
+        raise fail("torso", "nature_cnn", wrong, side, f"use torso=mlp{fix}")
     window = window_rows(config)
     if window is not None and fresh:
         if config.buffer.load is not None:
