@@ -54,7 +54,8 @@ class Relay(Lockstep):
     without memory.
 
     Observations are symbols: 0 to cues - 1 shown, ``cues`` blank, cues + 1 the question. The global
-    state is the cue and the step, both one-hot.
+    state is both symbols, one-hot. (Were the cue in it all the time, a mixer could learn to give no
+    weight to an agent where it is wrong, and the agent would stay wrong.)
     """
 
     def __init__(
@@ -68,7 +69,8 @@ class Relay(Lockstep):
         need_count("cues", cues, 2)
         need_count("delay", delay, 0)
         self.cues, self.length = cues, delay + 3  # steps: cue, word, delay, question
-        state = spaces.Box(0, 1, (cues + self.length + 1,), np.float32)
+        self.symbols = np.eye(cues + 2, dtype=np.float32)
+        state = spaces.Box(0, 1, (2 * (cues + 2),), np.float32)
         super().__init__(
             num_envs,
             observation_space=JointSpace(spaces.Discrete(cues + 2), state, num_agents=2),
@@ -92,9 +94,7 @@ class Relay(Lockstep):
         shown[self.t == self.length - 1] = self.cues + 1
         shown[:, 0] = np.where(self.t == 0, self.cue, shown[:, 0])
         shown[:, 1] = np.where(self.t == 1, self.word, shown[:, 1])
-        state = np.zeros((self.num_envs, self.cues + self.length + 1), np.float32)
-        state[self.columns, self.cue] = state[self.columns, self.cues + self.t] = 1
-        return joint_row(shown, state)
+        return joint_row(shown, self.symbols[shown].reshape(self.num_envs, -1))
 
 
 def joint_row(agents: np.ndarray, state: np.ndarray) -> Tree:

@@ -168,7 +168,9 @@ def relay_player(cues, delay, *, speaks=True, remembers=True):
     obs, heard, total = env.reset(seed=3), np.zeros((60, 2), np.int64), 0.0
     for t in range(delay + 3):
         shown = obs["agents"]
-        assert (obs["state"][:, cues + t] == 1).all()
+        state = obs["state"].reshape(60, 2, cues + 2)
+        np.testing.assert_array_equal(state.argmax(2), shown)
+        np.testing.assert_array_equal(state.sum(2), 1)
         assert (shown < cues).any(0).tolist() == [t == 0, t == 1], "who is shown something, when"
         heard = np.where(shown < cues, shown, heard if remembers else 0)
         last = (shown == cues + 1).all()
