@@ -44,18 +44,18 @@ def env_seed(seed: int, purpose: str) -> int:
 def make_collector(config: Config, counters: Counters) -> Collector:
     """Environments, policy, and the collector that joins them."""
     c = config.collector
-    env = make_env(config.env, num_envs=c.num_envs, keep_info=c.keep_info)
+    env = make_env(config.env, num_envs=c.num_envs, keep_info=c.keep_info, agents=config.agents)
     policy = make_policy(config, spec_of(config, env))
-    window, total = policy.window, config.run.total_steps
+    window, total, columns = policy.window, config.run.total_steps, env.num_envs
     return Collector(
         c,
         env=env,
         policy=policy,
-        explore=make_explore(config.explore, num_envs=c.num_envs, total_steps=total),
+        explore=make_explore(config.explore, num_envs=columns, total_steps=total),
         counters=counters,
         seed=env_seed(config.seed, "collect"),
-        cutter=make_cutter(config, window, c.num_envs) if window and c.unit == "window" else None,
-        stack=make_stack(config.env.frame_stack, env.obs_space, c.num_envs),
+        cutter=make_cutter(config, window, columns) if window and c.unit == "window" else None,
+        stack=make_stack(config.env.frame_stack, env.obs_space, columns),
     )
 
 
@@ -84,6 +84,7 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
         config.env,
         episodes=config.run.eval_episodes,
         seed=env_seed(config.seed, "eval"),
+        agents=config.agents,
     )
     recorded = config.logger.profile
     profiler = Profiler(run_dir / "profile", recorded) if recorded is not None else None
@@ -282,6 +283,7 @@ def evaluate_run(
         config.env,
         episodes=episodes or config.run.eval_episodes,
         seed=env_seed(config.seed, "final") if seed is None else seed,
+        agents=config.agents,
     )
     env: Env = evaluator.env
     policy = make_policy(config, spec_of(config, env))

@@ -13,6 +13,7 @@ POLICIES = {
     "r2d2": "rlrun.policy.r2d2:R2D2",
     "dqn": "rlrun.policy.dqn:DQN",
     "random": "rlrun.policy.random:Random",
+    "qmix": "rlrun.policy.qmix:QMIX",
 }
 
 
@@ -20,17 +21,25 @@ def make_policy(config: Config, spec: Spec) -> Policy:
     """The policy named by ``config.policy.name``; its module is imported only now."""
     module, name = POLICIES[config.policy.name].split(":")
     cls = getattr(import_module(module), name)
-    policy: Policy = cls(
-        config.policy,
-        config.torso,
-        config.memory,
-        spec=spec,
-        seed=config.seed,
-        total_steps=config.run.total_steps,
-        device=torch.device(config.device),
-        compute=make_compute(config),
-    )
-    return policy
+
+    def make(spec: Spec, seed: int) -> Policy:
+        policy: Policy = cls(
+            config.policy,
+            config.torso,
+            config.memory,
+            spec=spec,
+            seed=seed,
+            total_steps=config.run.total_steps,
+            device=torch.device(config.device),
+            compute=make_compute(config),
+        )
+        return policy
+
+    if config.agents.name == "separate":
+        from rlrun.policy.separate import Separate
+
+        return Separate(make, spec=spec, seed=config.seed)
+    return make(spec, config.seed)
 
 
 def make_compute(config: Config) -> Compute:

@@ -43,9 +43,9 @@ def make_replay(
 
     Raises: ResourceError when it would be too large.
     """
-    c, columns = config.buffer, config.collector.num_envs
+    c, columns = config.buffer, example.first.shape[1]
     rows = window.burnin, window.learned, window.nstep
-    layout = check_size(config, Row.of(example), rows, free=_free_on(c.device))
+    layout = check_size(config, Row.of(example), rows, free=_free_on(c.device), columns=columns)
     note(layout.describe())
     parts: dict[str, Any] = {
         "window": window,

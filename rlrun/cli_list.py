@@ -11,6 +11,7 @@ SUBCOMMANDS = ("eval", "resume", "export", "codec", "doctor", "list")
 _GROUPS = {
     "policy": "what learns",
     "env": "what it learns in",
+    "agents": "how several agents of an environment are shown",
     "experiment": "a whole setting, e.g. of a paper",
     "torso": "first layers",
     "memory": "recurrent layer",

@@ -103,8 +103,11 @@ class Collector:
         """One row of every environment; how many units it brought."""
         a, first, began = self.arrays, self.first, time.perf_counter()
         if first.any():
-            opens = first[:, None]
-            self.state = tree_map(lambda s, z: np.where(opens, z, s), self.state, self.fresh)
+            self.state = tree_map(
+                lambda s, z: np.where(first.reshape(-1, *[1] * (s.ndim - 1)), z, s),
+                self.state,
+                self.fresh,
+            )
         for store, values in zip(self.states, tree_leaves(self.state), strict=True):
             store[t] = values
         seen = a["obs"][t] if self.flat else tree_map(lambda x: x[t], a["obs"])
@@ -152,9 +155,10 @@ class Collector:
         self.brought.steps += steps
         self.episode_return += a["reward"][t]  # 0 on end rows
         self.episode_length += valid
-        episodes = int(np.count_nonzero(self.ended))
+        over = self.ended & valid  # an agent that waits for its team (rlrun.env.columns) is not
+        episodes = int(np.count_nonzero(over))
         if episodes:
-            for i in np.flatnonzero(self.ended):
+            for i in np.flatnonzero(over):
                 result = float(self.episode_return[i]), int(self.episode_length[i])
                 self.brought.finished.append(result)
                 self.episode_return[i] = self.episode_length[i] = 0

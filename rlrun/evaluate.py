@@ -7,7 +7,7 @@ import numpy as np
 
 from rlrun.env import make_env
 from rlrun.framestack import make_stack
-from rlrun.schema import EnvConfig
+from rlrun.schema import AgentsConfig, EnvConfig
 from rlrun.types import Actor, Policy, no_actions
 
 MOST_ENVS = 50  # evaluation environments stepped side by side
@@ -15,7 +15,10 @@ MOST_ENVS = 50  # evaluation environments stepped side by side
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Undiscounted raw returns of ``episodes`` greedy episodes at ``env_steps`` of training."""
+    """Undiscounted raw returns of ``episodes`` greedy episodes at ``env_steps`` of training.
+
+    Where agents have columns of their own, each of them has an entry for each episode.
+    """
 
     returns: np.ndarray  # float64 [episodes]
     lengths: np.ndarray  # int64 [episodes]
@@ -49,14 +52,19 @@ def eval_metrics(summary: dict[str, float]) -> dict[str, float]:
 class Evaluator:
     """Holds the evaluation environments; every call replays the same seeds."""
 
-    def __init__(self, config: EnvConfig, *, episodes: int, seed: int) -> None:
-        self.num_envs = min(episodes, MOST_ENVS)
-        self.episodes, self.seed = episodes, seed
+    def __init__(
+        self, config: EnvConfig, *, episodes: int, seed: int, agents: AgentsConfig | None = None
+    ) -> None:
+        """``agents``: see ``make_env``."""
+        envs = min(episodes, MOST_ENVS)
+        self.seed = seed
         self.policy: Policy | None = None
         self.actor: Actor | None = None
         self.success = config.success
         keep = (config.success,) if config.success else ()
-        self.env = make_env(config, num_envs=self.num_envs, keep_info=keep, evaluate=True)
+        self.env = make_env(config, num_envs=envs, keep_info=keep, evaluate=True, agents=agents)
+        self.num_envs = self.env.num_envs
+        self.share = np.repeat(_shares(episodes, envs), self.num_envs // envs)
         self.stack = make_stack(config.frame_stack, self.env.obs_space, self.num_envs)
 
     def run(self, policy: Policy, *, env_steps: int) -> Evaluation:
@@ -64,7 +72,7 @@ class Evaluator:
 
         Shares are fixed beforehand: counting whichever episodes end first would favour short ones.
         """
-        share = self._shares()
+        share = self.share
         played = np.zeros(self.num_envs, np.int64)
         total, length = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
         results: list[tuple[int, int, float, int, float]] = []
@@ -82,9 +90,9 @@ class Evaluator:
             step = self.env.step(action)
             total += np.where(ended, 0.0, step.reward)
             length += ~ended
-            obs, first, reward = step.obs, step.first, step.reward
+            obs, first, reward, took = step.obs, step.first, step.reward, ~ended
             ended = step.terminated | step.truncated
-            for i in np.flatnonzero(ended & (played < share)):
+            for i in np.flatnonzero(took & ended & (played < share)):
                 solved = float(step.info[self.success][i]) if self.success else 0.0
                 results.append((int(played[i]), int(i), float(total[i]), int(length[i]), solved))
                 played[i] += 1
@@ -99,14 +107,16 @@ class Evaluator:
         self.actor.refresh()
         return self.actor
 
-    def _shares(self) -> np.ndarray:
-        share = np.full(self.num_envs, self.episodes // self.num_envs)
-        share[: self.episodes % self.num_envs] += 1
-        return share
-
     def _evaluation(self, results: list[Any], env_steps: int) -> Evaluation:
         _, _, returns, lengths, success = (np.array(x) for x in zip(*sorted(results), strict=True))
         return Evaluation(returns, lengths, success if self.success else None, env_steps)
 
     def close(self) -> None:
         self.env.close()
+
+
+def _shares(episodes: int, envs: int) -> np.ndarray:
+    """How many of ``episodes`` each environment plays."""
+    share = np.full(envs, episodes // envs)
+    share[: episodes % envs] += 1
+    return share

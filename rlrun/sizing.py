@@ -11,8 +11,9 @@ import numpy as np
 from rlrun.buffer.device_layout import with_device
 from rlrun.buffer.layout import Block, Layout, Row, amount, free_bytes, sampler_blocks
 from rlrun.errors import ConfigError, ResourceError
+from rlrun.joint import JointSpace
 from rlrun.schema import Config, MemoryConfig, PriorityConfig
-from rlrun.tree import Tree, tree_leaves
+from rlrun.tree import Tree, tree_leaves, tree_map
 
 SHARE = 0.8  # of what is free, when buffer.max_bytes is null
 _FLOAT = np.dtype(np.float32)
@@ -22,7 +23,11 @@ def row_of(config: Config, obs: gym.Space[Any], action: gym.Space[Any]) -> Row:
     """One row of an environment with these spaces under this config."""
     info = {name: Block((), _FLOAT) for name in config.collector.keep_info}
     number = Block(action.shape or (), np.dtype(action.dtype or np.int64))
-    return Row(_blocks(obs), number, info, _state(config.memory))
+    state = _state(config.memory)
+    if isinstance(obs, JointSpace):  # every agent has a state of its own
+        agents = obs.num_agents
+        state = tree_map(lambda one: replace(one, shape=(agents, *one.shape)), state)
+    return Row(_blocks(obs), number, info, state)
 
 
 def _blocks(space: gym.Space[Any]) -> Tree:
@@ -40,16 +45,20 @@ def _state(memory: MemoryConfig) -> Tree:
     return {"lstm": (one, one), "gru": (one,), "none": ()}[memory.name]
 
 
-def make_layout(config: Config, row: Row, window: tuple[int, int, int]) -> Layout:
+def make_layout(
+    config: Config, row: Row, window: tuple[int, int, int], columns: int | None = None
+) -> Layout:
     """Arrays for ``buffer.capacity`` rows over all columns, and windows (burn-in, learned, nstep).
 
     Windows of one learned row without a recurrent state need no table. Else it holds twice the
     windows that whole ones would make, unless buffer.window_capacity says otherwise: short episodes
-    make more windows, and the oldest are dropped early then.
+    make more windows, and the oldest are dropped early then. ``columns``: None is one for each
+    environment.
     """
     c, collector = config.buffer, config.collector
+    columns = columns or collector.num_envs
     burnin, learned, nstep = window
-    rows = c.capacity // collector.num_envs + 1  # a slot for the newest observation
+    rows = c.capacity // columns + 1  # a slot for the newest observation
     lossless = collector.tiling == "lossless"
     windows = c.window_capacity
     single = lossless and learned == 1 and not burnin and not tree_leaves(row.state)
@@ -57,30 +66,34 @@ def make_layout(config: Config, row: Row, window: tuple[int, int, int]) -> Layou
         overlap = collector.learned_overlap if lossless else collector.overlap or 0
         stride = (learned if lossless else burnin + learned + nstep) - overlap
         whole = -(-c.capacity // stride)
-        windows = min(2 * whole + 2 * collector.num_envs, rows * collector.num_envs)
-    slots = rows * collector.num_envs if windows is None else windows
+        windows = min(2 * whole + 2 * columns, rows * columns)
+    slots = rows * columns if windows is None else windows
     norm = c.weight_norm if isinstance(c, PriorityConfig) else "batch"
     sampler = sampler_blocks(c.name, slots, norm)
     goals = c.relabel is not None
-    layout = Layout(
-        row, collector.num_envs, rows, windows, sampler, goals=goals, compress=c.compress
-    )
+    layout = Layout(row, columns, rows, windows, sampler, goals=goals, compress=c.compress)
     return layout if c.device == "cpu" else with_device(layout, c.name, norm)
 
 
 def check_size(
-    config: Config, row: Row, window: tuple[int, int, int], *, free: int | None = None
+    config: Config,
+    row: Row,
+    window: tuple[int, int, int],
+    *,
+    free: int | None = None,
+    columns: int | None = None,
 ) -> Layout:
     """The layout, when it takes no more than buffer.max_bytes, or 80 % of what is free.
 
-    ``free``: bytes free on buffer.device, where that is not the host.
+    ``free``: bytes free on buffer.device, where that is not the host. ``columns``: None is one for
+    each environment.
 
     Compressed images are not in this sum, their size is not known: the layout's ``room`` is what
     is left for them.
 
     Raises: ResourceError naming the largest capacity that does.
     """
-    c, layout = config.buffer, make_layout(config, row, window)
+    c, layout = config.buffer, make_layout(config, row, window, columns)
     if c.mmap is not None:
         return _check_files(config, layout)
     if c.device != "cpu" and c.max_bytes is None and free is None:
@@ -93,7 +106,7 @@ def check_size(
     if layout.nbytes <= limit:
         left = limit - layout.nbytes  # what compression makes of images is seen as they come
         return layout if layout.packed <= left else replace(layout, room=left)
-    fits = _largest(config, row, window, limit)
+    fits = _largest(config, row, window, limit, columns)
     fixes = [f"set buffer.capacity={fits}"] if fits else ["no capacity fits: make room"]
     fixes += ["raise buffer.max_bytes"] if c.max_bytes is not None else []
     fixes += ["lower buffer.window_capacity"] if c.window_capacity is not None else []
@@ -133,17 +146,19 @@ def _check_files(config: Config, layout: Layout) -> Layout:
     return layout
 
 
-def _largest(config: Config, row: Row, window: tuple[int, int, int], limit: int) -> int | None:
+def _largest(
+    config: Config, row: Row, window: tuple[int, int, int], limit: int, columns: int | None
+) -> int | None:
     """The largest capacity of two digits that takes at most ``limit`` bytes, None: none does."""
 
     def fits(capacity: int) -> bool:
         changed = replace(config, buffer=replace(config.buffer, capacity=capacity))
-        return make_layout(changed, row, window).nbytes <= limit
+        return make_layout(changed, row, window, columns).nbytes <= limit
 
     burnin, learned, nstep = window
     rows = burnin + learned + nstep + max(1, config.env.frame_stack - 1)
     batch = config.learner.batch_size * (burnin + learned + nstep)
-    least = max(rows * config.collector.num_envs, config.learner.start_after, batch)
+    least = max(rows * (columns or config.collector.num_envs), config.learner.start_after, batch)
     if not fits(least):
         return None
     low, high = least, config.buffer.capacity  # fits, does not

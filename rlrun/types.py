@@ -5,11 +5,14 @@ Glossary
     row       obs[t] --action[t]--> reward[t], terminated[t], truncated[t]; obs[t+1] is the next row
     end row   the row that only holds an episode's final observation (valid = False)
     null row  padding after an episode's end inside a window (valid = False, never stored)
+    waiting   rows of an agent whose episode is over while its team's goes on: each an episode of no
+              steps (first, valid = False), stored, never learned
+    joint row one row for all agents of an environment, with the team's reward (rlrun.joint)
     filler    the unused burn-in positions before a window's own rows (valid = False, never stored)
     chunk     the rows one collect call brings, time-major [T, B], in host memory
     window    the S consecutive rows of one episode that a policy learns from at once
     segment   a time-major batch of rows: a chunk, or B windows side by side
-    column    one environment's place in the B dimension
+    column    one environment's place in the B dimension, or one agent's of an environment
     key       the name of a stored window; opaque, never reused
     weight    importance-sampling weight of a sampled window; priority: what it is drawn by
 

@@ -8,7 +8,9 @@ import pytest
 import yaml
 
 FOLDER = Path(__file__).parents[1] / "conf" / "env"
-PRESETS = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "gym")
+PRESETS = sorted(
+    path.stem for path in FOLDER.glob("*.yaml") if path.stem not in ("gym", "pettingzoo")
+)
 MODULES = {  # start of the id -> what has to be importable
     "rlrun/Atari-": "ale_py",
     "LunarLander": "Box2D",

@@ -31,12 +31,12 @@ def collecting(**changes) -> CollectorConfig:
     return CollectorConfig(**(fields | changes))
 
 
-def make(policy=None, env_config=None, cutter=None, epsilon=0.3, **changes):
+def make(policy=None, env_config=None, cutter=None, epsilon=0.3, agents=None, **changes):
     config = collecting(**changes)
-    env = make_env(env_config or counter(), num_envs=config.num_envs)
+    env = make_env(env_config or counter(), num_envs=config.num_envs, agents=agents)
     policy = policy or r2d2(spec=Spec(env.obs_space, env.action_space))
     return Collector(
-        config, env=env, policy=policy, explore=lambda _: np.full(config.num_envs, epsilon),
+        config, env=env, policy=policy, explore=lambda _: np.full(env.num_envs, epsilon),
         counters=Counters(), seed=0, cutter=cutter, stack=None,
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "rlrun").rglob("*.py"))
 
 LAYERS = [  # from the ground up; a module imports only from layers below its own, or its package
-    "tree jit",
+    "tree jit joint",
     "types errors schema",
     "functional",
     "nets schedule framestack tensorfile codec",

@@ -34,7 +34,7 @@ BEGIN, END = "<!-- config:begin -->\n", "<!-- config:end -->\n"
 
 GROUPS = (  # as a reader wants them
     *("policy", "torso", "memory", "buffer", "explore"),
-    *("collector", "learner", "env", "logger", "pipeline", "transport"),
+    *("collector", "learner", "env", "agents", "logger", "pipeline", "transport"),
 )
 PRESETS = ("experiment", "debug")
 
@@ -77,7 +77,9 @@ def options(group: str) -> dict[str, list[Key]]:
     prefix = "" if group in PRESETS else group
     found = {p.stem: option_keys(p, prefix) for p in paths}
     usual = re.findall(r"- (\w+): (\w+)\n", (CONF / "config.yaml").read_text("utf-8"))
-    return dict(sorted(found.items(), key=lambda i: (-len(i[1]), (group, i[0]) not in usual)))
+    first = [o for g, o in usual if g == group == "policy"]  # others' keys are told apart from its
+    order = {o: (o not in first, -len(keys), (group, o) not in usual) for o, keys in found.items()}
+    return dict(sorted(found.items(), key=lambda i: order[i[0]]))
 
 
 def _row(*cells: str) -> str:
@@ -114,7 +116,8 @@ def _group(group: str) -> str:
         brings = companions(CONF / group / f"{option}.yaml")
         if brings:
             chosen = ", ".join(f"`{g}={o}`" for g, o in brings.items())
-            rest = " and the rest from r2d2" if option in heirs and group == "policy" else ""
+            parents = [o for o in found if f"\n  - {o}\n" in _text(group, option)]
+            rest = f" and the rest from {parents[0]}" if parents and group == "policy" else ""
             out += f"\n`{group}={option}` brings {chosen}{rest}.\n"
     return out
 
@@ -250,6 +253,8 @@ COMPOSED = {  # composed and checked instead, every job of a sweep
     "rlrun -m experiment=r2d2_repeat_previous seed=0,1,2,3,4": LONG,
     "rlrun -m policy=r2d2,dqn env=tmaze env.length=10 seed=0,1,2,3,4": LONG,
     "rlrun -m experiment=r2d2_tmaze50 seed=0,1,2,3,4": LONG,
+    "rlrun -m policy=qmix,vdn env=twostep seed=0,1,2,3,4": LONG,
+    "rlrun -m policy=dqn explore=anneal agents=shared,separate env=twostep seed=0,1,2,3,4": LONG,
     "rlrun -m policy=r2d2 env=tmaze env.length=20 policy.learn_unroll_len=12 "
     "policy.state_init=stored,zero seed=0,1,2,3,4": LONG,
 }

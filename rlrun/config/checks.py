@@ -14,6 +14,7 @@ import numpy as np
 
 from rlrun.config.reader import fail
 from rlrun.errors import ConfigError, ResourceError
+from rlrun.joint import JointSpace
 from rlrun.schema import POLICY_CONFIGS, Config, PolicyConfig
 
 _NATURE_CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
@@ -40,7 +41,7 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
     window = window_rows(config)
     if window is not None:
         yield from _windows(config, sum(window), window[1])
-        yield from _capacity(config, sum(window), window[1])
+        yield from _capacity(config, sum(window), window[1], config.collector.num_envs)
         yield from _relabel(config, window)
     elif config.collector.unit == "window":
         allowed = "step or episode"
@@ -75,6 +76,20 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         wrong = f"this machine has {os.cpu_count()} cores"
         fix = "null is a fixed rule over shape and cores"
         yield fail("learner.threads", config.learner.threads, wrong, f"1 to {most} or null", fix)
+    if config.agents.name not in config.policy.agents:
+        wrong = f"policy {config.policy.name} is not shown agents that way"
+        named = [f"agents={name}" for name in config.policy.agents]
+        others = _policies(lambda p: config.agents.name in p.agents)
+        fix = f"or use {others}" if "policy=random" not in others else "set it"
+        yield fail("agents", config.agents.name, wrong, f"{' or '.join(named)} is allowed", fix)
+    if config.agents.agent_id and config.agents.name != "shared":
+        wrong = f"agents={config.agents.name} has no use for it"
+        own = "policy.agent_id=true" if config.agents.name == "joint" else "agents=shared"
+        yield fail("agents.agent_id", True, wrong, "false is allowed", f"set it, or {own}")
+    if config.agents.name == "joint" and config.env.frame_stack > 1:
+        wrong = "joint rows are not stacked"
+        fix = "set env.frame_stack=1 or memory=gru"
+        yield fail("env.frame_stack", config.env.frame_stack, wrong, "1 is allowed", fix)
     if not config.policy.recurrent and config.memory.name != "none":
         wrong = f"policy {config.policy.name} sees single rows and has no memory"
         others = _policies(lambda p: p.recurrent and set(p.actions) & set(config.policy.actions))
@@ -95,12 +110,15 @@ def _windows(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
         yield fail("collector.learned_overlap", collector.learned_overlap, wrong, allowed, fix)
 
 
-def _capacity(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
-    buffer, envs, batch = config.buffer, config.collector.num_envs, config.learner.batch_size
+def _capacity(config: Config, rows: int, learned: int, envs: int) -> Iterator[ConfigError]:
+    """``envs``: columns."""
+    buffer, batch = config.buffer, config.learner.batch_size
     least = rows + max(1, config.env.frame_stack - 1)  # a window and the rows read before it
     if buffer.capacity // envs < least:
         wrong = f"{envs} columns of {buffer.capacity // envs} rows hold no window of {rows} rows"
-        allowed = f"at least collector.num_envs x {least} = {envs * least} rows"
+        per = envs // config.collector.num_envs  # agents with columns of their own
+        each = f"{per} agents x " if per > 1 else ""
+        allowed = f"at least collector.num_envs x {each}{least} = {envs * least} rows"
         fix = f"set buffer.capacity={envs * least} or more"
         yield fail("buffer.capacity", buffer.capacity, wrong, allowed, fix)
     lossless = config.collector.tiling == "lossless"
@@ -179,42 +197,63 @@ def cuda_devices() -> tuple[int, str]:
     return count.value, "the NVIDIA driver finds no device"
 
 
-_spaces: dict[str, tuple[Any, Any]] = {}
+_spaces: dict[str, tuple[Any, Any, int]] = {}
 
 
 def _check_spaces(config: Config, *, fresh: bool) -> None:
     from rlrun.framestack import stack_space  # gymnasium takes its time
     from rlrun.sizing import check_size, row_of
 
-    key = repr(config.env)
+    key = repr((config.env, config.agents))
     if key not in _spaces:
-        from rlrun.env import probe
+        from rlrun.env import probe_agents
 
-        _spaces[key] = probe(config.env)
-    obs, action = _spaces[key]
+        _spaces[key] = probe_agents(config.env, config.agents)
+    obs, action, agents = _spaces[key]
+    _check_agents(config, obs, agents)
     _check_actions(config, action)
     stack = config.env.frame_stack
-    seen = stack_space(obs, stack)
+    seen = stack_space(obs.agent if isinstance(obs, JointSpace) else obs, stack)
     _check_goals(config)
     if config.torso.name == "nature_cnn" and not _image(seen):
         whose = "the environment has" if stack == 1 else f"with env.frame_stack = {stack} it sees"
         wrong = f"it needs images, {whose} {_short(seen)}"
         side = f"uint8 Box of three dimensions, sides >= {_NATURE_CNN_SIDE}"
-        raise fail("torso", "nature_cnn", wrong, side, "use torso=mlp")
+        fix = " or agents.agent_id=false" if agents > 1 and config.agents.agent_id else ""
+        raise fail("torso", "nature_cnn", wrong, side, f"use torso=mlp{fix}")
     window = window_rows(config)
     if window is not None and config.buffer.compress:
         _check_images(config, row_of(config, obs, action), window)
     if window is not None and fresh:
         if config.buffer.load is not None:
             _check_load(config.buffer.load, config.collector.keep_info, obs, action)
-        check_size(config, row_of(config, obs, action), window)
+        columns = agents * config.collector.num_envs
+        for error in _capacity(config, sum(window), window[1], columns):
+            raise error
+        check_size(config, row_of(config, obs, action), window, columns=columns)
+
+
+def _check_agents(config: Config, obs: Any, columns: int) -> None:
+    """``columns``: of one environment."""
+    several = isinstance(obs, JointSpace) or columns > 1
+    if several or config.agents.name == "shared":
+        return
+    single, team = "env.id", "env=twostep, env=relay or env=pettingzoo"
+    wrong = f"one agent acts there, agents={config.agents.name} needs several"
+    others = _policies(lambda p: "shared" in p.agents)
+    fix = f"take {team}"
+    if "shared" in config.policy.agents:
+        fix += ", or set agents=shared"
+        raise fail(single, config.env.id, wrong, "an environment of several agents is allowed", fix)
+    wrong = f"it learns the value of a team, one agent acts in {config.env.id}"
+    raise fail("policy", config.policy.name, wrong, f"{others} fits", fix)
 
 
 def _check_actions(config: Config, action: Any) -> None:
     kind, policy = type(action).__name__, config.policy
     if kind not in policy.actions:
         wrong = f"it acts in {' and '.join(policy.actions)} spaces, {config.env.id} has {kind}"
-        fitting = _policies(lambda p: kind in p.actions)
+        fitting = _policies(lambda p: kind in p.actions and "shared" in p.agents)
         raise fail("policy", policy.name, wrong, f"{fitting} fits", "or choose another env")
     if kind == "Box" and not np.isfinite([action.low, action.high]).all():
         wrong = f"its actions have no bounds: {_short(action)}"

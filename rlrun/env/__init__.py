@@ -6,11 +6,20 @@ with a native vector implementation and a single environment derived from it.
 
 import gymnasium as gym
 
-from rlrun.env.adapter import Env, Step, make_env, probe
+from rlrun.env.adapter import Env, Step, make_env, probe, probe_agents
 from rlrun.env.atari import ATARI
 from rlrun.env.goal import GoalFunctions, goal_functions
 
-__all__ = ["DIAGNOSTIC", "Env", "GoalFunctions", "Step", "goal_functions", "make_env", "probe"]
+__all__ = [
+    "DIAGNOSTIC",
+    "Env",
+    "GoalFunctions",
+    "Step",
+    "goal_functions",
+    "make_env",
+    "probe",
+    "probe_agents",
+]
 
 DIAGNOSTIC = {
     "rlrun/Counter-v0": ("counter", "Counter", None),
@@ -23,6 +32,8 @@ DIAGNOSTIC = {
     "rlrun/Chain-v0": ("chain", "Chain", None),
     "rlrun/BanditContinuous-v0": ("continuous", "BanditContinuous", None),
     "rlrun/Tracking-v0": ("continuous", "Tracking", None),
+    "rlrun/TwoStep-v0": ("cooperative", "TwoStep", None),
+    "rlrun/Relay-v0": ("cooperative", "Relay", None),
 }
 """id -> (module, class, max_episode_steps); <class>Single is the single environment's class."""
 

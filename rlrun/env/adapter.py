@@ -10,13 +10,16 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlrun.env.catalog import find_spec, make_native, make_single
+from rlrun.env.columns import Columns
 from rlrun.env.contract import Checked, unsupported
 from rlrun.env.rows import Env, Raw, Step, SyncEnv
 from rlrun.env.wrappers import wrap
+from rlrun.env.zoo import PREFIX, Zoo
 from rlrun.errors import ConfigError, EnvError
-from rlrun.schema import EnvConfig
+from rlrun.joint import JointSpace
+from rlrun.schema import AgentsConfig, EnvConfig
 
-__all__ = ["Env", "Step", "make_env", "probe"]
+__all__ = ["Env", "Step", "make_env", "probe", "probe_agents"]
 
 
 def make_env(
@@ -25,6 +28,7 @@ def make_env(
     num_envs: int,
     keep_info: tuple[str, ...] = (),
     evaluate: bool = False,
+    agents: AgentsConfig | None = None,
 ) -> Env:
     """``num_envs`` environments in lock-step, as NEXT_STEP rows.
 
@@ -34,7 +38,8 @@ def make_env(
     environment; ``envpool`` is the id of that name in the package envpool.
     ``config.wrappers`` stand around single environments: with them ``auto`` is ``sync``.
     ``evaluate`` lays ``config.eval_kwargs`` over ``config.kwargs``. ``keep_info`` names the numbers
-    of ``info`` that a Step carries.
+    of ``info`` that a Step carries. ``agents`` says how environments of several agents are shown:
+    as columns, N for each environment, or (None: too) as joint rows.
 
     Raises:
         ConfigError: no such environment, or it cannot be made from this config.
@@ -52,14 +57,23 @@ def make_env(
         )
     if config.backend == "envpool":
         return _pool(config.id, kwargs, num_envs, keep_info)
-    spec = find_spec(config.id)
-    alone = config.backend == "auto" and num_envs == 1 and _faster_alone(spec)
-    if config.backend in ("auto", "vector") and not config.wrappers and not alone:
-        raw = _native(spec, kwargs, num_envs, required=config.backend == "vector")
-        if raw is not None:
-            _need_supported(spec.id, raw.single_observation_space, raw.single_action_space)
-            return Env(raw, env_id=config.id, keep_info=keep_info)
-    env_fns = [partial(_checked, spec, kwargs, config, i) for i in range(num_envs)]
+    if config.id.startswith(PREFIX):
+        if config.wrappers:
+            raise ConfigError(
+                f"env.wrappers = {', '.join(w.name for w in config.wrappers)}: they stand around "
+                "environments of one agent; allowed here: []; wrap the PettingZoo environment"
+            )
+        env_fns = [partial(_zoo, config, kwargs, agents, i) for i in range(num_envs)]
+    else:
+        spec = find_spec(config.id)
+        alone = config.backend == "auto" and num_envs == 1 and _faster_alone(spec)
+        if config.backend in ("auto", "vector") and not config.wrappers and not alone:
+            raw = _native(spec, kwargs, num_envs, required=config.backend == "vector")
+            if raw is not None:
+                _need_supported(spec.id, raw.single_observation_space, raw.single_action_space)
+                raw = _shown(raw, agents, config.id)
+                return Env(raw, env_id=config.id, keep_info=keep_info)
+        env_fns = [partial(_checked, spec, kwargs, config, i) for i in range(num_envs)]
     if config.backend == "async":
         from rlrun.env.workers import AsyncEnv  # multiprocessing only where it is asked for
 
@@ -68,7 +82,26 @@ def make_env(
         sync = SyncVectorEnv(env_fns, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
     except RuntimeError as e:
         raise ConfigError(f"env.id = {config.id}: its copies differ in their spaces ({e})") from e
-    return SyncEnv(sync, env_id=config.id, keep_info=keep_info)
+    return SyncEnv(_shown(sync, agents, config.id), env_id=config.id, keep_info=keep_info)
+
+
+def _shown(raw: Raw, agents: AgentsConfig | None, env_id: str) -> Raw:
+    """``raw``, or its agents as columns."""
+    if agents is None or agents.name == "joint":
+        return raw
+    if not isinstance(raw.single_observation_space, JointSpace):
+        return raw
+    return Columns(raw, agents, env_id)
+
+
+def _zoo(config: EnvConfig, kwargs: dict[str, Any], agents: AgentsConfig | None, i: int) -> Checked:
+    if config.backend == "vector":
+        raise ConfigError(
+            f"env.backend = vector: {config.id} has no native vector environment; "
+            "allowed: auto, sync, async; set env.backend=auto"
+        )
+    assert agents is not None, "who makes one says how its agents are shown"
+    return Checked(Zoo(config.id, kwargs, agents), env_id=config.id, index=i)
 
 
 def probe(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
@@ -78,21 +111,34 @@ def probe(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
         ConfigError: no such environment, a missing package, arguments it does not take, spaces
             that change with ``eval_kwargs``.
     """
-    if config.backend == "async":  # the same environment, without processes
-        config = replace(config, backend="sync")
-    found = _spaces(config, evaluate=False)
-    if config.eval_kwargs and _spaces(config, evaluate=True) != found:
+    return probe_agents(config, None)[:2]
+
+
+def probe_agents(
+    config: EnvConfig, agents: AgentsConfig | None
+) -> tuple[gym.Space[Any], gym.Space[Any], int]:
+    """``probe``, and how many columns one environment has: its agents, where each has its own."""
+    tried = replace(config, backend="sync") if config.backend == "async" else config
+    found = _spaces(tried, agents, evaluate=False)  # without processes: the same environment
+    if config.eval_kwargs and _spaces(tried, agents, evaluate=True) != found:
         raise ConfigError(
             f"env.eval_kwargs = {config.eval_kwargs}: evaluation has other observation or action "
             "spaces than training; a policy fits one pair only; change env.eval_kwargs"
         )
+    if config.backend == "async" and found[-1] > 1:
+        raise ConfigError(
+            "env.backend = async: agents as columns come from one process; allowed with it: "
+            "agents=joint; set env.backend=auto"
+        )
     return found
 
 
-def _spaces(config: EnvConfig, *, evaluate: bool) -> tuple[gym.Space[Any], gym.Space[Any]]:
-    env = make_env(config, num_envs=1, evaluate=evaluate)
+def _spaces(
+    config: EnvConfig, agents: AgentsConfig | None, *, evaluate: bool
+) -> tuple[gym.Space[Any], gym.Space[Any], int]:
+    env = make_env(config, num_envs=1, evaluate=evaluate, agents=agents)
     env.close()
-    return env.obs_space, env.action_space
+    return env.obs_space, env.action_space, env.num_envs
 
 
 def _checked(spec: EnvSpec, kwargs: dict[str, Any], config: EnvConfig, index: int) -> Checked:

@@ -20,6 +20,25 @@ def epsilon_greedy(
     return np.where(coin, generator.integers(q.shape[-1], size=len(epsilon)), greedy)
 
 
+def team_epsilon_greedy(
+    q: np.ndarray,
+    allowed: np.ndarray,
+    epsilon: np.ndarray | None,
+    generator: np.random.Generator,
+) -> np.ndarray:
+    """argmax_a q of every agent, replaced by a uniform action of those ``allowed``; int64 [E, N].
+
+    One coin per agent, with its environment's probability ``epsilon`` [E]; None draws nothing.
+    ``q`` [E, N, A], ``allowed`` bool [E, N, A], at least one action each.
+    """
+    greedy: np.ndarray = np.where(allowed, q, -np.inf).argmax(-1)
+    if epsilon is None:
+        return greedy
+    coin = generator.random(greedy.shape) < epsilon[:, None]
+    drawn = np.where(allowed, generator.random(q.shape), -1.0).argmax(-1)
+    return np.where(coin, drawn, greedy)
+
+
 def uniform_actions(
     space: gym.Space[Any], num_envs: int, generator: np.random.Generator
 ) -> np.ndarray:

@@ -35,12 +35,23 @@ class Backprop(Protocol):
         """d loss / d ``parameters``, given d loss / d ``q``; overwritten by the next call."""
 
 
-class Recorded:
-    """Any network, by autograd."""
+class Autograd:
+    """Any network, whatever is computed with it."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.parameters: list[Tensor] = list(net.parameters())
+
+    def slopes(self, q: Tensor, slope: Tensor) -> list[Tensor]:
+        """See ``Backprop``."""
+        return list(torch.autograd.grad(q, self.parameters, slope))
+
+
+class Recorded(Autograd):
+    """Any Q-network, by autograd."""
 
     def __init__(self, net: QNet) -> None:
+        super().__init__(net)
         self.net = net
-        self.parameters: list[Tensor] = list(net.parameters())
 
     def q(self, obs: Tree, side: Tensor) -> Tensor:
         """See ``Backprop``."""
@@ -51,10 +62,6 @@ class Recorded:
     def values(self, obs: Tree, side: Tensor) -> Tensor:
         """See ``Backprop``."""
         return self.q(obs, side)
-
-    def slopes(self, q: Tensor, slope: Tensor) -> list[Tensor]:
-        """See ``Backprop``."""
-        return list(torch.autograd.grad(q, self.parameters, slope))
 
 
 class Written:

@@ -3,32 +3,33 @@
 import copy
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rlrun.nets.backprop import Backprop, Recorded
+from rlrun.nets.backprop import Autograd, Backprop
 from rlrun.nets.optimise import Adam
-from rlrun.nets.qnet import QNet
 from rlrun.schema import ValueConfig
 
+Net = TypeVar("Net", bound=nn.Module)
 
-class TargetPair:
+
+class TargetPair(Generic[Net]):
     """Gradient steps on ``net``; ``target`` follows by hard copies or by soft steps."""
 
     def __init__(
         self,
-        net: QNet,
+        net: Net,
         config: ValueConfig,
         lr_at: Callable[[int], float],
         backprop: Backprop | None = None,
     ) -> None:
         """``lr_at``: env_steps -> learning rate. ``backprop``: of ``net``; None: recorded."""
-        back = backprop or Recorded(net)
+        back = backprop or Autograd(net)
         self.slopes = back.slopes
         self.net, self.config, self.lr_at = net, config, lr_at
-        self.target = copy.deepcopy(net).requires_grad_(False)
+        self.target: Net = copy.deepcopy(net).requires_grad_(False)
         self.online: list[Tensor] = list(net.parameters())
         self.lagging: list[Tensor] = list(self.target.parameters())
         self.adam = Adam(back.parameters, eps=config.adam_eps, grad_clip=config.grad_clip)

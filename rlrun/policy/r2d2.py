@@ -21,6 +21,7 @@ from rlrun.functional.value import (
     td_target,
 )
 from rlrun.nets.acting import ValueActor
+from rlrun.nets.burnin import burn_in
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.pair import TargetPair
 from rlrun.nets.qnet import QNet, make_qnet
@@ -181,24 +182,3 @@ class R2D2:
 def rows(tree: Tree, start: int, stop: int | None) -> Tree:
     """Rows [start, stop) of every leaf."""
     return tree_map(lambda x: x[start:stop], tree)
-
-
-def burn_in(
-    net: QNet, x: Tensor, state: Tree, valid: Tensor, partial: tuple[int, ...] = ()
-) -> Tree:
-    """The state [B, H] behind the burn-in rows ``x`` [bs, B, F], warmed up by ``net`` itself.
-
-    Window b brings its last ``valid[:, b].sum()`` rows. The filler before them never touches a
-    state: with none of its own the stored state is returned as it is; windows with one of the
-    ``partial`` numbers of rows (0 < rows < bs, possible where bs > L) run over those rows alone.
-    """
-    _, warm = net.memory.unroll(x, state)
-    none = ~valid[-1].unsqueeze(-1)  # own rows stand right before the learned ones
-    warm = tree_map(lambda w, s: torch.where(none, s, w), warm, state)
-    for count in partial:
-        which = (valid.sum(0) == count).nonzero().squeeze(-1)
-        if len(which):
-            part = tree_map(lambda s, which=which: s[which], state)
-            _, part = net.memory.unroll(x[len(x) - count :, which], part)
-            warm = tree_map(lambda w, p, which=which: w.index_copy(0, which, p), warm, part)
-    return warm

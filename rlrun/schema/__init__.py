@@ -6,7 +6,9 @@ yaml and checks what spans several fields. Lengths and periods are in environmen
 
 from dataclasses import dataclass
 
+from rlrun.schema.agents import AgentsConfig
 from rlrun.schema.buffer import BufferConfig, PrioritizedConfig, PriorityConfig, RankConfig
+from rlrun.schema.mixing import QMIXConfig
 from rlrun.schema.nets import MemoryConfig, TorsoConfig
 from rlrun.schema.policy import PolicyConfig, RandomConfig
 from rlrun.schema.ranges import Invalid, need
@@ -29,6 +31,7 @@ __all__ = [
     "BUFFER_CONFIGS",
     "POLICY_CONFIGS",
     "WRAPPER_CONFIGS",
+    "AgentsConfig",
     "BufferConfig",
     "CheckpointConfig",
     "CollectorConfig",
@@ -44,6 +47,7 @@ __all__ = [
     "PolicyConfig",
     "PrioritizedConfig",
     "PriorityConfig",
+    "QMIXConfig",
     "R2D2Config",
     "RandomConfig",
     "RankConfig",
@@ -65,6 +69,7 @@ class Config:
     run: RunConfig
     checkpoint: CheckpointConfig
     env: EnvConfig
+    agents: AgentsConfig
     policy: PolicyConfig
     torso: TorsoConfig
     memory: MemoryConfig
@@ -84,6 +89,7 @@ POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
     "r2d2": R2D2Config,
     "dqn": DQNConfig,
     "random": RandomConfig,
+    "qmix": QMIXConfig,
 }
 BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
     "uniform": BufferConfig,

@@ -10,6 +10,7 @@ class PolicyConfig:
 
     actions: ClassVar[tuple[str, ...]] = ("Discrete",)  # action spaces it acts in
     recurrent: ClassVar[bool] = True  # whether memory may be other than none
+    agents: ClassVar[tuple[str, ...]] = ("shared", "separate")  # how it may be shown several agents
 
     name: str
 
@@ -21,4 +22,5 @@ class PolicyConfig:
 
 @dataclass(frozen=True)
 class RandomConfig(PolicyConfig):
+    agents: ClassVar[tuple[str, ...]] = ("shared", "separate", "joint")
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")

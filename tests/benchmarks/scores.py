@@ -48,6 +48,10 @@ ROWS = {
     "tmaze20_zero": Row(
         f"policy=r2d2 env=tmaze env.length=20 {SHORT} policy.state_init=zero", "reported", **TMAZE
     ),
+    "twostep_qmix": Row("policy=qmix env=twostep", "8"),
+    "twostep_vdn": Row("policy=vdn env=twostep", "7"),
+    "twostep_dqn": Row("policy=dqn env=twostep explore=anneal", "<= 7"),
+    "twostep_dqn_separate": Row("policy=dqn env=twostep explore=anneal agents=separate", "<= 7"),
 }
 
 

@@ -239,7 +239,7 @@ def test_room_is_what_is_left_of_the_limit():
     assert f"{layout.amount(some.room)} at most" in some.describe()
     assert sized(3_750_000).room == 3_000_000 - some.nbytes
     with pytest.raises(ResourceError, match=r"buffer.capacity = 10000: .*set buffer.capacity="):
-        sized(10**9, max_bytes=200_000)
+        sized(10**9, max_bytes=400_000)
 
 
 # -- runs ------------------------------------------------------------------------------------------

@@ -141,6 +141,24 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("eval . --episodes 0", "--episodes", ">= 1"),
     ("eval .", "is no run directory", ""),
     ("-m run.dir=x seed=1,2", "run.dir = x", "hydra.sweep.dir"),
+    # several agents
+    ("policy=qmix env=cartpole", "policy = qmix: it learns the value of a team", "policy=dqn"),
+    ("policy=qmix env=cartpole", "one agent acts in CartPole-v1", "env=twostep"),
+    ("policy=vdn env=twostep agents=shared", "agents = shared: policy qmix", "agents=joint is"),
+    ("policy=dqn env=twostep agents=joint", "agents = joint: policy dqn", "policy=qmix"),
+    ("policy=r2d2 env=cartpole agents=separate", "env.id = CartPole-v1: one agent", "env=relay"),
+    ("policy=qmix env=twostep env.frame_stack=2", "env.frame_stack = 2: joint rows", "=1"),
+    ("policy=qmix env=twostep agents.agent_id=true", "agents.agent_id", "policy.agent_id=true"),
+    ("policy=qmix env=twostep policy.mixer_hidden=0", "policy.mixer_hidden = 0", "1"),
+    ("policy=qmix env=twostep policy.mixer=mean", "policy.mixer = mean", "monotonic"),
+    ("env=pettingzoo policy=dqn", "env.id", "has no value"),
+    ("env=pettingzoo env.id=pettingzoo:nowhere.x_v0 policy=dqn", "pip install nowhere", ""),
+    (
+        "policy=dqn env=twostep buffer.capacity=79 collector.num_envs=8 learner.batch_size=1 "
+        "learner.start_after=0",
+        "num_envs x 2 agents x 5 = 80",
+        "buffer.capacity=80",
+    ),
 ]
 
 

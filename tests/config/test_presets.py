@@ -21,6 +21,11 @@ NEEDS: dict[str, list[str]] = {
     "env=gym": ["env.id=CartPole-v1"],
     **{f"env={name}": ["policy=random"] for name in CONTINUOUS},  # it acts in any space
     "env=pendulum": ["policy=random"],  # continuous actions
+    "env=pettingzoo": ["env.id=pettingzoo:tests.env.zoo_example"],
+    "policy=qmix": ["env=twostep"],
+    "policy=vdn": ["env=twostep"],
+    "agents=joint": ["env=twostep", "policy=random"],
+    "agents=separate": ["env=twostep"],
 }
 
 
@@ -38,8 +43,8 @@ def read(composer: Composer, *overrides: str) -> dict[str, Any]:
 
 def test_the_groups_are_the_documented_ones() -> None:
     names = (
-        "buffer collector debug env experiment explore learner logger memory pipeline policy torso"
-        " transport"
+        "agents buffer collector debug env experiment explore learner logger memory pipeline "
+        "policy torso transport"
     )
     assert " ".join(GROUPS) == names
 
@@ -94,6 +99,8 @@ def test_quick_start(composer: Composer) -> None:
         ("policy=dqn buffer=prioritized", "prioritized schedule none 16"),
         ("policy=dqn learner=default", "uniform schedule none 120"),
         ("policy=random", "uniform schedule none 120"),
+        ("policy=qmix env=twostep", "uniform schedule gru 120"),
+        ("policy=vdn env=twostep memory=lstm", "uniform schedule lstm 120"),
         ("experiment=r2d2_paper", "prioritized ladder lstm 1"),
         ("experiment=diengine_r2d2_cartpole", "uniform schedule lstm None"),
         ("experiment=diengine_r2d2_cartpole buffer=prioritized", "prioritized schedule lstm None"),
@@ -169,6 +176,9 @@ NAMES = {  # the other options of the keys that hold one of a few words
     "transport.weights": "xor",
     "transport.chunks": "planes",
     "policy.state_init": "zero",
+    "policy.mixer": "sum",
+    "agents.team_reward": "sum",
+    "agents.state": "concat",
     "torso.activation": "tanh",
     "collector.unit": "episode",
     "collector.trajectory": "collect",
@@ -176,6 +186,7 @@ NAMES = {  # the other options of the keys that hold one of a few words
     "buffer.initial_priority": "td",
     "logger.progress": "plain",
 }
+OTHERS = {"policy.state_init": "stored", "policy.mixer": "monotonic"}  # where that is the old one
 SCHEDULE = {"kind": "cosine", "start": 0.625, "end": 0.75, "over": 50.0}
 
 
@@ -185,7 +196,7 @@ def change(key: str, old: Any) -> tuple[str, Any, list[str]]:
     if key in SPECIAL:
         return SPECIAL[key]
     if key in NAMES:
-        text = NAMES[key] if NAMES[key] != old else "stored"
+        text = NAMES[key] if NAMES[key] != old else OTHERS.get(key, "stored")
         return text, text, []
     if leaf == "points":
         kind = key.replace("points", "kind=piecewise")

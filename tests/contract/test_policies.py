@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from rlrun import build
 from rlrun.log import Log
@@ -16,16 +17,27 @@ from tests.compose import config
 
 CONF = Path(__file__).parents[2] / "conf"
 POLICIES = sorted(p.stem for p in CONF.glob("policy/*.yaml"))
-ENVS = {"Discrete": ["cartpole", "identity", "tmaze"], "Box": ["pendulum"]}  # by action space
+ENVS = {  # by action space; those of several agents are joint rows where the policy wants them
+    "Discrete": ["cartpole", "identity", "tmaze"],
+    "Box": ["pendulum"],
+    "MultiDiscrete": ["twostep", "relay"],
+}
 TINY = ("debug=smoke", "logger.progress=off", "logger.tensorboard=false", "learner.start_after=0")
+
+
+def name_of(policy):
+    """The implementation of a preset, or of the preset it starts from."""
+    keys = yaml.safe_load((CONF / f"policy/{policy}.yaml").read_text())
+    return keys["name"] if "name" in keys else name_of(keys["defaults"][0])
 
 
 def pairs():
     """(policy, env) of every policy and the environments it can act in."""
     for policy in POLICIES:
-        name = yaml.safe_load((CONF / f"policy/{policy}.yaml").read_text()).get("name", "r2d2")
+        name = name_of(policy)
         for kind in POLICY_CONFIGS[name].actions:
-            yield from ((policy, env) for env in ENVS.get(kind, []))
+            teams = kind == "MultiDiscrete" and "joint" not in POLICY_CONFIGS[name].agents
+            yield from ((policy, env) for env in ENVS.get(kind, []) if not teams)
 
 
 @pytest.fixture(params=list(pairs()), ids="-".join)
@@ -46,9 +58,16 @@ def collect(pipeline, chunks=8):
             pipeline.buffer.add(chunk)
 
 
+def several(space, count):
+    """``count`` observations of a space, side by side."""
+    return concatenate(
+        space, [space.sample() for _ in range(count)], create_empty_array(space, count)
+    )
+
+
 def test_act_shapes_and_greediness(pipeline):
     policy, space = pipeline.policy, pipeline.collector.env.obs_space
-    obs, actor = np.stack([space.sample() for _ in range(5)]), policy.actor(5)
+    obs, actor = several(space, 5), policy.actor(5)
     actions = pipeline.collector.env.action_space
     first, action = np.array([True, False, True, False, False]), no_actions(actions, 5)
     state = actor.initial_state()
@@ -72,11 +91,12 @@ def test_first_forgets_state_and_previous_inputs(pipeline):
     policy, space = pipeline.policy, pipeline.collector.env.obs_space
     if policy.window is None:
         return
-    obs, step = np.stack([space.sample()] * 2), policy.actor(2).step
-    first, action = np.array([True, True]), np.array([0, 1])
+    obs, actor = tree_map(lambda x: x.repeat(2, 0), several(space, 1)), policy.actor(2)
+    first, action = np.array([True, True]), no_actions(pipeline.collector.env.action_space, 2)
+    action[1] = 1
     noise = np.random.default_rng(0)
-    state = tree_map(lambda x: noise.normal(size=x.shape).astype(x.dtype), step.initial_state())
-    q, after = step(obs, first, action, np.array([0.0, 9.0], np.float32), state)
+    state = tree_map(lambda x: noise.normal(size=x.shape).astype(x.dtype), actor.initial_state())
+    q, after = actor.step(obs, first, action, np.array([0.0, 9.0], np.float32), state)
     np.testing.assert_allclose(q[0], q[1], rtol=1e-5)  # lanes of one batch may round apart
     for x in tree_leaves(after):
         np.testing.assert_allclose(x[0], x[1], rtol=1e-5, atol=1e-6)
@@ -106,6 +126,11 @@ def test_weights_and_state_round_trip(pipeline, request):
         assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
 
 
+def over(mask, x):
+    """``mask`` [T, B] for ``x`` [T, B, ...]."""
+    return mask.reshape(*mask.shape, *[1] * (x.ndim - 2))
+
+
 def test_padding_has_no_effect(pipeline):
     if pipeline.buffer is None:
         return
@@ -116,7 +141,7 @@ def test_padding_has_no_effect(pipeline):
     wild = replace(
         segment,
         reward=torch.where(segment.valid, segment.reward, torch.nan),
-        action=torch.where(segment.valid, segment.action, 0),
+        action=torch.where(over(segment.valid, segment.action), segment.action, 0),
         terminated=segment.terminated | ~segment.valid,
     )
     loss = pipeline.policy.loss

@@ -46,6 +46,21 @@ def test_environments(tmp_path, env, policy):
     assert record["updates"] > 0
 
 
+@pytest.mark.parametrize("policy", ["qmix", "vdn", "random"])
+@pytest.mark.parametrize("env", ["twostep", "relay"])
+def test_teams(tmp_path, env, policy):
+    chunks(tmp_path, f"policy={policy}", f"env={env}", "agents=joint", "debug=smoke",
+           "run.total_steps=150", "run.stop_value=null")  # fmt: skip
+
+
+@pytest.mark.parametrize("agents", ["shared", "separate"])
+@pytest.mark.parametrize("policy", ["dqn", "r2d2", "drqn", "random"])
+def test_independent_learners(tmp_path, policy, agents):
+    record = chunks(tmp_path, f"policy={policy}", "env=relay", f"agents={agents}", "debug=smoke",
+                    "run.total_steps=300", "run.stop_value=null")  # fmt: skip
+    assert record["updates"] > 0 or policy == "random"
+
+
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_experiments(tmp_path, experiment):
     short = ("run.total_steps=2500", "run.eval_every=2000", "run.stop_value=null")

@@ -237,3 +237,46 @@ def test_tracking(lag):
         "tracking", lambda o, f: rng.uniform(-2, 2, o.shape).astype(np.float32), 100, lag=lag
     )
     assert abs(drawn.mean() + (10 - lag) * 5 / 3) < 5 * drawn.std() / np.sqrt(drawn.size)
+
+
+def test_twostep_pays_what_the_paper_says():
+    env = make_env(preset("twostep"), num_envs=8)
+    first = env.reset(seed=0)
+    assert (first["agents"] == 0).all()
+    pairs = np.array([[a, b] for a in (0, 1) for b in (0, 1)])
+    openings = np.array([[c, 0] for c in (0, 1) for _ in range(4)])
+    step = env.step(openings)
+    assert step.obs["agents"].tolist() == [[1, 1]] * 4 + [[2, 2]] * 4
+    assert step.obs["state"].argmax(1).tolist() == [1] * 4 + [2] * 4
+    assert not step.reward.any()
+    step = env.step(np.concatenate([pairs, pairs]))
+    assert step.reward.tolist() == [7, 7, 7, 7, 0, 1, 1, 8]
+    assert step.terminated.all()
+
+
+def relay_player(cues, delay, *, speaks=True, remembers=True):
+    """Who tells the cue, and both keep it; returns the team's mean pay."""
+    env = make_env(preset("relay", kwargs={"cues": cues, "delay": delay}), num_envs=60)
+    obs, heard, total = env.reset(seed=3), np.zeros((60, 2), np.int64), 0.0
+    for t in range(delay + 3):
+        shown = obs["agents"]
+        state = obs["state"].reshape(60, 2, cues + 2)
+        np.testing.assert_array_equal(state.argmax(2), shown)
+        np.testing.assert_array_equal(state.sum(2), 1)
+        assert (shown < cues).any(0).tolist() == [t == 0, t == 1], "who is shown something, when"
+        heard = np.where(shown < cues, shown, heard if remembers else 0)
+        last = (shown == cues + 1).all()
+        assert last == (t == delay + 2)
+        step = env.step(heard if last or speaks else np.zeros_like(heard))
+        obs, total = step.obs, total + float(step.reward.mean())
+    assert step.terminated.all()
+    return total
+
+
+@pytest.mark.parametrize(("cues", "delay"), [(2, 1), (3, 0), (4, 3)])
+def test_relay_needs_word_and_memory(cues, delay):
+    assert relay_player(cues, delay) == 1
+    # the first agent keeps the cue, the second hears 0 whatever it was
+    silent = 0.25 + 0.75 / cues
+    assert abs(relay_player(cues, delay, speaks=False) - silent) < 0.12
+    assert abs(relay_player(cues, delay, remembers=False) - 0.5 - 0.5 / cues) < 0.1

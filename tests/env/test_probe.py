@@ -28,8 +28,12 @@ def refusal(config):
 @pytest.mark.parametrize("backend", ["auto", "async"])
 def test_every_preset_has_spaces(name, backend):
     obs, action = probe(preset(name, backend=backend))
-    assert isinstance(action, spaces.Box if name in CONTINUOUS else spaces.Discrete)
+    kind = spaces.Box if name in CONTINUOUS else spaces.Discrete
+    assert isinstance(action, spaces.MultiDiscrete if name in TEAMS else kind)
     assert obs.shape is not None or isinstance(obs, spaces.Dict | spaces.Tuple)
+
+
+TEAMS = ("relay", "twostep")  # probed as joint rows
 
 
 SOLVED = {  # what the preset says of the published score, where it is one

@@ -25,7 +25,7 @@ def train(run_dir: Path, *overrides: str, episodes: int = 50) -> tuple[dict, Run
     assert build.run(c, run_dir, raw_yaml="", overrides=[]) == 0
     weights, meta = checkpoint.load_weights(run_dir / "checkpoints" / "last.safetensors")
     seed = build.env_seed(c.seed, "final")
-    evaluator = Evaluator(c.env, episodes=episodes, seed=seed)
+    evaluator = Evaluator(c.env, episodes=episodes, seed=seed, agents=c.agents)
     policy = build.make_policy(c, build.spec_of(c, evaluator.env))
     policy.load(weights)
     result = evaluator.run(policy, env_steps=int(meta["env_steps"])).summary()
@@ -96,3 +96,14 @@ def test_stacked_frames_stand_in_for_velocities(tmp_path):
         "seed=1",
     )  # fmt: skip
     assert result["return_mean"] >= 90
+
+
+@pytest.mark.parametrize(
+    ("command", "score"),
+    [("policy=qmix", 8), ("policy=vdn", 7), ("policy=dqn explore=anneal", 7)],
+)
+def test_two_step_game_tells_mixers_apart(tmp_path, command, score):
+    """Rashid et al. 2018, section 5: only the monotonic mixer finds the 8 in state 2B."""
+    short = ("env=twostep", "run.total_steps=6000", "run.eval_every=6000", "seed=7")
+    result, _ = train(tmp_path, *command.split(), *short)
+    assert result["return_min"] == result["return_max"] == score

@@ -1,0 +1,28 @@
+"""Warming a recurrent state up over the rows before the learned ones."""
+
+import torch
+from torch import Tensor
+
+from rlrun.nets.qnet import QNet
+from rlrun.types import Tree, tree_map
+
+
+def burn_in(
+    net: QNet, x: Tensor, state: Tree, valid: Tensor, partial: tuple[int, ...] = ()
+) -> Tree:
+    """The state [B, H] behind the burn-in rows ``x`` [bs, B, F], warmed up by ``net`` itself.
+
+    Window b brings its last ``valid[:, b].sum()`` rows. The filler before them never touches a
+    state: with none of its own the stored state is returned as it is; windows with one of the
+    ``partial`` numbers of rows (0 < rows < bs, possible where bs > L) run over those rows alone.
+    """
+    _, warm = net.memory.unroll(x, state)
+    none = ~valid[-1].unsqueeze(-1)  # own rows stand right before the learned ones
+    warm = tree_map(lambda w, s: torch.where(none, s, w), warm, state)
+    for count in partial:
+        which = (valid.sum(0) == count).nonzero().squeeze(-1)
+        if len(which):
+            part = tree_map(lambda s, which=which: s[which], state)
+            _, part = net.memory.unroll(x[len(x) - count :, which], part)
+            warm = tree_map(lambda w, p, which=which: w.index_copy(0, which, p), warm, part)
+    return warm

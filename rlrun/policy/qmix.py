@@ -1,0 +1,160 @@
+"""QMIX and VDN: one value of a team, learned from joint rows, acted on by every agent alone.
+
+Rashid et al., "QMIX: Monotonic Value Function Factorisation for Deep Multi-Agent Reinforcement
+Learning", ICML 2018; Sunehag et al., "Value-Decomposition Networks", AAMAS 2018. Agents share one
+recurrent Q-network; windows, burn-in, stored states and n-step targets are those of R2D2.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlrun.functional.mixing import team_greedy, value_ahead
+from rlrun.functional.returns import nstep_return
+from rlrun.functional.rows import network_inputs, shape_reward
+from rlrun.functional.value import Loss, mixed_priority, sequence_loss, take_action, td_target
+from rlrun.nets.burnin import burn_in
+from rlrun.nets.compute import PLAIN, Compute
+from rlrun.nets.pair import TargetPair
+from rlrun.nets.team import TeamActor, TeamNet, make_team
+from rlrun.schedule import make_schedule
+from rlrun.schema import MemoryConfig, QMIXConfig, TorsoConfig
+from rlrun.types import Sample, Segment, Spec, Tree, Update, Window, generator, tree_map
+
+
+class QMIX:
+    """Acts epsilon-greedily agent by agent; learns the team's value from windows of joint rows."""
+
+    def __init__(
+        self,
+        config: QMIXConfig,
+        torso: TorsoConfig,
+        memory: MemoryConfig,
+        *,
+        spec: Spec,
+        seed: int,
+        total_steps: int,
+        device: torch.device,
+        compute: Compute = PLAIN,
+    ) -> None:
+        self.config, self.device, self.compute = config, device, compute
+        learned = config.learn_unroll_len - config.nstep
+        self.window = Window(config.burnin_step, learned, config.nstep)
+        net = make_team(config, torso, memory, spec, seed=seed).to(device)
+        self.pair = TargetPair(net, config, make_schedule(config.lr, total_steps=total_steps))
+        self.net, self.target = net, self.pair.target
+        self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
+
+    # -- acting ----------------------------------------------------------------------------------
+
+    def initial_state(self, batch: int) -> Tree:
+        """The recurrent state before an episode's first row, [batch, N, H] each."""
+        size = self.net.size
+        state = self.net.agents.memory.initial_state(batch * size, self.device)
+        return tree_map(lambda s: s.unflatten(0, (batch, size)), state)
+
+    def actor(self, num_envs: int) -> TeamActor:
+        """Epsilon-greedy on every agent's Q."""
+        return TeamActor(self.net, self.config, self.generator, num_envs=num_envs)
+
+    # -- learning --------------------------------------------------------------------------------
+
+    def update(self, sample: Sample) -> Update:
+        """One gradient step on ``sample``; priorities are eta-mixed |delta| of the team's value."""
+        out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
+        stepped = self.pair.step(out.q, out.slope, sample.env_steps)
+        return Update(out.priority, out.metrics | stepped)
+
+    def loss(self, segment: Segment, weight: Tensor) -> Loss:
+        """Loss, priorities and metrics of a batch of windows of joint rows (semantics section 5).
+
+        y = R_t + gamma^k Q_tot-(argmax_a Q_i(obs[t+k])), delta = y - Q_tot(actions taken).
+        ``Loss.q`` is Q_tot [L, B]. Source: Rashid et al. 2018, eq. 6.
+        """
+        c, bs, learned = self.config, self.window.burnin, self.window.learned
+        state = segment.state
+        if c.state_init == "zero":
+            state = self.initial_state(segment.reward.shape[1])
+        obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
+        inputs = self.inputs(obs, *previous)
+        lagging = torch.no_grad()(self.q_values)
+        q_target_of = self.compute.beside(lambda: lagging(self.target, inputs, segment, state))
+        q = self.q_values(self.net, inputs, segment, state)
+        q_target = q_target_of()
+
+        ends = rows((segment.terminated, segment.truncated, segment.valid), bs, None)
+        reward = shape_reward(segment.reward[bs:], c.reward_scale, c.reward_clip)
+        n = nstep_return(reward, *ends, nstep=c.nstep, gamma=c.gamma)
+        seen = rows(obs, bs, None)
+        with torch.no_grad():
+            best = team_greedy(q if c.double else q_target, self.net.allowed(seen))
+            ahead = self.target.total(take_action(q_target, best), seen)
+        bootstrap = value_ahead(ahead, n.steps[:learned])
+        target = td_target(
+            n.reward[:learned], n.discount[:learned], bootstrap, rescale_eps=c.value_rescale_eps
+        )
+        valid = ends[2][:learned]
+        action = torch.where(valid.unsqueeze(-1), segment.action[bs : bs + learned], 0)
+        taken = self.net.total(take_action(q[:learned], action), rows(seen, 0, learned))
+        loss, td, slope = sequence_loss(taken, target, valid, weight, td_clip=c.td_clip)
+        count = valid.sum().clamp(min=1)
+        metrics = {
+            "train/loss": loss,
+            "train/td_abs": td.sum() / count,
+            "train/q_taken": torch.where(valid, taken.detach(), 0.0).sum() / count,
+            "train/target": torch.where(valid, target, 0.0).sum() / count,
+            "train/valid_fraction": valid.float().mean(),
+        }
+        return Loss(loss, mixed_priority(td, valid, c.eta), metrics, taken, slope)
+
+    def inputs(self, obs: Tree, prev_action: Tensor, prev_reward: Tensor) -> tuple[Tree, Tensor]:
+        """(what agents see [T, B N, ...], previous action and reward) of every position."""
+        reward = prev_reward.unsqueeze(-1).expand(prev_action.shape)
+        side = self.net.agents.side(prev_action, reward)
+        seen = tree_map(lambda x: x.flatten(1, 2), self.net.beside(obs))
+        return seen, side.flatten(1, 2)
+
+    def q_values(
+        self, net: TeamNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree
+    ) -> Tensor:
+        """Q_i [L + n, B, N, A] of one unroll behind the burn-in, which carries no gradient.
+
+        ``state`` [B, N, H] is the one before each window's first own row.
+        """
+        bs, agents = self.window.burnin, net.agents
+        state = tree_map(lambda s: s.flatten(0, 1), state)
+        with self.compute.autocast(self.device):
+            if bs:
+                with torch.no_grad():
+                    own = segment.valid[:bs].repeat_interleave(net.size, 1)
+                    x = agents.inputs(*rows(inputs, 0, bs))
+                    state = burn_in(agents, x, state, own, segment.partial)
+            q: Tensor = agents.unroll(agents.inputs(*rows(inputs, bs, None)), state)[0]
+        return q.float().reshape(len(q), -1, net.size, q.shape[-1])
+
+    @torch.no_grad()
+    def priority(self, sample: Sample) -> Tensor:
+        """The priorities [B] ``update`` would return, without learning."""
+        return self.loss(sample.segment.to(self.device), sample.weight.to(self.device)).priority
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def weights(self) -> dict[str, Tensor]:
+        """The online networks' parameters, detached, not copied."""
+        return self.pair.weights()
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        self.net.load_state_dict(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.pair.state_dict() | {"generator": self.generator.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.pair.load_state_dict(state)
+        self.generator.bit_generator.state = state["generator"]
+
+
+def rows(tree: Tree, start: int, stop: int | None) -> Tree:
+    """Rows [start, stop) of every leaf."""
+    return tree_map(lambda x: x[start:stop], tree)

@@ -1,0 +1,175 @@
+"""Independent learners with parameters of their own: one policy for each agent of a team.
+
+Tan, "Multi-Agent Reinforcement Learning: Independent vs. Cooperative Agents", 1993. Any policy will
+do: agent i acts in the columns of agent i and learns from the windows of them. Who a window belongs
+to is read off its observations (``rlrun.joint.AgentSpace``), which the policies never see.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.types import Act, Actor, Policy, Sample, Segment, Spec, Tree, Update, generator, tree_map
+
+Make = Callable[[Spec, int], Policy]
+
+
+class Separate:
+    """N policies; actions, updates and priorities are put together by column."""
+
+    def __init__(self, make: Make, *, spec: Spec, seed: int) -> None:
+        """``make``: (spec of one agent, seed) -> Policy."""
+        space = spec.obs
+        assert isinstance(space, gym.spaces.Dict), "checked in rlrun.config"
+        own, number = Spec(space["observation"], spec.action), space["agent"]
+        assert number.shape is not None
+        self.size = number.shape[-1]  # before it may stand stacked frames
+        seeds = [int(generator(seed, f"agent{i}").integers(2**32)) for i in range(self.size)]
+        self.policies = [make(own, s) for s in seeds]
+        self.window = self.policies[0].window
+        self.generator = generator(seed, "explore")  # one for all: its state is the whole of it
+        for policy in self.policies:
+            policy.generator = self.generator
+        self.seconds = dict(self.policies[0].seconds)
+
+    def actor(self, num_envs: int) -> "SeparateActor":
+        """``num_envs``: columns, N for each environment."""
+        return SeparateActor([p.actor(num_envs // self.size) for p in self.policies])
+
+    # -- learning --------------------------------------------------------------------------------
+
+    def update(self, sample: Sample) -> Update:
+        """One learning step of every agent that has windows in ``sample``, on those.
+
+        Metrics are means over the agents that learned.
+        """
+        done: list[tuple[Tensor, Update]] = []
+        for which, part, policy in self._parts(sample):
+            done.append((which, policy.update(part)))
+        self.seconds = {k: sum(p.seconds[k] for p in self.policies) for k in self.seconds}
+        metrics = [update.metrics for _, update in done]
+        mean = {k: torch.stack([m[k] for m in metrics]).mean() for k in metrics[0]}
+        return Update(self._together(sample, done), mean)
+
+    def priority(self, sample: Sample) -> Tensor:
+        """|TD| priority [B] of every window, by its agent's policy."""
+        parts = self._parts(sample)
+        found = [(which, Update(policy.priority(part), {})) for which, part, policy in parts]
+        together = self._together(sample, found)
+        assert together is not None
+        return together
+
+    def _parts(self, sample: Sample) -> list[tuple[Tensor, Sample, Policy]]:
+        """(windows, the sample of them alone, whose they are) of the agents that have some.
+
+        Keys stay as they are: policies do not read them.
+        """
+        whose = owners(sample.segment)
+        out = []
+        for i, policy in enumerate(self.policies):
+            which = (whose == i).nonzero().squeeze(-1)
+            if len(which):
+                segment, weight = windows(sample.segment, which), sample.weight[which]
+                out.append((which, replace(sample, segment=segment, weight=weight), policy))
+        return out
+
+    @staticmethod
+    def _together(sample: Sample, parts: list[tuple[Tensor, Update]]) -> Tensor | None:
+        """Priorities in the order of the sample."""
+        whole = torch.zeros_like(sample.weight)
+        for which, update in parts:
+            if update.priority is None:
+                return None
+            whole[which] = update.priority.to(whole)
+        return whole
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def weights(self) -> dict[str, Tensor]:
+        """Every policy's weights, their names behind the agent's number."""
+        named = enumerate(p.weights() for p in self.policies)
+        return {f"{i}.{name}": w for i, weights in named for name, w in weights.items()}
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        for i, policy in enumerate(self.policies):
+            mine = {k: w for k, w in weights.items() if k.startswith(f"{i}.")}
+            policy.load({k.partition(".")[2]: w for k, w in mine.items()})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {str(i): policy.state_dict() for i, policy in enumerate(self.policies)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for i, policy in enumerate(self.policies):
+            policy.load_state_dict(state[str(i)])
+
+
+class SeparateActor:
+    """Actors of N agents side by side; column e N + i is agent i's."""
+
+    def __init__(self, actors: list[Actor]) -> None:
+        self.actors, self.size = actors, len(actors)
+        self.extras = tree_map(self._join, *(a.extras for a in actors))
+
+    def refresh(self) -> None:
+        for actor in self.actors:
+            actor.refresh()
+
+    def initial_state(self) -> Tree:
+        return tree_map(self._join, *(a.initial_state() for a in self.actors))
+
+    def act(
+        self,
+        obs: Tree,
+        first: np.ndarray,
+        prev_action: np.ndarray,
+        prev_reward: np.ndarray,
+        state: Tree,
+        *,
+        explore: np.ndarray | None,
+    ) -> Act:
+        """See ``Actor``."""
+        given = (obs["observation"], first, prev_action, prev_reward, state)
+        acts = []
+        for i, actor in enumerate(self.actors):
+            own = tree_map(lambda x, i=i: np.ascontiguousarray(x[i :: self.size]), given)
+            coin = None if explore is None else explore[i :: self.size]
+            acts.append(actor.act(*own, explore=coin))
+        return Act(*(tree_map(self._join, *(getattr(a, n) for a in acts)) for n in ACT))
+
+    @staticmethod
+    def _join(*each: np.ndarray) -> np.ndarray:
+        """[E, ...] of every agent -> [E N, ...]."""
+        return np.stack(each, 1).reshape(-1, *each[0].shape[1:])
+
+
+ACT = ("action", "extras", "state")
+
+
+def owners(segment: Segment) -> Tensor:
+    """int64 [B]: the agent of every window, read where its rows are valid."""
+    number = segment.obs["agent"][:-1]
+    while number.ndim > 3:  # stacked frames: all say the same
+        number = number[:, :, -1]
+    seen = torch.where(segment.valid.unsqueeze(-1), number, torch.zeros_like(number))
+    return seen.amax(0).argmax(-1)
+
+
+def windows(segment: Segment, which: Tensor) -> Segment:
+    """The windows ``which`` of a segment, their observations without the agent's number."""
+
+    def side(tree: Tree) -> Tree:
+        return tree_map(lambda x: x[:, which], tree)
+
+    timed = ("first", "action", "reward", "terminated", "truncated", "valid")
+    fields = {n: side(getattr(segment, n)) for n in timed}
+    fields["obs"] = side(segment.obs["observation"])
+    before = ("prev_action", "prev_reward")  # of the row before the window: [B, ...]
+    extras = {k: x[which] if k in before else x[:, which] for k, x in segment.extras.items()}
+    fields["extras"] = extras
+    fields["state"] = tree_map(lambda x: x[which], segment.state)
+    return replace(segment, **fields)

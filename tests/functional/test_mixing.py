@@ -1,0 +1,116 @@
+"""Mixers against loops, hand numbers, and the monotonicity they are for."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.functional.explore import team_epsilon_greedy
+from rlrun.functional.mixing import (
+    living_values,
+    monotonic_total,
+    sum_total,
+    team_greedy,
+    value_ahead,
+)
+
+
+def weights(lead, n, h, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    shapes = ((*lead, n, h), (*lead, h), (*lead, h), lead)
+    return [torch.randn(shape, generator=g, dtype=torch.float64) for shape in shapes]
+
+
+def test_the_sum_is_a_sum():
+    q = torch.tensor([[[1.0, 2.5, -4.0]]])
+    assert sum_total(q).tolist() == [[-0.5]]
+
+
+def test_monotonic_total_by_hand():
+    """|w1| q + b1 = (1*1 + 2*-1 + 0.5, 3*1 + 1*-1 - 3) = (-0.5, -1), then elu, |w2| and b2."""
+    q = torch.tensor([1.0, -1.0])
+    w1 = torch.tensor([[-1.0, 3.0], [2.0, -1.0]])
+    total = monotonic_total(
+        q, w1, torch.tensor([0.5, -3.0]), torch.tensor([-2.0, 4.0]), torch.tensor(0.25)
+    )
+    expected = 2 * (math.exp(-0.5) - 1) + 4 * (math.exp(-1.0) - 1) + 0.25
+    assert total.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_monotonic_total_is_the_loop():
+    lead, n, h = (3, 2), 4, 5
+    w1, b1, w2, b2 = weights(lead, n, h)
+    q = torch.randn(*lead, n, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    total = monotonic_total(q, w1, b1, w2, b2)
+    for t in range(lead[0]):
+        for b in range(lead[1]):
+            value = b2[t, b].item()
+            for k in range(h):
+                x = b1[t, b, k].item()
+                for i in range(n):
+                    x += q[t, b, i].item() * abs(w1[t, b, i, k].item())
+                x = x if x > 0 else math.exp(x) - 1
+                value += x * abs(w2[t, b, k].item())
+            assert total[t, b].item() == pytest.approx(value)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_better_agent_never_makes_a_worse_team(seed):
+    """dQ_tot / dQ_i >= 0 everywhere, for weights and values of either sign and any size."""
+    lead, n, h = (50,), 3, 8
+    parts = [(10 ** (seed % 4 - 1)) * x for x in weights(lead, n, h, seed)]
+    q = 5 * torch.randn(
+        *lead, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
+    q.requires_grad_()
+    (slope,) = torch.autograd.grad(monotonic_total(q, *parts).sum(), q)
+    assert (slope >= 0).all()
+    assert (slope > 0).any()
+
+
+def test_the_best_actions_one_by_one_are_the_best_together():
+    """argmax of Q_tot over all joint actions = every agent's own argmax (eq. 4 of the paper)."""
+    g = torch.Generator().manual_seed(3)
+    n, a = 3, 4
+    for seed in range(10):
+        w1, b1, w2, b2 = weights((), n, 6, seed)
+        q = torch.randn(n, a, generator=g, dtype=torch.float64)
+        allowed = torch.rand(n, a, generator=g) < 0.7
+        allowed[:, 0] = True
+        own = team_greedy(q, allowed)
+        totals = {}
+        for joint in np.ndindex(*[a] * n):
+            if all(allowed[i, x] for i, x in enumerate(joint)):
+                taken = torch.stack([q[i, x] for i, x in enumerate(joint)])
+                totals[joint] = monotonic_total(taken, w1, b1, w2, b2).item()
+        assert totals[tuple(own.tolist())] == pytest.approx(max(totals.values()))
+
+
+def test_who_has_left_adds_nothing_not_even_nan():
+    q = torch.tensor([[1.0, torch.nan], [2.0, 3.0]])
+    alive = torch.tensor([[True, False], [True, True]])
+    assert living_values(q, alive).tolist() == [[1, 0], [2, 3]]
+
+
+def test_value_ahead_reads_k_rows_later():
+    value = torch.arange(10.0).reshape(5, 2).requires_grad_()
+    ahead = value_ahead(value, torch.tensor([[1, 2], [2, 0], [1, 1]]))
+    assert ahead.tolist() == [[2, 5], [6, 3], [6, 7]]
+    assert not ahead.requires_grad
+
+
+def test_team_epsilon_greedy():
+    q = np.array([[[0.0, 3.0, 9.0], [5.0, 1.0, 2.0]]]).repeat(4000, 0)
+    allowed = np.array([[[True, True, False], [True, True, True]]]).repeat(4000, 0)
+    rng = np.random.default_rng(0)
+    before = rng.bit_generator.state
+    greedy = team_epsilon_greedy(q, allowed, None, rng)
+    assert rng.bit_generator.state == before, "greedy draws nothing"
+    assert (greedy == [1, 0]).all()
+    drawn = team_epsilon_greedy(q, allowed, np.full(4000, 0.6), rng)
+    share = [np.bincount(drawn[:, i], minlength=3) / 4000 for i in (0, 1)]
+    np.testing.assert_allclose(share[0], [0.3, 0.7, 0.0], atol=0.04)
+    np.testing.assert_allclose(share[1], [0.6, 0.2, 0.2], atol=0.04)
+    both = ((drawn == [1, 0]).all(1)).mean()
+    assert abs(both - 0.7 * 0.6) < 0.04, "a coin for every agent"

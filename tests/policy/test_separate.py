@@ -1,0 +1,138 @@
+"""Independent learners with parameters of their own are the policies one by one."""
+
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlrun import build
+from rlrun.framestack import stack_space
+from rlrun.joint import AgentSpace
+from rlrun.log import Log
+from rlrun.policy.separate import Separate, owners, windows
+from rlrun.types import Segment, Spec, tree_leaves, tree_map
+from tests.compose import config
+from tests.policy.factory import dqn, r2d2
+
+TINY = ("debug=smoke", "logger.progress=off", "logger.tensorboard=false", "learner.start_after=0",
+        "env=relay", "agents=separate")  # fmt: skip
+
+
+@pytest.fixture(params=["dqn", "r2d2"])
+def pipeline(request, tmp_path):
+    c = config(f"policy={request.param}", "buffer=prioritized", *TINY)
+    with Log(c.logger, tmp_path, total_steps=400, title="") as log:
+        made = build.make_pipeline(c, tmp_path, log)
+        yield made
+    made.collector.env.close()
+    made.evaluator.close()
+
+
+def filled(pipeline, chunks=12):
+    for _ in range(chunks):
+        pipeline.buffer.add(pipeline.collector.collect())
+    return pipeline.buffer.sample(32, 0)
+
+
+def alone(policy, sample, i):
+    """What agent i's own policy says of its windows in the sample."""
+    which = (owners(sample.segment) == i).nonzero().squeeze(-1)
+    part = replace(sample, segment=windows(sample.segment, which), weight=sample.weight[which])
+    return which, policy.policies[i].loss(part.segment, part.weight)
+
+
+def test_windows_belong_to_the_columns_of_their_agent(pipeline):
+    sample = filled(pipeline)
+    table = pipeline.buffer.windows
+    keys = table.keys(table.all())
+    segment = pipeline.buffer.get(keys, 0).segment
+    slots, _ = table.find(keys)
+    column = np.asarray(table.spans(slots).column)
+    np.testing.assert_array_equal(owners(segment).numpy(), column % 2)
+    assert {0, 1} == set(owners(sample.segment).tolist())
+
+
+def test_an_update_is_the_updates_of_all(pipeline):
+    policy, sample = pipeline.policy, filled(pipeline)
+    expected = torch.zeros(len(sample.weight))
+    for i in range(2):
+        which, out = alone(policy, sample, i)
+        expected[which] = out.priority
+    assert torch.equal(policy.priority(sample), expected)
+    before = {k: w.clone() for k, w in policy.weights().items()}
+    update = policy.update(sample)
+    assert torch.equal(update.priority, expected)
+    moved = {
+        k.partition(".")[0] for k, w in policy.weights().items() if not torch.equal(w, before[k])
+    }
+    assert moved == {"0", "1"}
+    # a sample without windows of the second agent leaves it as it is
+    which, _ = alone(policy, sample, 0)
+    first = replace(
+        sample,
+        segment=replace(
+            windows(sample.segment, which),
+            obs=tree_map(lambda x: x[:, which], sample.segment.obs),
+        ),
+        weight=sample.weight[which],
+    )
+    before = {k: w.clone() for k, w in policy.weights().items()}
+    assert policy.update(first).priority.shape == (len(which),)
+    moved = {
+        k.partition(".")[0] for k, w in policy.weights().items() if not torch.equal(w, before[k])
+    }
+    assert moved == {"0"}
+
+
+def test_agents_start_apart_and_act_by_themselves(pipeline):
+    policy = pipeline.policy
+    names = [k[2:] for k in policy.weights() if k.startswith("0.")]
+    weights = policy.weights()
+    assert any(not torch.equal(weights[f"0.{n}"], weights[f"1.{n}"]) for n in names)
+    env, g = pipeline.collector.env, np.random.default_rng(0)
+    assert isinstance(env.obs_space, AgentSpace)
+    actor, ones = policy.actor(6), [p.actor(3) for p in policy.policies]
+    obs = {
+        "agent": np.tile(np.eye(2, dtype=np.float32), (3, 1)),
+        "observation": g.integers(4, size=6),
+    }
+    given = (np.zeros(6, bool), g.integers(2, size=6), g.normal(size=6).astype(np.float32))
+    state = tree_map(lambda x: g.normal(size=x.shape).astype(x.dtype), actor.initial_state())
+    out = actor.act(obs, *given, state, explore=None)
+    for i, own in enumerate(ones):
+        part = tree_map(lambda x, i=i: x[i::2], (*given, state))
+        act = own.act(obs["observation"][i::2], *part, explore=None)
+        np.testing.assert_array_equal(out.action[i::2], act.action)
+        for x, y in zip(tree_leaves(out.state), tree_leaves(act.state), strict=True):
+            np.testing.assert_array_equal(x[i::2], y)
+
+
+def test_state_round_trip(pipeline):
+    policy, sample = pipeline.policy, filled(pipeline)
+    policy.update(sample)
+    name = "dqn" if pipeline.policy.window.learned == 1 else "r2d2"
+    spec = Spec(pipeline.collector.env.obs_space, pipeline.collector.env.action_space)
+    twin = build.make_policy(config(f"policy={name}", "seed=5", *TINY), spec)
+    twin.load_state_dict(policy.state_dict())
+    assert torch.equal(policy.update(sample).priority, twin.update(sample).priority)
+    again = build.make_policy(config(f"policy={name}", "seed=6", *TINY), spec)
+    again.load(policy.weights())
+    assert all(torch.equal(w, again.weights()[k]) for k, w in policy.weights().items())
+    assert policy.generator is policy.policies[1].generator, "one stream for all"
+
+
+@pytest.mark.parametrize("make", [dqn, r2d2])
+def test_stacked_frames_say_whose_they_are_too(make):
+    space = AgentSpace(gym.spaces.Box(-1, 1, (2,), np.float32), 3)
+    spec = Spec(stack_space(space, 4), gym.spaces.Discrete(2))
+    policy = Separate(lambda spec, seed: make(spec=spec, seed=seed), spec=spec, seed=0)
+    assert policy.size == 3
+    number = torch.eye(3).repeat(7, 2, 1).unsqueeze(2).expand(-1, -1, 4, -1)  # [7, 6, 4, 3]
+    valid = torch.ones(6, 6, dtype=torch.bool)
+    valid[:3] = False
+    blank = torch.zeros(6, 6)
+    obs = {"agent": torch.cat([torch.full_like(number[:3], torch.nan), number[3:]])}
+    segment = Segment(obs, valid, blank, blank, valid, valid, valid)
+    assert owners(segment).tolist() == [0, 1, 2, 0, 1, 2]
