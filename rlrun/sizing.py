@@ -42,7 +42,7 @@ def _blocks(space: gym.Space[Any]) -> Tree:
 
 def _state(memory: MemoryConfig) -> Tree:
     one = Block((memory.hidden,), _FLOAT)
-    return {"lstm": (one, one), "gru": (one,), "none": ()}[memory.name]
+    return {"lstm": (one, one), "gru": (one,), "mingru": (one,), "none": ()}[memory.name]
 
 
 def make_layout(

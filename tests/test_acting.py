@@ -22,7 +22,7 @@ SPACES = {
 }
 SHAPES = [
     {"memory": memory, "prev_inputs": side, "dueling": dueling, "head_hidden": head}
-    for memory in ("lstm", "gru", "none")
+    for memory in ("lstm", "gru", "mingru", "none")
     for side in (False, True)
     for dueling, head in ((False, ()), (True, ()), (True, (5,)), (False, (4, 6)))
 ]
@@ -68,7 +68,7 @@ def test_numpy_reads_every_observation(space, activation):
 
 
 @pytest.mark.parametrize("kind", [NumpyStep, TorchStep])
-@pytest.mark.parametrize("memory", ["lstm", "gru", "none"])
+@pytest.mark.parametrize("memory", ["lstm", "gru", "mingru", "none"])
 def test_a_step_keeps_its_weights_until_it_is_refreshed(kind, memory):
     net, other = make_net(memory=memory), make_net(memory=memory, seed=1)
     step, before = kind(net, 4), play(kind(net, 4), BOX)

@@ -106,7 +106,7 @@ def test_no_next_obs_anywhere():
     assert "next_obs" not in Segment.__slots__
 
 
-@pytest.mark.parametrize("memory", ["lstm", "gru"])
+@pytest.mark.parametrize("memory", ["lstm", "gru", "mingru"])
 def test_stored_states_are_those_from_the_episodes_start(memory):
     """Invariant 4: with frozen weights, the state before every row = the state recomputed."""
     collector = make(n_sample=25)

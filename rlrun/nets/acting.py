@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from rlrun.functional.explore import epsilon_greedy
 from rlrun.nets.memory import GRU, LSTM
+from rlrun.nets.mingru import MinGRU, MinGRUCell
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP
 from rlrun.schema import ValueConfig
@@ -111,11 +112,13 @@ class NumpyStep:
         self.side = net.prev_inputs
         self.torso = Layers(net.torso.layers)
         self.heads = [Layers(net.advantage)] + ([Layers(net.value)] if net.value else [])
-        self.memory: LSTMCell | GRUCell | None = None
+        self.memory: LSTMCell | GRUCell | MinGRUCell | None = None
         if isinstance(net.memory, LSTM):
             self.memory = LSTMCell(net.memory, num_envs)
         elif isinstance(net.memory, GRU):
             self.memory = GRUCell(net.memory)
+        elif isinstance(net.memory, MinGRU):
+            self.memory = MinGRUCell(net.memory)
         features = self.width + (net.actions + 1 if self.side else 0)
         self.inputs = np.zeros((num_envs, features), np.float32)
         self.numbers = np.arange(net.actions)

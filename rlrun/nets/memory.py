@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from rlrun.nets.mingru import MinGRU
 from rlrun.schema import MemoryConfig
 from rlrun.types import Tree, tree_map
 
@@ -95,11 +96,11 @@ def _state_after(memory: LSTM | GRU, x: Tensor, lengths: Tensor, state: Tree) ->
     return tree_map(lambda s, new: s.index_copy(0, some, new.squeeze(0)), state, last)
 
 
-Memory = LSTM | GRU | NoMemory
+Memory = LSTM | GRU | MinGRU | NoMemory
 
 
 def make_memory(config: MemoryConfig, features: int) -> Memory:
     """The configured memory over inputs of width ``features``; ``size`` is its output width."""
-    table: dict[str, type[LSTM] | type[GRU] | type[NoMemory]]
-    table = {"lstm": LSTM, "gru": GRU, "none": NoMemory}
+    table: dict[str, type[LSTM] | type[GRU] | type[MinGRU] | type[NoMemory]]
+    table = {"lstm": LSTM, "gru": GRU, "mingru": MinGRU, "none": NoMemory}
     return table[config.name](config, features)

@@ -19,7 +19,7 @@ class TorsoConfig:
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    name: Literal["lstm", "gru", "none"]
+    name: Literal["lstm", "gru", "mingru", "none"]
     hidden: int
     forget_bias: float
 

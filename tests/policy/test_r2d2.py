@@ -84,7 +84,7 @@ def one_by_one(policy, segment: Segment, b: int):
 
 
 @pytest.mark.parametrize("shape", CASES)
-@pytest.mark.parametrize("memory", ["lstm", "gru"])
+@pytest.mark.parametrize("memory", ["lstm", "gru", "mingru"])
 @pytest.mark.parametrize("state_init", ["stored", "zero"])
 def test_loss_is_the_naive_loop(shape, memory, state_init):
     """Loss, gradient and priorities of a batch with mixed burn-ins, ends and paddings."""
@@ -295,7 +295,7 @@ def test_same_seed_same_parameters():
     assert not torch.equal(a.net.torso.layers[0].weight, c.net.torso.layers[0].weight)
 
 
-@pytest.mark.parametrize("memory", ["lstm", "gru", "none"])
+@pytest.mark.parametrize("memory", ["lstm", "gru", "mingru", "none"])
 def test_step_is_unroll(memory):
     policy = r2d2(memory=memory)
     net = policy.net
@@ -325,7 +325,7 @@ def test_delta_q_is_zero_for_the_true_state_and_not_for_a_zero_one():
     from tests.test_collector import counter, make
 
     env = make_env(counter([30]), num_envs=3)
-    for memory in ("lstm", "gru"):
+    for memory in ("lstm", "gru", "mingru"):
         policy = r2d2(spec=Spec(env.obs_space, env.action_space), memory=memory)
         collector = make(policy, env_config=counter([30]), n_sample=200)
         replay = make_replay(collector.example(), rows=200, window=policy.window)

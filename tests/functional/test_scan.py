@@ -1,0 +1,75 @@
+"""The parallel scan is the loop: hand numbers, values, gradients, extremes."""
+
+import pytest
+import torch
+
+from rlrun.functional.scan import linear_scan
+
+LENGTHS = [1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 100]
+
+
+def loop(decay, drive, start):
+    """The sentence ``h_t = decay_t h_{t-1} + drive_t``, row by row."""
+    h, out = start, []
+    for a, b in zip(decay, drive, strict=True):
+        h = a * h + b
+        out.append(h)
+    return torch.stack(out)
+
+
+def case(rows, dtype, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    decay = torch.rand(rows, 3, 4, generator=g, dtype=dtype)
+    drive = torch.randn(rows, 3, 4, generator=g, dtype=dtype)
+    start = torch.randn(3, 4, generator=g, dtype=dtype)
+    return [x.requires_grad_() for x in (decay, drive, start)]
+
+
+def test_by_hand():
+    """h = 0.5 * 4 + 1 = 3, then 0.25 * 3 + 2 = 2.75, then 0 * 2.75 - 1 = -1."""
+    decay = torch.tensor([0.5, 0.25, 0.0]).reshape(3, 1, 1)
+    drive = torch.tensor([1.0, 2.0, -1.0]).reshape(3, 1, 1)
+    h = linear_scan(decay, drive, torch.tensor([[4.0]]))
+    assert h.flatten().tolist() == [3.0, 2.75, -1.0]
+
+
+@pytest.mark.parametrize("rows", LENGTHS)
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-5), (torch.float64, 1e-13)])
+def test_values_and_gradients_are_those_of_the_loop(rows, dtype, near):
+    given = case(rows, dtype)
+    slope = torch.randn(rows, 3, 4, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    h, want = linear_scan(*given), loop(*given)
+    torch.testing.assert_close(h, want, rtol=near, atol=near)
+    found, expected = (torch.autograd.grad(x, given, slope) for x in (h, want))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=near, atol=near)
+
+
+def test_gradients_are_those_of_finite_differences():
+    assert torch.autograd.gradcheck(linear_scan, case(6, torch.float64))
+
+
+@pytest.mark.parametrize("decay", [0.0, 1e-30, 1.0])
+def test_extreme_decays_over_many_rows(decay):
+    """Where quotients or logarithms of decay products would be infinite: sums stay exact."""
+    rows = 1000
+    a = torch.full((rows, 1, 2), decay, requires_grad=True)
+    b = torch.ones(rows, 1, 2, requires_grad=True)
+    h = linear_scan(a, b, torch.zeros(1, 2))
+    want = torch.arange(1.0, rows + 1) if decay == 1 else torch.ones(rows)
+    assert torch.equal(h[:, 0, 0], want)
+    for grad in torch.autograd.grad(h.sum(), (a, b)):
+        assert torch.isfinite(grad).all()
+
+
+def test_a_decay_of_zero_forgets_what_was_before():
+    """A reset in the middle: nothing before it reaches anything behind it, nor do gradients."""
+    decay, drive, start = case(9, torch.float64)
+    cut = decay.detach().clone()
+    cut[4] = 0
+    h = linear_scan(cut, drive, start)
+    fresh = linear_scan(cut[4:], drive[4:], torch.zeros_like(start))
+    torch.testing.assert_close(h[4:], fresh, rtol=0, atol=0)
+    of_drive, of_start = torch.autograd.grad(h[4:].sum(), (drive, start))
+    assert not of_drive[:4].any()
+    assert not of_start.any()
