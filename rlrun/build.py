@@ -23,6 +23,7 @@ from rlrun.evaluate import Evaluator, eval_metrics
 from rlrun.framestack import make_stack, stack_space
 from rlrun.learner import Learner
 from rlrun.log import Log, final_line
+from rlrun.pipeline.offline import Offline
 from rlrun.pipeline.overlapped import Overlapped
 from rlrun.pipeline.profile import Profiler, shares
 from rlrun.pipeline.remote import Remote
@@ -96,7 +97,9 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
     if config.pipeline.name == "serial":
         coded = config.transport.name != "raw"
         return Serial(*parts, Local(learner_end(config.transport), far()) if coded else None)
-    collector.env.close()  # it showed shapes; rows come from the other process
+    collector.env.close()  # it showed shapes; rows come from a dataset, or from another process
+    if config.pipeline.name == "offline":
+        return Offline(*parts)
     remote = Remote(partial(make_collector, config), policy, learner_end(config.transport), far)
     return Overlapped(*parts, remote=remote)
 
@@ -212,6 +215,7 @@ def _life(
                 env_steps=record.env_steps,
                 wall_seconds=record.wall_seconds,
                 run_dir=run_dir,
+                clock=pipeline.clock,
             )
         )
     return 0

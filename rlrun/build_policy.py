@@ -14,6 +14,9 @@ POLICIES = {
     "dqn": "rlrun.policy.dqn:DQN",
     "random": "rlrun.policy.random:Random",
     "qmix": "rlrun.policy.qmix:QMIX",
+    "bc": "rlrun.policy.bc:BC",
+    "cql": "rlrun.policy.cql:CQL",
+    "iql": "rlrun.policy.iql:IQL",
 }
 
 

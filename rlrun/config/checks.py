@@ -61,6 +61,8 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
             wrong = f"policy {config.policy.name} keeps no replay"
             fix = f"set buffer.{key}={'false' if value is True else 'null'}"
             yield fail(f"buffer.{key}", value, wrong, "a policy that learns", fix)
+    if config.pipeline.name == "offline":
+        yield from _offline(config, window is not None)
     total = config.run.total_steps
     if window is not None and config.learner.start_after >= total:
         wrong = f"nothing would be learned in a run of {total} env steps"
@@ -108,6 +110,23 @@ def _windows(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
         allowed = f"0 to {learned - 1} are allowed"
         fix = "lower it or raise policy.learn_unroll_len"
         yield fail("collector.learned_overlap", collector.learned_overlap, wrong, allowed, fix)
+
+
+def _offline(config: Config, learns: bool) -> Iterator[ConfigError]:
+    """An offline run learns from a dataset, so many updates a turn."""
+    name = config.policy.name
+    if not learns:
+        wrong, fix = f"policy {name} learns nothing from a dataset", "set pipeline=serial"
+        yield fail("pipeline", "offline", wrong, "serial is allowed", fix)
+    if config.buffer.load is None:
+        wrong = "an offline run (pipeline=offline) has no other rows to learn from"
+        allowed = "a dataset directory or minari:ID is allowed"
+        fix = "set buffer.load=DIR (rlrun export RUN_DIR DIR makes one), or pipeline=serial"
+        yield fail("buffer.load", None, wrong, allowed, fix)
+    if config.learner.update_per_collect is None:
+        wrong = "an offline run (pipeline=offline) collects no env steps to keep a ratio to"
+        fix = "set learner=offline, or learner.replay_ratio=null learner.update_per_collect=1"
+        yield fail("learner.replay_ratio", config.learner.replay_ratio, wrong, "null", fix)
 
 
 def _capacity(config: Config, rows: int, learned: int, envs: int) -> Iterator[ConfigError]:
@@ -226,7 +245,7 @@ def _check_spaces(config: Config, *, fresh: bool) -> None:
         _check_images(config, row_of(config, obs, action), window)
     if window is not None and fresh:
         if config.buffer.load is not None:
-            _check_load(config.buffer.load, config.collector.keep_info, obs, action)
+            _check_load(config, config.buffer.load, obs, action)
         columns = agents * config.collector.num_envs
         for error in _capacity(config, sum(window), window[1], columns):
             raise error
@@ -267,7 +286,7 @@ def _policies(fits: Callable[[type[PolicyConfig]], Any]) -> str:
     return " or ".join(f"policy={name}" for name in names or ["random"])
 
 
-def _check_load(where: str, extras: tuple[str, ...], obs: Any, action: Any) -> None:
+def _check_load(config: Config, where: str, obs: Any, action: Any) -> None:
     if not where.startswith("minari:") and not Path(where, "dataset.json").is_file():
         what = "has no dataset.json" if Path(where).is_dir() else "is no directory"
         fix = "make one with rlrun export RUN_DIR DATA_DIR"
@@ -276,7 +295,13 @@ def _check_load(where: str, extras: tuple[str, ...], obs: Any, action: Any) -> N
     from rlrun.types import Spec  # torch, only now
 
     source = open_source(where)
-    source.require(Spec(obs, action), extras)
+    source.require(Spec(obs, action), config.collector.keep_info)
+    steps, capacity = getattr(source, "steps", 0), config.buffer.capacity
+    if config.pipeline.name == "offline" and steps > capacity:
+        wrong = f"the dataset has {steps} steps, and an offline run would forget the oldest"
+        allowed = f"{steps} rows and one more per episode are enough"
+        fix = f"set buffer.capacity={2 * steps}"
+        raise fail("buffer.capacity", capacity, wrong, allowed, fix)
 
 
 def _check_images(config: Config, row: Any, window: tuple[int, int, int]) -> None:

@@ -44,7 +44,7 @@ class _LinearScan(torch.autograd.Function):
 
 
 def _scan(decay: Tensor, drive: Tensor) -> Tensor:
-    """h_t = decay_t h_{t-1} + drive_t with h_{-1} = 0: odd rows by the scan of pairs, then the even.
+    """h_t = decay_t h_{t-1} + drive_t with h_{-1} = 0: odd rows from pairs, then even ones.
 
     Two rows are one: h_{t+1} = (decay_{t+1} decay_t) h_{t-1} + (decay_{t+1} drive_t + drive_{t+1}).
     Five products per row in all, log2(T) levels.

@@ -162,9 +162,16 @@ class Log:
 
 
 def final_line(
-    result: Mapping[str, float] | None, *, env_steps: int, wall_seconds: float, run_dir: Path
+    result: Mapping[str, float] | None,
+    *,
+    env_steps: int,
+    wall_seconds: float,
+    run_dir: Path,
+    clock: str = "env steps",
 ) -> str:
     """The last line of a run: score, env steps, wall time, run directory, TensorBoard command.
+
+    ``clock``: what ``env_steps`` counts.
 
     ``result`` is an evaluation with ``return_mean``, ``return_std`` and ``episodes``.
     """
@@ -176,6 +183,6 @@ def final_line(
             score += f", success {result['success']:.3g}"
     path = shlex.quote(str(run_dir))
     return (
-        f"rlrun: {score}; {env_steps} env steps in {duration(wall_seconds)}; run directory {path}; "
+        f"rlrun: {score}; {env_steps} {clock} in {duration(wall_seconds)}; run directory {path}; "
         f"see it with: tensorboard --logdir {path}"
     )

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rlrun import checkpoint, history
 from rlrun.buffer.replay import Replay
@@ -33,6 +33,8 @@ class Result:
 @dataclass(slots=True)
 class Serial:
     """Strictly alternating and deterministic: weights never change while rows are collected."""
+
+    clock: ClassVar[str] = "env steps"  # what ``env_steps`` counts
 
     run_config: RunConfig
     logger: LoggerConfig
@@ -118,7 +120,7 @@ class Serial:
 
     def _log(self) -> None:
         start, steps = time.perf_counter(), self.counters.env_steps
-        metrics = self.collector.metrics()
+        metrics = self._collected()
         if self.buffer is not None and self.learner is not None:
             metrics |= self.learner.metrics() | self.buffer.metrics(steps)
         self.log.write(steps, metrics)
@@ -139,6 +141,9 @@ class Serial:
 
     def _link_metrics(self) -> dict[str, float]:
         return self.link.metrics() if self.link is not None else {}
+
+    def _collected(self) -> dict[str, float]:
+        return self.collector.metrics()
 
     @property
     def spent(self) -> dict[str, float]:

@@ -10,6 +10,7 @@ from rlrun.schema.agents import AgentsConfig
 from rlrun.schema.buffer import BufferConfig, PrioritizedConfig, PriorityConfig, RankConfig
 from rlrun.schema.mixing import QMIXConfig
 from rlrun.schema.nets import MemoryConfig, TorsoConfig
+from rlrun.schema.offline import BCConfig, CQLConfig, IQLConfig
 from rlrun.schema.policy import PolicyConfig, RandomConfig
 from rlrun.schema.ranges import Invalid, need
 from rlrun.schema.run import (
@@ -32,13 +33,16 @@ __all__ = [
     "POLICY_CONFIGS",
     "WRAPPER_CONFIGS",
     "AgentsConfig",
+    "BCConfig",
     "BufferConfig",
+    "CQLConfig",
     "CheckpointConfig",
     "CollectorConfig",
     "Config",
     "DQNConfig",
     "EnvConfig",
     "ExploreConfig",
+    "IQLConfig",
     "Invalid",
     "LearnerConfig",
     "LoggerConfig",
@@ -90,6 +94,9 @@ POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
     "dqn": DQNConfig,
     "random": RandomConfig,
     "qmix": QMIXConfig,
+    "bc": BCConfig,
+    "cql": CQLConfig,
+    "iql": IQLConfig,
 }
 BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
     "uniform": BufferConfig,

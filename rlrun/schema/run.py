@@ -137,7 +137,7 @@ class LoggerConfig:
 
 @dataclass(frozen=True)
 class PipelineConfig:
-    name: Literal["serial", "overlapped"]
+    name: Literal["serial", "overlapped", "offline"]
 
 
 Coder = Literal["auto", "raw", "xor", "planes", "planes_ctx", "xorz", "zstd", "pco"]

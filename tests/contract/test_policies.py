@@ -40,10 +40,16 @@ def pairs():
             yield from ((policy, env) for env in ENVS.get(kind, []) if not teams)
 
 
+def online(policy):
+    """What makes a preset that learns from a dataset collect its own rows here."""
+    offline = "pipeline: offline" in (CONF / f"policy/{policy}.yaml").read_text()
+    return ("pipeline=serial",) if offline else ()
+
+
 @pytest.fixture(params=list(pairs()), ids="-".join)
 def pipeline(request, tmp_path):
     policy, env = request.param
-    c = config(f"policy={policy}", f"env={env}", *TINY)
+    c = config(f"policy={policy}", f"env={env}", *online(policy), *TINY)
     with Log(c.logger, tmp_path, total_steps=400, title="") as log:
         made = build.make_pipeline(c, tmp_path, log)
         yield made
@@ -107,7 +113,7 @@ def test_weights_and_state_round_trip(pipeline, request):
     collect(pipeline)
     policy, buffer = pipeline.policy, pipeline.buffer
     preset, env = request.node.callspec.params["pipeline"]
-    other = config(f"policy={preset}", f"env={env}", "seed=9", *TINY)
+    other = config(f"policy={preset}", f"env={env}", "seed=9", *online(preset), *TINY)
     spec = build.Spec(pipeline.collector.env.obs_space, pipeline.collector.env.action_space)
     twin = build.make_policy(other, spec)
     if buffer is not None:

@@ -66,7 +66,9 @@ def test_states_behind_packed_lengths():
 
 def test_keep_gates_start_spread_over_time_scales():
     keep = torch.sigmoid(make(hidden=5, forget_bias=4.0).core.bias[:5])
-    torch.testing.assert_close(1 / (1 - keep), 1 + torch.tensor([0.0, 1, 2, 3, 4]).exp(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        1 / (1 - keep), 1 + torch.tensor([0.0, 1, 2, 3, 4]).exp(), rtol=1e-5, atol=0
+    )
 
 
 def test_a_scan_adds_up_in_float32_under_bfloat16():

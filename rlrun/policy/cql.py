@@ -1,0 +1,112 @@
+"""CQL on DQN: double Q-learning from a dataset, with values of actions it lacks pushed down.
+
+Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlrun.functional.offline import conservative_gap, conservative_slope
+from rlrun.functional.transition import transition
+from rlrun.functional.value import Loss, sequence_loss, slope_of_q, take_action, td_target
+from rlrun.nets.acting import ValueActor
+from rlrun.nets.compute import PLAIN, Compute
+from rlrun.nets.pair import TargetPair
+from rlrun.nets.qnet import QNet, make_qnet
+from rlrun.schedule import make_schedule
+from rlrun.schema import CQLConfig, MemoryConfig, TorsoConfig
+from rlrun.types import Sample, Segment, Spec, Tree, Update, Window, generator
+
+
+class CQL:
+    """Acts greedily on Q; learns from single rows."""
+
+    def __init__(
+        self,
+        config: CQLConfig,
+        torso: TorsoConfig,
+        memory: MemoryConfig,
+        *,
+        spec: Spec,
+        seed: int,
+        total_steps: int,
+        device: torch.device,
+        compute: Compute = PLAIN,
+    ) -> None:
+        self.config, self.device, self.compute = config, device, compute
+        self.window = Window(*config.window)
+        net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
+        self.pair = TargetPair(net, config, make_schedule(config.lr, total_steps=total_steps))
+        self.net, self.target = net, self.pair.target
+        self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
+
+    def actor(self, num_envs: int) -> ValueActor:
+        """Epsilon-greedy on Q."""
+        return ValueActor(self.net, self.config, self.generator, num_envs=num_envs)
+
+    def update(self, sample: Sample) -> Update:
+        """One gradient step on ``sample``; priorities are |delta|."""
+        out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
+        stepped = self.pair.step(out.q, out.slope, sample.env_steps)
+        return Update(out.priority, out.metrics | stepped)
+
+    def loss(self, segment: Segment, weight: Tensor) -> Loss:
+        """DQN's loss + conservatism * mean_b(w_b (log sum_a exp Q(s, a) - Q(s, action))).
+
+        Source: Kumar et al. 2020, eq. 4, on the targets of van Hasselt et al. 2016.
+        """
+        c = self.config
+        t = transition(
+            segment, nstep=c.nstep, gamma=c.gamma, scale=c.reward_scale, clip=c.reward_clip
+        )
+        q = self.q_values(self.net, t.obs, t.previous)
+        with torch.no_grad():
+            q_target = self.q_values(self.target, t.later, t.later_previous)
+            select = self.q_values(self.net, t.later, t.later_previous) if c.double else q_target
+            bootstrap = take_action(q_target, select.argmax(-1))
+            target = td_target(t.reward, t.discount, bootstrap, rescale_eps=c.value_rescale_eps)
+            taken, valid = take_action(q, t.action), t.valid.unsqueeze(0)
+            loss, td, slope = sequence_loss(
+                taken[None], target[None], valid, weight, td_clip=c.td_clip
+            )
+            share = torch.where(t.valid, weight, 0.0) * (c.conservatism / len(weight))
+            gap = conservative_gap(q, t.action)
+            slope = slope_of_q(q[None], t.action[None], slope)[0]
+            slope += conservative_slope(q, t.action, share)
+            total = loss + (share * gap).sum()
+            metrics = {
+                "train/loss": total,
+                "train/td_abs": td.mean(),
+                "train/conservative_gap": gap.mean(),
+                "train/q_taken": taken.mean(),
+                "train/target": target.mean(),
+                "train/valid_fraction": valid.float().mean(),
+            }
+        return Loss(total, td[0], metrics, q, slope)
+
+    def q_values(self, net: QNet, obs: Tree, previous: tuple[Tensor, Tensor]) -> Tensor:
+        """Q [B, A] of one row of every window."""
+        with self.compute.autocast(self.device):
+            q: Tensor = net.unroll(net.inputs(obs, net.side(*previous)), ())[0]
+        return q.float()
+
+    @torch.no_grad()
+    def priority(self, sample: Sample) -> Tensor:
+        """The priorities [B] ``update`` would return, without learning."""
+        return self.loss(sample.segment.to(self.device), sample.weight.to(self.device)).priority
+
+    def weights(self) -> dict[str, Tensor]:
+        """The online network's parameters, detached, not copied."""
+        return self.pair.weights()
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        self.net.load_state_dict(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.pair.state_dict() | {"generator": self.generator.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.pair.load_state_dict(state)
+        self.generator.bit_generator.state = state["generator"]

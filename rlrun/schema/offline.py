@@ -1,0 +1,87 @@
+"""Policies that learn from a dataset."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rlrun.schema.policy import PolicyConfig
+from rlrun.schema.ranges import at_least, need, positive, unit
+from rlrun.schema.schedule import ScheduleConfig, schedule_within
+from rlrun.schema.value import ValueConfig
+
+
+def _layers(config: PolicyConfig, sizes: tuple[int, ...]) -> None:
+    for size in sizes:
+        need(size > 0, "head_hidden", list(sizes), "layer sizes must be > 0")
+
+
+@dataclass(frozen=True)
+class BCConfig(PolicyConfig):
+    actions: ClassVar[tuple[str, ...]] = ("Discrete", "Box")
+
+    learn_unroll_len: int
+    burnin_step: int
+    lr: ScheduleConfig
+    adam_eps: float
+    grad_clip: float | None
+    head_hidden: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        at_least(self, 2, "learn_unroll_len")
+        at_least(self, 0, "burnin_step")
+        schedule_within(self, "lr", 0, math.inf)
+        positive(self, "adam_eps", "grad_clip")
+        _layers(self, self.head_hidden)
+
+    @property
+    def window(self) -> tuple[int, int, int]:
+        """(burn-in, learned, nstep) rows; the row behind the learned ones is not looked at."""
+        return self.burnin_step, self.learn_unroll_len - 1, 1
+
+
+@dataclass(frozen=True)
+class CQLConfig(ValueConfig):
+    recurrent: ClassVar[bool] = False
+
+    conservatism: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 0, "conservatism")
+
+    @property
+    def window(self) -> tuple[int, int, int]:
+        """(burn-in, learned, nstep) rows."""
+        return 0, 1, self.nstep
+
+
+@dataclass(frozen=True)
+class IQLConfig(PolicyConfig):
+    actions: ClassVar[tuple[str, ...]] = ("Discrete", "Box")
+    recurrent: ClassVar[bool] = False
+
+    nstep: int
+    gamma: float
+    expectile: float
+    inverse_temperature: float
+    weight_clip: float
+    lr: ScheduleConfig
+    adam_eps: float
+    grad_clip: float | None
+    target_theta: float
+    head_hidden: tuple[int, ...]
+    reward_scale: float
+    reward_clip: float | None
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "nstep", "weight_clip")
+        unit(self, "gamma", "expectile", "target_theta")
+        at_least(self, 0, "inverse_temperature")
+        schedule_within(self, "lr", 0, math.inf)
+        positive(self, "adam_eps", "grad_clip", "reward_scale", "reward_clip")
+        _layers(self, self.head_hidden)
+
+    @property
+    def window(self) -> tuple[int, int, int]:
+        """(burn-in, learned, nstep) rows."""
+        return 0, 1, self.nstep
