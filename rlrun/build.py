@@ -15,7 +15,7 @@ import yaml
 from rlrun import checkpoint, history
 from rlrun.build_link import make_collector_end
 from rlrun.build_policy import make_policy, thread_count
-from rlrun.build_replay import load_rows, make_cutter, make_replay, write_rows
+from rlrun.build_replay import load_rows, make_cutter, make_replay, with_demos, write_rows
 from rlrun.collector import Collector
 from rlrun.env import Env, make_env
 from rlrun.errors import ConfigError, Interrupted, RlrunError
@@ -72,7 +72,12 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
     policy = make_learner_policy(config, collector)
     buffer = learner = None
     if policy.window is not None:
-        buffer = make_replay(config, collector.example(), policy.window, note=log.note)
+        own = make_replay(config, collector.example(), policy.window, note=log.note)
+        buffer = (
+            own
+            if config.buffer.demos is None
+            else with_demos(config, own, collector, policy.window, note=log.note)
+        )
         td = isinstance(config.buffer, PriorityConfig) and config.buffer.initial_priority == "td"
         learner = Learner(
             config.learner,
@@ -327,7 +332,8 @@ def export_run(
                 "policy that learns; export another run"
             )
         replay = make_replay(config, collector.example(), window)
-        replay.load_rows(state["buffer"])
+        saved = state["buffer"]
+        replay.load_rows(saved.get("own", saved))  # demonstrations are somebody else's rows
         source = {"run": run_dir.name, "checkpoint": path.name, **state["counters"]}
         source |= {"policy": config.policy.name, "env": config.env.id, "seed": config.seed}
         write_rows(

@@ -11,6 +11,7 @@ from rlrun.buffer.device_rank import DeviceRank
 from rlrun.buffer.device_sampler import DeviceProportional, DeviceSampler, DeviceUniform
 from rlrun.buffer.hindsight import Hindsight
 from rlrun.buffer.layout import Row, in_memory, on_disk
+from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.rank import Rank
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.sampler import Proportional, Sampler, Uniform
@@ -18,9 +19,10 @@ from rlrun.buffer.slicing import Cutter
 from rlrun.collector import Collector
 from rlrun.dataset import export, open_source
 from rlrun.env import Env, goal_functions
+from rlrun.errors import ConfigError
 from rlrun.schema import Config, PrioritizedConfig, RankConfig
-from rlrun.sizing import check_size
-from rlrun.types import Chunk, Spec, Window, generator, torch_seed
+from rlrun.sizing import check_size, demo_config
+from rlrun.types import CHUNK_FIELDS, Chunk, Spec, Window, generator, torch_seed, tree_map
 
 Note = Callable[[str], None]
 CHUNK = 256  # rows of a column that a dataset brings at once
@@ -101,13 +103,13 @@ def _device_sampler(config: Config, slots: int) -> DeviceSampler:
     return DeviceUniform(slots, **common)
 
 
-def load_rows(config: Config, replay: Replay, collector: Collector) -> str:
+def load_rows(config: Config, buffer: Replay | Mixed, collector: Collector) -> str:
     """Fill a new replay with the rows of ``buffer.load``; a line that says what came.
 
     Raises: ConfigError when they are not of this environment, StorageError when damaged.
     """
     assert config.buffer.load is not None
-    env = collector.env
+    env, replay = collector.env, buffer.own if isinstance(buffer, Mixed) else buffer
     source = open_source(config.buffer.load)
     source.require(Spec(env.obs_space, env.action_space), config.collector.keep_info)
     close, replay.close = replay.close, False  # no collect call ends where a piece of it does
@@ -117,6 +119,40 @@ def load_rows(config: Config, replay: Replay, collector: Collector) -> str:
     kept = replay.steps_held()
     lost = f", of which the newest {kept} fit (buffer.capacity)" if kept < replay.rows else ""
     return f"loaded: {replay.rows} steps from {config.buffer.load}{lost}; {len(replay)} windows"
+
+
+def _one_column(example: Chunk) -> Chunk:
+    """The first column of an example."""
+    return Chunk(*(tree_map(lambda x: x[:, :1], getattr(example, n)) for n in CHUNK_FIELDS))
+
+
+def with_demos(
+    config: Config, own: Replay, collector: Collector, window: Window, *, note: Note
+) -> Mixed:
+    """``own`` and the demonstrations of ``buffer.demos``, which are read here.
+
+    Raises: ConfigError when they are not of this environment, StorageError when damaged.
+    """
+    c, env = config.buffer, collector.env
+    assert c.demos is not None
+    source = open_source(c.demos)
+    source.require(Spec(env.obs_space, env.action_space), config.collector.keep_info)
+    one = _one_column(collector.example())
+    rows = window.burnin, window.learned, window.nstep
+    lengths = [trajectory.steps for trajectory in source.trajectories()]
+    demos = make_replay(demo_config(config, rows, lengths), one, window)
+    close, demos.close = demos.close, False
+    for chunk in source.chunks(1, CHUNK, like=one.segment()):
+        demos.add(chunk)
+    demos.close = close
+    if not len(demos):
+        raise ConfigError(
+            f"buffer.demos = {c.demos}: its {demos.rows} steps make no window; a window is "
+            f"{window.rows} rows or an episode's rest; choose another dataset"
+        )
+    note(f"demonstrations: {demos.rows} steps from {c.demos}; {len(demos)} windows")
+    rng = generator(config.seed, "demos")
+    return Mixed(own, demos, ratio=c.demo_ratio, generator=rng)
 
 
 def write_rows(

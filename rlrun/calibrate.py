@@ -112,9 +112,9 @@ def settings(config: Config, cores: int) -> list[Setting]:
 def measure(config: Config, tried: Sequence[Setting], seconds: float) -> list[list[float]]:
     """Milliseconds an update takes (sampled, learned from, prioritized), of each setting repeats.
 
-    In memory only: ``buffer.mmap`` and ``buffer.load`` are left out.
+    In memory only: ``buffer.mmap``, ``buffer.load`` and ``buffer.demos`` are left out.
     """
-    config = replace(config, buffer=replace(config.buffer, mmap=None, load=None))
+    config = replace(config, buffer=replace(config.buffer, mmap=None, load=None, demos=None))
     collector = make_collector(config, Counters())
     benches: list[Bench] = []
     try:

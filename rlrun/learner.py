@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.errors import NumericError
 from rlrun.schema import LearnerConfig
@@ -24,7 +25,7 @@ class Learner:
         config: LearnerConfig,
         *,
         policy: Policy,
-        buffer: Replay,
+        buffer: Replay | Mixed,
         counters: Counters,
         td_priority: bool,
     ) -> None:

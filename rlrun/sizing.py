@@ -118,6 +118,42 @@ def check_size(
     )
 
 
+def demo_config(config: Config, window: tuple[int, int, int], lengths: list[int]) -> Config:
+    """The config of a replay that keeps trajectories of ``lengths`` steps whole, in one column."""
+    burnin, learned, nstep = window
+    c, size = config.collector, burnin + learned + nstep
+    lossless = c.tiling == "lossless"
+    stride = learned - c.learned_overlap if lossless else size - (c.overlap or 0)
+    rows = sum(lengths) + len(lengths) + size + config.env.frame_stack + 1
+    windows = sum(-(-steps // stride) + 1 for steps in lengths)
+    single = lossless and learned == 1 and not burnin and config.memory.name == "none"
+    buffer = replace(
+        config.buffer, capacity=rows, window_capacity=None if single else windows, mmap=None,
+        load=None, demos=None, max_bytes=None,
+    )  # fmt: skip
+    seed = (config.seed + 2**31) % 2**32  # draws of its own
+    return replace(config, seed=seed, buffer=buffer, collector=replace(c, num_envs=1))
+
+
+def check_demos(
+    config: Config, row: Row, window: tuple[int, int, int], lengths: list[int], *, columns: int
+) -> None:
+    """Raises ResourceError when demonstrations do not fit beside the own rows in ``columns``."""
+    c = config.buffer
+    own = make_layout(config, row, window, columns)
+    demos = make_layout(demo_config(config, window, lengths), row, window, 1)
+    need = demos.nbytes + own.nbytes - (own.movable if c.mmap is not None else 0)
+    limit, why = c.max_bytes, "buffer.max_bytes"
+    if limit is None:
+        limit, why = int(SHARE * free_bytes(None)), "80 % of the free memory"
+    if need > limit:
+        fix = "lower buffer.capacity, or choose a smaller dataset"
+        raise ResourceError(
+            f"buffer.demos = {c.demos}: {demos.describe()}; {amount(need)} with the own rows, "
+            f"allowed are {amount(limit)} ({why}); {fix}"
+        )
+
+
 def _check_files(config: Config, layout: Layout) -> Layout:
     """The layout of a replay in files: those must fit the disk, priorities the memory."""
     c = config.buffer

@@ -55,7 +55,9 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
             f"cpu or {config.device} is allowed" if config.device != "cpu" else "cpu is allowed"
         )
         yield fail("buffer.device", config.buffer.device, wrong, allowed, fix)
-    for key in ("load", "relabel", "compress"):
+    if config.buffer.demos is not None:
+        yield from _demos(config)
+    for key in ("load", "relabel", "demos", "compress"):
         value = getattr(config.buffer, key)
         if window is None and value not in (None, False):
             wrong = f"policy {config.policy.name} keeps no replay"
@@ -127,6 +129,20 @@ def _offline(config: Config, learns: bool) -> Iterator[ConfigError]:
         wrong = "an offline run (pipeline=offline) collects no env steps to keep a ratio to"
         fix = "set learner=offline, or learner.replay_ratio=null learner.update_per_collect=1"
         yield fail("learner.replay_ratio", config.learner.replay_ratio, wrong, "null", fix)
+
+
+def _demos(config: Config) -> Iterator[ConfigError]:
+    """Demonstrations are a second replay in host memory, of rows as they were."""
+    demos, buffer, none = config.buffer.demos, config.buffer, "set buffer.demos=null"
+    if buffer.device != "cpu":
+        wrong = f"demonstrations are kept in host memory, buffer.device is {buffer.device}"
+        yield fail("buffer.demos", demos, wrong, "buffer.device=cpu is allowed", none)
+    if buffer.relabel is not None:
+        wrong = f"demonstrations keep their goals, buffer.relabel is {buffer.relabel}"
+        yield fail("buffer.demos", demos, wrong, "buffer.relabel=null is allowed", none)
+    if config.pipeline.name == "offline":
+        wrong = "an offline run (pipeline=offline) collects no rows to mix them with"
+        yield fail("buffer.demos", demos, wrong, "buffer.load is allowed", none)
 
 
 def _capacity(config: Config, rows: int, learned: int, envs: int) -> Iterator[ConfigError]:
@@ -221,7 +237,7 @@ _spaces: dict[str, tuple[Any, Any, int]] = {}
 
 def _check_spaces(config: Config, *, fresh: bool) -> None:
     from rlrun.framestack import stack_space  # gymnasium takes its time
-    from rlrun.sizing import check_size, row_of
+    from rlrun.sizing import check_demos, check_size, row_of
 
     key = repr((config.env, config.agents))
     if key not in _spaces:
@@ -249,7 +265,11 @@ def _check_spaces(config: Config, *, fresh: bool) -> None:
         columns = agents * config.collector.num_envs
         for error in _capacity(config, sum(window), window[1], columns):
             raise error
-        check_size(config, row_of(config, obs, action), window, columns=columns)
+        row = row_of(config, obs, action)
+        check_size(config, row, window, columns=columns)
+        if config.buffer.demos is not None:
+            lengths = _check_dataset(config, "demos", config.buffer.demos, obs, action)
+            check_demos(config, row, window, lengths, columns=columns)
 
 
 def _check_agents(config: Config, obs: Any, columns: int) -> None:
@@ -287,21 +307,31 @@ def _policies(fits: Callable[[type[PolicyConfig]], Any]) -> str:
 
 
 def _check_load(config: Config, where: str, obs: Any, action: Any) -> None:
+    lengths = _check_dataset(config, "load", where, obs, action)
+    steps, capacity = sum(lengths), config.buffer.capacity
+    if config.pipeline.name == "offline" and steps + len(lengths) > capacity:
+        wrong = f"the dataset has {steps} steps in {len(lengths)} trajectories, the oldest lost"
+        allowed = f"{steps + len(lengths)} rows hold them in one column"
+        fix = f"set buffer.capacity={steps + len(lengths)} or more"
+        raise fail("buffer.capacity", capacity, wrong, allowed, fix)
+
+
+def _check_dataset(config: Config, key: str, where: str, obs: Any, action: Any) -> list[int]:
+    """The lengths of a dataset's trajectories, when they fit the environment."""
     if not where.startswith("minari:") and not Path(where, "dataset.json").is_file():
         what = "has no dataset.json" if Path(where).is_dir() else "is no directory"
         fix = "make one with rlrun export RUN_DIR DATA_DIR"
-        raise fail("buffer.load", where, what, "a dataset directory is allowed", fix)
+        raise fail(f"buffer.{key}", where, what, "a dataset directory is allowed", fix)
     from rlrun.dataset import open_source
     from rlrun.types import Spec  # torch, only now
 
     source = open_source(where)
     source.require(Spec(obs, action), config.collector.keep_info)
-    steps, capacity = getattr(source, "steps", 0), config.buffer.capacity
-    if config.pipeline.name == "offline" and steps > capacity:
-        wrong = f"the dataset has {steps} steps, and an offline run would forget the oldest"
-        allowed = f"{steps} rows and one more per episode are enough"
-        fix = f"set buffer.capacity={2 * steps}"
-        raise fail("buffer.capacity", capacity, wrong, allowed, fix)
+    lengths = [trajectory.steps for trajectory in source.trajectories()]
+    if not lengths:
+        fix = "choose another"
+        raise fail(f"buffer.{key}", where, "has no steps", "a dataset with rows is allowed", fix)
+    return lengths
 
 
 def _check_images(config: Config, row: Any, window: tuple[int, int, int]) -> None:

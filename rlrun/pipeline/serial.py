@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlrun import checkpoint, history
+from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.collector import Collector
 from rlrun.errors import CheckpointError
@@ -41,7 +42,7 @@ class Serial:
     run_dir: Path
     collector: Collector
     policy: Policy
-    buffer: Replay | None  # None: the policy does not learn
+    buffer: Replay | Mixed | None  # None: the policy does not learn
     learner: Learner | None
     evaluator: Evaluator
     log: Log

@@ -20,11 +20,15 @@ class BufferConfig:
     load: str | None
     relabel: Literal["future", "final", "episode"] | None
     relabel_ratio: float
+    demos: str | None
+    demo_ratio: float
 
     def __post_init__(self) -> None:
         positive(self, "capacity", "window_capacity", "max_bytes")
         unit(self, "relabel_ratio")
-        for key in ("mmap", "load"):
+        text = "must be > 0 and < 1: batches are mixed; demonstrations alone are pipeline=offline"
+        need(0 < self.demo_ratio < 1, "demo_ratio", self.demo_ratio, text)
+        for key in ("mmap", "load", "demos"):
             value = getattr(self, key)
             need(value != "", key, value, f"is empty; a path, or null; set buffer.{key}=null")
         need(

@@ -29,6 +29,8 @@ KEPT = {
     "load": None,
     "relabel": None,
     "relabel_ratio": 0.8,
+    "demos": None,
+    "demo_ratio": 0.25,
 }
 
 

@@ -43,6 +43,8 @@ SAME = {
     "buffer.load": None,
     "buffer.relabel": None,
     "buffer.relabel_ratio": 0.8,
+    "buffer.demos": None,
+    "buffer.demo_ratio": 0.25,
     "collector.trajectory": "episode",
     "collector.keep_info": (),
     "learner.batch_size": 64,
