@@ -17,7 +17,7 @@ from rlrun.buffer.replay import Replay
 from rlrun.buffer.sampler import Proportional, Sampler, Uniform
 from rlrun.buffer.slicing import Cutter
 from rlrun.collector import Collector
-from rlrun.dataset import export, open_source
+from rlrun.dataset import export, named, open_source
 from rlrun.env import Env, goal_functions
 from rlrun.errors import ConfigError
 from rlrun.schema import Config, PrioritizedConfig, RankConfig
@@ -135,16 +135,17 @@ def with_demos(
     """
     c, env = config.buffer, collector.env
     assert c.demos is not None
-    source = open_source(c.demos)
-    source.require(Spec(env.obs_space, env.action_space), config.collector.keep_info)
     one = _one_column(collector.example())
     rows = window.burnin, window.learned, window.nstep
-    lengths = [trajectory.steps for trajectory in source.trajectories()]
-    demos = make_replay(demo_config(config, rows, lengths), one, window)
-    close, demos.close = demos.close, False
-    for chunk in source.chunks(1, CHUNK, like=one.segment()):
-        demos.add(chunk)
-    demos.close = close
+    with named("demos"):
+        source = open_source(c.demos)
+        source.require(Spec(env.obs_space, env.action_space), config.collector.keep_info)
+        lengths = [trajectory.steps for trajectory in source.trajectories()]
+        demos = make_replay(demo_config(config, rows, lengths), one, window)
+        close, demos.close = demos.close, False  # no collect call ends where a piece of it does
+        for chunk in source.chunks(1, CHUNK, like=one.segment()):
+            demos.add(chunk)
+        demos.close = close
     if not len(demos):
         raise ConfigError(
             f"buffer.demos = {c.demos}: its {demos.rows} steps make no window; a window is "

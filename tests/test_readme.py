@@ -263,6 +263,12 @@ SHORTER = {  # what is added to end soon where debug=smoke does not win or is no
     "rlrun policy=dqn env=gym env.id=Acrobot-v1 run.total_steps=100000": "run.total_steps=400",
     "rlrun resume outputs/first run.total_steps=100000 run.stop_value=null": "run.total_steps=600",
     "rlrun doctor --calibrate policy=r2d2 env=cartpole memory.hidden=128": "--seconds 0.01",
+    **{
+        f"rlrun policy={p} env=cartpole buffer.load=data/first run.total_steps=10000": (
+            "run.total_steps=400"
+        )
+        for p in ("iql", "bc_recurrent")
+    },
 }
 SUBCOMMANDS = ("eval", "resume", "export", "codec", "doctor", "list")
 SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing
@@ -298,6 +304,10 @@ GLOSSARY_RUNS = {
     "dqn": "policy=dqn env=bandit debug=smoke run.dir=glossary/dqn",
     "screen": "policy=dqn env=gym env.id=tests.env.screen:test/Screen-v0 env.backend=sync "
     "buffer.compress=true debug=smoke run.dir=glossary/screen",
+    "bc": "policy=bc env=cartpole buffer.load=data/first debug=smoke run.dir=glossary/bc",
+    "cql": "policy=cql env=cartpole buffer.load=data/first debug=smoke run.dir=glossary/cql",
+    "iql": "policy=iql env=cartpole buffer.load=data/first debug=smoke run.dir=glossary/iql",
+    "demos": "policy=r2d2 env=cartpole buffer.demos=data/first debug=smoke run.dir=glossary/demos",
 }
 DRIVER = """
 import contextlib, io, json, sys

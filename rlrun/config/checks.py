@@ -322,12 +322,13 @@ def _check_dataset(config: Config, key: str, where: str, obs: Any, action: Any) 
         what = "has no dataset.json" if Path(where).is_dir() else "is no directory"
         fix = "make one with rlrun export RUN_DIR DATA_DIR"
         raise fail(f"buffer.{key}", where, what, "a dataset directory is allowed", fix)
-    from rlrun.dataset import open_source
+    from rlrun.dataset import named, open_source
     from rlrun.types import Spec  # torch, only now
 
-    source = open_source(where)
-    source.require(Spec(obs, action), config.collector.keep_info)
-    lengths = [trajectory.steps for trajectory in source.trajectories()]
+    with named(key):
+        source = open_source(where)
+        source.require(Spec(obs, action), config.collector.keep_info)
+        lengths = [trajectory.steps for trajectory in source.trajectories()]
     if not lengths:
         fix = "choose another"
         raise fail(f"buffer.{key}", where, "has no steps", "a dataset with rows is allowed", fix)

@@ -7,11 +7,15 @@ reading   a dataset directory -> its trajectories
 minari    a Minari dataset -> its trajectories
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from rlrun.dataset.dealing import Trajectory, deal
 from rlrun.dataset.files import require_new
 from rlrun.dataset.minari import Minari, import_minari
 from rlrun.dataset.reading import Dataset, read
 from rlrun.dataset.writing import export, write
+from rlrun.errors import ConfigError, StorageError
 
 __all__ = [
     "Dataset",
@@ -20,6 +24,7 @@ __all__ = [
     "deal",
     "export",
     "import_minari",
+    "named",
     "open_source",
     "read",
     "require_new",
@@ -27,6 +32,18 @@ __all__ = [
 ]
 
 _MINARI = "minari:"
+
+
+@contextmanager
+def named(key: str) -> Iterator[None]:
+    """Errors about a dataset name ``buffer.KEY``, the key that led to it."""
+    try:
+        yield
+    except (ConfigError, StorageError) as e:
+        text = str(e)
+        if key == "load" or not text.startswith("buffer.load"):
+            raise
+        raise type(e)(text.replace("buffer.load", f"buffer.{key}", 1)) from e
 
 
 def open_source(where: str) -> Dataset | Minari:

@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlrun.dataset import read
+
 RLRUN = [sys.executable, "-m", "rlrun"]
 
 
@@ -28,8 +30,12 @@ class Row:
     metric: str = "return_mean"
     episodes: int = 50
     seeds: int = 5
+    behaviour: str = ""  # overrides of the run whose exported replay is {data} in ``overrides``
 
 
+OFFLINE = "run.total_steps=10000 buffer.load={data}"
+MIXED = "experiment=zoo_dqn_cartpole"  # its replay holds the whole run, from random to trained
+MINGRU = "memory=mingru memory.forget_bias=0 policy.head_hidden=[64] policy.lr.start=3e-3"
 TMAZE = {"metric": "success", "episodes": 1000}
 SHORT = "policy.burnin_step=4 policy.learn_unroll_len=12"
 ROWS = {
@@ -52,13 +58,39 @@ ROWS = {
     "twostep_vdn": Row("policy=vdn env=twostep", "7"),
     "twostep_dqn": Row("policy=dqn env=twostep explore=anneal", "<= 7"),
     "twostep_dqn_separate": Row("policy=dqn env=twostep explore=anneal agents=separate", "<= 7"),
+    "repeat_gru": Row("experiment=r2d2_repeat_previous memory=gru", ">= 0.9"),
+    "repeat_mingru": Row(f"experiment=r2d2_repeat_previous {MINGRU}", ">= 0.9"),
+    "tmaze30": Row("experiment=r2d2_tmaze50 env.length=30", ">= 0.95", **TMAZE),
+    "tmaze30_gru": Row("experiment=r2d2_tmaze50 env.length=30 memory=gru", ">= 0.95", **TMAZE),
+    "tmaze30_mingru": Row(
+        "experiment=r2d2_tmaze50 env.length=30 memory=mingru", ">= 0.95", **TMAZE
+    ),
+    "cql_cartpole": Row(f"policy=cql env=cartpole {OFFLINE}", ">= 450", behaviour=MIXED),
+    "iql_cartpole": Row(f"policy=iql env=cartpole {OFFLINE}", ">= 450", behaviour=MIXED),
+    "bc_cartpole": Row(f"policy=bc env=cartpole {OFFLINE}", ">= behaviour - 20", behaviour=MIXED),
+    "bc_pendulum": Row(
+        f"policy=bc env=pendulum {OFFLINE}",
+        ">= behaviour - 20",
+        behaviour="policy=sac env=pendulum",
+    ),
 }
+
+
+def export(row: Row, seed: int, folder: Path) -> tuple[str, float | None]:
+    """(``row.overrides`` with the dataset in them, mean return of its episodes)."""
+    run_dir, data = folder / f"behaviour{seed}", folder / f"data{seed}"
+    command = [*RLRUN, *row.behaviour.split(), f"seed={seed}", f"run.dir={run_dir}", "-q"]
+    subprocess.run([*command, "learner.threads=1"], check=True)
+    subprocess.run([*RLRUN, "export", str(run_dir), str(data)], check=True, capture_output=True)
+    score = read(data).described["return"]
+    return row.overrides.format(data=data), score["mean"] if score else None
 
 
 def run(row: Row, seed: int, folder: Path) -> dict:
     """Train and evaluate one seed; what the table needs."""
     run_dir = folder / f"s{seed}"
-    command = [*RLRUN, *row.overrides.split(), f"seed={seed}", f"run.dir={run_dir}", "-q"]
+    overrides, behaviour = export(row, seed, folder) if row.behaviour else (row.overrides, None)
+    command = [*RLRUN, *overrides.split(), f"seed={seed}", f"run.dir={run_dir}", "-q"]
     start = time.perf_counter()
     subprocess.run([*command, "learner.threads=1"], check=True)
     wall = time.perf_counter() - start
@@ -74,6 +106,7 @@ def run(row: Row, seed: int, folder: Path) -> dict:
         "score": float(scores[row.metric]),
         "env_steps": record["env_steps"],
         "wall_seconds": round(wall, 1),
+        **({} if behaviour is None else {"behaviour": round(behaviour, 1)}),
         **{k.removeprefix("train/"): round(v, 4) for k, v in last.items()},
     }
 
@@ -86,8 +119,11 @@ def table(name: str, row: Row, results: list[dict]) -> str:
 
     digits = ".3f" if row.metric == "success" or "repeat" in name else ".0f"
     median = statistics.median(r["score"] for r in results)
+    wanted = row.threshold
+    if "behaviour" in results[0]:
+        wanted += f" (behaviour {column('behaviour', '.0f')})"
     cells = (
-        f"`{row.overrides}`", row.threshold, column("score", digits), format(median, digits),
+        f"`{row.overrides}`", wanted, column("score", digits), format(median, digits),
         " ".join(f"{r['env_steps'] / 1000:.0f}k" for r in results), column("wall_seconds", ".0f"),
     )  # fmt: skip
     return "| " + " | ".join(cells) + " |"

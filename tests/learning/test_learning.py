@@ -48,6 +48,24 @@ def test_seconds_long(tmp_path, policy, env):
     assert record.env_steps <= 6100
 
 
+@pytest.mark.parametrize(
+    ("policy", "least", "most"), [("cql", 9.5, 10), ("iql", 9.5, 10), ("bc", 0, 6)]
+)
+def test_offline_policies_beat_random_rows_and_imitation_does_not(tmp_path, policy, least, most):
+    """Rows of uniformly random actions on identity, whose return is 2.5 of 10."""
+    behaviour = ("policy=dqn", "env=identity", "run.total_steps=4000", "explore.epsilon=1.0",
+                 "run.stop_value=null")  # fmt: skip
+    run_dir, data = tmp_path / "random", tmp_path / "data"
+    train(run_dir, *behaviour)
+    build.export_run(run_dir, data, config(*behaviour), raw_yaml="", shard_rows=100_000)
+    result, record = train(
+        tmp_path / policy, f"policy={policy}", "env=identity", f"buffer.load={data}",
+        "run.total_steps=1500", "run.stop_value=null", "learner.batch_size=64",
+    )  # fmt: skip
+    assert least <= result["return_mean"] <= most
+    assert record.updates == record.env_steps == 1500
+
+
 def test_cartpole(tmp_path):
     result, record = train(tmp_path, "policy=r2d2", "env=cartpole")
     assert result["return_mean"] >= 475
