@@ -10,8 +10,11 @@ import torch
 from rlrun import build
 from rlrun.checkpoint import load_newest
 from rlrun.config import check
+from rlrun.dataset import read as read_dataset
+from rlrun.env import probe
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.log.jsonl import read
+from rlrun.sizing import demo_config, make_layout, row_of
 from tests.compose import config
 
 QUIET = ("logger.progress=off", "logger.tensorboard=false", "learner.threads=1")
@@ -124,8 +127,6 @@ def test_demonstrations_are_mixed_in(tmp_path, cartpole, more):
 
 
 def test_an_export_holds_the_own_rows_only(tmp_path, cartpole):
-    from rlrun.dataset import read as read_dataset
-
     data = export(tmp_path, "policy=r2d2", "env=cartpole", f"buffer.demos={cartpole}")
     record = json.loads((tmp_path / "run/run.json").read_text())
     assert read_dataset(data).steps == record["env_steps"]
@@ -136,18 +137,17 @@ def test_an_export_holds_the_own_rows_only(tmp_path, cartpole):
     [
         (("policy=bc",), "buffer.load = null", "rlrun export"),
         (("policy=cql", "env=cartpole"), "buffer.load = null", "pipeline=serial"),
-        (("policy=cql", "env=pendulum"), "policy = cql", "policy=bc or policy=iql"),
+(("policy=cql", "env=pendulum", "buffer.load=DATA"), "policy = cql", "policy=bc or policy=iql"),
         (("policy=cql", "memory=lstm", "buffer.load=DATA"), "memory = lstm", "memory=none"),
         (("policy=iql", "learner=transitions", "buffer.load=DATA"), "learner.replay_ratio = 16",
          "learner=offline"),
-        (("policy=random", "pipeline=offline", "buffer.load=DATA"), "pipeline = offline",
-         "pipeline=serial"),
+        (("policy=random", "pipeline=offline"), "pipeline = offline", "pipeline=serial"),
         (("policy=bc", "buffer.capacity=300", "buffer.load=DATA"), "buffer.capacity = 300",
          "set buffer.capacity="),
         (("policy=bc", "buffer.load=NONE"), "buffer.load = ", "rlrun export"),
-        (("policy=bc", "env=acrobot", "buffer.load=DATA"), "buffer.load = ", "env"),
+        (("policy=bc", "env=acrobot", "buffer.load=DATA"), "buffer.load = ", "observation space"),
         (("buffer.demos=NONE",), "buffer.demos = ", "rlrun export"),
-        (("env=acrobot", "buffer.demos=DATA"), "buffer.demos = ", "env"),
+        (("env=acrobot", "buffer.demos=DATA"), "buffer.demos = ", "observation space"),
         (("buffer.demos=DATA", "policy=random"), "buffer.demos = ", "buffer.demos=null"),
         (("buffer.demos=DATA", "policy=bc", "buffer.load=DATA"), "buffer.demos = ", "buffer.load"),
         (("buffer.demos=DATA", "buffer.demo_ratio=1"), "buffer.demo_ratio = 1", "< 1"),
@@ -163,11 +163,17 @@ def test_what_is_refused(cartpole, words, key, says):
 
 
 def test_demonstrations_count_against_max_bytes(cartpole):
-    fits = ("buffer.capacity=2000", "learner.start_after=0")
-    own = config(*fits, "buffer.max_bytes=250000")
-    check(own)
+    words = ("buffer.capacity=2000", "learner.start_after=0")
+    c = config(*words)
+    row, window = row_of(c, *probe(c.env)), (4, 15, 5)
+    most = make_layout(c, row, window).nbytes
+    check(config(*words, f"buffer.max_bytes={most}"))
+    demos = f"buffer.demos={cartpole}"
     with pytest.raises(ResourceError, match="with the own rows"):
-        check(config(*fits, "buffer.max_bytes=250000", f"buffer.demos={cartpole}"))
+        check(config(*words, f"buffer.max_bytes={most}", demos))
+    lengths = [t.steps for t in read_dataset(cartpole).trajectories()]
+    more = make_layout(demo_config(c, window, lengths), row, window).nbytes
+    check(config(*words, f"buffer.max_bytes={most + more}", demos))
 
 
 def test_a_dataset_that_makes_no_update_is_refused(tmp_path, cartpole):

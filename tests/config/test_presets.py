@@ -140,7 +140,7 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
     "policy.target_theta": ("0.25", 0.25, ["policy.target_update_every=null"]),
     "policy.gamma": ("0.5", 0.5, []),
     "policy.eta": ("0.5", 0.5, []),
-    "policy.grad_clip": ("null", None, []),
+    "policy.grad_clip": ("7", 7.0, []),
     "policy.value_rescale_eps": ("0.125", 0.125, []),
     "policy.reward_scale": ("3", 3.0, []),
     "policy.reward_clip": ("1", 1.0, []),
@@ -239,9 +239,11 @@ def leaves(option: str) -> list[tuple[str, Any]]:
 def batches(option: str) -> list[dict[str, tuple[str, Any, list[str]]]]:
     """The changed keys of a yaml, apart where they need different things besides."""
     apart: dict[str, dict[str, tuple[str, Any, list[str]]]] = {}
+    own = {key for key, _ in leaves(option)}
     for key, old in leaves(option):
         text, new, needs = change(key, old)
         assert new != old, f"{key} is not changed"
+        needs = [n for n in needs if not n.startswith("policy.") or n.split("=")[0] in own]
         apart.setdefault(" ".join(needs), {})[key] = (text, new, needs)
     return list(apart.values())
 
