@@ -55,7 +55,7 @@ CASES = {
     "bc_recurrent": ("policy=bc_recurrent", "env=cartpole"),
     "bc_mingru": ("policy=bc_recurrent", "env=cartpole", "memory=mingru"),
     "cql": ("policy=cql", "env=cartpole"),
-    "iql": ("policy=iql", "env=cartpole", "buffer=prioritized"),
+    "iql": ("policy=iql", "env=cartpole", "buffer=prioritized", "buffer.beta=0.5"),
     "dqn": ("policy=dqn", "env=cartpole", "pipeline=offline", "learner=offline"),
     "bc_box": ("policy=bc", "env=pendulum"),
     "iql_box": ("policy=iql", "env=pendulum"),
