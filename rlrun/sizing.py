@@ -129,7 +129,7 @@ def demo_config(config: Config, window: tuple[int, int, int], lengths: list[int]
     single = lossless and learned == 1 and not burnin and config.memory.name == "none"
     buffer = replace(
         config.buffer, capacity=rows, window_capacity=None if single else windows, mmap=None,
-        load=None, demos=None, max_bytes=None,
+        load=None, demos=None, max_bytes=None, compress=False,
     )  # fmt: skip
     seed = (config.seed + 2**31) % 2**32  # draws of its own
     return replace(config, seed=seed, buffer=buffer, collector=replace(c, num_envs=1))

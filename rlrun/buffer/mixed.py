@@ -98,6 +98,10 @@ class Mixed:
         found = {"buffer/demo_windows": float(len(self.demos)), "buffer/demo_fraction": share}
         return self.own.metrics(env_steps) | found
 
+    def coded(self) -> dict[str, float]:
+        """codec/ metrics of the own rows; demonstrations are kept as they are."""
+        return self.own.coded()
+
     def check(self) -> None:
         """Raises AssertionError naming the broken invariant in words."""
         self.own.check()
