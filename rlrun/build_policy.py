@@ -13,6 +13,9 @@ POLICIES = {
     "r2d2": "rlrun.policy.r2d2:R2D2",
     "dqn": "rlrun.policy.dqn:DQN",
     "random": "rlrun.policy.random:Random",
+    "ddpg": "rlrun.policy.ddpg:DDPG",
+    "td3": "rlrun.policy.td3:TD3",
+    "sac": "rlrun.policy.sac:SAC",
 }
 
 

@@ -7,6 +7,7 @@ yaml and checks what spans several fields. Lengths and periods are in environmen
 from dataclasses import dataclass
 
 from rlrun.schema.buffer import BufferConfig, PrioritizedConfig, PriorityConfig, RankConfig
+from rlrun.schema.continuous import ControlConfig, DDPGConfig, SACConfig, TD3Config
 from rlrun.schema.nets import MemoryConfig, TorsoConfig
 from rlrun.schema.policy import PolicyConfig, RandomConfig
 from rlrun.schema.ranges import Invalid, need
@@ -33,6 +34,8 @@ __all__ = [
     "CheckpointConfig",
     "CollectorConfig",
     "Config",
+    "ControlConfig",
+    "DDPGConfig",
     "DQNConfig",
     "EnvConfig",
     "ExploreConfig",
@@ -48,7 +51,9 @@ __all__ = [
     "RandomConfig",
     "RankConfig",
     "RunConfig",
+    "SACConfig",
     "ScheduleConfig",
+    "TD3Config",
     "TorsoConfig",
     "TransportConfig",
     "ValueConfig",
@@ -84,6 +89,9 @@ POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
     "r2d2": R2D2Config,
     "dqn": DQNConfig,
     "random": RandomConfig,
+    "ddpg": DDPGConfig,
+    "td3": TD3Config,
+    "sac": SACConfig,
 }
 BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
     "uniform": BufferConfig,
