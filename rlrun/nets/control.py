@@ -1,13 +1,12 @@
-"""Actor and critics over bounded real actions, and what moves them."""
+"""The actor over bounded real actions, and what moves it and its critics."""
 
 import copy
-from collections.abc import Callable
-from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from rlrun.nets.critics import Critics
 from rlrun.nets.encoder import Encoder
 from rlrun.nets.optimise import Adam
 from rlrun.nets.torso import mlp
@@ -66,58 +65,6 @@ class ActorNet(nn.Module):
         x = self.encoder.inputs(obs, self.encoder.side(prev_action, prev_reward))
         h, state = self.encoder.memory.step(x, state)
         return self(h), state
-
-
-class Critics(nn.Module):
-    """Q_c(s, a) of ``count`` critics at once: each layer is one batched product.
-
-    Heads have weights of their own; what encodes images or the past is shared by them.
-    """
-
-    def __init__(
-        self,
-        policy: ControlConfig,
-        torso: TorsoConfig,
-        memory: MemoryConfig,
-        spec: Spec,
-        *,
-        actions: int,
-        count: int,
-    ) -> None:
-        super().__init__()
-        self.count = count
-        self.encoder = Encoder(policy, torso, memory, spec, actions=actions)
-        self.activation = _ACTIVATIONS[torso.activation]
-        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        sizes = [self.encoder.size + actions, *self.encoder.head_hidden, 1]
-        for n_in, n_out in pairwise(sizes):
-            bound = n_in**-0.5  # torch's own for nn.Linear
-            self.weights.append(
-                nn.Parameter(torch.empty(count, n_in, n_out).uniform_(-bound, bound))
-            )
-            self.biases.append(nn.Parameter(torch.empty(count, 1, n_out).uniform_(-bound, bound)))
-
-    def forward(self, features: Tensor, action: Tensor, count: int | None = None) -> Tensor:
-        """float32 [C, L, B] of features [L, B, F] and unit actions [L, B, A].
-
-        ``count``: only the first so many critics.
-        """
-        lead = features.shape[:-1]
-        x = torch.cat([features, action], -1).flatten(0, -2)
-        x = x.expand(self.count if count is None else count, *x.shape)
-        layers = list(zip(self.weights, self.biases, strict=True))
-        for i, (weight, bias) in enumerate(layers):
-            x = torch.baddbmm(bias[:count], x, weight[:count])
-            if i < len(layers) - 1:
-                x = self.activation(x)
-        return x.reshape(len(x), *lead).float()
-
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "tanh": torch.tanh,
-    "elu": torch.nn.functional.elu,
-}
 
 
 def make_control(

@@ -124,7 +124,7 @@ class DDPG:
         actor = None
         if (self.q.updates + 1) % c.actor_every == 0:
             chosen = self.actor_net(view.now(self.actor_net.encoder, state)).tanh()
-            value = self.critics(features.detach(), chosen)[0]
+            value = self.critics(features.detach(), chosen, fixed=True)[0]
             actor = row_mean(-value, valid, weight)
             metrics["train/actor_loss"] = actor.detach()
         priority = mixed_priority(out.td, valid, c.eta)

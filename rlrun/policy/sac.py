@@ -144,7 +144,7 @@ class SAC:
         actor = heat = None
         if (self.q.updates + 1) % c.actor_every == 0:
             now = self.fresh(here, 0)
-            chosen = self.critics(features.detach(), now.action)
+            chosen = self.critics(features.detach(), now.action, fixed=True)
             actor = actor_loss(chosen, now.log_prob, temperature, valid, weight)
             if c.temperature_auto:
                 heat = temperature_loss(

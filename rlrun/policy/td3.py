@@ -128,7 +128,7 @@ class TD3:
         actor = None
         if (self.q.updates + 1) % c.actor_every == 0:
             chosen = self.actor_net(view.now(self.actor_net.encoder, state)).tanh()
-            first = self.critics(features.detach(), chosen, 1)[0]
+            first = self.critics(features.detach(), chosen, 1, fixed=True)[0]
             actor = row_mean(-first, valid, weight)
             metrics["train/actor_loss"] = actor.detach()
         priority = mixed_priority(out.td, valid, c.eta)
