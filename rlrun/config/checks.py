@@ -145,7 +145,7 @@ def _relabel(config: Config, window: tuple[int, int, int]) -> Iterator[ConfigErr
     if window[:2] != (0, 1) or config.collector.tiling != "lossless":
         wrong = "hindsight goals are for single rows (a stored state saw the old goal)"
         allowed = (
-            "a window of one learned row (policy=dqn, ddpg, td3, sac), collector.tiling=lossless"
+            "one learned row (policy=dqn, ddpg, td3 or sac) and collector.tiling=lossless"
         )
         yield fail("buffer.relabel", kind, wrong, allowed, none)
     if config.env.frame_stack > 1:

@@ -1,4 +1,4 @@
-"""DDPG, TD3 and SAC: naive twins row by row, padding without effect, critics, acting, overfitting."""
+"""DDPG, TD3 and SAC: naive twins row by row, padding without effect, critics, acting."""
 
 import copy
 import math
