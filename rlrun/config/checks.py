@@ -144,9 +144,7 @@ def _relabel(config: Config, window: tuple[int, int, int]) -> Iterator[ConfigErr
         return
     if window[:2] != (0, 1) or config.collector.tiling != "lossless":
         wrong = "hindsight goals are for single rows (a stored state saw the old goal)"
-        allowed = (
-            "one learned row (policy=dqn, ddpg, td3 or sac) and collector.tiling=lossless"
-        )
+        allowed = "one learned row (policy=dqn, ddpg, td3 or sac) and collector.tiling=lossless"
         yield fail("buffer.relabel", kind, wrong, allowed, none)
     if config.env.frame_stack > 1:
         wrong = f"goals are not stacked, env.frame_stack is {config.env.frame_stack}"

@@ -13,10 +13,16 @@ from rlrun.log import Log
 from rlrun.schema import POLICY_CONFIGS
 from rlrun.types import no_actions, tree_leaves, tree_map
 from tests.compose import config
+from tests.env import boxes
 
+assert boxes  # registers its environments
 CONF = Path(__file__).parents[2] / "conf"
 POLICIES = sorted(p.stem for p in CONF.glob("policy/*.yaml"))
-ENVS = {"Discrete": ["cartpole", "identity", "tmaze"], "Box": ["pendulum"]}  # by action space
+LEVERS = "gym env.id=test/Levers-v0"  # three dimensions, bounds centred nowhere
+ENVS = {  # by action space
+    "Discrete": ["cartpole", "identity", "tmaze"],
+    "Box": ["pendulum", LEVERS],
+}
 TINY = ("debug=smoke", "logger.progress=off", "logger.tensorboard=false", "learner.start_after=0")
 
 
@@ -31,7 +37,7 @@ def pairs():
 @pytest.fixture(params=list(pairs()), ids="-".join)
 def pipeline(request, tmp_path):
     policy, env = request.param
-    c = config(f"policy={policy}", f"env={env}", *TINY)
+    c = config(f"policy={policy}", *f"env={env}".split(), *TINY)
     with Log(c.logger, tmp_path, total_steps=400, title="") as log:
         made = build.make_pipeline(c, tmp_path, log)
         yield made
@@ -73,7 +79,8 @@ def test_first_forgets_state_and_previous_inputs(pipeline):
     if policy.window is None:
         return
     obs, step = np.stack([space.sample()] * 2), policy.actor(2).step
-    first, action = np.array([True, True]), np.array([0, 1])
+    first, action = np.array([True, True]), no_actions(pipeline.collector.env.action_space, 2)
+    action[1] += 1
     noise = np.random.default_rng(0)
     state = tree_map(lambda x: noise.normal(size=x.shape).astype(x.dtype), step.initial_state())
     q, after = step(obs, first, action, np.array([0.0, 9.0], np.float32), state)
@@ -87,7 +94,7 @@ def test_weights_and_state_round_trip(pipeline, request):
     collect(pipeline)
     policy, buffer = pipeline.policy, pipeline.buffer
     preset, env = request.node.callspec.params["pipeline"]
-    other = config(f"policy={preset}", f"env={env}", "seed=9", *TINY)
+    other = config(f"policy={preset}", *f"env={env}".split(), "seed=9", *TINY)
     spec = build.Spec(pipeline.collector.env.obs_space, pipeline.collector.env.action_space)
     twin = build.make_policy(other, spec)
     if buffer is not None:
@@ -110,13 +117,17 @@ def test_padding_has_no_effect(pipeline):
     if pipeline.buffer is None:
         return
     collect(pipeline)
+
+    def over(mask, x):
+        return mask.reshape(*mask.shape, *[1] * (x.ndim - 2))
+
     windows = pipeline.buffer.windows
     keys = windows.keys(windows.all())[:16]
     segment = pipeline.buffer.get(keys, 0).segment
     wild = replace(
         segment,
         reward=torch.where(segment.valid, segment.reward, torch.nan),
-        action=torch.where(segment.valid, segment.action, 0),
+        action=torch.where(over(segment.valid, segment.action), segment.action, 0),
         terminated=segment.terminated | ~segment.valid,
     )
     loss = pipeline.policy.loss
