@@ -109,7 +109,8 @@ def _group(group: str) -> str:
     out = _table("key", "default", "unit, meaning; source")
     for name, key in keys.items():
         values = {o: k.default for o, ks in found.items() for k in ks if k.name == name}
-        out += _row(f"`{name}`", _default(values, len(found) - len({*heirs} - {*values})), key.comment)
+        among = len(found) - len({*heirs} - {*values})
+        out += _row(f"`{name}`", _default(values, among), key.comment)
     for option in found:
         brings = companions(CONF / group / f"{option}.yaml")
         if brings:

@@ -13,7 +13,7 @@ from rlrun.functional.explore import uniform_actions
 from rlrun.nets.acting import GRUCell, Layers, LSTMCell, flatten
 from rlrun.nets.bounds import Bounds
 from rlrun.nets.control import ActorNet
-from rlrun.nets.encoder import Flat
+from rlrun.nets.encoder import Vector
 from rlrun.nets.memory import GRU, LSTM
 from rlrun.nets.torso import MLP
 from rlrun.schema import ControlConfig
@@ -152,7 +152,7 @@ class NumpyBoxStep:
 
     def __init__(self, net: ActorNet, bounds: Bounds, num_envs: int) -> None:
         encoder, self.bounds, self.num_envs = net.encoder, bounds, num_envs
-        assert isinstance(encoder.torso, (Flat, MLP))
+        assert isinstance(encoder.torso, (Vector, MLP))
         self.net, self.space, self.side = net, encoder.torso.space, encoder.prev_inputs
         self.torso = Layers(encoder.torso.layers) if isinstance(encoder.torso, MLP) else None
         self.head = Layers(net.head)
@@ -196,6 +196,6 @@ class NumpyBoxStep:
 def make_box_step(net: ActorNet, bounds: Bounds, num_envs: int) -> BoxStep:
     """The faster step for this network, by a fixed rule; both give the same values to 1e-5."""
     cpu = next(net.parameters()).device.type == "cpu"
-    plain = isinstance(net.encoder.torso, (Flat, MLP))
+    plain = isinstance(net.encoder.torso, (Vector, MLP))
     kind = NumpyBoxStep if cpu and plain else TorchBoxStep
     return kind(net, bounds, num_envs)

@@ -69,7 +69,7 @@ class Critics(nn.Module):
         if torch.is_autocast_enabled(features.device.type):  # its casts are autograd's to undo
             q = forward_heads(*flat, self.activation, params)[-1]
         else:
-            q = _Heads.apply(*flat, self.activation, *params)
+            q = _Heads.apply(*flat, self.activation, *params)  # type: ignore[no-untyped-call]
         return q.reshape(stop, *lead).float()
 
 

@@ -16,7 +16,7 @@ from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, Window, tree_map
 
 
-class Flat(nn.Module):
+class Vector(nn.Module):
     """The observation as one vector; the layers of an MLP torso stand in the heads instead."""
 
     def __init__(self, space: gym.Space[Any]) -> None:
@@ -47,7 +47,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.prev_inputs = policy.prev_inputs
         plain = memory.name == "none" and torso.name == "mlp"
-        self.torso = Flat(spec.obs) if plain else make_torso(torso, spec.obs)
+        self.torso = Vector(spec.obs) if plain else make_torso(torso, spec.obs)
         self.memory = make_memory(memory, self.torso.size + (actions + 1) * policy.prev_inputs)
         self.size = self.memory.size
         self.head_hidden = (*torso.hidden, *policy.head_hidden) if plain else policy.head_hidden

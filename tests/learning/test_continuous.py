@@ -1,7 +1,7 @@
 """Actors over real actions: the best lever in seconds, pendulum in a minute, goals in hindsight.
 
-Thresholds were fixed before the runs: levers within 5 % of their ranges (root mean square), pendulum
-as the issue that asked for these policies has it, goals as in the bit flip test beside.
+Thresholds were fixed before the runs: levers within 5 % of their ranges (root mean square),
+pendulum as the issue that asked for these policies has it, goals as in the bit flip test beside.
 """
 
 import pytest
