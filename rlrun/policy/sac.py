@@ -182,6 +182,7 @@ class SAC:
             "log_temperature": self.log_temperature.detach(),
             "adam": self.adam.state_dict(),
             "last": dict(self.last),
+            "noise": self.noise.base,
             "generator": self.generator.bit_generator.state,
         }
 
@@ -192,4 +193,5 @@ class SAC:
             self.log_temperature.copy_(state["log_temperature"])
         self.adam.load_state_dict(state["adam"])
         self.last = {name: x.to(self.device) for name, x in state["last"].items()}
+        self.noise.base = int(state["noise"])
         self.generator.bit_generator.state = state["generator"]

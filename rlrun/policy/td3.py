@@ -153,6 +153,7 @@ class TD3:
             "actor": self.pi.state_dict(),
             "critics": self.q.state_dict(),
             "last": dict(self.last),
+            "noise": self.noise.base,
             "generator": self.generator.bit_generator.state,
         }
 
@@ -160,4 +161,5 @@ class TD3:
         self.pi.load_state_dict(state["actor"])
         self.q.load_state_dict(state["critics"])
         self.last = {name: x.to(self.device) for name, x in state["last"].items()}
+        self.noise.base = int(state["noise"])
         self.generator.bit_generator.state = state["generator"]
