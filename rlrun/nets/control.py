@@ -106,12 +106,15 @@ class Trained(Generic[Net]):
         return self.adam.step(gradient, lr)
 
     @torch.no_grad()
-    def follow(self) -> None:
-        """The target: a soft step, or a copy every ``target_update_every`` updates."""
+    def follow(self, updates: int, since: int) -> None:
+        """The target: a soft step, or a copy where ``updates`` passed ``target_update_every``.
+
+        ``updates``: of the critics; ``since``: how many of them since the last call.
+        """
         every, theta = self.config.target_update_every, self.config.target_theta
         if theta is not None:
             torch._foreach_lerp_(self.lagging, self.online, theta)
-        elif every is not None and self.updates % every == 0:
+        elif every is not None and updates // every > (updates - since) // every:
             torch._foreach_copy_(self.lagging, self.online)
 
     def state_dict(self) -> dict[str, Any]:

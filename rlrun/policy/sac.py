@@ -106,7 +106,7 @@ class SAC:
         if out.temperature is not None:
             slope = torch.autograd.grad(out.temperature, [self.log_temperature])
             self.adam.step(list(slope), lr)
-        self.q.follow()
+        self.q.follow(self.q.updates, 1)
         self.actor_net.learned.fill_(1.0)
         self.seconds["backward"] += backward - began
         self.seconds["optimiser"] += time.perf_counter() - backward

@@ -88,8 +88,8 @@ class TD3:
         if of_actor is not None:
             moved = self.pi.step(of_actor, self.actor_lr_at(sample.env_steps))
             self.last = {n: out.metrics.get(n, moved) for n in self.last}
-            self.q.follow()
-            self.pi.follow()
+            for side in (self.q, self.pi):
+                side.follow(self.q.updates, self.config.actor_every)
         self.actor_net.learned.fill_(1.0)
         self.actor_net.noise.fill_(self.noise_at(sample.env_steps))
         self.seconds["backward"] += backward - began

@@ -307,6 +307,20 @@ def test_the_actor_moves_every_so_often_and_targets_follow(name):
     assert moved == [False, False, True] * 2
 
 
+@pytest.mark.parametrize(("name", "copies"), [("sac", [3, 6]), ("td3", [4, 6]), ("ddpg", [4, 6])])
+def test_hard_copies_count_updates_of_the_critics(name, copies):
+    """Every 3 updates; where targets move with the actor, at its next step (every 2)."""
+    policy = control(name, target_update_every=3, target_theta=None, actor_every=2)
+    sample, found = box_batch(policy), []
+    sides = (policy.q,) if name == "sac" else (policy.q, policy.pi)
+    for i in range(1, 8):
+        policy.update(sample)
+        pairs = [(a, b) for s in sides for a, b in zip(s.lagging, s.online, strict=True)]
+        if all(torch.equal(a, b) for a, b in pairs):
+            found.append(i)
+    assert found == copies
+
+
 def test_priorities_are_those_of_the_update():
     for name in NAMES:
         policy = control(name, **RECURRENT)
