@@ -28,6 +28,13 @@ def test_levers(tmp_path, policy):
     assert record.env_steps <= 2510
 
 
+@pytest.mark.parametrize("policy", ["sac", "td3", "ddpg"])
+def test_bandit(tmp_path, policy):
+    result, _ = train(tmp_path, f"policy={policy}", "env=bandit_continuous", *SMALL, *PACE,
+                      "run.total_steps=2500")  # fmt: skip
+    assert result["return_mean"] >= -0.02  # best possible 0, random -1.24
+
+
 @pytest.mark.parametrize("policy", ["rsac", "rtd3"])
 def test_levers_with_a_memory(tmp_path, policy):
     """Ten steps an episode; windows of 8 learned rows behind 2 of burn-in."""
