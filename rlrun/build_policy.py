@@ -14,6 +14,9 @@ POLICIES = {
     "dqn": "rlrun.policy.dqn:DQN",
     "random": "rlrun.policy.random:Random",
     "qmix": "rlrun.policy.qmix:QMIX",
+    "ddpg": "rlrun.policy.ddpg:DDPG",
+    "td3": "rlrun.policy.td3:TD3",
+    "sac": "rlrun.policy.sac:SAC",
 }
 
 

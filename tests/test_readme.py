@@ -104,20 +104,20 @@ def _default(values: dict[str, str], among: int) -> str:
 
 def _group(group: str) -> str:
     found = options(group)
-    heirs = {n for n in found for o in found if f"\n  - {o}\n" in _text(group, n)}
+    heirs = {n: o for n in found for o in found if f"\n  - {o}\n" in _text(group, n)}
     keys: dict[str, Key] = {}
     for key in (k for option in found.values() for k in option):
         keys.setdefault(key.name, key)
     out = _table("key", "default", "unit, meaning; source")
     for name, key in keys.items():
         values = {o: k.default for o, ks in found.items() for k in ks if k.name == name}
-        out += _row(f"`{name}`", _default(values, len(found) - len(heirs - {*values})), key.comment)
+        among = len(found) - len({*heirs} - {*values})
+        out += _row(f"`{name}`", _default(values, among), key.comment)
     for option in found:
         brings = companions(CONF / group / f"{option}.yaml")
         if brings:
             chosen = ", ".join(f"`{g}={o}`" for g, o in brings.items())
-            parents = [o for o in found if f"\n  - {o}\n" in _text(group, option)]
-            rest = f" and the rest from {parents[0]}" if parents and group == "policy" else ""
+            rest = f" and the rest from {heirs[option]}" if option in heirs else ""
             out += f"\n`{group}={option}` brings {chosen}{rest}.\n"
     return out
 
@@ -298,6 +298,8 @@ GLOSSARY_RUNS = {
     "dqn": "policy=dqn env=bandit debug=smoke run.dir=glossary/dqn",
     "screen": "policy=dqn env=gym env.id=tests.env.screen:test/Screen-v0 env.backend=sync "
     "buffer.compress=true debug=smoke run.dir=glossary/screen",
+    "sac": "policy=sac env=pendulum debug=smoke run.dir=glossary/sac",
+    "td3": "policy=td3 env=pendulum debug=smoke run.dir=glossary/td3",
 }
 DRIVER = """
 import contextlib, io, json, sys

@@ -15,7 +15,7 @@ import numpy as np
 from rlrun.config.reader import fail
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.joint import JointSpace
-from rlrun.schema import POLICY_CONFIGS, Config, PolicyConfig
+from rlrun.schema import POLICY_CONFIGS, Config, ControlConfig, PolicyConfig
 
 _NATURE_CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
 
@@ -94,6 +94,21 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         wrong = f"policy {config.policy.name} sees single rows and has no memory"
         others = _policies(lambda p: p.recurrent and set(p.actions) & set(config.policy.actions))
         yield fail("memory", config.memory.name, wrong, "memory=none is allowed", f"use {others}")
+    if isinstance(config.policy, ControlConfig):
+        yield from _control(config, config.policy)
+
+
+def _control(config: Config, policy: ControlConfig) -> Iterator[ConfigError]:
+    memory = config.memory.name
+    if memory != "none" and policy.learn_unroll_len is None:
+        wrong = f"memory={memory} is learned over sequences of rows"
+        fix = f"use policy=rsac or policy=rtd3, or set policy.learn_unroll_len={policy.nstep + 15}"
+        yield fail("policy.learn_unroll_len", None, wrong, "rows: learned rows + nstep", fix)
+    encoded = memory != "none" or config.torso.name != "mlp"
+    if not policy.head_hidden and (encoded or not config.torso.hidden):
+        wrong = "the critic would be linear in the action"
+        allowed = "at least one hidden layer is allowed"
+        yield fail("policy.head_hidden", [], wrong, allowed, "set 'policy.head_hidden=[256]'")
 
 
 def _windows(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
@@ -147,7 +162,8 @@ def _relabel(config: Config, window: tuple[int, int, int]) -> Iterator[ConfigErr
         return
     if window[:2] != (0, 1) or config.collector.tiling != "lossless":
         wrong = "hindsight goals are for single rows (a stored state saw the old goal)"
-        yield fail("buffer.relabel", kind, wrong, "policy=dqn with collector.tiling=lossless", none)
+        allowed = "one learned row (policy=dqn, ddpg, td3 or sac) and collector.tiling=lossless"
+        yield fail("buffer.relabel", kind, wrong, allowed, none)
     if config.env.frame_stack > 1:
         wrong = f"goals are not stacked, env.frame_stack is {config.env.frame_stack}"
         yield fail("buffer.relabel", kind, wrong, "env.frame_stack=1 is allowed", none)
@@ -259,6 +275,11 @@ def _check_actions(config: Config, action: Any) -> None:
         wrong = f"its actions have no bounds: {_short(action)}"
         allowed = "a Box with finite low and high is allowed"
         raise fail("env.id", config.env.id, wrong, allowed, "wrap the environment")
+    if kind == "Box" and action.dtype.kind != "f" and policy.name != "random":
+        wrong = f"its actions are whole numbers: {_short(action)}"
+        raise fail(
+            "env.id", config.env.id, wrong, "a Box of floats is allowed", "use policy=random"
+        )
 
 
 def _policies(fits: Callable[[type[PolicyConfig]], Any]) -> str:

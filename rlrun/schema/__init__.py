@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rlrun.schema.agents import AgentsConfig
 from rlrun.schema.buffer import BufferConfig, PrioritizedConfig, PriorityConfig, RankConfig
+from rlrun.schema.continuous import ControlConfig, DDPGConfig, SACConfig, TD3Config
 from rlrun.schema.mixing import QMIXConfig
 from rlrun.schema.nets import MemoryConfig, TorsoConfig
 from rlrun.schema.policy import PolicyConfig, RandomConfig
@@ -36,6 +37,8 @@ __all__ = [
     "CheckpointConfig",
     "CollectorConfig",
     "Config",
+    "ControlConfig",
+    "DDPGConfig",
     "DQNConfig",
     "EnvConfig",
     "ExploreConfig",
@@ -52,7 +55,9 @@ __all__ = [
     "RandomConfig",
     "RankConfig",
     "RunConfig",
+    "SACConfig",
     "ScheduleConfig",
+    "TD3Config",
     "TorsoConfig",
     "TransportConfig",
     "ValueConfig",
@@ -90,6 +95,9 @@ POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
     "dqn": DQNConfig,
     "random": RandomConfig,
     "qmix": QMIXConfig,
+    "ddpg": DDPGConfig,
+    "td3": TD3Config,
+    "sac": SACConfig,
 }
 BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
     "uniform": BufferConfig,

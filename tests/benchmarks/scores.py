@@ -32,6 +32,7 @@ class Row:
 
 TMAZE = {"metric": "success", "episodes": 1000}
 SHORT = "policy.burnin_step=4 policy.learn_unroll_len=12"
+CHEETAH = "env=halfcheetah run.total_steps=100000 run.stop_value=null"
 ROWS = {
     "cartpole": Row("policy=r2d2 env=cartpole", ">= 475, 60 s, 60k steps"),
     "cartpole_uniform": Row("policy=r2d2 env=cartpole buffer=uniform", "for comparison"),
@@ -52,6 +53,12 @@ ROWS = {
     "twostep_vdn": Row("policy=vdn env=twostep", "7"),
     "twostep_dqn": Row("policy=dqn env=twostep explore=anneal", "<= 7"),
     "twostep_dqn_separate": Row("policy=dqn env=twostep explore=anneal agents=separate", "<= 7"),
+    "sac_pendulum": Row("policy=sac env=pendulum", ">= -200, 20k steps"),
+    "td3_pendulum": Row("policy=td3 env=pendulum", ">= -200, 20k steps"),
+    "ddpg_pendulum": Row("policy=ddpg env=pendulum", ">= -200, 20k steps"),
+    "sac_lunarlander": Row("policy=sac env=lunarlander_continuous", ">= 220, 300k steps"),
+    "sac_halfcheetah": Row(f"policy=sac {CHEETAH}", ">= 0.9 x peers/control_sb3.py sac"),
+    "td3_halfcheetah": Row(f"policy=td3 {CHEETAH}", ">= 0.9 x peers/control_sb3.py td3"),
 }
 
 

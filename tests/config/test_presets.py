@@ -26,6 +26,7 @@ NEEDS: dict[str, list[str]] = {
     "policy=vdn": ["env=twostep"],
     "agents=joint": ["env=twostep", "policy=random"],
     "agents=separate": ["env=twostep"],
+    **{f"policy={p}": ["env=pendulum"] for p in ("sac", "td3", "ddpg", "rsac", "rtd3")},
 }
 
 
@@ -101,6 +102,11 @@ def test_quick_start(composer: Composer) -> None:
         ("policy=random", "uniform schedule none 120"),
         ("policy=qmix env=twostep", "uniform schedule gru 120"),
         ("policy=vdn env=twostep memory=lstm", "uniform schedule lstm 120"),
+        ("policy=sac", "uniform none none 256"),
+        ("policy=td3 buffer=rank", "rank none none 256"),
+        ("policy=ddpg explore=schedule", "uniform schedule none 256"),
+        ("policy=rsac", "uniform none lstm 120"),
+        ("policy=rtd3 memory=gru", "uniform none gru 120"),
         ("experiment=r2d2_paper", "prioritized ladder lstm 1"),
         ("experiment=diengine_r2d2_cartpole", "uniform schedule lstm None"),
         ("experiment=diengine_r2d2_cartpole buffer=prioritized", "prioritized schedule lstm None"),
@@ -139,7 +145,7 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
     "policy.target_theta": ("0.25", 0.25, ["policy.target_update_every=null"]),
     "policy.gamma": ("0.5", 0.5, []),
     "policy.eta": ("0.5", 0.5, []),
-    "policy.grad_clip": ("null", None, []),
+    "policy.grad_clip": ("0.125", 0.125, []),
     "policy.value_rescale_eps": ("0.125", 0.125, []),
     "policy.reward_scale": ("3", 3.0, []),
     "policy.reward_clip": ("1", 1.0, []),

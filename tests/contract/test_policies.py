@@ -14,12 +14,15 @@ from rlrun.log import Log
 from rlrun.schema import POLICY_CONFIGS
 from rlrun.types import no_actions, tree_leaves, tree_map
 from tests.compose import config
+from tests.env import boxes
 
+assert boxes  # registers its environments
 CONF = Path(__file__).parents[2] / "conf"
 POLICIES = sorted(p.stem for p in CONF.glob("policy/*.yaml"))
+LEVERS = "gym env.id=test/Levers-v0"  # three dimensions, bounds centred nowhere
 ENVS = {  # by action space; those of several agents are joint rows where the policy wants them
     "Discrete": ["cartpole", "identity", "tmaze"],
-    "Box": ["pendulum"],
+    "Box": ["pendulum", LEVERS],
     "MultiDiscrete": ["twostep", "relay"],
 }
 TINY = ("debug=smoke", "logger.progress=off", "logger.tensorboard=false", "learner.start_after=0")
@@ -43,7 +46,7 @@ def pairs():
 @pytest.fixture(params=list(pairs()), ids="-".join)
 def pipeline(request, tmp_path):
     policy, env = request.param
-    c = config(f"policy={policy}", f"env={env}", *TINY)
+    c = config(f"policy={policy}", *f"env={env}".split(), *TINY)
     with Log(c.logger, tmp_path, total_steps=400, title="") as log:
         made = build.make_pipeline(c, tmp_path, log)
         yield made
@@ -93,7 +96,7 @@ def test_first_forgets_state_and_previous_inputs(pipeline):
         return
     obs, actor = tree_map(lambda x: x.repeat(2, 0), several(space, 1)), policy.actor(2)
     first, action = np.array([True, True]), no_actions(pipeline.collector.env.action_space, 2)
-    action[1] = 1
+    action[1] += 1
     noise = np.random.default_rng(0)
     state = tree_map(lambda x: noise.normal(size=x.shape).astype(x.dtype), actor.initial_state())
     q, after = actor.step(obs, first, action, np.array([0.0, 9.0], np.float32), state)
@@ -107,7 +110,7 @@ def test_weights_and_state_round_trip(pipeline, request):
     collect(pipeline)
     policy, buffer = pipeline.policy, pipeline.buffer
     preset, env = request.node.callspec.params["pipeline"]
-    other = config(f"policy={preset}", f"env={env}", "seed=9", *TINY)
+    other = config(f"policy={preset}", *f"env={env}".split(), "seed=9", *TINY)
     spec = build.Spec(pipeline.collector.env.obs_space, pipeline.collector.env.action_space)
     twin = build.make_policy(other, spec)
     if buffer is not None:
@@ -135,6 +138,10 @@ def test_padding_has_no_effect(pipeline):
     if pipeline.buffer is None:
         return
     collect(pipeline)
+
+    def over(mask, x):
+        return mask.reshape(*mask.shape, *[1] * (x.ndim - 2))
+
     windows = pipeline.buffer.windows
     keys = windows.keys(windows.all())[:16]
     segment = pipeline.buffer.get(keys, 0).segment
