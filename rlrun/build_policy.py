@@ -1,12 +1,15 @@
-"""The policy of a config, and how it computes."""
+"""The policy of a config, how it computes, and what is added to its rewards."""
 
 import os
 from importlib import import_module
+from typing import Any
 
+import gymnasium as gym
 import torch
 
+from rlrun.bonus import RND
 from rlrun.nets.compute import Compute
-from rlrun.schema import Config
+from rlrun.schema import Config, RNDConfig
 from rlrun.types import Policy, Spec
 
 POLICIES = {
@@ -31,6 +34,22 @@ def make_policy(config: Config, spec: Spec) -> Policy:
         compute=make_compute(config),
     )
     return policy
+
+
+def make_bonus(config: Config, space: gym.Space[Any]) -> RND | None:
+    """What ``bonus`` says is added to rewards; ``space``: of single observations, unstacked."""
+    if not isinstance(config.bonus, RNDConfig):
+        return None
+    return RND(
+        config.bonus,
+        config.torso,
+        space=space,
+        stacked=config.env.frame_stack > 1,
+        num_envs=config.collector.num_envs,
+        seed=config.seed,
+        total_steps=config.run.total_steps,
+        device=torch.device(config.device),
+    )
 
 
 def make_compute(config: Config) -> Compute:

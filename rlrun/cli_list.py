@@ -16,6 +16,7 @@ _GROUPS = {
     "memory": "recurrent layer",
     "buffer": "replay",
     "explore": "exploration",
+    "bonus": "reward for novelty",
     "collector": "how rows are collected",
     "learner": "how often and on how much it learns",
     "logger": "records and progress display",

@@ -17,7 +17,7 @@ LAYERS = [  # from the ground up; a module imports only from layers below its ow
     "types errors schema",
     "functional",
     "nets schedule framestack tensorfile codec",
-    "policy buffer env log transport",
+    "policy buffer env log transport bonus",
     "collector learner evaluate checkpoint dataset report sizing",
     "rundir history",
     "pipeline",

@@ -75,6 +75,9 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         wrong = f"this machine has {os.cpu_count()} cores"
         fix = "null is a fixed rule over shape and cores"
         yield fail("learner.threads", config.learner.threads, wrong, f"1 to {most} or null", fix)
+    if config.bonus.name != "none" and not config.policy.learns:
+        wrong = f"policy {config.policy.name} learns from no reward"
+        yield fail("bonus", config.bonus.name, wrong, "a policy that learns", "set bonus=none")
     if not config.policy.recurrent and config.memory.name != "none":
         wrong = f"policy {config.policy.name} sees single rows and has no memory"
         others = _policies(lambda p: p.recurrent and set(p.actions) & set(config.policy.actions))

@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rlrun.errors import ConfigError
 from rlrun.schema import (
+    BONUS_CONFIGS,
     BUFFER_CONFIGS,
     POLICY_CONFIGS,
     WRAPPER_CONFIGS,
@@ -263,7 +264,12 @@ def read_config(value: Mapping[str, Any]) -> Config:
     """
     refuse_code(value, "")
     given: dict[str, Any] = {}
-    for key, table in (("policy", POLICY_CONFIGS), ("buffer", BUFFER_CONFIGS)):
+    tables: dict[str, Mapping[str, type]] = {
+        "policy": POLICY_CONFIGS,
+        "buffer": BUFFER_CONFIGS,
+        "bonus": BONUS_CONFIGS,
+    }
+    for key, table in tables.items():
         if key in value:
             given[key] = _named(key, value[key], table)
     result: Config = read(Config, value, "", given)

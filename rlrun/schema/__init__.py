@@ -6,6 +6,7 @@ yaml and checks what spans several fields. Lengths and periods are in environmen
 
 from dataclasses import dataclass
 
+from rlrun.schema.bonus import BonusConfig, RNDConfig
 from rlrun.schema.buffer import BufferConfig, PrioritizedConfig, PriorityConfig, RankConfig
 from rlrun.schema.nets import MemoryConfig, TorsoConfig
 from rlrun.schema.policy import PolicyConfig, RandomConfig
@@ -26,9 +27,11 @@ from rlrun.schema.value import DQNConfig, R2D2Config, ValueConfig
 from rlrun.schema.wrappers import WRAPPER_CONFIGS, WrapperConfig
 
 __all__ = [
+    "BONUS_CONFIGS",
     "BUFFER_CONFIGS",
     "POLICY_CONFIGS",
     "WRAPPER_CONFIGS",
+    "BonusConfig",
     "BufferConfig",
     "CheckpointConfig",
     "CollectorConfig",
@@ -45,6 +48,7 @@ __all__ = [
     "PrioritizedConfig",
     "PriorityConfig",
     "R2D2Config",
+    "RNDConfig",
     "RandomConfig",
     "RankConfig",
     "RunConfig",
@@ -58,7 +62,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Config:
-    """The whole run. ``policy`` and ``buffer`` are the dataclass their ``name`` selects."""
+    """The whole run. ``policy``, ``buffer``, ``bonus``: the dataclass their ``name`` selects."""
 
     seed: int
     device: str
@@ -70,6 +74,7 @@ class Config:
     memory: MemoryConfig
     buffer: BufferConfig
     explore: ExploreConfig
+    bonus: BonusConfig
     collector: CollectorConfig
     learner: LearnerConfig
     logger: LoggerConfig
@@ -89,4 +94,8 @@ BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
     "uniform": BufferConfig,
     "prioritized": PrioritizedConfig,
     "rank": RankConfig,
+}
+BONUS_CONFIGS: dict[str, type[BonusConfig]] = {
+    "none": BonusConfig,
+    "rnd": RNDConfig,
 }

@@ -10,6 +10,7 @@ class PolicyConfig:
 
     actions: ClassVar[tuple[str, ...]] = ("Discrete",)  # action spaces it acts in
     recurrent: ClassVar[bool] = True  # whether memory may be other than none
+    learns: ClassVar[bool] = True  # whether rewards change it
 
     name: str
 
@@ -21,4 +22,5 @@ class PolicyConfig:
 
 @dataclass(frozen=True)
 class RandomConfig(PolicyConfig):
+    learns: ClassVar[bool] = False
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
