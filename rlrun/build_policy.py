@@ -16,6 +16,7 @@ POLICIES = {
     "r2d2": "rlrun.policy.r2d2:R2D2",
     "dqn": "rlrun.policy.dqn:DQN",
     "random": "rlrun.policy.random:Random",
+    "scripted": "rlrun.policy.scripted:Scripted",
 }
 
 

@@ -39,8 +39,9 @@ usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run
 
 groups:
 {groups}
-flags: -m --multirun   -q --quiet   --config-dir DIR (your own yaml files)   --cfg job (the whole
-       config)   --version   --hydra-help   tab completion: eval "$(rlrun -sc install=bash)"
+flags: -m --multirun   -q --quiet   --config-dir DIR (your own yaml files)   --trust PACKAGE
+       (a config may name its functions)   --cfg job (the whole config)   --version   --hydra-help
+       tab completion: eval "$(rlrun -sc install=bash)"
 
 examples:
   rlrun policy=r2d2 env=cartpole

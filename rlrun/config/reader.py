@@ -150,9 +150,12 @@ def _dict(path: str, value: object) -> dict[str, Any]:
 
 
 def _union(options: tuple[Any, ...], path: str, value: object) -> Any:
+    """A value, or null; or one of two kinds, of which one is a list."""
     inner = [t for t in options if t is not types.NoneType]
     if value is None and len(inner) < len(options):
         return None
+    if len(inner) > 1:
+        inner = [t for t in inner if (get_origin(t) is tuple) == isinstance(value, (list, tuple))]
     (only,) = inner
     return _value(only, path, value)
 

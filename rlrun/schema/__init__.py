@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rlrun.schema.bonus import BonusConfig, RNDConfig
 from rlrun.schema.buffer import BufferConfig, PrioritizedConfig, PriorityConfig, RankConfig
 from rlrun.schema.nets import MemoryConfig, TorsoConfig
-from rlrun.schema.policy import PolicyConfig, RandomConfig
+from rlrun.schema.policy import PolicyConfig, RandomConfig, ScriptedConfig
 from rlrun.schema.ranges import Invalid, need
 from rlrun.schema.run import (
     CheckpointConfig,
@@ -53,6 +53,7 @@ __all__ = [
     "RankConfig",
     "RunConfig",
     "ScheduleConfig",
+    "ScriptedConfig",
     "TorsoConfig",
     "TransportConfig",
     "ValueConfig",
@@ -89,6 +90,7 @@ POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
     "r2d2": R2D2Config,
     "dqn": DQNConfig,
     "random": RandomConfig,
+    "scripted": ScriptedConfig,
 }
 BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
     "uniform": BufferConfig,

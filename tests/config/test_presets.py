@@ -38,8 +38,8 @@ def read(composer: Composer, *overrides: str) -> dict[str, Any]:
 
 def test_the_groups_are_the_documented_ones() -> None:
     names = (
-        "buffer collector debug env experiment explore learner logger memory pipeline policy torso"
-        " transport"
+        "bonus buffer collector debug env experiment explore learner logger memory pipeline policy "
+        "torso transport"
     )
     assert " ".join(GROUPS) == names
 
@@ -131,6 +131,10 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
     "policy.target_update_every": ("7", 7, ["policy.target_theta=null"]),
     "policy.target_theta": ("0.25", 0.25, ["policy.target_update_every=null"]),
     "policy.gamma": ("0.5", 0.5, []),
+    "policy.choices": ("[[1,2],3]", ((1.0, 2.0), 3.0), ["policy.script=cycle"]),
+    "policy.amplitude": ("0.5", 0.5, []),
+    "policy.function": ("a.b:c", "a.b:c", ["policy.script=function"]),
+    "bonus.gamma": ("0.5", 0.5, []),
     "policy.eta": ("0.5", 0.5, []),
     "policy.grad_clip": ("null", None, []),
     "policy.value_rescale_eps": ("0.125", 0.125, []),
@@ -169,6 +173,7 @@ NAMES = {  # the other options of the keys that hold one of a few words
     "transport.weights": "xor",
     "transport.chunks": "planes",
     "policy.state_init": "zero",
+    "policy.script": "sine",
     "torso.activation": "tanh",
     "collector.unit": "episode",
     "collector.trajectory": "collect",
