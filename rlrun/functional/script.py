@@ -12,6 +12,8 @@ def outside(actions: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
 
     Discrete actions count from 0: environments add their ``start``. NaN is no action.
     """
+    low: Any
+    high: Any
     match space:
         case gym.spaces.Discrete():
             low, high, whole = 0, int(space.n) - 1, True
@@ -24,8 +26,9 @@ def outside(actions: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
         case _:
             raise AssertionError(f"checked in rlrun.config: {space}")
     x = actions.astype(np.float64) if whole else actions.astype(space.dtype)
-    wrong: np.ndarray = ~((x >= low) & (x <= high)) | (whole & (x != np.floor(x)))
-    return wrong.reshape(len(actions), -1).any(-1)
+    wrong = ~((x >= low) & (x <= high)) | (whole & (x != np.floor(x)))
+    some: np.ndarray = wrong.reshape(len(actions), -1).any(-1)
+    return some
 
 
 def action_table(choices: Sequence[float | tuple[float, ...]], space: gym.Space[Any]) -> np.ndarray:
@@ -64,5 +67,5 @@ def sine(
     index = np.arange(low.size).reshape(low.shape)
     turns = steps.reshape(-1, *[1] * low.ndim) / period + phase * index
     wave = (low + high) / 2 + amplitude * (high - low) / 2 * np.sin(2 * np.pi * turns)
-    rounded: np.ndarray = wave.astype(space.dtype)
-    return np.clip(rounded, space.low, space.high)
+    inside: np.ndarray = np.clip(wave.astype(space.dtype), space.low, space.high)
+    return inside
