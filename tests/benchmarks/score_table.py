@@ -46,7 +46,7 @@ def markdown(rows: Mapping[str, Row], results: Sequence[Result]) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+    return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
 
 
 def _cells(name: str, row: Row, rows: Mapping[str, Row], results: Sequence[Result]) -> list[str]:
@@ -57,8 +57,8 @@ def _cells(name: str, row: Row, rows: Mapping[str, Row], results: Sequence[Resul
     scores = [r["score"] for r in runs]
     low, high = interval([scores])
     number = _format(scores)
-    steps = sorted({round(r["env_steps"] / 1000) for r in runs})
-    span = f"{steps[0]}k" if len(steps) == 1 else f"{steps[0]}k to {steps[-1]}k"
+    steps = sorted(r["env_steps"] for r in runs)
+    span = " to ".join(dict.fromkeys(_thousands(s) for s in (steps[0], steps[-1])))
     wall = sorted(r["wall_seconds"] for r in runs)
     return [
         *start,
@@ -68,6 +68,10 @@ def _cells(name: str, row: Row, rows: Mapping[str, Row], results: Sequence[Resul
         span,
         f"{wall[0]:.0f} to {wall[-1]:.0f}",
     ]
+
+
+def _thousands(steps: int) -> str:
+    return f"{steps / 1000:.0f}k" if steps >= 1000 else str(steps)
 
 
 def _format(scores: Sequence[float]) -> Any:

@@ -1,13 +1,17 @@
 """The score table: its statistics by hand, its bounds, going on after an interruption, skips."""
 
+import contextlib
+import io
 import itertools
 import json
 import re
 import sys
+import threading
 
 import numpy as np
 import pytest
 
+from rlrun.cli import main
 from rlrun.config import Composer, read_composed
 from tests.benchmarks import score_row, scores
 from tests.benchmarks.iqm import interval, iqm
@@ -118,10 +122,24 @@ TINY = Row("policy=random env=bandit debug=smoke", ">= 0.2", steps=150, seeds=2,
 
 
 @pytest.fixture
-def table(monkeypatch, tmp_path):
+def in_process(monkeypatch):
+    """Commands that succeed are run in this process: torch is imported once."""
+    real = score_row._call
+
+    def call(words):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            code = main(words[1:])
+        return out.getvalue() if code == 0 else real(words)
+
+    monkeypatch.setattr(score_row, "_call", call)
+
+
+@pytest.fixture
+def table(monkeypatch, tmp_path, in_process):
     rows = {
         "tiny": TINY,
-        "bad": Row("policy=random env=bandit seed=x", ">= 1", seeds=1),
+        "bad": Row("policy=random env=bandit buffer.capacity=x", ">= 1", seeds=1),
         "absent": Row("policy=random env=bandit", ">= 1", needs="atari"),
         "peer": Row("script.py {seed}", "the peer", peer="sb3"),
     }
@@ -131,7 +149,7 @@ def table(monkeypatch, tmp_path):
 
 
 def test_a_table_goes_on_where_it_stopped(table, capsys):
-    assert scores.main(["--out", str(table), "--jobs", "2"]) == 1
+    assert scores.main(["--out", str(table)]) == 1
     first = read(table)
     runs = [r for r in first if r["row"] == "tiny"]
     assert sorted(r["seed"] for r in runs) == [0, 1]
@@ -144,7 +162,7 @@ def test_a_table_goes_on_where_it_stopped(table, capsys):
         assert 0 <= r["score"] <= 1
     (bad,) = (r for r in first if r["row"] == "bad")
     assert bad["status"] == "failed"
-    assert "seed" in bad["why"]
+    assert bad["why"].startswith("exit 2: rlrun: error: buffer.capacity = x: ")
     skipped = {r["row"]: r["why"] for r in first if r["status"] == "skipped"}
     assert "pip install '.[atari]'" in skipped["absent"]
     assert "--peers DIR" in skipped["peer"]
@@ -198,6 +216,20 @@ def test_table():
     assert "| yes, 3 of 5 seeds |" in markdown(ROWS, lines[2:5] + lines[6:11]).splitlines()[2]
 
 
+def test_jobs_are_run_side_by_side(table, monkeypatch):
+    """Four seeds meet at a barrier of four; every result is a line of its own."""
+    barrier = threading.Barrier(4, timeout=20)
+
+    def run_seed(row, seed, work, peers):
+        barrier.wait()
+        return {"seed": seed, "command": row.command, "status": "failed", "why": "x" * 5000}
+
+    monkeypatch.setattr(scores, "run_seed", run_seed)
+    line = ["--out", str(table), "--rows", "tiny", "--seeds", "4", "--jobs", "4"]
+    assert scores.main(line) == 1
+    assert sorted(r["seed"] for r in read(table)) == [0, 1, 2, 3]
+
+
 def test_table_goes_between_the_markers():
     text = f"a\n{BEGIN}old\n{END}b\n"
     assert insert(text, "| new |\n") == f"a\n{BEGIN}| new |\n{END}b\n"
@@ -206,7 +238,7 @@ def test_table_goes_between_the_markers():
     assert BEGIN in (CHECKOUT / "README.md").read_text("utf-8")
 
 
-def test_prepare_makes_data_and_scores_the_behaviour(tmp_path):
+def test_prepare_makes_data_and_scores_the_behaviour(tmp_path, in_process):
     row = Row(
         "policy=random env=bandit debug=smoke", ">= behaviour - 1", episodes=4,
         prepare=(
