@@ -14,7 +14,7 @@ import yaml
 
 from rlrun import checkpoint, history
 from rlrun.build_link import make_collector_end
-from rlrun.build_policy import make_policy, thread_count
+from rlrun.build_policy import make_bonus, make_policy, thread_count
 from rlrun.build_replay import load_rows, make_cutter, make_replay, write_rows
 from rlrun.collector import Collector
 from rlrun.env import Env, make_env
@@ -70,6 +70,7 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
     collector = make_collector(config, counters)
     policy = make_learner_policy(config, collector)
     buffer = learner = None
+    bonus = make_bonus(config, collector.env.obs_space)
     if policy.window is not None:
         buffer = make_replay(config, collector.example(), policy.window, note=log.note)
         td = isinstance(config.buffer, PriorityConfig) and config.buffer.initial_priority == "td"
@@ -79,6 +80,7 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
             buffer=buffer,
             counters=counters,
             td_priority=td,
+            bonus=bonus,
         )
     evaluator = Evaluator(
         config.env,
@@ -95,10 +97,11 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
     far = partial(make_collector_end, config, policy.window)
     if config.pipeline.name == "serial":
         coded = config.transport.name != "raw"
-        return Serial(*parts, Local(learner_end(config.transport), far()) if coded else None)
+        link = Local(learner_end(config.transport), far()) if coded else None
+        return Serial(*parts, link, bonus)
     collector.env.close()  # it showed shapes; rows come from the other process
     remote = Remote(partial(make_collector, config), policy, learner_end(config.transport), far)
-    return Overlapped(*parts, remote=remote)
+    return Overlapped(*parts, bonus=bonus, remote=remote)
 
 
 def make_learner_policy(config: Config, collector: Collector) -> Policy:

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.bonus import RND
 from rlrun.buffer.replay import Replay
 from rlrun.errors import NumericError
 from rlrun.schema import LearnerConfig
-from rlrun.types import Counters, Policy, RecurrentPolicy
+from rlrun.types import Counters, Policy, RecurrentPolicy, Sample
 
 DIAGNOSED = 32  # windows looked at by ``diagnose``
 
@@ -27,11 +28,13 @@ class Learner:
         buffer: Replay,
         counters: Counters,
         td_priority: bool,
+        bonus: RND | None = None,
     ) -> None:
-        """``td_priority``: new windows enter with the policy's own TD estimate."""
+        """``td_priority``: new windows enter with the policy's own TD estimate. ``bonus`` is added
+        to the rewards of all samples."""
         assert policy.window is not None
         self.config, self.policy, self.buffer, self.counters = config, policy, buffer, counters
-        self.td_priority = td_priority
+        self.td_priority, self.bonus = td_priority, bonus
         self.rows_per_update = config.batch_size * policy.window.learned
         self.credit = 0.0  # learned rows owed
         self.sums: dict[str, Tensor] = {}
@@ -41,7 +44,7 @@ class Learner:
     def step(self, rows: int, keys: np.ndarray) -> int:
         """Learn after ``rows`` new valid rows and windows ``keys``; the updates done."""
         if self.td_priority and len(keys):
-            fresh = self.buffer.get(keys, self.counters.env_steps)
+            fresh = self._shaped(self.buffer.get(keys, self.counters.env_steps))
             self.buffer.prioritize(keys, self.policy.priority(fresh))
         if self.buffer.rows < self.config.start_after or not len(self.buffer):
             return 0
@@ -63,7 +66,7 @@ class Learner:
         start = time.perf_counter()
         sample = self.buffer.sample(self.config.batch_size, self.counters.env_steps)
         sampled = time.perf_counter()
-        update = self.policy.update(sample)
+        update = self.policy.update(self._shaped(sample))
         updated = time.perf_counter()
         self.counters.updates += 1
         self._gather(update.metrics)
@@ -72,6 +75,9 @@ class Learner:
         self.seconds["sample"] += sampled - start
         self.seconds["update"] += updated - sampled
         self.seconds["prioritize"] += time.perf_counter() - updated
+
+    def _shaped(self, sample: Sample) -> Sample:
+        return sample if self.bonus is None else self.bonus.shaped(sample)
 
     @torch.no_grad()
     def _gather(self, metrics: dict[str, Tensor]) -> None:

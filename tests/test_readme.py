@@ -33,7 +33,7 @@ BEGIN, END = "<!-- config:begin -->\n", "<!-- config:end -->\n"
 # -- the config reference --------------------------------------------------------------------------
 
 GROUPS = (  # as a reader wants them
-    *("policy", "torso", "memory", "buffer", "explore"),
+    *("policy", "torso", "memory", "buffer", "explore", "bonus"),
     *("collector", "learner", "env", "agents", "logger", "pipeline", "transport"),
 )
 PRESETS = ("experiment", "debug")
@@ -241,6 +241,10 @@ NOT_RUN = {
     "python -m tests.benchmarks --table speed.jsonl": "needs the rows of the line above",
     "python -m tests.benchmarks.replay --peers DIR --out replay.jsonl": "needs the peers",
     "python -m tests.benchmarks.replay --table replay.jsonl": "needs the rows of the line above",
+    "python -m tests.benchmarks.scores --jobs 2 --peers DIR --out scores.jsonl": "takes hours",
+    "python -m tests.benchmarks.scores --table scores.jsonl": "needs the rows of the line above",
+    "rlrun policy=scripted policy.script=function policy.function=mypkg.acts:act env=cartpole "
+    "--trust mypkg": "needs a package of the user's; tests/test_trust.py has one",
     "python -m tests.test_readme": "would rewrite the file under test",
 }
 LONG = "trains for minutes with many seeds"
@@ -300,6 +304,7 @@ GLOSSARY_RUNS = {
     "buffer.compress=true debug=smoke run.dir=glossary/screen",
     "sac": "policy=sac env=pendulum debug=smoke run.dir=glossary/sac",
     "td3": "policy=td3 env=pendulum debug=smoke run.dir=glossary/td3",
+    "rnd": "policy=dqn env=cartpole bonus=rnd debug=smoke run.dir=glossary/rnd",
 }
 DRIVER = """
 import contextlib, io, json, sys

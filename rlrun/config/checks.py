@@ -15,7 +15,8 @@ import numpy as np
 from rlrun.config.reader import fail
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.joint import JointSpace
-from rlrun.schema import POLICY_CONFIGS, Config, ControlConfig, PolicyConfig
+from rlrun.schema import POLICY_CONFIGS, Config, ControlConfig, PolicyConfig, ScriptedConfig
+from rlrun.trust import trusted_function
 
 _NATURE_CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
 
@@ -90,6 +91,9 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         wrong = "joint rows are not stacked"
         fix = "set env.frame_stack=1 or memory=gru"
         yield fail("env.frame_stack", config.env.frame_stack, wrong, "1 is allowed", fix)
+    if config.bonus.name != "none" and not config.policy.learns:
+        wrong = f"policy {config.policy.name} learns from no reward"
+        yield fail("bonus", config.bonus.name, wrong, "a policy that learns", "set bonus=none")
     if not config.policy.recurrent and config.memory.name != "none":
         wrong = f"policy {config.policy.name} sees single rows and has no memory"
         others = _policies(lambda p: p.recurrent and set(p.actions) & set(config.policy.actions))
@@ -228,6 +232,8 @@ def _check_spaces(config: Config, *, fresh: bool) -> None:
     obs, action, agents = _spaces[key]
     _check_agents(config, obs, agents)
     _check_actions(config, action)
+    if isinstance(config.policy, ScriptedConfig):
+        _check_script(config.policy, action)
     stack = config.env.frame_stack
     seen = stack_space(obs.agent if isinstance(obs, JointSpace) else obs, stack)
     _check_goals(config)
@@ -282,9 +288,29 @@ def _check_actions(config: Config, action: Any) -> None:
         )
 
 
+def _check_script(policy: ScriptedConfig, action: Any) -> None:
+    from rlrun.functional.script import action_table
+
+    if policy.script == "function":
+        assert policy.function is not None  # ScriptedConfig refuses else
+        trusted_function("policy.function", policy.function)
+    elif policy.script == "sine":
+        if type(action).__name__ != "Box" or action.dtype.kind != "f":
+            wrong = f"it moves real numbers, the actions are {_short(action)}"
+            allowed = "constant, cycle, uniform or function is allowed"
+            raise fail("policy.script", "sine", wrong, allowed, "set policy.script=cycle")
+    else:
+        try:
+            action_table(policy.choices, action)
+        except ValueError as e:
+            allowed = "numbers within the bounds are allowed (Discrete actions count from 0)"
+            fix = "change policy.choices"
+            raise fail("policy.choices", policy.choices, str(e), allowed, fix) from e
+
+
 def _policies(fits: Callable[[type[PolicyConfig]], Any]) -> str:
     """The names of the policies that do, as one would type them."""
-    names = [name for name, kind in POLICY_CONFIGS.items() if name != "random" and fits(kind)]
+    names = [name for name, kind in POLICY_CONFIGS.items() if kind.learns and fits(kind)]
     return " or ".join(f"policy={name}" for name in names or ["random"])
 
 

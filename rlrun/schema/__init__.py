@@ -7,11 +7,12 @@ yaml and checks what spans several fields. Lengths and periods are in environmen
 from dataclasses import dataclass
 
 from rlrun.schema.agents import AgentsConfig
+from rlrun.schema.bonus import BonusConfig, RNDConfig
 from rlrun.schema.buffer import BufferConfig, PrioritizedConfig, PriorityConfig, RankConfig
 from rlrun.schema.continuous import ControlConfig, DDPGConfig, SACConfig, TD3Config
 from rlrun.schema.mixing import QMIXConfig
 from rlrun.schema.nets import MemoryConfig, TorsoConfig
-from rlrun.schema.policy import PolicyConfig, RandomConfig
+from rlrun.schema.policy import PolicyConfig, RandomConfig, ScriptedConfig
 from rlrun.schema.ranges import Invalid, need
 from rlrun.schema.run import (
     CheckpointConfig,
@@ -29,10 +30,12 @@ from rlrun.schema.value import DQNConfig, R2D2Config, ValueConfig
 from rlrun.schema.wrappers import WRAPPER_CONFIGS, WrapperConfig
 
 __all__ = [
+    "BONUS_CONFIGS",
     "BUFFER_CONFIGS",
     "POLICY_CONFIGS",
     "WRAPPER_CONFIGS",
     "AgentsConfig",
+    "BonusConfig",
     "BufferConfig",
     "CheckpointConfig",
     "CollectorConfig",
@@ -52,11 +55,13 @@ __all__ = [
     "PriorityConfig",
     "QMIXConfig",
     "R2D2Config",
+    "RNDConfig",
     "RandomConfig",
     "RankConfig",
     "RunConfig",
     "SACConfig",
     "ScheduleConfig",
+    "ScriptedConfig",
     "TD3Config",
     "TorsoConfig",
     "TransportConfig",
@@ -67,7 +72,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Config:
-    """The whole run. ``policy`` and ``buffer`` are the dataclass their ``name`` selects."""
+    """The whole run. ``policy``, ``buffer``, ``bonus``: the dataclass their ``name`` selects."""
 
     seed: int
     device: str
@@ -80,6 +85,7 @@ class Config:
     memory: MemoryConfig
     buffer: BufferConfig
     explore: ExploreConfig
+    bonus: BonusConfig
     collector: CollectorConfig
     learner: LearnerConfig
     logger: LoggerConfig
@@ -98,9 +104,14 @@ POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
     "ddpg": DDPGConfig,
     "td3": TD3Config,
     "sac": SACConfig,
+    "scripted": ScriptedConfig,
 }
 BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
     "uniform": BufferConfig,
     "prioritized": PrioritizedConfig,
     "rank": RankConfig,
+}
+BONUS_CONFIGS: dict[str, type[BonusConfig]] = {
+    "none": BonusConfig,
+    "rnd": RNDConfig,
 }

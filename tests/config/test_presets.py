@@ -44,8 +44,8 @@ def read(composer: Composer, *overrides: str) -> dict[str, Any]:
 
 def test_the_groups_are_the_documented_ones() -> None:
     names = (
-        "agents buffer collector debug env experiment explore learner logger memory pipeline "
-        "policy torso transport"
+        "agents bonus buffer collector debug env experiment explore learner logger memory "
+        "pipeline policy torso transport"
     )
     assert " ".join(GROUPS) == names
 
@@ -144,6 +144,10 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
     "policy.target_update_every": ("7", 7, ["policy.target_theta=null"]),
     "policy.target_theta": ("0.25", 0.25, ["policy.target_update_every=null"]),
     "policy.gamma": ("0.5", 0.5, []),
+    "policy.choices": ("[[1,2],3]", ((1.0, 2.0), 3.0), ["policy.script=cycle"]),
+    "policy.amplitude": ("0.5", 0.5, []),
+    "policy.function": ("a.b:c", "a.b:c", ["policy.script=function"]),
+    "bonus.gamma": ("0.5", 0.5, []),
     "policy.eta": ("0.5", 0.5, []),
     "policy.grad_clip": ("0.125", 0.125, []),
     "policy.value_rescale_eps": ("0.125", 0.125, []),
@@ -185,6 +189,7 @@ NAMES = {  # the other options of the keys that hold one of a few words
     "policy.mixer": "sum",
     "agents.team_reward": "sum",
     "agents.state": "concat",
+    "policy.script": "sine",
     "torso.activation": "tanh",
     "collector.unit": "episode",
     "collector.trajectory": "collect",
