@@ -208,7 +208,8 @@ class Actor(Protocol):
         *,
         explore: np.ndarray | None,
     ) -> Act:
-        """Actions of E environments; ``explore`` [E] probabilities, None: greedy.
+        """Actions of E environments; ``explore`` [E] probabilities of a random action (or a
+        functional.explore.Temperature, for actors with action values), None: greedy.
 
         ``prev_action``/``prev_reward`` are those of the row before; they and ``state`` are
         ignored where ``first``.

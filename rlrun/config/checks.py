@@ -94,6 +94,10 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
     if config.bonus.name != "none" and not config.policy.learns:
         wrong = f"policy {config.policy.name} learns from no reward"
         yield fail("bonus", config.bonus.name, wrong, "a policy that learns", "set bonus=none")
+    if config.explore.name == "boltzmann" and not config.policy.has_values:
+        wrong = f"policy {config.policy.name} has no action values to take a softmax of"
+        fitting = _policies(lambda p: p.has_values)
+        yield fail("explore", "boltzmann", wrong, "explore=none is allowed", f"or use {fitting}")
     if not config.policy.recurrent and config.memory.name != "none":
         wrong = f"policy {config.policy.name} sees single rows and has no memory"
         others = _policies(lambda p: p.recurrent and set(p.actions) & set(config.policy.actions))

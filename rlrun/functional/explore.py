@@ -6,18 +6,60 @@ import gymnasium as gym
 import numpy as np
 
 
+class Temperature(np.ndarray):
+    """What an actor gets as ``explore`` where exploration is Boltzmann's: [E], in units of Q."""
+
+
+def choose(
+    q: np.ndarray,
+    explore: np.ndarray | None,
+    generator: np.random.Generator,
+    mask: np.ndarray | None = None,
+) -> np.ndarray:
+    """Actions int64 [E] for values ``q`` [E, A]: epsilon-greedy, or Boltzmann of a Temperature."""
+    if isinstance(explore, Temperature):
+        return boltzmann(q, explore, generator, mask)
+    return epsilon_greedy(q, explore, generator, mask)
+
+
 def epsilon_greedy(
-    q: np.ndarray, epsilon: np.ndarray | None, generator: np.random.Generator
+    q: np.ndarray,
+    epsilon: np.ndarray | None,
+    generator: np.random.Generator,
+    mask: np.ndarray | None = None,
 ) -> np.ndarray:
     """argmax_a q, replaced by a uniform action with probability ``epsilon``; int64 [E].
 
-    One coin per environment (``epsilon`` [E]); None draws nothing. ``q`` [E, A].
+    One coin per environment (``epsilon`` [E]); None draws nothing. ``q`` [E, A]; only actions that
+    ``mask`` [E, A] allows are taken (None: all), the uniform one included.
     """
-    greedy: np.ndarray = q.argmax(-1)
+    greedy: np.ndarray = (q if mask is None else np.where(mask, q, -np.inf)).argmax(-1)
     if epsilon is None:
         return greedy
     coin = generator.random(len(epsilon)) < epsilon
-    return np.where(coin, generator.integers(q.shape[-1], size=len(epsilon)), greedy)
+    if mask is None:
+        return np.where(coin, generator.integers(q.shape[-1], size=len(epsilon)), greedy)
+    number = generator.integers(mask.sum(-1))  # of the allowed ones, counted from 0
+    drawn = (mask.cumsum(-1) > number[:, None]).argmax(-1)
+    return np.where(coin, drawn, greedy)
+
+
+def boltzmann(
+    q: np.ndarray,
+    temperature: np.ndarray,
+    generator: np.random.Generator,
+    mask: np.ndarray | None = None,
+) -> np.ndarray:
+    """An action with probability softmax(q / temperature); int64 [E]. Temperature 0 is greedy.
+
+    ``temperature`` [E] in units of ``q`` [E, A]; only actions that ``mask`` [E, A] allows are
+    taken. Drawn as argmax_a(q_a + temperature g_a) with Gumbel noise g, which has exactly those
+    probabilities and overflows nowhere. Source: Sutton & Barto 2018, eq. 2.11; Gumbel 1954.
+    """
+    gumbel = generator.gumbel(size=q.shape)
+    noised = q + np.asarray(temperature)[:, None] * gumbel
+    chosen: np.ndarray = (noised if mask is None else np.where(mask, noised, -np.inf)).argmax(-1)
+    return chosen
 
 
 def team_epsilon_greedy(

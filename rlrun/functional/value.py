@@ -48,9 +48,18 @@ def bootstrap_value(q_select: Tensor, q_evaluate: Tensor, steps: Tensor) -> Tens
     ``steps`` int64 [L, B] holds k <= n. Source: van Hasselt et al. 2016, eq. 4.
     """
     best = q_select.detach().argmax(-1)
-    value = take_action(q_evaluate.detach(), best)
+    return rows_ahead(take_action(q_evaluate.detach(), best), steps)
+
+
+def rows_ahead(value: Tensor, steps: Tensor) -> Tensor:
+    """value[t + steps[t, b], b] for every learned row t: [L + n, B] or [L + n, B, N] -> [L, B, *].
+
+    ``steps`` int64 [L, B] holds k <= n.
+    """
     rows = torch.arange(steps.shape[0], device=steps.device).unsqueeze(-1) + steps
-    return value.gather(0, rows)
+    if value.ndim == 2:
+        return value.gather(0, rows)
+    return value[rows, torch.arange(steps.shape[1], device=steps.device)]
 
 
 def td_target(

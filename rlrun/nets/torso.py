@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rlrun.schema import TorsoConfig
 from rlrun.types import Tree
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
 
 def mlp(sizes: list[int], activation: str, *, last: bool) -> nn.Sequential:
@@ -20,7 +20,7 @@ def mlp(sizes: list[int], activation: str, *, last: bool) -> nn.Sequential:
     for i, (n_in, n_out) in enumerate(pairwise(sizes)):
         layers.append(nn.Linear(n_in, n_out))
         if last or i < len(sizes) - 2:
-            layers.append(_ACTIVATIONS[activation]())
+            layers.append(ACTIVATIONS[activation]())
     return nn.Sequential(*layers)
 
 

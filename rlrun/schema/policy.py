@@ -14,6 +14,7 @@ class PolicyConfig:
     recurrent: ClassVar[bool] = True  # whether memory may be other than none
     agents: ClassVar[tuple[str, ...]] = ("shared", "separate")  # how it may be shown several agents
     learns: ClassVar[bool] = True  # whether rewards change it
+    has_values: ClassVar[bool] = False  # whether it acts on action values: explore=boltzmann
 
     name: str
 

@@ -29,7 +29,9 @@ _VALUE = {
     "nstep": 3, "gamma": 0.9, "lr": constant(1e-2), "adam_eps": 1e-3, "grad_clip": 40.0,
     "target_update_every": 10, "target_theta": None, "double": True, "dueling": True,
     "head_hidden": (), "prev_inputs": True, "value_rescale_eps": 1e-3, "reward_scale": 0.01,
-    "reward_clip": None, "td_clip": None,
+    "reward_clip": None, "td_clip": None, "distribution": "none", "atoms": 7, "v_min": -2.0,
+    "v_max": 3.0, "kappa": 0.1, "taus": 4, "taus_target": 5, "taus_act": 6, "cosines": 8,
+    "noisy": None, "munchausen": None, "munchausen_tau": 0.03, "munchausen_clip": -1.0,
 }  # fmt: skip
 
 
