@@ -3,17 +3,15 @@
 The mask [A] is 1 (or True) where an action may be taken. It stands in every row beside the rest of
 the observation, is stored with it, and is read by exploration, by greedy choices and by targets,
 never by a network. A mask without a single 1 (an ended episode's) allows everything: nothing is
-chosen there that anybody uses.
+chosen there that anybody uses. Torch-free.
 """
 
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
-from torch import Tensor
 
-from rlrun.types import Tree
+from rlrun.tree import Tree
 
 MASK = "action_mask"
 
@@ -31,17 +29,6 @@ def unmasked(space: gym.Space[Any]) -> gym.Space[Any]:
 
 
 def allowed_actions(obs: Tree) -> np.ndarray:
-    """bool [*, A] of the observations of a space that ``has_mask``, as arrays."""
+    """bool [*, A] of arrays that are observations of a space that ``has_mask``."""
     mask: np.ndarray = obs[MASK] != 0
     return mask | ~mask.any(-1, keepdims=True)
-
-
-def allowed(obs: Tree) -> Tensor:
-    """``allowed_actions`` of tensors."""
-    mask: Tensor = obs[MASK] != 0
-    return mask | ~mask.any(-1, keepdim=True)
-
-
-def greedy(q: Tensor, mask: Tensor | None) -> Tensor:
-    """argmax_a q [*] over the actions ``mask`` [*, A] allows, None: all."""
-    return (q if mask is None else q.masked_fill(~mask, -torch.inf)).argmax(-1)

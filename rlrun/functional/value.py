@@ -5,7 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rlrun.functional.masks import MASK
 from rlrun.functional.reduce import masked_sum
+from rlrun.types import Tree
 
 
 def rescale(x: Tensor, eps: float) -> Tensor:
@@ -39,6 +41,17 @@ def dueling(value: Tensor, advantage: Tensor) -> Tensor:
 def take_action(q: Tensor, action: Tensor) -> Tensor:
     """q[..., action]: [..., A] and int64 [...] -> [...]."""
     return q.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+
+def allowed(obs: Tree) -> Tensor:
+    """bool [*, A]: the actions that observations with an ``action_mask`` allow; none: all."""
+    mask: Tensor = obs[MASK] != 0
+    return mask | ~mask.any(-1, keepdim=True)
+
+
+def greedy(q: Tensor, mask: Tensor | None) -> Tensor:
+    """argmax_a q int64 [*] over the actions that ``mask`` [*, A] allows, None: all."""
+    return (q if mask is None else q.masked_fill(~mask, -torch.inf)).argmax(-1)
 
 
 def bootstrap_value(q_select: Tensor, q_evaluate: Tensor, steps: Tensor) -> Tensor:

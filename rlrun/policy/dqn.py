@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from rlrun.functional.criterion import make_criterion, make_munchausen
-from rlrun.functional.masks import allowed, greedy, has_mask
+from rlrun.functional.masks import has_mask
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
-from rlrun.functional.value import Loss
+from rlrun.functional.value import Loss, allowed, greedy
 from rlrun.nets.acting import ValueActor
 from rlrun.nets.backprop import make_backprop
 from rlrun.nets.compute import PLAIN, Compute

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from rlrun.functional.criterion import make_criterion, make_munchausen
-from rlrun.functional.masks import allowed, greedy, has_mask
+from rlrun.functional.masks import has_mask
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
-from rlrun.functional.value import Loss, mixed_priority, rows_ahead
+from rlrun.functional.value import Loss, allowed, greedy, mixed_priority, rows_ahead
 from rlrun.nets.acting import ValueActor
 from rlrun.nets.burnin import burn_in
 from rlrun.nets.compute import PLAIN, Compute
