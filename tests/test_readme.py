@@ -305,6 +305,7 @@ GLOSSARY_RUNS = {
     "sac": "policy=sac env=pendulum debug=smoke run.dir=glossary/sac",
     "td3": "policy=td3 env=pendulum debug=smoke run.dir=glossary/td3",
     "rnd": "policy=dqn env=cartpole bonus=rnd debug=smoke run.dir=glossary/rnd",
+    "noisy": "policy=rainbow env=bandit debug=smoke explore=boltzmann run.dir=glossary/noisy",
 }
 DRIVER = """
 import contextlib, io, json, sys

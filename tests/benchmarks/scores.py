@@ -82,6 +82,22 @@ ROWS = {
     # R2D2 and its memories
     "cartpole": Row("policy=r2d2 env=cartpole", ">= 475, 60 s, 60k steps"),
     "cartpole_uniform": Row("policy=r2d2 env=cartpole buffer=uniform", "for comparison"),
+    **{
+        f"cartpole_{name}": Row(f"policy={name} env=cartpole run.total_steps={steps}000", wanted)
+        for name, steps, wanted in (
+            ("dqn", 50, ">= 475, 50k steps"),
+            ("qrdqn", 50, ">= 475, 50k steps"),
+            ("iqn", 50, ">= 475, 50k steps"),
+            ("c51", 100, ">= 475, 100k steps"),
+            ("rainbow", 100, ">= 475, 100k steps"),
+        )
+    },
+    **{
+        f"acrobot_{name}": Row(
+            f"policy={name} env=acrobot run.total_steps=100000", ">= -90, 100k steps"
+        )
+        for name in ("dqn", "qrdqn")
+    },
     "novel": Row("policy=r2d2 env=cartpole_novel", ">= 450, 150 s, 150k steps"),
     "novel_dqn": Row("policy=dqn env=cartpole_novel policy.prev_inputs=true", "<= 180"),
     "repeat": Row("experiment=r2d2_repeat_previous", ">= 0.9, 120 s, 200k steps"),

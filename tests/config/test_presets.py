@@ -99,6 +99,10 @@ def test_quick_start(composer: Composer) -> None:
         ("policy=dqn", "uniform schedule none 16"),
         ("policy=dqn buffer=prioritized", "prioritized schedule none 16"),
         ("policy=dqn learner=default", "uniform schedule none 120"),
+        ("policy=c51", "uniform schedule none 16"),
+        ("policy=rainbow", "prioritized none none 16"),
+        ("policy=rainbow buffer=rank explore=boltzmann", "rank boltzmann none 16"),
+        ("policy=r2d2_qr", "prioritized ladder lstm 120"),
         ("policy=random", "uniform schedule none 120"),
         ("policy=qmix env=twostep", "uniform schedule gru 120"),
         ("policy=vdn env=twostep memory=lstm", "uniform schedule lstm 120"),
@@ -150,10 +154,19 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
     "bonus.gamma": ("0.5", 0.5, []),
     "policy.eta": ("0.5", 0.5, []),
     "policy.grad_clip": ("0.125", 0.125, []),
-    "policy.value_rescale_eps": ("0.125", 0.125, []),
+    "policy.value_rescale_eps": ("0.125", 0.125, ["policy.munchausen=null"]),
     "policy.reward_scale": ("3", 3.0, []),
     "policy.reward_clip": ("1", 1.0, []),
-    "policy.td_clip": ("1", 1.0, []),
+    "policy.td_clip": ("1", 1.0, ["policy.distribution=none"]),
+    "policy.munchausen": (
+        "0.5",
+        0.5,
+        [
+            "policy.double=false",
+            "policy.value_rescale_eps=null",
+            "policy.distribution=none",
+        ],
+    ),
     "collector.tiling": ("plain", "plain", ["collector.overlap=0", "collector.residual=last"]),
     "collector.overlap": ("2", 2, ["collector.tiling=plain", "collector.residual=last"]),
     "collector.residual": ("drop", "drop", ["collector.tiling=plain", "collector.overlap=0"]),
@@ -180,6 +193,10 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
         [],
     ),
 }
+BESIDES = {  # what a key of any value needs besides
+    "policy.double": ["policy.munchausen=null"],
+    "policy.distribution": ["policy.munchausen=null", "policy.td_clip=null"],
+}
 NAMES = {  # the other options of the keys that hold one of a few words
     "env.backend": "sync",
     "learner.precision": "bf16",
@@ -190,6 +207,7 @@ NAMES = {  # the other options of the keys that hold one of a few words
     "agents.team_reward": "sum",
     "agents.state": "concat",
     "policy.script": "sine",
+    "policy.distribution": "quantile",
     "torso.activation": "tanh",
     "collector.unit": "episode",
     "collector.trajectory": "collect",
@@ -208,7 +226,7 @@ def change(key: str, old: Any) -> tuple[str, Any, list[str]]:
         return SPECIAL[key]
     if key in NAMES:
         text = NAMES[key] if NAMES[key] != old else OTHERS.get(key, "stored")
-        return text, text, []
+        return text, text, BESIDES.get(key, [])
     if leaf == "points":
         kind = key.replace("points", "kind=piecewise")
         return "[[0,0.25],[5,0.5]]", ((0.0, 0.25), (5.0, 0.5)), [kind]
@@ -217,7 +235,7 @@ def change(key: str, old: Any) -> tuple[str, Any, list[str]]:
     if old is None:
         return "0.5", 0.5, []
     if isinstance(old, bool):
-        return str(not old).lower(), not old, []
+        return str(not old).lower(), not old, BESIDES.get(key, [])
     if isinstance(old, int):
         return str(old + 1), old + 1, []
     if isinstance(old, float):

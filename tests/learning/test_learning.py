@@ -37,7 +37,21 @@ SMALL = ("run.eval_every=500", "learner.start_after=200", "collector.num_envs=8"
          "policy.gamma=0.5", "policy.nstep=1")  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", ["r2d2", "drqn", "dqn"])
+SECONDS_LONG = [
+    "r2d2",
+    "drqn",
+    "dqn",
+    "c51",
+    "qrdqn",
+    "iqn",
+    "mdqn",
+    "rainbow",
+    "r2d2_c51",
+    "r2d2_qr",
+]
+
+
+@pytest.mark.parametrize("policy", SECONDS_LONG)
 @pytest.mark.parametrize("env", ["bandit", "identity"])
 def test_seconds_long(tmp_path, policy, env):
     result, record = train(
