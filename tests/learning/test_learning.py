@@ -38,16 +38,8 @@ SMALL = ("run.eval_every=500", "learner.start_after=200", "collector.num_envs=8"
 
 
 SECONDS_LONG = [
-    "r2d2",
-    "drqn",
-    "dqn",
-    "c51",
-    "qrdqn",
-    "iqn",
-    "mdqn",
-    "rainbow",
-    "r2d2_c51",
-    "r2d2_qr",
+    *("r2d2", "drqn", "r2d2_c51", "r2d2_qr"),
+    *("dqn", "c51", "qrdqn", "iqn", "mdqn", "rainbow"),
 ]
 
 
