@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlrun.types import Spec
-from tests.policy.factory import batch_of, dqn, r2d2
+from tests.policy.factory import batch_of, dqn, gradient, r2d2
 from tests.policy.test_r2d2 import poisoned, window
 from tests.reference.value import one_window
 
@@ -37,10 +37,6 @@ def moved(policy, seed=0):
     return policy
 
 
-def grads_of(policy, out):
-    return torch.autograd.grad(out.q, list(policy.net.parameters()), out.slope)
-
-
 def draws_of(policy, count):
     lead = (count,) if policy.config.name == "dqn" else (policy.window.rows - 3, count)
     return policy.draws(policy.pair.updates, *lead)
@@ -63,7 +59,7 @@ def test_loss_is_the_naive_loop(make, switches):
         want = eta * max(found) + (1 - eta) * np.mean(found) if found else 0.0
         assert got.item() == pytest.approx(want, rel=2e-3, abs=2e-5)
     expected = torch.autograd.grad(loss, list(policy.net.parameters()))
-    for got, want in zip(grads_of(policy, out), expected, strict=True):
+    for got, want in zip(gradient(policy, out), expected, strict=True):
         torch.testing.assert_close(got, want, rtol=2e-3, atol=2e-6)
 
 
@@ -77,7 +73,7 @@ def test_padding_changes_no_bit(make, switches, value):
     results = []
     for s in (segment, poisoned(segment, value)):
         out = policy.loss(s, weight)
-        results.append((out.loss, out.priority, *grads_of(policy, out)))
+        results.append((out.loss, out.priority, *gradient(policy, out)))
     for clean, dirty in zip(*results, strict=True):
         assert torch.equal(clean, dirty)
 
@@ -90,12 +86,12 @@ def test_a_batch_is_its_windows(kind, noisy):
     segment = batch_of(policy).segment
     count = segment.reward.shape[1]
     whole = policy.loss(segment, torch.ones(count))
-    want = grads_of(policy, whole)
+    want = gradient(policy, whole)
     total = [torch.zeros_like(g) for g in want]
     for b in range(count):
         alone = policy.loss(window(segment, b), torch.ones(1))
         torch.testing.assert_close(alone.priority[0], whole.priority[b], rtol=1e-4, atol=1e-6)
-        total = [t + p / count for t, p in zip(total, grads_of(policy, alone), strict=True)]
+        total = [t + p / count for t, p in zip(total, gradient(policy, alone), strict=True)]
     for t, g in zip(total, want, strict=True):
         torch.testing.assert_close(t, g, rtol=1e-3, atol=1e-6)
 
