@@ -43,6 +43,17 @@ def test_a_run_takes_no_forbidden_action(tmp_path, line):
     assert 0 < result.final["return_mean"] <= 6
 
 
+@pytest.mark.parametrize("policy", ["rainbow", "r2d2"])
+def test_a_mask_from_info_is_kept_to(tmp_path, policy):
+    shown = ("env.kwargs={where: info}", "env.wrappers=[{name: mask_from_info}]")
+    c = config(f"policy={policy}", *ENV, *shown, *TINY)
+    with Log(c.logger, tmp_path, total_steps=600, title="") as log:
+        pipeline = build.make_pipeline(c, tmp_path, log)
+        pipeline.run()
+        pipeline.close()
+    assert pipeline.counters.updates > 0
+
+
 def test_the_mask_is_learned_from(tmp_path):
     """The best allowed action is worth 1, a forbidden one's value never enters a target."""
     c = config(
