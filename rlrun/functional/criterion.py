@@ -22,7 +22,7 @@ from rlrun.functional.distributional import (
     support,
 )
 from rlrun.functional.value import sequence_loss, slope_of_q, take_action, td_target
-from rlrun.schema import ValueConfig
+from rlrun.schema import SwitchedConfig
 
 
 class Fit(NamedTuple):
@@ -39,7 +39,7 @@ class Fit(NamedTuple):
 class Scalar:
     """Q itself: half the squared TD error, Huber with ``td_clip``. Priorities from |delta|."""
 
-    def __init__(self, config: ValueConfig, device: torch.device) -> None:
+    def __init__(self, config: SwitchedConfig, device: torch.device) -> None:
         self.config = config
 
     def mean(self, said: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class Categorical(_Spread):
     algorithm 1; Hessel et al. 2018.
     """
 
-    def __init__(self, config: ValueConfig, device: torch.device) -> None:
+    def __init__(self, config: SwitchedConfig, device: torch.device) -> None:
         super().__init__(config, device)
         self.atoms = support(config.v_min, config.v_max, config.atoms).to(device)
 
@@ -121,7 +121,7 @@ class Quantile(_Spread):
     al. 2018b, eq. 3.
     """
 
-    def __init__(self, config: ValueConfig, device: torch.device) -> None:
+    def __init__(self, config: SwitchedConfig, device: torch.device) -> None:
         super().__init__(config, device)
         self.levels = midpoints(config.atoms).to(device)
 
@@ -156,7 +156,7 @@ def _fit(
     return Fit(loss, td, surprise, slope, *means)
 
 
-def make_criterion(config: ValueConfig, device: torch.device) -> Scalar:
+def make_criterion(config: SwitchedConfig, device: torch.device) -> Scalar:
     """What ``policy.distribution`` says."""
     table = {"none": Scalar, "categorical": Categorical}
     return table.get(config.distribution, Quantile)(config, device)
@@ -169,7 +169,7 @@ class Munchausen:
     own log pi: the one-step equation of the paper, unrolled. Source: Vieillard et al. 2020.
     """
 
-    def __init__(self, config: ValueConfig, criterion: Scalar) -> None:
+    def __init__(self, config: SwitchedConfig, criterion: Scalar) -> None:
         assert config.munchausen is not None
         self.scale, self.criterion = config.munchausen, criterion
         self.temperature, self.lowest = config.munchausen_tau, config.munchausen_clip
@@ -192,6 +192,6 @@ class Munchausen:
         return soft_value(said, q, temperature=self.temperature, allowed=mask)
 
 
-def make_munchausen(config: ValueConfig, criterion: Scalar) -> Munchausen | None:
+def make_munchausen(config: SwitchedConfig, criterion: Scalar) -> Munchausen | None:
     """None: off."""
     return None if config.munchausen is None else Munchausen(config, criterion)

@@ -23,7 +23,7 @@ from rlrun.nets.memory import GRU, LSTM
 from rlrun.nets.noisy import noise_size, noisy_layers, split_noise
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP
-from rlrun.schema import ValueConfig
+from rlrun.schema import SwitchedConfig
 from rlrun.types import Act, Tree, tree_map
 
 
@@ -57,7 +57,7 @@ class ValueActor:
     """
 
     def __init__(
-        self, net: QNet, config: ValueConfig, generator: np.random.Generator, *, num_envs: int
+        self, net: QNet, config: SwitchedConfig, generator: np.random.Generator, *, num_envs: int
     ) -> None:
         self.step: Step = make_step(net, num_envs)
         self.refresh, self.initial_state = self.step.refresh, self.step.initial_state

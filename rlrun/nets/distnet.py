@@ -10,7 +10,7 @@ from rlrun.nets.draw import MEAN, Draw
 from rlrun.nets.noisy import Noise, NoisyMLP
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import mlp
-from rlrun.schema import MemoryConfig, TorsoConfig, ValueConfig
+from rlrun.schema import MemoryConfig, SwitchedConfig, TorsoConfig, ValueConfig
 from rlrun.types import Spec
 
 
@@ -26,7 +26,7 @@ class DistNet(QNet):
     """
 
     def __init__(
-        self, policy: ValueConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec
+        self, policy: SwitchedConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec
     ) -> None:
         super().__init__(policy, torso, memory, spec)
         self.kind, self.cosines = policy.distribution, policy.cosines
@@ -41,6 +41,7 @@ class DistNet(QNet):
 
     def stream(self, sizes: list[int], activation: str, policy: ValueConfig) -> nn.Module:
         """The layers of one head, its last one as wide as the distribution needs."""
+        assert isinstance(policy, SwitchedConfig)
         each = policy.atoms if policy.distribution in ("categorical", "quantile") else 1
         sizes = [*sizes[:-1], sizes[-1] * each]
         if policy.noisy is None:

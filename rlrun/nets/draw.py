@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.nets.noisy import Noise, noise_size, noisy_layers, split_noise
-from rlrun.schema import ValueConfig
+from rlrun.schema import SwitchedConfig
 from rlrun.types import torch_seed
 
 
@@ -42,7 +42,7 @@ class Draws:
     holds the key, and acting draws from another stream.
     """
 
-    def __init__(self, net: nn.Module, config: ValueConfig, *, seed: int) -> None:
+    def __init__(self, net: nn.Module, config: SwitchedConfig, *, seed: int) -> None:
         self.key = torch_seed(seed, "draws")
         self.layers = noisy_layers(net)
         self.size = noise_size(self.layers)

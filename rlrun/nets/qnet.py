@@ -9,7 +9,7 @@ from rlrun.functional.value import dueling
 from rlrun.nets.draw import MEAN, Draw
 from rlrun.nets.memory import make_memory
 from rlrun.nets.torso import make_torso, mlp, one_hot
-from rlrun.schema import MemoryConfig, TorsoConfig, ValueConfig
+from rlrun.schema import MemoryConfig, SwitchedConfig, TorsoConfig, ValueConfig
 from rlrun.types import Spec, Tree, torch_seed, tree_map
 
 
@@ -88,7 +88,7 @@ class QNet(nn.Module):
 
 
 def make_qnet(
-    policy: ValueConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, *, seed: int
+    policy: SwitchedConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, *, seed: int
 ) -> QNet:
     """A QNet whose parameters depend on ``seed`` only; torch's global generator stays as it was."""
     from rlrun.nets.distnet import DistNet  # which builds on this module

@@ -26,7 +26,13 @@ from rlrun.schema.run import (
     TransportConfig,
 )
 from rlrun.schema.schedule import ScheduleConfig
-from rlrun.schema.value import DQNConfig, R2D2Config, ValueConfig
+from rlrun.schema.value import (
+    DQNConfig,
+    R2D2Config,
+    SequenceConfig,
+    SwitchedConfig,
+    ValueConfig,
+)
 from rlrun.schema.wrappers import WRAPPER_CONFIGS, WrapperConfig
 
 __all__ = [
@@ -62,6 +68,8 @@ __all__ = [
     "SACConfig",
     "ScheduleConfig",
     "ScriptedConfig",
+    "SequenceConfig",
+    "SwitchedConfig",
     "TD3Config",
     "TorsoConfig",
     "TransportConfig",

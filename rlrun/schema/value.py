@@ -13,8 +13,6 @@ from rlrun.schema.schedule import ScheduleConfig, schedule_within
 class ValueConfig(PolicyConfig):
     """What every value-based policy has."""
 
-    has_values: ClassVar[bool] = True
-
     nstep: int
     gamma: float
     lr: ScheduleConfig
@@ -30,19 +28,6 @@ class ValueConfig(PolicyConfig):
     reward_scale: float
     reward_clip: float | None
     td_clip: float | None
-    distribution: Literal["none", "categorical", "quantile", "implicit"]
-    atoms: int
-    v_min: float
-    v_max: float
-    kappa: float
-    taus: int
-    taus_target: int
-    taus_act: int
-    cosines: int
-    noisy: float | None
-    munchausen: float | None
-    munchausen_tau: float
-    munchausen_clip: float
 
     def __post_init__(self) -> None:
         at_least(self, 1, "nstep", "target_update_every")
@@ -58,10 +43,34 @@ class ValueConfig(PolicyConfig):
             f"exactly one of target_update_every and target_theta (= {self.target_theta}) is a "
             "number, the other null; change one of them",
         )
-        self._check_distribution()
-        self._check_munchausen()
         for size in self.head_hidden:
             need(size > 0, "head_hidden", list(self.head_hidden), "layer sizes must be > 0")
+
+
+@dataclass(frozen=True)
+class SwitchedConfig(ValueConfig):
+    """What the core's switches are: what heads say, their noise, Munchausen."""
+
+    has_values: ClassVar[bool] = True
+
+    distribution: Literal["none", "categorical", "quantile", "implicit"]
+    atoms: int
+    v_min: float
+    v_max: float
+    kappa: float
+    taus: int
+    taus_target: int
+    taus_act: int
+    cosines: int
+    noisy: float | None
+    munchausen: float | None
+    munchausen_tau: float
+    munchausen_clip: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_distribution()
+        self._check_munchausen()
 
     def _check_distribution(self) -> None:
         at_least(self, 2, "atoms")
@@ -96,7 +105,9 @@ class ValueConfig(PolicyConfig):
 
 
 @dataclass(frozen=True)
-class R2D2Config(ValueConfig):
+class SequenceConfig(ValueConfig):
+    """What a learner of sequences has besides."""
+
     learn_unroll_len: int
     burnin_step: int
     eta: float
@@ -120,8 +131,13 @@ class R2D2Config(ValueConfig):
         return self.burnin_step, self.learn_unroll_len - self.nstep, self.nstep
 
 
-class DQNConfig(ValueConfig):
-    """What ValueConfig has."""
+@dataclass(frozen=True)
+class R2D2Config(SequenceConfig, SwitchedConfig):
+    """What both have."""
+
+
+class DQNConfig(SwitchedConfig):
+    """What SwitchedConfig has."""
 
     recurrent: ClassVar[bool] = False
 

@@ -215,7 +215,11 @@ NAMES = {  # the other options of the keys that hold one of a few words
     "buffer.initial_priority": "td",
     "logger.progress": "plain",
 }
-OTHERS = {"policy.state_init": "stored", "policy.mixer": "monotonic"}  # where that is the old one
+OTHERS = {  # where that is the old one
+    "policy.state_init": "stored",
+    "policy.mixer": "monotonic",
+    "policy.distribution": "none",
+}
 SCHEDULE = {"kind": "cosine", "start": 0.625, "end": 0.75, "over": 50.0}
 
 

@@ -29,7 +29,10 @@ _VALUE = {
     "nstep": 3, "gamma": 0.9, "lr": constant(1e-2), "adam_eps": 1e-3, "grad_clip": 40.0,
     "target_update_every": 10, "target_theta": None, "double": True, "dueling": True,
     "head_hidden": (), "prev_inputs": True, "value_rescale_eps": 1e-3, "reward_scale": 0.01,
-    "reward_clip": None, "td_clip": None, "distribution": "none", "atoms": 7, "v_min": -2.0,
+    "reward_clip": None, "td_clip": None,
+}  # fmt: skip
+_SWITCHES = {
+    "distribution": "none", "atoms": 7, "v_min": -2.0,
     "v_max": 3.0, "kappa": 0.1, "taus": 4, "taus_target": 5, "taus_act": 6, "cosines": 8,
     "noisy": None, "munchausen": None, "munchausen_tau": 0.03, "munchausen_clip": -1.0,
 }  # fmt: skip
@@ -37,7 +40,7 @@ _VALUE = {
 
 def r2d2(*, spec=SPEC, seed=0, memory="lstm", torso=(8,), hidden=8, **changes) -> R2D2:
     own = {"name": "r2d2", "learn_unroll_len": 7, "burnin_step": 3, "eta": 0.9}
-    config = R2D2Config(**(_VALUE | own | {"state_init": "stored"} | changes))
+    config = R2D2Config(**(_VALUE | _SWITCHES | own | {"state_init": "stored"} | changes))
     return R2D2(
         config, TorsoConfig("mlp", torso, "tanh"), MemoryConfig(memory, hidden, 1.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
@@ -45,7 +48,7 @@ def r2d2(*, spec=SPEC, seed=0, memory="lstm", torso=(8,), hidden=8, **changes) -
 
 
 def dqn(*, spec=SPEC, seed=0, **changes) -> DQN:
-    config = DQNConfig(**(_VALUE | {"name": "dqn"} | changes))
+    config = DQNConfig(**(_VALUE | _SWITCHES | {"name": "dqn"} | changes))
     return DQN(
         config, TorsoConfig("mlp", (8,), "tanh"), MemoryConfig("none", 0, 0.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
