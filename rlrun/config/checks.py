@@ -311,6 +311,8 @@ def _check_script(policy: ScriptedConfig, action: Any) -> None:
             allowed = "numbers within the bounds are allowed (Discrete actions count from 0)"
             fix = "change policy.choices"
             raise fail("policy.choices", policy.choices, str(e), allowed, fix) from e
+
+
 def _check_mask(config: Config, obs: Any, action: Any) -> None:
     from rlrun.functional.masks import MASK, has_mask
 
