@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.config.mask import check_mask
 from rlrun.config.reader import fail
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.joint import JointSpace
@@ -238,7 +239,7 @@ def _check_spaces(config: Config, *, fresh: bool) -> None:
     _check_actions(config, action)
     if isinstance(config.policy, ScriptedConfig):
         _check_script(config.policy, action)
-    _check_mask(config, obs, action)
+    check_mask(config, obs, action)
     stack = config.env.frame_stack
     seen = stack_space(obs.agent if isinstance(obs, JointSpace) else obs, stack)
     _check_goals(config)
@@ -311,21 +312,6 @@ def _check_script(policy: ScriptedConfig, action: Any) -> None:
             allowed = "numbers within the bounds are allowed (Discrete actions count from 0)"
             fix = "change policy.choices"
             raise fail("policy.choices", policy.choices, str(e), allowed, fix) from e
-
-
-def _check_mask(config: Config, obs: Any, action: Any) -> None:
-    from rlrun.functional.masks import MASK, has_mask
-
-    if not config.policy.has_values or not has_mask(obs):
-        return
-    found, wanted = obs[MASK].shape, (int(action.n),)
-    if found != wanted:
-        wrong = f"its observation's {MASK} is of shape {list(found or ())}"
-        allowed = f"one number per action, {list(wanted)}, is allowed"
-        raise fail("env.id", config.env.id, wrong, allowed, "rename the key or mend the mask")
-    if config.env.frame_stack > 1:
-        wrong = f"masks are not stacked, {config.env.id} observes an {MASK}"
-        raise fail("env.frame_stack", config.env.frame_stack, wrong, "1 is allowed", "set it to 1")
 
 
 def _policies(fits: Callable[[type[PolicyConfig]], Any]) -> str:
