@@ -305,6 +305,8 @@ GLOSSARY_RUNS = {
     "sac": "policy=sac env=pendulum debug=smoke run.dir=glossary/sac",
     "td3": "policy=td3 env=pendulum debug=smoke run.dir=glossary/td3",
     "rnd": "policy=dqn env=cartpole bonus=rnd debug=smoke run.dir=glossary/rnd",
+    "ppo": "policy=ppo env=bandit debug=smoke run.dir=glossary/ppo",
+    "impala": "policy=impala env=bandit debug=smoke run.dir=glossary/impala",
 }
 DRIVER = """
 import contextlib, io, json, sys

@@ -15,7 +15,14 @@ import numpy as np
 from rlrun.config.reader import fail
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.joint import JointSpace
-from rlrun.schema import POLICY_CONFIGS, Config, ControlConfig, PolicyConfig, ScriptedConfig
+from rlrun.schema import (
+    POLICY_CONFIGS,
+    Config,
+    ControlConfig,
+    OnPolicyConfig,
+    PolicyConfig,
+    ScriptedConfig,
+)
 from rlrun.trust import trusted_function
 
 _NATURE_CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
@@ -40,6 +47,13 @@ def window_rows(config: Config) -> tuple[int, int, int] | None:
 
 def _across_keys(config: Config) -> Iterator[ConfigError]:
     window = window_rows(config)
+    if config.policy.on_policy:
+        yield from _rollouts(config)
+    elif window is not None and config.buffer.name == "rollout":
+        fits = _policies(lambda p: p.on_policy)
+        wrong = f"policy {config.policy.name} replays what it once collected"
+        others = "uniform, prioritized or rank are allowed"
+        yield fail("buffer", "rollout", wrong, others, f"or use {fits}")
     if window is not None:
         yield from _windows(config, sum(window), window[1])
         yield from _capacity(config, sum(window), window[1], config.collector.num_envs)
@@ -113,6 +127,42 @@ def _control(config: Config, policy: ControlConfig) -> Iterator[ConfigError]:
         wrong = "the critic would be linear in the action"
         allowed = "at least one hidden layer is allowed"
         yield fail("policy.head_hidden", [], wrong, allowed, "set 'policy.head_hidden=[256]'")
+
+
+def _rollouts(config: Config) -> Iterator[ConfigError]:
+    """What on-policy learning asks of the rest."""
+    name, buffer, collector = config.policy.name, config.buffer, config.collector
+    if buffer.name != "rollout":
+        wrong = f"policy {name} learns only from what its present weights have collected"
+        replaying = _policies(lambda p: not p.on_policy)
+        fix = f"or use a policy that replays: {replaying}"
+        yield fail("buffer", buffer.name, wrong, "buffer=rollout is allowed", fix)
+    if config.explore.name != "none":
+        wrong = f"policy {name} explores by drawing from its own distribution"
+        yield fail(
+            "explore", config.explore.name, wrong, "explore=none is allowed", "leave explore out"
+        )
+    if collector.unit != "step":
+        wrong = "the size of a rollout must be known beforehand"
+        fix = "set collector.unit=step"
+        yield fail("collector.unit", collector.unit, wrong, "step is allowed", fix)
+    if config.learner.update_per_collect != 1:
+        key, value = "learner.update_per_collect", config.learner.update_per_collect
+        wrong = f"policy {name} learns from a rollout once and drops it"
+        fix = "set learner.update_per_collect=1 and learner.replay_ratio=null"
+        fix += " (passes over a rollout: policy.epochs)" if name == "ppo" else ""
+        yield fail(key, value, wrong, "1 is allowed", fix)
+    envs = collector.num_envs
+    least = envs * (2 * -(-collector.n_sample // envs) + 1)  # every second row an end row
+    if buffer.capacity < least:
+        wrong = f"a collect call of {collector.n_sample} steps may bring {least} rows"
+        allowed = f"at least {least} are allowed"
+        fix = f"set buffer.capacity={least} or lower collector.n_sample"
+        yield fail("buffer.capacity", buffer.capacity, wrong, allowed, fix)
+    if config.pipeline.name == "overlapped" and not config.policy.off_by_one:
+        wrong = f"policy {name} cannot learn from actions of weights one chunk old"
+        fits = _policies(lambda p: p.on_policy and p.off_by_one)
+        yield fail("pipeline", "overlapped", wrong, "pipeline=serial is allowed", f"or use {fits}")
 
 
 def _windows(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
@@ -222,7 +272,7 @@ _spaces: dict[str, tuple[Any, Any, int]] = {}
 
 def _check_spaces(config: Config, *, fresh: bool) -> None:
     from rlrun.framestack import stack_space  # gymnasium takes its time
-    from rlrun.sizing import check_size, row_of
+    from rlrun.sizing import check_rollout, check_size, row_of
 
     key = repr((config.env, config.agents))
     if key not in _spaces:
@@ -234,6 +284,7 @@ def _check_spaces(config: Config, *, fresh: bool) -> None:
     _check_actions(config, action)
     if isinstance(config.policy, ScriptedConfig):
         _check_script(config.policy, action)
+    _check_normalised(config, obs)
     stack = config.env.frame_stack
     seen = stack_space(obs.agent if isinstance(obs, JointSpace) else obs, stack)
     _check_goals(config)
@@ -246,6 +297,8 @@ def _check_spaces(config: Config, *, fresh: bool) -> None:
     window = window_rows(config)
     if window is not None and config.buffer.compress:
         _check_images(config, row_of(config, obs, action), window)
+    if config.policy.on_policy and fresh:
+        check_rollout(config, row_of(config, obs, action))
     if window is not None and fresh:
         if config.buffer.load is not None:
             _check_load(config.buffer.load, config.collector.keep_info, obs, action)
@@ -306,6 +359,16 @@ def _check_script(policy: ScriptedConfig, action: Any) -> None:
             allowed = "numbers within the bounds are allowed (Discrete actions count from 0)"
             fix = "change policy.choices"
             raise fail("policy.choices", policy.choices, str(e), allowed, fix) from e
+
+
+def _check_normalised(config: Config, obs: Any) -> None:
+    policy = config.policy
+    if not isinstance(policy, OnPolicyConfig) or not policy.normalize_obs:
+        return
+    if type(obs).__name__ != "Box" or np.dtype(obs.dtype).kind != "f":
+        wrong = f"{config.env.id} observes {_short(obs)}, which has no running mean"
+        fix = "set policy.normalize_obs=false"
+        raise fail("policy.normalize_obs", True, wrong, "a Box of real numbers is needed", fix)
 
 
 def _policies(fits: Callable[[type[PolicyConfig]], Any]) -> str:

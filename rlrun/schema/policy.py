@@ -14,6 +14,8 @@ class PolicyConfig:
     recurrent: ClassVar[bool] = True  # whether memory may be other than none
     agents: ClassVar[tuple[str, ...]] = ("shared", "separate")  # how it may be shown several agents
     learns: ClassVar[bool] = True  # whether rewards change it
+    on_policy: ClassVar[bool] = False  # whether it learns once from every rollout, then drops it
+    off_by_one: ClassVar[bool] = True  # whether rows of weights one chunk old will do
 
     name: str
 
