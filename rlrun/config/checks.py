@@ -4,7 +4,7 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 
 from rlrun.config.reader import fail
+from rlrun.config.rollouts import check_normalised, policies, rollouts, short
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.joint import JointSpace
 from rlrun.schema import (
-    POLICY_CONFIGS,
     Config,
     ControlConfig,
-    OnPolicyConfig,
-    PolicyConfig,
     ScriptedConfig,
 )
 from rlrun.trust import trusted_function
@@ -48,9 +46,9 @@ def window_rows(config: Config) -> tuple[int, int, int] | None:
 def _across_keys(config: Config) -> Iterator[ConfigError]:
     window = window_rows(config)
     if config.policy.on_policy:
-        yield from _rollouts(config)
+        yield from rollouts(config)
     elif window is not None and config.buffer.name == "rollout":
-        fits = _policies(lambda p: p.on_policy)
+        fits = policies(lambda p: p.on_policy)
         wrong = f"policy {config.policy.name} replays what it once collected"
         others = "uniform, prioritized or rank are allowed"
         yield fail("buffer", "rollout", wrong, others, f"or use {fits}")
@@ -94,7 +92,7 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
     if config.agents.name not in config.policy.agents:
         wrong = f"policy {config.policy.name} is not shown agents that way"
         named = [f"agents={name}" for name in config.policy.agents]
-        others = _policies(lambda p: config.agents.name in p.agents)
+        others = policies(lambda p: config.agents.name in p.agents)
         fix = f"or use {others}" if "policy=random" not in others else "set it"
         yield fail("agents", config.agents.name, wrong, f"{' or '.join(named)} is allowed", fix)
     if config.agents.agent_id and config.agents.name != "shared":
@@ -110,7 +108,7 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         yield fail("bonus", config.bonus.name, wrong, "a policy that learns", "set bonus=none")
     if not config.policy.recurrent and config.memory.name != "none":
         wrong = f"policy {config.policy.name} sees single rows and has no memory"
-        others = _policies(lambda p: p.recurrent and set(p.actions) & set(config.policy.actions))
+        others = policies(lambda p: p.recurrent and set(p.actions) & set(config.policy.actions))
         yield fail("memory", config.memory.name, wrong, "memory=none is allowed", f"use {others}")
     if isinstance(config.policy, ControlConfig):
         yield from _control(config, config.policy)
@@ -127,42 +125,6 @@ def _control(config: Config, policy: ControlConfig) -> Iterator[ConfigError]:
         wrong = "the critic would be linear in the action"
         allowed = "at least one hidden layer is allowed"
         yield fail("policy.head_hidden", [], wrong, allowed, "set 'policy.head_hidden=[256]'")
-
-
-def _rollouts(config: Config) -> Iterator[ConfigError]:
-    """What on-policy learning asks of the rest."""
-    name, buffer, collector = config.policy.name, config.buffer, config.collector
-    if buffer.name != "rollout":
-        wrong = f"policy {name} learns only from what its present weights have collected"
-        replaying = _policies(lambda p: not p.on_policy)
-        fix = f"or use a policy that replays: {replaying}"
-        yield fail("buffer", buffer.name, wrong, "buffer=rollout is allowed", fix)
-    if config.explore.name != "none":
-        wrong = f"policy {name} explores by drawing from its own distribution"
-        yield fail(
-            "explore", config.explore.name, wrong, "explore=none is allowed", "leave explore out"
-        )
-    if collector.unit != "step":
-        wrong = "the size of a rollout must be known beforehand"
-        fix = "set collector.unit=step"
-        yield fail("collector.unit", collector.unit, wrong, "step is allowed", fix)
-    if config.learner.update_per_collect != 1:
-        key, value = "learner.update_per_collect", config.learner.update_per_collect
-        wrong = f"policy {name} learns from a rollout once and drops it"
-        fix = "set learner.update_per_collect=1 and learner.replay_ratio=null"
-        fix += " (passes over a rollout: policy.epochs)" if name == "ppo" else ""
-        yield fail(key, value, wrong, "1 is allowed", fix)
-    envs = collector.num_envs
-    least = envs * (2 * -(-collector.n_sample // envs) + 1)  # every second row an end row
-    if buffer.capacity < least:
-        wrong = f"a collect call of {collector.n_sample} steps may bring {least} rows"
-        allowed = f"at least {least} are allowed"
-        fix = f"set buffer.capacity={least} or lower collector.n_sample"
-        yield fail("buffer.capacity", buffer.capacity, wrong, allowed, fix)
-    if config.pipeline.name == "overlapped" and not config.policy.off_by_one:
-        wrong = f"policy {name} cannot learn from actions of weights one chunk old"
-        fits = _policies(lambda p: p.on_policy and p.off_by_one)
-        yield fail("pipeline", "overlapped", wrong, "pipeline=serial is allowed", f"or use {fits}")
 
 
 def _windows(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
@@ -284,13 +246,13 @@ def _check_spaces(config: Config, *, fresh: bool) -> None:
     _check_actions(config, action)
     if isinstance(config.policy, ScriptedConfig):
         _check_script(config.policy, action)
-    _check_normalised(config, obs)
+    check_normalised(config, obs)
     stack = config.env.frame_stack
     seen = stack_space(obs.agent if isinstance(obs, JointSpace) else obs, stack)
     _check_goals(config)
     if config.torso.name == "nature_cnn" and not _image(seen):
         whose = "the environment has" if stack == 1 else f"with env.frame_stack = {stack} it sees"
-        wrong = f"it needs images, {whose} {_short(seen)}"
+        wrong = f"it needs images, {whose} {short(seen)}"
         side = f"uint8 Box of three dimensions, sides >= {_NATURE_CNN_SIDE}"
         fix = " or agents.agent_id=false" if agents > 1 and config.agents.agent_id else ""
         raise fail("torso", "nature_cnn", wrong, side, f"use torso=mlp{fix}")
@@ -315,7 +277,7 @@ def _check_agents(config: Config, obs: Any, columns: int) -> None:
         return
     single, team = "env.id", "env=twostep, env=relay or env=pettingzoo"
     wrong = f"one agent acts there, agents={config.agents.name} needs several"
-    others = _policies(lambda p: "shared" in p.agents)
+    others = policies(lambda p: "shared" in p.agents)
     fix = f"take {team}"
     if "shared" in config.policy.agents:
         fix += ", or set agents=shared"
@@ -328,14 +290,14 @@ def _check_actions(config: Config, action: Any) -> None:
     kind, policy = type(action).__name__, config.policy
     if kind not in policy.actions:
         wrong = f"it acts in {' and '.join(policy.actions)} spaces, {config.env.id} has {kind}"
-        fitting = _policies(lambda p: kind in p.actions and "shared" in p.agents)
+        fitting = policies(lambda p: kind in p.actions and "shared" in p.agents)
         raise fail("policy", policy.name, wrong, f"{fitting} fits", "or choose another env")
     if kind == "Box" and not np.isfinite([action.low, action.high]).all():
-        wrong = f"its actions have no bounds: {_short(action)}"
+        wrong = f"its actions have no bounds: {short(action)}"
         allowed = "a Box with finite low and high is allowed"
         raise fail("env.id", config.env.id, wrong, allowed, "wrap the environment")
     if kind == "Box" and action.dtype.kind != "f" and policy.name != "random":
-        wrong = f"its actions are whole numbers: {_short(action)}"
+        wrong = f"its actions are whole numbers: {short(action)}"
         raise fail(
             "env.id", config.env.id, wrong, "a Box of floats is allowed", "use policy=random"
         )
@@ -349,7 +311,7 @@ def _check_script(policy: ScriptedConfig, action: Any) -> None:
         trusted_function("policy.function", policy.function)
     elif policy.script == "sine":
         if type(action).__name__ != "Box" or action.dtype.kind != "f":
-            wrong = f"it moves real numbers, the actions are {_short(action)}"
+            wrong = f"it moves real numbers, the actions are {short(action)}"
             allowed = "constant, cycle, uniform or function is allowed"
             raise fail("policy.script", "sine", wrong, allowed, "set policy.script=cycle")
     else:
@@ -359,22 +321,6 @@ def _check_script(policy: ScriptedConfig, action: Any) -> None:
             allowed = "numbers within the bounds are allowed (Discrete actions count from 0)"
             fix = "change policy.choices"
             raise fail("policy.choices", policy.choices, str(e), allowed, fix) from e
-
-
-def _check_normalised(config: Config, obs: Any) -> None:
-    policy = config.policy
-    if not isinstance(policy, OnPolicyConfig) or not policy.normalize_obs:
-        return
-    if type(obs).__name__ != "Box" or np.dtype(obs.dtype).kind != "f":
-        wrong = f"{config.env.id} observes {_short(obs)}, which has no running mean"
-        fix = "set policy.normalize_obs=false"
-        raise fail("policy.normalize_obs", True, wrong, "a Box of real numbers is needed", fix)
-
-
-def _policies(fits: Callable[[type[PolicyConfig]], Any]) -> str:
-    """The names of the policies that do, as one would type them."""
-    names = [name for name, kind in POLICY_CONFIGS.items() if kind.learns and fits(kind)]
-    return " or ".join(f"policy={name}" for name in names or ["random"])
 
 
 def _check_load(where: str, extras: tuple[str, ...], obs: Any, action: Any) -> None:
@@ -415,8 +361,3 @@ def _image(space: Any) -> bool:
     big = sorted(shape)[-2:]
     is_box = type(space).__name__ == "Box" and space.dtype == "uint8"
     return is_box and len(shape) == 3 and min(big) >= _NATURE_CNN_SIDE
-
-
-def _short(space: Any) -> str:
-    name, shape = type(space).__name__, getattr(space, "shape", None)
-    return f"{name} {getattr(space, 'dtype', '')} {list(shape)}" if shape else str(space)
