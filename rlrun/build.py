@@ -13,15 +13,17 @@ import torch
 import yaml
 
 from rlrun import checkpoint, history
+from rlrun.buffer.replay import Replay
+from rlrun.buffer.rollout import Rollout
 from rlrun.build_link import make_collector_end
 from rlrun.build_policy import make_bonus, make_policy, thread_count
-from rlrun.build_replay import load_rows, make_cutter, make_replay, write_rows
+from rlrun.build_replay import load_rows, make_cutter, make_replay, make_rollout, write_rows
 from rlrun.collector import Collector
 from rlrun.env import Env, make_env
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.evaluate import Evaluator, eval_metrics
 from rlrun.framestack import make_stack, stack_space
-from rlrun.learner import Learner
+from rlrun.learner import Learner, RolloutLearner
 from rlrun.log import Log, final_line
 from rlrun.pipeline.overlapped import Overlapped
 from rlrun.pipeline.profile import Profiler, shares
@@ -69,9 +71,15 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
     counters = Counters()
     collector = make_collector(config, counters)
     policy = make_learner_policy(config, collector)
-    buffer = learner = None
+    buffer: Replay | Rollout | None = None
+    learner: Learner | RolloutLearner | None = None
     bonus = make_bonus(config, collector.env.obs_space)
-    if policy.window is not None:
+    if config.policy.on_policy:
+        buffer = make_rollout(config, collector.example(), note=log.note)
+        learner = RolloutLearner(
+            config.learner, policy=policy, buffer=buffer, counters=counters, bonus=bonus
+        )
+    elif policy.window is not None:
         buffer = make_replay(config, collector.example(), policy.window, note=log.note)
         td = isinstance(config.buffer, PriorityConfig) and config.buffer.initial_priority == "td"
         learner = Learner(
@@ -184,7 +192,7 @@ def _life(
     ):
         if state is not None:
             pipeline.load_state_dict(state)
-        elif pipeline.buffer is not None and config.buffer.load is not None:
+        elif isinstance(pipeline.buffer, Replay) and config.buffer.load is not None:
             log.note(load_rows(config, pipeline.buffer, pipeline.collector))
         record.parameters = sum(w.numel() for w in pipeline.policy.weights().values())
         record.write(run_dir)
@@ -323,7 +331,7 @@ def export_run(
         if window is None or "buffer" not in state:
             raise ConfigError(
                 f"policy.name = {config.policy.name}: it keeps no replay; allowed is a run of a "
-                "policy that learns; export another run"
+                "policy with a replay; export another run"
             )
         replay = make_replay(config, collector.example(), window)
         replay.load_rows(state["buffer"])

@@ -21,6 +21,9 @@ POLICIES = {
     "td3": "rlrun.policy.td3:TD3",
     "sac": "rlrun.policy.sac:SAC",
     "scripted": "rlrun.policy.scripted:Scripted",
+    "ppo": "rlrun.policy.ppo:PPO",
+    "a2c": "rlrun.policy.a2c:A2C",
+    "impala": "rlrun.policy.impala:IMPALA",
 }
 
 

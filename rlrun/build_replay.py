@@ -13,13 +13,14 @@ from rlrun.buffer.hindsight import Hindsight
 from rlrun.buffer.layout import Row, in_memory, on_disk
 from rlrun.buffer.rank import Rank
 from rlrun.buffer.replay import Replay
+from rlrun.buffer.rollout import Rollout
 from rlrun.buffer.sampler import Proportional, Sampler, Uniform
 from rlrun.buffer.slicing import Cutter
 from rlrun.collector import Collector
 from rlrun.dataset import export, open_source
 from rlrun.env import Env, goal_functions
 from rlrun.schema import Config, PrioritizedConfig, RankConfig
-from rlrun.sizing import check_size
+from rlrun.sizing import check_rollout, check_size
 from rlrun.types import Chunk, Spec, Window, generator, torch_seed
 
 Note = Callable[[str], None]
@@ -66,6 +67,18 @@ def make_replay(
             replay.ring, goals, strategy=c.relabel, ratio=c.relabel_ratio, generator=rng
         )
     return replay
+
+
+def make_rollout(config: Config, example: Chunk, *, note: Note = lambda line: None) -> Rollout:
+    """Storage for what one collect call brings; ``example`` shows the shapes of rows.
+
+    ``note`` is told the size before anything is allocated.
+
+    Raises: ResourceError when it would be too large.
+    """
+    note(check_rollout(config, Row.of(example)))
+    rows = config.buffer.capacity // example.first.shape[1]
+    return Rollout(example, rows=rows, stack=config.env.frame_stack)
 
 
 def _free_on(name: str) -> int | None:

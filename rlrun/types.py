@@ -163,6 +163,7 @@ class Update:
 
     priority: Tensor | None  # [B] >= 0, in the order of Sample.key
     metrics: dict[str, Tensor]
+    steps: int = 1  # gradient steps it took
 
 
 @dataclass(frozen=True, slots=True)

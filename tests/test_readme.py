@@ -306,6 +306,8 @@ GLOSSARY_RUNS = {
     "td3": "policy=td3 env=pendulum debug=smoke run.dir=glossary/td3",
     "rnd": "policy=dqn env=cartpole bonus=rnd debug=smoke run.dir=glossary/rnd",
     "noisy": "policy=rainbow env=bandit debug=smoke explore=boltzmann run.dir=glossary/noisy",
+    "ppo": "policy=ppo env=bandit debug=smoke run.dir=glossary/ppo",
+    "impala": "policy=impala env=bandit debug=smoke run.dir=glossary/impala",
 }
 DRIVER = """
 import contextlib, io, json, sys

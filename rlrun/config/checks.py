@@ -4,7 +4,7 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,9 +14,14 @@ import numpy as np
 
 from rlrun.config.mask import check_mask
 from rlrun.config.reader import fail
+from rlrun.config.rollouts import check_normalised, policies, rollouts, short
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.joint import JointSpace
-from rlrun.schema import POLICY_CONFIGS, Config, ControlConfig, PolicyConfig, ScriptedConfig
+from rlrun.schema import (
+    Config,
+    ControlConfig,
+    ScriptedConfig,
+)
 from rlrun.trust import trusted_function
 
 _NATURE_CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
@@ -41,6 +46,13 @@ def window_rows(config: Config) -> tuple[int, int, int] | None:
 
 def _across_keys(config: Config) -> Iterator[ConfigError]:
     window = window_rows(config)
+    if config.policy.on_policy:
+        yield from rollouts(config)
+    elif window is not None and config.buffer.name == "rollout":
+        fits = policies(lambda p: p.on_policy)
+        wrong = f"policy {config.policy.name} replays what it once collected"
+        others = "uniform, prioritized or rank are allowed"
+        yield fail("buffer", "rollout", wrong, others, f"or use {fits}")
     if window is not None:
         yield from _windows(config, sum(window), window[1])
         yield from _capacity(config, sum(window), window[1], config.collector.num_envs)
@@ -81,7 +93,7 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
     if config.agents.name not in config.policy.agents:
         wrong = f"policy {config.policy.name} is not shown agents that way"
         named = [f"agents={name}" for name in config.policy.agents]
-        others = _policies(lambda p: config.agents.name in p.agents)
+        others = policies(lambda p: config.agents.name in p.agents)
         fix = f"or use {others}" if "policy=random" not in others else "set it"
         yield fail("agents", config.agents.name, wrong, f"{' or '.join(named)} is allowed", fix)
     if config.agents.agent_id and config.agents.name != "shared":
@@ -97,11 +109,11 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         yield fail("bonus", config.bonus.name, wrong, "a policy that learns", "set bonus=none")
     if config.explore.name == "boltzmann" and not config.policy.has_values:
         wrong = f"policy {config.policy.name} has no action values to take a softmax of"
-        fitting = _policies(lambda p: p.has_values)
+        fitting = policies(lambda p: p.has_values)
         yield fail("explore", "boltzmann", wrong, "explore=none is allowed", f"or use {fitting}")
     if not config.policy.recurrent and config.memory.name != "none":
         wrong = f"policy {config.policy.name} sees single rows and has no memory"
-        others = _policies(lambda p: p.recurrent and set(p.actions) & set(config.policy.actions))
+        others = policies(lambda p: p.recurrent and set(p.actions) & set(config.policy.actions))
         yield fail("memory", config.memory.name, wrong, "memory=none is allowed", f"use {others}")
     if isinstance(config.policy, ControlConfig):
         yield from _control(config, config.policy)
@@ -227,7 +239,7 @@ _spaces: dict[str, tuple[Any, Any, int]] = {}
 
 def _check_spaces(config: Config, *, fresh: bool) -> None:
     from rlrun.framestack import stack_space  # gymnasium takes its time
-    from rlrun.sizing import check_size, row_of
+    from rlrun.sizing import check_rollout, check_size, row_of
 
     key = repr((config.env, config.agents))
     if key not in _spaces:
@@ -240,18 +252,21 @@ def _check_spaces(config: Config, *, fresh: bool) -> None:
     if isinstance(config.policy, ScriptedConfig):
         _check_script(config.policy, action)
     check_mask(config, obs, action)
+    check_normalised(config, obs)
     stack = config.env.frame_stack
     seen = stack_space(obs.agent if isinstance(obs, JointSpace) else obs, stack)
     _check_goals(config)
     if config.torso.name == "nature_cnn" and not _image(seen):
         whose = "the environment has" if stack == 1 else f"with env.frame_stack = {stack} it sees"
-        wrong = f"it needs images, {whose} {_short(seen)}"
+        wrong = f"it needs images, {whose} {short(seen)}"
         side = f"uint8 Box of three dimensions, sides >= {_NATURE_CNN_SIDE}"
         fix = " or agents.agent_id=false" if agents > 1 and config.agents.agent_id else ""
         raise fail("torso", "nature_cnn", wrong, side, f"use torso=mlp{fix}")
     window = window_rows(config)
     if window is not None and config.buffer.compress:
         _check_images(config, row_of(config, obs, action), window)
+    if config.policy.on_policy and fresh:
+        check_rollout(config, row_of(config, obs, action))
     if window is not None and fresh:
         if config.buffer.load is not None:
             _check_load(config.buffer.load, config.collector.keep_info, obs, action)
@@ -268,7 +283,7 @@ def _check_agents(config: Config, obs: Any, columns: int) -> None:
         return
     single, team = "env.id", "env=twostep, env=relay or env=pettingzoo"
     wrong = f"one agent acts there, agents={config.agents.name} needs several"
-    others = _policies(lambda p: "shared" in p.agents)
+    others = policies(lambda p: "shared" in p.agents)
     fix = f"take {team}"
     if "shared" in config.policy.agents:
         fix += ", or set agents=shared"
@@ -281,14 +296,14 @@ def _check_actions(config: Config, action: Any) -> None:
     kind, policy = type(action).__name__, config.policy
     if kind not in policy.actions:
         wrong = f"it acts in {' and '.join(policy.actions)} spaces, {config.env.id} has {kind}"
-        fitting = _policies(lambda p: kind in p.actions and "shared" in p.agents)
+        fitting = policies(lambda p: kind in p.actions and "shared" in p.agents)
         raise fail("policy", policy.name, wrong, f"{fitting} fits", "or choose another env")
     if kind == "Box" and not np.isfinite([action.low, action.high]).all():
-        wrong = f"its actions have no bounds: {_short(action)}"
+        wrong = f"its actions have no bounds: {short(action)}"
         allowed = "a Box with finite low and high is allowed"
         raise fail("env.id", config.env.id, wrong, allowed, "wrap the environment")
     if kind == "Box" and action.dtype.kind != "f" and policy.name != "random":
-        wrong = f"its actions are whole numbers: {_short(action)}"
+        wrong = f"its actions are whole numbers: {short(action)}"
         raise fail(
             "env.id", config.env.id, wrong, "a Box of floats is allowed", "use policy=random"
         )
@@ -302,7 +317,7 @@ def _check_script(policy: ScriptedConfig, action: Any) -> None:
         trusted_function("policy.function", policy.function)
     elif policy.script == "sine":
         if type(action).__name__ != "Box" or action.dtype.kind != "f":
-            wrong = f"it moves real numbers, the actions are {_short(action)}"
+            wrong = f"it moves real numbers, the actions are {short(action)}"
             allowed = "constant, cycle, uniform or function is allowed"
             raise fail("policy.script", "sine", wrong, allowed, "set policy.script=cycle")
     else:
@@ -312,12 +327,6 @@ def _check_script(policy: ScriptedConfig, action: Any) -> None:
             allowed = "numbers within the bounds are allowed (Discrete actions count from 0)"
             fix = "change policy.choices"
             raise fail("policy.choices", policy.choices, str(e), allowed, fix) from e
-
-
-def _policies(fits: Callable[[type[PolicyConfig]], Any]) -> str:
-    """The names of the policies that do, as one would type them."""
-    names = [name for name, kind in POLICY_CONFIGS.items() if kind.learns and fits(kind)]
-    return " or ".join(f"policy={name}" for name in names or ["random"])
 
 
 def _check_load(where: str, extras: tuple[str, ...], obs: Any, action: Any) -> None:
@@ -358,8 +367,3 @@ def _image(space: Any) -> bool:
     big = sorted(shape)[-2:]
     is_box = type(space).__name__ == "Box" and space.dtype == "uint8"
     return is_box and len(shape) == 3 and min(big) >= _NATURE_CNN_SIDE
-
-
-def _short(space: Any) -> str:
-    name, shape = type(space).__name__, getattr(space, "shape", None)
-    return f"{name} {getattr(space, 'dtype', '')} {list(shape)}" if shape else str(space)

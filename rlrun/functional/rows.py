@@ -56,3 +56,13 @@ def network_inputs(
         return torch.where(over(read, x), x, torch.zeros_like(x))
 
     return tree_map(keep, segment.obs), action, shape_reward(reward, scale, clip)
+
+
+def readable_obs(segment: Segment) -> Tree:
+    """Observations [T+1, B, *O], zero where they are not ``readable``."""
+    read = readable(segment.valid, segment.terminated)
+
+    def keep(x: Tensor) -> Tensor:
+        return torch.where(read.reshape(*read.shape, *[1] * (x.ndim - 2)), x, torch.zeros_like(x))
+
+    return tree_map(keep, segment.obs)

@@ -8,10 +8,11 @@ from typing import Any
 from rlrun import checkpoint, history
 from rlrun.bonus import RND
 from rlrun.buffer.replay import Replay
+from rlrun.buffer.rollout import Rollout
 from rlrun.collector import Collector
 from rlrun.errors import CheckpointError
 from rlrun.evaluate import Evaluator, eval_metrics
-from rlrun.learner import Learner
+from rlrun.learner import Learner, RolloutLearner
 from rlrun.log import Log
 from rlrun.pipeline.profile import Profiler
 from rlrun.pipeline.stop import stop_wish
@@ -40,8 +41,8 @@ class Serial:
     run_dir: Path
     collector: Collector
     policy: Policy
-    buffer: Replay | None  # None: the policy does not learn
-    learner: Learner | None
+    buffer: Replay | Rollout | None  # None: the policy does not learn
+    learner: Learner | RolloutLearner | None
     evaluator: Evaluator
     log: Log
     counters: Counters

@@ -8,10 +8,17 @@ from dataclasses import dataclass
 
 from rlrun.schema.agents import AgentsConfig
 from rlrun.schema.bonus import BonusConfig, RNDConfig
-from rlrun.schema.buffer import BufferConfig, PrioritizedConfig, PriorityConfig, RankConfig
+from rlrun.schema.buffer import (
+    BufferConfig,
+    PrioritizedConfig,
+    PriorityConfig,
+    RankConfig,
+    RolloutConfig,
+)
 from rlrun.schema.continuous import ControlConfig, DDPGConfig, SACConfig, TD3Config
 from rlrun.schema.mixing import QMIXConfig
 from rlrun.schema.nets import MemoryConfig, TorsoConfig
+from rlrun.schema.onpolicy import A2CConfig, IMPALAConfig, OnPolicyConfig, PPOConfig
 from rlrun.schema.policy import PolicyConfig, RandomConfig, ScriptedConfig
 from rlrun.schema.ranges import Invalid, need
 from rlrun.schema.run import (
@@ -40,6 +47,7 @@ __all__ = [
     "BUFFER_CONFIGS",
     "POLICY_CONFIGS",
     "WRAPPER_CONFIGS",
+    "A2CConfig",
     "AgentsConfig",
     "BonusConfig",
     "BufferConfig",
@@ -51,10 +59,13 @@ __all__ = [
     "DQNConfig",
     "EnvConfig",
     "ExploreConfig",
+    "IMPALAConfig",
     "Invalid",
     "LearnerConfig",
     "LoggerConfig",
     "MemoryConfig",
+    "OnPolicyConfig",
+    "PPOConfig",
     "PipelineConfig",
     "PolicyConfig",
     "PrioritizedConfig",
@@ -64,6 +75,7 @@ __all__ = [
     "RNDConfig",
     "RandomConfig",
     "RankConfig",
+    "RolloutConfig",
     "RunConfig",
     "SACConfig",
     "ScheduleConfig",
@@ -113,11 +125,15 @@ POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
     "td3": TD3Config,
     "sac": SACConfig,
     "scripted": ScriptedConfig,
+    "ppo": PPOConfig,
+    "a2c": A2CConfig,
+    "impala": IMPALAConfig,
 }
 BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
     "uniform": BufferConfig,
     "prioritized": PrioritizedConfig,
     "rank": RankConfig,
+    "rollout": RolloutConfig,
 }
 BONUS_CONFIGS: dict[str, type[BonusConfig]] = {
     "none": BonusConfig,

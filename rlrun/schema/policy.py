@@ -15,6 +15,8 @@ class PolicyConfig:
     agents: ClassVar[tuple[str, ...]] = ("shared", "separate")  # how it may be shown several agents
     learns: ClassVar[bool] = True  # whether rewards change it
     has_values: ClassVar[bool] = False  # whether it acts on action values: explore=boltzmann
+    on_policy: ClassVar[bool] = False  # whether it learns once from every rollout, then drops it
+    off_by_one: ClassVar[bool] = True  # whether rows of weights one chunk old will do
 
     name: str
 

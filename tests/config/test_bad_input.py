@@ -57,6 +57,23 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("policy.lr=[1", "policy.lr=[1", "cannot be read"),
     ("seed=0,1", "seed = 0,1", "-m"),
     ("policy=r2d2 list", "list: is no KEY=VALUE", ""),
+    # on-policy
+    ("policy=ppo buffer=prioritized", "buffer = prioritized", "buffer=rollout is allowed"),
+    ("policy=a2c buffer=uniform", "buffer = uniform", "policy=r2d2 or policy=dqn"),
+    ("policy=dqn buffer=rollout", "buffer = rollout", "policy=ppo or policy=a2c or policy=impala"),
+    ("policy=ppo explore=schedule", "explore = schedule", "explore=none is allowed"),
+    ("policy=ppo collector.unit=episode", "collector.unit = episode", "step is allowed"),
+    ("policy=ppo collector.unit=window", "collector.unit = window", "step is allowed"),
+    ("policy=ppo learner.update_per_collect=4", "update_per_collect = 4", "policy.epochs"),
+    ("policy=impala learner=default", "learner.update_per_collect = null", "replay_ratio=null"),
+    ("policy=ppo collector.n_sample=9000", "buffer.capacity = 16384", "buffer.capacity=18032"),
+    ("policy=ppo buffer.mmap=rows", "buffer.mmap = rows", "set it to null"),
+    ("policy=ppo buffer.load=rows", "buffer.load = rows", "keeps no replay"),
+    ("policy=a2c pipeline=overlapped", "pipeline = overlapped", "policy=ppo or policy=impala"),
+    ("policy=ppo policy.normalize_obs=true env=identity", "policy.normalize_obs = true", "Box"),
+    ("policy=ppo policy.epochs=0", "policy.epochs = 0", ">= 1"),
+    ("policy=ppo policy.gae_lambda=1.1", "policy.gae_lambda = 1.1", "[0, 1]"),
+    ("policy=impala policy.c_clip=0", "policy.c_clip = 0", "> 0"),
     # ranges
     ("seed=-1", "seed = -1", "[0, 2^32)"),
     ("policy.learn_unroll_len=5", "policy.learn_unroll_len = 5", "policy.learn_unroll_len >= 6"),
@@ -221,6 +238,13 @@ def test_one_line_exit_2_nothing_made(
     assert_one_error(done)
     assert first in done.err
     assert second in done.err
+    assert files_under(tmp_path) == []
+
+
+def test_a_rollout_larger_than_allowed(rlrun: Callable[..., Done], tmp_path: Path) -> None:
+    done = rlrun("policy=ppo", "buffer.max_bytes=1000")
+    assert done.code == 7
+    assert "buffer.capacity = 16384: rollout" in done.err
     assert files_under(tmp_path) == []
 
 

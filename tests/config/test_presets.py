@@ -27,6 +27,7 @@ NEEDS: dict[str, list[str]] = {
     "agents=joint": ["env=twostep", "policy=random"],
     "agents=separate": ["env=twostep"],
     **{f"policy={p}": ["env=pendulum"] for p in ("sac", "td3", "ddpg", "rsac", "rtd3")},
+    "buffer=rollout": ["policy=ppo"],
 }
 
 
@@ -111,6 +112,10 @@ def test_quick_start(composer: Composer) -> None:
         ("policy=ddpg explore=schedule", "uniform schedule none 256"),
         ("policy=rsac", "uniform none lstm 120"),
         ("policy=rtd3 memory=gru", "uniform none gru 120"),
+        ("policy=ppo", "rollout none none None"),
+        ("policy=ppo memory=lstm torso=mlp", "rollout none lstm None"),
+        ("memory=gru policy=a2c", "rollout none gru None"),
+        ("policy=impala", "rollout none none None"),
         ("experiment=r2d2_paper", "prioritized ladder lstm 1"),
         ("experiment=diengine_r2d2_cartpole", "uniform schedule lstm None"),
         ("experiment=diengine_r2d2_cartpole buffer=prioritized", "prioritized schedule lstm None"),
@@ -167,6 +172,9 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
             "policy.distribution=none",
         ],
     ),
+    "policy.gae_lambda": ("0.5", 0.5, []),
+    "policy.batch_size": ("7", 7, []),
+    "policy.vtrace_lambda": ("0.5", 0.5, []),
     "collector.tiling": ("plain", "plain", ["collector.overlap=0", "collector.residual=last"]),
     "collector.overlap": ("2", 2, ["collector.tiling=plain", "collector.residual=last"]),
     "collector.residual": ("drop", "drop", ["collector.tiling=plain", "collector.overlap=0"]),
@@ -174,7 +182,7 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
     "collector.keep_info": ("[lives]", ("lives",), []),
     "learner.update_per_collect": ("3", 3, ["learner.replay_ratio=null"]),
     "learner.replay_ratio": ("3.5", 3.5, ["learner.update_per_collect=null"]),
-    "learner.threads": ("1", 1, []),
+    "learner.threads": ("2", 2, []),
     "logger.profile": ("7", 7, []),
     "learner.target_thread": ("true", True, []),
     "buffer.window_capacity": ("99", 99, []),
@@ -219,6 +227,7 @@ OTHERS = {  # where that is the old one
     "policy.state_init": "stored",
     "policy.mixer": "monotonic",
     "policy.distribution": "none",
+    "torso.activation": "elu",
 }
 SCHEDULE = {"kind": "cosine", "start": 0.625, "end": 0.75, "over": 50.0}
 
