@@ -13,15 +13,25 @@ import torch
 import yaml
 
 from rlrun import checkpoint, history
+from rlrun.buffer.mixed import Mixed
+from rlrun.buffer.replay import Replay
+from rlrun.buffer.rollout import Rollout
 from rlrun.build_link import make_collector_end
-from rlrun.build_policy import make_policy, thread_count
-from rlrun.build_replay import load_rows, make_cutter, make_replay, with_demos, write_rows
+from rlrun.build_policy import make_bonus, make_policy, thread_count
+from rlrun.build_replay import (
+    load_rows,
+    make_cutter,
+    make_replay,
+    make_rollout,
+    make_store,
+    write_rows,
+)
 from rlrun.collector import Collector
 from rlrun.env import Env, make_env
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.evaluate import Evaluator, eval_metrics
 from rlrun.framestack import make_stack, stack_space
-from rlrun.learner import Learner
+from rlrun.learner import Learner, RolloutLearner
 from rlrun.log import Log, final_line
 from rlrun.pipeline.offline import Offline
 from rlrun.pipeline.overlapped import Overlapped
@@ -70,14 +80,16 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
     counters = Counters()
     collector = make_collector(config, counters)
     policy = make_learner_policy(config, collector)
-    buffer = learner = None
-    if policy.window is not None:
-        own = make_replay(config, collector.example(), policy.window, note=log.note)
-        buffer = (
-            own
-            if config.buffer.demos is None
-            else with_demos(config, own, collector, policy.window, note=log.note)
+    buffer: Replay | Mixed | Rollout | None = None
+    learner: Learner | RolloutLearner | None = None
+    bonus = make_bonus(config, collector.env.obs_space)
+    if config.policy.on_policy:
+        buffer = make_rollout(config, collector.example(), note=log.note)
+        learner = RolloutLearner(
+            config.learner, policy=policy, buffer=buffer, counters=counters, bonus=bonus
         )
+    elif policy.window is not None:
+        buffer = make_store(config, collector, policy.window, note=log.note)
         td = isinstance(config.buffer, PriorityConfig) and config.buffer.initial_priority == "td"
         learner = Learner(
             config.learner,
@@ -85,6 +97,7 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
             buffer=buffer,
             counters=counters,
             td_priority=td,
+            bonus=bonus,
         )
     evaluator = Evaluator(
         config.env,
@@ -101,12 +114,13 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
     far = partial(make_collector_end, config, policy.window)
     if config.pipeline.name == "serial":
         coded = config.transport.name != "raw"
-        return Serial(*parts, Local(learner_end(config.transport), far()) if coded else None)
+        link = Local(learner_end(config.transport), far()) if coded else None
+        return Serial(*parts, link, bonus)
     collector.env.close()  # it showed shapes; rows come from a dataset, or from another process
     if config.pipeline.name == "offline":
         return Offline(*parts)
     remote = Remote(partial(make_collector, config), policy, learner_end(config.transport), far)
-    return Overlapped(*parts, remote=remote)
+    return Overlapped(*parts, bonus=bonus, remote=remote)
 
 
 def make_learner_policy(config: Config, collector: Collector) -> Policy:
@@ -189,7 +203,7 @@ def _life(
     ):
         if state is not None:
             pipeline.load_state_dict(state)
-        elif pipeline.buffer is not None and config.buffer.load is not None:
+        elif isinstance(pipeline.buffer, Replay | Mixed) and config.buffer.load is not None:
             log.note(load_rows(config, pipeline.buffer, pipeline.collector))
         record.parameters = sum(w.numel() for w in pipeline.policy.weights().values())
         record.write(run_dir)
@@ -329,7 +343,7 @@ def export_run(
         if window is None or "buffer" not in state:
             raise ConfigError(
                 f"policy.name = {config.policy.name}: it keeps no replay; allowed is a run of a "
-                "policy that learns; export another run"
+                "policy with a replay; export another run"
             )
         replay = make_replay(config, collector.example(), window)
         saved = state["buffer"]

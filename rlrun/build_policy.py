@@ -1,12 +1,15 @@
-"""The policy of a config, and how it computes."""
+"""The policy of a config, how it computes, and what is added to its rewards."""
 
 import os
 from importlib import import_module
+from typing import Any
 
+import gymnasium as gym
 import torch
 
+from rlrun.bonus import RND
 from rlrun.nets.compute import Compute
-from rlrun.schema import Config
+from rlrun.schema import Config, RNDConfig
 from rlrun.types import Policy, Spec
 
 POLICIES = {
@@ -14,6 +17,13 @@ POLICIES = {
     "dqn": "rlrun.policy.dqn:DQN",
     "random": "rlrun.policy.random:Random",
     "qmix": "rlrun.policy.qmix:QMIX",
+    "ddpg": "rlrun.policy.ddpg:DDPG",
+    "td3": "rlrun.policy.td3:TD3",
+    "sac": "rlrun.policy.sac:SAC",
+    "scripted": "rlrun.policy.scripted:Scripted",
+    "ppo": "rlrun.policy.ppo:PPO",
+    "a2c": "rlrun.policy.a2c:A2C",
+    "impala": "rlrun.policy.impala:IMPALA",
     "bc": "rlrun.policy.bc:BC",
     "cql": "rlrun.policy.cql:CQL",
     "iql": "rlrun.policy.iql:IQL",
@@ -43,6 +53,22 @@ def make_policy(config: Config, spec: Spec) -> Policy:
 
         return Separate(make, spec=spec, seed=config.seed)
     return make(spec, config.seed)
+
+
+def make_bonus(config: Config, space: gym.Space[Any]) -> RND | None:
+    """What ``bonus`` says is added to rewards; ``space``: of single observations, unstacked."""
+    if not isinstance(config.bonus, RNDConfig):
+        return None
+    return RND(
+        config.bonus,
+        config.torso,
+        space=space,
+        stacked=config.env.frame_stack > 1,
+        num_envs=config.collector.num_envs,
+        seed=config.seed,
+        total_steps=config.run.total_steps,
+        device=torch.device(config.device),
+    )
 
 
 def make_compute(config: Config) -> Compute:

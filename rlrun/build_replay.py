@@ -14,6 +14,7 @@ from rlrun.buffer.layout import Row, in_memory, on_disk
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.rank import Rank
 from rlrun.buffer.replay import Replay
+from rlrun.buffer.rollout import Rollout
 from rlrun.buffer.sampler import Proportional, Sampler, Uniform
 from rlrun.buffer.slicing import Cutter
 from rlrun.collector import Collector
@@ -21,7 +22,7 @@ from rlrun.dataset import export, named, open_source
 from rlrun.env import Env, goal_functions
 from rlrun.errors import ConfigError
 from rlrun.schema import Config, PrioritizedConfig, RankConfig
-from rlrun.sizing import check_size, demo_config
+from rlrun.sizing import check_rollout, check_size, demo_config
 from rlrun.types import CHUNK_FIELDS, Chunk, Spec, Window, generator, torch_seed, tree_map
 
 Note = Callable[[str], None]
@@ -68,6 +69,18 @@ def make_replay(
             replay.ring, goals, strategy=c.relabel, ratio=c.relabel_ratio, generator=rng
         )
     return replay
+
+
+def make_rollout(config: Config, example: Chunk, *, note: Note = lambda line: None) -> Rollout:
+    """Storage for what one collect call brings; ``example`` shows the shapes of rows.
+
+    ``note`` is told the size before anything is allocated.
+
+    Raises: ResourceError when it would be too large.
+    """
+    note(check_rollout(config, Row.of(example)))
+    rows = config.buffer.capacity // example.first.shape[1]
+    return Rollout(example, rows=rows, stack=config.env.frame_stack)
 
 
 def _free_on(name: str) -> int | None:
@@ -119,6 +132,19 @@ def load_rows(config: Config, buffer: Replay | Mixed, collector: Collector) -> s
     kept = replay.steps_held()
     lost = f", of which the newest {kept} fit (buffer.capacity)" if kept < replay.rows else ""
     return f"loaded: {replay.rows} steps from {config.buffer.load}{lost}; {len(replay)} windows"
+
+
+def make_store(
+    config: Config, collector: Collector, window: Window, *, note: Note
+) -> Replay | Mixed:
+    """What a learner draws from: a replay, beside one of demonstrations where there are such.
+
+    Raises: ConfigError, ResourceError, StorageError.
+    """
+    own = make_replay(config, collector.example(), window, note=note)
+    if config.buffer.demos is None:
+        return own
+    return with_demos(config, own, collector, window, note=note)
 
 
 def _one_column(example: Chunk) -> Chunk:

@@ -17,6 +17,7 @@ from rlrun import __version__
 from rlrun.cli_list import SUBCOMMANDS, help_text, list_lines
 from rlrun.cli_report import Stopped, report, report_bug, report_job_error
 from rlrun.errors import ConfigError, Interrupted, RlrunError
+from rlrun.trust import trusting
 
 if TYPE_CHECKING:
     from rlrun.config import Composer
@@ -35,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # which then wait by spinning on cores the learner could use.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+        packages, rest = _take_trust(sys.argv[1:] if argv is None else argv)
+        with trusting(packages):
+            return _dispatch(rest)
     except RlrunError as e:
         return report(e)
     except KeyboardInterrupt:
@@ -226,6 +229,18 @@ def _doctor(argv: list[str]) -> int:
     if argv:
         raise ConfigError(f"rlrun doctor: {argv[0]}: only --calibrate takes more; add --calibrate")
     return doctor()
+
+
+def _take_trust(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(what --trust names, the rest of the line); it may stand anywhere, more than once."""
+    packages, rest, words = [], [], iter(argv)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag != "--trust":
+            rest.append(word)
+        else:
+            packages.append(value if equals else next(words, ""))
+    return packages, rest
 
 
 def _take_quiet(argv: Sequence[str]) -> tuple[list[str], list[str]]:

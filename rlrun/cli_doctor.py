@@ -40,8 +40,8 @@ def calibrate(
     config = read_composed(composer.compose(composer.rewrite(overrides)))
     if window_rows(config) is None:
         raise ConfigError(
-            f"policy.name = {config.policy.name}: it learns nothing, there is nothing to "
-            "calibrate; a policy that learns is allowed; choose policy=r2d2, drqn or dqn"
+            f"policy.name = {config.policy.name}: it draws from no replay, which is what is "
+            "calibrated; a policy that does is allowed; choose policy=r2d2, drqn or dqn"
         )
     check(config)
     try:

@@ -17,6 +17,7 @@ _GROUPS = {
     "memory": "recurrent layer",
     "buffer": "replay",
     "explore": "exploration",
+    "bonus": "reward for novelty",
     "collector": "how rows are collected",
     "learner": "how often and on how much it learns",
     "logger": "records and progress display",
@@ -39,8 +40,9 @@ usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run
 
 groups:
 {groups}
-flags: -m --multirun   -q --quiet   --config-dir DIR (your own yaml files)   --cfg job (the whole
-       config)   --version   --hydra-help   tab completion: eval "$(rlrun -sc install=bash)"
+flags: -m --multirun   -q --quiet   --config-dir DIR (your own yaml files)   --trust PACKAGE
+       (a config may name its functions)   --cfg job (the whole config)   --version   --hydra-help
+       tab completion: eval "$(rlrun -sc install=bash)"
 
 examples:
   rlrun policy=r2d2 env=cartpole

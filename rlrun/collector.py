@@ -10,6 +10,7 @@ import numpy as np
 from rlrun.buffer.slicing import Cutter
 from rlrun.env import Env
 from rlrun.framestack import FrameStack
+from rlrun.functional.explore import Temperature
 from rlrun.schema import CollectorConfig
 from rlrun.types import Chunk, Counters, Policy, Tree, no_actions, tree_leaves, tree_map
 
@@ -229,9 +230,10 @@ class Collector:
     def metrics(self) -> dict[str, float]:
         """collect/ metrics of the episodes finished since the last call."""
         epsilon = self.explore(self.counters.env_steps)
+        name = "temperature" if isinstance(epsilon, Temperature) else "epsilon"
         out = {
             "collect/episodes": float(self.counters.episodes),
-            "collect/epsilon_mean": float(epsilon.mean()),
+            f"collect/{name}_mean": float(epsilon.mean()),
         }
         if self.finished:
             returns, lengths = np.array(self.finished).T

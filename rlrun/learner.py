@@ -1,4 +1,7 @@
-"""Paces updates against collected rows, feeds priorities back, gathers metrics."""
+"""Paces updates against collected rows, feeds priorities back, gathers metrics.
+
+``Learner`` draws from a replay, ``RolloutLearner`` takes every rollout whole, once.
+"""
 
 import math
 import time
@@ -8,13 +11,51 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.bonus import RND
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
+from rlrun.buffer.rollout import Rollout
 from rlrun.errors import NumericError
 from rlrun.schema import LearnerConfig
-from rlrun.types import Counters, Policy, RecurrentPolicy
+from rlrun.types import Counters, Policy, RecurrentPolicy, Sample
 
 DIAGNOSED = 32  # windows looked at by ``diagnose``
+
+
+class Means:
+    """Metrics of updates, averaged between two reports."""
+
+    def __init__(self, counters: Counters) -> None:
+        self.counters = counters
+        self.sums: Tensor | None = None
+        self.names: list[str] = []
+        self.updates = 0
+
+    @torch.no_grad()
+    def gather(self, metrics: dict[str, Tensor]) -> None:
+        """Add to running sums without reading a value (no device synchronisation)."""
+        stacked = torch.stack(list(metrics.values()))
+        self.sums = stacked if self.sums is None else self.sums + stacked
+        self.names = list(metrics)
+        self.updates += 1
+
+    def report(self) -> dict[str, float]:
+        """train/ metrics: means over the updates since the last call.
+
+        Raises: NumericError when one of them is NaN or infinite.
+        """
+        if self.sums is None:
+            return {}
+        means = (self.sums / self.updates).tolist()
+        self.sums, self.updates = None, 0
+        out = dict(zip(self.names, means, strict=True))
+        for name, value in out.items():
+            if not math.isfinite(value):
+                raise NumericError(
+                    f"{name} = {value} after {self.counters.updates} updates: the loss diverged; "
+                    "it must stay finite; lower policy.lr or set policy.grad_clip"
+                )
+        return out | {"train/updates": float(self.counters.updates)}
 
 
 class Learner:
@@ -28,21 +69,23 @@ class Learner:
         buffer: Replay | Mixed,
         counters: Counters,
         td_priority: bool,
+        bonus: RND | None = None,
     ) -> None:
-        """``td_priority``: new windows enter with the policy's own TD estimate."""
+        """``td_priority``: new windows enter with the policy's own TD estimate. ``bonus`` is added
+        to the rewards of all samples."""
         assert policy.window is not None
         self.config, self.policy, self.buffer, self.counters = config, policy, buffer, counters
-        self.td_priority = td_priority
+        self.td_priority, self.bonus = td_priority, bonus
         self.rows_per_update = config.batch_size * policy.window.learned
         self.credit = 0.0  # learned rows owed
-        self.sums: dict[str, Tensor] = {}
-        self.updates_since = 0
+        self.means = Means(counters)
+        self.metrics = self.means.report
         self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
 
     def step(self, rows: int, keys: np.ndarray) -> int:
         """Learn after ``rows`` new valid rows and windows ``keys``; the updates done."""
         if self.td_priority and len(keys):
-            fresh = self.buffer.get(keys, self.counters.env_steps)
+            fresh = self._shaped(self.buffer.get(keys, self.counters.env_steps))
             self.buffer.prioritize(keys, self.policy.priority(fresh))
         if self.buffer.rows < self.config.start_after or not len(self.buffer):
             return 0
@@ -64,41 +107,18 @@ class Learner:
         start = time.perf_counter()
         sample = self.buffer.sample(self.config.batch_size, self.counters.env_steps)
         sampled = time.perf_counter()
-        update = self.policy.update(sample)
+        update = self.policy.update(self._shaped(sample))
         updated = time.perf_counter()
-        self.counters.updates += 1
-        self._gather(update.metrics)
+        self.counters.updates += update.steps
+        self.means.gather(update.metrics)
         if update.priority is not None:
             self.buffer.prioritize(sample.key, update.priority)
         self.seconds["sample"] += sampled - start
         self.seconds["update"] += updated - sampled
         self.seconds["prioritize"] += time.perf_counter() - updated
 
-    @torch.no_grad()
-    def _gather(self, metrics: dict[str, Tensor]) -> None:
-        """Add to running sums without reading a value (no device synchronisation)."""
-        stacked = torch.stack(list(metrics.values()))
-        self.sums = {"all": stacked if not self.sums else self.sums["all"] + stacked}
-        self.names = list(metrics)
-        self.updates_since += 1
-
-    def metrics(self) -> dict[str, float]:
-        """train/ metrics: means over the updates since the last call.
-
-        Raises: NumericError when one of them is NaN or infinite.
-        """
-        if not self.updates_since:
-            return {}
-        means = (self.sums["all"] / self.updates_since).tolist()
-        self.sums, self.updates_since = {}, 0
-        out = dict(zip(self.names, means, strict=True))
-        for name, value in out.items():
-            if not math.isfinite(value):
-                raise NumericError(
-                    f"{name} = {value} after {self.counters.updates} updates: the loss diverged; "
-                    "it must stay finite; lower policy.lr or set policy.grad_clip"
-                )
-        return out | {"train/updates": float(self.counters.updates)}
+    def _shaped(self, sample: Sample) -> Sample:
+        return sample if self.bonus is None else self.bonus.shaped(sample)
 
     def diagnose(self) -> dict[str, float]:
         """delta_q metrics of a recurrent policy on windows with their whole past in the buffer."""
@@ -117,3 +137,52 @@ class Learner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.credit = float(state["credit"])
+
+
+class RolloutLearner:
+    """Learns once from every rollout, as soon as it was collected."""
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        *,
+        policy: Policy,
+        buffer: Rollout,
+        counters: Counters,
+        bonus: RND | None = None,
+    ) -> None:
+        """``bonus`` is added to the rewards of all rollouts."""
+        self.bonus = bonus
+        self.config, self.policy, self.buffer, self.counters = config, policy, buffer, counters
+        self.means = Means(counters)
+        self.metrics = self.means.report
+        self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
+
+    def step(self, rows: int, keys: np.ndarray) -> int:
+        """Learn from all that is stored, which empties it; the gradient steps done.
+
+        Rollouts before ``start_after`` env steps are dropped.
+        """
+        start = time.perf_counter()
+        sample = self.buffer.take(self.counters.env_steps)
+        if self.counters.env_steps < self.config.start_after:
+            return 0
+        sampled = time.perf_counter()
+        if self.bonus is not None:
+            sample = self.bonus.shaped(sample)
+        update = self.policy.update(sample)
+        self.counters.updates += update.steps
+        self.means.gather(update.metrics)
+        self.seconds["sample"] += sampled - start
+        self.seconds["update"] += time.perf_counter() - sampled
+        return update.steps
+
+    def diagnose(self) -> dict[str, float]:
+        """Nothing: states are exact at segment starts."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """There is nothing to load."""

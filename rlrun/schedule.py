@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from rlrun.functional.explore import Temperature
 from rlrun.schema import ExploreConfig, ScheduleConfig
 
 Schedule = Callable[[int], float]
@@ -59,7 +60,7 @@ def ladder(eps: float, alpha: float, num_envs: int) -> np.ndarray:
 def make_explore(
     config: ExploreConfig, *, num_envs: int, total_steps: int
 ) -> Callable[[int], np.ndarray]:
-    """env_steps -> epsilon of every environment, float32 [num_envs].
+    """env_steps -> epsilon of every environment, float32 [num_envs]; or its Temperature.
 
     A ladder over a single environment would act at ``eps`` for ever, so N = 1 follows the
     ``epsilon`` schedule (semantics: the default for a single environment).
@@ -72,5 +73,9 @@ def make_explore(
     if config.name == "none":
         zero = np.zeros(num_envs, np.float32)
         return lambda env_steps: zero
+    if config.name == "boltzmann":
+        assert config.temperature is not None  # ExploreConfig refuses else
+        heat = make_schedule(config.temperature, total_steps=total_steps)
+        return lambda env_steps: np.full(num_envs, heat(env_steps), np.float32).view(Temperature)
     schedule = make_schedule(config.epsilon, total_steps=total_steps)
     return lambda env_steps: np.full(num_envs, schedule(env_steps), np.float32)

@@ -17,6 +17,7 @@ from rlrun.tree import Tree, tree_leaves, tree_map
 
 SHARE = 0.8  # of what is free, when buffer.max_bytes is null
 _FLOAT = np.dtype(np.float32)
+_FLAGS = 8  # bytes of a row's reward, first, terminated, truncated and valid
 
 
 def row_of(config: Config, obs: gym.Space[Any], action: gym.Space[Any]) -> Row:
@@ -152,6 +153,26 @@ def check_demos(
             f"buffer.demos = {c.demos}: {demos.describe()}; {amount(need)} with the own rows, "
             f"allowed are {amount(limit)} ({why}); {fix}"
         )
+
+
+def check_rollout(config: Config, row: Row) -> str:
+    """A line on the size of an on-policy rollout, when it fits as ``check_size`` has it.
+
+    Raises: ResourceError.
+    """
+    c = config.buffer
+    each = sum(b.nbytes for b in tree_leaves((row.obs, row.action, row.extras, row.state)))
+    need = c.capacity * (each + _FLAGS)
+    limit, why = c.max_bytes, "buffer.max_bytes"
+    if limit is None:
+        limit, why = int(SHARE * free_bytes(None)), "80 % of the free memory"
+    told = f"rollout: {c.capacity} rows in {config.collector.num_envs} columns, {amount(need)}"
+    if need > limit:
+        raise ResourceError(
+            f"buffer.capacity = {c.capacity}: {told}; allowed are {amount(limit)} ({why}); lower "
+            "buffer.capacity and collector.n_sample"
+        )
+    return told
 
 
 def _check_files(config: Config, layout: Layout) -> Layout:

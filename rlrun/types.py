@@ -163,6 +163,7 @@ class Update:
 
     priority: Tensor | None  # [B] >= 0, in the order of Sample.key
     metrics: dict[str, Tensor]
+    steps: int = 1  # gradient steps it took
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,8 @@ class Actor(Protocol):
         *,
         explore: np.ndarray | None,
     ) -> Act:
-        """Actions of E environments; ``explore`` [E] probabilities, None: greedy.
+        """Actions of E environments; ``explore`` [E] probabilities of a random action (or a
+        functional.explore.Temperature, for actors with action values), None: greedy.
 
         ``prev_action``/``prev_reward`` are those of the row before; they and ``state`` are
         ignored where ``first``.

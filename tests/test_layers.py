@@ -16,8 +16,8 @@ LAYERS = [  # from the ground up; a module imports only from layers below its ow
     "tree jit joint",
     "types errors schema",
     "functional",
-    "nets schedule framestack tensorfile codec",
-    "policy buffer env log transport",
+    "nets schedule framestack tensorfile codec trust",
+    "policy buffer env log transport bonus",
     "collector learner evaluate checkpoint dataset report sizing",
     "rundir history",
     "pipeline",
@@ -37,6 +37,7 @@ TORCH_FREE = [
     "rlrun.env",
     "rlrun.framestack",
     "rlrun.schedule",
+    "rlrun.trust",
 ]
 TOGETHER = {name: "cli" for name in LAYERS[-2].split()}
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from rlrun.buffer.rollout import Rollout
 from rlrun.errors import NumericError
-from rlrun.learner import Learner
+from rlrun.learner import Learner, RolloutLearner
 from rlrun.schema import LearnerConfig
 from rlrun.types import Counters, Update, Window
 from tests.buffer.factory import make_replay
@@ -113,3 +114,33 @@ def test_a_real_policy_moves_its_priorities():
     raw = replay.sampler.raw[~np.isnan(replay.sampler.raw)]
     assert len(set(raw.round(6))) > 5
     assert learner.counters.updates == 5
+
+
+class OnPolicy:
+    """Learns nothing, says how many rows it was given and that it took three steps."""
+
+    def __init__(self):
+        self.given = []
+
+    def update(self, sample):
+        self.given.append((len(sample.segment.reward), sample.env_steps))
+        return Update(None, {"train/loss": torch.tensor(float(len(self.given)))}, steps=3)
+
+
+def test_a_rollout_is_learned_from_whole_once_and_dropped():
+    stream = make_stream([[9]], [[True]], 100)
+    policy, counters = OnPolicy(), Counters()
+    config = LearnerConfig(8, 1, None, 30, **RULED)
+    rollout = Rollout(stream.segment, rows=40)
+    learner = RolloutLearner(config, policy=policy, buffer=rollout, counters=counters)
+    done = []
+    for start in (0, 20, 40):
+        keys = rollout.add(part(stream.segment, start, start + 20))
+        counters.env_steps += 20
+        done.append(learner.step(20, keys))
+        assert len(rollout) == 0
+    assert done == [0, 3, 3], "rollouts before start_after are dropped"
+    assert policy.given == [(20, 40), (20, 60)]
+    assert counters.updates == 6
+    assert learner.metrics() == {"train/loss": 1.5, "train/updates": 6.0}
+    assert learner.metrics() == {}

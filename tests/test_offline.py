@@ -57,7 +57,8 @@ CASES = {
     "bc_mingru": ("policy=bc_recurrent", "env=cartpole", "memory=mingru"),
     "cql": ("policy=cql", "env=cartpole"),
     "iql": ("policy=iql", "env=cartpole", "buffer=prioritized", "buffer.beta=0.5"),
-    "dqn": ("policy=dqn", "env=cartpole", "pipeline=offline", "learner=offline"),
+    "dqn": ("policy=dqn", "policy.lr=1e-3", "env=cartpole", "pipeline=offline", "learner=offline"),
+    "sac": ("policy=sac", "env=pendulum", "pipeline=offline", "learner=offline"),
     "bc_box": ("policy=bc", "env=pendulum"),
     "iql_box": ("policy=iql", "env=pendulum"),
 }
@@ -111,7 +112,7 @@ MIXED = ("policy=r2d2", "env=cartpole", "debug=smoke", *QUIET, "buffer.demo_rati
 @pytest.mark.parametrize(
     "more",
     [(), ("memory=mingru",), ("pipeline=overlapped",), ("policy=dqn", "buffer=rank"),
-     ("buffer.initial_priority=td",), ("memory=none", "env.frame_stack=4")],
+     ("bonus=rnd",), ("buffer.initial_priority=td",), ("memory=none", "env.frame_stack=4")],
     ids=" ".join,
 )  # fmt: skip
 def test_demonstrations_are_mixed_in(tmp_path, cartpole, more):
@@ -141,9 +142,15 @@ def test_an_export_holds_the_own_rows_only(tmp_path, cartpole):
         (("policy=cql", "env=cartpole"), "buffer.load = null", "pipeline=serial"),
 (("policy=cql", "env=pendulum", "buffer.load=DATA"), "policy = cql", "policy=bc or policy=iql"),
         (("policy=cql", "memory=lstm", "buffer.load=DATA"), "memory = lstm", "memory=none"),
-        (("policy=iql", "learner=transitions", "buffer.load=DATA"), "learner.replay_ratio = 16",
+        (("policy=iql", "learner=transitions", "buffer.load=DATA"), "learner.replay_ratio = 32",
          "learner=offline"),
         (("policy=random", "pipeline=offline"), "pipeline = offline", "pipeline=serial"),
+        (("policy=ppo", "pipeline=offline"), "pipeline = offline", "pipeline=serial"),
+        (("policy=ppo", "buffer.demos=DATA"), "buffer.demos = ", "buffer.demos=null"),
+        (("policy=iql", "bonus=rnd", "buffer.load=DATA"), "bonus = rnd", "bonus=none"),
+        (("policy=bc", "bonus=rnd", "pipeline=serial"), "bonus = rnd", "learns from no reward"),
+        (("policy=iql", "explore=boltzmann", "buffer.load=DATA"), "explore = boltzmann",
+         "policy=cql"),
         (("policy=bc", "buffer.capacity=300", "buffer.load=DATA"), "buffer.capacity = 300",
          "set buffer.capacity="),
         (("policy=bc", "buffer.load=NONE"), "buffer.load = ", "rlrun export"),

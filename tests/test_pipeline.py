@@ -45,6 +45,10 @@ def go(run_dir: Path, *overrides: str) -> dict:
         ("policy=r2d2", "env=cartpole", "buffer=rank", "env.frame_stack=3"),
         ("policy=dqn", "env=cartpole", "buffer=rank", "env.frame_stack=2"),
         ("policy=dqn", "env=bitflip", "env.bits=4", "buffer.relabel=future"),
+        ("policy=ppo", "env=cartpole", "env.frame_stack=2", "policy.normalize_obs=true"),
+        ("policy=ppo", "env=cartpole_novel", "memory=lstm", "policy.prev_inputs=true"),
+        ("policy=a2c", "env=pendulum", "policy.normalize_reward=true"),
+        ("policy=impala", "env=tmaze", "memory=gru"),
     ],
 )
 def test_same_seed_same_bytes(tmp_path, overrides):
@@ -97,6 +101,29 @@ def test_resume_finishes_the_run(tmp_path):
     after, _ = load_newest(tmp_path / "checkpoints")
     rows = after["buffer"]["counts"]["rows"]
     assert rows == after["counters"]["env_steps"], "the buffer lost or doubled rows"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("policy=ppo", "env.frame_stack=3", "policy.normalize_reward=true"),
+        ("policy=ppo", "memory=lstm", "policy.prev_inputs=true", "policy.normalize_obs=true"),
+        ("policy=impala", "memory=gru", "pipeline=overlapped"),
+    ],
+)
+def test_an_on_policy_run_resumes(tmp_path, overrides):
+    """Counters and logs go on; no rollout is learned from twice."""
+    overrides = ("env=cartpole", *overrides)
+    go(tmp_path, *overrides)
+    state, _ = load_newest(tmp_path / "checkpoints")
+    assert state["buffer"]["filled"] == 0, "everything was learned from"
+    longer = config(*SMOKE, *overrides, "run.total_steps=900")
+    assert build.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    record = RunRecord.read(tmp_path)
+    assert record.env_steps >= 900
+    assert record.updates > state["counters"]["updates"]
+    steps = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
+    assert steps == sorted(steps)
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path):

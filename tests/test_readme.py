@@ -33,7 +33,7 @@ BEGIN, END = "<!-- config:begin -->\n", "<!-- config:end -->\n"
 # -- the config reference --------------------------------------------------------------------------
 
 GROUPS = (  # as a reader wants them
-    *("policy", "torso", "memory", "buffer", "explore"),
+    *("policy", "torso", "memory", "buffer", "explore", "bonus"),
     *("collector", "learner", "env", "agents", "logger", "pipeline", "transport"),
 )
 PRESETS = ("experiment", "debug")
@@ -104,20 +104,20 @@ def _default(values: dict[str, str], among: int) -> str:
 
 def _group(group: str) -> str:
     found = options(group)
-    heirs = {n for n in found for o in found if f"\n  - {o}\n" in _text(group, n)}
+    heirs = {n: o for n in found for o in found if f"\n  - {o}\n" in _text(group, n)}
     keys: dict[str, Key] = {}
     for key in (k for option in found.values() for k in option):
         keys.setdefault(key.name, key)
     out = _table("key", "default", "unit, meaning; source")
     for name, key in keys.items():
         values = {o: k.default for o, ks in found.items() for k in ks if k.name == name}
-        out += _row(f"`{name}`", _default(values, len(found) - len(heirs - {*values})), key.comment)
+        among = len(found) - len({*heirs} - {*values})
+        out += _row(f"`{name}`", _default(values, among), key.comment)
     for option in found:
         brings = companions(CONF / group / f"{option}.yaml")
         if brings:
             chosen = ", ".join(f"`{g}={o}`" for g, o in brings.items())
-            parents = [o for o in found if f"\n  - {o}\n" in _text(group, option)]
-            rest = f" and the rest from {parents[0]}" if parents and group == "policy" else ""
+            rest = f" and the rest from {heirs[option]}" if option in heirs else ""
             out += f"\n`{group}={option}` brings {chosen}{rest}.\n"
     return out
 
@@ -241,6 +241,10 @@ NOT_RUN = {
     "python -m tests.benchmarks --table speed.jsonl": "needs the rows of the line above",
     "python -m tests.benchmarks.replay --peers DIR --out replay.jsonl": "needs the peers",
     "python -m tests.benchmarks.replay --table replay.jsonl": "needs the rows of the line above",
+    "python -m tests.benchmarks.scores --jobs 2 --peers DIR --out scores.jsonl": "takes hours",
+    "python -m tests.benchmarks.scores --table scores.jsonl": "needs the rows of the line above",
+    "rlrun policy=scripted policy.script=function policy.function=mypkg.acts:act env=cartpole "
+    "--trust mypkg": "needs a package of the user's; tests/test_trust.py has one",
     "python -m tests.test_readme": "would rewrite the file under test",
 }
 LONG = "trains for minutes with many seeds"
@@ -304,6 +308,12 @@ GLOSSARY_RUNS = {
     "dqn": "policy=dqn env=bandit debug=smoke run.dir=glossary/dqn",
     "screen": "policy=dqn env=gym env.id=tests.env.screen:test/Screen-v0 env.backend=sync "
     "buffer.compress=true debug=smoke run.dir=glossary/screen",
+    "sac": "policy=sac env=pendulum debug=smoke run.dir=glossary/sac",
+    "td3": "policy=td3 env=pendulum debug=smoke run.dir=glossary/td3",
+    "rnd": "policy=dqn env=cartpole bonus=rnd debug=smoke run.dir=glossary/rnd",
+    "noisy": "policy=rainbow env=bandit debug=smoke explore=boltzmann run.dir=glossary/noisy",
+    "ppo": "policy=ppo env=bandit debug=smoke run.dir=glossary/ppo",
+    "impala": "policy=impala env=bandit debug=smoke run.dir=glossary/impala",
     "bc": "policy=bc env=cartpole buffer.load=data/first debug=smoke run.dir=glossary/bc",
     "cql": "policy=cql env=cartpole buffer.load=data/first debug=smoke run.dir=glossary/cql",
     "iql": "policy=iql env=cartpole buffer.load=data/first debug=smoke run.dir=glossary/iql",

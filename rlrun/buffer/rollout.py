@@ -16,13 +16,15 @@ class Rollout:
 
     ``extras`` (behaviour log-probability, value) are those of the collected segments. The segment
     that comes out has ``states``, the recurrent state before every row, so that minibatches of
-    whole sub-segments start from exact states.
+    whole sub-segments start from exact states. What the rows before it say of its first rows is
+    remembered: the previous action and reward, and the frames that stacks begin with.
     """
 
-    def __init__(self, example: Chunk | Segment, *, rows: int) -> None:
-        """``example``: collected rows (none will do) that show shapes and dtypes."""
+    def __init__(self, example: Chunk | Segment, *, rows: int, stack: int = 1) -> None:
+        """``example``: collected rows (none will do) that show shapes and dtypes. ``stack``: how
+        many observations the policy sees at once; rows hold single ones."""
         example = Chunk.of(example).segment()
-        self.rows, self.filled = rows, 0
+        self.rows, self.filled, self.stack = rows, 0, stack
         self.columns = example.reward.shape[1]
 
         def like(x: torch.Tensor, count: int) -> torch.Tensor:
@@ -40,6 +42,11 @@ class Rollout:
             truncated=like(example.truncated, rows),
             valid=like(example.valid, rows),
         )
+        past = stack - 1
+        self.past_obs = tree_map(lambda x: like(x, past), example.obs)  # before row 0
+        self.past_first = like(example.first, past)
+        action, reward = example.action, example.reward
+        self.prev_action, self.prev_reward = like(action, 1)[0], like(reward, 1)[0]
 
     def __len__(self) -> int:
         """Rows of every column held."""
@@ -58,10 +65,13 @@ class Rollout:
     def _arrays(self) -> list[torch.Tensor]:
         s = self.store
         trees: Tree = (s.obs, s.first, s.extras, s.states, tuple(getattr(s, n) for n in _STEPS))
-        return tree_leaves(trees)
+        return tree_leaves((trees, self._past()))
 
-    def add(self, rows: Chunk | Segment) -> None:
-        """Append collected rows; the arrays are copied.
+    def _past(self) -> Tree:
+        return (self.past_obs, self.past_first, self.prev_action, self.prev_reward)
+
+    def add(self, rows: Chunk | Segment) -> np.ndarray:
+        """Append collected rows (the arrays are copied); the keys of the columns.
 
         Raises: ValueError when they do not fit (take() what is there first).
         """
@@ -85,6 +95,7 @@ class Rollout:
         for name in _STEPS:
             put(getattr(s, name), getattr(chunk, name))
         self.filled += steps
+        return np.arange(self.columns)
 
     def take(self, env_steps: int) -> Sample:
         """All rows as one segment, weight 1, and an empty rollout.
@@ -92,11 +103,13 @@ class Rollout:
         The segment's tensors are overwritten by the next ``add``.
         """
         n, s = self.filled, self.store
+        assert n, "nothing was added"
+        before = {"prev_action": self.prev_action.clone(), "prev_reward": self.prev_reward.clone()}
         segment = replace(
             s,
-            obs=tree_map(lambda x: x[: n + 1], s.obs),
+            obs=self._stacked(n),
             first=s.first[: n + 1],
-            extras={name: x[:n] for name, x in s.extras.items()},
+            extras={name: x[:n] for name, x in s.extras.items()} | before,
             states=tree_map(lambda x: x[:n], s.states),
             state=tree_map(lambda x: x[0], s.states),
             action=s.action[:n],
@@ -105,8 +118,47 @@ class Rollout:
             truncated=s.truncated[:n],
             valid=s.valid[:n],
         )
+        self._remember(n)
         self.filled = 0
         return Sample(segment, torch.ones(self.columns), np.arange(self.columns), env_steps)
+
+    def _stacked(self, n: int) -> Tree:
+        """Observations [n+1, B, *O], or stacks [n+1, B, k, *O] of them, oldest first.
+
+        Before an episode's first frame stand copies of it, as in ``rlrun.framestack``.
+        """
+        k, s = self.stack, self.store
+        if k == 1:
+            return tree_map(lambda x: x[: n + 1], s.obs)
+        first = torch.cat([self.past_first, s.first[: n + 1]])
+        row = torch.arange(len(first)).unsqueeze(-1)
+        opened = torch.where(first, row, 0).cummax(0).values[k - 1 :]  # the episode's first row
+        frame = (row[: n + 1] + torch.arange(k)).unsqueeze(1)  # [n+1, 1, k]
+        frame = torch.maximum(frame, opened.unsqueeze(-1))  # [n+1, B, k]
+        place = frame * self.columns + torch.arange(self.columns).unsqueeze(-1)
+
+        def stacks(past: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([past, x[: n + 1]]).flatten(0, 1)[place]
+
+        return tree_map(stacks, self.past_obs, s.obs)
+
+    def _remember(self, n: int) -> None:
+        """What stands before the row behind the last."""
+        past, s = self.stack - 1, self.store
+        self.prev_action, self.prev_reward = s.action[n - 1].clone(), s.reward[n - 1].clone()
+        if past:
+            self.past_obs = tree_map(
+                lambda was, x: torch.cat([was, x[:n]])[-past:], self.past_obs, s.obs
+            )
+            self.past_first = torch.cat([self.past_first, s.first[:n]])[-past:]
+
+    def metrics(self, env_steps: int) -> dict[str, float]:
+        """buffer/ metrics: a rollout has none."""
+        return {}
+
+    def coded(self) -> dict[str, float]:
+        """codec/ metrics: rows are stored as they are."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """The rows held."""
@@ -118,6 +170,7 @@ class Rollout:
             "extras": {name: x[:n] for name, x in s.extras.items()},
             "states": tree_map(lambda x: x[:n], s.states),
             "steps": {name: getattr(s, name)[:n] for name in _STEPS},
+            "past": self._past(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -126,4 +179,5 @@ class Rollout:
         names = ("obs", "first", "extras", "states", "steps")
         saved = tuple(state[name] for name in names)
         tree_map(lambda store, x: store[: len(x)].copy_(x), own, saved)
+        tree_map(lambda own, x: own.copy_(x), self._past(), state["past"])
         self.filled = int(state["filled"])

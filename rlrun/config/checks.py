@@ -4,7 +4,7 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,10 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.config.datasets import check_dataset, check_load, demonstrations, offline
+from rlrun.config.mask import check_mask
 from rlrun.config.reader import fail
+from rlrun.config.rollouts import check_normalised, policies, rollouts, short
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.joint import JointSpace
-from rlrun.schema import POLICY_CONFIGS, Config, PolicyConfig
+from rlrun.schema import (
+    Config,
+    ControlConfig,
+    ScriptedConfig,
+)
+from rlrun.trust import trusted_function
 
 _NATURE_CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
 
@@ -39,6 +47,13 @@ def window_rows(config: Config) -> tuple[int, int, int] | None:
 
 def _across_keys(config: Config) -> Iterator[ConfigError]:
     window = window_rows(config)
+    if config.policy.on_policy:
+        yield from rollouts(config)
+    elif window is not None and config.buffer.name == "rollout":
+        fits = policies(lambda p: p.on_policy)
+        wrong = f"policy {config.policy.name} replays what it once collected"
+        others = "uniform, prioritized or rank are allowed"
+        yield fail("buffer", "rollout", wrong, others, f"or use {fits}")
     if window is not None:
         yield from _windows(config, sum(window), window[1])
         yield from _capacity(config, sum(window), window[1], config.collector.num_envs)
@@ -56,7 +71,7 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         )
         yield fail("buffer.device", config.buffer.device, wrong, allowed, fix)
     if config.buffer.demos is not None:
-        yield from _demos(config)
+        yield from demonstrations(config)
     for key in ("load", "relabel", "demos", "compress"):
         value = getattr(config.buffer, key)
         if window is None and value not in (None, False):
@@ -64,7 +79,7 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
             fix = f"set buffer.{key}={'false' if value is True else 'null'}"
             yield fail(f"buffer.{key}", value, wrong, "a policy that learns", fix)
     if config.pipeline.name == "offline":
-        yield from _offline(config, window is not None)
+        yield from offline(config, window is not None)
     total = config.run.total_steps
     if window is not None and config.learner.start_after >= total:
         wrong = f"nothing would be learned in a run of {total} env steps"
@@ -83,7 +98,7 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
     if config.agents.name not in config.policy.agents:
         wrong = f"policy {config.policy.name} is not shown agents that way"
         named = [f"agents={name}" for name in config.policy.agents]
-        others = _policies(lambda p: config.agents.name in p.agents)
+        others = policies(lambda p: config.agents.name in p.agents)
         fix = f"or use {others}" if "policy=random" not in others else "set it"
         yield fail("agents", config.agents.name, wrong, f"{' or '.join(named)} is allowed", fix)
     if config.agents.agent_id and config.agents.name != "shared":
@@ -94,10 +109,32 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         wrong = "joint rows are not stacked"
         fix = "set env.frame_stack=1 or memory=gru"
         yield fail("env.frame_stack", config.env.frame_stack, wrong, "1 is allowed", fix)
+    if config.bonus.name != "none" and not config.policy.learns:
+        wrong = f"policy {config.policy.name} learns from no reward"
+        yield fail("bonus", config.bonus.name, wrong, "a policy that learns", "set bonus=none")
+    if config.explore.name == "boltzmann" and not config.policy.has_values:
+        wrong = f"policy {config.policy.name} has no action values to take a softmax of"
+        fitting = policies(lambda p: p.has_values)
+        yield fail("explore", "boltzmann", wrong, "explore=none is allowed", f"or use {fitting}")
     if not config.policy.recurrent and config.memory.name != "none":
         wrong = f"policy {config.policy.name} sees single rows and has no memory"
-        others = _policies(lambda p: p.recurrent and set(p.actions) & set(config.policy.actions))
+        others = policies(lambda p: p.recurrent and set(p.actions) & set(config.policy.actions))
         yield fail("memory", config.memory.name, wrong, "memory=none is allowed", f"use {others}")
+    if isinstance(config.policy, ControlConfig):
+        yield from _control(config, config.policy)
+
+
+def _control(config: Config, policy: ControlConfig) -> Iterator[ConfigError]:
+    memory = config.memory.name
+    if memory != "none" and policy.learn_unroll_len is None:
+        wrong = f"memory={memory} is learned over sequences of rows"
+        fix = f"use policy=rsac or policy=rtd3, or set policy.learn_unroll_len={policy.nstep + 15}"
+        yield fail("policy.learn_unroll_len", None, wrong, "rows: learned rows + nstep", fix)
+    encoded = memory != "none" or config.torso.name != "mlp"
+    if not policy.head_hidden and (encoded or not config.torso.hidden):
+        wrong = "the critic would be linear in the action"
+        allowed = "at least one hidden layer is allowed"
+        yield fail("policy.head_hidden", [], wrong, allowed, "set 'policy.head_hidden=[256]'")
 
 
 def _windows(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
@@ -112,37 +149,6 @@ def _windows(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
         allowed = f"0 to {learned - 1} are allowed"
         fix = "lower it or raise policy.learn_unroll_len"
         yield fail("collector.learned_overlap", collector.learned_overlap, wrong, allowed, fix)
-
-
-def _offline(config: Config, learns: bool) -> Iterator[ConfigError]:
-    """An offline run learns from a dataset, so many updates a turn."""
-    name = config.policy.name
-    if not learns:
-        wrong, fix = f"policy {name} learns nothing from a dataset", "set pipeline=serial"
-        yield fail("pipeline", "offline", wrong, "serial is allowed", fix)
-    if config.buffer.load is None:
-        wrong = "an offline run (pipeline=offline) has no other rows to learn from"
-        allowed = "a dataset directory or minari:ID is allowed"
-        fix = "set buffer.load=DIR (rlrun export RUN_DIR DIR makes one), or pipeline=serial"
-        yield fail("buffer.load", None, wrong, allowed, fix)
-    if config.learner.update_per_collect is None:
-        wrong = "an offline run (pipeline=offline) collects no env steps to keep a ratio to"
-        fix = "set learner=offline, or learner.replay_ratio=null learner.update_per_collect=1"
-        yield fail("learner.replay_ratio", config.learner.replay_ratio, wrong, "null", fix)
-
-
-def _demos(config: Config) -> Iterator[ConfigError]:
-    """Demonstrations are a second replay in host memory, of rows as they were."""
-    demos, buffer, none = config.buffer.demos, config.buffer, "set buffer.demos=null"
-    if buffer.device != "cpu":
-        wrong = f"demonstrations are kept in host memory, buffer.device is {buffer.device}"
-        yield fail("buffer.demos", demos, wrong, "buffer.device=cpu is allowed", none)
-    if buffer.relabel is not None:
-        wrong = f"demonstrations keep their goals, buffer.relabel is {buffer.relabel}"
-        yield fail("buffer.demos", demos, wrong, "buffer.relabel=null is allowed", none)
-    if config.pipeline.name == "offline":
-        wrong = "an offline run (pipeline=offline) collects no rows to mix them with"
-        yield fail("buffer.demos", demos, wrong, "buffer.load is allowed", none)
 
 
 def _capacity(config: Config, rows: int, learned: int, envs: int) -> Iterator[ConfigError]:
@@ -182,7 +188,8 @@ def _relabel(config: Config, window: tuple[int, int, int]) -> Iterator[ConfigErr
         return
     if window[:2] != (0, 1) or config.collector.tiling != "lossless":
         wrong = "hindsight goals are for single rows (a stored state saw the old goal)"
-        yield fail("buffer.relabel", kind, wrong, "policy=dqn with collector.tiling=lossless", none)
+        allowed = "one learned row (policy=dqn, ddpg, td3 or sac) and collector.tiling=lossless"
+        yield fail("buffer.relabel", kind, wrong, allowed, none)
     if config.env.frame_stack > 1:
         wrong = f"goals are not stacked, env.frame_stack is {config.env.frame_stack}"
         yield fail("buffer.relabel", kind, wrong, "env.frame_stack=1 is allowed", none)
@@ -237,7 +244,7 @@ _spaces: dict[str, tuple[Any, Any, int]] = {}
 
 def _check_spaces(config: Config, *, fresh: bool) -> None:
     from rlrun.framestack import stack_space  # gymnasium takes its time
-    from rlrun.sizing import check_demos, check_size, row_of
+    from rlrun.sizing import check_demos, check_rollout, check_size, row_of
 
     key = repr((config.env, config.agents))
     if key not in _spaces:
@@ -247,28 +254,34 @@ def _check_spaces(config: Config, *, fresh: bool) -> None:
     obs, action, agents = _spaces[key]
     _check_agents(config, obs, agents)
     _check_actions(config, action)
+    if isinstance(config.policy, ScriptedConfig):
+        _check_script(config.policy, action)
+    check_mask(config, obs, action)
+    check_normalised(config, obs)
     stack = config.env.frame_stack
     seen = stack_space(obs.agent if isinstance(obs, JointSpace) else obs, stack)
     _check_goals(config)
     if config.torso.name == "nature_cnn" and not _image(seen):
         whose = "the environment has" if stack == 1 else f"with env.frame_stack = {stack} it sees"
-        wrong = f"it needs images, {whose} {_short(seen)}"
+        wrong = f"it needs images, {whose} {short(seen)}"
         side = f"uint8 Box of three dimensions, sides >= {_NATURE_CNN_SIDE}"
         fix = " or agents.agent_id=false" if agents > 1 and config.agents.agent_id else ""
         raise fail("torso", "nature_cnn", wrong, side, f"use torso=mlp{fix}")
     window = window_rows(config)
     if window is not None and config.buffer.compress:
         _check_images(config, row_of(config, obs, action), window)
+    if config.policy.on_policy and fresh:
+        check_rollout(config, row_of(config, obs, action))
     if window is not None and fresh:
         if config.buffer.load is not None:
-            _check_load(config, config.buffer.load, obs, action)
+            check_load(config, config.buffer.load, obs, action)
         columns = agents * config.collector.num_envs
         for error in _capacity(config, sum(window), window[1], columns):
             raise error
         row = row_of(config, obs, action)
         check_size(config, row, window, columns=columns)
         if config.buffer.demos is not None:
-            lengths = _check_dataset(config, "demos", config.buffer.demos, obs, action)
+            lengths = check_dataset(config, "demos", config.buffer.demos, obs, action)
             check_demos(config, row, window, lengths, columns=columns)
 
 
@@ -279,7 +292,7 @@ def _check_agents(config: Config, obs: Any, columns: int) -> None:
         return
     single, team = "env.id", "env=twostep, env=relay or env=pettingzoo"
     wrong = f"one agent acts there, agents={config.agents.name} needs several"
-    others = _policies(lambda p: "shared" in p.agents)
+    others = policies(lambda p: "shared" in p.agents)
     fix = f"take {team}"
     if "shared" in config.policy.agents:
         fix += ", or set agents=shared"
@@ -292,47 +305,37 @@ def _check_actions(config: Config, action: Any) -> None:
     kind, policy = type(action).__name__, config.policy
     if kind not in policy.actions:
         wrong = f"it acts in {' and '.join(policy.actions)} spaces, {config.env.id} has {kind}"
-        fitting = _policies(lambda p: kind in p.actions and "shared" in p.agents)
+        fitting = policies(lambda p: kind in p.actions and "shared" in p.agents)
         raise fail("policy", policy.name, wrong, f"{fitting} fits", "or choose another env")
     if kind == "Box" and not np.isfinite([action.low, action.high]).all():
-        wrong = f"its actions have no bounds: {_short(action)}"
+        wrong = f"its actions have no bounds: {short(action)}"
         allowed = "a Box with finite low and high is allowed"
         raise fail("env.id", config.env.id, wrong, allowed, "wrap the environment")
+    if kind == "Box" and action.dtype.kind != "f" and policy.name != "random":
+        wrong = f"its actions are whole numbers: {short(action)}"
+        raise fail(
+            "env.id", config.env.id, wrong, "a Box of floats is allowed", "use policy=random"
+        )
 
 
-def _policies(fits: Callable[[type[PolicyConfig]], Any]) -> str:
-    """The names of the policies that do, as one would type them."""
-    names = [name for name, kind in POLICY_CONFIGS.items() if name != "random" and fits(kind)]
-    return " or ".join(f"policy={name}" for name in names or ["random"])
+def _check_script(policy: ScriptedConfig, action: Any) -> None:
+    from rlrun.functional.script import action_table
 
-
-def _check_load(config: Config, where: str, obs: Any, action: Any) -> None:
-    lengths = _check_dataset(config, "load", where, obs, action)
-    steps, capacity = sum(lengths), config.buffer.capacity
-    if config.pipeline.name == "offline" and steps + len(lengths) > capacity:
-        wrong = f"the dataset has {steps} steps in {len(lengths)} trajectories, the oldest lost"
-        allowed = f"{steps + len(lengths)} rows hold them in one column"
-        fix = f"set buffer.capacity={steps + len(lengths)} or more"
-        raise fail("buffer.capacity", capacity, wrong, allowed, fix)
-
-
-def _check_dataset(config: Config, key: str, where: str, obs: Any, action: Any) -> list[int]:
-    """The lengths of a dataset's trajectories, when they fit the environment."""
-    if not where.startswith("minari:") and not Path(where, "dataset.json").is_file():
-        what = "has no dataset.json" if Path(where).is_dir() else "is no directory"
-        fix = "make one with rlrun export RUN_DIR DATA_DIR"
-        raise fail(f"buffer.{key}", where, what, "a dataset directory is allowed", fix)
-    from rlrun.dataset import named, open_source
-    from rlrun.types import Spec  # torch, only now
-
-    with named(key):
-        source = open_source(where)
-        source.require(Spec(obs, action), config.collector.keep_info)
-        lengths = [trajectory.steps for trajectory in source.trajectories()]
-    if not lengths:
-        fix = "choose another"
-        raise fail(f"buffer.{key}", where, "has no steps", "a dataset with rows is allowed", fix)
-    return lengths
+    if policy.script == "function":
+        assert policy.function is not None  # ScriptedConfig refuses else
+        trusted_function("policy.function", policy.function)
+    elif policy.script == "sine":
+        if type(action).__name__ != "Box" or action.dtype.kind != "f":
+            wrong = f"it moves real numbers, the actions are {short(action)}"
+            allowed = "constant, cycle, uniform or function is allowed"
+            raise fail("policy.script", "sine", wrong, allowed, "set policy.script=cycle")
+    else:
+        try:
+            action_table(policy.choices, action)
+        except ValueError as e:
+            allowed = "numbers within the bounds are allowed (Discrete actions count from 0)"
+            fix = "change policy.choices"
+            raise fail("policy.choices", policy.choices, str(e), allowed, fix) from e
 
 
 def _check_images(config: Config, row: Any, window: tuple[int, int, int]) -> None:
@@ -361,8 +364,3 @@ def _image(space: Any) -> bool:
     big = sorted(shape)[-2:]
     is_box = type(space).__name__ == "Box" and space.dtype == "uint8"
     return is_box and len(shape) == 3 and min(big) >= _NATURE_CNN_SIDE
-
-
-def _short(space: Any) -> str:
-    name, shape = type(space).__name__, getattr(space, "shape", None)
-    return f"{name} {getattr(space, 'dtype', '')} {list(shape)}" if shape else str(space)

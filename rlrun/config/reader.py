@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rlrun.errors import ConfigError
 from rlrun.schema import (
+    BONUS_CONFIGS,
     BUFFER_CONFIGS,
     POLICY_CONFIGS,
     WRAPPER_CONFIGS,
@@ -149,9 +150,12 @@ def _dict(path: str, value: object) -> dict[str, Any]:
 
 
 def _union(options: tuple[Any, ...], path: str, value: object) -> Any:
+    """A value, or null; or one of two kinds, of which one is a list."""
     inner = [t for t in options if t is not types.NoneType]
     if value is None and len(inner) < len(options):
         return None
+    if len(inner) > 1:
+        inner = [t for t in inner if (get_origin(t) is tuple) == isinstance(value, (list, tuple))]
     (only,) = inner
     return _value(only, path, value)
 
@@ -263,7 +267,12 @@ def read_config(value: Mapping[str, Any]) -> Config:
     """
     refuse_code(value, "")
     given: dict[str, Any] = {}
-    for key, table in (("policy", POLICY_CONFIGS), ("buffer", BUFFER_CONFIGS)):
+    tables: dict[str, Mapping[str, type]] = {
+        "policy": POLICY_CONFIGS,
+        "buffer": BUFFER_CONFIGS,
+        "bonus": BONUS_CONFIGS,
+    }
+    for key, table in tables.items():
         if key in value:
             given[key] = _named(key, value[key], table)
     result: Config = read(Config, value, "", given)

@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces, wrappers
 
+from rlrun.env.mask import MaskFromInfo
 from rlrun.errors import ConfigError
 from rlrun.schema import WrapperConfig
 
@@ -162,6 +163,7 @@ TABLE: dict[str, tuple[Factory, str]] = {
     "filter_obs": (_filter_obs, "the entries `keys` of a Dict observation"),
     "encode_mission": (_encode_mission, "MiniGrid's mission as indices of words (minigrid)"),
     "mask_obs": (_mask_obs, "the positions `keep` of an observation vector, the rest is hidden"),
+    "mask_from_info": (MaskFromInfo, 'info["action_mask"] as an entry of the observation'),
     "flatten_obs": (wrappers.FlattenObservation, "any observation as one vector"),
     "rescale_obs": (_rescale_obs, "a bounded Box observation mapped to [`low`, `high`]"),
     "cast_obs": (wrappers.DtypeObservation, "the observation in `dtype`"),

@@ -1,4 +1,4 @@
-"""Actions that nobody chose."""
+"""Actions drawn at random, in numpy: for those who act."""
 
 from typing import Any
 
@@ -6,18 +6,60 @@ import gymnasium as gym
 import numpy as np
 
 
+class Temperature(np.ndarray):
+    """What an actor gets as ``explore`` where exploration is Boltzmann's: [E], in units of Q."""
+
+
+def choose(
+    q: np.ndarray,
+    explore: np.ndarray | None,
+    generator: np.random.Generator,
+    mask: np.ndarray | None = None,
+) -> np.ndarray:
+    """Actions int64 [E] for values ``q`` [E, A]: epsilon-greedy, or Boltzmann of a Temperature."""
+    if isinstance(explore, Temperature):
+        return boltzmann(q, explore, generator, mask)
+    return epsilon_greedy(q, explore, generator, mask)
+
+
 def epsilon_greedy(
-    q: np.ndarray, epsilon: np.ndarray | None, generator: np.random.Generator
+    q: np.ndarray,
+    epsilon: np.ndarray | None,
+    generator: np.random.Generator,
+    mask: np.ndarray | None = None,
 ) -> np.ndarray:
     """argmax_a q, replaced by a uniform action with probability ``epsilon``; int64 [E].
 
-    One coin per environment (``epsilon`` [E]); None draws nothing. ``q`` [E, A].
+    One coin per environment (``epsilon`` [E]); None draws nothing. ``q`` [E, A]; only actions that
+    ``mask`` [E, A] allows are taken (None: all), the uniform one included.
     """
-    greedy: np.ndarray = q.argmax(-1)
+    greedy: np.ndarray = (q if mask is None else np.where(mask, q, -np.inf)).argmax(-1)
     if epsilon is None:
         return greedy
     coin = generator.random(len(epsilon)) < epsilon
-    return np.where(coin, generator.integers(q.shape[-1], size=len(epsilon)), greedy)
+    if mask is None:
+        return np.where(coin, generator.integers(q.shape[-1], size=len(epsilon)), greedy)
+    number = generator.integers(mask.sum(-1))  # of the allowed ones, counted from 0
+    drawn = (mask.cumsum(-1) > number[:, None]).argmax(-1)
+    return np.where(coin, drawn, greedy)
+
+
+def boltzmann(
+    q: np.ndarray,
+    temperature: np.ndarray,
+    generator: np.random.Generator,
+    mask: np.ndarray | None = None,
+) -> np.ndarray:
+    """An action with probability softmax(q / temperature); int64 [E]. Temperature 0 is greedy.
+
+    ``temperature`` [E] in units of ``q`` [E, A]; only actions that ``mask`` [E, A] allows are
+    taken. Drawn as argmax_a(q_a + temperature g_a) with Gumbel noise g, which has exactly those
+    probabilities and overflows nowhere. Source: Sutton & Barto 2018, eq. 2.11; Gumbel 1954.
+    """
+    gumbel = generator.gumbel(size=q.shape)
+    noised = q + np.asarray(temperature)[:, None] * gumbel
+    chosen: np.ndarray = (noised if mask is None else np.where(mask, noised, -np.inf)).argmax(-1)
+    return chosen
 
 
 def team_epsilon_greedy(
@@ -37,6 +79,54 @@ def team_epsilon_greedy(
     coin = generator.random(greedy.shape) < epsilon[:, None]
     drawn = np.where(allowed, generator.random(q.shape), -1.0).argmax(-1)
     return np.where(coin, drawn, greedy)
+
+
+def draw_categorical(
+    logits: np.ndarray, sizes: tuple[int, ...], generator: np.random.Generator | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(action int64, log pi(action) float32 [E]) of independent choices among ``sizes[i]`` each.
+
+    ``logits`` [E, sum(sizes)]; the action is [E] for a single choice, else [E, len(sizes)]. One
+    uniform number per choice; None draws nothing: the most probable action.
+    """
+    if len(sizes) == 1:
+        return _draw_one(logits, generator)
+    parts = np.split(logits, np.cumsum(sizes)[:-1], axis=-1)
+    actions, log_probs = zip(*(_draw_one(x, generator) for x in parts), strict=True)
+    total: np.ndarray = np.sum(log_probs, 0)
+    return np.stack(actions, -1), total
+
+
+def _draw_one(
+    logits: np.ndarray, generator: np.random.Generator | None
+) -> tuple[np.ndarray, np.ndarray]:
+    logits = logits - logits.max(-1, keepdims=True)
+    upto = np.exp(logits).cumsum(-1)
+    total = upto[:, -1]
+    if generator is None:
+        action: np.ndarray = logits.argmax(-1)
+    else:
+        mark = generator.random(len(logits), np.float32) * total
+        action = (upto[:, :-1] <= mark[:, None]).sum(-1)
+    return action, logits[np.arange(len(logits)), action] - np.log(total)
+
+
+LOG_2PI = float(np.log(2 * np.pi))
+
+
+def draw_gaussian(
+    mean: np.ndarray, log_std: np.ndarray, generator: np.random.Generator | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(action float32 [E, A], log N(action; mean, exp(log_std)) float32 [E]); None: the mean.
+
+    ``mean`` [E, A], ``log_std`` [A]. The action is not clipped to anything.
+    """
+    constant = np.float32(log_std.sum() + 0.5 * LOG_2PI * len(log_std))
+    if generator is None:
+        return mean, np.full(len(mean), -constant, np.float32)
+    noise = generator.standard_normal(mean.shape, np.float32)
+    log_prob = np.float32(-0.5) * np.square(noise).sum(-1) - constant
+    return mean + noise * np.exp(log_std), log_prob
 
 
 def uniform_actions(

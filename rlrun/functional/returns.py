@@ -59,3 +59,101 @@ def _windows(x: Tensor, ahead: int, nstep: int) -> Tensor:
     if ahead:
         x = torch.cat([x, x.new_zeros(ahead, *x.shape[1:])])
     return x.unfold(0, nstep, 1)
+
+
+def reverse_scan(x: Tensor, decay: Tensor) -> Tensor:
+    """y_t = x_t + decay_t y_{t+1}, y_T = 0, for x, decay [T, B] that are finite everywhere.
+
+    In ceil(log2 T) passes over all rows instead of T passes over one: rows 2^i apart are joined.
+    Source: Hillis & Steele 1986 (data-parallel prefix sums), on the affine maps y -> x + decay y.
+    """
+    ahead, decay = 1, decay[:-1]  # decay[t]: what y_{t + ahead} is worth in row t
+    while ahead < len(x):
+        x = torch.cat([torch.addcmul(x[:-ahead], decay, x[ahead:]), x[-ahead:]])
+        decay = decay[:-ahead] * decay[ahead:]
+        ahead *= 2
+    return x
+
+
+def goes_on(terminated: Tensor, truncated: Tensor, valid: Tensor) -> Tensor:
+    """bool [T, B]: whether a trace may run from row t into row t + 1, which must be there."""
+    after = torch.cat([valid[1:], torch.zeros_like(valid[:1])])
+    return valid & after & ~(terminated | truncated)
+
+
+class Advantage(NamedTuple):
+    """Both 0 where not valid, detached."""
+
+    advantage: Tensor  # float [T, B]
+    target: Tensor  # float [T, B] what the value of a row is drawn to
+
+
+def gae(
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    valid: Tensor,
+    *,
+    gamma: float,
+    trace: float,
+) -> Advantage:
+    """A_t = delta_t + gamma trace A_{t+1}, delta_t = r_t + gamma V_{t+1} - V_t; target A_t + V_t.
+
+    terminated[t]: no value after step t, V_{t+1} is not read. truncated[t]: V_{t+1} is that of the
+    end row, and the sum ends. After the last row V[T] is the bootstrap. Rows that are not valid
+    are never read, NaN included, but the value behind a valid row. ``trace`` 1: return - V; 0:
+    delta.
+
+    Shapes: value [T+1, B], the others [T, B]. Source: Schulman et al. 2016, eq. 11 and 16.
+    """
+    value, zero = value.detach(), torch.zeros((), dtype=value.dtype, device=value.device)
+    now = torch.where(valid, value[:-1], zero)
+    delta = _delta(reward, now, _behind(value, terminated, valid), valid, gamma)
+    decay = torch.where(goes_on(terminated, truncated, valid), gamma * trace, zero)
+    advantage = torch.where(valid, reverse_scan(delta, decay), zero)
+    return Advantage(advantage, advantage + now)
+
+
+def vtrace(
+    log_ratio: Tensor,
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    valid: Tensor,
+    *,
+    gamma: float,
+    trace: float,
+    rho_clip: float,
+    c_clip: float,
+) -> Advantage:
+    """V-trace: target v_t and the advantage rho_t (r_t + gamma v_{t+1} - V_t) of the policy.
+
+    v_t = V_t + rho_t delta_t + gamma c_t (v_{t+1} - V_{t+1}), rho_t = min(rho_clip, ratio_t),
+    c_t = trace min(c_clip, ratio_t), with ``log_ratio`` [T, B] = log pi(a_t|s_t) - log mu(a_t|s_t).
+    Flags and rows that are not valid as in ``gae``: where the trace ends v_{t+1} is V_{t+1}. On
+    policy with trace 1 and clips >= 1 v_t is the n-step return up to where the trace ends.
+
+    Source: Espeholt et al. 2018 (IMPALA), eq. 1 and section 4.2.
+    """
+    value, zero = value.detach(), torch.zeros((), dtype=value.dtype, device=value.device)
+    ratio = torch.where(valid, log_ratio.detach(), zero).exp()
+    rho = ratio.clamp(max=rho_clip)
+    now, behind = torch.where(valid, value[:-1], zero), _behind(value, terminated, valid)
+    on = goes_on(terminated, truncated, valid)
+    delta = rho * _delta(reward, now, behind, valid, gamma)
+    above = reverse_scan(delta, torch.where(on, gamma * trace * ratio.clamp(max=c_clip), zero))
+    later = torch.cat([above[1:], torch.zeros_like(above[:1])])
+    ahead = behind + torch.where(on, later, zero)  # v_{t+1}
+    advantage = rho * _delta(reward, now, ahead, valid, gamma)
+    return Advantage(advantage, torch.where(valid, now + above, zero))
+
+
+def _behind(value: Tensor, terminated: Tensor, valid: Tensor) -> Tensor:
+    """[T, B] the value behind row t, 0 after a termination and behind rows that are not valid."""
+    return torch.where(valid & ~terminated, value[1:], torch.zeros_like(value[1:]))
+
+
+def _delta(reward: Tensor, now: Tensor, behind: Tensor, valid: Tensor, gamma: float) -> Tensor:
+    return torch.where(valid, reward + gamma * behind - now, torch.zeros_like(now))

@@ -5,6 +5,8 @@ from torch import Tensor
 
 from rlrun.types import Segment, Tree, tree_map
 
+RAW_REWARD = "bonus.raw_reward"  # in extras [T, B]: what acting saw where learning's reward differs
+
 
 def readable(valid: Tensor, terminated: Tensor) -> Tensor:
     """bool [T+1, B]: valid rows, and the observation behind a valid row that did not terminate.
@@ -47,9 +49,20 @@ def network_inputs(
 
     none_taken = 0 if segment.action.is_floating_point() else -1
     action = previous("prev_action", segment.action, none_taken)
-    reward = previous("prev_reward", segment.reward, 0)
+    acted_on = segment.extras.get(RAW_REWARD, segment.reward)
+    reward = previous("prev_reward", acted_on, 0)
 
     def keep(x: Tensor) -> Tensor:
         return torch.where(over(read, x), x, torch.zeros_like(x))
 
     return tree_map(keep, segment.obs), action, shape_reward(reward, scale, clip)
+
+
+def readable_obs(segment: Segment) -> Tree:
+    """Observations [T+1, B, *O], zero where they are not ``readable``."""
+    read = readable(segment.valid, segment.terminated)
+
+    def keep(x: Tensor) -> Tensor:
+        return torch.where(read.reshape(*read.shape, *[1] * (x.ndim - 2)), x, torch.zeros_like(x))
+
+    return tree_map(keep, segment.obs)

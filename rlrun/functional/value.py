@@ -5,7 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rlrun.functional.masks import MASK
 from rlrun.functional.reduce import masked_sum
+from rlrun.types import Tree
 
 
 def rescale(x: Tensor, eps: float) -> Tensor:
@@ -41,6 +43,17 @@ def take_action(q: Tensor, action: Tensor) -> Tensor:
     return q.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
 
+def allowed(obs: Tree) -> Tensor:
+    """bool [*, A]: the actions that observations with an ``action_mask`` allow; none: all."""
+    mask: Tensor = obs[MASK] != 0
+    return mask | ~mask.any(-1, keepdim=True)
+
+
+def greedy(q: Tensor, mask: Tensor | None) -> Tensor:
+    """argmax_a q int64 [*] over the actions that ``mask`` [*, A] allows, None: all."""
+    return (q if mask is None else q.masked_fill(~mask, -torch.inf)).argmax(-1)
+
+
 def bootstrap_value(q_select: Tensor, q_evaluate: Tensor, steps: Tensor) -> Tensor:
     """q_evaluate[t + k, argmax_a q_select[t + k, a]] for every learned row t, detached.
 
@@ -48,9 +61,18 @@ def bootstrap_value(q_select: Tensor, q_evaluate: Tensor, steps: Tensor) -> Tens
     ``steps`` int64 [L, B] holds k <= n. Source: van Hasselt et al. 2016, eq. 4.
     """
     best = q_select.detach().argmax(-1)
-    value = take_action(q_evaluate.detach(), best)
+    return rows_ahead(take_action(q_evaluate.detach(), best), steps)
+
+
+def rows_ahead(value: Tensor, steps: Tensor) -> Tensor:
+    """value[t + steps[t, b], b] for every learned row t: [L + n, B] or [L + n, B, N] -> [L, B, *].
+
+    ``steps`` int64 [L, B] holds k <= n.
+    """
     rows = torch.arange(steps.shape[0], device=steps.device).unsqueeze(-1) + steps
-    return value.gather(0, rows)
+    if value.ndim == 2:
+        return value.gather(0, rows)
+    return value[rows, torch.arange(steps.shape[1], device=steps.device)]
 
 
 def td_target(

@@ -14,12 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.functional.explore import epsilon_greedy
+from rlrun.functional.explore import choose
+from rlrun.functional.masks import MASK, allowed_actions
+from rlrun.nets.acting_head import NumpyHead
+from rlrun.nets.distnet import DistNet
+from rlrun.nets.draw import MEAN, Draw
 from rlrun.nets.memory import GRU, LSTM
 from rlrun.nets.mingru import MinGRU, MinGRUCell
+from rlrun.nets.noisy import noise_size, noisy_layers, split_noise
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP
-from rlrun.schema import ValueConfig
+from rlrun.schema import SwitchedConfig, ValueConfig
 from rlrun.types import Act, Tree, tree_map
 
 
@@ -32,6 +37,9 @@ class Step(Protocol):
     def initial_state(self) -> Tree:
         """The state before an episode's first row, arrays [E, ...]."""
 
+    def perturb(self, generator: np.random.Generator | None) -> None:
+        """Noise of every environment for the steps to come; None: mean weights."""
+
     def __call__(
         self, obs: Tree, first: np.ndarray, action: np.ndarray, reward: np.ndarray, state: Tree
     ) -> tuple[np.ndarray, Tree]:
@@ -42,7 +50,12 @@ class Step(Protocol):
 
 
 class ValueActor:
-    """Greedy actions of a Q-network, replaced by uniform ones with a probability."""
+    """Greedy actions of a Q-network, replaced by uniform ones with a probability.
+
+    Noisy networks: every environment gets fresh noise of its own at every exploring step (Fortunato
+    et al. 2018 draw it before every action of the one environment they have); greedy actions are
+    those of the mean weights.
+    """
 
     def __init__(
         self, net: QNet, config: ValueConfig, generator: np.random.Generator, *, num_envs: int
@@ -50,6 +63,7 @@ class ValueActor:
         self.step: Step = make_step(net, num_envs)
         self.refresh, self.initial_state = self.step.refresh, self.step.initial_state
         self.generator, self.scale, self.clip = generator, config.reward_scale, config.reward_clip
+        self.noisy = isinstance(config, SwitchedConfig) and config.noisy is not None
         self.extras: dict[str, np.ndarray] = {}
 
     def act(
@@ -66,8 +80,11 @@ class ValueActor:
         reward = prev_reward if self.scale == 1 else prev_reward * np.float32(self.scale)
         if self.clip is not None:
             reward = np.clip(reward, -self.clip, self.clip)
+        if self.noisy:
+            self.step.perturb(None if explore is None else self.generator)
         q, state = self.step(obs, first, prev_action, reward, state)
-        return Act(epsilon_greedy(q, explore, self.generator), {}, state)
+        mask = allowed_actions(obs) if isinstance(obs, dict) and MASK in obs else None
+        return Act(choose(q, explore, self.generator, mask), {}, state)
 
 
 class TorchStep:
@@ -77,6 +94,7 @@ class TorchStep:
         self.source, self.num_envs = net, num_envs
         self.net = copy.deepcopy(net).requires_grad_(False)
         self.device = next(net.parameters()).device
+        self.noisy, self.draw = noisy_layers(self.net), MEAN
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -88,6 +106,14 @@ class TorchStep:
         state = self.net.memory.initial_state(self.num_envs, torch.device("cpu"))
         return tree_map(Tensor.numpy, state)
 
+    def perturb(self, generator: np.random.Generator | None) -> None:
+        """See ``Step``."""
+        self.draw = MEAN
+        if generator is not None:
+            eps = generator.standard_normal((self.num_envs, noise_size(self.noisy)), np.float32)
+            noise = split_noise(torch.from_numpy(eps).to(self.device), self.noisy)
+            self.draw = Draw(tuple(noise))
+
     @torch.inference_mode()
     def __call__(
         self, obs: Tree, first: np.ndarray, action: np.ndarray, reward: np.ndarray, state: Tree
@@ -97,8 +123,10 @@ class TorchStep:
         def tensor(x: np.ndarray) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(x)).to(self.device)
 
-        given = (tree_map(tensor, x) for x in (obs, first, action, reward, state))
-        q, state = self.net.step(*given)
+        obs, opens, taken, paid, state = (
+            tree_map(tensor, x) for x in (obs, first, action, reward, state)
+        )
+        q, state = self.net.step(obs, opens, taken, paid, state, self.draw)
         return q.numpy(force=True), tree_map(lambda x: x.numpy(force=True), state)
 
 
@@ -111,7 +139,9 @@ class NumpyStep:
         self.space, self.width = net.torso.space, net.torso.size
         self.side = net.prev_inputs
         self.torso = Layers(net.torso.layers)
-        self.heads = [Layers(net.advantage)] + ([Layers(net.value)] if net.value else [])
+        self.head = NumpyHead(net, num_envs, _ACTIVATIONS) if isinstance(net, DistNet) else None
+        streams = [] if self.head else [m for m in (net.advantage, net.value) if m is not None]
+        self.heads = [Layers(stream) for stream in streams]
         self.memory: LSTMCell | GRUCell | MinGRUCell | None = None
         if isinstance(net.memory, LSTM):
             self.memory = LSTMCell(net.memory, num_envs)
@@ -125,9 +155,14 @@ class NumpyStep:
 
     def refresh(self) -> None:
         """See ``Step``."""
-        for part in (self.torso, *self.heads, self.memory):
+        for part in (self.torso, *self.heads, self.memory, self.head):
             if part is not None:
                 part.refresh()
+
+    def perturb(self, generator: np.random.Generator | None) -> None:
+        """See ``Step``."""
+        assert self.head is not None, "a network without noise"
+        self.head.perturb(generator)
 
     def initial_state(self) -> Tree:
         """See ``Step``."""
@@ -148,6 +183,8 @@ class NumpyStep:
             x = self.inputs
         if self.memory is not None:
             x, state = self.memory(x, state)
+        if self.head is not None:
+            return self.head(x), state
         q = self.heads[0](x)
         if len(self.heads) > 1:
             q -= q.sum(-1, keepdims=True) * np.float32(1 / self.actions)
@@ -158,7 +195,8 @@ class NumpyStep:
 class Layers:
     """The linear layers of a Sequential and the activations between them."""
 
-    def __init__(self, layers: nn.Sequential) -> None:
+    def __init__(self, layers: nn.Module) -> None:
+        assert isinstance(layers, nn.Sequential)
         self.sources = [m for m in layers if isinstance(m, nn.Linear)]
         self.weights = [(_copy(m.weight), _copy(m.bias)) for m in self.sources]
         kinds = [type(m) for m in layers if not isinstance(m, nn.Linear)]

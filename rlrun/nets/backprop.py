@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.functional.value import dueling
+from rlrun.nets.draw import MEAN, Draw
 from rlrun.nets.memory import NoMemory
 from rlrun.nets.optimise import Flat
 from rlrun.nets.qnet import QNet
@@ -25,10 +26,11 @@ class Backprop(Protocol):
 
     parameters: list[Tensor]  # what moves
 
-    def q(self, obs: Tree, side: Tensor) -> Tensor:
-        """Action values [B, A]; ``side`` [B, A + 1] or empty: what stands beside the torso."""
+    def q(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
+        """Action values [B, A], or [B, A, N] of a distribution; ``side`` [B, A + 1] or empty: what
+        stands beside the torso."""
 
-    def values(self, obs: Tree, side: Tensor) -> Tensor:
+    def values(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
         """The same, for reading only."""
 
     def slopes(self, q: Tensor, slope: Tensor) -> list[Tensor]:
@@ -53,19 +55,19 @@ class Recorded(Autograd):
         super().__init__(net)
         self.net = net
 
-    def q(self, obs: Tree, side: Tensor) -> Tensor:
+    def q(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
         """See ``Backprop``."""
-        q: Tensor = self.net.unroll(self.net.inputs(obs, side), ())[0]
+        q: Tensor = self.net.unroll(self.net.inputs(obs, side), (), draw)[0]
         return q
 
     @torch.no_grad()
-    def values(self, obs: Tree, side: Tensor) -> Tensor:
+    def values(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
         """See ``Backprop``."""
-        return self.q(obs, side)
+        return self.q(obs, side, draw)
 
 
 class Written:
-    """A feed-forward network of linear layers, in float32; nothing is recorded.
+    """A feed-forward network of linear layers, in float32; nothing is recorded or drawn.
 
     Its parameters are moved into one array.
     """
@@ -76,16 +78,17 @@ class Written:
         self.flat = Flat(net.parameters())
         self.parameters = [self.flat.values]
         self.space, self.beside = net.torso.space, net.prev_inputs
+        assert isinstance(net.advantage, nn.Sequential)
         self.torso, self.advantage = Chain(net.torso.layers), Chain(net.advantage)
-        self.value = Chain(net.value) if net.value is not None else None
+        self.value = Chain(net.value) if isinstance(net.value, nn.Sequential) else None
 
     @torch.no_grad()
-    def q(self, obs: Tree, side: Tensor) -> Tensor:
+    def q(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
         """See ``Backprop``."""
         return self._q(obs, side, keep=True)
 
     @torch.no_grad()
-    def values(self, obs: Tree, side: Tensor) -> Tensor:
+    def values(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
         """See ``Backprop``."""
         return self._q(obs, side, keep=False)
 
@@ -169,7 +172,8 @@ def is_plain(net: QNet) -> bool:
     if type(net) is not QNet or not isinstance(net.torso, MLP):
         return False
     chains = [net.torso.layers, net.advantage] + ([net.value] if net.value is not None else [])
-    linear = all(type(m) is nn.Linear or type(m) in _FORWARD for c in chains for m in c)
+    parts = (m for c in chains if isinstance(c, nn.Sequential) for m in c)
+    linear = all(type(m) is nn.Linear or type(m) in _FORWARD for m in parts)
     return linear and isinstance(net.memory, NoMemory)
 
 

@@ -1,14 +1,23 @@
 """Warming a recurrent state up over the rows before the learned ones."""
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
-from rlrun.nets.qnet import QNet
+from rlrun.nets.memory import Memory
 from rlrun.types import Tree, tree_map
 
 
+class Recurrent(Protocol):
+    """What has a memory."""
+
+    @property
+    def memory(self) -> Memory: ...
+
+
 def burn_in(
-    net: QNet, x: Tensor, state: Tree, valid: Tensor, partial: tuple[int, ...] = ()
+    net: Recurrent, x: Tensor, state: Tree, valid: Tensor, partial: tuple[int, ...] = ()
 ) -> Tree:
     """The state [B, H] behind the burn-in rows ``x`` [bs, B, F], warmed up by ``net`` itself.
 

@@ -4,10 +4,12 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
+from rlrun.functional.masks import unmasked
 from rlrun.functional.value import dueling
+from rlrun.nets.draw import MEAN, Draw
 from rlrun.nets.memory import make_memory
 from rlrun.nets.torso import make_torso, mlp, one_hot
-from rlrun.schema import MemoryConfig, TorsoConfig, ValueConfig
+from rlrun.schema import MemoryConfig, SwitchedConfig, TorsoConfig, ValueConfig
 from rlrun.types import Spec, Tree, torch_seed, tree_map
 
 
@@ -25,12 +27,16 @@ class QNet(nn.Module):
         super().__init__()
         assert isinstance(spec.action, gym.spaces.Discrete), "checked in rlrun.config"
         self.actions, self.prev_inputs = int(spec.action.n), policy.prev_inputs
-        self.torso = make_torso(torso, spec.obs)
+        self.torso = make_torso(torso, unmasked(spec.obs))
         extra = self.actions + 1 if policy.prev_inputs else 0
         self.memory = make_memory(memory, self.torso.size + extra)
         sizes = [self.memory.size, *policy.head_hidden]
-        self.advantage = mlp([*sizes, self.actions], torso.activation, last=False)
-        self.value = mlp([*sizes, 1], torso.activation, last=False) if policy.dueling else None
+        self.advantage = self.stream([*sizes, self.actions], torso.activation, policy)
+        self.value = self.stream([*sizes, 1], torso.activation, policy) if policy.dueling else None
+
+    def stream(self, sizes: list[int], activation: str, policy: ValueConfig) -> nn.Module:
+        """The layers of one head."""
+        return mlp(sizes, activation, last=False)
 
     def side(self, prev_action: Tensor, prev_reward: Tensor) -> Tensor:
         """[*, A + 1] what the memory sees beside the torso; ``prev_action`` int64, -1: none."""
@@ -44,18 +50,32 @@ class QNet(nn.Module):
         features: Tensor = self.torso(obs)
         return torch.cat([features, side], -1) if self.prev_inputs else features
 
-    def q(self, h: Tensor) -> Tensor:
+    def q(self, h: Tensor, draw: Draw = MEAN) -> Tensor:
         """Memory outputs [*, H] -> action values [*, A]."""
         advantage: Tensor = self.advantage(h)
         return advantage if self.value is None else dueling(self.value(h), advantage)
 
-    def unroll(self, inputs: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """Action values [T, B, A] of ``inputs`` [T, B, F], and the state behind them."""
+    def say(self, h: Tensor, draw: Draw) -> Tensor:
+        """What a loss is about: action values [*, A], or [*, A, N] of a distribution."""
+        return self.q(h, draw)
+
+    def mean(self, said: Tensor) -> Tensor:
+        """Action values [*, A] of what ``say`` said."""
+        return said
+
+    def unroll(self, inputs: Tensor, state: Tree, draw: Draw = MEAN) -> tuple[Tensor, Tree]:
+        """What ``say`` says of ``inputs`` [T, B, F], and the state behind them."""
         h, state = self.memory.unroll(inputs, state)
-        return self.q(h), state
+        return self.say(h, draw), state
 
     def step(
-        self, obs: Tree, first: Tensor, prev_action: Tensor, prev_reward: Tensor, state: Tree
+        self,
+        obs: Tree,
+        first: Tensor,
+        prev_action: Tensor,
+        prev_reward: Tensor,
+        state: Tree,
+        draw: Draw = MEAN,
     ) -> tuple[Tensor, Tree]:
         """Action values [B, A] of one row; where ``first`` the state starts afresh."""
         if first.any():
@@ -64,13 +84,19 @@ class QNet(nn.Module):
             prev_action = torch.where(first, -1, prev_action)
             prev_reward = torch.where(first, 0.0, prev_reward)
         h, state = self.memory.step(self.inputs(obs, self.side(prev_action, prev_reward)), state)
-        return self.q(h), state
+        return self.q(h, draw), state
 
 
 def make_qnet(
     policy: ValueConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, *, seed: int
 ) -> QNet:
     """A QNet whose parameters depend on ``seed`` only; torch's global generator stays as it was."""
+    from rlrun.nets.distnet import DistNet  # which builds on this module
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "network"))
-        return QNet(policy, torso, memory, spec)
+        if not isinstance(policy, SwitchedConfig) or (
+            policy.distribution == "none" and policy.noisy is None
+        ):
+            return QNet(policy, torso, memory, spec)
+        return DistNet(policy, torso, memory, spec)

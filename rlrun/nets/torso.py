@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rlrun.schema import TorsoConfig
 from rlrun.types import Tree
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
 
 def mlp(sizes: list[int], activation: str, *, last: bool) -> nn.Sequential:
@@ -20,7 +20,7 @@ def mlp(sizes: list[int], activation: str, *, last: bool) -> nn.Sequential:
     for i, (n_in, n_out) in enumerate(pairwise(sizes)):
         layers.append(nn.Linear(n_in, n_out))
         if last or i < len(sizes) - 2:
-            layers.append(_ACTIVATIONS[activation]())
+            layers.append(ACTIVATIONS[activation]())
     return nn.Sequential(*layers)
 
 
@@ -77,9 +77,17 @@ class MLP(nn.Module):
         self.layers = mlp(sizes, config.activation, last=True)
         self.size = sizes[-1]
 
-    def forward(self, obs: Tree) -> Tensor:
-        features: Tensor = self.layers(flatten(self.space, obs))
+    def inputs(self, obs: Tree) -> Tensor:
+        """float32 [*, F]: what the first layer sees."""
+        return flatten(self.space, obs)
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """[*, size] of what ``inputs`` gives."""
+        features: Tensor = self.layers(inputs)
         return features
+
+    def forward(self, obs: Tree) -> Tensor:
+        return self.features(self.inputs(obs))
 
 
 class NatureCNN(nn.Module):
@@ -108,13 +116,21 @@ class NatureCNN(nn.Module):
         self.layers = mlp([flat, *config.hidden], config.activation, last=True)
         self.size = config.hidden[-1]
 
-    def forward(self, obs: Tensor) -> Tensor:
-        lead = obs.shape[:-3]
-        x = obs.reshape(-1, *obs.shape[-3:]).float() / 255
+    def inputs(self, obs: Tensor) -> Tensor:
+        """float32 [*, *O] within [0, 1]: what the first layer sees, the axes as they are."""
+        return obs.float() / 255
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """[*, size] of what ``inputs`` gives."""
+        lead = inputs.shape[:-3]
+        x = inputs.reshape(-1, *inputs.shape[-3:])
         if self.channels_last:
             x = torch.movedim(x, -1, 1)
         features: Tensor = self.layers(self.convolutions(x)).reshape(*lead, self.size)
         return features
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.features(self.inputs(obs))
 
 
 def make_torso(config: TorsoConfig, space: gym.Space[Any]) -> MLP | NatureCNN:

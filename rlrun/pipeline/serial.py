@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlrun import checkpoint, history
+from rlrun.bonus import RND
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
+from rlrun.buffer.rollout import Rollout
 from rlrun.collector import Collector
 from rlrun.errors import CheckpointError
 from rlrun.evaluate import Evaluator, eval_metrics
-from rlrun.learner import Learner
+from rlrun.learner import Learner, RolloutLearner
 from rlrun.log import Log
 from rlrun.pipeline.profile import Profiler
 from rlrun.pipeline.stop import stop_wish
@@ -42,14 +44,15 @@ class Serial:
     run_dir: Path
     collector: Collector
     policy: Policy
-    buffer: Replay | Mixed | None  # None: the policy does not learn
-    learner: Learner | None
+    buffer: Replay | Mixed | Rollout | None  # None: the policy does not learn
+    learner: Learner | RolloutLearner | None
     evaluator: Evaluator
     log: Log
     counters: Counters
     profiler: Profiler | None = None
     versions: int = 0  # past weights kept (checkpoint.history)
     link: Local | None = None  # between learner and collector; None: they share one policy
+    bonus: RND | None = None  # the learner adds it to rewards
     best: dict[str, float] | None = None  # summary of the best evaluation so far
     hits: int = 0  # successive evaluations at stop_value
     last: dict[str, float] | None = None  # summary of the last evaluation
@@ -95,9 +98,17 @@ class Serial:
         if self.buffer is not None:
             keys = self.buffer.add(chunk)
         self._spent("add", start)
+        if self.bonus is not None:
+            start = time.perf_counter()
+            self.bonus.see(chunk)
+            self._spent("bonus", start)
         self._take_off()
         if self.learner is not None and keys is not None:
             self.learner.step(self.counters.env_steps - before, keys)
+        if self.bonus is not None:  # only now: the chunk is as new as it was when it came
+            start = time.perf_counter()
+            self.bonus.learn(self.counters.env_steps)
+            self._spent("bonus", start)
         self.log.progress(self.counters.env_steps, self.counters.updates)
 
     def _next_chunk(self) -> Chunk:
@@ -124,6 +135,8 @@ class Serial:
         metrics = self._collected()
         if self.buffer is not None and self.learner is not None:
             metrics |= self.learner.metrics() | self.buffer.metrics(steps)
+        if self.bonus is not None:
+            metrics |= self.bonus.metrics()
         self.log.write(steps, metrics)
         names = {"collect/return_mean": "return", "collect/epsilon_mean": "epsilon"}
         shown = {short: metrics[name] for name, short in names.items() if name in metrics}
@@ -204,6 +217,8 @@ class Serial:
         }
         if self.buffer is not None and self.learner is not None:
             state |= {"buffer": self.buffer.state_dict(), "learner": self.learner.state_dict()}
+        if self.bonus is not None:
+            state["bonus"] = self.bonus.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -216,6 +231,8 @@ class Serial:
         if self.buffer is not None and self.learner is not None:
             self.buffer.load_state_dict(state["buffer"])
             self.learner.load_state_dict(state["learner"])
+        if self.bonus is not None:
+            self.bonus.load_state_dict(state["bonus"])
 
     def _load_collector(self, state: dict[str, Any]) -> None:
         if "flight" in state:

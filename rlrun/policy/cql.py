@@ -8,9 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlrun.functional.masks import has_mask
 from rlrun.functional.offline import conservative_gap, conservative_slope
 from rlrun.functional.transition import transition
-from rlrun.functional.value import Loss, sequence_loss, slope_of_q, take_action, td_target
+from rlrun.functional.value import (
+    Loss,
+    allowed,
+    greedy,
+    sequence_loss,
+    slope_of_q,
+    take_action,
+    td_target,
+)
 from rlrun.nets.acting import ValueActor
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.pair import TargetPair
@@ -40,6 +49,7 @@ class CQL:
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
         self.pair = TargetPair(net, config, make_schedule(config.lr, total_steps=total_steps))
         self.net, self.target = net, self.pair.target
+        self.masked = has_mask(spec.obs)
         self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
 
     def actor(self, num_envs: int) -> ValueActor:
@@ -65,7 +75,8 @@ class CQL:
         with torch.no_grad():
             q_target = self.q_values(self.target, t.later, t.later_previous)
             select = self.q_values(self.net, t.later, t.later_previous) if c.double else q_target
-            bootstrap = take_action(q_target, select.argmax(-1))
+            mask = allowed(t.later) if self.masked else None
+            bootstrap = take_action(q_target, greedy(select, mask))
             target = td_target(t.reward, t.discount, bootstrap, rescale_eps=c.value_rescale_eps)
             taken, valid = take_action(q, t.action), t.valid.unsqueeze(0)
             loss, td, slope = sequence_loss(

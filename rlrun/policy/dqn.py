@@ -1,7 +1,9 @@
-"""DQN with n-step double Q-learning and a dueling head, on the same rows and windows as R2D2.
+"""DQN and what grew out of it, on the same rows and windows as R2D2; every part is a switch.
 
-Mnih et al. 2015; van Hasselt et al. 2016 (double); Wang et al. 2016 (dueling). A window is one
-learned row and the n rows behind it.
+Mnih et al. 2015; van Hasselt et al. 2016 (double); Wang et al. 2016 (dueling); C51, QR-DQN and IQN
+(``distribution``, functional/criterion.py); Fortunato et al. 2018 (noisy); Vieillard et al. 2020
+(Munchausen); Hessel et al. 2018 (Rainbow, all of them). A window is one learned row and the n rows
+behind it.
 """
 
 from collections.abc import Callable
@@ -10,12 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlrun.functional.criterion import make_criterion, make_munchausen
+from rlrun.functional.masks import has_mask
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
-from rlrun.functional.value import Loss, sequence_loss, slope_of_q, take_action, td_target
+from rlrun.functional.value import Loss, allowed, greedy
 from rlrun.nets.acting import ValueActor
 from rlrun.nets.backprop import make_backprop
 from rlrun.nets.compute import PLAIN, Compute
+from rlrun.nets.draw import Draw, Draws
 from rlrun.nets.pair import TargetPair
 from rlrun.nets.qnet import make_qnet
 from rlrun.schedule import make_schedule
@@ -47,6 +52,9 @@ class DQN:
         self.pair = TargetPair(net, config, lr_at, self.online)
         self.net, self.target = net, self.pair.target
         self.lagging = make_backprop(self.target, float32=float32)
+        self.criterion = make_criterion(config, device)
+        self.munchausen = make_munchausen(config, self.criterion)
+        self.draws, self.masked = Draws(net, config, seed=seed), has_mask(spec.obs)
         self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
 
     def actor(self, num_envs: int) -> ValueActor:
@@ -54,42 +62,66 @@ class DQN:
         return ValueActor(self.net, self.config, self.generator, num_envs=num_envs)
 
     def update(self, sample: Sample) -> Update:
-        """One gradient step on ``sample``; priorities are |delta|."""
+        """One gradient step on ``sample``; priorities are |delta|, or KL of atoms."""
         out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
         stepped = self.pair.step(out.q, out.slope, sample.env_steps)
-        return Update(out.priority, out.metrics | stepped)
+        return Update(out.priority, out.metrics | stepped | self.draws.metrics())
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
-        """Loss, |delta| and metrics of row 0 of every window.
+        """Loss, priorities and metrics of row 0 of every window.
 
         Only two rows of a window meet a network: the learned one and the one its target
         bootstraps from, k <= n rows later.
         """
-        c = self.config
+        c, criterion = self.config, self.criterion
+        draw = self.draws(self.pair.updates, len(weight))
         shaped = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
+        if self.munchausen is not None:
+            shaped = shaped + self.bonus(segment, draw.target)
         ends = (segment.terminated, segment.truncated, segment.valid)
         n = nstep_return(shaped, *ends, nstep=c.nstep, gamma=c.gamma)
         discount = n.discount[0]
         now, ahead = self.inputs(segment, n.steps[0], discount > 0)
-        q = self.values(self.online.q, now)
+        said = self.values(self.online.q, now, draw.online)
         with torch.no_grad():
-            q_target = self.values(self.lagging.values, ahead)
-            q_select = self.values(self.online.values, ahead) if c.double else q_target
-            bootstrap = take_action(q_target, q_select.argmax(-1))
-            target = td_target(n.reward[0], discount, bootstrap, rescale_eps=c.value_rescale_eps)
-            taken, valid = take_action(q, segment.action[0]), segment.valid[:1]
-            loss, td, slope = sequence_loss(
-                taken[None], target[None], valid, weight, td_clip=c.td_clip
+            later = self.values(self.lagging.values, ahead, draw.target)
+            mask = allowed(ahead[0]) if self.masked else None
+            if self.munchausen is not None:
+                bootstrap = self.munchausen.value(later, mask)
+            else:
+                select = later
+                if c.double:
+                    select = self.values(self.online.values, ahead, draw.select)
+                bootstrap = criterion.pick(later, greedy(criterion.mean(select), mask))
+            target = criterion.target(n.reward[0], discount, bootstrap)
+            taken, valid = criterion.pick(said, segment.action[0]), segment.valid[:1]
+            taus = draw.online.taus
+            fit = criterion.fit(
+                taken[None], target[None], valid, weight, None if taus is None else taus[None]
             )
-            slope = slope_of_q(q[None], segment.action[:1], slope)[0]
+            slope = criterion.slope(said[None], segment.action[:1], fit.slope)[0]
             metrics = {
-                "train/loss": loss,
-                "train/td_abs": td.mean(),
-                "train/q_taken": taken.mean(),
-                "train/target": target.mean(),
+                "train/loss": fit.loss,
+                "train/td_abs": fit.td.mean(),
+                "train/q_taken": fit.taken.mean(),
+                "train/target": fit.target.mean(),
                 "train/valid_fraction": valid.float().mean(),
             }
-        return Loss(loss, td[0], metrics, q, slope)
+        return Loss(fit.loss, fit.surprise[0], metrics, said, slope)
+
+    @torch.no_grad()
+    def bonus(self, segment: Segment, draw: Draw) -> Tensor:
+        """Munchausen's log pi(a) of the target network [T, B]; what padding says is not read."""
+        assert self.munchausen is not None
+        c = self.config
+        obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
+        obs, side = tree_map(lambda x: x[:-1], (obs, self.net.side(*previous)))
+        with self.compute.autocast(self.device):
+            inputs = self.target.inputs(obs, side)
+            said = self.target.unroll(inputs, (), Draw(draw.noise))[0].float()
+        mask = allowed(obs) if self.masked else None
+        action = torch.where(segment.valid, segment.action, 0)
+        return self.munchausen.reward(said, action, mask)
 
     def inputs(
         self, segment: Segment, later: Tensor, alive: Tensor
@@ -117,11 +149,14 @@ class DQN:
         return (tree_map(lambda x: x[0], segment.obs), none), (tree_map(seen, segment.obs), none)
 
     def values(
-        self, function: Callable[[Tree, Tensor], Tensor], row: tuple[Tree, Tensor]
+        self,
+        function: Callable[[Tree, Tensor, Draw], Tensor],
+        row: tuple[Tree, Tensor],
+        draw: Draw,
     ) -> Tensor:
-        """Q [B, A] of one row of every window."""
+        """Q [B, A] of one row of every window, [B, A, N] where it is a distribution."""
         with self.compute.autocast(self.device):
-            return function(*row).float()
+            return function(*row, draw).float()
 
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:
@@ -136,8 +171,10 @@ class DQN:
         self.net.load_state_dict(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        return self.pair.state_dict() | {"generator": self.generator.bit_generator.state}
+        own = {"generator": self.generator.bit_generator.state, "draws": self.draws.key}
+        return self.pair.state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.pair.load_state_dict(state)
+        self.draws.key = state["draws"]
         self.generator.bit_generator.state = state["generator"]

@@ -8,21 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlrun.functional.criterion import make_criterion, make_munchausen
+from rlrun.functional.masks import has_mask
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
-from rlrun.functional.value import (
-    Loss,
-    bootstrap_value,
-    mixed_priority,
-    sequence_loss,
-    slope_of_q,
-    take_action,
-    td_target,
-)
+from rlrun.functional.value import Loss, allowed, greedy, mixed_priority, rows_ahead
 from rlrun.nets.acting import ValueActor
 from rlrun.nets.burnin import burn_in
 from rlrun.nets.compute import PLAIN, Compute
+from rlrun.nets.draw import MEAN, Draw, Draws
 from rlrun.nets.pair import TargetPair
 from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.schedule import make_schedule
@@ -51,6 +46,9 @@ class R2D2:
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
         self.pair = TargetPair(net, config, make_schedule(config.lr, total_steps=total_steps))
         self.net, self.target = net, self.pair.target
+        self.criterion = make_criterion(config, device)
+        self.munchausen = make_munchausen(config, self.criterion)
+        self.draws, self.masked = Draws(net, config, seed=seed), has_mask(spec.obs)
         self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
 
     # -- acting ----------------------------------------------------------------------------------
@@ -69,7 +67,7 @@ class R2D2:
         """One gradient step on ``sample``; priorities are eta-mixed |delta|."""
         out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
         stepped = self.pair.step(out.q, out.slope, sample.env_steps)
-        return Update(out.priority, out.metrics | stepped)
+        return Update(out.priority, out.metrics | stepped | self.draws.metrics())
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
         """Loss, priorities and metrics of a batch of windows (semantics section 5).
@@ -77,37 +75,47 @@ class R2D2:
         Window positions: [0, bs) burn-in, [bs, bs + L) learned, the last n only looked at.
         """
         c, bs, learned = self.config, self.window.burnin, self.window.learned
+        criterion = self.criterion
         state = segment.state
         if c.state_init == "zero":
             state = self.initial_state(segment.reward.shape[1])
         inputs = self.inputs(segment)
+        draw = self.draws(self.pair.updates, self.window.rows - bs, len(weight))
         lagging = torch.no_grad()(self.q_values)
-        q_target_of = self.compute.beside(lambda: lagging(self.target, inputs, segment, state))
-        q = self.q_values(self.net, inputs, segment, state)
-        q_target = q_target_of()
+        later_of = self.compute.beside(
+            lambda: lagging(self.target, inputs, segment, state, draw.target)
+        )
+        said = self.q_values(self.net, inputs, segment, state, draw.online)
+        later = later_of()
 
         ends = rows((segment.terminated, segment.truncated, segment.valid), bs, None)
+        mask = allowed(rows(inputs[0], bs, None)) if self.masked else None
+        action = torch.where(ends[2], segment.action[bs:], 0)
         reward = shape_reward(segment.reward[bs:], c.reward_scale, c.reward_clip)
+        if self.munchausen is not None:
+            reward = reward + self.munchausen.reward(later, action, mask)
         n = nstep_return(reward, *ends, nstep=c.nstep, gamma=c.gamma)
-        select = q if c.double else q_target
-        bootstrap = bootstrap_value(select, q_target, n.steps[:learned])
-        target = td_target(
-            n.reward[:learned], n.discount[:learned], bootstrap, rescale_eps=c.value_rescale_eps
-        )
-        valid = ends[2][:learned]
-        action = torch.where(valid, segment.action[bs : bs + learned], 0)
-        taken = take_action(q[:learned].detach(), action)
-        loss, td, slope = sequence_loss(taken, target, valid, weight, td_clip=c.td_clip)
+        if self.munchausen is not None:
+            value = self.munchausen.value(later, mask)
+        else:
+            select = said.detach() if c.double else later
+            value = criterion.pick(later, greedy(criterion.mean(select), mask))
+        bootstrap = rows_ahead(value, n.steps[:learned])
+        target = criterion.target(n.reward[:learned], n.discount[:learned], bootstrap)
+        valid, action = ends[2][:learned], action[:learned]
+        taken = criterion.pick(said[:learned].detach(), action)
+        taus = None if draw.online.taus is None else draw.online.taus[:learned]
+        fit = criterion.fit(taken, target, valid, weight, taus)
         count = valid.sum().clamp(min=1)
         metrics = {
-            "train/loss": loss,
-            "train/td_abs": td.sum() / count,
-            "train/q_taken": torch.where(valid, taken, 0.0).sum() / count,
-            "train/target": torch.where(valid, target, 0.0).sum() / count,
+            "train/loss": fit.loss,
+            "train/td_abs": fit.td.sum() / count,
+            "train/q_taken": torch.where(valid, fit.taken, 0.0).sum() / count,
+            "train/target": torch.where(valid, fit.target, 0.0).sum() / count,
             "train/valid_fraction": valid.float().mean(),
         }
-        priority = mixed_priority(td, valid, c.eta)
-        return Loss(loss, priority, metrics, q, slope_of_q(q, action, slope))
+        priority = mixed_priority(fit.surprise, valid, c.eta)
+        return Loss(fit.loss, priority, metrics, said, criterion.slope(said, action, fit.slope))
 
     def inputs(self, segment: Segment) -> tuple[Tree, Tensor]:
         """(obs, previous action and reward) of every position, padding taken out."""
@@ -116,10 +124,17 @@ class R2D2:
         return obs, self.net.side(*previous)
 
     def q_values(
-        self, net: QNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree
+        self,
+        net: QNet,
+        inputs: tuple[Tree, Tensor],
+        segment: Segment,
+        state: Tree,
+        draw: Draw = MEAN,
     ) -> Tensor:
         """Q [L + n, B, A] of one unroll behind the burn-in, which carries no gradient.
 
+        A distribution is [L + n, B, A, N]. One unroll also means that noisy heads pick bootstrap
+        actions with the noise they learn with; the target network has its own.
         ``state`` [B, H] is the one before each window's first own row.
         """
         bs = self.window.burnin
@@ -128,7 +143,7 @@ class R2D2:
                 with torch.no_grad():
                     x = net.inputs(*rows(inputs, 0, bs))
                     state = burn_in(net, x, state, segment.valid[:bs], segment.partial)
-            q: Tensor = net.unroll(net.inputs(*rows(inputs, bs, None)), state)[0]
+            q: Tensor = net.unroll(net.inputs(*rows(inputs, bs, None)), state, draw)[0]
         return q.float()
 
     @torch.no_grad()
@@ -145,14 +160,18 @@ class R2D2:
         lengths = history.valid.sum(0)
         zero = self.initial_state(len(lengths))
         true = self.net.memory.state_after(self.net.inputs(*rows(past, 0, -1)), lengths, zero)
-        q = self.q_values(self.net, inputs, windows, true)
+
+        def values(state: Tree) -> Tensor:
+            return self.criterion.mean(self.q_values(self.net, inputs, windows, state))
+
+        q = values(true)
         scale = q.amax((0, 2)).abs().clamp(min=1e-6)
         full = windows.valid[bs + last]
         out: dict[str, Tensor] = {}
         if not full.any():
             return out
         for name, state in (("stored", windows.state), ("zero", zero)):
-            gap = (self.q_values(self.net, inputs, windows, state) - q).norm(dim=-1) / scale
+            gap = (values(state) - q).norm(dim=-1) / scale
             out[f"train/delta_q_{name}_first"] = masked_mean(gap[0], full)
             out[f"train/delta_q_{name}_last"] = masked_mean(gap[last], full)
         return out
@@ -172,10 +191,12 @@ class R2D2:
         self.net.load_state_dict(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        return self.pair.state_dict() | {"generator": self.generator.bit_generator.state}
+        own = {"generator": self.generator.bit_generator.state, "draws": self.draws.key}
+        return self.pair.state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.pair.load_state_dict(state)
+        self.draws.key = state["draws"]
         self.generator.bit_generator.state = state["generator"]
 
 

@@ -7,11 +7,20 @@ yaml and checks what spans several fields. Lengths and periods are in environmen
 from dataclasses import dataclass
 
 from rlrun.schema.agents import AgentsConfig
-from rlrun.schema.buffer import BufferConfig, PrioritizedConfig, PriorityConfig, RankConfig
+from rlrun.schema.bonus import BonusConfig, RNDConfig
+from rlrun.schema.buffer import (
+    BufferConfig,
+    PrioritizedConfig,
+    PriorityConfig,
+    RankConfig,
+    RolloutConfig,
+)
+from rlrun.schema.continuous import ControlConfig, DDPGConfig, SACConfig, TD3Config
 from rlrun.schema.mixing import QMIXConfig
 from rlrun.schema.nets import MemoryConfig, TorsoConfig
 from rlrun.schema.offline import BCConfig, CQLConfig, IQLConfig
-from rlrun.schema.policy import PolicyConfig, RandomConfig
+from rlrun.schema.onpolicy import A2CConfig, IMPALAConfig, OnPolicyConfig, PPOConfig
+from rlrun.schema.policy import PolicyConfig, RandomConfig, ScriptedConfig
 from rlrun.schema.ranges import Invalid, need
 from rlrun.schema.run import (
     CheckpointConfig,
@@ -25,38 +34,59 @@ from rlrun.schema.run import (
     TransportConfig,
 )
 from rlrun.schema.schedule import ScheduleConfig
-from rlrun.schema.value import DQNConfig, R2D2Config, ValueConfig
+from rlrun.schema.value import (
+    DQNConfig,
+    R2D2Config,
+    SequenceConfig,
+    SwitchedConfig,
+    ValueConfig,
+)
 from rlrun.schema.wrappers import WRAPPER_CONFIGS, WrapperConfig
 
 __all__ = [
+    "BONUS_CONFIGS",
     "BUFFER_CONFIGS",
     "POLICY_CONFIGS",
     "WRAPPER_CONFIGS",
+    "A2CConfig",
     "AgentsConfig",
     "BCConfig",
+    "BonusConfig",
     "BufferConfig",
     "CQLConfig",
     "CheckpointConfig",
     "CollectorConfig",
     "Config",
+    "ControlConfig",
+    "DDPGConfig",
     "DQNConfig",
     "EnvConfig",
     "ExploreConfig",
+    "IMPALAConfig",
     "IQLConfig",
     "Invalid",
     "LearnerConfig",
     "LoggerConfig",
     "MemoryConfig",
+    "OnPolicyConfig",
+    "PPOConfig",
     "PipelineConfig",
     "PolicyConfig",
     "PrioritizedConfig",
     "PriorityConfig",
     "QMIXConfig",
     "R2D2Config",
+    "RNDConfig",
     "RandomConfig",
     "RankConfig",
+    "RolloutConfig",
     "RunConfig",
+    "SACConfig",
     "ScheduleConfig",
+    "ScriptedConfig",
+    "SequenceConfig",
+    "SwitchedConfig",
+    "TD3Config",
     "TorsoConfig",
     "TransportConfig",
     "ValueConfig",
@@ -66,7 +96,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Config:
-    """The whole run. ``policy`` and ``buffer`` are the dataclass their ``name`` selects."""
+    """The whole run. ``policy``, ``buffer``, ``bonus``: the dataclass their ``name`` selects."""
 
     seed: int
     device: str
@@ -79,6 +109,7 @@ class Config:
     memory: MemoryConfig
     buffer: BufferConfig
     explore: ExploreConfig
+    bonus: BonusConfig
     collector: CollectorConfig
     learner: LearnerConfig
     logger: LoggerConfig
@@ -94,6 +125,13 @@ POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
     "dqn": DQNConfig,
     "random": RandomConfig,
     "qmix": QMIXConfig,
+    "ddpg": DDPGConfig,
+    "td3": TD3Config,
+    "sac": SACConfig,
+    "scripted": ScriptedConfig,
+    "ppo": PPOConfig,
+    "a2c": A2CConfig,
+    "impala": IMPALAConfig,
     "bc": BCConfig,
     "cql": CQLConfig,
     "iql": IQLConfig,
@@ -102,4 +140,9 @@ BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
     "uniform": BufferConfig,
     "prioritized": PrioritizedConfig,
     "rank": RankConfig,
+    "rollout": RolloutConfig,
+}
+BONUS_CONFIGS: dict[str, type[BonusConfig]] = {
+    "none": BonusConfig,
+    "rnd": RNDConfig,
 }

@@ -10,7 +10,7 @@ from rlrun.schema.schedule import ScheduleConfig, schedule_within
 
 @dataclass(frozen=True)
 class BufferConfig:
-    name: Literal["uniform", "prioritized", "rank"]
+    name: Literal["uniform", "prioritized", "rank", "rollout"]
     capacity: int
     window_capacity: int | None
     max_bytes: int | None
@@ -86,3 +86,15 @@ class RankConfig(PriorityConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         positive(self, "resort_every")
+
+
+@dataclass(frozen=True)
+class RolloutConfig(BufferConfig):
+    """On-policy storage: what one collect call brought, in host memory."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key, only in (("device", "cpu"), ("mmap", None), ("window_capacity", None)):
+            value = getattr(self, key)
+            text = f"a rollout is drawn from once and then dropped; set it to {only or 'null'}"
+            need(value == only, key, value, text)

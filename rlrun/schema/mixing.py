@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from rlrun.schema.ranges import at_least, need
-from rlrun.schema.value import R2D2Config
+from rlrun.schema.value import SequenceConfig
 
 
 @dataclass(frozen=True)
-class QMIXConfig(R2D2Config):
+class QMIXConfig(SequenceConfig):
     """R2D2's keys for the agents, and the mixer's."""
 
     actions: ClassVar[tuple[str, ...]] = ("MultiDiscrete",)

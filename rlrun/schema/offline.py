@@ -18,6 +18,7 @@ def _layers(config: PolicyConfig, sizes: tuple[int, ...]) -> None:
 @dataclass(frozen=True)
 class BCConfig(PolicyConfig):
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "Box")
+    learns: ClassVar[bool] = False  # from actions, whatever they were paid
 
     learn_unroll_len: int
     burnin_step: int
@@ -42,6 +43,7 @@ class BCConfig(PolicyConfig):
 @dataclass(frozen=True)
 class CQLConfig(ValueConfig):
     recurrent: ClassVar[bool] = False
+    has_values: ClassVar[bool] = True
 
     conservatism: float
 

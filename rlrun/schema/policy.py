@@ -1,7 +1,9 @@
 """What the configs of all policies have in common."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
+
+from rlrun.schema.ranges import at_least, need, positive, unit
 
 
 @dataclass(frozen=True)
@@ -11,6 +13,10 @@ class PolicyConfig:
     actions: ClassVar[tuple[str, ...]] = ("Discrete",)  # action spaces it acts in
     recurrent: ClassVar[bool] = True  # whether memory may be other than none
     agents: ClassVar[tuple[str, ...]] = ("shared", "separate")  # how it may be shown several agents
+    learns: ClassVar[bool] = True  # whether rewards change it
+    has_values: ClassVar[bool] = False  # whether it acts on action values: explore=boltzmann
+    on_policy: ClassVar[bool] = False  # whether it learns once from every rollout, then drops it
+    off_by_one: ClassVar[bool] = True  # whether rows of weights one chunk old will do
 
     name: str
 
@@ -23,4 +29,40 @@ class PolicyConfig:
 @dataclass(frozen=True)
 class RandomConfig(PolicyConfig):
     agents: ClassVar[tuple[str, ...]] = ("shared", "separate", "joint")
+    learns: ClassVar[bool] = False
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
+
+
+@dataclass(frozen=True)
+class ScriptedConfig(PolicyConfig):
+    actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
+    recurrent: ClassVar[bool] = False
+    learns: ClassVar[bool] = False
+
+    script: Literal["constant", "cycle", "uniform", "sine", "function"]
+    choices: tuple[float | tuple[float, ...], ...]
+    hold: int
+    period: float
+    amplitude: float
+    phase: float
+    function: str | None
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "hold")
+        positive(self, "period")
+        unit(self, "amplitude")
+        count = len(self.choices)
+        if self.script in ("constant", "cycle", "uniform"):
+            allowed = "exactly one" if self.script == "constant" else "at least one"
+            fine = count == 1 if self.script == "constant" else count >= 1
+            text = f"policy.script={self.script} takes {allowed} action; set 'policy.choices=[0]'"
+            need(fine, "choices", list(self.choices), text)
+        named = self.script == "function"
+        need(
+            (self.function is not None) == named,
+            "function",
+            self.function,
+            "policy.script=function needs mypkg.mod:function; give policy.function"
+            if named
+            else f"policy.script is {self.script}; set policy.script=function",
+        )

@@ -1,5 +1,6 @@
 """The run, the environment, and the loop around the policy."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -54,17 +55,24 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class ExploreConfig:
-    """ladder: eps ** (1 + alpha i / (N - 1)), N = 1: `epsilon`. schedule: `epsilon`. none: 0."""
+    """ladder: eps ** (1 + alpha i / (N - 1)), N = 1: `epsilon`. schedule: `epsilon`. none: 0.
+    boltzmann: softmax(Q / `temperature`)."""
 
-    name: Literal["ladder", "schedule", "none"]
+    name: Literal["ladder", "schedule", "boltzmann", "none"]
     eps: float | None
     alpha: float | None
     epsilon: ScheduleConfig
+    temperature: ScheduleConfig | None
 
     def __post_init__(self) -> None:
         schedule_within(self, "epsilon", 0, 1)
         unit(self, "eps")
         at_least(self, 0, "alpha")
+        if self.temperature is not None:
+            schedule_within(self, "temperature", 0, math.inf)
+        if self.name == "boltzmann":
+            text = "boltzmann needs a number >= 0 or a schedule"
+            need(self.temperature is not None, "temperature", self.temperature, text)
         if self.name == "ladder":
             need(self.eps is not None, "eps", self.eps, "the ladder needs a number in [0, 1]")
             need(self.alpha is not None, "alpha", self.alpha, "the ladder needs a number >= 0")

@@ -48,7 +48,66 @@ class ValueConfig(PolicyConfig):
 
 
 @dataclass(frozen=True)
-class R2D2Config(ValueConfig):
+class SwitchedConfig(ValueConfig):
+    """What the core's switches are: what heads say, their noise, Munchausen."""
+
+    has_values: ClassVar[bool] = True
+
+    distribution: Literal["none", "categorical", "quantile", "implicit"]
+    atoms: int
+    v_min: float
+    v_max: float
+    kappa: float
+    taus: int
+    taus_target: int
+    taus_act: int
+    cosines: int
+    noisy: float | None
+    munchausen: float | None
+    munchausen_tau: float
+    munchausen_clip: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_distribution()
+        self._check_munchausen()
+
+    def _check_distribution(self) -> None:
+        at_least(self, 2, "atoms")
+        at_least(self, 0, "kappa")
+        at_least(self, 1, "taus", "taus_target", "taus_act", "cosines")
+        positive(self, "noisy")
+        need(
+            self.v_max > self.v_min,
+            "v_max",
+            self.v_max,
+            f"must be > policy.v_min = {self.v_min}; set them to bounds of the return",
+        )
+        text = (
+            f"clips the TD error of distribution=none, not of {self.distribution}; set it to null"
+        )
+        need(self.distribution == "none" or self.td_clip is None, "td_clip", self.td_clip, text)
+
+    def _check_munchausen(self) -> None:
+        """What the paper leaves undefined is refused."""
+        value = self.munchausen
+        unit(self, "munchausen")
+        positive(self, "munchausen_tau")
+        need(self.munchausen_clip <= 0, "munchausen_clip", self.munchausen_clip, "must be <= 0")
+        if value is None:
+            return
+        wrong = "its soft value takes no single best action; set policy.double=false"
+        need(not self.double, "munchausen", value, wrong)
+        wrong = "it is defined for distribution=none, quantile or implicit; set one of them"
+        need(self.distribution != "categorical", "munchausen", value, wrong)
+        wrong = "its log-policy is in units of reward; set policy.value_rescale_eps=null"
+        need(self.value_rescale_eps is None, "munchausen", value, wrong)
+
+
+@dataclass(frozen=True)
+class SequenceConfig(ValueConfig):
+    """What a learner of sequences has besides."""
+
     learn_unroll_len: int
     burnin_step: int
     eta: float
@@ -72,8 +131,13 @@ class R2D2Config(ValueConfig):
         return self.burnin_step, self.learn_unroll_len - self.nstep, self.nstep
 
 
-class DQNConfig(ValueConfig):
-    """What ValueConfig has."""
+@dataclass(frozen=True)
+class R2D2Config(SequenceConfig, SwitchedConfig):
+    """What both have."""
+
+
+class DQNConfig(SwitchedConfig):
+    """What SwitchedConfig has."""
 
     recurrent: ClassVar[bool] = False
 

@@ -112,6 +112,7 @@ WRAPPER_CONFIGS: dict[str, type[WrapperConfig]] = {
     "filter_obs": FilterObs,
     "encode_mission": Plain,
     "mask_obs": MaskObs,
+    "mask_from_info": Plain,
     "flatten_obs": Plain,
     "rescale_obs": Bounds,
     "cast_obs": CastObs,

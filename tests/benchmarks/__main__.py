@@ -7,6 +7,7 @@ overlap    pipeline=overlapped beside pipeline=serial
 diengine   updates and runs of DI-engine's settings beside DI-engine
 solve      seconds to 195 on CartPole-v0 beside DI-engine
 endtoend   DQN runs beside Stable-Baselines3, Tianshou and a CleanRL-style script
+ppo        PPO runs beside Stable-Baselines3 and a CleanRL-style script
 replay     the replay beside others (python -m tests.benchmarks.replay has options of its own)
 
 Without a name all are run. Exit code 1 when a target is missed or a comparison with a target could
@@ -41,6 +42,11 @@ def _endtoend(o: Namespace) -> list[Row]:
     return endtoend.measure(o.peers, env_steps=steps, runs=o.runs)
 
 
+def _ppo(o: Namespace) -> list[Row]:
+    steps = o.env_steps or (10_000 if o.quick else 100_000)
+    return endtoend.measure(o.peers, env_steps=steps, runs=o.runs, contest=endtoend.PPO)
+
+
 def _overlap(o: Namespace) -> list[Row]:
     steps = o.env_steps or (24_000 if o.quick else 150_000)
     return overlap.measure(repeats=o.runs, env_steps=steps)
@@ -58,6 +64,7 @@ BENCHMARKS: dict[str, Callable[[Namespace], list[Row]]] = {
         o.peers, seeds=1 if o.quick else o.seeds, threads=o.threads[0]
     ),
     "endtoend": _endtoend,
+    "ppo": _ppo,
     "replay": lambda o: replay.measure(list(replay.SECTIONS), o.peers, o.quick, o.repeats),
 }
 
@@ -102,7 +109,9 @@ def _parser() -> argparse.ArgumentParser:
         "--threads", type=int, nargs="+", default=[1, 2], help="thread counts (1 2)"
     )
     parser.add_argument(
-        "--env-steps", type=int, help="length of the runs end to end (25000; endtoend 50000)"
+        "--env-steps",
+        type=int,
+        help="length of the runs (25000; endtoend 50000, ppo 100000)",
     )
     parser.add_argument("--quick", action="store_true", help="short and noisy")
     return parser

@@ -25,7 +25,7 @@ def main() -> int:
     from rlrun.cli import main as rlrun
     from rlrun.log import tensorboard  # noqa: F401
     from rlrun.pipeline.serial import Serial
-    from rlrun.policy import dqn, r2d2  # noqa: F401
+    from rlrun.policy import dqn, ppo, r2d2  # noqa: F401
 
     seen = {"evaluations": 0, "eval_seconds": 0.0}
     eval_cpu = 0.0

@@ -1,154 +1,232 @@
-"""``python -m tests.benchmarks.scores [ROW ...]``: the README's score table, one process per run.
+"""``python -m tests.benchmarks.scores [options]``: the README's score table, one process per run.
 
-Every run is the command a user would type; its wall time includes start-up. Scores are those of
-``rlrun eval`` on the final weights, on seeds that training never used.
+Every run is the command a user would type, with one thread; its wall time includes start-up. Scores
+are those of ``rlrun eval`` on the final weights, on seeds that training never used. With ``--out``
+a table that was interrupted goes on where it stopped, and runs that failed are tried again;
+``--table FILE`` writes what such a file holds into the README. Exit code 1 when a run failed.
+
+Thresholds were fixed before any run. IQM: mean of the middle half of the seeds' scores.
 """
 
 import argparse
 import json
 import shutil
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from rlrun.dataset import read
+from tests.benchmarks.process import CHECKOUT
+from tests.benchmarks.score_row import Row, missing, run_seed
+from tests.benchmarks.score_table import done, insert, markdown, read
 
-RLRUN = [sys.executable, "-m", "rlrun"]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table: ``overrides`` for 5 seeds, ``metric`` of ``episodes`` episodes."""
-
-    overrides: str
-    threshold: str
-    metric: str = "return_mean"
-    episodes: int = 50
-    seeds: int = 5
-    behaviour: str = ""  # overrides of the run whose exported replay is {data} in ``overrides``
-
-
-OFFLINE = "run.total_steps=10000 buffer.load={data}"
-MIXED = "experiment=zoo_dqn_cartpole"  # its replay holds the whole run, from random to trained
-MINGRU = "memory=mingru memory.forget_bias=0 policy.head_hidden=[64] policy.lr.start=3e-3"
 TMAZE = {"metric": "success", "episodes": 1000}
 SHORT = "policy.burnin_step=4 policy.learn_unroll_len=12"
+TMAZE30 = "experiment=r2d2_tmaze50 env.length=30"
+MINGRU = "memory=mingru memory.forget_bias=0 policy.head_hidden=[64] policy.lr.start=3e-3"
+CHAIN = "policy=dqn env=chain env.length=25 policy.target_update_every=50"
+GREEDY = "explore=schedule explore.epsilon=0.1"
+CHEETAH = {"steps": 100_000, "needs": "mujoco"}
+SAC_DATA = (
+    "rlrun policy=sac env=pendulum seed={seed} run.dir={work}/behaviour -q learner.threads=1",
+    "rlrun export {work}/behaviour {work}/data",
+)
+DQN_DATA = (  # its replay holds the whole run, from random to trained
+    "rlrun experiment=zoo_dqn_cartpole seed={seed} run.dir={work}/behaviour -q learner.threads=1",
+    "rlrun export {work}/behaviour {work}/data",
+)
 ROWS = {
+    # value-based
+    "cartpole_dqn": Row("policy=dqn env=cartpole", ">= 475", steps=50_000),
+    "cartpole_qrdqn": Row("policy=qrdqn env=cartpole", ">= 475", steps=50_000),
+    "cartpole_c51": Row("policy=c51 env=cartpole", ">= 475", steps=100_000),
+    "cartpole_iqn": Row("policy=iqn env=cartpole", ">= 475", steps=50_000),
+    "cartpole_rainbow": Row("policy=rainbow env=cartpole", ">= 475", steps=100_000),
+    "acrobot_dqn": Row("policy=dqn env=acrobot", ">= -90", steps=100_000),
+    "acrobot_qrdqn": Row("policy=qrdqn env=acrobot", ">= -90", steps=100_000),
+    # on-policy
+    "cartpole_ppo": Row("policy=ppo env=cartpole", ">= 475", steps=100_000),
+    "lunarlander_ppo": Row(
+        "policy=ppo env=lunarlander", ">= 200", steps=1_000_000, needs="box2d"
+    ),
+    "cartpole_a2c": Row("policy=a2c env=cartpole", ">= 450", steps=500_000),
+    "novel_ppo": Row("policy=ppo memory=lstm env=cartpole_novel", ">= 450", steps=200_000),
+    "cartpole_impala": Row("policy=impala env=cartpole", ">= 450", steps=500_000),
+    # continuous
+    "pendulum_sac": Row("policy=sac env=pendulum", ">= -200", steps=20_000),
+    "pendulum_td3": Row("policy=td3 env=pendulum", ">= -200", steps=20_000),
+    "pendulum_ddpg": Row("policy=ddpg env=pendulum", ">= -200", steps=20_000),
+    "lunarlander_sac": Row(
+        "policy=sac env=lunarlander_continuous", ">= 220", steps=300_000, needs="box2d"
+    ),
+    "halfcheetah_sac": Row(
+        "policy=sac env=halfcheetah", ">= 0.9 x halfcheetah_sac_sb3", **CHEETAH
+    ),
+    "halfcheetah_sac_sb3": Row(
+        "control_sb3.py sac HalfCheetah-v5 {seed} 1 100000 50", "the peer", peer="sb3"
+    ),
+    "halfcheetah_td3": Row(
+        "policy=td3 env=halfcheetah", ">= 0.9 x halfcheetah_td3_sb3", **CHEETAH
+    ),
+    "halfcheetah_td3_sb3": Row(
+        "control_sb3.py td3 HalfCheetah-v5 {seed} 1 100000 50", "the peer", peer="sb3"
+    ),
+    # several agents
+    "twostep_qmix": Row("policy=qmix env=twostep", ">= 8"),
+    "twostep_vdn": Row("policy=vdn env=twostep", "== 7"),
+    "twostep_dqn": Row("policy=dqn env=twostep explore=anneal", "<= 7"),
+    "twostep_dqn_separate": Row("policy=dqn env=twostep explore=anneal agents=separate", "<= 7"),
+    # R2D2 and its memories
     "cartpole": Row("policy=r2d2 env=cartpole", ">= 475, 60 s, 60k steps"),
     "cartpole_uniform": Row("policy=r2d2 env=cartpole buffer=uniform", "for comparison"),
+    **{
+        f"cartpole_{name}": Row(f"policy={name} env=cartpole run.total_steps={steps}000", wanted)
+        for name, steps, wanted in (
+            ("dqn", 50, ">= 475, 50k steps"),
+            ("qrdqn", 50, ">= 475, 50k steps"),
+            ("iqn", 50, ">= 475, 50k steps"),
+            ("c51", 100, ">= 475, 100k steps"),
+            ("rainbow", 100, ">= 475, 100k steps"),
+        )
+    },
+    **{
+        f"acrobot_{name}": Row(
+            f"policy={name} env=acrobot run.total_steps=100000", ">= -90, 100k steps"
+        )
+        for name in ("dqn", "qrdqn")
+    },
     "novel": Row("policy=r2d2 env=cartpole_novel", ">= 450, 150 s, 150k steps"),
     "novel_dqn": Row("policy=dqn env=cartpole_novel policy.prev_inputs=true", "<= 180"),
     "repeat": Row("experiment=r2d2_repeat_previous", ">= 0.9, 120 s, 200k steps"),
+    "repeat_gru": Row("experiment=r2d2_repeat_previous memory=gru", ">= 0.9"),
+    "repeat_mingru": Row(f"experiment=r2d2_repeat_previous {MINGRU}", ">= 0.9"),
     "repeat_dqn": Row("policy=dqn env=repeat_previous policy.prev_inputs=true", "about -0.49"),
     "tmaze10": Row("policy=r2d2 env=tmaze env.length=10", ">= 0.95", **TMAZE),
     "tmaze10_dqn": Row(
         "policy=dqn env=tmaze env.length=10 policy.prev_inputs=true", "<= 0.55", **TMAZE
     ),
+    "tmaze30": Row(TMAZE30, ">= 0.95", **TMAZE),
+    "tmaze30_gru": Row(f"{TMAZE30} memory=gru", ">= 0.95", **TMAZE),
+    "tmaze30_mingru": Row(f"{TMAZE30} memory=mingru", ">= 0.95", **TMAZE),
     "tmaze50": Row("experiment=r2d2_tmaze50", ">= 0.95", **TMAZE),
     "tmaze20_stored": Row(f"policy=r2d2 env=tmaze env.length=20 {SHORT}", "reported", **TMAZE),
     "tmaze20_zero": Row(
         f"policy=r2d2 env=tmaze env.length=20 {SHORT} policy.state_init=zero", "reported", **TMAZE
     ),
-    "twostep_qmix": Row("policy=qmix env=twostep", "8"),
-    "twostep_vdn": Row("policy=vdn env=twostep", "7"),
-    "twostep_dqn": Row("policy=dqn env=twostep explore=anneal", "<= 7"),
-    "twostep_dqn_separate": Row("policy=dqn env=twostep explore=anneal agents=separate", "<= 7"),
-    "repeat_gru": Row("experiment=r2d2_repeat_previous memory=gru", ">= 0.9"),
-    "repeat_mingru": Row(f"experiment=r2d2_repeat_previous {MINGRU}", ">= 0.9"),
-    "tmaze30": Row("experiment=r2d2_tmaze50 env.length=30", ">= 0.95", **TMAZE),
-    "tmaze30_gru": Row("experiment=r2d2_tmaze50 env.length=30 memory=gru", ">= 0.95", **TMAZE),
-    "tmaze30_mingru": Row(
-        "experiment=r2d2_tmaze50 env.length=30 memory=mingru", ">= 0.95", **TMAZE
+    # goals, exploration
+    "bitflip_her": Row("experiment=bitflip_her", ">= 0.9", "success", 100),
+    "bitflip_plain": Row(
+        "experiment=bitflip_her buffer.relabel=null", "<= 0.05", "success", 100
     ),
-    "cql_cartpole": Row(f"policy=cql env=cartpole {OFFLINE}", ">= 450", behaviour=MIXED),
-    "iql_cartpole": Row(f"policy=iql env=cartpole {OFFLINE}", ">= 450", behaviour=MIXED),
-    "bc_cartpole": Row(f"policy=bc env=cartpole {OFFLINE}", ">= behaviour - 20", behaviour=MIXED),
-    "bc_pendulum": Row(
-        f"policy=bc env=pendulum {OFFLINE}",
-        ">= behaviour - 20",
-        behaviour="policy=sac env=pendulum",
+    "chain_rnd": Row(f"{CHAIN} {GREEDY} bonus=rnd", ">= 10", steps=20_000),
+    "chain_epsilon": Row(f"{CHAIN} {GREEDY}", "<= 1", steps=20_000),
+    # offline
+    "pendulum_bc": Row(
+        "policy=bc env=pendulum buffer.load={work}/data", ">= behaviour - 20",
+        steps=10_000, prepare=SAC_DATA,
     ),
-}
+    "cartpole_bc": Row(
+        "policy=bc env=cartpole buffer.load={work}/data", ">= behaviour - 20",
+        steps=10_000, prepare=DQN_DATA,
+    ),
+    "cartpole_cql": Row(
+        "policy=cql env=cartpole buffer.load={work}/data", ">= 450",
+        steps=10_000, prepare=DQN_DATA,
+    ),
+    "cartpole_iql": Row(
+        "policy=iql env=cartpole buffer.load={work}/data", ">= 450",
+        steps=10_000, prepare=DQN_DATA,
+    ),
+}  # fmt: skip
 
 
-def export(row: Row, seed: int, folder: Path) -> tuple[str, float | None]:
-    """(``row.overrides`` with the dataset in them, mean return of its episodes)."""
-    run_dir, data = folder / f"behaviour{seed}", folder / f"data{seed}"
-    command = [*RLRUN, *row.behaviour.split(), f"seed={seed}", f"run.dir={run_dir}", "-q"]
-    subprocess.run([*command, "learner.threads=1"], check=True)
-    subprocess.run([*RLRUN, "export", str(run_dir), str(data)], check=True, capture_output=True)
-    score = read(data).described["return"]
-    return row.overrides.format(data=data), score["mean"] if score else None
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code."""
+    o = _parser().parse_args(argv)
+    if o.table is not None:
+        readme = CHECKOUT / "README.md"
+        table = markdown(ROWS, read(o.table))
+        readme.write_text(insert(readme.read_text("utf-8"), table), "utf-8")
+        return 0
+    rows = {name: ROWS[name] for name in o.rows or ROWS}
+    results = read(o.out)
+    tasks = [(name, seed) for name in rows for seed in _todo(rows[name], name, o, results)]
+    with _folder() as work, _appending(o.out, results) as say:
+        for name, row in rows.items():
+            if why := missing(row, o.peers):
+                say({"row": name, "command": row.command, "status": "skipped", "why": why})
+
+        def one(task: tuple[str, int]) -> None:
+            name, seed = task
+            folder = work / f"{name}_s{seed}"
+            say({"row": name, **run_seed(rows[name], seed, folder, o.peers)})
+            shutil.rmtree(folder, ignore_errors=True)
+
+        with ThreadPoolExecutor(o.jobs) as pool:
+            list(pool.map(one, tasks))
+    print(markdown(rows, results), end="")
+    return 1 if any(r["status"] == "failed" for r in results[-len(tasks) :]) and tasks else 0
 
 
-def run(row: Row, seed: int, folder: Path) -> dict:
-    """Train and evaluate one seed; what the table needs."""
-    run_dir = folder / f"s{seed}"
-    overrides, behaviour = export(row, seed, folder) if row.behaviour else (row.overrides, None)
-    command = [*RLRUN, *overrides.split(), f"seed={seed}", f"run.dir={run_dir}", "-q"]
-    start = time.perf_counter()
-    subprocess.run([*command, "learner.threads=1"], check=True)
-    wall = time.perf_counter() - start
-    evaluate = [*RLRUN, "eval", str(run_dir), "--episodes", str(row.episodes)]
-    lines = subprocess.run(evaluate, check=True, capture_output=True, text=True).stdout
-    scores = dict(line.split() for line in lines.splitlines())
-    record = json.loads((run_dir / "run.json").read_text())
-    last = {}
-    for line in (run_dir / "metrics.jsonl").read_text().splitlines():
-        last |= {k: v for k, v in json.loads(line).items() if "delta_q" in k}
-    return {
-        "seed": seed,
-        "score": float(scores[row.metric]),
-        "env_steps": record["env_steps"],
-        "wall_seconds": round(wall, 1),
-        **({} if behaviour is None else {"behaviour": round(behaviour, 1)}),
-        **{k.removeprefix("train/"): round(v, 4) for k, v in last.items()},
-    }
+def _todo(row: Row, name: str, o: argparse.Namespace, results: list[dict[str, Any]]) -> list[int]:
+    """The seeds that have no result yet; none of a row that cannot be run here."""
+    if missing(row, o.peers):
+        return []
+    seeds = range(o.first_seed, o.first_seed + (o.seeds or row.seeds))
+    return [s for s in seeds if s not in done(results, name, row)]
 
 
-def table(name: str, row: Row, results: list[dict]) -> str:
-    """One markdown line: scores, env steps and wall seconds of every seed."""
-
-    def column(key: str, digits: str) -> str:
-        return " ".join(format(r[key], digits) for r in results)
-
-    digits = ".3f" if row.metric == "success" or "repeat" in name else ".0f"
-    median = statistics.median(r["score"] for r in results)
-    wanted = row.threshold
-    if "behaviour" in results[0]:
-        wanted += f" (behaviour {column('behaviour', '.0f')})"
-    cells = (
-        f"`{row.overrides}`", wanted, column("score", digits), format(median, digits),
-        " ".join(f"{r['env_steps'] / 1000:.0f}k" for r in results), column("wall_seconds", ".0f"),
-    )  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
+@contextmanager
+def _folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="rlrun_scores_"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.scores")
-    parser.add_argument("rows", nargs="*", choices=[*ROWS, []], default=[])
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, one thread each")
+@contextmanager
+def _appending(path: Path | None, results: list[dict[str, Any]]) -> Iterator[Any]:
+    """Calling it adds a result to the list, the file (written through) and the terminal."""
+    lock = threading.Lock()
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.read_bytes().endswith(b"\n"):  # an interrupted line
+            whole = path.read_bytes().rpartition(b"\n")
+            path.write_bytes(whole[0] + whole[1])
+
+    def say(result: dict[str, Any]) -> None:
+        with lock:
+            results.append(result)
+            if path is not None:
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(result) + "\n")
+            shown = {k: result[k] for k in ("seed", "status", "score", "why") if k in result}
+            print(f"{result['row']}: {' '.join(f'{k} {v}' for k, v in shown.items())}",
+                  file=sys.stderr, flush=True)  # fmt: skip
+
+    yield say
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.scores",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rows", nargs="+", choices=ROWS, metavar="NAME", help="default: all")
+    parser.add_argument("--seeds", type=int, help="per row; default: 5")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="JSON lines, one per run")
-    args = parser.parse_args()
-    print("| command | wanted | score per seed | median | env steps | wall s |")
-    print("|---|---|---|---|---|---|", flush=True)
-    for name in args.rows or ROWS:
-        row, folder = ROWS[name], Path(tempfile.mkdtemp(prefix=f"rlrun_{name}_"))
-        seeds = range(args.first_seed, args.first_seed + row.seeds)
-        with ThreadPoolExecutor(args.jobs) as pool:
-            results = list(pool.map(lambda s, row=row, f=folder: run(row, s, f), seeds))
-        print(table(name, row, results), flush=True)
-        if args.out is not None:
-            with args.out.open("a") as file:
-                file.writelines(json.dumps({"row": name, **r}) + "\n" for r in results)
-        shutil.rmtree(folder)
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, one thread each")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines, one per run; goes on")
+    parser.add_argument("--peers", type=Path, metavar="DIR", help="folder of peers' environments")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write the README's table")
+    return parser
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

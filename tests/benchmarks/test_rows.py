@@ -122,7 +122,7 @@ def test_every_peer_has_its_script_and_the_settings_of_the_preset():
     finally:
         sys.path.pop(0)
     preset = yaml.safe_load(
-        (process.CHECKOUT / f"conf/experiment/{endtoend.PRESET}.yaml").read_text()
+        (process.CHECKOUT / f"conf/experiment/{endtoend.DQN.preset}.yaml").read_text()
     )
     learner, policy = preset["learner"], preset["policy"]
     found = (float(policy["lr"]), policy["gamma"], policy["grad_clip"], learner["batch_size"])
@@ -135,6 +135,39 @@ def test_every_peer_has_its_script_and_the_settings_of_the_preset():
         assert peers.epsilon(env_steps) == pytest.approx(
             value, abs=0.13 if env_steps == 1000 else 1e-6
         )
+
+
+def test_ppo_peers_have_the_settings_of_the_preset():
+    for peer in endtoend.PPO.peers:
+        assert (process.SCRIPTS / peer.script).exists()
+    sys.path.insert(0, str(process.SCRIPTS))
+    try:
+        import ppo_common as peers
+    finally:
+        sys.path.pop(0)
+    preset = yaml.safe_load(
+        (process.CHECKOUT / f"conf/experiment/{endtoend.PPO.preset}.yaml").read_text()
+    )
+    policy, collector = preset["policy"], preset["collector"]
+    found = (float(policy["lr"]["start"]), policy["clip"]["start"], policy["gamma"])
+    assert found == (peers.LR, peers.CLIP, peers.GAMMA)
+    found = (policy["gae_lambda"], policy["epochs"], preset["learner"]["batch_size"])
+    assert found == (peers.LAMBDA, peers.EPOCHS, peers.BATCH)
+    found = (policy["value_coef"] / 2, policy["entropy_coef"], policy["grad_clip"])
+    assert found == (peers.VALUE, peers.ENTROPY, peers.NORM)
+    assert float(policy["adam_eps"]) == peers.EPS
+    assert collector["num_envs"] == peers.ENVS
+    assert collector["n_sample"] == peers.ENVS * peers.STEPS
+
+
+def test_own_steps_may_differ_by_a_share_where_the_contest_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(endtoend, "own_run", lambda *_: _answer(updates=100))
+    _fake_peer(tmp_path, "sb3", f"echo '{json.dumps(_answer(updates=96))}'")
+    rows = endtoend.measure(tmp_path, env_steps=10_000, runs=1, contest=endtoend.PPO)
+    assert {r.name.partition(" ")[0] for r in rows} == {"ppo"}
+    _fake_peer(tmp_path / "far", "sb3", f"echo '{json.dumps(_answer(updates=94))}'")
+    with pytest.raises(AssertionError, match="updates 94, ours 100"):
+        endtoend.measure(tmp_path / "far", env_steps=10_000, runs=1, contest=endtoend.PPO)
 
 
 def test_collecting_without_peers_is_rows_that_say_so(monkeypatch):

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from rlrun.buffer.rollout import Rollout
+from rlrun.framestack import FrameStack
 from rlrun.types import Segment, tree_leaves
 from tests.reference.streams import make_stream, part
 
@@ -22,7 +24,8 @@ def piece(whole: Segment, start: int, stop: int) -> Segment:
 
 def same(a: Segment, b: Segment) -> bool:
     names = ("obs", "first", "action", "reward", "terminated", "truncated", "valid", "states")
-    pairs = [(getattr(a, n), getattr(b, n)) for n in names] + [(a.extras, b.extras)]
+    log_probs = [x.extras["log_prob"] for x in (a, b)]
+    pairs = [(getattr(a, n), getattr(b, n)) for n in names] + [log_probs]
     leaves = [z for x, y in pairs for z in zip(tree_leaves(x), tree_leaves(y), strict=True)]
     return all(torch.equal(x, y) for x, y in leaves)
 
@@ -67,4 +70,39 @@ def test_save_and_load():
 def test_bytes_are_those_of_the_rows():
     whole = stream()
     row = 3 * 4 + 1 + 8 + 4 + 3 + 4 + 2 * 4  # obs, first, action, reward, flags, log_prob, states
-    assert Rollout(whole, rows=9).nbytes == 2 * (9 * row + 3 * 4 + 1)
+    previous = 8 + 4  # action and reward of the row before
+    assert Rollout(whole, rows=9).nbytes == 2 * (9 * row + 3 * 4 + 1 + previous)
+    three = Rollout(whole, rows=9, stack=3).nbytes
+    assert three == Rollout(whole, rows=9).nbytes + 2 * 2 * (3 * 4 + 1)
+
+
+def test_previous_action_and_reward_are_those_of_the_row_before():
+    whole, rollout = stream(), Rollout(stream(), rows=24)
+    rollout.add(piece(whole, 0, 7))
+    rollout.take(0)
+    rollout.add(piece(whole, 7, 9))
+    extras = rollout.take(0).segment.extras
+    assert torch.equal(extras["prev_action"], whole.action[6])
+    assert torch.equal(extras["prev_reward"], whole.reward[6])
+
+
+@pytest.mark.parametrize("k", [2, 3, 5])
+def test_stacks_are_those_the_policy_saw(k):
+    """Over several rollouts, one of them saved and loaded, shorter than a stack and longer."""
+    whole = stream(60)
+    stack, rollout = FrameStack(k, whole.obs[0].numpy()), Rollout(whole, rows=24, stack=k)
+    start = 0
+    for rows in (7, 1, 2, 24, 9):
+        rollout.add(piece(whole, start, start + rows))
+        other = Rollout(whole, rows=24, stack=k)
+        other.load_state_dict(rollout.state_dict())
+        rollout = other
+        got = rollout.take(0).segment.obs
+        for t in range(rows):
+            row = whole.obs[start + t].numpy(), whole.first[start + t].numpy()
+            np.testing.assert_array_equal(got[t], stack.push(*row))
+        start += rows
+        ahead = FrameStack(k, whole.obs[0].numpy())
+        ahead.load_state_dict(stack.state_dict())
+        row = whole.obs[start].numpy(), whole.first[start].numpy()
+        np.testing.assert_array_equal(got[rows], ahead.push(*row))

@@ -57,6 +57,23 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("policy.lr=[1", "policy.lr=[1", "cannot be read"),
     ("seed=0,1", "seed = 0,1", "-m"),
     ("policy=r2d2 list", "list: is no KEY=VALUE", ""),
+    # on-policy
+    ("policy=ppo buffer=prioritized", "buffer = prioritized", "buffer=rollout is allowed"),
+    ("policy=a2c buffer=uniform", "buffer = uniform", "policy=r2d2 or policy=dqn"),
+    ("policy=dqn buffer=rollout", "buffer = rollout", "policy=ppo or policy=a2c or policy=impala"),
+    ("policy=ppo explore=schedule", "explore = schedule", "explore=none is allowed"),
+    ("policy=ppo collector.unit=episode", "collector.unit = episode", "step is allowed"),
+    ("policy=ppo collector.unit=window", "collector.unit = window", "step is allowed"),
+    ("policy=ppo learner.update_per_collect=4", "update_per_collect = 4", "policy.epochs"),
+    ("policy=impala learner=default", "learner.update_per_collect = null", "replay_ratio=null"),
+    ("policy=ppo collector.n_sample=9000", "buffer.capacity = 16384", "buffer.capacity=18032"),
+    ("policy=ppo buffer.mmap=rows", "buffer.mmap = rows", "set it to null"),
+    ("policy=ppo buffer.load=rows", "buffer.load = rows", "keeps no replay"),
+    ("policy=a2c pipeline=overlapped", "pipeline = overlapped", "policy=ppo or policy=impala"),
+    ("policy=ppo policy.normalize_obs=true env=identity", "policy.normalize_obs = true", "Box"),
+    ("policy=ppo policy.epochs=0", "policy.epochs = 0", ">= 1"),
+    ("policy=ppo policy.gae_lambda=1.1", "policy.gae_lambda = 1.1", "[0, 1]"),
+    ("policy=impala policy.c_clip=0", "policy.c_clip = 0", "> 0"),
     # ranges
     ("seed=-1", "seed = -1", "[0, 2^32)"),
     ("policy.learn_unroll_len=5", "policy.learn_unroll_len = 5", "policy.learn_unroll_len >= 6"),
@@ -95,7 +112,46 @@ BAD = [  # (command line, what the line on stderr must hold)
         "0 to 23",
     ),
     ("policy=dqn memory=lstm", "memory = lstm", "policy=r2d2"),
+    ("policy=sac memory=lstm env=pendulum", "policy.learn_unroll_len = null", "policy=rsac"),
+    ("policy=rtd3 policy.head_hidden=[] env=pendulum", "policy.head_hidden = []", "linear"),
+    ("policy=td3 torso.hidden=[] env=pendulum", "policy.head_hidden = []", "linear"),
+    ("policy=td3 torso.hidden=[0] env=pendulum", "torso.hidden = [0]", "> 0"),
+    ("policy=sac env=pendulum policy.learn_unroll_len=1", "learn_unroll_len = 1", ">= 2"),
+    ("policy=sac env=pendulum policy.temperature=0", "temperature = 0", "temperature_auto=false"),
+    ("policy=td3 env=pendulum policy.noise=-0.1", "policy.noise = -0.1", "[0, inf)"),
+    ("policy=td3 env=pendulum policy.smoothing=-0.1", "policy.smoothing = -0.1", ">= 0"),
+    ("policy=ddpg env=pendulum policy.actor_every=0", "policy.actor_every = 0", ">= 1"),
+    ("policy=ddpg env=pendulum policy.smoothing=1", "policy.smoothing = 1", "unknown key"),
+    ("policy=sac env=cartpole", "policy = sac", "policy=r2d2 or policy=dqn"),
+    ("policy=rsac env=bitflip buffer.relabel=future", "buffer.relabel", "sac"),
+    ("policy=random explore=boltzmann", "no action values to take a softmax of", "policy=dqn"),
+    ("explore=boltzmann explore.temperature=null", "explore.temperature = null", "needs a number"),
+    ("policy=dqn policy.munchausen=0.9", "policy.munchausen = 0.9", "policy.double=false"),
+    (
+        "policy=c51 policy.double=false policy.munchausen=0.9",
+        "policy.munchausen = 0.9",
+        "distribution=none, quantile or implicit",
+    ),
+    (
+        "policy=r2d2 policy.double=false policy.munchausen=0.9",
+        "policy.munchausen = 0.9",
+        "set policy.value_rescale_eps=null",
+    ),
+    ("policy=c51 policy.v_min=200", "policy.v_max = 100.0", "must be > policy.v_min = 200"),
+    ("policy=qrdqn policy.td_clip=1", "policy.td_clip = 1.0", "set it to null"),
+    ("policy=c51 memory=lstm", "memory = lstm", "policy=r2d2"),
     ("policy=random collector.unit=window", "collector.unit = window", "collector.unit=step"),
+    ("policy=random bonus=rnd", "bonus = rnd: policy random learns from no", "set bonus=none"),
+    ("bonus=rdn", "bonus = rdn: unknown option", "bonus=rnd"),
+    ("bonus=rnd bonus.gamma=2", "bonus.gamma = 2", "[0, 1]"),
+    ("bonus=rnd bonus.coefficient=-1", "bonus.coefficient = -1", "[0, inf)"),
+    ("bonus.lr=1", "bonus.lr", "unknown key"),
+    ("policy=scripted policy.choices=[2]", "2 is no action of Discrete(2)", "count from 0"),
+    ("policy=scripted policy.choices=[[0,1]]", "policy.choices = [[0.0, 1.0]]", "a bare number"),
+    ("policy=scripted policy.choices=[x]", "policy.choices[0] = x", "is not a number"),
+    ("policy=scripted policy.choices=[0,1]", "policy.choices", "exactly one"),
+    ("policy=scripted policy.script=sine", "policy.script = sine", "policy.script=cycle"),
+    ("policy=scripted memory=lstm", "memory = lstm", "memory=none"),
     # environment
     ("env.id=CartPole-v9", "env.id = CartPole-v9", "CartPole-v1"),
     ("env=gym", "env.id", "has no value"),
@@ -126,7 +182,13 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("-m hydra.sweeper.params={seed:1}", "hydra", ""),
     ("hydra.run.dir=null", "hydra.run.dir = null", ""),
     ("hydra.run.dir=${nope}", "hydra.run.dir", "nope"),
+    (
+        "policy=scripted policy.script=function policy.function=os:system",
+        "policy.function = os:system: the package os is not trusted",
+        "add --trust os",
+    ),
     # usage
+    ("--trust", "--trust : is no package", "--trust mypkg"),
     ("--foo", "--foo", "rlrun --help"),
     ("--config-dir nowhere", "--config-dir = nowhere", "no such directory"),
     ("--config-name other", "--config-name = other", ""),
@@ -176,6 +238,13 @@ def test_one_line_exit_2_nothing_made(
     assert_one_error(done)
     assert first in done.err
     assert second in done.err
+    assert files_under(tmp_path) == []
+
+
+def test_a_rollout_larger_than_allowed(rlrun: Callable[..., Done], tmp_path: Path) -> None:
+    done = rlrun("policy=ppo", "buffer.max_bytes=1000")
+    assert done.code == 7
+    assert "buffer.capacity = 16384: rollout" in done.err
     assert files_under(tmp_path) == []
 
 

@@ -133,7 +133,7 @@ def test_numba_that_is_not_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- usage -----------------------------------------------------------------------------------------
 
 USAGE = [
-    ("--calibrate policy=random", "policy.name = random: it learns nothing"),
+    ("--calibrate policy=random", "policy.name = random: it draws from no replay"),
     ("--calibrate policy=r2d2 memory.hiden=3", "memory.hiden"),
     ("--calibrate policy=r2d3", "policy = r2d3"),
     ("--calibrate learner.batch_size=0", "learner.batch_size = 0"),

@@ -32,6 +32,20 @@ SAME = {
     "policy.reward_scale": 1.0,
     "policy.reward_clip": None,
     "policy.td_clip": None,
+    "policy.distribution": "none",
+    "policy.atoms": 51,
+    "policy.v_min": -100.0,
+    "policy.v_max": 100.0,
+    "policy.kappa": 1.0,
+    "policy.taus": 8,
+    "policy.taus_target": 8,
+    "policy.taus_act": 32,
+    "policy.cosines": 64,
+    "policy.noisy": None,
+    "policy.munchausen": None,
+    "policy.munchausen_tau": 0.03,
+    "policy.munchausen_clip": -1.0,
+    "explore.temperature": None,
     "torso.name": "mlp",
     "torso.activation": "relu",
     "memory.name": "lstm",
@@ -153,3 +167,34 @@ def test_drqn_is_r2d2_without_stored_state_and_burn_in(composer: Composer) -> No
     )
     differ = {k: drqn[k] for k in r2d2 if r2d2[k] != drqn[k]}
     assert differ == {"burnin_step": 0, "state_init": "zero"}
+
+
+RAINBOW = {  # Hessel et al. 2018: all of them
+    "distribution": "categorical", "atoms": 101, "double": True, "dueling": True, "nstep": 3,
+    "noisy": 0.5, "munchausen": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("policy", "table"),
+    [
+        ("dqn", {"distribution": "none", "noisy": None, "munchausen": None}),
+        ("c51", {"distribution": "categorical", "noisy": None, "munchausen": None}),
+        ("qrdqn", {"distribution": "quantile", "noisy": None, "munchausen": None}),
+        ("iqn", {"distribution": "implicit", "noisy": None, "munchausen": None}),
+        ("mdqn", {"distribution": "none", "munchausen": 0.9, "double": False, "nstep": 1}),
+        ("rainbow", RAINBOW),
+        ("r2d2_c51", {"name": "r2d2", "distribution": "categorical", "state_init": "stored"}),
+        ("r2d2_qr", {"name": "r2d2", "distribution": "quantile", "burnin_step": 4}),
+    ],
+)
+def test_presets_are_switches_of_one_core(
+    composer: Composer, policy: str, table: dict[str, Any]
+) -> None:
+    config = read_composed(composer.compose([f"policy={policy}"]))
+    found = dataclasses.asdict(config.policy)
+    assert found["name"] in ("dqn", "r2d2")
+    for key, value in table.items():
+        assert found[key] == value, key
+    assert (config.explore.name == "none") == (found["noisy"] is not None)
+    assert (config.buffer.name == "prioritized") == (policy in ("rainbow", "r2d2_c51", "r2d2_qr"))

@@ -31,8 +31,20 @@ def chunks(tmp_path: Path, *overrides: str) -> dict:
 
 
 @pytest.mark.parametrize("env", [case(env) for env in PRESETS if env in CONTINUOUS])
-def test_continuous_environments(tmp_path, env):
-    chunks(tmp_path, "policy=random", f"env={env}", "debug=smoke", "run.total_steps=150")
+@pytest.mark.parametrize("policy", ["random", "sac", "rtd3"])
+def test_continuous_environments(tmp_path, env, policy):
+    record = chunks(tmp_path, f"policy={policy}", f"env={env}", "debug=smoke",
+                    "run.total_steps=250")  # fmt: skip
+    assert (record["updates"] > 0) == (policy != "random")
+
+
+@pytest.mark.parametrize("buffer", ["prioritized", "rank"])
+@pytest.mark.parametrize("policy", ["sac", "td3", "ddpg", "rsac"])
+def test_continuous_policies_draw_by_priority_over_n_steps(tmp_path, policy, buffer):
+    record = chunks(tmp_path, f"policy={policy}", "env=pendulum", "debug=smoke", "policy.nstep=3",
+                    f"buffer={buffer}", "run.total_steps=250",
+                    "buffer.initial_priority=td")  # fmt: skip
+    assert record["updates"] > 0
 
 
 WANTS = {"atari": ("torso=nature_cnn", "env.max_episode_steps=30")}

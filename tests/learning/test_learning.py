@@ -37,7 +37,34 @@ SMALL = ("run.eval_every=500", "learner.start_after=200", "collector.num_envs=8"
          "policy.gamma=0.5", "policy.nstep=1")  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", ["r2d2", "drqn", "dqn"])
+ONCE = ("run.eval_every=500", "collector.num_envs=8", "collector.n_sample=128",
+        "learner.batch_size=64", "policy.gamma=0.5", "policy.lr=3e-3")  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["ppo", "a2c", "impala"])
+@pytest.mark.parametrize("env", ["bandit", "identity"])
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_seconds_long_on_policy(tmp_path, policy, env, memory):
+    line = (f"policy={policy}", f"env={env}", f"memory={memory}", "run.total_steps=12000")
+    result, record = train(tmp_path, *line, *ONCE)
+    assert result["return_mean"] >= 0.95 * (10 if env == "identity" else 1)
+    assert record.env_steps <= 12_200
+
+
+def test_ppo_cartpole(tmp_path):
+    result, record = train(tmp_path, "policy=ppo", "env=cartpole", "run.total_steps=80000",
+                           "run.eval_every=10000")  # fmt: skip
+    assert result["return_mean"] >= 475
+    assert record.env_steps <= 82_100
+
+
+SECONDS_LONG = [
+    *("r2d2", "drqn", "r2d2_c51", "r2d2_qr"),
+    *("dqn", "c51", "qrdqn", "iqn", "mdqn", "rainbow"),
+]
+
+
+@pytest.mark.parametrize("policy", SECONDS_LONG)
 @pytest.mark.parametrize("env", ["bandit", "identity"])
 def test_seconds_long(tmp_path, policy, env):
     result, record = train(

@@ -4,10 +4,22 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from rlrun.policy.ddpg import DDPG
 from rlrun.policy.dqn import DQN
 from rlrun.policy.r2d2 import R2D2
 from rlrun.policy.random import Random
-from rlrun.schema import DQNConfig, MemoryConfig, R2D2Config, RandomConfig, TorsoConfig
+from rlrun.policy.sac import SAC
+from rlrun.policy.td3 import TD3
+from rlrun.schema import (
+    DDPGConfig,
+    DQNConfig,
+    MemoryConfig,
+    R2D2Config,
+    RandomConfig,
+    SACConfig,
+    TD3Config,
+    TorsoConfig,
+)
 from rlrun.types import Spec
 from tests.buffer.factory import constant, make_replay
 from tests.reference.streams import make_stream
@@ -19,11 +31,16 @@ _VALUE = {
     "head_hidden": (), "prev_inputs": True, "value_rescale_eps": 1e-3, "reward_scale": 0.01,
     "reward_clip": None, "td_clip": None,
 }  # fmt: skip
+_SWITCHES = {
+    "distribution": "none", "atoms": 7, "v_min": -2.0,
+    "v_max": 3.0, "kappa": 0.1, "taus": 4, "taus_target": 5, "taus_act": 6, "cosines": 8,
+    "noisy": None, "munchausen": None, "munchausen_tau": 0.03, "munchausen_clip": -1.0,
+}  # fmt: skip
 
 
 def r2d2(*, spec=SPEC, seed=0, memory="lstm", torso=(8,), hidden=8, **changes) -> R2D2:
     own = {"name": "r2d2", "learn_unroll_len": 7, "burnin_step": 3, "eta": 0.9}
-    config = R2D2Config(**(_VALUE | own | {"state_init": "stored"} | changes))
+    config = R2D2Config(**(_VALUE | _SWITCHES | own | {"state_init": "stored"} | changes))
     return R2D2(
         config, TorsoConfig("mlp", torso, "tanh"), MemoryConfig(memory, hidden, 1.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
@@ -31,7 +48,7 @@ def r2d2(*, spec=SPEC, seed=0, memory="lstm", torso=(8,), hidden=8, **changes) -
 
 
 def dqn(*, spec=SPEC, seed=0, **changes) -> DQN:
-    config = DQNConfig(**(_VALUE | {"name": "dqn"} | changes))
+    config = DQNConfig(**(_VALUE | _SWITCHES | {"name": "dqn"} | changes))
     return DQN(
         config, TorsoConfig("mlp", (8,), "tanh"), MemoryConfig("none", 0, 0.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
@@ -75,3 +92,46 @@ def batch_of(policy, lengths=((4, 9, 1), (6, 13)), ends=((True, False), (False, 
     replay = make_replay(segment, rows=rows + 40, window=policy.window)
     keys = replay.add(segment)
     return replay.get(keys, 0)
+
+
+BOX = Spec(
+    gym.spaces.Box(-np.inf, np.inf, (3,), np.float32),
+    gym.spaces.Box(np.array([-1, 0], np.float32), np.array([3, 0.5], np.float32)),
+)
+_CONTROL = {
+    "nstep": 3, "learn_unroll_len": None, "burnin_step": 0, "state_init": "stored", "gamma": 0.9,
+    "lr": constant(1e-2), "actor_lr": constant(1e-2), "adam_eps": 1e-8, "grad_clip": None,
+    "target_update_every": None, "target_theta": 0.1, "actor_every": 1, "head_hidden": (8,),
+    "prev_inputs": False, "reward_scale": 0.01, "reward_clip": None, "td_clip": None, "eta": 0.9,
+}  # fmt: skip
+_OWN = {
+    "sac": {"temperature": 0.3, "temperature_auto": True, "target_entropy": None},
+    "td3": {"noise": constant(0.1), "smoothing": 0.2, "smoothing_clip": 0.5},
+    "ddpg": {"noise": constant(0.1)},
+}
+RECURRENT = {"learn_unroll_len": 7, "burnin_step": 3, "prev_inputs": True, "memory": "lstm"}
+
+
+def control(name, *, spec=BOX, seed=0, memory="none", torso=(8,), activation="tanh", **changes):
+    """A small DDPG, TD3 or SAC."""
+    cls, kind = {"sac": (SAC, SACConfig), "td3": (TD3, TD3Config), "ddpg": (DDPG, DDPGConfig)}[name]
+    config = kind(**(_CONTROL | _OWN[name] | {"name": name} | changes))
+    return cls(
+        config, TorsoConfig("mlp", torso, activation),
+        MemoryConfig(memory, 0 if memory == "none" else 6, 1.0),
+        spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
+    )  # fmt: skip
+
+
+def box_batch(policy, rows=80, **changes):
+    """Windows of a short counter stream whose actions are drawn from the asymmetric box."""
+    from dataclasses import replace
+
+    stream = make_stream([[4, 9, 1], [6, 13]], [[True, False], [False, True]], rows)
+    g = np.random.default_rng(3)
+    low, high = policy.bounds.space.low, policy.bounds.space.high
+    size = (*stream.segment.reward.shape, *low.shape)
+    action = torch.from_numpy(g.uniform(low, high, size).astype(np.float32))
+    segment = states_like(policy, replace(stream, segment=replace(stream.segment, action=action)))
+    replay = make_replay(segment, rows=rows + 40, window=policy.window, **changes)
+    return replay.get(replay.add(segment), 0)

@@ -1,0 +1,88 @@
+"""Linear layers whose weights carry learned noise (Fortunato et al. 2018), factorised Gaussian.
+
+Noise is an argument of a forward pass, never a state of a layer: the online network, the target
+network and every environment can have noise of their own at the same time.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.nets.torso import ACTIVATIONS
+
+Noise = tuple[Tensor, Tensor]  # f(eps) of a layer's inputs and outputs, [in] and [out], or [B, ...]
+
+
+def squash(eps: Tensor) -> Tensor:
+    """f(eps) = sign(eps) sqrt(|eps|). Source: Fortunato et al. 2018, section 3.1 (b)."""
+    return eps.sign() * eps.abs().sqrt()
+
+
+class NoisyLinear(nn.Module):
+    """y = (mu_w + sigma_w * f(eps_out) f(eps_in)^T) x + mu_b + sigma_b * f(eps_out).
+
+    mu starts uniform in +-1 / sqrt(in), sigma at ``sigma`` / sqrt(in).
+    Source: Fortunato et al. 2018, eq. 9 to 11 and section 3.2.
+    """
+
+    def __init__(self, n_in: int, n_out: int, *, sigma: float) -> None:
+        super().__init__()
+        self.n_in, self.n_out = n_in, n_out
+        bound, spread = 1 / math.sqrt(n_in), sigma / math.sqrt(n_in)
+        self.weight = nn.Parameter(torch.empty(n_out, n_in).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(n_out).uniform_(-bound, bound))
+        self.weight_sigma = nn.Parameter(torch.full((n_out, n_in), spread))
+        self.bias_sigma = nn.Parameter(torch.full((n_out,), spread))
+
+    def forward(self, x: Tensor, noise: Noise | None) -> Tensor:
+        """[*, in] -> [*, out]; ``noise`` None: the mean weights. One for all rows, or [B, ...]."""
+        if noise is None:
+            return nn.functional.linear(x, self.weight, self.bias)
+        eps_in, eps_out = noise
+        if eps_in.ndim == 1:
+            outer = eps_out.unsqueeze(-1) * eps_in
+            weight = torch.addcmul(self.weight, self.weight_sigma, outer)
+            return nn.functional.linear(
+                x, weight, torch.addcmul(self.bias, self.bias_sigma, eps_out)
+            )
+        lead = [len(eps_in), *[1] * (x.ndim - 2)]  # a row's own noise: move it onto x and y
+        eps_in, eps_out = eps_in.reshape(*lead, -1), eps_out.reshape(*lead, -1)
+        mean = nn.functional.linear(x, self.weight, self.bias)
+        return mean + eps_out * nn.functional.linear(x * eps_in, self.weight_sigma, self.bias_sigma)
+
+
+class NoisyMLP(nn.Module):
+    """Noisy layers sizes[0] -> ... -> sizes[-1] with activations between them."""
+
+    def __init__(self, sizes: list[int], activation: str, *, sigma: float) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(NoisyLinear(a, b, sigma=sigma) for a, b in pairwise(sizes))
+        self.activation = ACTIVATIONS[activation]()
+
+    def forward(self, x: Tensor, noise: Iterator[Noise] | None) -> Tensor:
+        """[*, in] -> [*, out]; takes the next noise of each layer."""
+        for i, layer in enumerate(self.layers):
+            x = layer(x, None if noise is None else next(noise))
+            if i < len(self.layers) - 1:
+                x = self.activation(x)
+        return x
+
+
+def noisy_layers(net: nn.Module) -> list[NoisyLinear]:
+    """The noisy layers in the order in which ``split_noise`` serves them."""
+    return [m for m in net.modules() if isinstance(m, NoisyLinear)]
+
+
+def split_noise(eps: Tensor, layers: Sequence[NoisyLinear]) -> list[Noise]:
+    """Standard normal numbers [..., sum of in + out] -> the noise of every layer."""
+    sizes = [size for layer in layers for size in (layer.n_in, layer.n_out)]
+    parts = torch.split(squash(eps), sizes, -1)
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def noise_size(layers: Sequence[NoisyLinear]) -> int:
+    """How many normal numbers one draw of noise takes."""
+    return sum(layer.n_in + layer.n_out for layer in layers)

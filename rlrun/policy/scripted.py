@@ -1,0 +1,148 @@
+"""Scripted actions: a sanity check of an environment, a floor beside random actions, a data source.
+
+A script knows the observation, how many steps ago the episode began, and nothing it has learned.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.errors import ConfigError
+from rlrun.functional.script import action_table, outside, sine
+from rlrun.nets.compute import PLAIN, Compute
+from rlrun.schema import MemoryConfig, ScriptedConfig, TorsoConfig
+from rlrun.trust import trusted_function
+from rlrun.types import Act, Sample, Spec, Tree, Update, Window, generator, tree_map
+
+Script = Callable[[Tree, np.ndarray, np.random.Generator], np.ndarray]
+"""(observations [E, ...], steps since the episodes began [E], generator) -> actions [E, *A]"""
+
+
+class Scripted:
+    """Acts by the script that ``policy.script`` names; does not learn."""
+
+    window: Window | None = None
+
+    def __init__(
+        self,
+        config: ScriptedConfig,
+        torso: TorsoConfig,
+        memory: MemoryConfig,
+        *,
+        spec: Spec,
+        seed: int,
+        total_steps: int,
+        device: torch.device,
+        compute: Compute = PLAIN,
+    ) -> None:
+        self.script = make_script(config, spec.action)
+        self.generator = generator(seed, "explore")
+        self.seconds: dict[str, float] = {}
+
+    def actor(self, num_envs: int) -> "ScriptedActor":
+        """The script for ``num_envs`` environments."""
+        return ScriptedActor(self.script, self.generator, num_envs)
+
+    def update(self, sample: Sample) -> Update:
+        raise AssertionError("policy=scripted does not learn")
+
+    def priority(self, sample: Sample) -> Tensor:
+        raise AssertionError("policy=scripted does not learn")
+
+    def weights(self) -> dict[str, Tensor]:
+        return {}
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": self.generator.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.generator.bit_generator.state = state["generator"]
+
+
+class ScriptedActor:
+    """Its recurrent state [E, 1] is the number of steps since each episode began."""
+
+    def __init__(self, script: Script, generator: np.random.Generator, num_envs: int) -> None:
+        self.script, self.generator, self.num_envs = script, generator, num_envs
+        self.extras: dict[str, np.ndarray] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """There are no weights; evaluations all draw the same."""
+        self.fixed = np.random.default_rng(0)
+
+    def initial_state(self) -> Tree:
+        return np.zeros((self.num_envs, 1), np.int64)
+
+    def act(
+        self,
+        obs: Tree,
+        first: np.ndarray,
+        prev_action: np.ndarray,
+        prev_reward: np.ndarray,
+        state: Tree,
+        *,
+        explore: np.ndarray | None,
+    ) -> Act:
+        """See ``Actor``; an evaluation (``explore`` None) leaves the exploration as it is."""
+        steps = np.where(first, 0, state[:, 0])
+        draws = self.fixed if explore is None else self.generator
+        return Act(self.script(obs, steps, draws), {}, (steps + 1)[:, None])
+
+
+def make_script(config: ScriptedConfig, space: gym.Space[Any]) -> Script:
+    """The script of a config, for actions of ``space``."""
+    if config.script == "function":
+        assert config.function is not None  # ScriptedConfig refuses else
+        return users_script(config.function, space)
+    if config.script == "sine":
+        turn = {"period": config.period, "amplitude": config.amplitude, "phase": config.phase}
+        return lambda obs, steps, draws: sine(space, steps, **turn)
+    table, hold = action_table(config.choices, space), config.hold
+    if config.script == "uniform":
+        return lambda obs, steps, draws: table[draws.integers(len(table), size=len(steps))]
+    return lambda obs, steps, draws: table[steps // hold % len(table)]  # constant: one choice
+
+
+def users_script(name: str, space: gym.Space[Any]) -> Script:
+    """``name``(observations, steps) as a script, held to the action space at every call.
+
+    Raises: ConfigError when it raises, or its actions are none.
+    """
+    function, shape = trusted_function("policy.function", name), space.shape or ()
+
+    def script(obs: Tree, steps: np.ndarray, draws: np.random.Generator) -> np.ndarray:
+        try:
+            action = np.asarray(function(tree_map(_shown, obs), _shown(steps)))
+        except Exception as e:  # whatever a user's function raises
+            text = f"raised {type(e).__name__}: {' '.join(str(e).split())}"
+            raise _wrong(name, text, space) from e
+        if action.shape != (len(steps), *shape) or action.dtype.kind not in "biuf":
+            raise _wrong(name, f"returned {action.dtype} {list(action.shape)}", space)
+        bad = outside(action, space)
+        if bad.any():
+            raise _wrong(name, f"returned {action[bad][0].tolist()}, which is no action", space)
+        return action.astype(space.dtype)
+
+    return script
+
+
+def _shown(x: np.ndarray) -> np.ndarray:
+    """Not to be written to: the array belongs to the collected rows."""
+    view = x.view()
+    view.flags.writeable = False
+    return view
+
+
+def _wrong(name: str, text: str, space: gym.Space[Any]) -> ConfigError:
+    return ConfigError(
+        f"policy.function = {name}: {text}; a function of observations [E, ...] and steps [E] that "
+        f"returns an action of {space} for each of E environments is allowed; correct it"
+    )

@@ -1,0 +1,78 @@
+"""Code that a config names: taken from packages only that the person at the command line trusts.
+
+A config file may come from anywhere, so it can never vouch for itself: a package is trusted by
+``--trust PACKAGE`` or by the environment variable RLRUN_TRUST, and by nothing else.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from rlrun.errors import ConfigError
+
+VARIABLE = "RLRUN_TRUST"  # names of packages, separated by commas; child processes inherit it
+_NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+
+
+def trusted() -> list[str]:
+    """The packages trusted now."""
+    return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
+
+
+@contextmanager
+def trusting(packages: Sequence[str]) -> Iterator[None]:
+    """``packages`` are trusted too while this lasts, here and in processes started meanwhile.
+
+    Raises: ConfigError when one of them is no name of a package.
+    """
+    for name in packages:
+        if not re.fullmatch(_NAME, name):
+            raise ConfigError(
+                f"--trust {name}: is no package; the name of an importable package is allowed; "
+                "e.g. --trust mypkg"
+            )
+    before = os.environ.get(VARIABLE)
+    if packages:
+        os.environ[VARIABLE] = ",".join(dict.fromkeys([*trusted(), *packages]))
+    try:
+        yield
+    finally:
+        if packages:
+            os.environ.pop(VARIABLE)
+            os.environ.update({} if before is None else {VARIABLE: before})
+
+
+def trusted_function(key: str, name: str) -> Callable[..., Any]:
+    """The function ``mypkg.mod:function``, imported only when its package is trusted.
+
+    Raises: ConfigError naming ``key``: not that form, not trusted, cannot be imported, or no
+    function.
+    """
+    form = re.fullmatch(rf"({_NAME}):([^\W\d]\w*)", name)
+    if not form:
+        raise _refused(key, name, "names no function", "mypkg.mod:function is allowed", "say both")
+    module, attribute = form[1], form[2]
+    if not any(module == p or module.startswith(f"{p}.") for p in trusted()):
+        wrong = f"the package {module.partition('.')[0]} is not trusted, so none of it is run"
+        allowed = f"packages named by --trust or {VARIABLE} are allowed, whatever a file says"
+        fix = f"if you know what it does, add --trust {module.partition('.')[0]}"
+        raise _refused(key, name, wrong, allowed, fix)
+    try:
+        found = import_module(module)
+    except Exception as e:  # whatever a user's module raises
+        wrong = f"importing {module} raised {type(e).__name__}: {' '.join(str(e).split())}"
+        fix = "install the package, or put its directory on PYTHONPATH"
+        raise _refused(key, name, wrong, "an importable module is allowed", fix) from e
+    function = getattr(found, attribute, None)
+    if not callable(function):
+        wrong = f"{module} has no function {attribute}"
+        there = ", ".join(n for n in vars(found) if n[0] != "_" and callable(getattr(found, n)))
+        raise _refused(key, name, wrong, f"there are: {there or 'none'}", "correct the name")
+    return function  # type: ignore[no-any-return]
+
+
+def _refused(key: str, name: str, wrong: str, allowed: str, fix: str) -> ConfigError:
+    return ConfigError(f"{key} = {name}: {wrong}; {allowed}; {fix}")

@@ -1,0 +1,189 @@
+"""C51's projection, quantile Huber, Munchausen: hand numbers, naive loops, slopes, relations."""
+
+import math
+
+import pytest
+import torch
+
+from rlrun.functional.distributional import (
+    cosines,
+    cross_entropy,
+    divergence,
+    log_policy,
+    midpoints,
+    munchausen_reward,
+    project,
+    quantile_huber,
+    soft_value,
+    support,
+)
+from tests.reference import distributional as naive
+
+G = torch.Generator().manual_seed(0)
+ATOMS = support(0.0, 2.0, 3)
+
+
+def test_support():
+    assert support(-1, 2, 4).tolist() == [-1, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("values", "probabilities", "wanted"),
+    [
+        ([1.0], [1.0], [0, 1, 0]),  # on an atom
+        ([0.0], [1.0], [1, 0, 0]),  # on the lowest
+        ([2.0], [1.0], [0, 0, 1]),  # on the highest
+        ([0.25], [1.0], [0.75, 0.25, 0]),  # between atoms
+        ([5.0], [1.0], [0, 0, 1]),  # clipped above
+        ([-5.0], [1.0], [1, 0, 0]),  # clipped below
+        ([0.5, 1.5, 9.0], [0.2, 0.4, 0.4], [0.1, 0.3, 0.6]),
+        ([1.5, 1.5, 1.5], [0.2, 0.3, 0.5], [0, 0.5, 0.5]),  # terminal: all atoms at the reward
+    ],
+)
+def test_projection_by_hand(values, probabilities, wanted):
+    got = project(torch.tensor([values]), torch.tensor([probabilities]), ATOMS)
+    torch.testing.assert_close(got, torch.tensor([wanted], dtype=torch.float32))
+
+
+@pytest.mark.parametrize("atoms", [2, 3, 51])
+def test_projection_is_the_naive_loop_and_keeps_means_within(atoms):
+    grid = support(-3.0, 5.0, atoms)
+    values = 4 * torch.randn(7, 4, 9, generator=G)
+    p = torch.randn(7, 4, 9, generator=G).softmax(-1)
+    got = project(values, p, grid)
+    assert got.shape == (7, 4, atoms)
+    for t in range(7):
+        for b in range(4):
+            lists = (x[t, b].tolist() for x in (values, p))
+            want = torch.tensor(naive.project(*lists, grid.tolist()))
+            torch.testing.assert_close(got[t, b], want, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(got.sum(-1), torch.ones(7, 4))
+    mean = (p * values.clamp(-3, 5)).sum(-1)
+    torch.testing.assert_close(got @ grid, mean, rtol=1e-4, atol=1e-5)
+
+
+def test_every_atom_stays_on_itself():
+    """Rounding of (z - low) / step must not move probability far: C51's on-atom trap."""
+    for low, high, n in ((-10.0, 10.0, 51), (-100.0, 100.0, 101), (0.1, 0.7, 7)):
+        grid = support(low, high, n)
+        got = project(grid.unsqueeze(-1), torch.ones(n, 1), grid)
+        torch.testing.assert_close(got, torch.eye(n), rtol=0, atol=1e-4)
+
+
+def test_cross_entropy_by_hand_and_its_slope():
+    logits = torch.tensor([[0.0, math.log(3.0)]])  # p = 1/4, 3/4
+    target = torch.tensor([[0.5, 0.5]])
+    row = cross_entropy(logits, target)
+    assert row.loss.item() == pytest.approx(-0.5 * math.log(0.25) - 0.5 * math.log(0.75))
+    torch.testing.assert_close(row.slope, torch.tensor([[-0.25, 0.25]]))
+    kl = 0.5 * math.log(2) + 0.5 * math.log(2 / 3)
+    assert divergence(logits, target).item() == pytest.approx(kl)
+    assert divergence(logits, logits.softmax(-1)).item() == pytest.approx(0, abs=1e-7)
+    sure = torch.tensor([[1.0, 0.0]])  # 0 log 0 = 0
+    assert divergence(logits, sure).item() == pytest.approx(math.log(4))
+
+
+def test_cross_entropy_is_torchs():
+    logits = torch.randn(5, 3, 11, generator=G, requires_grad=True)
+    target = torch.randn(5, 3, 11, generator=G).softmax(-1)
+    row = cross_entropy(logits, target)
+    want = torch.nn.functional.cross_entropy(
+        logits.reshape(15, 11), target.reshape(15, 11), reduction="none"
+    )
+    torch.testing.assert_close(row.loss.flatten(), want.detach())
+    (slope,) = torch.autograd.grad(want.sum(), logits)
+    torch.testing.assert_close(row.slope, slope)
+    assert not row.loss.requires_grad
+
+
+def test_quantile_huber_by_hand():
+    theta, tau = torch.tensor([0.0, 1.0]), torch.tensor([0.25, 0.75])
+    up = quantile_huber(theta, torch.tensor([2.0]), tau, kappa=1.0)  # u = 2, 1
+    assert up.loss.item() == pytest.approx(0.25 * 1.5 + 0.75 * 0.5)
+    torch.testing.assert_close(up.slope, torch.tensor([-0.25, -0.75]))
+    down = quantile_huber(theta, torch.tensor([-1.0]), tau, kappa=1.0)  # u = -1, -2
+    assert down.loss.item() == pytest.approx(0.75 * 0.5 + 0.25 * 1.5)
+    torch.testing.assert_close(down.slope, torch.tensor([0.75, 0.25]))
+    plain = quantile_huber(theta, torch.tensor([2.0, -1.0]), tau, kappa=0.0)
+    assert plain.loss.item() == pytest.approx((0.25 * 2 + 0.75 * 1 + 0.75 * 1 + 0.25 * 2) / 2)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0])
+def test_quantile_huber_is_the_naive_loop_with_its_gradient(kappa):
+    theta = torch.randn(2, 3, 5, generator=G, requires_grad=True)
+    target = torch.randn(2, 3, 4, generator=G)
+    tau = torch.rand(2, 3, 5, generator=G)
+    row = quantile_huber(theta, target, tau, kappa=kappa)
+    total = torch.zeros(())
+    for t in range(2):
+        for b in range(3):
+            want = naive.quantile_loss(
+                theta[t, b], target[t, b].tolist(), tau[t, b].tolist(), kappa
+            )
+            torch.testing.assert_close(row.loss[t, b], want.detach())
+            total = total + want
+    (slope,) = torch.autograd.grad(total, theta)
+    torch.testing.assert_close(row.slope, slope)
+
+
+def test_quantile_regression_finds_quantiles():
+    """Descending on the loss moves theta to the quantiles of what is drawn."""
+    tau, data = midpoints(5), torch.linspace(0, 1, 1001).unsqueeze(0)
+    theta = torch.zeros(1, 5)
+    for _ in range(400):
+        theta -= 0.01 * quantile_huber(theta, data, tau.unsqueeze(0), kappa=0.0).slope
+    torch.testing.assert_close(theta[0], tau, atol=0.02, rtol=0)
+
+
+def test_midpoints_and_cosines():
+    assert midpoints(4).tolist() == [0.125, 0.375, 0.625, 0.875]
+    got = cosines(torch.tensor([[0.0, 0.5, 1.0]]), 3)
+    want = torch.tensor([[[1.0, 1, 1], [1, 0, -1], [1, -1, 1]]])
+    torch.testing.assert_close(got, want, atol=1e-6, rtol=0)
+
+
+def test_munchausen_by_hand():
+    even, half = torch.zeros(1, 2), torch.tensor([0])
+    bonus = munchausen_reward(even, half, scale=0.9, temperature=0.5, lowest=-1.0)
+    assert bonus.item() == pytest.approx(0.9 * 0.5 * math.log(0.5))
+    clipped = munchausen_reward(
+        torch.tensor([[0.0, 10.0]]), half, scale=0.9, temperature=0.5, lowest=-1.0
+    )
+    assert clipped.item() == pytest.approx(-0.9)
+    assert soft_value(even, even, temperature=0.5).item() == pytest.approx(0.5 * math.log(2))
+    for size in (1e-4, 1e4):  # no exponential overflows
+        q = size * torch.tensor([[1.0, 2.0, 3.0]])
+        assert log_policy(q, temperature=0.03).isfinite().all()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_munchausen_is_the_naive_loop(masked):
+    q, tau = torch.randn(4, 3, 5, generator=G), 0.3
+    atoms = torch.randn(4, 3, 5, 6, generator=G)
+    action = torch.randint(5, (4, 3), generator=G)
+    mask = torch.rand(4, 3, 5, generator=G) < 0.5
+    mask.scatter_(-1, action.unsqueeze(-1), True)
+    allowed = mask if masked else None
+    bonus = munchausen_reward(q, action, scale=0.7, temperature=tau, lowest=-0.5, allowed=allowed)
+    value = soft_value(q, q, temperature=tau, allowed=allowed)
+    spread = soft_value(atoms, q, temperature=tau, allowed=allowed)
+    for t in range(4):
+        for b in range(3):
+            pi = naive.softmax(q[t, b].tolist(), tau, mask[t, b].tolist() if masked else None)
+            log = tau * math.log(pi[action[t, b]])
+            assert bonus[t, b].item() == pytest.approx(0.7 * max(log, -0.5), rel=1e-4, abs=1e-6)
+            terms = [(p, -tau * math.log(p)) for p in pi if p > 0]
+            kept = [a for a, p in enumerate(pi) if p > 0]
+            want = sum(p * (q[t, b, a] + h) for (p, h), a in zip(terms, kept, strict=True))
+            torch.testing.assert_close(value[t, b], want, rtol=1e-4, atol=1e-5)
+            want = sum(p * (atoms[t, b, a] + h) for (p, h), a in zip(terms, kept, strict=True))
+            torch.testing.assert_close(spread[t, b], want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_cold_soft_value_is_the_largest():
+    q = torch.randn(50, 4, generator=G)
+    cold = soft_value(q, q, temperature=1e-4)
+    torch.testing.assert_close(cold, q.amax(-1), atol=1e-3, rtol=0)
+    worst = torch.full((50,), -1e9)
+    q[:, 0] = worst  # an action never taken adds nothing, whatever is said of it
+    assert soft_value(q, q, temperature=0.03).isfinite().all()

@@ -1,0 +1,118 @@
+"""Novelty: moments against two passes, sums against loops, whitening and bonuses by hand."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlrun.functional.novelty import (
+    bonus_reward,
+    discounted_sums,
+    merge_moments,
+    no_moments,
+    prediction_error,
+    whiten,
+)
+from tests.reference import novelty as naive
+
+CPU = torch.device("cpu")
+NAN = math.nan
+
+
+def of(*chunks):
+    moments = no_moments((), CPU)
+    for chunk in chunks:
+        moments = merge_moments(moments, torch.tensor(chunk))
+    return moments
+
+
+def test_moments_by_hand():
+    """1, 3 | 5: mean 3, variance (4 + 0 + 4) / 3."""
+    first = of([1.0, 3.0])
+    assert (first.count, first.mean.item(), first.var.item()) == (2, 2.0, 1.0)
+    both = of([1.0, 3.0], [5.0])
+    assert both.count == 3
+    assert both.mean.item() == pytest.approx(3.0, abs=1e-15)
+    assert both.var.item() == pytest.approx(8 / 3, abs=1e-15)
+
+
+finite = st.floats(-1e4, 1e4, width=32)
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(finite, max_size=7), min_size=1, max_size=6), st.floats(-1e6, 1e6))
+def test_moments_in_pieces_are_those_of_the_whole(chunks, offset):
+    """A large offset would ruin sums of squares."""
+    chunks = [[v + offset for v in chunk] for chunk in chunks]
+    flat = [v for chunk in chunks for v in chunk]
+    moments = no_moments((2,), CPU)
+    for chunk in chunks:
+        x = torch.tensor(chunk, dtype=torch.float64)
+        moments = merge_moments(moments, torch.stack([x, -2 * x], -1))
+    assert moments.count == len(flat)
+    if flat:
+        mean, var = naive.moments(flat)
+        want = pytest.approx([mean, -2 * mean], rel=1e-9, abs=1e-6)
+        assert moments.mean.tolist() == want
+        assert moments.var.tolist() == pytest.approx([var, 4 * var], rel=1e-6, abs=1e-6)
+
+
+def test_whiten_by_hand():
+    """Mean 3, std 2: 5 -> 1, 100 -> the clip; a feature that never moved: 0, then the clip."""
+    moments = merge_moments(no_moments((2,), CPU), torch.tensor([[1.0, 0.1], [5.0, 0.1]]))
+    x = torch.tensor([[5.0, 0.1], [100.0, 0.2], [-100.0, 0.0]])
+    out = whiten(x, moments, 5.0)
+    assert out.dtype == torch.float32
+    assert out[:, 0].tolist() == pytest.approx([1.0, 5.0, -5.0], abs=1e-6)
+    assert out[:, 1].tolist() == pytest.approx([0.0, 5.0, -5.0], abs=1e-6)
+
+
+def test_prediction_error():
+    prediction = torch.tensor([[1.0, 2.0], [0.0, 0.0]], requires_grad=True)
+    target = torch.tensor([[0.0, 4.0], [3.0, 0.0]], requires_grad=True)
+    out = prediction_error(prediction, target)
+    assert out.tolist() == [2.5, 4.5]
+    for row, p, t in zip(out.tolist(), prediction.tolist(), target.tolist(), strict=True):
+        assert row == naive.error(p, t)
+    out.sum().backward()
+    assert prediction.grad.tolist() == [[1.0, -2.0], [-3.0, 0.0]]
+    assert target.grad is None
+
+
+def test_discounted_sums_by_hand():
+    """gamma 1/2, carried 4, rows 1 | not valid (NaN) | 2: 3, 3, 3.5."""
+    sums, last = discounted_sums(
+        torch.tensor([[1.0], [NAN], [2.0]]), torch.tensor([[True], [False], [True]]),
+        torch.tensor([4.0]), 0.5,
+    )  # fmt: skip
+    assert sums.tolist() == [[3.0], [3.0], [3.5]]
+    assert last.tolist() == [3.5]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 9), st.integers(1, 4), st.integers(0, 9), st.integers(0, 2**31))
+def test_discounted_sums_in_chunks_are_those_of_the_stream(rows, columns, cut, seed):
+    generator = torch.Generator().manual_seed(seed)
+    novelty = torch.rand(rows, columns, generator=generator, dtype=torch.float64)
+    valid = torch.rand(rows, columns, generator=generator) < 0.7
+    carried = torch.rand(columns, generator=generator, dtype=torch.float64)
+    want, last = naive.discounted(novelty.tolist(), valid.tolist(), carried.tolist(), 0.9)
+    cut = min(cut, rows)
+    one, between = discounted_sums(novelty[:cut], valid[:cut], carried, 0.9)
+    two, after = discounted_sums(novelty[cut:], valid[cut:], between, 0.9)
+    torch.testing.assert_close(torch.cat([one, two]), torch.tensor(want, dtype=torch.float64))
+    torch.testing.assert_close(after, torch.tensor(last, dtype=torch.float64))
+
+
+def test_bonus_goes_to_paid_rows_only():
+    reward = torch.tensor([[1.0, 1.0], [0.0, 7.0]])
+    novelty = torch.tensor([[0.5, NAN], [2.0, NAN]])
+    paid = torch.tensor([[True, False], [True, False]])
+    out, mean = bonus_reward(reward, novelty, paid, factor=2.0)
+    assert out.tolist() == [[2.0, 1.0], [4.0, 7.0]]
+    assert mean.item() == 2.5
+    none, mean = bonus_reward(reward, novelty, torch.zeros_like(paid), factor=2.0)
+    assert torch.equal(none, reward)
+    assert mean.item() == 0

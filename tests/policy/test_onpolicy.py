@@ -1,0 +1,309 @@
+"""PPO, A2C, IMPALA: acting is learning's policy, states are exact, statistics, resume, overfit."""
+
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlrun import build
+from rlrun.buffer.rollout import Rollout
+from rlrun.build_policy import make_policy
+from rlrun.nets.acting_policy import NumpyPolicyStep, TorchPolicyStep, make_policy_step
+from rlrun.nets.moments import Moments
+from rlrun.nets.onpolicy import opening, segment_places
+from rlrun.types import Chunk, Counters, Spec, no_actions, tree_leaves, tree_map
+from tests.compose import config
+
+SMALL = (
+    "collector.num_envs=4",
+    "collector.n_sample=96",
+    "torso.hidden=[8]",
+    "policy.head_hidden=[]",
+)
+MULTI = gym.spaces.MultiDiscrete([2, 3])
+BOX = gym.spaces.Box(-1, 1, (2,), np.float32)
+SPACES = {"one": gym.spaces.Discrete(3), "several": MULTI, "real": BOX}
+SHAPES = [
+    ("memory=none",),
+    ("memory=none", "policy.prev_inputs=true", "policy.separate_value=false"),
+    ("memory=lstm", "policy.prev_inputs=true"),
+    ("memory=gru", "policy.separate_value=false", "policy.head_hidden=[5]"),
+    ("memory=gru", "policy.normalize_obs=true"),
+]
+
+
+def collector_of(*overrides, policy="ppo", env="cartpole"):
+    c = config(f"policy={policy}", f"env={env}", *SMALL, *overrides)
+    return build.make_collector(c, Counters())
+
+
+def copied(chunk):
+    fields = {n: tree_map(np.array, getattr(chunk, n)) for n in Chunk.__slots__}
+    return Chunk(**fields)
+
+
+def rollout_of(collector, chunks=1, stack=1):
+    """The last of some rollouts, with what stands before it."""
+    store = Rollout(collector.example(), rows=400, stack=stack)
+    for _ in range(chunks):
+        store.add(collector.collect())
+        sample = store.take(collector.counters.env_steps)
+    return sample
+
+
+def learned_log_prob(policy, segment):
+    rows = policy.descender.read(segment)
+    head, value = policy.net(rows.obs, rows.side, rows.first, opening(rows.states))
+    return policy.net.choice(head[:-1], rows.action).log_prob, value, rows
+
+
+# -- acting ----------------------------------------------------------------------------------------
+
+
+def spec_policy(space, *overrides, seed=0):
+    c = config("policy=ppo", "env=cartpole", "torso.hidden=[8,6]", f"seed={seed}", *overrides)
+    return make_policy(c, Spec(gym.spaces.Box(-5, 5, (3,), np.float32), space))
+
+
+def play(step, space, rows=6, envs=4):
+    rng, state, out = np.random.default_rng(0), step.initial_state(), []
+    space.seed(0)
+    for t in range(rows):
+        first = rng.random(envs) < 0.3 if t else np.ones(envs, bool)
+        action = np.stack([space.sample() for _ in range(envs)])
+        obs, reward = (rng.normal(size=s).astype(np.float32) for s in ((envs, 3), envs))
+        head, state = step(obs, first, action, reward, state)
+        out += [head, *tree_leaves(state)]
+    return out
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_numpy_is_torch(shape, space):
+    net = spec_policy(SPACES[space], *shape, "policy.orthogonal_init=false").net
+    if net.moments is not None:
+        net.moments.add(torch.randn(50, 3) * 3 + 1)
+    assert isinstance(make_policy_step(net, 4), NumpyPolicyStep)
+    pair = (
+        play(NumpyPolicyStep(net, 4), SPACES[space]),
+        play(TorchPolicyStep(net, 4), SPACES[space]),
+    )
+    for got, want in zip(*pair, strict=True):
+        assert got.dtype == want.dtype == np.float32
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", [NumpyPolicyStep, TorchPolicyStep])
+def test_a_step_keeps_its_weights_until_it_is_refreshed(kind, shape):
+    one, two = (spec_policy(MULTI, *shape, seed=s).net for s in (0, 1))
+    step, before = kind(one, 4), play(kind(one, 4), MULTI)
+    if two.moments is not None:
+        two.moments.add(torch.randn(9, 3) + 1)
+    one.load_state_dict(two.state_dict())
+    for got, want in zip(play(step, MULTI), before, strict=True):
+        np.testing.assert_array_equal(got, want)
+    step.refresh()
+    for got, want in zip(play(step, MULTI), play(kind(two, 4), MULTI), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_real_actions_are_clipped_for_the_environment_only():
+    policy = spec_policy(BOX, "policy.log_std_init=1.0")
+    actor = policy.actor(500)
+    obs, first = np.zeros((500, 3), np.float32), np.ones(500, bool)
+    given = (obs, first, no_actions(BOX, 500), np.zeros(500, np.float32), ())
+    out = actor.act(*given, explore=np.zeros(500, np.float32))
+    raw = out.extras["raw_action"]
+    assert (np.abs(raw) > 1).mean() > 0.5
+    np.testing.assert_array_equal(out.action, raw.clip(-1, 1))
+    head = torch.from_numpy(actor.step(*given)[0])
+    want = policy.net.choice(head[None], torch.from_numpy(raw)[None]).log_prob[0]
+    np.testing.assert_allclose(out.extras["log_prob"], want.detach(), rtol=1e-4, atol=1e-5)
+    mode = actor.act(*given, explore=None)
+    np.testing.assert_array_equal(mode.extras["raw_action"], head)
+
+
+@pytest.mark.parametrize("env", ["cartpole", "pendulum"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_acting_and_learning_agree(shape, env):
+    """Behaviour log-probabilities are the learner's, and so is the stored state of every row."""
+    policy = (collector := collector_of(*shape, env=env)).policy
+    if policy.net.moments is not None:
+        policy.net.moments.add(torch.from_numpy(collector.obs).repeat(8, 1) * 2)
+    segment = rollout_of(collector, chunks=3).segment
+    log_prob, _, rows = learned_log_prob(policy, segment)
+    valid = rows.valid
+    torch.testing.assert_close(log_prob[valid], rows.behaviour[valid], rtol=1e-4, atol=1e-5)
+    if policy.net.recurrent:
+        cut = policy.prepared(rows)
+        torch.testing.assert_close(
+            policy.net(cut.obs, cut.side, cut.first, cut.state)[1][cut.valid],
+            cut.value[cut.valid],
+            rtol=1e-4, atol=1e-5,
+        )  # fmt: skip
+        assert int(cut.valid.sum()) == int(valid.sum())
+        assert not segment.first[0].all(), "a rollout that begins within episodes"
+
+
+def test_stacked_frames_are_what_acting_saw():
+    collector = collector_of("env.frame_stack=3")
+    segment = rollout_of(collector, chunks=3, stack=3).segment
+    assert segment.obs.shape[2:] == (3, 4)
+    log_prob, _, rows = learned_log_prob(collector.policy, segment)
+    torch.testing.assert_close(log_prob[rows.valid], rows.behaviour[rows.valid])
+
+
+# -- learning --------------------------------------------------------------------------------------
+
+
+def test_segments_by_hand():
+    place, real = segment_places(5, 2, 3)
+    assert place.tolist() == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 8, 9]]
+    assert real.tolist() == [[True] * 4, [True] * 4, [True, True, False, False]]
+
+
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+def test_minibatches_hold_every_row_once(memory):
+    collector = collector_of(f"memory={memory}", "policy.segment_len=7")
+    policy = collector.policy
+    rows = policy.descender.read(rollout_of(collector, chunks=2).segment)
+    whole = policy.prepared(rows)
+    whole = replace(whole, target=torch.arange(whole.target.numel()).reshape(whole.target.shape))
+    parts = policy.shuffled(whole, 4)
+    assert len(parts) == 4
+    seen = torch.cat([p.target[p.valid] for p in parts])
+    assert sorted(seen.tolist()) == whole.target[whole.valid].sort().values.tolist()
+    sizes = [p.valid.shape[1] for p in parts]
+    assert max(sizes) - min(sizes) <= 1
+    for part in parts:
+        assert (part.advantage[~part.valid] == 0).all()
+        kept = part.advantage[part.valid]
+        assert abs(kept.mean()) < 1e-5
+        assert kept.std() == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("policy", ["ppo", "a2c", "impala"])
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_overfits_one_rollout(policy, memory):
+    """The value explains its targets and good actions become likely."""
+    more = ("policy.epochs=1", "policy.value_clip=null") if policy == "ppo" else ()
+    collector = collector_of(
+        f"memory={memory}", "policy.lr=3e-3", "policy.entropy_coef=0", "policy.gamma=0.9", *more,
+        "policy.grad_clip=10", policy=policy,
+    )  # fmt: skip
+    sample = rollout_of(collector)
+    updates = [collector.policy.update(sample) for _ in range(300)]
+    first, last = updates[0].metrics, updates[-1].metrics
+    assert last["train/value_loss"] < 0.3 * first["train/value_loss"]
+    assert last["train/entropy"] < first["train/entropy"]
+    assert all(torch.isfinite(x) for u in updates for x in u.metrics.values())
+
+
+NORMAL = ("policy.normalize_obs=true", "policy.normalize_reward=true")
+
+
+@pytest.mark.parametrize("policy", ["ppo", "a2c", "impala"])
+@pytest.mark.parametrize("shape", [("memory=none",), ("memory=lstm", *NORMAL)], ids=str)
+def test_resumed_is_uninterrupted(policy, shape):
+    """Bit for bit, on the same rows; the dealing of minibatches and statistics included."""
+    batch = ("learner.batch_size=32",)
+    collector = collector_of(*shape, *batch, policy=policy, env="pendulum")
+    chunks = [copied(collector.collect()) for _ in range(6)]
+    whole, begun, resumed = (
+        collector_of(*shape, *batch, f"seed={s}", policy=policy, env="pendulum") for s in (0, 0, 5)
+    )
+
+    def learn(who, store, pieces):
+        for chunk in pieces:
+            store.add(chunk)
+            update = who.policy.update(store.take(0))
+        return update
+
+    def store():
+        return Rollout(collector.example(), rows=400)
+
+    last = learn(whole, store(), chunks)
+    half = store()
+    learn(begun, half, chunks[:3])
+    rest = store()
+    rest.load_state_dict(half.state_dict())
+    resumed.policy.load_state_dict(begun.policy.state_dict())
+    again = learn(resumed, rest, chunks[3:])
+    for name, value in last.metrics.items():
+        assert torch.equal(value, again.metrics[name]), name
+    pairs = tree_leaves(whole.policy.state_dict()), tree_leaves(resumed.policy.state_dict())
+    for a, b in zip(*pairs, strict=True):
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def test_kl_stops_the_passes():
+    collector = collector_of("policy.lr=0.05", "policy.epochs=10", "learner.batch_size=24")
+    sample = rollout_of(collector)
+    state = tree_map(
+        lambda x: x.clone() if isinstance(x, torch.Tensor) else x, collector.policy.state_dict()
+    )
+    assert collector.policy.update(sample).steps == 40
+    collector.policy.load_state_dict(state)
+    collector.policy.config = replace(collector.policy.config, target_kl=0.01)
+    update = collector.policy.update(sample)
+    assert update.steps < 40
+    assert update.steps % 4 == 0
+    assert update.metrics["train/approx_kl"] > 0.01
+
+
+def test_clip_and_step_size_follow_the_clock():
+    line = ("policy.clip={kind: linear, start: 0.4, end: 0}", "run.total_steps=1000")
+    collector = collector_of(*line)
+    assert collector.policy.clip_at(250) == pytest.approx(0.3)
+    sample = replace(rollout_of(collector), env_steps=500)
+    assert collector.policy.update(sample).metrics["train/lr"].item() == pytest.approx(5e-4)
+
+
+# -- statistics ------------------------------------------------------------------------------------
+
+
+def test_moments_are_those_of_everything_added():
+    x = torch.randn(100, 3, dtype=torch.float64) * 5 + 2
+    moments = Moments((3,))
+    torch.testing.assert_close(moments(x[:2]), x[:2].float().clamp(-10, 10))
+    for piece in x.split([1, 60, 39]):
+        moments.add(piece)
+    torch.testing.assert_close(moments.mean, x.mean(0))
+    torch.testing.assert_close(moments.scale(), (x.var(0, correction=0) + 1e-8).rsqrt().float())
+
+
+def test_observations_are_seen_with_the_statistics_of_earlier_rollouts():
+    """Valid rows alone count; a rollout is learned from with the statistics it was acted with."""
+    collector = collector_of("policy.normalize_obs=true")
+    sample, moments = rollout_of(collector), collector.policy.net.moments
+    assert moments.count == 0
+    collector.policy.update(sample)
+    seen = sample.segment.obs[:-1][sample.segment.valid].double()
+    torch.testing.assert_close(moments.mean, seen.mean(0))
+    assert moments.count == len(seen)
+    assert "moments.mean" in collector.policy.weights(), "an evaluation needs them"
+
+
+def test_rewards_are_divided_by_the_deviation_of_running_returns():
+    """One number at a time, over two rollouts and the ends of episodes."""
+    collector = collector_of("policy.normalize_reward=true", "policy.gamma=0.9")
+    running, returns = np.zeros(4), []
+    store = Rollout(collector.example(), rows=400)
+    for _ in range(2):
+        store.add(collector.collect())
+        segment = store.take(0).segment
+        rows = collector.policy.descender.read(segment)
+        for t in range(len(segment.reward)):
+            for b in range(4):
+                if not segment.valid[t, b]:
+                    continue
+                running[b] = 0.9 * running[b] + segment.reward[t, b].item()
+                returns.append(running[b])
+                if segment.terminated[t, b] or segment.truncated[t, b]:
+                    running[b] = 0
+        want = segment.reward[segment.valid] / (np.var(returns) + 1e-8) ** 0.5
+        torch.testing.assert_close(rows.reward[segment.valid], want.clamp(-10, 10).float())
+    assert len(returns) == collector.policy.descender.returns.count

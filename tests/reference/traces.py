@@ -1,0 +1,62 @@
+"""Advantages and V-trace targets one row at a time, and distributions one number at a time."""
+
+import math
+
+
+def _ends(t, terminated, truncated, valid):
+    """Whether nothing may be looked up behind row t + 1."""
+    last = t + 1 == len(valid) or not valid[t + 1]
+    return terminated[t] or truncated[t] or last
+
+
+def gae_rows(reward, value, terminated, truncated, valid, gamma, trace):
+    """Lists of one column -> [A_t], sums of (gamma trace)^i delta_{t+i} up to the episode's end."""
+    out = []
+    for t in range(len(reward)):
+        total, weight, i = 0.0, 1.0, t
+        while valid[t]:
+            after = 0.0 if terminated[i] else value[i + 1]
+            total += weight * (reward[i] + gamma * after - value[i])
+            if _ends(i, terminated, truncated, valid):
+                break
+            weight, i = weight * gamma * trace, i + 1
+        out.append(total)
+    return out
+
+
+def vtrace_rows(ratio, reward, value, terminated, truncated, valid, gamma, trace, rho, c):
+    """Lists of one column -> ([v_t], [advantage_t]), by the sums of the paper's equation 1."""
+    targets, advantages = [], []
+
+    def delta(i):
+        after = 0.0 if terminated[i] else value[i + 1]
+        return min(rho, ratio[i]) * (reward[i] + gamma * after - value[i])
+
+    for t in range(len(reward)):
+        total, weight, i = value[t], 1.0, t
+        while valid[t]:
+            total += weight * delta(i)
+            if _ends(i, terminated, truncated, valid):
+                break
+            weight, i = weight * gamma * trace * min(c, ratio[i]), i + 1
+        targets.append(total if valid[t] else 0.0)
+    for t in range(len(reward)):
+        if not valid[t]:
+            advantages.append(0.0)
+            continue
+        if terminated[t]:
+            ahead = 0.0
+        else:
+            ahead = value[t + 1] if _ends(t, terminated, truncated, valid) else targets[t + 1]
+        advantages.append(min(rho, ratio[t]) * (reward[t] + gamma * ahead - value[t]))
+    return targets, advantages
+
+
+def gaussian_log_density(x, mean, std):
+    return -0.5 * ((x - mean) / std) ** 2 - math.log(std) - 0.5 * math.log(2 * math.pi)
+
+
+def ppo_row(log_prob, behaviour, advantage, clip):
+    """What one row adds to the surrogate that is maximised."""
+    ratio = math.exp(log_prob - behaviour)
+    return min(ratio * advantage, min(max(ratio, 1 - clip), 1 + clip) * advantage)
