@@ -339,11 +339,14 @@ LINE = ("policy=dqn", "env=cartpole", "bonus=rnd")
          "buffer=prioritized", "buffer.initial_priority=td"),
         (*LINE, "pipeline=overlapped"),
         (*LINE, "transport=coded"),
+        ("policy=sac", "env=pendulum", "bonus=rnd"),
+        ("policy=ppo", "env=cartpole", "bonus=rnd"),
         ("policy=dqn", "env=twostep", "bonus=rnd"),
         ("policy=dqn", "env=twostep", "bonus=rnd", "agents=separate"),
         ("policy=qmix", "env=twostep", "bonus=rnd"),
     ],
-    ids=["dqn", "r2d2", "overlapped", "coded", "columns of agents", "separate", "joint"],
+    ids=["dqn", "r2d2", "overlapped", "coded", "continuous", "on-policy", "columns", "separate",
+         "joint"],
 )  # fmt: skip
 def test_same_seed_same_digest(tmp_path, line):
     one, two = go(tmp_path / "one", *line), go(tmp_path / "two", *line)
