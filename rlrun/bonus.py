@@ -77,7 +77,7 @@ class RND:
         *,
         space: gym.Space[Any],
         stacked: bool,
-        num_envs: int,
+        columns: int,
         seed: int,
         total_steps: int,
         device: torch.device,
@@ -87,6 +87,8 @@ class RND:
         self.config, self.stacked, self.device = config, stacked, device
         self.coefficient = make_schedule(config.coefficient, total_steps=total_steps)
         self.lr = make_schedule(config.lr, total_steps=total_steps)
+        if not isinstance(space, gym.spaces.Box):  # several agents' images come as a dict
+            torso = replace(torso, name="mlp")
         self.plane = torso.name == "nature_cnn" and len(space.shape or ()) == 2
         if self.plane:  # a single grey frame: convolutions want channels
             space = gym.spaces.Box(0, 255, (1, *(space.shape or ())), np.uint8)
@@ -102,7 +104,7 @@ class RND:
         example = tree_map(torch.from_numpy, create_empty_array(space, 1))
         self.obs = no_moments(self._inputs(example).shape[1:], device)
         self.sums = no_moments((), device)  # of the discounted sums
-        self.carried = torch.zeros(num_envs, device=device)
+        self.carried = torch.zeros(columns, device=device)
         self.fresh: Tensor | None = None  # whitened inputs of the last chunk, not learned yet
         self.totals: dict[str, list[Tensor]] = {}  # metrics since they were last asked for
 

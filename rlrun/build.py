@@ -82,7 +82,7 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
     policy = make_learner_policy(config, collector)
     buffer: Replay | Mixed | Rollout | None = None
     learner: Learner | RolloutLearner | None = None
-    bonus = make_bonus(config, collector.env.obs_space)
+    bonus = make_bonus(config, collector.env.obs_space, columns=collector.num_envs)
     if config.policy.on_policy:
         buffer = make_rollout(config, collector.example(), note=log.note)
         learner = RolloutLearner(

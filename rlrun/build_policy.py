@@ -55,8 +55,11 @@ def make_policy(config: Config, spec: Spec) -> Policy:
     return make(spec, config.seed)
 
 
-def make_bonus(config: Config, space: gym.Space[Any]) -> RND | None:
-    """What ``bonus`` says is added to rewards; ``space``: of single observations, unstacked."""
+def make_bonus(config: Config, space: gym.Space[Any], *, columns: int) -> RND | None:
+    """What ``bonus`` says is added to rewards; ``space``: of single observations, unstacked.
+
+    ``columns`` of rows: one per environment, or per agent where agents have their own.
+    """
     if not isinstance(config.bonus, RNDConfig):
         return None
     return RND(
@@ -64,7 +67,7 @@ def make_bonus(config: Config, space: gym.Space[Any]) -> RND | None:
         config.torso,
         space=space,
         stacked=config.env.frame_stack > 1,
-        num_envs=config.collector.num_envs,
+        columns=columns,
         seed=config.seed,
         total_steps=config.run.total_steps,
         device=torch.device(config.device),

@@ -33,9 +33,9 @@ FIELDS = {
 MLP = TorsoConfig("mlp", (3,), "tanh")
 
 
-def rnd(*, space=SPEC.obs, torso=MLP, stacked=False, num_envs=2, seed=0, **changes) -> RND:
+def rnd(*, space=SPEC.obs, torso=MLP, stacked=False, columns=2, seed=0, **changes) -> RND:
     return RND(
-        RNDConfig(**(FIELDS | changes)), torso, space=space, stacked=stacked, num_envs=num_envs,
+        RNDConfig(**(FIELDS | changes)), torso, space=space, stacked=stacked, columns=columns,
         seed=seed, total_steps=1000, device=torch.device("cpu"),
     )  # fmt: skip
 
@@ -220,7 +220,7 @@ class Told(Fake):
 def test_the_learner_adds_it_to_updates_and_first_priorities():
     segment = make(td=True)[1].segment
     rewards = {}
-    for name, bonus in {"plain": None, "paid": rnd(num_envs=1)}.items():
+    for name, bonus in {"plain": None, "paid": rnd(columns=1)}.items():
         if bonus is not None:
             feed(bonus, part(segment, 0, 60), [60])
         again, _, counters = make(td=True)
@@ -290,6 +290,7 @@ KINDS = {
     "grey frame": (GREY, CNN),
     "colour frame": (COLOUR, CNN),
     "flat image": (GREY, MLP),
+    "images in a dict": (gym.spaces.Dict({"agents": GREY}), CNN),
 }
 
 
@@ -298,7 +299,7 @@ KINDS = {
 def test_kinds_of_observations(kind, stacked):
     """A stack's newest frame is what a chunk holds: with k = 3 the same bonus as without stacks."""
     space, torso = KINDS[kind]
-    if stacked and kind in ("discrete", "dict"):
+    if stacked and not isinstance(space, gym.spaces.Box):
         return  # no stacks of these
     rows, columns = 12, 2
     batch = gym.vector.utils.batch_space(gym.vector.utils.batch_space(space, columns), rows + 1)
@@ -337,8 +338,15 @@ LINE = ("policy=dqn", "env=cartpole", "bonus=rnd")
         ("policy=r2d2", "env=cartpole", "bonus=rnd", "env.frame_stack=2",
          "buffer=prioritized", "buffer.initial_priority=td"),
         (*LINE, "pipeline=overlapped"),
+        (*LINE, "transport=coded"),
+        ("policy=sac", "env=pendulum", "bonus=rnd"),
+        ("policy=ppo", "env=cartpole", "bonus=rnd"),
+        ("policy=dqn", "env=twostep", "bonus=rnd"),
+        ("policy=dqn", "env=twostep", "bonus=rnd", "agents=separate"),
+        ("policy=qmix", "env=twostep", "bonus=rnd"),
     ],
-    ids=["dqn", "r2d2", "overlapped"],
+    ids=["dqn", "r2d2", "overlapped", "coded", "continuous", "on-policy", "columns", "separate",
+         "joint"],
 )  # fmt: skip
 def test_same_seed_same_digest(tmp_path, line):
     one, two = go(tmp_path / "one", *line), go(tmp_path / "two", *line)

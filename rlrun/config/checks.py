@@ -311,7 +311,7 @@ def _check_actions(config: Config, action: Any) -> None:
         wrong = f"its actions have no bounds: {short(action)}"
         allowed = "a Box with finite low and high is allowed"
         raise fail("env.id", config.env.id, wrong, allowed, "wrap the environment")
-    if kind == "Box" and action.dtype.kind != "f" and policy.name != "random":
+    if kind == "Box" and action.dtype.kind != "f" and policy.learns:
         wrong = f"its actions are whole numbers: {short(action)}"
         raise fail(
             "env.id", config.env.id, wrong, "a Box of floats is allowed", "use policy=random"
