@@ -28,7 +28,7 @@ TMAZE = {"metric": "success", "episodes": 1000}
 SHORT = "policy.burnin_step=4 policy.learn_unroll_len=12"
 TMAZE30 = "experiment=r2d2_tmaze50 env.length=30"
 MINGRU = "memory=mingru memory.forget_bias=0 policy.head_hidden=[64] policy.lr.start=3e-3"
-CHAIN = "policy=dqn env=chain env.length=25 policy.target_update_every=50"
+CHAIN = "policy=dqn env=chain env.length=25 policy.target_update_every=50 policy.target_theta=null"
 GREEDY = "explore=schedule explore.epsilon=0.1"
 CHEETAH = {"steps": 100_000, "needs": "mujoco"}
 SAC_DATA = (
@@ -83,22 +83,6 @@ ROWS = {
     # R2D2 and its memories
     "cartpole": Row("policy=r2d2 env=cartpole", ">= 475, 60 s, 60k steps"),
     "cartpole_uniform": Row("policy=r2d2 env=cartpole buffer=uniform", "for comparison"),
-    **{
-        f"cartpole_{name}": Row(f"policy={name} env=cartpole run.total_steps={steps}000", wanted)
-        for name, steps, wanted in (
-            ("dqn", 50, ">= 475, 50k steps"),
-            ("qrdqn", 50, ">= 475, 50k steps"),
-            ("iqn", 50, ">= 475, 50k steps"),
-            ("c51", 100, ">= 475, 100k steps"),
-            ("rainbow", 100, ">= 475, 100k steps"),
-        )
-    },
-    **{
-        f"acrobot_{name}": Row(
-            f"policy={name} env=acrobot run.total_steps=100000", ">= -90, 100k steps"
-        )
-        for name in ("dqn", "qrdqn")
-    },
     "novel": Row("policy=r2d2 env=cartpole_novel", ">= 450, 150 s, 150k steps"),
     "novel_dqn": Row("policy=dqn env=cartpole_novel policy.prev_inputs=true", "<= 180"),
     "repeat": Row("experiment=r2d2_repeat_previous", ">= 0.9, 120 s, 200k steps"),
