@@ -151,7 +151,7 @@ def test_a_buffer_on_a_device(tmp_path, monkeypatch, policy, buffer):
     one, two = go(tmp_path / "one", *line), go(tmp_path / "two", *line)
     assert one["digest"] == two["digest"]
     host = go(tmp_path / "host", *line[:-1], "buffer.device=cpu")
-    assert host["env_steps"] == one["env_steps"]
+    assert abs(host["env_steps"] - one["env_steps"]) <= 16  # other draws, other episode ends
     c = config(*SMOKE, *line, "run.total_steps=700")
     assert build.resume(tmp_path / "one", c, raw_yaml="seed: 0\n", overrides=[]) == 0
     assert json.loads((tmp_path / "one" / "run.json").read_text())["env_steps"] >= 700

@@ -42,7 +42,7 @@ def test_levers_with_a_memory(tmp_path, policy):
         tmp_path, f"policy={policy}", *LEVERS, "env.kwargs={length: 10}", *SMALL,
         "memory.hidden=16", "policy.learn_unroll_len=9", "policy.burnin_step=2", "policy.gamma=0.5",
         "policy.head_hidden=[32]", "learner.batch_size=16", "learner.replay_ratio=32",
-        "run.total_steps=5000",
+        "run.total_steps=8000",
     )  # fmt: skip
     assert result["return_mean"] >= -10 * 0.05**2
 
@@ -57,11 +57,10 @@ def test_pendulum(tmp_path):
     assert result["return_mean"] >= -200
 
 
-def test_hindsight_goals_find_what_plain_replay_does_not(tmp_path):
-    """A point that must come within 0.15 of a goal in the square; SAC with and without."""
-    same = ("policy=sac", "env=gym", "env.id=test/Reach-v0", "env.success=is_success", *SMALL,
-            *PACE, "policy.gamma=0.95", "run.total_steps=4000")  # fmt: skip
-    her, _ = train(tmp_path / "her", *same, "buffer.relabel=future", episodes=100)
-    plain, _ = train(tmp_path / "plain", *same, episodes=100)
-    assert her["success"] >= 0.9
-    assert plain["success"] <= her["success"] - 0.2
+def test_hindsight_goals_work_with_real_actions(tmp_path):
+    """A point that must come within 0.15 of a goal in the square. SAC gets there without hindsight
+    too: what hindsight is for is shown by the bit flips (tests/buffer/test_hindsight.py)."""
+    result, _ = train(tmp_path, "policy=sac", "env=gym", "env.id=test/Reach-v0",
+                      "env.success=is_success", *SMALL, *PACE, "policy.gamma=0.95",
+                      "run.total_steps=4000", "buffer.relabel=future", episodes=100)  # fmt: skip
+    assert result["success"] >= 0.9
