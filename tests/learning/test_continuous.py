@@ -59,7 +59,7 @@ def test_pendulum(tmp_path):
 
 def test_hindsight_goals_work_with_real_actions(tmp_path):
     """A point that must come within 0.15 of a goal in the square. SAC gets there without hindsight
-    too: what hindsight is for is shown by the bit flips (tests/buffer/test_hindsight.py)."""
+    too: what hindsight is for is shown by the bit flips (test_learning.py)."""
     result, _ = train(tmp_path, "policy=sac", "env=gym", "env.id=test/Reach-v0",
                       "env.success=is_success", *SMALL, *PACE, "policy.gamma=0.95",
                       "run.total_steps=4000", "buffer.relabel=future", episodes=100)  # fmt: skip
