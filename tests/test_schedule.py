@@ -46,7 +46,8 @@ def test_ladder_golden():
 
 
 def test_a_single_environment_follows_the_schedule():
-    config = ExploreConfig("ladder", 0.4, 7.0, ScheduleConfig("linear", 1.0, 0.0, None, None))
+    epsilon = ScheduleConfig("linear", 1.0, 0.0, None, None)
+    config = ExploreConfig("ladder", 0.4, 7.0, epsilon, temperature=None)
     assert make_explore(config, num_envs=1, total_steps=100)(50).tolist() == [0.5]
     fixed = make_explore(config, num_envs=4, total_steps=100)
     assert fixed(0).tolist() == fixed(99).tolist()

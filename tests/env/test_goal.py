@@ -205,7 +205,7 @@ class Ending(Reach):
 
 @pytest.fixture(autouse=True)
 def _registered():
-    ids = {"test/Reach-v0": Reach, "test/Ending-v0": Ending}
+    ids = {"goal/Reach-v0": Reach, "goal/Ending-v0": Ending}
     for env_id, entry in ids.items():
         gym.register(env_id, entry, disable_env_checker=True)
     yield
@@ -213,7 +213,7 @@ def _registered():
         gym.registry.pop(env_id)
 
 
-def found(env_id="test/Reach-v0", **kwargs):
+def found(env_id="goal/Reach-v0", **kwargs):
     return goal_functions(config_of(env_id, kwargs=kwargs))
 
 
@@ -242,7 +242,7 @@ def test_without_compute_terminated_nothing_ends():
 @pytest.mark.parametrize(("mistake", "length"), [("none", 1.0), ("none", 2.0), ("never", 2.0)])
 def test_ends_of_an_environment_that_takes_one_pair(mistake, length):
     """Its arguments are those of the config."""
-    functions = found("test/Ending-v0", mistake=mistake, length=length)
+    functions = found("goal/Ending-v0", mistake=mistake, length=length)
     achieved, desired = goals(40)
     ends = functions.terminated(achieved, desired)
     assert ends.dtype == np.bool_
@@ -278,7 +278,7 @@ def test_an_environment_that_exists_only_as_a_vector_has_nobody_to_ask():
 def test_functions_that_cannot_serve(mistake, error, text):
     with pytest.raises(error) as caught:
         found(mistake=mistake)
-    assert str(caught.value).startswith("env.id = test/Reach-v0: ")
+    assert str(caught.value).startswith("env.id = goal/Reach-v0: ")
     assert text in str(caught.value)
     assert "fix the environment" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -286,7 +286,7 @@ def test_functions_that_cannot_serve(mistake, error, text):
 
 def test_a_function_that_fails_later_says_so():
     functions = found(mistake="none")
-    with pytest.raises(EnvError, match=r"test/Reach-v0: compute_reward\(\) raised ValueError"):
+    with pytest.raises(EnvError, match=r"goal/Reach-v0: compute_reward\(\) raised ValueError"):
         functions.reward(np.zeros((3, 2)), np.zeros((2, 2)))
 
 
