@@ -223,9 +223,10 @@ def test_overlapped_runs_must_give_one_digest(monkeypatch):
         }  # fmt: skip
 
     monkeypatch.setattr(overlap, "_run", fake(lambda: "same"))
-    (row,) = overlap.measure(repeats=2, env_steps=10)
+    row, ceiling = overlap.measure(repeats=2, env_steps=10)
+    assert (ceiling.ours, ceiling.ratio) == (1.5, 2.0)
     assert (row.ratio, row.met, row.setting["collect_share"]) == (1.5, True, "50%")
-    digests = iter("abcd")
+    digests = iter("abcdefgh")
     monkeypatch.setattr(overlap, "_run", fake(lambda: next(digests)))
     with pytest.raises(AssertionError, match="not deterministic"):
         overlap.measure(repeats=2, env_steps=10)
