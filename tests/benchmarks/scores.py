@@ -30,7 +30,8 @@ TMAZE30 = "experiment=r2d2_tmaze50 env.length=30"
 MINGRU = "memory=mingru memory.forget_bias=0 policy.head_hidden=[64] policy.lr.start=3e-3"
 CHAIN = (
     "policy=dqn env=chain env.length=25 policy.target_update_every=50 policy.target_theta=null "
-    "policy.lr=1e-3 policy.adam_eps=1e-5 torso=mlp learner=transitions learner.replay_ratio=16"
+    "policy.lr=1e-3 policy.adam_eps=1e-5 policy.gamma=0.99 policy.value_rescale_eps=null torso=mlp "
+    "learner=transitions learner.replay_ratio=16"
 )
 GREEDY = "explore=schedule explore.epsilon=0.1"
 CHEETAH = {"steps": 100_000, "needs": "mujoco"}

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.learning
 SEEDS = (11, 12, 13)
 STEPS = 20_000
 SAME = ("policy=dqn", "env=chain", "env.length=25", "policy.target_update_every=50",
-        "policy.target_theta=null", "policy.lr=1e-3", "policy.adam_eps=1e-5", "torso=mlp",
+        "policy.target_theta=null", "policy.lr=1e-3", "policy.adam_eps=1e-5", "policy.gamma=0.99",
+        "policy.value_rescale_eps=null", "torso=mlp",
         "learner=transitions", "learner.replay_ratio=16",
         f"run.total_steps={STEPS}", "run.eval_every=1000", "run.eval_episodes=1",
         "learner.threads=1")  # fmt: skip
