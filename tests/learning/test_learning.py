@@ -2,7 +2,7 @@
 
 Thresholds were fixed before the runs (seconds-long ones: the optimum less 5 %; the others: README,
 "What it reaches"); the short horizon of the seconds-long ones was chosen after the general
-defaults were too slow for them.Scores are those of the final weights on seeds
+defaults were too slow for them. Scores are those of the final weights on seeds
 that training never used.
 """
 
@@ -35,6 +35,7 @@ def train(run_dir: Path, *overrides: str, episodes: int = 50) -> tuple[dict, Run
 
 SMALL = ("run.eval_every=500", "learner.start_after=200", "collector.num_envs=8",
          "policy.gamma=0.5", "policy.nstep=1")  # fmt: skip
+NARROW = ("torso.hidden=[64]", "learner=transitions")  # for networks without a memory
 
 
 ONCE = ("run.eval_every=500", "collector.num_envs=8", "collector.n_sample=128",
@@ -58,10 +59,8 @@ def test_ppo_cartpole(tmp_path):
     assert record.env_steps <= 82_100
 
 
-SECONDS_LONG = [
-    *("r2d2", "drqn", "r2d2_c51", "r2d2_qr"),
-    *("dqn", "c51", "qrdqn", "iqn", "mdqn", "rainbow"),
-]
+FORWARD = ("dqn", "c51", "qrdqn", "iqn", "mdqn", "rainbow")
+SECONDS_LONG = ["r2d2", "drqn", "r2d2_c51", "r2d2_qr", *FORWARD]
 
 
 LONGER = ("r2d2_qr", "identity")  # 7.5 of 10 after these steps
@@ -72,26 +71,34 @@ LONGER = ("r2d2_qr", "identity")  # 7.5 of 10 after these steps
     [(p, e) for e in ("bandit", "identity") for p in SECONDS_LONG if (p, e) != LONGER],
 )
 def test_seconds_long(tmp_path, policy, env):
+    size = NARROW if policy in FORWARD else ()
     result, record = train(
-        tmp_path, f"policy={policy}", f"env={env}", "run.total_steps=6000", *SMALL
+        tmp_path, f"policy={policy}", f"env={env}", "run.total_steps=6000", *SMALL, *size
     )
     best = 10 if env == "identity" else 1
     assert result["return_mean"] >= 0.95 * best
     assert record.env_steps <= 6100
 
 
+@pytest.fixture(scope="module")
+def random_rows(tmp_path_factory) -> Path:
+    """A dataset of uniformly random actions on identity, whose return is 2.5 of 10."""
+    behaviour = ("policy=dqn", "env=identity", "run.total_steps=4000", "explore.epsilon=1.0",
+                 "run.stop_value=null", *NARROW)  # fmt: skip
+    run_dir, data = tmp_path_factory.mktemp("random"), tmp_path_factory.mktemp("rows") / "data"
+    train(run_dir, *behaviour)
+    build.export_run(run_dir, data, config(*behaviour), raw_yaml="", shard_rows=100_000)
+    return data
+
+
 @pytest.mark.parametrize(
     ("policy", "least", "most"), [("cql", 9.5, 10), ("iql", 9.5, 10), ("bc", 0, 6)]
 )
-def test_offline_policies_beat_random_rows_and_imitation_does_not(tmp_path, policy, least, most):
-    """Rows of uniformly random actions on identity, whose return is 2.5 of 10."""
-    behaviour = ("policy=dqn", "env=identity", "run.total_steps=4000", "explore.epsilon=1.0",
-                 "run.stop_value=null")  # fmt: skip
-    run_dir, data = tmp_path / "random", tmp_path / "data"
-    train(run_dir, *behaviour)
-    build.export_run(run_dir, data, config(*behaviour), raw_yaml="", shard_rows=100_000)
+def test_offline_policies_beat_random_rows_and_imitation_does_not(
+    tmp_path, random_rows, policy, least, most
+):
     result, record = train(
-        tmp_path / policy, f"policy={policy}", "env=identity", f"buffer.load={data}",
+        tmp_path, f"policy={policy}", "env=identity", f"buffer.load={random_rows}",
         "run.total_steps=1500", "run.stop_value=null", "learner.batch_size=64",
     )  # fmt: skip
     assert least <= result["return_mean"] <= most
@@ -109,7 +116,7 @@ def test_cartpole_novel_needs_memory(tmp_path):
     result, record = train(tmp_path / "r2d2", "policy=r2d2", "env=cartpole_novel",
                            "run.total_steps=80000", "run.stop_value=300")  # fmt: skip
     assert result["return_mean"] >= 250
-    same = ("policy.prev_inputs=true", f"run.total_steps={record.env_steps}")
+    same = ("policy.prev_inputs=true", f"run.total_steps={record.env_steps}", *NARROW)
     control, _ = train(tmp_path / "dqn", "policy=dqn", "env=cartpole_novel", *same)
     assert control["return_mean"] <= 180
 
@@ -119,7 +126,7 @@ def test_tmaze_needs_memory(tmp_path):
     assert result["episodes"] == 1000
     assert result["success"] >= 0.95
     control, _ = train(tmp_path / "dqn", "policy=dqn", "env=tmaze", "policy.prev_inputs=true",
-                       f"run.total_steps={record.env_steps}", episodes=1000)  # fmt: skip
+                       *NARROW, f"run.total_steps={record.env_steps}", episodes=1000)  # fmt: skip
     assert control["success"] <= 0.55
 
 
