@@ -109,6 +109,23 @@ def test_modules_are_imported_only_where_they_exist():
     assert "no such environment" in refusal(config_of("tests.env.faulty:test/Fault-v0"))
 
 
+@pytest.mark.parametrize("form", ["{}:A-v0", "pettingzoo:{}"])
+@pytest.mark.parametrize("line", ["raise RuntimeError('a\\nb')", "raise SystemExit(0)", "1 +"])
+def test_a_module_that_cannot_be_imported_is_named(form, line, tmp_path, monkeypatch):
+    name = f"broken_{abs(hash((form, line)))}"
+    (tmp_path / f"{name}.py").write_text(line + "\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    text = refusal(config_of(form.format(name)))
+    assert f"importing {name} raised " in text
+    assert "\n" not in text
+
+
+def test_names_that_are_no_modules():
+    assert "importing .foo raised TypeError" in refusal(config_of(".foo:A-v0"))
+    assert "names no module" in refusal(config_of("pettingzoo:"))
+    assert "names no module" in refusal(config_of("pettingzoo:.foo"))
+
+
 def test_arguments_are_tried():
     text = refusal(preset("tmaze", kwargs={"lenght": 3}))
     assert text.startswith("env.kwargs = {")
