@@ -137,14 +137,12 @@ def explain(
         return _missing_option(e, options)
     if isinstance(e, OverrideParseException):
         text = str(e.override).lstrip("+~")
-        key, equals, value = text.partition("=")
+        key, equals, given = text.partition("=")
         what = "the value cannot be read" if equals else "is no KEY=VALUE"
         fix = f"quote it for the shell and for Hydra: \"{override_key(text)}='...'\""
-        if not equals or value[:1] in ("[", "{"):  # the shell cut it at a space
-            form = (
-                f"{key}={value[0]}...{']' if value[0] == '[' else '}'}" if value else "KEY=[A, B]"
-            )
-            fix = f"a value with spaces needs quotes around all of it: '{form}'"
+        if not equals or given[:1] in ("[", "{"):  # the shell cut it at a space
+            whole = {"[": f"{key}=[...]", "{": f"{key}={{...}}"}.get(given[:1], "KEY=[A, B]")
+            fix = f"a value with spaces needs quotes around all of it: '{whole}'"
         allowed = "numbers, text, [lists], {key: value}"
         return ConfigError(f"{text}: {what}; {allowed}; {fix}")
     if isinstance(cause, (ConfigAttributeError, ConfigKeyError)) and cause.parent_node is not None:
