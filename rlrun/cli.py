@@ -8,13 +8,14 @@ first starts. Every error of the user is one line on stderr and its own exit cod
 import argparse
 import math
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from rlrun import __version__
-from rlrun.cli_list import SUBCOMMANDS, help_text, list_lines
+from rlrun.cli_list import GROUPS, SUBCOMMANDS, help_text, list_lines
 from rlrun.cli_report import Stopped, report, report_bug, report_job_error
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.trust import trusting
@@ -27,7 +28,11 @@ class _Parser(argparse.ArgumentParser):
     """argparse whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{self.prog}: {message}; see rlrun --help; correct the command")
+        found = re.search(r"unrecognized arguments: --(\w[\w.-]*)", message)
+        fix = "correct the command"
+        if found and self.prog == "rlrun":
+            fix = f"options are written {found[1].replace('-', '_')}=VALUE, without dashes"
+        raise ConfigError(f"{self.prog}: {message}; see rlrun --help; {fix}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,6 +93,10 @@ def _subcommand(name: str, argv: list[str]) -> int:
 
     close = nearest(name, SUBCOMMANDS, 1)
     fix = f"did you mean rlrun {close[0]}?" if close else "options are KEY=VALUE, e.g. env=cartpole"
+    key, _, value = name.partition(":")
+    if key in GROUPS or argv[:1] == ["="]:  # policy = r2d2, policy r2d2, policy: r2d2
+        value = value or next((word for word in argv if word not in (":", "=")), "VALUE")
+        fix = f"an option has an equals sign and no spaces: {key}={value}"
     allowed = f"subcommands are {', '.join(SUBCOMMANDS)}"
     raise ConfigError(f"{name}: unknown subcommand; {allowed}; {fix}")
 
@@ -148,7 +157,7 @@ def _resume(argv: list[str]) -> int:
     quiet, argv = _take_quiet(argv)
     parser = _Parser(prog="rlrun resume", description="Goes on with an interrupted run.")
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE")
     args = parser.parse_args(argv)
     from rlrun.config import load
 

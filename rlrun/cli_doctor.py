@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,6 +16,8 @@ _PACKAGES = ("numpy", "gymnasium", "hydra-core")
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _BF16 = ("avx512_bf16", "amx_bf16")  # instructions that make bfloat16 products fast
 _ARM_BF16 = "bf16"
+_EXTRA = re.compile(r"\bextra\s*==\s*['\"]([\w.-]+)['\"]")
+_REQUIRED = re.compile(r"([\w.-]+)(?:\[([\w.,\s-]*)\])?")
 _CGROUP = Path("/sys/fs/cgroup")
 Fact = tuple[str, str]  # name, value
 
@@ -176,12 +179,33 @@ def extras() -> str:
         requires = importlib.metadata.requires("rlrun") or []
     except importlib.metadata.PackageNotFoundError:
         return "unknown: rlrun runs from a checkout that is not installed"
-    needs: dict[str, list[str]] = {}
+    names = dict.fromkeys(found[1] for line in requires if (found := _EXTRA.search(line)))
+    return ", ".join(_extra(name, _brings("rlrun", name)) for name in names) or "none"
+
+
+def _brings(package: str, extra: str) -> list[str]:
+    """The packages that ``package[extra]`` brings under this Python, those of its parts' extras."""
+    try:
+        requires = importlib.metadata.requires(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        return [package]
+    packages: list[str] = []
     for line in requires:
-        found = re.match(r"([\w.-]+).*;.*\bextra\s*==\s*['\"]([\w.-]+)['\"]", line)
-        if found:
-            needs.setdefault(found[2], []).append(found[1])
-    return ", ".join(_extra(name, packages) for name, packages in needs.items()) or "none"
+        what, _, marker = line.partition(";")
+        asked, found = _EXTRA.search(marker), _REQUIRED.match(what)
+        if not asked or not found or asked[1] != extra or not _for_this_python(marker):
+            continue
+        parts = [part.strip() for part in (found[2] or "").split(",") if part.strip()]
+        packages += [p for part in parts for p in _brings(found[1], part)] or [found[1]]
+    return list(dict.fromkeys(packages))
+
+
+def _for_this_python(marker: str) -> bool:
+    for less, version in re.findall(r"python_version\s*(<|>=)\s*['\"]([\d.]+)['\"]", marker):
+        bound = tuple(int(part) for part in version.split("."))
+        if (sys.version_info[: len(bound)] < bound) != (less == "<"):
+            return False
+    return True
 
 
 def _extra(name: str, packages: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import fill
 
 SUBCOMMANDS = ("eval", "resume", "export", "codec", "doctor", "list")
-_GROUPS = {
+GROUPS = {
     "policy": "what learns",
     "env": "what it learns in",
     "agents": "how several agents of an environment are shown",
@@ -29,7 +29,7 @@ _SPACES = 38  # characters of the widest column
 _HELP = """\
 rlrun {version}: recurrent reinforcement learning, configured by Hydra
 
-usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run
+usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 on cartpole
        rlrun -m KEY=A,B,C ...                     a sweep, one run for every combination
        rlrun eval RUN_DIR [--episodes N]          scores the weights of a run
        rlrun resume RUN_DIR [KEY=VALUE] ...       goes on with an interrupted run
@@ -71,7 +71,7 @@ def _yamls(group: str, config_dir: str | None) -> dict[str, Path]:
 def help_text(version: str, config_dir: str | None = None) -> str:
     """The short help."""
     lines = []
-    for group, what in _GROUPS.items():
+    for group, what in GROUPS.items():
         options = ", ".join(_yamls(group, config_dir))
         text = f"  {group:<11}{what}: {options}"
         lines.append(fill(text, 100, subsequent_indent=" " * 13) + "\n")

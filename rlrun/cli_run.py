@@ -28,6 +28,7 @@ def single(composer: "Composer", overrides: Sequence[str]) -> int:
     """The exit code of one run."""
     from rlrun.config import check, read_composed
     from rlrun.config.directories import claim, require_new, require_writable
+    from rlrun.config.idle import check_typed
 
     cfg = composer.compose(overrides)
     config = read_composed(cfg)
@@ -37,6 +38,7 @@ def single(composer: "Composer", overrides: Sequence[str]) -> int:
         require_new(path)
     require_writable(path)
     check(config)
+    check_typed(config, overrides)
     run_dir = claim(path, exact=given)
     return int(composer.run(job, [*overrides, f"hydra.run.dir={_quote(run_dir)}"]))
 

@@ -3,6 +3,7 @@
 compose      Hydra: yaml files and overrides -> a composed config
 reader       composed config -> dataclasses, strictly
 checks       what spans several keys, and what this machine must have
+idle         keys of the command line that would change nothing
 messages     Hydra's and OmegaConf's errors -> one line
 directories  run and sweep directories that no two runs share
 """

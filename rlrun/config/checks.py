@@ -252,7 +252,7 @@ def _check_spaces(config: Config, *, fresh: bool) -> None:
 
         _spaces[key] = probe_agents(config.env, config.agents)
     obs, action, agents = _spaces[key]
-    _check_agents(config, obs, agents)
+    _check_agents(config, obs, action, agents)
     _check_actions(config, action)
     if isinstance(config.policy, ScriptedConfig):
         _check_script(config.policy, action)
@@ -285,14 +285,15 @@ def _check_spaces(config: Config, *, fresh: bool) -> None:
             check_demos(config, row, window, lengths, columns=columns)
 
 
-def _check_agents(config: Config, obs: Any, columns: int) -> None:
+def _check_agents(config: Config, obs: Any, action: Any, columns: int) -> None:
     """``columns``: of one environment."""
     several = isinstance(obs, JointSpace) or columns > 1
     if several or config.agents.name == "shared":
         return
     single, team = "env.id", "env=twostep, env=relay or env=pettingzoo"
     wrong = f"one agent acts there, agents={config.agents.name} needs several"
-    others = policies(lambda p: "shared" in p.agents)
+    kind = type(action).__name__
+    others = policies(lambda p: kind in p.actions and "shared" in p.agents)
     fix = f"take {team}"
     if "shared" in config.policy.agents:
         fix += ", or set agents=shared"

@@ -24,7 +24,7 @@ from hydra.types import RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlrun.config.checks import check
-from rlrun.config.messages import HYDRA_ERRORS, explain, override_key
+from rlrun.config.messages import HYDRA_ERRORS, explain, homes, override_key
 from rlrun.config.reader import fail, hints, read_config, runs_code, show, unknown
 from rlrun.errors import ConfigError
 from rlrun.schema import Config, EnvConfig
@@ -158,13 +158,12 @@ class Composer:
         doubtful = [o for o in overrides if _is_free(override_key(o)) and o[:1] not in "+~"]
         if not doubtful:
             return list(overrides)
-        rest = [o for o in overrides if o not in doubtful]
-        kwargs = self._env_kwargs(rest)
-        return [_rewrite(o, kwargs) if o in doubtful else o for o in overrides]
+        cfg = self.compose([o for o in overrides if o not in doubtful], sweep=True)
+        kwargs = self._env_kwargs(cfg)
+        return [_rewrite(o, kwargs, cfg) if o in doubtful else o for o in overrides]
 
-    def _env_kwargs(self, overrides: Sequence[str]) -> dict[str, set[str]]:
+    def _env_kwargs(self, cfg: DictConfig) -> dict[str, set[str]]:
         """The keys of the free dicts; in a sweep those of any environment."""
-        cfg = self.compose(overrides, sweep=True)
         jobs = self.jobs(cfg)
         configs = [self.compose_job(cfg, job, 0) for job in jobs[:64]] or [cfg]
         known: dict[str, set[str]] = {name: set() for name in _FREE}
@@ -181,14 +180,15 @@ def _is_free(key: str) -> bool:
     return ".".join(parts[:2]) in _FREE or parts[1] not in hints(EnvConfig)
 
 
-def _rewrite(override: str, known: Mapping[str, set[str]]) -> str:
+def _rewrite(override: str, known: Mapping[str, set[str]], cfg: DictConfig) -> str:
     key, equals, value = override.partition("=")
     parts = key.split(".")
     name = ".".join(parts[:2])
     if name not in _FREE:
         if parts[1] in known["env.kwargs"]:
             return f"env.kwargs.{override.removeprefix('env.')}"
-        raise unknown(key, value, {*hints(EnvConfig), *known["env.kwargs"]})
+        there = {*hints(EnvConfig), *known["env.kwargs"]}
+        raise unknown(key, value, there, homes=homes(key, cfg, there))
     new = len(parts) == 2 or parts[2] not in known[name]
     return f"++{key}{equals}{value}" if new else override
 

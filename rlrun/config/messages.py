@@ -1,7 +1,7 @@
 """Errors of Hydra, OmegaConf and yaml as one line: key, value, what is wrong, allowed, fix."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -9,12 +9,27 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError
 
-from rlrun.config.reader import fail, runs_code, unknown, unknown_option
+from rlrun.config.reader import fail, nearest, runs_code, unknown, unknown_option
 from rlrun.errors import ConfigError
 from rlrun.schema import ScheduleConfig
 
 HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
 _FROM_YAML = "(from yaml)"
+_MOST = 3  # guesses in an error
+_OTHERS = {  # what other libraries call a key -> its last part here
+    "learning_rate": "lr", "buffer_size": "capacity", "replay_size": "capacity",
+    "total_timesteps": "total_steps", "max_steps": "total_steps", "steps": "total_steps",
+    "max_env_step": "total_steps", "n_envs": "num_envs", "env_num": "num_envs",
+    "collector_env_num": "num_envs", "learning_starts": "start_after", "n_step": "nstep",
+    "n_steps": "nstep", "discount": "gamma", "discount_factor": "gamma", "tau": "target_theta",
+    "polyak": "target_theta", "target_update_interval": "target_update_every",
+    "target_update_freq": "target_update_every", "max_grad_norm": "grad_clip",
+    "ent_coef": "entropy_coef", "vf_coef": "value_coef", "n_epochs": "epochs",
+    "update_epochs": "epochs", "clip_range": "clip", "clip_coef": "clip", "eps": "epsilon",
+    "hidden_size": "hidden", "hidden_sizes": "hidden", "net_arch": "hidden", "cuda": "device",
+    "minibatch_size": "batch_size", "env_id": "id", "burn_in": "burnin_step",
+    "sequence_length": "learn_unroll_len", "unroll_len": "learn_unroll_len",
+}  # fmt: skip
 Options = Callable[[str], Sequence[str]]
 
 
@@ -50,7 +65,31 @@ def _unknown_key(
         return _no_parts(key, given)
     if "." not in key:
         known = [k for k in dict.fromkeys([*known, *groups]) if k != "hydra"]
-    return unknown(key, given, known)
+    root = parent._get_root() if isinstance(parent, DictConfig) else None
+    return unknown(key, given, known, homes=homes(key, root, known))
+
+
+def homes(key: str, root: object, known: Collection[str]) -> list[str]:
+    """Full keys of the config ``root`` that ``key`` may have meant: gamma is policy.gamma.
+
+    Those with its last part as theirs, by our name or that of other libraries; else, for a key of
+    no group that is like none of ``known``, those whose last part is like it.
+    """
+    if not isinstance(root, DictConfig):
+        return []
+    places: dict[str, list[str]] = {}
+    for group in map(str, root):
+        part = root._get_node(group)
+        if group == "hydra" or not isinstance(part, DictConfig) or part._is_missing():
+            continue
+        for name in () if part._is_none() else map(str, part):
+            places.setdefault(name, []).append(f"{group}.{name}")
+    last = key.rpartition(".")[2]
+    alias = _OTHERS.get(last.lower(), "")
+    found = places.get(last) or ([alias] if alias and alias in root else places.get(alias, []))
+    if not found and "." not in key and not nearest(key, known):
+        found = [place for name in nearest(key, places, 1) for place in places[name]]
+    return [place for place in found if place != key][:_MOST]
 
 
 def _no_parts(key: str, given: str) -> ConfigError:
@@ -75,10 +114,18 @@ def _missing_option(e: MissingConfigException, options: Options) -> ConfigError:
         return ConfigError(
             f"--config-name = {name}: no such file; a yaml in --config-dir; leave it out for config"
         )
-    error = unknown_option(group, option, [o for o in options(group) if o != "__init__"])
+    there = [o for o in options(group) if o != "__init__"]
     if group != "env":
-        return error
-    return ConfigError(f"{error}; any Gymnasium id: env=gym env.id=ID")
+        return unknown_option(group, option, there)
+    any_id = "any Gymnasium id: env=gym env.id="
+    if not re.search(r"-v\d+$", option):
+        return ConfigError(f"{unknown_option(group, option, there)}; {any_id}ID")
+    name = re.sub(r"\W", "_", option).lower()
+    names = (name, re.sub(r"_v\d+$", "", name))
+    close = next(([n] for n in names if n in there), nearest(names[1], there, 2))
+    fix = f"did you mean {' or '.join(f'env={n}' for n in close)}?; " if close else ""
+    wrong, allowed = "that is an id, not a name", "names are those of rlrun list"
+    return fail(group, option, wrong, allowed, f"{fix}{any_id}{option}")
 
 
 def explain(
@@ -89,9 +136,13 @@ def explain(
     if isinstance(e, MissingConfigException):
         return _missing_option(e, options)
     if isinstance(e, OverrideParseException):
-        text = str(e.override)
-        what = "is no KEY=VALUE" if "=" not in text else "the value cannot be read"
+        text = str(e.override).lstrip("+~")
+        key, equals, given = text.partition("=")
+        what = "the value cannot be read" if equals else "is no KEY=VALUE"
         fix = f"quote it for the shell and for Hydra: \"{override_key(text)}='...'\""
+        if not equals or given[:1] in ("[", "{"):  # the shell cut it at a space
+            whole = {"[": f"{key}=[...]", "{": f"{key}={{...}}"}.get(given[:1], "KEY=[A, B]")
+            fix = f"a value with spaces needs quotes around all of it: '{whole}'"
         allowed = "numbers, text, [lists], {key: value}"
         return ConfigError(f"{text}: {what}; {allowed}; {fix}")
     if isinstance(cause, (ConfigAttributeError, ConfigKeyError)) and cause.parent_node is not None:

@@ -24,9 +24,14 @@ from rlrun.schema import (
     WrapperConfig,
 )
 
+_TABLES: Mapping[str, Mapping[str, type]] = {  # groups whose options are classes of their own
+    "policy": POLICY_CONFIGS, "buffer": BUFFER_CONFIGS, "bonus": BONUS_CONFIGS,
+}  # fmt: skip
+_SHARED = ("learner.", "collector.", "run.")  # groups whose keys every run has
 _MISSING = "???"  # OmegaConf's mark for a value that must be given
 _LONGEST = 120  # characters of a value in an error
 _MANY = 14  # names in an error
+_LISTED = 30  # options in an error that has a guess
 
 
 def show(value: object) -> str:
@@ -49,22 +54,44 @@ def fail(path: str, value: object, wrong: str, allowed: str, fix: str) -> Config
 def nearest(name: object, known: Collection[str], count: int = 3) -> list[str]:
     """At most ``count`` of ``known`` that look like ``name``, best first."""
     text = str(name)
-    close = difflib.get_close_matches(text, known, count, 0.5)
+    close = difflib.get_close_matches(text, known, count, 0.65)
     starts = [k for k in sorted(known) if k.startswith(text) or text.startswith(k)]
     return list(dict.fromkeys([*close, *starts]))[:count]
 
 
-def unknown(path: str, value: object, known: Collection[str], what: str = "key") -> ConfigError:
-    """The error for a name that does not exist, with the names that do."""
+def unknown(
+    path: str,
+    value: object,
+    known: Collection[str],
+    what: str = "key",
+    homes: Collection[str] = (),
+) -> ConfigError:
+    """The error for a name that does not exist, with the names that do.
+
+    ``homes``: full keys of that name in other places, better guesses than names like it here.
+    """
     parent, _, name = path.rpartition(".")
     dot = f"{parent}." if parent else ""
-    close = nearest(name, known)
-    if close and len(known) > _MANY:
+    if owners := _owners(path):
+        here = [home for home in homes if home.startswith(_SHARED)]
+        fix = " or ".join([f"remove {path}", *(f"set {home}" for home in here)])
+        return fail(path, value, f"unknown {what}", f"{' or '.join(owners)} has it", fix)
+    close = [dot + c for c in nearest(name, known)]
+    if homes:
+        close, parent = list(homes), ""
+    if close and (homes or len(known) > _MANY):
         allowed = f"rlrun --cfg job{f' --package {parent}' if parent else ''} shows all"
     else:
         allowed = f"there are {', '.join(sorted(known))}" if known else "there are none"
-    fix = f"did you mean {' or '.join(dot + c for c in close)}?" if close else f"remove {path}"
+    fix = f"did you mean {' or '.join(close)}?" if close else f"remove {path}"
     return fail(path, value, f"unknown {what}", allowed, fix)
+
+
+def _owners(path: str) -> list[str]:
+    """``group=option`` of every option whose class has the key, where classes of a group differ."""
+    group, _, name = path.partition(".")
+    table = _TABLES.get(group, {})
+    return [f"{group}={n}" for n, kind in table.items() if name in {f.name for f in fields(kind)}]
 
 
 def _number(path: str, value: object) -> float:
@@ -126,6 +153,8 @@ def unknown_option(path: str, value: object, options: Collection[str]) -> Config
     close = nearest(value, options, 2)
     fix = f"did you mean {' or '.join(f'{path}={c}' for c in close)}?"
     allowed = f"one of {', '.join(sorted(options))}"
+    if close and len(options) > _LISTED:
+        allowed = "rlrun list shows all"
     return fail(
         path, value, "unknown option", allowed, fix if close else f"choose one: {path}=NAME"
     )
@@ -267,12 +296,7 @@ def read_config(value: Mapping[str, Any]) -> Config:
     """
     refuse_code(value, "")
     given: dict[str, Any] = {}
-    tables: dict[str, Mapping[str, type]] = {
-        "policy": POLICY_CONFIGS,
-        "buffer": BUFFER_CONFIGS,
-        "bonus": BONUS_CONFIGS,
-    }
-    for key, table in tables.items():
+    for key, table in _TABLES.items():
         if key in value:
             given[key] = _named(key, value[key], table)
     result: Config = read(Config, value, "", given)

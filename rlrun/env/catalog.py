@@ -59,6 +59,15 @@ def find_spec(env_id: str) -> EnvSpec:
     raise ConfigError(f"env.id = {env_id}: no such environment; closest: {near}; see `rlrun list`")
 
 
+def broken_import(env_id: str, module: str, e: BaseException) -> ConfigError:
+    """The error for a module that raised ``e``, anything but that it is missing, when imported."""
+    text = f"{type(e).__name__}: {' '.join(str(e).split())}".removesuffix(": ")
+    return ConfigError(
+        f"env.id = {env_id}: importing {module} raised {text}; a module that can be imported is "
+        "allowed; correct it, or choose another"
+    )
+
+
 def _import(env_id: str, module: str) -> None:
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else its import prints to stdout
     try:
@@ -70,6 +79,8 @@ def _import(env_id: str, module: str) -> None:
             f"env.id = {env_id}: module {module} cannot be imported ({e}); the part before the "
             "colon must be an installed module that registers the id; install it or fix the name"
         ) from e
+    except (Exception, SystemExit) as e:  # whatever a user's module raises
+        raise broken_import(env_id, module, e) from e
 
 
 def closest(name: str, ids: Iterable[str]) -> list[str]:

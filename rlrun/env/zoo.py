@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from rlrun.env.catalog import broken_import
 from rlrun.env.contract import problem, unsupported
 from rlrun.errors import ConfigError
 from rlrun.joint import JointSpace, joint_actions
@@ -186,8 +187,13 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
     if "-v" in name or "/" in name:
         return _registered(env_id, name, kwargs)
     package = name.partition(".")[0]
+    if not package:
+        raise ConfigError(
+            f"env.id = {env_id}: names no module; pettingzoo:MODULE is allowed; e.g. "
+            "env.id=pettingzoo:mpe2.simple_spread_v3"
+        )
     try:
-        found = importlib.util.find_spec(package) is not None if package else False
+        found = importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):
         found = False
     if not found:
@@ -195,7 +201,7 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning)  # of the module's own
-            make = importlib.import_module(name).parallel_env
+            module = importlib.import_module(name)
     except ModuleNotFoundError as e:
         if e.name and name.startswith(e.name):
             raise ConfigError(
@@ -205,13 +211,15 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
         raise _missing(env_id, name, str(e)) from e
     except ImportError as e:
         raise _missing(env_id, name, str(e)) from e
-    except AttributeError as e:
+    except (Exception, SystemExit) as e:  # whatever a user's module raises
+        raise broken_import(env_id, name, e) from e
+    if not callable(getattr(module, "parallel_env", None)):
         raise ConfigError(
             f"env.id = {env_id}: {name} has no parallel_env(); allowed are parallel environments "
             "(agents that act at once); choose another"
-        ) from e
+        )
     try:
-        return make(**kwargs)
+        return module.parallel_env(**kwargs)
     except (TypeError, ValueError) as e:
         raise ConfigError(
             f"env.kwargs = {kwargs}: {name}.parallel_env does not accept them ({e}); allowed are "

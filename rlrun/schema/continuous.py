@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from rlrun.schema.policy import PolicyConfig
-from rlrun.schema.ranges import at_least, need, positive, unit
+from rlrun.schema.ranges import at_least, exactly_one, need, positive, unit
 from rlrun.schema.schedule import ScheduleConfig, schedule_within
 
 
@@ -41,14 +41,7 @@ class ControlConfig(PolicyConfig):
         schedule_within(self, "lr", 0, math.inf)
         schedule_within(self, "actor_lr", 0, math.inf)
         positive(self, "adam_eps", "grad_clip", "reward_scale", "reward_clip", "td_clip")
-        both = (self.target_update_every is None) == (self.target_theta is None)
-        need(
-            not both,
-            "target_update_every",
-            self.target_update_every,
-            f"exactly one of target_update_every and target_theta (= {self.target_theta}) is a "
-            "number, the other null; change one of them",
-        )
+        exactly_one(self, "target_update_every", "target_theta")
         for size in self.head_hidden:
             need(size > 0, "head_hidden", list(self.head_hidden), "layer sizes must be > 0")
         need(

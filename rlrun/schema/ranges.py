@@ -14,6 +14,15 @@ def need(ok: bool, key: str, value: object, text: str) -> None:
         raise Invalid(key, value, text)
 
 
+def exactly_one(config: object, first: str, second: str) -> None:
+    """Refuses two numbers and two nulls."""
+    one, other = getattr(config, first), getattr(config, second)
+    shown = "null" if other is None else other
+    wrong = f"exactly one of {first} and {second} (= {shown}) is a number, the other null"
+    fix = "give one of them a number" if one is None else "set the one you do not want to null"
+    need((one is None) != (other is None), first, one, f"{wrong}; {fix}")
+
+
 def positive(config: object, *keys: str) -> None:
     for key in keys:
         value = getattr(config, key)

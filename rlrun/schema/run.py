@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rlrun.schema.ranges import at_least, need, positive, unit
+from rlrun.schema.ranges import at_least, exactly_one, need, positive, unit
 from rlrun.schema.schedule import ScheduleConfig, schedule_within
 from rlrun.schema.wrappers import WrapperConfig
 
@@ -120,14 +120,7 @@ class LearnerConfig:
         at_least(self, 1, "batch_size", "update_per_collect", "threads")
         positive(self, "replay_ratio")
         at_least(self, 0, "start_after")
-        both = (self.update_per_collect is None) == (self.replay_ratio is None)
-        need(
-            not both,
-            "update_per_collect",
-            self.update_per_collect,
-            f"exactly one of update_per_collect and replay_ratio (= {self.replay_ratio}) is a "
-            "number, the other null; change one of them",
-        )
+        exactly_one(self, "update_per_collect", "replay_ratio")
 
 
 @dataclass(frozen=True)

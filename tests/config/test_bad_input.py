@@ -30,6 +30,29 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("policy=dqn policy.burnin_step=4", "policy.burnin_step", "unknown key"),
     ("policy.lr.strt=1", "policy.lr.strt", "policy.lr.start"),
     ("buffer=uniform buffer.alpha=0.5", "buffer.alpha = 0.5", "unknown key"),
+    ("gamma=0.9", "gamma = 0.9: unknown key", "did you mean policy.gamma?"),
+    ("lr=0.1", "lr = 0.1: unknown key", "did you mean policy.lr?"),
+    ("total_steps=1000", "total_steps = 1000: unknown key", "did you mean run.total_steps"),
+    ("cuda=true", "cuda = true: unknown key", "did you mean device?"),
+    ("n_envs=4", "n_envs = 4: unknown key", "did you mean collector.num_envs?"),
+    ("policy.learning_rate=1", "policy.learning_rate = 1: unknown", "did you mean policy.lr?"),
+    ("env.num_envs=4", "env.num_envs = 4: unknown key", "did you mean collector.num_envs?"),
+    ("policy=dqn buffer.alpha=1", "buffer.alpha = 1: unknown", "buffer=prioritized or buffer=rank"),
+    ("policy=dqn experiment=r2d2_paper", "policy.learn_unroll_len = 85", "policy=r2d2 or"),
+    ("policy=dqn policy.batch_size=4", "policy=ppo has it", "set learner.batch_size"),
+    ("env=CartPole-v1", "env = CartPole-v1: that is an id", "mean env=cartpole?; any Gymnasium id"),
+    ("env=Foo-v3", "env = Foo-v3: that is an id", "env=gym env.id=Foo-v3"),
+    # typed for nothing
+    ("explore.epsilon=0.1", "explore.epsilon = 0.1: it would change nothing", "explore=schedule"),
+    ("explore.epsilon.start=1", "explore.epsilon.start = 1: it would", "explore.eps and"),
+    ("explore=none explore.epsilon=0.1", "explore.epsilon = 0.1: it would", "explore=schedule"),
+    ("policy=dqn explore.eps=0.1", "explore.eps = 0.1: it would", "set explore=ladder"),
+    ("explore.temperature=1", "explore.temperature = 1: it would", "set explore=boltzmann"),
+    ("transport.keep=3", "transport.keep = 3: it would", "set transport=coded"),
+    ("agents.team_reward=sum", "agents.team_reward = sum: it would", "policy=qmix"),
+    ("policy=dqn policy.v_min=-5", "policy.v_min = -5: it would", "distribution=categorical"),
+    ("policy=c51 policy.taus=3", "policy.taus = 3: it would", "distribution=implicit"),
+    ("policy=dqn policy.munchausen_tau=1", "policy.munchausen_tau = 1: it would", "munchausen="),
     # types
     ("policy.lr=abc", "policy.lr = abc: is not a number", "set policy.lr"),
     ("policy.lr=nan", "policy.lr = nan: is not finite", ""),
@@ -55,6 +78,10 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("policy.lr=${nope}", "policy.lr = ${nope}", "nope"),
     ("buffer.alpha.start=1", "buffer.alpha.start = 1", "has no parts"),
     ("policy.lr=[1", "policy.lr=[1", "cannot be read"),
+    ("torso.hidden=[64, 64]", "torso.hidden=[64,: the value", "all of it: 'torso.hidden=[...]'"),
+    ("policy.lr={kind: cosine}", "policy.lr={kind:: the value", "all of it: 'policy.lr={...}'"),
+    ("env.kwargs={a: b}", "b}: is no KEY=VALUE", "needs quotes around all of it"),
+    ("render=true", "render = true: unknown key", "remove render"),
     ("seed=0,1", "seed = 0,1", "-m"),
     ("policy=r2d2 list", "list: is no KEY=VALUE", ""),
     # on-policy
@@ -86,7 +113,7 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("policy.lr.over=0", "policy.lr.over = 0", "> 0"),
     ("policy.lr.kind=piecewise", "policy.lr.points", "two"),
     ("policy.target_update_every=100", "policy.target_update_every", "exactly one"),
-    ("policy.target_theta=null", "policy.target_update_every = null", "exactly one"),
+    ("policy.target_theta=null", "target_theta (= null)", "give one of them a number"),
     ("buffer.alpha=1.5", "buffer.alpha = 1.5", "[0, 1]"),
     ("buffer.beta.end=1.5", "buffer.beta = 1.5", "[0, 1]"),
     ("buffer.beta.start=1 buffer.beta.end=0.4", "buffer.beta", "must not decrease"),
@@ -190,6 +217,11 @@ BAD = [  # (command line, what the line on stderr must hold)
     # usage
     ("--trust", "--trust : is no package", "--trust mypkg"),
     ("--foo", "--foo", "rlrun --help"),
+    ("--policy r2d2", "--policy", "written policy=VALUE"),
+    ("--policy=r2d2 env=tmaze", "--policy=r2d2", "written policy=VALUE"),
+    ("policy = r2d2", "policy: unknown subcommand", "no spaces: policy=r2d2"),
+    ("policy r2d2 env cartpole", "policy: unknown subcommand", "no spaces: policy=r2d2"),
+    ("env:cartpole", "env:cartpole: unknown subcommand", "no spaces: env=cartpole"),
     ("--config-dir nowhere", "--config-dir = nowhere", "no such directory"),
     ("--config-name other", "--config-name = other", ""),
     ("--config-path /tmp", "--config-path", "--config-dir"),
@@ -198,6 +230,7 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("lst", "lst: unknown subcommand", "rlrun list"),
     ("list --foo", "--foo", "--help"),
     ("eval", "RUN_DIR", ""),
+    ("resume", "are required: RUN_DIR; see", ""),
     ("eval nowhere", "RUN_DIR = nowhere: no such directory", ""),
     ("resume nowhere", "RUN_DIR = nowhere: no such directory", ""),
     ("eval . --episodes 0", "--episodes", ">= 1"),
@@ -205,6 +238,7 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("-m run.dir=x seed=1,2", "run.dir = x", "hydra.sweep.dir"),
     # several agents
     ("policy=qmix env=cartpole", "policy = qmix: it learns the value of a team", "policy=dqn"),
+    ("policy=vdn env=pendulum", "one agent acts in Pendulum-v1; policy=ddpg", "env=twostep"),
     ("policy=qmix env=cartpole", "one agent acts in CartPole-v1", "env=twostep"),
     ("policy=vdn env=twostep agents=shared", "agents = shared: policy qmix", "agents=joint is"),
     ("policy=dqn env=twostep agents=joint", "agents = joint: policy dqn", "policy=qmix"),
@@ -338,3 +372,11 @@ def test_as_a_process(tmp_path: Path, line: str, code: int) -> None:
     assert_one_error(Done(done.returncode, done.stdout, done.stderr), code)
     assert files_under(tmp_path) == []
     assert wall < 5  # 2 s is the promise; CI machines are slow
+
+
+def test_what_is_not_idle(rlrun: Callable[..., Done]) -> None:
+    """One environment goes by epsilon under the ladder too; null asks for nothing."""
+    for line in ("collector.num_envs=1 explore.epsilon=0.1", "policy=dqn explore.eps=null",
+                 "policy=c51 policy.v_min=-5", "transport=coded transport.keep=3",
+                 "policy=mdqn policy.munchausen_tau=0.1"):  # fmt: skip
+        assert rlrun(*line.split()).code == 0, line

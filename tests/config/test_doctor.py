@@ -122,6 +122,19 @@ def test_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli_doctor.extras().startswith("unknown: ")
 
 
+def test_extras_of_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An extra that brings another package's extra needs what that one brings, not its name."""
+    lists = {
+        "rlrun": ['numpy[robot]>=2; extra == "robot"', 'rlrun[robot,more]; extra == "all"',
+                  'rich; extra == "more"'],
+        "numpy": ['no-robot>=1; python_version < "3.99" and extra == "robot"', 'rich; extra == "x"',
+                  'no-later; python_version >= "3.99" and extra == "robot"'],
+    }  # fmt: skip
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: lists[name])
+    robot = "no (no-robot missing)"
+    assert cli_doctor.extras() == f"robot {robot}, all {robot}, more yes"
+
+
 def test_numba_that_is_not_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlrun.jit.COMPILED", False)
     monkeypatch.delenv("RLRUN_NUMBA", raising=False)

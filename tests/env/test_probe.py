@@ -8,11 +8,14 @@ import gymnasium as gym
 import pytest
 from gymnasium import spaces
 
-from rlrun.env import probe
+from rlrun.env import probe, probe_agents
 from rlrun.errors import ConfigError
+from rlrun.schema import AgentsConfig
 from tests.env import faulty  # noqa: F401  registers the test/ ids
 from tests.env.presets import NAMES, config_of, preset
 from tests.installed import CONTINUOUS, case
+
+SHARED = AgentsConfig("shared", False, "mean", "env")
 
 
 def refusal(config):
@@ -107,6 +110,24 @@ def test_modules_are_imported_only_where_they_exist():
     obs, _ = probe(config_of("tests.env.faulty:test/Faulty-v0"))
     assert obs.shape == (3,)
     assert "no such environment" in refusal(config_of("tests.env.faulty:test/Fault-v0"))
+
+
+@pytest.mark.parametrize("line", ["raise RuntimeError('a\\nb')", "raise SystemExit(0)", "1 +"])
+def test_a_module_that_cannot_be_imported_is_named(line, tmp_path, monkeypatch):
+    name = f"broken_{len(line)}"
+    (tmp_path / f"{name}.py").write_text(line + "\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert f"importing {name} raised " in refusal(config_of(f"{name}:A-v0"))
+    with pytest.raises(ConfigError, match=f"importing {name} raised ") as caught:
+        probe_agents(config_of(f"pettingzoo:{name}"), SHARED)
+    assert "\n" not in str(caught.value)
+
+
+def test_names_that_are_no_modules():
+    assert "importing .foo raised TypeError" in refusal(config_of(".foo:A-v0"))
+    for env_id in ("pettingzoo:", "pettingzoo:.foo"):
+        with pytest.raises(ConfigError, match="names no module"):
+            probe_agents(config_of(env_id), SHARED)
 
 
 def test_arguments_are_tried():

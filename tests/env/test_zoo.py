@@ -125,7 +125,7 @@ def test_what_cannot_be_made(kwargs, words):
         ("pettingzoo:nowhere_at_all", "pip install nowhere_at_all"),
         ("pettingzoo:tests.env.nothing_v0", "has no module"),
         ("pettingzoo:tests.env.presets", "has no parallel_env"),
-        ("pettingzoo:", "pip install"),
+        ("pettingzoo:", "names no module"),
     ],
 )
 def test_missing_environments(env_id, words):

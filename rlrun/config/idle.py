@@ -1,0 +1,68 @@
+"""Keys of the command line that nothing reads under the rest of the config. Torch-free.
+
+Only typed keys are asked about: files give keys of every option, and a sweep's lines share theirs.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from rlrun.config.messages import override_key
+from rlrun.config.reader import fail
+from rlrun.schema import Config, SwitchedConfig
+
+_READERS = {  # keys of a policy with switches -> the options of policy.distribution that read them
+    "atoms": ("categorical", "quantile"),
+    "v_min": ("categorical",),
+    "v_max": ("categorical",),
+    "kappa": ("quantile", "implicit"),
+    "taus": ("implicit",),
+    "taus_target": ("implicit",),
+    "taus_act": ("implicit",),
+    "cosines": ("implicit",),
+}
+
+
+def check_typed(config: Config, overrides: Sequence[str]) -> None:
+    """Raises ConfigError for the first of ``overrides`` that would change nothing."""
+    unread = dict(_unread(config))
+    for text in overrides:
+        key = override_key(text)
+        name = ".".join(key.split(".")[:2])  # explore.epsilon.start belongs to explore.epsilon
+        value = text.partition("=")[2]
+        if name in unread and value != "null":
+            allowed, fix = unread[name]
+            raise fail(key, value, "it would change nothing", allowed, f"{fix}, or leave it out")
+
+
+def _unread(config: Config) -> Iterator[tuple[str, tuple[str, str]]]:
+    """(key, (what reads it, what to do)) for every key that nothing reads."""
+    explore = config.explore.name
+    if explore == "ladder" and config.collector.num_envs > 1:
+        reads = "a ladder of several environments goes by explore.eps and explore.alpha"
+        yield "explore.epsilon", (reads, "set explore=schedule")
+    elif explore in ("boltzmann", "none"):
+        yield "explore.epsilon", ("explore=schedule reads it", "set explore=schedule")
+    if explore != "ladder":
+        for key in ("explore.eps", "explore.alpha"):
+            yield key, ("explore=ladder reads it", "set explore=ladder")
+    if explore != "boltzmann":
+        yield "explore.temperature", ("explore=boltzmann reads it", "set explore=boltzmann")
+    if config.transport.name != "coded":
+        for key in ("weights", "chunks", "keep", "key_seconds"):
+            reads = "transport=coded reads it"
+            yield f"transport.{key}", (reads, "set transport=coded")
+    if config.agents.name != "joint":
+        for key in ("team_reward", "state"):
+            yield f"agents.{key}", ("agents=joint reads it", "use policy=qmix or policy=vdn")
+    if isinstance(config.policy, SwitchedConfig):
+        yield from _switched(config.policy)
+
+
+def _switched(policy: SwitchedConfig) -> Iterator[tuple[str, tuple[str, str]]]:
+    for key, options in _READERS.items():
+        if policy.distribution not in options:
+            reads = " and ".join(f"policy.distribution={name}" for name in options)
+            fix = f"set policy.distribution={options[0]}"
+            yield f"policy.{key}", (f"{reads} read{'s' if len(options) == 1 else ''} it", fix)
+    if policy.munchausen is None:
+        for key in ("munchausen_tau", "munchausen_clip"):
+            yield f"policy.{key}", ("policy.munchausen reads it", "set policy.munchausen=0.9")
