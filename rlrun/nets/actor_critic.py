@@ -1,7 +1,7 @@
 """The actor-critic network: torso, memory, a head for the policy and one for the value."""
 
 import math
-from typing import Any, cast
+from typing import Any
 
 import gymnasium as gym
 import torch
@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from rlrun.functional.policy import Choice, categorical, gaussian
 from rlrun.functional.rows import network_inputs, readable_obs
-from rlrun.nets.dense import dense, is_dense
 from rlrun.nets.episodes import unroll_episodes
 from rlrun.nets.memory import NoMemory, make_memory
 from rlrun.nets.moments import Moments
-from rlrun.nets.torso import MLP, flatten, make_torso, mlp, one_hot
+from rlrun.nets.torso import make_torso, mlp, one_hot
 from rlrun.schema import MemoryConfig, OnPolicyConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, torch_seed, tree_map
 
@@ -130,23 +129,11 @@ class ActorCritic(nn.Module):
         """
         if self.moments is not None:
             obs = self.moments(obs)
-        if not self.recurrent and not self.prev_inputs and isinstance(self.trunk.torso, MLP):
-            x = flatten(self.trunk.torso.space, obs)
-            if is_dense([self.trunk.torso.layers, self.policy, self.value], x):
-                return self._dense(x)
         h = [
             unroll_episodes(trunk.memory, trunk.inputs(obs, side), first, part)
             for trunk, part in zip(self.trunks, self._parts(state), strict=True)
         ]
         return self.policy(h[0]), self.value(h[-1]).squeeze(-1)
-
-    def _dense(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """``forward`` of layers alone, on flat observations; the same numbers, sooner."""
-        torsos = [cast("MLP", trunk.torso).layers for trunk in self.trunks]
-        if len(torsos) == 1:
-            h = dense(torsos, x)
-            return dense([self.policy], h), dense([self.value], h).squeeze(-1)
-        return dense([torsos[0], self.policy], x), dense([torsos[1], self.value], x).squeeze(-1)
 
     def _parts(self, state: Tree) -> Tree:
         return state if self.recurrent else [()] * len(self.trunks)

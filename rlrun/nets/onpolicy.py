@@ -2,19 +2,22 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional.policy import Choice, Counted, counted
-from rlrun.functional.returns import Advantage, goes_on, reverse_scan
+from rlrun.functional.policy import Choice, Counted
+from rlrun.functional.returns import goes_on, reverse_scan
 from rlrun.functional.rows import shape_reward
+from rlrun.functional.surrogate import Drawn
 from rlrun.nets.actor_critic import ActorCritic
+from rlrun.nets.compute import Compute
 from rlrun.nets.moments import CLIP, Moments
 from rlrun.nets.optimise import Adam, Flat
+from rlrun.nets.plain import Slopes, Written, make_backprop
 from rlrun.schema import OnPolicyConfig
 from rlrun.types import Segment, Tree, tree_map
 
@@ -45,13 +48,18 @@ class Descender:
     """An actor-critic network, the Adam that moves it, and the running moments of returns."""
 
     def __init__(
-        self, net: ActorCritic, config: OnPolicyConfig, lr_at: Callable[[int], float]
+        self,
+        net: ActorCritic,
+        config: OnPolicyConfig,
+        lr_at: Callable[[int], float],
+        compute: Compute,
     ) -> None:
         """``lr_at``: env_steps -> learning rate."""
         self.net, self.config, self.lr_at = net, config, lr_at
         self.device = next(net.parameters()).device
-        self.parameters: list[Tensor] = list(net.parameters())
-        self.flat = Flat(self.parameters)
+        self.flat = Flat(net.parameters())
+        self.backprop = make_backprop(net, self.flat, compute)
+        self.outputs, self.choice = self.backprop.outputs, self.backprop.choice
         self.adam = Adam([self.flat.values], eps=config.adam_eps, grad_clip=config.grad_clip)
         self.returns = Moments(())  # of discounted returns so far, which rewards are divided by
         self.running = torch.zeros(0)  # [B] the discounted return of every open episode
@@ -106,22 +114,39 @@ class Descender:
             self.returns.add(seen)
         return (reward * self.returns.scale()).clamp(-CLIP, CLIP)
 
-    def step(
-        self, outputs: list[Tensor], slopes: list[Tensor], env_steps: int
-    ) -> dict[str, Tensor]:
-        """Descend on the loss whose slopes over ``outputs`` are ``slopes``.
+    def step(self, out: "Loss", env_steps: int) -> dict[str, Tensor]:
+        """Descend on a loss of the last ``outputs`` and ``choice``.
 
         Gradient norm before clipping, step size.
         """
-        lr, began = self.lr_at(env_steps), time.perf_counter()
-        grads = torch.autograd.grad(outputs, self.parameters, slopes)
-        backward = time.perf_counter()
-        self.seconds["backward"] += backward - began
-        with torch.no_grad():
-            torch._foreach_copy_(self.flat.parts, list(grads))
+        began = time.perf_counter()
+        self.backprop.back(out.choice, out.value, out.slopes)
+        backward, lr = time.perf_counter(), self.lr_at(env_steps)
         norm = self.adam.step([self.flat.slopes], lr)
+        self.seconds["backward"] += backward - began
         self.seconds["optimiser"] += time.perf_counter() - backward
         return {"train/grad_norm": norm, "train/lr": torch.tensor(lr, device=norm.device)}
+
+    def bare_step(
+        self,
+        drawn: Drawn,
+        log_prob: np.ndarray,
+        value: np.ndarray,
+        entropy: np.ndarray | None,
+        lr: float,
+    ) -> float:
+        """``step`` in numpy, of the last ``run`` and ``say``; the norm before clipping.
+
+        The slopes [N] of the loss over log pi, V and entropy.
+        """
+        assert isinstance(self.backprop, Written)
+        began = time.perf_counter()
+        self.backprop.descend(drawn, log_prob, value, entropy)
+        backward = time.perf_counter()
+        norm = self.adam.bare_step(self.flat.slopes, lr)
+        self.seconds["backward"] += backward - began
+        self.seconds["optimiser"] += time.perf_counter() - backward
+        return norm
 
     def absorb(self, rows: Rows) -> None:
         """Take the rollout's observations into the statistics that the next one is seen with.
@@ -152,10 +177,11 @@ class Descender:
 
 
 class Loss(NamedTuple):
-    """What is descended on: a slope for each output, and 0-d metrics."""
+    """What is descended on: slopes over log pi, V and entropy, and 0-d metrics."""
 
-    outputs: list[Tensor]
-    slopes: list[Tensor]
+    choice: Choice
+    value: Tensor
+    slopes: Slopes
     metrics: dict[str, Tensor]
 
 
@@ -171,11 +197,10 @@ def join(
 
     ``policy``, ``baseline``: the slopes [*] of the first two over log pi and V.
     """
-    outputs, slopes = [choice.log_prob, value], [policy, config.value_coef * baseline]
+    worth = None
     if config.entropy_coef > 0:
         worth = rows.select((-config.entropy_coef * rows.share).expand_as(value))
-        outputs, slopes = [*outputs, choice.entropy], [*slopes, worth]
-    return Loss(outputs, slopes, {})
+    return Loss(choice, value, Slopes(policy, config.value_coef * baseline, worth), {})
 
 
 def told(
@@ -194,103 +219,3 @@ def told(
 def opening(states: Tree) -> Tree:
     """The states [B, ...] before row 0 of [T, B, ...]."""
     return tree_map(lambda x: x[0], states)
-
-
-# -- minibatches -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """M segments of S rows side by side; without a memory single rows, none of them padding."""
-
-    obs: Tree  # [S, M, *O]
-    side: Tensor  # [S, M, F]
-    first: Tensor  # [S, M] bool, on the host
-    state: Tree  # [M, ...] before row 0, as it was stored
-    action: Tensor  # [S, M, *A]
-    behaviour: Tensor  # [S, M]
-    advantage: Tensor  # [S, M]
-    target: Tensor  # [S, M]
-    value: Tensor  # [S, M] before the update
-    valid: Tensor  # [S, M] bool
-
-    def counted(self) -> Counted:
-        """The rows that count."""
-        return counted(self.valid)
-
-    def part(self, order: Tensor) -> "Batch":
-        """The segments ``order`` (int64 [m], on the host)."""
-        there = order.to(self.valid.device)
-
-        def of(x: Tensor) -> Tensor:
-            return x.index_select(1, there)
-
-        return Batch(
-            obs=tree_map(of, self.obs),
-            side=of(self.side),
-            first=self.first.index_select(1, order),
-            state=tree_map(lambda x: x.index_select(0, there), self.state),
-            action=of(self.action),
-            behaviour=of(self.behaviour),
-            advantage=of(self.advantage),
-            target=of(self.target),
-            value=of(self.value),
-            valid=of(self.valid),
-        )
-
-    def slices(self, parts: int) -> list["Batch"]:
-        """``parts`` runs of successive segments of nearly the same number, not copied."""
-        count = self.valid.shape[1]
-        bounds = [round(i * count / parts) for i in range(parts + 1)]
-        return [self._run(a, b) for a, b in pairwise(bounds) if a < b]
-
-    def _run(self, start: int, stop: int) -> "Batch":
-        names = [f.name for f in fields(self)]
-        cut = {n: tree_map(lambda x: x[:, start:stop], getattr(self, n)) for n in names}
-        cut["state"] = tree_map(lambda x: x[start:stop], self.state)
-        return Batch(**cut)
-
-
-def deal(rows: Rows, found: Advantage, value: Tensor, length: int | None) -> Batch:
-    """A rollout as segments of about ``length`` rows with their stored states.
-
-    None: every valid row is a segment of its own, without a state. Columns are cut into equal
-    segments; the last ends with padding where that does not come out even.
-    """
-    steps, columns = rows.valid.shape
-    if length is None:
-        index, real = rows.places.unsqueeze(0), torch.ones(1, len(rows.places), dtype=torch.bool)
-        state: Tree = ()
-    else:
-        length = -(-steps // max(1, round(steps / length)))
-        index, real = segment_places(steps, columns, length)
-        state = tree_map(lambda x: x.flatten(0, 1)[index[0].to(x.device)], rows.states)
-    there = index.to(rows.valid.device)
-
-    def of(x: Tensor) -> Tensor:
-        return x.flatten(0, 1)[there]
-
-    return Batch(
-        obs=tree_map(lambda x: of(x[:-1]), rows.obs),
-        side=of(rows.side[:-1]),
-        first=rows.first[:-1].flatten()[index] & real,
-        state=state,
-        action=of(rows.action),
-        behaviour=of(rows.behaviour),
-        advantage=of(found.advantage),
-        target=of(found.target),
-        value=of(value),
-        valid=of(rows.valid) & real.to(there.device),
-    )
-
-
-def segment_places(steps: int, columns: int, length: int) -> tuple[Tensor, Tensor]:
-    """(int64 [length, M] places in flattened [steps, columns] rows, bool [length, M] not padding).
-
-    Segment k of column b is number k columns + b; places of padding are those of the last row.
-    """
-    count = -(-steps // length)
-    row = torch.arange(count) * length + torch.arange(length).unsqueeze(-1)  # [length, count]
-    place = row.clamp(max=steps - 1).unsqueeze(-1) * columns + torch.arange(columns)
-    real = (row < steps).unsqueeze(-1).expand_as(place)
-    return place.reshape(length, -1), real.reshape(length, -1)

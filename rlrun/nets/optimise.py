@@ -1,8 +1,10 @@
 """Adam with the gradient norm clipped; parameters side by side in one array."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,13 +33,26 @@ class Adam:
             norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
         if self.grad_clip is not None:
             torch._foreach_mul_(grads, (self.grad_clip / (norm + 1e-6)).clamp(max=1.0))
+        self._move(grads, lr)
+        return norm
+
+    @torch.no_grad()
+    def bare_step(self, grad: Tensor, lr: float) -> float:
+        """``step`` where all parameters are one float32 array on the CPU: the norm in numpy."""
+        slope = grad.numpy()
+        norm = math.sqrt(np.dot(slope, slope))
+        if self.grad_clip is not None and norm > self.grad_clip:
+            slope *= np.float32(self.grad_clip / (norm + 1e-6))
+        self._move([grad], lr)
+        return norm
+
+    def _move(self, grads: list[Tensor], lr: float) -> None:
         torch._foreach_add_(self.steps, 1)
         torch._fused_adam_(
             self.parameters, grads, self.mean, self.square, [], self.steps,
             lr=lr, beta1=BETAS[0], beta2=BETAS[1], weight_decay=0.0, eps=self.eps,
             amsgrad=False, maximize=False, grad_scale=None, found_inf=None,
         )  # fmt: skip
-        return norm
 
     def state_dict(self) -> dict[str, Any]:
         return {name: tuple(getattr(self, name)) for name in ("mean", "square", "steps")}

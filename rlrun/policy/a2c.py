@@ -43,10 +43,10 @@ class A2C:
         device: torch.device,
         compute: Compute = PLAIN,
     ) -> None:
-        self.config, self.device, self.compute = config, device, compute
+        self.config, self.device = config, device
         net = make_actor_critic(config, torso, memory, spec, seed=seed).to(device)
         lr_at = make_schedule(config.lr, total_steps=total_steps)
-        self.net, self.descender = net, Descender(net, config, lr_at)
+        self.net, self.descender = net, Descender(net, config, lr_at, compute)
         self.generator, self.seconds = generator(seed, "explore"), self.descender.seconds
 
     def actor(self, num_envs: int) -> PolicyActor:
@@ -57,16 +57,16 @@ class A2C:
         """One gradient step on a whole rollout, whose actions are the present policy's."""
         rows = self.descender.read(sample.segment)
         out = self.loss(rows)
-        stepped = self.descender.step(out.outputs, out.slopes, sample.env_steps)
+        stepped = self.descender.step(out, sample.env_steps)
         self.descender.absorb(rows)
         return Update(None, out.metrics | stepped)
 
     def loss(self, rows: Rows) -> Loss:
         """Policy gradient, half the squared error of V and the entropy bonus of a rollout."""
         c, real = self.config, counted(rows.valid)
-        with self.compute.autocast(self.device):
-            head, value = self.net(rows.obs, rows.side, rows.first, opening(rows.states))
-        value, choice = value.float(), self.net.choice(head[:-1].float(), rows.action)
+        net, began = self.descender, opening(rows.states)
+        head, value = net.outputs(rows.obs, rows.side, rows.first, began)
+        choice = net.choice(head[:-1], rows.action)
         found = gae(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)
         gain = standardise(found.advantage, real) if c.normalize_advantage else found.advantage
         now = value[:-1]

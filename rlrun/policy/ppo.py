@@ -5,27 +5,26 @@ Schulman et al., "Proximal Policy Optimization Algorithms", 2017; details as in 
 whole segments that begin with their stored state, which is exact: no burn-in.
 """
 
-from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional.policy import (
-    explained_variance,
-    ppo_slope,
-    ppo_terms,
-    standardise,
-    value_terms,
-)
+from rlrun.functional import surrogate
+from rlrun.functional.policy import Choice, explained_variance, ppo_slope, ppo_terms, value_terms
 from rlrun.functional.returns import gae
 from rlrun.nets.acting_policy import PolicyActor
 from rlrun.nets.actor_critic import make_actor_critic
 from rlrun.nets.compute import PLAIN, Compute
-from rlrun.nets.onpolicy import Batch, Descender, Loss, Rows, deal, join, opening, told
+from rlrun.nets.minibatch import Bare, Batch, bare, deal
+from rlrun.nets.onpolicy import Descender, Loss, Rows, join, opening, told
+from rlrun.nets.plain import Written
 from rlrun.schedule import make_schedule
 from rlrun.schema import MemoryConfig, PPOConfig, TorsoConfig
-from rlrun.types import Sample, Spec, Tree, Update, Window, generator
+from rlrun.types import Sample, Spec, Update, Window, generator
+
+Minibatch = TypeVar("Minibatch", Batch, Bare)
 
 
 class PPO:
@@ -45,10 +44,12 @@ class PPO:
         device: torch.device,
         compute: Compute = PLAIN,
     ) -> None:
-        self.config, self.device, self.compute = config, device, compute
+        self.config, self.device = config, device
         net = make_actor_critic(config, torso, memory, spec, seed=seed).to(device)
         lr_at = make_schedule(config.lr, total_steps=total_steps)
-        self.net, self.descender = net, Descender(net, config, lr_at)
+        self.net, self.descender = net, Descender(net, config, lr_at, compute)
+        written = self.descender.backprop
+        self.plain = written if isinstance(written, Written) else None
         self.clip_at = make_schedule(config.clip, total_steps=total_steps)
         self.dealer = generator(seed, "minibatch")
         self.generator, self.seconds = generator(seed, "explore"), self.descender.seconds
@@ -63,15 +64,16 @@ class PPO:
         Advantages and value targets are those of the network that begins the update; metrics are
         those of the last minibatch.
         """
-        c, clock = self.config, sample.env_steps
+        c, clock, steps = self.config, sample.env_steps, 0
         rows = self.descender.read(sample.segment)
         whole = self.prepared(rows)
-        parts, clip, steps = max(1, round(len(rows.places) / c.batch_size)), self.clip_at(clock), 0
+        parts, clip = max(1, round(len(rows.places) / c.batch_size)), self.clip_at(clock)
         explained = explained_variance(whole.value, whole.target, whole.counted())
+        dealt = bare(whole, self.plain) if self.plain is not None else whole
         if parts == 1:
-            whole = self.standardised(whole)
+            dealt = self.standardised(dealt)
         for epoch in range(c.epochs):
-            batches = self.shuffled(whole, parts)
+            batches = self.shuffled(dealt, parts)
             for batch in batches[:-1]:
                 self.minibatch(batch, clip, clock, tell=False)
             tell = c.target_kl is not None or epoch == c.epochs - 1
@@ -86,48 +88,71 @@ class PPO:
     def prepared(self, rows: Rows) -> Batch:
         """The rollout's rows, or its segments where there is a memory, with their advantages."""
         c = self.config
-        value = self.outputs(rows.obs, rows.side, rows.first, opening(rows.states))[1]
+        began = opening(rows.states)
+        value = self.descender.outputs(rows.obs, rows.side, rows.first, began)[1]
         found = gae(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)
         return deal(rows, found, value[:-1], c.segment_len if self.net.recurrent else None)
 
-    def shuffled(self, whole: Batch, parts: int) -> list[Batch]:
+    def shuffled(self, whole: Minibatch, parts: int) -> list[Minibatch]:
         """``whole`` in random minibatches; a single one needs no shuffling."""
         if parts == 1:
             return [whole]
-        order = torch.from_numpy(self.dealer.permutation(whole.valid.shape[1]))
+        order = self.dealer.permutation(whole.size())
         return [self.standardised(batch) for batch in whole.part(order).slices(parts)]
 
-    def standardised(self, batch: Batch) -> Batch:
+    def standardised(self, batch: Minibatch) -> Minibatch:
         """The batch with advantages as they are descended on."""
-        if not self.config.normalize_advantage:
-            return batch
-        return replace(batch, advantage=standardise(batch.advantage, batch.counted()))
+        return batch.standardised() if self.config.normalize_advantage else batch
 
-    def minibatch(self, batch: Batch, clip: float, clock: int, *, tell: bool) -> dict[str, Tensor]:
+    def minibatch(
+        self, batch: Batch | Bare, clip: float, clock: int, *, tell: bool
+    ) -> dict[str, Tensor]:
         """One gradient step; its metrics where somebody is told."""
-        out = self.loss(batch, clip, tell=tell)
-        return out.metrics | self.descender.step(out.outputs, out.slopes, clock)
+        if isinstance(batch, Bare):
+            return self.bare_minibatch(batch, clip, clock, tell=tell)
+        out = self.loss(batch, clip)
+        metrics = self.metrics(out.choice, out.value, batch, clip) if tell else {}
+        return metrics | self.descender.step(out, clock)
 
-    def loss(self, batch: Batch, clip: float, *, tell: bool) -> Loss:
+    def loss(self, batch: Batch, clip: float) -> Loss:
         """Clipped surrogate, (clipped) value error and the entropy bonus of a minibatch."""
-        c, real = self.config, batch.counted()
-        head, value = self.outputs(batch.obs, batch.side, batch.first, batch.state)
-        choice = self.net.choice(head, batch.action)
+        c, net, real = self.config, self.descender, batch.counted()
+        head, value = net.outputs(batch.obs, batch.side, batch.first, batch.state)
+        choice = net.choice(head, batch.action)
         given = (choice.log_prob, batch.behaviour, batch.advantage, real)
         baseline = value_terms(value, batch.target, real, old=batch.value, clip=c.value_clip)
-        out = join(c, choice, ppo_slope(*given, clip=clip), value, baseline.slope, real)
-        if not tell:
-            return out
-        policy = ppo_terms(*given, clip=clip)
-        more = {"train/approx_kl": policy.kl, "train/clip_fraction": policy.clipped}
-        metrics = told(c, policy.loss, baseline.loss, choice, real) | more
-        return out._replace(metrics=metrics)
+        return join(c, choice, ppo_slope(*given, clip=clip), value, baseline.slope, real)
 
-    def outputs(self, obs: Tree, side: Tensor, first: Tensor, state: Tree) -> tuple[Tensor, Tensor]:
-        """(parameters of the distribution [T, M, K], V [T, M]) in float32."""
-        with self.compute.autocast(self.device):
-            head, value = self.net(obs, side, first, state)
-        return head.float(), value.float()
+    def bare_minibatch(
+        self, batch: Bare, clip: float, clock: int, *, tell: bool
+    ) -> dict[str, Tensor]:
+        """``minibatch`` with a plain network, in numpy: no operation of torch but Adam's."""
+        c, net = self.config, self.plain
+        assert net is not None
+        head, value = net.run(batch.x, batch.side)
+        drawn = net.say(head, batch.action, entropy=tell or c.entropy_coef > 0)
+        policy = surrogate.ppo_slope(drawn.log_prob, batch.behaviour, batch.advantage, clip=clip)
+        error = surrogate.value_slope(value, batch.target, batch.value, clip=c.value_clip)
+        lr, baseline = self.descender.lr_at(clock), np.float32(c.value_coef) * error
+        worth = surrogate.entropy_slope(len(value), c.entropy_coef)
+        norm = self.descender.bare_step(drawn, policy, baseline, worth, lr)
+        if not tell:
+            return {}
+        log_prob, entropy = (torch.from_numpy(x).unsqueeze(0) for x in drawn.said())
+        choice, now = Choice(log_prob, entropy), torch.from_numpy(value).unsqueeze(0)
+        metrics = self.metrics(choice, now, batch.batch(), clip)
+        return metrics | {"train/grad_norm": torch.tensor(norm), "train/lr": torch.tensor(lr)}
+
+    def metrics(
+        self, choice: Choice, value: Tensor, batch: Batch, clip: float
+    ) -> dict[str, Tensor]:
+        """Of the loss on a minibatch."""
+        c, real = self.config, batch.counted()
+        given = (choice.log_prob, batch.behaviour, batch.advantage, real)
+        policy = ppo_terms(*given, clip=clip)
+        baseline = value_terms(value, batch.target, real, old=batch.value, clip=c.value_clip)
+        more = {"train/approx_kl": policy.kl, "train/clip_fraction": policy.clipped}
+        return told(c, policy.loss, baseline.loss, choice, real) | more
 
     def priority(self, sample: Sample) -> Tensor:
         raise AssertionError("a rollout has no priorities")

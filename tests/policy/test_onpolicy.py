@@ -11,8 +11,9 @@ from rlrun import build
 from rlrun.buffer.rollout import Rollout
 from rlrun.build_policy import make_policy
 from rlrun.nets.acting_policy import NumpyPolicyStep, TorchPolicyStep, make_policy_step
+from rlrun.nets.minibatch import segment_places
 from rlrun.nets.moments import Moments
-from rlrun.nets.onpolicy import opening, segment_places
+from rlrun.nets.onpolicy import opening
 from rlrun.types import Chunk, Counters, Spec, no_actions, tree_leaves, tree_map
 from tests.compose import config
 
