@@ -1,18 +1,21 @@
 """The written-down chain rule of on-policy networks: autograd's values, slopes and updates."""
 
+import functools
 import itertools
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
-from rlrun.build_policy import make_policy
 from rlrun.functional import policy as in_torch
 from rlrun.functional import surrogate
+from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.optimise import Flat
 from rlrun.nets.plain import Recorded, Slopes, Written, is_plain, make_backprop
+from rlrun.schema import MemoryConfig, TorsoConfig
 from rlrun.types import Spec, tree_map
 from tests.compose import config
 from tests.policy.test_onpolicy import collector_of, rollout_of
@@ -27,14 +30,21 @@ OBS = {
     "discrete": gym.spaces.Discrete(4, start=1),
 }
 SHAPES = list(itertools.product(
-    ACTIONS, ("tanh", "relu", "elu"), ("[]", "[8]", "[8,6]"), (False, True), ("[]", "[5]"),
-    (False, True),
+    ACTIONS, ("tanh", "relu", "elu"), ((), (8,), (8, 6)), (False, True), ((), (5,)), (False, True),
 ))  # fmt: skip
 
 
-def network(action, *overrides, obs="box"):
-    given = ("policy=ppo", "env=cartpole", "policy.orthogonal_init=false", *overrides)
-    net = make_policy(config(*given), Spec(OBS[obs], ACTIONS[action])).net
+@functools.cache
+def composed():
+    return config("policy=ppo", "env=cartpole", "policy.orthogonal_init=false").policy
+
+
+def network(action, torso=(8,), activation="tanh", *, obs="box", memory="none", **keys):
+    spec, layers = Spec(OBS[obs], ACTIONS[action]), TorsoConfig("mlp", torso, activation)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        memory = MemoryConfig(memory, 4, 1)
+        net = ActorCritic(replace(composed(), **keys), layers, memory, spec)
     with torch.no_grad():
         for i, p in enumerate(net.parameters()):
             p += 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i))
@@ -82,18 +92,15 @@ def compare(net, obs, *, entropy):
 
 @pytest.mark.parametrize(("action", "activation", "torso", "separate", "head", "beside"), SHAPES)
 def test_values_and_slopes_are_those_of_autograd(action, activation, torso, separate, head, beside):
-    net = network(
-        action, f"torso.hidden={torso}", f"torso.activation={activation}",
-        f"policy.separate_value={separate}", f"policy.head_hidden={head}",
-        f"policy.prev_inputs={beside}",
-    )  # fmt: skip
+    keys = {"separate_value": separate, "head_hidden": head, "prev_inputs": beside}
+    net = network(action, torso, activation, **keys)
     assert is_plain(net)
     compare(net, "box", entropy=beside)
 
 
 def test_of_numbers_and_of_standardised_observations():
-    compare(network("several", "torso.hidden=[8]", obs="discrete"), "discrete", entropy=True)
-    net = network("one", "torso.hidden=[8]", "policy.normalize_obs=true")
+    compare(network("several", obs="discrete"), "discrete", entropy=True)
+    net = network("one", normalize_obs=True)
     net.moments.add(torch.randn(50, 3) * 3 + 1)
     compare(net, "box", entropy=True)
 
@@ -102,7 +109,7 @@ def test_who_is_written():
     net, half = network("one"), Compute("bf16")
     assert isinstance(make_backprop(net, Flat(net.parameters()), PLAIN), Written)
     assert isinstance(make_backprop(net, Flat(net.parameters()), half), Recorded)
-    assert not is_plain(network("one", "memory=gru"))
+    assert not is_plain(network("one", memory="gru"))
 
 
 # -- the slopes of a loss --------------------------------------------------------------------------
