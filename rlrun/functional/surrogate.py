@@ -44,7 +44,7 @@ def categorical(
         p = np.exp(log_p)
         log_p -= np.log(np.add.reduce(p))
         np.exp(log_p, out=p)
-        place = chosen[:, i] * count + rows
+        place = np.multiply(chosen[:, i], count, dtype=np.int64) + rows
         total = total + log_p.take(place)
         if entropy:
             spread = spread - np.add.reduce(p * log_p)
@@ -107,7 +107,9 @@ def ppo_slope(
     ratio = np.exp(log_prob - behaviour)
     free = ratio * advantage
     held = np.minimum(np.maximum(ratio, np.float32(1 - clip)), np.float32(1 + clip)) * advantage
-    slope: np.ndarray = np.where(free <= held, free * np.float32(-1 / len(free)), np.float32(0))
+    slope: np.ndarray = np.where(
+        free <= held, free * np.float32(-1 / max(1, len(free))), np.float32(0)
+    )
     return slope
 
 
@@ -120,13 +122,13 @@ def value_slope(
         moved = value - old
         held = error + (np.minimum(np.maximum(moved, -clip), clip) - moved)
         error[held * held > error * error] = 0
-    error *= np.float32(1 / len(error))
+    error *= np.float32(1 / max(1, len(error)))
     return error
 
 
 def entropy_slope(count: int, coef: float) -> np.ndarray | None:
     """The slope of -coef mean entropy over every one of ``count`` entropies, [N]; None: of 0."""
-    return np.full(count, -coef / count, np.float32) if coef > 0 else None
+    return np.full(count, -coef / max(1, count), np.float32) if coef > 0 else None
 
 
 def standardise(x: np.ndarray) -> np.ndarray:

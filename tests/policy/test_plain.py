@@ -116,7 +116,7 @@ def test_who_is_written():
 
 
 @pytest.mark.parametrize("value_clip", [None, 0.3])
-@pytest.mark.parametrize("rows", [1, 2, 300])
+@pytest.mark.parametrize("rows", [0, 1, 2, 300])
 def test_losses_have_the_slopes_of_their_torch_twins(rows, value_clip):
     rng = np.random.default_rng(rows)
     log_prob, behaviour, gain, value, target, old = rng.normal(0, 0.4, (6, rows)).astype("f4")
