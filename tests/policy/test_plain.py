@@ -184,17 +184,20 @@ def test_an_update_is_the_same_either_way(more, env, monkeypatch):
 @pytest.mark.parametrize("policy", ["a2c", "impala"])
 @pytest.mark.parametrize("env", ["cartpole", "pendulum"])
 def test_single_steps_are_the_same_either_way(policy, env, monkeypatch):
-    a = collector_of(policy=policy, env=env)
+    """On rows of an ever older policy: where ratios are 1 rounding decides which exceed it."""
+    more = ("policy.rho_clip=1.01",) if policy == "impala" else ()
+    a = collector_of(*more, policy=policy, env=env)
     monkeypatch.setattr("rlrun.nets.plain.is_plain", lambda net: False)
-    b = collector_of(policy=policy, env=env)
+    b = collector_of(*more, policy=policy, env=env)
     monkeypatch.undo()
     assert isinstance(a.policy.descender.backprop, Written)
     assert isinstance(b.policy.descender.backprop, Recorded)
-    for _ in range(3):
-        sample = rollout_of(a)
+    sample = rollout_of(a)
+    for _ in range(4):
         one, two = a.policy.update(sample), b.policy.update(sample)
         for name, value in one.metrics.items():
-            torch.testing.assert_close(value, two.metrics[name], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(value, two.metrics[name], 1e-4, 1e-5, err_msg=name)
+    assert policy == "a2c" or 0 < one.metrics["train/rho_clipped"] < 1
     for p, q in zip(a.policy.net.parameters(), b.policy.net.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
 
