@@ -117,7 +117,7 @@ def value_slope(
     value: np.ndarray, target: np.ndarray, old: np.ndarray, *, clip: float | None
 ) -> np.ndarray:
     """The slope of ``functional.policy.value_terms`` over V, [N]."""
-    error = value - target
+    error: np.ndarray = value - target
     if clip is not None:
         moved = value - old
         held = error + (np.minimum(np.maximum(moved, -clip), clip) - moved)
@@ -136,7 +136,7 @@ def standardise(x: np.ndarray) -> np.ndarray:
     count = len(x)
     if count < 2:
         return x
-    centred = x - np.add.reduce(x) / np.float32(count)
+    centred: np.ndarray = x - np.add.reduce(x) / np.float32(count)
     std = np.sqrt(np.dot(centred, centred) / np.float32(count - 1))
     centred /= std + np.float32(1e-8)
     return centred

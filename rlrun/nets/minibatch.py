@@ -104,9 +104,15 @@ class Bare(NamedTuple):
 
     def batch(self) -> Batch:
         """The same as tensors [1, N]."""
-        x, side, *rest = (torch.from_numpy(part).unsqueeze(0) for part in self)
+        tensors = (torch.from_numpy(part).unsqueeze(0) for part in self)
+        x, side, action, behaviour, advantage, target, value = tensors
         valid = torch.ones(1, self.size(), dtype=torch.bool)
-        return Batch(x, side, ~valid, (), *rest, valid)
+        return Batch(
+            x, side, ~valid, (), action, behaviour, advantage, target, value, valid,
+        )  # fmt: skip
+
+
+Minibatch = Batch | Bare
 
 
 def runs(count: int, parts: int) -> list[tuple[int, int]]:

@@ -81,7 +81,7 @@ class Written:
             p.data_ptr(): s.numpy() for p, s in zip(net.parameters(), flat.parts, strict=True)
         }
         self.torsos = [Chain(cast("MLP", t.torso).layers, places) for t in net.trunks]
-        self.heads = [Chain(cast("nn.Sequential", m), places) for m in (net.policy, net.value)]
+        self.heads = [Chain(m, places) for m in (net.policy, net.value)]
         self.log_std = self.over_std = np.zeros(0, np.float32)
         if net.log_std is not None:
             self.log_std = net.log_std.detach().numpy()
@@ -172,12 +172,10 @@ class Chain:
         self.layers: list[Layer] = []
         for module in layers:
             if isinstance(module, nn.Linear):
-                parts = module.weight, module.bias
-                own, over = (
-                    (p.detach().numpy() for p in parts),
-                    (places[p.data_ptr()] for p in parts),
-                )
-                self.layers.append(Layer(*own, *over, None))
+                weight, bias = module.weight, module.bias
+                over = places[weight.data_ptr()], places[bias.data_ptr()]
+                layer = Layer(weight.detach().numpy(), bias.detach().numpy(), *over, None)
+                self.layers.append(layer)
             else:
                 self.layers[-1] = self.layers[-1]._replace(activation=type(module))
         self.kept: list[np.ndarray] = []

@@ -5,7 +5,7 @@ Schulman et al., "Proximal Policy Optimization Algorithms", 2017; details as in 
 whole segments that begin with their stored state, which is exact: no burn-in.
 """
 
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,14 +17,12 @@ from rlrun.functional.returns import gae
 from rlrun.nets.acting_policy import PolicyActor
 from rlrun.nets.actor_critic import make_actor_critic
 from rlrun.nets.compute import PLAIN, Compute
-from rlrun.nets.minibatch import Bare, Batch, bare, deal
+from rlrun.nets.minibatch import Bare, Batch, Minibatch, bare, deal
 from rlrun.nets.onpolicy import Descender, Loss, Rows, join, opening, told
 from rlrun.nets.plain import Written
 from rlrun.schedule import make_schedule
 from rlrun.schema import MemoryConfig, PPOConfig, TorsoConfig
 from rlrun.types import Sample, Spec, Update, Window, generator
-
-Minibatch = TypeVar("Minibatch", Batch, Bare)
 
 
 class PPO:
@@ -69,7 +67,7 @@ class PPO:
         whole = self.prepared(rows)
         parts, clip = max(1, round(len(rows.places) / c.batch_size)), self.clip_at(clock)
         explained = explained_variance(whole.value, whole.target, whole.counted())
-        dealt = bare(whole, self.plain) if self.plain is not None else whole
+        dealt: Minibatch = bare(whole, self.plain) if self.plain is not None else whole
         if parts == 1:
             dealt = self.standardised(dealt)
         for epoch in range(c.epochs):
@@ -105,7 +103,7 @@ class PPO:
         return batch.standardised() if self.config.normalize_advantage else batch
 
     def minibatch(
-        self, batch: Batch | Bare, clip: float, clock: int, *, tell: bool
+        self, batch: Minibatch, clip: float, clock: int, *, tell: bool
     ) -> dict[str, Tensor]:
         """One gradient step; its metrics where somebody is told."""
         if isinstance(batch, Bare):
