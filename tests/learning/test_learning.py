@@ -21,7 +21,8 @@ pytestmark = pytest.mark.learning
 def train(run_dir: Path, *overrides: str, episodes: int = 50) -> tuple[dict, RunRecord]:
     """(greedy summary of the final weights on fresh seeds, run.json)."""
     run_dir.mkdir(exist_ok=True)
-    c = config("logger.progress=off", "logger.tensorboard=false", *overrides)
+    quiet = ("logger.progress=off", "logger.tensorboard=false", "learner.threads=1")
+    c = config(*quiet, *overrides)
     assert build.run(c, run_dir, raw_yaml="", overrides=[]) == 0
     weights, meta = checkpoint.load_weights(run_dir / "checkpoints" / "last.safetensors")
     seed = build.env_seed(c.seed, "final")
