@@ -33,10 +33,14 @@ class Means:
 
     @torch.no_grad()
     def gather(self, metrics: dict[str, Tensor]) -> None:
-        """Add to running sums without reading a value (no device synchronisation)."""
-        stacked = torch.stack(list(metrics.values()))
+        """Add to running sums without reading a value (no device synchronisation).
+
+        Updates say the same, but not always in the same order: a delayed actor's come last.
+        """
+        if self.sums is None:
+            self.names = list(metrics)
+        stacked = torch.stack([metrics[name] for name in self.names])
         self.sums = stacked if self.sums is None else self.sums + stacked
-        self.names = list(metrics)
         self.updates += 1
 
     def report(self) -> dict[str, float]:

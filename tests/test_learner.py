@@ -6,11 +6,11 @@ import torch
 
 from rlrun.buffer.rollout import Rollout
 from rlrun.errors import NumericError
-from rlrun.learner import Learner, RolloutLearner
+from rlrun.learner import Learner, Means, RolloutLearner
 from rlrun.schema import LearnerConfig
 from rlrun.types import Counters, Update, Window
 from tests.buffer.factory import make_replay
-from tests.policy.factory import r2d2, states_like
+from tests.policy.factory import box_batch, control, r2d2, states_like
 from tests.reference.streams import make_stream, part
 
 RULED = {"threads": None, "target_thread": None, "precision": "float32"}
@@ -100,6 +100,20 @@ def test_metrics_are_means_and_refuse_nan():
     feed(learner, stream, counters, [60])
     with pytest.raises(NumericError, match="train/loss = nan"):
         learner.metrics()
+
+
+def test_metrics_are_added_up_by_name():
+    """A delayed actor's update says the same names in another order."""
+    policy, means = control("td3", actor_every=2), Means(Counters())
+    told = [policy.update(box_batch(policy)).metrics for _ in range(5)]
+    for metrics in told:
+        means.gather(metrics)
+    found = means.report()
+    assert found.pop("train/updates") == 0
+    assert len({tuple(m) for m in told}) == 2
+    assert found["train/lr"] == pytest.approx(1e-2)
+    for name, value in found.items():
+        assert value == pytest.approx(np.mean([m[name].item() for m in told]), rel=1e-5), name
 
 
 def test_a_real_policy_moves_its_priorities():

@@ -235,7 +235,7 @@ class ActionCheck:
             what = f"action is {given.dtype} {given.shape}; allowed is {self._dtype} {self._shape}"
             return given, what, None
         if self._box is None:
-            return given, None, None
+            return given.astype(self._dtype, copy=False), None, None
         inside = (given >= self._box[0]) & (given <= self._box[1])  # NaN is not
         if not inside.all():
             place = tuple(int(i) for i in np.argwhere(~inside)[0])

@@ -15,6 +15,7 @@ from rlrun.nets.bounds import Bounds
 from rlrun.nets.control import ActorNet
 from rlrun.nets.encoder import Vector
 from rlrun.nets.memory import GRU, LSTM
+from rlrun.nets.mingru import MinGRU, MinGRUCell
 from rlrun.nets.torso import MLP
 from rlrun.schema import ControlConfig
 from rlrun.types import Act, Tree, tree_map
@@ -156,11 +157,13 @@ class NumpyBoxStep:
         self.net, self.space, self.side = net, encoder.torso.space, encoder.prev_inputs
         self.torso = Layers(encoder.torso.layers) if isinstance(encoder.torso, MLP) else None
         self.head = Layers(net.head)
-        self.memory: LSTMCell | GRUCell | None = None
+        self.memory: LSTMCell | GRUCell | MinGRUCell | None = None
         if isinstance(encoder.memory, LSTM):
             self.memory = LSTMCell(encoder.memory, num_envs)
         elif isinstance(encoder.memory, GRU):
             self.memory = GRUCell(encoder.memory)
+        elif isinstance(encoder.memory, MinGRU):
+            self.memory = MinGRUCell(encoder.memory)
         self.learned, self.noise = bool(net.learned), float(net.noise)
 
     def refresh(self) -> None:

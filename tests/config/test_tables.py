@@ -185,7 +185,10 @@ RAINBOW = {  # Hessel et al. 2018: all of them
         ("mdqn", {"distribution": "none", "munchausen": 0.9, "double": False, "nstep": 1}),
         ("rainbow", RAINBOW),
         ("r2d2_c51", {"name": "r2d2", "distribution": "categorical", "state_init": "stored"}),
-        ("r2d2_qr", {"name": "r2d2", "distribution": "quantile", "burnin_step": 4}),
+        (
+            "r2d2_qr",
+            {"name": "r2d2", "distribution": "quantile", "burnin_step": 4, "adam_eps": 3.125e-4},
+        ),
     ],
 )
 def test_presets_are_switches_of_one_core(

@@ -19,6 +19,7 @@ SPACES = {
     "box64": spaces.Box(-1, 1, (2,), np.float64),
     "whole": spaces.Box(0, 255, (2,), np.uint8),
     "multi": spaces.MultiDiscrete([3, 4], start=[1, -1]),
+    "short": spaces.MultiDiscrete([3, 4], dtype=np.int32, start=[1, -1]),
     "binary": spaces.MultiBinary(2),
 }
 GIVEN = {  # what a policy answers for two environments
@@ -26,6 +27,7 @@ GIVEN = {  # what a policy answers for two environments
     "box64": np.array([[-1, 0.5], [0.125, 1]], np.float32),
     "whole": np.array([[0, 9], [255, 1]], np.uint8),
     "multi": np.array([[0, 0], [2, 3]]),
+    "short": np.array([[0, 0], [2, 3]]),  # int64: whoever draws does not ask for less
     "binary": np.array([[0, 1], [1, 1]], np.int8),
 }
 

@@ -24,6 +24,7 @@ SHAPES = {
     "sequence": {"learn_unroll_len": 7, "burnin_step": 2},
     "lstm": RECURRENT,
     "gru": RECURRENT | {"memory": "gru", "learn_unroll_len": 4, "burnin_step": 0},
+    "mingru": RECURRENT | {"memory": "mingru"},
     "partial": RECURRENT | {"learn_unroll_len": 5, "burnin_step": 7, "nstep": 2},  # bs > L
     "zero": RECURRENT | {"state_init": "zero"},
 }
@@ -417,7 +418,7 @@ def test_bf16_is_close(name):
 # -- acting ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", ["single", "inputs", "lstm", "gru"])
+@pytest.mark.parametrize("shape", ["single", "inputs", "lstm", "gru", "mingru"])
 @pytest.mark.parametrize("name", NAMES)
 def test_numpy_is_torch_and_acting_is_learning(name, shape):
     """The same outputs in numpy, in torch, and (states carried) in an unroll."""
