@@ -77,6 +77,9 @@ LARGE = ("policy=r2d2", "env=cartpole", "learner.batch_size=64", "memory.hidden=
         ((*LARGE[:2], "learner.target_thread=true"), 2, 1, True),
         ((*LARGE, "learner.target_thread=false"), 2, 2, False),
         ((*LARGE, "learner.threads=1"), 2, 1, False),
+        (("policy=dqn", "env=cartpole"), 2, 1, False),
+        (("policy=dqn", "env=cartpole", "torso.hidden=[1024]"), 2, 2, False),
+        (("policy=dqn", "env=cartpole", "torso=nature_cnn"), 2, 2, False),
     ],
 )
 def test_the_rule(monkeypatch, overrides, cores, threads, beside):
