@@ -26,6 +26,7 @@ POLICIES = {
     "impala": "rlrun.policy.impala:IMPALA",
     "bc": "rlrun.policy.bc:BC",
     "cql": "rlrun.policy.cql:CQL",
+    "cql_sac": "rlrun.policy.cql_sac:CQLSAC",
     "iql": "rlrun.policy.iql:IQL",
 }
 

@@ -61,6 +61,7 @@ CASES = {
     "sac": ("policy=sac", "env=pendulum", "pipeline=offline", "learner=offline"),
     "bc_box": ("policy=bc", "env=pendulum"),
     "iql_box": ("policy=iql", "env=pendulum"),
+    "cql_sac": ("policy=cql_sac", "env=pendulum", "torso.hidden=[16]", "policy.gap_threshold=1.0"),
 }
 
 
@@ -140,7 +141,14 @@ def test_an_export_holds_the_own_rows_only(tmp_path, cartpole):
     [
         (("policy=bc",), "buffer.load = null", "rlrun export"),
         (("policy=cql", "env=cartpole"), "buffer.load = null", "pipeline=serial"),
-(("policy=cql", "env=pendulum", "buffer.load=DATA"), "policy = cql", "or policy=iql fits"),
+        (("policy=cql", "env=pendulum", "buffer.load=DATA"), "policy = cql",
+         "; policy=cql_sac is its like there; policy="),
+        (("policy=cql_sac", "env=cartpole", "buffer.load=DATA"), "policy = cql_sac",
+         "; policy=cql is its like there; policy="),
+        (("policy=cql_sac", "env=pendulum"), "buffer.load = null", "pipeline=serial"),
+        (("policy=cql", "env=pendulum"), "policy = cql", "policy=cql_sac is its like there"),
+        (("policy=cql_sac", "env=pendulum", "memory=lstm", "buffer.load=DATA"),
+         "policy.learn_unroll_len = null", "learn_unroll_len=16"),
         (("policy=cql", "memory=lstm", "buffer.load=DATA"), "memory = lstm", "memory=none"),
         (("policy=iql", "learner=transitions", "buffer.load=DATA"), "learner.replay_ratio = 32",
          "learner=offline"),

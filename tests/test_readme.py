@@ -317,6 +317,8 @@ GLOSSARY_RUNS = {
     "bc": "policy=bc env=cartpole buffer.load=data/first debug=smoke run.dir=glossary/bc",
     "cql": "policy=cql env=cartpole buffer.load=data/first debug=smoke run.dir=glossary/cql",
     "iql": "policy=iql env=cartpole buffer.load=data/first debug=smoke run.dir=glossary/iql",
+    "cql_sac": "policy=cql_sac env=pendulum pipeline=serial learner=transitions debug=smoke "
+    "run.dir=glossary/cql_sac",
     "demos": "policy=r2d2 env=cartpole buffer.demos=data/first debug=smoke run.dir=glossary/demos",
 }
 DRIVER = """

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.datasets import check_dataset, check_load, demonstrations, offline
+from rlrun.config.datasets import check_dataset, check_given, check_load, demonstrations, offline
 from rlrun.config.mask import check_mask
 from rlrun.config.reader import fail
 from rlrun.config.rollouts import check_normalised, policies, rollouts, short
@@ -38,6 +38,7 @@ def check(config: Config, *, fresh: bool = True) -> None:
     for error in _across_keys(config):
         raise error
     _check_spaces(config, fresh=fresh)
+    check_given(config)
 
 
 def window_rows(config: Config) -> tuple[int, int, int] | None:
@@ -307,7 +308,8 @@ def _check_actions(config: Config, action: Any) -> None:
     if kind not in policy.actions:
         wrong = f"it acts in {' and '.join(policy.actions)} spaces, {config.env.id} has {kind}"
         fitting = policies(lambda p: kind in p.actions and "shared" in p.agents)
-        raise fail("policy", policy.name, wrong, f"{fitting} fits", "or choose another env")
+        own = f"policy={policy.twin} is its like there; " if policy.twin is not None else ""
+        raise fail("policy", policy.name, wrong, f"{own}{fitting} fits", "or choose another env")
     if kind == "Box" and not np.isfinite([action.low, action.high]).all():
         wrong = f"its actions have no bounds: {short(action)}"
         allowed = "a Box with finite low and high is allowed"

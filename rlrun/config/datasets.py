@@ -15,11 +15,6 @@ def offline(config: Config, learns: bool) -> Iterator[ConfigError]:
     if not learns:
         wrong, fix = f"policy {name} learns nothing from a dataset", "set pipeline=serial"
         yield fail("pipeline", "offline", wrong, "serial is allowed", fix)
-    if config.buffer.load is None:
-        wrong = "an offline run (pipeline=offline) has no other rows to learn from"
-        allowed = "a dataset directory or minari:ID is allowed"
-        fix = "set buffer.load=DIR (rlrun export RUN_DIR DIR makes one), or pipeline=serial"
-        yield fail("buffer.load", None, wrong, allowed, fix)
     if config.learner.update_per_collect is None:
         wrong = "an offline run (pipeline=offline) collects no env steps to keep a ratio to"
         fix = "set learner=offline, or learner.replay_ratio=null learner.update_per_collect=1"
@@ -27,6 +22,18 @@ def offline(config: Config, learns: bool) -> Iterator[ConfigError]:
     if config.bonus.name != "none":
         wrong = "novelty counts visits, an offline run (pipeline=offline) makes none"
         yield fail("bonus", config.bonus.name, wrong, "none is allowed", "set bonus=none")
+
+
+def check_given(config: Config) -> None:
+    """Raises ConfigError when an offline run has no dataset.
+
+    Behind all other checks: what does not fit together is not mended by any dataset.
+    """
+    if config.pipeline.name == "offline" and config.buffer.load is None:
+        wrong = "an offline run (pipeline=offline) has no other rows to learn from"
+        allowed = "a dataset directory or minari:ID is allowed"
+        fix = "set buffer.load=DIR (rlrun export RUN_DIR DIR makes one), or pipeline=serial"
+        raise fail("buffer.load", None, wrong, allowed, fix)
 
 
 def demonstrations(config: Config) -> Iterator[ConfigError]:

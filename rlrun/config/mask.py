@@ -10,13 +10,17 @@ def check_mask(config: Config, obs: Any, action: Any) -> None:
     """Raises ConfigError when ``obs`` has a mask that is none of ``action``."""
     from rlrun.functional.masks import MASK, has_mask  # gymnasium takes its time
 
-    if not config.policy.has_values or not has_mask(obs):
+    if not config.policy.masks or not has_mask(obs):
         return
+    kind, rename = type(action).__name__, "rename the key or mend the mask"
+    if kind != "Discrete":
+        wrong = f"it observes an {MASK}, its actions are {kind}"
+        raise fail("env.id", config.env.id, wrong, "a mask of Discrete actions is allowed", rename)
     found, wanted = obs[MASK].shape, (int(action.n),)
     if found != wanted:
         wrong = f"its observation's {MASK} is of shape {list(found or ())}"
         allowed = f"one number per action, {list(wanted)}, is allowed"
-        raise fail("env.id", config.env.id, wrong, allowed, "rename the key or mend the mask")
+        raise fail("env.id", config.env.id, wrong, allowed, rename)
     if config.env.frame_stack > 1:
         wrong = f"masks are not stacked, {config.env.id} observes an {MASK}"
         raise fail("env.frame_stack", config.env.frame_stack, wrong, "1 is allowed", "set it to 1")

@@ -41,6 +41,11 @@ def log_slope_of_tanh(u: Tensor) -> Tensor:
     return 2 * (math.log(2.0) - u - torch.nn.functional.softplus(-2 * u))
 
 
+def uniform_log_density(action: Tensor) -> Tensor:
+    """log of the density of drawing evenly from [-1, 1]^A, -A log 2: [*, A] -> [*]."""
+    return action.new_full(action.shape[:-1], -math.log(2.0) * action.shape[-1])
+
+
 def smoothed_action(action: Tensor, noise: Tensor, *, sigma: float, clip: float) -> Tensor:
     """clamp(action + clamp(sigma noise, -clip, clip), -1, 1), detached; [*, A].
 

@@ -107,6 +107,7 @@ def _draw_one(
         action: np.ndarray = logits.argmax(-1)
     else:
         mark = generator.random(len(logits), np.float32) * total
+        mark = np.minimum(mark, np.nextafter(total, np.float32(0)))  # rounded up to it: nobody's
         action = (upto[:, :-1] <= mark[:, None]).sum(-1)
     return action, logits[np.arange(len(logits)), action] - np.log(total)
 

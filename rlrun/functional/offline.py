@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, softmax
 
+from rlrun.functional.continuous import row_mean
 from rlrun.functional.value import take_action
 
 
@@ -39,18 +40,55 @@ def advantage_weight(advantage: Tensor, inverse_temperature: float, most: float)
     return bounded.exp()
 
 
-def conservative_gap(q: Tensor, action: Tensor) -> Tensor:
+def conservative_gap(q: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
     """log sum_a exp Q(s, a) - Q(s, action) >= 0: [..., A] and int64 [...] -> [...].
 
+    The sum is over actions that ``mask`` [..., A] allows, None: all; the action is one of them.
     Source: Kumar et al. 2020 (CQL), eq. 4 (CQL(H)).
     """
-    return q.logsumexp(-1) - take_action(q, action)
+    return _allowed(q, mask).logsumexp(-1) - take_action(q, action)
 
 
-def conservative_slope(q: Tensor, action: Tensor, share: Tensor) -> Tensor:
+def conservative_slope(q: Tensor, action: Tensor, share: Tensor, mask: Tensor | None) -> Tensor:
     """d sum(share * conservative_gap) / d q, like ``q``: share (softmax(q) - onehot(action))."""
-    slope = softmax(q, -1).mul_(share.unsqueeze(-1))
+    slope = softmax(_allowed(q, mask), -1).mul_(share.unsqueeze(-1))
     return slope.scatter_add_(-1, action.unsqueeze(-1), -share.unsqueeze(-1))
+
+
+def _allowed(q: Tensor, mask: Tensor | None) -> Tensor:
+    return q if mask is None else q.masked_fill(~mask, -torch.inf)
+
+
+def sampled_gap(q: Tensor, log_density: Tensor, taken: Tensor) -> Tensor:
+    """log mean_i exp(Q_c(s, a_i)) / p(a_i) - Q_c(s, a), an estimate of log int exp Q - Q(s, a).
+
+    Actions a_i of several densities p may stand side by side (uniform ones, the policy's): each
+    estimates the integral by itself, so their mean does too, as long as every density is nowhere 0.
+    Released code leaves the count of samples out, so its gaps are larger by log I.
+
+    Shapes: q [C, I, L, B], log_density = log p(a_i) [I, L, B], taken [C, L, B] -> [C, L, B].
+    Source: Kumar et al. 2020 (CQL), eq. 4 (CQL(H)), the estimate: appendix F.
+    """
+    return (q - log_density).logsumexp(1) - math.log(q.shape[1]) - taken
+
+
+def sampled_slope(q: Tensor, log_density: Tensor, share: Tensor) -> Tensor:
+    """d sum_c(share * sampled_gap) / d q, like ``q``: share softmax_i(Q - log p), 0 where share is.
+
+    ``share`` [L, B]; the slope over ``taken`` is -share.
+    """
+    return torch.where(share > 0, softmax(q - log_density, 1) * share, 0.0)
+
+
+def multiplier_loss(
+    log_multiplier: Tensor, gap: Tensor, threshold: float, valid: Tensor, weight: Tensor
+) -> Tensor:
+    """The weighted mean of multiplier (threshold - gap), 0-d: it grows while the gap is too wide.
+
+    Gradients reach ``log_multiplier`` alone. ``gap`` [C, L, B], valid [L, B], weight [B].
+    Source: Kumar et al. 2020 (CQL), appendix F: gap <= threshold by dual ascent.
+    """
+    return log_multiplier.exp() * row_mean(threshold - gap.detach().mean(0), valid, weight)
 
 
 def to_unit(action: Tensor, low: Tensor, high: Tensor) -> Tensor:

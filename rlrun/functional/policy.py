@@ -12,7 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rlrun.functional.masks import FORBIDDEN
 from rlrun.functional.reduce import masked_sum
+from rlrun.functional.value import allowed
+from rlrun.types import Tree
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -42,6 +45,15 @@ def _one_of(logits: Tensor, action: Tensor) -> Choice:
     log_p = logits.log_softmax(-1)
     log_prob = log_p.gather(-1, action.unsqueeze(-1)).squeeze(-1)
     return Choice(log_prob, -(log_p.exp() * log_p).sum(-1))
+
+
+def within_mask(logits: Tensor, obs: Tree) -> Tensor:
+    """Logits [*, A] whose softmax is that over the actions which observations ``obs`` allow.
+
+    Forbidden actions have probability 0 and get no gradient, nor does the entropy know of them.
+    Source: Huang & Ontanon 2022, "A Closer Look at Invalid Action Masking", section 3.
+    """
+    return logits.masked_fill(~allowed(obs), FORBIDDEN)
 
 
 def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> Choice:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rlrun.functional.explore import draw_categorical, draw_gaussian
+from rlrun.functional.masks import without_forbidden
 from rlrun.nets.acting import GRUCell, Layers, LSTMCell, Step, flatten
 from rlrun.nets.actor_critic import ActorCritic, Trunk
 from rlrun.nets.memory import GRU, LSTM, NoMemory
@@ -69,6 +70,8 @@ class PolicyActor:
             reward = np.clip(reward, -self.clip, self.clip)
         head, state = self.step(obs, first, prev_action, reward, state)
         generator = None if explore is None else self.generator
+        if self.net.masked:
+            head = without_forbidden(head, obs)
         if self.sizes:
             action, log_prob = draw_categorical(head, self.sizes, generator)
             if action.shape != self.shape:

@@ -7,7 +7,8 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-from rlrun.functional.policy import Choice, categorical, gaussian
+from rlrun.functional.masks import has_mask, unmasked
+from rlrun.functional.policy import Choice, categorical, gaussian, within_mask
 from rlrun.functional.rows import network_inputs, readable_obs
 from rlrun.nets.episodes import unroll_episodes
 from rlrun.nets.memory import NoMemory, make_memory
@@ -32,7 +33,7 @@ class Trunk(nn.Module):
 
     def __init__(self, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, extra: int) -> None:
         super().__init__()
-        self.torso = make_torso(torso, spec.obs)
+        self.torso = make_torso(torso, unmasked(spec.obs))
         self.memory = make_memory(memory, self.torso.size + extra)
         self.size = self.memory.size
 
@@ -45,9 +46,9 @@ class Trunk(nn.Module):
 class ActorCritic(nn.Module):
     """Parameters of a distribution over actions, and V, of (obs, previous action, reward, state).
 
-    Discrete and MultiDiscrete spaces: logits. Box: the mean of a Gaussian whose standard deviation
-    is a parameter of its own. The value has a trunk of its own or shares the policy's; the state
-    holds those of all memories.
+    Discrete and MultiDiscrete spaces: logits (within the mask, where there is one). Box: the mean
+    of a Gaussian whose standard deviation is a parameter of its own. The value has a trunk of its
+    own or shares the policy's; the state holds those of all memories.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class ActorCritic(nn.Module):
         super().__init__()
         self.space, self.sizes = spec.action, choice_sizes(spec.action)
         self.numbers = 0 if self.sizes else math.prod(spec.action.shape or ())
-        self.prev_inputs = policy.prev_inputs
+        self.prev_inputs, self.masked = policy.prev_inputs, has_mask(spec.obs)
         self.scale, self.clip = policy.reward_scale, policy.reward_clip
         self.moments = Moments(spec.obs.shape or ()) if policy.normalize_obs else None
         outputs = sum(self.sizes) + self.numbers
@@ -133,7 +134,9 @@ class ActorCritic(nn.Module):
             unroll_episodes(trunk.memory, trunk.inputs(obs, side), first, part)
             for trunk, part in zip(self.trunks, self._parts(state), strict=True)
         ]
-        return self.policy(h[0]), self.value(h[-1]).squeeze(-1)
+        head = self.policy(h[0])
+        head = within_mask(head, obs) if self.masked else head
+        return head, self.value(h[-1]).squeeze(-1)
 
     def _parts(self, state: Tree) -> Tree:
         return state if self.recurrent else [()] * len(self.trunks)
@@ -147,7 +150,10 @@ class ActorCritic(nn.Module):
     def step(
         self, obs: Tree, first: Tensor, prev_action: Tensor, prev_reward: Tensor, state: Tree
     ) -> tuple[Tensor, Tree]:
-        """(parameters of the distribution [B, K], state) of one row; ``first`` starts it afresh."""
+        """(parameters of the distribution [B, K], state) of one row; ``first`` starts it afresh.
+
+        Whoever draws from it heeds the mask.
+        """
         if first.any():
             opens = first.unsqueeze(-1)
             state = tree_map(lambda x: torch.where(opens, torch.zeros_like(x), x), state)

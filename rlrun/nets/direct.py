@@ -7,7 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.functional.masks import has_mask, unmasked, without_forbidden
 from rlrun.functional.offline import categorical_log_prob, normal_log_prob, to_unit
+from rlrun.functional.policy import within_mask
 from rlrun.nets.acting import GRUCell, Layers, LSTMCell, flatten
 from rlrun.nets.memory import GRU, LSTM, make_memory
 from rlrun.nets.mingru import MinGRU, MinGRUCell
@@ -29,8 +31,8 @@ class PolicyNet(nn.Module):
         self, torso: TorsoConfig, memory: MemoryConfig, head: tuple[int, ...], spec: Spec
     ) -> None:
         super().__init__()
-        self.space = spec.action
-        self.torso = make_torso(torso, spec.obs)
+        self.space, self.masked = spec.action, has_mask(spec.obs)
+        self.torso = make_torso(torso, unmasked(spec.obs))
         self.memory = make_memory(memory, self.torso.size)
         size = actions_of(spec.action)
         self.head = mlp([self.memory.size, *head, size], torso.activation, last=False)
@@ -55,6 +57,10 @@ class PolicyNet(nn.Module):
         """Memory outputs [*, H] -> logits, or means in [-1, 1]."""
         out: Tensor = self.head(h)
         return out if self.log_std is None else out.tanh()
+
+    def within(self, out: Tensor, obs: Tree) -> Tensor:
+        """``out`` [*, N], without the actions that observations ``obs`` forbid."""
+        return within_mask(out, obs) if self.masked else out
 
     def log_prob(self, out: Tensor, action: Tensor) -> Tensor:
         """log pi(action) [*] under ``out`` [*, N]; ``action`` [*, *A] as stored.
@@ -144,6 +150,7 @@ class PolicyActor:
         """See ``Actor``; ``explore``, a number or not: draw from the policy."""
         out, state = self.step(obs, first, prev_action, prev_reward, state)
         if self.spread is None:
+            out = without_forbidden(out, obs) if self.net.masked else out
             if explore is not None:  # argmax of logits + Gumbel noise is a draw from the softmax
                 out = out + self.generator.gumbel(size=out.shape).astype(out.dtype)
             return Act(out.argmax(-1), {}, state)

@@ -4,6 +4,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
+from rlrun.functional.masks import unmasked
 from rlrun.functional.value import take_action
 from rlrun.nets.direct import PolicyNet, actions_of, make_policy_net
 from rlrun.nets.torso import make_torso, mlp
@@ -16,7 +17,7 @@ class Critic(nn.Module):
 
     def __init__(self, torso: TorsoConfig, head: tuple[int, ...], spec: Spec) -> None:
         super().__init__()
-        self.torso = make_torso(torso, spec.obs)
+        self.torso = make_torso(torso, unmasked(spec.obs))
         size, self.discrete = actions_of(spec.action), isinstance(spec.action, gym.spaces.Discrete)
         sizes = [self.torso.size + (0 if self.discrete else size), *head]
         self.head = mlp([*sizes, size if self.discrete else 1], torso.activation, last=False)
@@ -35,7 +36,7 @@ class StateValue(nn.Module):
 
     def __init__(self, torso: TorsoConfig, head: tuple[int, ...], spec: Spec) -> None:
         super().__init__()
-        self.torso = make_torso(torso, spec.obs)
+        self.torso = make_torso(torso, unmasked(spec.obs))
         self.head = mlp([self.torso.size, *head, 1], torso.activation, last=False)
 
     def forward(self, obs: Tree) -> Tensor:

@@ -252,8 +252,8 @@ _BACKWARD: dict[type[nn.Module], Callable[[np.ndarray, np.ndarray], np.ndarray]]
 
 
 def is_plain(net: ActorCritic) -> bool:
-    """Whether the network is linear layers and activations, nothing else."""
-    if net.recurrent or not all(isinstance(t.torso, MLP) for t in net.trunks):
+    """Whether the network is linear layers and activations, nothing else, masks included."""
+    if net.recurrent or net.masked or not all(isinstance(t.torso, MLP) for t in net.trunks):
         return False
     chains = [*(cast("MLP", t.torso).layers for t in net.trunks), net.policy, net.value]
     return all(type(m) is nn.Linear or type(m) in _FORWARD for chain in chains for m in chain)

@@ -101,8 +101,8 @@ class BC:
         if bs:
             with torch.no_grad():
                 state = self._burn_in(tree_map(lambda x: x[:bs], obs), segment, state)
-        inputs = net.inputs(tree_map(lambda x: x[bs : bs + learned], obs))
-        return net.unroll(inputs, state)[0]
+        rows = tree_map(lambda x: x[bs : bs + learned], obs)
+        return net.within(net.unroll(net.inputs(rows), state)[0], rows)
 
     def _burn_in(self, obs: Tree, segment: Segment, zero: Tree) -> Tree:
         """The state behind each window's own burn-in rows, of which there are 0 to all."""

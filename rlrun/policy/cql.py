@@ -83,9 +83,10 @@ class CQL:
                 taken[None], target[None], valid, weight, td_clip=c.td_clip
             )
             share = torch.where(t.valid, weight, 0.0) * (c.conservatism / len(weight))
-            gap = conservative_gap(q, t.action)
+            here = allowed(t.obs) if self.masked else None
+            gap = conservative_gap(q, t.action, here)
             slope = slope_of_q(q[None], t.action[None], slope)[0]
-            slope += conservative_slope(q, t.action, share)
+            slope += conservative_slope(q, t.action, share, here)
             total = loss + (share * gap).sum()
             metrics = {
                 "train/loss": total,

@@ -116,7 +116,7 @@ class IQL:
         gap = lagging - nets.value(t.obs)
         deltas = target - both(nets.critics, t.obs, action)
         out, _ = self.net.unroll(self.net.inputs(t.obs), none)
-        return gap, deltas, self.net.log_prob(out.float(), t.action)
+        return gap, deltas, self.net.log_prob(self.net.within(out.float(), t.obs), t.action)
 
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:

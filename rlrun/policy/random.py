@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rlrun.functional.explore import uniform_actions
+from rlrun.functional.masks import allowed_actions, has_mask
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.schema import MemoryConfig, RandomConfig, TorsoConfig
 from rlrun.types import Act, Sample, Spec, Tree, Update, Window, generator
@@ -30,13 +31,13 @@ class Random:
         device: torch.device,
         compute: Compute = PLAIN,
     ) -> None:
-        self.space = spec.action
+        self.space, self.masked = spec.action, has_mask(spec.obs)
         self.generator = generator(seed, "explore")
         self.seconds: dict[str, float] = {}
 
     def actor(self, num_envs: int) -> "RandomActor":
         """Uniform actions."""
-        return RandomActor(self.space, self.generator)
+        return RandomActor(self.space, self.generator, masked=self.masked)
 
     def update(self, sample: Sample) -> Update:
         raise AssertionError("policy=random does not learn")
@@ -58,10 +59,12 @@ class Random:
 
 
 class RandomActor:
-    """Uniform actions, whatever it is shown."""
+    """Uniform actions, whatever it is shown; ``masked``: of those it is allowed."""
 
-    def __init__(self, space: gym.Space[Any], generator: np.random.Generator) -> None:
-        self.space, self.generator = space, generator
+    def __init__(
+        self, space: gym.Space[Any], generator: np.random.Generator, *, masked: bool
+    ) -> None:
+        self.space, self.generator, self.masked = space, generator, masked
         self.extras: dict[str, np.ndarray] = {}
         self.refresh()
 
@@ -84,4 +87,7 @@ class RandomActor:
     ) -> Act:
         """See ``Actor``; an evaluation (``explore`` None) leaves the exploration as it is."""
         draws = self.fixed if explore is None else self.generator
+        if self.masked:
+            mask = allowed_actions(obs)
+            return Act(np.where(mask, draws.random(mask.shape), -1.0).argmax(-1), {}, ())
         return Act(uniform_actions(self.space, len(first), draws), {}, ())

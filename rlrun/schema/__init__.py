@@ -18,7 +18,7 @@ from rlrun.schema.buffer import (
 from rlrun.schema.continuous import ControlConfig, DDPGConfig, SACConfig, TD3Config
 from rlrun.schema.mixing import QMIXConfig
 from rlrun.schema.nets import MemoryConfig, TorsoConfig
-from rlrun.schema.offline import BCConfig, CQLConfig, IQLConfig
+from rlrun.schema.offline import BCConfig, CQLConfig, CQLSACConfig, IQLConfig
 from rlrun.schema.onpolicy import A2CConfig, IMPALAConfig, OnPolicyConfig, PPOConfig
 from rlrun.schema.policy import PolicyConfig, RandomConfig, ScriptedConfig
 from rlrun.schema.ranges import Invalid, need
@@ -54,6 +54,7 @@ __all__ = [
     "BonusConfig",
     "BufferConfig",
     "CQLConfig",
+    "CQLSACConfig",
     "CheckpointConfig",
     "CollectorConfig",
     "Config",
@@ -134,6 +135,7 @@ POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
     "impala": IMPALAConfig,
     "bc": BCConfig,
     "cql": CQLConfig,
+    "cql_sac": CQLSACConfig,
     "iql": IQLConfig,
 }
 BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rlrun.schema.continuous import SACConfig
 from rlrun.schema.policy import PolicyConfig
 from rlrun.schema.ranges import at_least, need, positive, unit
 from rlrun.schema.schedule import ScheduleConfig, schedule_within
@@ -18,6 +19,7 @@ def _layers(config: PolicyConfig, sizes: tuple[int, ...]) -> None:
 @dataclass(frozen=True)
 class BCConfig(PolicyConfig):
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "Box")
+    masks: ClassVar[bool] = True
     learns: ClassVar[bool] = False  # from actions, whatever they were paid
 
     learn_unroll_len: int
@@ -44,6 +46,8 @@ class BCConfig(PolicyConfig):
 class CQLConfig(ValueConfig):
     recurrent: ClassVar[bool] = False
     has_values: ClassVar[bool] = True
+    masks: ClassVar[bool] = True
+    twin: ClassVar[str | None] = "cql_sac"
 
     conservatism: float
 
@@ -58,8 +62,30 @@ class CQLConfig(ValueConfig):
 
 
 @dataclass(frozen=True)
+class CQLSACConfig(SACConfig):
+    twin: ClassVar[str | None] = "cql"
+
+    conservatism: float
+    gap_threshold: float | None
+    samples: int
+    entropy_in_target: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, 0, "conservatism")
+        at_least(self, 1, "samples")
+        need(
+            self.conservatism > 0 or self.gap_threshold is None,
+            "conservatism",
+            self.conservatism,
+            "is where the weight starts and must be > 0; policy.gap_threshold=null allows 0 (SAC)",
+        )
+
+
+@dataclass(frozen=True)
 class IQLConfig(PolicyConfig):
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "Box")
+    masks: ClassVar[bool] = True
     recurrent: ClassVar[bool] = False
 
     nstep: int

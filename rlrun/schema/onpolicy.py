@@ -16,6 +16,7 @@ class OnPolicyConfig(PolicyConfig):
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "Box")
     agents: ClassVar[tuple[str, ...]] = ("shared",)  # a rollout is not dealt out by agent
     on_policy: ClassVar[bool] = True
+    masks: ClassVar[bool] = True
 
     gamma: float
     lr: ScheduleConfig

@@ -15,6 +15,8 @@ class PolicyConfig:
     agents: ClassVar[tuple[str, ...]] = ("shared", "separate")  # how it may be shown several agents
     learns: ClassVar[bool] = True  # whether rewards change it
     has_values: ClassVar[bool] = False  # whether it acts on action values: explore=boltzmann
+    masks: ClassVar[bool] = False  # whether it keeps to an observed action_mask
+    twin: ClassVar[str | None] = None  # the same algorithm over other action spaces
     on_policy: ClassVar[bool] = False  # whether it learns once from every rollout, then drops it
     off_by_one: ClassVar[bool] = True  # whether rows of weights one chunk old will do
 
@@ -30,6 +32,7 @@ class PolicyConfig:
 class RandomConfig(PolicyConfig):
     agents: ClassVar[tuple[str, ...]] = ("shared", "separate", "joint")
     learns: ClassVar[bool] = False
+    masks: ClassVar[bool] = True
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
 
 

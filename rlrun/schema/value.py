@@ -45,6 +45,7 @@ class SwitchedConfig(ValueConfig):
     """What the core's switches are: what heads say, their noise, Munchausen."""
 
     has_values: ClassVar[bool] = True
+    masks: ClassVar[bool] = True
 
     distribution: Literal["none", "categorical", "quantile", "implicit"]
     atoms: int

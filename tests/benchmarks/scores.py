@@ -121,6 +121,10 @@ ROWS = {
         "policy=bc env=cartpole buffer.load={work}/data", ">= behaviour - 20",
         steps=10_000, prepare=DQN_DATA,
     ),
+    "pendulum_cql": Row(
+        "policy=cql_sac env=pendulum torso.hidden=[64,64] learner.batch_size=128 "
+        "buffer.load={work}/data", ">= behaviour - 20", steps=10_000, prepare=SAC_DATA,
+    ),
     "cartpole_cql": Row(
         "policy=cql env=cartpole buffer.load={work}/data", ">= 450",
         steps=10_000, prepare=DQN_DATA,

@@ -26,7 +26,7 @@ NEEDS: dict[str, list[str]] = {
     "policy=vdn": ["env=twostep"],
     "agents=joint": ["env=twostep", "policy=random"],
     "agents=separate": ["env=twostep"],
-    **{f"policy={p}": ["env=pendulum"] for p in ("sac", "td3", "ddpg", "rsac", "rtd3")},
+    **{f"policy={p}": ["env=pendulum"] for p in ("sac", "td3", "ddpg", "rsac", "rtd3", "cql_sac")},
     "buffer=rollout": ["policy=ppo"],
 }
 

@@ -5,15 +5,20 @@ import math
 import pytest
 import torch
 
+from rlrun.functional.continuous import squashed_gaussian, uniform_log_density
 from rlrun.functional.offline import (
     advantage_weight,
     categorical_log_prob,
     conservative_gap,
     conservative_slope,
     expectile_loss,
+    multiplier_loss,
     normal_log_prob,
+    sampled_gap,
+    sampled_slope,
     to_unit,
 )
+from tests.reference.conservative import naive_gap
 
 
 def random(*shape, seed=0):
@@ -66,20 +71,96 @@ def test_normal_by_hand():
 def test_conservative_gap_by_hand():
     """Q = (log 1, log 3): log 4 - log 3 for the second action; equal values: log A."""
     q = torch.tensor([[0.0, math.log(3)], [7.0, 7.0]])
-    gap = conservative_gap(q, torch.tensor([1, 0]))
+    gap = conservative_gap(q, torch.tensor([1, 0]), None)
     torch.testing.assert_close(gap, torch.tensor([math.log(4 / 3), math.log(2)]))
-    huge = conservative_gap(torch.tensor([[1e4, 0.0]]), torch.tensor([1]))
+    huge = conservative_gap(torch.tensor([[1e4, 0.0]]), torch.tensor([1]), None)
     assert huge.item() == pytest.approx(1e4)
 
 
 def test_conservative_slope_is_what_autograd_finds():
     q = random(6, 4).requires_grad_()
     action, share = torch.tensor([0, 1, 2, 3, 0, 1]), torch.rand(6)
-    (want,) = torch.autograd.grad((share * conservative_gap(q, action)).sum(), q)
-    torch.testing.assert_close(conservative_slope(q.detach(), action, share), want)
+    (want,) = torch.autograd.grad((share * conservative_gap(q, action, None)).sum(), q)
+    torch.testing.assert_close(conservative_slope(q.detach(), action, share, None), want)
 
 
 def test_boxes_become_the_unit_box():
     low, high = torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 10.0])
     got = to_unit(torch.tensor([[-2.0, 0.0], [2.0, 10.0], [1.0, 2.5]]), low, high)
     assert got.tolist() == [[-1.0, -1.0], [1.0, 1.0], [0.5, -0.5]]
+
+
+# -- conservatism over actions drawn ---------------------------------------------------------------
+
+
+def test_sampled_gap_by_hand():
+    """Q = log 1, log 3 of actions with densities 1/2, 1/4: log((2 + 12) / 2) - Q(taken)."""
+    q, log_density = torch.tensor([1.0, 3.0]).log(), torch.tensor([0.5, 0.25]).log()
+    gap = sampled_gap(q.reshape(1, 2, 1, 1), log_density.reshape(2, 1, 1), torch.zeros(1, 1, 1))
+    assert gap.item() == pytest.approx(math.log(7))
+    even = uniform_log_density(torch.zeros(5, 1, 1, 3))
+    torch.testing.assert_close(even, torch.full((5, 1, 1), math.log(1 / 8)))
+    flat = sampled_gap(torch.full((1, 5, 1, 1), 2.0), even, torch.full((1, 1, 1), 2.0))
+    assert flat.item() == pytest.approx(3 * math.log(2))  # a constant Q: the volume of [-1, 1]^3
+    huge = sampled_gap(torch.full((1, 5, 1, 1), 1e4), even, torch.zeros(1, 1, 1))
+    assert huge.item() == pytest.approx(1e4, rel=1e-3)
+
+
+@pytest.mark.parametrize("kinds", ["even", "policy", "both"])
+def test_sampled_gap_estimates_the_integral(kinds):
+    """log int exp(-3 a^2 + a) da over [-1, 1], whatever the actions were drawn from."""
+
+    def value(a):
+        return -3 * a.square() + a
+
+    grid = torch.linspace(-1, 1, 200_001, dtype=torch.float64)
+    want = torch.trapezoid(value(grid).exp(), grid).log().item()
+    g = torch.Generator().manual_seed(0)
+    even = 2 * torch.rand(100_000, 1, 1, 1, generator=g) - 1
+    spread = torch.randn(100_000, 1, 1, 1, generator=g)
+    drawn = squashed_gaussian(torch.tensor(0.3), torch.tensor(-0.2), spread)
+    actions = {"even": [even], "policy": [drawn.action], "both": [even, drawn.action]}[kinds]
+    densities = {
+        "even": [uniform_log_density(even)],
+        "policy": [drawn.log_prob],
+        "both": [uniform_log_density(even), drawn.log_prob],
+    }[kinds]
+    q = value(torch.cat(actions)).squeeze(-1)[None]
+    gap = sampled_gap(q, torch.cat(densities), torch.zeros(1, 1, 1))
+    assert gap.item() == pytest.approx(want, abs=0.01)
+
+
+def test_sampled_gap_is_the_naive_loop():
+    q, log_density, taken = random(2, 5, 3, 4), random(5, 3, 4, seed=1), random(2, 3, 4, seed=2)
+    got = sampled_gap(q, log_density, taken)
+    torch.testing.assert_close(got, naive_gap(q, log_density, taken))
+
+
+def test_sampled_slope_is_what_autograd_finds():
+    q, log_density = random(2, 5, 3, 4).requires_grad_(), random(5, 3, 4, seed=1)
+    taken, share = random(2, 3, 4, seed=2).requires_grad_(), torch.rand(3, 4)
+    share[0, 0] = 0
+    total = (share * sampled_gap(q, log_density, taken)).sum()
+    want = torch.autograd.grad(total, [q, taken])
+    torch.testing.assert_close(sampled_slope(q.detach(), log_density, share), want[0])
+    torch.testing.assert_close(-share.expand(2, 3, 4), want[1])
+
+
+def test_rows_without_a_share_have_no_slope_whatever_stands_there():
+    q = torch.full((1, 2, 1, 2), math.nan)
+    q[..., 1] = 0
+    slope = sampled_slope(q, torch.zeros(2, 1, 2), torch.tensor([[0.0, 1.0]]))
+    assert slope[0, :, 0].tolist() == [[0.0, 0.5], [0.0, 0.5]]
+
+
+def test_multiplier_by_hand():
+    """Multiplier 2, gaps 3 and 5 of two critics, threshold 1: 2 (1 - 4) = -6, and it rises."""
+    log = torch.tensor(math.log(2.0), requires_grad=True)
+    gap = torch.tensor([3.0, 5.0]).reshape(2, 1, 1).requires_grad_()
+    loss = multiplier_loss(log, gap, 1.0, torch.ones(1, 1).bool(), torch.ones(1))
+    assert loss.item() == pytest.approx(-6)
+    (slope,) = torch.autograd.grad(loss, log)  # of the multiplier alone
+    assert slope.item() == pytest.approx(-6)
+    gaps = torch.tensor([[[3.0, math.nan]]])
+    half = multiplier_loss(log, gaps, 1.0, torch.tensor([[True, False]]), torch.tensor([0.5, 1.0]))
+    assert half.item() == pytest.approx(2 * 0.5 * (1 - 3) / 2)

@@ -6,6 +6,8 @@ pendulum as the issue that asked for these policies has it, goals as in the bit 
 
 import pytest
 
+from rlrun import build
+from tests.compose import config
 from tests.env import boxes
 from tests.learning.test_learning import train
 
@@ -55,6 +57,26 @@ def test_pendulum(tmp_path):
         "run.eval_every=7000", "policy.actor_lr=1e-3",
     )  # fmt: skip
     assert result["return_mean"] >= -200
+
+
+@pytest.mark.parametrize(("policy", "least", "most"), [("cql_sac", -0.1, 0), ("bc", -2, -0.4)])
+def test_offline_learning_beats_evenly_drawn_rows_and_imitation_does_not(
+    tmp_path, policy, least, most
+):
+    """Rows of uniform actions on a bandit: -1.24 on average, best possible 0."""
+    behaviour = ("policy=sac", "env=bandit_continuous", "explore=schedule", "explore.epsilon=1.0",
+                 "run.total_steps=2000", *SMALL, "learner.start_after=1999")  # fmt: skip
+    run_dir, data = tmp_path / "even", tmp_path / "data"
+    train(run_dir, *behaviour)
+    build.export_run(run_dir, data, config(*behaviour), raw_yaml="", shard_rows=100_000)
+    own = ("policy.conservatism=1", *SMALL) if policy == "cql_sac" else ("learner.threads=1",)
+    result, record = train(
+        tmp_path / policy, f"policy={policy}", "env=bandit_continuous", f"buffer.load={data}",
+        *own, "run.total_steps=1000", "run.eval_every=1000", "learner.start_after=0",
+        "run.stop_value=null",
+    )  # fmt: skip
+    assert least <= result["return_mean"] <= most
+    assert record.updates == record.env_steps == 1000
 
 
 def test_hindsight_goals_work_with_real_actions(tmp_path):

@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from rlrun.policy.cql_sac import CQLSAC
 from rlrun.policy.ddpg import DDPG
 from rlrun.policy.dqn import DQN
 from rlrun.policy.r2d2 import R2D2
@@ -11,6 +12,7 @@ from rlrun.policy.random import Random
 from rlrun.policy.sac import SAC
 from rlrun.policy.td3 import TD3
 from rlrun.schema import (
+    CQLSACConfig,
     DDPGConfig,
     DQNConfig,
     MemoryConfig,
@@ -104,8 +106,11 @@ _CONTROL = {
     "target_update_every": None, "target_theta": 0.1, "actor_every": 1, "head_hidden": (8,),
     "prev_inputs": False, "reward_scale": 0.01, "reward_clip": None, "td_clip": None, "eta": 0.9,
 }  # fmt: skip
+_SAC = {"temperature": 0.3, "temperature_auto": True, "target_entropy": None}
 _OWN = {
-    "sac": {"temperature": 0.3, "temperature_auto": True, "target_entropy": None},
+    "sac": _SAC,
+    "cql_sac": _SAC
+    | {"conservatism": 0.7, "gap_threshold": 0.5, "samples": 3, "entropy_in_target": False},
     "td3": {"noise": constant(0.1), "smoothing": 0.2, "smoothing_clip": 0.5},
     "ddpg": {"noise": constant(0.1)},
 }
@@ -113,8 +118,10 @@ RECURRENT = {"learn_unroll_len": 7, "burnin_step": 3, "prev_inputs": True, "memo
 
 
 def control(name, *, spec=BOX, seed=0, memory="none", torso=(8,), activation="tanh", **changes):
-    """A small DDPG, TD3 or SAC."""
-    cls, kind = {"sac": (SAC, SACConfig), "td3": (TD3, TD3Config), "ddpg": (DDPG, DDPGConfig)}[name]
+    """A small DDPG, TD3, SAC or CQL on SAC."""
+    kinds = {"sac": (SAC, SACConfig), "td3": (TD3, TD3Config), "ddpg": (DDPG, DDPGConfig),
+             "cql_sac": (CQLSAC, CQLSACConfig)}  # fmt: skip
+    cls, kind = kinds[name]
     config = kind(**(_CONTROL | _OWN[name] | {"name": name} | changes))
     return cls(
         config, TorsoConfig("mlp", torso, activation),

@@ -1,4 +1,4 @@
-"""DDPG, TD3 and SAC: naive twins row by row, padding without effect, critics, acting."""
+"""DDPG, TD3, SAC, CQL on SAC: naive twins row by row, padding without effect, critics, acting."""
 
 import copy
 import math
@@ -16,7 +16,7 @@ from rlrun.nets.critics import Critics, forward_heads
 from rlrun.types import Segment, Spec, tree_leaves, tree_map
 from tests.policy.factory import BOX, RECURRENT, box_batch, control
 
-NAMES = ["sac", "td3", "ddpg"]
+NAMES = ["sac", "td3", "ddpg", "cql_sac"]
 SHAPES = {
     "single": {},
     "one step": {"nstep": 1},
@@ -91,10 +91,11 @@ def features_one_by_one(policy, encoder, segment, b, state):
 
 
 def one_by_one(policy, segment: Segment, b: int, noise):
-    """(critic loss, actor loss, -log probs, |td|s) of window b; ``noise`` of the policy's draws."""
+    """(critic loss, actor loss, -log probs, |td|s, gaps) of window b; ``noise``: of its draws."""
     c, w, name = policy.config, policy.window, policy.config.name
+    soft = name in ("sac", "cql_sac")
     stored = tree_map(lambda x: x[b : b + 1], segment.state)
-    actor, critics = policy.actor_net, policy.critics
+    actor, critics = policy.pi.net, policy.q.net
     zero = [n.encoder.memory.initial_state(1, torch.device("cpu")) for n in (actor, critics)]
     state = stored if c.state_init == "stored" else zero[0]
     see = lambda net, s: features_one_by_one(policy, net.encoder, segment, b, s)  # noqa: E731
@@ -109,7 +110,17 @@ def one_by_one(policy, segment: Segment, b: int, noise):
         normal = torch.distributions.Normal(mean, log_std.exp())
         return u.tanh(), (normal.log_prob(u) - torch.log1p(-u.tanh().square())).sum()
 
-    loss, cost, entropies, errors = torch.zeros(()), torch.zeros(()), [], []
+    def gap_of(p, t, h, unit):
+        """What is pushed down at position p: log mean exp(Q(a_i)) / p(a_i) - Q(taken)."""
+        even, here_z, there_z = (noise[i][:, t, b] for i in (4, 2, 3))
+        quarter = torch.tensor(0.25).log()
+        drawn = [(a, quarter) for a in even]  # two dimensions of width 2
+        drawn += [sample(here[p], z) for z in here_z] + [sample(h, z) for z in there_z]
+        each = [heads_one_by_one(critics, valued[p], a.detach()) for a, _ in drawn]
+        total = sum(q.exp() / d.detach().exp() for q, (_, d) in zip(each, drawn, strict=True))
+        return (total / len(drawn)).log() - heads_one_by_one(critics, valued[p], unit)
+
+    loss, cost, entropies, errors, gaps = torch.zeros(()), torch.zeros(()), [], [], []
     for p in range(w.burnin, w.burnin + w.learned):
         if not segment.valid[p, b]:
             continue
@@ -124,10 +135,11 @@ def one_by_one(policy, segment: Segment, b: int, noise):
                 break
         target = torch.as_tensor(total)
         if not dead:
-            if name == "sac":
+            if soft:
                 action, log_prob = sample(here[p + k], noise[1][t, b])
                 value = heads_one_by_one(policy.q.target, lagging[p + k], action).min()
-                value = value - c.temperature * log_prob
+                if name == "sac" or c.entropy_in_target:
+                    value = value - c.temperature * log_prob
             else:
                 action = policy.pi.target(behind[p + k]).tanh()
                 if name == "td3":
@@ -143,7 +155,11 @@ def one_by_one(policy, segment: Segment, b: int, noise):
             error = torch.where(size > c.td_clip, c.td_clip * (size - 0.5 * c.td_clip), error)
         loss = loss + error.sum() / w.learned
         errors.append((target - q).abs().mean().item())
-        if name == "sac":
+        if name == "cql_sac":
+            gap = gap_of(p, t, here[p] if dead else here[p + k], unit)
+            loss = loss + c.conservatism * gap.sum() / w.learned
+            gaps.append(gap.mean().item())
+        if soft:
             action, log_prob = sample(here[p], noise[0][t, b])
             gain = heads_one_by_one(critics, valued[p].detach(), action).min()
             gain = gain - c.temperature * log_prob
@@ -152,7 +168,7 @@ def one_by_one(policy, segment: Segment, b: int, noise):
             action = actor(here[p]).tanh()
             gain = heads_one_by_one(critics, valued[p].detach(), action)[0]
         cost = cost - gain / w.learned
-    return loss, cost, entropies, errors
+    return loss, cost, entropies, errors, gaps
 
 
 def check_against_naive(policy, **changes):
@@ -161,13 +177,16 @@ def check_against_naive(policy, **changes):
     weight = torch.linspace(0.2, 1, count)
     out = policy.loss(segment, weight)
     shape = (policy.window.learned, count, 2)
-    noise = [policy.noise(i, *shape) for i in (0, 1)] if c.name != "ddpg" else []
+    noise = [policy.pair.noise(i, *shape) for i in (0, 1)] if c.name != "ddpg" else []
+    if c.name == "cql_sac":
+        noise += [policy.pair.noise(i, c.samples, *shape) for i in (2, 3)]
+        noise += [policy.pair.noise.uniform(4, c.samples, *shape)]
     naive = [one_by_one(policy, segment, b, noise) for b in range(count)]
     loss, cost = (sum(w * x[i] for w, x in zip(weight, naive, strict=True)) / count for i in (0, 1))
     near = {"rtol": 1e-4, "atol": 2e-6}
     torch.testing.assert_close(out.loss, loss.detach(), **near)
     torch.testing.assert_close(out.actor, cost, **near)
-    priority = [c.eta * max(e) + (1 - c.eta) * np.mean(e) if e else 0.0 for *_, e in naive]
+    priority = [c.eta * max(e) + (1 - c.eta) * np.mean(e) if e else 0.0 for *_, e, _ in naive]
     torch.testing.assert_close(out.priority, torch.tensor(priority, dtype=torch.float32), **near)
     pairs = [
         (policy.q.gradient(out.q, out.slope), torch.autograd.grad(loss, policy.q.online)),
@@ -176,9 +195,13 @@ def check_against_naive(policy, **changes):
     for got, want in pairs:
         for g, w in zip(got, want, strict=True):
             torch.testing.assert_close(g, w, **near)
-    if c.name == "sac":
+    rows = policy.window.learned * count
+    if c.name == "cql_sac":
+        room = [sum(c.gap_threshold - g for g in x[4]) for x in naive]
+        want = sum(w * r for w, r in zip(weight, room, strict=True)) / rows * c.conservatism
+        torch.testing.assert_close(out.constraint, want, **near)
+    if c.name in ("sac", "cql_sac"):
         surplus = [sum(e - policy.target_entropy for e in x[2]) for x in naive]
-        rows = policy.window.learned * count
         want = sum(w * s for w, s in zip(weight, surplus, strict=True)) / rows * c.temperature
         torch.testing.assert_close(out.temperature, want, **near)
     return out
@@ -232,7 +255,7 @@ def test_padding_changes_no_bit(name, shape, value):
     found = []
     for s in (segment, poisoned(segment, value)):
         out = policy.loss(s, weight)
-        heat = [] if name != "sac" else [out.temperature]
+        heat = [x for x in (out.temperature, out.constraint) if x is not None]
         slopes = (*policy.q.gradient(out.q, out.slope), *policy.pi.gradient(out.actor))
         found.append((out.loss, out.priority, out.actor, *heat, *slopes, *out.metrics.values()))
     for clean, dirty in zip(*found, strict=True):
@@ -261,7 +284,7 @@ def segment_and_ones(policy):
 
 
 @pytest.mark.parametrize("shape", ["single", "lstm"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])  # CQL does not learn rewards by heart
 def test_overfits_one_sample(name, shape):
     """With gamma 0 targets are rewards: the critics learn them by heart."""
     policy = control(name, **(SHAPES[shape] | {"gamma": 0.0, "nstep": 1}), torso=(32,))
@@ -301,19 +324,21 @@ def test_the_actor_moves_every_so_often_and_targets_follow(name):
         moved.append(
             any(not torch.equal(a, b) for a, b in zip(before, policy.pi.online, strict=True))
         )
-        follows = name == "sac" or moved[-1]
+        follows = "sac" in name or moved[-1]
         for was, now, new in zip(lagging, policy.q.lagging, policy.q.online, strict=True):
             torch.testing.assert_close(now, was + 0.1 * (new - was) if follows else was)
         assert not torch.equal(online[0], policy.q.online[0])
     assert moved == [False, False, True] * 2
 
 
-@pytest.mark.parametrize(("name", "copies"), [("sac", [3, 6]), ("td3", [4, 6]), ("ddpg", [4, 6])])
+@pytest.mark.parametrize(
+    ("name", "copies"), [("sac", [3, 6]), ("cql_sac", [3, 6]), ("td3", [4, 6]), ("ddpg", [4, 6])]
+)
 def test_hard_copies_count_updates_of_the_critics(name, copies):
     """Every 3 updates; where targets move with the actor, at its next step (every 2)."""
     policy = control(name, target_update_every=3, target_theta=None, actor_every=2)
     sample, found = box_batch(policy), []
-    sides = (policy.q,) if name == "sac" else (policy.q, policy.pi)
+    sides = (policy.q,) if "sac" in name else (policy.q, policy.pi)
     for i in range(1, 8):
         policy.update(sample)
         pairs = [(a, b) for s in sides for a, b in zip(s.lagging, s.online, strict=True)]
@@ -348,7 +373,7 @@ def test_temperature_moves_towards_the_target_entropy():
         sample = box_batch(policy)
         for _ in range(5):
             policy.update(sample)
-        assert (policy.log_temperature.exp().item() > 0.3) == rises
+        assert (policy.temperature.value().item() > 0.3) == rises
     fixed = control("sac", temperature_auto=False, temperature=0.0)
     out = fixed.update(box_batch(fixed))
     assert out.metrics["train/temperature"].item() == 0
@@ -375,7 +400,7 @@ def test_the_noise_follows_its_schedule_and_travels_with_the_weights():
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_written_derivative_is_autograds(activation, count):
     policy = control("ddpg" if count == 1 else "td3", torso=(7, 5), activation=activation)
-    critics = policy.critics.double()
+    critics = policy.q.net.double()
     g = torch.Generator().manual_seed(0)
     x, a = (
         torch.randn(1, 6, n, generator=g, dtype=torch.float64, requires_grad=True) for n in (3, 2)
@@ -397,7 +422,7 @@ def test_the_written_derivative_is_autograds(activation, count):
 
 
 def test_critics_start_apart():
-    critics = control("sac").critics
+    critics = control("sac").q.net
     assert all(not torch.equal(w[0], w[1]) for w in critics.weights)
 
 
@@ -423,7 +448,7 @@ def test_bf16_is_close(name):
 def test_numpy_is_torch_and_acting_is_learning(name, shape):
     """The same outputs in numpy, in torch, and (states carried) in an unroll."""
     policy = control(name, **SHAPES[shape])
-    steps = [kind(policy.actor_net, policy.bounds, 4) for kind in (NumpyBoxStep, TorchBoxStep)]
+    steps = [kind(policy.pi.net, policy.bounds, 4) for kind in (NumpyBoxStep, TorchBoxStep)]
     rng, states = np.random.default_rng(0), [s.initial_state() for s in steps]
     space = policy.bounds.space
     for t in range(6):
@@ -437,7 +462,7 @@ def test_numpy_is_torch_and_acting_is_learning(name, shape):
         for a, b in zip(*found, strict=True):
             assert a.dtype == b.dtype == np.float32
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-6)
-    assert isinstance(make_box_step(policy.actor_net, policy.bounds, 4), NumpyBoxStep)
+    assert isinstance(make_box_step(policy.pi.net, policy.bounds, 4), NumpyBoxStep)
 
 
 def play(actor, explore, seed=0, count=512):
@@ -461,7 +486,7 @@ def test_uniform_before_the_first_update_then_the_policy(name):
     greedy, acted = play(actor, None), play(actor, zero)
     unit = policy.bounds.unit_array
     apart = (unit(acted) - unit(greedy)).std(0)
-    if name != "sac":
+    if "sac" not in name:
         np.testing.assert_allclose(apart, 0.1, rtol=0.15)
     assert (apart > 0).all()
     assert all(space.contains(a) for a in (*warm, *acted, *greedy))
@@ -510,7 +535,7 @@ def test_images_are_encoded_once_for_both_critics():
     pictures = torch.randint(0, 255, (*sample.segment.first.shape, 1, 40, 40), dtype=torch.uint8)
     out = policy.update(replace(sample, segment=replace(sample.segment, obs=pictures)))
     assert torch.isfinite(out.metrics["train/loss"])
-    moved = policy.q.adam.mean[: len(list(policy.critics.encoder.parameters()))]
+    moved = policy.q.adam.mean[: len(list(policy.q.net.encoder.parameters()))]
     assert all(m.abs().sum() > 0 for m in moved), "the critics' encoder learns"
     obs, first = np.zeros((2, 1, 40, 40), np.uint8), np.ones(2, bool)
     got = policy.actor(2).act(

@@ -1,0 +1,140 @@
+"""An actor, its critics, and what moves both: what DDPG, TD3, SAC and CQL on SAC have in common."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlrun.nets.bounds import Bounds
+from rlrun.nets.box_acting import BoxActor, Explored
+from rlrun.nets.control import Noise, Trained, make_control
+from rlrun.nets.optimise import Adam
+from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
+from rlrun.types import Spec, generator
+
+
+class ControlLoss(NamedTuple):
+    """What a batch of windows says; the gradients are still to be taken."""
+
+    loss: Tensor  # 0-d, detached: the critics'
+    priority: Tensor  # [B]
+    metrics: dict[str, Tensor]  # 0-d each
+    q: Tensor  # [C, ...] what the critics' gradient flows into
+    slope: Tensor  # d loss / d q
+    actor: Tensor | None  # 0-d; None in updates that leave the actor as it is
+    temperature: Tensor | None = None  # 0-d; None then, and where there is none that adapts
+    constraint: Tensor | None = None  # 0-d; of a Lagrange multiplier, None where there is none
+
+
+class ControlPair:
+    """Actor ``pi`` and critics ``q`` with their optimisers, targets, noise and schedules.
+
+    ``lr_at``, ``actor_lr_at``: env_steps -> learning rate. ``outputs``: numbers of the actor per
+    action dimension. ``logged``: metrics of the actor's steps, repeated by updates without one.
+    """
+
+    def __init__(
+        self,
+        config: ControlConfig,
+        torso: TorsoConfig,
+        memory: MemoryConfig,
+        *,
+        spec: Spec,
+        seed: int,
+        device: torch.device,
+        lr_at: Callable[[int], float],
+        actor_lr_at: Callable[[int], float],
+        outputs: int,
+        critics: int,
+        logged: tuple[str, ...] = (),
+    ) -> None:
+        self.config, self.device, self.bounds = config, device, Bounds(spec.action, device)
+        actor, values = make_control(
+            config, torso, memory, spec,
+            actions=self.bounds.size, outputs=outputs, critics=critics, seed=seed,
+        )  # fmt: skip
+        self.pi, self.q = Trained(actor.to(device), config), Trained(values.to(device), config)
+        self.lr_at, self.actor_lr_at = lr_at, actor_lr_at
+        self.noise, self.generator = Noise(seed, device), generator(seed, "explore")
+        self.seconds = {"backward": 0.0, "optimiser": 0.0}
+        names = ("train/actor_loss", "train/actor_grad_norm", *logged)
+        self.last = {name: torch.zeros((), device=device) for name in names}
+
+    def actor(self, explored: Explored, num_envs: int) -> BoxActor:
+        """Acts with the actor's weights, explored by ``explored``."""
+        net, bounds = self.pi.net, self.bounds
+        return BoxActor(net, self.config, bounds, explored, self.generator, num_envs=num_envs)
+
+    def due(self) -> bool:
+        """Whether the next update moves the actor."""
+        return (self.q.updates + 1) % self.config.actor_every == 0
+
+    def step(self, out: ControlLoss, env_steps: int) -> dict[str, Tensor]:
+        """One step of the critics and, where ``out`` has a loss of it, of the actor; the metrics.
+
+        Both gradients are taken before either moves; targets stay (``Trained.follow``).
+        """
+        began, lr = time.perf_counter(), self.lr_at(env_steps)
+        of_critics = self.q.gradient(out.q, out.slope)
+        of_actor = None if out.actor is None else self.pi.gradient(out.actor)
+        backward = time.perf_counter()
+        norm = self.q.step(of_critics, lr)
+        if of_actor is not None:
+            moved = self.pi.step(of_actor, self.actor_lr_at(env_steps))
+            self.last = {n: out.metrics.get(n, moved) for n in self.last}
+        self.pi.net.learned.fill_(1.0)
+        self.seconds["backward"] += backward - began
+        self.seconds["optimiser"] += time.perf_counter() - backward
+        stepped = {"train/grad_norm": norm, "train/lr": torch.tensor(lr, device=self.device)}
+        return out.metrics | stepped | self.last
+
+    def weights(self) -> dict[str, Tensor]:
+        """The actor's parameters, detached, not copied."""
+        return dict(self.pi.net.state_dict())
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        self.pi.net.load_state_dict(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "actor": self.pi.state_dict(),
+            "critics": self.q.state_dict(),
+            "last": dict(self.last),
+            "noise": self.noise.base,
+            "generator": self.generator.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.pi.load_state_dict(state["actor"])
+        self.q.load_state_dict(state["critics"])
+        self.last = {name: x.to(self.device) for name, x in state["last"].items()}
+        self.noise.base = int(state["noise"])
+        self.generator.bit_generator.state = state["generator"]
+
+
+class Multiplier:
+    """A number >= 0 that a loss moves, exp of a parameter with an Adam of its own."""
+
+    def __init__(self, start: float, *, eps: float, device: torch.device) -> None:
+        log = math.log(start) if start > 0 else -math.inf
+        self.log = torch.tensor(log, device=device, requires_grad=True)
+        self.adam = Adam([self.log], eps=eps, grad_clip=None)
+
+    def value(self) -> Tensor:
+        """The number, 0-d, detached."""
+        return self.log.detach().exp()
+
+    def step(self, loss: Tensor, lr: float) -> None:
+        """One descent on ``loss``."""
+        self.adam.step(list(torch.autograd.grad(loss, [self.log])), lr)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"log": self.log.detach(), "adam": self.adam.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        with torch.no_grad():
+            self.log.copy_(state["log"])
+        self.adam.load_state_dict(state["adam"])

@@ -1,0 +1,189 @@
+"""CQL on SAC: soft actor-critic from a dataset, with values of actions it lacks pushed down.
+
+Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020. As in the
+released code, targets hold no entropy bonus (``entropy_in_target``) and the gap is estimated with
+actions drawn evenly, by the policy at the row, and by the policy at the row its target bootstraps
+from. That code's optional start by imitation is left out.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlrun.functional.continuous import (
+    Squashed,
+    actor_loss,
+    bootstrapped,
+    critic_loss,
+    row_mean,
+    soft_value,
+    squashed_gaussian,
+    temperature_loss,
+    uniform_log_density,
+)
+from rlrun.functional.offline import multiplier_loss, sampled_gap, sampled_slope
+from rlrun.functional.reduce import masked_mean
+from rlrun.functional.value import mixed_priority
+from rlrun.nets.box_acting import BoxActor, sampled
+from rlrun.nets.compute import PLAIN, Compute
+from rlrun.nets.control_pair import ControlLoss, ControlPair, Multiplier
+from rlrun.nets.encoder import look
+from rlrun.schedule import make_schedule
+from rlrun.schema import CQLSACConfig, MemoryConfig, TorsoConfig
+from rlrun.types import Sample, Segment, Spec, Update, Window
+
+MOST = 1e6  # of the weight; Kumar et al. 2020, released code
+
+
+class CQLSAC:
+    """Acts by sampling tanh(Normal); learns from windows of rows."""
+
+    def __init__(
+        self,
+        config: CQLSACConfig,
+        torso: TorsoConfig,
+        memory: MemoryConfig,
+        *,
+        spec: Spec,
+        seed: int,
+        total_steps: int,
+        device: torch.device,
+        compute: Compute = PLAIN,
+    ) -> None:
+        self.config, self.device, self.compute = config, device, compute
+        self.window, self.recurrent = Window(*config.window), memory.name != "none"
+        self.pair = ControlPair(
+            config, torso, memory, spec=spec, seed=seed, device=device,
+            lr_at=make_schedule(config.lr, total_steps=total_steps),
+            actor_lr_at=make_schedule(config.actor_lr, total_steps=total_steps),
+            outputs=2, critics=2, logged=("train/entropy",),
+        )  # fmt: skip
+        self.pi, self.q, self.bounds = self.pair.pi, self.pair.q, self.pair.bounds
+        self.generator, self.seconds = self.pair.generator, self.pair.seconds
+        wanted, size = config.target_entropy, self.bounds.size
+        self.target_entropy = -float(size) if wanted is None else wanted  # Haarnoja et al. 2018b
+        self.temperature, self.conservatism = (
+            Multiplier(start, eps=config.adam_eps, device=device)
+            for start in (config.temperature, config.conservatism)
+        )
+
+    def actor(self, num_envs: int) -> BoxActor:
+        """Samples; uniform actions before the first update."""
+        return self.pair.actor(sampled, num_envs)
+
+    # -- learning --------------------------------------------------------------------------------
+
+    def update(self, sample: Sample) -> Update:
+        """One step of critics, actor, temperature and weight, all from the same parameters."""
+        out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
+        metrics = self.pair.step(out, sample.env_steps)
+        pairs = ((self.temperature, out.temperature), (self.conservatism, out.constraint))
+        for multiplier, loss in pairs:
+            if loss is not None:
+                multiplier.step(loss, self.pair.lr_at(sample.env_steps))
+        self.q.follow(self.q.updates, 1)
+        return Update(out.priority, metrics)
+
+    def loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
+        """SAC's losses, the critics' + conservatism * sum_c mean(gap_c).
+
+        gap_c = log int exp Q_c(s, a) da - Q_c(s, action). Source: Kumar et al. 2020, eq. 4.
+        """
+        with self.compute.autocast(self.device):
+            return self._loss(segment, weight)
+
+    def _loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
+        c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
+        view, n, taken = look(segment, self.bounds, self.window, c, memory=self.recurrent)
+        valid = segment.valid[bs : bs + learned]
+        state = segment.state if c.state_init == "stored" else None
+        temperature = self.temperature.value()
+        strength = self.conservatism.value().clamp(max=MOST)
+        here, there = (self.pi.net(x) for x in view.both(self.pi.net.encoder, state))
+        with torch.no_grad():
+            ahead, lagging = self.drawn(there, 1), self.q.target
+            q_ahead = lagging(view.ahead(lagging.encoder, None), ahead.action)
+            bonus = temperature if c.entropy_in_target else torch.zeros_like(temperature)
+            target = bootstrapped(n.reward, n.discount, soft_value(q_ahead, ahead.log_prob, bonus))
+            behind = torch.where((n.discount > 0).unsqueeze(-1), there, here)
+            others, log_density = self.others(here, behind)
+        features = view.now(self.q.net.encoder, None)
+        actions = torch.cat([taken.unsqueeze(0), others])  # [1 + 3 samples, L, B, A]
+        q = self.q.net(features.expand(len(actions), *features.shape), actions)
+        out = critic_loss(q[:, 0], target, valid, weight, td_clip=c.td_clip)
+        with torch.no_grad():
+            share = torch.where(valid, weight, 0.0) * (strength / valid.numel())
+            gap = sampled_gap(q[:, 1:], log_density, q[:, 0])
+            pushed = sampled_slope(q[:, 1:], log_density, share)
+            slope = torch.cat([(out.slope - share).unsqueeze(1), pushed], 1)
+            loss = out.loss + strength * row_mean(gap.sum(0), valid, weight)
+        metrics = {
+            "train/loss": loss,
+            "train/td_abs": masked_mean(out.td, valid),
+            "train/q_taken": masked_mean(q[:, 0].detach().mean(0), valid),
+            "train/target": masked_mean(target, valid),
+            "train/valid_fraction": valid.float().mean(),
+            "train/temperature": temperature,
+            "train/conservative_gap": masked_mean(gap.mean(0), valid),
+            "train/conservatism": strength,
+        }
+        actor = heat = wider = None
+        if c.gap_threshold is not None:
+            log = self.conservatism.log
+            wider = multiplier_loss(log, gap, c.gap_threshold, valid, weight)
+        if self.pair.due():
+            now = self.drawn(here, 0)
+            chosen = self.q.net(features.detach(), now.action, fixed=True)
+            actor = actor_loss(chosen, now.log_prob, temperature, valid, weight)
+            if c.temperature_auto:
+                log = self.temperature.log
+                heat = temperature_loss(log, now.log_prob, self.target_entropy, valid, weight)
+            metrics["train/actor_loss"] = actor.detach()
+            metrics["train/entropy"] = masked_mean(-now.log_prob.detach(), valid)
+        priority = mixed_priority(out.td, valid, c.eta)
+        return ControlLoss(loss, priority, metrics, q, slope, actor, heat, wider)
+
+    def drawn(self, outputs: Tensor, which: int, *lead: int) -> Squashed:
+        """Actions [*lead, L, B, A] of the policy that says ``outputs`` [L, B, 2 A].
+
+        ``which`` of an update's draws.
+        """
+        mean, log_std = outputs.chunk(2, -1)
+        noise = self.pair.noise(5 * self.q.updates + which, *lead, *mean.shape)
+        return squashed_gaussian(mean, log_std, noise)
+
+    def others(self, here: Tensor, behind: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions [3 N, L, B, A] that stand for all there are, and their log densities.
+
+        N even ones, N of the policy's at the learned rows, N of its at the rows their targets
+        bootstrap from (behind a termination there is none: at the rows themselves).
+        """
+        count, (*rows, outputs) = self.config.samples, here.shape
+        even = self.pair.noise.uniform(5 * self.q.updates + 4, count, *rows, outputs // 2)
+        now, later = self.drawn(here, 2, count), self.drawn(behind, 3, count)
+        log_density = [uniform_log_density(even), now.log_prob, later.log_prob]
+        return torch.cat([even, now.action, later.action]), torch.cat(log_density)
+
+    @torch.no_grad()
+    def priority(self, sample: Sample) -> Tensor:
+        """The priorities [B] ``update`` would return, without learning."""
+        return self.loss(sample.segment.to(self.device), sample.weight.to(self.device)).priority
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def weights(self) -> dict[str, Tensor]:
+        """The actor's parameters, detached, not copied."""
+        return self.pair.weights()
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        self.pair.load(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        more = {"temperature": self.temperature, "conservatism": self.conservatism}
+        return self.pair.state_dict() | {name: x.state_dict() for name, x in more.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.pair.load_state_dict(state)
+        self.temperature.load_state_dict(state["temperature"])
+        self.conservatism.load_state_dict(state["conservatism"])
