@@ -20,7 +20,7 @@ from rlrun.codec.slopes import (
 from rlrun.codec.words import Array
 from rlrun.jit import COMPILED, jit
 
-LINE, EACH = 16, 4  # lines of neighbours looked at, one of so many
+LINE, EACH = 16, 8  # lines of neighbours looked at, one of so many
 SEEN = BLOCK // EACH  # words of a whole block
 ONE = 64  # the slope of a step that is made again
 FLAT, STEEP = -32, 96  # slopes that can be voted for: [−0.5, 1.5)
@@ -144,6 +144,40 @@ def voted(steps: Array, change: Array, there: Array) -> Array:
 
 
 @jit
+def voted_compiled(steps: Array, change: Array, at: Array, count: Array, near: Array) -> int:
+    """The same for one block; the last two are room."""
+    nobody = STEEP - FLAT + 4
+    for i in range(len(steps)):
+        step = steps[i]
+        ratio = np.floor(change[i] * 64.0 / (1 if step == 0 else step) + 0.5)
+        valid = abs(step) >= VOTE and ratio >= FLAT and ratio < STEEP
+        at[i] = np.int64(ratio) - FLAT + 2 if valid else nobody
+    count[:] = 0
+    for i in range(len(steps)):
+        count[at[i]] += 1
+    if count[nobody] == len(steps):
+        return ONE
+    most = 0
+    for j in range(STEEP - FLAT):
+        near[j] = count[j] + count[j + 4] + 2 * (count[j + 1] + count[j + 3]) + 3 * count[j + 2]
+        most = max(most, near[j])
+    for j in range(STEEP - FLAT):
+        if near[j] == most:
+            return j + FLAT
+    return ONE
+
+
+@jit
+def cost_compiled(steps: Array, change: Array, slope: int, spare: int) -> int:
+    """Bits of the residuals of a block with that slope."""
+    cost = np.int64(0)
+    for i in range(len(steps)):
+        error = (change[i] - ((steps[i] * slope + 32) >> 6)) << spare >> spare
+        cost += np.int64(length_of(np.uint64((error << 1) ^ (error >> 63))))
+    return cost
+
+
+@jit
 def look_compiled(
     words: Array,
     base: Array,
@@ -158,49 +192,38 @@ def look_compiled(
     buckets: Array,
 ) -> None:
     """The same."""
-    spare = 64 - 8 * words.itemsize
-    digits, low, keep, byte = np.uint64(fine), np.uint64(place), np.uint64(mask), np.uint64(8)
-    steps, change = np.empty(SEEN, np.int64), np.empty(SEEN, np.int64)
-    ratio, count = np.empty(SEEN, np.float64), np.empty(STEEP - FLAT + 4, np.int64)
+    spare, digits = 64 - 8 * words.itemsize, np.uint64(fine)
+    low, keep, byte = np.uint64(place), np.uint64(mask), np.uint64(8)
+    some = np.empty((3, SEEN), words.dtype)
+    all_steps, all_change = np.empty(SEEN, np.int64), np.empty(SEEN, np.int64)
+    at = np.empty(SEEN, np.int64)
+    count, near = np.empty(STEEP - FLAT + 5, np.int64), np.empty(STEEP - FLAT, np.int64)
     for k in range(len(bounds) - 1):
         m = 0
         for start in range(bounds[k], bounds[k + 1], LINE * EACH):
-            for i in range(start, min(start + LINE, bounds[k + 1])):
-                now, was = np.int64(words[i]), np.int64(base[i])
-                steps[m] = (was - np.int64(second[i])) << spare >> spare
-                change[m] = (now - was) << spare >> spare
-                length = length_of(np.uint64((steps[m] << 1) ^ (steps[m] >> 63)))
-                contexts[k, m] = np.uint16(length << byte | (np.uint64(base[i]) >> low & keep))
-                m += 1
+            size = min(LINE, bounds[k + 1] - start)
+            some[0, m : m + size] = words[start : start + size]
+            some[1, m : m + size] = base[start : start + size]
+            some[2, m : m + size] = second[start : start + size]
+            m += size
         seen[k] = m
-        count[:] = 0
-        some = False
+        steps, change, context = all_steps[:m], all_change[:m], contexts[k]
         for i in range(m):
-            step = steps[i]
-            ratio[i] = np.floor(change[i] * 64.0 / (1 if step == 0 else step) + 0.5)
-        for i in range(m):
-            if abs(steps[i]) >= VOTE and FLAT <= ratio[i] < STEEP:
-                count[np.int64(ratio[i]) - FLAT + 2] += 1
-                some = True
-        winner, most = ONE, np.int64(-1)
-        if some:
-            for j in range(STEEP - FLAT):
-                near = count[j] + count[j + 4] + 2 * (count[j + 1] + count[j + 3])
-                near += 3 * count[j + 2]
-                if near > most:
-                    winner, most = j + FLAT, near
-        best, least = 0, np.int64(1) << 62
-        for slope in (0, ONE, winner):
-            cost = np.int64(0)
-            for i in range(m):
-                error = (change[i] - ((steps[i] * slope + 32) >> 6)) << spare >> spare
-                cost += np.int64(length_of(np.uint64((error << 1) ^ (error >> 63))))
+            was = np.int64(some[1, i])
+            steps[i] = (was - np.int64(some[2, i])) << spare >> spare
+            change[i] = (np.int64(some[0, i]) - was) << spare >> spare
+            length = length_of(np.uint64((steps[i] << 1) ^ (steps[i] >> 63)))
+            context[i] = np.uint16(length << byte | (np.uint64(some[1, i]) >> low & keep))
+        best, least = 0, cost_compiled(steps, change, 0, spare)
+        for slope in (ONE, voted_compiled(steps, change, at, count, near)):
+            cost = cost_compiled(steps, change, slope, spare)
             if cost < least:
                 best, least = slope, cost
         slopes[k] = best
+        bucket = buckets[k]
         for i in range(m):
             error = (change[i] - ((steps[i] * best + 32) >> 6)) << spare >> spare
             residual = np.uint64((error << 1) ^ (error >> 63))
             length = length_of(residual)
             extra = length - digits - _1 if length > digits else _0
-            buckets[k, i] = np.uint8((extra << digits) + (residual >> extra))
+            bucket[i] = np.uint8((extra << digits) + (residual >> extra))

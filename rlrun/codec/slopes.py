@@ -220,7 +220,7 @@ def unpack(
         )  # fmt: skip
     else:
         count = unpack_vectorised(symbols, padded, limit, base, second, bounds, form, fit, words)
-    if (count + 7) // 8 != len(bits) or (count % 8 and bits[-1] >> count % 8):
+    if count < 0 or (count + 7) // 8 != len(bits) or (count % 8 and bits[-1] >> count % 8):
         return None
     return words
 
