@@ -26,7 +26,7 @@ CHOICES = ("auto", *NAMES)
 TINY = 64  # bytes below which nothing is tried
 IMAGE = 64  # bytes a row, from which bytes are taken for pixels
 MANY_ROWS = 8  # rows from which zstd finds the row before by itself
-CONTEXT = 1 << 15  # elements from which contexts pay for their sort
+CONTEXT = 1 << 13  # elements from which contexts pay for their table
 
 
 @dataclass(frozen=True, slots=True)

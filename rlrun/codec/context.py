@@ -40,6 +40,7 @@ def decode(
     base, second = (planes.narrow_again(x, kind, small) for x in (base, second))
     if base is None or second is None:
         raise damaged("planes_ctx without two bases")
+    base, second = read_only(base), read_only(second)
     form, bounds = slopes.form_of(small), slopes.bounds_of(sizes)
     blocks = len(bounds) - 1
     slope, level = (planes.read_part(cursor, blocks).view(np.int8) for _ in range(2))
@@ -50,3 +51,10 @@ def decode(
     if words is None:
         raise damaged("its bits are not as many as its symbols say")
     return widened(words, small, kind) if code else words
+
+
+def read_only(words: Array) -> Array:
+    """A view nobody writes to: as a stream's bases are, so that kernels compile for one type."""
+    view = words.view()
+    view.flags.writeable = False
+    return view
