@@ -96,7 +96,7 @@ def above_compiled(
 ) -> Array:
     """The sums of those differences."""
     for k in range(len(seen)):
-        total = 0
+        total = np.int64(0)
         for i in range(seen[k]):
             total += np.int64(buckets[k, i]) - np.int64(usual[contexts[k, i]])
         above[k] = total
@@ -174,7 +174,7 @@ def cost_compiled(steps: Array, change: Array, slope: int, spare: int) -> int:
     for i in range(len(steps)):
         error = (change[i] - ((steps[i] * slope + 32) >> 6)) << spare >> spare
         cost += np.int64(length_of(np.uint64((error << 1) ^ (error >> 63))))
-    return cost
+    return int(cost)
 
 
 @jit

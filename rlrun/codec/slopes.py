@@ -14,6 +14,7 @@ A symbol says how long a residual is for its context and block: all have much th
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -134,8 +135,9 @@ def piece(bounds: Array, k: int, fit: Fit) -> tuple[slice, Array, Array]:
     """(the words of ``PIECE`` blocks from k on, int64 slope and level of each)."""
     edges = bounds[k : k + PIECE + 1]
     sizes = np.diff(edges)
-    each = (x[k : k + PIECE].astype(np.int64).repeat(sizes) for x in (fit.slopes, fit.levels))
-    return slice(int(edges[0]), int(edges[-1])), *each
+    slopes = fit.slopes[k : k + PIECE].astype(np.int64).repeat(sizes)
+    levels = fit.levels[k : k + PIECE].astype(np.int64).repeat(sizes)
+    return slice(int(edges[0]), int(edges[-1])), slopes, levels
 
 
 def wrapped(values: Array, width: int) -> Array:
@@ -184,7 +186,8 @@ def pack_compiled(
             rest[i] = kind(residuals[i] & ((_1 << extra) - _1))
             out[i] = np.uint8((extra << digits) + (residuals[i] >> extra))
         for i in range(len(now)):
-            out[i] -= np.uint8(max(np.int64(usual[contexts[i]]) + level, 0))
+            above: Any = np.int64(usual[contexts[i]]) + level
+            out[i] -= np.uint8(max(above, 0))
         for i in range(len(now)):
             value, extra = np.uint64(rest[i]), np.uint64(extras[i])
             if words.itemsize == 8 and extra > _32:
@@ -287,11 +290,12 @@ def unpack_compiled(
             length = length_of(np.uint64((step << 1) ^ (step >> 63)))
             contexts[i] = np.uint32(length << _8 | (np.uint64(was[i]) >> low & keep))
         for i in range(len(out)):
-            shift = np.uint8(max(np.int64(usual[contexts[i]]) + level, 0))
-            buckets[i] = np.uint8(given[i] + shift)
+            above: Any = np.int64(usual[contexts[i]]) + level
+            buckets[i] = np.uint8(given[i] + np.uint8(max(above, 0)))
         total = np.uint32(0)
         for i in range(len(out)):
-            extras[i] = np.uint8(max((np.int64(buckets[i]) >> fine) - 1, 0))
+            longer: Any = (np.int64(buckets[i]) >> fine) - 1
+            extras[i] = np.uint8(max(longer, 0))
             total += np.uint32(extras[i])
         if at + np.uint64(total) > end:
             return -1
