@@ -26,6 +26,7 @@ ONE = 64  # the slope of a step that is made again
 FLAT, STEEP = -32, 96  # slopes that can be voted for: [−0.5, 1.5)
 VOTE = 16  # |step| from which an element has a vote
 VOTED = np.array([1, 2, 3, 2, 1])  # weights of neighbouring slopes: a vote is not exact
+ROUNDS = 2  # usual buckets without the blocks' levels, then those again: a point of size or more
 RARE = 16  # words of a context below which it is taken for its length's average
 
 _0, _1 = np.uint64(0), np.uint64(1)
@@ -41,16 +42,19 @@ def fit(words: Array, base: Array, second: Array, bounds: Array, form: Form) -> 
         words, base, second, bounds, form.place, form.mask, form.fine, slopes, seen, contexts,
         buckets,
     )  # fmt: skip
-    usual = usual_of(*sums_of(contexts, buckets, seen, form.contexts))
-    return Fit(slopes, levels_of(contexts, buckets, seen, usual), usual)
+    levels = np.zeros(blocks, np.int8)
+    for _ in range(ROUNDS):
+        usual = usual_of(*sums_of(contexts, buckets, levels, seen, form.contexts))
+        levels = levels_of(contexts, buckets, seen, usual)
+    return Fit(slopes, levels, usual)
 
 
 def usual_of(sums: Array, counts: Array) -> Array:
     """uint8 [contexts]: mean bucket, of all contexts of a length where there are few."""
     sums, counts = sums.reshape(-1, 256), counts.reshape(-1, 256)
     by_length = mean(sums.sum(1), counts.sum(1))[:, None]
-    found: Array = np.where(counts < RARE, by_length, mean(sums, counts)).astype(np.uint8)
-    return found.reshape(-1)
+    found: Array = np.where(counts < RARE, by_length, mean(sums, counts))
+    return np.clip(found, 0, 255).astype(np.uint8).reshape(-1)
 
 
 def mean(sums: Array, counts: Array) -> Array:
@@ -59,24 +63,30 @@ def mean(sums: Array, counts: Array) -> Array:
     return result
 
 
-def sums_of(contexts: Array, buckets: Array, seen: Array, n: int) -> tuple[Array, Array]:
-    """(sum of buckets int64 [n], how many int64 [n]) of each context."""
+def sums_of(
+    contexts: Array, buckets: Array, levels: Array, seen: Array, n: int
+) -> tuple[Array, Array]:
+    """(sum of buckets less their levels int64 [n], how many int64 [n]) of each context."""
     if COMPILED:
         found = np.zeros((2, n), np.int64)
-        sums_compiled(contexts, buckets, seen, found[0], found[1])
+        sums_compiled(contexts, buckets, levels, seen, found[0], found[1])
         return found[0], found[1]
     there = np.arange(SEEN) < seen[:, None]
     where = contexts[there]
-    sums = np.bincount(where, buckets[there], minlength=n).astype(np.int64)
+    above = (buckets.astype(np.int64) - levels[:, None])[there]
+    sums = np.bincount(where, above, minlength=n).astype(np.int64)
     return sums, np.bincount(where, minlength=n)
 
 
 @jit
-def sums_compiled(contexts: Array, buckets: Array, seen: Array, sums: Array, counts: Array) -> None:
+def sums_compiled(
+    contexts: Array, buckets: Array, levels: Array, seen: Array, sums: Array, counts: Array
+) -> None:
     """Add up both."""
     for k in range(len(seen)):
+        level = np.int64(levels[k])
         for i in range(seen[k]):
-            sums[contexts[k, i]] += buckets[k, i]
+            sums[contexts[k, i]] += np.int64(buckets[k, i]) - level
             counts[contexts[k, i]] += 1
 
 

@@ -23,7 +23,7 @@ from rlrun.codec.words import Array, Kind
 from rlrun.jit import COMPILED, jit
 
 BLOCK = 512  # words: often a row of weights, whose gradients go together; part of the format
-CENTRE = 24  # symbol of a usual residual; part of the format
+CENTRE = 16  # symbol of a usual residual; part of the format
 MANTISSA = {"float16": 10, "float32": 23, "float64": 52, "bfloat16": 7}
 PIECE = 64  # blocks at a time in numpy
 

@@ -55,7 +55,7 @@ def test_by_hand(fast: bool, monkeypatch) -> None:
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_shifts_by_hand(fast: bool, monkeypatch) -> None:
-    """Bucket 13, usual 40, level 5: 13 − (40 + 5 − 24) = −8; 10 − (10 + 5 − 24 → 0) = 10.
+    """Bucket 13, usual 40, level 5: 13 − (40 + 5 − 16) = −16; 10 − (10 + 5 − 16 → 0) = 10.
 
     A step of 100 is folded to 200, 8 bits; none to none.
     """
@@ -68,7 +68,7 @@ def test_shifts_by_hand(fast: bool, monkeypatch) -> None:
     base = np.array([1100, 1100], np.uint32)
     words = base + np.array([-7, 5]).astype(np.uint32)
     symbols, bits = pack(words, base, second, bounds_of((2,)), form_of(FLAT), given)
-    assert symbols.tolist() == [256 - 8, 10]
+    assert symbols.tolist() == [256 - 16, 10]
     assert len(bits) == 0
 
 
