@@ -3,7 +3,7 @@
 raw        the words as they are
 xor        the scheme of ``codec.xor``
 planes     predicted, byte planes or palette bits, zstd
-planes_ctx the same with residuals grouped by the length of the previous ones; needs two bases
+planes_ctx every block predicted along its own slope, residuals in context; needs two bases
 xorz       XOR with the base (in a chunk: the row before), zstd: single image frames
 zstd       zstd alone: chunks of images
 pco        predicted, then pcodec: an optional package, never chosen by ``auto``
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlrun.codec import pco, planes, xor, zstd
+from rlrun.codec import context, pco, planes, xor, zstd
 from rlrun.codec.content import Plan
 from rlrun.codec.cursor import damaged
 from rlrun.codec.words import Array
@@ -26,7 +26,7 @@ CHOICES = ("auto", *NAMES)
 TINY = 64  # bytes below which nothing is tried
 IMAGE = 64  # bytes a row, from which bytes are taken for pixels
 MANY_ROWS = 8  # rows from which zstd finds the row before by itself
-CONTEXT = 1 << 15  # elements from which contexts pay for their sort
+CONTEXT = 1 << 13  # elements from which contexts pay for their table
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,9 @@ def _encode(code: int, plan: Plan, words: Array, base: Array | None, second: Arr
         return zstd.compress(changed.data.cast("B"))
     if code == PCO:
         return pco.encode(words, plan.kind, plan.sizes, plan.rows, base, second)
-    context = code == PLANES_CTX
-    return planes.encode(words, plan.kind, plan.sizes, plan.rows, base, second, context)
+    if code == PLANES_CTX and base is not None and second is not None:
+        return context.encode(words, plan.kind, plan.sizes, base, second)
+    return planes.encode(words, plan.kind, plan.sizes, plan.rows, base, second)
 
 
 def decode_field(
@@ -132,10 +133,11 @@ def decode_field(
         return words
     if code == PCO:
         return pco.decode(data, plan.kind, plan.sizes, plan.rows, base, second)
-    if code not in (PLANES, PLANES_CTX):
+    if code == PLANES_CTX:
+        return context.decode(data, plan.kind, plan.sizes, base, second)
+    if code != PLANES:
         raise damaged(f"there is no coder {code}")
-    context = code == PLANES_CTX
-    return planes.decode(data, plan.kind, plan.sizes, plan.rows, base, second, context)
+    return planes.decode(data, plan.kind, plan.sizes, plan.rows, base, second)
 
 
 def _xor_start(plan: Plan, base: Array | None, second: Array | None) -> tuple[Array, Array, bool]:

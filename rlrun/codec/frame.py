@@ -20,7 +20,7 @@ from rlrun.codec.cursor import damaged
 from rlrun.codec.errors import DamagedFrame
 from rlrun.codec.words import CODED
 
-MAGIC, VERSION = b"RLDF", 1
+MAGIC, VERSION = b"RLDF", 2
 TREE = 255  # codec of a frame with a table
 KEY, SECOND, CHUNK = 1, 2, 4  # flags: needs no base · two bases · time-major rows
 

@@ -1,11 +1,9 @@
-"""Kernels of the plane coders: predict, zigzag, split into byte planes, order by context.
+"""Kernels of the plane coders: predict, zigzag, split into byte planes.
 
 Every ``*_compiled`` kernel has a ``*_vectorised`` numpy twin with the same numbers; the function
 without a suffix takes the one there is. Words are unsigned [n] of one width; all arithmetic wraps.
 Residuals: NONE word; SUB zigzag(word − base); SUB2 zigzag(word − 2·base + second).
 """
-
-import threading
 
 import numpy as np
 
@@ -14,7 +12,6 @@ from rlrun.jit import COMPILED, jit
 
 NONE, SUB, SUB2 = 0, 1, 2  # part of the format
 BLOCK = 2048  # words at a time: their residuals stay in the first cache
-SCRATCH = 1 << 25  # bytes a thread keeps at most
 
 
 def bit_lengths(words: Array) -> Array:
@@ -50,25 +47,6 @@ def lengths_vectorised(words: Array) -> Array:
     high = np.frexp((words >> np.uint64(32)).astype(np.float64))[1]
     lengths: Array = np.where(high > 0, high + 32, low).astype(np.uint8)
     return lengths
-
-
-def delta_lengths(base: Array, second: Array) -> Array:
-    """``bit_lengths`` of the SUB residuals of ``base`` over ``second``, uint8 [n]."""
-    if COMPILED:
-        return delta_lengths_compiled(base, second, np.empty(len(base), np.uint8))
-    return lengths_vectorised(residuals_vectorised(base, second, second, SUB))
-
-
-@jit
-def delta_lengths_compiled(base: Array, second: Array, out: Array) -> Array:
-    """``out`` uint8 [n], filled."""
-    kind = base.dtype.type
-    top = kind(8 * base.itemsize - 1)
-    for i in range(len(base)):
-        delta = kind(base[i] - second[i])
-        folded = kind(delta << kind(1)) ^ kind(kind(0) - kind(delta >> top))
-        out[i] = length_of(np.uint64(folded))
-    return out
 
 
 def zigzag(delta: Array) -> Array:
@@ -228,71 +206,6 @@ def counts_compiled(words: Array, out: Array) -> Array:
         for k in range(len(out)):
             out[k, word & np.uint64(255)] += 1
             word >>= np.uint64(8)
-    return out
-
-
-class _Scratch(threading.local):
-    """Words of a thread that are of no use outside a call: fresh memory costs page faults."""
-
-    def __init__(self) -> None:
-        self.held = np.empty(0, np.uint8)
-
-    def words(self, like: Array) -> Array:
-        """[n] of whatever was there before."""
-        if like.nbytes > SCRATCH:
-            return np.empty_like(like)
-        if len(self.held) < like.nbytes:
-            self.held = np.empty(like.nbytes, np.uint8)
-        return self.held[: like.nbytes].view(like.dtype)
-
-
-_scratch = _Scratch()
-
-
-def join_from_context(planes: tuple[Array, ...], context: Array, folded: Array) -> None:
-    """``join`` of grouped words, brought back into their own order, to ``folded``."""
-    grouped = _scratch.words(folded)
-    join(planes, grouped)
-    from_context(grouped, context, folded)
-
-
-def by_context(folded: Array, context: Array) -> Array:
-    """The words grouped by context (uint8 [n], 0 to 64), in their order within each."""
-    if COMPILED:
-        return group_compiled(folded, context, np.empty_like(folded), False)
-    grouped: Array = folded[np.argsort(context, kind="stable")]
-    return grouped
-
-
-def from_context(grouped: Array, context: Array, folded: Array) -> Array:
-    """The words back in their own order, in ``folded``."""
-    if COMPILED:
-        return group_compiled(grouped, context, folded, True)
-    folded[np.argsort(context, kind="stable")] = grouped
-    return folded
-
-
-@jit
-def group_compiled(words: Array, context: Array, out: Array, back: bool) -> Array:
-    """``out``: a counting sort by context, or its inverse."""
-    found = np.zeros((4, 65), np.int64)  # four, as an addition waits for the last one to its cell
-    whole = len(context) // 4 * 4
-    for i in range(0, whole, 4):
-        for k in range(4):
-            found[k, np.uint64(context[i + k])] += 1
-    for i in range(whole, len(context)):
-        found[0, np.uint64(context[i])] += 1
-    start = np.zeros(66, np.int64)
-    for k in range(65):
-        start[k + 1] = start[k] + found[0, k] + found[1, k] + found[2, k] + found[3, k]
-    for i in range(len(context)):
-        c = np.uint64(context[i])
-        at = np.uint64(start[c])
-        start[c] += 1
-        if back:
-            out[i] = words[at]
-        else:
-            out[at] = words[i]
     return out
 
 

@@ -1,4 +1,4 @@
-"""``planes`` and ``planes_ctx``: predict, zigzag, split into byte planes, zstd each.
+"""``planes``: predict, zigzag, split into byte planes, zstd each.
 
 Payload: form u8 (0 planes, 1 palette), then
 
@@ -10,8 +10,7 @@ Payload: form u8 (0 planes, 1 palette), then
 A part is u8 0 and the one byte it repeats, u8 1 and its bytes, u8 2, a length and a zstd frame, or,
 where many bytes are zero, u8 3, the number of others, a part for the bits that say where they are
 and a part for them: entropy coding without a search for matches, which are short and cost the most.
-Time chunks are series by series (each scalar's T steps side by side). ``planes_ctx`` groups the
-residuals by the bit length of the same element's previous delta: short ones follow short ones.
+Time chunks are series by series (each scalar's T steps side by side).
 """
 
 import numpy as np
@@ -44,7 +43,6 @@ def encode(
     rows: int,
     base: Array | None,
     second: Array | None,
-    context: bool,
 ) -> bytes:
     """The payload of n > 0 words; tensors of ``sizes`` elements, or a chunk of ``rows`` steps."""
     if base is None:
@@ -53,8 +51,6 @@ def encode(
             return b"".join(palette_parts(words, few, rows))
     code, (words, base, second) = narrow_all(words, kind, base, second)
     predictors, folded = predicted(words, sizes, rows, base, second)
-    if context and base is not None and second is not None:
-        folded = kernels.by_context(folded, contexts(base, second))
     header = bytes((0, code)) + varint(len(predictors)) + bytes(predictors)
     return b"".join([header, *(part(plane) for plane in kernels.split(folded))])
 
@@ -66,7 +62,6 @@ def decode(
     rows: int,
     base: Array | None,
     second: Array | None,
-    context: bool,
 ) -> Array:
     """The words [n] of the payload, n > 0. Raises: DamagedFrame."""
     cursor, n = Cursor(data), sum(sizes)
@@ -75,21 +70,13 @@ def decode(
         return from_palette(cursor, kind, n, rows)
     if form != 0:
         raise damaged(f"planes have no form {form}")
-    code = cursor.byte()
-    small = CODED.get(code) if code else kind
-    if small is None or (code and not worth_narrowing(kind, small)):
-        raise damaged(f"{kind.name} is not narrowed to kind {code}")
+    small, code = read_kind(cursor, kind)
     base, second = narrow_again(base, kind, small), narrow_again(second, kind, small)
     predictors = read_predictors(cursor, 1 if rows or base is None else len(runs(sizes)))
     planes = tuple(read_part(cursor, n) for _ in range(small.width))
     cursor.done()
     folded = np.empty(n, small.word)
-    if context:
-        if base is None or second is None:
-            raise damaged("planes_ctx without two bases")
-        kernels.join_from_context(planes, contexts(base, second), folded)
-    else:
-        kernels.join(planes, folded)
+    kernels.join(planes, folded)
     words = restored(folded, sizes, rows, predictors, base, second)
     return widened(words, small, kind) if code else words
 
@@ -131,17 +118,21 @@ def narrow_again(base: Array | None, kind: Kind, small: Kind) -> Array | None:
     return thin
 
 
+def read_kind(cursor: Cursor, kind: Kind) -> tuple[Kind, int]:
+    """(the kind the words were narrowed to, or theirs; its code, or 0). Raises: DamagedFrame."""
+    code = cursor.byte()
+    small = CODED.get(code) if code else kind
+    if small is None or (code and not worth_narrowing(kind, small)):
+        raise damaged(f"{kind.name} is not narrowed to kind {code}")
+    return small, code
+
+
 def read_predictors(cursor: Cursor, wanted: int) -> list[int]:
     """One predictor, or one for each run of tensors."""
     count = cursor.varint()
     if count not in (1, wanted):
         raise damaged(f"{count} predictors in place of {wanted}")
     return list(cursor.take(count))
-
-
-def contexts(base: Array, second: Array) -> Array:
-    """uint8 [n]: bit length of each element's delta between the two bases."""
-    return kernels.delta_lengths(base, second)
 
 
 def runs(sizes: tuple[int, ...]) -> list[int]:

@@ -234,7 +234,7 @@ def sealed(frame: bytes, at: int, form: str, value: int) -> bytes:
         (60, "<Q", 1 << 40, codec.LimitExceeded),  # elements
         (60, "<Q", (1 << 64) - 1, codec.LimitExceeded),
         (60, "<Q", 99, codec.DamagedFrame),
-        (4, "B", 2, codec.DamagedFrame),  # version
+        (4, "B", 1, codec.DamagedFrame),  # version
         (5, "B", 77, codec.DamagedFrame),  # codec
         (5, "B", 255, codec.DamagedFrame),
         (6, "B", 255, codec.DamagedFrame),  # flags
