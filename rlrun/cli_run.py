@@ -1,5 +1,6 @@
 """Single runs and sweeps: validated first, then given a directory of their own, then started."""
 
+import logging
 import re
 import sys
 from collections.abc import Sequence
@@ -111,6 +112,18 @@ def job(cfg: "DictConfig") -> int:
         return run(config, run_dir, raw_yaml=raw_yaml, overrides=overrides)
     except Exception as e:
         return report_job_error(e, run_dir)
+    finally:
+        _close_log(run_dir)
+
+
+def _close_log(run_dir: Path) -> None:
+    """The run's log ends with the run: what its process does afterwards belongs elsewhere."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        here = isinstance(handler, logging.FileHandler) and Path(handler.baseFilename).parent
+        if here == run_dir:
+            root.removeHandler(handler)
+            handler.close()
 
 
 def sweep_job(cfg: "DictConfig") -> int:

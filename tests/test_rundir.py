@@ -2,17 +2,20 @@
 
 import hashlib
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from rlrun import rundir
+from rlrun.cli import main
 from rlrun.errors import ConfigError, LockedError, StorageError
 from rlrun.rundir import RunRecord, digest, lock
 
@@ -147,3 +150,14 @@ def test_a_file_system_without_locks_is_warned_about(tmp_path, monkeypatch, capl
     with lock(tmp_path):
         pass
     assert "cannot be locked" in caplog.text
+
+
+def test_a_run_lets_go_of_its_log(tmp_path):
+    """A process may hold several runs: what the second one logs is not in the first one's file."""
+    line = ["policy=random", "env=bandit", "debug=smoke", "-q"]
+    assert main([*line, f"run.dir={tmp_path / 'one'}"]) == 0
+    files = [h for h in logging.getLogger().handlers if isinstance(h, logging.FileHandler)]
+    assert not [h for h in files if Path(h.baseFilename).is_relative_to(tmp_path)]
+    before = (tmp_path / "one/rlrun.log").read_bytes()
+    logging.getLogger("rlrun").warning("of nobody's run")
+    assert (tmp_path / "one/rlrun.log").read_bytes() == before
