@@ -20,7 +20,7 @@ SETTING = (  # Acrobot's physics in Python, one environment after the other
     "policy=r2d2", "env=acrobot", "learner.threads=1", "run.stop_value=null",
     "logger.progress=off", "run.eval_episodes=1",
 )  # fmt: skip
-RATIO = 12  # learned rows an env step: collecting and learning take about as long
+RATIO = 8  # learned rows an env step: collecting and learning take about as long
 
 
 def measure(*, repeats: int, env_steps: int) -> list[Row]:
