@@ -166,28 +166,46 @@ def split_compiled(folded: Array, planes: Array) -> None:
                 row[i] = np.uint8(words[i] >> shift)
 
 
-def join(planes: tuple[Array, ...], folded: Array) -> None:
-    """The words of those read-only planes, lowest first, to ``folded`` [n]."""
+def join(
+    planes: tuple[Array, ...], base: Array, second: Array, predictor: int, words: Array
+) -> None:
+    """Fill ``words`` [n] from the read-only planes of their residuals, lowest first.
+
+    Bases the predictor has no use for are not read.
+    """
     if COMPILED:
-        join_compiled(planes, folded)
-        return
-    out = folded.view(np.uint8).reshape(len(folded), len(planes))
-    for k, plane in enumerate(planes):
-        out[:, k] = plane
+        join_compiled(planes, base, second, predictor, words)
+    else:
+        join_vectorised(planes, base, second, predictor, words)
 
 
 @jit
-def join_compiled(planes: tuple[Array, ...], folded: Array) -> None:
-    """Fill ``folded``, block by block."""
-    kind = folded.dtype.type
-    for start in range(0, len(folded), BLOCK):
-        words = folded[start : start + BLOCK]
-        words[:] = planes[0][start : start + BLOCK]
+def join_compiled(
+    planes: tuple[Array, ...], base: Array, second: Array, predictor: int, words: Array
+) -> None:
+    """Block by block: joined, then restored while they are in the first cache."""
+    kind = words.dtype.type
+    for start in range(0, len(words), BLOCK):
+        block = words[start : start + BLOCK]
+        block[:] = planes[0][start : start + BLOCK]
         for k in range(1, len(planes)):
             shift = kind(8 * k)
             row = planes[k][start : start + BLOCK]
-            for i in range(len(words)):
-                words[i] |= kind(kind(row[i]) << shift)
+            for i in range(len(block)):
+                block[i] |= kind(kind(row[i]) << shift)
+        if predictor != 0:
+            before = second[start : start + BLOCK]
+            restore_compiled(block, base[start : start + BLOCK], before, predictor)
+
+
+def join_vectorised(
+    planes: tuple[Array, ...], base: Array, second: Array, predictor: int, words: Array
+) -> None:
+    """The same."""
+    out = words.view(np.uint8).reshape(len(words), len(planes))
+    for k, plane in enumerate(planes):
+        out[:, k] = plane
+    restore_vectorised(words, base, second, predictor)
 
 
 def counts(words: Array) -> Array:

@@ -76,8 +76,7 @@ def decode(
     planes = tuple(read_part(cursor, n) for _ in range(small.width))
     cursor.done()
     folded = np.empty(n, small.word)
-    kernels.join(planes, folded)
-    words = restored(folded, sizes, rows, predictors, base, second)
+    words = restored(folded, sizes, rows, predictors, base, second, planes)
     return widened(words, small, kind) if code else words
 
 
@@ -170,21 +169,29 @@ def restored(
     predictors: list[int],
     base: Array | None,
     second: Array | None,
+    planes: tuple[Array, ...] = (),
 ) -> Array:
-    """The words of all residuals, in their place. Raises: DamagedFrame for missing bases."""
+    """The words of all residuals [n], in their place; with ``planes`` these hold the residuals.
+
+    Raises: DamagedFrame for missing bases.
+    """
     highest = SUB2 if rows or second is not None else SUB if base is not None else NONE
     if max(predictors) > highest:
         raise damaged(f"predictor {max(predictors)} without its bases")
-    if rows:
-        return kernels.unseries(folded, rows, predictors[0]).reshape(-1)
-    if base is None:
-        return folded
+    if rows or base is None:
+        if planes:
+            kernels.join(planes, folded, folded, NONE, folded)
+        return kernels.unseries(folded, rows, predictors[0]).reshape(-1) if rows else folded
     other = base if second is None else second
     start = 0
     lengths = [len(folded)] if len(predictors) == 1 else runs(sizes)
     for size, predictor in zip(lengths, predictors, strict=True):
         here = slice(start, start + size)
-        kernels.restore(folded[here], base[here], other[here], predictor)
+        if planes:
+            some = tuple(plane[here] for plane in planes)
+            kernels.join(some, base[here], other[here], predictor, folded[here])
+        else:
+            kernels.restore(folded[here], base[here], other[here], predictor)
         start += size
     return folded
 

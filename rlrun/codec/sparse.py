@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from rlrun.codec.kernels import length_of
 from rlrun.codec.words import Array
 from rlrun.jit import COMPILED, jit
 
@@ -53,27 +54,34 @@ def dense(bits: Array, others: Array, plane: Array) -> int:
 @jit
 def dense_compiled(bits: Array, others: Array, plane: Array) -> int:
     """The same; reads stay inside whatever the bits say."""
-    count, last, whole = 0, len(others) - 1, len(plane) // 8
+    count, whole = np.uint64(0), len(plane) // 64
+    plane[:] = 0
     for i in range(whole):
-        word = bits[i]
-        at = plane[8 * i : 8 * i + 8]
-        if word == 0:
-            at[:] = 0
-        elif count + 8 <= last:  # eight more are there: nothing to look after
-            for k in range(8):
-                some = (word >> k) & 1
-                at[k] = others[np.uint64(count)] * np.uint8(some)
-                count += some
-        else:
-            for k in range(8):
-                some = (word >> k) & 1
-                at[k] = others[min(count, last)] * np.uint8(some)
-                count += some
-    for k in range(8 * (len(bits) - whole)):
-        some = (bits[whole] >> k) & 1
-        if 8 * whole + k < len(plane):
-            plane[8 * whole + k] = others[min(count, last)] * np.uint8(some)
-        elif some:
-            return -1
-        count += some
-    return count if count <= last + 1 else -1
+        word = np.uint64(0)
+        for k in range(8):
+            word |= np.uint64(bits[8 * i + k]) << np.uint64(8 * k)
+        at = plane[64 * i : 64 * i + 64]
+        if count + np.uint64(64) > np.uint64(len(others)):
+            count = scatter(word, others, count, at)
+            continue
+        while word:  # 64 more are there: nothing to look after
+            lowest = word & (np.uint64(0) - word)
+            at[length_of(lowest) - np.uint64(1)] = others[count]
+            count += np.uint64(1)
+            word ^= lowest
+    for i in range(8 * whole, len(bits)):
+        count = scatter(np.uint64(bits[i]), others, count, plane[8 * i :])
+    return int(count) if count <= np.uint64(len(others)) else -1
+
+
+@jit
+def scatter(word: np.uint64, others: Array, count: np.uint64, at: Array) -> np.uint64:
+    """One word with every index checked: the new count, beyond ``others`` for a bit behind it or
+    behind the end of ``at``."""
+    for k in range(64):
+        if word >> np.uint64(k) & np.uint64(1):
+            if count >= np.uint64(len(others)) or k >= len(at):
+                return np.uint64(len(others) + 1)
+            at[k] = others[count]
+            count += np.uint64(1)
+    return count

@@ -1,8 +1,9 @@
 """The codec's figures: ``python -m tests.benchmarks.codec [--updates 400]``; exit 1 for a miss.
 
 Ratio is coded / raw without the frame header; MB/s are of raw bytes, one thread, the best of a few
-runs; every result is decoded and compared. Targets are relative to baselines of the same run. lz4,
-blosc2 and pcodec are optional: their rows and the targets that need them say when they are missing.
+rounds in which the coders take turns; every result is decoded and compared. Targets are relative
+to baselines of the same run. lz4, blosc2 and pcodec are optional: their rows and the targets that
+need them say when they are missing.
 """
 
 import argparse
@@ -23,8 +24,10 @@ from rlrun.codec.content import Plan
 from rlrun.codec.words import kind_of, to_words
 from tests.benchmarks import codec_data
 
-REPEATS = 5
+REPEATS = 9
 Coded = tuple[int, float, float]  # bytes, seconds to encode, seconds to decode
+Item = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]  # now, base, second
+Coder = tuple[Callable[[], bytes], Callable[[bytes], Any]]  # of one item: encode, decode
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Case:
     """Arrays with the bases they are deltas to; sizes and times are sums over them."""
 
     name: str
-    items: list[tuple[np.ndarray, np.ndarray | None, np.ndarray | None]]
+    items: list[Item]
     rows: bool = False  # time-major chunks
 
     @property
@@ -52,55 +55,50 @@ def optional(name: str) -> Any:
 LZ4, BLOSC2, PCO = (optional(name) for name in ("lz4.block", "blosc2", "pcodec"))
 
 
-def timed(function: Callable[[], Any]) -> tuple[Any, float]:
-    """(result, best seconds)."""
-    best = float("inf")
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        result = function()
-        best = min(best, time.perf_counter() - start)
-    return result, best
-
-
-def own(name: str) -> Callable[[Case], Coded]:
+def own(name: str) -> Callable[[Item, bool], Coder]:
     """A coder of ours, below the framing."""
 
-    def run(case: Case) -> Coded:
-        total = np.zeros(3)
-        for now, base, second in case.items:
-            kind = kind_of(now, "")
-            plan = Plan("", kind, (now.size,), len(now) if case.rows else 0)
-            words, first, before = (
-                None if x is None else to_words(x, kind) for x in (now, base, second)
-            )
-            encode_field(name, plan, words, first, before)  # compiles
-            (code, data, _), spent = timed(
-                lambda w=words, f=first, b=before, p=plan: encode_field(name, p, w, f, b)
-            )
-            view = memoryview(data)
-            back, read = timed(
-                lambda c=code, v=view, f=first, b=before, p=plan: decode_field(c, p, v, f, b)
-            )
-            assert np.array_equal(back, words), (case.name, name)
-            total += (len(data), spent, read)
-        return int(total[0]), total[1], total[2]
+    def prepare(item: Item, rows: bool) -> Coder:
+        now, kind = item[0], kind_of(item[0], "")
+        plan = Plan("", kind, (now.size,), len(now) if rows else 0)
+        words, base, second = (None if x is None else to_words(x, kind) for x in item)
+        code = encode_field(name, plan, words, base, second)[0]
+        return (
+            lambda: encode_field(name, plan, words, base, second)[1],
+            lambda data: decode_field(code, plan, memoryview(data), base, second),
+        )
 
-    return run
+    return prepare
 
 
-def general(encode: Callable[..., bytes], decode: Callable[..., Any]) -> Callable[[Case], Coded]:
+def general(encode: Callable[..., bytes], decode: Callable[..., Any]) -> Callable[..., Coder]:
     """Another library on bytes or residuals."""
+    return lambda item, rows: (lambda: encode(*item), lambda data: decode(data, *item[1:]))
 
-    def run(case: Case) -> Coded:
-        total = np.zeros(3)
-        for item in case.items:
-            data, spent = timed(lambda i=item: encode(*i))
-            back, read = timed(lambda d=data, i=item: decode(d, *i[1:]))
-            assert bytes(memoryview(back).cast("B")) == item[0].tobytes(), case.name
-            total += (len(data), spent, read)
-        return int(total[0]), total[1], total[2]
 
-    return run
+def measured(case: Case, coders: dict[str, Callable[[Item, bool], Coder]]) -> dict[str, Coded]:
+    """Sizes and best times of every coder; each round runs them all, so that all meet the same
+    machine."""
+    total = {name: np.zeros(3) for name in coders}
+    for item in case.items:
+        ready = {name: prepare(item, case.rows) for name, prepare in coders.items()}
+        best = {}
+        for name, (encode, decode) in ready.items():
+            data = encode()
+            back = bytes(memoryview(decode(data)).cast("B"))
+            assert back == words_of(item[0]).tobytes(), (case.name, name)
+            best[name] = np.array([len(data), np.inf, np.inf])
+        for _ in range(REPEATS):
+            for name, (encode, decode) in ready.items():
+                start = time.perf_counter()
+                data = encode()
+                middle = time.perf_counter()
+                decode(data)
+                spent = (0, middle - start, time.perf_counter() - middle)
+                best[name] = np.minimum(best[name], spent + np.array([best[name][0], 0, 0]))
+        for name, figures in best.items():
+            total[name] += figures
+    return {name: (int(x[0]), x[1], x[2]) for name, x in total.items()}
 
 
 def words_of(x: np.ndarray) -> np.ndarray:
@@ -147,7 +145,7 @@ def unpco(data: bytes, base: np.ndarray, second: np.ndarray) -> np.ndarray:
     return delta + b + b - c
 
 
-def coders(case: Case) -> dict[str, Callable[[Case], Coded]]:
+def coders(case: Case) -> dict[str, Callable[[Item, bool], Coder]]:
     """The rows of one table."""
     pack, unpack = zstandard.ZstdCompressor(level=1), zstandard.ZstdDecompressor()
     rows = {"zstd-1 raw": general(
@@ -288,9 +286,8 @@ def main(argv: list[str] | None = None) -> int:
     data = cases(given.updates)
     for case in data:
         print(f"\n{case.name}: {len(case.items)} x {case.items[0][0].nbytes} bytes")
-        figures[case.name] = {}
-        for name, run in coders(case).items():
-            size, spent, read = figures[case.name][name] = run(case)
+        figures[case.name] = measured(case, coders(case))
+        for name, (size, spent, read) in figures[case.name].items():
             speeds = f"{case.nbytes / spent / 1e6:8.0f} {case.nbytes / read / 1e6:8.0f} MB/s"
             print(f"  {name:26s} {100 * size / case.nbytes:7.2f} % {speeds}")
     sizes = {case.name: (case.nbytes, len(case.items)) for case in data}

@@ -42,8 +42,9 @@ def test_twins(dtype, n, monkeypatch) -> None:
             kernels.restore(back, base, second, predictor)
             assert np.array_equal(back, now)
             found += [folded, kernels.split(folded)]
-            kernels.join(read_only(found[-1]), back)
-            assert np.array_equal(back, folded)
+            back[:] = 0
+            kernels.join(read_only(found[-1]), base, second, predictor, back)
+            assert np.array_equal(back, now)
             if n:
                 found.append(kernels.counts(folded))
         return found
