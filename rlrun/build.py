@@ -328,11 +328,12 @@ def export_run(
     *,
     raw_yaml: str,
     shard_rows: int,
+    last: int | None = None,
     coder: str | None = None,
 ) -> None:
     """Write the replay of a run's newest checkpoint as a dataset directory.
 
-    ``coder``: shards are coded with it.
+    ``last``: only the newest rows, all environments together; ``coder``: shards are coded with it.
 
     Raises: CheckpointError, ConfigError, StorageError.
     """
@@ -352,7 +353,7 @@ def export_run(
         source |= {"policy": config.policy.name, "env": config.env.id, "seed": config.seed}
         write_rows(
             replay, collector.env, data_dir, config_text=raw_yaml, meta=source,
-            shard_rows=shard_rows, coder=coder,
+            shard_rows=shard_rows, last=last, coder=coder,
         )  # fmt: skip
     finally:
         collector.env.close()

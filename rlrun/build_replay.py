@@ -190,9 +190,11 @@ def write_rows(
     config_text: str,
     meta: dict[str, Any],
     shard_rows: int,
+    last: int | None,
     coder: str | None,
 ) -> None:
-    """Write all stored rows as a dataset directory. Raises: ConfigError, StorageError."""
+    """Write the ``last`` stored rows of all environments together (None: all) as a dataset
+    directory. Raises: ConfigError, StorageError."""
     export(
         replay,
         data_dir,
@@ -200,5 +202,6 @@ def write_rows(
         spec=Spec(env.obs_space, env.action_space),
         meta=meta,
         shard_rows=shard_rows,
+        last=last,
         coder=coder,
     )

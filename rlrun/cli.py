@@ -187,12 +187,16 @@ def _export(argv: list[str]) -> int:
         help="rows of all environments in one file; default: %(default)s",
     )
     parser.add_argument(
+        "--last", type=_positive, metavar="N", help="only the newest N rows of all environments"
+    )
+    parser.add_argument(
         "--codec", metavar="CODER", help="shards as frames of rlrun.codec, e.g. auto; default: not"
     )
     args = parser.parse_args(argv)
     from rlrun.cli_export import export
 
-    return export(args.run_dir, args.data_dir, shard_rows=args.shard_rows, coder=args.codec)
+    given = {"shard_rows": args.shard_rows, "last": args.last, "coder": args.codec}
+    return export(args.run_dir, args.data_dir, **given)
 
 
 def _codec(argv: list[str]) -> int:

@@ -7,7 +7,9 @@ from rlrun.cli_report import report_job_error
 from rlrun.errors import CodecError, ConfigError
 
 
-def export(run_dir: Path, data_dir: Path, *, shard_rows: int, coder: str | None) -> int:
+def export(
+    run_dir: Path, data_dir: Path, *, shard_rows: int, last: int | None, coder: str | None
+) -> int:
     """The exit code; one line on stdout says what was written.
 
     The device of the run plays no part: one that was trained on a GPU is exported without.
@@ -27,7 +29,8 @@ def export(run_dir: Path, data_dir: Path, *, shard_rows: int, coder: str | None)
 
         require_new(data_dir)
         raw_yaml = (run_dir / "config.yaml").read_text(encoding="utf-8")
-        given: dict[str, Any] = {"raw_yaml": raw_yaml, "shard_rows": shard_rows, "coder": coder}
+        given: dict[str, Any] = {"raw_yaml": raw_yaml, "shard_rows": shard_rows}
+        given |= {"last": last, "coder": coder}
         export_run(run_dir, data_dir, config, **given)
         print(read(data_dir).summary())
     except Exception as e:

@@ -614,11 +614,11 @@ def test_export(tmp_path: Path) -> None:
     oldest = 1000
 
     class Replay:
-        ring = SimpleNamespace(oldest=oldest)
+        ring = SimpleNamespace(oldest=oldest, head=oldest + 30, columns=2)
 
-        def stored(self, rows):
+        def stored(self, rows, *, skip):
             assert rows > 0
-            for start in range(0, 30, 7):
+            for start in range(skip, 30, 7):
                 yield replace(cut(segment, start, min(start + 7, 30)), states=(), state=())
 
         def stored_states(self):
@@ -632,6 +632,12 @@ def test_export(tmp_path: Path) -> None:
     assert spelled(joined(list(dataset.chunks(3, 6)))) == spelled(segment)
     kept = [float(e.states[0][:, 0, 0].max()) for e in dataset.episodes()]
     assert sorted(kept)[-2:] == [state_of(0, 1, 0), state_of(1, 0, 0)]
+    for last, skip in ((1000, 0), (60, 0), (51, 4), (12, 24)):
+        out = tmp_path / f"last{last}"
+        given = {"spec": SPEC, "meta": SOURCE, "shard_rows": 16, "last": last}
+        export(Replay(), out, config_text="", **given)
+        some = list(read(out).chunks(2, 6))
+        assert spelled(joined(some)) == spelled(cut(segment, skip, 30)), last
 
 
 @pytest.mark.parametrize("window", [Window(2, 3, 2), Window(0, 1, 1)], ids=["table", "cells"])

@@ -185,11 +185,11 @@ class DeviceReplay(Replay):
         state = tree_map(lambda store: store.index_select(0, slots), self.windows.states)
         return replace(segment, state=state, partial=self.partial)
 
-    def stored(self, rows: int) -> Iterator[Segment]:
+    def stored(self, rows: int, *, skip: int = 0) -> Iterator[Segment]:
         """As ``Replay.stored``: segments in host memory."""
         ring = self.ring
         column = np.arange(ring.columns)
-        for start in range(ring.oldest, ring.head, rows):
+        for start in range(ring.oldest + skip, ring.head, rows):
             row = np.arange(start, min(start + rows, ring.head) + 1)[:, None]
             at = upload(ring.cells(row, column), self.device)
             first, *ends = (torch.from_numpy(x) for x in ring.flags_of(row, column))

@@ -219,12 +219,13 @@ class Replay:
         flags = self.ring.flags[self.ring.cells(row, np.arange(self.ring.columns))]
         return int((flags & VALID > 0).sum())
 
-    def stored(self, rows: int) -> Iterator[Segment]:
-        """All rows still whole, oldest first, in collected segments of at most ``rows`` rows."""
+    def stored(self, rows: int, *, skip: int = 0) -> Iterator[Segment]:
+        """All rows still whole but the oldest ``skip``, oldest first, in collected segments of at
+        most ``rows`` rows."""
         ring = self.ring
         column = np.arange(ring.columns)
         gather = Gather(ring, self.layout.row, stack=1)
-        for start in range(ring.oldest, ring.head, rows):
+        for start in range(ring.oldest + skip, ring.head, rows):
             stop = min(start + rows, ring.head)
             first, last = np.full_like(column, start), np.full_like(column, stop)
             spans = Spans.of(ring.cells(first, column), column, first, first, last - 1, last)

@@ -63,6 +63,8 @@ def _switched(policy: SwitchedConfig) -> Iterator[tuple[str, tuple[str, str]]]:
             reads = " and ".join(f"policy.distribution={name}" for name in options)
             fix = f"set policy.distribution={options[0]}"
             yield f"policy.{key}", (f"{reads} read{'s' if len(options) == 1 else ''} it", fix)
+    if policy.noisy is None:
+        yield "policy.noisy_hold", ("policy.noisy reads it", "set policy.noisy=0.5")
     if policy.munchausen is None:
         for key in ("munchausen_tau", "munchausen_clip"):
             yield f"policy.{key}", ("policy.munchausen reads it", "set policy.munchausen=0.9")

@@ -243,8 +243,16 @@ class _Runs:
 
 class _Ring(Protocol):
     @property
+    def columns(self) -> int:
+        """Environments, or agents."""
+
+    @property
     def oldest(self) -> int:
         """The first row of ``stored``."""
+
+    @property
+    def head(self) -> int:
+        """The row behind the last."""
 
 
 class Stored(Protocol):
@@ -254,8 +262,8 @@ class Stored(Protocol):
     def ring(self) -> _Ring:
         """Knows which rows there are."""
 
-    def stored(self, rows: int, /) -> Iterator[Segment]:
-        """All rows, oldest first, as [T, B] segments of at most ``rows`` rows."""
+    def stored(self, rows: int, /, *, skip: int) -> Iterator[Segment]:
+        """All rows but the oldest, in order, as [T, B] segments of at most ``rows`` rows."""
 
     def stored_states(self) -> States:
         """The states of the windows: (row, column, leaves)."""
@@ -269,19 +277,25 @@ def export(
     spec: Spec,
     meta: dict[str, Any],
     shard_rows: int,
+    last: int | None = None,
     coder: str | None = None,
 ) -> None:
     """Writes what a replay holds, and the states of its windows, as the dataset ``out``.
 
+    ``last``: only the newest rows, so many over all columns (rounded up), as many of each.
+
     Raises: ConfigError, StorageError, as ``write``.
     """
     row, column, leaves = replay.stored_states()
+    ring = replay.ring
+    kept = ring.head - ring.oldest
+    skip = 0 if last is None else max(0, kept - -(-last // ring.columns))
     write(
         out,
-        replay.stored(PART),
+        replay.stored(PART, skip=skip),
         spec=spec,
         meta={**meta, "config": config_text},
         shard_rows=shard_rows,
-        states=(row - replay.ring.oldest, column, leaves),
+        states=(row - ring.oldest - skip, column, leaves),
         coder=coder,
     )

@@ -10,18 +10,18 @@ EXTRA = 9  # env steps of an episode beyond the chain's length
 
 
 class Chain(Lockstep):
-    """States 1 to N in a row, two actions: one moves up, the other down, as far as there is room.
+    """States 1 to N in a row; one action moves up, the others down, as far as there is room.
 
     An episode starts in state 2 and is truncated after N + 9 steps. A step that ends in state 1
     pays 1/1000, one that ends in state N pays 1, any other nothing. Best return 12 (N - 2 steps to
-    get there, 11 more to stay), of always moving down (N + 9)/1000. Actions drawn evenly get to the
-    prize in one of 1650 episodes for N = 20, in one of 10^8 for N = 40. Observation float32 [N],
-    the "thermometer": 1 in the places up to the state, else 0.
+    get there, 11 more to stay), of always moving down (N + 9)/1000. Two actions drawn evenly get to
+    the prize in one of 1650 episodes for N = 20, in one of 10^8 for N = 40. Observation float32
+    [N], the "thermometer": 1 in the places up to the state, else 0.
 
     ``pattern`` is the seed of a coin for each state that says which action moves up there: without
-    it (null: action 1 everywhere) a network that happens to prefer one action walks to the end
-    without exploring anything. The coins belong to the environment: they differ neither between
-    columns nor between episodes nor with the environment's seed.
+    it (null: action 1 everywhere) a network that happens to prefer that action walks to the end
+    without exploring anything, the rarer the more ``actions`` there are. The coins belong to the
+    environment: they differ neither between columns nor between episodes nor with its seed.
 
     Source: Osband et al. 2016 (Bootstrapped DQN), section 5; the coins: Osband et al. 2020 (bsuite,
     deep sea).
@@ -33,19 +33,21 @@ class Chain(Lockstep):
         *,
         length: int = 20,
         pattern: int | None = 0,
+        actions: int = 2,
         max_episode_steps: int | None = None,
     ) -> None:
         need_count("length", length, 3)
+        need_count("actions", actions, 2)
         if pattern is not None:
             need_count("pattern", pattern, 0)
         super().__init__(
             num_envs,
             observation_space=spaces.Box(0, 1, (length,), np.float32),
-            action_space=spaces.Discrete(2),
+            action_space=spaces.Discrete(actions),
             max_episode_steps=max_episode_steps,
         )
         self.length = length
-        coins = np.random.default_rng(pattern).integers(2, size=length)
+        coins = np.random.default_rng(pattern).integers(actions, size=length)
         self.up = np.ones(length, np.int64) if pattern is None else coins  # action that moves up
         self.state = np.zeros(num_envs, np.int64)  # 0 to N - 1
 

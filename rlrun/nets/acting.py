@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.functional.explore import choose
-from rlrun.functional.masks import MASK, allowed_actions
 from rlrun.nets.acting_head import NumpyHead
 from rlrun.nets.distnet import DistNet
 from rlrun.nets.draw import MEAN, Draw
@@ -24,8 +22,7 @@ from rlrun.nets.mingru import MinGRU, MinGRUCell
 from rlrun.nets.noisy import noise_size, noisy_layers, split_noise
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP
-from rlrun.schema import SwitchedConfig, ValueConfig
-from rlrun.types import Act, Tree, tree_map
+from rlrun.types import Tree, tree_map
 
 
 class Step(Protocol):
@@ -47,44 +44,6 @@ class Step(Protocol):
 
         ``action``, ``reward``: those of the row before, as the network sees them.
         """
-
-
-class ValueActor:
-    """Greedy actions of a Q-network, replaced by uniform ones with a probability.
-
-    Noisy networks: every environment gets fresh noise of its own at every exploring step (Fortunato
-    et al. 2018 draw it before every action of the one environment they have); greedy actions are
-    those of the mean weights.
-    """
-
-    def __init__(
-        self, net: QNet, config: ValueConfig, generator: np.random.Generator, *, num_envs: int
-    ) -> None:
-        self.step: Step = make_step(net, num_envs)
-        self.refresh, self.initial_state = self.step.refresh, self.step.initial_state
-        self.generator, self.scale, self.clip = generator, config.reward_scale, config.reward_clip
-        self.noisy = isinstance(config, SwitchedConfig) and config.noisy is not None
-        self.extras: dict[str, np.ndarray] = {}
-
-    def act(
-        self,
-        obs: Tree,
-        first: np.ndarray,
-        prev_action: np.ndarray,
-        prev_reward: np.ndarray,
-        state: Tree,
-        *,
-        explore: np.ndarray | None,
-    ) -> Act:
-        """See ``Actor``."""
-        reward = prev_reward if self.scale == 1 else prev_reward * np.float32(self.scale)
-        if self.clip is not None:
-            reward = np.clip(reward, -self.clip, self.clip)
-        if self.noisy:
-            self.step.perturb(None if explore is None else self.generator)
-        q, state = self.step(obs, first, prev_action, reward, state)
-        mask = allowed_actions(obs) if isinstance(obs, dict) and MASK in obs else None
-        return Act(choose(q, explore, self.generator, mask), {}, state)
 
 
 class TorchStep:

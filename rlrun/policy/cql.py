@@ -20,10 +20,10 @@ from rlrun.functional.value import (
     take_action,
     td_target,
 )
-from rlrun.nets.acting import ValueActor
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.pair import TargetPair
 from rlrun.nets.qnet import QNet, make_qnet
+from rlrun.nets.value_actor import ValueActor
 from rlrun.schedule import make_schedule
 from rlrun.schema import CQLConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Spec, Tree, Update, Window, generator

@@ -17,12 +17,12 @@ from rlrun.functional.masks import has_mask
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
 from rlrun.functional.value import Loss, allowed, greedy
-from rlrun.nets.acting import ValueActor
 from rlrun.nets.backprop import make_backprop
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.draw import Draw, Draws
 from rlrun.nets.pair import TargetPair
 from rlrun.nets.qnet import make_qnet
+from rlrun.nets.value_actor import ValueActor
 from rlrun.schedule import make_schedule
 from rlrun.schema import DQNConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Spec, Tree, Update, Window, generator, tree_map

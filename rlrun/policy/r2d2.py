@@ -14,12 +14,12 @@ from rlrun.functional.reduce import masked_mean
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
 from rlrun.functional.value import Loss, allowed, greedy, mixed_priority, rows_ahead
-from rlrun.nets.acting import ValueActor
 from rlrun.nets.burnin import burn_in
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.draw import MEAN, Draw, Draws
 from rlrun.nets.pair import TargetPair
 from rlrun.nets.qnet import QNet, make_qnet
+from rlrun.nets.value_actor import ValueActor
 from rlrun.schedule import make_schedule
 from rlrun.schema import MemoryConfig, R2D2Config, TorsoConfig
 from rlrun.types import Sample, Segment, Spec, Tree, Update, Window, generator, tree_map

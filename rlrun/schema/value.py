@@ -57,6 +57,7 @@ class SwitchedConfig(ValueConfig):
     taus_act: int
     cosines: int
     noisy: float | None
+    noisy_hold: Literal["step", "chunk"]
     munchausen: float | None
     munchausen_tau: float
     munchausen_clip: float

@@ -28,10 +28,14 @@ TMAZE = {"metric": "success", "episodes": 1000}
 SHORT = "policy.burnin_step=4 policy.learn_unroll_len=12"
 TMAZE30 = "experiment=r2d2_tmaze50 env.length=30"
 MINGRU = "memory=mingru memory.forget_bias=0 policy.head_hidden=[64] policy.lr.start=3e-3"
-CHAIN = (
-    "policy=dqn env=chain env.length=25 policy.target_update_every=50 policy.target_theta=null "
-    "policy.lr=1e-3 policy.adam_eps=1e-5 policy.gamma=0.99 policy.value_rescale_eps=null torso=mlp "
-    "learner=transitions learner.replay_ratio=16"
+CHAIN = (  # chunks are episodes
+    "policy=dqn env=chain env.length=40 env.pattern=null env.actions=5 collector.n_sample=784 "
+    "policy.target_update_every=50 policy.target_theta=null policy.lr=1e-3 policy.adam_eps=1e-5 "
+    "policy.gamma=0.99 policy.value_rescale_eps=null torso=mlp learner=transitions "
+    "learner.replay_ratio=16"
+)
+NOISY = (
+    "explore=none policy.noisy=1 policy.noisy_hold=chunk torso.hidden=[] policy.head_hidden=[64,64]"
 )
 GREEDY = "explore=schedule explore.epsilon=0.1"
 CHEETAH = {"steps": 100_000, "needs": "mujoco"}
@@ -43,6 +47,7 @@ DQN_DATA = (  # its replay holds the whole run, from random to trained
     "rlrun experiment=zoo_dqn_cartpole seed={seed} run.dir={work}/behaviour -q learner.threads=1",
     "rlrun export {work}/behaviour {work}/data",
 )
+TRAINED = "--last 5000"  # what a run wrote when it could already do it
 ROWS = {
     # value-based
     "cartpole_dqn": Row("policy=dqn env=cartpole", ">= 475", steps=50_000),
@@ -64,9 +69,7 @@ ROWS = {
     "pendulum_sac": Row("policy=sac env=pendulum", ">= -200", steps=20_000),
     "pendulum_td3": Row("policy=td3 env=pendulum", ">= -200", steps=20_000),
     "pendulum_ddpg": Row("policy=ddpg env=pendulum", ">= -200", steps=20_000),
-    "lunarlander_sac": Row(
-        "policy=sac env=lunarlander_continuous", ">= 220", steps=300_000, needs="box2d"
-    ),
+    "lunarlander_sac": Row("experiment=sac_lunarlander", ">= 220", needs="box2d"),
     "halfcheetah_sac": Row(
         "policy=sac env=halfcheetah", ">= 0.9 x halfcheetah_sac_sb3", **CHEETAH
     ),
@@ -110,16 +113,17 @@ ROWS = {
     "bitflip_plain": Row(
         "experiment=bitflip_her buffer.relabel=null", "<= 0.05", "success", 100
     ),
+    "chain_noisy": Row(f"{CHAIN} {NOISY}", ">= 10", steps=20_000),
     "chain_rnd": Row(f"{CHAIN} {GREEDY} bonus=rnd", ">= 10", steps=20_000),
     "chain_epsilon": Row(f"{CHAIN} {GREEDY}", "<= 1", steps=20_000),
     # offline
     "pendulum_bc": Row(
         "policy=bc env=pendulum buffer.load={work}/data", ">= behaviour - 20",
-        steps=10_000, prepare=SAC_DATA,
+        steps=10_000, prepare=(SAC_DATA[0], f"{SAC_DATA[1]} {TRAINED}"),
     ),
     "cartpole_bc": Row(
         "policy=bc env=cartpole buffer.load={work}/data", ">= behaviour - 20",
-        steps=10_000, prepare=DQN_DATA,
+        steps=10_000, prepare=(DQN_DATA[0], f"{DQN_DATA[1]} {TRAINED}"),
     ),
     "pendulum_cql": Row(
         "policy=cql_sac env=pendulum torso.hidden=[64,64] learner.batch_size=128 "

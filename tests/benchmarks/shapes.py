@@ -56,8 +56,8 @@ def make_policy(
         dueling=True, head_hidden=shape.head, prev_inputs=prev_inputs,
         value_rescale_eps=RESCALE_EPS, reward_scale=1.0, reward_clip=None, td_clip=None,
         distribution="none", atoms=51, v_min=-10.0, v_max=10.0, kappa=1.0, taus=8, taus_target=8,
-        taus_act=32, cosines=64, noisy=None, munchausen=None, munchausen_tau=0.03,
-        munchausen_clip=-1.0,
+        taus_act=32, cosines=64, noisy=None, noisy_hold="step", munchausen=None,
+        munchausen_tau=0.03, munchausen_clip=-1.0,
     )  # fmt: skip
     box = gym.spaces.Box(-np.inf, np.inf, (shape.obs,), np.float32)
     return R2D2(

@@ -25,9 +25,16 @@ def exports(build: Build, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ..
     calls: list[tuple[Any, ...]] = []
 
     def export_run(
-        run_dir: Path, out: Path, config: Any, *, raw_yaml: str, shard_rows: int, coder: str | None
+        run_dir: Path,
+        out: Path,
+        config: Any,
+        *,
+        raw_yaml: str,
+        shard_rows: int,
+        last: int | None,
+        coder: str | None,
     ) -> None:
-        calls.append((run_dir, out, config, raw_yaml, shard_rows))
+        calls.append((run_dir, out, config, raw_yaml, last, shard_rows))
         segment = make_stream([[4]], [[True]], 20).segment
         write(out, [segment], spec=SPEC, meta={"seed": config.seed}, shard_rows=shard_rows,
               coder=coder)  # fmt: skip
@@ -51,12 +58,14 @@ def test_export(
         "dataset: 16 steps in 4 trajectories, 4 finished episodes of return 70 +- 44.72; "
         "0.0 MB in data (shards: 1)\n"
     )
-    ((path, out, config, raw_yaml, shard_rows),) = exports
+    ((path, out, config, raw_yaml, last, shard_rows),) = exports
+    assert last is None
     assert (path, out, config.seed, shard_rows) == (Path("old"), Path("data"), 5, 65_536)
     assert raw_yaml == (run_dir / "config.yaml").read_text()
     assert read(tmp_path / "data").source == {"seed": 5}
-    assert rlrun("export", str(run_dir), "--shard-rows", "7", str(tmp_path / "more")).code == 0
-    assert exports[-1][-1] == 7
+    more = ("--shard-rows", "7", "--last", "9", str(tmp_path / "more"))
+    assert rlrun("export", str(run_dir), *more).code == 0
+    assert exports[-1][-2:] == (9, 7)
     assert len(list((tmp_path / "more").glob("data-*"))) == 3
     assert rlrun("export", str(run_dir), str(tmp_path / "coded"), "--codec", "planes").code == 0
     assert [p.suffix for p in (tmp_path / "coded").glob("data-*")] == [".rldf"]

@@ -56,6 +56,8 @@ def test_composes_and_validates(composer: Composer, option: str) -> None:
     config = read_composed(composer.compose([option, *NEEDS.get(option, [])]))
     offline = config.pipeline.name == "offline"  # wants a dataset: tests/test_offline.py
     group, _, name = option.partition("=")
+    if name == "sac_lunarlander":
+        group, name = "env", "lunarlander_continuous"
     module = module_of(name) if group == "env" and name in PRESETS else None
     if module is not None and find_spec(module) is None:
         with pytest.raises(ConfigError, match=r"; install it: pip install \S+$"):
@@ -215,6 +217,7 @@ NAMES = {  # the other options of the keys that hold one of a few words
     "transport.weights": "xor",
     "transport.chunks": "planes",
     "policy.state_init": "zero",
+    "policy.noisy_hold": "chunk",
     "policy.mixer": "sum",
     "agents.team_reward": "sum",
     "agents.state": "concat",

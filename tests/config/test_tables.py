@@ -42,6 +42,7 @@ SAME = {
     "policy.taus_act": 32,
     "policy.cosines": 64,
     "policy.noisy": None,
+    "policy.noisy_hold": "step",
     "policy.munchausen": None,
     "policy.munchausen_tau": 0.03,
     "policy.munchausen_clip": -1.0,

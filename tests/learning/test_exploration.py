@@ -1,7 +1,7 @@
 """Deep exploration: what finds a prize at a chain's end, and what does not in the same steps.
 
-The chain's length and the settings all rows share were chosen on seeds 0 and 1; the seeds below
-were fixed before anything was run on them.
+The chains and the settings all rows share were chosen on seeds 0 and 1; the seeds below were fixed
+before anything was run on them.
 """
 
 import pytest
@@ -10,30 +10,37 @@ from tests.learning.test_learning import train
 
 pytestmark = pytest.mark.learning
 
-SEEDS = (11, 12, 13)
-STEPS = 20_000
-SAME = ("policy=dqn", "env=chain", "env.length=25", "policy.target_update_every=50",
-        "policy.target_theta=null", "policy.lr=1e-3", "policy.adam_eps=1e-5", "policy.gamma=0.99",
+SAME = ("policy=dqn", "env=chain", "policy.target_update_every=50", "policy.target_theta=null",
+        "policy.lr=1e-3", "policy.adam_eps=1e-5", "policy.gamma=0.99",
         "policy.value_rescale_eps=null", "torso=mlp",
         "learner=transitions", "learner.replay_ratio=16",
-        f"run.total_steps={STEPS}", "run.eval_every=1000", "run.eval_episodes=1",
-        "learner.threads=1")  # fmt: skip
+        "run.eval_every=1000", "run.eval_episodes=1", "learner.threads=1")  # fmt: skip
+LENGTH = 40
+ONE_UP = (f"env.length={LENGTH}", "env.pattern=null", "env.actions=5",
+          f"collector.n_sample={16 * (LENGTH + 9)}", "run.total_steps=10000")  # fmt: skip
+COINS = ("env.length=25", "run.total_steps=20000")
 GREEDY = ("explore=schedule", "explore.epsilon=0.1")
-ROWS = {  # what explores -> (overrides, whether it gets there)
-    "rnd": ((*GREEDY, "bonus=rnd"), True),
-    "epsilon 0.1": (GREEDY, False),
+NOISY = ("explore=none", "policy.noisy=1", "policy.noisy_hold=chunk", "torso.hidden=[]",
+         "policy.head_hidden=[64,64]")  # fmt: skip
+ROWS = {  # what explores -> overrides
+    "noisy": (*ONE_UP, *NOISY),
+    "rnd": (*ONE_UP, *GREEDY, "bonus=rnd"),
+    "rnd, coins": (*COINS, *GREEDY, "bonus=rnd"),
 }
-BEST, SOLVED, BAIT = 12, 10, 25 + 9  # returns; the bait pays 1/1000 a step
+BEST, SOLVED, BAIT = 12, 10, 1e-3 * (LENGTH + 9)  # returns
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("row", ROWS)
-def test_chain(tmp_path, row, seed):
-    overrides, solves = ROWS[row]
-    result, record = train(tmp_path, *SAME, *overrides, f"seed={seed}", episodes=1)
-    if solves:
-        assert SOLVED <= result["return_mean"] <= BEST
-        assert record.env_steps <= STEPS + 100
-    else:
-        assert result["return_mean"] <= 1e-3 * BAIT + 1e-6
-        assert record.env_steps >= STEPS
+@pytest.mark.parametrize(
+    ("row", "seed"), [("noisy", 11), ("noisy", 12), ("rnd", 11), ("rnd", 12), ("rnd, coins", 11)]
+)
+def test_gets_to_the_end_of_the_chain(tmp_path, row, seed):
+    result, record = train(tmp_path, *SAME, *ROWS[row], f"seed={seed}", episodes=1)
+    assert SOLVED <= result["return_mean"] <= BEST
+    assert record.env_steps < (20_000 if "coins" in row else 10_000), "it stopped when solved"
+
+
+@pytest.mark.parametrize("seed", [11, 12, 13])
+def test_epsilon_does_not(tmp_path, seed):
+    result, record = train(tmp_path, *SAME, *ONE_UP, *GREEDY, f"seed={seed}", episodes=1)
+    assert result["return_mean"] <= BAIT + 1e-6
+    assert record.env_steps >= 10_000

@@ -36,7 +36,8 @@ _VALUE = {
 _SWITCHES = {
     "distribution": "none", "atoms": 7, "v_min": -2.0,
     "v_max": 3.0, "kappa": 0.1, "taus": 4, "taus_target": 5, "taus_act": 6, "cosines": 8,
-    "noisy": None, "munchausen": None, "munchausen_tau": 0.03, "munchausen_clip": -1.0,
+    "noisy": None, "noisy_hold": "step",
+    "munchausen": None, "munchausen_tau": 0.03, "munchausen_clip": -1.0,
 }  # fmt: skip
 
 

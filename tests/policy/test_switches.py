@@ -184,6 +184,22 @@ def test_noise_is_a_switch_of_exploring():
     np.testing.assert_array_equal(actor.act(*given, explore=None).action, greedy[0])
 
 
+def test_noise_is_held_until_the_weights_are_fetched():
+    policy = dqn(noisy=3.0, noisy_hold="chunk", prev_inputs=False)
+    actor = policy.actor(64)
+    obs = np.ones((64, 3), np.float32)
+    given = (obs, np.ones(64, bool), np.zeros(64, int), np.zeros(64, np.float32), ())
+    none = np.zeros(64, np.float32)
+    first, second = (actor.act(*given, explore=none).action for _ in range(2))
+    assert len({*first}) > 1, "every environment has its own"
+    np.testing.assert_array_equal(first, second)
+    actor.refresh()
+    third = actor.act(*given, explore=none).action
+    assert (first != third).any()
+    assert len({*actor.act(*given, explore=None).action}) == 1
+    assert (actor.act(*given, explore=none).action != third).any(), "greedy steps end it"
+
+
 SPACE = gym.spaces.Dict(
     {
         "action_mask": gym.spaces.MultiBinary(5),
