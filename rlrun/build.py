@@ -80,6 +80,8 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
     counters = Counters()
     collector = make_collector(config, counters)
     policy = make_learner_policy(config, collector)
+    if config.learner.cuda_graph and config.device == "cpu":
+        log.note("learner.cuda_graph: device=cpu has none; updates go on one operation at a time")
     buffer: Replay | Mixed | Rollout | None = None
     learner: Learner | RolloutLearner | None = None
     bonus = make_bonus(config, collector.env.obs_space, columns=collector.num_envs)

@@ -20,6 +20,7 @@ Termination kills the discount, truncation kills the trace, padding kills the lo
 Letters: T time, B batch, E environments, S window rows, A actions, H hidden, N capacity.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -83,12 +84,26 @@ class Segment:
 
     def to(self, device: torch.device) -> "Segment":
         """The same segment on ``device`` (itself when it is there already)."""
-        if self.reward.device == device:
-            return self
-        flags = ("first", "terminated", "truncated", "valid")
-        names = ("obs", "action", "reward", *flags, "extras", "state", "states")
-        move = {n: tree_map(lambda x: x.to(device), getattr(self, n)) for n in names}
-        return replace(self, **move)
+        return self if self.reward.device == device else self.map(lambda x: moved(x, device))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Segment":
+        """The segment of ``function(x)`` for every tensor x."""
+        return replace(self, **{n: tree_map(function, getattr(self, n)) for n in _FIELDS})
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in the same order for segments of one kind."""
+        return [x for name in _FIELDS for x in tree_leaves(getattr(self, name))]
+
+
+_FIELDS = (
+    "obs", "first", "action", "reward", "terminated", "truncated", "valid",
+    "extras", "state", "states",
+)  # fmt: skip
+
+
+def moved(x: Tensor, device: torch.device) -> Tensor:
+    """``x`` on ``device``; nobody waits for a copy onto a GPU (from there one must)."""
+    return x.to(device, non_blocking=device.type == "cuda")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +170,10 @@ class Sample:
     weight: Tensor  # [B] float32 importance weights in (0, 1]
     key: np.ndarray | Tensor  # [B] int64, handed back with the priorities as it is
     env_steps: int  # the clock, for what the policy schedules
+
+    def to(self, device: torch.device) -> tuple[Segment, Tensor]:
+        """Windows and weights on ``device``."""
+        return self.segment.to(device), moved(self.weight, device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.config.datasets import check_dataset, check_given, check_load, demonstrations, offline
+from rlrun.config.graphs import graphs
 from rlrun.config.mask import check_mask
 from rlrun.config.reader import fail
 from rlrun.config.rollouts import check_normalised, policies, rollouts, short
@@ -121,6 +122,7 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         wrong = f"policy {config.policy.name} sees single rows and has no memory"
         others = policies(lambda p: p.recurrent and set(p.actions) & set(config.policy.actions))
         yield fail("memory", config.memory.name, wrong, "memory=none is allowed", f"use {others}")
+    yield from graphs(config)
     if isinstance(config.policy, ControlConfig):
         yield from _control(config, config.policy)
 

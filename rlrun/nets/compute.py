@@ -14,9 +14,12 @@ T = TypeVar("T")
 class Compute:
     """Chosen by the config alone: nothing measured while a run goes on may select arithmetic."""
 
-    def __init__(self, precision: Precision = "float32", *, target_thread: bool = False) -> None:
-        """``target_thread``: what is given to ``beside`` runs in a second thread."""
-        self.precision, self.target_thread = precision, target_thread
+    def __init__(
+        self, precision: Precision = "float32", *, target_thread: bool = False, graph: bool = False
+    ) -> None:
+        """``target_thread``: what is given to ``beside`` runs in a second thread. ``graph``: an
+        update on a GPU is launched as a whole, see ``nets.graphed``."""
+        self.precision, self.target_thread, self.graph = precision, target_thread, graph
         self.pool: ThreadPoolExecutor | None = None
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:

@@ -88,7 +88,7 @@ class ControlPair:
         self.pi.net.learned.fill_(1.0)
         self.seconds["backward"] += backward - began
         self.seconds["optimiser"] += time.perf_counter() - backward
-        stepped = {"train/grad_norm": norm, "train/lr": torch.tensor(lr, device=self.device)}
+        stepped = {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}
         return out.metrics | stepped | self.last
 
     def weights(self) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rlrun.nets.noisy import Noise, noise_size, noisy_layers, split_noise
 from rlrun.schema import SwitchedConfig
-from rlrun.types import torch_seed
+from rlrun.types import moved, torch_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +76,4 @@ class Draws:
             return {"train/sigma_abs": torch.stack(sizes).mean()}
 
     def _tensor(self, x: np.ndarray) -> Tensor:
-        return torch.from_numpy(x).to(self.device)
+        return moved(torch.from_numpy(x), self.device)

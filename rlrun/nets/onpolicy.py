@@ -19,7 +19,7 @@ from rlrun.nets.moments import CLIP, Moments
 from rlrun.nets.optimise import Adam, Flat
 from rlrun.nets.plain import Slopes, Written, make_backprop
 from rlrun.schema import OnPolicyConfig
-from rlrun.types import Segment, Tree, tree_map
+from rlrun.types import Segment, Tree, moved, tree_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Descender:
         if c.normalize_reward:
             reward = self._normalise(reward, segment)
         first, places = segment.first, segment.valid.flatten().nonzero().squeeze(-1)
-        segment, reward = segment.to(self.device), reward.to(self.device)
+        segment, reward = segment.to(self.device), moved(reward, self.device)
         obs, side = self.net.inputs(segment)
         valid, extras = segment.valid, segment.extras
         action = extras.get("raw_action", segment.action)
@@ -125,7 +125,7 @@ class Descender:
         norm = self.adam.step([self.flat.slopes], lr)
         self.seconds["backward"] += backward - began
         self.seconds["optimiser"] += time.perf_counter() - backward
-        return {"train/grad_norm": norm, "train/lr": torch.tensor(lr, device=norm.device)}
+        return {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}
 
     def bare_step(
         self,

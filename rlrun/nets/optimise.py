@@ -25,7 +25,7 @@ class Adam:
         self.steps = [torch.zeros((), device=p.device) for p in self.parameters]
 
     @torch.no_grad()
-    def step(self, grads: list[Tensor], lr: float) -> Tensor:
+    def step(self, grads: list[Tensor], lr: float | Tensor) -> Tensor:
         """One descent; the gradient norm before clipping, 0-d. ``grads`` may be overwritten."""
         if len(grads) == 1:
             norm: Tensor = torch.linalg.vector_norm(grads[0])
@@ -46,7 +46,7 @@ class Adam:
         self._move([grad], lr)
         return norm
 
-    def _move(self, grads: list[Tensor], lr: float) -> None:
+    def _move(self, grads: list[Tensor], lr: float | Tensor) -> None:
         torch._foreach_add_(self.steps, 1)
         torch._fused_adam_(
             self.parameters, grads, self.mean, self.square, [], self.steps,

@@ -36,23 +36,20 @@ class TargetPair(Generic[Net]):
         self.updates = 0
         self.seconds = {"backward": 0.0, "optimiser": 0.0}
 
-    def step(self, q: Tensor, slope: Tensor, env_steps: int) -> dict[str, Tensor]:
-        """Descend on the loss whose slope over ``q`` is ``slope``, then move the target.
-
-        Gradient norm before clipping, step size.
-        """
-        lr, began = self.lr_at(env_steps), time.perf_counter()
+    def descend(self, q: Tensor, slope: Tensor, lr: float | Tensor) -> Tensor:
+        """Move along the loss whose slope over ``q`` is ``slope``; the gradient norm, unclipped."""
+        began = time.perf_counter()
         grads = self.slopes(q, slope)
         backward = time.perf_counter()
         self.seconds["backward"] += backward - began
-        with torch.no_grad():
-            norm = self.adam.step(grads, lr)
-            self.updates += 1
-            self._follow()
+        norm = self.adam.step(grads, lr)
         self.seconds["optimiser"] += time.perf_counter() - backward
-        return {"train/grad_norm": norm, "train/lr": torch.tensor(lr, device=norm.device)}
+        return norm
 
-    def _follow(self) -> None:
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Count an update; the target moves after the online network has."""
+        self.updates += 1
         every, theta = self.config.target_update_every, self.config.target_theta
         if theta is not None:
             torch._foreach_lerp_(self.lagging, self.online, theta)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.schema import TorsoConfig
-from rlrun.types import Tree
+from rlrun.types import Tree, moved
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
@@ -48,7 +48,7 @@ def flatten(space: gym.Space[Any], obs: Tree) -> Tensor:
         case gym.spaces.Discrete():
             return one_hot(obs - int(space.start), int(space.n))
         case gym.spaces.MultiDiscrete():
-            index = obs - torch.as_tensor(space.start, device=obs.device)
+            index = obs - moved(torch.as_tensor(space.start), obs.device)
             index = index.flatten(obs.ndim - space.nvec.ndim)
             parts = [one_hot(index[..., i], int(n)) for i, n in enumerate(space.nvec.reshape(-1))]
             return torch.cat(parts, -1)

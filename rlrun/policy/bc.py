@@ -58,7 +58,7 @@ class BC:
 
     def update(self, sample: Sample) -> Update:
         """One gradient step on ``sample``; priorities say how far the imitation is off."""
-        out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
+        out = self.loss(*sample.to(self.device))
         lr, began = self.lr_at(sample.env_steps), time.perf_counter()
         grads = list(torch.autograd.grad(out.loss, self.adam.parameters))
         backward = time.perf_counter()
@@ -66,7 +66,7 @@ class BC:
         norm = self.adam.step(grads, lr)
         self.seconds["optimiser"] += time.perf_counter() - backward
         metrics = {k: v.detach() for k, v in out.metrics.items()}
-        stepped = {"train/grad_norm": norm, "train/lr": torch.tensor(lr, device=norm.device)}
+        stepped = {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}
         return Update(out.priority, metrics | stepped)
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
@@ -116,7 +116,7 @@ class BC:
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:
         """The priorities [B] ``update`` would return, without learning."""
-        return self.loss(sample.segment.to(self.device), sample.weight.to(self.device)).priority
+        return self.loss(*sample.to(self.device)).priority
 
     def weights(self) -> dict[str, Tensor]:
         """The network's parameters, detached, not copied."""

@@ -21,6 +21,7 @@ from rlrun.functional.value import (
     td_target,
 )
 from rlrun.nets.compute import PLAIN, Compute
+from rlrun.nets.graphed import Stepper
 from rlrun.nets.pair import TargetPair
 from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.nets.value_actor import ValueActor
@@ -51,6 +52,7 @@ class CQL:
         self.net, self.target = net, self.pair.target
         self.masked = has_mask(spec.obs)
         self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
+        self.step = Stepper(self.pair, self.loss, device, graph=compute.graph)
 
     def actor(self, num_envs: int) -> ValueActor:
         """Epsilon-greedy on Q."""
@@ -58,9 +60,7 @@ class CQL:
 
     def update(self, sample: Sample) -> Update:
         """One gradient step on ``sample``; priorities are |delta|."""
-        out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
-        stepped = self.pair.step(out.q, out.slope, sample.env_steps)
-        return Update(out.priority, out.metrics | stepped)
+        return self.step(sample)
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
         """DQN's loss + conservatism * mean_b(w_b (log sum_a exp Q(s, a) - Q(s, action))).
@@ -107,7 +107,7 @@ class CQL:
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:
         """The priorities [B] ``update`` would return, without learning."""
-        return self.loss(sample.segment.to(self.device), sample.weight.to(self.device)).priority
+        return self.loss(*sample.to(self.device)).priority
 
     def weights(self) -> dict[str, Tensor]:
         """The online network's parameters, detached, not copied."""

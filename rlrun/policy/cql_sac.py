@@ -76,7 +76,7 @@ class CQLSAC:
 
     def update(self, sample: Sample) -> Update:
         """One step of critics, actor, temperature and weight, all from the same parameters."""
-        out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
+        out = self.loss(*sample.to(self.device))
         metrics = self.pair.step(out, sample.env_steps)
         pairs = ((self.temperature, out.temperature), (self.conservatism, out.constraint))
         for multiplier, loss in pairs:
@@ -168,7 +168,7 @@ class CQLSAC:
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:
         """The priorities [B] ``update`` would return, without learning."""
-        return self.loss(sample.segment.to(self.device), sample.weight.to(self.device)).priority
+        return self.loss(*sample.to(self.device)).priority
 
     # -- state -----------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class DDPG:
 
     def update(self, sample: Sample) -> Update:
         """One step of the critic; every ``actor_every`` also of the actor and all targets."""
-        out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
+        out = self.loss(*sample.to(self.device))
         metrics = self.pair.step(out, sample.env_steps)
         if out.actor is not None:
             for side in (self.q, self.pi):
@@ -102,7 +102,7 @@ class DDPG:
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:
         """The priorities [B] ``update`` would return, without learning."""
-        return self.loss(sample.segment.to(self.device), sample.weight.to(self.device)).priority
+        return self.loss(*sample.to(self.device)).priority
 
     # -- state -----------------------------------------------------------------------------------
 

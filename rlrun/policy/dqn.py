@@ -7,6 +7,7 @@ behind it.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from rlrun.functional.value import Loss, allowed, greedy
 from rlrun.nets.backprop import make_backprop
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.draw import Draw, Draws
+from rlrun.nets.graphed import Stepper
 from rlrun.nets.pair import TargetPair
 from rlrun.nets.qnet import make_qnet
 from rlrun.nets.value_actor import ValueActor
@@ -56,6 +58,7 @@ class DQN:
         self.munchausen = make_munchausen(config, self.criterion)
         self.draws, self.masked = Draws(net, config, seed=seed), has_mask(spec.obs)
         self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
+        self.step = Stepper(self.pair, self.loss, device, graph=compute.graph)
 
     def actor(self, num_envs: int) -> ValueActor:
         """Epsilon-greedy on Q."""
@@ -63,9 +66,8 @@ class DQN:
 
     def update(self, sample: Sample) -> Update:
         """One gradient step on ``sample``; priorities are |delta|, or KL of atoms."""
-        out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
-        stepped = self.pair.step(out.q, out.slope, sample.env_steps)
-        return Update(out.priority, out.metrics | stepped | self.draws.metrics())
+        update = self.step(sample)
+        return replace(update, metrics=update.metrics | self.draws.metrics())
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
         """Loss, priorities and metrics of row 0 of every window.
@@ -161,7 +163,7 @@ class DQN:
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:
         """The priorities [B] ``update`` would return, without learning."""
-        return self.loss(sample.segment.to(self.device), sample.weight.to(self.device)).priority
+        return self.loss(*sample.to(self.device)).priority
 
     def weights(self) -> dict[str, Tensor]:
         """The online network's parameters, detached, not copied."""

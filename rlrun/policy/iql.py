@@ -62,7 +62,7 @@ class IQL:
     def update(self, sample: Sample) -> Update:
         """One gradient step of policy, critics and value, then a soft step of the target critics;
         priorities are |delta|."""
-        out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
+        out = self.loss(*sample.to(self.device))
         lr, began = self.lr_at(sample.env_steps), time.perf_counter()
         grads = list(torch.autograd.grad(out.loss, self.adam.parameters))
         backward = time.perf_counter()
@@ -73,7 +73,7 @@ class IQL:
             torch._foreach_lerp_(list(lagging), list(online), self.config.target_theta)
         self.seconds["optimiser"] += time.perf_counter() - backward
         metrics = {k: v.detach() for k, v in out.metrics.items()}
-        stepped = {"train/grad_norm": norm, "train/lr": torch.tensor(lr, device=norm.device)}
+        stepped = {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}
         return Update(out.priority, metrics | stepped)
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
@@ -121,7 +121,7 @@ class IQL:
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:
         """The priorities [B] ``update`` would return, without learning."""
-        return self.loss(sample.segment.to(self.device), sample.weight.to(self.device)).priority
+        return self.loss(*sample.to(self.device)).priority
 
     def weights(self) -> dict[str, Tensor]:
         """The policy's parameters, detached, not copied: acting needs no values."""

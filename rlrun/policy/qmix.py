@@ -16,6 +16,7 @@ from rlrun.functional.rows import network_inputs, shape_reward
 from rlrun.functional.value import Loss, mixed_priority, sequence_loss, take_action, td_target
 from rlrun.nets.burnin import burn_in
 from rlrun.nets.compute import PLAIN, Compute
+from rlrun.nets.graphed import Stepper
 from rlrun.nets.pair import TargetPair
 from rlrun.nets.team import TeamActor, TeamNet, make_team
 from rlrun.schedule import make_schedule
@@ -45,6 +46,7 @@ class QMIX:
         self.pair = TargetPair(net, config, make_schedule(config.lr, total_steps=total_steps))
         self.net, self.target = net, self.pair.target
         self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
+        self.step = Stepper(self.pair, self.loss, device, graph=compute.graph)
 
     # -- acting ----------------------------------------------------------------------------------
 
@@ -62,9 +64,7 @@ class QMIX:
 
     def update(self, sample: Sample) -> Update:
         """One gradient step on ``sample``; priorities are eta-mixed |delta| of the team's value."""
-        out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
-        stepped = self.pair.step(out.q, out.slope, sample.env_steps)
-        return Update(out.priority, out.metrics | stepped)
+        return self.step(sample)
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
         """Loss, priorities and metrics of a batch of windows of joint rows (semantics section 5).
@@ -136,7 +136,7 @@ class QMIX:
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:
         """The priorities [B] ``update`` would return, without learning."""
-        return self.loss(sample.segment.to(self.device), sample.weight.to(self.device)).priority
+        return self.loss(*sample.to(self.device)).priority
 
     # -- state -----------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning", ICLR 2019.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from rlrun.functional.value import Loss, allowed, greedy, mixed_priority, rows_a
 from rlrun.nets.burnin import burn_in
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.draw import MEAN, Draw, Draws
+from rlrun.nets.graphed import Stepper
 from rlrun.nets.pair import TargetPair
 from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.nets.value_actor import ValueActor
@@ -50,6 +52,7 @@ class R2D2:
         self.munchausen = make_munchausen(config, self.criterion)
         self.draws, self.masked = Draws(net, config, seed=seed), has_mask(spec.obs)
         self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
+        self.step = Stepper(self.pair, self.loss, device, graph=compute.graph)
 
     # -- acting ----------------------------------------------------------------------------------
 
@@ -65,9 +68,8 @@ class R2D2:
 
     def update(self, sample: Sample) -> Update:
         """One gradient step on ``sample``; priorities are eta-mixed |delta|."""
-        out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
-        stepped = self.pair.step(out.q, out.slope, sample.env_steps)
-        return Update(out.priority, out.metrics | stepped | self.draws.metrics())
+        update = self.step(sample)
+        return replace(update, metrics=update.metrics | self.draws.metrics())
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
         """Loss, priorities and metrics of a batch of windows (semantics section 5).
@@ -179,7 +181,7 @@ class R2D2:
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:
         """The priorities [B] ``update`` would return, without learning."""
-        return self.loss(sample.segment.to(self.device), sample.weight.to(self.device)).priority
+        return self.loss(*sample.to(self.device)).priority
 
     # -- state -----------------------------------------------------------------------------------
 

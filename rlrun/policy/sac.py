@@ -68,7 +68,7 @@ class SAC:
 
     def update(self, sample: Sample) -> Update:
         """One step of critics, actor and temperature, all three from the same weights."""
-        out = self.loss(sample.segment.to(self.device), sample.weight.to(self.device))
+        out = self.loss(*sample.to(self.device))
         metrics = self.pair.step(out, sample.env_steps)
         if out.temperature is not None:
             self.temperature.step(out.temperature, self.pair.lr_at(sample.env_steps))
@@ -126,7 +126,7 @@ class SAC:
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:
         """The priorities [B] ``update`` would return, without learning."""
-        return self.loss(sample.segment.to(self.device), sample.weight.to(self.device)).priority
+        return self.loss(*sample.to(self.device)).priority
 
     # -- state -----------------------------------------------------------------------------------
 

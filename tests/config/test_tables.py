@@ -66,6 +66,7 @@ SAME = {
     "learner.threads": None,
     "learner.target_thread": None,
     "learner.precision": "float32",
+    "learner.cuda_graph": False,
     **EPSILON,
 }
 

@@ -41,20 +41,22 @@ _SWITCHES = {
 }  # fmt: skip
 
 
-def r2d2(*, spec=SPEC, seed=0, memory="lstm", torso=(8,), hidden=8, **changes) -> R2D2:
+def r2d2(
+    *, spec=SPEC, seed=0, memory="lstm", torso=(8,), hidden=8, device="cpu", **changes
+) -> R2D2:
     own = {"name": "r2d2", "learn_unroll_len": 7, "burnin_step": 3, "eta": 0.9}
     config = R2D2Config(**(_VALUE | _SWITCHES | own | {"state_init": "stored"} | changes))
     return R2D2(
         config, TorsoConfig("mlp", torso, "tanh"), MemoryConfig(memory, hidden, 1.0),
-        spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
+        spec=spec, seed=seed, total_steps=1000, device=torch.device(device),
     )  # fmt: skip
 
 
-def dqn(*, spec=SPEC, seed=0, **changes) -> DQN:
+def dqn(*, spec=SPEC, seed=0, device="cpu", **changes) -> DQN:
     config = DQNConfig(**(_VALUE | _SWITCHES | {"name": "dqn"} | changes))
     return DQN(
         config, TorsoConfig("mlp", (8,), "tanh"), MemoryConfig("none", 0, 0.0),
-        spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
+        spec=spec, seed=seed, total_steps=1000, device=torch.device(device),
     )  # fmt: skip
 
 

@@ -464,7 +464,7 @@ def test_a_step_is_torchs_adam_behind_torchs_clipping(clip):
         losses[1].backward()
         torch.nn.utils.clip_grad_norm_(twin.parameters(), clip or float("inf"))
         optimizer.step()
-        ours.pair.step(losses[0], torch.ones(()), 50 * i)
+        ours.pair.descend(losses[0], torch.ones(()), ours.pair.lr_at(50 * i))
     for a, b in zip(ours.net.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
