@@ -30,8 +30,8 @@ def burn_in(
     Window b brings its last ``valid[:, b].sum()`` rows. The filler before them never touches a
     state: with none of its own the stored state is returned as it is; windows with one of the
     ``partial`` numbers of rows (0 < rows < bs, possible where bs > L) run over those rows alone.
-    ``alone``: such windows run by themselves, None: on the CPU; else all run and the others' results
-    are dropped, so that a GPU has not to be asked which they are.
+    ``alone``: such windows run by themselves, None: on the CPU; else all run and the results of
+    others are dropped, so that a GPU has not to be asked which they are.
     """
     _, warm = net.memory.unroll(x, state)
     none = ~valid[-1].unsqueeze(-1)  # own rows stand right before the learned ones
