@@ -85,7 +85,7 @@ def make_compute(config: Config) -> Compute:
     large = c.batch_size * config.memory.hidden >= 8192
     rule = thread_count(config) >= 2 and large and config.device == "cpu"
     wanted = rule if c.target_thread is None else c.target_thread
-    return Compute(c.precision, target_thread=wanted, graph=c.cuda_graph)
+    return Compute(c.precision, target_thread=wanted, graph=c.cuda_graph, compile=c.compile)
 
 
 def thread_count(config: Config) -> int:

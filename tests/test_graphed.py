@@ -8,11 +8,14 @@ import torch
 
 from rlrun.nets import graphed
 from rlrun.nets.burnin import burn_in
+from rlrun.nets.compute import Compute
 from rlrun.nets.graphed import WARM_UP, Result, Stepper
+from rlrun.nets.torso import Stack
 from rlrun.types import Sample, tree_map
 from tests.policy.factory import batch_of, dqn, r2d2
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+GRAPH = Compute(graph=True)
 MAKE = {"dqn": dqn, "r2d2": r2d2}
 
 
@@ -58,7 +61,7 @@ def samples_of(policy, count: int, batch: int = 8) -> list[Sample]:
 
 
 def stepper(policy, capture) -> Stepper:
-    return Stepper(policy.pair, policy.loss, policy.device, graph=True, capture=capture)
+    return Stepper(policy.pair, policy.loss, policy.device, GRAPH, capture=capture)
 
 
 @pytest.mark.parametrize("name", MAKE)
@@ -123,7 +126,7 @@ def test_a_capture_that_fails_is_said_once():
 
 def test_a_cpu_has_no_graphs():
     policy = r2d2(device="cpu")
-    assert not Stepper(policy.pair, policy.loss, policy.device, graph=True).graph
+    assert not Stepper(policy.pair, policy.loss, policy.device, GRAPH).graph
 
 
 @CUDA
@@ -131,7 +134,7 @@ def test_a_cpu_has_no_graphs():
 def test_a_gpu_gives_the_same_numbers_as_a_graph(name):
     plain, samples = MAKE[name](device="cuda"), samples_of(MAKE[name](), WARM_UP + 20)
     other = MAKE[name](device="cuda")
-    other.step = Stepper(other.pair, other.loss, other.device, graph=True)
+    other.step = Stepper(other.pair, other.loss, other.device, GRAPH)
     for sample in samples:
         want, got = plain.update(sample), other.update(sample)
         torch.testing.assert_close(got.priority, want.priority, rtol=1e-4, atol=1e-5)
@@ -167,3 +170,26 @@ def test_partial_burn_ins_are_the_same_with_all_windows_run():
         torch.testing.assert_close(a, b)
     bare = burn_in(*given[:4])
     assert not torch.allclose(asked[0], bare[0]), "some windows are partial"
+
+
+def test_layers_of_torsos_and_heads_are_compiled(monkeypatch):
+    """With a stand-in: what torch makes of them takes half a minute, and a compiler."""
+    compiled = []
+
+    def stand_in(part):
+        compiled.append(part)
+        part._compiled_call_impl = part._call_impl
+
+    monkeypatch.setattr(torch.nn.Module, "compile", stand_in)
+    plain, other = r2d2(), r2d2()
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.warns(RuntimeWarning, match=r"no C\+\+ compiler"):
+        Compute(compile=True).prepare(other.net)
+    assert not compiled
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    Compute(compile=True).prepare(other.net, other.target)
+    parts = [m for n in (other.net, other.target) for m in n.modules()]
+    assert compiled == [m for m in parts if isinstance(m, Stack)]
+    assert len(compiled) >= 4, "torso and heads of both networks"
+    for sample in samples_of(plain, 3):
+        torch.testing.assert_close(other.update(sample).priority, plain.update(sample).priority)

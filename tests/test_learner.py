@@ -13,7 +13,8 @@ from tests.buffer.factory import make_replay
 from tests.policy.factory import box_batch, control, r2d2, states_like
 from tests.reference.streams import make_stream, part
 
-RULED = {"cuda_graph": False, "threads": None, "target_thread": None, "precision": "float32"}
+RULED = {"threads": None, "target_thread": None, "precision": "float32",
+         "cuda_graph": False, "compile": False}  # fmt: skip
 
 
 class Fake:

@@ -1,4 +1,4 @@
-"""Which updates can be a CUDA graph. Torch-free."""
+"""Which updates can be a CUDA graph or go through torch.compile. Torch-free."""
 
 from collections.abc import Iterator
 
@@ -9,17 +9,18 @@ from rlrun.schema import Config, SwitchedConfig, ValueConfig
 
 
 def graphs(config: Config) -> Iterator[ConfigError]:
-    """What stands against ``learner.cuda_graph`` where it is set."""
-    key, policy = "learner.cuda_graph", config.policy
-    if not config.learner.cuda_graph:
-        return
+    """What stands against ``learner.cuda_graph`` and ``learner.compile`` where they are set."""
+    learner, policy = config.learner, config.policy
     if not isinstance(policy, ValueConfig):
         fits = policies(lambda p: issubclass(p, ValueConfig))
-        wrong = f"updates of policy {policy.name} are not captured"
-        yield fail(key, True, wrong, "false is allowed", f"or use {fits}")
-    elif isinstance(policy, SwitchedConfig):
+        wrong = f"policy {policy.name} has no updates of that kind"
+        for name, value in (("cuda_graph", learner.cuda_graph), ("compile", learner.compile)):
+            if value:
+                key = f"learner.{name}"
+                yield fail(key, True, wrong, "false is allowed", f"set it, or use {fits}")
+    elif learner.cuda_graph and isinstance(policy, SwitchedConfig):
         drawn = policy.noisy is not None or policy.distribution == "implicit"
         wrong = "noise and quantile levels are drawn on the host for every update"
         fix = "or set policy.noisy=null and no policy.distribution=implicit"
         if drawn:
-            yield fail(key, True, wrong, "false is allowed", fix)
+            yield fail("learner.cuda_graph", True, wrong, "false is allowed", fix)

@@ -1,11 +1,19 @@
 """How a learner computes: in which precision, and whether the target network has its own thread."""
 
+import os
+import shutil
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, TypeVar
 
 import torch
+from torch import nn
+
+from rlrun.nets.torso import Stack
+
+RECOMPILED = 64  # versions of Stack.forward: of layers, of shapes, with and without gradients
 
 Precision = Literal["float32", "bf16"]
 T = TypeVar("T")
@@ -15,12 +23,40 @@ class Compute:
     """Chosen by the config alone: nothing measured while a run goes on may select arithmetic."""
 
     def __init__(
-        self, precision: Precision = "float32", *, target_thread: bool = False, graph: bool = False
+        self,
+        precision: Precision = "float32",
+        *,
+        target_thread: bool = False,
+        graph: bool = False,
+        compile: bool = False,
     ) -> None:
         """``target_thread``: what is given to ``beside`` runs in a second thread. ``graph``: an
-        update on a GPU is launched as a whole, see ``nets.graphed``."""
-        self.precision, self.target_thread, self.graph = precision, target_thread, graph
+        update on a GPU is launched as a whole, see ``nets.graphed``. ``compile``: see ``prepare``.
+        """
+        self.precision, self.target_thread = precision, target_thread
+        self.graph, self.compile = graph, compile
         self.pool: ThreadPoolExecutor | None = None
+
+    def prepare(self, *nets: nn.Module) -> None:
+        """Let torch.compile fuse the layers of torsos and heads, where it is asked for.
+
+        Memories keep their own kernels. Copies of a network, as actors make, are not compiled. What
+        cannot be compiled is run as it is, and torch says so.
+        """
+        if not self.compile:
+            return
+        on_cpu = all(p.device.type == "cpu" for net in nets for p in net.parameters())
+        if on_cpu and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
+            wrong = "learner.compile: there is no C++ compiler (g++); layers run as they are"
+            warnings.warn(wrong, RuntimeWarning, stacklevel=2)
+            return
+        import torch._dynamo  # a second
+
+        torch._dynamo.config.suppress_errors = True
+        torch._dynamo.config.recompile_limit = RECOMPILED
+        for part in (part for net in nets for part in net.modules()):
+            if isinstance(part, Stack):
+                part.compile()
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """Where networks are applied: bf16 rounds the factors of matrix products to bfloat16.

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rlrun.functional.value import Loss
+from rlrun.nets.compute import Compute
 from rlrun.nets.pair import TargetPair
 from rlrun.types import Sample, Segment, Update
 
@@ -52,14 +53,15 @@ class Stepper:
         pair: TargetPair,  # type: ignore[type-arg]  # any network
         loss: LossOf,
         device: torch.device,
+        compute: Compute,
         *,
-        graph: bool = False,
         capture: Capture = cuda_capture,
     ) -> None:
-        """``graph``: updates of windows of one shape become a graph, on a GPU. It computes what
-        the update computes, but for Adam's step size, which is rounded to float32."""
+        """``compute.graph``: updates of windows of one shape become a graph, on a GPU. It computes
+        what the update computes, but for Adam's step size, which is rounded to float32."""
+        compute.prepare(pair.net, pair.target)
         self.pair, self.loss, self.device, self.capture = pair, loss, device, capture
-        self.graph = graph and (device.type == "cuda" or capture is not cuda_capture)
+        self.graph = compute.graph and (device.type == "cuda" or capture is not cuda_capture)
         self.warm = 0
         self.replay: Callable[[], Result] | None = None
         self.held: tuple[Segment, Tensor] | None = None  # what the graph reads

@@ -14,14 +14,25 @@ from rlrun.types import Tree, moved
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
 
-def mlp(sizes: list[int], activation: str, *, last: bool) -> nn.Sequential:
+class Stack(nn.Sequential):
+    """Layers one behind the other. The method is there for torch.compile, which looks into no
+    function of torch's own modules."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the last layer says."""
+        for layer in self:
+            x = layer(x)
+        return x
+
+
+def mlp(sizes: list[int], activation: str, *, last: bool) -> Stack:
     """Linear layers sizes[0] -> ... -> sizes[-1]; ``last``: an activation behind the last too."""
     layers: list[nn.Module] = []
     for i, (n_in, n_out) in enumerate(pairwise(sizes)):
         layers.append(nn.Linear(n_in, n_out))
         if last or i < len(sizes) - 2:
             layers.append(ACTIVATIONS[activation]())
-    return nn.Sequential(*layers)
+    return Stack(*layers)
 
 
 def flat_size(space: gym.Space[Any]) -> int:
@@ -102,7 +113,7 @@ class NatureCNN(nn.Module):
         assert len(shape) == 3, "checked in rlrun.config"
         self.channels_last = shape[-1] < shape[0]
         channels, height, width = (shape[-1], *shape[:2]) if self.channels_last else shape
-        self.convolutions = nn.Sequential(
+        self.convolutions = Stack(
             nn.Conv2d(channels, 32, 8, 4),
             nn.ReLU(),
             nn.Conv2d(32, 64, 4, 2),

@@ -52,7 +52,7 @@ class CQL:
         self.net, self.target = net, self.pair.target
         self.masked = has_mask(spec.obs)
         self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
-        self.step = Stepper(self.pair, self.loss, device, graph=compute.graph)
+        self.step = Stepper(self.pair, self.loss, device, compute)
 
     def actor(self, num_envs: int) -> ValueActor:
         """Epsilon-greedy on Q."""

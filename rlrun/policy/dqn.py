@@ -58,7 +58,7 @@ class DQN:
         self.munchausen = make_munchausen(config, self.criterion)
         self.draws, self.masked = Draws(net, config, seed=seed), has_mask(spec.obs)
         self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
-        self.step = Stepper(self.pair, self.loss, device, graph=compute.graph)
+        self.step = Stepper(self.pair, self.loss, device, compute)
 
     def actor(self, num_envs: int) -> ValueActor:
         """Epsilon-greedy on Q."""

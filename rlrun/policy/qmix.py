@@ -46,7 +46,7 @@ class QMIX:
         self.pair = TargetPair(net, config, make_schedule(config.lr, total_steps=total_steps))
         self.net, self.target = net, self.pair.target
         self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
-        self.step = Stepper(self.pair, self.loss, device, graph=compute.graph)
+        self.step = Stepper(self.pair, self.loss, device, compute)
 
     # -- acting ----------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ class R2D2:
         self.munchausen = make_munchausen(config, self.criterion)
         self.draws, self.masked = Draws(net, config, seed=seed), has_mask(spec.obs)
         self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
-        self.step = Stepper(self.pair, self.loss, device, graph=compute.graph)
+        self.step = Stepper(self.pair, self.loss, device, compute)
 
     # -- acting ----------------------------------------------------------------------------------
 

@@ -116,6 +116,7 @@ class LearnerConfig:
     target_thread: bool | None
     precision: Literal["float32", "bf16"]
     cuda_graph: bool
+    compile: bool
 
     def __post_init__(self) -> None:
         at_least(self, 1, "batch_size", "update_per_collect", "threads")

@@ -67,6 +67,7 @@ SAME = {
     "learner.target_thread": None,
     "learner.precision": "float32",
     "learner.cuda_graph": False,
+    "learner.compile": False,
     **EPSILON,
 }
 
