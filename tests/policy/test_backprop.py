@@ -78,7 +78,7 @@ def test_updates_are_the_same_either_way():
     from tests.policy.factory import batch_of
 
     a, b = dqn(double=True), dqn(double=True)
-    b.pair = TargetPair(b.net, b.config, lambda env_steps: 1e-2)
+    b.pair = b.step.pair = TargetPair(b.net, b.config, lambda env_steps: 1e-2)
     b.online, b.lagging = Recorded(b.net), Recorded(b.pair.target)
     sample = batch_of(a)
     for _ in range(5):
