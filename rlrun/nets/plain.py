@@ -167,13 +167,16 @@ class Layer(NamedTuple):
 class Chain:
     """The linear layers of a Sequential and the activations between them."""
 
-    def __init__(self, layers: nn.Sequential, places: dict[int, np.ndarray]) -> None:
-        """``places``: address of a parameter -> where its slope belongs."""
+    def __init__(self, layers: nn.Sequential, places: dict[int, np.ndarray] | None) -> None:
+        """``places``: address of a parameter -> where its slope belongs; None: it has none."""
         self.layers: list[Layer] = []
         for module in layers:
             if isinstance(module, nn.Linear):
                 weight, bias = module.weight, module.bias
-                over = places[weight.data_ptr()], places[bias.data_ptr()]
+                none = np.zeros(0, np.float32)
+                over = (none, none)
+                if places is not None:
+                    over = places[weight.data_ptr()], places[bias.data_ptr()]
                 layer = Layer(weight.detach().numpy(), bias.detach().numpy(), *over, None)
                 self.layers.append(layer)
             else:
@@ -225,7 +228,8 @@ def _elu(x: np.ndarray) -> None:
 
 
 def _relu_back(slope: np.ndarray, out: np.ndarray) -> np.ndarray:
-    return np.where(out > 0, slope, np.float32(0))
+    passed: np.ndarray = slope * (out > 0)  # half the time of np.where
+    return passed
 
 
 def _tanh_back(slope: np.ndarray, out: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
 from rlrun.functional.value import Loss, allowed, greedy
 from rlrun.nets.backprop import make_backprop
+from rlrun.nets.bare import bare_update
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.draw import Draw, Draws
 from rlrun.nets.graphed import Stepper
@@ -58,7 +59,10 @@ class DQN:
         self.munchausen = make_munchausen(config, self.criterion)
         self.draws, self.masked = Draws(net, config, seed=seed), has_mask(spec.obs)
         self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
-        self.step = Stepper(self.pair, self.loss, device, compute)
+        given = (config, self.pair, self.online, self.lagging)
+        self.step = bare_update(*given, masked=self.masked) or Stepper(
+            self.pair, self.loss, device, compute
+        )
 
     def actor(self, num_envs: int) -> ValueActor:
         """Epsilon-greedy on Q."""

@@ -1,0 +1,123 @@
+"""DQN's update in numpy is DQN's update."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.nets.backprop import Recorded
+from rlrun.nets.bare import BareUpdate
+from rlrun.nets.compute import PLAIN
+from rlrun.nets.graphed import Stepper
+from rlrun.nets.pair import TargetPair
+from rlrun.types import Sample
+from tests.policy.factory import batch_of, dqn
+
+PLAIN_INPUTS = {"prev_inputs": False}
+SHAPES = [
+    {"double": double, "dueling": dueling, "nstep": nstep, "value_rescale_eps": eps}
+    for double, dueling, nstep, eps in product((True, False), (True, False), (1, 3), (None, 1e-2))
+]
+OTHERS = [
+    {"td_clip": 0.01},
+    {"grad_clip": 1e-3},
+    {"grad_clip": None},
+    {"reward_clip": 0.02, "reward_scale": 1.0},
+    {"target_update_every": None, "target_theta": 0.1},
+    {"target_update_every": 2},
+    {"head_hidden": (6, 5)},
+]
+
+
+def recorded(changes):
+    """The same policy with autograd and torch's operations."""
+    policy = dqn(**PLAIN_INPUTS, **changes)
+    policy.pair = TargetPair(policy.net, policy.config, lambda env_steps: 1e-2)
+    policy.online, policy.lagging = Recorded(policy.net), Recorded(policy.pair.target)
+    policy.step = Stepper(policy.pair, policy.loss, policy.device, PLAIN)
+    return policy
+
+
+def samples(policy) -> list[Sample]:
+    """Some with rows that are not valid, NaN in what must not be read, and weights."""
+    found, g = [], torch.Generator().manual_seed(0)
+    for i in range(6):
+        sample = batch_of(policy)
+        segment = sample.segment
+        valid = segment.valid.clone()
+        if i % 2:
+            valid[0, :3] = False
+        over = segment.terminated.clone()
+        over[0, 5] = True
+        obs = segment.obs.clone()
+        obs[1:, over[0]] = torch.nan
+        segment = replace(segment, valid=valid, terminated=over, obs=obs)
+        weight = torch.rand(len(sample.weight), generator=g)
+        found.append(Sample(segment, weight, sample.key, 0))
+    return found
+
+
+@pytest.mark.parametrize("changes", [*SHAPES, *OTHERS], ids=str)
+def test_updates_are_the_same(changes):
+    ours, theirs = dqn(**PLAIN_INPUTS, **changes), recorded(changes)
+    assert isinstance(ours.step, BareUpdate)
+    for sample in samples(ours):
+        one, two = ours.update(sample), theirs.update(sample)
+        torch.testing.assert_close(one.priority, two.priority, rtol=1e-4, atol=1e-6)
+        assert list(one.metrics) == list(two.metrics)
+        for name, value in two.metrics.items():
+            torch.testing.assert_close(
+                one.metrics[name], value, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
+            )
+    for a, b in zip(
+        [*ours.net.parameters(), *ours.target.parameters()],
+        [*theirs.net.parameters(), *theirs.pair.target.parameters()],
+        strict=True,
+    ):
+        assert torch.isfinite(a).all()
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+def test_a_torso_without_layers():
+    from rlrun.policy.dqn import DQN
+    from rlrun.schema import MemoryConfig, TorsoConfig
+    from tests.policy.factory import SPEC
+
+    given = {"spec": SPEC, "seed": 0, "total_steps": 10, "device": torch.device("cpu")}
+    config = dqn(**PLAIN_INPUTS, head_hidden=(7,)).config
+    shape = (TorsoConfig("mlp", (), "tanh"), MemoryConfig("none", 0, 0.0))
+    ours, theirs = (DQN(config, *shape, **given) for _ in range(2))
+    theirs.pair = TargetPair(theirs.net, config, ours.pair.lr_at)
+    theirs.online, theirs.lagging = Recorded(theirs.net), Recorded(theirs.pair.target)
+    theirs.step = Stepper(theirs.pair, theirs.loss, theirs.device, PLAIN)
+    for sample in samples(ours):
+        one, two = ours.update(sample), theirs.update(sample)
+        torch.testing.assert_close(one.priority, two.priority, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prev_inputs": True},
+        {"prev_inputs": False, "distribution": "quantile"},
+        {"prev_inputs": False, "noisy": 0.5},
+        {"prev_inputs": False, "munchausen": 0.9, "double": False, "value_rescale_eps": None},
+    ],
+    ids=str,
+)
+def test_what_it_cannot_do_is_done_by_torch(changes):
+    assert isinstance(dqn(**changes).step, Stepper)
+
+
+def test_results_belong_to_the_caller():
+    policy = dqn(**PLAIN_INPUTS)
+    sample = samples(policy)[0]
+    kept = policy.update(sample)
+    before = kept.priority.clone(), {k: v.clone() for k, v in kept.metrics.items()}
+    policy.update(samples(policy)[1])
+    assert torch.equal(kept.priority, before[0])
+    assert all(torch.equal(kept.metrics[k], v) for k, v in before[1].items())
+    assert kept.priority.dtype == torch.float32
+    assert np.all(kept.priority.numpy() >= 0)
