@@ -145,6 +145,7 @@ def test_learner_q_is_acting_q():
         acted.append(torch.from_numpy(q.copy()))
         return q, state
 
+    record.refresh = step.refresh
     collector.actor.step = record
     replay = make_replay(collector.example(), rows=200, window=policy.window)
     keys = np.concatenate([replay.add(collector.collect()) for _ in range(6)])

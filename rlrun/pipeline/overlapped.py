@@ -44,12 +44,9 @@ class Overlapped(Serial):
         self.collector.brought, self.collector.seconds = gathered.brought, gathered.seconds
         self.collector.account()
         self.settled = gathered.after
-        return gathered.chunk
-
-    def _take_off(self) -> None:
-        assert self.remote is not None
         if self.counters.env_steps < self.run_config.total_steps:
-            self.remote.start(self.counters.env_steps)
+            self.remote.start(self.counters.env_steps)  # before this chunk is stored or learned
+        return gathered.chunk
 
     def _link_metrics(self) -> dict[str, float]:
         assert self.remote is not None

@@ -102,7 +102,6 @@ class Serial:
             start = time.perf_counter()
             self.bonus.see(chunk)
             self._spent("bonus", start)
-        self._take_off()
         if self.learner is not None and keys is not None:
             self.learner.step(self.counters.env_steps - before, keys)
         if self.bonus is not None:  # only now: the chunk is as new as it was when it came
@@ -116,9 +115,6 @@ class Serial:
             return self.collector.collect()
         self.collector.policy.load(self.link.weights(self.policy.weights()))
         return self.link.rows(self.collector.collect())
-
-    def _take_off(self) -> None:
-        """The chunk was stored: its arrays may be written again."""
 
     def _due(self, every: int, before: int) -> bool:
         return self.counters.env_steps // every > before // every

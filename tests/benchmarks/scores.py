@@ -121,10 +121,6 @@ ROWS = {
         "policy=bc env=pendulum buffer.load={work}/data", ">= behaviour - 20",
         steps=10_000, prepare=(SAC_DATA[0], f"{SAC_DATA[1]} {TRAINED}"),
     ),
-    "cartpole_bc": Row(
-        "policy=bc env=cartpole buffer.load={work}/data", ">= behaviour - 20",
-        steps=10_000, prepare=(DQN_DATA[0], f"{DQN_DATA[1]} {TRAINED}"),
-    ),
     "pendulum_cql": Row(
         "policy=cql_sac env=pendulum torso.hidden=[64,64] learner.batch_size=128 "
         "buffer.load={work}/data", ">= behaviour - 20", steps=10_000, prepare=SAC_DATA,
