@@ -63,7 +63,7 @@ def test_an_update_is_the_updates_of_all(pipeline):
     assert torch.equal(policy.priority(sample), expected)
     before = {k: w.clone() for k, w in policy.weights().items()}
     update = policy.update(sample)
-    assert torch.equal(update.priority, expected)
+    torch.testing.assert_close(update.priority, expected)  # a plain network's are numpy's
     moved = {
         k.partition(".")[0] for k, w in policy.weights().items() if not torch.equal(w, before[k])
     }
