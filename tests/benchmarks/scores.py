@@ -28,16 +28,9 @@ TMAZE = {"metric": "success", "episodes": 1000}
 SHORT = "policy.burnin_step=4 policy.learn_unroll_len=12"
 TMAZE30 = "experiment=r2d2_tmaze50 env.length=30"
 MINGRU = "memory=mingru memory.forget_bias=0 policy.head_hidden=[64] policy.lr.start=3e-3"
-CHAIN = (  # chunks are episodes
-    "policy=dqn env=chain env.length=40 env.pattern=null env.actions=5 collector.n_sample=784 "
-    "policy.target_update_every=50 policy.target_theta=null policy.lr=1e-3 policy.adam_eps=1e-5 "
-    "policy.gamma=0.99 policy.value_rescale_eps=null torso=mlp learner=transitions "
-    "learner.replay_ratio=16"
-)
 NOISY = (
     "explore=none policy.noisy=1 policy.noisy_hold=chunk torso.hidden=[] policy.head_hidden=[64,64]"
 )
-GREEDY = "explore=schedule explore.epsilon=0.1"
 CHEETAH = {"steps": 100_000, "needs": "mujoco"}
 SAC_DATA = (
     "rlrun policy=sac env=pendulum seed={seed} run.dir={work}/behaviour -q learner.threads=1",
@@ -113,9 +106,9 @@ ROWS = {
     "bitflip_plain": Row(
         "experiment=bitflip_her buffer.relabel=null", "<= 0.05", "success", 100
     ),
-    "chain_noisy": Row(f"{CHAIN} {NOISY}", ">= 10", steps=20_000),
-    "chain_rnd": Row(f"{CHAIN} {GREEDY} bonus=rnd", ">= 10", steps=20_000),
-    "chain_epsilon": Row(f"{CHAIN} {GREEDY}", "<= 1", steps=20_000),
+    "chain_noisy": Row(f"experiment=dqn_chain {NOISY}", ">= 10"),
+    "chain_rnd": Row("experiment=dqn_chain bonus=rnd", ">= 10"),
+    "chain_epsilon": Row("experiment=dqn_chain", "<= 1"),
     # offline
     "pendulum_bc": Row(
         "policy=bc env=pendulum buffer.load={work}/data", ">= behaviour - 20",

@@ -10,22 +10,16 @@ from tests.learning.test_learning import train
 
 pytestmark = pytest.mark.learning
 
-SAME = ("policy=dqn", "env=chain", "policy.target_update_every=50", "policy.target_theta=null",
-        "policy.lr=1e-3", "policy.adam_eps=1e-5", "policy.gamma=0.99",
-        "policy.value_rescale_eps=null", "torso=mlp",
-        "learner=transitions", "learner.replay_ratio=16",
-        "run.eval_every=1000", "run.eval_episodes=1", "learner.threads=1")  # fmt: skip
-LENGTH = 40
-ONE_UP = (f"env.length={LENGTH}", "env.pattern=null", "env.actions=5",
-          f"collector.n_sample={16 * (LENGTH + 9)}", "run.total_steps=10000")  # fmt: skip
-COINS = ("env.length=25", "run.total_steps=20000")
-GREEDY = ("explore=schedule", "explore.epsilon=0.1")
+SAME = ("experiment=dqn_chain", "run.eval_every=1000", "run.eval_episodes=1", "learner.threads=1")
+LENGTH = 40  # of the preset
+ONE_UP = ("run.total_steps=10000",)
+COINS = ("env.length=25", "env.pattern=0", "env.actions=2", "collector.n_sample=64")
 NOISY = ("explore=none", "policy.noisy=1", "policy.noisy_hold=chunk", "torso.hidden=[]",
          "policy.head_hidden=[64,64]")  # fmt: skip
 ROWS = {  # what explores -> overrides
     "noisy": (*ONE_UP, *NOISY),
-    "rnd": (*ONE_UP, *GREEDY, "bonus=rnd"),
-    "rnd, coins": (*COINS, *GREEDY, "bonus=rnd"),
+    "rnd": (*ONE_UP, "bonus=rnd"),
+    "rnd, coins": (*COINS, "bonus=rnd"),
 }
 BEST, SOLVED, BAIT = 12, 10, 1e-3 * (LENGTH + 9)  # returns
 
@@ -41,6 +35,6 @@ def test_gets_to_the_end_of_the_chain(tmp_path, row, seed):
 
 @pytest.mark.parametrize("seed", [11, 12, 13])
 def test_epsilon_does_not(tmp_path, seed):
-    result, record = train(tmp_path, *SAME, *ONE_UP, *GREEDY, f"seed={seed}", episodes=1)
+    result, record = train(tmp_path, *SAME, *ONE_UP, f"seed={seed}", episodes=1)
     assert result["return_mean"] <= BAIT + 1e-6
     assert record.env_steps >= 10_000
