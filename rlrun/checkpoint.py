@@ -325,10 +325,8 @@ def _prune(directory: Path, target: Path, env_steps: int, keep: int) -> None:
 def _sweep(directory: Path) -> None:
     """Removes what a crash left behind; the run directory's lock makes it nobody else's."""
     for path in directory.glob(".tmp_*"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        remove = shutil.rmtree if path.is_dir() else Path.unlink
+        remove(path)
 
 
 def _sha256(path: Path) -> str:

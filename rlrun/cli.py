@@ -146,7 +146,7 @@ def _eval(argv: list[str]) -> int:
     load(args.run_dir, [f"device={args.device}"] if args.device else [])
     given = {name: getattr(args, name) for name in ("episodes", "weights", "seed", "device")}
     try:
-        from rlrun.build import evaluate_run
+        from rlrun.finished import evaluate_run
 
         return evaluate_run(args.run_dir, **given)
     except Exception as e:

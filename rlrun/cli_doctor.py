@@ -37,7 +37,7 @@ def calibrate(
     ``seconds`` are those of one setting, None: so many that all take about 20 s.
     """
     from rlrun.config import Composer, check, read_composed
-    from rlrun.config.checks import window_rows
+    from rlrun.config.windows import window_rows
 
     composer = Composer(config_dir=config_dir)
     config = read_composed(composer.compose(composer.rewrite(overrides)))

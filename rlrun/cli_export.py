@@ -24,8 +24,8 @@ def export(
             raise ConfigError(f"--codec = {coder}: {str(e).partition(': ')[2]}") from e
     config, _ = load(run_dir, ["device=cpu"], replay=False)
     try:
-        from rlrun.build import export_run
         from rlrun.dataset import read, require_new
+        from rlrun.finished import export_run
 
         require_new(data_dir)
         raw_yaml = (run_dir / "config.yaml").read_text(encoding="utf-8")

@@ -11,11 +11,11 @@ import torch
 from omegaconf import OmegaConf
 
 from rlrun import codec, codec_bench, history, tensorfile
-from rlrun.build import export_run
 from rlrun.cli import main
 from rlrun.codec import pco
 from rlrun.codec_sources import CHUNKS, ROWS, Series, series_of
 from rlrun.config import Composer, to_yaml
+from rlrun.finished import export_run
 from tests.compose import config
 from tests.test_pipeline import SMOKE, go
 

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun import build, checkpoint, history, tensorfile
+from rlrun import build, checkpoint, finished, history, tensorfile
 from rlrun.errors import CheckpointError, StorageError
 from tests.compose import config
 from tests.test_pipeline import SMOKE, go
@@ -271,13 +271,13 @@ def test_a_run_keeps_its_past_and_plays_it(tmp_path, capsys):
     text = to_yaml(composer.compose([*SMOKE, *LINE]))
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(text)))
     for weights_ in (str(min(kept)), str(max(kept)), "final"):
-        assert build.evaluate_run(
+        assert finished.evaluate_run(
             tmp_path, episodes=2, weights=weights_, seed=None, device=None
         ) == 0  # fmt: skip
     out = capsys.readouterr().out
     assert f"env_steps      {min(kept)}" in out
     with pytest.raises(CheckpointError, match=f"there are {', '.join(map(str, kept))}"):
-        build.evaluate_run(tmp_path, episodes=2, weights="1", seed=None, device=None)
+        finished.evaluate_run(tmp_path, episodes=2, weights="1", seed=None, device=None)
 
 
 def test_a_resumed_run_goes_on_with_it(tmp_path):

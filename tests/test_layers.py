@@ -24,6 +24,7 @@ LAYERS = [  # from the ground up; a module imports only from layers below its ow
     "config",
     "build_link build_replay build_policy",
     "build",
+    "finished",
     "codec_sources",
     "calibrate codec_bench",
     "cli cli_codec cli_doctor cli_export cli_list cli_report cli_run",
@@ -122,4 +123,4 @@ def test_no_transposes(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=module_of)
 def test_files_stay_small(path: Path) -> None:
-    assert len(path.read_text("utf-8").splitlines()) <= 380
+    assert len(path.read_text("utf-8").splitlines()) <= 350

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun import build
+from rlrun import build, finished
 from rlrun.checkpoint import load_newest
 from rlrun.config import check
 from rlrun.dataset import read as read_dataset
@@ -35,7 +35,7 @@ def go(run_dir: Path, *overrides: str) -> dict:
 def export(folder: Path, *overrides: str) -> Path:
     c = config(*QUIET, "debug=smoke", *overrides)
     go(folder / "run", *QUIET, "debug=smoke", *overrides)
-    build.export_run(folder / "run", folder / "data", c, raw_yaml="", shard_rows=200)
+    finished.export_run(folder / "run", folder / "data", c, raw_yaml="", shard_rows=200)
     return folder / "data"
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rlrun import build
+from rlrun import build, build_replay, finished
 from rlrun.checkpoint import load_newest
 from rlrun.errors import ConfigError, Interrupted
 from rlrun.log.jsonl import read
@@ -172,7 +172,9 @@ def test_a_run_starts_from_anothers_rows(tmp_path, policy):
     """export -> buffer.load: every step is there before the first is collected."""
     c = config(*SMOKE, f"policy={policy}", "env=cartpole")
     first = go(tmp_path / "first", f"policy={policy}", "env=cartpole")
-    build.export_run(tmp_path / "first", tmp_path / "data", c, raw_yaml="seed: 0\n", shard_rows=100)
+    finished.export_run(
+        tmp_path / "first", tmp_path / "data", c, raw_yaml="seed: 0\n", shard_rows=100
+    )
     go(tmp_path / "second", f"policy={policy}", "env=cartpole",
        f"buffer.load={tmp_path / 'data'}", "collector.num_envs=3", "seed=5")  # fmt: skip
     state, _ = load_newest(tmp_path / "second" / "checkpoints")
@@ -188,11 +190,11 @@ def test_loading_cuts_no_trajectory(tmp_path, monkeypatch, chunk):
     go(tmp_path / "first", *line)
     c = config(*SMOKE, *line)
     data = tmp_path / "data"
-    build.export_run(tmp_path / "first", data, c, raw_yaml="seed: 0\n", shard_rows=100)
+    finished.export_run(tmp_path / "first", data, c, raw_yaml="seed: 0\n", shard_rows=100)
     c = config(*SMOKE, *line, f"buffer.load={data}", "collector.trajectory=collect")
     collector = build.make_collector(c, Counters())
-    replay = build.make_replay(c, collector.example(), collector.policy.window)
-    build.load_rows(c, replay, collector)
+    replay = build_replay.make_replay(c, collector.example(), collector.policy.window)
+    build_replay.load_rows(c, replay, collector)
     replay.check()
     assert replay.close
     segment = replay.sample(0, 0).segment
@@ -332,7 +334,7 @@ def test_eval_uses_seeds_training_never_used(tmp_path, capsys):
     go(tmp_path, "policy=random", "env=cartpole")
     (tmp_path / "config.yaml").unlink()
     with pytest.raises(ConfigError):
-        build.evaluate_run(tmp_path, episodes=3, weights="final", seed=None, device=None)
+        finished.evaluate_run(tmp_path, episodes=3, weights="final", seed=None, device=None)
 
 
 def test_a_board_shows_the_question_not_the_secret(tmp_path, monkeypatch):
@@ -365,7 +367,9 @@ def test_rows_that_lay_on_a_device_are_exported_without_it(tmp_path, monkeypatch
     line = ("policy=r2d2", "env=cartpole")
     record = go(tmp_path / "one", *line, "buffer.device=cuda")
     c = config(*SMOKE, *line)  # as rlrun export reads the config: buffer.device=cpu
-    build.export_run(tmp_path / "one", tmp_path / "data", c, raw_yaml="seed: 0\n", shard_rows=1000)
+    finished.export_run(
+        tmp_path / "one", tmp_path / "data", c, raw_yaml="seed: 0\n", shard_rows=1000
+    )
     from rlrun.dataset import read as read_dataset
 
     assert read_dataset(tmp_path / "data").steps == record["env_steps"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun import build
+from rlrun import build, finished
 from rlrun.checkpoint import load_newest
 from rlrun.dataset import open_source
 from rlrun.rundir import RunRecord
@@ -57,7 +57,7 @@ def test_same_seed_same_bytes_also_when_resumed(tmp_path, team):
 def test_rows_of_teams_survive_export_and_loading(tmp_path, team):
     go(tmp_path / "run", *TEAMS[team])
     given = config(*SMOKE, *TEAMS[team])
-    build.export_run(tmp_path / "run", tmp_path / "data", given, raw_yaml="", shard_rows=64)
+    finished.export_run(tmp_path / "run", tmp_path / "data", given, raw_yaml="", shard_rows=64)
     state, _ = load_newest(tmp_path / "run" / "checkpoints")
     source = open_source(str(tmp_path / "data"))
     assert source.steps == state["counters"]["env_steps"]

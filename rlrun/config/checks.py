@@ -1,4 +1,4 @@
-"""What spans several config keys, and what machine and environment must have. Torch-free."""
+"""What spans several config keys, and what the machine must have. Torch-free."""
 
 import ctypes
 import os
@@ -8,25 +8,15 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from rlrun.config.datasets import check_dataset, check_given, check_load, demonstrations, offline
+from rlrun.config.datasets import check_given, demonstrations, offline
 from rlrun.config.graphs import graphs
-from rlrun.config.mask import check_mask
 from rlrun.config.reader import fail
-from rlrun.config.rollouts import check_normalised, policies, rollouts, short
+from rlrun.config.rollouts import policies, rollouts
+from rlrun.config.spaces import check_spaces
+from rlrun.config.windows import capacity, relabel, shares, window_rows
 from rlrun.errors import ConfigError, ResourceError
-from rlrun.joint import JointSpace
-from rlrun.schema import (
-    Config,
-    ControlConfig,
-    ScriptedConfig,
-)
-from rlrun.trust import trusted_function
-
-_NATURE_CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
+from rlrun.schema import Config, ControlConfig
 
 
 def check(config: Config, *, fresh: bool = True) -> None:
@@ -38,13 +28,8 @@ def check(config: Config, *, fresh: bool = True) -> None:
     _check_device("buffer.device", config.buffer.device)
     for error in _across_keys(config):
         raise error
-    _check_spaces(config, fresh=fresh)
+    check_spaces(config, fresh=fresh)
     check_given(config)
-
-
-def window_rows(config: Config) -> tuple[int, int, int] | None:
-    """(burn-in, learned, nstep) rows of a window, None for a policy that learns nothing."""
-    return config.policy.window
 
 
 def _across_keys(config: Config) -> Iterator[ConfigError]:
@@ -57,9 +42,9 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         others = "uniform, prioritized or rank are allowed"
         yield fail("buffer", "rollout", wrong, others, f"or use {fits}")
     if window is not None:
-        yield from _windows(config, sum(window), window[1])
-        yield from _capacity(config, sum(window), window[1], config.collector.num_envs)
-        yield from _relabel(config, window)
+        yield from shares(config, sum(window), window[1])
+        yield from capacity(config, sum(window), window[1], config.collector.num_envs)
+        yield from relabel(config, window)
     elif config.collector.unit == "window":
         allowed = "step or episode"
         fix = "set collector.unit=step"
@@ -140,72 +125,6 @@ def _control(config: Config, policy: ControlConfig) -> Iterator[ConfigError]:
         yield fail("policy.head_hidden", [], wrong, allowed, "set 'policy.head_hidden=[256]'")
 
 
-def _windows(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
-    collector = config.collector
-    if collector.overlap is not None and collector.overlap >= rows:
-        wrong = f"windows of {rows} rows cannot share that many"
-        allowed = f"0 to {rows - 1} are allowed"
-        fix = "lower it or lengthen the window (burnin_step + learn_unroll_len)"
-        yield fail("collector.overlap", collector.overlap, wrong, allowed, fix)
-    if collector.learned_overlap >= learned:
-        wrong = f"a window learns {learned} rows (learn_unroll_len - nstep)"
-        allowed = f"0 to {learned - 1} are allowed"
-        fix = "lower it or raise policy.learn_unroll_len"
-        yield fail("collector.learned_overlap", collector.learned_overlap, wrong, allowed, fix)
-
-
-def _capacity(config: Config, rows: int, learned: int, envs: int) -> Iterator[ConfigError]:
-    """``envs``: columns."""
-    buffer, batch = config.buffer, config.learner.batch_size
-    least = rows + max(1, config.env.frame_stack - 1)  # a window and the rows read before it
-    if buffer.capacity // envs < least:
-        wrong = f"{envs} columns of {buffer.capacity // envs} rows hold no window of {rows} rows"
-        per = envs // config.collector.num_envs  # agents with columns of their own
-        each = f"{per} agents x " if per > 1 else ""
-        allowed = f"at least collector.num_envs x {each}{least} = {envs * least} rows"
-        fix = f"set buffer.capacity={envs * least} or more"
-        yield fail("buffer.capacity", buffer.capacity, wrong, allowed, fix)
-    lossless = config.collector.tiling == "lossless"
-    step = (
-        learned - config.collector.learned_overlap
-        if lossless
-        else rows - (config.collector.overlap or 0)
-    )
-    windows = min(buffer.capacity // max(step, 1), buffer.window_capacity or buffer.capacity)
-    if batch > windows:
-        wrong = f"the buffer holds at most {windows} windows ({buffer.capacity} rows)"
-        fix = f"lower it, or raise buffer.capacity to {batch * max(step, 1)} rows"
-        if buffer.window_capacity is not None and batch > buffer.window_capacity:
-            fix = f"lower it, or raise buffer.window_capacity to {batch}"
-        yield fail("learner.batch_size", batch, wrong, f"1 to {windows} are allowed", fix)
-    if config.learner.start_after > buffer.capacity:
-        wrong = f"the buffer never holds more than buffer.capacity = {buffer.capacity} rows"
-        allowed = f"0 to {buffer.capacity} are allowed"
-        fix = "lower it or raise buffer.capacity"
-        yield fail("learner.start_after", config.learner.start_after, wrong, allowed, fix)
-
-
-def _relabel(config: Config, window: tuple[int, int, int]) -> Iterator[ConfigError]:
-    kind, none = config.buffer.relabel, "set buffer.relabel=null"
-    if kind is None:
-        return
-    if window[:2] != (0, 1) or config.collector.tiling != "lossless":
-        wrong = "hindsight goals are for single rows (a stored state saw the old goal)"
-        allowed = "one learned row (policy=dqn, ddpg, td3 or sac) and collector.tiling=lossless"
-        yield fail("buffer.relabel", kind, wrong, allowed, none)
-    if config.env.frame_stack > 1:
-        wrong = f"goals are not stacked, env.frame_stack is {config.env.frame_stack}"
-        yield fail("buffer.relabel", kind, wrong, "env.frame_stack=1 is allowed", none)
-    if config.buffer.compress:
-        wrong = "goals are looked up row by row, which compressed rows are not for"
-        yield fail("buffer.relabel", kind, wrong, "buffer.compress=false is allowed", none)
-    if config.buffer.device != "cpu":
-        wrong = (
-            f"the environment computes rewards on the host, buffer.device is {config.buffer.device}"
-        )
-        yield fail("buffer.relabel", kind, wrong, "buffer.device=cpu is allowed", none)
-
-
 def _check_device(key: str, device: str) -> None:
     if device == "cpu":
         return
@@ -240,132 +159,3 @@ def cuda_devices() -> tuple[int, str]:
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return 0, "the NVIDIA driver finds no device"
     return count.value, "the NVIDIA driver finds no device"
-
-
-_spaces: dict[str, tuple[Any, Any, int]] = {}
-
-
-def _check_spaces(config: Config, *, fresh: bool) -> None:
-    from rlrun.framestack import stack_space  # gymnasium takes its time
-    from rlrun.sizing import check_demos, check_rollout, check_size, row_of
-
-    key = repr((config.env, config.agents))
-    if key not in _spaces:
-        from rlrun.env import probe_agents
-
-        _spaces[key] = probe_agents(config.env, config.agents)
-    obs, action, agents = _spaces[key]
-    _check_agents(config, obs, action, agents)
-    _check_actions(config, action)
-    if isinstance(config.policy, ScriptedConfig):
-        _check_script(config.policy, action)
-    check_mask(config, obs, action)
-    check_normalised(config, obs)
-    stack = config.env.frame_stack
-    seen = stack_space(obs.agent if isinstance(obs, JointSpace) else obs, stack)
-    _check_goals(config)
-    if config.torso.name == "nature_cnn" and not _image(seen):
-        whose = "the environment has" if stack == 1 else f"with env.frame_stack = {stack} it sees"
-        wrong = f"it needs images, {whose} {short(seen)}"
-        side = f"uint8 Box of three dimensions, sides >= {_NATURE_CNN_SIDE}"
-        fix = " or agents.agent_id=false" if agents > 1 and config.agents.agent_id else ""
-        raise fail("torso", "nature_cnn", wrong, side, f"use torso=mlp{fix}")
-    window = window_rows(config)
-    if window is not None and config.buffer.compress:
-        _check_images(config, row_of(config, obs, action), window)
-    if config.policy.on_policy and fresh:
-        check_rollout(config, row_of(config, obs, action))
-    if window is not None and fresh:
-        if config.buffer.load is not None:
-            check_load(config, config.buffer.load, obs, action)
-        columns = agents * config.collector.num_envs
-        for error in _capacity(config, sum(window), window[1], columns):
-            raise error
-        row = row_of(config, obs, action)
-        check_size(config, row, window, columns=columns)
-        if config.buffer.demos is not None:
-            lengths = check_dataset(config, "demos", config.buffer.demos, obs, action)
-            check_demos(config, row, window, lengths, columns=columns)
-
-
-def _check_agents(config: Config, obs: Any, action: Any, columns: int) -> None:
-    """``columns``: of one environment."""
-    several = isinstance(obs, JointSpace) or columns > 1
-    if several or config.agents.name == "shared":
-        return
-    single, team = "env.id", "env=twostep, env=relay or env=pettingzoo"
-    wrong = f"one agent acts there, agents={config.agents.name} needs several"
-    kind = type(action).__name__
-    others = policies(lambda p: kind in p.actions and "shared" in p.agents)
-    fix = f"take {team}"
-    if "shared" in config.policy.agents:
-        fix += ", or set agents=shared"
-        raise fail(single, config.env.id, wrong, "an environment of several agents is allowed", fix)
-    wrong = f"it learns the value of a team, one agent acts in {config.env.id}"
-    raise fail("policy", config.policy.name, wrong, f"{others} fits", fix)
-
-
-def _check_actions(config: Config, action: Any) -> None:
-    kind, policy = type(action).__name__, config.policy
-    if kind not in policy.actions:
-        wrong = f"it acts in {' and '.join(policy.actions)} spaces, {config.env.id} has {kind}"
-        fitting = policies(lambda p: kind in p.actions and "shared" in p.agents)
-        own = f"policy={policy.twin} is its like there; " if policy.twin is not None else ""
-        raise fail("policy", policy.name, wrong, f"{own}{fitting} fits", "or choose another env")
-    if kind == "Box" and not np.isfinite([action.low, action.high]).all():
-        wrong = f"its actions have no bounds: {short(action)}"
-        allowed = "a Box with finite low and high is allowed"
-        raise fail("env.id", config.env.id, wrong, allowed, "wrap the environment")
-    if kind == "Box" and action.dtype.kind != "f" and policy.learns:
-        wrong = f"its actions are whole numbers: {short(action)}"
-        raise fail(
-            "env.id", config.env.id, wrong, "a Box of floats is allowed", "use policy=random"
-        )
-
-
-def _check_script(policy: ScriptedConfig, action: Any) -> None:
-    from rlrun.functional.script import action_table
-
-    if policy.script == "function":
-        assert policy.function is not None  # ScriptedConfig refuses else
-        trusted_function("policy.function", policy.function)
-    elif policy.script == "sine":
-        if type(action).__name__ != "Box" or action.dtype.kind != "f":
-            wrong = f"it moves real numbers, the actions are {short(action)}"
-            allowed = "constant, cycle, uniform or function is allowed"
-            raise fail("policy.script", "sine", wrong, allowed, "set policy.script=cycle")
-    else:
-        try:
-            action_table(policy.choices, action)
-        except ValueError as e:
-            allowed = "numbers within the bounds are allowed (Discrete actions count from 0)"
-            fix = "change policy.choices"
-            raise fail("policy.choices", policy.choices, str(e), allowed, fix) from e
-
-
-def _check_images(config: Config, row: Any, window: tuple[int, int, int]) -> None:
-    from rlrun.sizing import make_layout
-
-    if not make_layout(config, row, window).packed:
-        wrong = f"{config.env.id} observes no images (uint8, at least 256 bytes a row)"
-        allowed = "an environment that does, or false, is allowed"
-        raise fail("buffer.compress", True, wrong, allowed, "set buffer.compress=false")
-
-
-def _check_goals(config: Config) -> None:
-    if config.buffer.relabel is None:
-        return
-    from rlrun.env import goal_functions
-
-    if goal_functions(config.env) is None:
-        wrong = f"{config.env.id} observes no goals"
-        allowed = "a dict of observation, achieved_goal and desired_goal is needed"
-        fix = "use env=bitflip, a goal environment of yours, or buffer.relabel=null"
-        raise fail("buffer.relabel", config.buffer.relabel, wrong, allowed, fix)
-
-
-def _image(space: Any) -> bool:
-    shape = getattr(space, "shape", None) or ()
-    big = sorted(shape)[-2:]
-    is_box = type(space).__name__ == "Box" and space.dtype == "uint8"
-    return is_box and len(shape) == 3 and min(big) >= _NATURE_CNN_SIDE

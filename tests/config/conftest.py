@@ -1,4 +1,4 @@
-"""An in-process ``rlrun`` in an empty directory, with a stand-in for ``rlrun.build``."""
+"""An in-process ``rlrun`` in an empty directory, with a stand-in for what trains and scores."""
 
 import logging
 import sys
@@ -55,10 +55,11 @@ class Done(NamedTuple):
 @pytest.fixture
 def build(monkeypatch: pytest.MonkeyPatch) -> Build:
     stand_in = Build()
-    module = types.ModuleType("rlrun.build")
-    for name in ("run", "resume", "evaluate_run"):
-        setattr(module, name, getattr(stand_in, name))
-    monkeypatch.setitem(sys.modules, "rlrun.build", module)
+    for module, names in {"build": ("run", "resume"), "finished": ("evaluate_run",)}.items():
+        fake = types.ModuleType(f"rlrun.{module}")
+        for name in names:
+            setattr(fake, name, getattr(stand_in, name))
+        monkeypatch.setitem(sys.modules, fake.__name__, fake)
     return stand_in
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun import build, checkpoint
+from rlrun import build, checkpoint, finished
 from rlrun.evaluate import Evaluator
 from rlrun.rundir import RunRecord
 from tests.compose import config
@@ -83,7 +83,7 @@ def random_rows(tmp_path_factory) -> Path:
                  "run.stop_value=null", *NARROW)  # fmt: skip
     run_dir, data = tmp_path_factory.mktemp("random"), tmp_path_factory.mktemp("rows") / "data"
     train(run_dir, *behaviour)
-    build.export_run(run_dir, data, config(*behaviour), raw_yaml="", shard_rows=100_000)
+    finished.export_run(run_dir, data, config(*behaviour), raw_yaml="", shard_rows=100_000)
     return data
 
 
