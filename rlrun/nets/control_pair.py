@@ -77,19 +77,29 @@ class ControlPair:
 
         Both gradients are taken before either moves; targets stay (``Trained.follow``).
         """
-        began, lr = time.perf_counter(), self.lr_at(env_steps)
+        began = time.perf_counter()
         of_critics = self.q.gradient(out.q, out.slope)
         of_actor = None if out.actor is None else self.pi.gradient(out.actor)
-        backward = time.perf_counter()
+        self.seconds["backward"] += time.perf_counter() - began
+        return self.move(of_critics, of_actor, out.metrics, env_steps)
+
+    def move(
+        self,
+        of_critics: list[Tensor],
+        of_actor: list[Tensor] | None,
+        metrics: dict[str, Tensor],
+        env_steps: int,
+    ) -> dict[str, Tensor]:
+        """One step along gradients, the actor's None where it stays; all metrics."""
+        began, lr = time.perf_counter(), self.lr_at(env_steps)
         norm = self.q.step(of_critics, lr)
         if of_actor is not None:
             moved = self.pi.step(of_actor, self.actor_lr_at(env_steps))
-            self.last = {n: out.metrics.get(n, moved) for n in self.last}
+            self.last = {n: metrics.get(n, moved) for n in self.last}
         self.pi.net.learned.fill_(1.0)
-        self.seconds["backward"] += backward - began
-        self.seconds["optimiser"] += time.perf_counter() - backward
+        self.seconds["optimiser"] += time.perf_counter() - began
         stepped = {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}
-        return out.metrics | stepped | self.last
+        return metrics | stepped | self.last
 
     def weights(self) -> dict[str, Tensor]:
         """The actor's parameters, detached, not copied."""
@@ -129,7 +139,11 @@ class Multiplier:
 
     def step(self, loss: Tensor, lr: float) -> None:
         """One descent on ``loss``."""
-        self.adam.step(list(torch.autograd.grad(loss, [self.log])), lr)
+        self.descend(torch.autograd.grad(loss, [self.log])[0], lr)
+
+    def descend(self, slope: Tensor, lr: float) -> None:
+        """One descent, ``slope`` [] over the logarithm."""
+        self.adam.step([slope], lr)
 
     def state_dict(self) -> dict[str, Any]:
         return {"log": self.log.detach(), "adam": self.adam.state_dict()}

@@ -191,7 +191,7 @@ class Chain:
             x = x @ layer.weight.T
             x += layer.bias
             if layer.activation is not None:
-                _FORWARD[layer.activation](x)
+                FORWARD[layer.activation](x)
             self.kept.append(x)
         return x
 
@@ -207,7 +207,7 @@ class Chain:
         for i in reversed(range(len(self.layers))):
             layer = self.layers[i]
             if layer.activation is not None:
-                slope = _BACKWARD[layer.activation](slope, self.kept[i + 1][:count])
+                slope = BACKWARD[layer.activation](slope, self.kept[i + 1][:count])
             np.matmul(slope.T, self.kept[i][:count], out=layer.over_weight)
             np.matmul(ones, slope, out=layer.over_bias)
             if i or inputs:
@@ -243,12 +243,12 @@ def _elu_back(slope: np.ndarray, out: np.ndarray) -> np.ndarray:
     return np.where(out > 0, slope, slope * (out + np.float32(1)))
 
 
-_FORWARD: dict[type[nn.Module], Callable[[np.ndarray], None]] = {  # in place
+FORWARD: dict[type[nn.Module], Callable[[np.ndarray], None]] = {  # in place
     nn.ReLU: _relu,
     nn.Tanh: _tanh,
     nn.ELU: _elu,
 }
-_BACKWARD: dict[type[nn.Module], Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+BACKWARD: dict[type[nn.Module], Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     nn.ReLU: _relu_back,  # (slope, output)
     nn.Tanh: _tanh_back,
     nn.ELU: _elu_back,
@@ -260,7 +260,7 @@ def is_plain(net: ActorCritic) -> bool:
     if net.recurrent or net.masked or not all(isinstance(t.torso, MLP) for t in net.trunks):
         return False
     chains = [*(cast("MLP", t.torso).layers for t in net.trunks), net.policy, net.value]
-    return all(type(m) is nn.Linear or type(m) in _FORWARD for chain in chains for m in chain)
+    return all(type(m) is nn.Linear or type(m) in FORWARD for chain in chains for m in chain)
 
 
 def make_backprop(net: ActorCritic, flat: Flat, compute: Compute) -> Written | Recorded:

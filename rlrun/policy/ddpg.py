@@ -12,6 +12,7 @@ from torch import Tensor
 from rlrun.functional.continuous import bootstrapped, critic_loss, row_mean
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
+from rlrun.nets.bare_control import BareTD3, fits
 from rlrun.nets.box_acting import BoxActor, noisy
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.control_pair import ControlLoss, ControlPair
@@ -48,6 +49,7 @@ class DDPG:
         self.generator, self.seconds = self.pair.generator, self.pair.seconds
         self.noise_at = make_schedule(config.noise, total_steps=total_steps)
         self.pi.net.noise.fill_(self.noise_at(0))
+        self.bare = BareTD3(self.pair) if fits(self.pair, compute, memory) else None
 
     def actor(self, num_envs: int) -> BoxActor:
         """Deterministic actions with noise; uniform ones before the first update."""
@@ -57,13 +59,18 @@ class DDPG:
 
     def update(self, sample: Sample) -> Update:
         """One step of the critic; every ``actor_every`` also of the actor and all targets."""
-        out = self.loss(*sample.to(self.device))
-        metrics = self.pair.step(out, sample.env_steps)
-        if out.actor is not None:
+        due = self.pair.due()
+        update = self.recorded(sample) if self.bare is None else self.bare(sample)
+        if due:
             for side in (self.q, self.pi):
                 side.follow(self.q.updates, self.config.actor_every)
         noise = self.pi.net.noise.fill_(self.noise_at(sample.env_steps))
-        return Update(out.priority, metrics | {"train/noise": noise.clone()})
+        return Update(update.priority, update.metrics | {"train/noise": noise.clone()})
+
+    def recorded(self, sample: Sample) -> Update:
+        """The steps, by autograd; targets stay."""
+        out = self.loss(*sample.to(self.device))
+        return Update(out.priority, self.pair.step(out, sample.env_steps))
 
     def loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
         """Losses, priorities and metrics of a batch of windows."""

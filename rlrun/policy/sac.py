@@ -22,6 +22,7 @@ from rlrun.functional.continuous import (
 )
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
+from rlrun.nets.bare_control import BareSAC, fits
 from rlrun.nets.box_acting import BoxActor, sampled
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.control_pair import ControlLoss, ControlPair, Multiplier
@@ -59,6 +60,8 @@ class SAC:
         wanted, size = config.target_entropy, self.bounds.size
         self.target_entropy = -float(size) if wanted is None else wanted  # Haarnoja et al. 2018b
         self.temperature = Multiplier(config.temperature, eps=config.adam_eps, device=device)
+        plain = fits(self.pair, compute, memory)
+        self.bare = BareSAC(self.pair, self.temperature, self.target_entropy) if plain else None
 
     def actor(self, num_envs: int) -> BoxActor:
         """Samples; uniform actions before the first update."""
@@ -68,11 +71,16 @@ class SAC:
 
     def update(self, sample: Sample) -> Update:
         """One step of critics, actor and temperature, all three from the same weights."""
+        update = self.recorded(sample) if self.bare is None else self.bare(sample)
+        self.q.follow(self.q.updates, 1)
+        return update
+
+    def recorded(self, sample: Sample) -> Update:
+        """The steps, by autograd; targets stay."""
         out = self.loss(*sample.to(self.device))
         metrics = self.pair.step(out, sample.env_steps)
         if out.temperature is not None:
             self.temperature.step(out.temperature, self.pair.lr_at(sample.env_steps))
-        self.q.follow(self.q.updates, 1)
         return Update(out.priority, metrics)
 
     def loss(self, segment: Segment, weight: Tensor) -> ControlLoss:

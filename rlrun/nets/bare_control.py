@@ -1,0 +1,234 @@
+"""Updates of plain actors and critics in numpy: what SAC, TD3 and DDPG do with single rows.
+
+An update of 256 rows through nets of 256 x 256 units is products for two thirds of its time; the
+rest is torch's calls and autograd's bookkeeping, most of which numpy does without. The numbers are
+those of ``SAC.loss`` and its kin to 1e-5.
+"""
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.functional.squash import squashed, squashed_slope
+from rlrun.nets.compute import Compute
+from rlrun.nets.control import ActorNet, Trained
+from rlrun.nets.control_pair import ControlPair, Multiplier
+from rlrun.nets.critics import Critics
+from rlrun.nets.encoder import Vector, look
+from rlrun.nets.plain import BACKWARD, FORWARD, Chain
+from rlrun.nets.torso import ACTIVATIONS
+from rlrun.schema import MemoryConfig, SACConfig, TD3Config
+from rlrun.types import Sample, Update, Window
+
+
+class Heads:
+    """Critics in numpy; ``places``: where slopes belong, None: nothing is kept for them."""
+
+    def __init__(self, net: Critics, places: list[Tensor] | None = None) -> None:
+        self.count = net.count
+        self.weights = [w.detach().numpy() for w in net.weights]  # [C, in, out] each
+        self.biases = [b.detach().numpy() for b in net.biases]  # [C, 1, out] each
+        layers = len(self.weights)
+        self.over = [] if places is None else [p.numpy() for p in places]
+        assert not self.over or len(self.over) == 2 * layers
+        self.forward = FORWARD[ACTIVATIONS[net.activation]]
+        self.backward = BACKWARD[ACTIVATIONS[net.activation]]
+        self.kept: list[list[np.ndarray]] = []
+
+    def __call__(self, x: np.ndarray, count: int | None = None) -> np.ndarray:
+        """[N, F + A] -> [C, N] of all critics, or of the first ``count``."""
+        stop = self.count if count is None else count
+        self.kept = []
+        q = np.empty((stop, len(x)), np.float32)
+        for c in range(stop):
+            seen = [x]
+            for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+                y = seen[-1] @ weight[c]
+                y += bias[c]
+                self.forward(y)
+                seen.append(y)
+            np.matmul(seen[-1], self.weights[-1][c, :, 0], out=q[c])
+            q[c] += self.biases[-1][c, 0, 0]
+            self.kept.append(seen)
+        return q
+
+    def back(self, slope: np.ndarray) -> None:
+        """The slopes over the parameters, of that [C, N] over the last values, to their places."""
+        layers = len(self.weights)
+        ones = np.ones(slope.shape[1], np.float32)
+        for c, seen in enumerate(self.kept):
+            self.over[layers - 1][c, :, 0] = slope[c] @ seen[-1]
+            self.over[2 * layers - 1][c] = slope[c].sum()
+            d = slope[c][:, None] * self.weights[-1][c, :, 0]
+            for i in range(layers - 2, -1, -1):
+                d = self.backward(d, seen[i + 1])
+                np.matmul(seen[i].T, d, out=self.over[i][c])
+                np.matmul(ones, d, out=self.over[layers + i][c, 0])
+                if i:
+                    d = d @ self.weights[i][c].T
+
+    def over_action(self, slope: np.ndarray, size: int) -> np.ndarray:
+        """[N, size]: the slope over the last ``size`` inputs, of that [C, N] over the values."""
+        total = np.zeros((slope.shape[1], size), np.float32)
+        for c, seen in enumerate(self.kept):
+            d = slope[c][:, None] * self.weights[-1][c, :, 0]
+            for i in range(len(self.weights) - 2, 0, -1):
+                d = self.backward(d, seen[i + 1]) @ self.weights[i][c].T
+            d = self.backward(d, seen[1])
+            total += d @ self.weights[0][c, -size:].T
+        return total
+
+
+class Rows(NamedTuple):
+    """What a batch of single rows brings, [N, ...]."""
+
+    here: np.ndarray  # features of the row
+    there: np.ndarray  # of the row its target bootstraps from
+    taken: np.ndarray  # unit actions
+    reward: np.ndarray
+    discount: np.ndarray
+    valid: np.ndarray
+    share: np.ndarray  # weight / N, 0 where not valid
+
+    def mean(self, x: np.ndarray) -> float:
+        """Of ``x`` [N] over valid rows, 0 where there is none."""
+        return float(np.where(self.valid, x, np.float32(0)).sum() / max(self.valid.sum(), 1))
+
+
+class BareControl:
+    """The parts that updates of SAC, TD3 and DDPG are made of."""
+
+    def __init__(self, pair: ControlPair) -> None:
+        self.pair, self.config, self.window = pair, pair.config, Window(*pair.config.window)
+        self.of_actor, self.of_critics = _like(pair.pi), _like(pair.q)
+        places = zip(pair.pi.online, self.of_actor, strict=True)
+        self.pi = Chain(pair.pi.net.head, {p.data_ptr(): s.numpy() for p, s in places})
+        self.behind = Chain(pair.pi.target.head, None)
+        self.q, self.lagging = Heads(pair.q.net, self.of_critics), Heads(pair.q.target)
+        self.size = pair.bounds.size
+
+    def rows(self, sample: Sample) -> Rows:
+        """Of a sample on the CPU."""
+        segment = sample.segment
+        view, n, taken = look(segment, self.pair.bounds, self.window, self.config, memory=False)
+        here, there = (x[0].numpy() for x in view.both(self.pair.pi.net.encoder, None))
+        valid = segment.valid[0].numpy()
+        share = sample.weight.numpy() * valid / np.float32(len(valid))
+        action, reward, discount = (x[0].numpy() for x in (taken, n.reward, n.discount))
+        return Rows(here, there, action, reward, discount, valid, share)
+
+    def noise(self, number: int, count: int) -> np.ndarray:
+        """[count, A] standard normal; see ``control.Noise``."""
+        return self.pair.noise(number, 1, count, self.size)[0].numpy()
+
+    def critics(self, rows: Rows, value: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
+        """|delta| [N], and the metrics; the slopes over the critics' parameters are in place.
+
+        ``value`` [N]: of the rows behind. See ``continuous.critic_loss``.
+        """
+        alive, clip = rows.discount > 0, self.config.td_clip
+        target = rows.reward + np.where(alive, rows.discount * value, np.float32(0))
+        q = self.q(np.concatenate([rows.here, rows.taken], 1))
+        delta = np.where(rows.valid, target - q, np.float32(0))
+        within = delta if clip is None else np.clip(delta, -clip, clip)
+        began = time.perf_counter()
+        self.q.back(within * -rows.share)
+        self.pair.seconds["backward"] += time.perf_counter() - began
+        surprise = np.abs(delta).mean(0)
+        loss = (rows.share * (within * (delta - np.float32(0.5) * within))).sum()
+        told = (rows.mean(x) for x in (surprise, q.mean(0), target))
+        names = ("train/loss", "train/td_abs", "train/q_taken", "train/target")
+        metrics = dict(zip(names, (float(loss), *told), strict=True))
+        return surprise, metrics | {"train/valid_fraction": float(rows.valid.mean())}
+
+    def actor(self, rows: Rows, action: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """min Q [N] of the first ``count`` critics; the slope of the loss -min Q over ``action``.
+
+        Where critics agree, each has its part, as in torch.
+        """
+        q = self.q(np.concatenate([rows.here, action], 1), count)
+        least: np.ndarray = q.min(0)
+        chosen = (q == least).astype(np.float32)
+        slope = chosen * (-rows.share / chosen.sum(0))
+        return least, self.q.over_action(slope, self.size)
+
+    def move(self, sample: Sample, metrics: dict[str, float], *, actor: bool) -> dict[str, Tensor]:
+        """Both networks along the slopes in place; all metrics."""
+        told = torch.tensor(list(metrics.values()), dtype=torch.float32).unbind()
+        of_actor = self.of_actor if actor else None
+        named = dict(zip(metrics, told, strict=True))
+        return self.pair.move(self.of_critics, of_actor, named, sample.env_steps)
+
+
+class BareSAC(BareControl):
+    """One step of critics, actor and temperature; stands in for ``SAC.update``."""
+
+    def __init__(self, pair: ControlPair, temperature: Multiplier, target_entropy: float) -> None:
+        super().__init__(pair)
+        self.temperature, self.target_entropy = temperature, target_entropy
+        assert isinstance(pair.config, SACConfig)
+        self.adapts = pair.config.temperature_auto
+
+    @torch.no_grad()
+    def __call__(self, sample: Sample) -> Update:
+        """See ``SAC.update``; targets stay."""
+        rows, number, due = self.rows(sample), 2 * self.pair.q.updates, self.pair.due()
+        count, temperature = len(rows.share), np.float32(self.temperature.value().item())
+        drawn = squashed(
+            self.pi(np.concatenate([rows.here, rows.there])),
+            np.concatenate([self.noise(number, count), self.noise(number + 1, count)]),
+        )
+        log_prob, later = drawn.log_prob[:count], drawn.log_prob[count:]
+        ahead = np.concatenate([rows.there, drawn.action[count:]], 1)
+        value = self.lagging(ahead).min(0) - temperature * later
+        surprise, metrics = self.critics(rows, value)
+        metrics["train/temperature"] = float(temperature)
+        lr = self.pair.lr_at(sample.env_steps)
+        if due:
+            least, over_action = self.actor(rows, drawn.action[:count], self.q.count)
+            slope = squashed_slope(drawn, over_action, temperature * rows.share)
+            self.pi.back(slope, inputs=False)
+            loss = (rows.share * (temperature * log_prob - least)).sum()
+            metrics["train/actor_loss"] = float(loss)
+            metrics["train/entropy"] = rows.mean(-log_prob)
+        told = self.move(sample, metrics, actor=due)
+        if due and self.adapts:
+            surplus = (rows.share * (-log_prob - np.float32(self.target_entropy))).sum()
+            self.temperature.descend(torch.as_tensor(temperature * surplus), lr)
+        return Update(torch.from_numpy(surprise), told)
+
+
+class BareTD3(BareControl):
+    """One step of critics and actor; stands in for ``TD3.update`` and ``DDPG.update``."""
+
+    @torch.no_grad()
+    def __call__(self, sample: Sample) -> Update:
+        """See ``TD3.update``; targets stay."""
+        rows, due = self.rows(sample), self.pair.due()
+        action = np.tanh(self.behind(rows.there))
+        if isinstance(self.config, TD3Config):
+            sigma, clip = self.config.smoothing, self.config.smoothing_clip
+            noise = np.float32(sigma) * self.noise(self.pair.q.updates, len(action))
+            action = (action + noise.clip(-clip, clip)).clip(-1, 1)
+        value = self.lagging(np.concatenate([rows.there, action], 1)).min(0)
+        surprise, metrics = self.critics(rows, value)
+        if due:
+            chosen = np.tanh(self.pi(rows.here))
+            first, over_action = self.actor(rows, chosen, 1)
+            self.pi.back(over_action * (np.float32(1) - chosen * chosen), inputs=False)
+            metrics["train/actor_loss"] = float(-(rows.share * first).sum())
+        return Update(torch.from_numpy(surprise), self.move(sample, metrics, actor=due))
+
+
+def fits(pair: ControlPair, compute: Compute, memory: MemoryConfig) -> bool:
+    """Whether these updates compute what the config asks for: single rows, linear layers."""
+    plain = isinstance(pair.pi.net.encoder.torso, Vector) and memory.name == "none"
+    single = pair.config.window[:2] == (0, 1) and not pair.config.prev_inputs
+    return plain and single and pair.device.type == "cpu" and compute.precision == "float32"
+
+
+def _like(side: Trained[ActorNet] | Trained[Critics]) -> list[Tensor]:
+    return [torch.zeros_like(p, requires_grad=False) for p in side.online]
