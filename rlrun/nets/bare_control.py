@@ -24,62 +24,51 @@ from rlrun.schema import MemoryConfig, SACConfig, TD3Config
 from rlrun.types import Sample, Update, Window
 
 
-class Heads:
-    """Critics in numpy; ``places``: where slopes belong, None: nothing is kept for them."""
+class Head:
+    """One of the critics in numpy; ``places``: where slopes belong, None: nothing is kept."""
 
-    def __init__(self, net: Critics, places: list[Tensor] | None = None) -> None:
-        self.count = net.count
-        self.weights = [w.detach().numpy() for w in net.weights]  # [C, in, out] each
-        self.biases = [b.detach().numpy() for b in net.biases]  # [C, 1, out] each
+    def __init__(self, net: Critics, which: int, places: list[Tensor] | None = None) -> None:
+        self.weights = [w.detach().numpy()[which] for w in net.weights]  # [in, out] each
+        self.biases = [b.detach().numpy()[which, 0] for b in net.biases]  # [out] each
         layers = len(self.weights)
-        self.over = [] if places is None else [p.numpy() for p in places]
-        assert not self.over or len(self.over) == 2 * layers
+        over = [] if places is None else [p.numpy()[which] for p in places]
+        self.over_weights, self.over_biases = over[:layers], [b[0] for b in over[layers:]]
         self.forward = FORWARD[ACTIVATIONS[net.activation]]
         self.backward = BACKWARD[ACTIVATIONS[net.activation]]
-        self.kept: list[list[np.ndarray]] = []
+        self.kept: list[np.ndarray] = []
 
-    def __call__(self, x: np.ndarray, count: int | None = None) -> np.ndarray:
-        """[N, F + A] -> [C, N] of all critics, or of the first ``count``."""
-        stop = self.count if count is None else count
-        self.kept = []
-        q = np.empty((stop, len(x)), np.float32)
-        for c in range(stop):
-            seen = [x]
-            for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-                y = seen[-1] @ weight[c]
-                y += bias[c]
-                self.forward(y)
-                seen.append(y)
-            np.matmul(seen[-1], self.weights[-1][c, :, 0], out=q[c])
-            q[c] += self.biases[-1][c, 0, 0]
-            self.kept.append(seen)
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """[N, F + A] -> [N]."""
+        self.kept = [x]
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            x = x @ weight
+            x += bias
+            self.forward(x)
+            self.kept.append(x)
+        q: np.ndarray = x @ self.weights[-1][:, 0]
+        q += self.biases[-1]
         return q
 
     def back(self, slope: np.ndarray) -> None:
-        """The slopes over the parameters, of that [C, N] over the last values, to their places."""
-        layers = len(self.weights)
-        ones = np.ones(slope.shape[1], np.float32)
-        for c, seen in enumerate(self.kept):
-            self.over[layers - 1][c, :, 0] = slope[c] @ seen[-1]
-            self.over[2 * layers - 1][c] = slope[c].sum()
-            d = slope[c][:, None] * self.weights[-1][c, :, 0]
-            for i in range(layers - 2, -1, -1):
-                d = self.backward(d, seen[i + 1])
-                np.matmul(seen[i].T, d, out=self.over[i][c])
-                np.matmul(ones, d, out=self.over[layers + i][c, 0])
-                if i:
-                    d = d @ self.weights[i][c].T
+        """The slopes over the parameters, of that [N] over the last values, to their places."""
+        ones = np.ones(len(slope), np.float32)
+        self.over_weights[-1][:, 0] = slope @ self.kept[-1]
+        self.over_biases[-1][:] = slope.sum()
+        d = slope[:, None] * self.weights[-1][:, 0]
+        for i in range(len(self.weights) - 2, -1, -1):
+            d = self.backward(d, self.kept[i + 1])
+            np.matmul(self.kept[i].T, d, out=self.over_weights[i])
+            np.matmul(ones, d, out=self.over_biases[i])
+            if i:
+                d = d @ self.weights[i].T
 
     def over_action(self, slope: np.ndarray, size: int) -> np.ndarray:
-        """[N, size]: the slope over the last ``size`` inputs, of that [C, N] over the values."""
-        total = np.zeros((slope.shape[1], size), np.float32)
-        for c, seen in enumerate(self.kept):
-            d = slope[c][:, None] * self.weights[-1][c, :, 0]
-            for i in range(len(self.weights) - 2, 0, -1):
-                d = self.backward(d, seen[i + 1]) @ self.weights[i][c].T
-            d = self.backward(d, seen[1])
-            total += d @ self.weights[0][c, -size:].T
-        return total
+        """[N, size]: the slope over the last ``size`` inputs, of that [N] over the last values."""
+        d: np.ndarray = slope[:, None] * self.weights[-1][:, 0]
+        for i in range(len(self.weights) - 2, 0, -1):
+            d = self.backward(d, self.kept[i + 1]) @ self.weights[i].T
+        over: np.ndarray = self.backward(d, self.kept[1]) @ self.weights[0][-size:].T
+        return over
 
 
 class Rows(NamedTuple):
@@ -107,7 +96,9 @@ class BareControl:
         places = zip(pair.pi.online, self.of_actor, strict=True)
         self.pi = Chain(pair.pi.net.head, {p.data_ptr(): s.numpy() for p, s in places})
         self.behind = Chain(pair.pi.target.head, None)
-        self.q, self.lagging = Heads(pair.q.net, self.of_critics), Heads(pair.q.target)
+        each = range(pair.q.net.count)
+        self.q = [Head(pair.q.net, c, self.of_critics) for c in each]
+        self.lagging = [Head(pair.q.target, c) for c in each]
         self.size = pair.bounds.size
 
     def rows(self, sample: Sample) -> Rows:
@@ -124,6 +115,12 @@ class BareControl:
         """[count, A] standard normal; see ``control.Noise``."""
         return self.pair.noise(number, 1, count, self.size)[0].numpy()
 
+    def ahead(self, rows: Rows, action: np.ndarray) -> np.ndarray:
+        """[N]: the target critics' least value of ``action`` in the rows behind."""
+        x = np.concatenate([rows.there, action], 1)
+        least: np.ndarray = np.minimum.reduce([q(x) for q in self.lagging])
+        return least
+
     def critics(self, rows: Rows, value: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
         """|delta| [N], and the metrics; the slopes over the critics' parameters are in place.
 
@@ -131,14 +128,17 @@ class BareControl:
         """
         alive, clip = rows.discount > 0, self.config.td_clip
         target = rows.reward + np.where(alive, rows.discount * value, np.float32(0))
-        q = self.q(np.concatenate([rows.here, rows.taken], 1))
+        x = np.concatenate([rows.here, rows.taken], 1)
+
+        q = np.stack([critic(x) for critic in self.q])
         delta = np.where(rows.valid, target - q, np.float32(0))
         within = delta if clip is None else np.clip(delta, -clip, clip)
         began = time.perf_counter()
-        self.q.back(within * -rows.share)
+        for critic, slope in zip(self.q, within * -rows.share, strict=True):
+            critic.back(slope)
         self.pair.seconds["backward"] += time.perf_counter() - began
-        surprise = np.abs(delta).mean(0)
         loss = (rows.share * (within * (delta - np.float32(0.5) * within))).sum()
+        surprise = np.abs(delta).mean(0)
         told = (rows.mean(x) for x in (surprise, q.mean(0), target))
         names = ("train/loss", "train/td_abs", "train/q_taken", "train/target")
         metrics = dict(zip(names, (float(loss), *told), strict=True))
@@ -149,11 +149,15 @@ class BareControl:
 
         Where critics agree, each has its part, as in torch.
         """
-        q = self.q(np.concatenate([rows.here, action], 1), count)
+        x = np.concatenate([rows.here, action], 1)
+        q = np.stack([critic(x) for critic in self.q[:count]])
         least: np.ndarray = q.min(0)
         chosen = (q == least).astype(np.float32)
         slope = chosen * (-rows.share / chosen.sum(0))
-        return least, self.q.over_action(slope, self.size)
+        began = time.perf_counter()
+        over = [q.over_action(s, self.size) for q, s in zip(self.q[:count], slope, strict=True)]
+        self.pair.seconds["backward"] += time.perf_counter() - began
+        return least, np.add.reduce(over)
 
     def move(self, sample: Sample, metrics: dict[str, float], *, actor: bool) -> dict[str, Tensor]:
         """Both networks along the slopes in place; all metrics."""
@@ -182,13 +186,12 @@ class BareSAC(BareControl):
             np.concatenate([self.noise(number, count), self.noise(number + 1, count)]),
         )
         log_prob, later = drawn.log_prob[:count], drawn.log_prob[count:]
-        ahead = np.concatenate([rows.there, drawn.action[count:]], 1)
-        value = self.lagging(ahead).min(0) - temperature * later
+        value = self.ahead(rows, drawn.action[count:]) - temperature * later
         surprise, metrics = self.critics(rows, value)
         metrics["train/temperature"] = float(temperature)
         lr = self.pair.lr_at(sample.env_steps)
         if due:
-            least, over_action = self.actor(rows, drawn.action[:count], self.q.count)
+            least, over_action = self.actor(rows, drawn.action[:count], len(self.q))
             slope = squashed_slope(drawn, over_action, temperature * rows.share)
             self.pi.back(slope, inputs=False)
             loss = (rows.share * (temperature * log_prob - least)).sum()
@@ -213,8 +216,7 @@ class BareTD3(BareControl):
             sigma, clip = self.config.smoothing, self.config.smoothing_clip
             noise = np.float32(sigma) * self.noise(self.pair.q.updates, len(action))
             action = (action + noise.clip(-clip, clip)).clip(-1, 1)
-        value = self.lagging(np.concatenate([rows.there, action], 1)).min(0)
-        surprise, metrics = self.critics(rows, value)
+        surprise, metrics = self.critics(rows, self.ahead(rows, action))
         if due:
             chosen = np.tanh(self.pi(rows.here))
             first, over_action = self.actor(rows, chosen, 1)
