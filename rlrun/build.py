@@ -31,6 +31,7 @@ from rlrun.evaluate import Evaluator, eval_metrics
 from rlrun.framestack import make_stack, stack_space
 from rlrun.learner import Learner, RolloutLearner
 from rlrun.log import Log, final_line
+from rlrun.nets.bare import BareUpdate
 from rlrun.pipeline.offline import Offline
 from rlrun.pipeline.overlapped import Overlapped
 from rlrun.pipeline.profile import Profiler, shares
@@ -80,6 +81,8 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
     policy = make_learner_policy(config, collector)
     if config.learner.cuda_graph and config.device == "cpu":
         log.note("learner.cuda_graph: device=cpu has none; updates go on one operation at a time")
+    if config.learner.compile and isinstance(getattr(policy, "step", None), BareUpdate):
+        log.note("learner.compile: plain layers learn in numpy here, which nothing compiles")
     buffer: Replay | Mixed | Rollout | None = None
     learner: Learner | RolloutLearner | None = None
     bonus = make_bonus(config, collector.env.obs_space, columns=collector.num_envs)

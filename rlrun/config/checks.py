@@ -64,7 +64,7 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         if window is None and value not in (None, False):
             wrong = f"policy {config.policy.name} keeps no replay"
             fix = f"set buffer.{key}={'false' if value is True else 'null'}"
-            yield fail(f"buffer.{key}", value, wrong, "a policy that learns", fix)
+            yield fail(f"buffer.{key}", value, wrong, "a policy that replays", fix)
     if config.pipeline.name == "offline":
         yield from offline(config, window is not None)
     total = config.run.total_steps

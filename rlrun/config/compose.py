@@ -5,7 +5,7 @@ Uses ``hydra._internal`` where Hydra 1.3 has no public way to compose as its com
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,10 @@ from rlrun.schema import Config, EnvConfig
 VERSION_BASE = "1.3"
 _PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.")
 _FREE = ("env.kwargs", "env.eval_kwargs")  # dicts whose keys the environment defines
+_EXCLUSIVE = (  # of two such keys one is a number, the other null
+    ("learner.update_per_collect", "learner.replay_ratio"),
+    ("policy.target_update_every", "policy.target_theta"),
+)
 _RESUMABLE = (
     "run", "checkpoint", "logger", "learner.threads", "device", "buffer.mmap", "buffer.max_bytes",
     "transport",
@@ -154,13 +158,29 @@ class Composer:
         return [job.return_value for batch in batches or [] for job in batch]
 
     def rewrite(self, overrides: Sequence[str]) -> list[str]:
-        """``env.length=50`` as ``env.kwargs.length=50``, and ``++`` for new keys of free dicts."""
+        """``env.length=50`` as ``env.kwargs.length=50``, and ``++`` for new keys of free dicts.
+
+        Of two keys that exclude each other, the one that files gave is null where the other is
+        typed.
+        """
+        overrides = [*overrides, *self._without(overrides)]
         doubtful = [o for o in overrides if _is_free(override_key(o)) and o[:1] not in "+~"]
         if not doubtful:
-            return list(overrides)
+            return overrides
         cfg = self.compose([o for o in overrides if o not in doubtful], sweep=True)
         kwargs = self._env_kwargs(cfg)
         return [_rewrite(o, kwargs, cfg) if o in doubtful else o for o in overrides]
+
+    def _without(self, overrides: Sequence[str]) -> Iterator[str]:
+        """``learner.replay_ratio=null`` where only ``learner.update_per_collect=4`` was typed."""
+        typed = {override_key(o): o.partition("=")[2] for o in overrides}
+        for pair in _EXCLUSIVE:
+            for key, other in (pair, pair[::-1]):
+                if typed.get(key, "null") == "null" or other in typed:
+                    continue
+                plain = [o for o in overrides if not _is_free(override_key(o))]
+                if OmegaConf.select(self.compose(plain, sweep=True), other) is not None:
+                    yield f"{other}=null"
 
     def _env_kwargs(self, cfg: DictConfig) -> dict[str, set[str]]:
         """The keys of the free dicts; in a sweep those of any environment."""

@@ -18,6 +18,9 @@ def graphs(config: Config) -> Iterator[ConfigError]:
             if value:
                 key = f"learner.{name}"
                 yield fail(key, True, wrong, "false is allowed", f"set it, or use {fits}")
+    elif learner.cuda_graph and config.agents.name == "separate":
+        wrong = "every agent's part of a batch has a size of its own, a graph has one"
+        yield fail("learner.cuda_graph", True, wrong, "false is allowed", "or set agents=shared")
     elif learner.cuda_graph and isinstance(policy, SwitchedConfig):
         drawn = policy.noisy is not None or policy.distribution == "implicit"
         wrong = "noise and quantile levels are drawn on the host for every update"

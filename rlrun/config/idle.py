@@ -4,10 +4,11 @@ Only typed keys are asked about: files give keys of every option, and a sweep's 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 from rlrun.config.messages import override_key
 from rlrun.config.reader import fail
-from rlrun.schema import Config, SwitchedConfig
+from rlrun.schema import Config, LearnerConfig, SACConfig, SwitchedConfig
 
 _READERS = {  # keys of a policy with switches -> the options of policy.distribution that read them
     "atoms": ("categorical", "quantile"),
@@ -53,8 +54,31 @@ def _unread(config: Config) -> Iterator[tuple[str, tuple[str, str]]]:
     if config.agents.name != "joint":
         for key in ("team_reward", "state"):
             yield f"agents.{key}", ("agents=joint reads it", "use policy=qmix or policy=vdn")
+    yield from _memory(config)
+    for key, reader, example in (
+        ("demo_ratio", "demos", "DIR"), ("relabel_ratio", "relabel", "future"),
+    ):  # fmt: skip
+        if getattr(config.buffer, reader) is None:
+            reads = f"buffer.{reader} reads it"
+            yield f"buffer.{key}", (reads, f"set buffer.{reader}={example}")
+    if not config.policy.learns:
+        for field in fields(LearnerConfig):
+            yield f"learner.{field.name}", ("a policy that learns reads it", "choose one")
+    if isinstance(config.policy, SACConfig) and not config.policy.temperature_auto:
+        reads = "policy.temperature_auto=true reads it"
+        yield "policy.target_entropy", (reads, "set policy.temperature_auto=true")
     if isinstance(config.policy, SwitchedConfig):
         yield from _switched(config.policy)
+
+
+def _memory(config: Config) -> Iterator[tuple[str, tuple[str, str]]]:
+    name, some = config.memory.name, "memory=lstm, gru or mingru"
+    if name == "none":
+        yield "memory.hidden", (f"{some} reads it", "set memory=lstm")
+        for key in ("state_init", "segment_len"):
+            yield f"policy.{key}", (f"{some} reads it", "set memory=lstm")
+    if name in ("none", "gru"):
+        yield "memory.forget_bias", ("memory=lstm or mingru reads it", "set memory=lstm")
 
 
 def _switched(policy: SwitchedConfig) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -16,19 +16,25 @@ from rlrun.schema import ScheduleConfig
 HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
 _FROM_YAML = "(from yaml)"
 _MOST = 3  # guesses in an error
-_OTHERS = {  # what other libraries call a key -> its last part here
+_OTHERS = {  # what other libraries call a key -> its last part here, the likeliest first
     "learning_rate": "lr", "buffer_size": "capacity", "replay_size": "capacity",
-    "total_timesteps": "total_steps", "max_steps": "total_steps", "steps": "total_steps",
-    "max_env_step": "total_steps", "n_envs": "num_envs", "env_num": "num_envs",
-    "collector_env_num": "num_envs", "learning_starts": "start_after", "n_step": "nstep",
-    "n_steps": "nstep", "discount": "gamma", "discount_factor": "gamma", "tau": "target_theta",
-    "polyak": "target_theta", "target_update_interval": "target_update_every",
-    "target_update_freq": "target_update_every", "max_grad_norm": "grad_clip",
-    "ent_coef": "entropy_coef", "vf_coef": "value_coef", "n_epochs": "epochs",
-    "update_epochs": "epochs", "clip_range": "clip", "clip_coef": "clip", "eps": "epsilon",
-    "hidden_size": "hidden", "hidden_sizes": "hidden", "net_arch": "hidden", "cuda": "device",
+    "replay_buffer_size": "capacity", "total_timesteps": "total_steps",
+    "max_steps": "total_steps", "steps": "total_steps", "max_env_step": "total_steps",
+    "n_envs": "num_envs", "env_num": "num_envs", "collector_env_num": "num_envs",
+    "learning_starts": "start_after", "n_step": "nstep", "n_steps": "nstep n_sample",
+    "num_steps": "n_sample", "rollout_length": "n_sample", "discount": "gamma",
+    "discount_factor": "gamma", "tau": "target_theta", "polyak": "target_theta",
+    "target_update_interval": "target_update_every", "target_update_freq": "target_update_every",
+    "target_network_frequency": "target_update_every", "max_grad_norm": "grad_clip",
+    "alpha": "temperature", "ent_coef": "entropy_coef temperature", "vf_coef": "value_coef",
+    "beta": "inverse_temperature", "n_epochs": "epochs", "update_epochs": "epochs",
+    "clip_range": "clip", "clip_coef": "clip", "eps": "epsilon", "hidden_size": "hidden",
+    "exploration_fraction": "epsilon", "exploration_final_eps": "epsilon",
+    "train_freq": "replay_ratio", "gradient_steps": "replay_ratio", "hidden_sizes": "hidden",
+    "hidden_size_list": "hidden", "net_arch": "hidden", "cuda": "device",
     "minibatch_size": "batch_size", "env_id": "id", "burn_in": "burnin_step",
     "sequence_length": "learn_unroll_len", "unroll_len": "learn_unroll_len",
+    "algo": "policy", "algorithm": "policy", "agent": "policy",
 }  # fmt: skip
 Options = Callable[[str], Sequence[str]]
 
@@ -66,7 +72,7 @@ def _unknown_key(
     if "." not in key:
         known = [k for k in dict.fromkeys([*known, *groups]) if k != "hydra"]
     root = parent._get_root() if isinstance(parent, DictConfig) else None
-    return unknown(key, given, known, homes=homes(key, root, known))
+    return unknown(key, given, known, homes=homes(_whole(key, overrides), root, known))
 
 
 def homes(key: str, root: object, known: Collection[str]) -> list[str]:
@@ -84,9 +90,13 @@ def homes(key: str, root: object, known: Collection[str]) -> list[str]:
             continue
         for name in () if part._is_none() else map(str, part):
             places.setdefault(name, []).append(f"{group}.{name}")
-    last = key.rpartition(".")[2]
-    alias = _OTHERS.get(last.lower(), "")
-    found = places.get(last) or ([alias] if alias and alias in root else places.get(alias, []))
+    group, _, last = key.rpartition(".")
+    aliases = _OTHERS.get(last.lower(), "").split()
+    said = [[name] if name in root else places.get(name, []) for name in (last, *aliases)]
+    near = [
+        place for found in said for place in found if place == f"{group}.{place.split('.')[-1]}"
+    ]
+    found = near or next(filter(None, said), [])
     if not found and "." not in key and not nearest(key, known):
         found = [place for name in nearest(key, places, 1) for place in places[name]]
     return [place for place in found if place != key][:_MOST]

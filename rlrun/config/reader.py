@@ -150,7 +150,8 @@ def _literal(options: tuple[str, ...], path: str, value: object) -> str:
 
 def unknown_option(path: str, value: object, options: Collection[str]) -> ConfigError:
     """The error for a value (or group option) that is none of ``options``."""
-    close = nearest(value, options, 2)
+    same = [o for o in options if o.lower() == str(value).lower()]
+    close = same or (nearest(value, options, 2) if str(value) else [])
     fix = f"did you mean {' or '.join(f'{path}={c}' for c in close)}?"
     allowed = f"one of {', '.join(sorted(options))}"
     if close and len(options) > _LISTED:

@@ -43,6 +43,10 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
         side = f"uint8 Box of three dimensions, sides >= {_NATURE_CNN_SIDE}"
         fix = " or agents.agent_id=false" if agents > 1 and config.agents.agent_id else ""
         raise fail("torso", "nature_cnn", wrong, side, f"use torso=mlp{fix}")
+    if config.torso.name == "mlp" and config.policy.learns and _image(seen):
+        wrong = f"layers of {[*config.torso.hidden]} units would see {short(seen)} as one flat row"
+        allowed = "torso=nature_cnn is allowed"
+        raise fail("torso", "mlp", wrong, allowed, "set torso=nature_cnn")
     window = window_rows(config)
     if window is not None and config.buffer.compress:
         _check_images(config, row_of(config, obs, action), window)

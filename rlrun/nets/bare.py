@@ -15,7 +15,7 @@ from rlrun.functional.rows import shape_reward
 from rlrun.functional.value import td_target
 from rlrun.nets.backprop import Backprop, Written
 from rlrun.nets.pair import TargetPair
-from rlrun.nets.plain import Chain
+from rlrun.nets.plain import DIVERGING, Chain
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP, flatten
 from rlrun.schema import DQNConfig
@@ -69,6 +69,7 @@ class BareUpdate:
         self.row = np.arange(0)
 
     @torch.no_grad()
+    @DIVERGING
     def __call__(self, sample: Sample) -> Update:
         """See ``DQN.update``."""
         c, segment, pair = self.config, sample.segment, self.pair

@@ -18,7 +18,7 @@ from rlrun.nets.control import ActorNet, Trained
 from rlrun.nets.control_pair import ControlPair, Multiplier
 from rlrun.nets.critics import Critics
 from rlrun.nets.encoder import Vector, look
-from rlrun.nets.plain import BACKWARD, FORWARD, Chain
+from rlrun.nets.plain import BACKWARD, DIVERGING, FORWARD, Chain
 from rlrun.nets.torso import ACTIVATIONS
 from rlrun.schema import MemoryConfig, SACConfig, TD3Config
 from rlrun.types import Sample, Update, Window
@@ -177,6 +177,7 @@ class BareSAC(BareControl):
         self.adapts = pair.config.temperature_auto
 
     @torch.no_grad()
+    @DIVERGING
     def __call__(self, sample: Sample) -> Update:
         """See ``SAC.update``; targets stay."""
         rows, number, due = self.rows(sample), 2 * self.pair.q.updates, self.pair.due()
@@ -208,6 +209,7 @@ class BareTD3(BareControl):
     """One step of critics and actor; stands in for ``TD3.update`` and ``DDPG.update``."""
 
     @torch.no_grad()
+    @DIVERGING
     def __call__(self, sample: Sample) -> Update:
         """See ``TD3.update``; targets stay."""
         rows, due = self.rows(sample), self.pair.due()

@@ -1,8 +1,8 @@
 """How a learner computes: in which precision, and whether the target network has its own thread."""
 
+import logging
 import os
 import shutil
-import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +13,7 @@ from torch import nn
 
 from rlrun.nets.torso import Stack
 
+_logger = logging.getLogger(__name__)
 RECOMPILED = 64  # versions of Stack.forward: of layers, of shapes, with and without gradients
 
 Precision = Literal["float32", "bf16"]
@@ -48,12 +49,9 @@ class Compute:
         on_cpu = all(p.device.type == "cpu" for net in nets for p in net.parameters())
         if on_cpu and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
             wrong = "learner.compile: there is no C++ compiler (g++); layers run as they are"
-            warnings.warn(wrong, RuntimeWarning, stacklevel=2)
+            _logger.warning(wrong)
             return
-        import torch._dynamo  # a second
-
-        torch._dynamo.config.suppress_errors = True
-        torch._dynamo.config.recompile_limit = RECOMPILED
+        _be_lenient()
         for part in (part for net in nets for part in net.modules()):
             if isinstance(part, Stack):
                 part.compile()
@@ -77,11 +75,25 @@ class Compute:
             result = function()
             return lambda: result
         if self.pool is None:
-            self.pool = ThreadPoolExecutor(
-                1, "target", initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
-            )
+            given = (torch.get_num_threads(), self.compile)
+            self.pool = ThreadPoolExecutor(1, "target", initializer=_begin, initargs=given)
         future: Future[T] = self.pool.submit(function)
         return future.result
 
 
 PLAIN = Compute()
+
+
+def _begin(threads: int, compiled: bool) -> None:
+    """What belongs to a thread, in a new one."""
+    torch.set_num_threads(threads)
+    if compiled:
+        _be_lenient()
+
+
+def _be_lenient() -> None:
+    """This thread runs layers as they are where they cannot be compiled."""
+    import torch._dynamo  # a second
+
+    torch._dynamo.config.suppress_errors = True
+    torch._dynamo.config.recompile_limit = RECOMPILED

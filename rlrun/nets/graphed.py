@@ -5,7 +5,7 @@ one takes longer than they run. A graph is launched as a whole. What it holds is
 and the addresses its tensors had. So samples are copied into tensors of its own, results out.
 """
 
-import warnings
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from rlrun.nets.compute import Compute
 from rlrun.nets.pair import TargetPair
 from rlrun.types import Sample, Segment, Update
 
+_logger = logging.getLogger(__name__)
 WARM_UP = 3  # updates before the capture: libraries allocate and choose at their first calls
 
 Result = tuple[Tensor, dict[str, Tensor]]  # priorities, metrics
@@ -119,9 +120,9 @@ class Stepper:
             self.replay = self.capture(lambda: self._step(*held, self.lr))
         except RuntimeError as e:
             why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-            warnings.warn(
-                f"learner.cuda_graph: the update cannot be captured ({why}); updates go on one "
-                "kernel at a time", RuntimeWarning, stacklevel=2,
+            _logger.warning(
+                "learner.cuda_graph: the update cannot be captured (%s); updates go on one kernel "
+                "at a time", why,
             )  # fmt: skip
             self.graph = False
             return False

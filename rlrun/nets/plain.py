@@ -20,6 +20,9 @@ from rlrun.nets.optimise import Flat
 from rlrun.nets.torso import MLP, flatten
 from rlrun.types import Tree
 
+# A learner that diverges ends its run with one line; numpy's own warnings would come before it.
+DIVERGING = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+
 
 class Slopes(NamedTuple):
     """d loss over log pi, V and entropy of the same rows [*]; entropy None: it plays no part."""

@@ -91,12 +91,13 @@ class SwitchedConfig(ValueConfig):
         need(self.munchausen_clip <= 0, "munchausen_clip", self.munchausen_clip, "must be <= 0")
         if value is None:
             return
-        wrong = "its soft value takes no single best action; set policy.double=false"
-        need(not self.double, "munchausen", value, wrong)
         wrong = "it is defined for distribution=none, quantile or implicit; set one of them"
         need(self.distribution != "categorical", "munchausen", value, wrong)
-        wrong = "its log-policy is in units of reward; set policy.value_rescale_eps=null"
-        need(self.value_rescale_eps is None, "munchausen", value, wrong)
+        wrong = (
+            "its soft value takes no single best action, its log-policy is in units of reward; "
+            "set policy.double=false and policy.value_rescale_eps=null"
+        )
+        need(not self.double and self.value_rescale_eps is None, "munchausen", value, wrong)
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,26 @@ def test_directories_claimed_at_once_are_different(tmp_path: Path) -> None:
     assert all(p.is_dir() for p in paths)
 
 
+def test_of_keys_that_exclude_each_other_the_typed_one_counts(
+    rlrun: Callable[..., Done], build: Build
+) -> None:
+    """debug=smoke gives one, the policy's presets the other."""
+    assert rlrun("policy=dqn", "debug=smoke", "learner.replay_ratio=16").code == 0
+    learner = build.config.learner
+    assert (learner.replay_ratio, learner.update_per_collect) == (16, None)
+    typed = ["policy=dqn", "debug=smoke", "learner.replay_ratio=16"]
+    assert build.calls[-1][2]["overrides"] == [*typed, "learner.update_per_collect=null"]
+    assert rlrun("policy=dqn", "learner.update_per_collect=4").code == 0
+    learner = build.config.learner
+    assert (learner.replay_ratio, learner.update_per_collect) == (None, 4)
+    assert rlrun("policy=dqn", "policy.target_update_every=100").code == 0
+    policy = build.config.policy
+    assert (policy.target_update_every, policy.target_theta) == (100, None)
+    assert rlrun("-m", "policy=dqn", "debug=smoke", "learner.replay_ratio=8,16").code == 0
+    learner = build.config.learner
+    assert (learner.replay_ratio, learner.update_per_collect) == (16, None)
+
+
 def test_free_keys_of_the_environment(rlrun: Callable[..., Done], build: Build) -> None:
     assert rlrun("env=tmaze", "env.length=50").code == 0
     assert build.config.env.kwargs["length"] == 50

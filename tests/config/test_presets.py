@@ -28,6 +28,7 @@ NEEDS: dict[str, list[str]] = {
     "agents=separate": ["env=twostep"],
     **{f"policy={p}": ["env=pendulum"] for p in ("sac", "td3", "ddpg", "rsac", "rtd3", "cql_sac")},
     "buffer=rollout": ["policy=ppo"],
+    "env=atari": ["torso=nature_cnn"],
 }
 
 
