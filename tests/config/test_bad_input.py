@@ -53,6 +53,7 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("policy=dqn policy.v_min=-5", "policy.v_min = -5: it would", "distribution=categorical"),
     ("policy=c51 policy.taus=3", "policy.taus = 3: it would", "distribution=implicit"),
     ("policy=dqn policy.munchausen_tau=1", "policy.munchausen_tau = 1: it would", "munchausen="),
+    ("policy=dqn policy.noisy_hold=chunk", "policy.noisy_hold = chunk: it would", "noisy=0.5"),
     # types
     ("policy.lr=abc", "policy.lr = abc: is not a number", "set policy.lr"),
     ("policy.lr=nan", "policy.lr = nan: is not finite", ""),
@@ -382,5 +383,6 @@ def test_what_is_not_idle(rlrun: Callable[..., Done]) -> None:
     """One environment goes by epsilon under the ladder too; null asks for nothing."""
     for line in ("collector.num_envs=1 explore.epsilon=0.1", "policy=dqn explore.eps=null",
                  "policy=c51 policy.v_min=-5", "transport=coded transport.keep=3",
-                 "policy=mdqn policy.munchausen_tau=0.1"):  # fmt: skip
+                 "policy=mdqn policy.munchausen_tau=0.1",
+                 "policy=rainbow policy.noisy_hold=chunk"):  # fmt: skip
         assert rlrun(*line.split()).code == 0, line
