@@ -6,12 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rlrun import build
 from rlrun.nets import graphed
 from rlrun.nets.burnin import burn_in
 from rlrun.nets.compute import RECOMPILED, Compute
 from rlrun.nets.graphed import WARM_UP, Result, Stepper
 from rlrun.nets.torso import Stack
 from rlrun.types import Sample, tree_map
+from tests.compose import config
 from tests.policy.factory import batch_of, dqn, r2d2
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
@@ -107,6 +109,22 @@ def test_other_shapes_go_one_by_one():
     assert (recorder.captures, recorder.replays) == (1, 2)
 
 
+def test_partial_burn_ins_go_one_by_one():
+    """Their lengths are host numbers that differ from batch to batch: a graph would hold one's."""
+    given = {"burnin_step": 7, "learn_unroll_len": 5, "nstep": 2}
+    plain, other, recorder = r2d2(**given), r2d2(**given), Recorder()
+    other.step = stepper(other, recorder)
+    partial = samples_of(plain, WARM_UP + 3)
+    assert all(s.segment.partial for s in partial)
+    for sample in partial:
+        want, got = plain.update(sample), other.update(sample)
+        torch.testing.assert_close(got.priority, want.priority)
+    assert recorder.captures == 0
+    for sample in partial:
+        other.update(replace(sample, segment=replace(sample.segment, partial=())))
+    assert (recorder.captures, recorder.replays) == (1, 3)
+
+
 def test_a_capture_that_fails_is_said_once(caplog):
     plain, recorder = r2d2(device="cpu"), Recorder("operation not permitted\nmore")
     other = r2d2()
@@ -125,6 +143,22 @@ def test_a_capture_that_fails_is_said_once(caplog):
 def test_a_cpu_has_no_graphs():
     policy = r2d2(device="cpu")
     assert not Stepper(policy.pair, policy.loss, policy.device, GRAPH).graph
+
+
+class Notes:
+    def __init__(self):
+        self.lines = []
+
+    def note(self, line):
+        self.lines.append(line)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_who_asks_a_cpu_for_graphs_is_told(tmp_path, asked):
+    log, line = Notes(), f"learner.cuda_graph={str(asked).lower()}"
+    c = config("debug=smoke", "policy=dqn", "env=bandit", line)
+    build.make_pipeline(c, tmp_path, log).close()
+    assert any("learner.cuda_graph: device=cpu has none" in x for x in log.lines) == asked
 
 
 @CUDA

@@ -136,8 +136,13 @@ def test_an_interrupted_run_keeps_its_flight(tmp_path, monkeypatch):
     state, _ = load_newest(tmp_path / "run" / "checkpoints")
     flight = state["flight"]
     assert flight["steps"] == int(flight["rows"]["valid"].sum()) > 0
+    behind = state["collector"]["obs"]  # the collector goes on behind the flight, not before it
+    np.testing.assert_array_equal(behind, flight["rows"]["obs"][-1])
     monkeypatch.setattr(Learner, "step", step)
+    clocks, load = [], Remote.load
+    monkeypatch.setattr(Remote, "load", lambda self, *x: clocks.append(x[1]) or load(self, *x))
     assert build.resume(tmp_path / "run", c, raw_yaml="", overrides=[]) == 0
+    assert clocks == [state["counters"]["env_steps"] + flight["steps"]], "new episodes' seeds"
     after, _ = load_newest(tmp_path / "run" / "checkpoints")
     ring = after["buffer"]["ring"]
     start = state["buffer"]["ring"]["head"]

@@ -7,16 +7,17 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rlrun import build, build_replay, finished
+from rlrun import build, build_replay, checkpoint, finished
 from rlrun.checkpoint import load_newest
 from rlrun.errors import ConfigError, Interrupted
 from rlrun.log.jsonl import read
 from rlrun.rundir import RunRecord
-from rlrun.types import Counters
+from rlrun.types import Counters, tree_leaves
 from tests.compose import config
 
 SMOKE = ("debug=smoke", "logger.progress=off")
@@ -373,6 +374,48 @@ def test_rows_that_lay_on_a_device_are_exported_without_it(tmp_path, monkeypatch
     from rlrun.dataset import read as read_dataset
 
     assert read_dataset(tmp_path / "data").steps == record["env_steps"]
+
+
+def test_the_newest_rows_are_exported_with_their_states(tmp_path):
+    """--last of a ring that wrapped: the end of every trajectory, and the states within it."""
+    from rlrun.dataset import read as read_dataset
+
+    line = (
+        "policy=r2d2", "env=cartpole", "buffer.capacity=200", "policy.learn_unroll_len=5",
+        "policy.burnin_step=3", "policy.nstep=2", "memory.hidden=4", "torso.hidden=[4]",
+    )  # fmt: skip
+    c, counters = config(*SMOKE, *line), Counters()
+    collector = build.make_collector(c, counters)
+    replay = build_replay.make_replay(c, collector.example(), collector.policy.window)
+    for _ in range(20):
+        replay.add(collector.gather())
+    state = {"buffer": replay.state_dict(), "counters": {"env_steps": counters.env_steps}}
+    checkpoint.save(tmp_path / "run" / "checkpoints", state, env_steps=1, keep=1)
+
+    def export(name, last):
+        given = {"raw_yaml": "", "shard_rows": 64, "last": last}
+        finished.export_run(tmp_path / "run", tmp_path / name, c, **given)
+        return read_dataset(tmp_path / name)
+
+    every = export("every", None)
+    assert replay.ring.oldest > 0, "the ring has wrapped"
+    whole = {e.obs[-1].numpy().tobytes(): e for e in every.episodes()}  # by the last observation
+    states = 0
+    for last in (40, 97, every.rows - 4, every.rows, 10**6):
+        some = export(f"last{last}", last)
+        assert some.rows == min(every.rows, -(-last // 4) * 4), "as many of each environment"
+        for name, x in some.block(0, some.rows // 4).items():
+            tail = every.block((every.rows - some.rows) // 4, every.rows // 4)[name]
+            np.testing.assert_array_equal(x, tail)
+        for got in some.episodes():
+            want, n = whole[got.obs[-1].numpy().tobytes()], len(got.reward)
+            assert torch.equal(got.obs, want.obs[-n - 1 :])
+            for field in ("action", "reward", "terminated", "truncated"):
+                assert torch.equal(getattr(got, field), getattr(want, field)[-n:]), field
+            for a, b in zip(tree_leaves(got.states), tree_leaves(want.states), strict=True):
+                assert torch.equal(a, b[-n:])
+                states += int(a.any(-1).sum())
+    assert states > 20, "windows begin within episodes"
 
 
 def test_profile_says_where_the_time_went(tmp_path, capsys):

@@ -5,7 +5,8 @@ import pytest
 
 from rlrun import codec
 from rlrun.codec import planes, sparse
-from rlrun.codec.cursor import Cursor
+from rlrun.codec.cursor import Cursor, varint
+from rlrun.errors import CodecError
 from tests.codec import samples
 
 
@@ -138,3 +139,21 @@ def test_bits_behind_the_end_are_damage():
             assert sparse.dense(bits, others, np.empty(9, np.uint8)) == -1
             assert sparse.dense(bits, others, np.empty(16, np.uint8)) == 16
             assert sparse.dense(bits, others[:9], np.empty(16, np.uint8)) == -1
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("wrong", [-1, 1])
+def test_bits_that_do_not_fit_their_bytes_are_damage(wrong, compiled, monkeypatch):
+    """More bytes than bits as well: none would be missed, but they cannot have been written."""
+    monkeypatch.setattr(sparse, "COMPILED", compiled and sparse.COMPILED)
+    plane = np.zeros(4096, np.uint8)
+    plane[::3] = np.arange(1366) % 40 + 1
+
+    def payload(count):
+        bits, others = sparse.sparse(plane)
+        kept = (planes.part(x, whole=True) for x in (bits, np.resize(others, count)))
+        return Cursor(memoryview(b"".join((b"\x03", varint(count), *kept))))
+
+    np.testing.assert_array_equal(planes.read_part(payload(1366), 4096), plane)
+    with pytest.raises(CodecError, match="its bits do not fit its bytes"):
+        planes.read_part(payload(1366 + wrong), 4096)

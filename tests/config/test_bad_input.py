@@ -426,5 +426,6 @@ def test_what_is_not_idle(rlrun: Callable[..., Done]) -> None:
     """One environment goes by epsilon under the ladder too; null asks for nothing."""
     for line in ("collector.num_envs=1 explore.epsilon=0.1", "policy=dqn explore.eps=null",
                  "policy=c51 policy.v_min=-5", "transport=coded transport.keep=3",
-                 "policy=mdqn policy.munchausen_tau=0.1"):  # fmt: skip
+                 "policy=mdqn policy.munchausen_tau=0.1",
+                 "policy=rainbow policy.noisy_hold=chunk"):  # fmt: skip
         assert rlrun(*line.split()).code == 0, line

@@ -24,6 +24,12 @@ def test_one_action_moves_up(actions, pattern):
         np.testing.assert_array_equal(obs.sum(-1), want + 1)
 
 
+def test_every_action_moves_up_somewhere():
+    for actions in (2, 3, 5):
+        env = Chain(1, length=100, pattern=0, actions=actions)
+        assert set(env.up) == set(range(actions))
+
+
 def test_one_action_is_no_choice():
     with pytest.raises((ValueError, ConfigError), match="actions"):
         Chain(1, actions=1)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import product
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -12,8 +13,12 @@ from rlrun.nets.bare import BareUpdate
 from rlrun.nets.compute import PLAIN
 from rlrun.nets.graphed import Stepper
 from rlrun.nets.pair import TargetPair
-from rlrun.types import Sample
+from rlrun.types import Sample, Spec, Tree, tree_leaves, tree_map
+from tests.buffer.factory import linear
 from tests.policy.factory import batch_of, dqn
+from tests.policy.test_switches import SPACE as MASKED
+from tests.test_acting import SPACES
+from tests.test_graphed import samples_of
 
 PLAIN_INPUTS = {"prev_inputs": False}
 SHAPES = [
@@ -28,20 +33,34 @@ OTHERS = [
     {"target_update_every": None, "target_theta": 0.1},
     {"target_update_every": 2},
     {"head_hidden": (6, 5)},
+    {"lr": linear(1e-2, 1e-3)},
 ]
+FIVE = gym.spaces.Discrete(5)
 
 
 def recorded(changes):
     """The same policy with autograd and torch's operations."""
     policy = dqn(**PLAIN_INPUTS, **changes)
-    policy.pair = TargetPair(policy.net, policy.config, lambda env_steps: 1e-2)
+    policy.pair = TargetPair(policy.net, policy.config, policy.pair.lr_at)
     policy.online, policy.lagging = Recorded(policy.net), Recorded(policy.pair.target)
     policy.step = Stepper(policy.pair, policy.loss, policy.device, PLAIN)
     return policy
 
 
-def samples(policy) -> list[Sample]:
-    """Some with rows that are not valid, NaN in what must not be read, and weights."""
+def drawn(space: gym.Space, steps: int, columns: int, seed: int) -> Tree:
+    """Observations [steps, columns, ...] of a space, as a replay hands them out."""
+    batch = gym.vector.utils.batch_space(space, steps * columns)
+    batch.seed(seed)
+    return tree_map(
+        lambda x: torch.from_numpy(x).reshape(steps, columns, *x.shape[1:]), batch.sample()
+    )
+
+
+def samples(policy, space: gym.Space | None = None) -> list[Sample]:
+    """Some with rows that are not valid, NaN in what must not be read, and weights.
+
+    ``space``: what observations are drawn from; None: those of the counter stream.
+    """
     found, g = [], torch.Generator().manual_seed(0)
     for i in range(6):
         sample = batch_of(policy)
@@ -51,19 +70,33 @@ def samples(policy) -> list[Sample]:
             valid[0, :3] = False
         over = segment.terminated.clone()
         over[0, 5] = True
-        obs = segment.obs.clone()
-        obs[1:, over[0]] = torch.nan
+        obs = segment.obs if space is None else drawn(space, *segment.first.shape, seed=i)
+        obs = tree_map(torch.clone, obs)
+        for x in tree_leaves(obs):
+            x[1:, over[0]] = torch.nan if x.is_floating_point() else 99
         segment = replace(segment, valid=valid, terminated=over, obs=obs)
         weight = torch.rand(len(sample.weight), generator=g)
-        found.append(Sample(segment, weight, sample.key, 0))
+        found.append(Sample(segment, weight, sample.key, 150 * i))
     return found
 
 
 @pytest.mark.parametrize("changes", [*SHAPES, *OTHERS], ids=str)
 def test_updates_are_the_same(changes):
+    same(changes)
+
+
+@pytest.mark.parametrize("nstep", [1, 3])
+@pytest.mark.parametrize("space", SPACES)
+def test_every_observation_is_read_the_same(space, nstep):
+    """One-hot from where a discrete space starts, bytes within [0, 1], parts side by side."""
+    spec = Spec(SPACES[space], FIVE)
+    same({"spec": spec, "nstep": nstep}, SPACES[space])
+
+
+def same(changes, space=None):
     ours, theirs = dqn(**PLAIN_INPUTS, **changes), recorded(changes)
     assert isinstance(ours.step, BareUpdate)
-    for sample in samples(ours):
+    for sample in samples(ours, space):
         one, two = ours.update(sample), theirs.update(sample)
         torch.testing.assert_close(one.priority, two.priority, rtol=1e-4, atol=1e-6)
         assert list(one.metrics) == list(two.metrics)
@@ -78,6 +111,18 @@ def test_updates_are_the_same(changes):
     ):
         assert torch.isfinite(a).all()
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+def test_batches_of_two_sizes_in_turn():
+    ours, theirs = dqn(**PLAIN_INPUTS), recorded({})
+    assert isinstance(ours.step, BareUpdate)
+    large, small = (samples_of(ours, 3, batch=size) for size in (8, 3))
+    for sample in (x for pair in zip(large, small, strict=True) for x in pair):
+        one, two = ours.update(sample), theirs.update(sample)
+        assert len(one.priority) == len(sample.weight)
+        torch.testing.assert_close(one.priority, two.priority, rtol=1e-4, atol=1e-6)
+        loss = (x.metrics["train/loss"] for x in (one, two))
+        torch.testing.assert_close(*loss, rtol=1e-4, atol=1e-6)
 
 
 def test_a_torso_without_layers():
@@ -104,6 +149,7 @@ def test_a_torso_without_layers():
         {"prev_inputs": False, "distribution": "quantile"},
         {"prev_inputs": False, "noisy": 0.5},
         {"prev_inputs": False, "munchausen": 0.9, "double": False, "value_rescale_eps": None},
+        {"prev_inputs": False, "spec": Spec(MASKED, FIVE)},
     ],
     ids=str,
 )

@@ -8,6 +8,7 @@ import torch
 from rlrun.nets.bare_control import BareSAC, BareTD3
 from rlrun.nets.compute import Compute
 from rlrun.types import Sample
+from tests.buffer.factory import linear
 from tests.policy.factory import RECURRENT, box_batch, control
 
 NAMES = ("sac", "td3", "ddpg")
@@ -21,6 +22,7 @@ CHANGES = [
     {"actor_every": 2},
     {"target_update_every": 2, "target_theta": None},
     {"torso": (), "head_hidden": (9,)},
+    {"lr": linear(1e-2, 1e-3), "actor_lr": linear(2e-3, 1e-2)},
 ]
 SAC_ONLY = [{"temperature_auto": False}, {"target_entropy": 1.5}, {"temperature": 0.0,
              "temperature_auto": False}]  # fmt: skip
@@ -39,7 +41,7 @@ def samples(policy) -> list[Sample]:
         obs[1:, over[0]] = torch.nan
         weight = torch.rand(len(sample.weight), generator=g)
         segment = replace(segment, valid=valid, terminated=over, obs=obs)
-        found.append(Sample(segment, weight, sample.key, 0))
+        found.append(Sample(segment, weight, sample.key, 150 * i))
     return found
 
 
