@@ -136,6 +136,7 @@ def _env() -> str:
         "reward_scale",
         "stop_value",
         "total_steps",
+        "warmup_steps",
         "success",
     ]
     out = _table("key", "default", "unit, meaning; source")

@@ -62,8 +62,9 @@ def _unread(config: Config) -> Iterator[tuple[str, tuple[str, str]]]:
             reads = f"buffer.{reader} reads it"
             yield f"buffer.{key}", (reads, f"set buffer.{reader}={example}")
     if not config.policy.learns:
-        for field in fields(LearnerConfig):
-            yield f"learner.{field.name}", ("a policy that learns reads it", "choose one")
+        names = {field.name for field in fields(LearnerConfig)} - {"threads"}  # torch's, for all
+        for name in sorted(names):
+            yield f"learner.{name}", ("a policy that learns reads it", "choose one")
     if isinstance(config.policy, SACConfig) and not config.policy.temperature_auto:
         reads = "policy.temperature_auto=true reads it"
         yield "policy.target_entropy", (reads, "set policy.temperature_auto=true")

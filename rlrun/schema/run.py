@@ -45,12 +45,14 @@ class EnvConfig:
     reward_scale: float
     stop_value: float | None
     total_steps: int
+    warmup_steps: int
     success: str | None
     note: str
 
     def __post_init__(self) -> None:
         positive(self, "max_episode_steps", "reward_scale", "total_steps")
         at_least(self, 1, "frame_stack")
+        at_least(self, 0, "warmup_steps")
 
 
 @dataclass(frozen=True)
