@@ -161,6 +161,15 @@ def test_who_asks_a_cpu_for_graphs_is_told(tmp_path, asked):
     assert any("learner.cuda_graph: device=cpu has none" in x for x in log.lines) == asked
 
 
+@pytest.mark.parametrize(("policy", "said"), [("dqn", True), ("c51", False)])
+def test_who_asks_numpy_to_be_compiled_is_told(tmp_path, monkeypatch, policy, said):
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda part: None)
+    log, line = Notes(), "learner.compile=true"
+    c = config("debug=smoke", f"policy={policy}", "env=bandit", line)
+    build.make_pipeline(c, tmp_path, log).close()
+    assert any("learner.compile: plain layers learn in numpy" in x for x in log.lines) == said
+
+
 @CUDA
 @pytest.mark.parametrize("name", MAKE)
 def test_a_gpu_gives_the_same_numbers_as_a_graph(name):

@@ -193,10 +193,13 @@ def test_demonstrations_count_against_max_bytes(cartpole):
     check(config(*words, f"buffer.max_bytes={most + more}", demos))
 
 
-def test_a_dataset_that_makes_no_update_is_refused(tmp_path, cartpole):
-    with pytest.raises(ConfigError, match=r"learner.start_after = 50000"):
-        go(tmp_path, *CASES["bc"], *OFFLINE, "run.total_steps=60000", f"buffer.load={cartpole}",
-           "learner.start_after=50000")  # fmt: skip
+def test_a_dataset_that_makes_no_update_is_refused(cartpole):
+    """By the checks, before a directory is made."""
+    words = (*CASES["bc"], *OFFLINE, "run.total_steps=60000", f"buffer.load={cartpole}")
+    with pytest.raises(
+        ConfigError, match=r"learner.start_after = 50000: the dataset has \d+ steps"
+    ):
+        check(config(*words, "learner.start_after=50000"))
 
 
 def test_demonstrations_that_are_gone_are_missed_by_a_resume(tmp_path, cartpole):

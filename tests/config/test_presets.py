@@ -317,3 +317,14 @@ def test_every_yaml_key_arrives(
     found = read(composer, *chosen, *needs, *(f"{k}={text}" for k, (text, _, _) in batch.items()))
     for key, (_, expected, _) in batch.items():
         assert found.get(f"{key}.start", found.get(key)) == expected, key
+
+
+@pytest.mark.parametrize(
+    ("env", "policy", "rows"),
+    [("halfcheetah", "td3", 10_000), ("ant", "sac", 10_000), ("hopper", "ddpg", 1000),
+     ("pendulum", "sac", 1000)],
+)  # fmt: skip
+def test_random_steps_before_learning_are_the_environments(composer, env, policy, rows):
+    """Fujimoto et al. 2018, section 6.1."""
+    given = read(composer, f"env={env}", f"policy={policy}")
+    assert given["learner.start_after"] == rows

@@ -1,5 +1,6 @@
 """DQN's update in numpy is DQN's update."""
 
+import warnings
 from dataclasses import replace
 from itertools import product
 
@@ -15,7 +16,7 @@ from rlrun.nets.graphed import Stepper
 from rlrun.nets.pair import TargetPair
 from rlrun.types import Sample, Spec, Tree, tree_leaves, tree_map
 from tests.buffer.factory import linear
-from tests.policy.factory import batch_of, dqn
+from tests.policy.factory import batch_of, box_batch, control, dqn
 from tests.policy.test_switches import SPACE as MASKED
 from tests.test_acting import SPACES
 from tests.test_graphed import samples_of
@@ -167,3 +168,16 @@ def test_results_belong_to_the_caller():
     assert all(torch.equal(kept.metrics[k], v) for k, v in before[1].items())
     assert kept.priority.dtype == torch.float32
     assert np.all(kept.priority.numpy() >= 0)
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac", "td3", "ddpg"])
+def test_divergence_is_the_learners_to_tell(name):
+    """Numbers that overflow come out as they are; numpy's own warnings would stand before it."""
+    policy = dqn(**PLAIN_INPUTS) if name == "dqn" else control(name)
+    sample = samples(policy)[0] if name == "dqn" else box_batch(policy)
+    for p in (policy.net if name == "dqn" else policy.q.net).parameters():
+        p.data.mul_(1e30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        told = policy.update(sample).metrics
+    assert not torch.isfinite(told["train/loss"])
