@@ -25,8 +25,7 @@ class ControlLoss(NamedTuple):
     q: Tensor  # [C, ...] what the critics' gradient flows into
     slope: Tensor  # d loss / d q
     actor: Tensor | None  # 0-d; None in updates that leave the actor as it is
-    temperature: Tensor | None = None  # 0-d; None then, and where there is none that adapts
-    constraint: Tensor | None = None  # 0-d; of a Lagrange multiplier, None where there is none
+    multipliers: dict[str, Tensor]  # 0-d each: of those that move in this update
 
 
 class ControlPair:

@@ -6,8 +6,6 @@ actions drawn evenly, by the policy at the row, and by the policy at the row its
 from. That code's optional start by imitation is left out.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -26,74 +24,44 @@ from rlrun.functional.offline import multiplier_loss, sampled_gap, sampled_slope
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
 from rlrun.nets.box_acting import BoxActor, sampled
-from rlrun.nets.compute import PLAIN, Compute
-from rlrun.nets.control_pair import ControlLoss, ControlPair, Multiplier
+from rlrun.nets.control_pair import ControlLoss, Multiplier
+from rlrun.nets.control_policy import ControlPolicy
 from rlrun.nets.encoder import look
-from rlrun.schedule import make_schedule
-from rlrun.schema import CQLSACConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Sample, Segment, Spec, Update, Window
+from rlrun.schema import CQLSACConfig
+from rlrun.types import Sample, Segment, Update
 
 MOST = 1e6  # of the weight; Kumar et al. 2020, released code
 
 
-class CQLSAC:
+class CQLSAC(ControlPolicy[CQLSACConfig]):
     """Acts by sampling tanh(Normal); learns from windows of rows."""
 
-    def __init__(
-        self,
-        config: CQLSACConfig,
-        torso: TorsoConfig,
-        memory: MemoryConfig,
-        *,
-        spec: Spec,
-        seed: int,
-        total_steps: int,
-        device: torch.device,
-        compute: Compute = PLAIN,
-    ) -> None:
-        self.config, self.device, self.compute = config, device, compute
-        self.window, self.recurrent = Window(*config.window), memory.name != "none"
-        self.pair = ControlPair(
-            config, torso, memory, spec=spec, seed=seed, device=device,
-            lr_at=make_schedule(config.lr, total_steps=total_steps),
-            actor_lr_at=make_schedule(config.actor_lr, total_steps=total_steps),
-            outputs=2, critics=2, logged=("train/entropy",),
-        )  # fmt: skip
-        self.pi, self.q, self.bounds = self.pair.pi, self.pair.q, self.pair.bounds
-        self.generator, self.seconds = self.pair.generator, self.pair.seconds
-        wanted, size = config.target_entropy, self.bounds.size
+    outputs, critics, logged = 2, 2, ("train/entropy",)
+
+    def begin(self) -> None:
+        c, size, wanted = self.config, self.bounds.size, self.config.target_entropy
         self.target_entropy = -float(size) if wanted is None else wanted  # Haarnoja et al. 2018b
         self.temperature, self.conservatism = (
-            Multiplier(start, eps=config.adam_eps, device=device)
-            for start in (config.temperature, config.conservatism)
+            Multiplier(start, eps=c.adam_eps, device=self.device)
+            for start in (c.temperature, c.conservatism)
         )
+        self.multipliers = {"temperature": self.temperature, "conservatism": self.conservatism}
 
     def actor(self, num_envs: int) -> BoxActor:
         """Samples; uniform actions before the first update."""
         return self.pair.actor(sampled, num_envs)
 
-    # -- learning --------------------------------------------------------------------------------
-
     def update(self, sample: Sample) -> Update:
         """One step of critics, actor, temperature and weight, all from the same parameters."""
-        out = self.loss(*sample.to(self.device))
-        metrics = self.pair.step(out, sample.env_steps)
-        pairs = ((self.temperature, out.temperature), (self.conservatism, out.constraint))
-        for multiplier, loss in pairs:
-            if loss is not None:
-                multiplier.step(loss, self.pair.lr_at(sample.env_steps))
+        update = self.recorded(sample)
         self.q.follow(self.q.updates, 1)
-        return Update(out.priority, metrics)
+        return update
 
-    def loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
+    def _loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
         """SAC's losses, the critics' + conservatism * sum_c mean(gap_c).
 
         gap_c = log int exp Q_c(s, a) da - Q_c(s, action). Source: Kumar et al. 2020, eq. 4.
         """
-        with self.compute.autocast(self.device):
-            return self._loss(segment, weight)
-
-    def _loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
         c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
         view, n, taken = look(segment, self.bounds, self.window, c, memory=self.recurrent)
         valid = segment.valid[bs : bs + learned]
@@ -128,21 +96,23 @@ class CQLSAC:
             "train/conservative_gap": masked_mean(gap.mean(0), valid),
             "train/conservatism": strength,
         }
-        actor = heat = wider = None
+        actor, multipliers = None, {}
         if c.gap_threshold is not None:
             log = self.conservatism.log
-            wider = multiplier_loss(log, gap, c.gap_threshold, valid, weight)
+            multipliers["conservatism"] = multiplier_loss(log, gap, c.gap_threshold, valid, weight)
         if self.pair.due():
             now = self.drawn(here, 0)
             chosen = self.q.net(features.detach(), now.action, fixed=True)
             actor = actor_loss(chosen, now.log_prob, temperature, valid, weight)
             if c.temperature_auto:
                 log = self.temperature.log
-                heat = temperature_loss(log, now.log_prob, self.target_entropy, valid, weight)
+                multipliers["temperature"] = temperature_loss(
+                    log, now.log_prob, self.target_entropy, valid, weight
+                )
             metrics["train/actor_loss"] = actor.detach()
             metrics["train/entropy"] = masked_mean(-now.log_prob.detach(), valid)
         priority = mixed_priority(out.td, valid, c.eta)
-        return ControlLoss(loss, priority, metrics, q, slope, actor, heat, wider)
+        return ControlLoss(loss, priority, metrics, q, slope, actor, multipliers)
 
     def drawn(self, outputs: Tensor, which: int, *lead: int) -> Squashed:
         """Actions [*lead, L, B, A] of the policy that says ``outputs`` [L, B, 2 A].
@@ -164,26 +134,3 @@ class CQLSAC:
         now, later = self.drawn(here, 2, count), self.drawn(behind, 3, count)
         log_density = [uniform_log_density(even), now.log_prob, later.log_prob]
         return torch.cat([even, now.action, later.action]), torch.cat(log_density)
-
-    @torch.no_grad()
-    def priority(self, sample: Sample) -> Tensor:
-        """The priorities [B] ``update`` would return, without learning."""
-        return self.loss(*sample.to(self.device)).priority
-
-    # -- state -----------------------------------------------------------------------------------
-
-    def weights(self) -> dict[str, Tensor]:
-        """The actor's parameters, detached, not copied."""
-        return self.pair.weights()
-
-    def load(self, weights: dict[str, Tensor]) -> None:
-        self.pair.load(weights)
-
-    def state_dict(self) -> dict[str, Any]:
-        more = {"temperature": self.temperature, "conservatism": self.conservatism}
-        return self.pair.state_dict() | {name: x.state_dict() for name, x in more.items()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.pair.load_state_dict(state)
-        self.temperature.load_state_dict(state["temperature"])
-        self.conservatism.load_state_dict(state["conservatism"])

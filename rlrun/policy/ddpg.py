@@ -4,8 +4,6 @@ Lillicrap et al. 2016, "Continuous control with deep reinforcement learning", IC
 uncorrelated (Fujimoto et al. 2018 found no gain in the original's Ornstein-Uhlenbeck process).
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -14,48 +12,27 @@ from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
 from rlrun.nets.bare_control import BareTD3, fits
 from rlrun.nets.box_acting import BoxActor, noisy
-from rlrun.nets.compute import PLAIN, Compute
-from rlrun.nets.control_pair import ControlLoss, ControlPair
+from rlrun.nets.control_pair import ControlLoss
+from rlrun.nets.control_policy import ControlPolicy
 from rlrun.nets.encoder import look
 from rlrun.schedule import make_schedule
-from rlrun.schema import DDPGConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Sample, Segment, Spec, Update, Window
+from rlrun.schema import DDPGConfig
+from rlrun.types import Sample, Segment, Update
 
 
-class DDPG:
+class DDPG(ControlPolicy[DDPGConfig]):
     """Acts with Gaussian noise on a deterministic action; learns from windows of rows."""
 
-    def __init__(
-        self,
-        config: DDPGConfig,
-        torso: TorsoConfig,
-        memory: MemoryConfig,
-        *,
-        spec: Spec,
-        seed: int,
-        total_steps: int,
-        device: torch.device,
-        compute: Compute = PLAIN,
-    ) -> None:
-        self.config, self.device, self.compute = config, device, compute
-        self.window, self.recurrent = Window(*config.window), memory.name != "none"
-        self.pair = ControlPair(
-            config, torso, memory, spec=spec, seed=seed, device=device,
-            lr_at=make_schedule(config.lr, total_steps=total_steps),
-            actor_lr_at=make_schedule(config.actor_lr, total_steps=total_steps),
-            outputs=1, critics=1,
-        )  # fmt: skip
-        self.pi, self.q, self.bounds = self.pair.pi, self.pair.q, self.pair.bounds
-        self.generator, self.seconds = self.pair.generator, self.pair.seconds
-        self.noise_at = make_schedule(config.noise, total_steps=total_steps)
+    outputs, critics = 1, 1
+
+    def begin(self) -> None:
+        self.noise_at = make_schedule(self.config.noise, total_steps=self.total_steps)
         self.pi.net.noise.fill_(self.noise_at(0))
-        self.bare = BareTD3(self.pair) if fits(self.pair, compute, memory) else None
+        self.bare = BareTD3(self.pair) if fits(self.pair, self.compute, self.memory) else None
 
     def actor(self, num_envs: int) -> BoxActor:
         """Deterministic actions with noise; uniform ones before the first update."""
         return self.pair.actor(noisy, num_envs)
-
-    # -- learning --------------------------------------------------------------------------------
 
     def update(self, sample: Sample) -> Update:
         """One step of the critic; every ``actor_every`` also of the actor and all targets."""
@@ -66,16 +43,6 @@ class DDPG:
                 side.follow(self.q.updates, self.config.actor_every)
         noise = self.pi.net.noise.fill_(self.noise_at(sample.env_steps))
         return Update(update.priority, update.metrics | {"train/noise": noise.clone()})
-
-    def recorded(self, sample: Sample) -> Update:
-        """The steps, by autograd; targets stay."""
-        out = self.loss(*sample.to(self.device))
-        return Update(out.priority, self.pair.step(out, sample.env_steps))
-
-    def loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
-        """Losses, priorities and metrics of a batch of windows."""
-        with self.compute.autocast(self.device):
-            return self._loss(segment, weight)
 
     def _loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
         c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
@@ -104,24 +71,4 @@ class DDPG:
             actor = row_mean(-value, valid, weight)
             metrics["train/actor_loss"] = actor.detach()
         priority = mixed_priority(out.td, valid, c.eta)
-        return ControlLoss(out.loss, priority, metrics, q, out.slope, actor)
-
-    @torch.no_grad()
-    def priority(self, sample: Sample) -> Tensor:
-        """The priorities [B] ``update`` would return, without learning."""
-        return self.loss(*sample.to(self.device)).priority
-
-    # -- state -----------------------------------------------------------------------------------
-
-    def weights(self) -> dict[str, Tensor]:
-        """The actor's parameters, detached, not copied."""
-        return self.pair.weights()
-
-    def load(self, weights: dict[str, Tensor]) -> None:
-        self.pair.load(weights)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.pair.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.pair.load_state_dict(state)
+        return ControlLoss(out.loss, priority, metrics, q, out.slope, actor, {})

@@ -14,47 +14,23 @@ from torch import Tensor
 from rlrun.functional import surrogate
 from rlrun.functional.policy import Choice, explained_variance, ppo_slope, ppo_terms, value_terms
 from rlrun.functional.returns import gae
-from rlrun.nets.acting_policy import PolicyActor
-from rlrun.nets.actor_critic import make_actor_critic
-from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.minibatch import Bare, Batch, Minibatch, bare, deal
-from rlrun.nets.onpolicy import Descender, Loss, Rows, join, opening, told
+from rlrun.nets.onpolicy import Loss, Rows, join, opening, told
 from rlrun.nets.plain import Written
+from rlrun.nets.rollout_policy import RolloutPolicy
 from rlrun.schedule import make_schedule
-from rlrun.schema import MemoryConfig, PPOConfig, TorsoConfig
-from rlrun.types import Sample, Spec, Update, Window, generator
+from rlrun.schema import PPOConfig
+from rlrun.types import Sample, Update, generator
 
 
-class PPO:
+class PPO(RolloutPolicy[PPOConfig]):
     """Draws actions from its distribution and learns from each rollout in several epochs."""
 
-    window: Window | None = None  # it keeps no replay
-
-    def __init__(
-        self,
-        config: PPOConfig,
-        torso: TorsoConfig,
-        memory: MemoryConfig,
-        *,
-        spec: Spec,
-        seed: int,
-        total_steps: int,
-        device: torch.device,
-        compute: Compute = PLAIN,
-    ) -> None:
-        self.config, self.device = config, device
-        net = make_actor_critic(config, torso, memory, spec, seed=seed).to(device)
-        lr_at = make_schedule(config.lr, total_steps=total_steps)
-        self.net, self.descender = net, Descender(net, config, lr_at, compute)
+    def begin(self) -> None:
         written = self.descender.backprop
         self.plain = written if isinstance(written, Written) else None
-        self.clip_at = make_schedule(config.clip, total_steps=total_steps)
-        self.dealer = generator(seed, "minibatch")
-        self.generator, self.seconds = generator(seed, "explore"), self.descender.seconds
-
-    def actor(self, num_envs: int) -> PolicyActor:
-        """Draws from the policy's distribution."""
-        return PolicyActor(self.net, self.config, self.generator, num_envs=num_envs)
+        self.clip_at = make_schedule(self.config.clip, total_steps=self.total_steps)
+        self.dealer = generator(self.seed, "minibatch")
 
     def update(self, sample: Sample) -> Update:
         """``epochs`` passes over a rollout in minibatches of about ``batch_size`` rows.
@@ -152,22 +128,9 @@ class PPO:
         more = {"train/approx_kl": policy.kl, "train/clip_fraction": policy.clipped}
         return told(c, policy.loss, baseline.loss, choice, real) | more
 
-    def priority(self, sample: Sample) -> Tensor:
-        raise AssertionError("a rollout has no priorities")
-
-    def weights(self) -> dict[str, Tensor]:
-        """The network's parameters and statistics, detached, not copied."""
-        return self.descender.weights()
-
-    def load(self, weights: dict[str, Tensor]) -> None:
-        self.net.load_state_dict(weights)
-
     def state_dict(self) -> dict[str, Any]:
-        dealt = {"dealer": self.dealer.bit_generator.state}
-        acts = {"generator": self.generator.bit_generator.state}
-        return self.descender.state_dict() | dealt | acts
+        return super().state_dict() | {"dealer": self.dealer.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.descender.load_state_dict(state)
+        super().load_state_dict(state)
         self.dealer.bit_generator.state = state["dealer"]
-        self.generator.bit_generator.state = state["generator"]

@@ -6,8 +6,6 @@ over the window: the actor's starts from the stored state, the critics' from zer
 both up.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -24,69 +22,35 @@ from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
 from rlrun.nets.bare_control import BareSAC, fits
 from rlrun.nets.box_acting import BoxActor, sampled
-from rlrun.nets.compute import PLAIN, Compute
-from rlrun.nets.control_pair import ControlLoss, ControlPair, Multiplier
+from rlrun.nets.control_pair import ControlLoss, Multiplier
+from rlrun.nets.control_policy import ControlPolicy
 from rlrun.nets.encoder import look
-from rlrun.schedule import make_schedule
-from rlrun.schema import MemoryConfig, SACConfig, TorsoConfig
-from rlrun.types import Sample, Segment, Spec, Update, Window
+from rlrun.schema import SACConfig
+from rlrun.types import Sample, Segment, Update
 
 
-class SAC:
+class SAC(ControlPolicy[SACConfig]):
     """Acts by sampling tanh(Normal); learns from windows of rows."""
 
-    def __init__(
-        self,
-        config: SACConfig,
-        torso: TorsoConfig,
-        memory: MemoryConfig,
-        *,
-        spec: Spec,
-        seed: int,
-        total_steps: int,
-        device: torch.device,
-        compute: Compute = PLAIN,
-    ) -> None:
-        self.config, self.device, self.compute = config, device, compute
-        self.window, self.recurrent = Window(*config.window), memory.name != "none"
-        self.pair = ControlPair(
-            config, torso, memory, spec=spec, seed=seed, device=device,
-            lr_at=make_schedule(config.lr, total_steps=total_steps),
-            actor_lr_at=make_schedule(config.actor_lr, total_steps=total_steps),
-            outputs=2, critics=2, logged=("train/entropy",),
-        )  # fmt: skip
-        self.pi, self.q, self.bounds = self.pair.pi, self.pair.q, self.pair.bounds
-        self.generator, self.seconds = self.pair.generator, self.pair.seconds
-        wanted, size = config.target_entropy, self.bounds.size
+    outputs, critics, logged = 2, 2, ("train/entropy",)
+
+    def begin(self) -> None:
+        c, size, wanted = self.config, self.bounds.size, self.config.target_entropy
         self.target_entropy = -float(size) if wanted is None else wanted  # Haarnoja et al. 2018b
-        self.temperature = Multiplier(config.temperature, eps=config.adam_eps, device=device)
-        plain = fits(self.pair, compute, memory)
+        self.temperature = Multiplier(c.temperature, eps=c.adam_eps, device=self.device)
+        self.multipliers = {"temperature": self.temperature}
+        plain = fits(self.pair, self.compute, self.memory)
         self.bare = BareSAC(self.pair, self.temperature, self.target_entropy) if plain else None
 
     def actor(self, num_envs: int) -> BoxActor:
         """Samples; uniform actions before the first update."""
         return self.pair.actor(sampled, num_envs)
 
-    # -- learning --------------------------------------------------------------------------------
-
     def update(self, sample: Sample) -> Update:
         """One step of critics, actor and temperature, all three from the same weights."""
         update = self.recorded(sample) if self.bare is None else self.bare(sample)
         self.q.follow(self.q.updates, 1)
         return update
-
-    def recorded(self, sample: Sample) -> Update:
-        """The steps, by autograd; targets stay."""
-        out = self.loss(*sample.to(self.device))
-        metrics = self.pair.step(out, sample.env_steps)
-        if out.temperature is not None:
-            self.temperature.step(out.temperature, self.pair.lr_at(sample.env_steps))
-        return Update(out.priority, metrics)
-
-    def loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
-        """Losses, priorities and metrics of a batch of windows."""
-        with self.compute.autocast(self.device):
-            return self._loss(segment, weight)
 
     def _loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
         c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
@@ -111,43 +75,22 @@ class SAC:
             "train/valid_fraction": valid.float().mean(),
             "train/temperature": temperature,
         }
-        actor = heat = None
+        actor, multipliers = None, {}
         if self.pair.due():
             now = self.fresh(here, 0)
             chosen = self.q.net(features.detach(), now.action, fixed=True)
             actor = actor_loss(chosen, now.log_prob, temperature, valid, weight)
             if c.temperature_auto:
-                heat = temperature_loss(
+                multipliers["temperature"] = temperature_loss(
                     self.temperature.log, now.log_prob, self.target_entropy, valid, weight
                 )
             metrics["train/actor_loss"] = actor.detach()
             metrics["train/entropy"] = masked_mean(-now.log_prob.detach(), valid)
         priority = mixed_priority(out.td, valid, c.eta)
-        return ControlLoss(out.loss, priority, metrics, q, out.slope, actor, heat)
+        return ControlLoss(out.loss, priority, metrics, q, out.slope, actor, multipliers)
 
     def fresh(self, features: Tensor, which: int) -> Squashed:
         """Actions [L, B, A] that the present actor samples; ``which`` of an update's two draws."""
         mean, log_std = self.pi.net(features).chunk(2, -1)
         noise = self.pair.noise(2 * self.q.updates + which, *mean.shape)
         return squashed_gaussian(mean, log_std, noise)
-
-    @torch.no_grad()
-    def priority(self, sample: Sample) -> Tensor:
-        """The priorities [B] ``update`` would return, without learning."""
-        return self.loss(*sample.to(self.device)).priority
-
-    # -- state -----------------------------------------------------------------------------------
-
-    def weights(self) -> dict[str, Tensor]:
-        """The actor's parameters, detached, not copied."""
-        return self.pair.weights()
-
-    def load(self, weights: dict[str, Tensor]) -> None:
-        self.pair.load(weights)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.pair.state_dict() | {"temperature": self.temperature.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.pair.load_state_dict(state)
-        self.temperature.load_state_dict(state["temperature"])

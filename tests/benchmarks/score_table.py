@@ -87,6 +87,8 @@ def _met(row: Row, runs: Sequence[Result], rows: Mapping[str, Row], results: lis
     def score_of(other: str) -> float | None:
         if other == "behaviour":
             found = [r["behaviour"] for r in runs if "behaviour" in r]
+        elif other not in rows:  # a table of some rows
+            return None
         else:
             found = [r["score"] for r in done(results, other, rows[other]).values()]
         return float(iqm(np.array(found))) if found else None

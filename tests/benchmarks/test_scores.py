@@ -215,6 +215,7 @@ def test_table():
     low = [dict(r, score=r["score"] - 40) if r["row"] == "ours" else r for r in lines]
     assert "| **no** |" in markdown(ROWS, low).splitlines()[2]
     assert "| no theirs yet |" in markdown(ROWS, lines[:5]).splitlines()[2]
+    assert "| no theirs yet |" in markdown({"ours": ROWS["ours"]}, lines).splitlines()[2]
     assert "| yes, 3 of 5 seeds |" in markdown(ROWS, lines[2:5] + lines[6:11]).splitlines()[2]
 
 

@@ -199,11 +199,11 @@ def check_against_naive(policy, **changes):
     if c.name == "cql_sac":
         room = [sum(c.gap_threshold - g for g in x[4]) for x in naive]
         want = sum(w * r for w, r in zip(weight, room, strict=True)) / rows * c.conservatism
-        torch.testing.assert_close(out.constraint, want, **near)
+        torch.testing.assert_close(out.multipliers["conservatism"], want, **near)
     if c.name in ("sac", "cql_sac"):
         surplus = [sum(e - policy.target_entropy for e in x[2]) for x in naive]
         want = sum(w * s for w, s in zip(weight, surplus, strict=True)) / rows * c.temperature
-        torch.testing.assert_close(out.temperature, want, **near)
+        torch.testing.assert_close(out.multipliers["temperature"], want, **near)
     return out
 
 
@@ -255,7 +255,7 @@ def test_padding_changes_no_bit(name, shape, value):
     found = []
     for s in (segment, poisoned(segment, value)):
         out = policy.loss(s, weight)
-        heat = [x for x in (out.temperature, out.constraint) if x is not None]
+        heat = out.multipliers.values()
         slopes = (*policy.q.gradient(out.q, out.slope), *policy.pi.gradient(out.actor))
         found.append((out.loss, out.priority, out.actor, *heat, *slopes, *out.metrics.values()))
     for clean, dirty in zip(*found, strict=True):
@@ -362,7 +362,7 @@ def test_weights_scale_the_gradient():
     for a, b in (
         (full.loss, half.loss),
         (full.actor, half.actor),
-        (full.temperature, half.temperature),
+        (full.multipliers["temperature"], half.multipliers["temperature"]),
     ):
         torch.testing.assert_close(a / 2, b)
 

@@ -1,0 +1,90 @@
+"""What DDPG, TD3, SAC and CQL on SAC share: networks, saving, loading. Their maths are theirs."""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from rlrun.nets.compute import PLAIN, Compute
+from rlrun.nets.control_pair import ControlLoss, ControlPair, Multiplier
+from rlrun.schedule import make_schedule
+from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
+from rlrun.types import Sample, Segment, Spec, Update, Window
+
+C = TypeVar("C", bound=ControlConfig)
+
+
+class ControlPolicy(ABC, Generic[C]):
+    """An actor and critics that learn from windows of rows (DDPG, TD3, SAC, CQL on SAC)."""
+
+    outputs: ClassVar[int]  # numbers of the actor per action dimension
+    critics: ClassVar[int]
+    logged: ClassVar[tuple[str, ...]] = ()  # metrics of the actor's steps, besides its loss
+
+    def __init__(
+        self,
+        config: C,
+        torso: TorsoConfig,
+        memory: MemoryConfig,
+        *,
+        spec: Spec,
+        seed: int,
+        total_steps: int,
+        device: torch.device,
+        compute: Compute = PLAIN,
+    ) -> None:
+        self.config, self.device, self.compute = config, device, compute
+        self.window, self.memory = Window(*config.window), memory
+        self.recurrent, self.total_steps = memory.name != "none", total_steps
+        self.pair = ControlPair(
+            config, torso, memory, spec=spec, seed=seed, device=device,
+            lr_at=make_schedule(config.lr, total_steps=total_steps),
+            actor_lr_at=make_schedule(config.actor_lr, total_steps=total_steps),
+            outputs=self.outputs, critics=self.critics, logged=self.logged,
+        )  # fmt: skip
+        self.pi, self.q, self.bounds = self.pair.pi, self.pair.q, self.pair.bounds
+        self.generator, self.seconds = self.pair.generator, self.pair.seconds
+        self.multipliers: dict[str, Multiplier] = {}
+        self.begin()
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Set up what the policy has beyond actor and critics."""
+
+    def recorded(self, sample: Sample) -> Update:
+        """One step by autograd, of all that ``loss`` says; targets stay."""
+        out = self.loss(*sample.to(self.device))
+        metrics = self.pair.step(out, sample.env_steps)
+        for name, loss in out.multipliers.items():
+            self.multipliers[name].step(loss, self.pair.lr_at(sample.env_steps))
+        return Update(out.priority, metrics)
+
+    def loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
+        """Losses, priorities and metrics of a batch of windows."""
+        with self.compute.autocast(self.device):
+            return self._loss(segment, weight)
+
+    @abstractmethod
+    def _loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
+        """What ``loss`` returns, in the precision of its surroundings."""
+
+    @torch.no_grad()
+    def priority(self, sample: Sample) -> Tensor:
+        """The priorities [B] ``update`` would return, without learning."""
+        return self.loss(*sample.to(self.device)).priority
+
+    def weights(self) -> dict[str, Tensor]:
+        """The actor's parameters, detached, not copied."""
+        return self.pair.weights()
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        self.pair.load(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.pair.state_dict() | {n: x.state_dict() for n, x in self.multipliers.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.pair.load_state_dict(state)
+        for name, multiplier in self.multipliers.items():
+            multiplier.load_state_dict(state[name])
