@@ -62,7 +62,9 @@ ROWS = {
     "pendulum_sac": Row("policy=sac env=pendulum", ">= -200", steps=20_000),
     "pendulum_td3": Row("policy=td3 env=pendulum", ">= -200", steps=20_000),
     "pendulum_ddpg": Row("policy=ddpg env=pendulum", ">= -200", steps=20_000),
-    "lunarlander_sac": Row("experiment=sac_lunarlander", ">= 220", needs="box2d"),
+    "lunarlander_sac": Row(
+        "policy=sac env=lunarlander_continuous", ">= 220", steps=300_000, needs="box2d"
+    ),
     "halfcheetah_sac": Row(
         "policy=sac env=halfcheetah run.stop_value=null", ">= 0.9 x halfcheetah_sac_sb3", **CHEETAH
     ),
@@ -116,6 +118,7 @@ ROWS = {
     ),
     "pendulum_cql": Row(
         "policy=cql_sac env=pendulum torso.hidden=[64,64] learner.batch_size=128 "
+        "policy.lr=1e-3 policy.actor_lr=1e-3 "
         "buffer.load={work}/data", ">= behaviour - 20", steps=10_000, prepare=SAC_DATA,
     ),
     "cartpole_cql": Row(
