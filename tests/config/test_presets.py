@@ -57,8 +57,6 @@ def test_composes_and_validates(composer: Composer, option: str) -> None:
     config = read_composed(composer.compose([option, *NEEDS.get(option, [])]))
     offline = config.pipeline.name == "offline"  # wants a dataset: tests/test_offline.py
     group, _, name = option.partition("=")
-    if name == "sac_lunarlander":
-        group, name = "env", "lunarlander_continuous"
     module = module_of(name) if group == "env" and name in PRESETS else None
     if module is not None and find_spec(module) is None:
         with pytest.raises(ConfigError, match=r"; install it: pip install \S+$"):

@@ -7,7 +7,7 @@ import pytest
 
 from rlrun import build
 from tests.compose import config
-from tests.installed import CONTINUOUS, PRESETS, case, module_of, needs
+from tests.installed import CONTINUOUS, PRESETS, case
 
 CONF = Path(__file__).parents[2] / "conf"
 EXPERIMENTS = sorted(p.stem for p in CONF.glob("experiment/*.yaml"))
@@ -18,7 +18,6 @@ SHRUNK = {  # what a laptop's test needs of the large presets
                    "learner.start_after=200", "learner.replay_ratio=0.5"),
     "diengine_r2d2_cartpole": ("buffer.capacity=20000",),
 }  # fmt: skip
-OF = {"sac_lunarlander": "lunarlander_continuous"}  # its environment needs a package
 
 
 def chunks(tmp_path: Path, *overrides: str) -> dict:
@@ -74,10 +73,7 @@ def test_independent_learners(tmp_path, policy, agents):
     assert record["updates"] > 0 or policy == "random"
 
 
-@pytest.mark.parametrize(
-    "experiment",
-    [pytest.param(e, marks=needs(module_of(OF[e])) if e in OF else ()) for e in EXPERIMENTS],
-)
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_experiments(tmp_path, experiment):
     short = ("run.total_steps=2500", "run.eval_every=2000", "run.stop_value=null")
     record = chunks(tmp_path, f"experiment={experiment}", *SHRUNK.get(experiment, ()), *short)
