@@ -19,7 +19,7 @@ LENGTHS = (5, 1, 9, 3)
 
 def counter(lengths=LENGTHS, end="alternate") -> EnvConfig:
     kwargs = {"lengths": list(lengths), "end": end, "random": False}
-    fields = (kwargs, {}, (), "auto", None, 1, 1.0, None, 1000, 0, None, "test")
+    fields = (kwargs, {}, (), "auto", None, 1, 1.0, None, 1000, 1000, 0, None, "test")
     return EnvConfig("rlrun/Counter-v0", *fields)
 
 

@@ -136,6 +136,7 @@ def _env() -> str:
         "reward_scale",
         "stop_value",
         "total_steps",
+        "eval_every",
         "warmup_steps",
         "success",
     ]

@@ -45,12 +45,13 @@ class EnvConfig:
     reward_scale: float
     stop_value: float | None
     total_steps: int
+    eval_every: int
     warmup_steps: int
     success: str | None
     note: str
 
     def __post_init__(self) -> None:
-        positive(self, "max_episode_steps", "reward_scale", "total_steps")
+        positive(self, "max_episode_steps", "reward_scale", "total_steps", "eval_every")
         at_least(self, 1, "frame_stack")
         at_least(self, 0, "warmup_steps")
 
