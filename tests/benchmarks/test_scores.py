@@ -82,7 +82,8 @@ def test_rows_of_the_issue_are_all_there():
     wanted = {
         "dqn qrdqn iqn cartpole 50000": 475, "c51 rainbow cartpole 100000": 475,
         "dqn qrdqn acrobot 100000": -90, "ppo cartpole 100000": 475,
-        "ppo lunarlander 1000000": 200, "a2c impala cartpole 500000": 450,
+        "ppo lunarlander 1000000": 200, "sac lunarlander_continuous 300000": 220,
+        "a2c impala cartpole 500000": 450,
         "ppo cartpole_novel 200000": 450, "sac td3 ddpg pendulum 20000": -200,
     }  # fmt: skip
     for line, least in wanted.items():
@@ -94,9 +95,6 @@ def test_rows_of_the_issue_are_all_there():
             ]  # fmt: skip
             (row,) = (r for r in match if bound_of(r.threshold) == Bound(">=", float(least)))
             assert row.steps == int(steps), row
-    landing = Composer().compose([scores.ROWS["lunarlander_sac"].overrides])
-    assert (landing.policy.name, landing.env.id) == ("sac", "LunarLanderContinuous-v3")
-    assert landing.run.total_steps == 300_000
     for row in scores.ROWS.values():
         bound = bound_of(row.threshold)
         assert row.seeds == 5
