@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-FOLDER = Path(__file__).parents[1] / "conf" / "env"
+CONF = Path(__file__).parents[1] / "conf"
+FOLDER = CONF / "env"
 PRESETS = sorted(
     path.stem for path in FOLDER.glob("*.yaml") if path.stem not in ("gym", "pettingzoo")
 )
@@ -33,6 +34,12 @@ def module_of(name: str) -> str | None:
     """The module that the preset needs besides rlrun's own dependencies."""
     env_id = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())["id"]
     return next((m for start, m in MODULES.items() if env_id.startswith(start)), None)
+
+
+def env_of(experiment: str) -> str | None:
+    """The environment preset that an experiment chooses; None: it leaves the choice."""
+    given = yaml.safe_load((CONF / f"experiment/{experiment}.yaml").read_text())["defaults"]
+    return next((line["override /env"] for line in given if "override /env" in line), None)
 
 
 def needs(module: str | None) -> Any:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlrun.cli_list import _shipped
 from rlrun.config import Composer, check, read_composed
 from rlrun.errors import ConfigError
-from tests.installed import CONTINUOUS, PRESETS, module_of
+from tests.installed import CONTINUOUS, PRESETS, env_of, module_of
 
 CONF = _shipped()
 GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and not p.name.startswith("_"))
@@ -57,6 +57,8 @@ def test_composes_and_validates(composer: Composer, option: str) -> None:
     config = read_composed(composer.compose([option, *NEEDS.get(option, [])]))
     offline = config.pipeline.name == "offline"  # wants a dataset: tests/test_offline.py
     group, _, name = option.partition("=")
+    if group == "experiment":
+        group, name = "env", env_of(name) or ""
     module = module_of(name) if group == "env" and name in PRESETS else None
     if module is not None and find_spec(module) is None:
         with pytest.raises(ConfigError, match=r"; install it: pip install \S+$"):

@@ -7,7 +7,7 @@ import pytest
 
 from rlrun import build
 from tests.compose import config
-from tests.installed import CONTINUOUS, PRESETS, case
+from tests.installed import CONTINUOUS, PRESETS, case, env_of, module_of, needs
 
 CONF = Path(__file__).parents[2] / "conf"
 EXPERIMENTS = sorted(p.stem for p in CONF.glob("experiment/*.yaml"))
@@ -17,6 +17,9 @@ SHRUNK = {  # what a laptop's test needs of the large presets
                    "memory.hidden=16", "buffer.capacity=4000", "learner.batch_size=2",
                    "learner.start_after=200", "learner.replay_ratio=0.5"),
     "diengine_r2d2_cartpole": ("buffer.capacity=20000",),
+    "dqn_atari": ("buffer.capacity=4000", "learner.start_after=200", "learner.batch_size=2",
+                  "learner.replay_ratio=0.1", "env.max_episode_steps=30"),
+    "ppo_atari": ("policy.epochs=1", "env.max_episode_steps=30"),
 }  # fmt: skip
 
 
@@ -73,7 +76,13 @@ def test_independent_learners(tmp_path, policy, agents):
     assert record["updates"] > 0 or policy == "random"
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        pytest.param(e, marks=needs(module_of(env)) if (env := env_of(e)) else ())
+        for e in EXPERIMENTS
+    ],
+)
 def test_experiments(tmp_path, experiment):
     short = ("run.total_steps=2500", "run.eval_every=2000", "run.stop_value=null")
     record = chunks(tmp_path, f"experiment={experiment}", *SHRUNK.get(experiment, ()), *short)
