@@ -330,3 +330,12 @@ def test_random_steps_before_learning_are_the_environments(composer, env, policy
     """Fujimoto et al. 2018, section 6.1."""
     given = read(composer, f"env={env}", f"policy={policy}")
     assert given["learner.start_after"] == rows
+
+
+@pytest.mark.parametrize(
+    ("env", "steps"), [("cartpole", 2000), ("lunarlander", 20_000), ("atari", 250_000)]
+)
+def test_evaluations_are_as_far_apart_as_the_environment_says(composer, env, steps):
+    """50 long episodes every 2000 steps took PPO on LunarLander 14 times as long as training."""
+    assert read(composer, f"env={env}")["run.eval_every"] == steps
+    assert read(composer, f"env={env}", "run.eval_every=70")["run.eval_every"] == 70
