@@ -66,3 +66,8 @@ def readable_obs(segment: Segment) -> Tree:
         return torch.where(read.reshape(*read.shape, *[1] * (x.ndim - 2)), x, torch.zeros_like(x))
 
     return tree_map(keep, segment.obs)
+
+
+def rows(tree: Tree, start: int, stop: int | None) -> Tree:
+    """Rows [start, stop) of every leaf."""
+    return tree_map(lambda x: x[start:stop], tree)

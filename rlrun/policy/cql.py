@@ -3,8 +3,6 @@
 Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -22,15 +20,14 @@ from rlrun.functional.value import (
 )
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.graphed import Stepper
-from rlrun.nets.pair import TargetPair
 from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.nets.value_actor import ValueActor
-from rlrun.schedule import make_schedule
+from rlrun.nets.value_policy import ValuePolicy
 from rlrun.schema import CQLConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Sample, Segment, Spec, Tree, Update, Window, generator
+from rlrun.types import Segment, Spec, Tree, Window
 
 
-class CQL:
+class CQL(ValuePolicy[CQLConfig, QNet]):
     """Acts greedily on Q; learns from single rows."""
 
     def __init__(
@@ -45,22 +42,17 @@ class CQL:
         device: torch.device,
         compute: Compute = PLAIN,
     ) -> None:
-        self.config, self.device, self.compute = config, device, compute
         self.window = Window(*config.window)
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
-        self.pair = TargetPair(net, config, make_schedule(config.lr, total_steps=total_steps))
-        self.net, self.target = net, self.pair.target
+        super().__init__(
+            config, net, seed=seed, total_steps=total_steps, device=device, compute=compute
+        )
         self.masked = has_mask(spec.obs)
-        self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
         self.step = Stepper(self.pair, self.loss, device, compute)
 
     def actor(self, num_envs: int) -> ValueActor:
         """Epsilon-greedy on Q."""
         return ValueActor(self.net, self.config, self.generator, num_envs=num_envs)
-
-    def update(self, sample: Sample) -> Update:
-        """One gradient step on ``sample``; priorities are |delta|."""
-        return self.step(sample)
 
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
         """DQN's loss + conservatism * mean_b(w_b (log sum_a exp Q(s, a) - Q(s, action))).
@@ -103,22 +95,3 @@ class CQL:
         with self.compute.autocast(self.device):
             q: Tensor = net.unroll(net.inputs(obs, net.side(*previous)), ())[0]
         return q.float()
-
-    @torch.no_grad()
-    def priority(self, sample: Sample) -> Tensor:
-        """The priorities [B] ``update`` would return, without learning."""
-        return self.loss(*sample.to(self.device)).priority
-
-    def weights(self) -> dict[str, Tensor]:
-        """The online network's parameters, detached, not copied."""
-        return self.pair.weights()
-
-    def load(self, weights: dict[str, Tensor]) -> None:
-        self.net.load_state_dict(weights)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.pair.state_dict() | {"generator": self.generator.bit_generator.state}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.pair.load_state_dict(state)
-        self.generator.bit_generator.state = state["generator"]

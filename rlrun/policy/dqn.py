@@ -7,8 +7,6 @@ behind it.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,16 +21,17 @@ from rlrun.nets.bare import bare_update
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.draw import Draw, Draws
 from rlrun.nets.graphed import Stepper
-from rlrun.nets.pair import TargetPair
-from rlrun.nets.qnet import make_qnet
+from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.nets.value_actor import ValueActor
-from rlrun.schedule import make_schedule
+from rlrun.nets.value_policy import ValuePolicy
 from rlrun.schema import DQNConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Sample, Segment, Spec, Tree, Update, Window, generator, tree_map
+from rlrun.types import Segment, Spec, Tree, Window, tree_map
 
 
-class DQN:
+class DQN(ValuePolicy[DQNConfig, QNet]):
     """Acts epsilon-greedily with a feed-forward Q-network and learns from single rows."""
+
+    draws: Draws
 
     def __init__(
         self,
@@ -46,19 +45,18 @@ class DQN:
         device: torch.device,
         compute: Compute = PLAIN,
     ) -> None:
-        self.config, self.device, self.compute = config, device, compute
         self.window = Window(burnin=0, learned=1, nstep=config.nstep)
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
         float32 = compute.precision == "float32"
         self.online = make_backprop(net, float32=float32)
-        lr_at = make_schedule(config.lr, total_steps=total_steps)
-        self.pair = TargetPair(net, config, lr_at, self.online)
-        self.net, self.target = net, self.pair.target
+        super().__init__(
+            config, net, seed=seed, total_steps=total_steps, device=device, compute=compute,
+            backprop=self.online,
+        )  # fmt: skip
         self.lagging = make_backprop(self.target, float32=float32)
         self.criterion = make_criterion(config, device)
         self.munchausen = make_munchausen(config, self.criterion)
         self.draws, self.masked = Draws(net, config, seed=seed), has_mask(spec.obs)
-        self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
         given = (config, self.pair, self.online, self.lagging)
         self.step = bare_update(*given, masked=self.masked) or Stepper(
             self.pair, self.loss, device, compute
@@ -68,13 +66,8 @@ class DQN:
         """Epsilon-greedy on Q."""
         return ValueActor(self.net, self.config, self.generator, num_envs=num_envs)
 
-    def update(self, sample: Sample) -> Update:
-        """One gradient step on ``sample``; priorities are |delta|, or KL of atoms."""
-        update = self.step(sample)
-        return replace(update, metrics=update.metrics | self.draws.metrics())
-
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
-        """Loss, priorities and metrics of row 0 of every window.
+        """Loss, priorities (|delta|, or KL of atoms) and metrics of row 0 of every window.
 
         Only two rows of a window meet a network: the learned one and the one its target
         bootstraps from, k <= n rows later.
@@ -163,24 +156,3 @@ class DQN:
         """Q [B, A] of one row of every window, [B, A, N] where it is a distribution."""
         with self.compute.autocast(self.device):
             return function(*row, draw).float()
-
-    @torch.no_grad()
-    def priority(self, sample: Sample) -> Tensor:
-        """The priorities [B] ``update`` would return, to rounding, without learning."""
-        return self.loss(*sample.to(self.device)).priority
-
-    def weights(self) -> dict[str, Tensor]:
-        """The online network's parameters, detached, not copied."""
-        return self.pair.weights()
-
-    def load(self, weights: dict[str, Tensor]) -> None:
-        self.net.load_state_dict(weights)
-
-    def state_dict(self) -> dict[str, Any]:
-        own = {"generator": self.generator.bit_generator.state, "draws": self.draws.key}
-        return self.pair.state_dict() | own
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.pair.load_state_dict(state)
-        self.draws.key = state["draws"]
-        self.generator.bit_generator.state = state["generator"]

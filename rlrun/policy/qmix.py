@@ -5,26 +5,23 @@ Learning", ICML 2018; Sunehag et al., "Value-Decomposition Networks", AAMAS 2018
 recurrent Q-network; windows, burn-in, stored states and n-step targets are those of R2D2.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from rlrun.functional.mixing import team_greedy, value_ahead
 from rlrun.functional.returns import nstep_return
-from rlrun.functional.rows import network_inputs, shape_reward
+from rlrun.functional.rows import network_inputs, rows, shape_reward
 from rlrun.functional.value import Loss, mixed_priority, sequence_loss, take_action, td_target
 from rlrun.nets.burnin import burn_in
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.graphed import Stepper
-from rlrun.nets.pair import TargetPair
 from rlrun.nets.team import TeamActor, TeamNet, make_team
-from rlrun.schedule import make_schedule
+from rlrun.nets.value_policy import ValuePolicy
 from rlrun.schema import MemoryConfig, QMIXConfig, TorsoConfig
-from rlrun.types import Sample, Segment, Spec, Tree, Update, Window, generator, tree_map
+from rlrun.types import Segment, Spec, Tree, Window, tree_map
 
 
-class QMIX:
+class QMIX(ValuePolicy[QMIXConfig, TeamNet]):
     """Acts epsilon-greedily agent by agent; learns the team's value from windows of joint rows."""
 
     def __init__(
@@ -39,13 +36,12 @@ class QMIX:
         device: torch.device,
         compute: Compute = PLAIN,
     ) -> None:
-        self.config, self.device, self.compute = config, device, compute
         learned = config.learn_unroll_len - config.nstep
         self.window = Window(config.burnin_step, learned, config.nstep)
         net = make_team(config, torso, memory, spec, seed=seed).to(device)
-        self.pair = TargetPair(net, config, make_schedule(config.lr, total_steps=total_steps))
-        self.net, self.target = net, self.pair.target
-        self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
+        super().__init__(
+            config, net, seed=seed, total_steps=total_steps, device=device, compute=compute
+        )
         self.step = Stepper(self.pair, self.loss, device, compute)
 
     # -- acting ----------------------------------------------------------------------------------
@@ -62,12 +58,8 @@ class QMIX:
 
     # -- learning --------------------------------------------------------------------------------
 
-    def update(self, sample: Sample) -> Update:
-        """One gradient step on ``sample``; priorities are eta-mixed |delta| of the team's value."""
-        return self.step(sample)
-
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
-        """Loss, priorities and metrics of a batch of windows of joint rows (semantics section 5).
+        """Loss, eta-mixed priorities and metrics of windows of joint rows (semantics section 5).
 
         y = R_t + gamma^k Q_tot-(argmax_a Q_i(obs[t+k])), delta = y - Q_tot(actions taken).
         ``Loss.q`` is Q_tot [L, B]. Source: Rashid et al. 2018, eq. 6.
@@ -132,29 +124,3 @@ class QMIX:
                     state = burn_in(agents, x, state, own, segment.partial)
             q: Tensor = agents.unroll(agents.inputs(*rows(inputs, bs, None)), state)[0]
         return q.float().reshape(len(q), -1, net.size, q.shape[-1])
-
-    @torch.no_grad()
-    def priority(self, sample: Sample) -> Tensor:
-        """The priorities [B] ``update`` would return, without learning."""
-        return self.loss(*sample.to(self.device)).priority
-
-    # -- state -----------------------------------------------------------------------------------
-
-    def weights(self) -> dict[str, Tensor]:
-        """The online networks' parameters, detached, not copied."""
-        return self.pair.weights()
-
-    def load(self, weights: dict[str, Tensor]) -> None:
-        self.net.load_state_dict(weights)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.pair.state_dict() | {"generator": self.generator.bit_generator.state}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.pair.load_state_dict(state)
-        self.generator.bit_generator.state = state["generator"]
-
-
-def rows(tree: Tree, start: int, stop: int | None) -> Tree:
-    """Rows [start, stop) of every leaf."""
-    return tree_map(lambda x: x[start:stop], tree)

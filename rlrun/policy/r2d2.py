@@ -3,9 +3,6 @@
 Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning", ICLR 2019.
 """
 
-from dataclasses import replace
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -13,22 +10,23 @@ from rlrun.functional.criterion import make_criterion, make_munchausen
 from rlrun.functional.masks import has_mask
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.returns import nstep_return
-from rlrun.functional.rows import network_inputs, shape_reward
+from rlrun.functional.rows import network_inputs, rows, shape_reward
 from rlrun.functional.value import Loss, allowed, greedy, mixed_priority, rows_ahead
 from rlrun.nets.burnin import burn_in
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.draw import MEAN, Draw, Draws
 from rlrun.nets.graphed import Stepper
-from rlrun.nets.pair import TargetPair
 from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.nets.value_actor import ValueActor
-from rlrun.schedule import make_schedule
+from rlrun.nets.value_policy import ValuePolicy
 from rlrun.schema import MemoryConfig, R2D2Config, TorsoConfig
-from rlrun.types import Sample, Segment, Spec, Tree, Update, Window, generator, tree_map
+from rlrun.types import Segment, Spec, Tree, Window
 
 
-class R2D2:
+class R2D2(ValuePolicy[R2D2Config, QNet]):
     """Acts epsilon-greedily with a recurrent Q-network and learns from windows of rows."""
+
+    draws: Draws
 
     def __init__(
         self,
@@ -42,16 +40,15 @@ class R2D2:
         device: torch.device,
         compute: Compute = PLAIN,
     ) -> None:
-        self.config, self.device, self.compute = config, device, compute
         learned = config.learn_unroll_len - config.nstep
         self.window = Window(config.burnin_step, learned, config.nstep)
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
-        self.pair = TargetPair(net, config, make_schedule(config.lr, total_steps=total_steps))
-        self.net, self.target = net, self.pair.target
+        super().__init__(
+            config, net, seed=seed, total_steps=total_steps, device=device, compute=compute
+        )
         self.criterion = make_criterion(config, device)
         self.munchausen = make_munchausen(config, self.criterion)
         self.draws, self.masked = Draws(net, config, seed=seed), has_mask(spec.obs)
-        self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
         self.step = Stepper(self.pair, self.loss, device, compute)
 
     # -- acting ----------------------------------------------------------------------------------
@@ -66,13 +63,8 @@ class R2D2:
 
     # -- learning --------------------------------------------------------------------------------
 
-    def update(self, sample: Sample) -> Update:
-        """One gradient step on ``sample``; priorities are eta-mixed |delta|."""
-        update = self.step(sample)
-        return replace(update, metrics=update.metrics | self.draws.metrics())
-
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
-        """Loss, priorities and metrics of a batch of windows (semantics section 5).
+        """Loss, eta-mixed priorities and metrics of a batch of windows (semantics section 5).
 
         Window positions: [0, bs) burn-in, [bs, bs + L) learned, the last n only looked at.
         """
@@ -177,31 +169,3 @@ class R2D2:
             out[f"train/delta_q_{name}_first"] = masked_mean(gap[0], full)
             out[f"train/delta_q_{name}_last"] = masked_mean(gap[last], full)
         return out
-
-    @torch.no_grad()
-    def priority(self, sample: Sample) -> Tensor:
-        """The priorities [B] ``update`` would return, without learning."""
-        return self.loss(*sample.to(self.device)).priority
-
-    # -- state -----------------------------------------------------------------------------------
-
-    def weights(self) -> dict[str, Tensor]:
-        """The online network's parameters, detached, not copied."""
-        return self.pair.weights()
-
-    def load(self, weights: dict[str, Tensor]) -> None:
-        self.net.load_state_dict(weights)
-
-    def state_dict(self) -> dict[str, Any]:
-        own = {"generator": self.generator.bit_generator.state, "draws": self.draws.key}
-        return self.pair.state_dict() | own
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.pair.load_state_dict(state)
-        self.draws.key = state["draws"]
-        self.generator.bit_generator.state = state["generator"]
-
-
-def rows(tree: Tree, start: int, stop: int | None) -> Tree:
-    """Rows [start, stop) of every leaf."""
-    return tree_map(lambda x: x[start:stop], tree)
