@@ -240,7 +240,7 @@ class Policy(Protocol):
     """Learn, collect and evaluate are calls, not modes."""
 
     window: Window | None  # None: the policy does not learn
-    generator: np.random.Generator  # what exploration draws from
+    generator: np.random.Generator  # exploration's; its owner may set another before ``actor``
     seconds: dict[str, float]  # in parts of ``update``: backward, optimiser
 
     def actor(self, num_envs: int) -> Actor:

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from rlrun.nets.bounds import Bounds
-from rlrun.nets.box_acting import BoxActor, Explored
 from rlrun.nets.control import Noise, Trained, make_control
 from rlrun.nets.optimise import Adam
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Spec, generator
+from rlrun.types import Spec
 
 
 class ControlLoss(NamedTuple):
@@ -57,15 +56,10 @@ class ControlPair:
         )  # fmt: skip
         self.pi, self.q = Trained(actor.to(device), config), Trained(values.to(device), config)
         self.lr_at, self.actor_lr_at = lr_at, actor_lr_at
-        self.noise, self.generator = Noise(seed, device), generator(seed, "explore")
+        self.noise = Noise(seed, device)
         self.seconds = {"backward": 0.0, "optimiser": 0.0}
         names = ("train/actor_loss", "train/actor_grad_norm", *logged)
         self.last = {name: torch.zeros((), device=device) for name in names}
-
-    def actor(self, explored: Explored, num_envs: int) -> BoxActor:
-        """Acts with the actor's weights, explored by ``explored``."""
-        net, bounds = self.pi.net, self.bounds
-        return BoxActor(net, self.config, bounds, explored, self.generator, num_envs=num_envs)
 
     def due(self) -> bool:
         """Whether the next update moves the actor."""
@@ -113,7 +107,6 @@ class ControlPair:
             "critics": self.q.state_dict(),
             "last": dict(self.last),
             "noise": self.noise.base,
-            "generator": self.generator.bit_generator.state,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -121,7 +114,6 @@ class ControlPair:
         self.q.load_state_dict(state["critics"])
         self.last = {name: x.to(self.device) for name, x in state["last"].items()}
         self.noise.base = int(state["noise"])
-        self.generator.bit_generator.state = state["generator"]
 
 
 class Multiplier:

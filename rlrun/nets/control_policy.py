@@ -6,11 +6,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from rlrun.nets.box_acting import BoxActor, Explored
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.nets.control_pair import ControlLoss, ControlPair, Multiplier
 from rlrun.schedule import make_schedule
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Sample, Segment, Spec, Update, Window
+from rlrun.types import Sample, Segment, Spec, Update, Window, generator
 
 C = TypeVar("C", bound=ControlConfig)
 
@@ -44,13 +45,26 @@ class ControlPolicy(ABC, Generic[C]):
             outputs=self.outputs, critics=self.critics, logged=self.logged,
         )  # fmt: skip
         self.pi, self.q, self.bounds = self.pair.pi, self.pair.q, self.pair.bounds
-        self.generator, self.seconds = self.pair.generator, self.pair.seconds
+        self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
         self.multipliers: dict[str, Multiplier] = {}
         self.begin()
 
     @abstractmethod
     def begin(self) -> None:
         """Set up what the policy has beyond actor and critics."""
+
+    @abstractmethod
+    def actor(self, num_envs: int) -> BoxActor:
+        """Explored actions; uniform ones before the first update."""
+
+    def acting(self, explored: Explored, num_envs: int) -> BoxActor:
+        """Acts with the actor's weights, explored by ``explored``."""
+        given = (self.pi.net, self.config, self.bounds, explored, self.generator)
+        return BoxActor(*given, num_envs=num_envs)
+
+    @abstractmethod
+    def update(self, sample: Sample) -> Update:
+        """One learning step, targets included."""
 
     def recorded(self, sample: Sample) -> Update:
         """One step by autograd, of all that ``loss`` says; targets stay."""
@@ -82,9 +96,12 @@ class ControlPolicy(ABC, Generic[C]):
         self.pair.load(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        return self.pair.state_dict() | {n: x.state_dict() for n, x in self.multipliers.items()}
+        own = {"generator": self.generator.bit_generator.state}
+        multipliers = {name: x.state_dict() for name, x in self.multipliers.items()}
+        return self.pair.state_dict() | own | multipliers
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.pair.load_state_dict(state)
+        self.generator.bit_generator.state = state["generator"]
         for name, multiplier in self.multipliers.items():
             multiplier.load_state_dict(state[name])

@@ -49,7 +49,7 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
 
     def actor(self, num_envs: int) -> BoxActor:
         """Samples; uniform actions before the first update."""
-        return self.pair.actor(sampled, num_envs)
+        return self.acting(sampled, num_envs)
 
     def update(self, sample: Sample) -> Update:
         """One step of critics, actor, temperature and weight, all from the same parameters."""

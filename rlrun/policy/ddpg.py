@@ -32,7 +32,7 @@ class DDPG(ControlPolicy[DDPGConfig]):
 
     def actor(self, num_envs: int) -> BoxActor:
         """Deterministic actions with noise; uniform ones before the first update."""
-        return self.pair.actor(noisy, num_envs)
+        return self.acting(noisy, num_envs)
 
     def update(self, sample: Sample) -> Update:
         """One step of the critic; every ``actor_every`` also of the actor and all targets."""

@@ -44,7 +44,7 @@ class SAC(ControlPolicy[SACConfig]):
 
     def actor(self, num_envs: int) -> BoxActor:
         """Samples; uniform actions before the first update."""
-        return self.pair.actor(sampled, num_envs)
+        return self.acting(sampled, num_envs)
 
     def update(self, sample: Sample) -> Update:
         """One step of critics, actor and temperature, all three from the same weights."""

@@ -33,7 +33,7 @@ class TD3(ControlPolicy[TD3Config]):
 
     def actor(self, num_envs: int) -> BoxActor:
         """Deterministic actions with noise; uniform ones before the first update."""
-        return self.pair.actor(noisy, num_envs)
+        return self.acting(noisy, num_envs)
 
     def update(self, sample: Sample) -> Update:
         """One step of the critics; every ``actor_every`` also of the actor and all targets."""

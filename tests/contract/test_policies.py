@@ -110,6 +110,22 @@ def test_act_shapes_and_greediness(pipeline):
         np.testing.assert_array_equal(one, two)
 
 
+def test_a_given_generator_is_drawn_from_and_saved(pipeline, request):
+    """Policies of one run share a stream: agents apart, and the collector's with the learner's."""
+    policy, space = pipeline.policy, pipeline.collector.env.obs_space
+    policy.generator = np.random.default_rng(3)
+    begin = policy.generator.bit_generator.state
+    assert policy.state_dict()["generator"] == begin
+    actor, action = policy.actor(5), no_actions(pipeline.collector.env.action_space, 5)
+    first, none, chance = np.ones(5, bool), np.zeros(5, np.float32), np.full(5, 0.5, np.float32)
+    given = (several(space, 5), first, action, none, actor.initial_state())
+    once = actor.act(*given, explore=chance).action
+    draws = request.node.callspec.params["pipeline"][0] != "scripted"
+    assert (policy.state_dict()["generator"] != begin) == draws
+    policy.load_state_dict({**policy.state_dict(), "generator": begin})
+    np.testing.assert_array_equal(actor.act(*given, explore=chance).action, once)
+
+
 def test_first_forgets_state_and_previous_inputs(pipeline):
     """What stood before an episode's first row must not matter."""
     policy, space = pipeline.policy, pipeline.collector.env.obs_space

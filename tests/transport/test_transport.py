@@ -264,6 +264,7 @@ LINES = {
     "dqn": ("policy=dqn", "env=cartpole", "env.frame_stack=2", "buffer=rank"),
     "her": ("policy=dqn", "env=bitflip", "env.kwargs.bits=4", "buffer.relabel=future"),
     "random": ("policy=random", "env=bandit"),
+    "sac": ("policy=sac", "env=pendulum", "torso.hidden=[16]"),
 }  # fmt: skip
 
 
@@ -286,15 +287,16 @@ def test_coded_runs_are_raw_runs(tmp_path, name, pipeline):
 
 
 @pytest.mark.parametrize("pipeline", ["serial", "overlapped"])
-def test_resume_coded_as_raw(tmp_path, pipeline):
+@pytest.mark.parametrize("name", ["r2d2", "sac"])
+def test_resume_coded_as_raw(tmp_path, name, pipeline):
     """A run that stops and goes on is the same run through either; what travels may change."""
-    line = (*LINES["r2d2"], f"pipeline={pipeline}")
+    line = (*LINES[name], f"pipeline={pipeline}")
     ends = []
-    for name in ("raw", "coded"):
-        go(tmp_path / name, *line, f"transport={name}")
-        longer = config(*SMOKE, *line, f"transport={name}", "run.total_steps=700")
-        assert build.resume(tmp_path / name, longer, raw_yaml="", overrides=[]) == 0
-        ends.append(json.loads((tmp_path / name / "run.json").read_text())["digest"])
+    for wire in ("raw", "coded"):
+        go(tmp_path / wire, *line, f"transport={wire}")
+        longer = config(*SMOKE, *line, f"transport={wire}", "run.total_steps=700")
+        assert build.resume(tmp_path / wire, longer, raw_yaml="", overrides=[]) == 0
+        ends.append(json.loads((tmp_path / wire / "run.json").read_text())["digest"])
     assert ends[0] == ends[1]
     change = config(*SMOKE, *line, "transport=raw", "run.total_steps=1000")
     assert build.resume(tmp_path / "coded", change, raw_yaml="", overrides=[]) == 0
