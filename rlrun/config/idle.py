@@ -70,6 +70,17 @@ def _unread(config: Config) -> Iterator[tuple[str, tuple[str, str]]]:
         yield "policy.target_entropy", (reads, "set policy.temperature_auto=true")
     if isinstance(config.policy, SwitchedConfig):
         yield from _switched(config.policy)
+    yield from _environment(config)
+
+
+def _environment(config: Config) -> Iterator[tuple[str, tuple[str, str]]]:
+    """What another key would take from the environment, had it no value of its own."""
+    for key in ("total_steps", "eval_every", "stop_value"):
+        if getattr(config.run, key) != getattr(config.env, key):
+            yield f"env.{key}", (f"run.{key} has a value of its own", f"set run.{key}")
+    if config.learner.start_after != config.env.warmup_steps:
+        own = f"learner.start_after is {config.learner.start_after} whatever the environment"
+        yield "env.warmup_steps", (own, "set learner.start_after")
 
 
 def _memory(config: Config) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -53,7 +53,7 @@ class ValuePolicy(ABC, Generic[C, Net]):
 
     @abstractmethod
     def loss(self, segment: Segment, weight: Tensor) -> Loss:
-        """Loss, priorities and metrics of a batch of windows."""
+        """Loss, priorities (|delta|, mixed over a window) and metrics of a batch of windows."""
 
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:

@@ -101,9 +101,9 @@ class Config:
 
     seed: int
     device: str
+    env: EnvConfig  # read before what takes values from it, so that errors name its keys
     run: RunConfig
     checkpoint: CheckpointConfig
-    env: EnvConfig
     agents: AgentsConfig
     policy: PolicyConfig
     torso: TorsoConfig
