@@ -280,7 +280,7 @@ def test_coded_runs_are_raw_runs(tmp_path, name, pipeline):
     assert raw["digest"] == coded["digest"]
     assert raw["eval"] == coded["eval"]
     told = [json.loads(x) for x in (tmp_path / "coded/timings.jsonl").read_text().splitlines()]
-    assert 0 < told[-1]["codec/chunks_ratio"] < 1.5  # 16 rows a frame: headers count
+    assert 0 < told[-1]["codec/chunks_ratio"] < 2  # 16 small rows a frame: headers count
     assert ("codec/weights_ratio" in told[-1]) == (name != "random")
     assert "codec/" not in (tmp_path / "coded/metrics.jsonl").read_text()
     assert "codec/" not in (tmp_path / "raw/timings.jsonl").read_text()
