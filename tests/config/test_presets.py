@@ -145,6 +145,13 @@ def test_command_line_beats_debug_beats_experiment_beats_policy(composer: Compos
     assert found["collector.num_envs"] == 3
 
 
+@pytest.mark.parametrize("policy", ["ddpg", "td3", "sac", "rtd3", "rsac"])
+def test_actor_critics_warm_up_as_the_environment_says(composer: Composer, policy: str) -> None:
+    given = (f"policy={policy}", "env=halfcheetah")
+    assert read(composer, *given)["learner.start_after"] == 10_000
+    assert read(composer, *given, "debug=profile")["learner.start_after"] == 1000
+
+
 SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what it needs besides)
     "device": ("cuda:1", "cuda:1", []),
     "run.dir": ("some/where", "some/where", []),
