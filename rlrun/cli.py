@@ -281,6 +281,8 @@ def _hydra(argv: list[str]) -> int:
     if args.shell_completion or args.hydra_help:
         return _pass_on(parser, args)
     args.overrides = [*composer.rewrite(args.overrides), *quiet]
+    if quiet and args.multirun:
+        args.overrides.append("hydra/hydra_logging=none")  # its launcher tells of every job
     if args.cfg or args.info is not None:
         composer.compose(args.overrides, sweep=args.multirun)
         return _pass_on(parser, args)

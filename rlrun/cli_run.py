@@ -28,18 +28,21 @@ def _quote(value: object) -> str:
 def single(composer: "Composer", overrides: Sequence[str]) -> int:
     """The exit code of one run."""
     from rlrun.config import check, read_composed
+    from rlrun.config.chosen import as_chosen
     from rlrun.config.directories import claim, require_new, require_writable
     from rlrun.config.idle import check_typed
 
     cfg = composer.compose(overrides)
-    config = read_composed(cfg)
+    with as_chosen(cfg, overrides):
+        config = read_composed(cfg)
     given = config.run.dir is not None
     path = Path(config.run.dir or composer.directory(cfg, "hydra.run.dir")).expanduser().absolute()
     if given:
         require_new(path)
     require_writable(path)
-    check(config)
-    check_typed(config, overrides)
+    with as_chosen(cfg, overrides):
+        check(config)
+        check_typed(config, overrides)
     run_dir = claim(path, exact=given)
     return int(composer.run(job, [*overrides, f"hydra.run.dir={_quote(run_dir)}"]))
 
@@ -66,17 +69,19 @@ def sweep(composer: "Composer", overrides: Sequence[str]) -> int:
 def _validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], num: int) -> str:
     """The directory name of a job that is valid; raises ConfigError for one that is not."""
     from rlrun.config import check, read_composed
+    from rlrun.config.chosen import as_chosen
 
     try:
         composed = composer.compose_job(cfg, job, num)
-        config = read_composed(composed)
-        if config.run.dir is not None:
-            wrong = "names the directory of a single run; null is allowed in a sweep"
-            raise ConfigError(f"run.dir = {config.run.dir}: {wrong}; use hydra.sweep.dir=PATH")
-        check(config)
+        with as_chosen(composed, job):
+            config = read_composed(composed)
+            if config.run.dir is not None:
+                wrong = "names the directory of a single run; null is allowed in a sweep"
+                raise ConfigError(f"run.dir = {config.run.dir}: {wrong}; use hydra.sweep.dir=PATH")
+            check(config)
     except RlrunError as e:
-        line = " ".join(job)
-        raise type(e)(f"{e} (sweep job {num}: {line}; no job was started)") from e
+        e.args = (f"{e} (sweep job {num}: {' '.join(job)}; no job was started)",)
+        raise
     return str(composer.directory(composed, "hydra.sweep.subdir"))
 
 

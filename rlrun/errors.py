@@ -2,7 +2,7 @@
 
 RlrunError (9: a bug in rlrun when nothing more precise is known)
 ├── ConfigError      2  bad config or usage, also a run directory that does not exist
-├── EnvError         3  the environment broke its contract
+├── EnvError         3  the environment, or a user's function, broke its contract
 ├── NumericError     4  NaN or infinity in loss, gradient or priority
 ├── CheckpointError  5  no usable checkpoint
 ├── StorageError     6  a directory or file cannot be written, or a dataset is damaged
@@ -28,7 +28,9 @@ class ConfigError(RlrunError):
 
 
 class EnvError(RlrunError):
-    """The environment broke its contract (NaN, shape, dtype, exception in step)."""
+    """The environment broke its contract (NaN, shape, dtype, exception in step), or a user's
+    function that acts in it did.
+    """
 
     exit_code = 3
 

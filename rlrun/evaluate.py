@@ -1,5 +1,6 @@
 """Greedy episodes in environments of their own, with fixed seeds and their own recurrent state."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,14 @@ class Evaluator:
 
         Shares are fixed beforehand: counting whichever episodes end first would favour short ones.
         """
+        found = self.run_unless(lambda: False, policy, env_steps=env_steps)
+        assert found is not None
+        return found
+
+    def run_unless(
+        self, stop: Callable[[], bool], policy: Policy, *, env_steps: int
+    ) -> Evaluation | None:
+        """``run``, or None as soon as ``stop`` says so; it is asked before every step."""
         share = self.share
         played = np.zeros(self.num_envs, np.int64)
         total, length = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
@@ -84,6 +93,8 @@ class Evaluator:
         actor = self._actor(policy)
         state = actor.initial_state()
         while (played < share).any():
+            if stop():
+                return None
             seen = obs if self.stack is None else self.stack.push(obs, first)
             out = actor.act(seen, first, action, reward, state, explore=None)
             action, state = out.action, out.state

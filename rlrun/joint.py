@@ -29,10 +29,16 @@ class JointSpace(spaces.Dict):
 
 
 def joint_actions(agents: list[gym.Space[Any]]) -> gym.Space[Any] | None:
-    """MultiDiscrete [N] or Box [N, *A] of what N agents can do; None: they do not go together."""
+    """What N agents can do: MultiDiscrete [N], or [N, K] of agents that choose K numbers each, or
+    Box [N, *A]; None: they do not go together.
+    """
     counts = [int(a.n) for a in agents if isinstance(a, spaces.Discrete) and a.start == 0]
     if len(counts) == len(agents):
         return spaces.MultiDiscrete(counts)
+    several = [a for a in agents if isinstance(a, spaces.MultiDiscrete) and not a.start.any()]
+    if len(several) == len(agents) and len({a.nvec.shape for a in several}) == 1:
+        nvec = np.stack([a.nvec for a in several])
+        return spaces.MultiDiscrete(nvec) if nvec.ndim == 2 else None
     boxes = [a for a in agents if isinstance(a, spaces.Box)]
     same = {(a.shape, a.dtype) for a in boxes}
     if len(boxes) < len(agents) or len(same) > 1:
@@ -46,6 +52,9 @@ def agent_action(joint: gym.Space[Any]) -> gym.Space[Any] | None:
     if isinstance(joint, spaces.MultiDiscrete) and joint.nvec.ndim == 1:
         same = (joint.nvec == joint.nvec[0]).all()
         return spaces.Discrete(int(joint.nvec[0])) if same else None
+    if isinstance(joint, spaces.MultiDiscrete):
+        same = (joint.nvec == joint.nvec[0]).all()
+        return spaces.MultiDiscrete(joint.nvec[0]) if same else None
     if isinstance(joint, spaces.Box) and joint.shape:
         same = (joint.low == joint.low[0]).all() and (joint.high == joint.high[0]).all()
         box = spaces.Box(joint.low[0], joint.high[0], dtype=joint.dtype.type)

@@ -48,6 +48,22 @@ def test_same_seeds_every_time_and_no_trace_in_the_policy():
     assert len(set(one.returns)) > 1, "episodes differ by seed"
 
 
+def test_it_can_be_stopped_and_begun_anew():
+    evaluator = Evaluator(config("env=cartpole").env, episodes=6, seed=5)
+    policy = r2d2(spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
+    asked = []
+
+    def third():
+        asked.append(len(asked))
+        return len(asked) == 3
+
+    assert evaluator.run_unless(third, policy, env_steps=0) is None
+    assert len(asked) == 3
+    whole = evaluator.run(policy, env_steps=0)
+    fresh = Evaluator(config("env=cartpole").env, episodes=6, seed=5).run(policy, env_steps=0)
+    np.testing.assert_array_equal(whole.returns, fresh.returns)
+
+
 class Always:
     """Walks to the junction and turns the same way."""
 

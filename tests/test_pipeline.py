@@ -1,6 +1,7 @@
 """Whole small runs: files, determinism, resume, interruption, TensorBoard against metrics.jsonl."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from rlrun import build, build_replay, checkpoint, finished
 from rlrun.checkpoint import load_newest
 from rlrun.errors import ConfigError, Interrupted
+from rlrun.evaluate import Evaluator
 from rlrun.log.jsonl import read
+from rlrun.pipeline.serial import Serial
 from rlrun.rundir import RunRecord
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
@@ -290,6 +293,46 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number, code):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert RunRecord.read(run_dir).status == "done"
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("when", [1, 2, 3])
+@pytest.mark.parametrize("pipeline", ["serial", "overlapped"])
+def test_a_signal_does_not_wait_for_an_evaluation(tmp_path, monkeypatch, pipeline, when, killed):
+    """Which is owed then: the run that goes on begins with it and tells of it once."""
+    words = (*SMOKE, "policy=r2d2", "env=cartpole", f"pipeline={pipeline}", "run.eval_every=150",
+             "run.total_steps=400", "run.stop_value=null")  # fmt: skip
+    go(tmp_path, *words)
+    run_dir, c, calls = tmp_path / "stopped", config(*words), []
+    run_dir.mkdir()
+    run_unless = Evaluator.run_unless
+
+    def signalled(self, stop, policy, *, env_steps):
+        calls.append(env_steps)
+        if len(calls) == when:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return run_unless(self, stop, policy, env_steps=env_steps)
+
+    with monkeypatch.context() as m:
+        m.setattr(Evaluator, "run_unless", signalled)
+        with pytest.raises(Interrupted):
+            build.run(c, run_dir, raw_yaml="", overrides=[])
+    state, _ = load_newest(run_dir / "checkpoints")
+    assert (state["owed"], state["counters"]["env_steps"]) == (True, calls[-1])
+    assert len(calls) == when
+    if killed:  # behind the evaluation, before the next checkpoint
+        with monkeypatch.context() as m:
+            m.setattr(Serial, "_collect_and_learn", lambda self: {}["killed"])
+            m.setattr(Serial, "_save", lambda self: {}["killed"])
+            with pytest.raises(KeyError):
+                build.resume(run_dir, c, raw_yaml="", overrides=[])
+    assert build.resume(run_dir, c, raw_yaml="", overrides=[]) == 0
+    until = [
+        [line for line in read(path / "metrics.jsonl") if line["env_steps"] <= calls[-1]]
+        for path in (run_dir, tmp_path)
+    ]
+    assert until[0] == until[1]
+    assert "eval/return_mean" in until[0][-1]
 
 
 def test_a_killed_run_resumes_from_its_checkpoint(tmp_path):

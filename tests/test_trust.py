@@ -158,7 +158,7 @@ def test_a_file_cannot_trust(package, capsys):
     ],
 )
 def test_a_function_is_held_to_the_action_space(package, capsys, function, text):
-    assert main(line(f"mine.acts:{function}", "--trust", "mine")) == 2
+    assert main(line(f"mine.acts:{function}", "--trust", "mine")) == 3
     err = capsys.readouterr().err
     assert f"policy.function = mine.acts:{function}: {text}" in err
     assert "Traceback" not in err

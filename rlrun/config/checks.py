@@ -105,7 +105,9 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         yield fail("explore", "boltzmann", wrong, "explore=none is allowed", f"or use {fitting}")
     if not config.policy.recurrent and config.memory.name != "none":
         wrong = f"policy {config.policy.name} sees single rows and has no memory"
-        others = policies(lambda p: p.recurrent and set(p.actions) & set(config.policy.actions))
+        others = config.policy.remembers or policies(
+            lambda p: p.recurrent and set(p.actions) & set(config.policy.actions)
+        )
         yield fail("memory", config.memory.name, wrong, "memory=none is allowed", f"use {others}")
     yield from graphs(config)
     if isinstance(config.policy, ControlConfig):

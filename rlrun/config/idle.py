@@ -84,13 +84,17 @@ def _environment(config: Config) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def _memory(config: Config) -> Iterator[tuple[str, tuple[str, str]]]:
-    name, some = config.memory.name, "memory=lstm, gru or mingru"
+    name, some, fix = config.memory.name, "memory=lstm, gru or mingru", "set memory=lstm"
+    if not config.policy.recurrent:
+        remembers = config.policy.remembers or "one that does"
+        some, fix = f"{some} of a policy that has a memory", f"use {remembers}"
     if name == "none":
-        yield "memory.hidden", (f"{some} reads it", "set memory=lstm")
+        yield "memory.hidden", (f"{some} reads it", fix)
         for key in ("state_init", "segment_len"):
-            yield f"policy.{key}", (f"{some} reads it", "set memory=lstm")
+            yield f"policy.{key}", (f"{some} reads it", fix)
     if name in ("none", "gru"):
-        yield "memory.forget_bias", ("memory=lstm or mingru reads it", "set memory=lstm")
+        reads = "memory=lstm or mingru reads it" if config.policy.recurrent else f"{some} reads it"
+        yield "memory.forget_bias", (reads, fix)
 
 
 def _switched(policy: SwitchedConfig) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import fields
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
-from yaml import YAMLError
+from yaml import YAMLError, safe_load
 
 from rlrun.config.reader import fail, nearest, runs_code, unknown, unknown_option
 from rlrun.errors import ConfigError
@@ -48,8 +49,15 @@ def _given(key: str, overrides: Sequence[str]) -> str:
     """What the command line says about ``key``, or about the mapping around it."""
     for text in reversed(overrides):
         name, _, value = text.partition("=")
-        if name.lstrip("+~") == key:
+        name = name.lstrip("+~")
+        if name == key:
             return value
+        if key.startswith(f"{name}.") and value.startswith("{"):  # policy.lr={start: 1, stop: 2}
+            with suppress(YAMLError, AttributeError):
+                for part in key.removeprefix(f"{name}.").split("."):
+                    spaced = re.sub(r":(?=\S)", ": ", value)  # Hydra's {a:1}, yaml's {a: 1}
+                    value = str(safe_load(spaced).get(part, _FROM_YAML))
+                return value
     return _FROM_YAML
 
 

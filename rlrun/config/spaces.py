@@ -89,6 +89,10 @@ def _check_actions(config: Config, action: Any) -> None:
         fitting = policies(lambda p: kind in p.actions and "shared" in p.agents)
         own = f"policy={policy.twin} is its like there; " if policy.twin is not None else ""
         raise fail("policy", policy.name, wrong, f"{own}{fitting} fits", "or choose another env")
+    if config.agents.name == "joint" and policy.learns and np.ndim(getattr(action, "nvec", 0)) > 1:
+        wrong = f"its agents choose one number each, those of {config.env.id} several"
+        fitting = policies(lambda p: kind in p.actions and "shared" in p.agents)
+        raise fail("policy", policy.name, wrong, f"{fitting} fits", "or choose another env")
     if kind == "Box" and not np.isfinite([action.low, action.high]).all():
         wrong = f"its actions have no bounds: {short(action)}"
         allowed = "a Box with finite low and high is allowed"

@@ -21,6 +21,8 @@ from rlrun.schema import AgentsConfig, EnvConfig
 
 __all__ = ["Env", "Step", "make_env", "probe", "probe_agents"]
 
+_OTHER_TASK = "ALE/"  # ids whose native vector environment is not their single one: ale-py's own
+
 
 def make_env(
     config: EnvConfig,
@@ -34,8 +36,9 @@ def make_env(
 
     ``config.backend``: ``auto`` takes the id's native vector environment where there is one that
     resets NEXT_STEP and accepts the arguments, else ``sync`` (also for one environment of
-    Gymnasium's own: see ``_faster_alone``); ``vector`` insists on it; ``async`` is one process per
-    environment; ``envpool`` is the id of that name in the package envpool.
+    Gymnasium's own: see ``_faster_alone``; and for ``_OTHER_TASK``); ``vector`` insists on it;
+    ``async`` is one process per environment; ``envpool`` is the id of that name in the package
+    envpool.
     ``config.wrappers`` stand around single environments: with them ``auto`` is ``sync``.
     ``evaluate`` lays ``config.eval_kwargs`` over ``config.kwargs``. ``keep_info`` names the numbers
     of ``info`` that a Step carries. ``agents`` says how environments of several agents are shown:
@@ -66,7 +69,9 @@ def make_env(
         env_fns = [partial(_zoo, config, kwargs, agents, i) for i in range(num_envs)]
     else:
         spec = find_spec(config.id)
-        alone = config.backend == "auto" and num_envs == 1 and _faster_alone(spec)
+        alone = config.backend == "auto" and (
+            spec.id.startswith(_OTHER_TASK) or (num_envs == 1 and _faster_alone(spec))
+        )
         if config.backend in ("auto", "vector") and not config.wrappers and not alone:
             raw = _native(spec, kwargs, num_envs, required=config.backend == "vector")
             if raw is not None:

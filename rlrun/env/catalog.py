@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -55,6 +56,11 @@ def find_spec(env_id: str) -> EnvSpec:
         _import(env_id, module)
     if name in gym.registry:
         return gym.registry[name]
+    if (game := re.fullmatch(r"(\w+?)(Deterministic|NoFrameskip)-v[04]", name)) is not None:
+        raise ConfigError(
+            f"env.id = {env_id}: no such environment; Atari games are made with their settings as "
+            f"keys; use env=atari env.game={game[1]}"
+        )
     near = ", ".join(closest(name, gym.registry))
     raise ConfigError(f"env.id = {env_id}: no such environment; closest: {near}; see `rlrun list`")
 
@@ -167,8 +173,12 @@ def _log_mujoco() -> None:
 def make_native(spec: EnvSpec, kwargs: dict[str, Any], num_envs: int) -> VectorEnv[Any, Any, Any]:
     """The native vector environment of ``spec``, which must have one.
 
+    ale-py's clips rewards unless it is told not to; here they are raw, clipping is the policy's.
+
     Raises:
         ConfigError: it cannot be made.
     """
+    if spec.id.startswith("ALE/"):
+        kwargs = {"reward_clipping": False, **kwargs}
     with _narrated(spec, kwargs):
         return gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **kwargs)

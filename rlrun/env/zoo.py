@@ -111,7 +111,9 @@ class Zoo(gym.Env[Any, Any]):
         self.steps += 1
         acted = self._living()
         chosen = {
-            name: int(a) if isinstance(self.action_space, spaces.MultiDiscrete) else a
+            name: int(a)
+            if isinstance(self.action_space, spaces.MultiDiscrete) and not a.ndim
+            else a
             for name, a, here in zip(self.names, action, acted, strict=True)
             if here
         }

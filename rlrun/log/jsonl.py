@@ -59,8 +59,15 @@ class JsonLines:
             raise self._failed(e) from e
 
     def write(self, env_steps: int, values: Mapping[str, SupportsFloat]) -> None:
-        """Appends one line; the operating system has it when this returns."""
-        rest = memoryview(line(env_steps, values))
+        """Appends one line; the operating system has it when this returns.
+
+        The line that a resumed file ends with is not written twice: an evaluation that was owed is
+        done again when the run was killed before its next checkpoint.
+        """
+        text = line(env_steps, values)
+        if self.last is not None and text == json.dumps(self.last).encode() + b"\n":
+            return
+        rest = memoryview(text)
         try:
             while rest:  # an unbuffered write may take only a part
                 rest = rest[self._file.write(rest) :]

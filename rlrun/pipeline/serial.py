@@ -16,7 +16,7 @@ from rlrun.evaluate import Evaluator, eval_metrics
 from rlrun.learner import Learner, RolloutLearner
 from rlrun.log import Log
 from rlrun.pipeline.profile import Profiler
-from rlrun.pipeline.stop import stop_wish
+from rlrun.pipeline.stop import StopWish, stop_wish
 from rlrun.schema import LoggerConfig, RunConfig
 from rlrun.transport import Local
 from rlrun.types import Chunk, Counters, Policy
@@ -56,6 +56,7 @@ class Serial:
     best: dict[str, float] | None = None  # summary of the best evaluation so far
     hits: int = 0  # successive evaluations at stop_value
     last: dict[str, float] | None = None  # summary of the last evaluation
+    owed: bool = False  # a signal came during an evaluation: whoever goes on begins with it
     unsaved: bool = True  # something has happened since the last checkpoint
     seconds: dict[str, float] = field(default_factory=dict)
     kept: history.Size | None = None  # what the past weights took when last saved
@@ -64,6 +65,8 @@ class Serial:
         """Collect until total_steps, stop_value or a signal; the last state is always saved."""
         c, counters = self.run_config, self.counters
         with stop_wish() as wish:
+            if self.owed:
+                self._evaluate(wish)
             while counters.env_steps < c.total_steps and wish.code is None and not self._solved():
                 before = counters.env_steps
                 self._collect_and_learn()
@@ -72,11 +75,11 @@ class Serial:
                 if self._due(self.logger.every, before):
                     self._log()
                 if self._due(c.eval_every, before):
-                    self._evaluate()
+                    self._evaluate(wish)
                 if self._due(c.checkpoint_every, before):
                     self._save()
             if wish.code is None and not self._evaluated():
-                self._evaluate()
+                self._evaluate(wish)
             if self.unsaved:
                 self._save()
             if self.profiler is not None:
@@ -166,10 +169,19 @@ class Serial:
             spent["forward"] = max(0.0, spent["update"] - sum(parts.values()))
         return spent
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, wish: StopWish) -> None:
+        """Unless a signal comes: then it is ``owed``, and nothing of it is kept."""
         start, steps = time.perf_counter(), self.counters.env_steps
-        summary = self.evaluator.run(self.policy, env_steps=steps).summary()
-        self.last, self.unsaved, stop = summary, True, self.run_config.stop_value
+        found = self.evaluator.run_unless(
+            lambda: wish.code is not None, self.policy, env_steps=steps
+        )
+        self.owed, self.unsaved = found is None, True
+        if found is not None:
+            self._judge(found.summary(), steps)
+        self._spent("eval", start)
+
+    def _judge(self, summary: dict[str, float], steps: int) -> None:
+        self.last, stop = summary, self.run_config.stop_value
         if self.best is None or summary["return_mean"] > self.best["return_mean"]:
             self.best = summary
             path = self.run_dir / CHECKPOINTS / "best.safetensors"
@@ -179,7 +191,6 @@ class Serial:
         found = self.learner.diagnose() if self.learner is not None else {}
         self.log.write(steps, eval_metrics(summary) | best | found)
         self.log.progress(steps, self.counters.updates, eval=summary["return_mean"])
-        self._spent("eval", start)
 
     def _save(self) -> None:
         start, steps = time.perf_counter(), self.counters.env_steps
@@ -210,6 +221,7 @@ class Serial:
             "best": self.best,
             "last": self.last,
             "hits": self.hits,
+            "owed": self.owed,
         }
         if self.buffer is not None and self.learner is not None:
             state |= {"buffer": self.buffer.state_dict(), "learner": self.learner.state_dict()}
@@ -223,7 +235,7 @@ class Serial:
         self.policy.load_state_dict(state["policy"])
         self._load_collector(state)
         self.best, self.last, self.hits = state["best"], state["last"], state["hits"]
-        self.unsaved = False
+        self.owed, self.unsaved = state.get("owed", False), False
         if self.buffer is not None and self.learner is not None:
             self.buffer.load_state_dict(state["buffer"])
             self.learner.load_state_dict(state["learner"])

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError
+from rlrun.errors import EnvError
 from rlrun.functional.script import action_table, outside, sine
 from rlrun.nets.compute import PLAIN, Compute
 from rlrun.schema import MemoryConfig, ScriptedConfig, TorsoConfig
@@ -114,7 +114,7 @@ def make_script(config: ScriptedConfig, space: gym.Space[Any]) -> Script:
 def users_script(name: str, space: gym.Space[Any]) -> Script:
     """``name``(observations, steps) as a script, held to the action space at every call.
 
-    Raises: ConfigError when it raises, or its actions are none.
+    Raises: EnvError when it raises, or its actions are none.
     """
     function, shape = trusted_function("policy.function", name), space.shape or ()
 
@@ -141,8 +141,8 @@ def _shown(x: np.ndarray) -> np.ndarray:
     return view
 
 
-def _wrong(name: str, text: str, space: gym.Space[Any]) -> ConfigError:
-    return ConfigError(
+def _wrong(name: str, text: str, space: gym.Space[Any]) -> EnvError:
+    return EnvError(
         f"policy.function = {name}: {text}; a function of observations [E, ...] and steps [E] that "
         f"returns an action of {space} for each of E environments is allowed; correct it"
     )

@@ -2,7 +2,8 @@
 
 Tan, "Multi-Agent Reinforcement Learning: Independent vs. Cooperative Agents", 1993. Any policy will
 do: agent i acts in the columns of agent i and learns from the windows of them. Who a window belongs
-to is read off its observations (``rlrun.joint.AgentSpace``), which the policies never see.
+to is read off its observations (``rlrun.joint.AgentSpace``), which the policies never see; the
+columns of a rollout are all there, in their order.
 """
 
 from collections.abc import Callable
@@ -46,7 +47,7 @@ class Separate:
     def update(self, sample: Sample) -> Update:
         """One learning step of every agent that has windows in ``sample``, on those.
 
-        Metrics are means over the agents that learned.
+        Metrics are means over the agents that learned, ``steps`` those of the agent with the most.
         """
         done: list[tuple[Tensor, Update]] = []
         for which, part, policy in self._parts(sample):
@@ -54,7 +55,7 @@ class Separate:
         self.seconds = {k: sum(p.seconds[k] for p in self.policies) for k in self.seconds}
         metrics = [update.metrics for _, update in done]
         mean = {k: torch.stack([m[k] for m in metrics]).mean() for k in metrics[0]}
-        return Update(self._together(sample, done), mean)
+        return Update(self._together(sample, done), mean, max(u.steps for _, u in done))
 
     def priority(self, sample: Sample) -> Tensor:
         """|TD| priority [B] of every window, by its agent's policy."""
@@ -67,13 +68,16 @@ class Separate:
     def _parts(self, sample: Sample) -> list[tuple[Tensor, Sample, Policy]]:
         """(windows, the sample of them alone, whose they are) of the agents that have some.
 
-        Keys stay as they are: policies do not read them.
+        Keys stay as they are: policies do not read them. Of a rollout, agents without a valid row
+        have nothing.
         """
-        whose = owners(sample.segment)
+        count, seen = sample.segment.valid.shape[1], sample.segment.valid.any(0)
+        rollout = self.window is None
+        whose = torch.arange(count) % self.size if rollout else owners(sample.segment)
         out = []
         for i, policy in enumerate(self.policies):
             which = (whose == i).nonzero().squeeze(-1)
-            if len(which):
+            if seen[which].any() if rollout else len(which):
                 segment, weight = windows(sample.segment, which), sample.weight[which]
                 out.append((which, replace(sample, segment=segment, weight=weight), policy))
         return out
@@ -172,4 +176,5 @@ def windows(segment: Segment, which: Tensor) -> Segment:
     extras = {k: x[which] if k in before else x[:, which] for k, x in segment.extras.items()}
     fields["extras"] = extras
     fields["state"] = tree_map(lambda x: x[which], segment.state)
+    fields["states"] = side(segment.states)
     return replace(segment, **fields)

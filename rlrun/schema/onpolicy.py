@@ -14,7 +14,6 @@ class OnPolicyConfig(PolicyConfig):
     """What every on-policy actor-critic has."""
 
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "Box")
-    agents: ClassVar[tuple[str, ...]] = ("shared",)  # a rollout is not dealt out by agent
     on_policy: ClassVar[bool] = True
     masks: ClassVar[bool] = True
 

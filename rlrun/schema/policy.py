@@ -17,6 +17,7 @@ class PolicyConfig:
     has_values: ClassVar[bool] = False  # whether it acts on action values: explore=boltzmann
     masks: ClassVar[bool] = False  # whether it keeps to an observed action_mask
     twin: ClassVar[str | None] = None  # the same algorithm over other action spaces
+    remembers: ClassVar[str | None] = None  # the same with a memory, where it has none itself
     on_policy: ClassVar[bool] = False  # whether it learns once from every rollout, then drops it
     off_by_one: ClassVar[bool] = True  # whether rows of weights one chunk old will do
 

@@ -136,6 +136,7 @@ class DQNConfig(SwitchedConfig):
     """What SwitchedConfig has."""
 
     recurrent: ClassVar[bool] = False
+    remembers: ClassVar[str | None] = "policy=r2d2 (with distributions: r2d2_c51, r2d2_qr)"
 
     @property
     def window(self) -> tuple[int, int, int]:

@@ -57,6 +57,7 @@ def test_quiet(rlrun: Callable[..., Done], build: Build) -> None:
         assert build.config.logger.progress == "off"
     assert rlrun("logger=quiet").code == 0
     assert build.config.logger.progress == "off"
+    assert rlrun("-q", "-m", "seed=1,2") == (0, "", ""), "Hydra's launcher is quiet too"
 
 
 def test_exit_codes(rlrun: Callable[..., Done], build: Build, tmp_path: Path) -> None:

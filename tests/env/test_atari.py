@@ -1,5 +1,7 @@
 """env=atari: the frames of Gymnasium's AtariPreprocessing, exact rows at every kind of end."""
 
+from dataclasses import replace
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -90,6 +92,23 @@ def test_frames_and_rewards_are_those_of_atari_preprocessing(game):
         if terminated:
             break
     assert total > 0
+
+
+@needs("ale_py")
+def test_ids_of_ale_py_are_what_gymnasium_makes_and_pay_raw_rewards():
+    """ale-py's own vector environment shows other images and clips: another task."""
+    import ale_py
+
+    gym.register_envs(ale_py)
+    config = replace(preset("atari"), id="ALE/MsPacman-v5", kwargs={})
+    plain = gym.make(config.id, disable_env_checker=True)
+    env = make_env(config, num_envs=2)
+    assert env.obs_space == plain.observation_space
+    plain.reset(seed=0)
+    native = make_env(replace(config, backend="vector"), num_envs=2)
+    native.reset(seed=0)
+    paid = {float(r) for _ in range(300) for r in native.step(np.array([3, 3])).reward}
+    assert max(paid) >= 10, "a dot is worth 10, clipped 1"
 
 
 @needs("ale_py")

@@ -151,11 +151,15 @@ def test_an_observation_that_is_not_of_its_space_is_the_environments_fault():
 
 
 def test_joint_and_single_actions_are_inverse():
-    for space in (spaces.Discrete(4), spaces.Box(-1, 2, (3,), np.float32)):
+    several = spaces.MultiDiscrete([2, 3, 2])
+    for space in (spaces.Discrete(4), spaces.Box(-1, 2, (3,), np.float32), several):
         assert agent_action(joint_actions([space] * 3)) == space
     assert agent_action(spaces.MultiDiscrete([2, 3])) is None
     assert joint_actions([spaces.Discrete(2), spaces.Discrete(2, start=1)]) is None
     assert joint_actions([spaces.Box(0, 1, (2,)), spaces.Box(0, 1, (3,))]) is None
+    assert joint_actions([several, spaces.MultiDiscrete([2, 3])]) is None
+    assert joint_actions([several, spaces.MultiDiscrete([2, 3, 2], start=[0, 1, 0])]) is None
+    assert agent_action(joint_actions([several, spaces.MultiDiscrete([2, 3, 3])])) is None
 
 
 def test_columns_need_agents_that_act_alike():

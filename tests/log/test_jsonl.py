@@ -120,7 +120,17 @@ def test_errors_of_the_disk_are_storage_errors(tmp_path, monkeypatch):
 def test_a_full_disk_is_a_storage_error():
     full = JsonLines.__new__(JsonLines)
     full._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
-    full.path = "metrics.jsonl"
+    full.path, full.last = "metrics.jsonl", None
     with pytest.raises(StorageError, match="No space left"):
         full.write(1, {"train/loss": 1.0})
     full.close()
+
+
+def test_the_line_a_resumed_file_ends_with_is_not_written_twice(tmp_path):
+    path, values = tmp_path / "metrics.jsonl", {"eval/return_mean": 0.1, "train/loss": 2}
+    for resume_from in (None, 20):
+        lines = JsonLines(path, resume_from=resume_from)
+        lines.write(10 if resume_from is None else 20, values)
+        lines.write(20, values)
+        lines.close()
+    assert [line["env_steps"] for line in read(path)] == [10, 20]

@@ -30,6 +30,65 @@ def pipeline(request, tmp_path):
     made.evaluator.close()
 
 
+ROLLOUTS = {
+    "ppo": ("memory=gru", "policy.normalize_reward=true", "learner.batch_size=8"),
+    "a2c": (),
+    "impala": ("memory=lstm",),
+}
+LEAVING = ("env=pettingzoo", "env.id=pettingzoo:tests.env.zoo_example",
+           "env.kwargs={lives: [1, 3, 2]}", "run.eval_episodes=1")  # fmt: skip
+
+
+@pytest.fixture(params=ROLLOUTS)
+def on_policy(request, tmp_path):
+    c = config(f"policy={request.param}", *ROLLOUTS[request.param], *TINY, *LEAVING)
+    with Log(c.logger, tmp_path, total_steps=400, title="") as log:
+        made = build.make_pipeline(c, tmp_path, log)
+        made.buffer.add(made.collector.collect())
+        yield c, made.policy, made.buffer.take(made.counters.env_steps)
+    made.collector.env.close()
+    made.evaluator.close()
+
+
+def test_a_rollout_is_dealt_out_by_column(on_policy):
+    c, policy, sample = on_policy
+    segment = sample.segment
+    assert segment.valid.any(0).all()
+    assert not segment.valid.all(), "agents left"
+    whose = segment.obs["agent"].argmax(-1)[:-1]
+    assert (whose == torch.arange(whose.shape[1]) % 3)[segment.valid].all()
+    spec = Spec(AgentSpace(gym.spaces.Box(-1, 1e6, (3,), np.float32), 3), gym.spaces.Discrete(3))
+    twin = build.make_policy(c, spec)
+    twin.load_state_dict(policy.state_dict())
+    steps = []
+    for i, own in enumerate(twin.policies):
+        column = tree_map(lambda x, i=i: x[:, i::3], segment.obs["observation"])
+        timed = ("first", "action", "reward", "terminated", "truncated", "valid", "states")
+        part = {n: tree_map(lambda x, i=i: x[:, i::3], getattr(segment, n)) for n in timed}
+        late = {k: x[:, i::3] for k, x in segment.extras.items() if not k.startswith("prev")}
+        early = {k: x[i::3] for k, x in segment.extras.items() if k.startswith("prev")}
+        state = tree_map(lambda x, i=i: x[i::3], segment.state)
+        alone = replace(segment, obs=column, extras=late | early, state=state, **part)
+        steps.append(own.update(replace(sample, segment=alone)).steps)
+    update = policy.update(sample)
+    assert update.priority is None
+    assert update.steps == max(steps) > 0
+    assert all(torch.isfinite(x) for x in update.metrics.values())
+    ours, theirs = policy.weights(), twin.weights()
+    assert all(torch.equal(w, theirs[k]) for k, w in ours.items())
+
+
+def test_an_agent_that_was_away_learns_nothing(on_policy):
+    _, policy, sample = on_policy
+    valid = sample.segment.valid.clone()
+    valid[:, 1::3] = False
+    before = {k: w.clone() for k, w in policy.weights().items()}
+    update = policy.update(replace(sample, segment=replace(sample.segment, valid=valid)))
+    assert all(torch.isfinite(x) for x in update.metrics.values())
+    moved = {k[0] for k, w in policy.weights().items() if not torch.equal(w, before[k])}
+    assert moved == {"0", "2"}
+
+
 def filled(pipeline, chunks=12):
     for _ in range(chunks):
         pipeline.buffer.add(pipeline.collector.collect())
