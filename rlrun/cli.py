@@ -281,14 +281,18 @@ def _hydra(argv: list[str]) -> int:
     if args.shell_completion or args.hydra_help:
         return _pass_on(parser, args)
     args.overrides = [*composer.rewrite(args.overrides), *quiet]
-    if quiet and args.multirun:
-        args.overrides.append("hydra/hydra_logging=none")  # its launcher tells of every job
     if args.cfg or args.info is not None:
         composer.compose(args.overrides, sweep=args.multirun)
         return _pass_on(parser, args)
     if args.multirun or _asks_for_sweep(composer, args.overrides):
-        return sweep(composer, args.overrides)
+        return sweep(composer, [*args.overrides, *_hush(args.overrides, quiet)])
     return single(composer, args.overrides)
+
+
+def _hush(overrides: Sequence[str], quiet: Sequence[str]) -> list[str]:
+    """What keeps Hydra's launcher from telling of every job, unless its logging was asked for."""
+    asked = any("hydra_logging" in o for o in overrides)
+    return ["hydra/hydra_logging=none"] if quiet and not asked else []
 
 
 def _asks_for_sweep(composer: "Composer", overrides: Sequence[str]) -> bool:

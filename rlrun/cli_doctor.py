@@ -43,14 +43,14 @@ def calibrate(
     composer = Composer(config_dir=config_dir)
     overrides = composer.rewrite(overrides)
     cfg = composer.compose(overrides)
-    with as_chosen(cfg, overrides):
+    with as_chosen(composer, cfg, overrides):
         config = read_composed(cfg)
     if window_rows(config) is None:
         raise ConfigError(
             f"policy.name = {config.policy.name}: it draws from no replay, which is what is "
             "calibrated; a policy that does is allowed; choose policy=r2d2, drqn or dqn"
         )
-    with as_chosen(cfg, overrides):
+    with as_chosen(composer, cfg, overrides):
         check(config)
     try:
         from rlrun.calibrate import lines

@@ -33,14 +33,14 @@ def single(composer: "Composer", overrides: Sequence[str]) -> int:
     from rlrun.config.idle import check_typed
 
     cfg = composer.compose(overrides)
-    with as_chosen(cfg, overrides):
+    with as_chosen(composer, cfg, overrides):
         config = read_composed(cfg)
     given = config.run.dir is not None
     path = Path(config.run.dir or composer.directory(cfg, "hydra.run.dir")).expanduser().absolute()
     if given:
         require_new(path)
     require_writable(path)
-    with as_chosen(cfg, overrides):
+    with as_chosen(composer, cfg, overrides):
         check(config)
         check_typed(config, overrides)
     run_dir = claim(path, exact=given)
@@ -73,7 +73,7 @@ def _validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], n
 
     try:
         composed = composer.compose_job(cfg, job, num)
-        with as_chosen(composed, job):
+        with as_chosen(composer, composed, job):
             config = read_composed(composed)
             if config.run.dir is not None:
                 wrong = "names the directory of a single run; null is allowed in a sweep"

@@ -35,7 +35,14 @@ TEAMS = {
         "env=relay",
         *SHORT,
     ),
-    "ppo_several": ("policy=ppo", "agents=separate", *SHORT, *SEVERAL),
+    "ppo_several": (
+        "policy=ppo",
+        "agents=separate",
+        "policy.normalize_obs=true",
+        "policy.normalize_reward=true",
+        *SHORT,
+        *SEVERAL,
+    ),
     "a2c_several_shared": ("policy=a2c", *SHORT, *SEVERAL),
 }
 
@@ -93,6 +100,15 @@ def test_agents_that_choose_several_numbers(tmp_path):
             check(config(*SMOKE, f"policy={policy}", *SEVERAL))
     record = go(tmp_path, "policy=random", "agents=joint", *SEVERAL)
     assert record.env_steps >= 400
+
+
+@pytest.mark.parametrize("agents", ["shared", "separate"])
+def test_rollouts_have_room_for_agents_that_wait(tmp_path, agents):
+    words = ["policy=ppo", f"agents={agents}", *LEAVING, "run.total_steps=1000",
+             "env.kwargs={lives: [1, 1, 1, 1, 1, 1, 40]}", "collector.n_sample=700"]  # fmt: skip
+    with pytest.raises(ConfigError, match=r"buffer\.capacity=9828 or lower"):
+        check(config(*SMOKE, *words))
+    assert go(tmp_path, *words, "buffer.capacity=9828").env_steps >= 1000
 
 
 @pytest.mark.parametrize("policy", ["qmix", "dqn"])

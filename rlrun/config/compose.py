@@ -89,6 +89,11 @@ class Composer:
         """The options of a group, those of --config-dir included."""
         return self.hydra.config_loader.get_group_options(group, ObjectType.CONFIG)
 
+    def gives(self, name: str, key: str) -> bool:
+        """Whether the yaml file ``name`` itself has a value for ``key``."""
+        found = self.hydra.config_loader.repository.load_config(name)  # type: ignore[attr-defined]
+        return found is not None and OmegaConf.select(found.config, key) is not None
+
     def compose(self, overrides: Sequence[str], *, sweep: bool = False) -> DictConfig:
         """The composed config with its ``hydra`` node.
 

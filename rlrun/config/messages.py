@@ -53,7 +53,7 @@ def _given(key: str, overrides: Sequence[str]) -> str:
         if name == key:
             return value
         if key.startswith(f"{name}.") and value.startswith("{"):  # policy.lr={start: 1, stop: 2}
-            with suppress(YAMLError, AttributeError):
+            with suppress(YAMLError, AttributeError, ValueError):
                 for part in key.removeprefix(f"{name}.").split("."):
                     spaced = re.sub(r":(?=\S)", ": ", value)  # Hydra's {a:1}, yaml's {a: 1}
                     value = str(safe_load(spaced).get(part, _FROM_YAML))

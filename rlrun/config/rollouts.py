@@ -33,17 +33,23 @@ def rollouts(config: Config) -> Iterator[ConfigError]:
         fix = "set learner.update_per_collect=1 and learner.replay_ratio=null"
         fix += " (passes over a rollout: policy.epochs)" if name == "ppo" else ""
         yield fail(key, value, wrong, "1 is allowed", fix)
-    envs = collector.num_envs
-    least = envs * (2 * -(-collector.n_sample // envs) + 1)  # every second row an end row
-    if buffer.capacity < least:
-        wrong = f"a collect call of {collector.n_sample} steps may bring {least} rows"
-        allowed = f"at least {least} are allowed"
-        fix = f"set buffer.capacity={least} or lower collector.n_sample"
-        yield fail("buffer.capacity", buffer.capacity, wrong, allowed, fix)
+    yield from rollout_capacity(config, 1)
     if config.pipeline.name == "overlapped" and not config.policy.off_by_one:
         wrong = f"policy {name} cannot learn from actions of weights one chunk old"
         fits = policies(lambda p: p.on_policy and p.off_by_one)
         yield fail("pipeline", "overlapped", wrong, "pipeline=serial is allowed", f"or use {fits}")
+
+
+def rollout_capacity(config: Config, agents: int) -> Iterator[ConfigError]:
+    """``agents``: columns of one environment; all but one of them may wait all the time."""
+    collector, capacity = config.collector, config.buffer.capacity
+    envs = collector.num_envs
+    least = agents * envs * (2 * -(-collector.n_sample // envs) + 1)  # every second an end row
+    if capacity < least:
+        wrong = f"a collect call of {collector.n_sample} steps may bring {least} rows"
+        allowed = f"at least {least} are allowed"
+        fix = f"set buffer.capacity={least} or lower collector.n_sample"
+        yield fail("buffer.capacity", capacity, wrong, allowed, fix)
 
 
 def check_normalised(config: Config, obs: Any) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from rlrun.config.datasets import check_dataset, check_load
 from rlrun.config.mask import check_mask
 from rlrun.config.reader import fail
-from rlrun.config.rollouts import check_normalised, policies, short
+from rlrun.config.rollouts import check_normalised, policies, rollout_capacity, short
 from rlrun.config.windows import capacity, window_rows
 from rlrun.joint import JointSpace
 from rlrun.schema import Config, ScriptedConfig
@@ -32,8 +32,9 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
     _check_actions(config, action)
     if isinstance(config.policy, ScriptedConfig):
         _check_script(config.policy, action)
-    check_mask(config, obs, action)
-    check_normalised(config, obs)
+    own = obs["observation"] if config.agents.name == "separate" else obs
+    check_mask(config, own, action)
+    check_normalised(config, own)
     stack = config.env.frame_stack
     seen = stack_space(obs.agent if isinstance(obs, JointSpace) else obs, stack)
     _check_goals(config)
@@ -51,6 +52,8 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
     if window is not None and config.buffer.compress:
         _check_images(config, row_of(config, obs, action), window)
     if config.policy.on_policy and fresh:
+        for error in rollout_capacity(config, agents):
+            raise error
         check_rollout(config, row_of(config, obs, action))
     if window is not None and fresh:
         if config.buffer.load is not None:

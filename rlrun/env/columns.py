@@ -34,10 +34,12 @@ class Columns(VectorEnv[Any, Any, Any]):
         assert isinstance(space, JointSpace)
         action = agent_action(joint.single_action_space)
         if action is None:
+            mixed = np.ndim(getattr(joint.single_action_space, "nvec", [[]])) == 1
+            others = "policy=qmix or policy=vdn (agents=joint), or " if mixed else ""
             raise ConfigError(
                 f"env.id = {env_id}: its agents differ in their actions "
                 f"({joint.single_action_space}); allowed are agents that act alike; choose "
-                "policy=qmix or policy=vdn (agents=joint), or another environment"
+                f"{others}another environment"
             )
         self.joint, self.agents, self.env_id = joint, space.num_agents, env_id
         self.num_envs = joint.num_envs * self.agents

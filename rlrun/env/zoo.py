@@ -94,8 +94,9 @@ class Zoo(gym.Env[Any, Any]):
 
     def _unfit(self, what: str) -> ConfigError:
         return ConfigError(
-            f"env.id = {self.id}: {what}; allowed are actions all Discrete from 0 or all "
-            "Box of one shape, and observations of one space or vectors; choose another or wrap it"
+            f"env.id = {self.id}: {what}; allowed are actions all Discrete from 0, "
+            "MultiDiscrete of one length or Box of one shape, and observations of one space or "
+            "vectors; choose another or wrap it"
         )
 
     # -- rows ------------------------------------------------------------------------------------

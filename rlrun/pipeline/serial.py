@@ -67,6 +67,7 @@ class Serial:
         with stop_wish() as wish:
             if self.owed:
                 self._evaluate(wish)
+                self._save()  # so that it is told once
             while counters.env_steps < c.total_steps and wish.code is None and not self._solved():
                 before = counters.env_steps
                 self._collect_and_learn()

@@ -33,10 +33,18 @@ class Separate:
         seeds = [int(generator(seed, f"agent{i}").integers(2**32)) for i in range(self.size)]
         self.policies = [make(own, s) for s in seeds]
         self.window = self.policies[0].window
-        self.generator = generator(seed, "explore")  # one for all: its state is the whole of it
-        for policy in self.policies:
-            policy.generator = self.generator
+        self.generator = generator(seed, "explore")
         self.seconds = dict(self.policies[0].seconds)
+
+    @property
+    def generator(self) -> np.random.Generator:
+        """Exploration's: one for all policies, each saves the state of it."""
+        return self.policies[0].generator
+
+    @generator.setter
+    def generator(self, given: np.random.Generator) -> None:
+        for policy in self.policies:
+            policy.generator = given
 
     def actor(self, num_envs: int) -> "SeparateActor":
         """``num_envs``: columns, N for each environment."""

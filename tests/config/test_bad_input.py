@@ -235,6 +235,8 @@ BAD = [  # (command line, what the line on stderr must hold)
         "gae_lambda",
     ),
     ("policy=random env=gym env.id=PongNoFrameskip-v4", "PongNoFrameskip-v4", "env.game=Pong"),
+    ("policy=ppo experiment=zoo_ppo_cartpole +policy={foo:1}", "policy.foo", "unknown key"),
+    ("policy=dqn policy.name=${nope}", "policy.name = ${nope}: Interpolation key", ""),
     ("policy=dqn policy.lr={start:1,stop:2}", "policy.lr.stop = 2: unknown", "end"),
     ("policy=random collector.unit=window", "collector.unit = window", "collector.unit=step"),
     ("policy=random bonus=rnd", "bonus = rnd: policy random learns from no", "set bonus=none"),

@@ -58,6 +58,9 @@ def test_quiet(rlrun: Callable[..., Done], build: Build) -> None:
     assert rlrun("logger=quiet").code == 0
     assert build.config.logger.progress == "off"
     assert rlrun("-q", "-m", "seed=1,2") == (0, "", ""), "Hydra's launcher is quiet too"
+    assert rlrun("-q", "hydra.mode=MULTIRUN", "seed=1,2") == (0, "", "")
+    asked = rlrun("-q", "-m", "seed=1,2", "hydra.hydra_logging.root.level=INFO")
+    assert asked.code == 0, "who asks for its logging gets it"
 
 
 def test_exit_codes(rlrun: Callable[..., Done], build: Build, tmp_path: Path) -> None:

@@ -165,6 +165,9 @@ def test_joint_and_single_actions_are_inverse():
 def test_columns_need_agents_that_act_alike():
     with pytest.raises(ConfigError, match="differ in their actions"):
         zoo(SHARED, actions=[2, 5])
+    several = [spaces.MultiDiscrete([2, n]) for n in (3, 4)]
+    with pytest.raises(ConfigError, match="act alike; choose another environment"):
+        zoo(SHARED, actions=several)
 
 
 # -- columns -------------------------------------------------------------------------------------

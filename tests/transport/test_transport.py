@@ -265,6 +265,8 @@ LINES = {
     "her": ("policy=dqn", "env=bitflip", "env.kwargs.bits=4", "buffer.relabel=future"),
     "random": ("policy=random", "env=bandit"),
     "sac": ("policy=sac", "env=pendulum", "torso.hidden=[16]"),
+    "separate": ("policy=dqn", "env=relay", "agents=separate"),
+    "ppo_separate": ("policy=ppo", "env=relay", "agents=separate", "collector.n_sample=96"),
 }  # fmt: skip
 
 
@@ -287,7 +289,7 @@ def test_coded_runs_are_raw_runs(tmp_path, name, pipeline):
 
 
 @pytest.mark.parametrize("pipeline", ["serial", "overlapped"])
-@pytest.mark.parametrize("name", ["r2d2", "sac"])
+@pytest.mark.parametrize("name", ["r2d2", "sac", "separate", "ppo_separate"])
 def test_resume_coded_as_raw(tmp_path, name, pipeline):
     """A run that stops and goes on is the same run through either; what travels may change."""
     line = (*LINES[name], f"pipeline={pipeline}")
