@@ -326,6 +326,12 @@ def test_a_signal_does_not_wait_for_an_evaluation(tmp_path, monkeypatch, pipelin
             m.setattr(Serial, "_save", lambda self: {}["killed"])
             with pytest.raises(KeyError):
                 build.resume(run_dir, c, raw_yaml="", overrides=[])
+    with monkeypatch.context() as m:
+        m.setattr(Serial, "_collect_and_learn", lambda self: {}["killed"])
+        if when < 3:  # there is something left to collect
+            with pytest.raises(KeyError):
+                build.resume(run_dir, c, raw_yaml="", overrides=[])
+            assert not load_newest(run_dir / "checkpoints")[0]["owed"], "saved as soon as done"
     assert build.resume(run_dir, c, raw_yaml="", overrides=[]) == 0
     until = [
         [line for line in read(path / "metrics.jsonl") if line["env_steps"] <= calls[-1]]

@@ -458,3 +458,14 @@ def test_what_is_not_idle(rlrun: Callable[..., Done]) -> None:
                  "policy=mdqn policy.munchausen_tau=0.1",
                  "policy=rainbow policy.noisy_hold=chunk"):  # fmt: skip
         assert rlrun(*line.split()).code == 0, line
+
+
+def test_an_experiment_is_blamed_only_for_keys_of_its_own(
+    rlrun: Callable[..., Done], tmp_path: Path
+) -> None:
+    (tmp_path / "my/policy").mkdir(parents=True)
+    (tmp_path / "my/policy/mine.yaml").write_text("defaults: [ppo, _self_]\nbogus: 1\n")
+    line = ("--config-dir", str(tmp_path / "my"), "policy=mine", "experiment=zoo_ppo_cartpole")
+    done = rlrun(*line)
+    assert_one_error(done)
+    assert "policy.bogus = 1: unknown key" in done.err
