@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from rlrun.build import make_collector, set_threads, spec_of
-from rlrun.build_policy import make_compute, make_policy, thread_count
+from rlrun.build_policy import has_halves, make_compute, make_policy, thread_count
 from rlrun.build_replay import make_replay
 from rlrun.collector import Collector
 from rlrun.errors import ResourceError, RlrunError
@@ -81,8 +81,8 @@ Measure = Callable[[Config, Sequence[Setting], float], list[list[float]]]
 def picked(config: Config) -> Setting:
     """What a run of ``config`` computes with: its keys, the fixed rule where they are null."""
     compute = make_compute(config)
-    recurrent = isinstance(config.policy, R2D2Config)
-    target = compute.target_thread if recurrent else None
+    used = isinstance(config.policy, R2D2Config) or has_halves(config)
+    target = compute.target_thread if used else None
     return Setting(thread_count(config), target, compute.precision)
 
 

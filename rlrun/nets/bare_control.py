@@ -3,10 +3,14 @@
 An update of 256 rows through nets of 256 x 256 units is products for two thirds of its time; the
 rest is torch's calls and autograd's bookkeeping, most of which numpy does without. The numbers are
 those of ``SAC.loss`` and its kin to 1e-5.
+
+Neither half of an update, the critics' and the actor's, waits for the other: both see the weights
+from before it. ``Compute.beside`` may have a second thread do the actor's; no bit depends on it.
 """
 
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +26,8 @@ from rlrun.nets.plain import BACKWARD, DIVERGING, FORWARD, Chain
 from rlrun.nets.torso import ACTIVATIONS
 from rlrun.schema import MemoryConfig, SACConfig, TD3Config
 from rlrun.types import Sample, Update, Window
+
+T = TypeVar("T")
 
 
 class Head:
@@ -87,17 +93,26 @@ class Rows(NamedTuple):
         return float(np.where(self.valid, x, np.float32(0)).sum() / max(self.valid.sum(), 1))
 
 
+class Half(NamedTuple):
+    """Of the actor's half of an update."""
+
+    least: np.ndarray  # min Q [N]
+    seconds: float  # its slopes took
+
+
 class BareControl:
     """The parts that updates of SAC, TD3 and DDPG are made of."""
 
-    def __init__(self, pair: ControlPair) -> None:
+    def __init__(self, pair: ControlPair, compute: Compute) -> None:
         self.pair, self.config, self.window = pair, pair.config, Window(*pair.config.window)
+        self.compute = compute
         self.of_actor, self.of_critics = _like(pair.pi), _like(pair.q)
         places = zip(pair.pi.online, self.of_actor, strict=True)
         self.pi = Chain(pair.pi.net.head, {p.data_ptr(): s.numpy() for p, s in places})
         self.behind = Chain(pair.pi.target.head, None)
         each = range(pair.q.net.count)
         self.q = [Head(pair.q.net, c, self.of_critics) for c in each]
+        self.judges = [Head(pair.q.net, c) for c in each]  # the same weights, for the actor's half
         self.lagging = [Head(pair.q.target, c) for c in each]
         self.size = pair.bounds.size
 
@@ -121,16 +136,20 @@ class BareControl:
         least: np.ndarray = np.minimum.reduce([q(x) for q in self.lagging])
         return least
 
-    def critics(self, rows: Rows, value: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
+    def taken(self, rows: Rows) -> np.ndarray:
+        """[C, N]: what the critics say of the actions taken."""
+        x = np.concatenate([rows.here, rows.taken], 1)
+        return np.stack([critic(x) for critic in self.q])
+
+    def critics(
+        self, rows: Rows, q: np.ndarray, value: np.ndarray
+    ) -> tuple[np.ndarray, dict[str, float]]:
         """|delta| [N], and the metrics; the slopes over the critics' parameters are in place.
 
-        ``value`` [N]: of the rows behind. See ``continuous.critic_loss``.
+        ``q``: of ``taken``; ``value`` [N]: of the rows behind. See ``continuous.critic_loss``.
         """
         alive, clip = rows.discount > 0, self.config.td_clip
         target = rows.reward + np.where(alive, rows.discount * value, np.float32(0))
-        x = np.concatenate([rows.here, rows.taken], 1)
-
-        q = np.stack([critic(x) for critic in self.q])
         delta = np.where(rows.valid, target - q, np.float32(0))
         within = delta if clip is None else np.clip(delta, -clip, clip)
         began = time.perf_counter()
@@ -144,20 +163,34 @@ class BareControl:
         metrics = dict(zip(names, (float(loss), *told), strict=True))
         return surprise, metrics | {"train/valid_fraction": float(rows.valid.mean())}
 
-    def actor(self, rows: Rows, action: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """min Q [N] of the first ``count`` critics; the slope of the loss -min Q over ``action``.
+    def actor(
+        self, rows: Rows, action: np.ndarray, count: int, over: Callable[[np.ndarray], np.ndarray]
+    ) -> Half:
+        """The least of the first ``count`` critics; the slopes over the actor are in place.
 
-        Where critics agree, each has its part, as in torch.
+        ``over``: the slope [N, A] of -min Q over ``action`` -> that of the loss over what the
+        actor's last layer gave. Where critics agree, each has its part, as in torch.
         """
         x = np.concatenate([rows.here, action], 1)
-        q = np.stack([critic(x) for critic in self.q[:count]])
+        q = np.stack([judge(x) for judge in self.judges[:count]])
         least: np.ndarray = q.min(0)
         chosen = (q == least).astype(np.float32)
         slope = chosen * (-rows.share / chosen.sum(0))
         began = time.perf_counter()
-        over = [q.over_action(s, self.size) for q, s in zip(self.q[:count], slope, strict=True)]
-        self.pair.seconds["backward"] += time.perf_counter() - began
-        return least, np.add.reduce(over)
+        each = zip(self.judges[:count], slope, strict=True)
+        over_action = np.add.reduce([judge.over_action(s, self.size) for judge, s in each])
+        self.pi.back(over(over_action), inputs=False)
+        return Half(least, time.perf_counter() - began)
+
+    def beside(self, function: Callable[[], T]) -> Callable[[], T]:
+        """See ``Compute.beside``."""
+        return self.compute.beside(DIVERGING(function))
+
+    def waited(self, half: Callable[[], Half]) -> Half:
+        """The actor's half, when it is done."""
+        done = half()
+        self.pair.seconds["backward"] += done.seconds
+        return done
 
     def move(self, sample: Sample, metrics: dict[str, float], *, actor: bool) -> dict[str, Tensor]:
         """Both networks along the slopes in place; all metrics."""
@@ -170,8 +203,10 @@ class BareControl:
 class BareSAC(BareControl):
     """One step of critics, actor and temperature; stands in for ``SAC.update``."""
 
-    def __init__(self, pair: ControlPair, temperature: Multiplier, target_entropy: float) -> None:
-        super().__init__(pair)
+    def __init__(
+        self, pair: ControlPair, compute: Compute, temperature: Multiplier, target_entropy: float
+    ) -> None:
+        super().__init__(pair, compute)
         self.temperature, self.target_entropy = temperature, target_entropy
         assert isinstance(pair.config, SACConfig)
         self.adapts = pair.config.temperature_auto
@@ -182,20 +217,25 @@ class BareSAC(BareControl):
         """See ``SAC.update``; targets stay."""
         rows, number, due = self.rows(sample), 2 * self.pair.q.updates, self.pair.due()
         count, temperature = len(rows.share), np.float32(self.temperature.value().item())
+        taken = self.beside(lambda: self.taken(rows))
         drawn = squashed(
             self.pi(np.concatenate([rows.here, rows.there])),
             np.concatenate([self.noise(number, count), self.noise(number + 1, count)]),
         )
-        log_prob, later = drawn.log_prob[:count], drawn.log_prob[count:]
-        value = self.ahead(rows, drawn.action[count:]) - temperature * later
-        surprise, metrics = self.critics(rows, value)
+        action, log_prob = drawn.action[:count], drawn.log_prob[:count]
+
+        def over(over_action: np.ndarray) -> np.ndarray:
+            return squashed_slope(drawn, over_action, temperature * rows.share)
+
+        q = taken()
+        half = self.beside(lambda: self.actor(rows, action, len(q), over)) if due else None
+        ahead = self.ahead(rows, drawn.action[count:])
+        value = ahead - temperature * drawn.log_prob[count:]
+        surprise, metrics = self.critics(rows, q, value)
         metrics["train/temperature"] = float(temperature)
         lr = self.pair.lr_at(sample.env_steps)
-        if due:
-            least, over_action = self.actor(rows, drawn.action[:count], len(self.q))
-            slope = squashed_slope(drawn, over_action, temperature * rows.share)
-            self.pi.back(slope, inputs=False)
-            loss = (rows.share * (temperature * log_prob - least)).sum()
+        if half is not None:
+            loss = (rows.share * (temperature * log_prob - self.waited(half).least)).sum()
             metrics["train/actor_loss"] = float(loss)
             metrics["train/entropy"] = rows.mean(-log_prob)
         told = self.move(sample, metrics, actor=due)
@@ -213,18 +253,23 @@ class BareTD3(BareControl):
     def __call__(self, sample: Sample) -> Update:
         """See ``TD3.update``; targets stay."""
         rows, due = self.rows(sample), self.pair.due()
+        taken = self.beside(lambda: self.taken(rows))
+        half = self.beside(lambda: self.chosen(rows)) if due else None
         action = np.tanh(self.behind(rows.there))
         if isinstance(self.config, TD3Config):
             sigma, clip = self.config.smoothing, self.config.smoothing_clip
             noise = np.float32(sigma) * self.noise(self.pair.q.updates, len(action))
             action = (action + noise.clip(-clip, clip)).clip(-1, 1)
-        surprise, metrics = self.critics(rows, self.ahead(rows, action))
-        if due:
-            chosen = np.tanh(self.pi(rows.here))
-            first, over_action = self.actor(rows, chosen, 1)
-            self.pi.back(over_action * (np.float32(1) - chosen * chosen), inputs=False)
-            metrics["train/actor_loss"] = float(-(rows.share * first).sum())
+        ahead = self.ahead(rows, action)
+        surprise, metrics = self.critics(rows, taken(), ahead)
+        if half is not None:
+            metrics["train/actor_loss"] = float(-(rows.share * self.waited(half).least).sum())
         return Update(torch.from_numpy(surprise), self.move(sample, metrics, actor=due))
+
+    def chosen(self, rows: Rows) -> Half:
+        """The actor's half."""
+        action = np.tanh(self.pi(rows.here))
+        return self.actor(rows, action, 1, lambda over: over * (np.float32(1) - action * action))
 
 
 def fits(pair: ControlPair, compute: Compute, memory: MemoryConfig) -> bool:

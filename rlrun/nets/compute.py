@@ -1,4 +1,4 @@
-"""How a learner computes: in which precision, and whether the target network has its own thread."""
+"""How a learner computes: in which precision, and whether part of an update has its own thread."""
 
 import logging
 import os
@@ -76,7 +76,7 @@ class Compute:
             return lambda: result
         if self.pool is None:
             given = (torch.get_num_threads(), self.compile)
-            self.pool = ThreadPoolExecutor(1, "target", initializer=_begin, initargs=given)
+            self.pool = ThreadPoolExecutor(1, "beside", initializer=_begin, initargs=given)
         future: Future[T] = self.pool.submit(function)
         return future.result
 

@@ -39,8 +39,9 @@ class SAC(ControlPolicy[SACConfig]):
         self.target_entropy = -float(size) if wanted is None else wanted  # Haarnoja et al. 2018b
         self.temperature = Multiplier(c.temperature, eps=c.adam_eps, device=self.device)
         self.multipliers = {"temperature": self.temperature}
-        plain = fits(self.pair, self.compute, self.memory)
-        self.bare = BareSAC(self.pair, self.temperature, self.target_entropy) if plain else None
+        self.bare: BareSAC | None = None
+        if fits(self.pair, self.compute, self.memory):
+            self.bare = BareSAC(self.pair, self.compute, self.temperature, self.target_entropy)
 
     def actor(self, num_envs: int) -> BoxActor:
         """Samples; uniform actions before the first update."""

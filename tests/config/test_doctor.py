@@ -205,6 +205,8 @@ def test_settings(composer: Composer) -> None:
     dqn = config_of(composer, "policy=dqn", "env=bandit", "learner.target_thread=true")
     assert {s.target_thread for s in settings(dqn, 2)} == {None}
     assert picked(dqn) in settings(dqn, 2)
+    sac = config_of(composer, "policy=sac", "env=pendulum")
+    assert {s.target_thread for s in settings(sac, 2)} == {False, True}
     cuda = replace(tiny, device="cuda")
     assert settings(cuda, 8) == [Setting(1, False, p) for p in both]
 

@@ -124,6 +124,36 @@ def test_results_belong_to_the_caller(name):
     assert kept.priority.dtype == torch.float32
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("changes", [{}, {"actor_every": 2, "activation": "relu"}], ids=str)
+def test_a_second_thread_changes_no_bit(name, changes):
+    alone, beside = control(name, **changes), control(name, **changes)
+    beside.bare.compute = Compute(target_thread=True)
+    for sample in samples(alone):
+        one, two = alone.update(sample), beside.update(sample)
+        assert torch.equal(one.priority, two.priority)
+        assert list(one.metrics) == list(two.metrics)
+        assert all(torch.equal(one.metrics[k], two.metrics[k]) for k in one.metrics)
+    for side in ("pi", "q"):
+        pairs = zip(getattr(alone, side).online, getattr(beside, side).online, strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+    assert beside.bare.compute.pool is not None, "nothing ran beside"
+    for policy in (alone, beside):
+        assert policy.pair.seconds["backward"] > 0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_learner_that_diverges_says_nothing_from_either_thread(name):
+    policy = control(name, activation="relu")
+    policy.bare.compute = Compute(target_thread=True)
+    with torch.no_grad():
+        for p in policy.q.online:
+            p.mul_(1e38)
+    update = policy.update(samples(policy)[0])
+    assert not torch.isfinite(update.metrics["train/loss"])
+
+
 def test_loaded_weights_are_those_that_learn():
     """numpy's views must not go stale when a checkpoint is loaded."""
     first, second = control("sac"), control("sac", seed=1)
