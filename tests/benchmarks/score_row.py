@@ -98,11 +98,16 @@ def missing(row: Row, peers: Path | None) -> str:
     return ""
 
 
-def run_seed(row: Row, seed: int, work: Path, peers: Path | None) -> dict[str, Any]:
-    """What the table needs of one seed: trained and scored, or why it failed."""
+def run_seed(
+    row: Row, seed: int, work: Path, peers: Path | None, *, alone: bool = False
+) -> dict[str, Any]:
+    """What the table needs of one seed: trained and scored, or why it failed.
+
+    ``alone``: it may use the threads it would use by itself, else one.
+    """
     facts = {"seed": seed, "command": row.command, "commit": commit(), "machine": machine()}
     try:
-        found = _peer(row, seed, peers) if row.peer else _own(row, seed, work)
+        found = _peer(row, seed, peers) if row.peer else _own(row, seed, work, alone)
     except (Failed, process.PeerFailed) as e:
         return {**facts, "status": "failed", "why": str(e)}
     return {**facts, "status": "done", **found}
@@ -112,19 +117,19 @@ class Failed(Exception):
     """A command that did not exit with 0."""
 
 
-def _own(row: Row, seed: int, work: Path) -> dict[str, Any]:
+def _own(row: Row, seed: int, work: Path, alone: bool) -> dict[str, Any]:
     work.mkdir(parents=True)
     for line in row.prepare:
         _call(shlex.split(line.format(work=work, seed=seed)))
     words = row.command.format(work=work, seed=seed).split()[1:]
     start = time.perf_counter()
-    run = [*words, f"seed={seed}", f"run.dir={work}/run", "-q", "learner.threads=1"]
-    _call(["rlrun", *run])
+    run = [*words, f"seed={seed}", f"run.dir={work}/run", "-q"]
+    _call(["rlrun", *run] if alone else ["rlrun", *run, "learner.threads=1"])
     wall = time.perf_counter() - start
     scores = score(work / "run", row.episodes)
     record = json.loads((work / "run/run.json").read_text())
     found = {"score": scores[row.metric], "env_steps": record["env_steps"]}
-    found |= {"wall_seconds": round(wall, 1), "digest": record["digest"]}
+    found |= {"wall_seconds": round(wall, 1), "digest": record["digest"], "alone": alone}
     if (work / "behaviour").exists():
         found["behaviour"] = score(work / "behaviour", row.episodes)[row.metric]
     return found | _delta_q(work / "run")

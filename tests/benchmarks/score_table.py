@@ -41,7 +41,9 @@ def markdown(rows: Mapping[str, Row], results: Sequence[Result]) -> str:
     if used:
         commits = ", ".join(sorted({r["commit"] for r in used}))
         machines = "; ".join(sorted({r["machine"] for r in used}))
-        lines += ["", f"Commits: {commits}. Machine: {machines}, one thread a run."]
+        own = [r for r in used if r.get("alone")]
+        threads = f", {len(own)} of {len(used)} the threads of their config" if own else ""
+        lines += ["", f"Commits: {commits}. Machine: {machines}, one thread a run{threads}."]
     return "\n".join(lines) + "\n"
 
 

@@ -1,9 +1,10 @@
 """``python -m tests.benchmarks.scores [options]``: the README's score table, one process per run.
 
-Every run is the command a user would type, with one thread; its wall time includes start-up. Scores
-are those of ``rlrun eval`` on the final weights, on seeds that training never used. With ``--out``
-a table that was interrupted goes on where it stopped, and runs that failed are tried again;
-``--table FILE`` writes what such a file holds into the README. Exit code 1 when a run failed.
+Every run is the command a user would type (with one thread when others run beside it); its wall
+time includes start-up. Scores are those of ``rlrun eval`` on the final weights, on seeds that
+training never used. With ``--out`` a table that was interrupted goes on where it stopped, and runs
+that failed are tried again; ``--table FILE`` writes what such a file holds into the README. Exit
+code 1 when a run failed.
 
 Thresholds were fixed before any run. IQM: mean of the middle half of the seeds' scores.
 """
@@ -151,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         def one(task: tuple[str, int]) -> None:
             name, seed = task
             folder = work / f"{name}_s{seed}"
-            say({"row": name, **run_seed(rows[name], seed, folder, o.peers)})
+            say({"row": name, **run_seed(rows[name], seed, folder, o.peers, alone=o.jobs == 1)})
             shutil.rmtree(folder, ignore_errors=True)
 
         with ThreadPoolExecutor(o.jobs) as pool:
@@ -209,7 +210,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", nargs="+", choices=ROWS, metavar="NAME", help="default: all")
     parser.add_argument("--seeds", type=int, help="per row; default: 5")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, one thread each")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="runs side by side; 1: it has all cores"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines, one per run; goes on")
     parser.add_argument("--peers", type=Path, metavar="DIR", help="folder of peers' environments")
     parser.add_argument("--table", type=Path, metavar="FILE", help="write the README's table")

@@ -210,6 +210,9 @@ def test_table():
     assert "| yes |" in out[4]
     assert out[5] == "| `rlrun policy=b` | >= 1 | not run yet |  |  |  |  |"
     assert out[7] == "Commits: abc. Machine: m, one thread a run."
+    alone = [dict(r, alone=r["seed"] < 3) for r in lines]
+    end = "one thread a run, 7 of 11 the threads of their config."
+    assert markdown(ROWS, alone).splitlines()[7].endswith(end)
     low = [dict(r, score=r["score"] - 40) if r["row"] == "ours" else r for r in lines]
     assert "| **no** |" in markdown(ROWS, low).splitlines()[2]
     assert "| no theirs yet |" in markdown(ROWS, lines[:5]).splitlines()[2]
@@ -221,7 +224,8 @@ def test_jobs_are_run_side_by_side(table, monkeypatch):
     """Four seeds meet at a barrier of four; every result is a line of its own."""
     barrier = threading.Barrier(4, timeout=20)
 
-    def run_seed(row, seed, work, peers):
+    def run_seed(row, seed, work, peers, *, alone):
+        assert not alone
         barrier.wait()
         return {"seed": seed, "command": row.command, "status": "failed", "why": "x" * 5000}
 
@@ -229,6 +233,19 @@ def test_jobs_are_run_side_by_side(table, monkeypatch):
     line = ["--out", str(table), "--rows", "tiny", "--seeds", "4", "--jobs", "4"]
     assert scores.main(line) == 1
     assert sorted(r["seed"] for r in read(table)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_only_runs_side_by_side_are_kept_to_one_thread(tmp_path, monkeypatch, alone):
+    called = []
+
+    def call(words):
+        called.append(words)
+        raise score_row.Failed("enough")
+
+    monkeypatch.setattr(score_row, "_call", call)
+    score_row.run_seed(TINY, 0, tmp_path / "work", None, alone=alone)
+    assert (called[0][-1] == "learner.threads=1") != alone
 
 
 def test_table_goes_between_the_markers():
