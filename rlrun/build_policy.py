@@ -2,6 +2,7 @@
 
 import os
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
@@ -9,7 +10,7 @@ import torch
 
 from rlrun.bonus import RND
 from rlrun.nets.compute import Compute
-from rlrun.schema import Config, RNDConfig
+from rlrun.schema import Config, ControlConfig, RNDConfig
 from rlrun.types import Policy, Spec
 
 POLICIES = {
@@ -79,12 +80,12 @@ def make_compute(config: Config) -> Compute:
     """Precision, and whether an update gets a second thread: learner.target_thread, else a rule.
 
     Measured on 2 cores. Target network of windows, two torch threads: from 64 windows x 128 hidden
-    units on it saves 8 to 20 % of an update. Actor of single rows: with 256 rows x 256 units 35 to
-    40 %, with 128 units -25 to 15 %. Below these sizes it costs more than it saves.
+    units on it saves 8 to 20 % of an update. Actor of single rows: with 256 rows and layers of 256
+    and 256 units 30 to 40 %, of 128 and 128 -25 to 15 %. Below it costs more than it saves.
     """
     c = config.learner
     if has_halves(config):
-        large = c.batch_size * max(config.torso.hidden, default=0) >= 2**16
+        large = c.batch_size * between_hidden(config) >= 2**24
         several = c.threads != 1 and free_cores(config) >= 2
     else:
         large = c.batch_size * config.memory.hidden >= 8192
@@ -114,4 +115,12 @@ def free_cores(config: Config) -> int:
 def has_halves(config: Config) -> bool:
     """Whether updates fall into the critics' half and the actor's, see ``nets.bare_control``."""
     plain = config.memory.name == "none" and config.torso.name == "mlp"
-    return plain and config.policy.name in ("ddpg", "td3", "sac")
+    alone = config.agents.name != "separate"  # each agent has its part of the batch
+    return plain and alone and config.policy.name in ("ddpg", "td3", "sac")
+
+
+def between_hidden(config: Config) -> int:
+    """Weights from each hidden layer to the next: the bulk of an update's products."""
+    assert isinstance(config.policy, ControlConfig)
+    sizes = (*config.torso.hidden, *config.policy.head_hidden)
+    return sum(one * two for one, two in pairwise(sizes))

@@ -5,7 +5,8 @@ rest is torch's calls and autograd's bookkeeping, most of which numpy does witho
 those of ``SAC.loss`` and its kin to 1e-5.
 
 Neither half of an update, the critics' and the actor's, waits for the other: both see the weights
-from before it. ``Compute.beside`` may have a second thread do the actor's; no bit depends on it.
+from before it. ``Compute.beside`` may have a second thread do the actor's, and before it what the
+critics say of the actions taken; no bit depends on it.
 """
 
 import time
@@ -188,8 +189,10 @@ class BareControl:
 
     def waited(self, half: Callable[[], Half]) -> Half:
         """The actor's half, when it is done."""
+        began = time.perf_counter()
         done = half()
-        self.pair.seconds["backward"] += done.seconds
+        waited = time.perf_counter() - began
+        self.pair.seconds["backward"] += waited if self.compute.target_thread else done.seconds
         return done
 
     def move(self, sample: Sample, metrics: dict[str, float], *, actor: bool) -> dict[str, Tensor]:

@@ -210,8 +210,8 @@ def test_table():
     assert "| yes |" in out[4]
     assert out[5] == "| `rlrun policy=b` | >= 1 | not run yet |  |  |  |  |"
     assert out[7] == "Commits: abc. Machine: m, one thread a run."
-    alone = [dict(r, alone=r["seed"] < 3) for r in lines]
-    end = "one thread a run, 7 of 11 the threads of their config."
+    alone = [dict(r, alone=r["row"] == "bc") for r in lines]
+    end = "one thread a run (as many as their config says: bc seed 0)."
     assert markdown(ROWS, alone).splitlines()[7].endswith(end)
     low = [dict(r, score=r["score"] - 40) if r["row"] == "ours" else r for r in lines]
     assert "| **no** |" in markdown(ROWS, low).splitlines()[2]

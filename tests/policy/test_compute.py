@@ -79,9 +79,17 @@ LARGE = ("policy=r2d2", "env=cartpole", "learner.batch_size=64", "memory.hidden=
         ((*LARGE, "learner.threads=1"), 2, 1, False),
         (("policy=sac", "env=pendulum"), 2, 1, True),
         (("policy=td3", "env=pendulum"), 4, 1, True),
-        (("policy=ddpg", "env=pendulum", "torso.hidden=[64,256]"), 2, 1, True),
+        (("policy=ddpg", "env=pendulum", "torso.hidden=[256,256]"), 2, 1, True),
+        (("policy=ddpg", "env=pendulum", "torso.hidden=[64,256]"), 2, 1, False),
+        (("policy=sac", "env=pendulum", "torso.hidden=[256]"), 2, 1, False),
+        (
+            ("policy=sac", "env=pendulum", "torso.hidden=[256]", "policy.head_hidden=[256]"),
+            2,
+            1,
+            True,
+        ),
         (("policy=sac", "env=pendulum"), 1, 1, False),
-        (("policy=sac", "env=pendulum", "torso.hidden=[128]"), 2, 1, False),
+        (("policy=sac", "env=pendulum", "torso.hidden=[128,128]"), 2, 1, False),
         (("policy=sac", "env=pendulum", "torso.hidden=[]"), 2, 1, False),
         (("policy=sac", "env=pendulum", "learner.batch_size=128"), 2, 1, False),
         (("policy=sac", "env=pendulum", "learner.threads=1"), 2, 1, False),
@@ -100,6 +108,15 @@ def test_the_rule(monkeypatch, overrides, cores, threads, beside):
     assert thread_count(c) == threads
     assert make_compute(c).target_thread == beside
     assert make_compute(config(*overrides, "learner.precision=bf16")).precision == "bf16"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("policy", ["sac", "td3", "ddpg"])
+def test_the_halves_of_an_update_heed_the_key(policy, wanted):
+    c = config(f"policy={policy}", "env=pendulum", f"learner.target_thread={wanted}")
+    collector = make_collector(c, Counters())
+    assert collector.policy.bare.compute.target_thread == wanted
+    collector.env.close()
 
 
 @pytest.mark.parametrize("policy", ["r2d2", "dqn"])
