@@ -31,51 +31,55 @@ from rlrun.types import Sample, Update, Window
 T = TypeVar("T")
 
 
-class Head:
-    """One of the critics in numpy; ``places``: where slopes belong, None: nothing is kept."""
+class Heads:
+    """Critics in numpy, every layer of all of them one batched product."""
 
-    def __init__(self, net: Critics, which: int, places: list[Tensor] | None = None) -> None:
-        self.weights = [w.detach().numpy()[which] for w in net.weights]  # [in, out] each
-        self.biases = [b.detach().numpy()[which, 0] for b in net.biases]  # [out] each
+    def __init__(
+        self, net: Critics, places: list[Tensor] | None = None, count: int | None = None
+    ) -> None:
+        """``places``: where slopes belong, None: nowhere; ``count``: only the first so many."""
+        self.weights = [w.detach().numpy()[:count] for w in net.weights]  # [C, in, out] each
+        self.biases = [b.detach().numpy()[:count] for b in net.biases]  # [C, 1, out] each
         layers = len(self.weights)
-        over = [] if places is None else [p.numpy()[which] for p in places]
-        self.over_weights, self.over_biases = over[:layers], [b[0] for b in over[layers:]]
+        over = [] if places is None else [p.numpy() for p in places]
+        self.over_weights, self.over_biases = over[:layers], [b[:, 0] for b in over[layers:]]
         self.forward = FORWARD[ACTIVATIONS[net.activation]]
         self.backward = BACKWARD[ACTIVATIONS[net.activation]]
         self.kept: list[np.ndarray] = []
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """[N, F + A] -> [N]."""
+        """[N, F + A] -> [C, N]."""
         self.kept = [x]
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             x = x @ weight
             x += bias
             self.forward(x)
             self.kept.append(x)
-        q: np.ndarray = x @ self.weights[-1][:, 0]
+        q: np.ndarray = x @ self.weights[-1]
         q += self.biases[-1]
-        return q
+        return q[..., 0]
 
     def back(self, slope: np.ndarray) -> None:
-        """The slopes over the parameters, of that [N] over the last values, to their places."""
-        ones = np.ones(len(slope), np.float32)
-        self.over_weights[-1][:, 0] = slope @ self.kept[-1]
-        self.over_biases[-1][:] = slope.sum()
-        d = slope[:, None] * self.weights[-1][:, 0]
+        """The slopes over the parameters, of that [C, N] over the last values, to their places."""
+        ones = np.ones(slope.shape[1], np.float32)
+        self.over_weights[-1][..., 0] = (slope[:, None] @ self.kept[-1])[:, 0]
+        self.over_biases[-1][:, 0] = slope.sum(1)
+        d = slope[..., None] * self.weights[-1].mT
         for i in range(len(self.weights) - 2, -1, -1):
             d = self.backward(d, self.kept[i + 1])
-            np.matmul(self.kept[i].T, d, out=self.over_weights[i])
+            np.matmul(self.kept[i].mT, d, out=self.over_weights[i])
             np.matmul(ones, d, out=self.over_biases[i])
             if i:
-                d = d @ self.weights[i].T
+                d = d @ self.weights[i].mT
 
     def over_action(self, slope: np.ndarray, size: int) -> np.ndarray:
-        """[N, size]: the slope over the last ``size`` inputs, of that [N] over the last values."""
-        d: np.ndarray = slope[:, None] * self.weights[-1][:, 0]
+        """[N, size]: the slope over the last ``size`` inputs, of that [C, N] over the values."""
+        d = slope[..., None] * self.weights[-1].mT
         for i in range(len(self.weights) - 2, 0, -1):
-            d = self.backward(d, self.kept[i + 1]) @ self.weights[i].T
-        over: np.ndarray = self.backward(d, self.kept[1]) @ self.weights[0][-size:].T
-        return over
+            d = self.backward(d, self.kept[i + 1]) @ self.weights[i].mT
+        over = self.backward(d, self.kept[1]) @ self.weights[0][:, -size:].mT
+        total: np.ndarray = over.sum(0)
+        return total
 
 
 class Rows(NamedTuple):
@@ -104,17 +108,16 @@ class Half(NamedTuple):
 class BareControl:
     """The parts that updates of SAC, TD3 and DDPG are made of."""
 
-    def __init__(self, pair: ControlPair, compute: Compute) -> None:
+    def __init__(self, pair: ControlPair, compute: Compute, judges: int | None) -> None:
+        """``judges``: how many critics the actor listens to, None: to all."""
         self.pair, self.config, self.window = pair, pair.config, Window(*pair.config.window)
         self.compute = compute
         self.of_actor, self.of_critics = _like(pair.pi), _like(pair.q)
         places = zip(pair.pi.online, self.of_actor, strict=True)
         self.pi = Chain(pair.pi.net.head, {p.data_ptr(): s.numpy() for p, s in places})
         self.behind = Chain(pair.pi.target.head, None)
-        each = range(pair.q.net.count)
-        self.q = [Head(pair.q.net, c, self.of_critics) for c in each]
-        self.judges = [Head(pair.q.net, c) for c in each]  # the same weights, for the actor's half
-        self.lagging = [Head(pair.q.target, c) for c in each]
+        self.q, self.lagging = Heads(pair.q.net, self.of_critics), Heads(pair.q.target)
+        self.judges = Heads(pair.q.net, count=judges)  # the same weights, for the actor's half
         self.size = pair.bounds.size
 
     def rows(self, sample: Sample) -> Rows:
@@ -133,14 +136,12 @@ class BareControl:
 
     def ahead(self, rows: Rows, action: np.ndarray) -> np.ndarray:
         """[N]: the target critics' least value of ``action`` in the rows behind."""
-        x = np.concatenate([rows.there, action], 1)
-        least: np.ndarray = np.minimum.reduce([q(x) for q in self.lagging])
+        least: np.ndarray = self.lagging(np.concatenate([rows.there, action], 1)).min(0)
         return least
 
     def taken(self, rows: Rows) -> np.ndarray:
         """[C, N]: what the critics say of the actions taken."""
-        x = np.concatenate([rows.here, rows.taken], 1)
-        return np.stack([critic(x) for critic in self.q])
+        return self.q(np.concatenate([rows.here, rows.taken], 1))
 
     def critics(
         self, rows: Rows, q: np.ndarray, value: np.ndarray
@@ -154,8 +155,7 @@ class BareControl:
         delta = np.where(rows.valid, target - q, np.float32(0))
         within = delta if clip is None else np.clip(delta, -clip, clip)
         began = time.perf_counter()
-        for critic, slope in zip(self.q, within * -rows.share, strict=True):
-            critic.back(slope)
+        self.q.back(within * -rows.share)
         self.pair.seconds["backward"] += time.perf_counter() - began
         loss = (rows.share * (within * (delta - np.float32(0.5) * within))).sum()
         surprise = np.abs(delta).mean(0)
@@ -165,22 +165,19 @@ class BareControl:
         return surprise, metrics | {"train/valid_fraction": float(rows.valid.mean())}
 
     def actor(
-        self, rows: Rows, action: np.ndarray, count: int, over: Callable[[np.ndarray], np.ndarray]
+        self, rows: Rows, action: np.ndarray, over: Callable[[np.ndarray], np.ndarray]
     ) -> Half:
-        """The least of the first ``count`` critics; the slopes over the actor are in place.
+        """The judges' least value; the slopes over the actor's parameters are in place.
 
         ``over``: the slope [N, A] of -min Q over ``action`` -> that of the loss over what the
         actor's last layer gave. Where critics agree, each has its part, as in torch.
         """
-        x = np.concatenate([rows.here, action], 1)
-        q = np.stack([judge(x) for judge in self.judges[:count]])
+        q = self.judges(np.concatenate([rows.here, action], 1))
         least: np.ndarray = q.min(0)
         chosen = (q == least).astype(np.float32)
         slope = chosen * (-rows.share / chosen.sum(0))
         began = time.perf_counter()
-        each = zip(self.judges[:count], slope, strict=True)
-        over_action = np.add.reduce([judge.over_action(s, self.size) for judge, s in each])
-        self.pi.back(over(over_action), inputs=False)
+        self.pi.back(over(self.judges.over_action(slope, self.size)), inputs=False)
         return Half(least, time.perf_counter() - began)
 
     def beside(self, function: Callable[[], T]) -> Callable[[], T]:
@@ -209,7 +206,7 @@ class BareSAC(BareControl):
     def __init__(
         self, pair: ControlPair, compute: Compute, temperature: Multiplier, target_entropy: float
     ) -> None:
-        super().__init__(pair, compute)
+        super().__init__(pair, compute, None)
         self.temperature, self.target_entropy = temperature, target_entropy
         assert isinstance(pair.config, SACConfig)
         self.adapts = pair.config.temperature_auto
@@ -231,7 +228,7 @@ class BareSAC(BareControl):
             return squashed_slope(drawn, over_action, temperature * rows.share)
 
         q = taken()
-        half = self.beside(lambda: self.actor(rows, action, len(q), over)) if due else None
+        half = self.beside(lambda: self.actor(rows, action, over)) if due else None
         ahead = self.ahead(rows, drawn.action[count:])
         value = ahead - temperature * drawn.log_prob[count:]
         surprise, metrics = self.critics(rows, q, value)
@@ -250,6 +247,9 @@ class BareSAC(BareControl):
 
 class BareTD3(BareControl):
     """One step of critics and actor; stands in for ``TD3.update`` and ``DDPG.update``."""
+
+    def __init__(self, pair: ControlPair, compute: Compute) -> None:
+        super().__init__(pair, compute, 1)
 
     @torch.no_grad()
     @DIVERGING
@@ -272,7 +272,7 @@ class BareTD3(BareControl):
     def chosen(self, rows: Rows) -> Half:
         """The actor's half."""
         action = np.tanh(self.pi(rows.here))
-        return self.actor(rows, action, 1, lambda over: over * (np.float32(1) - action * action))
+        return self.actor(rows, action, lambda over: over * (np.float32(1) - action * action))
 
 
 def fits(pair: ControlPair, compute: Compute, memory: MemoryConfig) -> bool:
