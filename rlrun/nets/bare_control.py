@@ -227,11 +227,10 @@ class BareSAC(BareControl):
         def over(over_action: np.ndarray) -> np.ndarray:
             return squashed_slope(drawn, over_action, temperature * rows.share)
 
-        q = taken()
         half = self.beside(lambda: self.actor(rows, action, over)) if due else None
         ahead = self.ahead(rows, drawn.action[count:])
         value = ahead - temperature * drawn.log_prob[count:]
-        surprise, metrics = self.critics(rows, q, value)
+        surprise, metrics = self.critics(rows, taken(), value)
         metrics["train/temperature"] = float(temperature)
         lr = self.pair.lr_at(sample.env_steps)
         if half is not None:
