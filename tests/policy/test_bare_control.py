@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from rlrun.nets.bare_control import BareSAC, BareTD3
+from rlrun.nets.bare_control import BareSAC, BareTD3, Half
 from rlrun.nets.compute import Compute
 from rlrun.types import Sample, tree_leaves
 from tests.buffer.factory import linear
@@ -160,6 +161,15 @@ def test_a_learner_that_diverges_says_nothing_from_either_thread(name):
             p.mul_(1e38)
     update = policy.update(samples(policy)[0])
     assert not torch.isfinite(update.metrics["train/loss"])
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_only_the_wait_for_a_second_thread_is_counted(beside):
+    bare = control("sac").bare
+    bare.compute = Compute(target_thread=beside)
+    half = Half(np.zeros(1, np.float32), 1000.0)
+    assert bare.waited(lambda: half) is half
+    assert (bare.pair.seconds["backward"] >= 1000) != beside
 
 
 def test_loaded_weights_are_those_that_learn():

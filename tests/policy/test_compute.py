@@ -1,5 +1,7 @@
 """learner.target_thread changes no bit; bf16 changes little, and only learning."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -108,6 +110,13 @@ def test_the_rule(monkeypatch, overrides, cores, threads, beside):
     assert thread_count(c) == threads
     assert make_compute(c).target_thread == beside
     assert make_compute(config(*overrides, "learner.precision=bf16")).precision == "bf16"
+
+
+def test_agents_with_parts_of_a_batch_share_no_update(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    c = config("policy=sac", "env=pendulum")
+    separate = replace(c, agents=replace(c.agents, name="separate"))
+    assert (make_compute(c).target_thread, make_compute(separate).target_thread) == (True, False)
 
 
 @pytest.mark.parametrize("wanted", [True, False])
