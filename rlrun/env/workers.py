@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import connection
@@ -50,6 +51,15 @@ def _context() -> str:
     return "forkserver"
 
 
+def _let_go(e: Exception) -> None:
+    """Empty the frames that ``e`` came through.
+
+    One of a pipe's holds a view of a BytesIO, which CPython's garbage collector complains of, or
+    dies of (3.12.1), when both go in one cycle (python/cpython#111049, #111331).
+    """
+    traceback.clear_frames(e.__traceback__)
+
+
 class AsyncEnv(Env):
     """Rows of an AsyncVectorEnv (shared memory); its environments check themselves.
 
@@ -69,6 +79,7 @@ class AsyncEnv(Env):
                 autoreset_mode=AutoresetMode.NEXT_STEP,
             )
         except (EOFError, OSError) as e:
+            _let_go(e)
             what = f"a worker ended while it made its environment ({type(e).__name__}: {e})"
             who = f"environments 0 to {len(env_fns) - 1}"
             raise fault(env_id, who, 0, f"{what}; env.backend=sync shows why") from e
@@ -105,6 +116,7 @@ class AsyncEnv(Env):
             what = f"no answer within {ANSWER_SECONDS:g} s; a step must return; fix the environment"
             raise fault(self._id, self._names(self._silent()), self._steps, what) from e
         except (EOFError, OSError) as e:
+            _let_go(e)
             dead = self._dead()
             codes = ", ".join(str(self._raw.processes[i].exitcode) for i in dead)
             what = (

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import traceback
 import warnings
 
 import numpy as np
@@ -92,10 +93,14 @@ def test_a_worker_killed_between_steps_is_named():
     env.reset(seed=20)
     env._raw.processes[1].kill()
     env._raw.processes[1].join()
-    with pytest.raises(EnvError, match=r"environment 1 at step 1: its worker process ended"):
+    with pytest.raises(EnvError, match=r"environment 1 at step 1: its worker process ended") as e:
         env.step(np.zeros(2, int))
     env.close()
     env.close()
+    frames = [frame for frame, _ in traceback.walk_tb(e.value.__cause__.__traceback__)]
+    assert any(frame.f_code.co_name == "send" for frame in frames)
+    kept = [value for frame in frames for value in frame.f_locals.values()]
+    assert not any(isinstance(value, memoryview) for value in kept)  # python/cpython#111331
 
 
 def test_a_hung_worker_is_named(monkeypatch):
