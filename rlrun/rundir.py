@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from rlrun import __version__, tensorfile
@@ -27,12 +28,13 @@ _logger = logging.getLogger(__name__)
 
 RECORD, LOCK = "run.json", ".lock"
 GIT_SECONDS = 2.0
-_PACKAGES = {"torch": "torch", "numpy": "numpy", "gymnasium": "gymnasium", "hydra": "hydra-core"}
+_PACKAGES = {"numpy": "numpy", "gymnasium": "gymnasium", "hydra": "hydra-core"}
 
 
 def versions() -> dict[str, str | None]:
     """Versions of Python, rlrun and what its numbers depend on; None: not installed."""
     found: dict[str, str | None] = {"python": platform.python_version(), "rlrun": __version__}
+    found["torch"] = str(torch.__version__)  # with its build, which a wheel's metadata may lack
     for name, package in _PACKAGES.items():
         try:
             found[name] = metadata.version(package)
