@@ -2,7 +2,7 @@
 
 import sys
 
-from rlrun.cli import main
+from rlrun.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

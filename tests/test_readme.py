@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 from rlrun import errors
 from rlrun.config import Composer, check, read_composed
 from rlrun.errors import RlrunError
-from rlrun.rundir import RunRecord
+from rlrun.rundir.record import RunRecord
 from tests import installed
 
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlrun import trust
-from rlrun.cli import main
+from rlrun.cli.main import main
 from rlrun.errors import ConfigError
 from rlrun.trust import trusted_function, trusting
 

@@ -7,8 +7,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from rlrun.buffer.cells import Spans
-from rlrun.buffer.ring import Ring
+from rlrun.buffer.storage.ring import Ring
+from rlrun.buffer.windows.spans import Spans
 from rlrun.types import Segment
 
 

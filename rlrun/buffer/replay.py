@@ -8,17 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.buffer.accept import Accept
-from rlrun.buffer.append import Append
-from rlrun.buffer.cells import Cells, Spans
-from rlrun.buffer.gather import Gather
+from rlrun.buffer.fused_append import Append
 from rlrun.buffer.hindsight import Hindsight
-from rlrun.buffer.layout import Allocate, Layout, in_memory
-from rlrun.buffer.priority import finite_priorities
-from rlrun.buffer.ring import VALID, Ring
-from rlrun.buffer.sampler import Proportional, Sampler
-from rlrun.buffer.slicing import Cutter
-from rlrun.buffer.table import Table
+from rlrun.buffer.samplers.priority import finite_priorities
+from rlrun.buffer.samplers.proportional import Proportional, Sampler
+from rlrun.buffer.storage.accept import Accept
+from rlrun.buffer.storage.layout import Allocate, Layout, in_memory
+from rlrun.buffer.storage.ring import VALID, Ring
+from rlrun.buffer.windows.cutter import Cutter
+from rlrun.buffer.windows.gather import Gather
+from rlrun.buffer.windows.single_row import Cells
+from rlrun.buffer.windows.spans import Spans
+from rlrun.buffer.windows.table import Table
 from rlrun.errors import CheckpointError
 from rlrun.types import Chunk, Sample, Segment, Tree, Window, tree_map
 

@@ -125,7 +125,7 @@ class Rollout:
     def _stacked(self, n: int) -> Tree:
         """Observations [n+1, B, *O], or stacks [n+1, B, k, *O] of them, oldest first.
 
-        Before an episode's first frame stand copies of it, as in ``rlrun.framestack``.
+        Before an episode's first frame stand copies of it, as in ``rlrun.env.framestack``.
         """
         k, s = self.stack, self.store
         if k == 1:

@@ -8,7 +8,7 @@ messages     Hydra's and OmegaConf's errors -> one line
 directories  run and sweep directories that no two runs share
 """
 
-from rlrun.config.checks import check
+from rlrun.config.checks.keys import check
 from rlrun.config.compose import Composer, load, read_composed, to_yaml
 from rlrun.config.reader import read_config
 

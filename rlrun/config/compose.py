@@ -23,7 +23,7 @@ from hydra.core.override_parser.types import Override
 from hydra.types import RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from rlrun.config.checks import check
+from rlrun.config.checks.keys import check
 from rlrun.config.messages import HYDRA_ERRORS, explain, homes, override_key
 from rlrun.config.reader import fail, hints, read_config, runs_code, show, unknown
 from rlrun.errors import ConfigError

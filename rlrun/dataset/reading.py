@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun import codec, tensorfile
+from rlrun import codec
 from rlrun.codec import MissingCoder
 from rlrun.dataset.dealing import Trajectory, deal
 from rlrun.dataset.files import (
@@ -23,6 +23,7 @@ from rlrun.dataset.files import (
     unseal,
 )
 from rlrun.errors import CodecError, ConfigError, StorageError
+from rlrun.rundir import tensorfile
 from rlrun.types import Segment, Spec, Tree
 
 MAPPED = 8  # shards that are open at once

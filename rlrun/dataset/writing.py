@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlrun import __version__, codec, tensorfile
+from rlrun import __version__, codec
 from rlrun.dataset.files import (
     CODED,
     CODED_FORMAT,
@@ -30,6 +30,7 @@ from rlrun.dataset.files import (
     write_file,
 )
 from rlrun.errors import ConfigError
+from rlrun.rundir import tensorfile
 from rlrun.types import Segment, Spec, Tree, tree_leaves, tree_map
 
 PART = 1024  # rows of every column that are taken out of a replay at once

@@ -9,12 +9,12 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from rlrun.env.agents.columns import Columns
+from rlrun.env.agents.zoo import PREFIX, Zoo
 from rlrun.env.catalog import find_spec, make_native, make_single
-from rlrun.env.columns import Columns
 from rlrun.env.contract import Checked, unsupported
 from rlrun.env.rows import Env, Raw, Step, SyncEnv
 from rlrun.env.wrappers import wrap
-from rlrun.env.zoo import PREFIX, Zoo
 from rlrun.errors import ConfigError, EnvError
 from rlrun.joint import JointSpace
 from rlrun.schema import AgentsConfig, EnvConfig

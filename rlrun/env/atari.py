@@ -13,7 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rlrun.env.lockstep import NEXT_STEP_METADATA, Single, need_count
+from rlrun.env.diagnostic.lockstep import NEXT_STEP_METADATA, Single, need_count
 
 ATARI = "rlrun/Atari-v0"
 SIDE = 84  # pixels

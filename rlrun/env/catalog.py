@@ -15,7 +15,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from rlrun.env.lockstep import Single
+from rlrun.env.diagnostic.lockstep import Single
 from rlrun.errors import ConfigError
 
 # Packages that register their environments when imported: id prefix, module, what to install.

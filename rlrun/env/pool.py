@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_space
 from rlrun.env.atari import ATARI, pooled
 from rlrun.env.catalog import closest
 from rlrun.env.contract import fault
-from rlrun.env.lockstep import NEXT_STEP_METADATA, need_count
+from rlrun.env.diagnostic.lockstep import NEXT_STEP_METADATA, need_count
 from rlrun.env.rows import Env
 from rlrun.errors import ConfigError
 from rlrun.tree import Tree

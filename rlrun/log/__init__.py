@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Self
 
 from rlrun.log.jsonl import JsonLines, number
-from rlrun.log.progress import Progress, choose, duration
+from rlrun.log.progress import Progress, choose
+from rlrun.log.reading import duration
 from rlrun.schema import LoggerConfig
 
 __all__ = ["Log", "final_line"]

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rlrun.log.progress import Reading, duration
+from rlrun.log.reading import Reading, duration
 
 
 class LiveDisplay:

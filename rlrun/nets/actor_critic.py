@@ -11,7 +11,8 @@ from rlrun.functional.masks import has_mask, unmasked
 from rlrun.functional.policy import Choice, categorical, gaussian, within_mask
 from rlrun.functional.rows import network_inputs, readable_obs
 from rlrun.nets.episodes import unroll_episodes
-from rlrun.nets.memory import NoMemory, make_memory
+from rlrun.nets.memory import make_memory
+from rlrun.nets.memory.recurrent import NoMemory
 from rlrun.nets.moments import Moments
 from rlrun.nets.torso import make_torso, mlp, one_hot
 from rlrun.schema import MemoryConfig, OnPolicyConfig, TorsoConfig

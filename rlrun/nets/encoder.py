@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rlrun.functional.returns import NStep, nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
 from rlrun.nets.bounds import Bounds
-from rlrun.nets.burnin import burn_in
+from rlrun.nets.burn_in import burn_in
 from rlrun.nets.memory import make_memory
 from rlrun.nets.torso import flat_size, flatten, make_torso
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlrun.nets.memory import Memory, NoMemory
+from rlrun.nets.memory import Memory
+from rlrun.nets.memory.recurrent import NoMemory
 from rlrun.types import Tree, tree_map
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.collector import Brought
 from rlrun.errors import RlrunError
+from rlrun.pipeline.collector import Brought
 from rlrun.pipeline.remote import Gathered, Remote, Settled, settled
 from rlrun.pipeline.serial import Serial
 from rlrun.types import Chunk

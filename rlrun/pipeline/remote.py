@@ -16,8 +16,8 @@ import torch
 
 from rlrun import errors
 from rlrun.codec import NeedKeyFrame
-from rlrun.collector import Brought, Collector
 from rlrun.errors import EnvError, RlrunError
+from rlrun.pipeline.collector import Brought, Collector
 from rlrun.pipeline.warm import SIGNALS, signals_held, start_method
 from rlrun.transport import CollectorEnd, LearnerEnd, answered
 from rlrun.types import Chunk, Counters, Policy

@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rlrun import checkpoint, history
-from rlrun.bonus import RND
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout
-from rlrun.collector import Collector
 from rlrun.errors import CheckpointError
-from rlrun.evaluate import Evaluator, eval_metrics
-from rlrun.learner import Learner, RolloutLearner
 from rlrun.log import Log
+from rlrun.pipeline.bonus import RND
+from rlrun.pipeline.collector import Collector
+from rlrun.pipeline.evaluate import Evaluator, eval_metrics
+from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.profile import Profiler
 from rlrun.pipeline.stop import StopWish, stop_wish
+from rlrun.rundir import checkpoint, history
 from rlrun.schema import LoggerConfig, RunConfig
 from rlrun.transport import Local
 from rlrun.types import Chunk, Counters, Policy

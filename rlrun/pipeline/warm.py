@@ -27,7 +27,7 @@ def warm() -> None:
         return
     from multiprocessing import forkserver
 
-    multiprocessing.set_forkserver_preload(["rlrun.build"])
+    multiprocessing.set_forkserver_preload(["rlrun.build.pipeline"])
     with signals_held():
         forkserver.ensure_running()
 

@@ -12,8 +12,8 @@ from rlrun.functional.policy import (
     value_terms,
 )
 from rlrun.functional.returns import gae
-from rlrun.nets.onpolicy import Loss, Rows, join, opening, told
-from rlrun.nets.rollout_policy import RolloutPolicy
+from rlrun.policy.base.on_policy import RolloutPolicy
+from rlrun.policy.base.rollout import Loss, Rows, join, opening, told
 from rlrun.schema import A2CConfig
 from rlrun.types import Sample, Update
 

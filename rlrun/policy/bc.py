@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from rlrun.acting.policy_net import PolicyActor
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.rows import network_inputs
-from rlrun.nets.compute import PLAIN, Compute
-from rlrun.nets.direct import PolicyActor, make_policy_net
-from rlrun.nets.optimise import Adam
+from rlrun.nets.policy_net import make_policy_net
+from rlrun.optim.adam import Adam
+from rlrun.optim.compute import PLAIN, Compute
 from rlrun.schedule import make_schedule
 from rlrun.schema import BCConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Spec, Tree, Update, Window, generator, tree_map

@@ -6,6 +6,7 @@ Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning", Neur
 import torch
 from torch import Tensor
 
+from rlrun.acting.value import ValueActor
 from rlrun.functional.masks import has_mask
 from rlrun.functional.offline import conservative_gap, conservative_slope
 from rlrun.functional.transition import transition
@@ -18,11 +19,10 @@ from rlrun.functional.value import (
     take_action,
     td_target,
 )
-from rlrun.nets.compute import PLAIN, Compute
-from rlrun.nets.graphed import Stepper
 from rlrun.nets.qnet import QNet, make_qnet
-from rlrun.nets.value_actor import ValueActor
-from rlrun.nets.value_policy import ValuePolicy
+from rlrun.optim.compute import PLAIN, Compute
+from rlrun.optim.step import Stepper
+from rlrun.policy.base.value_based import ValuePolicy
 from rlrun.schema import CQLConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, Window
 

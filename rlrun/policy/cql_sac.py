@@ -9,6 +9,7 @@ from. That code's optional start by imitation is left out.
 import torch
 from torch import Tensor
 
+from rlrun.acting.box import BoxActor, sampled
 from rlrun.functional.continuous import (
     Squashed,
     actor_loss,
@@ -23,10 +24,10 @@ from rlrun.functional.continuous import (
 from rlrun.functional.offline import multiplier_loss, sampled_gap, sampled_slope
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
-from rlrun.nets.box_acting import BoxActor, sampled
-from rlrun.nets.control_pair import ControlLoss, Multiplier
-from rlrun.nets.control_policy import ControlPolicy
 from rlrun.nets.encoder import look
+from rlrun.optim.actor_and_critics import ControlLoss
+from rlrun.optim.multiplier import Multiplier
+from rlrun.policy.base.off_policy_control import ControlPolicy
 from rlrun.schema import CQLSACConfig
 from rlrun.types import Sample, Segment, Update
 

@@ -7,14 +7,14 @@ uncorrelated (Fujimoto et al. 2018 found no gain in the original's Ornstein-Uhle
 import torch
 from torch import Tensor
 
+from rlrun.acting.box import BoxActor, noisy
 from rlrun.functional.continuous import bootstrapped, critic_loss, row_mean
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
-from rlrun.nets.bare_control import BareTD3, fits
-from rlrun.nets.box_acting import BoxActor, noisy
-from rlrun.nets.control_pair import ControlLoss
-from rlrun.nets.control_policy import ControlPolicy
+from rlrun.kernels.control import BareTD3, fits
 from rlrun.nets.encoder import look
+from rlrun.optim.actor_and_critics import ControlLoss
+from rlrun.policy.base.off_policy_control import ControlPolicy
 from rlrun.schedule import make_schedule
 from rlrun.schema import DDPGConfig
 from rlrun.types import Sample, Segment, Update

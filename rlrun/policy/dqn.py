@@ -11,19 +11,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from rlrun.acting.value import ValueActor
 from rlrun.functional.criterion import make_criterion, make_munchausen
 from rlrun.functional.masks import has_mask
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
 from rlrun.functional.value import Loss, allowed, greedy
-from rlrun.nets.backprop import make_backprop
-from rlrun.nets.bare import bare_update
-from rlrun.nets.compute import PLAIN, Compute
-from rlrun.nets.draw import Draw, Draws
-from rlrun.nets.graphed import Stepper
+from rlrun.kernels.dqn import bare_update
+from rlrun.nets.forward_noise import Draw, Draws
 from rlrun.nets.qnet import QNet, make_qnet
-from rlrun.nets.value_actor import ValueActor
-from rlrun.nets.value_policy import ValuePolicy
+from rlrun.optim.autograd import make_backprop
+from rlrun.optim.compute import PLAIN, Compute
+from rlrun.optim.step import Stepper
+from rlrun.policy.base.value_based import ValuePolicy
 from rlrun.schema import DQNConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, Window, tree_map
 

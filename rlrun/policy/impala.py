@@ -6,8 +6,8 @@ Architectures", ICML 2018. The lag is 0 with pipeline=serial, one chunk with pip
 
 from rlrun.functional.policy import counted, explained_variance, gradient_slope, value_terms
 from rlrun.functional.returns import vtrace
-from rlrun.nets.onpolicy import Loss, Rows, join, opening, told
-from rlrun.nets.rollout_policy import RolloutPolicy
+from rlrun.policy.base.on_policy import RolloutPolicy
+from rlrun.policy.base.rollout import Loss, Rows, join, opening, told
 from rlrun.schema import IMPALAConfig
 from rlrun.types import Sample, Update
 

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from rlrun.acting.policy_net import PolicyActor
 from rlrun.functional.offline import advantage_weight, expectile_loss
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.transition import Transition, transition
 from rlrun.functional.value import td_target
-from rlrun.nets.compute import PLAIN, Compute
-from rlrun.nets.direct import PolicyActor
-from rlrun.nets.offline import both, make_iql_nets
-from rlrun.nets.optimise import Adam
+from rlrun.nets.iql import both, make_iql_nets
+from rlrun.optim.adam import Adam
+from rlrun.optim.compute import PLAIN, Compute
 from rlrun.schedule import make_schedule
 from rlrun.schema import IQLConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Spec, Update, Window, generator

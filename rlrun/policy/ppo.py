@@ -14,10 +14,10 @@ from torch import Tensor
 from rlrun.functional import surrogate
 from rlrun.functional.policy import Choice, explained_variance, ppo_slope, ppo_terms, value_terms
 from rlrun.functional.returns import gae
-from rlrun.nets.minibatch import Bare, Batch, Minibatch, bare, deal
-from rlrun.nets.onpolicy import Loss, Rows, join, opening, told
-from rlrun.nets.plain import Written
-from rlrun.nets.rollout_policy import RolloutPolicy
+from rlrun.kernels.actor_critic import Written
+from rlrun.policy.base.minibatch import Bare, Batch, Minibatch, bare, deal
+from rlrun.policy.base.on_policy import RolloutPolicy
+from rlrun.policy.base.rollout import Loss, Rows, join, opening, told
 from rlrun.schedule import make_schedule
 from rlrun.schema import PPOConfig
 from rlrun.types import Sample, Update, generator

@@ -8,15 +8,16 @@ recurrent Q-network; windows, burn-in, stored states and n-step targets are thos
 import torch
 from torch import Tensor
 
+from rlrun.acting.team import TeamActor
 from rlrun.functional.mixing import team_greedy, value_ahead
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, rows, shape_reward
 from rlrun.functional.value import Loss, mixed_priority, sequence_loss, take_action, td_target
-from rlrun.nets.burnin import burn_in
-from rlrun.nets.compute import PLAIN, Compute
-from rlrun.nets.graphed import Stepper
-from rlrun.nets.team import TeamActor, TeamNet, make_team
-from rlrun.nets.value_policy import ValuePolicy
+from rlrun.nets.burn_in import burn_in
+from rlrun.nets.team import TeamNet, make_team
+from rlrun.optim.compute import PLAIN, Compute
+from rlrun.optim.step import Stepper
+from rlrun.policy.base.value_based import ValuePolicy
 from rlrun.schema import MemoryConfig, QMIXConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, Window, tree_map
 

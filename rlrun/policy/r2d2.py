@@ -6,19 +6,19 @@ Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Le
 import torch
 from torch import Tensor
 
+from rlrun.acting.value import ValueActor
 from rlrun.functional.criterion import make_criterion, make_munchausen
 from rlrun.functional.masks import has_mask
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, rows, shape_reward
 from rlrun.functional.value import Loss, allowed, greedy, mixed_priority, rows_ahead
-from rlrun.nets.burnin import burn_in
-from rlrun.nets.compute import PLAIN, Compute
-from rlrun.nets.draw import MEAN, Draw, Draws
-from rlrun.nets.graphed import Stepper
+from rlrun.nets.burn_in import burn_in
+from rlrun.nets.forward_noise import MEAN, Draw, Draws
 from rlrun.nets.qnet import QNet, make_qnet
-from rlrun.nets.value_actor import ValueActor
-from rlrun.nets.value_policy import ValuePolicy
+from rlrun.optim.compute import PLAIN, Compute
+from rlrun.optim.step import Stepper
+from rlrun.policy.base.value_based import ValuePolicy
 from rlrun.schema import MemoryConfig, R2D2Config, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, Window
 

@@ -9,6 +9,7 @@ both up.
 import torch
 from torch import Tensor
 
+from rlrun.acting.box import BoxActor, sampled
 from rlrun.functional.continuous import (
     Squashed,
     actor_loss,
@@ -20,11 +21,11 @@ from rlrun.functional.continuous import (
 )
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
-from rlrun.nets.bare_control import BareSAC, fits
-from rlrun.nets.box_acting import BoxActor, sampled
-from rlrun.nets.control_pair import ControlLoss, Multiplier
-from rlrun.nets.control_policy import ControlPolicy
+from rlrun.kernels.control import BareSAC, fits
 from rlrun.nets.encoder import look
+from rlrun.optim.actor_and_critics import ControlLoss
+from rlrun.optim.multiplier import Multiplier
+from rlrun.policy.base.off_policy_control import ControlPolicy
 from rlrun.schema import SACConfig
 from rlrun.types import Sample, Segment, Update
 

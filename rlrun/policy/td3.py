@@ -8,14 +8,14 @@ from the stored state, the critics' from zero, and burn-in warms both up.
 import torch
 from torch import Tensor
 
+from rlrun.acting.box import BoxActor, noisy
 from rlrun.functional.continuous import bootstrapped, critic_loss, row_mean, smoothed_action
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
-from rlrun.nets.bare_control import BareTD3, fits
-from rlrun.nets.box_acting import BoxActor, noisy
-from rlrun.nets.control_pair import ControlLoss
-from rlrun.nets.control_policy import ControlPolicy
+from rlrun.kernels.control import BareTD3, fits
 from rlrun.nets.encoder import look
+from rlrun.optim.actor_and_critics import ControlLoss
+from rlrun.policy.base.off_policy_control import ControlPolicy
 from rlrun.schedule import make_schedule
 from rlrun.schema import TD3Config
 from rlrun.types import Sample, Segment, Update

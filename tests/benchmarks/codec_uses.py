@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.buffer import blocks, layout
-from rlrun.buffer.layout import Layout, Row
 from rlrun.buffer.replay import Replay
-from rlrun.buffer.slicing import Cutter
+from rlrun.buffer.storage import compressed as blocks
+from rlrun.buffer.storage import layout
+from rlrun.buffer.storage.layout import Layout, Row
+from rlrun.buffer.windows.cutter import Cutter
 from rlrun.schema import TransportConfig
 from rlrun.transport import collector_end, learner_end
 from rlrun.types import Chunk, Window
@@ -157,7 +158,7 @@ def replays(rows: int, columns: int) -> None:
 
 def uniform() -> Any:
     """A sampler with a seed."""
-    from rlrun.buffer.sampler import Uniform
+    from rlrun.buffer.samplers.proportional import Uniform
 
     return Uniform(np.random.default_rng(0))
 

@@ -8,8 +8,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlrun.build import make_collector
-from rlrun.collector import Collector
+from rlrun.build.pipeline import make_collector
+from rlrun.pipeline.collector import Collector
 from rlrun.types import Counters
 from tests.benchmarks.client import asked
 from tests.benchmarks.floor import ACTIONS, Net, Shape

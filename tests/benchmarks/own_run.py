@@ -21,8 +21,8 @@ def main() -> int:
     import hydra  # noqa: F401  imports are start-up on both sides
     import torch
 
-    from rlrun import build  # noqa: F401
-    from rlrun.cli import main as rlrun
+    from rlrun.build import pipeline as build  # noqa: F401
+    from rlrun.cli.main import main as rlrun
     from rlrun.log import tensorboard  # noqa: F401
     from rlrun.pipeline.serial import Serial
     from rlrun.policy import dqn, ppo, r2d2  # noqa: F401

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.buffer.sumtree import Tree
+from rlrun.buffer.samplers.sumtree import Tree
 from tests.benchmarks import cliffwalk
 from tests.benchmarks.replay_client import PEERS, PYTHON, Effort, Peer, Peers, compare, open_peers
 from tests.benchmarks.replay_ours import COLUMNS, EPISODE, KINDS, STEPS, Bare, Filled, filled

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from rlrun.buffer.replay import Replay
-from rlrun.build_policy import make_compute
-from rlrun.nets.compute import Compute, Precision
+from rlrun.build.policy import make_compute
+from rlrun.optim.compute import Compute, Precision
 from rlrun.policy.r2d2 import R2D2
 from rlrun.schema import (
     MemoryConfig,

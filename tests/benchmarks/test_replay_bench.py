@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from rlrun.buffer.sumtree import Tree
+from rlrun.buffer.samplers.sumtree import Tree
 from tests.benchmarks import cliffwalk, replay, replay_ours, replay_own
 from tests.benchmarks.replay_client import Effort, Peer, compare, open_peers, rounds
 from tests.benchmarks.replay_ours import EPISODE, KINDS, PERIOD, Bare, Stream, filled

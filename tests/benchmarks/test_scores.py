@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 
-from rlrun.cli import main
+from rlrun.cli.main import main
 from rlrun.config import Composer, read_composed
 from tests.benchmarks import score_row, scores
 from tests.benchmarks.iqm import interval, iqm

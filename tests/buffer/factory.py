@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from rlrun.buffer.layout import Layout, Row, sampler_blocks
-from rlrun.buffer.rank import Rank
 from rlrun.buffer.replay import Replay
-from rlrun.buffer.sampler import Proportional, Uniform
-from rlrun.buffer.slicing import Cutter
+from rlrun.buffer.samplers.proportional import Proportional, Uniform
+from rlrun.buffer.samplers.rank import Rank
+from rlrun.buffer.storage.layout import Layout, Row, sampler_blocks
+from rlrun.buffer.windows.cutter import Cutter
 from rlrun.schema import PrioritizedConfig, RankConfig, ScheduleConfig
 from rlrun.types import Window
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from rlrun.buffer.layout import Block, in_memory
 from rlrun.buffer.replay import Replay
-from rlrun.buffer.slicing import Cutter
+from rlrun.buffer.storage.layout import Block, in_memory
+from rlrun.buffer.windows.cutter import Cutter
 from rlrun.types import Sample, Window, tree_map
 from tests.buffer.factory import make_layout, make_sampler
 from tests.reference.replay_model import (

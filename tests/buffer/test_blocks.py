@@ -12,23 +12,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun import build, sizing
-from rlrun.buffer import blocks, layout
-from rlrun.buffer.blocks import Blocks, restored, saved
-from rlrun.buffer.layout import Block, in_memory
 from rlrun.buffer.replay import Replay
-from rlrun.buffer.ring import read_columns
-from rlrun.buffer.slicing import Cutter
-from rlrun.checkpoint import load_newest
+from rlrun.buffer.storage import compressed as blocks
+from rlrun.buffer.storage import layout, sizing
+from rlrun.buffer.storage.compressed import Blocks, restored, saved
+from rlrun.buffer.storage.layout import Block, in_memory
+from rlrun.buffer.storage.ring import read_columns
+from rlrun.buffer.windows.cutter import Cutter
+from rlrun.build import pipeline as build
 from rlrun.config import check
 from rlrun.errors import CheckpointError, ConfigError, ResourceError
+from rlrun.rundir.checkpoint import load_newest
 from rlrun.schema import Invalid
 from rlrun.types import Chunk, tree_leaves, tree_map
 from tests.buffer.factory import make_layout, make_sampler
 from tests.buffer.pair import Setup, setups
 from tests.compose import changed, config
+from tests.pipeline.test_serial import SMOKE, go
 from tests.reference.replay_model import World
-from tests.test_pipeline import SMOKE, go
 
 IMAGE = Block((9, 31), np.dtype(np.uint8))
 SCREEN = ("env=gym", "env.id=tests.env.screen:test/Screen-v0", "env.backend=sync")

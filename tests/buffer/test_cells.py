@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlrun.buffer.cells import Cells
-from rlrun.buffer.ring import LIVE, VALID
-from rlrun.buffer.table import Table
+from rlrun.buffer.storage.ring import LIVE, VALID
+from rlrun.buffer.windows.single_row import Cells
+from rlrun.buffer.windows.table import Table
 from rlrun.types import Window, tree_leaves
 from tests.buffer.pair import Pair, Setup
 from tests.buffer.test_sumtree import chi_square

@@ -15,17 +15,22 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves as all_leaves
 
-from rlrun import checkpoint
-from rlrun.buffer.device import DeviceReplay
-from rlrun.buffer.device_layout import FAN, host_bytes, tree_levels, with_device
-from rlrun.buffer.device_rank import DeviceRank
-from rlrun.buffer.device_sampler import DeviceProportional, DeviceSampler, DeviceUniform, last_wins
-from rlrun.buffer.device_tree import DeviceTree
-from rlrun.buffer.layout import total
+from rlrun.buffer.device.layout import FAN, host_bytes, tree_levels, with_device
+from rlrun.buffer.device.proportional import (
+    DeviceProportional,
+    DeviceSampler,
+    DeviceUniform,
+    last_wins,
+)
+from rlrun.buffer.device.rank import DeviceRank
+from rlrun.buffer.device.replay import DeviceReplay
+from rlrun.buffer.device.sumtree import DeviceTree
 from rlrun.buffer.replay import Replay
-from rlrun.buffer.slicing import Cutter
-from rlrun.buffer.table import Table
+from rlrun.buffer.storage.layout import total
+from rlrun.buffer.windows.cutter import Cutter
+from rlrun.buffer.windows.table import Table
 from rlrun.errors import NumericError
+from rlrun.rundir import checkpoint
 from rlrun.types import Segment, Window, tree_leaves
 from tests.buffer.factory import (
     NONE,

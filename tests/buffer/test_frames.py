@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.framestack import FrameStack
+from rlrun.env.framestack import FrameStack
 from rlrun.types import Window, tree_leaves, tree_map
 from tests.buffer.pair import Pair, Setup
 from tests.reference.replay_model import BOTH, OBSERVATIONS, TERMINATED, TRUNCATED

@@ -12,12 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.buffer import layout as layouts
-from rlrun.buffer.layout import Block, Layout, Row, amount, free_bytes, on_disk, sampler_blocks
 from rlrun.buffer.replay import Replay
-from rlrun.buffer.slicing import Cutter
+from rlrun.buffer.storage import layout as layouts
+from rlrun.buffer.storage.layout import (
+    Block,
+    Layout,
+    Row,
+    amount,
+    free_bytes,
+    on_disk,
+    sampler_blocks,
+)
+from rlrun.buffer.storage.sizing import check_size, make_layout
+from rlrun.buffer.windows.cutter import Cutter
 from rlrun.errors import ResourceError
-from rlrun.sizing import check_size, make_layout
 from rlrun.types import Segment, Window, tree_leaves
 from tests.buffer.factory import make_layout as plain_layout
 from tests.buffer.factory import make_sampler
@@ -191,7 +199,7 @@ def test_a_buffer_that_fits_is_made(name, window):
 
 
 def test_the_default_limit_is_a_share_of_what_is_free(monkeypatch, tmp_path):
-    import rlrun.sizing as sizing
+    import rlrun.buffer.storage.sizing as sizing
 
     c = sized("uniform", 5000)
     need = bytes_of(c, WINDOWS[0])

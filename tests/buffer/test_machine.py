@@ -20,7 +20,7 @@ HELD = 3  # samples kept, which nothing may write to
 @pytest.fixture(autouse=True)
 def _many_blocks(monkeypatch):
     """Windows are looked at a few together, as in a large table."""
-    monkeypatch.setattr("rlrun.buffer.table.SCAN", 3)
+    monkeypatch.setattr("rlrun.buffer.windows.table.SCAN", 3)
 
 
 def tensors(sample):

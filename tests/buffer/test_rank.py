@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.buffer import heap as heaps
-from rlrun.buffer.layout import rank_arrays
-from rlrun.buffer.rank import Rank
+from rlrun.buffer.samplers import heap as heaps
+from rlrun.buffer.samplers.rank import Rank
+from rlrun.buffer.storage.layout import rank_arrays
 from rlrun.errors import NumericError
 from rlrun.jit import COMPILED
 from rlrun.schema import Invalid

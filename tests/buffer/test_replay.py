@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.buffer.gather import Outputs
-from rlrun.buffer.slicing import Cutter
+from rlrun.buffer.windows.cutter import Cutter
+from rlrun.buffer.windows.gather import Outputs
 from rlrun.types import Window, tree_leaves, tree_map
 from tests.buffer.factory import make_replay
 from tests.buffer.pair import Pair, Setup
@@ -63,7 +63,7 @@ def test_every_live_window_is_true(case, slack):
     stream, pieces, window = case
     replay = make_replay(stream.segment, rows=window.rows + 1 + slack, window=window)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rlrun.buffer.table.SCAN", 2)  # many blocks, as in a large buffer
+        patch.setattr("rlrun.buffer.windows.table.SCAN", 2)  # many blocks, as in a large buffer
         feed(replay, stream, pieces)
     valid = int(stream.segment.valid.sum())
     assert replay.counts["rows"] == valid
@@ -275,7 +275,7 @@ def test_sizes_are_exact():
 
 def test_the_smallest_ring_still_holds_a_window():
     """Capacity of S + 1 rows a column, the least allowed: a whole window and the row before."""
-    from rlrun.build_replay import make_replay as build_replay
+    from rlrun.build.replay import make_replay as build_replay
     from tests.compose import changed, config
 
     c = config("policy=r2d2", "env=cartpole", "debug=smoke")
@@ -412,7 +412,7 @@ def test_arrays_are_used_again_once_nobody_holds_them(batch, monkeypatch):
             super().__init__(*args)
             made.append(self)
 
-    monkeypatch.setattr("rlrun.buffer.gather.Outputs", Counted)
+    monkeypatch.setattr("rlrun.buffer.windows.gather.Outputs", Counted)
     where = lambda s: [x.data_ptr() for x in (*tree_leaves(s.segment.obs), s.segment.reward)]  # noqa: E731
     sample = pair.replay.sample(batch, 0)
     first = where(sample)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlrun.buffer.rollout import Rollout
-from rlrun.framestack import FrameStack
+from rlrun.env.framestack import FrameStack
 from rlrun.types import Segment, tree_leaves
 from tests.reference.streams import make_stream, part
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.buffer.slicing import Cutter, Windows, lossless_starts, plain_starts
+from rlrun.buffer.windows.cutter import Cutter, Windows, lossless_starts, plain_starts
 from rlrun.types import Window
 from tests.reference.streams import make_stream
 

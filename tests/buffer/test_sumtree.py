@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.buffer import sumtree
-from rlrun.buffer.sampler import Proportional
-from rlrun.buffer.sumtree import Tree
+from rlrun.buffer.samplers import sumtree
+from rlrun.buffer.samplers.proportional import Proportional
+from rlrun.buffer.samplers.sumtree import Tree
 from rlrun.errors import NumericError
 from tests.buffer.factory import NONE, constant, linear, make_sampler, prioritized
 

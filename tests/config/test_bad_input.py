@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config import checks
-from tests.config.conftest import Done, files_under
+from rlrun.config.checks import keys as checks
+from tests.in_process import Done, files_under
 
 BAD = [  # (command line, what the line on stderr must hold)
     # names
@@ -386,7 +386,7 @@ def test_cuda_without_cuda(
 
 
 def test_cuda_probe_agrees_with_torch() -> None:
-    code = "import sys; from rlrun.config.checks import cuda_devices; c = cuda_devices()[0]; \
+    code = "import sys; from rlrun.config.checks.keys import cuda_devices; c = cuda_devices()[0]; \
 assert 'torch' not in sys.modules; import torch; assert c == torch.cuda.device_count(), c"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -439,7 +439,7 @@ PROCESS = [
 @pytest.mark.parametrize(("line", "code"), PROCESS)
 def test_as_a_process(tmp_path: Path, line: str, code: int) -> None:
     start = time.perf_counter()
-    command = [sys.executable, "-m", "rlrun.cli", *line.split()]
+    command = [sys.executable, "-m", "rlrun.cli.main.main", *line.split()]
     root = str(Path(__file__).parents[2])
     env = {**os.environ, "PYTHONPATH": root}
     done = subprocess.run(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from rlrun.cli_list import _shipped
+from rlrun.cli.list import _shipped
 from rlrun.config import Composer, check, read_composed
 from rlrun.errors import ConfigError
 from tests.installed import CONTINUOUS, PRESETS, env_of, module_of

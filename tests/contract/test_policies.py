@@ -9,8 +9,8 @@ import torch
 import yaml
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from rlrun import build
 from rlrun.buffer.rollout import Rollout
+from rlrun.build import pipeline as build
 from rlrun.log import Log
 from rlrun.schema import POLICY_CONFIGS
 from rlrun.types import no_actions, tree_leaves, tree_map

@@ -194,8 +194,8 @@ def test_sticky_actions_keep_a_quarter():
 @needs("ale_py")
 def test_the_replay_holds_single_frames():
     """7056 bytes of a frame, 8 of an action, 4 of a reward, 1 of flags; four frames are seen."""
-    from rlrun import build
-    from rlrun.sizing import make_layout, row_of
+    from rlrun.buffer.storage.sizing import make_layout, row_of
+    from rlrun.build import pipeline as build
     from rlrun.types import Counters
     from tests.compose import config
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlrun.env.chain import Chain
+from rlrun.env.diagnostic.chain import Chain
 from rlrun.errors import ConfigError
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.env import goal_functions, make_env
-from rlrun.env.bitflip import BitFlip
+from rlrun.env.diagnostic.bitflip import BitFlip
 from rlrun.errors import ConfigError, EnvError
 from rlrun.tree import tree_map
 from tests.env import faulty  # noqa: F401  registers the test/ ids
@@ -257,7 +257,7 @@ def test_environments_without_goals_have_no_functions():
 
 
 def test_an_environment_that_exists_only_as_a_vector_has_nobody_to_ask():
-    gym.register("test/OnlyVector-v0", vector_entry_point="rlrun.env.bitflip:BitFlip")
+    gym.register("test/OnlyVector-v0", vector_entry_point="rlrun.env.diagnostic.bitflip:BitFlip")
     try:
         assert goal_functions(config_of("test/OnlyVector-v0")) is None
     finally:

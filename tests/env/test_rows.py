@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.env import Env, Step, make_env
-from rlrun.env.counter import counter_reward
+from rlrun.env.diagnostic.counter import counter_reward
 from rlrun.env.rows import SyncEnv
 from rlrun.schema import EnvConfig
 from rlrun.tree import tree_leaves, tree_map

@@ -8,14 +8,14 @@ import torch
 from gymnasium import spaces
 
 from rlrun.env import make_env, probe_agents
-from rlrun.env.columns import Columns
+from rlrun.env.agents.columns import Columns
 from rlrun.errors import ConfigError, EnvError
 from rlrun.joint import AgentSpace, JointSpace, agent_action, joint_actions
 from rlrun.schema import AgentsConfig
 from rlrun.types import Window, tree_map
 from tests.buffer.factory import make_replay
 from tests.env.presets import config_of, preset
-from tests.test_collector import copied, joined, make
+from tests.pipeline.test_collector import copied, joined, make
 
 JOINT = AgentsConfig("joint", False, "mean", "env")
 SHARED = AgentsConfig("shared", False, "mean", "env")

@@ -6,7 +6,7 @@ pendulum as the issue that asked for these policies has it, goals as in the bit 
 
 import pytest
 
-from rlrun import finished
+from rlrun.run import finished
 from tests.compose import config
 from tests.env import boxes
 from tests.learning.test_learning import train

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from rlrun import build, checkpoint, finished
-from rlrun.evaluate import Evaluator
-from rlrun.rundir import RunRecord
+from rlrun.build import pipeline as build
+from rlrun.pipeline.evaluate import Evaluator
+from rlrun.run import finished
+from rlrun.rundir import checkpoint
+from rlrun.rundir.record import RunRecord
 from tests.compose import config
 
 pytestmark = pytest.mark.learning

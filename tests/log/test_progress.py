@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from rlrun.log.progress import PlainLines, Progress, Reading, choose, duration, plain
+from rlrun.log.progress import PlainLines, Progress, choose, plain
+from rlrun.log.reading import Reading, duration
 
 pytest.importorskip("rich")
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rlrun.nets.mingru import MinGRU
+from rlrun.nets.memory.mingru import MinGRU
 from rlrun.schema import MemoryConfig
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from rlrun.acting.box import NumpyBoxStep, TorchBoxStep, make_box_step
 from rlrun.nets.bounds import Bounds
-from rlrun.nets.box_acting import NumpyBoxStep, TorchBoxStep, make_box_step
 from rlrun.nets.critics import Critics, forward_heads
 from rlrun.types import Segment, Spec, tree_leaves, tree_map
 from tests.policy.factory import BOX, RECURRENT, box_batch, control
@@ -428,7 +428,7 @@ def test_critics_start_apart():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bf16_is_close(name):
-    from rlrun.nets.compute import Compute
+    from rlrun.optim.compute import Compute
 
     exact, rough = control(name), control(name)
     rough.compute = Compute("bf16")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.nets.memory import NoMemory
+from rlrun.nets.memory.recurrent import NoMemory
 from rlrun.policy.bc import BC
 from rlrun.policy.cql import CQL
 from rlrun.policy.iql import IQL
@@ -306,7 +306,7 @@ def test_greedy_is_the_mode_and_exploring_draws(name):
 @pytest.mark.parametrize("memory", ["lstm", "gru", "mingru", "none"])
 @pytest.mark.parametrize("spec", [SPEC, BOX], ids=["discrete", "box"])
 def test_acting_in_numpy_is_acting_in_torch(memory, spec):
-    from rlrun.nets.direct import _NumpyStep, _TorchStep
+    from rlrun.acting.policy_net import _NumpyStep, _TorchStep
 
     policy = bc(spec=spec, memory=memory)
     steps, rng = (_NumpyStep(policy.net, 5), _TorchStep(policy.net, 5)), np.random.default_rng(0)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun import build
+from rlrun.acting.stochastic import NumpyPolicyStep, TorchPolicyStep, make_policy_step
 from rlrun.buffer.rollout import Rollout
-from rlrun.build_policy import make_policy
-from rlrun.nets.acting_policy import NumpyPolicyStep, TorchPolicyStep, make_policy_step
-from rlrun.nets.minibatch import segment_places
+from rlrun.build import pipeline as build
+from rlrun.build.policy import make_policy
 from rlrun.nets.moments import Moments
-from rlrun.nets.onpolicy import opening
+from rlrun.policy.base.minibatch import segment_places
+from rlrun.policy.base.rollout import opening
 from rlrun.types import Chunk, Counters, Spec, no_actions, tree_leaves, tree_map
 from tests.compose import config
 

@@ -322,7 +322,7 @@ def test_delta_q_is_zero_for_the_true_state_and_not_for_a_zero_one():
 
     from rlrun.env import make_env
     from rlrun.types import Spec
-    from tests.test_collector import counter, make
+    from tests.pipeline.test_collector import counter, make
 
     env = make_env(counter([30]), num_envs=3)
     for memory in ("lstm", "gru", "mingru"):

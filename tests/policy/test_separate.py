@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun import build
-from rlrun.framestack import stack_space
+from rlrun.build import pipeline as build
+from rlrun.env.framestack import stack_space
 from rlrun.joint import AgentSpace
 from rlrun.log import Log
 from rlrun.policy.separate import Separate, owners, windows

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rlrun.buffer.slicing import plain_starts
+from rlrun.buffer.windows.cutter import plain_starts
 from rlrun.types import Segment, Window, tree_leaves, tree_map
 
 TERMINATED, TRUNCATED, BOTH = range(3)  # how an episode ends

@@ -8,7 +8,7 @@ import math
 import torch
 
 from rlrun.functional.value import rescale, unrescale
-from rlrun.nets.draw import Draw
+from rlrun.nets.forward_noise import Draw
 from rlrun.types import tree_map
 from tests.reference import distributional as naive
 

@@ -10,19 +10,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun import build
-from rlrun.buffer.slicing import Cutter, Starts
-from rlrun.build_link import make_collector_end
-from rlrun.checkpoint import load_newest
+from rlrun.buffer.windows.cutter import Cutter, Starts
+from rlrun.build import pipeline as build
+from rlrun.build.transport import make_collector_end
 from rlrun.codec import CHOICES, CodecError, DamagedFrame, ForeignFrame, NeedKeyFrame, StaleFrame
 from rlrun.pipeline.remote import Remote
+from rlrun.rundir.checkpoint import load_newest
 from rlrun.schema import TransportConfig
 from rlrun.schema.run import Coder
 from rlrun.transport import Local, collector_end, learner_end
 from rlrun.types import CHUNK_FIELDS, Chunk, Counters, Window, tree_leaves, tree_map
 from tests.codec import samples
 from tests.compose import changed, config
-from tests.test_pipeline import SMOKE, go
+from tests.pipeline.test_serial import SMOKE, go
 
 CODED = TransportConfig("coded", "auto", "auto", keep=3, key_seconds=0.0)
 RAW = TransportConfig("raw", "auto", "auto", keep=3, key_seconds=0.0)

@@ -1,0 +1,1 @@
+"""One step of E environments: numpy in, numpy out."""

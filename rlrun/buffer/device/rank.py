@@ -1,0 +1,115 @@
+"""Windows drawn by the rank of their priority, in torch ops."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.buffer.device.proportional import DeviceSampler, last_wins, upload
+from rlrun.buffer.samplers.priority import ALPHA_STEP, LARGEST
+from rlrun.schedule import Schedule, make_schedule
+from rlrun.schema import RankConfig
+
+
+class DeviceRank(DeviceSampler):
+    """P(i) = p_i^alpha / sum p^alpha with p_i = 1 / rank(i), as ``Rank``; stratified draws.
+
+    Every rank is exact: where ``Rank`` keeps a heap from sort to sort, the first draw after a
+    change sorts (ties: lower slots first), so ``resort_every`` has no effect. A heap would take a
+    launch for every step of every slot; a radix sort takes a few.
+
+    Source: Schaul et al. 2016, section 3.3.
+    """
+
+    def __init__(
+        self,
+        config: RankConfig,
+        slots: int,
+        *,
+        generator: torch.Generator,
+        total_steps: int,
+        device: torch.device,
+    ) -> None:
+        super().__init__(slots, generator=generator, device=device)
+        self.config = config
+        self.alpha_at: Schedule = make_schedule(config.alpha, total_steps=total_steps)
+        self.beta_at: Schedule = make_schedule(config.beta, total_steps=total_steps)
+        self.raw = torch.full((slots + 1,), -1.0, device=device)  # |delta| of live slots, else -1
+        self.last = torch.full((slots + 1,), -1, dtype=torch.int32, device=device)
+        self.falling = torch.empty_like(self.raw)
+        self.order = torch.zeros(slots + 1, dtype=torch.int64, device=device)  # slots by rank
+        self.stale = True
+        self.cdf = torch.empty(slots, dtype=torch.float64, device=device)
+        self.largest = torch.ones((), device=device)  # the largest |delta| ever seen
+        self._tabulate(self.alpha_at(0))
+
+    def _tabulate(self, alpha: float) -> None:
+        """The cumulative table: on the host, since a parallel scan rounds as it pleases."""
+        self.alpha = alpha
+        table = np.cumsum(np.arange(1, self.slots + 1, dtype=np.float64) ** -alpha)
+        self.cdf.copy_(upload(table, self.device))
+
+    def _exchange(self, gone: Tensor, came: Tensor) -> None:
+        """New ones get the largest priority seen so far (1 at first)."""
+        self.raw.index_fill_(0, gone, -1)
+        self.raw.index_copy_(0, came, self.largest.expand(len(came)))
+        self.stale = True
+
+    def revive(self, live: np.ndarray) -> None:
+        super().revive(live)
+        self.stale = True
+
+    def draw(self, batch: int, env_steps: int) -> tuple[Tensor, Tensor]:
+        """One slot from each of ``batch`` equal ranges; weights (rank / max rank)^(alpha beta)."""
+        assert self.count > 0, "a draw from an empty buffer"
+        alpha, beta = self.alpha_at(env_steps), self.beta_at(env_steps)
+        if abs(alpha - self.alpha) >= ALPHA_STEP:
+            self._tabulate(alpha)
+        if self.stale:
+            torch.sort(self.raw, descending=True, stable=True, out=(self.falling, self.order))
+            self.stale = False
+        place = self._places(batch, self.cdf[self.count - 1])
+        at = torch.searchsorted(self.cdf[: self.count], place, right=True)
+        at.clamp_(max=self.count - 1)  # rounding may carry a place to the very end
+        rank = (at + 1).double()
+        most = self.count if self.config.weight_norm == "buffer" else rank.amax()
+        weight = (rank / most) ** (self.alpha * beta)
+        return self.order.index_select(0, at), weight.float()
+
+    def _update(self, slots: Tensor, priority: Tensor, there: Tensor | None) -> None:
+        slots, priority, keep = self._checked(slots, priority, there)
+        raw = priority.float().clamp(max=LARGEST) + 0.0  # turns -0.0 into 0.0
+        self.largest.copy_(torch.maximum(self.largest, raw.amax()))
+        raw = last_wins(slots, raw.masked_fill(~keep, -1), self.last)
+        self.raw.index_copy_(0, slots, raw)
+        self.stale = True
+
+    def metrics(self, env_steps: int) -> dict[str, float]:
+        total = self.raw.clamp(min=0).sum(dtype=torch.float64).item()
+        return {
+            "buffer/alpha": self.alpha,
+            "buffer/beta": self.beta_at(env_steps),
+            "buffer/priority_max": self.largest.item(),
+            "buffer/priority_mean": total / max(self.count, 1),
+        }
+
+    def check(self, live: np.ndarray) -> str | None:
+        if not torch.equal(self.raw >= 0, self.alive):
+            return "the slots that have a priority differ from the stored windows"
+        if bool((self.raw > self.largest).any()):
+            return "a priority is larger than the largest seen"
+        return super().check(live)
+
+    def arrays(self) -> list[Tensor]:
+        return [*super().arrays(), self.last, self.raw, self.falling, self.order, self.cdf]
+
+    def state_dict(self) -> dict[str, Any]:
+        largest = self.largest.item()
+        return super().state_dict() | {"raw": self.raw, "alpha": self.alpha, "largest": largest}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.raw.copy_(state["raw"])
+        self.largest.fill_(float(state["largest"]))
+        self._tabulate(float(state["alpha"]))

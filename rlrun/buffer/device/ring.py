@@ -1,0 +1,189 @@
+"""The bytes of the rows on a device, and from where windows lie to a Segment, in torch ops."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.buffer.device.proportional import upload
+from rlrun.buffer.storage.layout import FLAG, Block, Layout
+from rlrun.buffer.storage.ring import FIRST, TERMINATED, TRUNCATED, Ring, note, words
+from rlrun.buffer.windows.spans import Spans
+from rlrun.types import Chunk, Segment, Tree, tree_leaves, tree_map
+
+_WORDS = {8: np.int64, 4: np.int32, 1: np.uint8}
+
+
+def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    """The dtype of tensors made from such arrays."""
+    same: torch.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
+    return same
+
+
+def to_host(tree: Tree) -> Tree:
+    """The tree with its tensors as arrays in host memory."""
+    return tree_map(lambda x: x.numpy(force=True) if isinstance(x, Tensor) else x, tree)
+
+
+class Field:
+    """One array of the ring on a device, entry by entry; moved as words, whatever its dtype."""
+
+    def __init__(self, block: Block, lead: tuple[int, int], device: torch.device) -> None:
+        self.shape = block.shape
+        self.array = torch.zeros(
+            (*lead, *block.shape), dtype=torch_dtype(block.dtype), device=device
+        )
+        width = words(np.empty((1, 1, *block.shape), block.dtype)).dtype.itemsize
+        flat = self.array.view(lead[0] * lead[1], -1) if block.nbytes else self.array.new_empty(0)
+        self.words = flat.view(torch_dtype(np.dtype(_WORDS[width])))
+
+    def put(self, at: Tensor, rows: np.ndarray) -> None:
+        """Write entries ``rows`` [T, B, ...] to cells ``at`` [T * B]."""
+        if self.array.numel():
+            flat = words(rows)
+            new = upload(flat.view(_WORDS[flat.dtype.itemsize]), self.words.device)
+            self.words.index_copy_(0, at, new)
+
+    def take(self, at: Tensor) -> Tensor:
+        """The entries in cells ``at``, [*at, ...], fresh."""
+        if not self.array.numel():
+            return self.array.new_empty((*at.shape, *self.shape))
+        found = self.words.index_select(0, at.reshape(-1))
+        return found.view(self.array.dtype).view(*at.shape, *self.shape)
+
+
+class DeviceRing(Ring):
+    """``Ring`` with its fields on a device; the flags are on the host too, where they count."""
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        self.rows, self.columns, self.head = layout.rows, layout.columns, 0
+        self.device, lead = device, (layout.columns, layout.rows)
+        self.obs_fields: Tree = tree_map(lambda b: Field(b, lead, device), layout.row.obs)
+        named = {f"extras/{name}": block for name, block in layout.row.extras.items()}
+        named["action"] = layout.row.action
+        self.noted_fields = {name: Field(block, lead, device) for name, block in named.items()}
+        self.rewards = torch.zeros(lead[0] * lead[1], device=device)
+        self.marks = torch.zeros(lead[0] * lead[1], dtype=torch.uint8, device=device)
+        flags = np.zeros(lead, FLAG)
+        self.flags = flags.reshape(-1)
+        self.obs = tree_map(lambda f: f.array, self.obs_fields)
+        fields: dict[str, Any] = {name: field.array for name, field in self.noted_fields.items()}
+        self.fields = fields | {"reward": self.rewards.view(lead), "flags": flags}
+
+    def arrays(self) -> list[Any]:
+        """Every array owned."""
+        return [*super().arrays(), self.marks]
+
+    def write(self, chunk: Chunk, given: list[np.ndarray], *, close: bool) -> int:
+        """As ``Ring.write``."""
+        steps, columns = chunk.reward.shape
+        assert steps < self.rows, "DeviceRing.write takes fewer rows than the ring holds"
+        flags = np.zeros((columns, steps + 1), FLAG)  # a ring of its own, just large enough
+        valid: int = note(
+            flags.reshape(-1), np.empty(flags.size, np.float32), 0, steps + 1,
+            chunk.first, chunk.terminated, chunk.truncated, chunk.valid, chunk.reward, close,
+        )  # fmt: skip
+        row = np.arange(self.head, self.head + steps + 1)[:, None]
+        cells = self.cells(row, np.arange(columns)).reshape(-1)
+        self.flags[cells] = flags.T.reshape(-1)
+        at = upload(cells, self.device)
+        self.marks.index_copy_(0, at, upload(flags.T.reshape(-1), self.device))
+        obs = tree_leaves(self.obs_fields)
+        for field, new in zip(obs, given, strict=False):  # ``given`` goes on
+            field.put(at, new)
+        at = at[: steps * columns]
+        self.rewards.index_copy_(0, at, upload(chunk.reward.reshape(-1), self.device))
+        for name, field in self.noted_fields.items():
+            x = chunk.action if name == "action" else chunk.extras[name[7:]][:steps]
+            field.put(at, x)
+        self.head += steps
+        return valid
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of a ``Ring``."""
+        state: dict[str, Any] = to_host(super().state_dict())
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        fields = tree_map(torch.from_numpy, state["fields"]) | {"flags": state["fields"]["flags"]}
+        obs = tree_map(torch.from_numpy, state["obs"])
+        super().load_state_dict({"head": state["head"], "obs": obs, "fields": fields})
+        self.marks.copy_(upload(self.flags, self.device))
+
+
+class Lie(NamedTuple):
+    """Where B windows lie, as far as a device has to know; int64 [B]."""
+
+    cell: Tensor  # where the first own row lies
+    shift: Tensor | int  # its position in the window
+    seen: Tensor  # rows behind it that may be shown
+    steps: Tensor  # rows behind it that are steps
+
+
+class DeviceGather:
+    """Copies windows out of a ring on its device, time-major, as ``Gather``."""
+
+    def __init__(self, ring: DeviceRing, *, stack: int) -> None:
+        """``stack``: frames of an observation."""
+        self.ring, self.stack = ring, stack
+        self.clock: dict[int, Tensor] = {}  # 0..S-1 as [S, 1]
+
+    def __call__(self, spans: Spans, positions: int, before: int, *, keep: bool = False) -> Segment:
+        """The positions from learn - ``before`` on; filler and null rows are not valid.
+
+        ``keep`` or not, no output is used again: the device's allocator sees to that.
+        """
+        shift = spans.first - spans.learn + before
+        seen, steps = spans.last - spans.first, spans.stop - spans.first
+        numbers = upload(np.stack([spans.cell, shift, seen, steps]), self.ring.device)
+        return self.show(Lie(*numbers.unbind()), positions)
+
+    def show(self, lie: Lie, positions: int) -> Segment:
+        """The first ``positions`` of these windows."""
+        ring, (cell, shift, seen, steps) = self.ring, lie
+        if positions not in self.clock:
+            self.clock[positions] = torch.arange(positions, device=ring.device).unsqueeze(1)
+        place = self.clock[positions] - shift
+        end = (cell // ring.rows + 1) * ring.rows
+
+        def cells(place: Tensor, most: Tensor) -> Tensor:
+            at = cell + torch.minimum(place.clamp(min=0), most)
+            return torch.where(at >= end, at - ring.rows, at)
+
+        shown = cells(place, seen)
+        step = cells(place[:-1], steps)
+        ahead = torch.where(cell == end - ring.rows, end, cell) - 1
+        valid = (place[:-1] >= 0) & (place[:-1] <= steps)
+        flags = ring.marks[step]
+        opens = ring.marks[cell] & FIRST > 0
+        shown = self.frames(shown) if self.stack > 1 else shown
+        taken = {name: field.take(step) for name, field in ring.noted_fields.items()}
+        extras = {name[7:]: x for name, x in taken.items() if name != "action"}
+        previous = ring.noted_fields["action"].take(ahead)
+        extras["prev_action"] = previous.masked_fill_(
+            opens.view(-1, *[1] * (previous.dim() - 1)), 0
+        )
+        extras["prev_reward"] = ring.rewards[ahead].masked_fill_(opens, 0)
+        return Segment(
+            tree_map(lambda field: field.take(shown), ring.obs_fields),
+            opens & (place == 0),
+            taken["action"],
+            ring.rewards[step].masked_fill_(~valid, 0),
+            valid & (flags & TERMINATED > 0),
+            ~valid | (flags & TRUNCATED > 0),
+            valid,
+            extras,
+        )
+
+    def frames(self, cells: Tensor) -> Tensor:
+        """Cells [*cells, stack] of the last frames at ``cells``, oldest first.
+
+        Frames before an episode's first row are copies of it.
+        """
+        out, rows = [cells], self.ring.rows
+        for _ in range(self.stack - 1):
+            back = torch.where(cells % rows == 0, cells + rows - 1, cells - 1)
+            cells = torch.where(self.ring.marks[cells] & FIRST > 0, cells, back)
+            out.append(cells)
+        return torch.stack(out[::-1], -1)

@@ -1,0 +1,1 @@
+"""Rows in memory: layout, ring, compression, sizes."""

@@ -1,0 +1,288 @@
+"""The bytes of the rows: one contiguous array per field, overwritten in a ring."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from rlrun.buffer.storage.compressed import Blocks, restored, saved
+from rlrun.buffer.storage.layout import Allocate, Layout
+from rlrun.jit import COMPILED, jit
+from rlrun.types import Chunk, Tree, tree_leaves, tree_map
+
+FIRST, TERMINATED, TRUNCATED, VALID = 1, 2, 4, 8  # of a row, in one byte
+CUT = 16  # the trajectory ends behind this row although its episode goes on (a collect's end)
+LEARNED, LIVE = 32, 64  # some window learns this row; the row's own window can be sampled
+
+
+class Ring:
+    """The last ``rows`` rows of each column, as numpy arrays [columns, rows, ...].
+
+    A column's rows follow each other in memory: the next observation is the next entry. Row r of
+    column c lies in cell c * rows + r % rows.
+    """
+
+    blocks: tuple[Blocks, ...] = ()  # observations that are compressed
+
+    def __init__(self, layout: Layout, allocate: Allocate) -> None:
+        self.rows, self.columns = layout.rows, layout.columns
+        self.head = 0  # rows written; the observation of row ``head`` is there already
+        named = layout.ring()
+        del named["obs"]
+        self.obs: Tree = _observations(layout, layout.row.obs, "obs", allocate)
+        self.fields = {name: allocate(name, block) for name, block in named.items()}
+        self.flags = self.fields["flags"].reshape(-1)
+        self.reward = self.fields["reward"].reshape(-1)
+        stored = [*tree_leaves(self.obs), self.fields["action"]]
+        stored += [self.fields[f"extras/{name}"] for name in layout.row.extras]
+        self.blocks = tuple(x for x in stored if isinstance(x, Blocks))
+        for one in self.blocks:
+            one.room = None if layout.room is None else layout.room // len(self.blocks)
+        # Unsigned words [cells, words of an entry], or Blocks.
+        self.leaves: list[Any] = [x if isinstance(x, Blocks) else words(x) for x in stored]
+        plain = [x for x in self.leaves if not isinstance(x, Blocks)]
+        self.kinds = [(x.shape[1], x.dtype) for x in plain]
+        self.marks_episodes = "final" in self.fields
+        # Observation and action only, both plain.
+        self.pair = len(self.kinds) == len(self.leaves) == 2 and not self.marks_episodes
+
+    @property
+    def oldest(self) -> int:
+        """The oldest row that is whole: slot head % rows already has the newest observation."""
+        return max(0, self.head + 1 - self.rows)
+
+    def arrays(self) -> list[np.ndarray]:
+        """Every array owned."""
+        obs = [x.open if isinstance(x, Blocks) else x for x in tree_leaves(self.obs)]
+        return [*obs, *self.fields.values()]
+
+    def write(self, chunk: Chunk, given: list[np.ndarray], *, close: bool) -> int:
+        """Append T < rows rows of every column, and the observation behind them; steps among them.
+
+        ``given``: what ``Accept`` made of the chunk. ``close``: the trajectories end behind the
+        last row.
+        """
+        valid: int = note(
+            self.flags, self.reward, self.head, self.rows,
+            chunk.first, chunk.terminated, chunk.truncated, chunk.valid, chunk.reward, close,
+        )  # fmt: skip
+        self.store(chunk, given)
+        return valid
+
+    def store(self, chunk: Chunk, given: list[np.ndarray]) -> None:
+        """Append all fields but flags and rewards."""
+        steps = len(chunk.reward)
+        assert steps < self.rows, "a ring takes fewer rows at once than it holds"
+        start = self.head % self.rows
+        kinds = iter(self.kinds)
+        for leaf, rows in zip(self.leaves, given, strict=False):  # ``given`` goes on
+            if isinstance(leaf, Blocks):
+                leaf.write(rows, start)
+                continue
+            entries = _entries(rows, rows.shape[0] * rows.shape[1], *next(kinds))
+            put(leaf, entries, start, self.rows, self.columns)
+        self.head += steps
+        if self.marks_episodes:
+            self._mark_episodes(chunk.first[:steps], chunk.valid)
+
+    def entries(self, given: list[np.ndarray]) -> tuple[Any, ...]:
+        """(store, new entries) of the observation, the same of the action: see ``pair``."""
+        (obs, action), steps = self.leaves, len(given[1]) * self.columns
+        (wide, word), (narrow, byte) = self.kinds
+        behind = steps + self.columns
+        return (
+            obs, _entries(given[0], behind, wide, word),
+            action, _entries(given[1], steps, narrow, byte),
+        )  # fmt: skip
+
+    def _mark_episodes(self, first: np.ndarray, valid: np.ndarray) -> None:
+        """Note for every row the episode's first row and, once known, that of its last observation.
+
+        ``final`` is -1 in episodes that go on.
+        """
+        origin, final = self.fields["origin"], self.fields["final"]
+        row = np.arange(self.head - len(valid), self.head)[:, None]
+        before = origin[:, (row[0, 0] - 1) % self.rows]
+        opened = np.where(first, row, -1)
+        opened[0] = np.where(first[0], row[0], before)
+        opened = np.maximum.accumulate(opened, axis=0)
+        column = np.arange(self.columns)
+        origin.reshape(-1)[self.cells(row, column)] = opened
+        final.reshape(-1)[self.cells(row, column)] = -1
+        for t, c in zip(*np.nonzero(~valid), strict=True):
+            end = int(row[t, 0])
+            rows = np.arange(max(opened[t, c], self.oldest), end + 1)
+            final[c, rows % self.rows] = end
+
+    def cells(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+        """Where the rows lie, int64 like ``row`` and ``column`` together."""
+        flat: np.ndarray = column * self.rows + row % self.rows
+        return flat
+
+    def opens(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+        """Whether the rows open an episode."""
+        opens: np.ndarray = self.flags[self.cells(row, column)] & FIRST > 0
+        return opens
+
+    def flags_of(self, row: np.ndarray, column: np.ndarray) -> list[np.ndarray]:
+        """first, terminated, truncated, valid of the rows."""
+        flags = self.flags[self.cells(row, column)]
+        return [flags & bit > 0 for bit in (FIRST, TERMINATED, TRUNCATED, VALID)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Only slots that were ever written: an early checkpoint of a large ring is small."""
+        used = min(self.head + 1, self.rows)
+
+        def written(store: Any) -> Any:
+            return store.state_dict() if isinstance(store, Blocks) else store[:, :used]
+
+        part: tuple[Tree, Tree] = tree_map(written, (self.obs, self.fields))
+        return {"head": self.head, "obs": part[0], "fields": part[1]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.head = int(state["head"])
+        saved = (state["obs"], state["fields"])
+
+        def restore(store: Any, x: Any) -> None:
+            if isinstance(store, Blocks):
+                store.load_state_dict(x)
+                return
+            store[:, : x.shape[1]] = x
+            store[:, x.shape[1] :] = 0
+
+        tree_map(restore, (self.obs, self.fields), saved)
+
+
+def _allocated(name: str, tree: Tree, allocate: Allocate) -> Tree:
+    """The arrays of a tree of Blocks, named by their place in it."""
+    if isinstance(tree, dict):
+        return {k: _allocated(f"{name}/{k}", v, allocate) for k, v in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_allocated(f"{name}/{i}", v, allocate) for i, v in enumerate(tree))
+    return allocate(name, tree)
+
+
+def _entries(rows: np.ndarray, count: int, width: int, word: np.dtype[Any]) -> np.ndarray:
+    """Rows [T, B, ...] as ``count`` = T * B entries of ``width`` words each."""
+    try:
+        return np.ndarray((count, width), word, rows)
+    except (ValueError, BufferError):  # not contiguous
+        return np.ndarray((count, width), word, np.ascontiguousarray(rows))
+
+
+def _observations(layout: Layout, tree: Tree, name: str, allocate: Allocate) -> Tree:
+    """Arrays [columns, rows, …], or Blocks, for a tree of entries."""
+    if isinstance(tree, dict):
+        return {k: _observations(layout, v, f"{name}/{k}", allocate) for k, v in tree.items()}
+    if isinstance(tree, tuple):
+        parts = enumerate(tree)
+        return tuple(_observations(layout, v, f"{name}/{i}", allocate) for i, v in parts)
+    if layout.packs(tree):
+        return Blocks(name, tree, layout.columns, layout.rows, allocate)
+    return allocate(name, tree.times(layout.columns, layout.rows))
+
+
+def read_columns(store: Any, slots: np.ndarray) -> np.ndarray:
+    """Rows [T, columns, …] at ``slots`` [T] of an array [columns, rows, …] or a Blocks' state."""
+    if saved(store):
+        blocks = restored(store)
+        cells = slots[:, None] + np.arange(blocks.columns) * blocks.rows
+        out = np.empty((*cells.shape, *blocks.entry.shape), blocks.entry.dtype)
+        blocks.take(cells, 0, out)
+        return out
+    return np.stack([column[slots] for column in store], axis=1)
+
+
+def words(array: np.ndarray) -> np.ndarray:
+    """An array [A, B, ...] as rows of the widest unsigned words that fit them: [A * B, words]."""
+    entries = array.shape[0] * array.shape[1]
+    size = array.nbytes // entries if entries else array.dtype.itemsize * math.prod(array.shape[2:])
+    word, width = (_U64, 8) if size % 8 == 0 else (_U32, 4) if size % 4 == 0 else (_U8, 1)
+    whole = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return np.ndarray((entries, size // width), word, whole)
+
+
+_U64, _U32, _U8 = np.dtype(np.uint64), np.dtype(np.uint32), np.dtype(np.uint8)
+
+
+@jit
+def note_compiled(
+    flags: np.ndarray, rewards: np.ndarray, head: int, rows: int,
+    first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray,
+    reward: np.ndarray, close: bool,
+) -> int:  # fmt: skip
+    """Write flags and rewards of T rows [T, B]; how many are steps. The row behind is blank."""
+    steps, columns = reward.shape
+    count = 0
+    for c in range(columns):
+        slot = head % rows
+        for t in range(steps):
+            cut = CUT if close and t == steps - 1 else 0
+            at = np.uint64(c * rows + slot)  # unsigned: no test for negative indices
+            flags[at] = np.uint8(
+                FIRST * first[t, c]
+                + TERMINATED * terminated[t, c]
+                + TRUNCATED * truncated[t, c]
+                + VALID * valid[t, c]
+                + cut
+            )
+            rewards[at] = reward[t, c]
+            count += valid[t, c]
+            slot = slot + 1 if slot + 1 < rows else 0
+        flags[np.uint64(c * rows + slot)] = 0
+    return count
+
+
+def note_vectorised(
+    flags: np.ndarray, rewards: np.ndarray, head: int, rows: int,
+    first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray,
+    reward: np.ndarray, close: bool,
+) -> int:  # fmt: skip
+    """The same in numpy."""
+    steps, columns = reward.shape
+    packed = np.zeros((steps + 1, columns), np.uint8)
+    packed[:-1] = FIRST * first[:steps] + TERMINATED * terminated + TRUNCATED * truncated
+    packed[:-1] += VALID * valid.view(np.uint8)
+    if close:
+        packed[-2] |= CUT
+    row = (head + np.arange(steps + 1)[:, None]) % rows + np.arange(columns) * rows
+    flags[row] = packed
+    rewards[row[:-1]] = reward
+    return int(valid.sum())
+
+
+note = note_compiled if COMPILED else note_vectorised
+
+
+@jit
+def put_compiled(
+    store: np.ndarray, source: np.ndarray, start: int, rows: int, columns: int
+) -> None:
+    """Rows ``source`` [T * columns, words], time-major, to slots ``start``... of every column."""
+    steps, width = len(source) // columns, source.shape[1]
+    to, given, one = store.reshape(-1), source.reshape(-1), np.uint64(1)
+    for c in range(columns):  # a column's rows lie side by side
+        slot = start
+        for t in range(steps):
+            if slot == rows:
+                slot = 0
+            if width == 1:
+                to[np.uint64(c * rows + slot)] = given[np.uint64(t * columns + c)]
+            elif width == 2:
+                i, j = np.uint64(2 * (c * rows + slot)), np.uint64(2 * (t * columns + c))
+                to[i], to[i + one] = given[j], given[j + one]
+            else:
+                i, j = (c * rows + slot) * width, (t * columns + c) * width
+                to[i : i + width] = given[j : j + width]
+            slot += 1
+
+
+def put_vectorised(
+    store: np.ndarray, source: np.ndarray, start: int, rows: int, columns: int
+) -> None:
+    """The same in numpy."""
+    slot = (start + np.arange(len(source) // columns)[:, None]) % rows
+    store[(slot + np.arange(columns) * rows).reshape(-1)] = source
+
+
+put = put_compiled if COMPILED else put_vectorised

@@ -1,0 +1,1 @@
+"""Windows over stored rows: cutting, tables, gathering."""

@@ -1,0 +1,300 @@
+"""From where windows lie to a Segment: indices, copies, reused output arrays."""
+
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.buffer.storage.compressed import Blocks
+from rlrun.buffer.storage.layout import REWARD, Row
+from rlrun.buffer.storage.ring import FIRST, TERMINATED, TRUNCATED, Ring, words
+from rlrun.buffer.windows.spans import Spans
+from rlrun.jit import COMPILED, jit
+from rlrun.types import Segment, Tree, tree_leaves, tree_map
+
+_SETS, _SIZES = 4, 4  # output sets kept per batch size, batch sizes they are kept for
+_FEW = 8  # positions up to which copies overlap well enough without touching ahead
+_SMALL = 256  # bytes of an entry up to which touching it ahead pays; longer ones stream
+
+
+class Gather:
+    """Copies windows out of a ring, time-major.
+
+    Output arrays are used again as soon as nobody holds a tensor of them: fresh arrays of image
+    batches cost more in page faults than the copy.
+    """
+
+    def __init__(self, ring: Ring, row: Row, *, stack: int) -> None:
+        """``stack``: frames of an observation."""
+        self.ring, self.row, self.stack = ring, row, stack
+        flat = {name: _flat(x) for name, x in ring.fields.items()}
+        leaves = tree_leaves(ring.obs)
+        self.obs: list[Any] = [x if isinstance(x, Blocks) else _flat(x) for x in leaves]
+        self.action, self.flags, self.reward = flat["action"], flat["flags"], flat["reward"]
+        self.extras = {name[7:]: x for name, x in flat.items() if name.startswith("extras/")}
+        plain = [x for x in (*self.obs, *self.extras.values()) if not isinstance(x, Blocks)]
+        small = [x for x in plain if 0 < x[:1].nbytes <= _SMALL]
+        small = [words(x[None]) for x in (*small, self.action)]
+        self.touched = (small[0], self.reward, self.flags)
+        self.others = small[1:]
+        self.sets: dict[tuple[int, int], list[Outputs]] = {}
+
+    def __call__(
+        self,
+        spans: Spans,
+        positions: int,
+        before: int,
+        *,
+        keep: bool,
+        state: Tree = (),
+        partial: tuple[int, ...] = (),
+    ) -> Segment:
+        """The positions from learn - ``before`` on; filler and null rows are not valid.
+
+        ``keep`` the arrays for another batch of the same size. ``state``, ``partial``: of the
+        segment.
+        """
+        at = spans.at
+        out = self._outputs(positions, at.shape[1], keep)
+        if COMPILED and positions > _FEW:
+            touch(*self.touched, at[0], positions)
+            for store in self.others:
+                reach(store, at[0], positions)
+        place(
+            at, before, self.ring.rows,
+            out.shift, out.steps, out.seen, out.step, out.ahead,
+        )  # fmt: skip
+        shown = out.seen if self.stack == 1 else self.frames(out.seen)
+        for store, leaf in zip(self.obs, out.leaves, strict=True):
+            store.take(shown, 0, leaf, "clip")
+        self.action.take(out.step, 0, out.action, "clip")
+        for name, store in self.extras.items():
+            store.take(out.step, 0, out.extras[name], "clip")
+        self.action.take(out.ahead, 0, out.prev_action, "clip")
+        read(
+            self.flags, self.reward, at, out.ahead, out.step, out.shift, out.steps, out.opens,
+            out.first, out.terminated, out.truncated, out.valid, out.reward, out.prev_reward,
+        )  # fmt: skip
+        out.prev_action[out.opens] = 0
+        return out.segment(state, partial)
+
+    def frames(self, cells: np.ndarray) -> np.ndarray:
+        """Cells [*cells, stack] of the last frames at ``cells``, oldest first.
+
+        Frames before an episode's first row are copies of it.
+        """
+        out = np.empty((*cells.shape, self.stack), np.int64)
+        for i in range(self.stack - 1, -1, -1):
+            out[..., i] = cells
+            start = cells % self.ring.rows == 0
+            back = np.where(start, cells + self.ring.rows - 1, cells - 1)
+            cells = np.where(self.flags[cells] & FIRST > 0, cells, back)
+        return out
+
+    def _outputs(self, positions: int, batch: int, keep: bool) -> "Outputs":
+        """Arrays nobody uses."""
+        if not keep:
+            return Outputs(self.row, positions, batch, self.stack)
+        sets = self.sets.pop((positions, batch), [])
+        self.sets[positions, batch] = sets  # the size used last stands last
+        if len(self.sets) > _SIZES:
+            del self.sets[next(iter(self.sets))]
+        for i, out in enumerate(sets):
+            if out.free():
+                if i:
+                    sets.insert(0, sets.pop(i))
+                return out
+        out = Outputs(self.row, positions, batch, self.stack)
+        out.settle()
+        if len(sets) < _SETS:
+            sets.append(out)
+        return out
+
+
+class Outputs:
+    """Arrays of one batch of windows."""
+
+    def __init__(self, row: Row, positions: int, batch: int, stack: int) -> None:
+        steps = positions - 1
+        lead = (positions, batch) if stack == 1 else (positions, batch, stack)
+        self.seen = np.empty((positions, batch), np.int64)  # cells of the observations shown
+        self.step = np.empty((steps, batch), np.int64)  # cells of the steps
+        self.ahead = np.empty(batch, np.int64)  # cells of the rows before the windows
+        self.shift = np.empty(batch, np.int64)  # positions of the windows' first own rows
+        self.steps = np.empty(batch, np.int64)  # steps behind those
+        self.opens = np.empty(batch, bool)  # whether these open an episode
+        self.obs: Tree = tree_map(lambda b: np.empty((*lead, *b.shape), b.dtype), row.obs)
+        self.leaves = tree_leaves(self.obs)
+        self.first = np.empty((positions, batch), bool)
+        self.action = np.empty((steps, batch, *row.action.shape), row.action.dtype)
+        self.reward = np.empty((steps, batch), REWARD)
+        self.terminated, self.truncated, self.valid = (
+            np.empty((steps, batch), bool) for _ in range(3)
+        )
+        self.prev_action = np.empty((batch, *row.action.shape), row.action.dtype)
+        self.prev_reward = np.empty(batch, REWARD)
+        self.extras = {
+            name: np.empty((steps, batch, *b.shape), b.dtype) for name, b in row.extras.items()
+        }
+        flags = (self.terminated, self.truncated, self.valid)
+        previous = (self.prev_action, self.prev_reward)
+        given = (self.first, self.action, self.reward, *flags, *previous)
+        self.given = [*self.leaves, *given, *self.extras.values()]
+        self.idle: list[int] = []
+
+    def settle(self) -> None:
+        """Note how often the arrays are referred to while nobody uses them."""
+        self.idle = [getrefcount(x) for x in self.given]
+
+    def free(self) -> bool:
+        """Whether no tensor made from these arrays is left."""
+        return self.idle == [getrefcount(x) for x in self.given]
+
+    def segment(self, state: Tree, partial: tuple[int, ...]) -> Segment:
+        """The arrays as tensors, not copied."""
+        tensor = torch.from_numpy
+        extras = {name: tensor(x) for name, x in self.extras.items()} if self.extras else {}
+        extras["prev_action"] = tensor(self.prev_action)
+        extras["prev_reward"] = tensor(self.prev_reward)
+        single = self.obs is self.leaves[0]
+        obs = tensor(self.obs) if single else tree_map(tensor, self.obs)
+        return Segment(
+            obs, tensor(self.first), tensor(self.action),
+            tensor(self.reward), tensor(self.terminated), tensor(self.truncated),
+            tensor(self.valid), extras, state, partial,
+        )  # fmt: skip
+
+
+def _flat(store: np.ndarray) -> np.ndarray:
+    """A ring's array [columns, rows, ...] as [cells, ...]."""
+    return store.reshape(store.shape[0] * store.shape[1], *store.shape[2:])
+
+
+@jit
+def reach(store: np.ndarray, cell: np.ndarray, count: int) -> int:
+    """Bring ``count`` entries from each ``cell`` on into the cache; a number without a meaning.
+
+    Loads that wait for nothing overlap: the copies behind them take half the time.
+    """
+    width, last = store.shape[1], len(store) - 1
+    source = store.reshape(-1)
+    line = max(64 // (width * store.itemsize), 1)  # entries a cache line holds at least
+    total = 0
+    for k in range(0, count - 1 + line, line):
+        ahead = min(k, count - 1)
+        for b in range(len(cell)):
+            total += source[np.uint64(min(cell[b] + ahead, last) * width)]
+    return total
+
+
+@jit
+def touch(
+    store: np.ndarray, rewards: np.ndarray, flags: np.ndarray, cell: np.ndarray, count: int
+) -> int:
+    """``reach`` for three arrays at once."""
+    total = reach(store, cell, count)
+    total += reach(flags.reshape(-1, 1), cell, count)
+    return total + int(reach(rewards.view(np.uint32).reshape(-1, 1), cell, count))
+
+
+@jit
+def place_compiled(
+    at: np.ndarray, before: int, rows: int,
+    shift: np.ndarray, steps: np.ndarray, seen: np.ndarray, step: np.ndarray, ahead: np.ndarray,
+) -> None:  # fmt: skip
+    """Where the rows of windows lie; ``at``: ``Spans.at``.
+
+    ``seen`` [S, B] for observations, ``step`` [S - 1, B] for the rest; a position outside a
+    window's rows shows the nearest of them. ``ahead`` [B]: the rows before the windows.
+    """
+    cell, column, first, learn, stop, last = at[0], at[1], at[2], at[3], at[4], at[5]
+    batch = len(cell)
+    end = (column + 1) * rows
+    for b in range(batch):
+        shift[b] = first[b] - learn[b] + before
+        steps[b] = stop[b] - first[b]
+        ahead[b] = (end[b] if cell[b] == end[b] - rows else cell[b]) - 1
+    for t in range(len(seen)):
+        for b in range(batch):
+            to = cell[b] + min(max(t - shift[b], 0), last[b] - first[b])
+            seen[t, b] = to - rows if to >= end[b] else to
+    for t in range(len(step)):
+        for b in range(batch):
+            to = cell[b] + min(max(t - shift[b], 0), steps[b])
+            step[t, b] = to - rows if to >= end[b] else to
+
+
+def place_vectorised(
+    at: np.ndarray, before: int, rows: int,
+    shift: np.ndarray, steps: np.ndarray, seen: np.ndarray, step: np.ndarray, ahead: np.ndarray,
+) -> None:  # fmt: skip
+    """The same in numpy."""
+    cell, column, first, learn, stop, last, _ = at
+    start = column * rows
+    shift[:] = first - learn + before
+    steps[:] = stop - first
+    t = np.arange(len(seen))[:, None] - shift
+    seen[:] = start + (cell - start + np.clip(t, 0, last - first)) % rows
+    step[:] = start + (cell - start + np.clip(t[: len(step)], 0, steps)) % rows
+    ahead[:] = start + (cell - start - 1) % rows
+
+
+@jit
+def read_compiled(
+    flags: np.ndarray, rewards: np.ndarray, at: np.ndarray, ahead: np.ndarray, step: np.ndarray,
+    shift: np.ndarray, steps: np.ndarray,
+    opens: np.ndarray, first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray,
+    valid: np.ndarray, reward: np.ndarray, prev_reward: np.ndarray,
+) -> None:  # fmt: skip
+    """What flags say of the steps at ``step`` [S - 1, B], and their rewards.
+
+    Positions outside a window's steps: no reward, not valid.
+    """
+    batch = len(shift)
+    flag, since, until = (
+        np.empty(batch, np.uint8),
+        np.empty(batch, np.int32),
+        np.empty(batch, np.int32),
+    )
+    for b in range(batch):
+        opens[b] = flags[np.uint64(at[0, b])] & FIRST > 0
+        since[b], until[b] = shift[b], shift[b] + steps[b]
+    for b in range(batch):
+        before = rewards[np.uint64(ahead[b])]
+        prev_reward[b] = np.float32(0) if opens[b] else before
+    for t in range(len(first)):
+        for b in range(batch):
+            first[t, b] = opens[b] & (t == since[b])
+    for t in range(len(step)):
+        for b in range(batch):  # the loop that waits for memory
+            row = np.uint64(step[t, b])
+            flag[b], reward[t, b] = flags[row], rewards[row]
+        now = np.int32(t)
+        for b in range(batch):  # the loop that is made of wide instructions
+            own = (now >= since[b]) & (now <= until[b])
+            valid[t, b] = own
+            terminated[t, b] = own & (flag[b] & TERMINATED > 0)
+            truncated[t, b] = (not own) | (flag[b] & TRUNCATED > 0)
+            reward[t, b] = reward[t, b] if own else np.float32(0)
+
+
+def read_vectorised(
+    flags: np.ndarray, rewards: np.ndarray, at: np.ndarray, ahead: np.ndarray, step: np.ndarray,
+    shift: np.ndarray, steps: np.ndarray,
+    opens: np.ndarray, first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray,
+    valid: np.ndarray, reward: np.ndarray, prev_reward: np.ndarray,
+) -> None:  # fmt: skip
+    """The same in numpy."""
+    opens[:] = flags[at[0]] & FIRST > 0
+    prev_reward[:] = np.where(opens, np.float32(0), rewards[ahead])
+    t = np.arange(len(first))[:, None] - shift
+    first[:] = opens & (t == 0)
+    valid[:] = (t[: len(step)] >= 0) & (t[: len(step)] <= steps)
+    terminated[:] = valid & (flags[step] & TERMINATED > 0)
+    truncated[:] = ~valid | (flags[step] & TRUNCATED > 0)
+    reward[:] = np.where(valid, rewards[step], np.float32(0))
+
+
+place = place_compiled if COMPILED else place_vectorised
+read = read_compiled if COMPILED else read_vectorised

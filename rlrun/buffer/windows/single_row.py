@@ -1,0 +1,230 @@
+"""Windows of one learned row: every valid row is one, so no table of them is kept."""
+
+from typing import Any
+
+import numpy as np
+
+from rlrun.buffer.storage.ring import CUT, LIVE, VALID, Ring
+from rlrun.buffer.windows.spans import Extended, Spans
+from rlrun.jit import COMPILED, jit
+from rlrun.types import Chunk, Tree, Window
+
+
+class Cells:
+    """The window of row r is r and the n rows behind it. Its slot is the row's cell.
+
+    It can be sampled once row r + n, or the end of its trajectory, is there, and dies when the ring
+    overwrites one of the ``reach`` rows before it (previous action and reward, stacked frames).
+    """
+
+    def __init__(self, ring: Ring, window: Window, *, close: bool, reach: int) -> None:
+        """``close``: the end of a chunk ends its trajectories (collector.trajectory)."""
+        self.ring, self.close, self.reach, self.nstep = ring, close, reach, window.nstep
+        self.pending = np.zeros(ring.columns, np.int64)  # the first row not yet released
+        self.live = 0
+        self.tail = 0  # rows below are dead
+        self.early = 0  # windows dropped before their rows: none
+
+    def __len__(self) -> int:
+        """Windows that can be sampled."""
+        return self.live
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def expire(self, oldest: int) -> np.ndarray:
+        """The slots that die when rows below ``oldest`` go."""
+        until = oldest + self.reach if oldest else 0
+        if until <= self.tail:
+            return _NONE
+        ring = self.ring
+        dead: np.ndarray = expire(ring.flags, ring.rows, ring.columns, self.tail, until)
+        self.tail = until
+        self.live -= len(dead)
+        return dead
+
+    def extend(self, chunk: Chunk, *, close: bool) -> "Extended":
+        """The windows that the rows just written complete."""
+        ring, steps = self.ring, len(chunk.reward)
+        slots, keys = release(
+            ring.flags, ring.rows, ring.columns, self.pending, self.nstep, ring.head - steps, steps
+        )
+        self.live += len(slots)
+        return Extended(_NONE, slots, keys, len(slots))
+
+    # -- names -----------------------------------------------------------------------------------
+
+    def row_of(self, slots: np.ndarray) -> np.ndarray:
+        """The row that lies in each slot's cell."""
+        newest = self.ring.head - 1
+        row: np.ndarray = newest - (newest - slots % self.ring.rows) % self.ring.rows
+        return row
+
+    def keys(self, slots: np.ndarray) -> np.ndarray:
+        """The names of the windows in ``slots``."""
+        named: np.ndarray = self.row_of(slots) * self.ring.columns + slots // self.ring.rows
+        return named
+
+    def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(slots, whether the window is still there) of named windows."""
+        row, column = np.divmod(keys, self.ring.columns)
+        slots = self.ring.cells(row, column)
+        there = (row >= self.tail) & (row < self.ring.head)
+        return slots, there & (self.ring.flags[slots] & LIVE > 0)
+
+    def all(self) -> np.ndarray:
+        """Live slots, oldest first."""
+        slots = np.flatnonzero(self.ring.flags & LIVE)
+        return slots[np.argsort(self.keys(slots))]
+
+    @property
+    def extent(self) -> int:
+        """Places ``pick`` may be asked for; most hold a live window."""
+        return (self.ring.head - self.tail) * self.ring.columns
+
+    def pick(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(slots, whether a live window is there) of places 0..extent-1."""
+        back, column = np.divmod(place, self.ring.columns)
+        slots = self.ring.cells(self.tail + back, column)
+        return slots, self.ring.flags[slots] & LIVE > 0
+
+    def spans(self, slots: np.ndarray) -> Spans:
+        """Where the windows lie."""
+        ring = self.ring
+        return Spans(spans(ring.flags, slots, ring.head, ring.rows, ring.columns, self.nstep))
+
+    def gather_states(self, slots: np.ndarray) -> Tree:
+        """Nothing: single rows have no recurrent state."""
+        return ()
+
+    def partial(self, slots: np.ndarray) -> tuple[int, ...]:
+        """No burn-in, so none in part."""
+        return ()
+
+    # -- accounts --------------------------------------------------------------------------------
+
+    def arrays(self) -> list[np.ndarray]:
+        """Every array owned (``pending``, a number per column, is not counted)."""
+        return []
+
+    def check(self) -> str | None:
+        """None, or the broken invariant in words."""
+        ring = self.ring
+        live = np.flatnonzero(ring.flags & LIVE)
+        row = self.row_of(live)
+        oldest = ring.oldest
+        if len(live) != self.live:
+            return "the count of live windows is wrong"
+        if oldest and (row - self.reach < oldest).any():
+            return "a window needs an overwritten row"
+        if not (ring.flags[live] & VALID).all():
+            return "a row that is no step has a window"
+        if (row >= self.pending[live // ring.rows]).any():
+            return "a window can be sampled before it is complete"
+        if (self.spans(live).last > ring.head).any():
+            return "a window reads ahead"
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"pending": self.pending, "live": self.live, "tail": self.tail}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.pending[:] = state["pending"]
+        self.live, self.tail = int(state["live"]), int(state["tail"])
+
+
+_NONE = np.empty(0, np.int64)
+
+
+@jit
+def expire(flags: np.ndarray, rows: int, columns: int, start: int, stop: int) -> np.ndarray:
+    """Take the windows of rows start..stop-1 away; their cells, column by column."""
+    out = np.empty((stop - start) * columns, np.int64)
+    count = 0
+    for c in range(columns):
+        cell = c * rows + start % rows
+        for _ in range(start, stop):
+            if flags[cell] & LIVE:
+                flags[cell] &= ~np.uint8(LIVE)
+                out[count] = cell
+                count += 1
+            cell += 1
+            if cell == (c + 1) * rows:
+                cell -= rows
+    return out[:count]
+
+
+@jit
+def release(
+    flags: np.ndarray, rows: int, columns: int, pending: np.ndarray, nstep: int, start: int,
+    steps: int,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Make the windows live that rows start, ... complete; cells and keys, column by column."""
+    out = np.empty((2, (steps + nstep) * columns), np.int64)
+    count = np.uint64(0)
+    for c in range(columns):
+        base, wait = c * rows, pending[c]
+        at = base + start % rows
+        for row in range(start, start + steps):
+            flag = flags[np.uint64(at)]
+            at = at + 1 if at + 1 < base + rows else base
+            until = row - nstep + 1  # what is complete with this row
+            if not flag & VALID:
+                until = row
+            elif flag & CUT:
+                until = row + 1
+            for r in range(wait, until):
+                back = at - 1 - (row - r)
+                cell = np.uint64(back if back >= base else back + rows)
+                if flags[cell] & VALID:
+                    flags[cell] |= np.uint8(LIVE)
+                    out[0, count], out[1, count] = cell, r * columns + c
+                    count += np.uint64(1)
+            wait = max(wait, until if flag & VALID else row + 1)
+        pending[c] = wait
+    return out[0, :count], out[1, :count]
+
+
+@jit
+def spans_compiled(
+    flags: np.ndarray, slots: np.ndarray, head: int, rows: int, columns: int, nstep: int
+) -> np.ndarray:
+    """``Spans.at`` of the windows in ``slots``."""
+    out = np.empty((7, len(slots)), np.int64)
+    place = (head - 1) % rows
+    for i in range(len(slots)):
+        c = slots[i] // rows
+        at = slots[i] - c * rows
+        r = head - 1 - (place - at if at <= place else place - at + rows)
+        out[0, i], out[1, i], out[6, i] = slots[i], c, r * columns + c
+        out[2, i] = out[3, i] = r
+        out[4, i] = out[5, i] = r + nstep
+        for j in range(1, nstep + 1):
+            cut = flags[np.uint64(c * rows + at)] & CUT
+            at += 1
+            if at == rows:
+                at = 0
+            if cut or not flags[np.uint64(c * rows + at)] & VALID:
+                out[4, i], out[5, i] = r + j - 1, r + j
+                break
+    return out
+
+
+def spans_vectorised(
+    flags: np.ndarray, slots: np.ndarray, head: int, rows: int, columns: int, nstep: int
+) -> np.ndarray:
+    """The same in numpy."""
+    column, at = np.divmod(slots, rows)
+    row = head - 1 - (head - 1 - at) % rows
+    last = row + nstep
+    stop, open_ = last.copy(), np.ones(len(slots), bool)
+    before = flags[slots]
+    for j in range(1, nstep + 1):
+        flag = flags[column * rows + (row + j) % rows]
+        ends = open_ & ((before & CUT > 0) | (flag & VALID == 0))
+        stop, last = np.where(ends, row + j - 1, stop), np.where(ends, row + j, last)
+        open_ &= ~ends
+        before = flag
+    return np.stack([slots, column, row, row, stop, last, row * columns + column])
+
+
+spans = spans_compiled if COMPILED else spans_vectorised

@@ -1,0 +1,226 @@
+"""``rlrun doctor``: what a bug report needs of this machine, and what an update costs on it."""
+
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rlrun import __version__
+from rlrun.cli.report import report_job_error
+from rlrun.errors import ConfigError
+
+_PACKAGES = ("numpy", "gymnasium", "hydra-core")
+_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_BF16 = ("avx512_bf16", "amx_bf16")  # instructions that make bfloat16 products fast
+_ARM_BF16 = "bf16"
+_EXTRA = re.compile(r"\bextra\s*==\s*['\"]([\w.-]+)['\"]")
+_REQUIRED = re.compile(r"([\w.-]+)(?:\[([\w.,\s-]*)\])?")
+_CGROUP = Path("/sys/fs/cgroup")
+Fact = tuple[str, str]  # name, value
+
+
+def doctor() -> int:
+    """The exit code; prints a fact a line."""
+    for name, value in facts():
+        print(f"{name:<16}{value}", flush=True)
+    return 0
+
+
+def calibrate(
+    overrides: Sequence[str], *, seconds: float | None, config_dir: str | None = None
+) -> int:
+    """The exit code; prints what an update of the run ``overrides`` asks for costs. Writes nothing.
+
+    ``seconds`` are those of one setting, None: so many that all take about 20 s.
+    """
+    from rlrun.config import Composer, check, read_composed
+    from rlrun.config.checks.windows import window_rows
+    from rlrun.config.chosen import as_chosen
+
+    composer = Composer(config_dir=config_dir)
+    overrides = composer.rewrite(overrides)
+    cfg = composer.compose(overrides)
+    with as_chosen(composer, cfg, overrides):
+        config = read_composed(cfg)
+    if window_rows(config) is None:
+        raise ConfigError(
+            f"policy.name = {config.policy.name}: it draws from no replay, which is what is "
+            "calibrated; a policy that does is allowed; choose policy=r2d2, drqn or dqn"
+        )
+    with as_chosen(composer, cfg, overrides):
+        check(config)
+    try:
+        from rlrun.run.calibrate import lines
+
+        for line in lines(config, cores=usable_cores(), seconds=seconds):
+            print(line, flush=True)
+    except Exception as e:
+        return report_job_error(e, None)
+    return 0
+
+
+# -- facts -----------------------------------------------------------------------------------------
+
+
+def facts() -> Iterator[Fact]:
+    """What is installed, what the machine has, what limits it."""
+    yield "rlrun", __version__
+    yield "python", f"{platform.python_version()} on {platform.platform()}"
+    yield from ((name, _version(name)) for name in _PACKAGES)
+    yield "numba", _numba()
+    yield from _torch()
+    yield from cpu_facts(_read(Path("/proc/cpuinfo")))
+    yield "cores", cores()
+    if hasattr(os, "getloadavg"):
+        yield "load", f"{os.getloadavg()[0]:.1f} over the last minute"
+    yield from ((name, os.environ[name]) for name in _VARIABLES if name in os.environ)
+    yield "memory", _memory()
+    yield "extras", extras()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _numba() -> str:
+    from rlrun.jit import COMPILED
+
+    if COMPILED:
+        return f"{_version('numba')}, in use"
+    off = os.environ.get("RLRUN_NUMBA") == "0"
+    why = "RLRUN_NUMBA=0" if off else "it cannot be imported"
+    return f"{_version('numba')}, not in use ({why}): the replay computes in numpy, slower"
+
+
+def _torch() -> Iterator[Fact]:
+    """Version, then a line for every CUDA device, or why there is none."""
+    try:
+        import torch
+    except (ImportError, OSError) as e:  # OSError: one of its libraries does not load
+        yield "torch", f"{_version('torch')}, cannot be imported: {' '.join(str(e).split())}"
+        return
+    yield "torch", torch.__version__
+    if not torch.cuda.is_available():
+        yield "cuda", f"none: {_no_cuda()}"
+        return
+    from rlrun.buffer.storage.layout import amount
+
+    for i in range(torch.cuda.device_count()):
+        device = torch.cuda.get_device_properties(i)
+        yield f"cuda:{i}", f"{device.name}, {amount(device.total_memory)}"
+
+
+def _no_cuda() -> str:
+    from rlrun.config.checks.keys import cuda_devices
+
+    count, why = cuda_devices()
+    return f"the driver has {count} devices that torch cannot use" if count else why
+
+
+def cpu_facts(cpuinfo: str) -> Iterator[Fact]:
+    """Model and bfloat16 instructions by the text of /proc/cpuinfo (empty where there is none)."""
+    found = dict(re.findall(r"^(model name|flags|Features)\s*: *(.*\S)", cpuinfo, re.MULTILINE))
+    yield "cpu", found.get("model name") or platform.processor() or platform.machine()
+    if "Features" in found:
+        has = {_ARM_BF16: _ARM_BF16 in found["Features"].split()}
+    elif "flags" in found:
+        has = {name: name in found["flags"].split() for name in _BF16}
+    else:
+        yield "bf16", "unknown: this system does not tell what the CPU has"
+        return
+    text = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in has.items())
+    hint = "" if any(has.values()) else ": learner.precision=bf16 is hardly faster here"
+    yield "bf16", text + hint
+
+
+def cores() -> str:
+    """Cores of the machine and, where it is less, what this process may use."""
+    count, allowed, share = os.cpu_count() or 1, _affinity(), quota(_CGROUP)
+    limits = [f"{allowed} by affinity"] if allowed < count else []
+    limits += [f"{share:g} by cgroup"] if share is not None and share < count else []
+    if not limits:
+        return str(count)
+    fix = f"the rule for threads counts {count}: set learner.threads={usable_cores()} or less"
+    return f"{count}, of which this process may use {', '.join(limits)}; {fix}"
+
+
+def usable_cores() -> int:
+    """Whole cores this process may use."""
+    share = quota(_CGROUP)
+    most = min(os.cpu_count() or 1, _affinity())
+    return most if share is None else max(1, min(most, int(share)))
+
+
+def _affinity() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def quota(root: Path) -> float | None:
+    """Cores' worth of time that the cgroup at ``root`` (version 2 or 1) gets, None: no limit."""
+    text = _read(root / "cpu.max") or " ".join(
+        _read(root / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period")
+    )
+    found = re.fullmatch(r"\s*(\d+)\s+(\d+)\s*", text)  # "max" and -1: no limit
+    return int(found[1]) / int(found[2]) if found else None
+
+
+def _memory() -> str:
+    from rlrun.buffer.storage.layout import amount, free_bytes
+
+    return f"{amount(free_bytes(None))} free"
+
+
+def extras() -> str:
+    """Which optional extras of the package are installed, and what the others lack."""
+    try:
+        requires = importlib.metadata.requires("rlrun") or []
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown: rlrun runs from a checkout that is not installed"
+    names = dict.fromkeys(found[1] for line in requires if (found := _EXTRA.search(line)))
+    return ", ".join(_extra(name, _brings("rlrun", name)) for name in names) or "none"
+
+
+def _brings(package: str, extra: str) -> list[str]:
+    """The packages that ``package[extra]`` brings under this Python, those of its parts' extras."""
+    try:
+        requires = importlib.metadata.requires(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        return [package]
+    packages: list[str] = []
+    for line in requires:
+        what, _, marker = line.partition(";")
+        asked, found = _EXTRA.search(marker), _REQUIRED.match(what)
+        if not asked or not found or asked[1] != extra or not _for_this_python(marker):
+            continue
+        parts = [part.strip() for part in (found[2] or "").split(",") if part.strip()]
+        packages += [p for part in parts for p in _brings(found[1], part)] or [found[1]]
+    return list(dict.fromkeys(packages))
+
+
+def _for_this_python(marker: str) -> bool:
+    for less, version in re.findall(r"python_version\s*(<|>=)\s*['\"]([\d.]+)['\"]", marker):
+        bound = tuple(int(part) for part in version.split("."))
+        if (sys.version_info[: len(bound)] < bound) != (less == "<"):
+            return False
+    return True
+
+
+def _extra(name: str, packages: Sequence[str]) -> str:
+    missing = [p for p in packages if _version(p) == "not installed"]
+    return f"{name} no ({', '.join(missing)} missing)" if missing else f"{name} yes"
+
+
+def _read(path: Path) -> str:
+    """The text of a file, empty when it is not there."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,177 @@
+"""The ``rlrun`` command. Torch-free: only a run that starts imports ``rlrun.build.pipeline``.
+
+``rlrun KEY=VALUE…`` is Hydra; a first word without ``=`` is a subcommand. A single run is composed
+and validated before its directory is made; a sweep is expanded and every job validated before the
+first starts. Every error of the user is one line on stderr and its own exit code.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rlrun import __version__
+from rlrun.cli.commands import (
+    Parser,
+    codec_command,
+    doctor_command,
+    eval_command,
+    export_command,
+    list_command,
+    resume_command,
+    take_quiet,
+)
+from rlrun.cli.list import GROUPS, SUBCOMMANDS, help_text
+from rlrun.cli.report import Stopped, report, report_bug
+from rlrun.errors import ConfigError, Interrupted, RlrunError
+from rlrun.trust import trusting
+
+if TYPE_CHECKING:
+    from rlrun.config import Composer
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code of the command line ``argv`` (default: that of the process)."""
+    # Read when numpy is loaded: products as small as those of acting are slower on more threads,
+    # which then wait by spinning on cores the learner could use.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    try:
+        packages, rest = _take_trust(sys.argv[1:] if argv is None else argv)
+        with trusting(packages):
+            return _dispatch(rest)
+    except RlrunError as e:
+        return report(e)
+    except KeyboardInterrupt:
+        print("rlrun: interrupted", file=sys.stderr)
+        return Interrupted.exit_code
+    except Stopped as e:
+        return e.code
+    except BrokenPipeError:  # rlrun list | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as e:
+        return report_bug(e, None)
+
+
+def _dispatch(argv: list[str]) -> int:
+    first = argv[0] if argv else ""
+    if first and "=" not in first and first[0] not in "-~":
+        return _subcommand(first, argv[1:])
+    if "--version" in argv:
+        print(f"rlrun {__version__}")
+        return 0
+    if "-h" in argv or "--help" in argv:
+        return _help(argv)
+    return _hydra(argv)
+
+
+def _help(argv: list[str]) -> int:
+    print(help_text(__version__, _config_dir(argv)), end="")
+    return 0
+
+
+def _config_dir(argv: Sequence[str]) -> str | None:
+    parser = Parser(add_help=False)
+    parser.add_argument("--config-dir", "-cd")
+    path: str | None = parser.parse_known_args(list(argv))[0].config_dir
+    return path
+
+
+def _subcommand(name: str, argv: list[str]) -> int:
+    table = {
+        "eval": eval_command,
+        "resume": resume_command,
+        "export": export_command,
+        "codec": codec_command,
+        "doctor": doctor_command,
+        "list": list_command,
+        "help": _help,
+    }
+    if name in table:
+        return table[name](argv)
+    from rlrun.config.reader import nearest
+
+    close = nearest(name, SUBCOMMANDS, 1)
+    fix = f"did you mean rlrun {close[0]}?" if close else "options are KEY=VALUE, e.g. env=cartpole"
+    key, _, value = name.partition(":")
+    if key in GROUPS or argv[:1] == ["="]:  # policy = r2d2, policy r2d2, policy: r2d2
+        value = value or next((word for word in argv if word not in (":", "=")), "VALUE")
+        fix = f"an option has an equals sign and no spaces: {key}={value}"
+    allowed = f"subcommands are {', '.join(SUBCOMMANDS)}"
+    raise ConfigError(f"{name}: unknown subcommand; {allowed}; {fix}")
+
+
+def _take_trust(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(what --trust names, the rest of the line); it may stand anywhere, more than once."""
+    packages, rest, words = [], [], iter(argv)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag != "--trust":
+            rest.append(word)
+        else:
+            packages.append(value if equals else next(words, ""))
+    return packages, rest
+
+
+def _hydra(argv: list[str]) -> int:
+    from hydra._internal.utils import get_args_parser
+
+    from rlrun.cli.run import single, sweep
+    from rlrun.config import Composer
+
+    quiet, argv = take_quiet(argv)
+    parser = get_args_parser()
+    parser.prog = "rlrun"
+    parser.error = Parser(prog="rlrun").error  # type: ignore[method-assign]
+    args = parser.parse_intermixed_args(argv)
+    if args.experimental_rerun is not None or args.config_path is not None:
+        flag = "--experimental-rerun" if args.config_path is None else "--config-path"
+        fix = "use rlrun resume RUN_DIR, or --config-dir DIR"
+        raise ConfigError(f"{flag}: not supported (pickles, foreign roots); see --help; {fix}")
+    composer = Composer(config_name=args.config_name, config_dir=args.config_dir)
+    if args.shell_completion or args.hydra_help:
+        return _pass_on(parser, args)
+    args.overrides = [*composer.rewrite(args.overrides), *quiet]
+    if args.cfg or args.info is not None:
+        composer.compose(args.overrides, sweep=args.multirun)
+        return _pass_on(parser, args)
+    if args.multirun or _asks_for_sweep(composer, args.overrides):
+        return sweep(composer, [*args.overrides, *_hush(args.overrides, quiet)])
+    return single(composer, args.overrides)
+
+
+def _hush(overrides: Sequence[str], quiet: Sequence[str]) -> list[str]:
+    """What keeps Hydra's launcher from telling of every job, unless its logging was asked for."""
+    asked = any("hydra_logging" in o for o in overrides)
+    return ["hydra/hydra_logging=none"] if quiet and not asked else []
+
+
+def _asks_for_sweep(composer: "Composer", overrides: Sequence[str]) -> bool:
+    if not any("hydra.mode" in o for o in overrides):
+        return False
+    return str(composer.compose(overrides, sweep=True).hydra.mode) == "RunMode.MULTIRUN"
+
+
+def _pass_on(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    """What Hydra itself prints: --cfg, --info, --hydra-help, shell completion."""
+    from hydra._internal.utils import _run_hydra
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+
+    from rlrun.cli.run import job
+    from rlrun.config.compose import search_path
+
+    GlobalHydra.instance().clear()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise; Hydra's own report is a traceback
+    try:
+        _run_hydra(args, parser, job, config_path=search_path(), config_name="config")
+    except SystemExit as e:
+        return 2 if e.code else 0
+    except (ValueError, HydraException) as e:
+        raise ConfigError(f"{' '.join(str(e).split())}; see rlrun --hydra-help; correct it") from e
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Checks that span several keys of a config."""

@@ -1,0 +1,163 @@
+"""What spans several config keys, and what the machine must have. Torch-free."""
+
+import ctypes
+import os
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from rlrun.config.checks.datasets import check_given, demonstrations, offline
+from rlrun.config.checks.graphs import graphs
+from rlrun.config.checks.rollouts import policies, rollouts
+from rlrun.config.checks.spaces import check_spaces
+from rlrun.config.checks.windows import capacity, relabel, shares, window_rows
+from rlrun.config.reader import fail
+from rlrun.errors import ConfigError, ResourceError
+from rlrun.schema import Config, ControlConfig
+
+
+def check(config: Config, *, fresh: bool = True) -> None:
+    """Raises ConfigError or ResourceError for the first thing that does not fit together.
+
+    ``fresh``: a run is about to begin; what only matters then is not asked of an earlier one.
+    """
+    _check_device("device", config.device)
+    _check_device("buffer.device", config.buffer.device)
+    for error in _across_keys(config):
+        raise error
+    check_spaces(config, fresh=fresh)
+    check_given(config)
+
+
+def _across_keys(config: Config) -> Iterator[ConfigError]:
+    window = window_rows(config)
+    if config.policy.on_policy:
+        yield from rollouts(config)
+    elif window is not None and config.buffer.name == "rollout":
+        fits = policies(lambda p: p.on_policy)
+        wrong = f"policy {config.policy.name} replays what it once collected"
+        others = "uniform, prioritized or rank are allowed"
+        yield fail("buffer", "rollout", wrong, others, f"or use {fits}")
+    if window is not None:
+        yield from shares(config, sum(window), window[1])
+        yield from capacity(config, sum(window), window[1], config.collector.num_envs)
+        yield from relabel(config, window)
+    elif config.collector.unit == "window":
+        allowed = "step or episode"
+        fix = "set collector.unit=step"
+        wrong = f"policy {config.policy.name} has no windows"
+        yield fail("collector.unit", "window", wrong, allowed, fix)
+    if config.buffer.device not in ("cpu", config.device):
+        wrong = f"the networks are on device = {config.device}"
+        fix = f"set buffer.device=cpu or device={config.buffer.device}"
+        allowed = (
+            f"cpu or {config.device} is allowed" if config.device != "cpu" else "cpu is allowed"
+        )
+        yield fail("buffer.device", config.buffer.device, wrong, allowed, fix)
+    if config.buffer.demos is not None:
+        yield from demonstrations(config)
+    for key in ("load", "relabel", "demos", "compress"):
+        value = getattr(config.buffer, key)
+        if window is None and value not in (None, False):
+            wrong = f"policy {config.policy.name} keeps no replay"
+            fix = f"set buffer.{key}={'false' if value is True else 'null'}"
+            yield fail(f"buffer.{key}", value, wrong, "a policy that replays", fix)
+    if config.pipeline.name == "offline":
+        yield from offline(config, window is not None)
+    total = config.run.total_steps
+    if window is not None and config.learner.start_after >= total:
+        wrong = f"nothing would be learned in a run of {total} env steps"
+        fix = "lower it or raise run.total_steps"
+        allowed = f"less than run.total_steps = {total} is allowed"
+        yield fail("learner.start_after", config.learner.start_after, wrong, allowed, fix)
+    for key in ("weights", "chunks"):
+        if getattr(config.transport, key) == "pco" and find_spec("pcodec") is None:
+            wrong, fix = "the package pcodec is missing", "pip install 'rlrun[pco]', or choose auto"
+            yield fail(f"transport.{key}", "pco", wrong, "another coder is allowed", fix)
+    most = 4 * (os.cpu_count() or 1)
+    if config.learner.threads is not None and config.learner.threads > most:
+        wrong = f"this machine has {os.cpu_count()} cores"
+        fix = "null is a fixed rule over shape and cores"
+        yield fail("learner.threads", config.learner.threads, wrong, f"1 to {most} or null", fix)
+    if config.agents.name not in config.policy.agents:
+        wrong = f"policy {config.policy.name} is not shown agents that way"
+        named = [f"agents={name}" for name in config.policy.agents]
+        others = policies(lambda p: config.agents.name in p.agents)
+        fix = f"or use {others}" if "policy=random" not in others else "set it"
+        yield fail("agents", config.agents.name, wrong, f"{' or '.join(named)} is allowed", fix)
+    if config.agents.agent_id and config.agents.name != "shared":
+        wrong = f"agents={config.agents.name} has no use for it"
+        own = "policy.agent_id=true" if config.agents.name == "joint" else "agents=shared"
+        yield fail("agents.agent_id", True, wrong, "false is allowed", f"set it, or {own}")
+    if config.agents.name == "joint" and config.env.frame_stack > 1:
+        wrong = "joint rows are not stacked"
+        fix = "set env.frame_stack=1 or memory=gru"
+        yield fail("env.frame_stack", config.env.frame_stack, wrong, "1 is allowed", fix)
+    if config.bonus.name != "none" and not config.policy.learns:
+        wrong = f"policy {config.policy.name} learns from no reward"
+        yield fail("bonus", config.bonus.name, wrong, "a policy that learns", "set bonus=none")
+    if config.explore.name == "boltzmann" and not config.policy.has_values:
+        wrong = f"policy {config.policy.name} has no action values to take a softmax of"
+        fitting = policies(lambda p: p.has_values)
+        yield fail("explore", "boltzmann", wrong, "explore=none is allowed", f"or use {fitting}")
+    if not config.policy.recurrent and config.memory.name != "none":
+        wrong = f"policy {config.policy.name} sees single rows and has no memory"
+        others = config.policy.remembers or policies(
+            lambda p: p.recurrent and set(p.actions) & set(config.policy.actions)
+        )
+        yield fail("memory", config.memory.name, wrong, "memory=none is allowed", f"use {others}")
+    yield from graphs(config)
+    if isinstance(config.policy, ControlConfig):
+        yield from _control(config, config.policy)
+
+
+def _control(config: Config, policy: ControlConfig) -> Iterator[ConfigError]:
+    memory = config.memory.name
+    if memory != "none" and policy.learn_unroll_len is None:
+        wrong = f"memory={memory} is learned over sequences of rows"
+        fix = f"use policy=rsac or policy=rtd3, or set policy.learn_unroll_len={policy.nstep + 15}"
+        yield fail("policy.learn_unroll_len", None, wrong, "rows: learned rows + nstep", fix)
+    encoded = memory != "none" or config.torso.name != "mlp"
+    if not policy.head_hidden and (encoded or not config.torso.hidden):
+        wrong = "the critic would be linear in the action"
+        allowed = "at least one hidden layer is allowed"
+        yield fail("policy.head_hidden", [], wrong, allowed, "set 'policy.head_hidden=[256]'")
+
+
+def _check_device(key: str, device: str) -> None:
+    if device == "cpu":
+        return
+    found = re.fullmatch(r"cuda(?::(\d+))?", device)
+    if not found:
+        allowed = "cpu, cuda or cuda:N are allowed"
+        raise fail(key, device, "unknown device", allowed, f"set {key}=cpu")
+    count, why = cuda_devices()
+    index = int(found.group(1) or 0)
+    if index < count:
+        return
+    wrong = why if count == 0 else f"there are {count} CUDA devices, numbered from 0"
+    allowed = "cpu" if count == 0 else f"cpu, cuda or cuda:0 to cuda:{count - 1}"
+    raise ResourceError(f"{key} = {device}: {wrong}; allowed here: {allowed}; set {key}=cpu")
+
+
+@cache
+def cuda_devices() -> tuple[int, str]:
+    """(number of CUDA devices torch could use, why there is none), without importing torch."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return 0, "torch is not installed"
+    version = Path(spec.origin).with_name("version.py")
+    text = version.read_text(encoding="utf-8") if version.is_file() else ""
+    if re.search(r"^cuda\s*(?::[^=]*)?=\s*None", text, re.MULTILINE):
+        return 0, "the installed torch is built without CUDA"
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return 0, "this machine has no NVIDIA driver"
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0, "the NVIDIA driver finds no device"
+    return count.value, "the NVIDIA driver finds no device"

@@ -1,0 +1,1 @@
+"""Small native environments for tests and diagnosis."""

@@ -1,0 +1,49 @@
+"""CartPole-v1 without its velocities: the physics is Gymnasium's own vector environment."""
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from rlrun.env.diagnostic.lockstep import NEXT_STEP_METADATA, Single
+
+
+class CartPoleNoVel(VectorEnv[Any, Any, Any]):
+    """Observation float32 [2] = (cart position in m, pole angle in rad) of CartPole.
+
+    The velocities have to be inferred from two observations. Reward 1 per step; terminated when
+    the pole or the cart leaves its range, truncated after ``max_episode_steps`` (500 as
+    registered, as CartPole-v1).
+    """
+
+    metadata = NEXT_STEP_METADATA
+
+    def __init__(self, num_envs: int = 1, *, max_episode_steps: int | None = None) -> None:
+        limit = np.iinfo(np.int32).max if max_episode_steps is None else max_episode_steps
+        self._cartpole = CartPoleVectorEnv(num_envs, max_episode_steps=limit)
+        whole = self._cartpole.single_observation_space
+        assert isinstance(whole, spaces.Box)
+        self.num_envs = num_envs
+        self.single_observation_space = spaces.Box(whole.low[::2], whole.high[::2])
+        self.single_action_space = self._cartpole.single_action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = self._cartpole.action_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        obs, info = self._cartpole.reset(seed=seed)
+        return np.ascontiguousarray(obs[:, ::2]), info
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self._cartpole.step(actions)
+        return np.ascontiguousarray(obs[:, ::2]), reward, terminated, truncated, info
+
+
+class CartPoleNoVelSingle(Single):
+    vector = CartPoleNoVel

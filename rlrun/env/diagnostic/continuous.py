@@ -1,0 +1,106 @@
+"""Environments of continuous actions that a correct learner solves in seconds."""
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rlrun.env.diagnostic.lockstep import Lockstep, Single, need_count
+
+
+def _box(low: Any, high: Any, size: int) -> spaces.Box:
+    for name, value in (("low", low), ("high", high)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+            raise ValueError(f"{name} = {value}: must be a finite number")
+    if low >= high:
+        raise ValueError(f"low = {low}: must be below high (= {high})")
+    return spaces.Box(low, high, (size,), np.float32)
+
+
+class BanditContinuous(Lockstep):
+    """One step per episode, a constant observation: reward -mean((action - target)^2).
+
+    Actions [dims] lie within [low, high], which need not be centred at 0 nor at the target: a
+    policy that scales its actions wrongly does not get there. Best return 0; of actions drawn
+    evenly -((high - low)^2 / 12 + (centre - target)^2).
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *,
+        target: float = 1.2,
+        low: float = -1.0,
+        high: float = 2.0,
+        dims: int = 1,
+        max_episode_steps: int | None = None,
+    ) -> None:
+        need_count("dims", dims, 1)
+        action = _box(low, high, dims)
+        if not low <= target <= high:
+            raise ValueError(f"target = {target}: must be within [{low}, {high}]")
+        super().__init__(
+            num_envs,
+            observation_space=spaces.Box(0, 1, (1,), np.float32),
+            action_space=action,
+            max_episode_steps=max_episode_steps,
+        )
+        self.target = target
+
+    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        reward = -np.square(action - self.target).mean(axis=1)
+        return reward.astype(np.float32), np.ones(self.num_envs, np.bool_)
+
+    def _observe(self) -> np.ndarray:
+        return np.ones((self.num_envs, 1), np.float32)
+
+
+class Tracking(Lockstep):
+    """Observation float32 [1], drawn evenly from [-1, 1] each step: name what was seen ``lag`` ago.
+
+    The action [1] lies within [-2, 2]; reward -(action - seen)^2, 0 in the first ``lag`` steps.
+    Episodes are truncated after ``length`` steps. Best return 0; of actions drawn evenly
+    -(length - lag) * (4/3 + 1/3), of the action 0 (the best without memory when ``lag`` > 0)
+    -(length - lag) / 3.
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *,
+        length: int = 10,
+        lag: int = 0,
+        max_episode_steps: int | None = None,
+    ) -> None:
+        need_count("length", length, 1)
+        need_count("lag", lag, 0, length - 1)
+        super().__init__(
+            num_envs,
+            observation_space=spaces.Box(-1, 1, (1,), np.float32),
+            action_space=spaces.Box(-2, 2, (1,), np.float32),
+            max_episode_steps=max_episode_steps,
+        )
+        self.length, self.lag = length, lag
+        self.shown = np.zeros((num_envs, length + 1), np.float32)
+
+    def _open(self, columns: np.ndarray) -> None:
+        for i in columns:
+            self.shown[i] = self.rngs[i].uniform(-1, 1, self.length + 1)
+        self.limit[columns] = self.length
+
+    def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        asked = self.t - self.lag  # negative while nothing has been seen that long ago
+        seen = self.shown[self.columns, np.maximum(asked, 0)]
+        reward = np.where(asked < 0, 0.0, -np.square(action[:, 0] - seen))
+        return reward.astype(np.float32), np.zeros(self.num_envs, np.bool_)
+
+    def _observe(self) -> np.ndarray:
+        return self.shown[self.columns, self.t][:, None]
+
+
+class BanditContinuousSingle(Single):
+    vector = BanditContinuous
+
+
+class TrackingSingle(Single):
+    vector = Tracking

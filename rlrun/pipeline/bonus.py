@@ -1,0 +1,221 @@
+"""RND: the learner is paid for what a network cannot yet predict (Burda et al. 2018).
+
+A fixed random network names features of every observation; a second one learns to predict them
+from what was collected. Where it errs the observation is new. The bonus belongs to the learner: it
+is added to the rewards of a sample right before the policy learns from it, so any policy, on- or
+off-policy, has it without knowing; what is stored, logged and evaluated stays raw. Old rows are
+paid by the novelty they have now, not by that of the day they were collected.
+
+The predictor learns from collected chunks, every row once, not from samples: novelty then counts
+visits to the environment, not how often replay happened to draw a row (prioritized replay draws
+surprising rows most), and the sums that normalise it need successive rows.
+
+Which rows are paid: a valid step for the observation behind it, the end row of a truncated episode
+included. A step that terminated is not: what stands behind it belongs to no return (it may hold
+anything), and novelty there would pay for dying.
+
+Unlike Burda et al. there is one value for both rewards, with the policy's own discount: the bonus
+ends with the episode. ``policy.reward_scale`` and ``policy.reward_clip`` act on the sum.
+"""
+
+import math
+from dataclasses import asdict, replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector.utils import create_empty_array
+from torch import Tensor, nn
+
+from rlrun.errors import NumericError
+from rlrun.functional.novelty import (
+    Moments,
+    bonus_reward,
+    discounted_sums,
+    merge_moments,
+    no_moments,
+    prediction_error,
+    whiten,
+)
+from rlrun.functional.rows import RAW_REWARD
+from rlrun.nets.torso import make_torso, mlp
+from rlrun.optim.adam import Adam
+from rlrun.schedule import make_schedule
+from rlrun.schema import RNDConfig, TorsoConfig
+from rlrun.types import Chunk, Sample, Tree, torch_seed, tree_map
+
+TINY = 1e-8  # of the standard deviation the bonus is divided by
+
+
+class Features(nn.Module):
+    """Torso, then linear layers to ``sizes``; orthogonal weights of gain sqrt(2), no biases yet."""
+
+    def __init__(self, torso: TorsoConfig, space: gym.Space[Any], sizes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.torso = make_torso(torso, space)
+        self.head = mlp([self.torso.size, *sizes], torso.activation, last=False)
+        for parameter in self.parameters():
+            if parameter.ndim > 1:
+                nn.init.orthogonal_(parameter, math.sqrt(2))
+            else:
+                nn.init.zeros_(parameter)
+
+    def forward(self, whitened: Tensor) -> Tensor:
+        """[*, K] of whitened inputs of the torso."""
+        features: Tensor = self.head(self.torso.features(whitened))
+        return features
+
+
+class RND:
+    """``see`` every chunk, ``shaped`` every sample, ``learn`` once behind them."""
+
+    def __init__(
+        self,
+        config: RNDConfig,
+        torso: TorsoConfig,
+        *,
+        space: gym.Space[Any],
+        stacked: bool,
+        columns: int,
+        seed: int,
+        total_steps: int,
+        device: torch.device,
+    ) -> None:
+        """``space``: of the rows' observations (single frames). ``stacked``: samples hold stacks of
+        them, whose newest frame is looked at. ``torso``: its kind and activation are taken over."""
+        self.config, self.stacked, self.device = config, stacked, device
+        self.coefficient = make_schedule(config.coefficient, total_steps=total_steps)
+        self.lr = make_schedule(config.lr, total_steps=total_steps)
+        if not isinstance(space, gym.spaces.Box):  # several agents' images come as a dict
+            torso = replace(torso, name="mlp")
+        self.plane = torso.name == "nature_cnn" and len(space.shape or ()) == 2
+        if self.plane:  # a single grey frame: convolutions want channels
+            space = gym.spaces.Box(0, 255, (1, *(space.shape or ())), np.uint8)
+        own = replace(torso, hidden=config.hidden)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch_seed(seed, "bonus"))
+            self.target = Features(own, space, (config.features,)).to(device)
+            sizes = (*config.predictor_hidden, config.features)
+            self.predictor = Features(own, space, sizes).to(device)
+        self.target.requires_grad_(False)
+        parameters = list(self.predictor.parameters())
+        self.optimiser = Adam(parameters, eps=config.adam_eps, grad_clip=None)
+        example = tree_map(torch.from_numpy, create_empty_array(space, 1))
+        self.obs = no_moments(self._inputs(example).shape[1:], device)
+        self.sums = no_moments((), device)  # of the discounted sums
+        self.carried = torch.zeros(columns, device=device)
+        self.fresh: Tensor | None = None  # whitened inputs of the last chunk, not learned yet
+        self.totals: dict[str, list[Tensor]] = {}  # metrics since they were last asked for
+
+    # -- collected rows --------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def see(self, chunk: Chunk) -> None:
+        """Take a collected chunk into all running statistics; ``learn`` learns from it."""
+        paid = torch.from_numpy(chunk.valid & ~chunk.terminated)
+        valid = torch.from_numpy(chunk.valid).to(self.device)
+
+        def behind(x: np.ndarray) -> Tensor:  # observations [N, *O] behind the steps that are paid
+            return torch.from_numpy(x[1:])[paid].to(self.device)
+
+        inputs = self._inputs(self._frames(tree_map(behind, chunk.obs)))
+        self.obs = merge_moments(self.obs, inputs)
+        self.fresh = whiten(inputs, self.obs, self.config.obs_clip)
+        novelty = torch.zeros(paid.shape, device=self.device)
+        novelty[paid.to(self.device)] = self._novelty(self.fresh)
+        sums, self.carried = discounted_sums(novelty, valid, self.carried, self.config.gamma)
+        self.sums = merge_moments(self.sums, sums[valid])
+
+    def learn(self, env_steps: int) -> None:
+        """The predictor's steps on the rows of the last ``see``, each once, in their order."""
+        rows, self.fresh = self.fresh, None
+        if rows is None or not len(rows):
+            return
+        lr = self.lr(env_steps)
+        for batch in torch.split(rows, self.config.batch_size):
+            with torch.enable_grad():
+                loss = prediction_error(self.predictor(batch), self.target(batch)).mean()
+                grads = torch.autograd.grad(loss, self.optimiser.parameters)
+            self.optimiser.step(list(grads), lr)
+            self._note("train/bonus_loss", loss.detach())
+
+    # -- samples ---------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def shaped(self, sample: Sample) -> Sample:
+        """The sample with coefficient * novelty / scale added to the rewards of its paid steps.
+
+        The raw rewards stay at hand for networks that read them (``network_inputs``). Before
+        anything was seen the sample is returned as it is.
+        """
+        if not self.sums.count:
+            return sample
+        segment = sample.segment.to(self.device)
+        paid = segment.valid & ~segment.terminated
+        newest = tree_map(lambda x: x[1:, :, -1] if self.stacked else x[1:], segment.obs)
+        inputs = self._inputs(self._frames(newest))
+        behind = paid.reshape(*paid.shape, *[1] * (inputs.ndim - 2))
+        inputs = torch.where(behind, inputs, torch.zeros_like(inputs))  # it may hold anything
+        novelty = self._novelty(whiten(inputs, self.obs, self.config.obs_clip))
+        scale = self.sums.var.sqrt().clamp(min=TINY)
+        coefficient = self.coefficient(sample.env_steps)
+        reward, mean = bonus_reward(segment.reward, novelty, paid, factor=coefficient / scale)
+        self._note("train/bonus_mean", mean)
+        self._note("train/bonus_scale", scale)
+        self._note("train/bonus_coefficient", torch.tensor(coefficient))
+        extras = segment.extras | {RAW_REWARD: segment.reward}
+        return replace(sample, segment=replace(segment, reward=reward, extras=extras))
+
+    def _novelty(self, whitened: Tensor) -> Tensor:
+        return prediction_error(self.predictor(whitened), self.target(whitened))
+
+    def _inputs(self, obs: Tree) -> Tensor:
+        return self.target.torso.inputs(obs)
+
+    def _frames(self, obs: Tree) -> Tree:
+        return obs.unsqueeze(-3) if self.plane else obs
+
+    # -- accounts --------------------------------------------------------------------------------
+
+    def _note(self, name: str, value: Tensor) -> None:
+        """Add to a running sum without reading a value (no device synchronisation)."""
+        total = self.totals.setdefault(name, [torch.zeros_like(value), torch.zeros(())])
+        total[0] = total[0] + value
+        total[1] += 1
+
+    def metrics(self) -> dict[str, float]:
+        """train/bonus_* metrics: means since the last call.
+
+        Raises: NumericError when one of them is NaN or infinite.
+        """
+        means = {name: (total / count).item() for name, (total, count) in self.totals.items()}
+        self.totals = {}
+        for name, value in means.items():
+            if not math.isfinite(value):
+                raise NumericError(
+                    f"{name} = {value}: the predictor diverged, or an observation is not finite; "
+                    "it must stay finite; lower bonus.lr"
+                )
+        return means
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything ``shaped`` and ``learn`` depend on."""
+        return {
+            "target": dict(self.target.state_dict()),
+            "predictor": dict(self.predictor.state_dict()),
+            "optimiser": self.optimiser.state_dict(),
+            **{name: asdict(getattr(self, name)) for name in ("obs", "sums")},
+            "carried": self.carried,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.target.load_state_dict(state["target"])
+        self.predictor.load_state_dict(state["predictor"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        for name in ("obs", "sums"):
+            saved = state[name]
+            moved = (saved[n].to(self.device, copy=True) for n in ("mean", "var"))
+            setattr(self, name, Moments(float(saved["count"]), *moved))
+        self.carried = state["carried"].to(self.device, copy=True)
+        self.fresh = None

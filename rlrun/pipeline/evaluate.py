@@ -1,0 +1,133 @@
+"""Greedy episodes in environments of their own, with fixed seeds and their own recurrent state."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlrun.env import make_env
+from rlrun.env.framestack import make_stack
+from rlrun.schema import AgentsConfig, EnvConfig
+from rlrun.types import Actor, Policy, no_actions
+
+MOST_ENVS = 50  # evaluation environments stepped side by side
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Undiscounted raw returns of ``episodes`` greedy episodes at ``env_steps`` of training.
+
+    Where agents have columns of their own, each of them has an entry for each episode.
+    """
+
+    returns: np.ndarray  # float64 [episodes]
+    lengths: np.ndarray  # int64 [episodes]
+    success: np.ndarray | None  # float64 [episodes], where the environment says so
+    env_steps: int
+
+    def summary(self) -> dict[str, float]:
+        """The figures of run.json."""
+        r = self.returns
+        out = {
+            "return_mean": float(r.mean()),
+            "return_median": float(np.median(r)),
+            "return_std": float(r.std()),
+            "return_min": float(r.min()),
+            "return_max": float(r.max()),
+            "length_mean": float(self.lengths.mean()),
+            "episodes": len(r),
+            "env_steps": self.env_steps,
+        }
+        if self.success is not None:
+            out["success"] = float(self.success.mean())
+        return out
+
+
+def eval_metrics(summary: dict[str, float]) -> dict[str, float]:
+    """The eval/ metrics of a ``summary``."""
+    skip = ("episodes", "env_steps")
+    return {f"eval/{k}": v for k, v in summary.items() if k not in skip}
+
+
+class Evaluator:
+    """Holds the evaluation environments; every call replays the same seeds."""
+
+    def __init__(
+        self, config: EnvConfig, *, episodes: int, seed: int, agents: AgentsConfig | None = None
+    ) -> None:
+        """``agents``: see ``make_env``."""
+        envs = min(episodes, MOST_ENVS)
+        self.seed = seed
+        self.policy: Policy | None = None
+        self.actor: Actor | None = None
+        self.success = config.success
+        keep = (config.success,) if config.success else ()
+        self.env = make_env(config, num_envs=envs, keep_info=keep, evaluate=True, agents=agents)
+        self.num_envs = self.env.num_envs
+        self.share = np.repeat(_shares(episodes, envs), self.num_envs // envs)
+        self.stack = make_stack(config.frame_stack, self.env.obs_space, self.num_envs)
+
+    def run(self, policy: Policy, *, env_steps: int) -> Evaluation:
+        """Each environment plays its share of the episodes to their ends.
+
+        Shares are fixed beforehand: counting whichever episodes end first would favour short ones.
+        """
+        found = self.run_unless(lambda: False, policy, env_steps=env_steps)
+        assert found is not None
+        return found
+
+    def run_unless(
+        self, stop: Callable[[], bool], policy: Policy, *, env_steps: int
+    ) -> Evaluation | None:
+        """``run``, or None as soon as ``stop`` says so; it is asked before every step."""
+        share = self.share
+        played = np.zeros(self.num_envs, np.int64)
+        total, length = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
+        results: list[tuple[int, int, float, int, float]] = []
+        obs: Any = self.env.reset(seed=self.seed)
+        first = np.ones(self.num_envs, bool)
+        ended = np.zeros(self.num_envs, bool)
+        reward = np.zeros(self.num_envs, np.float32)
+        action = no_actions(self.env.action_space, self.num_envs)
+        actor = self._actor(policy)
+        state = actor.initial_state()
+        while (played < share).any():
+            if stop():
+                return None
+            seen = obs if self.stack is None else self.stack.push(obs, first)
+            out = actor.act(seen, first, action, reward, state, explore=None)
+            action, state = out.action, out.state
+            step = self.env.step(action)
+            total += np.where(ended, 0.0, step.reward)
+            length += ~ended
+            obs, first, reward, took = step.obs, step.first, step.reward, ~ended
+            ended = step.terminated | step.truncated
+            for i in np.flatnonzero(took & ended & (played < share)):
+                solved = float(step.info[self.success][i]) if self.success else 0.0
+                results.append((int(played[i]), int(i), float(total[i]), int(length[i]), solved))
+                played[i] += 1
+            total[ended], length[ended] = 0, 0
+        return self._evaluation(results, env_steps)
+
+    def _actor(self, policy: Policy) -> Actor:
+        """One with the policy's present weights; kept for the next evaluation of this policy."""
+        if self.policy is not policy:
+            self.policy, self.actor = policy, policy.actor(self.num_envs)
+        assert self.actor is not None
+        self.actor.refresh()
+        return self.actor
+
+    def _evaluation(self, results: list[Any], env_steps: int) -> Evaluation:
+        _, _, returns, lengths, success = (np.array(x) for x in zip(*sorted(results), strict=True))
+        return Evaluation(returns, lengths, success if self.success else None, env_steps)
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def _shares(episodes: int, envs: int) -> np.ndarray:
+    """How many of ``episodes`` each environment plays."""
+    share = np.full(envs, episodes // envs)
+    share[: episodes % envs] += 1
+    return share

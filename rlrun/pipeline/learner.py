@@ -1,0 +1,192 @@
+"""Paces updates against collected rows, feeds priorities back, gathers metrics.
+
+``Learner`` draws from a replay, ``RolloutLearner`` takes every rollout whole, once.
+"""
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.buffer.mixed import Mixed
+from rlrun.buffer.replay import Replay
+from rlrun.buffer.rollout import Rollout
+from rlrun.errors import NumericError
+from rlrun.pipeline.bonus import RND
+from rlrun.schema import LearnerConfig
+from rlrun.types import Counters, Policy, RecurrentPolicy, Sample
+
+DIAGNOSED = 32  # windows looked at by ``diagnose``
+
+
+class Means:
+    """Metrics of updates, averaged between two reports."""
+
+    def __init__(self, counters: Counters) -> None:
+        self.counters = counters
+        self.sums: Tensor | None = None
+        self.names: list[str] = []
+        self.updates = 0
+
+    @torch.no_grad()
+    def gather(self, metrics: dict[str, Tensor]) -> None:
+        """Add to running sums without reading a value (no device synchronisation).
+
+        Updates say the same, but not always in the same order: a delayed actor's come last.
+        """
+        if self.sums is None:
+            self.names = list(metrics)
+        stacked = torch.stack([metrics[name] for name in self.names])
+        self.sums = stacked if self.sums is None else self.sums + stacked
+        self.updates += 1
+
+    def report(self) -> dict[str, float]:
+        """train/ metrics: means over the updates since the last call.
+
+        Raises: NumericError when one of them is NaN or infinite.
+        """
+        if self.sums is None:
+            return {}
+        means = (self.sums / self.updates).tolist()
+        self.sums, self.updates = None, 0
+        out = dict(zip(self.names, means, strict=True))
+        for name, value in out.items():
+            if not math.isfinite(value):
+                raise NumericError(
+                    f"{name} = {value} after {self.counters.updates} updates: the loss diverged; "
+                    "it must stay finite; lower policy.lr or set policy.grad_clip"
+                )
+        return out | {"train/updates": float(self.counters.updates)}
+
+
+class Learner:
+    """Turns new rows into ``update_per_collect`` updates, or ``replay_ratio`` learned rows each."""
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        *,
+        policy: Policy,
+        buffer: Replay | Mixed,
+        counters: Counters,
+        td_priority: bool,
+        bonus: RND | None = None,
+    ) -> None:
+        """``td_priority``: new windows enter with the policy's own TD estimate. ``bonus`` is added
+        to the rewards of all samples."""
+        assert policy.window is not None
+        self.config, self.policy, self.buffer, self.counters = config, policy, buffer, counters
+        self.td_priority, self.bonus = td_priority, bonus
+        self.rows_per_update = config.batch_size * policy.window.learned
+        self.credit = 0.0  # learned rows owed
+        self.means = Means(counters)
+        self.metrics = self.means.report
+        self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
+
+    def step(self, rows: int, keys: np.ndarray) -> int:
+        """Learn after ``rows`` new valid rows and windows ``keys``; the updates done."""
+        if self.td_priority and len(keys):
+            fresh = self._shaped(self.buffer.get(keys, self.counters.env_steps))
+            self.buffer.prioritize(keys, self.policy.priority(fresh))
+        if self.buffer.rows < self.config.start_after or not len(self.buffer):
+            return 0
+        due = self._due(rows)
+        for _ in range(due):
+            self._update()
+        return due
+
+    def _due(self, rows: int) -> int:
+        if self.config.update_per_collect is not None:
+            return self.config.update_per_collect
+        assert self.config.replay_ratio is not None  # LearnerConfig: exactly one is set
+        self.credit += rows * self.config.replay_ratio
+        due = int(self.credit // self.rows_per_update)
+        self.credit -= due * self.rows_per_update
+        return due
+
+    def _update(self) -> None:
+        start = time.perf_counter()
+        sample = self.buffer.sample(self.config.batch_size, self.counters.env_steps)
+        sampled = time.perf_counter()
+        update = self.policy.update(self._shaped(sample))
+        updated = time.perf_counter()
+        self.counters.updates += update.steps
+        self.means.gather(update.metrics)
+        if update.priority is not None:
+            self.buffer.prioritize(sample.key, update.priority)
+        self.seconds["sample"] += sampled - start
+        self.seconds["update"] += updated - sampled
+        self.seconds["prioritize"] += time.perf_counter() - updated
+
+    def _shaped(self, sample: Sample) -> Sample:
+        return sample if self.bonus is None else self.bonus.shaped(sample)
+
+    def diagnose(self) -> dict[str, float]:
+        """delta_q metrics of a recurrent policy on windows with their whole past in the buffer."""
+        generator = np.random.default_rng(self.counters.env_steps)  # a function of the clock
+        if not isinstance(self.policy, RecurrentPolicy) or not len(self.buffer):
+            return {}
+        windows, history = self.buffer.histories(DIAGNOSED, generator)
+        if not windows.valid.shape[1]:
+            return {}
+        device = self.policy.device
+        found = self.policy.delta_q(windows.to(device), history.to(device))
+        return {name: value.item() for name, value in found.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"credit": self.credit}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.credit = float(state["credit"])
+
+
+class RolloutLearner:
+    """Learns once from every rollout, as soon as it was collected."""
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        *,
+        policy: Policy,
+        buffer: Rollout,
+        counters: Counters,
+        bonus: RND | None = None,
+    ) -> None:
+        """``bonus`` is added to the rewards of all rollouts."""
+        self.bonus = bonus
+        self.config, self.policy, self.buffer, self.counters = config, policy, buffer, counters
+        self.means = Means(counters)
+        self.metrics = self.means.report
+        self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
+
+    def step(self, rows: int, keys: np.ndarray) -> int:
+        """Learn from all that is stored, which empties it; the gradient steps done.
+
+        Rollouts before ``start_after`` env steps are dropped.
+        """
+        start = time.perf_counter()
+        sample = self.buffer.take(self.counters.env_steps)
+        if self.counters.env_steps < self.config.start_after:
+            return 0
+        sampled = time.perf_counter()
+        if self.bonus is not None:
+            sample = self.bonus.shaped(sample)
+        update = self.policy.update(sample)
+        self.counters.updates += update.steps
+        self.means.gather(update.metrics)
+        self.seconds["sample"] += sampled - start
+        self.seconds["update"] += time.perf_counter() - sampled
+        return update.steps
+
+    def diagnose(self) -> dict[str, float]:
+        """Nothing: states are exact at segment starts."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """There is nothing to load."""

@@ -1,0 +1,108 @@
+"""What DDPG, TD3, SAC and CQL on SAC share: networks, saving, loading. Their maths are theirs."""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from rlrun.acting.box import BoxActor, Explored
+from rlrun.optim.actor_and_critics import ControlLoss, ControlPair
+from rlrun.optim.compute import PLAIN, Compute
+from rlrun.optim.multiplier import Multiplier
+from rlrun.schedule import make_schedule
+from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
+from rlrun.types import Sample, Segment, Spec, Update, Window, generator
+
+C = TypeVar("C", bound=ControlConfig)
+
+
+class ControlPolicy(ABC, Generic[C]):
+    """An actor and critics that learn from windows of rows (DDPG, TD3, SAC, CQL on SAC)."""
+
+    outputs: ClassVar[int]  # numbers of the actor per action dimension
+    critics: ClassVar[int]
+    logged: ClassVar[tuple[str, ...]] = ()  # metrics of the actor's steps, besides its loss
+
+    def __init__(
+        self,
+        config: C,
+        torso: TorsoConfig,
+        memory: MemoryConfig,
+        *,
+        spec: Spec,
+        seed: int,
+        total_steps: int,
+        device: torch.device,
+        compute: Compute = PLAIN,
+    ) -> None:
+        self.config, self.device, self.compute = config, device, compute
+        self.window, self.memory = Window(*config.window), memory
+        self.recurrent, self.total_steps = memory.name != "none", total_steps
+        self.pair = ControlPair(
+            config, torso, memory, spec=spec, seed=seed, device=device,
+            lr_at=make_schedule(config.lr, total_steps=total_steps),
+            actor_lr_at=make_schedule(config.actor_lr, total_steps=total_steps),
+            outputs=self.outputs, critics=self.critics, logged=self.logged,
+        )  # fmt: skip
+        self.pi, self.q, self.bounds = self.pair.pi, self.pair.q, self.pair.bounds
+        self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
+        self.multipliers: dict[str, Multiplier] = {}
+        self.begin()
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Set up what the policy has beyond actor and critics."""
+
+    @abstractmethod
+    def actor(self, num_envs: int) -> BoxActor:
+        """Explored actions; uniform ones before the first update."""
+
+    def acting(self, explored: Explored, num_envs: int) -> BoxActor:
+        """Acts with the actor's weights, explored by ``explored``."""
+        given = (self.pi.net, self.config, self.bounds, explored, self.generator)
+        return BoxActor(*given, num_envs=num_envs)
+
+    @abstractmethod
+    def update(self, sample: Sample) -> Update:
+        """One learning step, targets included."""
+
+    def recorded(self, sample: Sample) -> Update:
+        """One step by autograd, of all that ``loss`` says; targets stay."""
+        out = self.loss(*sample.to(self.device))
+        metrics = self.pair.step(out, sample.env_steps)
+        for name, loss in out.multipliers.items():
+            self.multipliers[name].step(loss, self.pair.lr_at(sample.env_steps))
+        return Update(out.priority, metrics)
+
+    def loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
+        """Losses, priorities and metrics of a batch of windows."""
+        with self.compute.autocast(self.device):
+            return self._loss(segment, weight)
+
+    @abstractmethod
+    def _loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
+        """What ``loss`` returns, in the precision of its surroundings."""
+
+    @torch.no_grad()
+    def priority(self, sample: Sample) -> Tensor:
+        """The priorities [B] ``update`` would return, without learning."""
+        return self.loss(*sample.to(self.device)).priority
+
+    def weights(self) -> dict[str, Tensor]:
+        """The actor's parameters, detached, not copied."""
+        return self.pair.weights()
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        self.pair.load(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {"generator": self.generator.bit_generator.state}
+        multipliers = {name: x.state_dict() for name, x in self.multipliers.items()}
+        return self.pair.state_dict() | own | multipliers
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.pair.load_state_dict(state)
+        self.generator.bit_generator.state = state["generator"]
+        for name, multiplier in self.multipliers.items():
+            multiplier.load_state_dict(state[name])

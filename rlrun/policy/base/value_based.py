@@ -1,0 +1,78 @@
+"""What DQN, R2D2, CQL and QMIX share: target network, saving, loading. Their maths are theirs."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from rlrun.functional.value import Loss
+from rlrun.nets.forward_noise import Draws
+from rlrun.optim.autograd import Backprop
+from rlrun.optim.compute import Compute
+from rlrun.optim.target import Net, TargetPair
+from rlrun.schedule import make_schedule
+from rlrun.schema import ValueConfig
+from rlrun.types import Sample, Segment, Update, generator
+
+C = TypeVar("C", bound=ValueConfig)
+
+
+class ValuePolicy(ABC, Generic[C, Net]):
+    """A Q-network and the target network that its updates bootstrap from."""
+
+    step: Callable[[Sample], Update]  # one gradient step; a policy says which
+    draws: Draws | None = None  # random numbers of updates, where they need some
+
+    def __init__(
+        self,
+        config: C,
+        net: Net,
+        *,
+        seed: int,
+        total_steps: int,
+        device: torch.device,
+        compute: Compute,
+        backprop: Backprop | None = None,
+    ) -> None:
+        """``net`` is on ``device``. ``backprop``: of ``net``; None: recorded."""
+        self.config, self.device, self.compute = config, device, compute
+        lr_at = make_schedule(config.lr, total_steps=total_steps)
+        self.pair = TargetPair(net, config, lr_at, backprop)
+        self.net, self.target = net, self.pair.target
+        self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
+
+    def update(self, sample: Sample) -> Update:
+        """One gradient step on ``sample``; priorities are those of ``loss``."""
+        update = self.step(sample)
+        if self.draws is None:
+            return update
+        return replace(update, metrics=update.metrics | self.draws.metrics())
+
+    @abstractmethod
+    def loss(self, segment: Segment, weight: Tensor) -> Loss:
+        """Loss, priorities (|delta|, mixed over a window) and metrics of a batch of windows."""
+
+    @torch.no_grad()
+    def priority(self, sample: Sample) -> Tensor:
+        """The priorities [B] ``update`` would return, to rounding, without learning."""
+        return self.loss(*sample.to(self.device)).priority
+
+    def weights(self) -> dict[str, Tensor]:
+        """The online network's parameters, detached, not copied."""
+        return self.pair.weights()
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        self.net.load_state_dict(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {} if self.draws is None else {"draws": self.draws.key}
+        return self.pair.state_dict() | {"generator": self.generator.bit_generator.state} | own
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.pair.load_state_dict(state)
+        if self.draws is not None:
+            self.draws.key = state["draws"]
+        self.generator.bit_generator.state = state["generator"]

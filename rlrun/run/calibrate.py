@@ -1,0 +1,332 @@
+"""What one update costs under each setting of threads and precision, measured on this machine.
+
+For a person to read: nothing here is called by a run, whose settings follow from its config alone.
+"""
+
+import multiprocessing
+import os
+import signal
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.build.pipeline import make_collector, spec_of
+from rlrun.build.policy import has_halves, make_compute, make_policy, thread_count
+from rlrun.build.replay import make_replay
+from rlrun.errors import ResourceError, RlrunError
+from rlrun.optim.compute import Precision
+from rlrun.pipeline.collector import Collector
+from rlrun.pipeline.learner import Learner
+from rlrun.run.life import set_threads
+from rlrun.schema import Config, R2D2Config
+from rlrun.types import Chunk, Counters, Spec, tree_map
+
+TOTAL = 10.0  # seconds of all settings by default: with start-up and filling about 20
+MOST = 1.5  # seconds of one setting by default
+REPEATS = 5  # wanted of every setting
+FILL = 2.0  # seconds after which one window is enough
+QUIT_SECONDS = 5.0  # what a process gets to end by itself
+_NO_KEYS = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What may change how long an update takes, and no hyperparameter."""
+
+    threads: int
+    target_thread: bool | None  # None: the policy has no use for one
+    precision: Precision
+
+    def overrides(self) -> str:
+        """The setting as words of a command line."""
+        words = [f"learner.threads={self.threads}"]
+        if self.target_thread is not None:
+            words.append(f"learner.target_thread={str(self.target_thread).lower()}")
+        return " ".join([*words, f"learner.precision={self.precision}"])
+
+    def of(self, config: Config) -> Config:
+        """``config`` with this setting, and one update for every ``Learner.step``."""
+        learner = replace(
+            config.learner, threads=self.threads, target_thread=self.target_thread,
+            precision=self.precision, update_per_collect=1, replay_ratio=None, start_after=0,
+        )  # fmt: skip
+        return replace(config, learner=learner)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Milliseconds an update took, one value for every repeat."""
+
+    setting: Setting
+    values: list[float]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def span(self) -> str:
+        return f"{min(self.values):.3g}..{max(self.values):.3g}"
+
+
+Measure = Callable[[Config, Sequence[Setting], float], list[list[float]]]
+
+
+def picked(config: Config) -> Setting:
+    """What a run of ``config`` computes with: its keys, the fixed rule where they are null."""
+    compute = make_compute(config)
+    used = isinstance(config.policy, R2D2Config) or has_halves(config)
+    target = compute.target_thread if used else None
+    return Setting(thread_count(config), target, compute.precision)
+
+
+def settings(config: Config, cores: int) -> list[Setting]:
+    """All that are worth a try on ``cores`` cores, those of ``picked`` among them.
+
+    Threads in powers of two; on a GPU only the precision, where threads hardly matter.
+    """
+    pick = picked(config)
+    threads, targets = {pick.threads}, {pick.target_thread}
+    if config.device == "cpu":
+        threads |= {2**i for i in range(cores.bit_length())} | {cores}
+        if pick.target_thread is not None and cores > 1:
+            targets = {False, True}
+    precisions: tuple[Precision, ...] = ("float32", "bf16")
+    return [
+        Setting(count, target, precision)
+        for precision in precisions
+        for target in sorted(targets, key=bool)
+        for count in sorted(threads)
+    ]
+
+
+# -- measuring -------------------------------------------------------------------------------------
+
+
+def measure(config: Config, tried: Sequence[Setting], seconds: float) -> list[list[float]]:
+    """Milliseconds an update takes (sampled, learned from, prioritized), of each setting repeats.
+
+    In memory only: ``buffer.mmap``, ``buffer.load`` and ``buffer.demos`` are left out.
+    """
+    config = replace(config, buffer=replace(config.buffer, mmap=None, load=None, demos=None))
+    collector = make_collector(config, Counters())
+    benches: list[Bench] = []
+    try:
+        spec, chunks = spec_of(config, collector.env), _collected(config, collector)
+        for setting in tried:
+            benches.append(Bench(setting.of(config), spec, chunks))
+        return interleave(benches, seconds)
+    finally:
+        collector.env.close()
+        for bench in benches:
+            bench.close()
+
+
+def _collected(config: Config, collector: Collector) -> list[Chunk]:
+    """Chunks that hold a batch of windows; one window at least where that takes long."""
+    window = collector.policy.window
+    assert window is not None, "rlrun.cli.doctor has checked that"
+    replay = make_replay(config, collector.example(), window)
+    chunks, start = [tree_map(np.array, asdict(collector.example()))], time.perf_counter()
+    while len(replay) < config.learner.batch_size and replay.rows < config.buffer.capacity:
+        chunk = collector.collect()
+        replay.add(chunk)
+        chunks.append(tree_map(np.array, asdict(chunk)))  # a chunk's arrays are used again
+        if len(replay) and time.perf_counter() - start > FILL:
+            break
+    return [Chunk(**fields) for fields in chunks]
+
+
+class Bench:
+    """One setting's learner in a process of its own, as a run has.
+
+    In one process for all, the threads of one setting would change how those of the next wait for
+    each other (OpenMP counts them all), by a factor of two.
+    """
+
+    def __init__(self, config: Config, spec: Spec, chunks: Sequence[Chunk]) -> None:
+        """``chunks``: what the replay gets to hold, the first one's rows none."""
+        methods = multiprocessing.get_all_start_methods()
+        context: Any = multiprocessing.get_context(
+            "forkserver" if "forkserver" in methods else "spawn"
+        )
+        if "forkserver" in methods:
+            context.set_forkserver_preload([__name__])  # torch is imported once
+        self.pipe, theirs = context.Pipe()
+        given = theirs, config, spec, chunks
+        self.process = context.Process(target=_serve, args=given, daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def __call__(self, updates: int) -> float:
+        """Mean milliseconds of ``updates`` updates."""
+        try:
+            self.pipe.send(updates)
+            answer = self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join(QUIT_SECONDS)
+            raise ResourceError(
+                f"rlrun doctor: the process of a setting ended (exit code {self.process.exitcode}),"
+                " for want of memory maybe; as many are needed as there are settings; make room"
+            ) from None
+        if isinstance(answer, Exception):
+            raise answer
+        return float(answer)
+
+    def close(self) -> None:
+        """End the process."""
+        self.pipe.close()
+        self.process.join(QUIT_SECONDS)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+def _serve(pipe: Connection, config: Config, spec: Spec, chunks: Sequence[Chunk]) -> None:
+    """The process: time updates until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends this one
+    learner: Learner | None = None
+    while True:
+        try:
+            updates = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            learner = learner or make_learner(config, spec, chunks)
+            answer: float | Exception = time_updates(learner, updates)
+        except (RlrunError, MemoryError) as e:
+            answer = type(e)(str(e))
+        except Exception as e:
+            answer = RuntimeError(f"{type(e).__name__}: {e}")
+            answer.add_note(traceback.format_exc())
+        try:
+            pipe.send(answer)
+        except OSError:
+            return
+
+
+def make_learner(config: Config, spec: Spec, chunks: Sequence[Chunk]) -> Learner:
+    """A learner as a run makes it, its replay holding ``chunks``; sets torch's threads."""
+    set_threads(config)
+    policy = make_policy(config, spec)
+    assert policy.window is not None
+    replay = make_replay(config, chunks[0], policy.window)
+    for chunk in chunks:
+        replay.add(chunk)
+    counters = Counters(env_steps=replay.rows)
+    return Learner(
+        config.learner, policy=policy, buffer=replay, counters=counters, td_priority=False
+    )
+
+
+def time_updates(learner: Learner, updates: int) -> float:
+    """Mean milliseconds of one update."""
+    start = time.perf_counter()
+    for _ in range(updates):
+        learner.step(0, _NO_KEYS)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) * 1e3 / updates
+
+
+Block = Callable[[int], float]  # updates -> mean milliseconds of one
+
+
+def interleave(blocks: Sequence[Block], seconds: float) -> list[list[float]]:
+    """What every block returned in rounds over all of them, forwards and back: drifts cancel.
+
+    Two rounds at least, then as many as fit into ``seconds`` for each block.
+    """
+    for block in blocks:
+        block(1)  # what is made at the first update
+    start = time.perf_counter()
+    updates = [max(1, round(seconds * 1e3 / REPEATS / block(1))) for block in blocks]
+    values: list[list[float]] = [[] for _ in blocks]
+    rounds, took = 0, 0.0
+    while rounds < 2 or time.perf_counter() + took < start + seconds * len(blocks):
+        began = time.perf_counter()
+        order = range(len(blocks))
+        for i in order if rounds % 2 == 0 else reversed(order):
+            if updates[i] > 1:
+                blocks[i](1)  # threads wake, caches fill
+            values[i].append(blocks[i](updates[i]))
+        rounds, took = rounds + 1, time.perf_counter() - began
+    return values
+
+
+# -- printing --------------------------------------------------------------------------------------
+
+
+def lines(
+    config: Config, *, cores: int, seconds: float | None, measure: Measure = measure
+) -> Iterator[str]:
+    """What is measured, a table, the fastest settings as overrides; the first line comes at once.
+
+    ``seconds`` of one setting; None: about 20 s in all.
+    """
+    tried = settings(config, cores)
+    each = min(MOST, TOTAL / len(tried)) if seconds is None else seconds
+    yield _title(config, cores, len(tried), each)
+    yield from _busy()
+    values = measure(config, tried, each)
+    costs = [Cost(s, v) for s, v in zip(tried, values, strict=True)]
+    pick = picked(config)
+    yield from _table(costs, pick)
+    yield from _advice(costs, pick)
+
+
+def _title(config: Config, cores: int, count: int, seconds: float) -> str:
+    memory, batch = config.memory, config.learner.batch_size
+    cell = "" if memory.name == "none" else f", {memory.name} {memory.hidden}"
+    what = f"{config.policy.name} on {config.env.id}, {batch} windows{cell}"
+    where = f"{cores} cores" if config.device == "cpu" else config.device
+    return f"one update of {what}; {where}; {count} settings, {seconds:.3g} s each"
+
+
+def _busy() -> Iterator[str]:
+    """A warning when others compute: threads that wait for each other suffer most."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load >= 0.5:
+        yield f"load {load:.1f}: other work slows this, more threads most; best on an idle machine"
+
+
+def _table(costs: Sequence[Cost], pick: Setting) -> Iterator[str]:
+    head = ("threads", "target_thread", "precision", "ms", "range")
+    cells = [head, *(_cells(cost) for cost in costs)]
+    width = [max(len(line[i]) for line in cells) for i in range(len(head))]
+    marks = ["", *("  *" if cost.setting == pick else "" for cost in costs)]
+    for line, mark in zip(cells, marks, strict=True):
+        text = "  ".join(c.ljust(w) for c, w in zip(line, width, strict=True))
+        yield (text + mark).rstrip()
+    yield "* this command's (a fixed rule where learner.threads or target_thread is null)"
+
+
+def _cells(cost: Cost) -> tuple[str, ...]:
+    s = cost.setting
+    target = "-" if s.target_thread is None else str(s.target_thread).lower()
+    return str(s.threads), target, s.precision, f"{cost.median:.3g}", cost.span
+
+
+def _advice(costs: Sequence[Cost], pick: Setting) -> Iterator[str]:
+    """The override lines of the fastest settings and what they gain."""
+    own = next(c for c in costs if c.setting == pick)
+    exact = min((c for c in costs if c.setting.precision == "float32"), key=lambda c: c.median)
+    best = min(costs, key=lambda c: c.median)
+    gain = "this command's" if exact is own else _gain(exact, own, "this command's time")
+    yield f"fastest in float32 ({gain}):"
+    yield f"  {exact.setting.overrides()}"
+    gain = "the same" if best is exact else _gain(best, exact, "that; bf16 changes the numbers")
+    yield f"fastest of all ({gain}):"
+    yield f"  {best.setting.overrides()}"
+
+
+def _gain(cost: Cost, other: Cost, whose: str) -> str:
+    noise = min(other.values) <= max(cost.values)
+    return f"{'within the noise, ' if noise else ''}{cost.median / other.median:.2f} of {whose}"

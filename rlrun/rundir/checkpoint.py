@@ -1,0 +1,350 @@
+"""Checkpoints: whole or not there at all, and never trusted unread.
+
+``checkpoints/step_000030000/`` holds ``tensors.safetensors`` (every tensor and array),
+``state.json`` (the tree around them) and ``manifest.json`` (sha256 and size of both, and its own).
+It is written under a temporary name, fsynced, then renamed, so a crash at any moment leaves the
+earlier checkpoints as they were; every flipped bit is found when it is read. No pickle anywhere.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from rlrun import __version__
+from rlrun.errors import CheckpointError, StorageError
+from rlrun.rundir import tensorfile
+from rlrun.rundir.tensorfile import Array
+
+_logger = logging.getLogger(__name__)
+
+FORMAT = 2
+TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
+_NAME = re.compile(r"step_(\d{9,})(?:_(\d+))?")
+
+
+def save(directory: Path, state: dict[str, Any], *, env_steps: int, keep: int) -> Path:
+    """The new checkpoint ``directory/step_<env_steps>`` of ``state``.
+
+    ``state`` is a tree of dicts (keys: str, int, float, bool or None), lists and tuples over
+    tensors, arrays, int, float, str, bool and None; numpy scalars become Python's. Afterwards the
+    ``keep`` newest checkpoints remain; those of a later env step are gone too, since a run that
+    saves here has left that future behind.
+
+    Raises: StorageError (disk full, not writable), TypeError for a value the format lacks.
+    """
+    target = _free_name(directory, env_steps)
+    temporary = directory / f".tmp_{target.name}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        _sweep(directory)
+        _write(temporary, state, env_steps)
+        os.rename(temporary, target)
+        _fsync(directory)
+        _prune(directory, target, env_steps, keep)
+    except OSError as e:
+        shutil.rmtree(temporary, ignore_errors=True)  # a full disk needs the space
+        raise StorageError(
+            f"{directory}: the checkpoint of env step {env_steps} cannot be written "
+            f"({e.strerror or e}); the earlier ones are untouched; free space or fix the "
+            "permissions, then `rlrun resume` the run"
+        ) from e
+    return target
+
+
+def load_newest(directory: Path) -> tuple[dict[str, Any], Path]:
+    """The state and the path of the newest checkpoint whose every byte is right.
+
+    Tensors come back in host memory. A checkpoint that is skipped is warned about.
+
+    Raises: CheckpointError, naming what was tried, when none can be used.
+    """
+    tried = []
+    for path in reversed(checkpoints(directory)):
+        try:
+            state = _read(path)
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            tried.append(f"{path.name} ({e})")
+            _logger.warning("checkpoint skipped: %s: %s", path, e)
+            continue
+        return state, path
+    what = "tried " + ", ".join(tried) if tried else "there is none in it"
+    raise CheckpointError(
+        f"{directory}: no usable checkpoint: {what}; a run resumes from a checkpoint it wrote "
+        "whole; remove the directory and start the run again (overrides.yaml has what was typed)"
+    )
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The state of one checkpoint. Raises: CheckpointError unless its every byte is right."""
+    try:
+        return _read(path)
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise CheckpointError(
+            f"{path}: cannot be used: {e}; a checkpoint must be as it was written; use another"
+        ) from e
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    """The checkpoints of a directory, oldest first, valid or not."""
+    if not directory.is_dir():
+        return []
+    named = [(match, path) for path in directory.iterdir() if (match := _order(path))]
+    return [path for _, path in sorted(named)]
+
+
+def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """Writes ``path`` (.safetensors) and beside it the json with its sha256 and ``meta``.
+
+    The json is replaced first and still knows the hash and meta of the weights before it, so
+    the pair is readable at every moment. ``meta``: finite JSON values.
+
+    Raises: StorageError.
+    """
+    description = path.with_suffix(".json")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".tmp_{path.name}")
+        temporary.unlink(missing_ok=True)
+        digest, _ = tensorfile.write(temporary, weights, {"format": "pt"})
+        entry = {"format": FORMAT, "weights_sha256": digest, "meta": dict(meta)}
+        replace(description, _seal({**entry, "previous": _current(path)}))
+        os.rename(temporary, path)
+        _fsync(path.parent)
+    except OSError as e:
+        raise StorageError(
+            f"{path}: the weights cannot be written ({e.strerror or e}); free space or fix the "
+            "permissions of the run directory"
+        ) from e
+
+
+def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights and the meta that ``save_weights`` wrote.
+
+    Raises: CheckpointError when they are missing or damaged.
+    """
+    try:
+        fields = _unseal(path.with_suffix(".json").read_bytes())
+        digest = _sha256(path)
+        for entry in (fields, fields["previous"] or {}):
+            if entry.get("weights_sha256") == digest:
+                weights = tensorfile.read(path)
+                return {k: v for k, v in weights.items() if isinstance(v, Tensor)}, entry["meta"]
+        raise ValueError("its sha256 is not the one in the json beside it")
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise CheckpointError(
+            f"{path}: the weights cannot be used: {e}; weights must be as they were written; use "
+            "a checkpoint of the run (`rlrun resume`) or train again"
+        ) from e
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Replaces a file's content at once: a reader sees the old or the new, also after a crash.
+
+    Raises: OSError.
+    """
+    temporary = path.with_name(f".tmp_{path.name}")
+    _write_file(temporary, content)
+    os.rename(temporary, path)
+    _fsync(path.parent)
+
+
+def _write(directory: Path, state: dict[str, Any], env_steps: int) -> None:
+    tensors: dict[str, Array] = {}
+    text = json.dumps(_pack(state, "", tensors), allow_nan=False).encode()
+    directory.mkdir()
+    digest, size = tensorfile.write(directory / TENSORS, tensors, {"format": "pt"})
+    _write_file(directory / STATE, text)
+    files = {
+        TENSORS: {"sha256": digest, "bytes": size},
+        STATE: {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)},
+    }
+    fields = {"format": FORMAT, "env_steps": env_steps, "rlrun": __version__, "files": files}
+    _write_file(directory / MANIFEST, _seal(fields))
+    _fsync(directory)
+
+
+def _read(directory: Path) -> dict[str, Any]:
+    """The state of a checkpoint; ValueError says why it is not to be trusted."""
+    try:
+        fields = _unseal((directory / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        raise ValueError(f"{MANIFEST} is missing") from None
+    if fields["format"] != FORMAT:
+        raise ValueError(f"has format {fields['format']}, this rlrun {__version__} reads {FORMAT}")
+    for name, expected in fields["files"].items():
+        path = directory / name
+        if not path.exists():
+            raise ValueError(f"{name} is missing")
+        if path.stat().st_size != expected["bytes"]:
+            raise ValueError(f"{name} has {path.stat().st_size} bytes, not {expected['bytes']}")
+        if _sha256(path) != expected["sha256"]:
+            raise ValueError(f"{name} is damaged (its sha256 is wrong)")
+    packed = json.loads((directory / STATE).read_bytes())
+    arrays: set[str] = set()
+    _find_arrays(packed, arrays)
+    tensors = tensorfile.read(directory / TENSORS, numpy=arrays)
+    state: dict[str, Any] = _unpack(packed, tensors)
+    return state
+
+
+def _pack(node: Any, path: str, tensors: dict[str, Array]) -> Any:
+    """JSON for ``node``; its tensors go into ``tensors``, named by their path.
+
+    What JSON lacks is an object with one key: $torch, $numpy (a tensor's name), $tuple,
+    $dict (pairs, for keys that are not plain strings), $float (nan, inf, -inf).
+    """
+    if isinstance(node, np.generic):
+        node = node.item()
+    if node is None or isinstance(node, bool):
+        return node
+    if isinstance(node, str | int):
+        return node if isinstance(node, str) else int(node)
+    if isinstance(node, float):
+        return float(node) if math.isfinite(node) else {"$float": repr(float(node))}
+    if isinstance(node, Tensor | np.ndarray):
+        name = path or "root"
+        while name in tensors or name == "__metadata__":
+            name += "#"
+        tensors[name] = node
+        return {"$torch" if isinstance(node, Tensor) else "$numpy": name}
+    if isinstance(node, list | tuple):
+        items = [_pack(child, _join(path, i), tensors) for i, child in enumerate(node)]
+        return items if isinstance(node, list) else {"$tuple": items}
+    if isinstance(node, Mapping):
+        pairs = [
+            (_pack(key, path, tensors), _pack(child, _join(path, key), tensors))
+            for key, child in node.items()
+        ]
+        if all(isinstance(key, str) and not key.startswith("$") for key in node):
+            return dict(pairs)
+        return {"$dict": pairs}
+    raise TypeError(f"state[{path}] is a {type(node).__name__}, which a checkpoint cannot hold")
+
+
+def _join(path: str, part: object) -> str:
+    return f"{path}/{part}" if path else str(part)
+
+
+def _unpack(node: Any, tensors: Mapping[str, Array]) -> Any:
+    """The inverse of ``_pack``."""
+    if isinstance(node, list):
+        return [_unpack(child, tensors) for child in node]
+    if not isinstance(node, dict):
+        return node
+    match next(iter(node.items()), None):
+        case ("$torch" | "$numpy", name):
+            return tensors[name]
+        case ("$float", text):
+            return float(text)
+        case ("$tuple", items):
+            return tuple(_unpack(child, tensors) for child in items)
+        case ("$dict", pairs):
+            return {_unpack(k, tensors): _unpack(v, tensors) for k, v in pairs}
+    return {key: _unpack(child, tensors) for key, child in node.items()}
+
+
+def _find_arrays(node: Any, names: set[str]) -> None:
+    """Adds the names of the tensors that were numpy arrays."""
+    if isinstance(node, dict):
+        if isinstance(node.get("$numpy"), str):
+            names.add(node["$numpy"])
+        for child in node.values():
+            _find_arrays(child, names)
+    elif isinstance(node, list):
+        for child in node:
+            _find_arrays(child, names)
+
+
+def _seal(fields: dict[str, Any]) -> bytes:
+    """The fields as JSON, with the sha256 of the rest as their last key."""
+    text = json.dumps(fields, indent=1, allow_nan=False)
+    sealed = {**fields, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    return json.dumps(sealed, indent=1, allow_nan=False).encode() + b"\n"
+
+
+def _unseal(content: bytes) -> dict[str, Any]:
+    """The fields of sealed JSON; ValueError unless it is byte for byte what ``_seal`` writes."""
+    try:
+        fields: dict[str, Any] = json.loads(content)
+        fields.pop("sha256")
+        intact = _seal(fields) == content
+    except (ValueError, KeyError, TypeError, AttributeError):
+        intact = False
+    if not intact:
+        raise ValueError("its json description is damaged")
+    return fields
+
+
+def _current(path: Path) -> dict[str, Any] | None:
+    """Hash and meta of the weights now at ``path``, None when there are no sound ones."""
+    try:
+        fields = _unseal(path.with_suffix(".json").read_bytes())
+        digest = _sha256(path)
+    except (OSError, ValueError):
+        return None
+    for entry in (fields, fields["previous"] or {}):
+        if entry.get("weights_sha256") == digest:
+            return {"weights_sha256": digest, "meta": entry["meta"]}
+    return None
+
+
+def _order(path: Path) -> tuple[int, int] | None:
+    """(env steps, serial) of a checkpoint's name, None when it is not one."""
+    match = _NAME.fullmatch(path.name)
+    return (int(match[1]), int(match[2] or 0)) if match else None
+
+
+def _free_name(directory: Path, env_steps: int) -> Path:
+    """A name not in use: saving the same step twice must not have a moment without either."""
+    target, serial = directory / f"step_{env_steps:09d}", 0
+    while target.exists():
+        serial += 1
+        target = directory / f"step_{env_steps:09d}_{serial}"
+    return target
+
+
+def _prune(directory: Path, target: Path, env_steps: int, keep: int) -> None:
+    older = [path for path in checkpoints(directory) if (_order(path) or (0,))[0] < env_steps]
+    stay = {target, *older[max(len(older) - keep + 1, 0) :]}
+    for path in checkpoints(directory):
+        if path not in stay:
+            doomed = directory / f".tmp_gone_{path.name}"
+            os.rename(path, doomed)  # a half deleted one must not look like a damaged one
+            shutil.rmtree(doomed)
+
+
+def _sweep(directory: Path) -> None:
+    """Removes what a crash left behind; the run directory's lock makes it nobody else's."""
+    for path in directory.glob(".tmp_*"):
+        remove = shutil.rmtree if path.is_dir() else Path.unlink
+        remove(path)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _fsync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

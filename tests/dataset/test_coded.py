@@ -1,0 +1,136 @@
+"""Coded shards: the rows of plain ones, bit for bit; damage is found before anything is decoded."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rlrun import codec
+from rlrun.codec import pco
+from rlrun.dataset import read, reading, write
+from rlrun.dataset.files import DESCRIPTION, seal, unseal
+from rlrun.errors import ConfigError, StorageError
+from tests.codec import samples
+from tests.dataset.test_dataset import KINDS, SOURCE, SPEC, cut, dress
+from tests.reference.streams import make_stream
+
+
+def both(tmp_path, kind="plain", rows=40, shard_rows=14, coder="auto", lengths=((9, 4), (7,))):
+    """(plain, coded) datasets of the same rows."""
+    stream = make_stream([list(x) for x in lengths], [[True, False]] * len(lengths), rows).segment
+    segment = dress(stream, kind)
+    parts = [cut(segment, 0, rows // 2), cut(segment, rows // 2, rows)]
+    given_ = {"spec": SPEC, "meta": SOURCE, "shard_rows": shard_rows}
+    write(tmp_path / "plain", parts, **given_)
+    write(tmp_path / "coded", parts, **given_, coder=coder)
+    return read(tmp_path / "plain"), read(tmp_path / "coded")
+
+
+def bits(segment):
+    from rlrun.types import tree_leaves
+
+    names = ("obs", "first", "action", "reward", "terminated", "truncated", "valid", "extras")
+    return [x.numpy() for x in tree_leaves(tuple(getattr(segment, n) for n in names))]
+
+
+def alike(plain, coded):
+    for one, two in zip(plain.episodes(), coded.episodes(), strict=True):
+        for x, y in zip(bits(one), bits(two), strict=True):
+            assert x.dtype == y.dtype
+            np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("coder", samples.CODERS)
+def test_the_same_rows(tmp_path, kind, coder):
+    plain, coded = both(tmp_path, kind, coder=coder)
+    alike(plain, coded)
+    for one, two in zip(plain.chunks(3, 11), coded.chunks(3, 11), strict=True):
+        for x, y in zip(bits(one), bits(two), strict=True):
+            np.testing.assert_array_equal(x, y)
+    for name, x in plain.block(3, 33).items():
+        from rlrun.types import tree_leaves
+
+        for a, b in zip(tree_leaves(x), tree_leaves(coded.block(3, 33)[name]), strict=True):
+            np.testing.assert_array_equal(a, b)
+    same = {"shards", "format", "sha256"}
+    ours, theirs = plain.described, coded.described
+    assert {k: v for k, v in ours.items() if k not in same} == {
+        k: v for k, v in theirs.items() if k not in same
+    }
+    assert {s["coder"] for s in theirs["shards"]} == {coder}
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=3), min_size=1, max_size=3),
+    st.integers(2, 50), st.integers(1, 60), st.sampled_from(KINDS),
+)  # fmt: skip
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_shape(tmp_path_factory, lengths, rows, shard_rows, kind):
+    alike(*both(tmp_path_factory.mktemp("d"), kind, rows, shard_rows, lengths=lengths))
+
+
+def test_only_a_few_shards_are_in_memory(tmp_path):
+    _, coded = both(tmp_path, shard_rows=4)
+    for episode in coded.episodes():
+        assert len(coded._open) <= reading.DECODED
+        del episode
+
+
+@pytest.mark.parametrize("how", ["bit", "short", "gone", "longer"])
+def test_damage(tmp_path, how):
+    """A shard is checked by its sha256 before the codec sees it; the error names the file."""
+    both(tmp_path)
+    path = tmp_path / "coded/data-00001.rldf"
+    content = bytearray(path.read_bytes())
+    if how == "bit":
+        content[len(content) // 2] ^= 1
+    path.write_bytes({"short": content[:-1], "longer": content + b"x"}.get(how, content))
+    if how == "gone":
+        path.unlink()
+    with pytest.raises(StorageError, match=r"data-00001\.rldf"):
+        list(read(tmp_path / "coded").episodes())
+
+
+def test_a_forged_size_is_refused(tmp_path):
+    """Whoever seals a wrong description gets an error, not memory."""
+    both(tmp_path)
+    path = tmp_path / "coded" / DESCRIPTION
+    fields = unseal(path.read_bytes())
+    fields["shards"][0]["raw"] = 3
+    path.write_bytes(seal(fields))
+    with pytest.raises(StorageError, match="decodes to"):
+        list(read(tmp_path / "coded").episodes())
+
+
+def test_formats(tmp_path):
+    """Plain datasets stay as they were; an rlrun that knows no coded ones refuses them."""
+    plain, coded = both(tmp_path)
+    assert (plain.described["format"], coded.described["format"]) == (1, 2)
+    path = tmp_path / "coded" / DESCRIPTION
+    path.write_bytes(seal({**unseal(path.read_bytes()), "format": 3}))
+    with pytest.raises(ConfigError, match="reads formats 1 and 2"):
+        read(tmp_path / "coded")
+    assert json.loads((tmp_path / "plain" / DESCRIPTION).read_bytes())["format"] == 1
+
+
+def test_no_such_coder(tmp_path):
+    with pytest.raises(codec.CodecError, match="no such coder"):
+        both(tmp_path, coder="zip")
+    assert not (tmp_path / "coded").exists()
+
+
+@pytest.mark.skipif(not pco.installed(), reason="pcodec is not installed")
+def test_a_missing_package_is_no_damage(tmp_path, monkeypatch):
+    _, coded = both(tmp_path, coder="pco")
+
+    def gone():
+        raise codec.MissingCoder("codec.coder = pco: the package pcodec is missing")
+
+    monkeypatch.setattr(pco, "library", gone)
+    with pytest.raises(codec.MissingCoder):
+        list(coded.episodes())

@@ -1,0 +1,99 @@
+"""An in-process ``rlrun`` in an empty directory, with a stand-in for what trains and scores."""
+
+import logging
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from rlrun.cli.main import main
+from rlrun.config import Composer
+
+
+@dataclass
+class Build:
+    """Records calls; ``codes`` maps a seed to what its run returns or raises."""
+
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    codes: dict[int, int | BaseException] = field(default_factory=dict)
+
+    def run(self, config: Any, run_dir: Path, **given: Any) -> int:
+        self.calls.append(("run", (config, run_dir), given))
+        outcome = self.codes.get(config.seed, 0)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def resume(self, run_dir: Path, config: Any, **given: Any) -> int:
+        self.calls.append(("resume", (run_dir, config), given))
+        return 0
+
+    def evaluate_run(self, run_dir: Path, **given: Any) -> int:
+        self.calls.append(("eval", (run_dir,), given))
+        return 0
+
+    @property
+    def config(self) -> Any:
+        """The config of the last run."""
+        return next(c for c in reversed(self.calls) if c[0] == "run")[1][0]
+
+    @property
+    def run_dirs(self) -> list[Path]:
+        return [c[1][1] for c in self.calls if c[0] == "run"]
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> Build:
+    stand_in = Build()
+    for module, names in {"life": ("run", "resume"), "finished": ("evaluate_run",)}.items():
+        fake = types.ModuleType(f"rlrun.run.{module}")
+        for name in names:
+            setattr(fake, name, getattr(stand_in, name))
+        monkeypatch.setitem(sys.modules, fake.__name__, fake)
+    return stand_in
+
+
+@pytest.fixture
+def rlrun(
+    build: Build,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Callable[..., Done]]:
+    """Runs a command line; the working directory is empty."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    monkeypatch.delenv("RLRUN_DEBUG", raising=False)
+    root = logging.getLogger()
+    before = list(root.handlers)
+
+    def run(*argv: str) -> Done:
+        capsys.readouterr()
+        code = main(list(argv))
+        captured = capsys.readouterr()
+        return Done(code, captured.out, captured.err)
+
+    yield run
+    for handler in set(root.handlers) - set(before):
+        handler.close()
+    root.handlers = before
+
+
+@pytest.fixture(scope="session")
+def composer() -> Composer:
+    return Composer()
+
+
+def files_under(path: Path) -> list[str]:
+    """Everything below ``path``, directories included."""
+    return sorted(str(p.relative_to(path)) for p in path.rglob("*"))

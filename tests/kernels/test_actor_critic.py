@@ -1,0 +1,219 @@
+"""The written-down chain rule of on-policy networks: autograd's values, slopes and updates."""
+
+import functools
+import itertools
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlrun.functional import policy as in_torch
+from rlrun.functional import surrogate
+from rlrun.kernels.actor_critic import Recorded, Slopes, Written, is_plain, make_backprop
+from rlrun.nets.actor_critic import ActorCritic
+from rlrun.optim.adam import Flat
+from rlrun.optim.compute import PLAIN, Compute
+from rlrun.schema import MemoryConfig, TorsoConfig
+from rlrun.types import Spec, tree_map
+from tests.compose import config
+from tests.policy.test_onpolicy import collector_of, rollout_of
+
+ACTIONS = {
+    "one": gym.spaces.Discrete(3),
+    "several": gym.spaces.MultiDiscrete([2, 4, 3]),
+    "real": gym.spaces.Box(-1, 1, (2,), np.float32),
+}
+OBS = {
+    "box": gym.spaces.Box(-5, 5, (3,), np.float32),
+    "discrete": gym.spaces.Discrete(4, start=1),
+}
+SHAPES = list(itertools.product(
+    ACTIONS, ("tanh", "relu", "elu"), ((), (8,), (8, 6)), (False, True), ((), (5,)), (False, True),
+))  # fmt: skip
+
+
+@functools.cache
+def composed():
+    return config("policy=ppo", "env=cartpole", "policy.orthogonal_init=false").policy
+
+
+def network(action, torso=(8,), activation="tanh", *, obs="box", memory="none", **keys):
+    spec, layers = Spec(OBS[obs], ACTIONS[action]), TorsoConfig("mlp", torso, activation)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        memory = MemoryConfig(memory, 4, 1)
+        net = ActorCritic(replace(composed(), **keys), layers, memory, spec)
+    with torch.no_grad():
+        for i, p in enumerate(net.parameters()):
+            p += 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i))
+    return net
+
+
+def rows_of(net, obs, rows=5, columns=3):
+    """(obs, side, first, state), actions and slopes of the rows but the last."""
+    make = torch.Generator().manual_seed(4)
+    lead = (rows + 1, columns)
+    seen = np.stack([np.asarray(OBS[obs].sample()) for _ in range(rows * columns + columns)])
+    seen = torch.from_numpy(seen).reshape(*lead, *seen.shape[1:])
+    actions = np.stack([net.space.sample() for _ in range(rows * columns)])
+    action = torch.from_numpy(actions).reshape(rows, columns, *actions.shape[1:])
+    side = net.side(torch.cat([action, action[:1]]), torch.randn(lead, generator=make))
+    slopes = [torch.randn(rows, columns, generator=make) for _ in range(3)]
+    return (seen, side, torch.zeros(lead, dtype=torch.bool), ()), action, slopes
+
+
+def pair_of(net):
+    """Both ways; their slopes do not share an array."""
+    flat = Flat(net.parameters())
+    written, recorded = Written(net, flat), Recorded(net, flat, PLAIN)
+    recorded.flat = Flat([p.detach().clone() for p in net.parameters()])
+    return written, recorded
+
+
+def compare(net, obs, *, entropy):
+    for space in (net.space, OBS[obs]):
+        space.seed(0)
+    given, action, (log_prob, value, worth) = rows_of(net, obs)
+    found = []
+    for back in pair_of(net):
+        head, v = back.outputs(*given)
+        choice = back.choice(head[:-1], action)
+        slopes = Slopes(log_prob, value, worth if entropy else None)
+        back.back(choice, v[:-1], slopes)
+        found.append((head, v, *choice, *back.flat.parts))
+    for a, b in zip(*found, strict=True):
+        assert a.shape == b.shape
+        torch.testing.assert_close(a, b.detach(), rtol=1e-5, atol=1e-5)
+    assert len(found[0]) == len(found[1]) == 4 + len(list(net.parameters()))
+    assert any(part.abs().max() > 0.01 for part in found[0][4:])
+
+
+@pytest.mark.parametrize(("action", "activation", "torso", "separate", "head", "beside"), SHAPES)
+def test_values_and_slopes_are_those_of_autograd(action, activation, torso, separate, head, beside):
+    keys = {"separate_value": separate, "head_hidden": head, "prev_inputs": beside}
+    net = network(action, torso, activation, **keys)
+    assert is_plain(net)
+    compare(net, "box", entropy=beside)
+
+
+def test_of_numbers_and_of_standardised_observations():
+    compare(network("several", obs="discrete"), "discrete", entropy=True)
+    net = network("one", normalize_obs=True)
+    net.moments.add(torch.randn(50, 3) * 3 + 1)
+    compare(net, "box", entropy=True)
+
+
+def test_who_is_written():
+    net, half = network("one"), Compute("bf16")
+    assert isinstance(make_backprop(net, Flat(net.parameters()), PLAIN), Written)
+    assert isinstance(make_backprop(net, Flat(net.parameters()), half), Recorded)
+    assert not is_plain(network("one", memory="gru"))
+
+
+# -- the slopes of a loss --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value_clip", [None, 0.3])
+@pytest.mark.parametrize("rows", [0, 1, 2, 300])
+def test_losses_have_the_slopes_of_their_torch_twins(rows, value_clip):
+    rng = np.random.default_rng(rows)
+    log_prob, behaviour, gain, value, target, old = rng.normal(0, 0.4, (6, rows)).astype("f4")
+    tensors = [torch.from_numpy(x) for x in (log_prob, behaviour, gain, value, target, old)]
+    real = in_torch.counted(torch.ones(rows, dtype=torch.bool))
+    same = {"rtol": 1e-5, "atol": 1e-6}
+    got = surrogate.ppo_slope(log_prob, behaviour, gain, clip=0.2)
+    want = in_torch.ppo_slope(*tensors[:3], real, clip=0.2)
+    np.testing.assert_allclose(got, want, **same)
+    assert rows < 300 or 0 < (got == 0).mean() < 1, "clipped rows and others"
+    got = surrogate.value_slope(value, target, old, clip=value_clip)
+    want = in_torch.value_terms(*tensors[3:5], real, old=tensors[5], clip=value_clip).slope
+    np.testing.assert_allclose(got, want, **same)
+    assert value_clip is None or rows < 300 or 0 < (got == 0).mean() < 1
+    got, want = surrogate.standardise(gain), in_torch.standardise(tensors[2], real)
+    np.testing.assert_allclose(got, want, **same)
+    assert {x.dtype for x in (got, surrogate.ppo_slope(log_prob, behaviour, gain, clip=0.2))} == {
+        np.dtype("f4")
+    }
+
+
+def test_far_logits_overflow_nowhere():
+    logits = np.array([[300.0, -300.0], [0.0, 0.0]], np.float32)
+    drawn = surrogate.categorical(logits, np.array([1, 0]), (2,), entropy=True)
+    np.testing.assert_allclose(drawn.log_prob, [-600, -np.log(2)], rtol=1e-6)
+    slope = surrogate.categorical_slope(drawn, np.ones(2, np.float32), np.ones(2, np.float32))
+    np.testing.assert_allclose(slope, [[-1, 1], [0.5, -0.5]], atol=1e-6)
+
+
+# -- updates ---------------------------------------------------------------------------------------
+
+MORE = [
+    ("policy.separate_value=true",),
+    ("policy.separate_value=false", "policy.value_clip=0.1", "policy.grad_clip=null"),
+    ("policy.entropy_coef=0", "policy.normalize_advantage=false", "policy.grad_clip=0.05"),
+    ("policy.normalize_obs=true", "learner.batch_size=1000", "policy.prev_inputs=true"),
+    ("policy.target_kl=0.001",),
+]
+
+
+@pytest.mark.parametrize("env", ["cartpole", "pendulum"])
+@pytest.mark.parametrize("more", MORE, ids=str)
+def test_an_update_is_the_same_either_way(more, env, monkeypatch):
+    """Values, parameters and metrics after some updates, of PPO in numpy and by autograd."""
+    more = ("learner.batch_size=24", "policy.epochs=3", *more)
+    a = collector_of(*more, env=env)
+    monkeypatch.setattr("rlrun.kernels.actor_critic.is_plain", lambda net: False)
+    b = collector_of(*more, env=env)
+    monkeypatch.undo()
+    assert a.policy.plain is not None
+    assert b.policy.plain is None
+    for _ in range(2):
+        sample = rollout_of(a)
+        one, two = a.policy.update(sample), b.policy.update(sample)
+        assert one.steps == two.steps
+        assert one.metrics.keys() == two.metrics.keys()
+        for name, value in one.metrics.items():
+            want = two.metrics[name]
+            assert value.shape == want.shape == ()
+            np.testing.assert_allclose(value, want, rtol=1e-3, atol=1e-5, err_msg=name)
+    for p, q in zip(a.policy.net.parameters(), b.policy.net.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("policy", ["a2c", "impala"])
+@pytest.mark.parametrize("env", ["cartpole", "pendulum"])
+def test_single_steps_are_the_same_either_way(policy, env, monkeypatch):
+    """On rows of an ever older policy: where ratios are 1 rounding decides which exceed it."""
+    more = ("policy.rho_clip=1.01",) if policy == "impala" else ()
+    a = collector_of(*more, policy=policy, env=env)
+    monkeypatch.setattr("rlrun.kernels.actor_critic.is_plain", lambda net: False)
+    b = collector_of(*more, policy=policy, env=env)
+    monkeypatch.undo()
+    assert isinstance(a.policy.descender.backprop, Written)
+    assert isinstance(b.policy.descender.backprop, Recorded)
+    sample = rollout_of(a)
+    for _ in range(4):
+        one, two = a.policy.update(sample), b.policy.update(sample)
+        for name, value in one.metrics.items():
+            np.testing.assert_allclose(value, two.metrics[name], 1e-4, 1e-5, err_msg=name)
+    assert policy == "a2c" or 0 < one.metrics["train/rho_clipped"] < 1
+    for p, q in zip(a.policy.net.parameters(), b.policy.net.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+
+
+def test_telling_and_a_new_start_change_no_bit():
+    """The same rollout twice from the same state; in between the network was used otherwise."""
+    a = collector_of("learner.batch_size=24")
+    sample = rollout_of(a)
+    begun = tree_map(
+        lambda x: x.clone() if isinstance(x, torch.Tensor) else x, a.policy.state_dict()
+    )
+    ends = []
+    for _ in range(2):
+        a.policy.load_state_dict(begun)
+        a.policy.update(sample)
+        ends.append([p.detach().clone() for p in a.policy.net.parameters()])
+        a.policy.update(rollout_of(a))
+    for p, q in zip(*ends, strict=True):
+        assert torch.equal(p, q)

@@ -1,0 +1,185 @@
+"""Updates of SAC, TD3 and DDPG in numpy are those by autograd."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.kernels.control import BareSAC, BareTD3, Half
+from rlrun.optim.compute import Compute
+from rlrun.types import Sample, tree_leaves
+from tests.buffer.factory import linear
+from tests.policy.factory import RECURRENT, box_batch, control
+
+NAMES = ("sac", "td3", "ddpg")
+CHANGES = [
+    {},
+    {"activation": "relu"},
+    {"activation": "elu", "torso": (7, 6), "head_hidden": ()},
+    {"nstep": 1, "reward_scale": 1.0, "reward_clip": 0.02},
+    {"td_clip": 0.01},
+    {"grad_clip": 1e-3},
+    {"actor_every": 2},
+    {"target_update_every": 2, "target_theta": None},
+    {"torso": (), "head_hidden": (9,)},
+    {"lr": linear(1e-2, 1e-3), "actor_lr": linear(2e-3, 1e-2)},
+]
+SAC_ONLY = [{"temperature_auto": False}, {"target_entropy": 1.5}, {"temperature": 0.0,
+             "temperature_auto": False}]  # fmt: skip
+
+
+def samples(policy) -> list[Sample]:
+    """Some with rows that are not valid, NaN in what must not be read, and weights."""
+    found, g = [], torch.Generator().manual_seed(0)
+    for i in range(6):
+        sample = box_batch(policy)
+        segment = sample.segment
+        valid, over, obs = segment.valid.clone(), segment.terminated.clone(), segment.obs.clone()
+        if i % 2:
+            valid[0, :3] = False
+        over[0, 5] = True
+        obs[1:, over[0]] = torch.nan
+        weight = torch.rand(len(sample.weight), generator=g)
+        segment = replace(segment, valid=valid, terminated=over, obs=obs)
+        found.append(Sample(segment, weight, sample.key, 150 * i))
+    return found
+
+
+def close(one, two, name=""):
+    torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6, msg=lambda m: f"{name}: {m}")
+
+
+def same(name, changes):
+    ours, theirs = control(name, **changes), control(name, **changes)
+    assert isinstance(ours.bare, BareSAC if name == "sac" else BareTD3)
+    theirs.bare = None
+    for sample in samples(ours):
+        one, two = ours.update(sample), theirs.update(sample)
+        close(one.priority, two.priority)
+        assert list(one.metrics) == list(two.metrics)
+        for key, value in two.metrics.items():
+            close(one.metrics[key], value, key)
+    for side, other in ((ours.pi, theirs.pi), (ours.q, theirs.q)):
+        mine, yours = [*side.online, *side.lagging], [*other.online, *other.lagging]
+        for a, b in zip(mine, yours, strict=True):
+            assert torch.isfinite(a).all()
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+        assert side.updates == other.updates
+    return ours, theirs
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
+def test_updates_are_the_same(name, changes):
+    same(name, changes)
+
+
+@pytest.mark.parametrize("changes", SAC_ONLY, ids=str)
+def test_temperatures_are_the_same(changes):
+    ours, theirs = same("sac", changes)
+    close(ours.temperature.value(), theirs.temperature.value())
+    moved = abs(float(ours.temperature.value()) - changes.get("temperature", 0.3)) > 1e-4
+    assert moved == changes.get("temperature_auto", True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_of_one_step_are_the_same(name):
+    """Adam's first steps hide a gradient's size: here are the gradients themselves."""
+    ours, theirs = control(name), control(name)
+    sample = samples(ours)[1]
+    out = theirs.loss(*sample.to(torch.device("cpu")))
+    expected = [*theirs.q.gradient(out.q, out.slope), *theirs.pi.gradient(out.actor)]
+    ours.bare(sample)
+    found = [*ours.bare.of_critics, *ours.bare.of_actor]
+    for a, b in zip(found, expected, strict=True):
+        assert b.abs().max() > 0
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+@pytest.mark.parametrize("changes", [RECURRENT, {"prev_inputs": True}], ids=str)
+def test_what_it_cannot_do_is_done_by_torch(name, changes):
+    assert control(name, **changes).bare is None
+
+
+def test_bf16_is_done_by_torch():
+    policy = control("sac")
+    from rlrun.kernels.control import fits
+    from rlrun.schema import MemoryConfig
+
+    none = MemoryConfig("none", 0, 0.0)
+    assert fits(policy.pair, Compute("float32"), none)
+    assert not fits(policy.pair, Compute("bf16"), none)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_belong_to_the_caller(name):
+    policy = control(name)
+    first, second, *_ = samples(policy)
+    kept = policy.update(first)
+    before = kept.priority.clone(), {k: v.clone() for k, v in kept.metrics.items()}
+    policy.update(second)
+    assert torch.equal(kept.priority, before[0])
+    assert all(torch.equal(kept.metrics[k], v) for k, v in before[1].items())
+    assert kept.priority.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"actor_every": 2, "activation": "relu"},
+        {"torso": (256, 256), "grad_clip": 1e-3},
+    ],
+    ids=str,
+)
+def test_a_second_thread_changes_no_bit(name, changes):
+    alone, beside = control(name, **changes), control(name, **changes)
+    beside.bare.compute = Compute(target_thread=True)
+    for sample in samples(alone):
+        one, two = alone.update(sample), beside.update(sample)
+        assert torch.equal(one.priority, two.priority)
+        assert list(one.metrics) == list(two.metrics)
+        assert all(torch.equal(one.metrics[k], two.metrics[k]) for k in one.metrics)
+    kept = [tree_leaves(p.state_dict()) for p in (alone, beside)]
+    for a, b in zip(*kept, strict=True):
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+    assert beside.bare.compute.pool is not None, "nothing ran beside"
+    for policy in (alone, beside):
+        assert policy.pair.seconds["backward"] > 0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_learner_that_diverges_says_nothing_from_either_thread(name):
+    policy = control(name, activation="relu")
+    policy.bare.compute = Compute(target_thread=True)
+    with torch.no_grad():
+        for p in policy.q.online:
+            p.mul_(1e38)
+    update = policy.update(samples(policy)[0])
+    assert not torch.isfinite(update.metrics["train/loss"])
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_only_the_wait_for_a_second_thread_is_counted(beside):
+    bare = control("sac").bare
+    bare.compute = Compute(target_thread=beside)
+    half = Half(np.zeros(1, np.float32), 1000.0)
+    assert bare.waited(lambda: half) is half
+    assert (bare.pair.seconds["backward"] >= 1000) != beside
+
+
+def test_loaded_weights_are_those_that_learn():
+    """numpy's views must not go stale when a checkpoint is loaded."""
+    first, second = control("sac"), control("sac", seed=1)
+    batch = samples(first)
+    first.update(batch[0])
+    second.load_state_dict(first.state_dict())
+    one, two = first.update(batch[1]), second.update(batch[1])
+    assert all(torch.equal(one.metrics[k], two.metrics[k]) for k in one.metrics)
+    for a, b in zip(first.q.online + first.pi.online, second.q.online + second.pi.online,
+                    strict=True):  # fmt: skip
+        assert torch.equal(a, b)

@@ -1,0 +1,88 @@
+"""The written-down chain rule gives autograd's numbers, for every plain network."""
+
+import itertools
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlrun.nets.qnet import QNet
+from rlrun.optim.autograd import Recorded, Written, is_plain, make_backprop
+from rlrun.optim.target import TargetPair
+from rlrun.schema import MemoryConfig, TorsoConfig
+from rlrun.types import Spec
+from tests.policy.factory import dqn, r2d2
+
+OBS = {
+    "box": gym.spaces.Box(-np.inf, np.inf, (3,), np.float32),
+    "bytes": gym.spaces.Box(0, 255, (2, 2), np.uint8),
+    "discrete": gym.spaces.Discrete(4, start=1),
+}
+
+
+def network(obs, activation, torso, *, dueling, head, beside) -> QNet:
+    spec = Spec(OBS[obs], gym.spaces.Discrete(5))
+    config = dqn(dueling=dueling, head_hidden=head, prev_inputs=beside).config
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = QNet(config, TorsoConfig("mlp", torso, activation), MemoryConfig("none", 0, 0), spec)
+    return net
+
+
+def batch(obs, net):
+    rng = np.random.default_rng(1)
+    space = OBS[obs]
+    space.seed(0)
+    seen = torch.from_numpy(np.stack([np.asarray(space.sample()) for _ in range(7)]))
+    side = net.side(torch.from_numpy(rng.integers(-1, 5, 7)), torch.randn(7))
+    return seen, side, torch.randn(7, 5)
+
+
+SHAPES = list(itertools.product(
+    OBS, ("relu", "tanh", "elu"), ((), (8,), (8, 6)), (False, True), ((), (4,)), (False, True),
+))  # fmt: skip
+
+
+@pytest.mark.parametrize(("obs", "activation", "torso", "dueling", "head", "beside"), SHAPES)
+def test_values_and_slopes_are_those_of_autograd(obs, activation, torso, dueling, head, beside):
+    net = network(obs, activation, torso, dueling=dueling, head=head, beside=beside)
+    assert is_plain(net)
+    written, recorded = Written(net), Recorded(net)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        seen, side, slope = batch(obs, net)
+    a, b = written.q(seen, side), recorded.q(seen, side)
+    torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(written.values(seen.flip(0), side.flip(0)), b.flip(0))
+    (flat,), expected = written.slopes(a, slope), recorded.slopes(b, slope)
+    assert flat.numel() == sum(p.numel() for p in net.parameters())
+    for x, y in zip(written.flat.parts, expected, strict=True):
+        assert x.shape == y.shape
+        torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-6)
+
+
+def test_nothing_is_recorded():
+    net = network("box", "relu", (8,), dueling=True, head=(), beside=False)
+    seen, side, _ = batch("box", net)
+    assert not Written(net).q(seen, side).requires_grad
+
+
+def test_who_is_plain():
+    assert isinstance(dqn().online, Written)
+    assert isinstance(make_backprop(dqn().net, float32=False), Recorded), "autocast needs autograd"
+    assert not is_plain(r2d2().net)
+
+
+def test_updates_are_the_same_either_way():
+    from tests.policy.factory import batch_of
+
+    a, b = dqn(double=True), dqn(double=True)
+    b.pair = b.step.pair = TargetPair(b.net, b.config, lambda env_steps: 1e-2)
+    b.online, b.lagging = Recorded(b.net), Recorded(b.pair.target)
+    sample = batch_of(a)
+    for _ in range(5):
+        one, two = a.update(sample), b.update(sample)
+        torch.testing.assert_close(one.priority, two.priority, rtol=1e-5, atol=1e-6)
+    for x, y in zip(a.net.parameters(), b.net.parameters(), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)

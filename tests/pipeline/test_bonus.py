@@ -1,0 +1,391 @@
+"""RND as a whole: against loops, padding, what the policy sees, state, kinds of observation."""
+
+import math
+import shutil
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlrun.build import pipeline as build
+from rlrun.errors import NumericError
+from rlrun.functional.rows import network_inputs
+from rlrun.log import Log
+from rlrun.pipeline.bonus import RND
+from rlrun.pipeline.learner import Learner
+from rlrun.rundir import checkpoint
+from rlrun.schema import LearnerConfig, RNDConfig, ScheduleConfig, TorsoConfig
+from rlrun.types import Chunk, Counters, Sample, Segment, tree_leaves
+from tests.buffer.factory import constant
+from tests.compose import config
+from tests.pipeline.test_learner import Fake, make
+from tests.pipeline.test_serial import SMOKE, go
+from tests.policy.factory import SPEC, batch_of, r2d2
+from tests.reference import novelty as naive
+from tests.reference.streams import make_stream, part
+
+FIELDS = {
+    "name": "rnd", "coefficient": constant(2.0), "features": 6, "hidden": (8,),
+    "predictor_hidden": (5,), "lr": constant(1e-2), "adam_eps": 1e-8, "batch_size": 4,
+    "obs_clip": 5.0, "gamma": 0.9,
+}  # fmt: skip
+MLP = TorsoConfig("mlp", (3,), "tanh")
+
+
+def rnd(*, space=SPEC.obs, torso=MLP, stacked=False, columns=2, seed=0, **changes) -> RND:
+    return RND(
+        RNDConfig(**(FIELDS | changes)), torso, space=space, stacked=stacked, columns=columns,
+        seed=seed, total_steps=1000, device=torch.device("cpu"),
+    )  # fmt: skip
+
+
+def stream(rows=40) -> Segment:
+    """Two columns; episodes that terminate and such that are truncated."""
+    return make_stream([[4, 9, 1], [6, 13]], [[True, False], [False, True]], rows).segment
+
+
+def sample_of(segment: Segment, env_steps=0) -> Sample:
+    columns = segment.reward.shape[1]
+    return Sample(segment, torch.ones(columns), np.arange(columns), env_steps)
+
+
+def feed(bonus: RND, segment: Segment, pieces: list[int], *, learn=True) -> None:
+    row = 0
+    for n in pieces:
+        bonus.see(Chunk.of(part(segment, row, row + n)))
+        if learn:
+            bonus.learn(0)
+        row += n
+
+
+def test_against_loops():
+    """Statistics of three chunks, then the rewards of a sample, one number after the other."""
+    segment, bonus = stream(), rnd()
+    rows = [(t, b) for t in range(40) for b in range(2)]
+    moved = {
+        (t, b): segment.valid[t, b].item() and not segment.terminated[t, b].item() for t, b in rows
+    }
+    seen: list[list[float]] = []
+    novelty = [[0.0, 0.0] for _ in range(40)]
+
+    def novelty_of(obs):
+        white = []
+        for k in range(3):
+            mean, var = naive.moments([x[k] for x in seen])
+            white.append(max(-5.0, min(5.0, (obs[k] - mean) / math.sqrt(var + 1e-8))))
+        row = torch.tensor([white])
+        with torch.no_grad():
+            prediction, target = bonus.predictor(row)[0], bonus.target(row)[0]
+        return naive.error(prediction.tolist(), target.tolist())
+
+    start, sums, carried = 0, [], [0.0, 0.0]
+    for n in (13, 1, 26):
+        bonus.see(Chunk.of(part(segment, start, start + n)))
+        here = [(t, b) for t, b in rows if start <= t < start + n]
+        seen += [segment.obs[t + 1, b].tolist() for t, b in here if moved[t, b]]
+        for t, b in here:
+            if moved[t, b]:
+                novelty[t][b] = novelty_of(segment.obs[t + 1, b].tolist())
+        valid = segment.valid[start : start + n].tolist()
+        chunk, carried = naive.discounted(novelty[start : start + n], valid, carried, 0.9)
+        sums += [chunk[t][b] for t in range(n) for b in range(2) if valid[t][b]]
+        start += n
+    scale = math.sqrt(naive.moments(sums)[1])
+    assert bonus.sums.count == int(segment.valid.sum())
+    out = bonus.shaped(sample_of(segment)).segment
+    for t, b in rows:
+        added = novelty_of(segment.obs[t + 1, b].tolist()) * 2 / scale if moved[t, b] else 0.0
+        want = segment.reward[t, b].item() + added
+        assert out.reward[t, b].item() == pytest.approx(want, rel=1e-4, abs=1e-5), (t, b)
+    assert any(moved[t, b] and segment.truncated[t, b] for t, b in rows), "the end row is paid"
+    found = bonus.metrics()
+    added = (out.reward - segment.reward)[torch.tensor([moved[r] for r in rows]).reshape(40, 2)]
+    assert found["train/bonus_mean"] == pytest.approx(added.mean().item(), rel=1e-4)
+    assert found["train/bonus_scale"] == pytest.approx(scale, rel=1e-4)
+    assert found["train/bonus_coefficient"] == 2
+
+
+@pytest.mark.parametrize("value", [math.nan, 1e9])
+def test_what_stands_behind_a_termination_is_never_read(value):
+    segment = stream()
+    dead = torch.cat([torch.zeros_like(segment.valid[:1]), segment.valid & ~segment.terminated])
+    dead = ~(dead | torch.cat([segment.valid, dead[-1:]]))  # neither stepped from nor paid for
+    assert dead.any()
+    wild = replace(
+        segment,
+        obs=torch.where(dead[..., None], value, segment.obs),
+        reward=torch.where(segment.valid, segment.reward, value),
+    )
+    results = []
+    for rows in (segment, wild):
+        bonus = rnd()
+        feed(bonus, rows, [13, 1, 26])
+        reward = bonus.shaped(sample_of(rows)).segment.reward
+        results.append((torch.where(segment.valid, reward, 0), bonus.state_dict()))
+    (one, state), (two, other) = results
+    assert torch.equal(one, two)
+    for a, b in zip(tree_leaves(state), tree_leaves(other), strict=True):
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def test_every_row_is_learned_once():
+    segment, bonus = stream(), rnd()
+    pieces = [13, 1, 26]
+    feed(bonus, segment, pieces)
+    paid, steps, row = segment.valid & ~segment.terminated, 0, 0
+    for n in pieces:
+        steps += -(-int(paid[row : row + n].sum()) // FIELDS["batch_size"])
+        row += n
+    assert bonus.optimiser.steps[0].item() == steps
+    bonus.learn(0)
+    assert bonus.optimiser.steps[0].item() == steps, "nothing is left of the last chunk"
+
+
+def test_novelty_wears_off_where_one_has_been():
+    g = torch.Generator().manual_seed(0)
+    known = torch.randn(33, 2, 3, generator=g)
+    flags = torch.zeros(32, 2, dtype=torch.bool)
+    segment = Segment(
+        known, torch.zeros(33, 2, dtype=torch.bool), flags.long(), flags.float(), flags, flags,
+        ~flags,
+    )  # fmt: skip
+    far = replace(segment, obs=known + torch.tensor([0.0, 4.0, 0.0]))
+    bonus = rnd()
+    bonus.see(Chunk.of(segment))
+    before = [bonus.shaped(sample_of(s)).segment.reward.mean().item() for s in (segment, far)]
+    scale = bonus.sums.var.sqrt().item()
+    for _ in range(60):
+        bonus.see(Chunk.of(segment))
+        bonus.learn(0)
+    after = [bonus.shaped(sample_of(s)).segment.reward.mean().item() for s in (segment, far)]
+    rescaled = [x * bonus.sums.var.sqrt().item() / scale for x in after]
+    assert rescaled[0] < 0.1 * before[0]
+    assert rescaled[1] > 5 * rescaled[0]
+
+
+def test_nothing_is_added_before_anything_was_seen():
+    sample = sample_of(stream())
+    assert rnd().shaped(sample) is sample
+
+
+def test_the_coefficient_follows_the_clock():
+    falling = ScheduleConfig("linear", 4.0, 0.0, 100, None)
+    bonus, segment = rnd(coefficient=falling), stream()
+    feed(bonus, segment, [40])
+    added = [
+        (bonus.shaped(sample_of(segment, clock)).segment.reward - segment.reward).sum().item()
+        for clock in (0, 50, 100)
+    ]
+    assert added[0] == pytest.approx(2 * added[1], rel=1e-3)
+    assert added[0] > 0
+    assert added[2] == 0
+
+
+def test_networks_go_on_seeing_the_rewards_that_acting_saw():
+    """Previous rewards are inputs of R2D2: with the bonus in them Q would be of another input."""
+    policy = r2d2()
+    sample, bonus = batch_of(policy), rnd()
+    feed(bonus, stream(), [40])
+    shaped = bonus.shaped(sample)
+    valid = sample.segment.valid
+    assert (shaped.segment.reward > sample.segment.reward)[valid].float().mean() > 0.5
+    for one, two in zip(
+        network_inputs(sample.segment, scale=1.0, clip=None),
+        network_inputs(shaped.segment, scale=1.0, clip=None),
+        strict=True,
+    ):
+        assert torch.equal(one, two)
+    update = policy.update(shaped)
+    assert torch.isfinite(update.metrics["train/loss"])
+    assert shaped.segment.state is sample.segment.state
+
+
+class Told(Fake):
+    """Keeps the rewards it was shown."""
+
+    def __init__(self, window):
+        super().__init__(window)
+        self.learned, self.asked = [], []
+
+    def update(self, sample):
+        self.learned.append(sample.segment.reward.clone())
+        return super().update(sample)
+
+    def priority(self, sample):
+        self.asked.append(sample.segment.reward.clone())
+        return super().priority(sample)
+
+
+def test_the_learner_adds_it_to_updates_and_first_priorities():
+    segment = make(td=True)[1].segment
+    rewards = {}
+    for name, bonus in {"plain": None, "paid": rnd(columns=1)}.items():
+        if bonus is not None:
+            feed(bonus, part(segment, 0, 60), [60])
+        again, _, counters = make(td=True)
+        policy = Told(again.policy.window)
+        own = Learner(
+            LearnerConfig(8, 1, None, 0, None, None, "float32", False, False), policy=policy,
+            buffer=again.buffer, counters=counters, td_priority=True, bonus=bonus,
+        )  # fmt: skip
+        keys = own.buffer.add(part(segment, 0, 60))
+        own.step(50, keys)
+        rewards[name] = policy.learned[0], policy.asked[0]
+    for plain, paid in zip(rewards["plain"], rewards["paid"], strict=True):
+        assert plain.shape == paid.shape
+        assert (paid >= plain).all()
+        assert (paid > plain).any()
+
+
+def test_state_round_trip():
+    """Another seed's RND becomes this one; then both go on with the same bits."""
+    segment, one, two = stream(80), rnd(), rnd(seed=9)
+    feed(one, segment, [17, 23])
+    feed(two, segment, [5])
+    two.load_state_dict(one.state_dict())
+    rest = part(segment, 40, 80)
+    feed(one, rest, [11, 29])
+    feed(two, rest, [11, 29])
+    sample = sample_of(segment)
+    a, b = one.shaped(sample).segment.reward, two.shaped(sample).segment.reward
+    assert torch.equal(a, b)
+    fresh = rnd(seed=9)
+    feed(fresh, segment, [40])
+    assert not torch.equal(a, fresh.shaped(sample).segment.reward)
+    for x, y in zip(tree_leaves(one.state_dict()), tree_leaves(two.state_dict()), strict=True):
+        assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
+
+
+def test_a_loaded_state_is_a_copy():
+    segment, one, two = stream(), rnd(), rnd()
+    feed(one, segment, [20])
+    two.load_state_dict(one.state_dict())
+    before = two.carried.clone(), two.obs.mean.clone()
+    feed(one, part(segment, 20, 40), [20])
+    assert torch.equal(two.carried, before[0])
+    assert torch.equal(two.obs.mean, before[1])
+
+
+def test_torchs_generator_is_left_alone():
+    before = torch.random.get_rng_state()
+    feed(rnd(), stream(), [40])
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_numbers_that_are_not_finite_end_the_run():
+    segment, bonus = stream(), rnd()
+    feed(bonus, replace(segment, obs=segment.obs * math.inf), [40])
+    with pytest.raises(NumericError, match=r"train/bonus_loss = nan: .*lower bonus\.lr"):
+        bonus.metrics()
+
+
+GREY = gym.spaces.Box(0, 255, (40, 44), np.uint8)
+COLOUR = gym.spaces.Box(0, 255, (36, 38, 3), np.uint8)
+CNN = TorsoConfig("nature_cnn", (3,), "relu")
+KINDS = {
+    "box": (SPEC.obs, MLP),
+    "discrete": (gym.spaces.Discrete(7, start=2), MLP),
+    "dict": (gym.spaces.Dict({"a": gym.spaces.MultiDiscrete([2, 3]), "b": SPEC.obs}), MLP),
+    "grey frame": (GREY, CNN),
+    "colour frame": (COLOUR, CNN),
+    "flat image": (GREY, MLP),
+    "images in a dict": (gym.spaces.Dict({"agents": GREY}), CNN),
+}
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_observations(kind, stacked):
+    """A stack's newest frame is what a chunk holds: with k = 3 the same bonus as without stacks."""
+    space, torso = KINDS[kind]
+    if stacked and not isinstance(space, gym.spaces.Box):
+        return  # no stacks of these
+    rows, columns = 12, 2
+    batch = gym.vector.utils.batch_space(gym.vector.utils.batch_space(space, columns), rows + 1)
+    batch.seed(3)
+    obs = batch.sample()
+    flags = np.zeros((rows, columns), bool)
+    first = np.zeros((rows + 1, columns), bool)
+    chunk = Chunk(
+        obs, first, flags.astype(np.int64), flags.astype(np.float32), flags, flags, ~flags
+    )
+    bonus = rnd(space=space, torso=torso, stacked=stacked)
+    feed_chunk = [bonus.see, lambda c: bonus.learn(0)]
+    for step in feed_chunk:
+        step(chunk)
+    segment = chunk.segment()
+    if stacked:
+        other = torch.flip(segment.obs, [0])
+        segment = replace(segment, obs=torch.stack([other, other, segment.obs], 2))
+    plain = rnd(space=space, torso=torso)
+    plain.load_state_dict(bonus.state_dict())
+    reward = bonus.shaped(sample_of(segment)).segment.reward
+    assert torch.equal(reward, plain.shaped(sample_of(chunk.segment())).segment.reward)
+    assert (reward > 0).all()
+    assert torch.isfinite(reward).all()
+
+
+# -- whole runs ------------------------------------------------------------------------------------
+
+LINE = ("policy=dqn", "env=cartpole", "bonus=rnd")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        LINE,
+        ("policy=r2d2", "env=cartpole", "bonus=rnd", "env.frame_stack=2",
+         "buffer=prioritized", "buffer.initial_priority=td"),
+        (*LINE, "pipeline=overlapped"),
+        (*LINE, "transport=coded"),
+        ("policy=sac", "env=pendulum", "bonus=rnd"),
+        ("policy=ppo", "env=cartpole", "bonus=rnd"),
+        ("policy=dqn", "env=twostep", "bonus=rnd"),
+        ("policy=dqn", "env=twostep", "bonus=rnd", "agents=separate"),
+        ("policy=qmix", "env=twostep", "bonus=rnd"),
+    ],
+    ids=["dqn", "r2d2", "overlapped", "coded", "continuous", "on-policy", "columns", "separate",
+         "joint"],
+)  # fmt: skip
+def test_same_seed_same_digest(tmp_path, line):
+    one, two = go(tmp_path / "one", *line), go(tmp_path / "two", *line)
+    other = go(tmp_path / "other", *line, "bonus.coefficient=3")
+    assert one["digest"] == two["digest"] != other["digest"]
+    assert one["updates"] > 0
+
+
+def test_a_bonus_of_nothing_changes_no_weight(tmp_path):
+    """It draws from no generator of others, and rewards stay the very same bits."""
+    none = ("policy=dqn", "env=cartpole", "bonus=none")
+    go(tmp_path / "none", *none)
+    go(tmp_path / "zero", *LINE, "bonus.coefficient=0")
+    go(tmp_path / "paid", *LINE)
+    read = [(tmp_path / n / "checkpoints/last.safetensors").read_bytes() for n in ("none", "zero")]
+    assert read[0] == read[1]
+    assert read[0] != (tmp_path / "paid/checkpoints/last.safetensors").read_bytes()
+
+
+def test_resume(tmp_path):
+    """A run goes on with the statistics, the predictor and the optimiser that were saved."""
+    go(tmp_path / "one", *LINE)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    longer = config(*SMOKE, *LINE, "run.total_steps=900")
+    saved, _ = checkpoint.load_newest(tmp_path / "one/checkpoints")
+    (tmp_path / "made").mkdir()
+    with Log(longer.logger, tmp_path / "made", total_steps=900, title="") as log:
+        made = build.make_pipeline(longer, tmp_path / "made", log)
+        made.load_state_dict(saved)
+        state = made.bonus.state_dict()
+        made.close()
+    for x, y in zip(tree_leaves(state), tree_leaves(saved["bonus"]), strict=True):
+        assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
+    assert state["sums"]["count"] == saved["counters"]["env_steps"]
+    for name in ("one", "two"):
+        assert build.resume(tmp_path / name, longer, raw_yaml="", overrides=[]) == 0
+    weights = [(tmp_path / n / "checkpoints/last.safetensors").read_bytes() for n in ("one", "two")]
+    assert weights[0] == weights[1]
+    after, _ = checkpoint.load_newest(tmp_path / "one/checkpoints")
+    assert after["bonus"]["sums"]["count"] == after["counters"]["env_steps"]
+    assert Counters(**after["counters"]).env_steps >= 900

@@ -1,0 +1,237 @@
+"""Collected rows are what the counter environment spelled, whatever the chunking."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlrun.buffer.windows.cutter import Cutter
+from rlrun.env import make_env
+from rlrun.env.diagnostic.counter import counter_reward
+from rlrun.pipeline.collector import Collector
+from rlrun.schema import CollectorConfig, EnvConfig
+from rlrun.types import Chunk, Counters, Segment, Spec, Window, tree_leaves, tree_map
+from tests.policy.factory import r2d2, uniform
+
+LENGTHS = (5, 1, 9, 3)
+
+
+def counter(lengths=LENGTHS, end="alternate") -> EnvConfig:
+    kwargs = {"lengths": list(lengths), "end": end, "random": False}
+    fields = (kwargs, {}, (), "auto", None, 1, 1.0, None, 1000, 1000, 0, None, "test")
+    return EnvConfig("rlrun/Counter-v0", *fields)
+
+
+def collecting(**changes) -> CollectorConfig:
+    fields = {
+        "num_envs": 3, "n_sample": 10, "unit": "step", "tiling": "lossless", "learned_overlap": 0,
+        "trajectory": "episode", "residual": None, "overlap": None, "keep_info": (),
+    }  # fmt: skip
+    return CollectorConfig(**(fields | changes))
+
+
+def make(policy=None, env_config=None, cutter=None, epsilon=0.3, agents=None, **changes):
+    config = collecting(**changes)
+    env = make_env(env_config or counter(), num_envs=config.num_envs, agents=agents)
+    policy = policy or r2d2(spec=Spec(env.obs_space, env.action_space))
+    return Collector(
+        config, env=env, policy=policy, explore=lambda _: np.full(env.num_envs, epsilon),
+        counters=Counters(), seed=0, cutter=cutter, stack=None,
+    )  # fmt: skip
+
+
+def copied(chunk: Chunk) -> Segment:
+    segment, names = chunk.segment(), Segment.__slots__
+    return Segment(**{n: tree_map(torch.clone, getattr(segment, n)) for n in names})
+
+
+def joined(chunks) -> Segment:
+    def cat(*parts):
+        return torch.cat(parts)
+
+    def field(name, extra=0):
+        parts = [tree_map(lambda x, c=c: x[: len(c.reward)], getattr(c, name)) for c in chunks]
+        if extra:
+            parts.append(tree_map(lambda x: x[-1:], getattr(chunks[-1], name)))
+        return tree_map(cat, *parts)
+
+    plain = ("action", "reward", "terminated", "truncated", "valid", "states", "extras")
+    return Segment(
+        obs=field("obs", 1), first=field("first", 1), **{n: field(n) for n in plain},
+        state=tree_map(lambda x: x[0], chunks[0].states),
+    )  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    st.sampled_from(["terminated", "truncated", "alternate"]),
+    st.integers(1, 40),
+    st.integers(1, 5),
+)
+def test_rows_are_what_happened(lengths, end, n_sample, num_envs):
+    collector = make(env_config=counter(lengths, end), n_sample=n_sample, num_envs=num_envs)
+    steps, chunks = 0, []
+    for _ in range(4):
+        chunk = copied(collector.collect())
+        valid = int(chunk.valid.sum())
+        assert n_sample <= valid < n_sample + num_envs, "at least n_sample, stopped at once"
+        steps += valid
+        chunks.append(chunk)
+    assert collector.counters.env_steps == steps
+    s = joined(chunks)
+    episode = np.zeros(num_envs, int)
+    t = np.zeros(num_envs, int)
+    for row in range(len(s.reward)):
+        for i in range(num_envs):
+            length = lengths[(i + episode[i]) % len(lengths)]
+            assert s.obs[row, i].tolist() == [i, episode[i], t[i]]
+            assert s.first[row, i] == (t[i] == 0)
+            is_end = t[i] == length
+            assert s.valid[row, i] != is_end
+            dies = {"terminated": True, "truncated": False}.get(end, (i + episode[i]) % 2 == 0)
+            last = t[i] == length - 1
+            assert s.terminated[row, i] == (last and dies)
+            assert s.truncated[row, i] == (last and not dies)
+            if is_end:
+                episode[i], t[i] = episode[i] + 1, 0
+            else:
+                arrays = (np.array(x) for x in (i, episode[i], t[i]))
+                assert s.reward[row, i] == float(counter_reward(*arrays))
+                t[i] += 1
+
+
+def test_no_next_obs_anywhere():
+    assert "next_obs" not in Segment.__slots__
+
+
+@pytest.mark.parametrize("memory", ["lstm", "gru", "mingru"])
+def test_stored_states_are_those_from_the_episodes_start(memory):
+    """Invariant 4: with frozen weights, the state before every row = the state recomputed."""
+    collector = make(n_sample=25)
+    spec = Spec(collector.env.obs_space, collector.env.action_space)
+    collector = make(r2d2(spec=spec, memory=memory), n_sample=25)
+    net = collector.policy.net
+    s = joined([copied(collector.collect()) for _ in range(5)])
+    scale = collector.policy.config.reward_scale
+    for i in range(3):
+        state = collector.policy.initial_state(1)
+        for row in range(len(s.reward)):
+            if s.first[row, i]:
+                state = collector.policy.initial_state(1)
+                action, reward = torch.tensor([-1]), torch.zeros(1)
+            else:
+                action, reward = s.action[row - 1, i][None], s.reward[row - 1, i][None] * scale
+            for got, want in zip(tree_leaves(s.states), tree_leaves(state), strict=True):
+                torch.testing.assert_close(got[row, i], want[0], rtol=1e-5, atol=1e-6)
+            x = net.inputs(s.obs[row, i][None], net.side(action, reward))
+            with torch.no_grad():
+                _, state = net.memory.unroll(x[None], state)
+
+
+def test_learner_q_is_acting_q():
+    """Invariant 6: with unchanged weights Q at learned positions = the acting Q of that row."""
+    from tests.buffer.factory import make_replay
+
+    env = make_env(counter(), num_envs=3)
+    policy = r2d2(spec=Spec(env.obs_space, env.action_space))
+    acted = []
+    collector = make(policy, n_sample=30)
+    step = collector.actor.step
+
+    def record(*args):
+        q, state = step(*args)
+        acted.append(torch.from_numpy(q.copy()))
+        return q, state
+
+    record.refresh = step.refresh
+    collector.actor.step = record
+    replay = make_replay(collector.example(), rows=200, window=policy.window)
+    keys = np.concatenate([replay.add(collector.collect()) for _ in range(6)])
+    acted = torch.stack(acted)
+    segment, w = replay.get(keys, 0).segment, policy.window
+    learner_q = {}
+    q_values = policy.q_values
+
+    def keep(net, *args):
+        q = q_values(net, *args)
+        learner_q["q" if net is policy.net else "target"] = q
+        return q
+
+    policy.q_values = keep
+    policy.loss(segment, torch.ones(len(keys)))
+    spans = replay.windows.spans(replay.windows.find(keys)[0])
+    seen = 0
+    for j, (row, column) in enumerate(zip(spans.learn, spans.column, strict=True)):
+        for p in range(w.learned):
+            if segment.valid[w.burnin + p, j]:
+                got = learner_q["q"][p, j]
+                torch.testing.assert_close(got, acted[row + p, column], rtol=1e-5, atol=1e-5)
+                seen += 1
+    assert seen > 100
+
+
+def test_units():
+    window = Window(2, 3, 1)
+    cutter = Cutter(window, columns=3, overlap=0, residual=None, plain=False)
+    collector = make(unit="window", n_sample=7, cutter=cutter)
+    twin = Cutter(window, columns=3, overlap=0, residual=None, plain=False)
+    for _ in range(5):
+        chunk = collector.collect()
+        first, valid = chunk.first[:-1], chunk.valid
+        assert len(twin.cut(first[:-1], valid[:-1])) < 7
+        twin.row, before = twin.row, len(valid)
+        rest = twin.cut(first[-1:], valid[-1:])
+        assert before > 0
+        assert len(rest) >= 0
+    episodes = make(unit="episode", n_sample=4)
+    before = 0
+    for _ in range(5):
+        episodes.collect()
+        assert 4 <= episodes.counters.episodes - before < 4 + 3
+        before = episodes.counters.episodes
+
+
+def test_growing_chunks_keep_their_rows():
+    """unit: episode cannot know its length beforehand; arrays grow, rows stay."""
+    long = make(env_config=counter([70]), unit="episode", n_sample=5, num_envs=2)
+    chunk = long.collect()
+    assert len(chunk.reward) > 100
+    t = chunk.obs[:, 0, 2].astype(int).tolist()
+    assert t == [i % 71 for i in range(len(t))]
+
+
+def test_episode_statistics():
+    collector = make(env_config=counter([4], "terminated"), n_sample=24, num_envs=2)
+    collector.collect()
+    m = collector.metrics()
+    returns = [sum(float(counter_reward(*(np.array(x) for x in (i, e, t)))) for t in range(4))
+               for e in range(3) for i in range(2)]  # fmt: skip
+    assert m["collect/return_mean"] == pytest.approx(np.mean(returns))
+    assert m["collect/return_max"] == pytest.approx(max(returns))
+    assert m["collect/length_mean"] == 4
+    assert m["collect/episodes"] == collector.counters.episodes
+    assert "collect/return_mean" not in collector.metrics(), "episodes are reported once"
+
+
+def test_a_restored_collector_cuts_the_open_episodes():
+    """The saved last observation becomes an end row; the next row opens a new episode."""
+    one = make(n_sample=11)
+    before = copied(one.collect())
+    two = make(n_sample=11)
+    two.load_state_dict(one.state_dict())
+    after = copied(two.collect())
+    assert torch.equal(after.obs[0], before.obs[-1])
+    assert not after.valid[0].any()
+    assert after.first[1].all()
+    assert (after.obs[1, :, 2] == 0).all()
+    assert not after.terminated[0].any()
+
+
+def test_policies_without_learning_collect_too():
+    env = make_env(counter(), num_envs=3)
+    policy = uniform(spec=Spec(env.obs_space, env.action_space))
+    chunk = make(policy, n_sample=300).collect()
+    share = chunk.action[chunk.valid].mean()
+    assert 0.4 < share < 0.6

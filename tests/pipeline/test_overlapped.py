@@ -1,0 +1,400 @@
+"""pipeline=overlapped: one chunk in flight, weights one chunk old, the same bytes every time."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.build import pipeline as build
+from rlrun.errors import CheckpointError, EnvError, Interrupted
+from rlrun.log.jsonl import read
+from rlrun.pipeline.collector import Brought
+from rlrun.pipeline.remote import Gathered, Remote, settled
+from rlrun.pipeline.warm import start_method
+from rlrun.rundir.checkpoint import load_newest
+from rlrun.rundir.record import RunRecord
+from rlrun.transport import collector_end, learner_end
+from rlrun.types import Counters, tree_leaves
+from tests.compose import config
+from tests.env.faulty import register
+from tests.pipeline.test_serial import SMOKE, go
+
+OVERLAPPED = "pipeline=overlapped"
+
+
+def failing(counters):
+    """A collector whose environment 0 fails at its third step."""
+    register()
+    seed = build.env_seed(0, "collect")
+    faulty = ("env=gym", "env.id=test/Faulty-v0", f"env.kwargs={{fault: raise, bad_seed: {seed}}}")
+    return build.make_collector(config(*SMOKE, "policy=random", *faulty), counters)
+
+
+def dying(counters):
+    os._exit(7)
+
+
+RAW = config(*SMOKE, "env=cartpole").transport
+
+
+def remote_to(make, policy, transport=RAW):
+    """A process and its link."""
+    return Remote(make, policy, learner_end(transport), partial(collector_end, transport))
+
+
+class InTurn:
+    """``Remote`` without a process: weights are taken at ``start``, rows come at ``result``."""
+
+    def __init__(self, make, policy, link, far):
+        self.counters, self.flying, self.link = Counters(), False, link
+        self.collector, self.policy = make(self.counters), policy
+        self.started = []
+
+    def start(self, env_steps):
+        self.flying, self.counters.env_steps = True, env_steps
+        self.collector.policy.load(self.policy.weights())
+        self.collector.actor.refresh()
+        self.started.append(self.policy.pair.updates)
+
+    def result(self):
+        self.flying, chunk = False, self.collector.gather()
+        brought, self.collector.brought = self.collector.brought, Brought()
+        return Gathered(chunk, brought, {}, settled(self.collector))
+
+    def close(self):
+        self.collector.env.close()
+
+
+@pytest.mark.parametrize("policy", ["r2d2", "dqn", "random", "ppo", "impala"])
+def test_same_seed_same_bytes(tmp_path, policy):
+    overrides = (f"policy={policy}", "env=cartpole", OVERLAPPED)
+    one, two = (go(tmp_path / name, *overrides) for name in ("one", "two"))
+    serial = go(tmp_path / "serial", *overrides[:2])
+    names = ("metrics.jsonl", "checkpoints/last.safetensors")
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert one["digest"] == two["digest"]
+    if policy == "random":
+        assert one["digest"] == serial["digest"], "there are no weights to be old"
+    elif policy in ("r2d2", "ppo", "impala"):
+        assert one["digest"] != serial["digest"], "weights are one chunk old"
+
+
+def test_weights_are_exactly_one_chunk_old(tmp_path, monkeypatch):
+    """The run is the one in which nothing happens at the same time, bit for bit."""
+    overrides = ("policy=r2d2", "env=cartpole", OVERLAPPED)
+    apart = go(tmp_path / "apart", *overrides)
+    made = []
+    monkeypatch.setattr(build, "Remote", lambda *a: made.append(InTurn(*a)) or made[-1])
+    inside = go(tmp_path / "inside", *overrides)
+    assert inside["digest"] == apart["digest"]
+    started = np.array(made[0].started)  # smoke: one update behind every chunk, once it learns
+    assert started[0] == started[1] == 0
+    assert (np.diff(started) <= 1).all()
+    assert inside["updates"] == started[-1] + 2, "the last two chunks were not yet learned from"
+
+
+def test_resume_goes_on_with_the_chunk_in_flight(tmp_path):
+    """A checkpoint before the end holds a chunk nobody has counted; it is the next one learned."""
+    go(tmp_path, "policy=r2d2", "env=cartpole", OVERLAPPED)
+    longer = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, "run.total_steps=900")
+    assert build.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    record = RunRecord.read(tmp_path)
+    assert record.env_steps >= 900
+    after, _ = load_newest(tmp_path / "checkpoints")
+    assert after["buffer"]["counts"]["rows"] == after["counters"]["env_steps"]
+    steps = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
+    assert steps == sorted(steps)
+
+
+def test_an_interrupted_run_keeps_its_flight(tmp_path, monkeypatch):
+    """The chunk in flight at the signal is in the checkpoint and is the first one after it."""
+    from rlrun.pipeline.learner import Learner
+
+    step = Learner.step
+
+    def wish(self, *given):
+        if self.counters.chunks == 12:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self, *given)
+
+    monkeypatch.setattr(Learner, "step", wish)
+    (tmp_path / "run").mkdir()
+    c = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED)
+    with pytest.raises(Interrupted):
+        build.run(c, tmp_path / "run", raw_yaml="", overrides=[])
+    state, _ = load_newest(tmp_path / "run" / "checkpoints")
+    flight = state["flight"]
+    assert flight["steps"] == int(flight["rows"]["valid"].sum()) > 0
+    behind = state["collector"]["obs"]  # the collector goes on behind the flight, not before it
+    np.testing.assert_array_equal(behind, flight["rows"]["obs"][-1])
+    monkeypatch.setattr(Learner, "step", step)
+    clocks, load = [], Remote.load
+    monkeypatch.setattr(Remote, "load", lambda self, *x: clocks.append(x[1]) or load(self, *x))
+    assert build.resume(tmp_path / "run", c, raw_yaml="", overrides=[]) == 0
+    assert clocks == [state["counters"]["env_steps"] + flight["steps"]], "new episodes' seeds"
+    after, _ = load_newest(tmp_path / "run" / "checkpoints")
+    ring = after["buffer"]["ring"]
+    start = state["buffer"]["ring"]["head"]
+    rows = flight["rows"]["reward"].shape[0]
+    columns = flight["rows"]["reward"].shape[1]
+    stored = ring["fields"]["reward"].reshape(columns, -1)[:, start : start + rows]
+    np.testing.assert_array_equal(stored, flight["rows"]["reward"].T)
+
+
+def leaves(chunk):
+    return tree_leaves(tuple(getattr(chunk, name) for name in chunk.__slots__))
+
+
+def test_rows_from_afar_are_the_rows_from_here():
+    c = config(*SMOKE, "policy=r2d2", "env=cartpole")
+    make = partial(build.make_collector, c)
+    here = make(Counters())
+    remote = remote_to(make, here.policy)
+    try:
+        for steps in (0, 100, 200):
+            here.counters.env_steps = steps
+            remote.start(steps)
+            here.actor.refresh()
+            own, far = here.gather(), remote.result()
+            for x, y in zip(
+                leaves(own),
+                leaves(far.chunk),
+                strict=True,
+            ):
+                np.testing.assert_array_equal(x, y)
+            assert (far.brought.steps, far.brought.finished) == (
+                here.brought.steps, here.brought.finished,
+            )  # fmt: skip
+            here.brought = Brought()
+            with torch.no_grad():
+                for p in here.policy.net.parameters():
+                    p.mul_(1.1)
+        assert far.after.generator == here.policy.generator.bit_generator.state
+        np.testing.assert_array_equal(far.after.collector["obs"], here.obs)
+    finally:
+        remote.close()
+    assert not remote.process.is_alive()
+
+
+def test_what_goes_wrong_there_is_said_here():
+    policy = build.make_collector(config(*SMOKE, "policy=random", "env=bandit"), Counters()).policy
+    remote = remote_to(failing, policy)
+    remote.start(0)
+    with pytest.raises(EnvError, match=r"environment 0 at step 3: .*raised ZeroDivisionError"):
+        remote.result()
+    remote.close()
+
+
+def ask(remote):
+    remote.start(0)
+    remote.result()
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_a_process_that_dies_is_an_error_in_one_line(when):
+    policy = build.make_collector(config(*SMOKE, "policy=random", "env=bandit"), Counters()).policy
+    c = config(*SMOKE, "policy=random", "env=bandit")
+    remote = remote_to(dying if when == "at once" else partial(build.make_collector, c), policy)
+    if when == "later":
+        remote.start(0)
+        remote.result()
+        os.kill(remote.process.pid, signal.SIGKILL)
+    with pytest.raises(EnvError, match=r"overlapped: the collector's process ended \(exit code"):
+        ask(remote)
+    remote.close()
+
+
+def test_the_process_ends_with_its_other_end():
+    """Also when the main process is killed: the pipe is closed then."""
+    policy = build.make_collector(config(*SMOKE, "policy=random", "env=bandit"), Counters()).policy
+    c = config(*SMOKE, "policy=random", "env=bandit")
+    remote = remote_to(partial(build.make_collector, c), policy)
+    remote.start(0)
+    remote.result()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        os.kill(remote.process.pid, number)
+    time.sleep(0.3)
+    assert remote.process.is_alive(), "signals are the main process's to answer"
+    remote.close()
+    assert remote.process.exitcode == 0
+
+
+def test_run_json_says_so(tmp_path: Path):
+    record = go(tmp_path, "policy=dqn", "env=cartpole", OVERLAPPED)
+    assert record["status"] == "done"
+    assert json.loads((tmp_path / "run.json").read_text())["threads"] == 1
+
+
+def remote_of(*overrides):
+    """(collector here, the same one there)."""
+    make = partial(build.make_collector, config(*SMOKE, *overrides))
+    here = make(Counters())
+    return here, remote_to(make, here.policy)
+
+
+def test_a_resumed_process_begins_with_other_episodes():
+    """As ``Collector.load_state_dict`` has it: the clock seeds them."""
+    here, remote = remote_of("policy=r2d2", "env=cartpole")
+    begun = here.obs.copy()
+    remote.start(0)
+    behind = remote.result().after
+    remote.close()
+    _, again = remote_of("policy=r2d2", "env=cartpole")
+    again.load(behind, 500)
+    again.start(500)
+    chunk = again.result().chunk
+    again.close()
+    here.counters.env_steps = 500
+    here.load_state_dict(behind.collector)
+    np.testing.assert_array_equal(chunk.obs[0], behind.collector["obs"])  # the cut episodes' end
+    np.testing.assert_array_equal(chunk.obs[1], here.fresh_obs)
+    assert (chunk.obs[1] != begun).any()
+
+
+FAILS_LATER = (  # the training environments fail in a chunk that nobody learns from any more
+    "policy=dqn", "env=gym", "env.id=tests.env.faulty:test/Faulty-v0", "env.backend=sync",
+    OVERLAPPED,
+    "+env.eval_kwargs.fault=none", "run.stop_value=1", "run.stop_after=1", "collector.num_envs=1",
+    "collector.n_sample=50", "run.eval_every=100", "run.total_steps=1000", "env.kwargs.length=20",
+)  # fmt: skip
+
+
+def test_a_chunk_that_fails_in_flight_loses_nothing_learned(tmp_path):
+    """The run is solved at 100; steps 101 to 150 are in flight and fail."""
+    register()
+    seed = build.env_seed(0, "collect")
+    fault = f"env.kwargs={{fault: raise, at: 130, bad_seed: {seed}, length: 20}}"
+    record = go(tmp_path, *FAILS_LATER[:-1], fault)
+    assert record["status"] == "done"
+    state, _ = load_newest(tmp_path / "checkpoints")
+    assert "flight" not in state
+    assert state["buffer"]["counts"]["rows"] == state["counters"]["env_steps"]
+
+
+def test_a_serial_run_refuses_a_chunk_in_flight(tmp_path, monkeypatch):
+    test_an_interrupted_run_keeps_its_flight(tmp_path, monkeypatch)
+    state, path = load_newest(tmp_path / "run" / "checkpoints")
+    del path
+    pipeline = build.make_pipeline(
+        config(*SMOKE, "policy=r2d2", "env=cartpole"), tmp_path, Silent()
+    )
+    with pytest.raises(CheckpointError, match="chunk in flight"):
+        pipeline.load_state_dict(state | {"flight": {}})
+    pipeline.close()
+
+
+class Silent:
+    def note(self, line):
+        pass
+
+
+def test_a_failed_resume_leaves_no_process(tmp_path):
+    go(tmp_path, "policy=r2d2", "env=cartpole", OVERLAPPED)
+    other = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, "buffer.capacity=3000")
+    before = set(multiprocessing.active_children())
+    with pytest.raises(CheckpointError):
+        build.resume(tmp_path, other, raw_yaml="", overrides=[])
+    assert set(multiprocessing.active_children()) <= before
+
+
+EARLY = """
+import os, signal, sys, threading, time
+from rlrun.pipeline import remote
+started = remote.Remote.__init__
+def tell(self, *given):
+    started(self, *given)
+    threading.Timer(0.3, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
+remote.Remote.__init__ = tell
+from rlrun.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_signal_while_the_process_starts_is_a_wish_to_stop(tmp_path):
+    """It reaches the whole group; the process that imports torch meanwhile must not die of it."""
+    given = [*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, f"run.dir={tmp_path}/run"]
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY, *given], capture_output=True, text=True,
+        start_new_session=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 130, done.stderr
+    assert "saved" in done.stderr
+
+
+HANGS = """
+import os, sys, time
+from functools import partial
+from rlrun import build
+from rlrun.types import Counters
+from tests import test_overlapped as t
+if __name__ == "__main__":
+    bandit = t.config(*t.SMOKE, "policy=random", "env=bandit")
+    policy = build.make_collector(bandit, Counters()).policy
+    remote = t.remote_to(t.hanging, policy)
+    remote.start(0)
+    time.sleep(4)
+    print(remote.process.pid, flush=True)
+    os._exit(130)
+"""
+
+
+def hanging(counters):
+    """A collector whose environment never answers its third step."""
+    register()
+    seed = build.env_seed(0, "collect")
+    faulty = ("env=gym", "env.id=test/Faulty-v0", f"env.kwargs={{fault: hang, bad_seed: {seed}}}")
+    return build.make_collector(config(*SMOKE, "policy=random", *faulty), counters)
+
+
+def test_a_process_that_hangs_ends_with_the_main_process():
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=120, check=False,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    pid = int(done.stdout)
+    for _ in range(50):
+        if not Path(f"/proc/{pid}").exists():
+            return
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail("the collector's process outlived the main process")
+
+
+@pytest.mark.skipif(start_method() != "forkserver", reason="nothing to warm without forks")
+def test_a_warmed_start_forks_from_a_process_that_has_torch_and_one_thread():
+    """Before the main process imports torch itself; signals find the forked server deaf."""
+    code = (
+        "import multiprocessing, os, signal, sys\n"
+        "from multiprocessing import forkserver\n"
+        "from rlrun.pipeline.warm import warm\n"
+        "def look(pipe):\n"
+        "    pipe.send(('torch' in sys.modules, os.getppid()))\n"
+        "if __name__ == '__main__':\n"
+        "    warm()\n"
+        "    assert 'torch' not in sys.modules\n"
+        "    context = multiprocessing.get_context('forkserver')\n"
+        "    pipe, theirs = context.Pipe()\n"
+        "    context.Process(target=look, args=(theirs,)).start()\n"
+        "    loaded, server = pipe.recv()\n"
+        "    os.kill(server, signal.SIGTERM)\n"
+        "    print(loaded, len(os.listdir(f'/proc/{server}/task')))\n"
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        script = Path(directory) / "warmed.py"
+        script.write_text(code)
+        env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # as ``rlrun`` sets it
+        done = subprocess.run(
+            [sys.executable, script], capture_output=True, text=True, env=env, check=True
+        )
+    assert done.stdout.split() == ["True", "1"]

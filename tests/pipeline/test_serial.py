@@ -1,0 +1,498 @@
+"""Whole small runs: files, determinism, resume, interruption, TensorBoard against metrics.jsonl."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rlrun.build import pipeline as build
+from rlrun.build import replay as build_replay
+from rlrun.errors import ConfigError, Interrupted
+from rlrun.log.jsonl import read
+from rlrun.pipeline.evaluate import Evaluator
+from rlrun.pipeline.serial import Serial
+from rlrun.run import finished
+from rlrun.rundir import checkpoint
+from rlrun.rundir.checkpoint import load_newest
+from rlrun.rundir.record import RunRecord
+from rlrun.types import Counters, tree_leaves
+from tests.compose import config
+
+SMOKE = ("debug=smoke", "logger.progress=off")
+
+
+def go(run_dir: Path, *overrides: str) -> dict:
+    """One in-process run; its run.json."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    c = config(*SMOKE, *overrides)
+    (run_dir / "config.yaml").write_text("{}")
+    assert build.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
+    return json.loads((run_dir / "run.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("policy=r2d2", "env=cartpole"),
+        ("policy=r2d2", "env=tmaze", "buffer=uniform", "memory=gru"),
+        ("policy=r2d2", "env=repeat_previous", "buffer.initial_priority=td"),
+        ("policy=drqn", "env=cartpole_novel", "collector.trajectory=collect"),
+        ("policy=dqn", "env=cartpole", "buffer=prioritized"),
+        ("policy=random", "env=bandit"),
+        ("policy=r2d2", "env=identity", "collector.unit=window", "collector.n_sample=3"),
+        ("policy=r2d2", "env=acrobot", "env.backend=async", "collector.num_envs=2"),
+        ("policy=r2d2", "env=cartpole", "buffer=rank", "env.frame_stack=3"),
+        ("policy=dqn", "env=cartpole", "buffer=rank", "env.frame_stack=2"),
+        ("policy=dqn", "env=bitflip", "env.bits=4", "buffer.relabel=future"),
+        ("policy=ppo", "env=cartpole", "env.frame_stack=2", "policy.normalize_obs=true"),
+        ("policy=ppo", "env=cartpole_novel", "memory=lstm", "policy.prev_inputs=true"),
+        ("policy=a2c", "env=pendulum", "policy.normalize_reward=true"),
+        ("policy=impala", "env=tmaze", "memory=gru"),
+    ],
+)
+def test_same_seed_same_bytes(tmp_path, overrides):
+    """Determinism: metrics.jsonl, weights and digest are equal; another seed is not."""
+    one, two = go(tmp_path / "one", *overrides), go(tmp_path / "two", *overrides)
+    other = go(tmp_path / "three", *overrides, "seed=1")
+    names = ("metrics.jsonl", "checkpoints/last.safetensors")
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert one["digest"] == two["digest"] != other["digest"]
+    assert one["status"] == "done"
+    assert one["exit_code"] == 0
+    assert one["env_steps"] >= 400
+    assert one["eval"]["env_steps"] == one["env_steps"]
+    assert set(one["eval"]) >= {"return_mean", "return_std", "return_min", "return_max", "episodes"}
+    assert one["best_eval"]["return_mean"] >= one["eval"]["return_mean"]
+
+
+def test_tensorboard_shows_the_metrics(tmp_path):
+    go(tmp_path, "policy=r2d2", "env=cartpole")
+    board = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    points: dict[str, list] = {}
+    for file in ("metrics.jsonl", "timings.jsonl"):
+        for line in read(tmp_path / file):
+            step = line.pop("env_steps")
+            for key, value in line.items():
+                points.setdefault(key, []).append((step, pytest.approx(value, rel=1e-6)))
+    tags = set(board.Tags()["scalars"])
+    assert tags == set(points)
+    for tag in tags:
+        assert [(e.step, e.value) for e in board.Scalars(tag)] == points[tag], tag
+    assert {t.split("/")[0] for t in tags} == {"collect", "train", "buffer", "eval", "time"}
+    assert any("config" in t for t in board.Tags()["tensors"])
+
+
+def test_resume_finishes_the_run(tmp_path):
+    """Counters, replay, optimiser and evaluations go on; the logs have no step twice."""
+    go(tmp_path, "policy=r2d2", "env=cartpole")
+    before = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
+    state, _ = load_newest(tmp_path / "checkpoints")
+    longer = config(*SMOKE, "policy=r2d2", "env=cartpole", "run.total_steps=900")
+    assert build.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    record = RunRecord.read(tmp_path)
+    assert record.env_steps >= 900
+    assert record.updates > state["counters"]["updates"]
+    steps = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
+    assert steps[: len(before)] == before
+    assert steps == sorted(steps)
+    assert steps[-1] >= 900
+    after, _ = load_newest(tmp_path / "checkpoints")
+    rows = after["buffer"]["counts"]["rows"]
+    assert rows == after["counters"]["env_steps"], "the buffer lost or doubled rows"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("policy=ppo", "env.frame_stack=3", "policy.normalize_reward=true"),
+        ("policy=ppo", "memory=lstm", "policy.prev_inputs=true", "policy.normalize_obs=true"),
+        ("policy=impala", "memory=gru", "pipeline=overlapped"),
+    ],
+)
+def test_an_on_policy_run_resumes(tmp_path, overrides):
+    """Counters and logs go on; no rollout is learned from twice."""
+    overrides = ("env=cartpole", *overrides)
+    go(tmp_path, *overrides)
+    state, _ = load_newest(tmp_path / "checkpoints")
+    assert state["buffer"]["filled"] == 0, "everything was learned from"
+    longer = config(*SMOKE, *overrides, "run.total_steps=900")
+    assert build.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    record = RunRecord.read(tmp_path)
+    assert record.env_steps >= 900
+    assert record.updates > state["counters"]["updates"]
+    steps = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
+    assert steps == sorted(steps)
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path):
+    first = go(tmp_path, "policy=r2d2", "env=cartpole")
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    c = config(*SMOKE, "policy=r2d2", "env=cartpole")
+    assert build.resume(tmp_path, c, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    again = json.loads((tmp_path / "run.json").read_text())
+    assert again["digest"] == first["digest"]
+    assert again["eval"] == first["eval"]
+    assert again["started"] == first["started"]
+    assert len(again["resumes"]) == 1
+    assert (tmp_path / "config.yaml").read_text() == "seed: 0\n"
+
+
+@pytest.mark.parametrize("policy", ["r2d2", "dqn"])
+@pytest.mark.parametrize("buffer", ["uniform", "prioritized", "rank"])
+def test_a_buffer_on_a_device(tmp_path, monkeypatch, policy, buffer):
+    """buffer.device=cuda with a CPU standing in for it: whole runs, deterministic, resumable."""
+    monkeypatch.setattr("rlrun.build.replay.torch_device", lambda name: torch.device("cpu"))
+    line = (f"policy={policy}", "env=cartpole", f"buffer={buffer}", "buffer.device=cuda")
+    if buffer == "prioritized":
+        line += ("buffer.initial_priority=td",)
+    one, two = go(tmp_path / "one", *line), go(tmp_path / "two", *line)
+    assert one["digest"] == two["digest"]
+    host = go(tmp_path / "host", *line[:-1], "buffer.device=cpu")
+    assert abs(host["env_steps"] - one["env_steps"]) <= 16  # other draws, other episode ends
+    c = config(*SMOKE, *line, "run.total_steps=700")
+    assert build.resume(tmp_path / "one", c, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert json.loads((tmp_path / "one" / "run.json").read_text())["env_steps"] >= 700
+
+
+def test_rows_in_files_are_the_same_rows(tmp_path):
+    """buffer.mmap changes where rows lie and nothing else; the directory is left empty."""
+    line = ("policy=r2d2", "env=cartpole")
+    memory = go(tmp_path / "memory", *line)
+    files = go(tmp_path / "files", *line, f"buffer.mmap={tmp_path / 'rows'}")
+    assert memory["digest"] == files["digest"]
+    assert (tmp_path / "rows").is_dir()
+    assert not list((tmp_path / "rows").iterdir())
+
+
+@pytest.mark.parametrize("policy", ["r2d2", "dqn"])
+def test_a_run_starts_from_anothers_rows(tmp_path, policy):
+    """export -> buffer.load: every step is there before the first is collected."""
+    c = config(*SMOKE, f"policy={policy}", "env=cartpole")
+    first = go(tmp_path / "first", f"policy={policy}", "env=cartpole")
+    finished.export_run(
+        tmp_path / "first", tmp_path / "data", c, raw_yaml="seed: 0\n", shard_rows=100
+    )
+    go(tmp_path / "second", f"policy={policy}", "env=cartpole",
+       f"buffer.load={tmp_path / 'data'}", "collector.num_envs=3", "seed=5")  # fmt: skip
+    state, _ = load_newest(tmp_path / "second" / "checkpoints")
+    steps = json.loads((tmp_path / "second" / "run.json").read_text())["env_steps"]
+    assert state["buffer"]["counts"]["rows"] == first["env_steps"] + steps
+
+
+@pytest.mark.parametrize("chunk", [3, 256])
+def test_loading_cuts_no_trajectory(tmp_path, monkeypatch, chunk):
+    """collector.trajectory=collect: what a dataset brings at once ends no collect call."""
+    monkeypatch.setattr("rlrun.build.replay.CHUNK", chunk)
+    line = ("policy=r2d2", "env=cartpole")
+    go(tmp_path / "first", *line)
+    c = config(*SMOKE, *line)
+    data = tmp_path / "data"
+    finished.export_run(tmp_path / "first", data, c, raw_yaml="seed: 0\n", shard_rows=100)
+    c = config(*SMOKE, *line, f"buffer.load={data}", "collector.trajectory=collect")
+    collector = build.make_collector(c, Counters())
+    replay = build_replay.make_replay(c, collector.example(), collector.policy.window)
+    build_replay.load_rows(c, replay, collector)
+    replay.check()
+    assert replay.close
+    segment = replay.sample(0, 0).segment
+    closed = ~segment.valid & torch.cat([torch.zeros_like(segment.valid[:1]), segment.valid[:-1]])
+    t, b = closed.nonzero(as_tuple=True)
+    ended = (segment.terminated | segment.truncated)[t - 1, b]
+    assert len(t) > 5
+    assert ended.all(), "a window ends where no episode does"
+
+
+def test_an_earlier_run_does_not_need_its_dataset(tmp_path):
+    """buffer.load belongs to a run's beginning: resume and export do without."""
+    first = go(tmp_path / "first", "policy=dqn", "env=cartpole")
+    assert first["status"] == "done"
+    from rlrun.config import check
+
+    c = config(*SMOKE, "policy=dqn", "env=cartpole", f"buffer.load={tmp_path / 'gone'}")
+    with pytest.raises(ConfigError, match="is no directory"):
+        check(c)
+    check(c, fresh=False)
+
+
+def test_a_resumed_buffer_has_no_window_across_the_cut(tmp_path):
+    from dataclasses import replace
+
+    c = config(*SMOKE, "policy=r2d2", "env=counter", "run.total_steps=300")
+    (tmp_path / "run").mkdir()
+    build.run(c, tmp_path / "run", raw_yaml="", overrides=[])
+    longer = replace(c, run=replace(c.run, total_steps=600))
+    from rlrun.log import Log
+
+    state, _ = load_newest(tmp_path / "run" / "checkpoints")
+    with Log(c.logger, tmp_path / "run", total_steps=600, title="", resume_from=300) as log:
+        pipeline = build.make_pipeline(longer, tmp_path / "run", log)
+        pipeline.load_state_dict(state)
+        pipeline.run()
+        replay = pipeline.buffer
+    replay.check()
+
+    keys = replay.windows.keys(replay.windows.all())
+    segment = replay.get(keys, 0).segment
+    for i in range(len(keys)):
+        own = segment.valid[:, i].nonzero().squeeze(-1)
+        rows = segment.obs[own, i]
+        assert (rows[:, :2] == rows[0, :2]).all(), "a window mixes two episodes"
+        assert (rows[1:, 2] - rows[:-1, 2] == 1).all()
+        assert segment.obs[own[-1] + 1, i, 2] == rows[-1, 2] + 1
+
+
+def test_two_evaluations_at_the_stop_value_end_the_run(tmp_path):
+    record = go(tmp_path, "policy=random", "env=bandit", "run.stop_value=-1",
+                "run.eval_every=50", "run.total_steps=100000")  # fmt: skip
+    evals = [line for line in read(tmp_path / "metrics.jsonl") if "eval/return_mean" in line]
+    assert len(evals) == 2
+    assert record["env_steps"] < 200
+
+
+def test_one_lucky_evaluation_does_not(tmp_path):
+    record = go(tmp_path, "policy=random", "env=bandit", "run.stop_value=2")
+    assert record["env_steps"] >= 400
+
+
+def spawn(run_dir: Path, *overrides: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "rlrun", "policy=r2d2", "env=cartpole", f"run.dir={run_dir}"]
+    command += ["logger.progress_seconds=0.2", "run.stop_value=null", *overrides]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGUSR1, 75)]
+)
+def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number, code):
+    run_dir = tmp_path / "run"
+    process = spawn(run_dir)
+    deadline = time.monotonic() + 60
+    metrics = run_dir / "metrics.jsonl"
+    while time.monotonic() < deadline and not (metrics.exists() and metrics.stat().st_size):
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "rlrun resume" in err
+    assert "Traceback" not in err
+    record = RunRecord.read(run_dir)
+    assert record.status == "interrupted"
+    assert record.exit_code == code
+    state, _ = load_newest(run_dir / "checkpoints")
+    assert state["counters"]["env_steps"] == record.env_steps
+    done = subprocess.run(
+        [sys.executable, "-m", "rlrun", "resume", str(run_dir), "run.total_steps=3000"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert RunRecord.read(run_dir).status == "done"
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("when", [1, 2, 3])
+@pytest.mark.parametrize("pipeline", ["serial", "overlapped"])
+def test_a_signal_does_not_wait_for_an_evaluation(tmp_path, monkeypatch, pipeline, when, killed):
+    """Which is owed then: the run that goes on begins with it and tells of it once."""
+    words = (*SMOKE, "policy=r2d2", "env=cartpole", f"pipeline={pipeline}", "run.eval_every=150",
+             "run.total_steps=400", "run.stop_value=null")  # fmt: skip
+    go(tmp_path, *words)
+    run_dir, c, calls = tmp_path / "stopped", config(*words), []
+    run_dir.mkdir()
+    run_unless = Evaluator.run_unless
+
+    def signalled(self, stop, policy, *, env_steps):
+        calls.append(env_steps)
+        if len(calls) == when:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return run_unless(self, stop, policy, env_steps=env_steps)
+
+    with monkeypatch.context() as m:
+        m.setattr(Evaluator, "run_unless", signalled)
+        with pytest.raises(Interrupted):
+            build.run(c, run_dir, raw_yaml="", overrides=[])
+    state, _ = load_newest(run_dir / "checkpoints")
+    assert (state["owed"], state["counters"]["env_steps"]) == (True, calls[-1])
+    assert len(calls) == when
+    if killed:  # behind the evaluation, before the next checkpoint
+        with monkeypatch.context() as m:
+            m.setattr(Serial, "_collect_and_learn", lambda self: {}["killed"])
+            m.setattr(Serial, "_save", lambda self: {}["killed"])
+            with pytest.raises(KeyError):
+                build.resume(run_dir, c, raw_yaml="", overrides=[])
+    with monkeypatch.context() as m:
+        m.setattr(Serial, "_collect_and_learn", lambda self: {}["killed"])
+        if when < 3:  # there is something left to collect
+            with pytest.raises(KeyError):
+                build.resume(run_dir, c, raw_yaml="", overrides=[])
+            assert not load_newest(run_dir / "checkpoints")[0]["owed"], "saved as soon as done"
+    assert build.resume(run_dir, c, raw_yaml="", overrides=[]) == 0
+    until = [
+        [line for line in read(path / "metrics.jsonl") if line["env_steps"] <= calls[-1]]
+        for path in (run_dir, tmp_path)
+    ]
+    assert until[0] == until[1]
+    assert "eval/return_mean" in until[0][-1]
+
+
+def test_a_killed_run_resumes_from_its_checkpoint(tmp_path):
+    run_dir = tmp_path / "run"
+    process = spawn(run_dir, "run.checkpoint_every=500")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not list(
+        run_dir.glob("checkpoints/step_*/manifest.json")
+    ):
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    assert RunRecord.read(run_dir).status == "running"
+    done = subprocess.run(
+        [sys.executable, "-m", "rlrun", "resume", str(run_dir), "run.total_steps=2000"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    steps = [line["env_steps"] for line in read(run_dir / "metrics.jsonl")]
+    assert steps == sorted(steps)
+    assert RunRecord.read(run_dir).env_steps >= 2000
+
+
+def test_a_second_process_is_kept_out(tmp_path):
+    from rlrun.errors import LockedError
+    from rlrun.rundir.record import lock
+
+    c = config(*SMOKE)
+    with lock(tmp_path), pytest.raises(LockedError):
+        build.run(c, tmp_path, raw_yaml="", overrides=[])
+
+
+def test_interrupted_is_not_a_failure():
+    error = build._interrupted(75, 10, Path("x"))
+    assert isinstance(error, Interrupted)
+    assert error.exit_code == 75
+    assert Interrupted.exit_code == 130, "the class keeps its own code"
+
+
+def test_eval_uses_seeds_training_never_used(tmp_path, capsys):
+    seeds = {p: build.env_seed(3, p) // 2**29 for p in build.SEEDS}
+    assert sorted(seeds.values()) == [0, 1, 2]
+    go(tmp_path, "policy=random", "env=cartpole")
+    (tmp_path / "config.yaml").unlink()
+    with pytest.raises(ConfigError):
+        finished.evaluate_run(tmp_path, episodes=3, weights="final", seed=None, device=None)
+
+
+def test_a_board_shows_the_question_not_the_secret(tmp_path, monkeypatch):
+    """Unresolved secrets stay unresolved: in config.yaml and in the hyperparameters."""
+    monkeypatch.setenv("RLRUN_TEST_SECRET", "hunter2")
+    run_dir = tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, "-m", "rlrun", *SMOKE, "env=bandit", f"run.dir={run_dir}",
+         "env.note=${oc.env:RLRUN_TEST_SECRET}"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for path in run_dir.rglob("*"):
+        assert not path.is_file() or b"hunter2" not in path.read_bytes(), path
+
+
+def test_eval_into_a_closed_pipe_is_quiet(tmp_path):
+    go(tmp_path, "policy=random", "env=bandit")
+    yaml = ["policy=random", "env=bandit", "debug=smoke", "--cfg", "job"]
+    shown = subprocess.run([sys.executable, "-m", "rlrun", *yaml], capture_output=True, text=True)
+    (tmp_path / "config.yaml").write_text(shown.stdout)
+    line = f"{sys.executable} -m rlrun eval {tmp_path} --episodes 2 | true"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert not (tmp_path / "crash.txt").exists()
+
+
+def test_rows_that_lay_on_a_device_are_exported_without_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlrun.build.replay.torch_device", lambda name: torch.device("cpu"))
+    line = ("policy=r2d2", "env=cartpole")
+    record = go(tmp_path / "one", *line, "buffer.device=cuda")
+    c = config(*SMOKE, *line)  # as rlrun export reads the config: buffer.device=cpu
+    finished.export_run(
+        tmp_path / "one", tmp_path / "data", c, raw_yaml="seed: 0\n", shard_rows=1000
+    )
+    from rlrun.dataset import read as read_dataset
+
+    assert read_dataset(tmp_path / "data").steps == record["env_steps"]
+
+
+def test_the_newest_rows_are_exported_with_their_states(tmp_path):
+    """--last of a ring that wrapped: the end of every trajectory, and the states within it."""
+    from rlrun.dataset import read as read_dataset
+
+    line = (
+        "policy=r2d2", "env=cartpole", "buffer.capacity=200", "policy.learn_unroll_len=5",
+        "policy.burnin_step=3", "policy.nstep=2", "memory.hidden=4", "torso.hidden=[4]",
+    )  # fmt: skip
+    c, counters = config(*SMOKE, *line), Counters()
+    collector = build.make_collector(c, counters)
+    replay = build_replay.make_replay(c, collector.example(), collector.policy.window)
+    for _ in range(20):
+        replay.add(collector.gather())
+    state = {"buffer": replay.state_dict(), "counters": {"env_steps": counters.env_steps}}
+    checkpoint.save(tmp_path / "run" / "checkpoints", state, env_steps=1, keep=1)
+
+    def export(name, last):
+        given = {"raw_yaml": "", "shard_rows": 64, "last": last}
+        finished.export_run(tmp_path / "run", tmp_path / name, c, **given)
+        return read_dataset(tmp_path / name)
+
+    every = export("every", None)
+    assert replay.ring.oldest > 0, "the ring has wrapped"
+    whole = {e.obs[-1].numpy().tobytes(): e for e in every.episodes()}  # by the last observation
+    states = 0
+    for last in (40, 97, every.rows - 4, every.rows, 10**6):
+        some = export(f"last{last}", last)
+        assert some.rows == min(every.rows, -(-last // 4) * 4), "as many of each environment"
+        for name, x in some.block(0, some.rows // 4).items():
+            tail = every.block((every.rows - some.rows) // 4, every.rows // 4)[name]
+            np.testing.assert_array_equal(x, tail)
+        for got in some.episodes():
+            want, n = whole[got.obs[-1].numpy().tobytes()], len(got.reward)
+            assert torch.equal(got.obs, want.obs[-n - 1 :])
+            for field in ("action", "reward", "terminated", "truncated"):
+                assert torch.equal(getattr(got, field), getattr(want, field)[-n:]), field
+            for a, b in zip(tree_leaves(got.states), tree_leaves(want.states), strict=True):
+                assert torch.equal(a, b[-n:])
+                states += int(a.any(-1).sum())
+    assert states > 20, "windows begin within episodes"
+
+
+def test_profile_says_where_the_time_went(tmp_path, capsys):
+    """A trace that TensorBoard's plugin reads; the shares on the terminal and in TensorBoard."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    quick = ("debug=profile", "run.total_steps=2000", "run.eval_every=2000", "run.eval_episodes=2")
+    c = config(*quick, "policy=r2d2", "env=cartpole", "logger.progress=plain", "logger.profile=3")
+    assert build.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
+    trace = json.loads((run_dir / "profile" / "profile.pt.trace.json").read_text())
+    names = {event.get("name") for event in trace["traceEvents"]}
+    assert "aten::mkldnn_rnn_layer_backward" in names or "aten::lstm" in names
+    out = capsys.readouterr().out
+    shown = [line.split()[0] for line in out.splitlines() if line.rstrip().endswith("%")]
+    parts = ["collect", "act", "env", "add", "sample", "update", "forward", "backward"]
+    assert [p for p in shown if p in parts] == parts
+    board = EventAccumulator(str(run_dir), size_guidance={"tensors": 0}).Reload()
+    assert any("profile" in tag for tag in board.Tags()["tensors"])
+
+
+def test_the_parts_make_up_the_whole(tmp_path):
+    """time/ seconds: act and env are within collect, forward, backward and optimiser are update."""
+    go(tmp_path, "policy=r2d2", "env=cartpole")
+    last = list(read(tmp_path / "timings.jsonl"))[-1]
+    t = {key[5:-8]: value for key, value in last.items() if key.endswith("_seconds")}
+    assert 0 < t["act"] + t["env"] <= t["collect"]
+    assert t["forward"] + t["backward"] + t["optimiser"] == pytest.approx(t["update"])
+    assert min(t["forward"], t["backward"], t["optimiser"]) > 0

@@ -1,0 +1,163 @@
+"""run.json, the digest and the lock."""
+
+import hashlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.cli.main import main
+from rlrun.errors import ConfigError, LockedError, StorageError
+from rlrun.rundir import record as rundir
+from rlrun.rundir.record import RunRecord, digest, lock
+
+
+def record(**more):
+    return RunRecord(seed=3, device="cpu", threads=1, parameters=42, **more)
+
+
+def test_a_record_is_written_at_the_start_and_at_the_end(tmp_path):
+    run = record()
+    run.write(tmp_path)
+    start = json.loads((tmp_path / "run.json").read_bytes())
+    assert (start["status"], start["exit_code"], start["eval"]) == ("running", None, None)
+    assert start["versions"]["torch"] == torch.__version__
+    assert start["versions"]["numpy"] == np.__version__
+    assert set(start["versions"]) == {"python", "rlrun", "torch", "numpy", "gymnasium", "hydra"}
+    assert start["host"]["cpu_count"] == os.cpu_count()
+    assert start["command"] == sys.argv
+    run.status, run.exit_code, run.env_steps = "done", 0, 1000
+    run.eval = {"return_mean": 487.5, "episodes": 20}
+    run.write(tmp_path)
+    assert RunRecord.read(tmp_path) == run
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_directory_that_is_no_run_directory_is_a_config_error(tmp_path):
+    with pytest.raises(ConfigError, match="No such file"):
+        RunRecord.read(tmp_path)
+    for content in (b"{", b"[]", b'{"seed": 1}'):
+        (tmp_path / "run.json").write_bytes(content)
+        with pytest.raises(ConfigError, match="damaged"):
+            RunRecord.read(tmp_path)
+    with pytest.raises(StorageError, match="No such file"):
+        record().write(tmp_path / "gone")
+
+
+def test_git_says_commit_and_dirty_or_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(rundir, "__file__", str(tmp_path / "elsewhere" / "rundir.py"))
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.chdir(tmp_path)
+    assert rundir.git() is None
+
+    def run(*arguments):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *who, *arguments], check=True, capture_output=True, timeout=30)
+
+    run("init", "-q")
+    assert rundir.git() is None  # no commit yet
+    run("commit", "-q", "--allow-empty", "-m", "first")
+    found = rundir.git()
+    assert len(found["commit"]) == 40
+    assert found["dirty"] is False
+    (tmp_path / "new.py").touch()
+    assert rundir.git()["dirty"] is True
+    monkeypatch.setattr(rundir, "GIT_SECONDS", 0.0)
+    assert rundir.git() is None
+    monkeypatch.setenv("PATH", "")
+    assert rundir.git() is None
+
+
+def test_the_digest_is_what_its_docstring_says(tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_bytes(b'{"env_steps": 1}\n')
+    weights = {"b": torch.tensor([[1.0, 2.0]]), "a": torch.tensor(True)}
+    expected = hashlib.sha256(
+        b'{"env_steps": 1}\n'
+        + b"a\0torch.bool\0[]\0\x01"
+        + b"b\0torch.float32\0[1, 2]\0"
+        + b"\0\0\x80?\0\0\0@"
+    ).hexdigest()
+    assert digest(metrics, weights) == expected
+    assert digest(metrics, dict(reversed(weights.items()))) == expected
+    strided = {**weights, "b": torch.tensor([[1.0, 9.0], [2.0, 9.0]])[:, 0][None]}
+    assert digest(metrics, strided) == expected
+    others = [
+        {**weights, "b": torch.tensor([1.0, 2.0])},
+        {**weights, "b": torch.tensor([[1.0, 2.0]], dtype=torch.float64)},
+        {**weights, "b": torch.tensor([[1.0, 2.0000002]])},
+        {"b": weights["b"]},
+        {"b": weights["b"], "c": weights["a"]},
+    ]
+    assert len({expected, *(digest(metrics, other) for other in others)}) == 6
+    metrics.write_bytes(b'{"env_steps": 2}\n')
+    assert digest(metrics, weights) != expected
+    with pytest.raises(StorageError, match="No such file"):
+        digest(tmp_path / "gone", weights)
+
+
+def test_a_locked_directory_is_refused_and_free_afterwards(tmp_path):
+    with (
+        lock(tmp_path),
+        pytest.raises(LockedError, match=f"in use by process {os.getpid()}") as caught,
+        lock(tmp_path),
+    ):
+        raise AssertionError
+    assert caught.value.exit_code == 8
+    with lock(tmp_path):
+        pass
+    with pytest.raises(StorageError, match="No such file"), lock(tmp_path / "gone"):
+        raise AssertionError
+
+
+def test_the_lock_dies_with_its_process_even_when_a_forked_worker_lives_on(tmp_path):
+    code = (
+        "import os, sys, time; from pathlib import Path; from rlrun.rundir.record import lock\n"
+        "with lock(Path(sys.argv[1])):\n"
+        "    worker = os.fork()\n"
+        "    if worker: print(worker, flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE)
+    worker = int(child.stdout.readline())
+    try:
+        with pytest.raises(LockedError, match=f"process {child.pid} "), lock(tmp_path):
+            raise AssertionError
+        child.kill()
+        child.wait(timeout=30)
+        time.sleep(0.05)
+        os.kill(worker, 0)  # still there
+        with lock(tmp_path):
+            pass
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        child.stdout.close()
+
+
+def test_a_file_system_without_locks_is_warned_about(tmp_path, monkeypatch, caplog):
+    def unsupported(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(rundir.fcntl, "flock", unsupported)
+    with lock(tmp_path):
+        pass
+    assert "cannot be locked" in caplog.text
+
+
+def test_a_run_lets_go_of_its_log(tmp_path):
+    """A process may hold several runs: what the second one logs is not in the first one's file."""
+    line = ["policy=random", "env=bandit", "debug=smoke", "-q"]
+    assert main([*line, f"run.dir={tmp_path / 'one'}"]) == 0
+    files = [h for h in logging.getLogger().handlers if isinstance(h, logging.FileHandler)]
+    assert not [h for h in files if Path(h.baseFilename).is_relative_to(tmp_path)]
+    before = (tmp_path / "one/rlrun.log").read_bytes()
+    logging.getLogger("rlrun").warning("of nobody's run")
+    assert (tmp_path / "one/rlrun.log").read_bytes() == before
