@@ -22,18 +22,18 @@ __all__ = [
 ]
 
 DIAGNOSTIC = {
-    "rlrun/Counter-v0": ("counter", "Counter", None),
-    "rlrun/CartPoleNoVel-v0": ("cartpole", "CartPoleNoVel", 500),
-    "rlrun/RepeatPrevious-v0": ("recall", "RepeatPrevious", None),
-    "rlrun/TMaze-v0": ("tmaze", "TMaze", None),
-    "rlrun/Bandit-v0": ("simple", "Bandit", None),
-    "rlrun/Identity-v0": ("simple", "Identity", None),
-    "rlrun/BitFlip-v0": ("bitflip", "BitFlip", None),
-    "rlrun/Chain-v0": ("chain", "Chain", None),
-    "rlrun/BanditContinuous-v0": ("continuous", "BanditContinuous", None),
-    "rlrun/Tracking-v0": ("continuous", "Tracking", None),
-    "rlrun/TwoStep-v0": ("cooperative", "TwoStep", None),
-    "rlrun/Relay-v0": ("cooperative", "Relay", None),
+    "rlrun/Counter-v0": ("diagnostic.counter", "Counter", None),
+    "rlrun/CartPoleNoVel-v0": ("diagnostic.cartpole", "CartPoleNoVel", 500),
+    "rlrun/RepeatPrevious-v0": ("diagnostic.recall", "RepeatPrevious", None),
+    "rlrun/TMaze-v0": ("diagnostic.tmaze", "TMaze", None),
+    "rlrun/Bandit-v0": ("diagnostic.simple", "Bandit", None),
+    "rlrun/Identity-v0": ("diagnostic.simple", "Identity", None),
+    "rlrun/BitFlip-v0": ("diagnostic.bitflip", "BitFlip", None),
+    "rlrun/Chain-v0": ("diagnostic.chain", "Chain", None),
+    "rlrun/BanditContinuous-v0": ("diagnostic.continuous", "BanditContinuous", None),
+    "rlrun/Tracking-v0": ("diagnostic.continuous", "Tracking", None),
+    "rlrun/TwoStep-v0": ("diagnostic.cooperative", "TwoStep", None),
+    "rlrun/Relay-v0": ("diagnostic.cooperative", "Relay", None),
 }
 """id -> (module, class, max_episode_steps); <class>Single is the single environment's class."""
 
