@@ -21,6 +21,7 @@ from rlrun.log.jsonl import read
 from rlrun.pipeline.collector import Brought
 from rlrun.pipeline.remote import Gathered, Remote, settled
 from rlrun.pipeline.warm import start_method
+from rlrun.run import life
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.rundir.record import RunRecord
 from rlrun.transport import collector_end, learner_end
@@ -108,7 +109,7 @@ def test_resume_goes_on_with_the_chunk_in_flight(tmp_path):
     """A checkpoint before the end holds a chunk nobody has counted; it is the next one learned."""
     go(tmp_path, "policy=r2d2", "env=cartpole", OVERLAPPED)
     longer = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, "run.total_steps=900")
-    assert build.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    assert life.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
     record = RunRecord.read(tmp_path)
     assert record.env_steps >= 900
     after, _ = load_newest(tmp_path / "checkpoints")
@@ -132,7 +133,7 @@ def test_an_interrupted_run_keeps_its_flight(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
     c = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED)
     with pytest.raises(Interrupted):
-        build.run(c, tmp_path / "run", raw_yaml="", overrides=[])
+        life.run(c, tmp_path / "run", raw_yaml="", overrides=[])
     state, _ = load_newest(tmp_path / "run" / "checkpoints")
     flight = state["flight"]
     assert flight["steps"] == int(flight["rows"]["valid"].sum()) > 0
@@ -141,7 +142,7 @@ def test_an_interrupted_run_keeps_its_flight(tmp_path, monkeypatch):
     monkeypatch.setattr(Learner, "step", step)
     clocks, load = [], Remote.load
     monkeypatch.setattr(Remote, "load", lambda self, *x: clocks.append(x[1]) or load(self, *x))
-    assert build.resume(tmp_path / "run", c, raw_yaml="", overrides=[]) == 0
+    assert life.resume(tmp_path / "run", c, raw_yaml="", overrides=[]) == 0
     assert clocks == [state["counters"]["env_steps"] + flight["steps"]], "new episodes' seeds"
     after, _ = load_newest(tmp_path / "run" / "checkpoints")
     ring = after["buffer"]["ring"]
@@ -304,7 +305,7 @@ def test_a_failed_resume_leaves_no_process(tmp_path):
     other = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, "buffer.capacity=3000")
     before = set(multiprocessing.active_children())
     with pytest.raises(CheckpointError):
-        build.resume(tmp_path, other, raw_yaml="", overrides=[])
+        life.resume(tmp_path, other, raw_yaml="", overrides=[])
     assert set(multiprocessing.active_children()) <= before
 
 
@@ -335,9 +336,10 @@ def test_a_signal_while_the_process_starts_is_a_wish_to_stop(tmp_path):
 HANGS = """
 import os, sys, time
 from functools import partial
-from rlrun import build
+from rlrun.build import pipeline as build
+from rlrun.run import life
 from rlrun.types import Counters
-from tests import test_overlapped as t
+from tests.pipeline import test_overlapped as t
 if __name__ == "__main__":
     bandit = t.config(*t.SMOKE, "policy=random", "env=bandit")
     policy = build.make_collector(bandit, Counters()).policy

@@ -19,7 +19,7 @@ from rlrun.errors import ConfigError, Interrupted
 from rlrun.log.jsonl import read
 from rlrun.pipeline.evaluate import Evaluator
 from rlrun.pipeline.serial import Serial
-from rlrun.run import finished
+from rlrun.run import finished, life
 from rlrun.rundir import checkpoint
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.rundir.record import RunRecord
@@ -34,7 +34,7 @@ def go(run_dir: Path, *overrides: str) -> dict:
     run_dir.mkdir(parents=True, exist_ok=True)
     c = config(*SMOKE, *overrides)
     (run_dir / "config.yaml").write_text("{}")
-    assert build.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert life.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
     return json.loads((run_dir / "run.json").read_text())
 
 
@@ -97,7 +97,7 @@ def test_resume_finishes_the_run(tmp_path):
     before = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
     state, _ = load_newest(tmp_path / "checkpoints")
     longer = config(*SMOKE, "policy=r2d2", "env=cartpole", "run.total_steps=900")
-    assert build.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    assert life.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
     record = RunRecord.read(tmp_path)
     assert record.env_steps >= 900
     assert record.updates > state["counters"]["updates"]
@@ -125,7 +125,7 @@ def test_an_on_policy_run_resumes(tmp_path, overrides):
     state, _ = load_newest(tmp_path / "checkpoints")
     assert state["buffer"]["filled"] == 0, "everything was learned from"
     longer = config(*SMOKE, *overrides, "run.total_steps=900")
-    assert build.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    assert life.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
     record = RunRecord.read(tmp_path)
     assert record.env_steps >= 900
     assert record.updates > state["counters"]["updates"]
@@ -137,7 +137,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
     first = go(tmp_path, "policy=r2d2", "env=cartpole")
     before = (tmp_path / "metrics.jsonl").read_bytes()
     c = config(*SMOKE, "policy=r2d2", "env=cartpole")
-    assert build.resume(tmp_path, c, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert life.resume(tmp_path, c, raw_yaml="seed: 0\n", overrides=[]) == 0
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
     again = json.loads((tmp_path / "run.json").read_text())
     assert again["digest"] == first["digest"]
@@ -160,7 +160,7 @@ def test_a_buffer_on_a_device(tmp_path, monkeypatch, policy, buffer):
     host = go(tmp_path / "host", *line[:-1], "buffer.device=cpu")
     assert abs(host["env_steps"] - one["env_steps"]) <= 16  # other draws, other episode ends
     c = config(*SMOKE, *line, "run.total_steps=700")
-    assert build.resume(tmp_path / "one", c, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert life.resume(tmp_path / "one", c, raw_yaml="seed: 0\n", overrides=[]) == 0
     assert json.loads((tmp_path / "one" / "run.json").read_text())["env_steps"] >= 700
 
 
@@ -229,7 +229,7 @@ def test_a_resumed_buffer_has_no_window_across_the_cut(tmp_path):
 
     c = config(*SMOKE, "policy=r2d2", "env=counter", "run.total_steps=300")
     (tmp_path / "run").mkdir()
-    build.run(c, tmp_path / "run", raw_yaml="", overrides=[])
+    life.run(c, tmp_path / "run", raw_yaml="", overrides=[])
     longer = replace(c, run=replace(c.run, total_steps=600))
     from rlrun.log import Log
 
@@ -319,7 +319,7 @@ def test_a_signal_does_not_wait_for_an_evaluation(tmp_path, monkeypatch, pipelin
     with monkeypatch.context() as m:
         m.setattr(Evaluator, "run_unless", signalled)
         with pytest.raises(Interrupted):
-            build.run(c, run_dir, raw_yaml="", overrides=[])
+            life.run(c, run_dir, raw_yaml="", overrides=[])
     state, _ = load_newest(run_dir / "checkpoints")
     assert (state["owed"], state["counters"]["env_steps"]) == (True, calls[-1])
     assert len(calls) == when
@@ -328,14 +328,14 @@ def test_a_signal_does_not_wait_for_an_evaluation(tmp_path, monkeypatch, pipelin
             m.setattr(Serial, "_collect_and_learn", lambda self: {}["killed"])
             m.setattr(Serial, "_save", lambda self: {}["killed"])
             with pytest.raises(KeyError):
-                build.resume(run_dir, c, raw_yaml="", overrides=[])
+                life.resume(run_dir, c, raw_yaml="", overrides=[])
     with monkeypatch.context() as m:
         m.setattr(Serial, "_collect_and_learn", lambda self: {}["killed"])
         if when < 3:  # there is something left to collect
             with pytest.raises(KeyError):
-                build.resume(run_dir, c, raw_yaml="", overrides=[])
+                life.resume(run_dir, c, raw_yaml="", overrides=[])
             assert not load_newest(run_dir / "checkpoints")[0]["owed"], "saved as soon as done"
-    assert build.resume(run_dir, c, raw_yaml="", overrides=[]) == 0
+    assert life.resume(run_dir, c, raw_yaml="", overrides=[]) == 0
     until = [
         [line for line in read(path / "metrics.jsonl") if line["env_steps"] <= calls[-1]]
         for path in (run_dir, tmp_path)
@@ -371,11 +371,11 @@ def test_a_second_process_is_kept_out(tmp_path):
 
     c = config(*SMOKE)
     with lock(tmp_path), pytest.raises(LockedError):
-        build.run(c, tmp_path, raw_yaml="", overrides=[])
+        life.run(c, tmp_path, raw_yaml="", overrides=[])
 
 
 def test_interrupted_is_not_a_failure():
-    error = build._interrupted(75, 10, Path("x"))
+    error = life._interrupted(75, 10, Path("x"))
     assert isinstance(error, Interrupted)
     assert error.exit_code == 75
     assert Interrupted.exit_code == 130, "the class keeps its own code"
@@ -476,7 +476,7 @@ def test_profile_says_where_the_time_went(tmp_path, capsys):
     run_dir.mkdir()
     quick = ("debug=profile", "run.total_steps=2000", "run.eval_every=2000", "run.eval_episodes=2")
     c = config(*quick, "policy=r2d2", "env=cartpole", "logger.progress=plain", "logger.profile=3")
-    assert build.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert life.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
     trace = json.loads((run_dir / "profile" / "profile.pt.trace.json").read_text())
     names = {event.get("name") for event in trace["traceEvents"]}
     assert "aten::mkldnn_rnn_layer_backward" in names or "aten::lstm" in names
