@@ -16,10 +16,10 @@ from tests.recordings import setup
 
 SMALL = (
     "debug=smoke", "torso.hidden=[16]", "learner.threads=1", "run.total_steps=320",
-    "run.eval_every=160", "run.checkpoint_every=160", "run.stop_value=null", "learner.batch_size=8",
+    "run.eval_every=160", "run.checkpoint_every=160", "run.stop_value=null",
     "logger.tensorboard=false",
 )  # fmt: skip
-OFFLINE = "buffer.load={dir}/data run.total_steps=40 run.eval_every=20 run.checkpoint_every=20 learner.start_after=0"
+OFFLINE = "buffer.load={dir}/data run.total_steps=130 run.eval_every=65 run.checkpoint_every=65"
 DATA = ("policy=dqn", "export {dir}/0 {dir}/data --shard-rows 150")
 BOX_DATA = (
     "policy=sac env=pendulum env.max_episode_steps=20 learner.start_after=200",

@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,12 @@ def run(name: str) -> dict[str, Any]:
         return runs.compute(name, Path(directory))
 
 
-def record() -> None:
-    """Compute every case and write both files."""
+def record(names: Sequence[str] = ()) -> None:
+    """Compute every case and write the files of ``names`` (none: both)."""
     made: dict[str, tuple[Any, Callable[[str], Any]]] = {
         "policies": (policies.CASES, policies.compute),
         "runs": (runs.RUNS, run),
     }
-    for name, (cases, compute) in made.items():
+    for name in names or made:
+        cases, compute = made[name]
         write(name, {case: compute(case) for case in cases})
