@@ -84,7 +84,7 @@ discrete policy=ppo policy.epochs=2 policy.value_clip=0.2 policy.target_kl=0.01
 discrete policy=ppo policy.epochs=2 policy.normalize_obs=true policy.normalize_reward=true
 box policy=ppo policy.epochs=2
 box policy=ppo policy.epochs=2 memory=lstm policy.normalize_obs=true policy.segment_len=8
-image policy=ppo policy.epochs=2 torso=nature_cnn torso.hidden=[16] policy.separate_value=false
+image policy=ppo policy.epochs=1 torso=nature_cnn torso.hidden=[16] policy.adam_eps=1e-2
 mask policy=ppo policy.epochs=2
 agents policy=ppo policy.epochs=2 agents=separate
 discrete policy=a2c
