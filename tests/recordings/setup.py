@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlrun.build import make_policy
-from rlrun.cli import main
+from rlrun.cli.main import main
 from rlrun.joint import JointSpace
 from rlrun.types import Sample, Segment, Spec
 from tests.compose import config
