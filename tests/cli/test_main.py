@@ -312,7 +312,7 @@ LIGHT = [
 @pytest.mark.parametrize("line", LIGHT, ids=" ".join)
 def test_answers_without_torch(line: list[str], tmp_path: Path) -> None:
     code = (
-        "import sys; from rlrun.cli.main.main.main import main; code = main(sys.argv[1:]); "
+        "import sys; from rlrun.cli.main import main; code = main(sys.argv[1:]); "
         "print(code, 'torch' in sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
@@ -338,7 +338,7 @@ def test_a_user_file_with_a_shipped_name_is_refused(rlrun, tmp_path):
 def test_numpy_s_products_stay_on_one_thread(given, seen):
     """Unless the user says otherwise; and it is said before numpy is loaded."""
     code = (
-        "import os, sys; from rlrun.cli.main.main.main import main; assert 'numpy' not in sys.modules;"
+        "import os, sys; from rlrun.cli.main import main; assert 'numpy' not in sys.modules;"
         "main(['--version']); print(os.environ['OPENBLAS_NUM_THREADS'])"
     )
     env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}

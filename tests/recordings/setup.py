@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlrun.build import make_policy
+from rlrun.build.policy import make_policy
 from rlrun.cli.main import main
 from rlrun.joint import JointSpace
 from rlrun.types import Sample, Segment, Spec
