@@ -17,7 +17,7 @@ import torch
 
 from rlrun import build
 from rlrun.checkpoint import load_newest
-from rlrun.collector import Brought
+from rlrun.collector import Brought, Collector
 from rlrun.errors import CheckpointError, EnvError, Interrupted
 from rlrun.log.jsonl import read
 from rlrun.pipeline.remote import Gathered, Remote, settled
@@ -398,3 +398,51 @@ def test_a_warmed_start_forks_from_a_process_that_has_torch_and_one_thread():
             [sys.executable, script], capture_output=True, text=True, env=env, check=True
         )
     assert done.stdout.split() == ["True", "1"]
+
+
+class Clocked(InTurn):
+    """Notes the clocks it is sent off with; for policies without weights."""
+
+    def start(self, env_steps):
+        self.flying, self.counters.env_steps = True, env_steps
+        self.started.append(env_steps)
+
+    def load(self, behind, env_steps):
+        self.counters.env_steps = env_steps
+        self.collector.load_state_dict(behind.collector)
+
+
+STEPS_ONLY = ("policy=random", "env=bandit", OVERLAPPED, "run.stop_value=null",
+              "run.total_steps=64", "logger.tensorboard=false")  # fmt: skip
+
+
+def test_every_chunk_is_sent_for_with_the_clock_and_none_behind_the_end(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(build, "Remote", lambda *a: made.append(Clocked(*a)) or made[-1])
+    record = go(tmp_path, *STEPS_ONLY)
+    assert made[0].started == [0, 16, 32, 48]
+    assert record["env_steps"] == 64
+    assert "flight" not in load_newest(tmp_path / "checkpoints")[0]
+
+
+def test_the_flight_brings_its_episodes_too(tmp_path, monkeypatch):
+    """Episodes of a run that was interrupted are as many as without."""
+    c, account = config(*SMOKE, *STEPS_ONLY), Collector.account
+    made = []
+    monkeypatch.setattr(build, "Remote", lambda *a: made.append(Clocked(*a)) or made[-1])
+
+    def signalled(self):
+        account(self)
+        if self.counters.chunks == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Collector, "account", signalled)
+        with pytest.raises(Interrupted):
+            build.run(c, tmp_path, raw_yaml="", overrides=[])
+    state = load_newest(tmp_path / "checkpoints")[0]
+    assert len(state["flight"]["finished"]) == state["flight"]["steps"] == 16, "of one step each"
+    assert build.resume(tmp_path, c, raw_yaml="", overrides=[]) == 0
+    assert [remote.started for remote in made] == [[0, 16, 32], [48]]
+    counters = load_newest(tmp_path / "checkpoints")[0]["counters"]
+    assert (counters["episodes"], counters["env_steps"], counters["chunks"]) == (64, 64, 4)
