@@ -8,6 +8,7 @@ from rlrun.env.tmaze import FORWARD, LEFT, RIGHT
 from rlrun.evaluate import MOST_ENVS, Evaluation, Evaluator, eval_metrics
 from rlrun.types import Act, Spec
 from tests.compose import changed, config
+from tests.env.test_zoo import SHARED, ZOO, config_of
 from tests.policy.factory import r2d2
 from tests.test_collector import counter
 
@@ -104,7 +105,7 @@ def test_evaluation_config_overrides_kwargs():
 
 
 class Recording:
-    """Notes what it is shown; actions cycle through the five of the counter environment."""
+    """Notes what it is shown; actions are 1, 2, 0, 1, ..."""
 
     def __init__(self):
         self.weight, self.shown, self.used = 0, [], []
@@ -124,7 +125,7 @@ class Recording:
         self.used.append(self.copied)
         shown = (obs, first, prev_action, prev_reward, state)
         self.shown.append(tuple(np.array(x) for x in shown))
-        return Act(np.full(self.num_envs, len(self.shown) % 5), {}, state + 1)
+        return Act(np.full(self.num_envs, len(self.shown) % 3), {}, state + 1)
 
 
 def test_the_actor_is_shown_the_row_before():
@@ -135,7 +136,7 @@ def test_the_actor_is_shown_the_row_before():
         assert obs[0].tolist() == [0, 0, t]
         assert first.tolist() == [t == 0, t in (0, 3)], "column 1 opens its second episode"
         assert state.tolist() == [t, t]
-        assert action.tolist() == [t, t]
+        assert action.tolist() == [t % 3, t % 3]
         assert reward[0] == (expected_step(0, 0, t - 1) if t else 0)
 
 
@@ -171,3 +172,11 @@ def test_summary_by_hand():
     }  # fmt: skip
     assert summary == pytest.approx(hand | {"episodes": 3, "env_steps": 30})
     assert eval_metrics(summary) == {f"eval/{name}": summary[name] for name in hand}
+
+
+def test_an_agent_that_waits_for_its_team_plays_no_episode():
+    env = config_of(ZOO, kwargs={"lives": (1, 3)})
+    evaluator = Evaluator(env, episodes=2 * MOST_ENVS, seed=0, agents=SHARED)
+    found = evaluator.run(Recording(), env_steps=0)
+    assert found.lengths.tolist() == [1, 3] * 2 * MOST_ENVS
+    assert found.returns[:2].tolist() == [1, 101 + 102 + 103]
