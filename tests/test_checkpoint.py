@@ -232,6 +232,14 @@ def test_another_format_is_named(two, caplog):
     assert "has format 99" in caplog.text
 
 
+def test_a_sealed_description_of_another_shape_is_skipped_too(two):
+    directory, newest = two
+    fields = checkpoint._unseal((newest / "manifest.json").read_bytes())
+    sealed = checkpoint._seal({**fields, "files": {"state.json": None}})
+    (newest / "manifest.json").write_bytes(sealed)
+    assert load_newest(directory)[0]["mark"] == 1
+
+
 def test_no_usable_checkpoint_lists_what_was_tried(two):
     directory, newest = two
     (newest / "state.json").unlink()
