@@ -404,11 +404,12 @@ class Clocked(InTurn):
     """Notes the clocks it is sent off with; for policies without weights."""
 
     def start(self, env_steps):
+        assert not self.flying, "one chunk at a time"
         self.flying, self.counters.env_steps = True, env_steps
         self.started.append(env_steps)
 
     def load(self, behind, env_steps):
-        self.counters.env_steps = env_steps
+        self.loaded, self.counters.env_steps = env_steps, env_steps
         self.collector.load_state_dict(behind.collector)
 
 
@@ -442,7 +443,9 @@ def test_the_flight_brings_its_episodes_too(tmp_path, monkeypatch):
             build.run(c, tmp_path, raw_yaml="", overrides=[])
     state = load_newest(tmp_path / "checkpoints")[0]
     assert len(state["flight"]["finished"]) == state["flight"]["steps"] == 16, "of one step each"
-    assert build.resume(tmp_path, c, raw_yaml="", overrides=[]) == 0
-    assert [remote.started for remote in made] == [[0, 16, 32], [48]]
+    longer = config(*SMOKE, *STEPS_ONLY, "run.total_steps=96")
+    assert build.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    assert [remote.started for remote in made] == [[0, 16, 32], [48, 64, 80]]
+    assert made[1].loaded == 48, "the clock behind the flight"
     counters = load_newest(tmp_path / "checkpoints")[0]["counters"]
-    assert (counters["episodes"], counters["env_steps"], counters["chunks"]) == (64, 64, 4)
+    assert (counters["episodes"], counters["env_steps"], counters["chunks"]) == (96, 96, 6)
