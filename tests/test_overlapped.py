@@ -449,3 +449,21 @@ def test_the_flight_brings_its_episodes_too(tmp_path, monkeypatch):
     assert made[1].loaded == 48, "the clock behind the flight"
     counters = load_newest(tmp_path / "checkpoints")[0]["counters"]
     assert (counters["episodes"], counters["env_steps"], counters["chunks"]) == (96, 96, 6)
+
+
+def test_a_chunk_that_failed_while_a_checkpoint_waited_for_it_ends_the_run(tmp_path, monkeypatch):
+    made = []
+
+    class Failing(Clocked):
+        def result(self):
+            if len(self.started) == 2:
+                self.flying = False
+                raise EnvError("the second chunk")
+            return super().result()
+
+    monkeypatch.setattr(build, "Remote", lambda *a: made.append(Failing(*a)) or made[-1])
+    c = config(*SMOKE, *STEPS_ONLY, "run.checkpoint_every=16")
+    with pytest.raises(EnvError, match="the second chunk"):
+        build.run(c, tmp_path, raw_yaml="", overrides=[])
+    assert made[0].started == [0, 16], "no other chunk takes its place"
+    assert load_newest(tmp_path / "checkpoints")[0]["counters"]["env_steps"] == 16
