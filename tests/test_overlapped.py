@@ -445,6 +445,7 @@ def test_the_flight_brings_its_episodes_too(tmp_path, monkeypatch):
     assert len(state["flight"]["finished"]) == state["flight"]["steps"] == 16, "of one step each"
     behind = made[0].collector.policy.generator.bit_generator.state
     assert state["policy"]["generator"] == behind, "exploration goes on where the flight ended"
+    np.testing.assert_equal(state["collector"], made[0].collector.state_dict())
     longer = config(*SMOKE, *STEPS_ONLY, "run.total_steps=96")
     assert build.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
     assert [remote.started for remote in made] == [[0, 16, 32], [48, 64, 80]]
