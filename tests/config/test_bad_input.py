@@ -439,7 +439,7 @@ PROCESS = [
 @pytest.mark.parametrize(("line", "code"), PROCESS)
 def test_as_a_process(tmp_path: Path, line: str, code: int) -> None:
     start = time.perf_counter()
-    command = [sys.executable, "-m", "rlrun.cli.main.main.main", *line.split()]
+    command = [sys.executable, "-m", "rlrun.cli.main", *line.split()]
     root = str(Path(__file__).parents[2])
     env = {**os.environ, "PYTHONPATH": root}
     done = subprocess.run(

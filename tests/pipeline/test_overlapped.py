@@ -18,7 +18,7 @@ import torch
 from rlrun.build import pipeline as build
 from rlrun.errors import CheckpointError, EnvError, Interrupted
 from rlrun.log.jsonl import read
-from rlrun.pipeline.collector import Brought
+from rlrun.pipeline.collector import Brought, Collector
 from rlrun.pipeline.remote import Gathered, Remote, settled
 from rlrun.pipeline.warm import start_method
 from rlrun.run import life
@@ -400,3 +400,75 @@ def test_a_warmed_start_forks_from_a_process_that_has_torch_and_one_thread():
             [sys.executable, script], capture_output=True, text=True, env=env, check=True
         )
     assert done.stdout.split() == ["True", "1"]
+
+
+class Clocked(InTurn):
+    """Notes the clocks it is sent off with; for policies without weights."""
+
+    def start(self, env_steps):
+        assert not self.flying, "one chunk at a time"
+        self.flying, self.counters.env_steps = True, env_steps
+        self.started.append(env_steps)
+
+    def load(self, behind, env_steps):
+        self.loaded, self.counters.env_steps = env_steps, env_steps
+        self.collector.load_state_dict(behind.collector)
+
+
+STEPS_ONLY = ("policy=random", "env=bandit", OVERLAPPED, "run.stop_value=null",
+              "run.total_steps=64", "logger.tensorboard=false")  # fmt: skip
+
+
+def test_every_chunk_is_sent_for_with_the_clock_and_none_behind_the_end(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(build, "Remote", lambda *a: made.append(Clocked(*a)) or made[-1])
+    record = go(tmp_path, *STEPS_ONLY)
+    assert made[0].started == [0, 16, 32, 48]
+    assert record["env_steps"] == 64
+    assert "flight" not in load_newest(tmp_path / "checkpoints")[0]
+
+
+def test_the_flight_brings_its_episodes_too(tmp_path, monkeypatch):
+    """Episodes of a run that was interrupted are as many as without."""
+    c, account = config(*SMOKE, *STEPS_ONLY), Collector.account
+    made = []
+    monkeypatch.setattr(build, "Remote", lambda *a: made.append(Clocked(*a)) or made[-1])
+
+    def signalled(self):
+        account(self)
+        if self.counters.chunks == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Collector, "account", signalled)
+        with pytest.raises(Interrupted):
+            life.run(c, tmp_path, raw_yaml="", overrides=[])
+    state = load_newest(tmp_path / "checkpoints")[0]
+    assert len(state["flight"]["finished"]) == state["flight"]["steps"] == 16, "of one step each"
+    behind = made[0].collector.policy.generator.bit_generator.state
+    assert state["policy"]["generator"] == behind, "exploration goes on where the flight ended"
+    np.testing.assert_equal(state["collector"], made[0].collector.state_dict())
+    longer = config(*SMOKE, *STEPS_ONLY, "run.total_steps=96")
+    assert life.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    assert [remote.started for remote in made] == [[0, 16, 32], [48, 64, 80]]
+    assert made[1].loaded == 48, "the clock behind the flight"
+    counters = load_newest(tmp_path / "checkpoints")[0]["counters"]
+    assert (counters["episodes"], counters["env_steps"], counters["chunks"]) == (96, 96, 6)
+
+
+def test_a_chunk_that_failed_while_a_checkpoint_waited_for_it_ends_the_run(tmp_path, monkeypatch):
+    made = []
+
+    class Failing(Clocked):
+        def result(self):
+            if len(self.started) == 2:
+                self.flying = False
+                raise EnvError("the second chunk")
+            return super().result()
+
+    monkeypatch.setattr(build, "Remote", lambda *a: made.append(Failing(*a)) or made[-1])
+    c = config(*SMOKE, *STEPS_ONLY, "run.checkpoint_every=16")
+    with pytest.raises(EnvError, match="the second chunk"):
+        life.run(c, tmp_path, raw_yaml="", overrides=[])
+    assert made[0].started == [0, 16], "no other chunk takes its place"
+    assert load_newest(tmp_path / "checkpoints")[0]["counters"]["env_steps"] == 16
