@@ -25,12 +25,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlrun.config.checks import check
 from rlrun.config.messages import HYDRA_ERRORS, explain, homes, override_key
-from rlrun.config.reader import fail, hints, read_config, runs_code, show, unknown
+from rlrun.config.reader import fail, hints, read_config, runs_code, show, unknown, unknown_option
 from rlrun.errors import ConfigError
 from rlrun.schema import Config, EnvConfig
 
 VERSION_BASE = "1.3"
 _PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.")
+_BASE = "base/"  # keys that several options of a group start from: conf/policy/base/
 _FREE = ("env.kwargs", "env.eval_kwargs")  # dicts whose keys the environment defines
 _EXCLUSIVE = (  # of two such keys one is a number, the other null
     ("learner.update_per_collect", "learner.replay_ratio"),
@@ -109,7 +110,14 @@ class Composer:
             )
         except Exception as e:  # Hydra asserts on input, and more
             raise explain(e, overrides, self.groups(), self.options) from e
+        return self._checked(cfg)
+
+    def _checked(self, cfg: DictConfig) -> DictConfig:
+        """``cfg``; raises ConfigError for code in its hydra node, or a base file as an option."""
         _check_hydra(cfg)
+        for group, option in cfg.hydra.runtime.choices.items():
+            if str(option).startswith(_BASE):
+                raise unknown_option(group, option, self.options(group))
         return cfg
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
@@ -138,8 +146,7 @@ class Composer:
             raise explain(e, overrides, self.groups(), self.options) from e
         with open_dict(job):
             job.hydra.job.id, job.hydra.job.num = str(num), num
-        _check_hydra(job)
-        return job
+        return self._checked(job)
 
     def directory(self, cfg: DictConfig, key: str) -> Path:
         """The path that ``key`` of the hydra node gives, e.g. ``hydra.run.dir``."""

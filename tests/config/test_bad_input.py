@@ -18,6 +18,10 @@ BAD = [  # (command line, what the line on stderr must hold)
     # names
     ("policy=r2dd2", "policy = r2dd2: unknown option", "did you mean policy=r2d2"),
     ("polcy=r2d2", "polcy = r2d2: unknown", "did you mean policy?"),
+    ("policy=base/on_policy", "policy = base/on_policy: unknown option; one of a2c, bc", "choose"),
+    ("-m policy=dqn,base/on_policy", "policy = base/on_policy: unknown option", "sweep job 1"),
+    ("policy/base=on_policy", "policy/base = on_policy: unknown group", "policy"),
+    ("+policy/base=on_policy", "policy.base = ", "unknown key"),
     ("env=cartpol", "env = cartpol: unknown option", "env=cartpole"),
     ("experiment=paper", "experiment = paper", "r2d2_paper"),
     ("policy.lrr=1", "policy.lrr = 1: unknown key", "did you mean policy.lr"),
