@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra import version
+from hydra._internal.callbacks import Callbacks
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
@@ -20,8 +21,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.types import RunMode, TaskFunction
-from omegaconf import DictConfig, OmegaConf, open_dict
+from hydra.core.utils import configure_log, run_job
+from hydra.types import HydraContext, RunMode, TaskFunction
+from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
 from rlrun.config.checks import check
 from rlrun.config.messages import HYDRA_ERRORS, explain, homes, override_key
@@ -159,9 +161,20 @@ class Composer:
             raise fail(key, value, "is no path", "a path is allowed", f"set {key}=PATH")
         return Path(value)
 
-    def run(self, task: TaskFunction, overrides: Sequence[str]) -> Any:
-        """What ``task`` returns, run by Hydra in ``hydra.run.dir``."""
-        return self.hydra.run(self.config_name, task, [*overrides, "hydra.mode=RUN"]).return_value
+    def set_directory(self, cfg: DictConfig, path: Path) -> None:
+        """Makes ``path`` the directory of the single run ``cfg``."""
+        with flag_override(cfg.hydra, "readonly", False):
+            cfg.hydra.run.dir, cfg.hydra.mode = str(path), RunMode.RUN
+
+    def run(self, task: TaskFunction, cfg: DictConfig) -> Any:
+        """What ``task`` returns, run in ``hydra.run.dir``: ``Hydra.run`` without composing."""
+        configure_log(cfg.hydra.hydra_logging, cfg.hydra.verbose)
+        callbacks = Callbacks(cfg)
+        callbacks.on_run_start(config=cfg, config_name=self.config_name)
+        context = HydraContext(config_loader=self.hydra.config_loader, callbacks=callbacks)
+        done = run_job(task, cfg, "hydra.run.dir", None, context)
+        callbacks.on_run_end(config=cfg, config_name=self.config_name, job_return=done)
+        return done.return_value
 
     def sweep(self, task: TaskFunction, overrides: Sequence[str]) -> list[Any]:
         """What ``task`` returns in every job, run by Hydra's launcher."""
