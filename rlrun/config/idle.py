@@ -11,7 +11,7 @@ from typing import Any
 from rlrun.config.messages import override_key
 from rlrun.config.reader import fail, show
 from rlrun.schema import Config
-from rlrun.schema.readers import NOUNS, Condition, Reader
+from rlrun.schema.readers import NOUNS, Condition, Reader, listed
 
 
 def check_typed(config: Config, overrides: Sequence[str]) -> None:
@@ -35,10 +35,14 @@ def _unread(config: Config, key: str) -> tuple[str, str] | None:
         if value != _value(config, f"{group}.{name}"):
             return f"{other} is {show(value)} whatever the environment", f"set {other}"
     reader: Reader | None = metadata.get("read_when")
-    if reader is None or _reads(config, reader):
+    if reader is None:
         return None
-    *_, condition = (c for c in reader.any_of[0] if not _holds(config, c))
-    return f"{reader} reads it{_instead(config, group, condition)}", _fix(config, reader, condition)
+    unmet = [[c for c in every if not _holds(config, c)] for every in reader.any_of]
+    if not all(unmet):
+        return None
+    reads = " or ".join(" with ".join(map(str, every)) for every in unmet)
+    condition = unmet[0][-1]
+    return f"{reads} reads it{_instead(config, group, condition)}", _fix(config, reader, condition)
 
 
 def _fields(config: Config, group: str) -> dict[str, Field[Any]]:
@@ -59,22 +63,19 @@ def _holds(config: Config, condition: Condition) -> bool:
     return show(value) in condition.values if condition.values else value not in (None, False)
 
 
-def _reads(config: Config, reader: Reader) -> bool:
-    return any(all(_holds(config, c) for c in every) for every in reader.any_of)
-
-
 def _fix(config: Config, reader: Reader, condition: Condition) -> str:
     if condition.key in NOUNS:
         return f"use {config.policy.remembers or 'one that does'}"
     return reader.fix or f"set {condition.key}={condition.values[0]}"
 
 
-def _instead(config: Config, group: str, condition: Condition) -> str:
-    """The keys of the group that are read because ``condition`` does not hold."""
-    readers = {name: f.metadata.get("read_when") for name, f in _fields(config, group).items()}
-    keys = [
-        f"{group}.{name}"
-        for name, reader in readers.items()
-        if reader and reader.any_of[0][0].key == condition.key and _reads(config, reader)
-    ]
-    return f" (now {' and '.join(keys)} are read)" if keys else ""
+def _instead(config: Config, group: str, unmet: Condition) -> str:
+    """The keys of the group that are read now, and would not be if ``unmet`` were met."""
+    keys = []
+    for name, field in _fields(config, group).items():
+        reader: Reader | None = field.metadata.get("read_when")
+        other = reader.any_of[0][0] if reader else unmet
+        apart = other.key == unmet.key and not set(unmet.values[:1]) & set(other.values)
+        if apart and _holds(config, other):
+            keys.append(f"{group}.{name}")
+    return f" (read now: {listed(keys, 'and')})" if keys else ""

@@ -4,13 +4,20 @@
 ``total_steps: int = field(metadata=default_of("run.total_steps"))``
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 NOUNS = {  # what a policy must be like, which no key says
-    "policy.recurrent": "a policy with a memory",
+    "policy.recurrent": "a policy that has a memory",
     "policy.updates": "a policy that learns",
 }
+
+
+def listed(words: Sequence[str], last: str) -> str:
+    """a, b and c."""
+    most = ", ".join(words[:-1])
+    return f"{most} {last} {words[-1]}" if most else words[-1]
 
 
 @dataclass(frozen=True)
@@ -21,9 +28,9 @@ class Condition:
     values: tuple[str, ...]
 
     def __str__(self) -> str:
-        *most, last = self.values or ("",)
-        values = f"{', '.join(most)} or {last}" if most else last
-        return f"{self.key}={values}" if values else NOUNS.get(self.key, self.key)
+        if not self.values:
+            return NOUNS.get(self.key, self.key)
+        return f"{self.key}={listed(self.values, 'or')}"
 
 
 @dataclass(frozen=True)

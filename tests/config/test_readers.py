@@ -69,7 +69,7 @@ def test_a_reader_in_words() -> None:
     assert (
         found["explore.epsilon"] == "explore=schedule or explore=ladder with collector.num_envs=1"
     )
-    assert found["memory.hidden"] == "memory=lstm, gru or mingru with a policy with a memory"
+    assert found["memory.hidden"] == "memory=lstm, gru or mingru with a policy that has a memory"
     assert found["buffer.demo_ratio"] == "buffer.demos"
     assert found["learner.batch_size"] == "a policy that learns"
 
