@@ -71,11 +71,18 @@ def companions(path: Path) -> dict[str, str]:
     return dict(found)
 
 
+def with_bases(path: Path, prefix: str) -> list[Key]:
+    """The keys of a yaml and those of the base yamls that it starts from."""
+    bases = re.findall(r"- (base/\w+)@_here_\n", path.read_text("utf-8"))
+    paths = [path, *(path.parent / f"{base}.yaml" for base in bases)]
+    return [key for p in paths for key in option_keys(p, prefix)]
+
+
 def options(group: str) -> dict[str, list[Key]]:
     """option -> keys, the one with the most keys first."""
     paths = sorted((CONF / group).glob("*.yaml"))
     prefix = "" if group in PRESETS else group
-    found = {p.stem: option_keys(p, prefix) for p in paths}
+    found = {p.stem: with_bases(p, prefix) for p in paths}
     usual = re.findall(r"- (\w+): (\w+)\n", (CONF / "config.yaml").read_text("utf-8"))
     first = [o for g, o in usual if g == group == "policy"]  # others' keys are told apart from its
     order = {o: (o not in first, -len(keys), (group, o) not in usual) for o, keys in found.items()}
@@ -215,8 +222,8 @@ def test_config_reference_has_every_key_of_every_yaml() -> None:
     for path in sorted(CONF.rglob("*.yaml")):
         values = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
         assert isinstance(values, dict)
-        group = path.parent.name
-        prefix = "" if group in (*PRESETS, "conf") else f"{group}."
+        group = path.relative_to(CONF).parts[0]
+        prefix = "" if group in (*PRESETS, path.name) else f"{group}."
         values = {k: v for k, v in values.items() if k not in ("defaults", "hydra")}
         for key in _leaves(values, prefix):
             assert f"| `{key}` |" in text, f"{path}: {key}"
