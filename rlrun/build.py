@@ -25,6 +25,7 @@ from rlrun.build_replay import (
     make_store,
 )
 from rlrun.collector import Collector
+from rlrun.config import check_precision
 from rlrun.env import Env, make_env
 from rlrun.errors import Interrupted, RlrunError
 from rlrun.evaluate import Evaluator, eval_metrics
@@ -171,6 +172,7 @@ def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]
 
 def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
     threads = set_threads(config)
+    check_precision(config)  # the run may have been begun, or its job sent from, elsewhere
     with lock(run_dir):
         state = None
         if resumed:

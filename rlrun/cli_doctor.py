@@ -36,7 +36,7 @@ def calibrate(
 
     ``seconds`` are those of one setting, None: so many that all take about 20 s.
     """
-    from rlrun.config import Composer, check, read_composed
+    from rlrun.config import Composer, check, check_precision, read_composed
     from rlrun.config.chosen import as_chosen
     from rlrun.config.windows import window_rows
 
@@ -52,6 +52,7 @@ def calibrate(
         )
     with as_chosen(composer, cfg, overrides):
         check(config)
+        check_precision(config)
     try:
         from rlrun.calibrate import lines
 

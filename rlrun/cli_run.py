@@ -27,7 +27,7 @@ def _quote(value: object) -> str:
 
 def single(composer: "Composer", overrides: Sequence[str]) -> int:
     """The exit code of one run."""
-    from rlrun.config import check, read_composed
+    from rlrun.config import check, check_precision, read_composed
     from rlrun.config.chosen import as_chosen
     from rlrun.config.directories import claim, require_new, require_writable
     from rlrun.config.idle import check_typed
@@ -43,6 +43,7 @@ def single(composer: "Composer", overrides: Sequence[str]) -> int:
     with as_chosen(composer, cfg, overrides):
         check(config)
         check_typed(config, overrides)
+        check_precision(config)
     run_dir = claim(path, exact=given)
     return int(composer.run(job, [*overrides, f"hydra.run.dir={_quote(run_dir)}"]))
 
@@ -68,7 +69,7 @@ def sweep(composer: "Composer", overrides: Sequence[str]) -> int:
 
 def _validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], num: int) -> str:
     """The directory name of a job that is valid; raises ConfigError for one that is not."""
-    from rlrun.config import check, read_composed
+    from rlrun.config import check, check_precision, read_composed
     from rlrun.config.chosen import as_chosen
 
     try:
@@ -79,6 +80,7 @@ def _validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], n
                 wrong = "names the directory of a single run; null is allowed in a sweep"
                 raise ConfigError(f"run.dir = {config.run.dir}: {wrong}; use hydra.sweep.dir=PATH")
             check(config)
+            check_precision(config)
     except RlrunError as e:
         e.args = (f"{e} (sweep job {num}: {' '.join(job)}; no job was started)",)
         raise
