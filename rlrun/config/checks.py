@@ -39,7 +39,7 @@ def check_precision(config: Config) -> None:
     """
     wrong = bf16_fault(config) if config.learner.precision == "bf16" else None
     if wrong is not None:
-        fix = "set learner.precision=float32, or use memory=gru"
+        fix = "set learner.precision=float32, or use memory=gru, another CPU or a GPU"
         line = f"learner.precision = bf16: {wrong}; float32 is allowed; {fix}"
         raise ResourceError(line)
 
