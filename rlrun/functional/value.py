@@ -127,7 +127,7 @@ class Loss(NamedTuple):
     priority: Tensor  # [B]
     metrics: dict[str, Tensor]  # 0-d each
     q: Tensor  # [T, B, A] what the gradient flows into
-    slope: Tensor  # d loss / d q
+    q_grad: Tensor  # d loss / d q
 
 
 def mixed_priority(td: Tensor, valid: Tensor, eta: float) -> Tensor:

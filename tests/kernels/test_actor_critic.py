@@ -13,8 +13,8 @@ from rlrun.functional import policy as in_torch
 from rlrun.functional import surrogate
 from rlrun.kernels.actor_critic import Recorded, Slopes, Written, is_plain, make_backprop
 from rlrun.nets.actor_critic import ActorCritic
-from rlrun.optim.adam import Flat
-from rlrun.optim.compute import PLAIN, Compute
+from rlrun.optim.adam import FlatParameters
+from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.schema import MemoryConfig, TorsoConfig
 from rlrun.types import Spec, tree_map
 from tests.compose import config
@@ -66,9 +66,9 @@ def rows_of(net, obs, rows=5, columns=3):
 
 def pair_of(net):
     """Both ways; their slopes do not share an array."""
-    flat = Flat(net.parameters())
-    written, recorded = Written(net, flat), Recorded(net, flat, PLAIN)
-    recorded.flat = Flat([p.detach().clone() for p in net.parameters()])
+    flat = FlatParameters(net.parameters())
+    written, recorded = Written(net, flat), Recorded(net, flat, DEFAULT_COMPUTE)
+    recorded.flat = FlatParameters([p.detach().clone() for p in net.parameters()])
     return written, recorded
 
 
@@ -82,7 +82,7 @@ def compare(net, obs, *, entropy):
         choice = back.choice(head[:-1], action)
         slopes = Slopes(log_prob, value, worth if entropy else None)
         back.back(choice, v[:-1], slopes)
-        found.append((head, v, *choice, *back.flat.parts))
+        found.append((head, v, *choice, *back.flat.grad_views))
     for a, b in zip(*found, strict=True):
         assert a.shape == b.shape
         torch.testing.assert_close(a, b.detach(), rtol=1e-5, atol=1e-5)
@@ -107,8 +107,10 @@ def test_of_numbers_and_of_standardised_observations():
 
 def test_who_is_written():
     net, half = network("one"), Compute("bf16")
-    assert isinstance(make_backprop(net, Flat(net.parameters()), PLAIN), Written)
-    assert isinstance(make_backprop(net, Flat(net.parameters()), half), Recorded)
+    assert isinstance(
+        make_backprop(net, FlatParameters(net.parameters()), DEFAULT_COMPUTE), Written
+    )
+    assert isinstance(make_backprop(net, FlatParameters(net.parameters()), half), Recorded)
     assert not is_plain(network("one", memory="gru"))
 
 
