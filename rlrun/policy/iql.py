@@ -70,7 +70,7 @@ class IQL:
         norm = self.adam.step(grads, lr)
         with torch.no_grad():
             online, lagging = self.nets.critics.parameters(), self.target.parameters()
-            torch._foreach_lerp_(list(lagging), list(online), self.config.target_theta)
+            torch._foreach_lerp_(list(lagging), list(online), self.config.target_tau)
         self.seconds["optimiser"] += time.perf_counter() - backward
         metrics = {k: v.detach() for k, v in out.metrics.items()}
         stepped = {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}

@@ -21,7 +21,7 @@ CHANGES = [
     {"td_clip": 0.01},
     {"grad_clip": 1e-3},
     {"actor_every": 2},
-    {"target_update_every": 2, "target_theta": None},
+    {"target_update_every": 2, "target_tau": None},
     {"torso": (), "head_hidden": (9,)},
     {"lr": linear(1e-2, 1e-3), "actor_lr": linear(2e-3, 1e-2)},
 ]

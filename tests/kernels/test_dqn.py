@@ -31,7 +31,7 @@ OTHERS = [
     {"grad_clip": 1e-3},
     {"grad_clip": None},
     {"reward_clip": 0.02, "reward_scale": 1.0},
-    {"target_update_every": None, "target_theta": 0.1},
+    {"target_update_every": None, "target_tau": 0.1},
     {"target_update_every": 2},
     {"head_hidden": (6, 5)},
     {"lr": linear(1e-2, 1e-3)},

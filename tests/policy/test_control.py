@@ -336,7 +336,7 @@ def test_the_actor_moves_every_so_often_and_targets_follow(name):
 )
 def test_hard_copies_count_updates_of_the_critics(name, copies):
     """Every 3 updates; where targets move with the actor, at its next step (every 2)."""
-    policy = control(name, target_update_every=3, target_theta=None, actor_every=2)
+    policy = control(name, target_update_every=3, target_tau=None, actor_every=2)
     sample, found = box_batch(policy), []
     sides = (policy.q,) if "sac" in name else (policy.q, policy.pi)
     for i in range(1, 8):
