@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rlrun.acting.step import Step, make_step
+from rlrun.acting.step import QNetStep, make_qnet_step
 from rlrun.functional.explore import choose
 from rlrun.functional.masks import MASK, allowed_actions
 from rlrun.nets.qnet import QNet
@@ -23,7 +23,7 @@ class ValueActor:
     def __init__(
         self, net: QNet, config: ValueConfig, generator: np.random.Generator, *, num_envs: int
     ) -> None:
-        self.step: Step = make_step(net, num_envs)
+        self.step: QNetStep = make_qnet_step(net, num_envs)
         self.initial_state = self.step.initial_state
         self.generator, self.scale, self.clip = generator, config.reward_scale, config.reward_clip
         self.noisy = isinstance(config, SwitchedConfig) and config.noisy is not None

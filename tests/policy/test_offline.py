@@ -306,10 +306,13 @@ def test_greedy_is_the_mode_and_exploring_draws(name):
 @pytest.mark.parametrize("memory", ["lstm", "gru", "mingru", "none"])
 @pytest.mark.parametrize("spec", [SPEC, BOX], ids=["discrete", "box"])
 def test_acting_in_numpy_is_acting_in_torch(memory, spec):
-    from rlrun.acting.policy_net import _NumpyStep, _TorchStep
+    from rlrun.acting.policy_net import NumpyPolicyNetStep, TorchPolicyNetStep
 
     policy = bc(spec=spec, memory=memory)
-    steps, rng = (_NumpyStep(policy.net, 5), _TorchStep(policy.net, 5)), np.random.default_rng(0)
+    steps, rng = (
+        (NumpyPolicyNetStep(policy.net, 5), TorchPolicyNetStep(policy.net, 5)),
+        np.random.default_rng(0),
+    )
     for step in steps:
         step.refresh()
     states, none = [s.initial_state() for s in steps], np.zeros(5, np.float32)
