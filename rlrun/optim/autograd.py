@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.functional.value import dueling
-from rlrun.nets.forward_noise import MEAN, Draw
+from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.memory.recurrent import NoMemory
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP, flatten
@@ -36,11 +36,11 @@ class GradientSource(Protocol):
 class QFunction(GradientSource, Protocol):
     """A Q-network on single rows; ``grads`` belongs to the last ``q``."""
 
-    def q(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
+    def q(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
         """Action values [B, A], or [B, A, N] of a distribution; ``side`` [B, A + 1] or empty: the
         previous action and reward, concatenated to the torso's features."""
 
-    def values(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
+    def values(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
         """``q`` without a gradient."""
 
 
@@ -61,12 +61,12 @@ class AutogradQ(AutogradNet):
         super().__init__(net)
         self.net = net
 
-    def q(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
+    def q(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
         q: Tensor = self.net.unroll(self.net.inputs(obs, side), (), draw)[0]
         return q
 
     @torch.no_grad()
-    def values(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
+    def values(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
         return self.q(obs, side, draw)
 
 
@@ -87,11 +87,11 @@ class LinearQ:
         self.value = LinearLayers(net.value) if isinstance(net.value, nn.Sequential) else None
 
     @torch.no_grad()
-    def q(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
+    def q(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
         return self._q(obs, side, keep=True)
 
     @torch.no_grad()
-    def values(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
+    def values(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
         return self._q(obs, side, keep=False)
 
     def _q(self, obs: Tree, side: Tensor, *, keep: bool) -> Tensor:

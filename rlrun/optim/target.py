@@ -43,7 +43,7 @@ class OnlineTarget(Generic[Net]):
 
         ``since``: how many of the ``updates`` were made since the last call.
         """
-        every, tau = self.config.target_update_every, self.config.target_theta
+        every, tau = self.config.target_update_every, self.config.target_tau
         if tau is not None:
             torch._foreach_lerp_(self.target_params, self.params, tau)
         elif every is not None and updates // every > (updates - since) // every:
