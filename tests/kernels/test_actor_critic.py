@@ -174,7 +174,7 @@ def test_an_update_is_the_same_either_way(more, env, monkeypatch):
     """Values, parameters and metrics after some updates, of PPO in numpy and by autograd."""
     more = ("learner.batch_size=24", "policy.epochs=3", *more)
     a = collector_of(*more, env=env)
-    monkeypatch.setattr("rlrun.kernels.actor_critic.is_plain", lambda net: False)
+    monkeypatch.setattr("rlrun.kernels.actor_critic.supports", lambda net: False)
     b = collector_of(*more, env=env)
     monkeypatch.undo()
     assert a.policy.plain is not None
@@ -198,7 +198,7 @@ def test_single_steps_are_the_same_either_way(policy, env, monkeypatch):
     """On rows of an ever older policy: where ratios are 1 rounding decides which exceed it."""
     more = ("policy.rho_clip=1.01",) if policy == "impala" else ()
     a = collector_of(*more, policy=policy, env=env)
-    monkeypatch.setattr("rlrun.kernels.actor_critic.is_plain", lambda net: False)
+    monkeypatch.setattr("rlrun.kernels.actor_critic.supports", lambda net: False)
     b = collector_of(*more, policy=policy, env=env)
     monkeypatch.undo()
     assert isinstance(a.policy.descender.backprop, NumpyActorCritic)
