@@ -278,6 +278,11 @@ def _hydra(argv: list[str]) -> int:
         fix = "use rlrun resume RUN_DIR, or --config-dir DIR"
         raise ConfigError(f"{flag}: not supported (pickles, foreign roots); see --help; {fix}")
     composer = Composer(config_name=args.config_name, config_dir=args.config_dir)
+    query = args.shell_completion and next((o for o in args.overrides if "query=" in o), None)
+    if query and "COMP_LINE" not in os.environ:
+        fix = 'eval "$(rlrun -sc install=bash)"'
+        wrong = "the shell asks that while it completes a line, with the line in COMP_LINE"
+        raise ConfigError(f"rlrun -sc {query}: {wrong}; install=SHELL is allowed; type {fix}")
     if args.shell_completion or args.hydra_help:
         return _pass_on(parser, args)
     args.overrides = [*composer.rewrite(args.overrides), *quiet]

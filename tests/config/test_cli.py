@@ -254,7 +254,9 @@ def test_the_examples_of_the_help_are_valid(rlrun: Callable[..., Done], build: B
     assert len(build.run_dirs) == 2 + 2
 
 
-def test_what_hydra_prints_itself(rlrun: Callable[..., Done], tmp_path: Path) -> None:
+def test_what_hydra_prints_itself(
+    rlrun: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = rlrun("policy=dqn", "--cfg", "job", "env=tmaze", "env.length=9")
     assert done.code == 0
     shown = OmegaConf.create(done.out)
@@ -263,6 +265,14 @@ def test_what_hydra_prints_itself(rlrun: Callable[..., Done], tmp_path: Path) ->
     assert "policy/r2d2" in rlrun("--info", "defaults").out
     assert "Hydra" in rlrun("--hydra-help").out
     assert "complete" in rlrun("-sc", "install=bash").out
+    for shell in ("bash", "zsh", "fish"):
+        monkeypatch.delenv("COMP_LINE", raising=False)
+        done = rlrun("-sc", f"query={shell}")
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert done.err.startswith(f"rlrun: error: rlrun -sc query={shell}: ")
+        assert "install=" in done.err
+    monkeypatch.setenv("COMP_LINE", "rlrun polic")
+    assert "policy=" in rlrun("-sc", "query=bash").out
     assert rlrun("--cfg", "job", "policy.lrr=1").code == 2
     assert rlrun("--cfg", "job", "--package", "nope").code == 2
     assert files_under(tmp_path) == []
