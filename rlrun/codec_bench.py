@@ -17,11 +17,11 @@ import numpy as np
 from rlrun import codec
 from rlrun.codec import pco
 from rlrun.codec_sources import Series, series_of
-from rlrun.errors import ConfigError, StorageError
+from rlrun.errors import ConfigError, StorageError, extra
 from rlrun.tree import tree_leaves
 
 PASSES, SECONDS = 3, 2.0  # at most, of one coder on one series
-PLOT = "pip install 'rlrun[plot]'"
+PLOT = f"pip install {extra('plot')}"
 
 
 @dataclass(frozen=True, slots=True)

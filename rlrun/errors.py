@@ -15,6 +15,11 @@ Text form: ``key.path = value: what is wrong; what is allowed; what to do``.
 """
 
 
+def extra(name: str) -> str:
+    """What pip installs for an optional part, from the directory of rlrun as in README."""
+    return f"'.[{name}]'"
+
+
 class RlrunError(Exception):
     """An error that is shown to the user as one line."""
 

@@ -194,7 +194,7 @@ def test_no_matplotlib_is_said_before_anything_is_measured(tmp_path, monkeypatch
     monkeypatch.setattr(codec_bench, "find_spec", lambda name: None)
     code, out, err = bench(capsys, str(tmp_path), "--plot", "x.png")
     assert (code, out) == (2, "")
-    assert "pip install 'rlrun[plot]'" in err
+    assert "pip install '.[plot]'" in err
 
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
