@@ -10,7 +10,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from rlrun import codec, codec_bench, history, tensorfile
+from rlrun import cli_codec, codec, codec_bench, history, tensorfile
 from rlrun.cli import main
 from rlrun.codec import pco
 from rlrun.codec_sources import CHUNKS, ROWS, Series, series_of
@@ -191,7 +191,7 @@ def test_usage(capsys):
 
 def test_no_matplotlib_is_said_before_anything_is_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr(codec_bench, "find_spec", lambda name: None)
+    monkeypatch.setattr(cli_codec, "find_spec", lambda name: None)
     code, out, err = bench(capsys, str(tmp_path), "--plot", "x.png")
     assert (code, out) == (2, "")
     assert "pip install '.[plot]'" in err
