@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from rlrun import __version__
 from rlrun.cli_list import GROUPS, SUBCOMMANDS, help_text, list_lines
 from rlrun.cli_report import Stopped, report, report_bug, report_job_error
-from rlrun.errors import ConfigError, Interrupted, RlrunError
+from rlrun.errors import ConfigError, Interrupted, RlrunError, end_if_importing_main
 from rlrun.trust import trusting
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code of the command line ``argv`` (default: that of the process)."""
+    end_if_importing_main()
     # Read when numpy is loaded: products as small as those of acting are slower on more threads,
     # which then wait by spinning on cores the learner could use.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

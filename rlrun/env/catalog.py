@@ -1,7 +1,6 @@
 """From an id to an environment: what is registered, and the ConfigError when it cannot be made."""
 
 import difflib
-import importlib
 import importlib.util
 import logging
 import os
@@ -17,6 +16,7 @@ from gymnasium.vector import VectorEnv
 
 from rlrun.env.lockstep import Single
 from rlrun.errors import ConfigError, extra
+from rlrun.trust import import_named
 
 # Packages that register their environments when imported: id prefix, module, what to install.
 _PACKAGES = (
@@ -84,11 +84,12 @@ def _import(env_id: str, module: str) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            importlib.import_module(module)
+            import_named(module)
     except ImportError as e:
         raise ConfigError(
             f"env.id = {env_id}: module {module} cannot be imported ({e}); the part before the "
-            "colon must be an installed module that registers the id; install it or fix the name"
+            "colon must be a module that registers the id, installed or in the working directory; "
+            "install it or fix the name"
         ) from e
     except (Exception, SystemExit) as e:  # whatever a user's module raises
         raise broken_import(env_id, module, e) from e

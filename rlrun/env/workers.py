@@ -16,11 +16,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rlrun.env.contract import fault
 from rlrun.env.rows import Env
-from rlrun.errors import ConfigError, EnvError
+from rlrun.errors import NO_GUARD, ConfigError, EnvError, end_if_importing_main
 
 ANSWER_SECONDS = 60.0  # a worker that takes longer for one step or reset counts as hung
 EXIT_SECONDS = 5.0  # how long a closed pipe may precede the end of its process
-_NO_GUARD = 86  # exit code of a worker that would start workers while it imports the script
 
 MakeOne = Callable[[], gym.Env[Any, Any]]
 
@@ -53,12 +52,6 @@ def _context() -> str:
     return "forkserver"
 
 
-def _end_if_importing_main() -> None:
-    """A worker imports the main script first; without a guard that comes here again."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        os._exit(_NO_GUARD)  # an exception would only be printed, once per worker
-
-
 def _let_go(e: Exception) -> None:
     """Empty the frames that ``e`` came through.
 
@@ -79,7 +72,7 @@ class AsyncEnv(Env):
     def __init__(
         self, env_fns: Sequence[MakeOne], *, env_id: str, keep_info: tuple[str, ...]
     ) -> None:
-        _end_if_importing_main()
+        end_if_importing_main()
         self._raw = AsyncVectorEnv.__new__(AsyncVectorEnv)  # whose processes are then known
         try:
             self._raw.__init__(  # type: ignore[misc]
@@ -100,7 +93,7 @@ class AsyncEnv(Env):
         if getattr(self._raw, "processes", []):
             codes = {self._raw.processes[i].exitcode for i in self._dead()}
             self._kill()
-        if _NO_GUARD in codes:
+        if NO_GUARD in codes:
             script = getattr(sys.modules["__main__"], "__file__", "the script")
             return ConfigError(
                 f"env.backend = async: every worker process imports {script} again, which would "

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rlrun.nets.acting_head import NumpyHead
 from rlrun.nets.distnet import DistNet
 from rlrun.nets.draw import MEAN, Draw
-from rlrun.nets.memory import GRU, LSTM
+from rlrun.nets.memory import GRU, LSTM, Cell
 from rlrun.nets.mingru import MinGRU, MinGRUCell
 from rlrun.nets.noisy import noise_size, noisy_layers, split_noise
 from rlrun.nets.qnet import QNet
@@ -251,9 +251,8 @@ class GRUCell:
 def make_step(net: QNet, num_envs: int) -> Step:
     """The faster step for this network, by a fixed rule; both give the same values to 1e-5."""
     cpu = next(net.parameters()).device.type == "cpu"
-    return (
-        NumpyStep(net, num_envs) if cpu and isinstance(net.torso, MLP) else TorchStep(net, num_envs)
-    )
+    fast = cpu and isinstance(net.torso, MLP) and not isinstance(net.memory, Cell)
+    return NumpyStep(net, num_envs) if fast else TorchStep(net, num_envs)
 
 
 def flatten(space: gym.Space[Any], obs: Tree) -> np.ndarray:

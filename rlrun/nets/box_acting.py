@@ -14,7 +14,7 @@ from rlrun.nets.acting import GRUCell, Layers, LSTMCell, flatten
 from rlrun.nets.bounds import Bounds
 from rlrun.nets.control import ActorNet
 from rlrun.nets.encoder import Vector
-from rlrun.nets.memory import GRU, LSTM
+from rlrun.nets.memory import GRU, LSTM, Cell
 from rlrun.nets.mingru import MinGRU, MinGRUCell
 from rlrun.nets.torso import MLP
 from rlrun.schema import ControlConfig
@@ -199,6 +199,7 @@ class NumpyBoxStep:
 def make_box_step(net: ActorNet, bounds: Bounds, num_envs: int) -> BoxStep:
     """The faster step for this network, by a fixed rule; both give the same values to 1e-5."""
     cpu = next(net.parameters()).device.type == "cpu"
-    plain = isinstance(net.encoder.torso, (Vector, MLP))
+    own = isinstance(net.encoder.memory, Cell)
+    plain = isinstance(net.encoder.torso, (Vector, MLP)) and not own
     kind = NumpyBoxStep if cpu and plain else TorchBoxStep
     return kind(net, bounds, num_envs)

@@ -11,7 +11,7 @@ from rlrun.functional.masks import has_mask, unmasked, without_forbidden
 from rlrun.functional.offline import categorical_log_prob, normal_log_prob, to_unit
 from rlrun.functional.policy import within_mask
 from rlrun.nets.acting import GRUCell, Layers, LSTMCell, flatten
-from rlrun.nets.memory import GRU, LSTM, make_memory
+from rlrun.nets.memory import GRU, LSTM, Cell, make_memory
 from rlrun.nets.mingru import MinGRU, MinGRUCell
 from rlrun.nets.torso import MLP, make_torso, mlp
 from rlrun.schema import MemoryConfig, TorsoConfig
@@ -123,7 +123,7 @@ class PolicyActor:
     def __init__(self, net: PolicyNet, generator: np.random.Generator, *, num_envs: int) -> None:
         self.net, self.generator, self.space = net, generator, net.space
         on_cpu = next(net.parameters()).device.type == "cpu"
-        fast = on_cpu and isinstance(net.torso, MLP)
+        fast = on_cpu and isinstance(net.torso, MLP) and not isinstance(net.memory, Cell)
         self.step: _NumpyStep | _TorchStep
         self.step = _NumpyStep(net, num_envs) if fast else _TorchStep(net, num_envs)
         self.initial_state = self.step.initial_state

@@ -4,8 +4,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from rlrun.errors import ConfigError
 from rlrun.nets.mingru import MinGRU
 from rlrun.schema import MemoryConfig
+from rlrun.trust import trusted_class
 from rlrun.types import Tree, tree_map
 
 
@@ -96,11 +98,64 @@ def _state_after(memory: LSTM | GRU, x: Tensor, lengths: Tensor, state: Tree) ->
     return tree_map(lambda s, new: s.index_copy(0, some, new.squeeze(0)), state, last)
 
 
-Memory = LSTM | GRU | MinGRU | NoMemory
+class Cell(nn.Module):
+    """A memory of your own: define ``__init__``, ``initial_state`` and ``step`` as ``GRU`` does.
+
+    ``unroll`` and ``state_after`` step row by row; override them where it can be done at once.
+    States start at zero, and their shapes do not depend on the number of features.
+    """
+
+    size: int  # width of the outputs
+
+    def __init__(self, config: MemoryConfig, features: int) -> None:
+        super().__init__()
+        self.size = config.hidden
+
+    def initial_state(self, batch: int, device: torch.device) -> Tree:
+        """A tuple of zeros [B, S], of any widths S."""
+        raise NotImplementedError
+
+    def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """One row [B, F] and the state before it -> output [B, size], the state behind it."""
+        raise NotImplementedError
+
+    def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """As ``LSTM.unroll``."""
+        out = []
+        for row in x:
+            y, state = self.step(row, state)
+            out.append(y)
+        return torch.stack(out), state
+
+    def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
+        """As ``LSTM.state_after``."""
+        for t, row in enumerate(x):
+            on = (t < lengths).unsqueeze(-1)
+            after = self.step(row, state)[1]
+            state = tuple(torch.where(on, new, old) for new, old in zip(after, state, strict=True))
+        return state
+
+
+Memory = LSTM | GRU | MinGRU | NoMemory | Cell
+
+
+_MEMORIES: dict[str, type[Memory]] = {
+    "lstm": LSTM,
+    "gru": GRU,
+    "mingru": MinGRU,
+    "none": NoMemory,
+}
 
 
 def make_memory(config: MemoryConfig, features: int) -> Memory:
-    """The configured memory over inputs of width ``features``; ``size`` is its output width."""
-    table: dict[str, type[LSTM] | type[GRU] | type[MinGRU] | type[NoMemory]]
-    table = {"lstm": LSTM, "gru": GRU, "mingru": MinGRU, "none": NoMemory}
-    return table[config.name](config, features)
+    """The configured memory over inputs of width ``features``; ``size`` is its output width.
+
+    ``config.name`` may be ``mypkg.mod:Cell``, a ``Cell`` of a trusted package.
+    """
+    cls = _MEMORIES.get(config.name) or trusted_class("memory.name", config.name)
+    if not issubclass(cls, Memory):
+        wrong = "the class is no Cell"
+        allowed = "a class derived from rlrun.nets.memory.Cell is allowed"
+        raise ConfigError(f"memory.name = {config.name}: {wrong}; {allowed}; derive it")
+    memory: Memory = cls(config, features)
+    return memory

@@ -1,6 +1,6 @@
 """Parts of networks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from rlrun.schema.ranges import at_least, need
@@ -19,7 +19,7 @@ class TorsoConfig:
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    name: Literal["lstm", "gru", "mingru", "none"]
+    name: str = field(metadata={"or_class": ("lstm", "gru", "mingru", "none")})  # or mypkg.mod:Cell
     hidden: int
     forget_bias: float
 

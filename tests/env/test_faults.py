@@ -226,6 +226,20 @@ def test_async_without_a_main_guard_says_so(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
 
 
+def test_a_run_in_a_script_without_a_main_guard(tmp_path):
+    """The workers run nothing of the script, so that no second run is begun."""
+    line = ["policy=random", "env=cartpole", "env.backend=async", "debug=smoke", "-q"]
+    (tmp_path / "script.py").write_text(f"from rlrun.cli import main\nmain({line})\n")
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.count("\n") == 1
+    assert 'if __name__ == "__main__":' in done.stderr
+    assert len(list(tmp_path.glob("outputs/*/*"))) <= 1
+
+
 def test_async_worker_that_ends_while_it_starts(monkeypatch):
     """Its exit code is told, and nothing goes on running."""
     monkeypatch.setattr(workers, "InWorker", EndsAtOnce)
