@@ -16,6 +16,7 @@ from rlrun.kernels.observations import flatten
 from rlrun.nets.bounds import Bounds
 from rlrun.nets.continuous_actor import ActorNet
 from rlrun.nets.encoder import Vector
+from rlrun.nets.memory.cell import Cell
 from rlrun.nets.memory.mingru import MinGRU
 from rlrun.nets.memory.recurrent import GRU, LSTM
 from rlrun.nets.torso import MLP
@@ -201,6 +202,7 @@ class NumpyBoxStep:
 def make_box_step(net: ActorNet, bounds: Bounds, num_envs: int) -> BoxStep:
     """The faster step for this network, by a fixed rule; both give the same values to 1e-5."""
     cpu = next(net.parameters()).device.type == "cpu"
-    plain = isinstance(net.encoder.torso, (Vector, MLP))
+    own = isinstance(net.encoder.memory, Cell)
+    plain = isinstance(net.encoder.torso, (Vector, MLP)) and not own
     kind = NumpyBoxStep if cpu and plain else TorchBoxStep
     return kind(net, bounds, num_envs)

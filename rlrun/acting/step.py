@@ -17,6 +17,7 @@ from rlrun.kernels.heads import NumpyHead
 from rlrun.kernels.mlp import Layers
 from rlrun.kernels.observations import flatten
 from rlrun.nets.forward_noise import MEAN, Draw
+from rlrun.nets.memory.cell import Cell
 from rlrun.nets.memory.mingru import MinGRU
 from rlrun.nets.memory.recurrent import GRU, LSTM
 from rlrun.nets.noisy import noise_size, noisy_layers, split_noise
@@ -154,6 +155,5 @@ class NumpyStep:
 def make_step(net: QNet, num_envs: int) -> Step:
     """The faster step for this network, by a fixed rule; both give the same values to 1e-5."""
     cpu = next(net.parameters()).device.type == "cpu"
-    return (
-        NumpyStep(net, num_envs) if cpu and isinstance(net.torso, MLP) else TorchStep(net, num_envs)
-    )
+    fast = cpu and isinstance(net.torso, MLP) and not isinstance(net.memory, Cell)
+    return NumpyStep(net, num_envs) if fast else TorchStep(net, num_envs)

@@ -58,9 +58,9 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         self.munchausen = make_munchausen(config, self.criterion)
         self.draws, self.masked = Draws(net, config, seed=seed), has_mask(spec.obs)
         given = (config, self.pair, self.online, self.lagging)
-        self.step = bare_update(*given, masked=self.masked) or Stepper(
-            self.pair, self.loss, device, compute
-        )
+        own = type(self) is DQN  # a subclass's loss is not what the kernel computes
+        kernel = bare_update(*given, masked=self.masked) if own else None
+        self.step = kernel or Stepper(self.pair, self.loss, device, compute)
 
     def actor(self, num_envs: int) -> ValueActor:
         """Epsilon-greedy on Q."""

@@ -41,7 +41,8 @@ class SAC(ControlPolicy[SACConfig]):
         self.temperature = Multiplier(c.temperature, eps=c.adam_eps, device=self.device)
         self.multipliers = {"temperature": self.temperature}
         self.bare: BareSAC | None = None
-        if fits(self.pair, self.compute, self.memory):
+        own = type(self) is SAC  # a subclass's loss is not what the kernel computes
+        if own and fits(self.pair, self.compute, self.memory):
             self.bare = BareSAC(self.pair, self.compute, self.temperature, self.target_entropy)
 
     def actor(self, num_envs: int) -> BoxActor:
