@@ -227,7 +227,9 @@ def _largest(
     burnin, learned, nstep = window
     rows = burnin + learned + nstep + max(1, config.env.frame_stack - 1)
     batch = config.learner.batch_size * (burnin + learned + nstep)
-    least = max(rows * (columns or config.collector.num_envs), config.learner.start_after, batch)
+    least = max(
+        rows * (columns or config.collector.num_envs), config.learner.learning_starts, batch
+    )
     if not fits(least):
         return None
     low, high = least, config.buffer.capacity  # fits, does not
