@@ -43,11 +43,12 @@ class Replay:
         allocate: Allocate = in_memory,
     ) -> None:
         """``close``: the end of a chunk ends its trajectories (collector.trajectory); ``stack``:
-        frames of an observation (env.frame_stack)."""
+        frames of an observation (env.frame_stack).
+
+        Raises: ConfigError when the columns are too short for one window.
+        """
         reach = max(1, stack - 1)  # rows read before a window's own
-        assert layout.rows >= window.rows + reach + 1, (
-            "S rows, those before, the observation behind"
-        )
+        layout.require_rows(window.rows, reach)
         self.layout, self.window, self.close, self.sampler = layout, window, close, sampler
         self.stack = stack
         self.ring = Ring(layout, allocate)

@@ -28,7 +28,8 @@ class DDPG(ControlPolicy[DDPGConfig]):
     def begin(self) -> None:
         self.noise_at = make_schedule(self.config.noise, total_steps=self.total_steps)
         self.pi.net.noise.fill_(self.noise_at(0))
-        plain = supports(self.nets, self.compute, self.memory)
+        own = type(self) is DDPG  # a subclass's loss is not what the kernel computes
+        plain = own and supports(self.nets, self.compute, self.memory)
         self.bare = TD3Kernel(self.nets, self.compute) if plain else None
 
     def actor(self, num_envs: int) -> ContinuousActor:

@@ -58,9 +58,9 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         self.munchausen = make_munchausen(config, self.criterion)
         self.draws, self.masked = NoiseGenerator(net, config, seed=seed), has_mask(spec.obs)
         given = (config, self.online_target, self.q_function, self.target_q_function)
-        self.step = make_dqn_kernel(*given, masked=self.masked) or GradientStep(
-            self.online_target, self.loss, device, compute
-        )
+        own = type(self) is DQN  # a subclass's loss is not what the kernel computes
+        kernel = make_dqn_kernel(*given, masked=self.masked) if own else None
+        self.step = kernel or GradientStep(self.online_target, self.loss, device, compute)
 
     def actor(self, num_envs: int) -> ValueActor:
         """Epsilon-greedy on Q."""

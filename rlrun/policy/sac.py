@@ -41,7 +41,8 @@ class SAC(ControlPolicy[SACConfig]):
         self.temperature = LagrangeMultiplier(c.temperature, eps=c.adam_eps, device=self.device)
         self.multipliers = {"temperature": self.temperature}
         self.bare: SACKernel | None = None
-        if supports(self.nets, self.compute, self.memory):
+        own = type(self) is SAC  # a subclass's loss is not what the kernel computes
+        if own and supports(self.nets, self.compute, self.memory):
             self.bare = SACKernel(self.nets, self.compute, self.temperature, self.target_entropy)
 
     def actor(self, num_envs: int) -> ContinuousActor:

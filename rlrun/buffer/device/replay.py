@@ -76,9 +76,7 @@ class DeviceReplay(Replay):
     ) -> None:
         """``layout``: from ``with_device``; the device is the sampler's."""
         reach = max(1, stack - 1)
-        assert layout.rows >= window.rows + reach + 1, (
-            "S rows, those before, the observation behind"
-        )
+        layout.require_rows(window.rows, reach)
         assert not layout.goals, "hindsight goals are found in host memory"
         assert layout.columns * layout.rows < 2**31, "cells are numbered in int32"
         self.layout, self.window, self.close, self.sampler = layout, window, close, sampler
