@@ -305,6 +305,7 @@ def host_replay(
     Arguments as for ``Replay``; ``cutter``: of the windows in the table; ``allocate``: makes the
     arrays of rows, table and states. Raises: ConfigError when a column is too short for a window.
     """
+    layout.require_rows(window.rows, rows_before(stack))
     ring = Ring(layout, allocate)
     states = HostStates(layout.states(), allocate)
     windows = make_windows(
@@ -321,6 +322,11 @@ def host_replay(
     )  # fmt: skip
 
 
+def rows_before(stack: int) -> int:
+    """Rows read before a window's own: for the previous action and reward, and for frames."""
+    return max(1, stack - 1)
+
+
 def make_windows(
     layout: Layout,
     ring: Storage,
@@ -332,9 +338,8 @@ def make_windows(
     stack: int,
     allocate: Allocate,
 ) -> Cells | Table:
-    """The windows of a layout. Raises: ConfigError when a column is too short for one."""
-    reach = max(1, stack - 1)  # rows read before a window's own
-    layout.require_rows(window.rows, reach)
+    """The windows of a layout over ``ring``."""
+    reach = rows_before(stack)
     if layout.windows is None:
         return Cells(ring, window, close=close, reach=reach)
     return Table(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.buffer.windows.gather import Outputs
+from rlrun.errors import ConfigError
 from rlrun.types import Window, tree_leaves, tree_map
 from tests.buffer.factory import make_replay
 from tests.buffer.pair import Pair, Setup
@@ -598,3 +599,16 @@ def test_a_wrapped_replay_goes_on_in_a_fresh_one(kind, window):
             own = a.obs[first, torch.arange(len(first))]
             where = 1000 * own[:, 0] + 100 * own[:, 1] + own[:, 2]
             assert torch.equal(a.state[0][:, 0], where), "a state of another row"
+
+
+@pytest.mark.parametrize("stack", [1, 4])
+def test_columns_too_short_for_a_window_are_refused(stack):
+    """A window, the rows read before it, and the observation behind it."""
+    stream, window = make_stream([[9]], [[True]], 9), Window(burnin=2, learned=3, nstep=1)
+    least = 6 + max(1, stack - 1) + 1
+    make_replay(stream.segment, rows=least, window=window, stack=stack)
+    with pytest.raises(ConfigError) as caught:
+        make_replay(stream.segment, rows=least - 1, window=window, stack=stack)
+    wrong = f"1 columns of {least - 1} rows hold no window of 6 rows"
+    assert str(caught.value).startswith(f"buffer.capacity = {least - 1}: {wrong}; ")
+    assert f"give {least} or more" in str(caught.value)

@@ -9,7 +9,7 @@ from rlrun.buffer.device.proportional import DeviceSampler
 from rlrun.buffer.device.reader import DeviceReader
 from rlrun.buffer.device.ring import DeviceRing
 from rlrun.buffer.device.states import DeviceStates
-from rlrun.buffer.replay import Replay, make_windows
+from rlrun.buffer.replay import Replay, make_windows, rows_before
 from rlrun.buffer.storage.layout import Layout, in_memory
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.types import Window
@@ -31,8 +31,10 @@ def device_replay(
     can be instead of those in the batch; bad priorities are dropped, and raised by ``metrics`` or
     ``state_dict``, which wait for the device anyway. ``counts["late"]`` is as of then, too.
 
-    ``layout``: from ``with_device``; the device is the sampler's.
+    ``layout``: from ``with_device``; the device is the sampler's. Raises: ConfigError, as
+    ``host_replay``.
     """
+    layout.require_rows(window.rows, rows_before(stack))
     assert not layout.goals, "hindsight goals are found in host memory"
     assert layout.columns * layout.rows < 2**31, "cells are numbered in int32"
     device = sampler.notes.device  # its index, too
