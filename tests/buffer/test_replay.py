@@ -436,7 +436,7 @@ def test_few_arrays_are_kept_however_many_samples_are_held():
     pointers = {s.segment.obs["a"].data_ptr() for s in held}
     assert len(pointers) == 50, "two samples share an array"
     watched = [weakref.ref(s.segment.obs["a"].numpy().base) for s in held]
-    kept = sum(len(sets) for sets in pair.replay.gather.sets.values())
+    kept = sum(len(sets) for sets in pair.replay.reader.gather.sets.values())
     assert kept <= 4
     del held
     assert sum(ref() is not None for ref in watched) <= kept
@@ -452,13 +452,14 @@ def test_few_arrays_are_kept_whatever_sizes_are_asked_for(table):
         keys = replay.windows.keys(replay.windows.all())
         replay.get(keys[: batch % len(keys)], 0)
         replay.histories(1 + batch % 5, rng)
-    known = list(replay.gather.sets)
+    sets = replay.reader.gather.sets
+    known = list(sets)
     replay.sample(0, 0)
     list(replay.stored(7))
     replay.get(keys[:77], 0)
     replay.histories(77, rng)
-    assert list(replay.gather.sets) == known, "what is asked for once is kept instead of samples"
-    kept = [leaf for sets in replay.gather.sets.values() for s in sets for leaf in s.leaves]
+    assert list(sets) == known, "what is asked for once is kept instead of samples"
+    kept = [leaf for group in sets.values() for s in group for leaf in s.leaves]
     leaves = len(tree_leaves(replay.ring.obs))
     assert len(kept) <= 16 * leaves
     a_row = sum(b.nbytes for b in tree_leaves(replay.layout.row.obs))
