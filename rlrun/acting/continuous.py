@@ -6,7 +6,14 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from rlrun.acting.step import NetStep, NumpyStep, TorchStep, reset_state, shape_reward
+from rlrun.acting.step import (
+    NetStep,
+    NumpyStep,
+    TorchStep,
+    reset_state,
+    shape_reward,
+    uses_numpy,
+)
 from rlrun.functional.continuous import LOG_STD
 from rlrun.functional.explore import uniform_actions
 from rlrun.kernels.mlp import ForwardMLP
@@ -162,6 +169,5 @@ class NumpyActorStep(NumpyStep):
 
 def make_actor_step(net: ActorNet, bounds: ActionBounds, num_envs: int) -> ActorStep:
     """Return the faster step for this network, by a fixed rule; outputs agree to 1e-5."""
-    on_cpu = next(net.parameters()).device.type == "cpu"
-    mlp = isinstance(net.encoder.torso, (FlatObs, MLP))
-    return (NumpyActorStep if on_cpu and mlp else TorchActorStep)(net, bounds, num_envs)
+    numpy = uses_numpy(net, net.encoder.torso, net.encoder.memory)
+    return (NumpyActorStep if numpy else TorchActorStep)(net, bounds, num_envs)

@@ -8,13 +8,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.acting.step import NetStep, NumpyStep, TorchStep, reset_state, shape_reward
+from rlrun.acting.step import (
+    NetStep,
+    NumpyStep,
+    TorchStep,
+    reset_state,
+    shape_reward,
+    uses_numpy,
+)
 from rlrun.functional.explore import draw_categorical, draw_gaussian
 from rlrun.functional.masks import without_forbidden
 from rlrun.kernels.mlp import ForwardMLP
 from rlrun.kernels.observations import flatten
 from rlrun.nets.actor_critic import ActorCritic, Trunk
-from rlrun.nets.memory.recurrent import GRU, LSTM, NoMemory
+from rlrun.nets.memory.mingru import MinGRU
 from rlrun.nets.running_moments import CLIP
 from rlrun.nets.torso import MLP
 from rlrun.schema import OnPolicyConfig
@@ -179,7 +186,6 @@ class NumpyActorCriticStep:
 
 def make_actor_critic_step(net: ActorCritic, num_envs: int) -> NetStep:
     """Return the faster step for this network, by a fixed rule; outputs agree to 1e-5."""
-    on_cpu = next(net.parameters()).device.type == "cpu"
-    memories = (LSTM, GRU, NoMemory)
-    mlp = isinstance(net.trunk.torso, MLP) and isinstance(net.trunk.memory, memories)
-    return (NumpyActorCriticStep if on_cpu and mlp else TorchActorCriticStep)(net, num_envs)
+    memory = net.trunk.memory
+    numpy = uses_numpy(net, net.trunk.torso, memory) and not isinstance(memory, MinGRU)
+    return (NumpyActorCriticStep if numpy else TorchActorCriticStep)(net, num_envs)

@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlrun.acting.step import NumpyStep, TorchStep, reset_state
+from rlrun.acting.step import NumpyStep, TorchStep, reset_state, uses_numpy
 from rlrun.functional.masks import without_forbidden
 from rlrun.kernels.mlp import ForwardMLP
 from rlrun.kernels.observations import flatten
@@ -18,8 +18,8 @@ class PolicyNetActor:
 
     def __init__(self, net: PolicyNet, generator: np.random.Generator, *, num_envs: int) -> None:
         self.net, self.generator, self.space = net, generator, net.space
-        on_cpu = next(net.parameters()).device.type == "cpu"
-        step = NumpyPolicyNetStep if on_cpu and isinstance(net.torso, MLP) else TorchPolicyNetStep
+        numpy = uses_numpy(net, net.torso, net.memory)
+        step = NumpyPolicyNetStep if numpy else TorchPolicyNetStep
         self.step: NumpyPolicyNetStep | TorchPolicyNetStep = step(net, num_envs)
         self.extras: dict[str, np.ndarray] = {}
         self.std: np.ndarray | None = None

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.kernels.cells import make_cell
-from rlrun.nets.memory import Memory
+from rlrun.nets.encoder import FlatObs
+from rlrun.nets.memory import Cell, Memory
+from rlrun.nets.torso import MLP
 from rlrun.types import Tree, tree_map
 
 N = TypeVar("N", bound=nn.Module)
@@ -94,6 +96,12 @@ class NumpyStep:
     def recur(self, x: np.ndarray, state: Tree) -> tuple[np.ndarray, Tree]:
         """Return memory outputs [E, H] of inputs [E, F], and the next state."""
         return (x, state) if self.cell is None else self.cell(x, state)
+
+
+def uses_numpy(net: nn.Module, torso: nn.Module, memory: Memory) -> bool:
+    """Return whether a network acts in numpy: an MLP torso, a memory with a cell, the CPU."""
+    on_cpu = next(net.parameters()).device.type == "cpu"
+    return on_cpu and isinstance(torso, (MLP, FlatObs)) and not isinstance(memory, Cell)
 
 
 def reset_state(first: np.ndarray, state: Tree) -> Tree:

@@ -5,7 +5,14 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from rlrun.acting.step import NetStep, NumpyStep, TorchStep, reset_state, shape_reward
+from rlrun.acting.step import (
+    NetStep,
+    NumpyStep,
+    TorchStep,
+    reset_state,
+    shape_reward,
+    uses_numpy,
+)
 from rlrun.functional.explore import choose
 from rlrun.functional.masks import MASK, allowed_actions
 from rlrun.kernels.mlp import ForwardMLP
@@ -30,10 +37,10 @@ class ValueActor:
     """Greedy actions of a Q-network, replaced by uniform ones with a probability.
 
     Noisy networks: every environment has noise of its own; greedy actions are those of the mean
-    weights. ``policy.noisy_hold`` sets how long the noise is kept: ``step``, until the next action
-    (Fortunato et al. 2018, section 3.1, for DQN), or ``chunk``, until the next ``refresh`` (the
-    same section, for A3C's rollouts). With ``chunk`` an environment follows one perturbed policy
-    for many steps, which explores states that independent deviations do not reach.
+    weights. ``policy.noisy_resample`` sets how long the noise is kept: ``step``, until the next
+    action (Fortunato et al. 2018, section 3.1, for DQN), or ``chunk``, until the next ``refresh``
+    (the same section, for A3C's rollouts). With ``chunk`` an environment follows one perturbed
+    policy for many steps, which explores states that independent deviations do not reach.
     """
 
     def __init__(
@@ -43,7 +50,7 @@ class ValueActor:
         self.generator, self.scale, self.clip = generator, config.reward_scale, config.reward_clip
         switches = config if isinstance(config, SwitchedConfig) else None
         self.noisy = switches is not None and switches.noisy is not None
-        self.noise_per_chunk = switches is not None and switches.noisy_hold == "chunk"
+        self.noise_per_chunk = switches is not None and switches.noisy_resample == "chunk"
         self.needs_noise = True  # the next exploring action draws noise, whatever the hold
         self.extras: dict[str, np.ndarray] = {}
 
@@ -138,6 +145,5 @@ class NumpyQNetStep(NumpyStep):
 
 def make_qnet_step(net: QNet, num_envs: int) -> QNetStep:
     """Return the faster step for this network, by a fixed rule; values agree to 1e-5."""
-    on_cpu = next(net.parameters()).device.type == "cpu"
-    step = NumpyQNetStep if on_cpu and isinstance(net.torso, MLP) else TorchQNetStep
+    step = NumpyQNetStep if uses_numpy(net, net.torso, net.memory) else TorchQNetStep
     return step(net, num_envs)

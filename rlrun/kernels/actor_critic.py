@@ -16,7 +16,7 @@ from rlrun.functional.surrogate import Drawn
 from rlrun.kernels.mlp import FORWARD, DifferentiableMLP
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.torso import MLP, flatten
-from rlrun.optim.adam import Flat
+from rlrun.optim.adam import FlatParameters
 from rlrun.optim.compute import Compute
 from rlrun.types import Tree
 
@@ -44,13 +44,13 @@ class ActorCriticBackprop(Protocol):
         """
 
     def backward(self, choice: Choice, value: Tensor, grads: OutputGrads) -> None:
-        """Write the gradients of the parameters to ``Flat.slopes``."""
+        """Write the gradients of the parameters to ``FlatParameters.grads``."""
 
 
 class AutogradActorCritic:
     """Any network, on its own device, in any precision."""
 
-    def __init__(self, net: ActorCritic, flat: Flat, compute: Compute) -> None:
+    def __init__(self, net: ActorCritic, flat: FlatParameters, compute: Compute) -> None:
         self.net, self.flat, self.compute = net, flat, compute
         self.parameters = list(net.parameters())
         self.evaluate_actions = net.evaluate_actions
@@ -68,7 +68,7 @@ class AutogradActorCritic:
             outputs, output_grads = [*outputs, choice.entropy], [*output_grads, grads.entropy]
         parameter_grads = torch.autograd.grad(outputs, self.parameters, output_grads)
         with torch.no_grad():
-            torch._foreach_copy_(self.flat.parts, list(parameter_grads))
+            torch._foreach_copy_(self.flat.grad_views, list(parameter_grads))
 
 
 class NumpyActorCritic:
@@ -78,12 +78,12 @@ class NumpyActorCritic:
     arrays.
     """
 
-    def __init__(self, net: ActorCritic, flat: Flat) -> None:
+    def __init__(self, net: ActorCritic, flat: FlatParameters) -> None:
         """``net``: one that ``supports`` accepts; its parameters lie in ``flat``."""
         self.net, self.flat, self.sizes = net, flat, net.sizes
         self.torso_space = cast("MLP", net.trunk.torso).space
         self.prev_inputs, self.width = net.prev_inputs, net.trunk.torso.size
-        parts = zip(net.parameters(), flat.parts, strict=True)
+        parts = zip(net.parameters(), flat.grad_views, strict=True)
         grads = {p.data_ptr(): grad.numpy() for p, grad in parts}
         self.torsos = [DifferentiableMLP(cast("MLP", t.torso).layers, grads) for t in net.trunks]
         self.heads = [DifferentiableMLP(m, grads) for m in (net.policy, net.value)]
@@ -182,7 +182,7 @@ def supports(net: ActorCritic) -> bool:
 
 
 def make_actor_critic_backprop(
-    net: ActorCritic, flat: Flat, compute: Compute
+    net: ActorCritic, flat: FlatParameters, compute: Compute
 ) -> NumpyActorCritic | AutogradActorCritic:
     """Return ``NumpyActorCritic`` where it is possible, by a fixed rule; numbers agree to 1e-5."""
     cpu = next(net.parameters()).device.type == "cpu"

@@ -16,8 +16,8 @@ from rlrun.functional.value import td_target
 from rlrun.kernels.mlp import IGNORE_OVERFLOW, DifferentiableMLP
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP, flatten
-from rlrun.optim.autograd import Backprop, Written
-from rlrun.optim.target import TargetPair
+from rlrun.optim.autograd import LinearQ, QFunction
+from rlrun.optim.target import ScheduledOnlineTarget
 from rlrun.schema import DQNConfig
 from rlrun.types import Sample, Segment, Update, tree_map
 
@@ -63,13 +63,17 @@ class DQNKernel:
     """One gradient step of DQN, in place of ``DQN.update`` where ``make_dqn_kernel`` allows it."""
 
     def __init__(
-        self, config: DQNConfig, pair: TargetPair[QNet], online: Written, target: Written
+        self,
+        config: DQNConfig,
+        pair: ScheduledOnlineTarget[QNet],
+        online: LinearQ,
+        target: LinearQ,
     ) -> None:
         self.config, self.pair, self.space = config, pair, online.space
-        parts = zip(pair.net.parameters(), online.flat.parts, strict=True)
+        parts = zip(pair.net.parameters(), online.flat.grad_views, strict=True)
         self.online = NumpyQNet(pair.net, {p.data_ptr(): grad.numpy() for p, grad in parts})
         self.select, self.target = NumpyQNet(pair.net), NumpyQNet(pair.target)
-        self.grads = online.flat.slopes
+        self.grads = online.flat.grads
         self.row = np.arange(0)
 
     @torch.no_grad()
@@ -101,8 +105,8 @@ class DQNKernel:
         self.online.backward(grad)
         backward = time.perf_counter()
         lr = pair.lr_at(sample.env_steps)
-        norm = pair.adam.bare_step(self.grads, lr)
-        pair.follow()
+        norm = pair.adam.numpy_step(self.grads, lr)
+        pair.finish_update()
         pair.seconds["backward"] += backward - began
         pair.seconds["optimiser"] += time.perf_counter() - backward
 
@@ -127,7 +131,12 @@ class DQNKernel:
 
 
 def make_dqn_kernel(
-    config: DQNConfig, pair: TargetPair[QNet], online: Backprop, target: Backprop, *, masked: bool
+    config: DQNConfig,
+    pair: ScheduledOnlineTarget[QNet],
+    online: QFunction,
+    target: QFunction,
+    *,
+    masked: bool,
 ) -> DQNKernel | None:
     """Return the kernel where it computes the configured loss, else None.
 
@@ -136,6 +145,6 @@ def make_dqn_kernel(
     switched = config.distribution != "none" or config.munchausen is not None
     if switched or masked or config.prev_inputs:
         return None
-    if not (isinstance(online, Written) and isinstance(target, Written)):
+    if not (isinstance(online, LinearQ) and isinstance(target, LinearQ)):
         return None
     return DQNKernel(config, pair, online, target)

@@ -5,8 +5,8 @@ rest is torch's calls and autograd's bookkeeping, most of which numpy does witho
 with ``SAC.loss`` (``TD3``, ``DDPG``) to 1e-5.
 
 The gradients of critics and actor are both taken at the weights before the update, so they do not
-depend on each other: ``Compute.beside`` may compute the actor's, and the critics' values of stored
-actions, in a second thread. No bit depends on it.
+depend on each other: ``Compute.run_in_thread`` may compute the actor's, and the critics' values of
+stored actions, in a second thread. No bit depends on it.
 """
 
 import time
@@ -23,10 +23,10 @@ from rlrun.kernels.mlp import IGNORE_OVERFLOW, DifferentiableMLP
 from rlrun.nets.continuous_actor import ActorNet
 from rlrun.nets.critics import Critics
 from rlrun.nets.encoder import FlatObs, prepare_windows
-from rlrun.optim.actor_and_critics import ControlPair
+from rlrun.optim.actor_and_critics import ActorCritics
 from rlrun.optim.compute import Compute
-from rlrun.optim.multiplier import Multiplier
-from rlrun.optim.target import Trained
+from rlrun.optim.lagrange import LagrangeMultiplier
+from rlrun.optim.target import OnlineTarget
 from rlrun.schema import MemoryConfig, SACConfig, TD3Config
 from rlrun.types import Sample, Update, Window
 
@@ -59,12 +59,12 @@ class ActorUpdate(NamedTuple):
 class ContinuousKernel:
     """The parts of an update that SAC, TD3 and DDPG share."""
 
-    def __init__(self, pair: ControlPair, compute: Compute, actor_critics: int | None) -> None:
+    def __init__(self, pair: ActorCritics, compute: Compute, actor_critics: int | None) -> None:
         """``actor_critics``: number of critics in the actor's loss, None: all."""
         self.pair, self.config, self.window = pair, pair.config, Window(*pair.config.window)
         self.compute = compute
         self.actor_grads, self.critic_grads = _zero_grads(pair.pi), _zero_grads(pair.q)
-        grads = zip(pair.pi.online, self.actor_grads, strict=True)
+        grads = zip(pair.pi.params, self.actor_grads, strict=True)
         self.actor = DifferentiableMLP(
             pair.pi.net.head, {p.data_ptr(): grad.numpy() for p, grad in grads}
         )
@@ -143,7 +143,7 @@ class ContinuousKernel:
 
     def run_in_thread(self, function: Callable[[], T]) -> Callable[[], T]:
         """Start ``function``, in a second thread where there is one; the result waits for it."""
-        return self.compute.beside(IGNORE_OVERFLOW(function))
+        return self.compute.run_in_thread(IGNORE_OVERFLOW(function))
 
     def wait(self, actor_update: Callable[[], ActorUpdate]) -> ActorUpdate:
         """Return the actor's half of the update; counts only the wait for a second thread."""
@@ -160,14 +160,18 @@ class ContinuousKernel:
         values = torch.tensor(list(metrics.values()), dtype=torch.float32).unbind()
         actor_grads = self.actor_grads if actor else None
         named = dict(zip(metrics, values, strict=True))
-        return self.pair.move(self.critic_grads, actor_grads, named, sample.env_steps)
+        return self.pair.apply_gradients(self.critic_grads, actor_grads, named, sample.env_steps)
 
 
 class SACKernel(ContinuousKernel):
     """One step of critics, actor and temperature, in place of ``SAC.update``."""
 
     def __init__(
-        self, pair: ControlPair, compute: Compute, temperature: Multiplier, target_entropy: float
+        self,
+        pair: ActorCritics,
+        compute: Compute,
+        temperature: LagrangeMultiplier,
+        target_entropy: float,
     ) -> None:
         super().__init__(pair, compute, None)
         self.temperature, self.target_entropy = temperature, target_entropy
@@ -178,7 +182,7 @@ class SACKernel(ContinuousKernel):
     @IGNORE_OVERFLOW
     def __call__(self, sample: Sample) -> Update:
         """Apply one step on ``sample``; target networks are not updated."""
-        rows, number, due = self.rows(sample), 2 * self.pair.q.updates, self.pair.due()
+        rows, number, due = self.rows(sample), 2 * self.pair.q.updates, self.pair.actor_due()
         count, temperature = len(rows.weight), np.float32(self.temperature.value().item())
         q_selected = self.run_in_thread(lambda: self.q_selected(rows))
         samples = squashed(
@@ -206,21 +210,21 @@ class SACKernel(ContinuousKernel):
         all_metrics = self.apply_gradients(sample, metrics, actor=due)
         if due and self.temperature_auto:
             surplus = (rows.weight * (-log_prob - np.float32(self.target_entropy))).sum()
-            self.temperature.descend(torch.as_tensor(temperature * surplus), lr)
+            self.temperature.apply_gradient(torch.as_tensor(temperature * surplus), lr)
         return Update(torch.from_numpy(td_abs), all_metrics)
 
 
 class TD3Kernel(ContinuousKernel):
     """One step of critics and actor, in place of ``TD3.update`` and ``DDPG.update``."""
 
-    def __init__(self, pair: ControlPair, compute: Compute) -> None:
+    def __init__(self, pair: ActorCritics, compute: Compute) -> None:
         super().__init__(pair, compute, 1)
 
     @torch.no_grad()
     @IGNORE_OVERFLOW
     def __call__(self, sample: Sample) -> Update:
         """Apply one step on ``sample``; target networks are not updated."""
-        rows, due = self.rows(sample), self.pair.due()
+        rows, due = self.rows(sample), self.pair.actor_due()
         q_selected = self.run_in_thread(lambda: self.q_selected(rows))
         actor_update = self.run_in_thread(lambda: self.update_actor(rows)) if due else None
         next_action = np.tanh(self.target_actor(rows.next_obs))
@@ -242,7 +246,7 @@ class TD3Kernel(ContinuousKernel):
         return self.actor_loss(rows, action, lambda grad: grad * (np.float32(1) - action * action))
 
 
-def supports(pair: ControlPair, compute: Compute, memory: MemoryConfig) -> bool:
+def supports(pair: ActorCritics, compute: Compute, memory: MemoryConfig) -> bool:
     """Return whether the kernels compute the configured update.
 
     They do for single rows, linear layers, float32 and the CPU.
@@ -252,5 +256,5 @@ def supports(pair: ControlPair, compute: Compute, memory: MemoryConfig) -> bool:
     return mlp and single and pair.device.type == "cpu" and compute.precision == "float32"
 
 
-def _zero_grads(trained: Trained[ActorNet] | Trained[Critics]) -> list[Tensor]:
-    return [torch.zeros_like(p, requires_grad=False) for p in trained.online]
+def _zero_grads(trained: OnlineTarget[ActorNet] | OnlineTarget[Critics]) -> list[Tensor]:
+    return [torch.zeros_like(p, requires_grad=False) for p in trained.params]

@@ -133,8 +133,8 @@ class NatureCNN(nn.Module):
         self.size = config.hidden[-1]
 
     def inputs(self, obs: Tensor) -> Tensor:
-        """Return images [*, *O] as float32 within [0, 1]."""
-        return obs.float() / 255
+        """Return images [*, *O] as float32, uint8 divided by 255."""
+        return obs.float() / 255 if obs.dtype == torch.uint8 else obs.float()
 
     def features(self, inputs: Tensor) -> Tensor:
         """Return features [*, size] of ``inputs``."""
