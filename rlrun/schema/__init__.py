@@ -5,7 +5,7 @@ yaml and checks what spans several fields. Lengths and periods are in environmen
 Which other keys decide whether a key is read is metadata of its field (``rlrun.schema.readers``).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rlrun.schema.agents import AgentsConfig
 from rlrun.schema.bonus import BonusConfig, RNDConfig
@@ -22,7 +22,7 @@ from rlrun.schema.nets import MemoryConfig, TorsoConfig
 from rlrun.schema.offline import BCConfig, CQLConfig, CQLSACConfig, IQLConfig
 from rlrun.schema.onpolicy import A2CConfig, IMPALAConfig, OnPolicyConfig, PPOConfig
 from rlrun.schema.policy import PolicyConfig, RandomConfig, ScriptedConfig
-from rlrun.schema.ranges import Invalid, need
+from rlrun.schema.ranges import Invalid, Range, Ranged
 from rlrun.schema.run import (
     CheckpointConfig,
     CollectorConfig,
@@ -97,10 +97,10 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Ranged):
     """The whole run. ``policy``, ``buffer``, ``bonus``: the dataclass their ``name`` selects."""
 
-    seed: int
+    seed: int = field(metadata={"range": Range(0, 2**32, open_high=True)})
     device: str
     env: EnvConfig  # read before what takes values from it, so that errors name its keys
     run: RunConfig
@@ -117,9 +117,6 @@ class Config:
     logger: LoggerConfig
     pipeline: PipelineConfig
     transport: TransportConfig
-
-    def __post_init__(self) -> None:
-        need(0 <= self.seed < 2**32, "seed", self.seed, "must be within [0, 2^32)")
 
 
 POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {

@@ -161,7 +161,7 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("policy.gamma=1.5", "policy.gamma = 1.5", "[0, 1]"),
     ("policy.gamma=-0.1", "policy.gamma = -0.1", "[0, 1]"),
     ("policy.eta=2", "policy.eta = 2", "[0, 1]"),
-    ("policy.lr=-1", "policy.lr = -1", "[0, inf)"),
+    ("policy.lr=-1", "policy.lr = -1", "must be >= 0"),
     ("policy.lr.over=0", "policy.lr.over = 0", "> 0"),
     ("policy.lr.kind=piecewise", "policy.lr.points", "two"),
     (
