@@ -5,6 +5,7 @@ yaml and checks what spans several fields. Lengths and periods are in environmen
 Which other keys decide whether a key is read is metadata of its field (``rlrun.schema.readers``).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rlrun.schema.agents import AgentsConfig
@@ -47,6 +48,7 @@ from rlrun.schema.wrappers import WRAPPER_CONFIGS, WrapperConfig
 __all__ = [
     "BONUS_CONFIGS",
     "BUFFER_CONFIGS",
+    "OPTION_CONFIGS",
     "POLICY_CONFIGS",
     "WRAPPER_CONFIGS",
     "A2CConfig",
@@ -145,4 +147,10 @@ BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
 BONUS_CONFIGS: dict[str, type[BonusConfig]] = {
     "none": BonusConfig,
     "rnd": RNDConfig,
+}
+# Groups whose options have keys of their own: group -> {name in the yaml: class}.
+OPTION_CONFIGS: dict[str, Mapping[str, type[Ranged]]] = {
+    "policy": POLICY_CONFIGS,
+    "buffer": BUFFER_CONFIGS,
+    "bonus": BONUS_CONFIGS,
 }

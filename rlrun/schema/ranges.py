@@ -64,11 +64,12 @@ def unit() -> dict[str, Any]:
     return {"range": Range(0, 1)}
 
 
+@dataclass(frozen=True)
 class Ranged:
     """Base of the config dataclasses: refuses values outside the ranges of its fields."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):  # type: ignore[arg-type]
+        for field in fields(self):
             within: Range | None = field.metadata.get("range")
             value = getattr(self, field.name)
             if within is None or value is None:
