@@ -16,6 +16,7 @@ from rlrun.kernels.observations import flatten
 from rlrun.nets.action_bounds import ActionBounds
 from rlrun.nets.continuous_actor import ActorNet
 from rlrun.nets.encoder import FlatObs
+from rlrun.nets.memory.cell import Cell
 from rlrun.nets.memory.mingru import MinGRU
 from rlrun.nets.memory.recurrent import GRU, LSTM
 from rlrun.nets.torso import MLP
@@ -205,6 +206,7 @@ class NumpyActorStep:
 def make_actor_step(net: ActorNet, bounds: ActionBounds, num_envs: int) -> ActorStep:
     """The faster step for this network, by a fixed rule; both give the same values to 1e-5."""
     cpu = next(net.parameters()).device.type == "cpu"
-    plain = isinstance(net.encoder.torso, (FlatObs, MLP))
+    own = isinstance(net.encoder.memory, Cell)
+    plain = isinstance(net.encoder.torso, (FlatObs, MLP)) and not own
     kind = NumpyActorStep if cpu and plain else TorchActorStep
     return kind(net, bounds, num_envs)

@@ -11,6 +11,7 @@ from rlrun.functional.masks import without_forbidden
 from rlrun.kernels.cells import GRUCell, LSTMCell, MinGRUCell
 from rlrun.kernels.mlp import ForwardMLP
 from rlrun.kernels.observations import flatten
+from rlrun.nets.memory.cell import Cell
 from rlrun.nets.memory.mingru import MinGRU
 from rlrun.nets.memory.recurrent import GRU, LSTM
 from rlrun.nets.policy_net import LOG_STD, PolicyNet, bounds
@@ -27,7 +28,7 @@ class PolicyNetActor:
     def __init__(self, net: PolicyNet, generator: np.random.Generator, *, num_envs: int) -> None:
         self.net, self.generator, self.space = net, generator, net.space
         on_cpu = next(net.parameters()).device.type == "cpu"
-        fast = on_cpu and isinstance(net.torso, MLP)
+        fast = on_cpu and isinstance(net.torso, MLP) and not isinstance(net.memory, Cell)
         self.step: NumpyPolicyNetStep | TorchPolicyNetStep
         self.step = NumpyPolicyNetStep(net, num_envs) if fast else TorchPolicyNetStep(net, num_envs)
         self.initial_state = self.step.initial_state

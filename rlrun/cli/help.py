@@ -186,7 +186,7 @@ class Reference:
 
     def _allowed(self, name: str) -> str:
         """Type and range, as they are checked."""
-        found = [_allowed(kind, m.get("range")) for kind, m in self._declared(name)]
+        found = [_allowed(kind, m) for kind, m in self._declared(name)]
         texts = [text for text in dict.fromkeys(found) if f"{text} or null" not in found]
         return ", or ".join(texts)
 
@@ -261,12 +261,15 @@ def _declaration(cls: Any, parts: Sequence[str]) -> tuple[Any, Mapping[str, Any]
     return _declaration(inner[0], parts[1:]) if inner else None
 
 
-def _allowed(kind: Any, within: Range | None) -> str:
+def _allowed(kind: Any, metadata: Mapping[str, Any]) -> str:
     """Type and range of a key in words: ``number within [0, 1] or null``."""
     if get_origin(kind) in (Union, types.UnionType):
         inner = [k for k in get_args(kind) if k is not types.NoneType]
         null = " or null" if len(inner) < len(get_args(kind)) else ""
-        return " or ".join(_allowed(k, within) for k in inner) + null
+        return " or ".join(_allowed(k, metadata) for k in inner) + null
+    if "or_class" in metadata:
+        return " | ".join((*metadata["or_class"], "mypkg.mod:Class"))
+    within: Range | None = metadata.get("range")
     return f"{_type_text(kind)} {within}" if within is not None else _type_text(kind)
 
 

@@ -17,10 +17,12 @@ from rlrun.schema import (
     WRAPPER_CONFIGS,
     Config,
     Invalid,
+    PolicyConfig,
     ScheduleConfig,
     WrapperConfig,
 )
 from rlrun.schema.spelling import RENAMED, nearest
+from rlrun.trust import trusted_class
 
 _SHARED = ("learner.", "collector.", "run.")  # groups whose keys every run has
 _MISSING = "???"  # OmegaConf's mark for a value that must be given
@@ -140,6 +142,14 @@ def _literal(options: tuple[str, ...], path: str, value: object) -> str:
     if value not in options:
         raise unknown_option(path, value, options)
     return str(value)
+
+
+def _option_or_class(options: tuple[str, ...], path: str, value: object) -> str:
+    """One of ``options``, or a class ``mypkg.mod:Class`` of a trusted package."""
+    if not isinstance(value, str) or ":" not in value:
+        return _literal(options, path, value)
+    trusted_class(path, value)
+    return value
 
 
 def unknown_option(path: str, value: object, options: Collection[str]) -> ConfigError:
@@ -263,6 +273,9 @@ def read(cls: Any, value: object, path: str, given: Mapping[str, Any] | None = N
             fix = f"give {dot}{key}=VALUE or add it to the yaml under {where}"
             raise fail(f"{dot}{key}", "(absent)", "the key is missing", "it needs a value", fix)
     done = dict(given or {})
+    for f in fields(cls):
+        if (options := f.metadata.get("or_class")) and f.name not in done:
+            done[f.name] = _option_or_class(options, f"{dot}{f.name}", value[f.name])
     for key, kind in known.items():
         if key not in done:
             done[key] = _value(kind, f"{dot}{key}", value[key])
@@ -279,9 +292,22 @@ def _named(path: str, value: object, table: Mapping[str, type]) -> Any:
     if not isinstance(value, Mapping) or "name" not in value:
         raise fail(path, value, "has no name", f"one of {', '.join(table)}", f"give {path}=NAME")
     name = value["name"]
+    if path == "policy" and isinstance(name, str) and ":" in name:
+        return read(_own_config(name), value, path)
     if name not in table:
         raise unknown_option(f"{path}.name", name, list(table))
     return read(table[str(name)], value, path)
+
+
+def _own_config(name: str) -> type[PolicyConfig]:
+    """The dataclass of the keys of ``policy.name = mypkg.mod:Class``, which its class names."""
+    kind = getattr(trusted_class("policy.name", name), "config_class", None)
+    if not (isinstance(kind, type) and issubclass(kind, PolicyConfig) and is_dataclass(kind)):
+        wrong = "the class does not say which keys it has"
+        allowed = "a dataclass derived from rlrun.schema.PolicyConfig is allowed"
+        fix = "write config_class = DQNConfig (or your own) in the class"
+        raise fail("policy.name", name, wrong, allowed, fix)
+    return kind
 
 
 def read_config(value: Mapping[str, Any]) -> Config:

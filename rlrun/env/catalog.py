@@ -1,7 +1,6 @@
 """From an id to an environment: what is registered, and the ConfigError when it cannot be made."""
 
 import difflib
-import importlib
 import importlib.util
 import logging
 import os
@@ -16,17 +15,23 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from rlrun.env.diagnostic.lockstep import Single
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, extra
+from rlrun.trust import import_named
 
 # Packages that register their environments when imported: id prefix, module, what to install.
 _PACKAGES = (
-    ("ALE/", "ale_py", "'gymnasium[atari]'"),
-    ("rlrun/Atari-", "ale_py", "'gymnasium[atari]'"),
-    ("MiniGrid-", "minigrid", "minigrid"),
-    ("BabyAI-", "minigrid", "minigrid"),
-    ("popgym-", "popgym", "popgym"),
+    ("ALE/", "ale_py", extra("atari")),
+    ("rlrun/Atari-", "ale_py", extra("atari")),
+    ("MiniGrid-", "minigrid", extra("minigrid")),
+    ("BabyAI-", "minigrid", extra("minigrid")),
+    ("popgym-", "popgym", extra("popgym")),
 )
-_EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "phys2d": "jax", "tabular": "jax"}
+_FAMILIES = {  # of Gymnasium's own environments
+    "box2d": extra("box2d"),
+    "mujoco": extra("mujoco"),
+    "phys2d": "'gymnasium[jax]'",
+    "tabular": "'gymnasium[jax]'",
+}
 
 
 class MissingPackage(ConfigError):
@@ -79,11 +84,12 @@ def _import(env_id: str, module: str) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            importlib.import_module(module)
+            import_named(module)
     except ImportError as e:
         raise ConfigError(
             f"env.id = {env_id}: module {module} cannot be imported ({e}); the part before the "
-            "colon must be an installed module that registers the id; install it or fix the name"
+            "colon must be a module that registers the id, installed or in the working directory; "
+            "install it or fix the name"
         ) from e
     except (Exception, SystemExit) as e:  # whatever a user's module raises
         raise broken_import(env_id, module, e) from e
@@ -105,10 +111,8 @@ def closest(name: str, ids: Iterable[str]) -> list[str]:
 def _install(spec: EnvSpec) -> str | None:
     """What brings the packages Gymnasium's own environment needs, None for others' ones."""
     entry = spec.entry_point if isinstance(spec.entry_point, str) else ""
-    for family, extra in _EXTRAS.items():
-        if entry.startswith(f"gymnasium.envs.{family}."):
-            return f"'gymnasium[{extra}]'"
-    return None
+    family = entry.removeprefix("gymnasium.envs.").partition(".")[0]
+    return _FAMILIES.get(family) if entry.startswith("gymnasium.envs.") else None
 
 
 @contextmanager
@@ -153,7 +157,7 @@ def make_single(spec: EnvSpec, kwargs: dict[str, Any], index: int) -> gym.Env[An
                 f"env.backend = sync: {spec.id} exists only as a native vector environment; "
                 "allowed: auto, vector; set env.backend=auto"
             )
-        if _install(spec) == "'gymnasium[mujoco]'":
+        if _install(spec) == extra("mujoco"):
             _log_mujoco()
         env: gym.Env[Any, Any] = gym.make(spec, disable_env_checker=True, **kwargs)
     if isinstance(env.unwrapped, Single):

@@ -22,7 +22,7 @@ from rlrun.env.catalog import closest
 from rlrun.env.contract import fault
 from rlrun.env.diagnostic.lockstep import NEXT_STEP_METADATA, need_count
 from rlrun.env.rows import Env
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, extra
 from rlrun.tree import Tree
 
 # What env.id, collector.num_envs and the seed decide, and what rows cannot be made of.
@@ -36,7 +36,7 @@ def _package() -> Any:
     except ImportError as e:
         raise ConfigError(
             f"env.backend = envpool: the package envpool cannot be imported ({e}); allowed without "
-            "it: auto, vector, sync, async; install it: pip install 'envpool>=1.2.5'"
+            f"it: auto, vector, sync, async; install it: pip install {extra('envpool')}"
         ) from e
     return envpool
 

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rlrun.env.contract import fault
 from rlrun.env.rows import Env
-from rlrun.errors import EnvError
+from rlrun.errors import NO_GUARD, ConfigError, EnvError, end_if_importing_main
 
 ANSWER_SECONDS = 60.0  # a worker that takes longer for one step or reset counts as hung
 EXIT_SECONDS = 5.0  # how long a closed pipe may precede the end of its process
@@ -71,8 +72,10 @@ class AsyncEnv(Env):
     def __init__(
         self, env_fns: Sequence[MakeOne], *, env_id: str, keep_info: tuple[str, ...]
     ) -> None:
+        end_if_importing_main()
+        self._raw = AsyncVectorEnv.__new__(AsyncVectorEnv)  # whose processes are then known
         try:
-            raw = AsyncVectorEnv(
+            self._raw.__init__(  # type: ignore[misc]
                 [InWorker(make) for make in env_fns],
                 copy=False,
                 context=_context(),
@@ -80,11 +83,27 @@ class AsyncEnv(Env):
             )
         except (EOFError, OSError) as e:
             _let_go(e)
-            what = f"a worker ended while it made its environment ({type(e).__name__}: {e})"
-            who = f"environments 0 to {len(env_fns) - 1}"
-            raise fault(env_id, who, 0, f"{what}; env.backend=sync shows why") from e
-        super().__init__(raw, env_id=env_id, keep_info=keep_info)
+            raise self._start_error(e, env_id, len(env_fns)) from e
+        super().__init__(self._raw, env_id=env_id, keep_info=keep_info)
         self._broken = False
+
+    def _start_error(self, e: Exception, env_id: str, num_envs: int) -> ConfigError | EnvError:
+        """The error for workers that could not start, or ended before their environments were."""
+        codes: set[int | None] = set()
+        if getattr(self._raw, "processes", []):
+            codes = {self._raw.processes[i].exitcode for i in self._dead()}
+            self._kill()
+        if NO_GUARD in codes:
+            script = getattr(sys.modules["__main__"], "__file__", "the script")
+            return ConfigError(
+                f"env.backend = async: every worker process imports {script} again, which would "
+                "start the workers anew; what a script runs stands under a guard; put it under "
+                'if __name__ == "__main__":, or set env.backend=sync'
+            )
+        ended = "".join(f", exit code {code}" for code in codes)
+        what = f"a worker ended while it made its environment ({type(e).__name__}: {e}{ended})"
+        who = f"environments 0 to {num_envs - 1}"
+        return fault(env_id, who, 0, f"{what}; env.backend=sync shows why")
 
     def _reset(self, seed: int) -> Any:
         with self._watched():

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces, wrappers
 
 from rlrun.env.mask import MaskFromInfo
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, extra
 from rlrun.schema import WrapperConfig
 
 AnyEnv = gym.Env[Any, Any]
@@ -38,7 +38,7 @@ def wrap(env: AnyEnv, configs: Sequence[WrapperConfig]) -> AnyEnv:
             text = f"it needs the package {e.name}; install it: pip install {e.name}"
             raise _unfit(i, config, text) from e
         except gym.error.DependencyNotInstalled as e:
-            text = "it needs the package OpenCV; install it: pip install opencv-python-headless"
+            text = f"it needs the package OpenCV; install it: pip install {extra('images')}"
             raise _unfit(i, config, text) from e
         except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as e:
             text = f"{' '.join(str(e).split())}; observations before it are {_short(env)}"

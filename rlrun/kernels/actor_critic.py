@@ -16,7 +16,7 @@ from rlrun.functional.surrogate import Drawn
 from rlrun.kernels.mlp import FORWARD, DifferentiableMLP
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.torso import MLP, flatten
-from rlrun.optim.adam import Flat
+from rlrun.optim.adam import FlatParameters
 from rlrun.optim.compute import Compute
 from rlrun.types import Tree
 
@@ -39,13 +39,13 @@ class ActorCriticBackprop(Protocol):
         """log pi(action) and entropy [T, M]; ``head``: ``outputs``' or its first rows."""
 
     def back(self, choice: Choice, value: Tensor, slopes: OutputGrads) -> None:
-        """The slopes over the parameters into ``Flat.slopes``."""
+        """The slopes over the parameters into ``FlatParameters.grads``."""
 
 
 class AutogradActorCritic:
     """Any network, on its own device, in any precision."""
 
-    def __init__(self, net: ActorCritic, flat: Flat, compute: Compute) -> None:
+    def __init__(self, net: ActorCritic, flat: FlatParameters, compute: Compute) -> None:
         self.net, self.flat, self.compute = net, flat, compute
         self.parameters = list(net.parameters())
         self.choice = net.choice
@@ -63,7 +63,7 @@ class AutogradActorCritic:
             outputs, given = [*outputs, choice.entropy], [*given, slopes.entropy]
         grads = torch.autograd.grad(outputs, self.parameters, given)
         with torch.no_grad():
-            torch._foreach_copy_(self.flat.parts, list(grads))
+            torch._foreach_copy_(self.flat.grad_views, list(grads))
 
 
 class NumpyActorCritic:
@@ -72,13 +72,13 @@ class NumpyActorCritic:
     ``run``, ``say`` and ``descend`` are the same as the three of ``Backprop``, in numpy.
     """
 
-    def __init__(self, net: ActorCritic, flat: Flat) -> None:
+    def __init__(self, net: ActorCritic, flat: FlatParameters) -> None:
         """``net``: see ``is_plain``; its parameters lie in ``flat``."""
         self.net, self.flat, self.sizes = net, flat, net.sizes
         self.torso_space = cast("MLP", net.trunk.torso).space
         self.beside, self.width = net.prev_inputs, net.trunk.torso.size
         places = {
-            p.data_ptr(): s.numpy() for p, s in zip(net.parameters(), flat.parts, strict=True)
+            p.data_ptr(): s.numpy() for p, s in zip(net.parameters(), flat.grad_views, strict=True)
         }
         self.torsos = [DifferentiableMLP(cast("MLP", t.torso).layers, places) for t in net.trunks]
         self.heads = [DifferentiableMLP(m, places) for m in (net.policy, net.value)]
@@ -165,7 +165,7 @@ def supports(net: ActorCritic) -> bool:
 
 
 def make_actor_critic_backprop(
-    net: ActorCritic, flat: Flat, compute: Compute
+    net: ActorCritic, flat: FlatParameters, compute: Compute
 ) -> NumpyActorCritic | AutogradActorCritic:
     """``Written`` where it can be, by a fixed rule; both give the same numbers to 1e-5."""
     cpu = next(net.parameters()).device.type == "cpu"

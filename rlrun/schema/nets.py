@@ -16,7 +16,7 @@ class TorsoConfig(Ranged):
 
 @dataclass(frozen=True)
 class MemoryConfig(Ranged):
-    name: Literal["lstm", "gru", "mingru", "none"]
+    name: str = field(metadata={"or_class": ("lstm", "gru", "mingru", "none")})  # or mypkg.mod:Cell
     hidden: int = field(metadata=at_least(0) | WITH_MEMORY)
     forget_bias: float = field(metadata=read_when("memory=lstm|mingru & policy.recurrent"))
 

@@ -284,6 +284,11 @@ BAD = [  # (command line, what the line on stderr must hold)
         "torso = mlp: layers of [256, 256] units would see Box uint8 [4, 36, 36]",
         "set torso=nature_cnn",
     ),
+    (
+        "policy=dqn env=gym env.id=tests.env.screen:test/FloatScreen-v0 env.backend=sync",
+        "torso = mlp: layers of [256, 256] units would see Box float32 [36, 36, 3]",
+        "set torso=nature_cnn, or 'env.wrappers=[flatten_obs]'",
+    ),
     ("env.frame_stack=0", "env.frame_stack = 0", ">= 1"),
     ("env.frame_stack=1.5", "env.frame_stack = 1.5", "integer"),
     ("env=identity env.frame_stack=4", "env.frame_stack = 4", "Discrete(4); allowed is 1"),

@@ -16,7 +16,7 @@ from rlrun.functional.surrogate import Drawn
 from rlrun.kernels.actor_critic import NumpyActorCritic, OutputGrads, make_actor_critic_backprop
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.running_moments import CLIP, RunningMoments
-from rlrun.optim.adam import Adam, Flat
+from rlrun.optim.adam import Adam, FlatParameters
 from rlrun.optim.compute import Compute
 from rlrun.schema import OnPolicyConfig
 from rlrun.types import Segment, Tree, moved, tree_map
@@ -57,7 +57,7 @@ class Descender:
         """``lr_at``: env_steps -> learning rate."""
         self.net, self.config, self.lr_at = net, config, lr_at
         self.device = next(net.parameters()).device
-        self.flat = Flat(net.parameters())
+        self.flat = FlatParameters(net.parameters())
         self.backprop = make_actor_critic_backprop(net, self.flat, compute)
         self.outputs, self.choice = self.backprop.outputs, self.backprop.choice
         self.adam = Adam([self.flat.values], eps=config.adam_eps, grad_clip=config.grad_clip)
@@ -124,7 +124,7 @@ class Descender:
         began = time.perf_counter()
         self.backprop.back(out.choice, out.value, out.slopes)
         backward, lr = time.perf_counter(), self.lr_at(env_steps)
-        norm = self.adam.step([self.flat.slopes], lr)
+        norm = self.adam.step([self.flat.grads], lr)
         self.seconds["backward"] += backward - began
         self.seconds["optimiser"] += time.perf_counter() - backward
         return {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}
@@ -145,7 +145,7 @@ class Descender:
         began = time.perf_counter()
         self.backprop.descend(drawn, log_prob, value, entropy)
         backward = time.perf_counter()
-        norm = self.adam.bare_step(self.flat.slopes, lr)
+        norm = self.adam.numpy_step(self.flat.grads, lr)
         self.seconds["backward"] += backward - began
         self.seconds["optimiser"] += time.perf_counter() - backward
         return norm
