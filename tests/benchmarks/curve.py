@@ -158,7 +158,7 @@ def _panel(panel: Panel, results: Sequence[Result], x: int, y: int) -> list[str]
         out.append(_line(_places(mean, panel, x, y), colour, 2.2))
         at = y + HEIGHT + (50 if theirs else 34)
         out.append(_line([(x, at - 4), (x + 18, at - 4)], colour, 2.2))
-        out.append(_text(x + 24, at, f"{name}, {len(curves)} seeds"))
+        out.append(_text(x + 24, at, f"{name}, seeds: {len(curves)}"))
     return out
 
 
