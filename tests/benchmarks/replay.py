@@ -5,7 +5,7 @@ virtual environments in the folder ``--peers``: torchrl/ (torchrl and cpprb), ti
 Every side runs on one thread, in turn with the others; figures are medians with their range. Exit
 code 1 when a target is missed or a peer is missing (its rows say so); 0 otherwise.
 
-``--table FILE`` prints the README's tables from the rows that ``--out FILE`` has written.
+``--table FILE`` prints the tables of TABLES.md from the rows that ``--out FILE`` has written.
 """
 
 import argparse

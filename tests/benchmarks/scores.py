@@ -137,9 +137,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
     o = _parser().parse_args(argv)
     if o.table is not None:
-        readme = CHECKOUT / "README.md"
+        page = CHECKOUT / "tests/benchmarks/TABLES.md"
         table = markdown(ROWS, read(o.table))
-        readme.write_text(insert(readme.read_text("utf-8"), table), "utf-8")
+        page.write_text(insert(page.read_text("utf-8"), table), "utf-8")
         return 0
     rows = {name: ROWS[name] for name in o.rows or ROWS}
     results = read(o.out)
@@ -215,7 +215,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines, one per run; goes on")
     parser.add_argument("--peers", type=Path, metavar="DIR", help="folder of peers' environments")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="write the README's table")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write the table of TABLES.md")
     return parser
 
 
