@@ -81,7 +81,7 @@ SUBCOMMANDS = ("eval", "resume", "export", "codec", "doctor", "list")
 SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing
 DRIVER = """
 import contextlib, io, json, sys
-from rlrun.cli import main
+from rlrun.__main__ import main
 results = []
 for kind, what in json.load(sys.stdin):
     out, err = io.StringIO(), io.StringIO()
