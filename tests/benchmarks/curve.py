@@ -3,7 +3,8 @@
 Each panel shows the greedy evaluations (50 episodes, every 2000 env steps) of rlrun and of a peer
 over env steps, three seeds each: thin lines are seeds, thick lines their mean. Without ``--peers``
 the picture is drawn from ``results/curve.jsonl``; with ``--peers DIR`` the runs that this file
-lacks are made first (one thread each) and added to it.
+lacks are made first (one thread each) and added to it. A panel shows the seeds that both sides
+have run.
 """
 
 import json
@@ -121,20 +122,32 @@ OURS, THEIRS = "#1f6fb4", "#d9722e"
 
 
 def svg(results: Sequence[Result]) -> str:
-    """All panels side by side."""
-    width = len(PANELS) * (LEFT + WIDTH) + GAP
+    """The panels of which both sides have a run, side by side."""
+    shown = [(panel, both) for panel in PANELS if (both := pairs(panel, results))]
+    width = len(shown) * (LEFT + WIDTH) + GAP
     height = TOP + HEIGHT + 62
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         'font-family="Helvetica, Arial, sans-serif" font-size="11">',
         '<rect width="100%" height="100%" fill="white"/>',
     ]
-    for num, panel in enumerate(PANELS):
-        parts += _panel(panel, results, LEFT + num * (LEFT + WIDTH), TOP)
+    for num, (panel, both) in enumerate(shown):
+        parts += _panel(panel, both, LEFT + num * (LEFT + WIDTH), TOP)
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _panel(panel: Panel, results: Sequence[Result], x: int, y: int) -> list[str]:
+def pairs(panel: Panel, results: Sequence[Result]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(the peer's curve, ours) [evaluations, 2] of every seed that both have run."""
+    theirs, ours = (
+        {r["seed"]: np.array(r["curve"]) for r in results if r["command"] == line}
+        for line in (command(panel, theirs=True), command(panel, theirs=False))
+    )
+    return [(theirs[seed], ours[seed]) for seed in sorted(theirs.keys() & ours.keys())]
+
+
+def _panel(
+    panel: Panel, both: Sequence[tuple[np.ndarray, np.ndarray]], x: int, y: int
+) -> list[str]:
     out = [_text(x + WIDTH / 2, y - 14, panel.title, 'font-weight="bold" text-anchor="middle"')]
     for value in range(0, TOP_RETURN + 1, 100):
         at = y + HEIGHT * (1 - value / TOP_RETURN)
@@ -145,18 +158,16 @@ def _panel(panel: Panel, results: Sequence[Result], x: int, y: int) -> list[str]
         shown = f"{steps // 1000}k" if steps else "0"
         at = x + WIDTH * tenth / 10
         out.append(_text(at, y + HEIGHT + 15, shown, 'text-anchor="middle" fill="#555555"'))
-    sides = ((True, THEIRS, panel.peer_name), (False, OURS, panel.our_name))
-    for theirs, colour, name in sides:
-        line = command(panel, theirs=theirs)
-        curves = [np.array(r["curve"]) for r in results if r["command"] == line]
-        if not curves:
-            continue
+    for side, colour, name, lower in (
+        (0, THEIRS, panel.peer_name, 50), (1, OURS, panel.our_name, 34),
+    ):  # fmt: skip
+        curves = [pair[side] for pair in both]
         for curve in curves:
             out.append(_line(_places(curve, panel, x, y), colour, 0.8, 'opacity="0.3"'))
         length = min(map(len, curves))
         mean = np.mean([curve[:length] for curve in curves], axis=0)
         out.append(_line(_places(mean, panel, x, y), colour, 2.2))
-        at = y + HEIGHT + (50 if theirs else 34)
+        at = y + HEIGHT + lower
         out.append(_line([(x, at - 4), (x + 18, at - 4)], colour, 2.2))
         out.append(_text(x + 24, at, f"{name}, seeds: {len(curves)}"))
     return out
