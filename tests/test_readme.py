@@ -1,40 +1,24 @@
-"""The READMEs are true: their commands run, their links lead somewhere, their tables are complete.
+"""The READMEs are true: their commands run and their links lead somewhere.
 
-Every README has one test of its commands, which run in its order in a fresh directory. The key
-reference of conf/README.md has tests of its own (tests/test_config_reference.py).
+Every README has one test of its commands, which run in its order in a fresh directory. Tables that
+name what the code makes are tested in test_readme_tables.py, conf/README.md's keys in
+test_config_reference.py.
 """
 
-import json
 import math
-import os
 import re
 import shlex
-import subprocess
-import sys
-import tomllib
-from dataclasses import fields, replace
-from fnmatch import fnmatch
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlrun import errors
 from rlrun.config import Composer, check, read_composed
-from rlrun.errors import RlrunError
-from rlrun.rundir.record import RunRecord
 from rlrun.schema import Config
-from tests import installed
+from tests.pages import PAGES, ROOT, SHORTER, argv_of, blocks, commands, drive, section
 from tests.test_layers import LEVEL
-
-ROOT = Path(__file__).parents[1]
-PAGES = [
-    "README.md",
-    "conf/README.md",
-    *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "rlrun").rglob("*.md")),
-    *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests").rglob("*.md")),
-]
 
 # -- the commands ----------------------------------------------------------------------------------
 
@@ -65,80 +49,12 @@ COMPOSED = {  # composed and checked instead, every job of a sweep
     "rlrun -m policy=r2d2 env=tmaze env.length=20 policy.learn_unroll_len=12 "
     "policy.state_init=stored,zero seed=0,1,2,3,4": LONG,
 }
-TINY = "debug=smoke"
-SHORTER = {  # what is added to end soon where debug=smoke does not win or is not allowed
-    "rlrun policy=dqn env=gym env.id=Acrobot-v1 run.total_steps=100000": "run.total_steps=400",
-    "rlrun resume outputs/first run.total_steps=100000 run.stop_value=null": "run.total_steps=600",
-    "rlrun doctor --calibrate policy=r2d2 env=cartpole memory.hidden=128": "--seconds 0.01",
-    "rlrun doctor --calibrate policy=sac env=pendulum": "--seconds 0.01",
-    **{
-        f"rlrun policy={p} env=cartpole buffer.load=data/first run.total_steps=10000": (
-            "run.total_steps=400"
-        )
-        for p in ("iql", "bc_recurrent")
-    },
-}
-SUBCOMMANDS = ("eval", "resume", "export", "codec", "doctor", "list")
-SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing
-DRIVER = """
-import contextlib, io, json, sys
-from rlrun.__main__ import main
-results = []
-for kind, what in json.load(sys.stdin):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(what) if kind == "rlrun" else exec(what, {}) or 0
-    results.append((code, out.getvalue(), err.getvalue()))
-json.dump(results, sys.__stdout__)
-"""
-
-
-def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.M | re.S)
-
-
-def commands(page: str) -> list[str]:
-    """Every command line shown, without its comment."""
-    lines = (
-        re.sub(r"\s+# .*", "", li).strip()
-        for block in blocks(page, "sh")
-        for li in block.split("\n")
-    )
-    return list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
-
-
 EVERY = {page: commands(page) for page in PAGES}
 
 
 def is_run(command: str) -> bool:
     listed = command in (*SETUP, *NOT_RUN, *COMPOSED)
     return not listed and not BENCHMARK.match(command)
-
-
-def argv_of(command: str) -> list[str]:
-    """What is run for a command line of a README."""
-    program, *words = shlex.split(command)
-    assert program == "rlrun", f"{command}: neither run nor excluded with a reason"
-    if SHOWS & {*words}:
-        return words
-    tiny = [] if words and words[0] in SUBCOMMANDS else [TINY]
-    return [*words, *tiny, *shlex.split(SHORTER.get(command, ""))]
-
-
-def drive(steps: list[tuple[str, Any]], path: Path) -> list[tuple[int, str, str]]:
-    """Exit code, stdout and stderr of each step; one process for all, torch is imported once."""
-    pythonpath = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER],
-        input=json.dumps(steps),
-        cwd=path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(pythonpath)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [tuple(result) for result in json.loads(done.stdout)]
 
 
 def steps_of(page: str) -> dict[str, tuple[str, Any]]:
@@ -274,8 +190,7 @@ ROOMS = [page for page in PAGES if re.fullmatch(r"rlrun/\w+/README.md", page)]
 @pytest.mark.parametrize("page", ROOMS)
 def test_reading_order_names_files_that_are_there(page: str) -> None:
     room = (ROOT / page).parent
-    order = section(page, "Reading order")
-    named = re.findall(r"`([\w/]+(?:\.py|/))`", order)
+    named = re.findall(r"`([\w/]+(?:\.py|/))`", section(page, "Reading order"))
     assert named
     for name in named:
         assert [*room.glob(name.rstrip("/")), *room.glob(f"*/{name}")], f"{page}: {name}"
@@ -293,126 +208,3 @@ def test_rooms_that_may_be_imported_are_below(page: str) -> None:
     own = LEVEL[(ROOT / page).parent.name]
     assert all(LEVEL[name] < own for name in below), below
     assert all(LEVEL[name] > own for name in above), above
-
-
-# -- tables that name what the code makes ----------------------------------------------------------
-
-GLOSSARY_RUNS = {
-    "r2d2": "policy=r2d2 env=tmaze debug=smoke run.dir=glossary/r2d2 transport=coded "
-    "checkpoint.history=2",
-    "dqn": "policy=dqn env=bandit debug=smoke run.dir=glossary/dqn",
-    "screen": "policy=dqn env=gym env.id=tests.env.screen:test/Screen-v0 env.backend=sync "
-    "buffer.compress=true debug=smoke run.dir=glossary/screen",
-    "sac": "policy=sac env=pendulum debug=smoke run.dir=glossary/sac",
-    "td3": "policy=td3 env=pendulum debug=smoke run.dir=glossary/td3",
-    "rnd": "policy=dqn env=cartpole bonus=rnd debug=smoke run.dir=glossary/rnd",
-    "noisy": "policy=rainbow env=bandit debug=smoke explore=boltzmann run.dir=glossary/noisy",
-    "ppo": "policy=ppo env=bandit debug=smoke run.dir=glossary/ppo",
-    "impala": "policy=impala env=bandit debug=smoke run.dir=glossary/impala",
-    "bc": "policy=bc env=cartpole buffer.load=data/first debug=smoke run.dir=glossary/bc",
-    "cql": "policy=cql env=cartpole buffer.load=data/first debug=smoke run.dir=glossary/cql",
-    "iql": "policy=iql env=cartpole buffer.load=data/first debug=smoke run.dir=glossary/iql",
-    "cql_sac": "policy=cql_sac env=pendulum pipeline=serial learner=transitions debug=smoke "
-    "run.dir=glossary/cql_sac",
-    "demos": "policy=r2d2 env=cartpole buffer.demos=data/first debug=smoke run.dir=glossary/demos",
-}
-DATA = (
-    "policy=r2d2 env=cartpole debug=smoke run.dir=outputs/first",
-    "export outputs/first data/first",
-)
-
-
-def section(page: str, title: str) -> str:
-    """The text below ``## title``."""
-    text = (ROOT / page).read_text("utf-8")
-    match = re.search(rf"^(##+) {re.escape(title)}\n(.*?)(?=^##|\Z)", text, re.M | re.S)
-    assert match, title
-    return match[2]
-
-
-def first_cells(text: str) -> list[str]:
-    """What stands in backticks at the start of every table row."""
-    return re.findall(r"^\| `([^`]+)` \|", text, re.M)
-
-
-def emitted(path: Path) -> set[str]:
-    lines = (path / name for name in ("metrics.jsonl", "timings.jsonl"))
-    return {key for file in lines for li in file.read_text().splitlines() for key in json.loads(li)}
-
-
-def runs(lines: list[str], path: Path) -> None:
-    """Runs command lines, each of which has to end well."""
-    results = drive([("rlrun", line.split()) for line in lines], path)
-    for line, (code, _, err) in zip(lines, results, strict=True):
-        assert code == 0, f"{line}: {err}"
-
-
-def test_metric_glossary(tmp_path: Path) -> None:
-    """Both directions: a run emits what the table lists, and nothing else."""
-    runs([*DATA, *GLOSSARY_RUNS.values()], tmp_path)
-    found = set().union(*(emitted(tmp_path / "glossary" / name) for name in GLOSSARY_RUNS))
-    listed = first_cells(section("rlrun/log/README.md", "Metrics"))
-    assert sorted(listed) == sorted(found - {"env_steps"})
-
-
-def test_run_directory_tables(tmp_path: Path) -> None:
-    """The files of a run, and the fields of its run.json."""
-    runs([GLOSSARY_RUNS["r2d2"]], tmp_path)
-    top = tmp_path / "glossary/r2d2"
-    listed = first_cells(section("rlrun/rundir/README.md", "Files"))
-    found = [p.relative_to(top).as_posix() for p in top.rglob("*") if p.is_file()]
-    for name in found:
-        assert any(fnmatch(name, pattern) for pattern in listed), f"{name} is not in the README"
-    for pattern in listed:
-        made = any(fnmatch(name, pattern) for name in found)
-        assert made or pattern == "crash.txt", f"no run makes {pattern}"
-    record = json.loads((top / "run.json").read_text())
-    nested = [f"eval.{key}" for key in record["eval"]]
-    listed = first_cells(section("rlrun/rundir/README.md", "run.json"))
-    assert sorted(listed) == sorted([*record, *nested])
-    assert {f.name for f in fields(RunRecord)} == {*record}
-
-
-def test_wrapper_table() -> None:
-    """Names, arguments and words are those of the code."""
-    from rlrun.env.wrappers import TABLE
-    from rlrun.schema import WRAPPER_CONFIGS
-
-    listed = section("rlrun/env/README.md", "Wrappers")
-    for name, (_, what) in TABLE.items():
-        arguments = ", ".join(f"`{f.name}`" for f in fields(WRAPPER_CONFIGS[name])[1:])
-        assert f"| `{name}` | {arguments} | {what} |\n" in listed
-
-
-def test_extras_table() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    listed = first_cells(section("rlrun/env/README.md", "Extras"))
-    assert sorted([*listed, "all", "test"]) == sorted(extras)
-    for module in set(installed.MODULES.values()):
-        assert installed.extra_of(module).strip("`[]") in extras
-
-
-def test_dependencies_table() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [re.match(r"[\w-]+", line)[0] for line in project["dependencies"]]
-    listed = re.findall(r"^\| ([\w-]+) \| \w", section("rlrun/README.md", "Dependencies"), re.M)
-    assert sorted(listed[1:]) == sorted(wanted)
-
-
-def test_exit_codes() -> None:
-    classes = [
-        c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, RlrunError)
-    ]
-    listed = {int(code) for code in first_cells(section("rlrun/cli/README.md", "Exit codes"))}
-    assert {c.exit_code for c in classes} <= listed
-    assert listed == {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 75, 130, 143}
-
-
-def test_same_command_same_digest(tmp_path: Path) -> None:
-    """What the section on determinism says, with the two runs it shows."""
-    lines = [c for c in EVERY["rlrun/run/README.md"] if "seed=7" in c]
-    runs([" ".join(argv_of(line)) for line in lines], tmp_path)
-    records = [tmp_path / name / "run.json" for name in ("outputs/once", "outputs/again")]
-    digests = [json.loads(path.read_text())["digest"] for path in records]
-    assert digests[0] == digests[1]
