@@ -22,9 +22,13 @@ class RlrunError(Exception):
 
 
 class ConfigError(RlrunError):
-    """Bad config or usage; raised before anything is written."""
+    """Bad config or usage; raised before anything is written. ``key``: the config key at fault."""
 
     exit_code = 2
+
+    def __init__(self, text: str, *, key: str | None = None) -> None:
+        super().__init__(text)
+        self.key = key
 
 
 class EnvError(RlrunError):

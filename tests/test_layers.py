@@ -30,7 +30,7 @@ LAYERS = [  # from the ground up; a room imports only from layers below its own,
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
 TORCH_FREE = [
-    "rlrun.cli.main.main",
+    "rlrun.cli.main",
     "rlrun.cli.doctor",
     "rlrun.config",
     "rlrun.env",

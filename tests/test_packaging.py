@@ -60,7 +60,7 @@ def test_wheel_holds_the_tree(wheel: Path) -> None:
 def test_wheel_runs_from_another_directory(wheel: Path, tmp_path: Path) -> None:
     target = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(target)
-    code = "import sys; from rlrun.cli.main.main import main; sys.exit(main())"
+    code = "import sys; from rlrun.cli.main import main; sys.exit(main())"
     env = {**os.environ, "PYTHONPATH": str(target)}
 
     def run(*argv: str) -> str:
@@ -81,5 +81,5 @@ def test_wheel_runs_from_another_directory(wheel: Path, tmp_path: Path) -> None:
 def test_entry_point_and_requirements(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     (entry,) = (n for n in archive.namelist() if n.endswith("entry_points.txt"))
-    assert "rlrun = rlrun.cli.main.main:main" in archive.read(entry).decode()
+    assert "rlrun = rlrun.cli.main:main" in archive.read(entry).decode()
     assert all("nvidia" not in line for line in PROJECT["project"]["dependencies"])

@@ -36,22 +36,20 @@ def calibrate(
 
     ``seconds`` are those of one setting, None: so many that all take about 20 s.
     """
-    from rlrun.config import Composer, check, read_composed
+    from rlrun.config import Composer, check
     from rlrun.config.checks.windows import window_rows
-    from rlrun.config.chosen import as_chosen
+    from rlrun.config.chosen import by_preset, read_chosen
 
     composer = Composer(config_dir=config_dir)
     overrides = composer.rewrite(overrides)
     cfg = composer.compose(overrides)
-    with as_chosen(composer, cfg, overrides):
-        config = read_composed(cfg)
+    config = read_chosen(composer, cfg, overrides)
     if window_rows(config) is None:
         raise ConfigError(
             f"policy.name = {config.policy.name}: it draws from no replay, which is what is "
             "calibrated; a policy that does is allowed; choose policy=r2d2, drqn or dqn"
         )
-    with as_chosen(composer, cfg, overrides):
-        check(config)
+    check(by_preset(config, cfg))
     try:
         from rlrun.run.calibrate import lines
 

@@ -4,6 +4,7 @@ import logging
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from rlrun.config import Composer
+    from rlrun.schema import Config
 
 _STOPS = (75, Interrupted.exit_code, 143)  # signals: a sweep does not go on after them
 _LONGEST_NAME = 255  # bytes in one part of a path
@@ -29,22 +31,23 @@ def single(composer: "Composer", overrides: Sequence[str]) -> int:
     """The exit code of one run."""
     from rlrun.config import check, read_composed
     from rlrun.config.checks.idle import check_typed
-    from rlrun.config.chosen import as_chosen
+    from rlrun.config.chosen import by_preset, read_chosen
     from rlrun.config.directories import claim, require_new, require_writable
 
     cfg = composer.compose(overrides)
-    with as_chosen(composer, cfg, overrides):
-        config = read_composed(cfg)
+    config = read_chosen(composer, cfg, overrides)
     given = config.run.dir is not None
     path = Path(config.run.dir or composer.directory(cfg, "hydra.run.dir")).expanduser().absolute()
     if given:
         require_new(path)
     require_writable(path)
-    with as_chosen(composer, cfg, overrides):
-        check(config)
-        check_typed(config, overrides)
+    check(by_preset(config, cfg))
+    check_typed(config, overrides)
     run_dir = claim(path, exact=given)
-    return int(composer.run(job, [*overrides, f"hydra.run.dir={_quote(run_dir)}"]))
+    composer.set_directory(cfg, run_dir)
+    if run_dir != path:  # another run has that name, which the config may speak of
+        config = read_composed(cfg)
+    return int(composer.run(partial(job, config=config), cfg))
 
 
 def sweep(composer: "Composer", overrides: Sequence[str]) -> int:
@@ -68,17 +71,16 @@ def sweep(composer: "Composer", overrides: Sequence[str]) -> int:
 
 def _validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], num: int) -> str:
     """The directory name of a job that is valid; raises ConfigError for one that is not."""
-    from rlrun.config import check, read_composed
-    from rlrun.config.chosen import as_chosen
+    from rlrun.config import check
+    from rlrun.config.chosen import by_preset, read_chosen
 
     try:
         composed = composer.compose_job(cfg, job, num)
-        with as_chosen(composer, composed, job):
-            config = read_composed(composed)
-            if config.run.dir is not None:
-                wrong = "names the directory of a single run; null is allowed in a sweep"
-                raise ConfigError(f"run.dir = {config.run.dir}: {wrong}; use hydra.sweep.dir=PATH")
-            check(config)
+        config = read_chosen(composer, composed, job)
+        if config.run.dir is not None:
+            wrong = "names the directory of a single run; null is allowed in a sweep"
+            raise ConfigError(f"run.dir = {config.run.dir}: {wrong}; use hydra.sweep.dir=PATH")
+        check(by_preset(config, composed))
     except RlrunError as e:
         e.args = (f"{e} (sweep job {num}: {' '.join(job)}; no job was started)",)
         raise
@@ -93,8 +95,11 @@ def _as_typed(overrides: Any) -> list[str]:
     return [str(value) for value in values] if isinstance(values, list) else []
 
 
-def job(cfg: "DictConfig") -> int:
-    """One run, in the directory Hydra was given; returns its exit code."""
+def job(cfg: "DictConfig", config: "Config | None" = None) -> int:
+    """One run, in the directory Hydra was given; returns its exit code.
+
+    ``config``: ``cfg`` as it was read; None: it is read here (a launcher composes its jobs anew).
+    """
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
@@ -103,7 +108,7 @@ def job(cfg: "DictConfig") -> int:
     hydra = HydraConfig.get()
     run_dir = Path(hydra.runtime.output_dir)
     try:
-        config, raw_yaml = read_composed(cfg), to_yaml(cfg)
+        config, raw_yaml = config or read_composed(cfg), to_yaml(cfg)
         if config.pipeline.name == "overlapped":
             from rlrun.pipeline.warm import warm
 

@@ -6,13 +6,14 @@ kernel and its numpy twin find the same, so that frames do not depend on numba.
 
 import numpy as np
 
-from rlrun.codec.kernels import length_of, lengths_vectorised
+from rlrun.codec.kernels import length_of, lengths_vectorised, signed_of, zigzag_of
 from rlrun.codec.slopes import (
     BLOCK,
     Fit,
     Form,
     buckets_vectorised,
     folded,
+    predicted,
     signed,
     steps_vectorised,
     wrapped,
@@ -180,11 +181,11 @@ def voted_compiled(steps: Array, change: Array, at: Array, count: Array, near: A
 @jit
 def cost_compiled(steps: Array, change: Array, slope: int, spare: int) -> int:
     """Bits of the residuals of a block with that slope."""
-    cost = np.int64(0)
+    cost, share = np.uint64(0), np.uint64(np.int64(slope))
     for i in range(len(steps)):
-        error = (change[i] - ((steps[i] * slope + 32) >> 6)) << spare >> spare
-        cost += np.int64(length_of(np.uint64((error << 1) ^ (error >> 63))))
-    return int(cost)
+        error = np.uint64(change[i]) - predicted(steps[i], share)
+        cost += length_of(zigzag_of(signed_of(error, spare)))
+    return int(np.int64(cost))
 
 
 @jit
@@ -219,21 +220,21 @@ def look_compiled(
         seen[k] = m
         steps, change, context = all_steps[:m], all_change[:m], contexts[k]
         for i in range(m):
-            was = np.int64(some[1, i])
-            steps[i] = (was - np.int64(some[2, i])) << spare >> spare
-            change[i] = (np.int64(some[0, i]) - was) << spare >> spare
-            length = length_of(np.uint64((steps[i] << 1) ^ (steps[i] >> 63)))
-            context[i] = np.uint16(length << byte | (np.uint64(some[1, i]) >> low & keep))
+            was = np.uint64(some[1, i])
+            steps[i] = signed_of(was - np.uint64(some[2, i]), spare)
+            change[i] = signed_of(np.uint64(some[0, i]) - was, spare)
+            length = length_of(zigzag_of(steps[i]))
+            context[i] = np.uint16(length << byte | (was >> low & keep))
         best, least = 0, cost_compiled(steps, change, 0, spare)
         for slope in (ONE, voted_compiled(steps, change, at, count, near)):
             cost = cost_compiled(steps, change, slope, spare)
             if cost < least:
                 best, least = slope, cost
         slopes[k] = best
-        bucket = buckets[k]
+        bucket, share = buckets[k], np.uint64(np.int64(best))
         for i in range(m):
-            error = (change[i] - ((steps[i] * best + 32) >> 6)) << spare >> spare
-            residual = np.uint64((error << 1) ^ (error >> 63))
+            error = np.uint64(change[i]) - predicted(steps[i], share)
+            residual = zigzag_of(signed_of(error, spare))
             length = length_of(residual)
             extra = length - digits - _1 if length > digits else _0
             bucket[i] = np.uint8((extra << digits) + (residual >> extra))

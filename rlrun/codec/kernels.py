@@ -2,6 +2,8 @@
 
 Every ``*_compiled`` kernel has a ``*_vectorised`` numpy twin with the same numbers; the function
 without a suffix takes the one there is. Words are unsigned [n] of one width; all arithmetic wraps.
+Compiled code adds, subtracts and multiplies words as unsigned numbers only: numba tells LLVM that
+signed ones never overflow, so what an overflow gives would depend on the CPU and on inlining.
 Residuals: NONE word; SUB zigzag(word − base); SUB2 zigzag(word − 2·base + second).
 """
 
@@ -29,6 +31,18 @@ def length_of(word: np.uint64) -> np.uint64:
         word >>= np.uint64(1)
         length += np.uint64(1)
     return length
+
+
+@jit
+def signed_of(word: np.uint64, spare: int) -> np.int64:
+    """The number that the low 64 − ``spare`` bits of ``word`` are in two's complement."""
+    return np.int64(word << np.uint64(spare)) >> np.int64(spare)
+
+
+@jit
+def zigzag_of(value: np.int64) -> np.uint64:
+    """0, −1, 1, −2, … as 0, 1, 2, 3, …"""
+    return (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> np.int64(63))
 
 
 @jit

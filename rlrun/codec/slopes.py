@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.codec.kernels import length_of, lengths_vectorised
+from rlrun.codec.kernels import length_of, lengths_vectorised, signed_of, zigzag_of
 from rlrun.codec.words import Array, Kind
 from rlrun.jit import COMPILED, jit
 
@@ -147,6 +147,12 @@ def wrapped(values: Array, width: int) -> Array:
 
 
 @jit
+def predicted(step: np.int64, slope: np.uint64) -> np.uint64:
+    """The change expected: slope · step / 64 to the nearest, modulo 2^64 before the division."""
+    return np.uint64(np.int64(np.uint64(step) * slope + _32) >> np.int64(6))
+
+
+@jit
 def pack_compiled(
     words: Array,
     base: Array,
@@ -171,13 +177,12 @@ def pack_compiled(
     for k in range(len(bounds) - 1):
         now, was = words[bounds[k] : bounds[k + 1]], base[bounds[k] : bounds[k + 1]]
         ago, out = second[bounds[k] : bounds[k + 1]], symbols[bounds[k] : bounds[k + 1]]
-        slope, level = np.int64(slopes[k]), np.int64(levels[k]) - CENTRE
+        slope, level = np.uint64(slopes[k]), np.int64(levels[k]) - CENTRE
         for i in range(len(now)):
-            step = (np.int64(was[i]) - np.int64(ago[i])) << spare >> spare
-            change = np.int64(now[i]) - np.int64(was[i]) - ((slope * step + 32) >> 6)
-            change = change << spare >> spare
-            residuals[i] = np.uint64((change << 1) ^ (change >> 63))
-            length = length_of(np.uint64((step << 1) ^ (step >> 63)))
+            step = signed_of(np.uint64(was[i]) - np.uint64(ago[i]), spare)
+            error = np.uint64(now[i]) - np.uint64(was[i]) - predicted(step, slope)
+            residuals[i] = zigzag_of(signed_of(error, spare))
+            length = length_of(zigzag_of(step))
             contexts[i] = np.uint32(length << _8 | (np.uint64(was[i]) >> low & keep))
         for i in range(len(now)):
             length = length_of(residuals[i])
@@ -278,16 +283,16 @@ def unpack_compiled(
     digits, low, keep, end = (np.uint64(fine), np.uint64(place), np.uint64(mask), np.uint64(limit))
     rest, extras = np.empty(BLOCK, kind), np.empty(BLOCK, np.uint8)
     buckets, contexts = np.empty(BLOCK, np.uint8), np.empty(BLOCK, np.uint32)
-    guess = np.empty(BLOCK, np.int64)
+    guess = np.empty(BLOCK, np.uint64)
     at = _0
     for k in range(len(bounds) - 1):
         was, ago = base[bounds[k] : bounds[k + 1]], second[bounds[k] : bounds[k + 1]]
         given, out = symbols[bounds[k] : bounds[k + 1]], words[bounds[k] : bounds[k + 1]]
-        slope, level = np.int64(slopes[k]), np.int64(levels[k]) - CENTRE
+        slope, level = np.uint64(slopes[k]), np.int64(levels[k]) - CENTRE
         for i in range(len(out)):
-            step = (np.int64(was[i]) - np.int64(ago[i])) << spare >> spare
-            guess[i] = np.int64(was[i]) + ((slope * step + 32) >> 6)
-            length = length_of(np.uint64((step << 1) ^ (step >> 63)))
+            step = signed_of(np.uint64(was[i]) - np.uint64(ago[i]), spare)
+            guess[i] = np.uint64(was[i]) + predicted(step, slope)
+            length = length_of(zigzag_of(step))
             contexts[i] = np.uint32(length << _8 | (np.uint64(was[i]) >> low & keep))
         for i in range(len(out)):
             above: Any = np.int64(usual[contexts[i]]) + level
@@ -311,6 +316,6 @@ def unpack_compiled(
             extra = np.uint64(extras[i])
             residual = (np.uint64(buckets[i]) - (extra << digits)) << extra
             residual |= np.uint64(rest[i]) & ((_1 << extra) - _1)
-            error = np.int64(residual >> _1) ^ -np.int64(residual & _1)
+            error = (residual >> _1) ^ (_0 - (residual & _1))
             out[i] = kind(guess[i] + error)
     return int(np.int64(at))

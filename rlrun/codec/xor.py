@@ -19,7 +19,7 @@ from rlrun.jit import COMPILED, jit
 PIECE = 1 << 14  # deltas at a time in numpy: 8 bytes for each of their bits
 
 # Unsigned constants: numba turns uint64 with a signed literal into a float.
-_0, _1, _5, _8, _24, _31, _32, _64 = (np.uint64(n) for n in (0, 1, 5, 8, 24, 31, 32, 64))
+_0, _1, _5, _8, _24, _31, _32, _63, _64 = (np.uint64(n) for n in (0, 1, 5, 8, 24, 31, 32, 63, 64))
 _BYTE, _LOW, _ALL = np.uint64(0xFF), np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
@@ -102,7 +102,7 @@ def encode_compiled(
             bits = longer * length + (_1 - longer) * previous - longer
             size = _1 + longer * count
             head = longer * ((_1 << count) | (width - length))
-            body = delta ^ (longer << bits)
+            body = delta ^ (longer << (bits & _63))  # 64 bits are not longer; no shift by 64
             previous = length
             if size + bits <= _32:  # nearly always, but for 64-bit words
                 at, held, filled = put(out, at, held, filled, (head << bits) | body, size + bits)

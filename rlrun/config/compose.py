@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra import version
+from hydra._internal.callbacks import Callbacks
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
@@ -20,17 +21,19 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.types import RunMode, TaskFunction
-from omegaconf import DictConfig, OmegaConf, open_dict
+from hydra.core.utils import configure_log, run_job
+from hydra.types import HydraContext, RunMode, TaskFunction
+from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
 from rlrun.config.checks.keys import check
 from rlrun.config.messages import HYDRA_ERRORS, explain, homes, override_key
-from rlrun.config.reader import fail, hints, read_config, runs_code, show, unknown
+from rlrun.config.reader import fail, hints, read_config, runs_code, show, unknown, unknown_option
 from rlrun.errors import ConfigError
 from rlrun.schema import Config, EnvConfig
 
 VERSION_BASE = "1.3"
 _PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.")
+_BASE = "base/"  # keys that several options of a group start from: conf/policy/base/
 _FREE = ("env.kwargs", "env.eval_kwargs")  # dicts whose keys the environment defines
 _EXCLUSIVE = (  # of two such keys one is a number, the other null
     ("learner.update_per_collect", "learner.replay_ratio"),
@@ -109,7 +112,14 @@ class Composer:
             )
         except Exception as e:  # Hydra asserts on input, and more
             raise explain(e, overrides, self.groups(), self.options) from e
+        return self._checked(cfg)
+
+    def _checked(self, cfg: DictConfig) -> DictConfig:
+        """``cfg``; raises ConfigError for code in its hydra node, or a base file as an option."""
         _check_hydra(cfg)
+        for group, option in cfg.hydra.runtime.choices.items():
+            if str(option).startswith(_BASE):
+                raise unknown_option(group, option, self.options(group))
         return cfg
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
@@ -138,8 +148,7 @@ class Composer:
             raise explain(e, overrides, self.groups(), self.options) from e
         with open_dict(job):
             job.hydra.job.id, job.hydra.job.num = str(num), num
-        _check_hydra(job)
-        return job
+        return self._checked(job)
 
     def directory(self, cfg: DictConfig, key: str) -> Path:
         """The path that ``key`` of the hydra node gives, e.g. ``hydra.run.dir``."""
@@ -152,9 +161,20 @@ class Composer:
             raise fail(key, value, "is no path", "a path is allowed", f"set {key}=PATH")
         return Path(value)
 
-    def run(self, task: TaskFunction, overrides: Sequence[str]) -> Any:
-        """What ``task`` returns, run by Hydra in ``hydra.run.dir``."""
-        return self.hydra.run(self.config_name, task, [*overrides, "hydra.mode=RUN"]).return_value
+    def set_directory(self, cfg: DictConfig, path: Path) -> None:
+        """Makes ``path`` the directory of the single run ``cfg``."""
+        with flag_override(cfg.hydra, "readonly", False):
+            cfg.hydra.run.dir, cfg.hydra.mode = str(path), RunMode.RUN
+
+    def run(self, task: TaskFunction, cfg: DictConfig) -> Any:
+        """What ``task`` returns, run in ``hydra.run.dir``: ``Hydra.run`` without composing."""
+        configure_log(cfg.hydra.hydra_logging, cfg.hydra.verbose)
+        callbacks = Callbacks(cfg)
+        callbacks.on_run_start(config=cfg, config_name=self.config_name)
+        context = HydraContext(config_loader=self.hydra.config_loader, callbacks=callbacks)
+        done = run_job(task, cfg, "hydra.run.dir", None, context)
+        callbacks.on_run_end(config=cfg, config_name=self.config_name, job_return=done)
+        return done.return_value
 
     def sweep(self, task: TaskFunction, overrides: Sequence[str]) -> list[Any]:
         """What ``task`` returns in every job, run by Hydra's launcher."""

@@ -48,7 +48,11 @@ def show(value: object) -> str:
 
 def fail(path: str, value: object, wrong: str, allowed: str, fix: str) -> ConfigError:
     """The one form of an error: ``key = value: wrong; allowed; fix``."""
-    return ConfigError(f"{path} = {show(value)}: {wrong}; {allowed}; {fix}")
+    return ConfigError(f"{path} = {show(value)}: {wrong}; {allowed}; {fix}", key=path)
+
+
+class UnknownKey(ConfigError):
+    """A key that the config does not have."""
 
 
 def nearest(name: object, known: Collection[str], count: int = 3) -> list[str]:
@@ -65,7 +69,7 @@ def unknown(
     known: Collection[str],
     what: str = "key",
     homes: Collection[str] = (),
-) -> ConfigError:
+) -> UnknownKey:
     """The error for a name that does not exist, with the names that do.
 
     ``homes``: full keys of that name in other places, better guesses than names like it here.
@@ -75,7 +79,8 @@ def unknown(
     if owners := _owners(path):
         here = [home for home in homes if home.startswith(_SHARED)]
         fix = " or ".join([f"remove {path}", *(f"set {home}" for home in here)])
-        return fail(path, value, f"unknown {what}", f"{' or '.join(owners)} has it", fix)
+        allowed = f"{' or '.join(owners)} has it"
+        return UnknownKey(str(fail(path, value, f"unknown {what}", allowed, fix)), key=path)
     close = [dot + c for c in nearest(name, known)]
     if homes:
         close, parent = list(homes), ""
@@ -84,7 +89,7 @@ def unknown(
     else:
         allowed = f"there are {', '.join(sorted(known))}" if known else "there are none"
     fix = f"did you mean {' or '.join(close)}?" if close else f"remove {path}"
-    return fail(path, value, f"unknown {what}", allowed, fix)
+    return UnknownKey(str(fail(path, value, f"unknown {what}", allowed, fix)), key=path)
 
 
 def _owners(path: str) -> list[str]:
@@ -267,7 +272,7 @@ def read(cls: Any, value: object, path: str, given: Mapping[str, Any] | None = N
         if key not in value:
             where = f"conf/{path}" if path else "conf/config.yaml"
             fix = f"give {dot}{key}=VALUE or add it to the yaml under {where}"
-            raise ConfigError(f"{dot}{key} = (absent): the key is missing; it needs a value; {fix}")
+            raise fail(f"{dot}{key}", "(absent)", "the key is missing", "it needs a value", fix)
     done = dict(given or {})
     for key, kind in known.items():
         if key not in done:
@@ -277,7 +282,7 @@ def read(cls: Any, value: object, path: str, given: Mapping[str, Any] | None = N
     except Invalid as e:
         full = dot + e.key
         fix = "" if ";" in e.text else f"; change {full}"
-        raise ConfigError(f"{full} = {show(e.value)}: {e.text}{fix}") from e
+        raise ConfigError(f"{full} = {show(e.value)}: {e.text}{fix}", key=full) from e
 
 
 def _named(path: str, value: object, table: Mapping[str, type]) -> Any:

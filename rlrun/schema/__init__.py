@@ -2,6 +2,7 @@
 
 Torch-free. Each ``__post_init__`` checks its own ranges (``Invalid``); ``rlrun.config`` reads the
 yaml and checks what spans several fields. Lengths and periods are in environment steps.
+Which other keys decide whether a key is read is metadata of its field (``rlrun.schema.readers``).
 """
 
 from dataclasses import dataclass

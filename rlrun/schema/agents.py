@@ -1,7 +1,11 @@
 """How an environment of several agents is shown to a policy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from rlrun.schema.readers import read_when
+
+_JOINT = read_when("agents=joint", fix="use policy=qmix or policy=vdn")
 
 
 @dataclass(frozen=True)
@@ -10,5 +14,5 @@ class AgentsConfig:
 
     name: Literal["shared", "separate", "joint"]
     agent_id: bool
-    team_reward: Literal["mean", "sum"]
-    state: Literal["env", "concat"]
+    team_reward: Literal["mean", "sum"] = field(metadata=_JOINT)
+    state: Literal["env", "concat"] = field(metadata=_JOINT)

@@ -1,10 +1,11 @@
 """Replay buffers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
 from rlrun.schema.ranges import at_least, need, positive, unit
+from rlrun.schema.readers import read_when
 from rlrun.schema.schedule import ScheduleConfig, schedule_within
 
 
@@ -19,9 +20,11 @@ class BufferConfig:
     compress: bool
     load: str | None
     relabel: Literal["future", "final", "episode"] | None
-    relabel_ratio: float
+    relabel_ratio: float = field(
+        metadata=read_when("buffer.relabel", fix="set buffer.relabel=future")
+    )
     demos: str | None
-    demo_ratio: float
+    demo_ratio: float = field(metadata=read_when("buffer.demos", fix="set buffer.demos=DIR"))
 
     def __post_init__(self) -> None:
         positive(self, "capacity", "window_capacity", "max_bytes")

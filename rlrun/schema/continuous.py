@@ -1,11 +1,12 @@
 """Policies whose actions are real numbers within bounds."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from rlrun.schema.policy import PolicyConfig
 from rlrun.schema.ranges import at_least, exactly_one, need, positive, unit
+from rlrun.schema.readers import WITH_MEMORY, read_when
 from rlrun.schema.schedule import ScheduleConfig, schedule_within
 
 
@@ -18,7 +19,7 @@ class ControlConfig(PolicyConfig):
     nstep: int
     learn_unroll_len: int | None
     burnin_step: int
-    state_init: Literal["stored", "zero"]
+    state_init: Literal["stored", "zero"] = field(metadata=WITH_MEMORY)
     gamma: float
     lr: ScheduleConfig
     actor_lr: ScheduleConfig
@@ -84,7 +85,7 @@ class TD3Config(DDPGConfig):
 class SACConfig(ControlConfig):
     temperature: float
     temperature_auto: bool
-    target_entropy: float | None
+    target_entropy: float | None = field(metadata=read_when("policy.temperature_auto=true"))
 
     def __post_init__(self) -> None:
         super().__post_init__()

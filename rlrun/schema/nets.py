@@ -1,9 +1,10 @@
 """Parts of networks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from rlrun.schema.ranges import at_least, need
+from rlrun.schema.readers import WITH_MEMORY, read_when
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,8 @@ class TorsoConfig:
 @dataclass(frozen=True)
 class MemoryConfig:
     name: Literal["lstm", "gru", "mingru", "none"]
-    hidden: int
-    forget_bias: float
+    hidden: int = field(metadata=WITH_MEMORY)
+    forget_bias: float = field(metadata=read_when("memory=lstm|mingru & policy.recurrent"))
 
     def __post_init__(self) -> None:
         at_least(self, 0 if self.name == "none" else 1, "hidden")

@@ -1,11 +1,12 @@
 """Policies that learn from what they have just collected."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from rlrun.schema.policy import PolicyConfig
 from rlrun.schema.ranges import at_least, need, positive, unit
+from rlrun.schema.readers import WITH_MEMORY
 from rlrun.schema.schedule import ScheduleConfig, schedule_within
 
 
@@ -63,7 +64,7 @@ class PPOConfig(OnPolicyConfig):
     clip: ScheduleConfig
     value_clip: float | None
     target_kl: float | None
-    segment_len: int
+    segment_len: int = field(metadata=WITH_MEMORY)
 
     def __post_init__(self) -> None:
         super().__post_init__()

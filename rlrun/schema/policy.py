@@ -24,6 +24,11 @@ class PolicyConfig:
     name: str
 
     @property
+    def updates(self) -> bool:
+        """Whether it has parameters that a learner updates."""
+        return self.on_policy or self.window is not None
+
+    @property
     def window(self) -> tuple[int, int, int] | None:
         """(burn-in, learned, nstep) rows of a window; None: it keeps no replay."""
         return None

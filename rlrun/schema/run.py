@@ -1,12 +1,19 @@
 """The run, the environment, and the loop around the policy."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rlrun.schema.ranges import at_least, exactly_one, need, positive, unit
+from rlrun.schema.readers import default_of, read_when
 from rlrun.schema.schedule import ScheduleConfig, schedule_within
 from rlrun.schema.wrappers import WrapperConfig
+
+_LADDER = read_when("explore=ladder")
+_EPSILON = read_when("explore=schedule", "explore=ladder & collector.num_envs=1")
+_BOLTZMANN = read_when("explore=boltzmann")
+_UPDATES = read_when("policy.updates")
+_CODED = read_when("transport=coded")
 
 
 @dataclass(frozen=True)
@@ -43,10 +50,10 @@ class EnvConfig:
     max_episode_steps: int | None
     frame_stack: int
     reward_scale: float
-    stop_value: float | None
-    total_steps: int
-    eval_every: int
-    warmup_steps: int
+    stop_value: float | None = field(metadata=default_of("run.stop_value"))
+    total_steps: int = field(metadata=default_of("run.total_steps"))
+    eval_every: int = field(metadata=default_of("run.eval_every"))
+    warmup_steps: int = field(metadata=default_of("learner.start_after"))
     success: str | None
     note: str
 
@@ -62,10 +69,10 @@ class ExploreConfig:
     boltzmann: softmax(Q / `temperature`)."""
 
     name: Literal["ladder", "schedule", "boltzmann", "none"]
-    eps: float | None
-    alpha: float | None
-    epsilon: ScheduleConfig
-    temperature: ScheduleConfig | None
+    eps: float | None = field(metadata=_LADDER)
+    alpha: float | None = field(metadata=_LADDER)
+    epsilon: ScheduleConfig = field(metadata=_EPSILON)
+    temperature: ScheduleConfig | None = field(metadata=_BOLTZMANN)
 
     def __post_init__(self) -> None:
         schedule_within(self, "epsilon", 0, 1)
@@ -111,15 +118,15 @@ class CollectorConfig:
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    batch_size: int
-    update_per_collect: int | None
-    replay_ratio: float | None
-    start_after: int
+    batch_size: int = field(metadata=_UPDATES)
+    update_per_collect: int | None = field(metadata=_UPDATES)
+    replay_ratio: float | None = field(metadata=_UPDATES)
+    start_after: int = field(metadata=_UPDATES)
     threads: int | None
-    target_thread: bool | None
-    precision: Literal["float32", "bf16"]
-    cuda_graph: bool
-    compile: bool
+    target_thread: bool | None = field(metadata=_UPDATES)
+    precision: Literal["float32", "bf16"] = field(metadata=_UPDATES)
+    cuda_graph: bool = field(metadata=_UPDATES)
+    compile: bool = field(metadata=_UPDATES)
 
     def __post_init__(self) -> None:
         at_least(self, 1, "batch_size", "update_per_collect", "threads")
@@ -154,10 +161,10 @@ class TransportConfig:
     """How weights and collected rows travel between learner and collector."""
 
     name: Literal["raw", "coded"]
-    weights: Coder
-    chunks: Coder
-    keep: int
-    key_seconds: float
+    weights: Coder = field(metadata=_CODED)
+    chunks: Coder = field(metadata=_CODED)
+    keep: int = field(metadata=_CODED)
+    key_seconds: float = field(metadata=_CODED)
 
     def __post_init__(self) -> None:
         at_least(self, 2, "keep")

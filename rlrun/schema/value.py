@@ -1,12 +1,17 @@
 """Value-based policies."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from rlrun.schema.policy import PolicyConfig
 from rlrun.schema.ranges import at_least, exactly_one, need, positive, unit
+from rlrun.schema.readers import WITH_MEMORY, read_when
 from rlrun.schema.schedule import ScheduleConfig, schedule_within
+
+_CATEGORICAL = read_when("policy.distribution=categorical")
+_IMPLICIT = read_when("policy.distribution=implicit")
+_MUNCHAUSEN = read_when("policy.munchausen", fix="set policy.munchausen=0.9")
 
 
 @dataclass(frozen=True)
@@ -48,19 +53,21 @@ class SwitchedConfig(ValueConfig):
     masks: ClassVar[bool] = True
 
     distribution: Literal["none", "categorical", "quantile", "implicit"]
-    atoms: int
-    v_min: float
-    v_max: float
-    kappa: float
-    taus: int
-    taus_target: int
-    taus_act: int
-    cosines: int
+    atoms: int = field(metadata=read_when("policy.distribution=categorical|quantile"))
+    v_min: float = field(metadata=_CATEGORICAL)
+    v_max: float = field(metadata=_CATEGORICAL)
+    kappa: float = field(metadata=read_when("policy.distribution=quantile|implicit"))
+    taus: int = field(metadata=_IMPLICIT)
+    taus_target: int = field(metadata=_IMPLICIT)
+    taus_act: int = field(metadata=_IMPLICIT)
+    cosines: int = field(metadata=_IMPLICIT)
     noisy: float | None
-    noisy_hold: Literal["step", "chunk"]
+    noisy_hold: Literal["step", "chunk"] = field(
+        metadata=read_when("policy.noisy", fix="set policy.noisy=0.5")
+    )
     munchausen: float | None
-    munchausen_tau: float
-    munchausen_clip: float
+    munchausen_tau: float = field(metadata=_MUNCHAUSEN)
+    munchausen_clip: float = field(metadata=_MUNCHAUSEN)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,7 +114,7 @@ class SequenceConfig(ValueConfig):
     learn_unroll_len: int
     burnin_step: int
     eta: float
-    state_init: Literal["stored", "zero"]
+    state_init: Literal["stored", "zero"] = field(metadata=WITH_MEMORY)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -50,4 +50,7 @@ def asked(
         finally:
             with suppress(BrokenPipeError):
                 to.close()
-            process.wait(timeout=60)
+            try:
+                process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -1,4 +1,4 @@
-"""The codec's figures: ``python -m tests.benchmarks.codec [--updates 400]``; exit 1 for a miss.
+"""The codec's figures: ``python -m tests.benchmarks.codec [--quick]``; exit 1 for a miss.
 
 Ratio is coded / raw without the frame header; MB/s are of raw bytes, one thread, the best of a few
 rounds in which the coders take turns; every result is decoded and compared. Targets are relative
@@ -19,12 +19,14 @@ import numpy as np
 import torch
 import zstandard
 
-from rlrun.codec.coders import NAMES, decode_field, encode_field
-from rlrun.codec.content import Plan
-from rlrun.codec.words import kind_of, to_words
 from tests.benchmarks import codec_data
+from tests.benchmarks.product import CODERS, Plan, decode_field, encode_field, kind_of, to_words
 
 REPEATS = 9
+SNAPSHOTS = 24  # of the PPO weights, spread over the run
+CLIPS = 32  # of 16 KB
+QUICK = 2  # of either, with --quick
+QUICK_SIZE = 1 << 16  # elements of the LSTM's weights, with --quick
 Coded = tuple[int, float, float]  # bytes, seconds to encode, seconds to decode
 Item = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]  # now, base, second
 Coder = tuple[Callable[[], bytes], Callable[[bytes], Any]]  # of one item: encode, decode
@@ -76,7 +78,9 @@ def general(encode: Callable[..., bytes], decode: Callable[..., Any]) -> Callabl
     return lambda item, rows: (lambda: encode(*item), lambda data: decode(data, *item[1:]))
 
 
-def measured(case: Case, coders: dict[str, Callable[[Item, bool], Coder]]) -> dict[str, Coded]:
+def measured(
+    case: Case, coders: dict[str, Callable[[Item, bool], Coder]], repeats: int
+) -> dict[str, Coded]:
     """Sizes and best times of every coder; each round runs them all, so that all meet the same
     machine."""
     total = {name: np.zeros(3) for name in coders}
@@ -88,7 +92,7 @@ def measured(case: Case, coders: dict[str, Callable[[Item, bool], Coder]]) -> di
             back = bytes(memoryview(decode(data)).cast("B"))
             assert back == words_of(item[0]).tobytes(), (case.name, name)
             best[name] = np.array([len(data), np.inf, np.inf])
-        for _ in range(REPEATS):
+        for _ in range(repeats):
             for name, (encode, decode) in ready.items():
                 start = time.perf_counter()
                 data = encode()
@@ -161,7 +165,7 @@ def coders(case: Case) -> dict[str, Callable[[Item, bool], Coder]]:
         )
     if PCO and case.items[0][2] is not None and case.items[0][0].itemsize > 1:
         rows["pcodec 8 SUB2"] = general(pco_sub2, unpco)
-    ours = [name for name in NAMES if name != "raw" and (name != "pco" or PCO)]
+    ours = [name for name in CODERS if name != "raw" and (name != "pco" or PCO)]
     return rows | {name: own(name) for name in ours}
 
 
@@ -171,33 +175,40 @@ def consecutive(weights: list[np.ndarray], count: int) -> list[tuple]:
     return [(weights[k], weights[k - 1], weights[k - 2]) for k in at]
 
 
-def cases(updates: int) -> list[Case]:
-    """All data."""
-    wide, narrow = (codec_data.ppo(dtype, 195) for dtype in (torch.float64, torch.float32))
+def cases(updates: int, *, quick: bool = False) -> list[Case]:
+    """All data; ``quick``: shorter runs and fewer arrays of the same kinds."""
+    rollouts, snapshots, frames = (8, QUICK, 64) if quick else (195, SNAPSHOTS, 512)
+    wide, narrow = (codec_data.ppo(dtype, rollouts) for dtype in (torch.float64, torch.float32))
     print(f"PPO CartPole: last 50 episodes return {wide.returns:.0f} and {narrow.returns:.0f}")
-    obs32 = narrow.obs[-4096:].astype(np.float32).reshape(-1, 128, 8, 4)
+    obs32 = narrow.obs[-128 * (QUICK if quick else CLIPS) :].astype(np.float32)
     found = [
         Case("obs f64", [(wide.obs[-8192:], None, None)], True),
         Case("action f64", [(wide.action[-8192:].astype(np.float64), None, None)], True),
-        Case("obs f32 16 KB", [(x, None, None) for x in obs32], True),
-        Case("PPO weights f64", consecutive(wide.weights, 24)),
-        Case("PPO weights f32", consecutive(narrow.weights, 24)),
+        Case("obs f32 16 KB", [(x, None, None) for x in obs32.reshape(-1, 128, 8, 4)], True),
+        Case("PPO weights f64", consecutive(wide.weights, snapshots)),
+        Case("PPO weights f32", consecutive(narrow.weights, snapshots)),
     ]
-    for eps in (1e-3, 1e-8):
-        fast, slow = codec_data.lstm(narrow, eps, updates)
-        found.append(Case(f"LSTM f32 {eps:g}", [tuple(fast[::-1])]))
-        halves = [codec_data.bfloat16(x) for x in fast[::-1]]
-        found.append(Case(f"LSTM bf16 {eps:g}", [tuple(halves)]))
-        if eps == 1e-3:
-            found.append(Case("LSTM f64cast", [tuple(x.astype(np.float64) for x in fast[::-1])]))
-            halves = [codec_data.bfloat16(x) for x in slow[::-1]]
-            same = np.mean(words_of(halves[0]) == words_of(halves[1]))
-            print(f"LSTM bf16 slow: {100 * same:.1f} % of the elements unchanged")
-            found.append(Case("LSTM bf16 slow", [tuple(halves)]))
-    screen = codec_data.breakout()
+    for eps in (1e-3,) if quick else (1e-3, 1e-8):
+        found += weights(narrow, eps, updates, QUICK_SIZE if quick else None)
+    screen = codec_data.breakout(frames)
     clips = screen.reshape(-1, 32, 84, 84)
     found.append(Case("frames one by one", [(b, a, None) for a, b in pairwise(screen)][:200]))
     found.append(Case("frames by 32", [(x, None, None) for x in clips], True))
+    return found
+
+
+def weights(run: codec_data.PPORun, eps: float, updates: int, size: int | None) -> list[Case]:
+    """The first ``size`` successive weights of an LSTM learner whose Adam has ``eps``."""
+    fast, slow = ([x[:size] for x in part] for part in codec_data.lstm(run, eps, updates))
+    halves = [codec_data.bfloat16(x) for x in fast[::-1]]
+    found = [Case(f"LSTM f32 {eps:g}", [tuple(fast[::-1])]),
+             Case(f"LSTM bf16 {eps:g}", [tuple(halves)])]  # fmt: skip
+    if eps == 1e-3:
+        found.append(Case("LSTM f64cast", [tuple(x.astype(np.float64) for x in fast[::-1])]))
+        halves = [codec_data.bfloat16(x) for x in slow[::-1]]
+        same = np.mean(words_of(halves[0]) == words_of(halves[1]))
+        print(f"LSTM bf16 slow: {100 * same:.1f} % of the elements unchanged")
+        found.append(Case("LSTM bf16 slow", [tuple(halves)]))
     return found
 
 
@@ -279,17 +290,23 @@ TARGETS = [
 def main(argv: list[str] | None = None) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.codec", description=__doc__)
-    parser.add_argument("--updates", type=int, default=400, help="of each LSTM learner")
+    parser.add_argument("--updates", type=int, help="of each LSTM learner (400; quick: 3)")
+    parser.add_argument("--quick", action="store_true", help="little data, one round, no targets")
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
     figures: Figures = {}
-    data = cases(given.updates)
+    data = cases(given.updates or (3 if given.quick else 400), quick=given.quick)
     for case in data:
         print(f"\n{case.name}: {len(case.items)} x {case.items[0][0].nbytes} bytes")
-        figures[case.name] = measured(case, coders(case))
+        figures[case.name] = measured(case, coders(case), 1 if given.quick else REPEATS)
         for name, (size, spent, read) in figures[case.name].items():
             speeds = f"{case.nbytes / spent / 1e6:8.0f} {case.nbytes / read / 1e6:8.0f} MB/s"
             print(f"  {name:26s} {100 * size / case.nbytes:7.2f} % {speeds}")
+    for name, module in {"lz4": LZ4, "blosc2": BLOSC2, "pcodec": PCO}.items():
+        if module is None:
+            print(f"left out: {name} (not installed)")
+    if given.quick:
+        return 0
     sizes = {case.name: (case.nbytes, len(case.items)) for case in data}
     judged = [target.judge(figures, sizes) for target in TARGETS]
     print("\ntargets", *(line for line, _ in judged), sep="\n")

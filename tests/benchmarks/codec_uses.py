@@ -1,4 +1,4 @@
-"""What the codec's uses cost and save: ``python -m tests.benchmarks.codec_uses``.
+"""What the codec's uses cost and save: ``python -m tests.benchmarks.codec_uses [--quick]``.
 
 Weights and rows through a pipe between two processes, raw and coded (a loopback link, as in
 pipeline=overlapped); image observations in compressed blocks beside plain arrays. One thread,
@@ -10,7 +10,7 @@ import multiprocessing
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -18,15 +18,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.buffer.replay import Replay
-from rlrun.buffer.storage import compressed as blocks
-from rlrun.buffer.storage import layout
-from rlrun.buffer.storage.layout import Layout, Row
-from rlrun.buffer.windows.cutter import Cutter
-from rlrun.schema import TransportConfig
-from rlrun.transport import collector_end, learner_end
-from rlrun.types import Chunk, Window
 from tests.benchmarks import codec_data
+from tests.benchmarks.product import (
+    Chunk,
+    Cutter,
+    Layout,
+    Replay,
+    Row,
+    TransportConfig,
+    Uniform,
+    Window,
+    blocks,
+    collector_end,
+    layout,
+    learner_end,
+)
 
 KINDS = ("raw", "coded")
 
@@ -62,7 +68,7 @@ def far(pipe: Connection, kind: str, chunk: Chunk) -> None:
             pipe.send(end.pack(chunk))
 
 
-def pipes(snapshots: list[dict[str, torch.Tensor]], chunk: Chunk) -> None:
+def pipes(snapshots: list[dict[str, torch.Tensor]], chunk: Chunk, calls: int) -> None:
     """A line for every kind of link and thing that travels."""
     context: Any = multiprocessing.get_context("spawn")
     nbytes = sum(w.nbytes for w in snapshots[0].values())
@@ -86,14 +92,14 @@ def pipes(snapshots: list[dict[str, torch.Tensor]], chunk: Chunk) -> None:
 
         for act in (send, send, send, rows, rows):
             act()
-        spent = median(send, 20)
+        spent = median(send, calls)
         print(
             f"weights, {nbytes / 1e6:.1f} MB, {kind:6s} {1e3 * spent:8.2f} ms  "
-            f"{100 * statistics.median(sent[-20:]) / nbytes:6.1f} % on the wire"
+            f"{100 * statistics.median(sent[-calls:]) / nbytes:6.1f} % on the wire"
         )
         size = len(collector_end(setting(kind)).pack(chunk)) if kind == "coded" else raw(chunk)
         print(
-            f"rows, {raw(chunk) / 1e3:.0f} KB, {kind:6s} {1e6 * median(rows, 100):8.0f} µs  "
+            f"rows, {raw(chunk) / 1e3:.0f} KB, {kind:6s} {1e6 * median(rows, 5 * calls):8.0f} µs  "
             f"{100 * size / raw(chunk):6.1f} % on the wire"
         )
         ours.send(None)
@@ -121,20 +127,23 @@ def chunk_of(obs: np.ndarray) -> Chunk:
 # -- a replay --------------------------------------------------------------------------------------
 
 
-def replays(rows: int, columns: int) -> None:
+SIZES = (4, 8, 16, 32)  # rows of a block
+
+
+def replays(rows: int, columns: int, sizes: Sequence[int] = SIZES) -> None:
     """Memory and sampling time of a replay of frames, plain and compressed."""
     screens = np.stack([codec_data.breakout(rows, seed=c) for c in range(columns)], axis=1)
     window = Window(0, 1, 3)
     chunk = chunk_of(screens)
     plain = Layout(Row.of(chunk), columns, rows - 64, None, {})
     segments: dict[str, Any] = {}
-    for size in (0, 4, 8, 16, 32):
-        if size:
-            blocks.BLOCK_ROWS = layout.BLOCK_ROWS = size
+    shipped = blocks.BLOCK_ROWS
+    for size in (0, *sizes):
+        blocks.BLOCK_ROWS = layout.BLOCK_ROWS = size or shipped
         cutter = Cutter(window, columns=columns, overlap=0, residual=None, plain=False)
         replay = Replay(
             replace(plain, compress=size > 0), window=window, cutter=cutter, close=False,
-            sampler=uniform(), stack=4,
+            sampler=Uniform(np.random.default_rng(0)), stack=4,
         )  # fmt: skip
         start = time.perf_counter()
         for at in range(0, rows - 17, 16):
@@ -152,29 +161,27 @@ def replays(rows: int, columns: int) -> None:
             f"{1e6 * added:6.0f} µs  sample of 32 {1e6 * times[0]:7.0f} µs, of 256 "
             f"{1e6 * times[1]:7.0f} µs"
         )
+    blocks.BLOCK_ROWS = layout.BLOCK_ROWS = shipped
     first, *others = segments.values()
     assert all(torch.equal(first, other) for other in others)
-
-
-def uniform() -> Any:
-    """A sampler with a seed."""
-    from rlrun.buffer.samplers.proportional import Uniform
-
-    return Uniform(np.random.default_rng(0))
 
 
 def main(argv: list[str] | None = None) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.codec_uses")
-    parser.add_argument("--rows", type=int, default=4000, help="of each of 8 columns of frames")
-    parser.add_argument("--updates", type=int, default=60, help="of the LSTM learner")
+    parser.add_argument("--rows", type=int, help="of each of 8 columns of frames (4000)")
+    parser.add_argument("--updates", type=int, help="of the LSTM learner (60)")
+    parser.add_argument("--quick", action="store_true", help="200 rows, 3 updates, 2 calls")
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
-    replays(given.rows, 8)
-    run = codec_data.ppo(torch.float32, 24)
-    fast, _ = codec_data.lstm(run, 1e-3, given.updates)
+    if given.quick:
+        replays(given.rows or 200, 8, SIZES[1:2])
+    else:
+        replays(given.rows or 4000, 8)
+    run = codec_data.ppo(torch.float32, 4 if given.quick else 24)
+    fast, _ = codec_data.lstm(run, 1e-3, given.updates or (3 if given.quick else 60), slow=0)
     snapshots = [{"w": torch.from_numpy(x)} for x in fast]
-    pipes(snapshots, chunk_of(run.obs[-129:].astype(np.float32)))
+    pipes(snapshots, chunk_of(run.obs[-129:].astype(np.float32)), 2 if given.quick else 20)
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
     return 0
 

@@ -1,6 +1,6 @@
 """Acting and collecting on CartPole: beside a bare loop, DI-engine, Tianshou and torchrl."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +8,10 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlrun.build.pipeline import make_collector
-from rlrun.pipeline.collector import Collector
-from rlrun.types import Counters
 from tests.benchmarks.client import asked
 from tests.benchmarks.floor import ACTIONS, Net, Shape
 from tests.benchmarks.process import PeerFailed, interpreter
+from tests.benchmarks.product import Collector, Counters, make_collector
 from tests.benchmarks.timing import Row, calls_for, interleaved, make_row, time_calls, timing_row
 from tests.compose import config
 
@@ -76,12 +74,14 @@ class BareLoop:
             self.step()
 
 
-def measure(peers: Path | None, *, repeats: int, seconds: float) -> list[Row]:
+def measure(
+    peers: Path | None, *, repeats: int, seconds: float, envs: Sequence[int] = ENVS
+) -> list[Row]:
     """All rows, one thread a side."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return [row for envs in ENVS for row in _rows(peers, envs, repeats, seconds)]
+        return [row for count in envs for row in _rows(peers, count, repeats, seconds)]
     finally:
         torch.set_num_threads(before)
 

@@ -7,7 +7,7 @@ The rows with targets are against ``pytorch``, which has exactly the layers of r
 those against ``normal`` are what DI-engine's own config runs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,8 @@ import torch
 
 from tests.benchmarks.client import asked
 from tests.benchmarks.floor import Shape
-from tests.benchmarks.process import (
-    PeerFailed,
-    interpreter,
-    own_run,
-    peer_run,
-)
+from tests.benchmarks.own_run import own_run
+from tests.benchmarks.process import PeerFailed, interpreter, peer_run
 from tests.benchmarks.shapes import make_policy, make_replay, parameters
 from tests.benchmarks.timing import (
     Pair,
@@ -42,7 +38,7 @@ SHAPES = (
     Shape("lstm64", 4, (128, 128, 64), 64, (64,), 64, 20, 80, 5),  # the update of the floor
     Shape("lstm512", 4, (128, 128, 512), 512, (512,), 64, 40, 80, 5),
 )
-PRESET = "diengine_r2d2_cartpole"
+PRESET = "experiment=diengine_r2d2_cartpole"
 
 
 def measure(
@@ -53,12 +49,13 @@ def measure(
     seconds: float,
     env_steps: int,
     runs: int,
+    shapes: Sequence[Shape] = SHAPES,
 ) -> list[Row]:
     """All rows; a comparison that could not be made is a row that says so."""
     python = interpreter(peers, "ding")
     rows: list[Row] = []
     for count in threads:
-        for shape in SHAPES:
+        for shape in shapes:
             for lstm in LSTM_TYPES if shape.lstm < 512 else LSTM_TYPES[:1]:  # seconds an update
                 few = repeats if shape.lstm < 512 else min(repeats, 3)
                 rows.append(_update_row(python, shape, lstm, count, few, seconds))
@@ -133,7 +130,7 @@ def _run_rows(python: Path | None, threads: int, env_steps: int, runs: int) -> l
     theirs: dict[str, list[dict[str, Any]]] = {lstm: [] for lstm in LSTM_TYPES}
     missing: dict[str, str] = {}
     for seed in range(runs):
-        own.append(own_run(PRESET, seed, threads, env_steps))
+        own.append(own_run(PRESET, seed=seed, threads=threads, env_steps=env_steps))
         for lstm in LSTM_TYPES:
             if lstm in missing:
                 continue

@@ -9,11 +9,14 @@ Solved: two successive evaluations of 50 greedy episodes with a mean of at least
 
 import math
 import statistics
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.process import PeerFailed, interpreter, own_run, peer_run
+from tests.benchmarks.own_run import own_run
+from tests.benchmarks.process import PeerFailed, interpreter, peer_run
 from tests.benchmarks.timing import Row, make_row
 
 THREADS = 1
@@ -22,7 +25,10 @@ SOLVED, IN_A_ROW = 475.0, 2
 
 @dataclass(frozen=True)
 class PeerRun:
-    """Who runs which script of ``peers`` in which environment, and what is wanted of rlrun."""
+    """Who runs which script of ``peers`` in which environment, and what is wanted of rlrun.
+
+    ``venv`` "": this interpreter, for scripts that need torch and gymnasium alone.
+    """
 
     name: str
     venv: str
@@ -33,7 +39,7 @@ class PeerRun:
 PEERS = (
     PeerRun("stable-baselines3", "sb3", "dqn_sb3.py", 4.0),
     PeerRun("tianshou", "tianshou", "dqn_tianshou.py", 3.0),
-    PeerRun("cleanrl-style", "torchrl", "dqn_cleanrl.py", 1.2),  # needs torch and gymnasium
+    PeerRun("cleanrl-style", "", "dqn_cleanrl.py", 1.2),
 )
 Answers = list[dict[str, Any]]
 
@@ -54,7 +60,7 @@ PPO = Contest(  # our rollouts end with the row that brings the last step: a lit
     "zoo_ppo_cartpole",
     (
         PeerRun("stable-baselines3", "sb3", "ppo_sb3.py", 4.0),
-        PeerRun("cleanrl-style", "torchrl", "ppo_cleanrl.py", 1.2),
+        PeerRun("cleanrl-style", "", "ppo_cleanrl.py", 1.2),
     ),
     apart=0.05,
 )
@@ -66,9 +72,10 @@ def measure(peers: Path | None, *, env_steps: int, runs: int, contest: Contest =
     theirs: dict[str, Answers] = {p.name: [] for p in contest.peers}
     missing: dict[str, str] = {}
     for seed in range(runs):
-        own.append(own_run(contest.preset, seed, THREADS, env_steps))
+        preset = f"experiment={contest.preset}"
+        own.append(own_run(preset, seed=seed, threads=THREADS, env_steps=env_steps))
         for peer in (p for p in contest.peers if p.name not in missing):
-            python = interpreter(peers, peer.venv)
+            python = interpreter(peers, peer.venv) if peer.venv else Path(sys.executable)
             try:
                 answer = peer_run(python, peer.script, seed, THREADS, env_steps, threads=THREADS)
             except PeerFailed as e:
@@ -98,16 +105,17 @@ def compare(
 
     def row(title: str, unit: str, value: Any, kind: str = "fact", **fields: Any) -> Row:
         ours, others = ([value(run) for run in runs] for runs in (own, other))
-        return make_row(
-            title, setting, peer.name, unit, ours, others, kind=kind, higher=True,
-            missing=missing, **fields,
-        )  # fmt: skip
+        fields = {"higher": True, "missing": missing} | fields
+        return make_row(title, setting, peer.name, unit, ours, others, kind=kind, **fields)
 
     return [
         row(f"{name} run", "env steps/s", rate, kind="speedup", target=peer.target,
-            cpu_ratio=_cpu_ratio(own, other), note="no evaluations, no imports"),
+            note="no evaluations, no imports"),
         row(f"{name} run, evaluations too", "env steps/s", lambda r: r["env_steps"] / r["wall"],
             kind="speedup"),
+        row(f"{name} run, process", "s", lambda r: r["process"], kind="speedup", higher=False,
+            cpu_ratio=_cpu_ratio(own, other), note="the whole process, imports and evaluations "
+            "included; so is its CPU time"),
         row(f"{name} solved after", "env steps", lambda r: solved(r["curve"]).env_steps,
             note="inf: not within the run"),
         row(f"{name} solved after, time", "s", lambda r: solved(r["curve"]).seconds),
@@ -123,8 +131,8 @@ def rate(run: dict[str, Any]) -> float:
 
 
 def _cpu_ratio(own: Answers, other: Answers) -> float | None:
-    """How many times less CPU time we need, evaluations excluded; None: nothing to compare."""
-    ratios = [b["cpu"] / a["cpu"] for a, b in zip(own, other, strict=False)]
+    """How many times less CPU time our processes need; None: nothing to compare."""
+    ratios = [b["process_cpu"] / a["process_cpu"] for a, b in zip(own, other, strict=False)]
     return statistics.median(ratios) if ratios else None
 
 
@@ -145,7 +153,7 @@ class Solved:
     wall: float = math.inf
 
 
-def solved(curve: list[list[float]]) -> Solved:
+def solved(curve: Sequence[Sequence[float]]) -> Solved:
     """``curve``: (env steps, mean return, seconds since the start, seconds in evaluations)."""
     hits = 0
     for env_steps, score, wall, evaluating in curve:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlrun.types import Sample
+from tests.benchmarks.product import Sample
 
 ACTIONS, GAMMA, ETA, RESCALE_EPS = 2, 0.997, 0.9, 1e-3
 LR, ADAM_EPS, CLIP, THETA = 5e-4, 1e-3, 40.0, 1e-3

@@ -4,21 +4,16 @@ A second row says what the machine's cores give at all: two serial runs at once 
 the other. No division of a run among two processes can gain more.
 """
 
-import json
 import os
-import subprocess
-import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.own_run import own_run
 from tests.benchmarks.timing import Row, make_row
 
 TARGET = 1.3
 SETTING = (  # Acrobot's physics in Python, one environment after the other
-    "policy=r2d2", "env=acrobot", "learner.threads=1", "run.stop_value=null",
-    "logger.progress=off", "run.eval_episodes=1",
+    "policy=r2d2", "env=acrobot", "run.eval_episodes=1",
 )  # fmt: skip
 RATIO = 8  # learned rows an env step: collecting and learning take about as long
 
@@ -34,11 +29,11 @@ def measure(*, repeats: int, env_steps: int) -> list[Row]:
             pairs.append(list(two.map(_run, ["serial"] * 2, [env_steps] * 2)))
     for found in [*runs.values(), *pairs]:
         assert len({r["digest"] for r in found}) == 1, "not deterministic"
-    walls = {n: [r["wall_seconds"] for r in found] for n, found in runs.items()}
+    walls = {n: [r["wall"] for r in found] for n, found in runs.items()}
     shares = [r["collect"] / (r["collect"] + r["update"]) for r in runs["serial"]]
     setting = {"env_steps": env_steps, "replay_ratio": RATIO, "cores": os.cpu_count()}
     setting["collect_share"] = f"{sum(shares) / len(shares):.0%}"
-    together = [max(r["wall_seconds"] for r in pair) / 2 for pair in pairs]
+    together = [max(r["wall"] for r in pair) / 2 for pair in pairs]
     return [make_row(
         "overlapped run", setting, "serial run", "s", walls["overlapped"], walls["serial"],
         kind="speedup", target=TARGET, note="from the first line of the log to the last, the start "
@@ -50,17 +45,8 @@ def measure(*, repeats: int, env_steps: int) -> list[Row]:
 
 
 def _run(name: str, env_steps: int) -> dict[str, Any]:
-    """One run; its record with the seconds of collecting and learning."""
-    with tempfile.TemporaryDirectory() as directory:
-        run_dir = Path(directory) / "run"
-        never = 10 * env_steps
-        subprocess.run(
-            [sys.executable, "-m", "rlrun", *SETTING, f"pipeline={name}", f"run.dir={run_dir}",
-             f"run.total_steps={env_steps}", f"run.eval_every={never}",
-             f"run.checkpoint_every={never}", f"learner.replay_ratio={RATIO}"],
-            check=True, capture_output=True, cwd=Path(__file__).parents[2],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        record = dict(json.loads((run_dir / "run.json").read_text()))
-        last = json.loads((run_dir / "timings.jsonl").read_text().splitlines()[-1])
-    return record | {n: last[f"time/{n}_seconds"] for n in ("collect", "update")}
+    never = 10 * env_steps
+    return own_run(
+        *SETTING, f"pipeline={name}", f"run.eval_every={never}", f"run.checkpoint_every={never}",
+        f"learner.replay_ratio={RATIO}", seed=0, threads=1, env_steps=env_steps,
+    )  # fmt: skip

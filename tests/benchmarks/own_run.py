@@ -1,73 +1,77 @@
-"""rlrun's own run of a preset, bounded: the counterpart of peers/diengine_run.py and dqn_*.py.
-
-usage: python -m tests.benchmarks.own_run PRESET SEED THREADS ENV_STEPS RUN_DIR [OVERRIDE...]
-
-Prints one JSON line. It is the command ``rlrun experiment=PRESET`` (PRESET -: no experiment) with
-the score that would stop it taken out; evaluation is timed from outside. ``cpu``: CPU seconds
-without evaluations. ``curve``: for each evaluation env steps, mean return, seconds since the start,
-seconds spent in evaluations.
-"""
+"""A run of rlrun, timed by the files it writes: run.json, metrics.jsonl, timings.jsonl."""
 
 import json
 import sys
-import time
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-BEGIN = time.perf_counter()
+from tests.benchmarks.process import CHECKOUT, PeerFailed, measured
+
+__all__ = ["RLRUN", "PeerFailed", "own_run", "results"]
+RLRUN = (sys.executable, "-m", "rlrun")
 
 
-def main() -> int:
-    preset, seed, threads, env_steps, run_dir, *overrides = sys.argv[1:]
-    import hydra  # noqa: F401  imports are start-up on both sides
-    import torch
+def own_run(*overrides: str, seed: int, threads: int, env_steps: int) -> dict[str, Any]:
+    """What ``results`` reads of a run that no score stops, and the seconds of its process.
 
-    from rlrun.build import pipeline as build  # noqa: F401
-    from rlrun.cli.main import main as rlrun
-    from rlrun.log import tensorboard  # noqa: F401
-    from rlrun.pipeline.serial import Serial
-    from rlrun.policy import dqn, ppo, r2d2  # noqa: F401
+    ``overrides`` come last, so they may set a score that stops it.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        given = {
+            "seed": seed, "learner.threads": threads, "run.total_steps": env_steps,
+            "run.stop_value": "null", "run.dir": f"{directory}/run", "logger.progress": "off",
+        }  # fmt: skip
+        _, process = measured(command(given, overrides), threads, cwd=CHECKOUT)
+        return results(Path(directory) / "run") | process
 
-    seen = {"evaluations": 0, "eval_seconds": 0.0}
-    eval_cpu = 0.0
-    curve: list[tuple[float, ...]] = []
-    evaluate = Serial._evaluate
 
-    def timed_evaluate(self: Serial) -> None:
-        nonlocal eval_cpu
-        began, cpu = time.perf_counter(), time.process_time()
-        evaluate(self)
-        end = time.perf_counter()
-        eval_cpu += time.process_time() - cpu
-        seen["evaluations"] += 1
-        seen["eval_seconds"] += end - began
-        assert self.last is not None
-        point = (self.counters.env_steps, self.last["return_mean"], end - start)
-        curve.append((*point, seen["eval_seconds"]))
+def command(given: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """The command line: ``overrides`` replace what is ``given`` of the same key."""
+    words = dict(given) | dict(word.split("=", 1) for word in overrides)
+    return [*RLRUN, *(f"{key}={value}" for key, value in words.items())]
 
-    Serial._evaluate = timed_evaluate  # type: ignore[method-assign]
-    start, start_cpu = time.perf_counter(), time.process_time()
-    code = rlrun(
-        [
-            *([] if preset == "-" else [f"experiment={preset}"]), f"seed={seed}",
-            f"learner.threads={threads}", f"run.total_steps={env_steps}",
-            "run.stop_value=null", f"run.dir={run_dir}",
-            "logger.progress=off", *overrides,
-        ]
-    )  # fmt: skip
-    wall, cpu = time.perf_counter() - start, time.process_time() - start_cpu
-    record = json.loads((Path(run_dir) / "run.json").read_text())
-    answer = {
-        "wall": wall,
-        "cpu": cpu - eval_cpu,
-        "startup": start - BEGIN,
-        "threads": torch.get_num_threads(),
-        **{k: record[k] for k in ("parameters", "env_steps", "updates")},
-        **seen,
-        "curve": curve,
+
+def results(run_dir: Path) -> dict[str, Any]:
+    """The figures of a finished run, in the words of the peers' scripts.
+
+    ``wall``: seconds from the first line of the log to the last, imports excluded.
+    ``eval_seconds``: of them, those in evaluations. ``curve``: for each evaluation env steps, mean
+    return, seconds since the start, seconds spent in evaluations. An evaluation takes from its own
+    env step's line of timings.jsonl to the next line; the last one, which no line follows, ends
+    with the run and includes the last checkpoint.
+    """
+    record = json.loads((run_dir / "run.json").read_text())
+    timings = lines(run_dir / "timings.jsonl")
+    scores = {
+        line["env_steps"]: line["eval/return_mean"]
+        for line in lines(run_dir / "metrics.jsonl")
+        if "eval/return_mean" in line
     }
-    print(json.dumps(answer), flush=True)
-    return code
+    curve = [(step, score, *_clock(timings, record, step)) for step, score in scores.items()]
+    return {
+        "wall": record["wall_seconds"],
+        "eval_seconds": curve[-1][3] if curve else 0.0,
+        "evaluations": len(curve),
+        "curve": curve,
+        **{k: record[k] for k in ("threads", "parameters", "env_steps", "updates", "digest")},
+        **{n: timings[-1][f"time/{n}_seconds"] for n in ("collect", "update")},
+    }
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+def _clock(timings: list[dict[str, Any]], record: dict[str, Any], step: int) -> tuple[float, float]:
+    """(seconds since the start, seconds in evaluations) behind the evaluation at an env step."""
+    before = [line for line in timings if line["env_steps"] <= step][-1]
+    after = [line for line in timings if line["env_steps"] > step]
+    wall, spent = before["time/wall_seconds"], before.get("time/eval_seconds", 0.0)
+    if after:
+        took = after[0].get("time/eval_seconds", 0.0) - spent
+    else:
+        took = record["wall_seconds"] - wall
+    return wall + took, spent + took
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -1,11 +1,12 @@
-"""Programs that print one JSON line: rlrun's own runs, and peers in environments of their own."""
+"""Programs as processes: rlrun's command line, and peers in environments of their own."""
 
 import json
 import os
+import resource
 import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,6 @@ def interpreter(peers: Path | None, name: str) -> Path | None:
     return path if path is not None and path.exists() else None
 
 
-def own_run(preset: str, seed: int, threads: int, env_steps: int) -> dict[str, Any]:
-    """What ``own_run.py`` prints of ``rlrun experiment=preset``, and ``process``."""
-    with tempfile.TemporaryDirectory() as directory:
-        command = [
-            sys.executable, "-m", "tests.benchmarks.own_run", preset, seed, threads, env_steps,
-            f"{directory}/run",
-        ]  # fmt: skip
-        return run(command, threads, cwd=CHECKOUT)
-
-
 def peer_run(python: Path | None, script: str, *arguments: Any, threads: int) -> dict[str, Any]:
     """What a script of ``peers`` prints, and ``process``.
 
@@ -48,23 +39,41 @@ def peer_run(python: Path | None, script: str, *arguments: Any, threads: int) ->
 
 
 def run(command: list[Any], threads: int, *, cwd: Path) -> dict[str, Any]:
-    """The one JSON line the command prints, and ``process``, the seconds it took in all."""
-    start = time.perf_counter()
+    """The one JSON line the command prints, and what ``measured`` says of its process."""
+    output, process = measured(command, threads, cwd=cwd)
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    if not lines:
+        raise PeerFailed("failed: it printed no answer")
+    return json.loads(lines[-1]) | process
+
+
+def measured(command: Sequence[Any], threads: int, *, cwd: Path) -> tuple[str, dict[str, float]]:
+    """(standard output, seconds of the whole process: ``process`` by the clock, ``process_cpu``).
+
+    Raises: PeerFailed with the last line the program wrote to its standard error.
+    """
+    cpu, start = _cpu_of_children(), time.perf_counter()
     with tempfile.NamedTemporaryFile("w+") as log:
         done = subprocess.run(
             [str(c) for c in command], cwd=cwd, env=environment(threads), text=True,
             stdout=subprocess.PIPE, stderr=log,
         )  # fmt: skip
-        process = time.perf_counter() - start
-        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        if done.returncode or not lines:
+        wall = time.perf_counter() - start
+        if done.returncode:
             raise PeerFailed(failure(done.returncode, Path(log.name)))
-    return {**json.loads(lines[-1]), "process": process}
+    return done.stdout, {"process": wall, "process_cpu": _cpu_of_children() - cpu}
+
+
+def _cpu_of_children() -> float:
+    """User and system seconds of the processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def environment(threads: int) -> dict[str, str]:
     """This process's environment variables with the thread counts set."""
-    return {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+    return os.environ | dict.fromkeys(names, str(threads))
 
 
 def failure(code: int, log: Path) -> str:

@@ -1,19 +1,15 @@
 """Peers' replays as processes that time themselves on request, and comparisons with them."""
 
-import json
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.process import PeerFailed
+from tests.benchmarks.client import asked
+from tests.benchmarks.process import PeerFailed, interpreter
 from tests.benchmarks.timing import (
-    NOT_INSTALLED,
     Row,
     Side,
     Timing,
@@ -26,7 +22,6 @@ from tests.benchmarks.timing import (
 FOLDERS = {"cpprb": "torchrl", "torchrl": "torchrl", "tianshou": "tianshou", "di-engine": "ding"}
 PEERS = tuple(FOLDERS)
 PYTHON = ("list", "namedtuple")  # run by this interpreter
-_SCRIPT = Path(__file__).parent / "peers" / "replay_peer.py"
 
 
 @dataclass(frozen=True)
@@ -49,27 +44,15 @@ class Peer:
 Peers = dict[str, Peer | str]  # by name; a text says why there is none
 
 
-def interpreter(name: str, folder: Path | None) -> Path:
-    """The Python that has the peer.
-
-    Raises: PeerFailed where there is none.
-    """
-    if name in PYTHON:
-        return Path(sys.executable)
-    path = None if folder is None else folder.absolute() / FOLDERS[name] / "bin" / "python"
-    if path is None or not path.exists():
-        raise PeerFailed(NOT_INSTALLED)
-    return path
-
-
 @contextmanager
 def open_peers(names: Sequence[str], folder: Path | None, kind: str, rows: int) -> Iterator[Peers]:
     """The named replays, each filled with ``rows`` rows in a process of its own."""
     with ExitStack() as stack:
         peers: Peers = {}
         for name in names:
+            own = name in PYTHON
+            python = Path(sys.executable) if own else interpreter(folder, FOLDERS[name])
             try:
-                python = interpreter(name, folder)
                 peers[name] = stack.enter_context(_serve(python, name, kind, rows))
             except PeerFailed as e:
                 peers[name] = str(e)
@@ -77,43 +60,13 @@ def open_peers(names: Sequence[str], folder: Path | None, kind: str, rows: int) 
 
 
 @contextmanager
-def _serve(python: Path, name: str, kind: str, rows: int) -> Iterator[Peer]:
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        log = stack.enter_context(open(directory / "log", "w"))
-        one = {n: "1" for n in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")}
-        process = stack.enter_context(subprocess.Popen(
-            [str(python), str(_SCRIPT), name, kind, str(rows)], cwd=directory, text=True,
-            env=os.environ | one, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-        ))  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
+def _serve(python: Path | None, name: str, kind: str, rows: int) -> Iterator[Peer]:
+    with asked(python, "replay_peer.py", name, kind, rows) as (facts, ask):
 
-        def answer() -> dict[str, Any]:
-            line = process.stdout.readline()
-            if not line:
-                process.wait()
-                lines = (directory / "log").read_text(errors="replace").strip().splitlines()
-                last = lines[-1][:120] if lines else "no output"
-                raise PeerFailed(f"failed (exit {process.returncode}): {last}")
-            return dict(json.loads(line))
+        def time(op: str, batch: int, calls: int) -> Timing:
+            return Timing(**ask(f"{op} {batch} {calls}"))
 
-        def ask(op: str, batch: int, calls: int) -> Timing:
-            with suppress(BrokenPipeError):  # it died: ``answer`` says of what
-                process.stdin.write(f"{op} {batch} {calls}\n")
-                process.stdin.flush()
-            return Timing(**answer())
-
-        try:
-            facts = answer()
-            yield Peer(facts["version"], facts["bytes_per_row"], ask)
-        finally:
-            with suppress(BrokenPipeError):
-                process.stdin.close()
-            try:
-                process.wait(timeout=60)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        yield Peer(facts["version"], facts["bytes_per_row"], time)
 
 
 def rounds(sides: dict[str, Side], repeats: int) -> tuple[dict[str, list[Timing]], dict[str, str]]:

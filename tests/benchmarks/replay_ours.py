@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.buffer.replay import Replay
-from rlrun.types import Chunk, Sample, Window
+from tests.benchmarks.product import Chunk, Replay, Sample, Window
 from tests.buffer.factory import constant, make_replay
 
 COLUMNS = 16  # environments side by side
@@ -16,7 +15,7 @@ EPISODE = 200  # steps; the row behind them is the end row
 STEPS = 16  # of a batch that is added: 16 x 16 = 256 rows
 PERIOD = EPISODE + 1
 NOISE = 61  # different random observations
-COLD = 1 << 16  # windows whose places are known in advance
+COLD = 1 << 16  # windows whose places are known in advance, at most
 FLAGS = ("first", "terminated", "truncated", "valid")
 PIECE = 1 << 20  # bytes of observations made at a time while filling
 
@@ -159,7 +158,7 @@ class Bare:
             self._keep(start, chunk)
         self.store = {n: x.reshape(-1, *x.shape[2:]) for n, x in self.store.items()}
         places = []
-        for _ in range(COLD // batch):
+        for _ in range(max(1, min(COLD, 4 * source.rows) // batch)):
             sample = source.sample(batch)
             places.append(self.place(sample))
         self.places = cycle(places)

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.buffer.samplers.sumtree import Tree
 from tests.benchmarks import cliffwalk
+from tests.benchmarks.product import Tree
 from tests.benchmarks.replay_client import PEERS, PYTHON, Effort, Peer, Peers, compare, open_peers
 from tests.benchmarks.replay_ours import COLUMNS, EPISODE, KINDS, STEPS, Bare, Filled, filled
 from tests.benchmarks.timing import Row, calls_for, interleaved, make_row, time_calls, timing_row
@@ -47,7 +47,7 @@ class Sizes:
     seeds: int = 10
 
 
-QUICK = Sizes(100_000, 10_000, 100_000, 100_000, 10_000, 1_000_000, 500_000, 8, 5)
+QUICK = Sizes(20_000, 2_000, 20_000, 20_000, 1_000, 100_000, 50_000, 7, 3)
 
 
 def priorities(batch: int) -> np.ndarray:

@@ -6,17 +6,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlrun.buffer.replay import Replay
-from rlrun.build.policy import make_compute
-from rlrun.optim.compute import Compute, Precision
-from rlrun.policy.r2d2 import R2D2
-from rlrun.schema import (
-    MemoryConfig,
-    R2D2Config,
-    ScheduleConfig,
-    TorsoConfig,
-)
-from rlrun.types import Sample, Segment, Spec
 from tests.benchmarks.floor import (
     ACTIONS,
     ADAM_EPS,
@@ -29,6 +18,8 @@ from tests.benchmarks.floor import (
     Floor,
     Shape,
 )
+from tests.benchmarks.product import R2D2, Replay, Sample, Segment, Spec
+from tests.benchmarks.product import make_policy as make_named_policy
 from tests.buffer.factory import make_replay as make_table_replay
 from tests.compose import config
 
@@ -41,39 +32,30 @@ LARGE = Shape("lstm512", 4, (128, 128, 64), 512, (64,), 64, 40, 80, 5)
 EPISODE = 500  # steps of the episodes the replay is filled with
 
 
-def _constant(value: float) -> ScheduleConfig:
-    return ScheduleConfig("constant", value, value, None, None)
-
-
 def make_policy(
-    shape: Shape, *, prev_inputs: bool = True, clip: float | None = CLIP, seed: int = 0
+    shape: Shape,
+    *,
+    prev_inputs: bool = True,
+    clip: float | None = CLIP,
+    threads: int = 1,
+    precision: str = "float32",
 ) -> R2D2:
     """rlrun's policy with the layer sizes and the hyperparameters of the floor."""
-    config = R2D2Config(
-        name="r2d2", learn_unroll_len=shape.unroll, burnin_step=shape.burnin, nstep=shape.nstep,
-        gamma=GAMMA, lr=_constant(LR), adam_eps=ADAM_EPS, grad_clip=clip, eta=ETA,
-        target_update_every=None, target_theta=THETA, state_init="stored", double=True,
-        dueling=True, head_hidden=shape.head, prev_inputs=prev_inputs,
-        value_rescale_eps=RESCALE_EPS, reward_scale=1.0, reward_clip=None, td_clip=None,
-        distribution="none", atoms=51, v_min=-10.0, v_max=10.0, kappa=1.0, taus=8, taus_target=8,
-        taus_act=32, cosines=64, noisy=None, noisy_hold="step", munchausen=None,
-        munchausen_tau=0.03, munchausen_clip=-1.0,
+    c = config(
+        "policy=r2d2", "env=cartpole", f"learner.batch_size={shape.batch}",
+        f"learner.threads={threads}", f"learner.precision={precision}",
+        f"policy.learn_unroll_len={shape.unroll}", f"policy.burnin_step={shape.burnin}",
+        f"policy.nstep={shape.nstep}", f"policy.gamma={GAMMA}", f"policy.lr={LR}",
+        f"policy.adam_eps={ADAM_EPS}", f"policy.grad_clip={'null' if clip is None else clip}",
+        f"policy.eta={ETA}", f"policy.target_theta={THETA}",
+        f"policy.value_rescale_eps={RESCALE_EPS}", f"policy.head_hidden={list(shape.head)}",
+        f"policy.prev_inputs={prev_inputs}", f"torso.hidden={list(shape.torso)}",
+        f"memory.hidden={shape.lstm}", "memory.forget_bias=1.0",
     )  # fmt: skip
     box = gym.spaces.Box(-np.inf, np.inf, (shape.obs,), np.float32)
-    return R2D2(
-        config, TorsoConfig("mlp", shape.torso, "relu"), MemoryConfig("lstm", shape.lstm, 1.0),
-        spec=Spec(box, gym.spaces.Discrete(ACTIONS)), seed=seed, total_steps=1_000_000,
-        device=torch.device("cpu"),
-    )  # fmt: skip
-
-
-def ruled(shape: Shape, threads: int, precision: Precision = "float32") -> Compute:
-    """What rlrun's fixed rule gives a learner of this shape."""
-    c = config(
-        "policy=r2d2", "env=cartpole", f"memory.hidden={shape.lstm}", f"learner.threads={threads}",
-        f"learner.batch_size={shape.batch}", f"learner.precision={precision}",
-    )  # fmt: skip
-    return make_compute(c)
+    policy = make_named_policy(c, Spec(box, gym.spaces.Discrete(ACTIONS)))
+    assert isinstance(policy, R2D2)
+    return policy
 
 
 def twin(policy: R2D2, shape: Shape) -> Floor:

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from rlrun.buffer.samplers.sumtree import Tree
 from tests.benchmarks import cliffwalk, replay, replay_ours, replay_own
+from tests.benchmarks.product import Tree
 from tests.benchmarks.replay_client import Effort, Peer, compare, open_peers, rounds
 from tests.benchmarks.replay_ours import EPISODE, KINDS, PERIOD, Bare, Stream, filled
 from tests.benchmarks.replay_sections import Sizes
@@ -102,9 +102,9 @@ def test_a_peer_that_fails_says_why(tmp_path):
 
 
 def test_a_peer_that_is_missing_fails_the_benchmark(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(replay, "QUICK", Sizes(sequences=ROWS["sequences"]))
+    monkeypatch.setattr(replay, "Sizes", lambda: Sizes(sequences=ROWS["sequences"]))
     out = tmp_path / "rows.json"
-    assert replay.main(["sequences", "--quick", "--repeats", "1", "--out", str(out)]) == 1
+    assert replay.main(["sequences", "--repeats", "1", "--out", str(out)]) == 1
     rows = [r for r in read_rows(out) if r.name == "sequences, sample"]
     assert {r.against: r.missing for r in rows} == dict.fromkeys(
         ("cpprb", "torchrl", "tianshou", "di-engine"), "not installed"

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,10 +11,13 @@ import torch
 import yaml
 
 from tests.benchmarks import __main__ as command
-from tests.benchmarks import collect, diengine, endtoend, overlap, process, solve
+from tests.benchmarks import collect, diengine, endtoend, overlap, process, solve, startup
 from tests.benchmarks.floor import Shape
 from tests.benchmarks.process import interpreter
+from tests.benchmarks.product import R2D2
+from tests.benchmarks.shapes import DEFAULT
 from tests.benchmarks.timing import Timing, interleaved, make_row, table, timing_row, write_rows
+from tests.benchmarks.update import measure_shape
 
 TINY = Shape("tiny", 4, (8,), 8, (), 4, 2, 8, 3)
 
@@ -70,8 +74,15 @@ def test_an_unknown_benchmark_is_refused(capsys):
 def _answer(**changes):
     curve = [[2048, 480.0, 3.0, 1.0], [4096, 100.0, 6.0, 2.0], [6144, 475.0, 9.0, 3.0]]
     curve += [[8192, 500.0, 12.0, 4.0], [10240, 9.0, 15.0, 5.0]]
-    base = {"parameters": 7, "env_steps": 10240, "updates": 9, "threads": 1, "wall": 15.0}
-    return base | {"cpu": 8.0, "eval_seconds": 5.0, "curve": curve} | changes
+    base = {
+        "parameters": 7,
+        "env_steps": 10240,
+        "updates": 9,
+        "threads": 1,
+        "wall": 15.0,
+        "process": 17.0,
+    }
+    return base | {"eval_seconds": 5.0, "curve": curve, "process_cpu": 8.0} | changes
 
 
 def test_solved_is_two_good_evaluations_in_a_row():
@@ -89,28 +100,71 @@ def _fake_peer(tmp_path, venv, line):
 
 
 def test_end_to_end_rows_of_a_peer_that_answers_fails_or_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(endtoend, "own_run", lambda *_: _answer())
-    slower = _answer(wall=45.0, cpu=16.0, curve=_answer()["curve"][:3])
+    monkeypatch.setattr(endtoend, "own_run", lambda *_, **__: _answer())
+    slower = _answer(wall=45.0, curve=_answer()["curve"][:3])
     _fake_peer(tmp_path, "sb3", f"echo a line of its own; echo '{json.dumps(slower)}'")
     _fake_peer(tmp_path, "tianshou", "echo no such module >&2; exit 3")
-    rows = endtoend.measure(tmp_path, env_steps=10_000, runs=2)
-    assert len(rows) == 7 * len(endtoend.PEERS)
+    absent = endtoend.PeerRun("absent", "nowhere", "dqn_sb3.py", 1.2)
+    contest = replace(endtoend.DQN, peers=(*endtoend.PEERS[:2], absent))
+    rows = endtoend.measure(tmp_path, env_steps=10_000, runs=2, contest=contest)
+    assert len(rows) == 8 * 3
     first = {r.against: r for r in rows if r.name == "dqn run"}
-    assert (first["stable-baselines3"].ratio, first["stable-baselines3"].cpu_ratio) == (4.0, 2.0)
+    assert first["stable-baselines3"].ratio == 4.0
     assert first["stable-baselines3"].met is True
     assert first["tianshou"].missing == "failed (exit 3): no such module"
-    assert first["cleanrl-style"].missing == "not installed"
-    assert first["tianshou"].met is first["cleanrl-style"].met is False
+    assert first["absent"].missing == "not installed"
+    assert first["tianshou"].met is first["absent"].met is False
+    whole = next(r for r in rows if r.name == "dqn run, process")
+    assert whole.ours == 17.0
+    assert whole.ratio == pytest.approx(whole.other / 17.0, rel=0.5)
+    assert 0 <= whole.cpu_ratio < 1
     after = next(r for r in rows if r.name == "dqn solved after")
     assert (after.ours, after.other, after.ratio, after.met) == (8192, math.inf, None, None)
     assert "inf stable-baselines3" in table(rows)
 
 
+def _beside_sb3(contest):
+    return replace(contest, peers=contest.peers[:1])
+
+
+def test_seconds_of_a_process_are_those_of_its_clocks():
+    busy = "import time\nwhile time.process_time() < 0.3: pass"
+    _, found = process.measured([sys.executable, "-c", busy], 1, cwd=process.CHECKOUT)
+    assert found["process_cpu"] >= 0.3
+    assert found["process"] >= 0.3
+    line = [sys.executable, "-c", "import time; time.sleep(0.5); print(1)"]
+    printed, found = process.measured(line, 1, cwd=process.CHECKOUT)
+    assert printed == "1\n"
+    assert found["process_cpu"] < found["process"]
+    with pytest.raises(process.PeerFailed, match="it printed no answer"):
+        process.run(line, 1, cwd=process.CHECKOUT)
+
+
+def test_start_up_is_not_timed_of_a_command_that_failed():
+    with pytest.raises(AssertionError, match="exit 2, not 0"):
+        startup.ended("policy=dqn", "policy.gama=1", code=0)
+
+
+def test_a_cpu_without_bfloat16_has_no_such_row(monkeypatch, capsys):
+    real = R2D2.update
+
+    def update(self, sample):
+        if self.compute.precision == "bf16":
+            raise RuntimeError("could not create a primitive descriptor")
+        return real(self, sample)
+
+    monkeypatch.setattr(R2D2, "update", update)
+    rows = measure_shape(DEFAULT, repeats=1, seconds=0.001, threads=1, target=None)
+    assert [r.name for r in rows] == ["update", "update+replay"]
+    said = "left out: update, bf16 (could not create a primitive descriptor)\n"
+    assert capsys.readouterr().out == said
+
+
 def test_a_peer_that_did_other_work_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(endtoend, "own_run", lambda *_: _answer())
+    monkeypatch.setattr(endtoend, "own_run", lambda *_, **__: _answer())
     _fake_peer(tmp_path, "sb3", f"echo '{json.dumps(_answer(updates=10))}'")
     with pytest.raises(AssertionError, match="stable-baselines3: updates 10, ours 9"):
-        endtoend.measure(tmp_path, env_steps=10_000, runs=1)
+        endtoend.measure(tmp_path, env_steps=10_000, runs=1, contest=_beside_sb3(endtoend.DQN))
 
 
 def test_every_peer_has_its_script_and_the_settings_of_the_preset():
@@ -161,18 +215,19 @@ def test_ppo_peers_have_the_settings_of_the_preset():
 
 
 def test_own_steps_may_differ_by_a_share_where_the_contest_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(endtoend, "own_run", lambda *_: _answer(updates=100))
+    monkeypatch.setattr(endtoend, "own_run", lambda *_, **__: _answer(updates=100))
     _fake_peer(tmp_path, "sb3", f"echo '{json.dumps(_answer(updates=96))}'")
-    rows = endtoend.measure(tmp_path, env_steps=10_000, runs=1, contest=endtoend.PPO)
+    rows = endtoend.measure(tmp_path, env_steps=10_000, runs=1, contest=_beside_sb3(endtoend.PPO))
     assert {r.name.partition(" ")[0] for r in rows} == {"ppo"}
     _fake_peer(tmp_path / "far", "sb3", f"echo '{json.dumps(_answer(updates=94))}'")
     with pytest.raises(AssertionError, match="updates 94, ours 100"):
-        endtoend.measure(tmp_path / "far", env_steps=10_000, runs=1, contest=endtoend.PPO)
+        endtoend.measure(
+            tmp_path / "far", env_steps=10_000, runs=1, contest=_beside_sb3(endtoend.PPO)
+        )
 
 
-def test_collecting_without_peers_is_rows_that_say_so(monkeypatch):
-    monkeypatch.setattr(collect, "ENVS", (2,))
-    rows = collect.measure(None, repeats=2, seconds=0.01)
+def test_collecting_without_peers_is_rows_that_say_so():
+    rows = collect.measure(None, repeats=2, seconds=0.01, envs=(2,))
     assert [(r.name, r.against) for r in rows] == [
         ("act", "bare loop"), ("collect", "bare loop"), ("collect", "di-engine"),
         ("collect", "tianshou"), ("collect", "torchrl"),
@@ -218,7 +273,7 @@ def test_times_to_a_score_are_compared_by_their_medians():
 def test_overlapped_runs_must_give_one_digest(monkeypatch):
     def fake(digest):
         return lambda name, steps: {
-            "wall_seconds": {"serial": 3.0, "overlapped": 2.0}[name], "digest": digest(),
+            "wall": {"serial": 3.0, "overlapped": 2.0}[name], "digest": digest(),
             "collect": 1.0, "update": 1.0,
         }  # fmt: skip
 

@@ -1,12 +1,13 @@
 """Interleaved timings, rows of results, the table they are printed as."""
 
 import json
+import math
 import os
 import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,34 @@ def table(rows: Sequence[Row]) -> str:
     ]
     notes = [f"  {row.name}: {row.note}" for row in rows if row.note]
     return "\n".join([*out, *dict.fromkeys(notes)])
+
+
+def quick_table(rows: Sequence[Row]) -> str:
+    """The rows of a quick form: no targets, since it is short and noisy, and only finite figures.
+
+    Rows of peers that are missing are left out, each peer with one line that says why; where no
+    other row of the same measure is left, ours stands alone. So are figures that a short run does
+    not reach (a task that is not solved).
+    """
+    kept, left_out = [], dict[str, None]()
+    present = {_measure(row) for row in rows if not row.missing}
+    for row in rows:
+        row = replace(row, target=None)
+        if row.missing:
+            left_out[f"left out: {row.against} ({row.missing})"] = None
+            if _measure(row) in present:
+                continue
+            row = replace(row, against="", missing="")
+            present.add(_measure(row))
+        if not math.isfinite(row.ours) or not math.isfinite(row.other or 0.0):
+            left_out[f"left out: {row.name} (not reached in a quick run)"] = None
+        else:
+            kept.append(row)
+    return "\n".join([table(kept), *left_out])
+
+
+def _measure(row: Row) -> tuple[str, str]:
+    return row.name, str(row.setting)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

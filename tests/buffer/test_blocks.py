@@ -19,9 +19,9 @@ from rlrun.buffer.storage.compressed import Blocks, restored, saved
 from rlrun.buffer.storage.layout import Block, in_memory
 from rlrun.buffer.storage.ring import read_columns
 from rlrun.buffer.windows.cutter import Cutter
-from rlrun.build import pipeline as build
 from rlrun.config import check
 from rlrun.errors import CheckpointError, ConfigError, ResourceError
+from rlrun.run import life
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.schema import Invalid
 from rlrun.types import Chunk, tree_leaves, tree_map
@@ -262,7 +262,7 @@ def test_a_run_is_the_same_run(tmp_path, name):
     ends = []
     for x in ("false", "true"):
         c = config(*SMOKE, *line, f"buffer.compress={x}", "run.total_steps=600")
-        assert build.resume(tmp_path / x, c, raw_yaml="", overrides=[]) == 0
+        assert life.resume(tmp_path / x, c, raw_yaml="", overrides=[]) == 0
         ends.append(json.loads((tmp_path / x / "run.json").read_text())["digest"])
     assert ends[0] == ends[1]
     sizes = [load_size(tmp_path / x) for x in ("false", "true")]
@@ -281,7 +281,7 @@ def test_images_that_do_not_compress_end_the_run_in_one_line(tmp_path):
     c = config(*SMOKE, *line, "buffer.compress=true", "buffer.max_bytes=1000000",
                "run.total_steps=1500")  # fmt: skip
     with pytest.raises(ResourceError, match=r"set buffer.capacity to \d+ or less"):
-        build.run(c, tmp_path, raw_yaml="", overrides=[])
+        life.run(c, tmp_path, raw_yaml="", overrides=[])
     assert json.loads((tmp_path / "run.json").read_text())["exit_code"] == 7
 
 

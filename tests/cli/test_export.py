@@ -151,7 +151,7 @@ def test_help(rlrun: Callable[..., Done], capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("line", [["export"], ["export", "nowhere", "data"]], ids=" ".join)
 def test_answers_without_torch(line: list[str], tmp_path: Path) -> None:
     code = (
-        "import sys; from rlrun.cli.main.main import main; code = main(sys.argv[1:]); "
+        "import sys; from rlrun.cli.main import main; code = main(sys.argv[1:]); "
         "print(code, 'torch' in sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(

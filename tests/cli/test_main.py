@@ -3,16 +3,20 @@
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import OmegaConf
 
 from rlrun import __version__
 from rlrun.cli.run import _quote
+from rlrun.config import compose
 from rlrun.config.directories import claim
 from rlrun.errors import EnvError, Interrupted, StorageError
 from tests.in_process import Build, Done, files_under
@@ -122,6 +126,34 @@ def test_hydra_run_dir_is_respected(rlrun: Callable[..., Done], build: Build) ->
     for expected in ("there", "there_2", "there_3"):
         assert rlrun("hydra.run.dir=there").code == 0
         assert build.run_dirs[-1].name == expected
+
+
+def test_a_config_may_name_the_directory_of_its_run(
+    rlrun: Callable[..., Done], build: Build, tmp_path: Path
+) -> None:
+    for name in ("there", "there_2"):
+        assert rlrun("hydra.run.dir=there", "buffer.mmap=${hydra:run.dir}/rows").code == 0
+        assert Path(build.config.buffer.mmap).absolute() == tmp_path / name / "rows"
+
+
+def test_a_run_is_composed_once_and_read_once(
+    rlrun: Callable[..., Done], build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count: Counter[str] = Counter()
+
+    def counted(module: Any, name: str) -> None:
+        original = getattr(module, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            count[name] += 1
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, call)
+
+    counted(ConfigLoaderImpl, "load_configuration")
+    counted(compose, "read_config")
+    assert rlrun("policy=r2d2", "env=cartpole").code == 0
+    assert count == {"load_configuration": 1, "read_config": 1}
 
 
 def test_directories_claimed_at_once_are_different(tmp_path: Path) -> None:
@@ -312,7 +344,7 @@ LIGHT = [
 @pytest.mark.parametrize("line", LIGHT, ids=" ".join)
 def test_answers_without_torch(line: list[str], tmp_path: Path) -> None:
     code = (
-        "import sys; from rlrun.cli.main.main import main; code = main(sys.argv[1:]); "
+        "import sys; from rlrun.cli.main import main; code = main(sys.argv[1:]); "
         "print(code, 'torch' in sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
@@ -338,7 +370,7 @@ def test_a_user_file_with_a_shipped_name_is_refused(rlrun, tmp_path):
 def test_numpy_s_products_stay_on_one_thread(given, seen):
     """Unless the user says otherwise; and it is said before numpy is loaded."""
     code = (
-        "import os, sys; from rlrun.cli.main.main import main; assert 'numpy' not in sys.modules;"
+        "import os, sys; from rlrun.cli.main import main; assert 'numpy' not in sys.modules;"
         "main(['--version']); print(os.environ['OPENBLAS_NUM_THREADS'])"
     )
     env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}

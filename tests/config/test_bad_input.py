@@ -18,6 +18,10 @@ BAD = [  # (command line, what the line on stderr must hold)
     # names
     ("policy=r2dd2", "policy = r2dd2: unknown option", "did you mean policy=r2d2"),
     ("polcy=r2d2", "polcy = r2d2: unknown", "did you mean policy?"),
+    ("policy=base/on_policy", "policy = base/on_policy: unknown option; one of a2c, bc", "choose"),
+    ("-m policy=dqn,base/on_policy", "policy = base/on_policy: unknown option", "sweep job 1"),
+    ("policy/base=on_policy", "policy/base = on_policy: unknown group", "policy"),
+    ("+policy/base=on_policy", "policy.base = ", "unknown key"),
     ("env=cartpol", "env = cartpol: unknown option", "env=cartpole"),
     ("experiment=paper", "experiment = paper", "r2d2_paper"),
     ("policy.lrr=1", "policy.lrr = 1: unknown key", "did you mean policy.lr"),
@@ -47,6 +51,10 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("explore.epsilon.start=1", "explore.epsilon.start = 1: it would", "explore.eps and"),
     ("explore=none explore.epsilon=0.1", "explore.epsilon = 0.1: it would", "explore=schedule"),
     ("policy=dqn explore.eps=0.1", "explore.eps = 0.1: it would", "set explore=ladder"),
+    ("explore.epsilon=0.1", "schedule or collector.num_envs=1 reads it", "explore.eps and explore"),
+    ("memory=none memory.hidden=64", "memory=lstm, gru or mingru reads it; set memory=lstm", ""),
+    ("memory=gru memory.forget_bias=2", "memory=lstm or mingru reads it; set memory=lstm", ""),
+    ("policy=c51 policy.taus=3", "now: policy.atoms, policy.v_min and policy.v_max", "implicit"),
     ("explore.temperature=1", "explore.temperature = 1: it would", "set explore=boltzmann"),
     ("transport.keep=3", "transport.keep = 3: it would", "set transport=coded"),
     ("agents.team_reward=sum", "agents.team_reward = sum: it would", "policy=qmix"),
@@ -439,7 +447,7 @@ PROCESS = [
 @pytest.mark.parametrize(("line", "code"), PROCESS)
 def test_as_a_process(tmp_path: Path, line: str, code: int) -> None:
     start = time.perf_counter()
-    command = [sys.executable, "-m", "rlrun.cli.main.main", *line.split()]
+    command = [sys.executable, "-m", "rlrun.cli.main", *line.split()]
     root = str(Path(__file__).parents[2])
     env = {**os.environ, "PYTHONPATH": root}
     done = subprocess.run(

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from rlrun.cli.list import _shipped
+from rlrun.cli.list import _shipped, list_lines
 from rlrun.config import Composer, check, read_composed
 from rlrun.errors import ConfigError
+from rlrun.schema import POLICY_CONFIGS
 from tests.installed import CONTINUOUS, PRESETS, env_of, module_of
 
 CONF = _shipped()
@@ -37,6 +38,20 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
         items = value.items()
         return {k: v for key, inner in items for k, v in flat(inner, f"{path}.{key}").items()}
     return {path.lstrip("."): value}
+
+
+def bases(path: Path) -> list[Path]:
+    """The base yamls that a yaml starts from."""
+    found = re.findall(r"^  - (base/\w+)@_here_$", path.read_text("utf-8"), re.M)
+    return [path.parent / f"{name}.yaml" for name in found]
+
+
+def own_keys(path: Path) -> dict[Any, Any]:
+    cfg = OmegaConf.load(path)
+    assert isinstance(cfg, DictConfig)
+    values = OmegaConf.to_container(cfg, resolve=False)
+    assert isinstance(values, dict)
+    return values
 
 
 def read(composer: Composer, *overrides: str) -> dict[str, Any]:
@@ -78,6 +93,28 @@ def test_every_key_has_a_comment(path: Path) -> None:
     for line in lines[start:]:
         if re.match(r" *\w+: +\S", line):
             assert re.search(r"  # \S", line), f"{path.name}: {line}"
+
+
+BASES = [(b, path) for path in sorted(CONF.glob("*/*.yaml")) for b in bases(path)]
+
+
+def test_every_base_is_used() -> None:
+    assert {base for base, _ in BASES} == set(CONF.glob("*/base/*.yaml"))
+    assert len(BASES) == 8
+
+
+@pytest.mark.parametrize(("base", "preset"), BASES, ids=lambda p: p.stem)
+def test_the_schema_reads_every_base_key(base: Path, preset: Path) -> None:
+    shared, own = own_keys(base), own_keys(preset)
+    assert shared.keys() <= {f.name for f in dataclasses.fields(POLICY_CONFIGS[own["name"]])}
+    assert not shared.keys() & own.keys(), "a key of the base stands once"
+
+
+def test_a_base_is_no_option(composer: Composer) -> None:
+    for base, _ in BASES:
+        group = base.parents[1].name
+        assert not [o for o in composer.options(group) if o.startswith("base")]
+        assert not [line for line in list_lines() if base.stem in line]
 
 
 def test_quick_start(composer: Composer) -> None:
@@ -279,10 +316,10 @@ def change(key: str, old: Any) -> tuple[str, Any, list[str]]:
 
 def leaves(option: str) -> list[tuple[str, Any]]:
     group, _, name = option.partition("=")
-    cfg = OmegaConf.load(CONF / group / f"{name}.yaml" if name else CONF / "config.yaml")
-    assert isinstance(cfg, DictConfig)
-    values = OmegaConf.to_container(cfg, resolve=False)
-    assert isinstance(values, dict)
+    path = CONF / group / f"{name}.yaml" if name else CONF / "config.yaml"
+    values = own_keys(path)
+    for base in bases(path):
+        values |= own_keys(base)
     for key in ("defaults", "hydra"):
         values.pop(key, None)
     prefix = "" if group in ("experiment", "debug", "config") else group

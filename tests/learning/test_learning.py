@@ -12,7 +12,7 @@ import pytest
 
 from rlrun.build import pipeline as build
 from rlrun.pipeline.evaluate import Evaluator
-from rlrun.run import finished
+from rlrun.run import finished, life
 from rlrun.rundir import checkpoint
 from rlrun.rundir.record import RunRecord
 from tests.compose import config
@@ -25,7 +25,7 @@ def train(run_dir: Path, *overrides: str, episodes: int = 50) -> tuple[dict, Run
     run_dir.mkdir(exist_ok=True)
     quiet = ("logger.progress=off", "logger.tensorboard=false", "learner.threads=1")
     c = config(*quiet, *overrides)
-    assert build.run(c, run_dir, raw_yaml="", overrides=[]) == 0
+    assert life.run(c, run_dir, raw_yaml="", overrides=[]) == 0
     weights, meta = checkpoint.load_weights(run_dir / "checkpoints" / "last.safetensors")
     seed = build.env_seed(c.seed, "final")
     evaluator = Evaluator(c.env, episodes=episodes, seed=seed, agents=c.agents)

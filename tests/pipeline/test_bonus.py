@@ -15,6 +15,7 @@ from rlrun.functional.rows import network_inputs
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.learner import Learner
+from rlrun.run import life
 from rlrun.rundir import checkpoint
 from rlrun.schema import LearnerConfig, RNDConfig, ScheduleConfig, TorsoConfig
 from rlrun.types import Chunk, Counters, Sample, Segment, tree_leaves
@@ -383,7 +384,7 @@ def test_resume(tmp_path):
         assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
     assert state["sums"]["count"] == saved["counters"]["env_steps"]
     for name in ("one", "two"):
-        assert build.resume(tmp_path / name, longer, raw_yaml="", overrides=[]) == 0
+        assert life.resume(tmp_path / name, longer, raw_yaml="", overrides=[]) == 0
     weights = [(tmp_path / n / "checkpoints/last.safetensors").read_bytes() for n in ("one", "two")]
     assert weights[0] == weights[1]
     after, _ = checkpoint.load_newest(tmp_path / "one/checkpoints")

@@ -1,5 +1,6 @@
 """Collected rows are what the counter environment spelled, whatever the chunking."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -9,9 +10,11 @@ from hypothesis import strategies as st
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.env import make_env
 from rlrun.env.diagnostic.counter import counter_reward
+from rlrun.env.framestack import FrameStack
+from rlrun.env.rows import Step
 from rlrun.pipeline.collector import Collector
 from rlrun.schema import CollectorConfig, EnvConfig
-from rlrun.types import Chunk, Counters, Segment, Spec, Window, tree_leaves, tree_map
+from rlrun.types import Act, Chunk, Counters, Segment, Spec, Window, tree_leaves, tree_map
 from tests.policy.factory import r2d2, uniform
 
 LENGTHS = (5, 1, 9, 3)
@@ -31,13 +34,16 @@ def collecting(**changes) -> CollectorConfig:
     return CollectorConfig(**(fields | changes))
 
 
-def make(policy=None, env_config=None, cutter=None, epsilon=0.3, agents=None, **changes):
+def make(
+    policy=None, env_config=None, cutter=None, epsilon=0.3, agents=None, env=None, explore=None,
+    stack=None, **changes,
+):  # fmt: skip
     config = collecting(**changes)
-    env = make_env(env_config or counter(), num_envs=config.num_envs, agents=agents)
+    env = env or make_env(env_config or counter(), num_envs=config.num_envs, agents=agents)
     policy = policy or r2d2(spec=Spec(env.obs_space, env.action_space))
     return Collector(
-        config, env=env, policy=policy, explore=lambda _: np.full(env.num_envs, epsilon),
-        counters=Counters(), seed=0, cutter=cutter, stack=None,
+        config, env=env, policy=policy, counters=Counters(), seed=0, cutter=cutter, stack=stack,
+        explore=explore or (lambda _: np.full(env.num_envs, epsilon)),
     )  # fmt: skip
 
 
@@ -210,6 +216,7 @@ def test_episode_statistics():
                for e in range(3) for i in range(2)]  # fmt: skip
     assert m["collect/return_mean"] == pytest.approx(np.mean(returns))
     assert m["collect/return_max"] == pytest.approx(max(returns))
+    assert m["collect/return_min"] == pytest.approx(min(returns))
     assert m["collect/length_mean"] == 4
     assert m["collect/episodes"] == collector.counters.episodes
     assert "collect/return_mean" not in collector.metrics(), "episodes are reported once"
@@ -227,6 +234,7 @@ def test_a_restored_collector_cuts_the_open_episodes():
     assert after.first[1].all()
     assert (after.obs[1, :, 2] == 0).all()
     assert not after.terminated[0].any()
+    assert after.valid[1].all(), "the new episodes begin at once"
 
 
 def test_policies_without_learning_collect_too():
@@ -235,3 +243,173 @@ def test_policies_without_learning_collect_too():
     chunk = make(policy, n_sample=300).collect()
     share = chunk.action[chunk.valid].mean()
     assert 0.4 < share < 0.6
+
+
+class Scripted:
+    """Environments whose rows are given: per step (terminated, truncated, first) of each.
+
+    Observations and rewards of the n-th row are n in all environments; end rows pay nothing.
+    """
+
+    obs_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gym.spaces.Discrete(1000)
+
+    def __init__(self, *columns, info=False):
+        self.rows, self.num_envs = list(zip(*columns, strict=True)), len(columns)
+        self.t, self.seeds, self.info = 0, [], info
+
+    def reset(self, *, seed):
+        self.seeds.append(seed)
+        return np.zeros((self.num_envs, 1), np.float32)
+
+    def step(self, action):
+        terminated, truncated, first = np.array(self.rows[self.t % len(self.rows)]).T.astype(bool)
+        self.t += 1
+        count = np.full(self.num_envs, self.t, np.float32)
+        info = {"seen": 10 * count} if self.info else {}
+        reward = np.where(first, 0, count).astype(np.float32)
+        return Step(count[:, None], reward, terminated, truncated, first, info)
+
+
+GO, DIES, OPENS, WAITS = (0, 0, 0), (1, 0, 0), (0, 0, 1), (0, 1, 0)  # rows of ``Scripted``
+
+
+class Acting:
+    """A policy and its actor that note what they are shown; actions and states count the steps."""
+
+    window, extras = None, {}
+
+    def __init__(self):
+        self.shown, self.explored, self.refreshed = [], [], 0
+
+    def actor(self, num_envs):
+        self.num_envs = num_envs
+        return self
+
+    def refresh(self):
+        self.refreshed += 1
+
+    def initial_state(self):
+        return np.zeros(self.num_envs)
+
+    def act(self, obs, first, prev_action, prev_reward, state, *, explore):
+        shown = (obs, first, prev_action, prev_reward, state)
+        self.shown.append(tuple(np.array(x) for x in shown))
+        self.explored.append(explore)
+        return Act(np.full(self.num_envs, len(self.shown)), {}, state + 1)
+
+
+def test_the_actor_is_shown_the_row_before_also_across_chunks():
+    policy = Acting()
+    collector = make(policy, env=Scripted([GO]), num_envs=1, n_sample=3)
+    chunks = [copied(collector.collect()) for _ in range(3)]
+    assert policy.refreshed == 3, "with the weights of the moment, once a chunk"
+    rows = joined(chunks)
+    for t, (obs, first, action, reward, state) in enumerate(policy.shown):
+        assert (obs, first) == (t, t == 0)
+        assert state == rows.states[t] == t
+        assert t == 0 or (action, reward) == (rows.action[t - 1], rows.reward[t - 1])
+    collector.gather()
+    assert policy.refreshed == 3, "the overlapped pipeline chooses the weights itself"
+
+
+def test_exploration_follows_the_clock():
+    clocks = []
+
+    def explore(env_steps):
+        clocks.append(env_steps)
+        return np.array([0.1, 0.3], np.float32) + np.float32(env_steps)
+
+    policy = Acting()
+    collector = make(policy, env=Scripted([GO], [GO]), explore=explore, num_envs=2, n_sample=4)
+    for _ in range(3):
+        collector.collect()
+    assert clocks == [0, 4, 8]
+    assert [x[1].round(1) for x in policy.explored] == pytest.approx(
+        [0.3] * 2 + [4.3] * 2 + [8.3] * 2
+    )
+    assert collector.metrics()["collect/epsilon_mean"] == pytest.approx(12.2)
+
+
+def test_counters_and_statistics_add_up_over_chunks():
+    """Episodes of 2 steps that pay 1 and 2 and of 1 step that pays 4, one step a chunk."""
+    env = Scripted([GO, DIES, OPENS, DIES, OPENS, GO])
+    collector = make(Acting(), env=env, num_envs=1, n_sample=1)
+    while collector.counters.env_steps < 4:
+        collector.collect()
+    found = collector.metrics()
+    assert (collector.counters.chunks, collector.counters.episodes) == (4, 2)
+    assert [found[f"collect/return_{x}"] for x in ("mean", "min", "max")] == [3.5, 3.0, 4.0]
+    assert found["collect/length_mean"] == 1.5
+    assert found["collect/episodes"] == 2
+
+
+def test_an_agent_that_waits_finishes_no_episode():
+    """Its rows until the team's next episode say truncated without being steps."""
+    env = Scripted([DIES, WAITS, WAITS, OPENS], [GO, GO, DIES, OPENS])
+    collector = make(Acting(), env=env, num_envs=2, n_sample=8)
+    collector.collect()
+    counters = collector.counters
+    assert (counters.env_steps, counters.episodes) == (8, 4)
+    assert collector.metrics()["collect/length_mean"] == 2.0
+
+
+def test_kept_info_is_written_beside_its_row():
+    env = Scripted([GO, GO, DIES, OPENS], info=True)
+    chunk = make(Acting(), env=env, num_envs=1, n_sample=6, keep_info=("seen",)).collect()
+    seen = chunk.extras["seen"]
+    assert seen.dtype == np.float32
+    assert seen[:, 0].tolist() == [10.0 * (t + 1) for t in range(7)]
+
+
+def test_the_actor_sees_stacks_that_begin_with_the_episode():
+    policy, env = Acting(), Scripted([GO, DIES, OPENS, GO])
+    stack = FrameStack(2, np.zeros((1, 1), np.float32))
+    make(policy, env=env, stack=stack, num_envs=1, n_sample=4).collect()
+    assert [x[0].ravel().tolist() for x in policy.shown] == [[0, 0], [0, 1], [1, 2], [3, 3], [3, 4]]
+
+
+@pytest.mark.parametrize(("trajectory", "rows"), [("episode", [4, 3, 3]), ("collect", [4, 4, 4])])
+def test_a_chunk_may_end_its_trajectory(trajectory, rows):
+    """Windows of 3 learned rows and one behind them: in a new trajectory the first takes 4 rows."""
+    cutter = Cutter(Window(0, 3, 1), columns=1, overlap=0, residual=None, plain=False)
+    changes = {"unit": "window", "n_sample": 1, "num_envs": 1, "trajectory": trajectory}
+    collector = make(Acting(), env=Scripted([GO]), cutter=cutter, **changes)
+    assert [len(collector.collect().reward) for _ in range(3)] == rows
+
+
+def test_a_restored_collector_has_the_state_it_was_saved_with():
+    def collector():
+        cutter = Cutter(Window(2, 3, 1), columns=2, overlap=0, residual=None, plain=False)
+        stack = FrameStack(2, np.zeros((2, 1), np.float32))
+        env = Scripted([GO, DIES, OPENS, GO, GO], [GO] * 5)
+        return make(
+            Acting(), env=env, cutter=cutter, stack=stack, unit="window", n_sample=1, num_envs=2
+        )
+
+    one, two = collector(), collector()
+    one.collect()
+    two.counters.env_steps = one.counters.env_steps
+    saved = one.state_dict()
+    two.load_state_dict(saved)
+    np.testing.assert_equal(two.state_dict(), saved)
+    assert two.env.seeds == [0, one.counters.env_steps], "not the episodes the run began with"
+    before = len(one.policy.shown)
+    assert before > 1
+    two.collect()
+    obs, _, action, reward, state = two.policy.shown[0]
+    assert obs[:, -1, 0].tolist() == [before, before]
+    assert action.tolist() == [before, before]
+    assert reward.tolist() == state.tolist() == [0, before], "column 0 is about to open an episode"
+
+
+@pytest.mark.parametrize("last", [GO, DIES])
+def test_the_row_of_the_cut_pays_nothing_and_ends_nothing(last):
+    """Whatever the chunk's arrays held before, and also where an episode had just ended."""
+    collector = make(Acting(), env=Scripted([DIES, OPENS, GO, last]), num_envs=1, n_sample=3)
+    collector.collect()
+    collector.load_state_dict(collector.state_dict())
+    chunk = collector.collect()
+    row = (chunk.reward[0], chunk.terminated[0], chunk.truncated[0], chunk.valid[0])
+    assert [x.item() for x in row] == [0, False, False, False]
+    assert (chunk.first[1], chunk.valid[1]) == (True, True)

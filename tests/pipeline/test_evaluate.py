@@ -5,9 +5,10 @@ import pytest
 
 from rlrun.env.diagnostic.counter import counter_reward
 from rlrun.env.diagnostic.tmaze import FORWARD, LEFT, RIGHT
-from rlrun.pipeline.evaluate import MOST_ENVS, Evaluator
+from rlrun.pipeline.evaluate import MOST_ENVS, Evaluation, Evaluator, eval_metrics
 from rlrun.types import Act, Spec
 from tests.compose import changed, config
+from tests.env.test_zoo import SHARED, ZOO, config_of
 from tests.pipeline.test_collector import counter
 from tests.policy.factory import r2d2
 
@@ -26,8 +27,10 @@ def test_every_environment_plays_its_share(episodes):
     result = evaluator.run(policy, env_steps=12)
     envs = min(episodes, MOST_ENVS)
     share = [episodes // envs + (i < episodes % envs) for i in range(envs)]
-    want = [expected(lengths, i, e) for i in range(envs) for e in range(share[i])]
-    np.testing.assert_allclose(sorted(result.returns), sorted(want))
+    played = [(e, i) for e in range(max(share)) for i in range(envs) if e < share[i]]
+    want = [expected(lengths, i, e) for e, i in played]
+    np.testing.assert_allclose(result.returns, want)  # in this order, so that means are the same
+    assert result.lengths.tolist() == [lengths[(i + e) % len(lengths)] for e, i in played]
     summary = result.summary()
     assert summary["episodes"] == episodes
     assert summary["env_steps"] == 12
@@ -46,6 +49,8 @@ def test_same_seeds_every_time_and_no_trace_in_the_policy():
     np.testing.assert_array_equal(one.returns, two.returns)
     assert policy.generator.bit_generator.state == before, "greedy evaluation drew a coin"
     assert len(set(one.returns)) > 1, "episodes differ by seed"
+    other = Evaluator(config("env=cartpole").env, episodes=6, seed=6).run(policy, env_steps=0)
+    assert one.returns.tolist() != other.returns.tolist(), "and by that of the evaluator"
 
 
 def test_it_can_be_stopped_and_begun_anew():
@@ -97,3 +102,81 @@ def test_evaluation_config_overrides_kwargs():
     evaluator = Evaluator(env, episodes=2, seed=0)
     policy = r2d2(spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
     assert evaluator.run(policy, env_steps=0).lengths.tolist() == [7, 7]
+
+
+class Recording:
+    """Notes what it is shown; actions are 1, 2, 0, 1, ..."""
+
+    def __init__(self):
+        self.weight, self.shown, self.used = 0, [], []
+
+    def actor(self, num_envs):
+        self.num_envs = num_envs
+        return self
+
+    def refresh(self):
+        self.copied = self.weight
+
+    def initial_state(self):
+        return np.zeros(self.num_envs)
+
+    def act(self, obs, first, prev_action, prev_reward, state, *, explore):
+        assert explore is None
+        self.used.append(self.copied)
+        shown = (obs, first, prev_action, prev_reward, state)
+        self.shown.append(tuple(np.array(x) for x in shown))
+        return Act(np.full(self.num_envs, len(self.shown) % 3), {}, state + 1)
+
+
+def test_the_actor_is_shown_the_row_before():
+    lengths, policy = (4, 2), Recording()
+    Evaluator(counter(lengths), episodes=2, seed=0).run(policy, env_steps=0)
+    assert len(policy.shown) == 4
+    for t, (obs, first, action, reward, state) in enumerate(policy.shown):
+        assert obs[0].tolist() == [0, 0, t]
+        assert first.tolist() == [t == 0, t in (0, 3)], "column 1 opens its second episode"
+        assert state.tolist() == [t, t]
+        assert action.tolist() == [t % 3, t % 3]
+        assert reward[0] == (expected_step(0, 0, t - 1) if t else 0)
+
+
+def expected_step(i, e, t):
+    return float(counter_reward(*(np.array(x) for x in (i, e, t))))
+
+
+def test_stacks_begin_with_the_episode():
+    policy = Recording()
+    env = changed(counter((3, 1)), frame_stack=2)
+    Evaluator(env, episodes=2, seed=0).run(policy, env_steps=0)
+    steps = [obs[0, :, 2].tolist() for obs, *_ in policy.shown]
+    assert steps == [[0, 0], [0, 1], [1, 2]]
+    assert policy.shown[2][0][1].tolist() == [[1, 1, 0], [1, 1, 0]], "its second episode"
+
+
+def test_every_evaluation_is_of_the_present_weights_of_its_policy():
+    evaluator, one, two = Evaluator(counter((2,)), episodes=1, seed=0), Recording(), Recording()
+    evaluator.run(one, env_steps=0)
+    one.weight = 1
+    evaluator.run(one, env_steps=0)
+    two.weight = 2
+    evaluator.run(two, env_steps=0)
+    assert (one.used, two.used) == ([0, 0, 1, 1], [2, 2])
+
+
+def test_summary_by_hand():
+    returns, lengths = np.array([1.0, 2.0, 6.0]), np.array([4, 1, 1])
+    summary = Evaluation(returns, lengths, np.array([1.0, 0.0, 0.5]), 30).summary()
+    hand = {
+        "return_mean": 3.0, "return_median": 2.0, "return_std": (14 / 3) ** 0.5,
+        "return_min": 1.0, "return_max": 6.0, "length_mean": 2.0, "success": 0.5,
+    }  # fmt: skip
+    assert summary == pytest.approx(hand | {"episodes": 3, "env_steps": 30})
+    assert eval_metrics(summary) == {f"eval/{name}": summary[name] for name in hand}
+
+
+def test_an_agent_that_waits_for_its_team_plays_no_episode():
+    env = config_of(ZOO, kwargs={"lives": (1, 3)})
+    evaluator = Evaluator(env, episodes=2 * MOST_ENVS, seed=0, agents=SHARED)
+    found = evaluator.run(Recording(), env_steps=0)
+    assert found.lengths.tolist() == [1, 3] * 2 * MOST_ENVS
+    assert found.returns[:2].tolist() == [1, 101 + 102 + 103]

@@ -1,5 +1,7 @@
 """Pacing: learned rows per env step, updates per collect, start_after; priorities go back."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from rlrun.buffer.rollout import Rollout
 from rlrun.errors import NumericError
 from rlrun.pipeline.learner import Learner, Means, RolloutLearner
 from rlrun.schema import LearnerConfig
-from rlrun.types import Counters, Update, Window
+from rlrun.types import Counters, Sample, Update, Window
 from tests.buffer.factory import make_replay
 from tests.policy.factory import box_batch, control, r2d2, states_like
 from tests.reference.streams import make_stream, part
@@ -159,3 +161,155 @@ def test_a_rollout_is_learned_from_whole_once_and_dropped():
     assert counters.updates == 6
     assert learner.metrics() == {"train/loss": 1.5, "train/updates": 6.0}
     assert learner.metrics() == {}
+
+
+class Replayed:
+    """A buffer of stated size that notes, in order, what is asked of it."""
+
+    def __init__(self, rows=100):
+        self.rows, self.asked, self.drawn = rows, [], 0
+
+    def __len__(self):
+        return self.rows
+
+    def sample(self, batch, env_steps):
+        self.drawn += 1
+        self.asked.append(("sample", env_steps))
+        return Sample(None, torch.ones(batch), 10 * self.drawn + np.arange(batch), env_steps)
+
+    def get(self, keys, env_steps):
+        self.asked.append(("get", env_steps))
+        return Sample(None, torch.ones(len(keys)), keys, env_steps)
+
+    def prioritize(self, key, priority):
+        self.asked.append(("prioritize", dict(zip(key.tolist(), priority.tolist(), strict=True))))
+
+    def histories(self, count, generator):
+        empty = make_stream([[9]], [[True]], 4).segment
+        self.asked.append(("histories", generator.random()))
+        return empty, empty
+
+
+class Keyed:
+    """Its priorities are half of the keys; every update takes two gradient steps."""
+
+    window, device = Window(0, 1, 1), torch.device("cpu")
+
+    def __init__(self, losses=()):
+        self.losses, self.given = iter(losses), []
+
+    def update(self, sample):
+        self.given.append(sample)
+        metrics = {"train/loss": torch.tensor(next(self.losses, 0.0))}
+        return Update(self.priority(sample), metrics, steps=2)
+
+    def priority(self, sample):
+        self.given.append(sample)
+        return torch.from_numpy(sample.key / 2)
+
+    def delta_q(self, windows, history):
+        return {"train/delta_q": torch.tensor(1.0)}
+
+
+def replayed(policy=None, td=False, bonus=None, **changes):
+    """A learner of a ``Replayed``."""
+    fields = {"batch_size": 2, "update_per_collect": 3, "replay_ratio": None, "start_after": 0}
+    return Learner(
+        LearnerConfig(**(fields | RULED | changes)), policy=policy or Keyed(), buffer=Replayed(),
+        counters=Counters(), td_priority=td, bonus=bonus,
+    )  # fmt: skip
+
+
+def test_every_update_feeds_its_priorities_back_before_the_next_draw():
+    learner = replayed()
+    learner.counters.env_steps = 70
+    assert learner.step(20, np.arange(4)) == 3
+    want = []
+    for k in (10, 20, 30):
+        want += [("sample", 70), ("prioritize", {k: k / 2, k + 1: (k + 1) / 2})]
+    assert learner.buffer.asked == want
+    assert learner.counters.updates == 6, "gradient steps, of which an update may take several"
+
+
+def test_every_new_window_takes_its_td_estimate_before_the_first_draw():
+    learner = replayed(td=True, update_per_collect=1)
+    learner.counters.env_steps = 70
+    learner.step(20, np.array([4, 6, 9]))
+    new = [("get", 70), ("prioritize", {4: 2.0, 6: 3.0, 9: 4.5})]
+    assert learner.buffer.asked[:3] == [*new, ("sample", 70)]
+
+
+def test_learning_starts_with_the_row_that_was_named():
+    assert [replayed(start_after=n).step(20, np.arange(4)) for n in (99, 100, 101)] == [3, 3, 0]
+    stream = make_stream([[9]], [[True]], 40)
+    done = []
+    for start_after in (20, 21):
+        rollout = Rollout(stream.segment, rows=40)
+        config = LearnerConfig(8, 1, None, start_after, **RULED)
+        counters = Counters(env_steps=20)
+        learner = RolloutLearner(config, policy=OnPolicy(), buffer=rollout, counters=counters)
+        done.append(learner.step(20, rollout.add(part(stream.segment, 0, 20))))
+    assert done == [3, 0]
+
+
+def test_every_report_is_of_its_own_updates():
+    learner = replayed(Keyed([1.0, 2.0, 3.0, 7.0]), update_per_collect=1)
+    found = []
+    for count in (3, 1):
+        for _ in range(count):
+            learner.step(20, np.arange(4))
+        found.append(learner.metrics())
+    assert [m["train/loss"] for m in found] == [2.0, 7.0]
+    assert [m["train/updates"] for m in found] == [6.0, 8.0]
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
+def test_a_loss_that_is_not_finite_is_refused(value):
+    learner = replayed(Keyed([1.0, value]))
+    learner.step(20, np.arange(4))
+    with pytest.raises(NumericError, match="train/loss = "):
+        learner.metrics()
+
+
+def test_a_restored_learner_keeps_what_it_owes():
+    """5 rows at 0.75 are 3.75 learned rows, an update takes 2: the fraction is carried over."""
+    changes = {"update_per_collect": None, "replay_ratio": 0.75}
+    whole, first, second = (replayed(**changes) for _ in range(3))
+    done = [whole.step(5, np.arange(1)) for _ in range(4)]
+    again = [first.step(5, np.arange(1))]
+    second.load_state_dict(first.state_dict())
+    again += [second.step(5, np.arange(1)) for _ in range(3)]
+    assert again == done == [1, 2, 2, 2]
+
+
+class Doubled:
+    """A bonus that doubles the weights of what it shapes."""
+
+    def shaped(self, sample):
+        return replace(sample, weight=2 * sample.weight)
+
+
+def test_all_that_is_learned_from_is_shaped_by_the_bonus():
+    policy = Keyed()
+    replayed(policy, td=True, bonus=Doubled()).step(20, np.arange(4))
+    assert len(policy.given) == 7
+    assert all((sample.weight == 2).all() for sample in policy.given)
+    stream, given = make_stream([[9]], [[True]], 40), []
+    rollout = Rollout(stream.segment, rows=40)
+    policy = OnPolicy()
+    policy.update = lambda sample: given.append(sample) or Update(None, {"a": torch.tensor(0.0)})
+    learner = RolloutLearner(
+        LearnerConfig(8, 1, None, 0, **RULED), policy=policy, buffer=rollout,
+        counters=Counters(), bonus=Doubled(),
+    )  # fmt: skip
+    learner.step(20, rollout.add(part(stream.segment, 0, 20)))
+    assert (given[0].weight == 2).all()
+
+
+def test_diagnosed_windows_are_a_function_of_the_clock():
+    learner, drawn = replayed(), []
+    for clock in (50, 60, 50):
+        learner.counters.env_steps = clock
+        assert learner.diagnose() == {"train/delta_q": 1.0}
+        drawn.append(learner.buffer.asked[-1])
+    assert drawn[0] == drawn[2] != drawn[1]

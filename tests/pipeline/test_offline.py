@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from rlrun.buffer.storage.sizing import demo_config, make_layout, row_of
-from rlrun.build import pipeline as build
 from rlrun.config import check
 from rlrun.dataset import read as read_dataset
 from rlrun.env import probe
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.log.jsonl import read
-from rlrun.run import finished
+from rlrun.run import finished, life
 from rlrun.rundir.checkpoint import load_newest
 from tests.compose import config
 
@@ -29,7 +28,7 @@ def go(run_dir: Path, *overrides: str) -> dict:
     run_dir.mkdir(parents=True, exist_ok=True)
     c = config(*overrides)
     (run_dir / "config.yaml").write_text("{}")
-    assert build.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert life.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
     return json.loads((run_dir / "run.json").read_text())
 
 
@@ -89,7 +88,7 @@ def test_same_seed_same_bytes_and_resume_is_uninterrupted(case, tmp_path):
     """Nothing outside the checkpoint matters offline, so a resumed run is the same run."""
     whole, other = go(tmp_path / "a", *case), go(tmp_path / "b", *case, "run.total_steps=20")
     assert other["digest"] != whole["digest"]
-    assert build.resume(tmp_path / "b", config(*case), raw_yaml="", overrides=[]) == 0
+    assert life.resume(tmp_path / "b", config(*case), raw_yaml="", overrides=[]) == 0
     states = [load_newest(tmp_path / n / "checkpoints")[0] for n in "ab"]
     for name in ("policy", "learner", "buffer", "counters"):
         assert same(states[0][name], states[1][name]), name
@@ -125,7 +124,7 @@ def test_demonstrations_are_mixed_in(tmp_path, cartpole, more):
     assert found["buffer/demo_fraction"] == pytest.approx(0.5, abs=0.15)
     assert found["buffer/demo_windows"] > 0
     state, _ = load_newest(tmp_path / "one/checkpoints")
-    assert build.resume(tmp_path / "one", config(*words, "run.total_steps=600"), raw_yaml="",
+    assert life.resume(tmp_path / "one", config(*words, "run.total_steps=600"), raw_yaml="",
                         overrides=[]) == 0  # fmt: skip
     later, _ = load_newest(tmp_path / "one/checkpoints")
     assert later["buffer"]["counts"]["windows"] > state["buffer"]["counts"]["windows"]
@@ -210,4 +209,4 @@ def test_demonstrations_that_are_gone_are_missed_by_a_resume(tmp_path, cartpole)
     go(tmp_path / "run", *words)
     shutil.rmtree(data)
     with pytest.raises(ConfigError, match=r"buffer\.demos = .* is no directory"):
-        build.resume(tmp_path / "run", config(*words), raw_yaml="", overrides=[])
+        life.resume(tmp_path / "run", config(*words), raw_yaml="", overrides=[])

@@ -18,9 +18,10 @@ import torch
 from rlrun.build import pipeline as build
 from rlrun.errors import CheckpointError, EnvError, Interrupted
 from rlrun.log.jsonl import read
-from rlrun.pipeline.collector import Brought
+from rlrun.pipeline.collector import Brought, Collector
 from rlrun.pipeline.remote import Gathered, Remote, settled
 from rlrun.pipeline.warm import start_method
+from rlrun.run import life
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.rundir.record import RunRecord
 from rlrun.transport import collector_end, learner_end
@@ -108,7 +109,7 @@ def test_resume_goes_on_with_the_chunk_in_flight(tmp_path):
     """A checkpoint before the end holds a chunk nobody has counted; it is the next one learned."""
     go(tmp_path, "policy=r2d2", "env=cartpole", OVERLAPPED)
     longer = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, "run.total_steps=900")
-    assert build.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    assert life.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
     record = RunRecord.read(tmp_path)
     assert record.env_steps >= 900
     after, _ = load_newest(tmp_path / "checkpoints")
@@ -132,7 +133,7 @@ def test_an_interrupted_run_keeps_its_flight(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
     c = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED)
     with pytest.raises(Interrupted):
-        build.run(c, tmp_path / "run", raw_yaml="", overrides=[])
+        life.run(c, tmp_path / "run", raw_yaml="", overrides=[])
     state, _ = load_newest(tmp_path / "run" / "checkpoints")
     flight = state["flight"]
     assert flight["steps"] == int(flight["rows"]["valid"].sum()) > 0
@@ -141,7 +142,7 @@ def test_an_interrupted_run_keeps_its_flight(tmp_path, monkeypatch):
     monkeypatch.setattr(Learner, "step", step)
     clocks, load = [], Remote.load
     monkeypatch.setattr(Remote, "load", lambda self, *x: clocks.append(x[1]) or load(self, *x))
-    assert build.resume(tmp_path / "run", c, raw_yaml="", overrides=[]) == 0
+    assert life.resume(tmp_path / "run", c, raw_yaml="", overrides=[]) == 0
     assert clocks == [state["counters"]["env_steps"] + flight["steps"]], "new episodes' seeds"
     after, _ = load_newest(tmp_path / "run" / "checkpoints")
     ring = after["buffer"]["ring"]
@@ -304,7 +305,7 @@ def test_a_failed_resume_leaves_no_process(tmp_path):
     other = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, "buffer.capacity=3000")
     before = set(multiprocessing.active_children())
     with pytest.raises(CheckpointError):
-        build.resume(tmp_path, other, raw_yaml="", overrides=[])
+        life.resume(tmp_path, other, raw_yaml="", overrides=[])
     assert set(multiprocessing.active_children()) <= before
 
 
@@ -335,9 +336,10 @@ def test_a_signal_while_the_process_starts_is_a_wish_to_stop(tmp_path):
 HANGS = """
 import os, sys, time
 from functools import partial
-from rlrun import build
+from rlrun.build import pipeline as build
+from rlrun.run import life
 from rlrun.types import Counters
-from tests import test_overlapped as t
+from tests.pipeline import test_overlapped as t
 if __name__ == "__main__":
     bandit = t.config(*t.SMOKE, "policy=random", "env=bandit")
     policy = build.make_collector(bandit, Counters()).policy
@@ -398,3 +400,75 @@ def test_a_warmed_start_forks_from_a_process_that_has_torch_and_one_thread():
             [sys.executable, script], capture_output=True, text=True, env=env, check=True
         )
     assert done.stdout.split() == ["True", "1"]
+
+
+class Clocked(InTurn):
+    """Notes the clocks it is sent off with; for policies without weights."""
+
+    def start(self, env_steps):
+        assert not self.flying, "one chunk at a time"
+        self.flying, self.counters.env_steps = True, env_steps
+        self.started.append(env_steps)
+
+    def load(self, behind, env_steps):
+        self.loaded, self.counters.env_steps = env_steps, env_steps
+        self.collector.load_state_dict(behind.collector)
+
+
+STEPS_ONLY = ("policy=random", "env=bandit", OVERLAPPED, "run.stop_value=null",
+              "run.total_steps=64", "logger.tensorboard=false")  # fmt: skip
+
+
+def test_every_chunk_is_sent_for_with_the_clock_and_none_behind_the_end(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(build, "Remote", lambda *a: made.append(Clocked(*a)) or made[-1])
+    record = go(tmp_path, *STEPS_ONLY)
+    assert made[0].started == [0, 16, 32, 48]
+    assert record["env_steps"] == 64
+    assert "flight" not in load_newest(tmp_path / "checkpoints")[0]
+
+
+def test_the_flight_brings_its_episodes_too(tmp_path, monkeypatch):
+    """Episodes of a run that was interrupted are as many as without."""
+    c, account = config(*SMOKE, *STEPS_ONLY), Collector.account
+    made = []
+    monkeypatch.setattr(build, "Remote", lambda *a: made.append(Clocked(*a)) or made[-1])
+
+    def signalled(self):
+        account(self)
+        if self.counters.chunks == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Collector, "account", signalled)
+        with pytest.raises(Interrupted):
+            life.run(c, tmp_path, raw_yaml="", overrides=[])
+    state = load_newest(tmp_path / "checkpoints")[0]
+    assert len(state["flight"]["finished"]) == state["flight"]["steps"] == 16, "of one step each"
+    behind = made[0].collector.policy.generator.bit_generator.state
+    assert state["policy"]["generator"] == behind, "exploration goes on where the flight ended"
+    np.testing.assert_equal(state["collector"], made[0].collector.state_dict())
+    longer = config(*SMOKE, *STEPS_ONLY, "run.total_steps=96")
+    assert life.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    assert [remote.started for remote in made] == [[0, 16, 32], [48, 64, 80]]
+    assert made[1].loaded == 48, "the clock behind the flight"
+    counters = load_newest(tmp_path / "checkpoints")[0]["counters"]
+    assert (counters["episodes"], counters["env_steps"], counters["chunks"]) == (96, 96, 6)
+
+
+def test_a_chunk_that_failed_while_a_checkpoint_waited_for_it_ends_the_run(tmp_path, monkeypatch):
+    made = []
+
+    class Failing(Clocked):
+        def result(self):
+            if len(self.started) == 2:
+                self.flying = False
+                raise EnvError("the second chunk")
+            return super().result()
+
+    monkeypatch.setattr(build, "Remote", lambda *a: made.append(Failing(*a)) or made[-1])
+    c = config(*SMOKE, *STEPS_ONLY, "run.checkpoint_every=16")
+    with pytest.raises(EnvError, match="the second chunk"):
+        life.run(c, tmp_path, raw_yaml="", overrides=[])
+    assert made[0].started == [0, 16], "no other chunk takes its place"
+    assert load_newest(tmp_path / "checkpoints")[0]["counters"]["env_steps"] == 16

@@ -16,15 +16,20 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from rlrun.build import pipeline as build
 from rlrun.build import replay as build_replay
 from rlrun.errors import ConfigError, Interrupted
+from rlrun.log import Log
 from rlrun.log.jsonl import read
-from rlrun.pipeline.evaluate import Evaluator
+from rlrun.pipeline.bonus import RND
+from rlrun.pipeline.collector import Collector
+from rlrun.pipeline.evaluate import Evaluation, Evaluator
+from rlrun.pipeline.learner import Learner
 from rlrun.pipeline.serial import Serial
-from rlrun.run import finished
+from rlrun.run import finished, life
 from rlrun.rundir import checkpoint
-from rlrun.rundir.checkpoint import load_newest
+from rlrun.rundir.checkpoint import checkpoints, load_newest, load_weights
 from rlrun.rundir.record import RunRecord
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
+from tests.rundir.test_checkpoint import same
 
 SMOKE = ("debug=smoke", "logger.progress=off")
 
@@ -34,7 +39,7 @@ def go(run_dir: Path, *overrides: str) -> dict:
     run_dir.mkdir(parents=True, exist_ok=True)
     c = config(*SMOKE, *overrides)
     (run_dir / "config.yaml").write_text("{}")
-    assert build.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert life.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
     return json.loads((run_dir / "run.json").read_text())
 
 
@@ -97,7 +102,7 @@ def test_resume_finishes_the_run(tmp_path):
     before = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
     state, _ = load_newest(tmp_path / "checkpoints")
     longer = config(*SMOKE, "policy=r2d2", "env=cartpole", "run.total_steps=900")
-    assert build.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    assert life.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
     record = RunRecord.read(tmp_path)
     assert record.env_steps >= 900
     assert record.updates > state["counters"]["updates"]
@@ -125,7 +130,7 @@ def test_an_on_policy_run_resumes(tmp_path, overrides):
     state, _ = load_newest(tmp_path / "checkpoints")
     assert state["buffer"]["filled"] == 0, "everything was learned from"
     longer = config(*SMOKE, *overrides, "run.total_steps=900")
-    assert build.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    assert life.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
     record = RunRecord.read(tmp_path)
     assert record.env_steps >= 900
     assert record.updates > state["counters"]["updates"]
@@ -137,7 +142,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
     first = go(tmp_path, "policy=r2d2", "env=cartpole")
     before = (tmp_path / "metrics.jsonl").read_bytes()
     c = config(*SMOKE, "policy=r2d2", "env=cartpole")
-    assert build.resume(tmp_path, c, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert life.resume(tmp_path, c, raw_yaml="seed: 0\n", overrides=[]) == 0
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
     again = json.loads((tmp_path / "run.json").read_text())
     assert again["digest"] == first["digest"]
@@ -160,7 +165,7 @@ def test_a_buffer_on_a_device(tmp_path, monkeypatch, policy, buffer):
     host = go(tmp_path / "host", *line[:-1], "buffer.device=cpu")
     assert abs(host["env_steps"] - one["env_steps"]) <= 16  # other draws, other episode ends
     c = config(*SMOKE, *line, "run.total_steps=700")
-    assert build.resume(tmp_path / "one", c, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert life.resume(tmp_path / "one", c, raw_yaml="seed: 0\n", overrides=[]) == 0
     assert json.loads((tmp_path / "one" / "run.json").read_text())["env_steps"] >= 700
 
 
@@ -229,10 +234,8 @@ def test_a_resumed_buffer_has_no_window_across_the_cut(tmp_path):
 
     c = config(*SMOKE, "policy=r2d2", "env=counter", "run.total_steps=300")
     (tmp_path / "run").mkdir()
-    build.run(c, tmp_path / "run", raw_yaml="", overrides=[])
+    life.run(c, tmp_path / "run", raw_yaml="", overrides=[])
     longer = replace(c, run=replace(c.run, total_steps=600))
-    from rlrun.log import Log
-
     state, _ = load_newest(tmp_path / "run" / "checkpoints")
     with Log(c.logger, tmp_path / "run", total_steps=600, title="", resume_from=300) as log:
         pipeline = build.make_pipeline(longer, tmp_path / "run", log)
@@ -319,7 +322,7 @@ def test_a_signal_does_not_wait_for_an_evaluation(tmp_path, monkeypatch, pipelin
     with monkeypatch.context() as m:
         m.setattr(Evaluator, "run_unless", signalled)
         with pytest.raises(Interrupted):
-            build.run(c, run_dir, raw_yaml="", overrides=[])
+            life.run(c, run_dir, raw_yaml="", overrides=[])
     state, _ = load_newest(run_dir / "checkpoints")
     assert (state["owed"], state["counters"]["env_steps"]) == (True, calls[-1])
     assert len(calls) == when
@@ -328,14 +331,14 @@ def test_a_signal_does_not_wait_for_an_evaluation(tmp_path, monkeypatch, pipelin
             m.setattr(Serial, "_collect_and_learn", lambda self: {}["killed"])
             m.setattr(Serial, "_save", lambda self: {}["killed"])
             with pytest.raises(KeyError):
-                build.resume(run_dir, c, raw_yaml="", overrides=[])
+                life.resume(run_dir, c, raw_yaml="", overrides=[])
     with monkeypatch.context() as m:
         m.setattr(Serial, "_collect_and_learn", lambda self: {}["killed"])
         if when < 3:  # there is something left to collect
             with pytest.raises(KeyError):
-                build.resume(run_dir, c, raw_yaml="", overrides=[])
+                life.resume(run_dir, c, raw_yaml="", overrides=[])
             assert not load_newest(run_dir / "checkpoints")[0]["owed"], "saved as soon as done"
-    assert build.resume(run_dir, c, raw_yaml="", overrides=[]) == 0
+    assert life.resume(run_dir, c, raw_yaml="", overrides=[]) == 0
     until = [
         [line for line in read(path / "metrics.jsonl") if line["env_steps"] <= calls[-1]]
         for path in (run_dir, tmp_path)
@@ -371,11 +374,11 @@ def test_a_second_process_is_kept_out(tmp_path):
 
     c = config(*SMOKE)
     with lock(tmp_path), pytest.raises(LockedError):
-        build.run(c, tmp_path, raw_yaml="", overrides=[])
+        life.run(c, tmp_path, raw_yaml="", overrides=[])
 
 
 def test_interrupted_is_not_a_failure():
-    error = build._interrupted(75, 10, Path("x"))
+    error = life._interrupted(75, 10, Path("x"))
     assert isinstance(error, Interrupted)
     assert error.exit_code == 75
     assert Interrupted.exit_code == 130, "the class keeps its own code"
@@ -476,7 +479,7 @@ def test_profile_says_where_the_time_went(tmp_path, capsys):
     run_dir.mkdir()
     quick = ("debug=profile", "run.total_steps=2000", "run.eval_every=2000", "run.eval_episodes=2")
     c = config(*quick, "policy=r2d2", "env=cartpole", "logger.progress=plain", "logger.profile=3")
-    assert build.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert life.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
     trace = json.loads((run_dir / "profile" / "profile.pt.trace.json").read_text())
     names = {event.get("name") for event in trace["traceEvents"]}
     assert "aten::mkldnn_rnn_layer_backward" in names or "aten::lstm" in names
@@ -496,3 +499,184 @@ def test_the_parts_make_up_the_whole(tmp_path):
     assert 0 < t["act"] + t["env"] <= t["collect"]
     assert t["forward"] + t["backward"] + t["optimiser"] == pytest.approx(t["update"])
     assert min(t["forward"], t["backward"], t["optimiser"]) > 0
+
+
+STEPWISE = (
+    "policy=random", "env=bandit", "collector.num_envs=1", "collector.n_sample=1",
+    "run.stop_value=null", "run.eval_every=8", "logger.tensorboard=false",
+)  # fmt: skip
+
+
+def evaluations(monkeypatch, *returns):
+    """Evaluations bring ``returns``, one after the other."""
+    left = iter(returns)
+
+    def evaluated(self, stop, policy, *, env_steps):
+        return Evaluation(np.array([next(left)]), np.array([1]), None, env_steps)
+
+    monkeypatch.setattr(Evaluator, "run_unless", evaluated)
+
+
+def resumed(run_dir: Path, *overrides: str) -> dict:
+    """The run.json of a run that went on."""
+    c = config(*SMOKE, *overrides)
+    assert life.resume(run_dir, c, raw_yaml="seed: 0\n", overrides=[]) == 0
+    return json.loads((run_dir / "run.json").read_text())
+
+
+def shown(run_dir: Path, key: str) -> list:
+    """(env_steps, value) of every line of metrics.jsonl that has ``key``."""
+    lines = read(run_dir / "metrics.jsonl")
+    return [(line["env_steps"], line[key]) for line in lines if key in line]
+
+
+def saved(run_dir: Path) -> list[int]:
+    """The env steps of the checkpoints."""
+    return [int(path.name.split("_")[1]) for path in checkpoints(run_dir / "checkpoints")]
+
+
+@pytest.mark.parametrize(
+    ("n_sample", "evaluated", "logged", "kept"),
+    [
+        (1, [8, 16, 24, 32, 40], [10, 20, 30, 40], [15, 30, 40]),
+        (7, [14, 21, 28, 35, 42], [14, 21, 35, 42], [21, 35, 42]),
+    ],
+)
+def test_every_period_has_its_own_clock(tmp_path, monkeypatch, n_sample, evaluated, logged, kept):
+    """Due is whoever's multiple was reached or passed by a chunk; the end is saved and judged."""
+    evaluations(monkeypatch, *range(10))
+    go(tmp_path, *STEPWISE, f"collector.n_sample={n_sample}", "run.total_steps=40",
+       "logger.every=10", "run.checkpoint_every=15", "run.keep_checkpoints=9")  # fmt: skip
+    assert [step for step, _ in shown(tmp_path, "eval/return_mean")] == evaluated
+    assert [step for step, _ in shown(tmp_path, "collect/episodes")] == logged
+    assert saved(tmp_path) == kept
+
+
+def test_as_many_checkpoints_stay_as_the_run_says(tmp_path, monkeypatch):
+    evaluations(monkeypatch, *range(10))
+    go(tmp_path, *STEPWISE, "run.total_steps=20", "run.checkpoint_every=5",
+       "run.keep_checkpoints=3")  # fmt: skip
+    assert saved(tmp_path) == [10, 15, 20]
+
+
+def test_the_first_of_equals_is_the_best(tmp_path, monkeypatch):
+    evaluations(monkeypatch, 1.0, 3.0, 3.0, 2.0)
+    record = go(tmp_path, *STEPWISE, "run.total_steps=32")
+    assert (record["best_eval"]["return_mean"], record["best_eval"]["env_steps"]) == (3.0, 16)
+    assert (record["eval"]["return_mean"], record["eval"]["env_steps"]) == (2.0, 32)
+    assert [best for _, best in shown(tmp_path, "eval/best_return_mean")] == [1.0, 3.0, 3.0, 3.0]
+    _, meta = load_weights(tmp_path / "checkpoints" / "best.safetensors")
+    assert meta == record["best_eval"], "whose weights are kept"
+    _, meta = load_weights(tmp_path / "checkpoints" / "last.safetensors")
+    assert meta == {"env_steps": 32, "updates": 0}
+
+
+def test_the_best_is_still_the_best_after_a_resume(tmp_path, monkeypatch):
+    evaluations(monkeypatch, 5.0, 3.0)
+    go(tmp_path, *STEPWISE, "run.total_steps=8")
+    record = resumed(tmp_path, *STEPWISE, "run.total_steps=16")
+    assert (record["best_eval"]["env_steps"], record["eval"]["env_steps"]) == (8, 16)
+    assert load_weights(tmp_path / "checkpoints" / "best.safetensors")[1]["env_steps"] == 8
+
+
+@pytest.mark.parametrize(
+    ("returns", "end"), [((1, 1), 16), ((1, 0, 1, 1), 32), ((0, 1, 0, 1, 0), 40)]
+)
+def test_evaluations_that_end_a_run_are_successive(tmp_path, monkeypatch, returns, end):
+    """run.stop_value itself is enough, run.stop_after times in a row."""
+    evaluations(monkeypatch, *map(float, returns))
+    record = go(tmp_path, *STEPWISE, "run.total_steps=40", "run.stop_value=1", "run.stop_after=2")
+    assert record["env_steps"] == end
+
+
+def test_a_resume_does_not_break_the_row_of_solved_evaluations(tmp_path, monkeypatch):
+    evaluations(monkeypatch, *[1.0] * 5)
+    words = (*STEPWISE, "run.stop_value=1", "run.stop_after=2")
+    assert go(tmp_path, *words, "run.total_steps=8")["env_steps"] == 8
+    assert resumed(tmp_path, *words, "run.total_steps=40")["env_steps"] == 16
+
+
+def test_a_run_takes_no_step_too_many_and_judges_its_last_weights_once(tmp_path, monkeypatch):
+    evaluations(monkeypatch, 1.0, 2.0)
+    record = go(tmp_path, *STEPWISE, "run.total_steps=10")
+    assert record["env_steps"] == record["eval"]["env_steps"] == 10
+    assert [step for step, _ in shown(tmp_path, "eval/return_mean")] == [8, 10]
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "checkpoints").rglob("*")}
+    assert resumed(tmp_path, *STEPWISE, "run.total_steps=10")["env_steps"] == 10
+    after = {p: p.stat().st_mtime_ns for p in (tmp_path / "checkpoints").rglob("*")}
+    assert after == before, "there is nothing new to save"
+
+
+def test_an_interrupted_run_claims_no_evaluation_of_its_last_weights(tmp_path, monkeypatch):
+    evaluations(monkeypatch, 1.0, 2.0)
+    collect = Collector.collect
+
+    def signalled(self):
+        if self.counters.env_steps == 11:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return collect(self)
+
+    monkeypatch.setattr(Collector, "collect", signalled)
+    c = config(*SMOKE, *STEPWISE, "run.total_steps=100")
+    with pytest.raises(Interrupted):
+        life.run(c, tmp_path, raw_yaml="", overrides=[])
+    record = RunRecord.read(tmp_path)
+    assert (record.env_steps, record.eval) == (12, None)
+    assert record.best_eval["env_steps"] == 8
+    assert saved(tmp_path)[-1] == 12
+
+
+def test_logs_are_on_disk_before_a_checkpoint_counts_on_them(tmp_path, monkeypatch):
+    evaluations(monkeypatch, *range(10))
+    done, sync, save = [], Log.sync, checkpoint.save
+    monkeypatch.setattr(Log, "sync", lambda self: done.append("sync") or sync(self))
+    monkeypatch.setattr(checkpoint, "save", lambda *a, **k: done.append("save") or save(*a, **k))
+    go(tmp_path, *STEPWISE, "run.total_steps=10", "run.checkpoint_every=5", "run.eval_every=5")
+    assert done == ["sync", "save"] * 2
+
+
+LEARNING = (
+    "policy=dqn", "env=cartpole", "torso.hidden=[4]", "bonus=rnd", "run.stop_value=null",
+    "logger.tensorboard=false", "run.total_steps=200", "run.eval_every=150",
+    "learner.start_after=20", "learner.update_per_collect=null", "learner.replay_ratio=0.75",
+)  # fmt: skip
+
+
+def test_a_chunk_is_seen_learned_from_and_counted_step_by_step(tmp_path, monkeypatch):
+    """End rows are no steps; the bonus learns a chunk when its novelty has been paid."""
+    done, see, step, learn = [], RND.see, Learner.step, RND.learn
+
+    def stepped(self, rows, keys):
+        done.append(("step", rows, self.counters.env_steps))
+        return step(self, rows, keys)
+
+    monkeypatch.setattr(RND, "see", lambda self, chunk: done.append(("see",)) or see(self, chunk))
+    monkeypatch.setattr(Learner, "step", stepped)
+    monkeypatch.setattr(RND, "learn", lambda self, n: done.append(("learn", n)) or learn(self, n))
+    record = go(tmp_path, *LEARNING)
+    clock = 0
+    for seen, (word, rows, after), learned in zip(*(done[i::3] for i in range(3)), strict=True):
+        clock += rows
+        assert (seen, word, after, learned) == (("see",), "step", clock, ("learn", clock))
+    assert clock == record["env_steps"]
+
+
+def test_a_restored_pipeline_is_the_one_that_was_saved(tmp_path):
+    """Everything that a checkpoint holds is taken over, and nothing but the environments lost."""
+    go(tmp_path / "run", *LEARNING)
+    state, _ = load_newest(tmp_path / "run" / "checkpoints")
+    (tmp_path / "again").mkdir()
+    assert 0 < state["learner"]["credit"] < 8
+    assert state["bonus"]
+    assert min(state["counters"].values()) > 0
+    c = config(*SMOKE, *LEARNING)
+    with Log(c.logger, tmp_path / "again", total_steps=200, title="", resume_from=200) as log:
+        pipeline = build.make_pipeline(c, tmp_path / "again", log)
+        pipeline.load_state_dict(state)
+        back = pipeline.state_dict()
+        pipeline.close()
+    checkpoint.save(tmp_path / "again" / "checkpoints", back, env_steps=1, keep=1)
+    again, _ = load_newest(tmp_path / "again" / "checkpoints")
+    assert again.keys() == state.keys()
+    for name in state:
+        assert same(state[name], again[name]), name

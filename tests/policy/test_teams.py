@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.build import pipeline as build
 from rlrun.config import check
 from rlrun.dataset import open_source
 from rlrun.errors import ConfigError
-from rlrun.run import finished
+from rlrun.run import finished, life
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.rundir.record import RunRecord
 from tests.compose import config
@@ -50,7 +49,7 @@ TEAMS = {
 
 def go(run_dir: Path, *overrides: str) -> RunRecord:
     run_dir.mkdir(exist_ok=True)
-    assert build.run(config(*SMOKE, *overrides), run_dir, raw_yaml="", overrides=[]) == 0
+    assert life.run(config(*SMOKE, *overrides), run_dir, raw_yaml="", overrides=[]) == 0
     return RunRecord.read(run_dir)
 
 
@@ -65,7 +64,7 @@ def test_same_seed_same_bytes_also_when_resumed(tmp_path, team):
     longer = config(*SMOKE, *TEAMS[team], "run.total_steps=700")
     digests = set()
     for name in ("one", "two"):
-        assert build.resume(tmp_path / name, longer, raw_yaml="", overrides=[]) == 0
+        assert life.resume(tmp_path / name, longer, raw_yaml="", overrides=[]) == 0
         record = RunRecord.read(tmp_path / name)
         assert record.env_steps >= 700
         assert record.updates > one.updates

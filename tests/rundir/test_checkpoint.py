@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 
 from rlrun.errors import CheckpointError, StorageError
 from rlrun.rundir import checkpoint, tensorfile
-from rlrun.rundir.checkpoint import checkpoints, load_newest, load_weights, save, save_weights
+from rlrun.rundir.checkpoint import checkpoints, load, load_newest, load_weights, save, save_weights
 
 TORCH = [
     torch.bool,
@@ -232,6 +232,14 @@ def test_another_format_is_named(two, caplog):
     assert "has format 99" in caplog.text
 
 
+def test_a_sealed_description_of_another_shape_is_skipped_too(two):
+    directory, newest = two
+    fields = checkpoint._unseal((newest / "manifest.json").read_bytes())
+    sealed = checkpoint._seal({**fields, "files": {"state.json": None}})
+    (newest / "manifest.json").write_bytes(sealed)
+    assert load_newest(directory)[0]["mark"] == 1
+
+
 def test_no_usable_checkpoint_lists_what_was_tried(two):
     directory, newest = two
     (newest / "state.json").unlink()
@@ -376,3 +384,77 @@ def test_weights_are_readable_at_every_moment_of_their_replacement(tmp_path, mon
     save_weights(path, {"w": torch.tensor(9)}, {"mark": 9})
     assert load_weights(path)[1] == {"mark": 9}
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def synced(monkeypatch):
+    """The names of what is fsynced and renamed (to), in order."""
+    done, rename, fsync = [], os.rename, os.fsync
+
+    def renamed(a, b):
+        done.append(("rename", os.path.basename(b)))
+        rename(a, b)
+
+    def told(handle):
+        done.append(("fsync", os.path.basename(os.readlink(f"/proc/self/fd/{handle}"))))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "rename", renamed)
+    monkeypatch.setattr(os, "fsync", told)
+    return done
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="names of open files are in /proc")
+def test_all_is_on_disk_before_it_is_renamed_and_the_name_behind_it(tmp_path, monkeypatch):
+    """A power cut at any moment leaves a checkpoint that is whole."""
+    done, directory = synced(monkeypatch), tmp_path / "checkpoints"
+    save(directory, small(1), env_steps=1, keep=1)
+    at = done.index(("rename", "step_000000001"))
+    files = {"tensors.safetensors", "state.json", "manifest.json"}
+    before = [name for _, name in done[:at]]
+    assert {*before} == {*files, ".tmp_step_000000001"}
+    assert before[-1] == ".tmp_step_000000001", "the directory knows of its files"
+    assert done[at + 1] == ("fsync", "checkpoints")
+    done.clear()
+    save_weights(directory / "best.safetensors", {"w": torch.ones(1)}, {})
+    assert done == [
+        ("fsync", ".tmp_best.safetensors"),
+        ("fsync", ".tmp_best.json"), ("rename", "best.json"), ("fsync", "checkpoints"),
+        ("rename", "best.safetensors"), ("fsync", "checkpoints"),
+    ]  # fmt: skip
+
+
+def test_one_checkpoint_by_its_path(two):
+    directory, newest = two
+    assert load(newest)["mark"] == 2
+    assert load(directory / "step_000000001")["mark"] == 1
+    (newest / "state.json").write_bytes(b"{}")
+    for path in (newest, directory / "nowhere"):
+        with pytest.raises(CheckpointError, match=f"{path.name}: cannot be used") as caught:
+            load(path)
+        assert caught.value.exit_code == 5
+
+
+def test_checkpoints_are_ordered_by_number_not_by_name(tmp_path):
+    names = ["step_000000009", "step_000000010", "step_000000010_1", "step_000000010_2",
+             "step_000000010_10", "step_999999999", "step_1000000000"]  # fmt: skip
+    for name in sorted(names):
+        (tmp_path / name).mkdir()
+    for name in ("step_9", "step_000000009_", "xstep_000000009", ".tmp_step_000000009"):
+        (tmp_path / name).mkdir()
+    assert [path.name for path in checkpoints(tmp_path)] == names
+
+
+def test_a_crash_while_an_old_one_is_deleted_leaves_no_damaged_one(two, monkeypatch, caplog):
+    directory, _ = two
+
+    def half(path, **_):
+        (path / "manifest.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", half)
+        with pytest.raises(KeyboardInterrupt):
+            save(directory, small(3), env_steps=3, keep=1)
+    assert all(load(path)["mark"] > 1 for path in checkpoints(directory))
+    assert load_newest(directory)[0]["mark"] == 3
+    assert not caplog.records

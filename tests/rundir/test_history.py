@@ -15,9 +15,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.build import pipeline as build
 from rlrun.errors import CheckpointError, StorageError
-from rlrun.run import finished
+from rlrun.run import finished, life
 from rlrun.rundir import checkpoint, history, tensorfile
 from tests.compose import config
 from tests.pipeline.test_serial import SMOKE, go
@@ -286,7 +285,7 @@ def test_a_resumed_run_goes_on_with_it(tmp_path):
     go(tmp_path, *LINE)
     before = list(history.versions(tmp_path / "checkpoints/history"))
     longer = config(*SMOKE, *LINE, "run.total_steps=700")
-    assert build.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    assert life.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
     after = list(history.versions(tmp_path / "checkpoints/history"))
     assert len(after) == 3
     assert min(after) > before[0]

@@ -15,6 +15,7 @@ from rlrun.build import pipeline as build
 from rlrun.build.transport import make_collector_end
 from rlrun.codec import CHOICES, CodecError, DamagedFrame, ForeignFrame, NeedKeyFrame, StaleFrame
 from rlrun.pipeline.remote import Remote
+from rlrun.run import life
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.schema import TransportConfig
 from rlrun.schema.run import Coder
@@ -297,11 +298,11 @@ def test_resume_coded_as_raw(tmp_path, name, pipeline):
     for wire in ("raw", "coded"):
         go(tmp_path / wire, *line, f"transport={wire}")
         longer = config(*SMOKE, *line, f"transport={wire}", "run.total_steps=700")
-        assert build.resume(tmp_path / wire, longer, raw_yaml="", overrides=[]) == 0
+        assert life.resume(tmp_path / wire, longer, raw_yaml="", overrides=[]) == 0
         ends.append(json.loads((tmp_path / wire / "run.json").read_text())["digest"])
     assert ends[0] == ends[1]
     change = config(*SMOKE, *line, "transport=raw", "run.total_steps=1000")
-    assert build.resume(tmp_path / "coded", change, raw_yaml="", overrides=[]) == 0
+    assert life.resume(tmp_path / "coded", change, raw_yaml="", overrides=[]) == 0
     state, _ = load_newest(tmp_path / "coded/checkpoints")
     assert state["counters"]["env_steps"] >= 1000
 

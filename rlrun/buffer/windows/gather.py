@@ -172,30 +172,29 @@ def _flat(store: np.ndarray) -> np.ndarray:
 
 
 @jit
-def reach(store: np.ndarray, cell: np.ndarray, count: int) -> int:
-    """Bring ``count`` entries from each ``cell`` on into the cache; a number without a meaning.
+def reach(store: np.ndarray, cell: np.ndarray, count: int) -> np.uint64:
+    """Bring ``count`` entries from each ``cell`` on into the cache; the sum of the words read.
 
     Loads that wait for nothing overlap: the copies behind them take half the time.
     """
     width, last = store.shape[1], len(store) - 1
     source = store.reshape(-1)
     line = max(64 // (width * store.itemsize), 1)  # entries a cache line holds at least
-    total = 0
+    total = np.uint64(0)
     for k in range(0, count - 1 + line, line):
         ahead = min(k, count - 1)
         for b in range(len(cell)):
-            total += source[np.uint64(min(cell[b] + ahead, last) * width)]
+            total += np.uint64(source[np.uint64(min(cell[b] + ahead, last) * width)])
     return total
 
 
 @jit
 def touch(
     store: np.ndarray, rewards: np.ndarray, flags: np.ndarray, cell: np.ndarray, count: int
-) -> int:
+) -> np.uint64:
     """``reach`` for three arrays at once."""
-    total = reach(store, cell, count)
-    total += reach(flags.reshape(-1, 1), cell, count)
-    return total + int(reach(rewards.view(np.uint32).reshape(-1, 1), cell, count))
+    total = reach(store, cell, count) + reach(flags.reshape(-1, 1), cell, count)
+    return total + reach(rewards.view(np.uint32).reshape(-1, 1), cell, count)
 
 
 @jit

@@ -30,7 +30,6 @@ class Run:
 
     evaluate: Callable[[], float] | None = None  # mean return of EPISODES greedy episodes
     start: float = field(default_factory=time.perf_counter)
-    cpu: float = field(default_factory=time.process_time)  # moved on by what evaluations take
     curve: list[tuple[int, float, float, float]] = field(default_factory=list)
     eval_seconds: float = 0.0
 
@@ -41,18 +40,17 @@ class Run:
         if done or not (due or last):
             return
         assert self.evaluate is not None
-        began, cpu = time.perf_counter(), time.process_time()
+        began = time.perf_counter()
         score = float(self.evaluate())
         end = time.perf_counter()
-        self.cpu += time.process_time() - cpu
         self.eval_seconds += end - began
         self.curve.append((env_steps, score, end - self.start, self.eval_seconds))
 
     def answer(self, env_steps: int, updates: int, parameters: int, **facts: Any) -> str:
         """The line the script prints; call it where the run ends."""
-        wall, cpu = time.perf_counter() - self.start, time.process_time() - self.cpu
+        wall = time.perf_counter() - self.start
         return json.dumps({
-            "wall": wall, "cpu": cpu, "env_steps": env_steps, "updates": updates,
+            "wall": wall, "env_steps": env_steps, "updates": updates,
             "parameters": parameters, "eval_seconds": self.eval_seconds, "curve": self.curve,
             **facts,
         })  # fmt: skip

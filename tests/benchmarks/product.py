@@ -1,0 +1,59 @@
+"""The parts of rlrun that micro-benchmarks measure: one import site for each.
+
+Benchmarks of whole runs import nothing of rlrun: they call its command line and read ``run.json``,
+``metrics.jsonl`` and ``timings.jsonl``.
+"""
+
+from rlrun.buffer.replay import Replay
+from rlrun.buffer.samplers.proportional import Uniform
+from rlrun.buffer.samplers.sumtree import Tree
+from rlrun.buffer.storage import compressed as blocks
+from rlrun.buffer.storage import layout
+from rlrun.buffer.storage.layout import Layout, Row
+from rlrun.buffer.windows.cutter import Cutter
+from rlrun.build.pipeline import make_collector
+from rlrun.build.policy import make_policy
+from rlrun.codec.coders import NAMES as CODERS
+from rlrun.codec.coders import decode_field, encode_field
+from rlrun.codec.content import Plan
+from rlrun.codec.words import kind_of, to_words
+from rlrun.errors import RlrunError
+from rlrun.jit import COMPILED, jit
+from rlrun.pipeline.collector import Collector
+from rlrun.policy.r2d2 import R2D2
+from rlrun.schema import TransportConfig
+from rlrun.transport import collector_end, learner_end
+from rlrun.types import Chunk, Counters, Sample, Segment, Spec, Window
+
+__all__ = [
+    "CODERS",
+    "COMPILED",
+    "R2D2",
+    "Chunk",
+    "Collector",
+    "Counters",
+    "Cutter",
+    "Layout",
+    "Plan",
+    "Replay",
+    "RlrunError",
+    "Row",
+    "Sample",
+    "Segment",
+    "Spec",
+    "TransportConfig",
+    "Tree",
+    "Uniform",
+    "Window",
+    "blocks",
+    "collector_end",
+    "decode_field",
+    "encode_field",
+    "jit",
+    "kind_of",
+    "layout",
+    "learner_end",
+    "make_collector",
+    "make_policy",
+    "to_words",
+]
