@@ -1,9 +1,9 @@
-"""``python -m tests.benchmarks.scores [options]``: the README's score table, one process per run.
+"""``python -m tests.benchmarks.scores [options]``: the score table of TABLES.md, one process per run.
 
 Every run is the command a user would type (with one thread when others run beside it); its wall
 time includes start-up. Scores are those of ``rlrun eval`` on the final weights, on seeds that
 training never used. With ``--out`` a table that was interrupted goes on where it stopped, and runs
-that failed are tried again; ``--table FILE`` writes what such a file holds into the README.
+that failed are tried again; ``--table FILE`` writes what such a file holds into TABLES.md.
 ``--quick`` shows that it works, on one short run. Exit code 1 when a run failed.
 
 Thresholds were fixed before any run. IQM: mean of the middle half of the seeds' scores.
