@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks.scores [options]``: the score table of TABLES.md, one process per run.
+"""``python -m tests.benchmarks.scores [options]``: scores, one process per run.
 
 Every run is the command a user would type (with one thread when others run beside it); its wall
 time includes start-up. Scores are those of ``rlrun eval`` on the final weights, on seeds that
