@@ -36,7 +36,7 @@ def calibrate(
 
     ``seconds`` are those of one setting, None: so many that all take about 20 s.
     """
-    from rlrun.config import Composer, check
+    from rlrun.config import Composer, check, check_precision
     from rlrun.config.checks.windows import window_rows
     from rlrun.config.chosen import by_preset, read_chosen
 
@@ -50,6 +50,7 @@ def calibrate(
             "calibrated; a policy that does is allowed; choose policy=r2d2, drqn or dqn"
         )
     check(by_preset(config, cfg))
+    check_precision(config)
     try:
         from rlrun.run.calibrate import lines
 

@@ -29,7 +29,7 @@ def _quote(value: object) -> str:
 
 def single(composer: "Composer", overrides: Sequence[str]) -> int:
     """The exit code of one run."""
-    from rlrun.config import check, read_composed
+    from rlrun.config import check, check_precision, read_composed
     from rlrun.config.checks.idle import check_typed
     from rlrun.config.chosen import by_preset, read_chosen
     from rlrun.config.directories import claim, require_new, require_writable
@@ -43,6 +43,7 @@ def single(composer: "Composer", overrides: Sequence[str]) -> int:
     require_writable(path)
     check(by_preset(config, cfg))
     check_typed(config, overrides)
+    check_precision(config)
     run_dir = claim(path, exact=given)
     composer.set_directory(cfg, run_dir)
     if run_dir != path:  # another run has that name, which the config may speak of
@@ -71,7 +72,7 @@ def sweep(composer: "Composer", overrides: Sequence[str]) -> int:
 
 def _validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], num: int) -> str:
     """The directory name of a job that is valid; raises ConfigError for one that is not."""
-    from rlrun.config import check
+    from rlrun.config import check, check_precision
     from rlrun.config.chosen import by_preset, read_chosen
 
     try:
@@ -81,6 +82,7 @@ def _validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], n
             wrong = "names the directory of a single run; null is allowed in a sweep"
             raise ConfigError(f"run.dir = {config.run.dir}: {wrong}; use hydra.sweep.dir=PATH")
         check(by_preset(config, composed))
+        check_precision(config)
     except RlrunError as e:
         e.args = (f"{e} (sweep job {num}: {' '.join(job)}; no job was started)",)
         raise

@@ -8,8 +8,16 @@ messages     Hydra's and OmegaConf's errors -> one line
 directories  run and sweep directories that no two runs share
 """
 
-from rlrun.config.checks.keys import check
+from rlrun.config.checks.keys import check, check_precision
 from rlrun.config.compose import Composer, load, read_composed, to_yaml
 from rlrun.config.reader import read_config
 
-__all__ = ["Composer", "check", "load", "read_composed", "read_config", "to_yaml"]
+__all__ = [
+    "Composer",
+    "check",
+    "check_precision",
+    "load",
+    "read_composed",
+    "read_config",
+    "to_yaml",
+]

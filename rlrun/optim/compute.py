@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Literal, TypeVar
 
 import torch
@@ -82,6 +83,26 @@ class Compute:
 
 
 PLAIN = Compute()
+
+
+@cache
+def cpu_has_bf16_lstm() -> bool:
+    """Whether this CPU can learn an LSTM under ``Compute("bf16").autocast``; asked by trying.
+
+    oneDNN has the kernel for some instruction sets only (on x86 from AVX-512 on), whatever the
+    shape. Everything else that autocast rounds has a slower form on every CPU.
+    """
+    device, x = torch.device("cpu"), torch.zeros(2, 1, 1)
+    with torch.random.fork_rng(devices=[]):  # the initial weights are drawn
+        lstm = nn.LSTM(1, 1)
+    try:
+        for learning in (False, True):  # two kernels: acting targets, and what has a gradient
+            with torch.set_grad_enabled(learning), Compute("bf16").autocast(device):
+                out = lstm(x)[0]
+        out.float().sum().backward()
+    except RuntimeError:  # "could not create a primitive descriptor ..."
+        return False
+    return True
 
 
 def _begin(threads: int, compiled: bool) -> None:

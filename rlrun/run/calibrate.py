@@ -20,6 +20,7 @@ import torch
 from rlrun.build.pipeline import make_collector, spec_of
 from rlrun.build.policy import has_halves, make_compute, make_policy, thread_count
 from rlrun.build.replay import make_replay
+from rlrun.config.checks.keys import bf16_fault
 from rlrun.errors import ResourceError, RlrunError
 from rlrun.optim.compute import Precision
 from rlrun.pipeline.collector import Collector
@@ -90,7 +91,8 @@ def picked(config: Config) -> Setting:
 def settings(config: Config, cores: int) -> list[Setting]:
     """All that are worth a try on ``cores`` cores, those of ``picked`` among them.
 
-    Threads in powers of two; on a GPU only the precision, where threads hardly matter.
+    Threads in powers of two; on a GPU only the precision, where threads hardly matter. No bf16
+    where this machine cannot learn in it.
     """
     pick = picked(config)
     threads, targets = {pick.threads}, {pick.target_thread}
@@ -98,7 +100,7 @@ def settings(config: Config, cores: int) -> list[Setting]:
         threads |= {2**i for i in range(cores.bit_length())} | {cores}
         if pick.target_thread is not None and cores > 1:
             targets = {False, True}
-    precisions: tuple[Precision, ...] = ("float32", "bf16")
+    precisions: list[Precision] = ["float32"] if bf16_fault(config) else ["float32", "bf16"]
     return [
         Setting(count, target, precision)
         for precision in precisions
@@ -275,6 +277,9 @@ def lines(
     each = min(MOST, TOTAL / len(tried)) if seconds is None else seconds
     yield _title(config, cores, len(tried), each)
     yield from _busy()
+    fault = bf16_fault(config)
+    if fault is not None:
+        yield f"bf16 is left out: {fault}"
     values = measure(config, tried, each)
     costs = [Cost(s, v) for s, v in zip(tried, values, strict=True)]
     pick = picked(config)

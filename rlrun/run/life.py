@@ -18,6 +18,7 @@ from rlrun.build.pipeline import (
 )
 from rlrun.build.policy import thread_count
 from rlrun.build.replay import load_rows
+from rlrun.config import check_precision
 from rlrun.errors import Interrupted, RlrunError
 from rlrun.log import Log, final_line
 from rlrun.pipeline.evaluate import eval_metrics
@@ -61,6 +62,7 @@ def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]
 
 def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
     threads = set_threads(config)
+    check_precision(config)  # the run may have been begun, or its job sent from, elsewhere
     with lock(run_dir):
         state = None
         if resumed:

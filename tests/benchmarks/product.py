@@ -19,6 +19,7 @@ from rlrun.codec.content import Plan
 from rlrun.codec.words import kind_of, to_words
 from rlrun.errors import RlrunError
 from rlrun.jit import COMPILED, jit
+from rlrun.optim.compute import cpu_has_bf16_lstm
 from rlrun.pipeline.collector import Collector
 from rlrun.policy.r2d2 import R2D2
 from rlrun.schema import TransportConfig
@@ -47,6 +48,7 @@ __all__ = [
     "Window",
     "blocks",
     "collector_end",
+    "cpu_has_bf16_lstm",
     "decode_field",
     "encode_field",
     "jit",

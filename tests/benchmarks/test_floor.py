@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from rlrun.optim.compute import cpu_has_bf16_lstm
+from tests.benchmarks import update
 from tests.benchmarks.shapes import DEFAULT, SHAPES, make_policy, twin
 from tests.benchmarks.update import measure_shape, same_numbers
 
@@ -38,8 +40,18 @@ def test_equal_parameter_counts():
 
 def test_update_is_within_twice_the_floor():
     rows = measure_shape(DEFAULT, repeats=5, seconds=0.05, threads=1, target=None)
-    update = rows[0]
-    assert update.name == "update"
-    assert update.ratio is not None
-    assert update.cpu_ratio is not None
-    assert min(update.ratio, update.cpu_ratio) <= 2
+    first = rows[0]
+    assert [row.name for row in rows[1:]] == ["update+replay", "update, bf16"][: len(rows) - 1]
+    assert len(rows) == 2 + cpu_has_bf16_lstm()
+    assert first.name == "update"
+    assert first.ratio is not None
+    assert first.cpu_ratio is not None
+    assert min(first.ratio, first.cpu_ratio) <= 2
+
+
+def test_bf16_is_left_out_where_the_cpu_cannot(monkeypatch, capsys):
+    monkeypatch.setattr(update, "cpu_has_bf16_lstm", lambda: False)
+    monkeypatch.setattr(update, "WITH_TARGET", ())
+    rows = update.measure(threads=(1,), repeats=1, seconds=0.01)
+    assert [row.name for row in rows] == ["update", "update+replay"]
+    assert capsys.readouterr().out.startswith("update, bf16: left out: ")

@@ -14,10 +14,7 @@ from tests.benchmarks import __main__ as command
 from tests.benchmarks import collect, diengine, endtoend, overlap, process, solve, startup
 from tests.benchmarks.floor import Shape
 from tests.benchmarks.process import interpreter
-from tests.benchmarks.product import R2D2
-from tests.benchmarks.shapes import DEFAULT
 from tests.benchmarks.timing import Timing, interleaved, make_row, table, timing_row, write_rows
-from tests.benchmarks.update import measure_shape
 
 TINY = Shape("tiny", 4, (8,), 8, (), 4, 2, 8, 3)
 
@@ -143,21 +140,6 @@ def test_seconds_of_a_process_are_those_of_its_clocks():
 def test_start_up_is_not_timed_of_a_command_that_failed():
     with pytest.raises(AssertionError, match="exit 2, not 0"):
         startup.ended("policy=dqn", "policy.gama=1", code=0)
-
-
-def test_a_cpu_without_bfloat16_has_no_such_row(monkeypatch, capsys):
-    real = R2D2.update
-
-    def update(self, sample):
-        if self.compute.precision == "bf16":
-            raise RuntimeError("could not create a primitive descriptor")
-        return real(self, sample)
-
-    monkeypatch.setattr(R2D2, "update", update)
-    rows = measure_shape(DEFAULT, repeats=1, seconds=0.001, threads=1, target=None)
-    assert [r.name for r in rows] == ["update", "update+replay"]
-    said = "left out: update, bf16 (could not create a primitive descriptor)\n"
-    assert capsys.readouterr().out == said
 
 
 def test_a_peer_that_did_other_work_is_refused(tmp_path, monkeypatch):

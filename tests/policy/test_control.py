@@ -351,7 +351,10 @@ def test_priorities_are_those_of_the_update():
     for name in NAMES:
         policy = control(name, **RECURRENT)
         sample = box_batch(policy)
-        assert torch.equal(policy.priority(sample), policy.update(sample).priority)
+        # to rounding: an LSTM has other kernels where nothing is to be differentiated
+        torch.testing.assert_close(
+            policy.priority(sample), policy.update(sample).priority, rtol=1e-5, atol=1e-6
+        )
 
 
 def test_weights_scale_the_gradient():

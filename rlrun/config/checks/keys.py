@@ -32,6 +32,28 @@ def check(config: Config, *, fresh: bool = True) -> None:
     check_given(config)
 
 
+def check_precision(config: Config) -> None:
+    """Raises ResourceError where this machine cannot learn in ``learner.precision``.
+
+    Apart from ``check``, and last: asking for an LSTM in bf16 on a CPU imports torch.
+    """
+    wrong = bf16_fault(config) if config.learner.precision == "bf16" else None
+    if wrong is not None:
+        fix = "set learner.precision=float32, or use memory=gru, another CPU or a GPU"
+        line = f"learner.precision = bf16: {wrong}; float32 is allowed; {fix}"
+        raise ResourceError(line)
+
+
+def bf16_fault(config: Config) -> str | None:
+    """Why the networks of ``config`` cannot learn in bf16 on this machine; None: they can."""
+    if config.device != "cpu" or config.memory.name != "lstm":
+        return None
+    from rlrun.optim import compute
+
+    has = compute.cpu_has_bf16_lstm()
+    return None if has else "torch cannot compute an LSTM in bfloat16 on this CPU"
+
+
 def _across_keys(config: Config) -> Iterator[ConfigError]:
     window = window_rows(config)
     if config.policy.on_policy:

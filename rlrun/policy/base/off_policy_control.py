@@ -86,7 +86,7 @@ class ControlPolicy(ABC, Generic[C]):
 
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:
-        """The priorities [B] ``update`` would return, without learning."""
+        """The priorities [B] ``update`` would return, to rounding, without learning."""
         return self.loss(*sample.to(self.device)).priority
 
     def weights(self) -> dict[str, Tensor]:
