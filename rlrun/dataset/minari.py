@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rlrun.dataset.dealing import Trajectory, deal
 from rlrun.dataset.files import require_spaces, spec_json
-from rlrun.env.contract import unsupported
+from rlrun.env.contract import unsupported_space
 from rlrun.errors import ConfigError, StorageError
 from rlrun.types import Segment, Spec, Tree, tree_leaves, tree_map
 
@@ -50,7 +50,7 @@ class Minari:
         self.dataset, self.dataset_id = dataset, dataset_id
         self.where = f"buffer.load = minari:{dataset_id}"
         self.spec = Spec(dataset.observation_space, dataset.action_space)
-        wrong = unsupported(self.spec.obs)
+        wrong = unsupported_space(self.spec.obs)
         if wrong is None and not isinstance(self.spec.action, _FLAT):
             wrong = f"action space is {self.spec.action}"
         if wrong:

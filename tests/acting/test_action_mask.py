@@ -9,7 +9,7 @@ import torch
 
 from rlrun.buffer.rollout import Rollout
 from rlrun.build import pipeline as build
-from rlrun.env.mask import MaskFromInfo
+from rlrun.env.action_mask import ActionMaskObservation
 from rlrun.errors import ConfigError
 from rlrun.functional.explore import Temperature, boltzmann, draw_categorical, epsilon_greedy
 from rlrun.functional.masks import (
@@ -268,7 +268,7 @@ def test_masks_of_the_wrong_width_are_refused():
 
 
 def test_masks_from_info():
-    env = MaskFromInfo(Masked(where="info"))
+    env = ActionMaskObservation(Masked(where="info"))
     assert has_mask(env.observation_space)
     assert not has_mask(unmasked(env.observation_space))
     obs, _ = env.reset(seed=0)
@@ -280,9 +280,9 @@ def test_masks_from_info():
         if terminated or truncated:
             obs, _ = env.reset()
     with pytest.raises(ValueError, match="info has no action_mask"):
-        MaskFromInfo(Masked(where="obs")).reset(seed=0)
+        ActionMaskObservation(Masked(where="obs")).reset(seed=0)
     with pytest.raises(ValueError, match="Discrete"):
-        MaskFromInfo(gym.make("Pendulum-v1"))
+        ActionMaskObservation(gym.make("Pendulum-v1"))
 
 
 def test_a_mask_of_zeros_allows_all():

@@ -104,7 +104,7 @@ def test_a_worker_killed_between_steps_is_named():
 
 
 def test_a_hung_worker_is_named(monkeypatch):
-    monkeypatch.setattr(workers, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(workers, "STEP_TIMEOUT_SECONDS", 0.5)
     error = breach(bad("hang", backend="async"))
     assert "environment 1 at step 3: no answer within 0.5 s" in str(error)
 

@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from rlrun.env import goal_functions, make_env, probe
-from rlrun.env.contract import unsupported
+from rlrun.env.contract import unsupported_space
 from rlrun.errors import ConfigError, EnvError
 from rlrun.schema import EnvConfig
 from tests.env.presets import config_of, needs_envpool
@@ -170,7 +170,7 @@ def test_threads_change_no_row(env_id):
     for threads in (1, 3):
         config = pooled(env_id, kwargs={"num_threads": threads}, max_episode_steps=20)
         env = make_env(config, num_envs=5)
-        assert unsupported(env.obs_space) is None
+        assert unsupported_space(env.obs_space) is None
         found.append(run(env, 60, seed=4))
         env.close()
     for field in ("obs", "reward", "terminated", "truncated", "first"):

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from rlrun.config.reader import read
 from rlrun.env import make_env, probe
-from rlrun.env.wrappers import TABLE
+from rlrun.env.wrappers import WRAPPERS
 from rlrun.errors import ConfigError
 from rlrun.schema import WRAPPER_CONFIGS, EnvConfig
 from tests.env import faulty  # noqa: F401  registers the test/ ids
@@ -85,10 +85,12 @@ STILL = [[0.0]] * 3
 
 
 def test_the_tables_agree():
-    assert list(TABLE) == list(WRAPPER_CONFIGS)
+    assert list(WRAPPERS) == list(WRAPPER_CONFIGS)
     for name, config in WRAPPER_CONFIGS.items():
         for field in fields(config)[1:]:
-            assert f"`{field.name}`" in TABLE[name][1], f"{name} does not say what {field.name} is"
+            assert f"`{field.name}`" in WRAPPERS[name][1], (
+                f"{name} does not say what {field.name} is"
+            )
 
 
 def test_observations():
