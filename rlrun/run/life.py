@@ -25,6 +25,7 @@ from rlrun.pipeline.evaluate import eval_metrics
 from rlrun.pipeline.profile import Profiler, shares
 from rlrun.pipeline.serial import CHECKPOINTS
 from rlrun.rundir import checkpoint
+from rlrun.rundir.durable import replace_file
 from rlrun.rundir.record import RunRecord, digest, lock
 from rlrun.schema import Config
 
@@ -67,7 +68,7 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
         state = None
         if resumed:
             state, _ = checkpoint.load_newest(run_dir / CHECKPOINTS)
-            checkpoint.replace(run_dir / "config.yaml", raw_yaml.encode())
+            replace_file(run_dir / "config.yaml", raw_yaml.encode())
         record = RunRecord(config.seed, config.device, threads, parameters=0)
         if resumed:
             earlier = RunRecord.read(run_dir)

@@ -23,6 +23,15 @@ from torch import Tensor
 from rlrun import __version__
 from rlrun.errors import CheckpointError, StorageError
 from rlrun.rundir import tensorfile
+from rlrun.rundir.durable import (
+    fsync_directory,
+    replace_file,
+    seal,
+    sha256_file,
+    unseal,
+    verify_file,
+    write_file,
+)
 from rlrun.rundir.tensorfile import Array
 
 _logger = logging.getLogger(__name__)
@@ -49,7 +58,7 @@ def save(directory: Path, state: dict[str, Any], *, env_steps: int, keep: int) -
         _sweep(directory)
         _write(temporary, state, env_steps)
         os.rename(temporary, target)
-        _fsync(directory)
+        fsync_directory(directory)
         _prune(directory, target, env_steps, keep)
     except OSError as e:
         shutil.rmtree(temporary, ignore_errors=True)  # a full disk needs the space
@@ -117,9 +126,9 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, A
         temporary.unlink(missing_ok=True)
         digest, _ = tensorfile.write(temporary, weights, {"format": "pt"})
         entry = {"format": FORMAT, "weights_sha256": digest, "meta": dict(meta)}
-        replace(description, _seal({**entry, "previous": _current(path)}))
+        replace_file(description, seal({**entry, "previous": _current(path)}))
         os.rename(temporary, path)
-        _fsync(path.parent)
+        fsync_directory(path.parent)
     except OSError as e:
         raise StorageError(
             f"{path}: the weights cannot be written ({e.strerror or e}); free space or fix the "
@@ -133,8 +142,8 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises: CheckpointError when they are missing or damaged.
     """
     try:
-        fields = _unseal(path.with_suffix(".json").read_bytes())
-        digest = _sha256(path)
+        fields = unseal(path.with_suffix(".json").read_bytes())
+        digest = sha256_file(path)
         for entry in (fields, fields["previous"] or {}):
             if entry.get("weights_sha256") == digest:
                 weights = tensorfile.read(path)
@@ -147,48 +156,34 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ) from e
 
 
-def replace(path: Path, content: bytes) -> None:
-    """Replaces a file's content at once: a reader sees the old or the new, also after a crash.
-
-    Raises: OSError.
-    """
-    temporary = path.with_name(f".tmp_{path.name}")
-    _write_file(temporary, content)
-    os.rename(temporary, path)
-    _fsync(path.parent)
-
-
 def _write(directory: Path, state: dict[str, Any], env_steps: int) -> None:
     tensors: dict[str, Array] = {}
     text = json.dumps(_pack(state, "", tensors), allow_nan=False).encode()
     directory.mkdir()
     digest, size = tensorfile.write(directory / TENSORS, tensors, {"format": "pt"})
-    _write_file(directory / STATE, text)
+    write_file(directory / STATE, text)
     files = {
         TENSORS: {"sha256": digest, "bytes": size},
         STATE: {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)},
     }
     fields = {"format": FORMAT, "env_steps": env_steps, "rlrun": __version__, "files": files}
-    _write_file(directory / MANIFEST, _seal(fields))
-    _fsync(directory)
+    write_file(directory / MANIFEST, seal(fields))
+    fsync_directory(directory)
 
 
 def _read(directory: Path) -> dict[str, Any]:
     """The state of a checkpoint; ValueError says why it is not to be trusted."""
     try:
-        fields = _unseal((directory / MANIFEST).read_bytes())
+        fields = unseal((directory / MANIFEST).read_bytes())
     except FileNotFoundError:
         raise ValueError(f"{MANIFEST} is missing") from None
     if fields["format"] != FORMAT:
         raise ValueError(f"has format {fields['format']}, this rlrun {__version__} reads {FORMAT}")
     for name, expected in fields["files"].items():
-        path = directory / name
-        if not path.exists():
-            raise ValueError(f"{name} is missing")
-        if path.stat().st_size != expected["bytes"]:
-            raise ValueError(f"{name} has {path.stat().st_size} bytes, not {expected['bytes']}")
-        if _sha256(path) != expected["sha256"]:
-            raise ValueError(f"{name} is damaged (its sha256 is wrong)")
+        try:
+            verify_file(directory / name, expected)
+        except ValueError as e:
+            raise ValueError(f"{name} {e}") from None
     packed = json.loads((directory / STATE).read_bytes())
     arrays: set[str] = set()
     _find_arrays(packed, arrays)
@@ -265,31 +260,11 @@ def _find_arrays(node: Any, names: set[str]) -> None:
             _find_arrays(child, names)
 
 
-def _seal(fields: dict[str, Any]) -> bytes:
-    """The fields as JSON, with the sha256 of the rest as their last key."""
-    text = json.dumps(fields, indent=1, allow_nan=False)
-    sealed = {**fields, "sha256": hashlib.sha256(text.encode()).hexdigest()}
-    return json.dumps(sealed, indent=1, allow_nan=False).encode() + b"\n"
-
-
-def _unseal(content: bytes) -> dict[str, Any]:
-    """The fields of sealed JSON; ValueError unless it is byte for byte what ``_seal`` writes."""
-    try:
-        fields: dict[str, Any] = json.loads(content)
-        fields.pop("sha256")
-        intact = _seal(fields) == content
-    except (ValueError, KeyError, TypeError, AttributeError):
-        intact = False
-    if not intact:
-        raise ValueError("its json description is damaged")
-    return fields
-
-
 def _current(path: Path) -> dict[str, Any] | None:
     """Hash and meta of the weights now at ``path``, None when there are no sound ones."""
     try:
-        fields = _unseal(path.with_suffix(".json").read_bytes())
-        digest = _sha256(path)
+        fields = unseal(path.with_suffix(".json").read_bytes())
+        digest = sha256_file(path)
     except (OSError, ValueError):
         return None
     for entry in (fields, fields["previous"] or {}):
@@ -328,23 +303,3 @@ def _sweep(directory: Path) -> None:
     for path in directory.glob(".tmp_*"):
         remove = shutil.rmtree if path.is_dir() else Path.unlink
         remove(path)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _fsync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -21,7 +21,7 @@ from rlrun import codec
 from rlrun.codec import frame
 from rlrun.codec.stream import MAX_BYTES
 from rlrun.errors import CheckpointError, CodecError, StorageError
-from rlrun.rundir.checkpoint import replace
+from rlrun.rundir.durable import replace_file
 
 _logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def save(
         for path in directory.glob(".tmp_*"):
             path.unlink()
         before = _rewind(directory, env_steps)
-        replace(_path(directory, env_steps), codec.encode(tree, coder="planes"))
+        replace_file(_path(directory, env_steps), codec.encode(tree, coder="planes"))
         if before is not None:
             _thin(directory, before, tree)
         for steps in list(versions(directory))[: -keep - 1]:
@@ -161,7 +161,7 @@ def _rewind(directory: Path, env_steps: int) -> int | None:
         try:
             tree = _read(directory, earlier[-1])
             if not _whole(newest):
-                replace(newest, codec.encode(tree, coder="planes"))
+                replace_file(newest, codec.encode(tree, coder="planes"))
             break
         except CodecError as e:
             _logger.warning("history: %s cannot be read and is dropped: %s", newest, e)
@@ -179,7 +179,7 @@ def _thin(directory: Path, env_steps: int, after: Any) -> None:
     if len(older) >= KEYS - 1 and not any(_is_whole(p) for p in older[1 - KEYS :]):
         return
     tree = _decode(path, env_steps, None)
-    replace(path, codec.encode(tree, base=after))
+    replace_file(path, codec.encode(tree, base=after))
 
 
 def _is_whole(path: Path) -> bool:

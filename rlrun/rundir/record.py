@@ -23,7 +23,7 @@ from torch import Tensor
 from rlrun import __version__
 from rlrun.errors import ConfigError, LockedError, StorageError
 from rlrun.rundir import tensorfile
-from rlrun.rundir.checkpoint import replace
+from rlrun.rundir.durable import replace_file
 
 _logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class RunRecord:
         """
         text = json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False)
         try:
-            replace(run_dir / RECORD, text.encode() + b"\n")
+            replace_file(run_dir / RECORD, text.encode() + b"\n")
         except OSError as e:
             raise StorageError(
                 f"{run_dir / RECORD}: cannot be written ({e.strerror or e}); the run directory "

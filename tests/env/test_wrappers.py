@@ -230,7 +230,10 @@ def refusal(config: EnvConfig) -> str:
 @pytest.mark.parametrize("backend", ["vector", "envpool"])
 def test_native_backends_cannot_be_wrapped(backend):
     config = preset("cartpole", wrappers=(wrapper("flatten_obs"),), backend=backend)
-    assert f"env.backend = {backend}: it steps all environments at once" in refusal(config)
+    assert (
+        f"env.backend = {backend}: wrappers (flatten_obs) apply to single environments"
+        in refusal(config)
+    )
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_two_environments_and_processes_give_the_same_rows():
 @pytest.mark.parametrize(
     ("kwargs", "words"),
     [
-        ({"actions": [3, spaces.Box(0, 1, (2,), np.float32)]}, "actions do not go together"),
+        ({"actions": [3, spaces.Box(0, 1, (2,), np.float32)]}, "action spaces are incompatible"),
         ({"wrong": 1}, "env.kwargs"),
     ],
 )
@@ -166,7 +166,7 @@ def test_columns_need_agents_that_act_alike():
     with pytest.raises(ConfigError, match="differ in their actions"):
         zoo(SHARED, actions=[2, 5])
     several = [spaces.MultiDiscrete([2, n]) for n in (3, 4)]
-    with pytest.raises(ConfigError, match="act alike; choose another environment"):
+    with pytest.raises(ConfigError, match="of one action space; choose another environment"):
         zoo(SHARED, actions=several)
 
 
@@ -220,7 +220,7 @@ def test_agents_that_come_late_are_refused():
         return found
 
     joint.envs[0].unwrapped.parallel_env.reset = late
-    with pytest.raises(EnvError, match="not all agents are there"):
+    with pytest.raises(EnvError, match="not all agents are alive"):
         columns.reset(seed=0)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from rlrun.buffer.storage.sizing import demo_config, make_layout, row_of
 from rlrun.config import check
-from rlrun.dataset import read as read_dataset
+from rlrun.dataset import read_dataset
 from rlrun.env import probe
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.log.jsonl import read

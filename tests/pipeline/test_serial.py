@@ -426,14 +426,14 @@ def test_rows_that_lay_on_a_device_are_exported_without_it(tmp_path, monkeypatch
     finished.export_run(
         tmp_path / "one", tmp_path / "data", c, raw_yaml="seed: 0\n", shard_rows=1000
     )
-    from rlrun.dataset import read as read_dataset
+    from rlrun.dataset import read_dataset
 
     assert read_dataset(tmp_path / "data").steps == record["env_steps"]
 
 
 def test_the_newest_rows_are_exported_with_their_states(tmp_path):
     """--last of a ring that wrapped: the end of every trajectory, and the states within it."""
-    from rlrun.dataset import read as read_dataset
+    from rlrun.dataset import read_dataset
 
     line = (
         "policy=r2d2", "env=cartpole", "buffer.capacity=200", "policy.learn_unroll_len=5",

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rlrun.errors import CheckpointError, StorageError
-from rlrun.rundir import checkpoint, tensorfile
+from rlrun.rundir import durable, tensorfile
 from rlrun.rundir.checkpoint import checkpoints, load, load_newest, load_weights, save, save_weights
 
 TORCH = [
@@ -166,7 +166,7 @@ def test_the_library_reads_what_is_written(tmp_path):
     tensors |= {"empty": torch.zeros(0, 3), "scalar": torch.tensor(2.5)}
     digest, size = tensorfile.write(tmp_path / "t.safetensors", tensors, {"format": "pt"})
     assert size == (tmp_path / "t.safetensors").stat().st_size
-    assert digest == checkpoint._sha256(tmp_path / "t.safetensors")
+    assert digest == durable.sha256_file(tmp_path / "t.safetensors")
     back = safetensors.torch.load_file(tmp_path / "t.safetensors")
     assert tensors.keys() == back.keys()
     assert all(same(tensors[name], back[name]) for name in tensors)
@@ -226,16 +226,16 @@ def test_every_truncation_a_missing_file_and_added_bytes_are_found(two, name):
 
 def test_another_format_is_named(two, caplog):
     directory, newest = two
-    fields = checkpoint._unseal((newest / "manifest.json").read_bytes())
-    (newest / "manifest.json").write_bytes(checkpoint._seal({**fields, "format": 99}))
+    fields = durable.unseal((newest / "manifest.json").read_bytes())
+    (newest / "manifest.json").write_bytes(durable.seal({**fields, "format": 99}))
     assert load_newest(directory)[0]["mark"] == 1
     assert "has format 99" in caplog.text
 
 
 def test_a_sealed_description_of_another_shape_is_skipped_too(two):
     directory, newest = two
-    fields = checkpoint._unseal((newest / "manifest.json").read_bytes())
-    sealed = checkpoint._seal({**fields, "files": {"state.json": None}})
+    fields = durable.unseal((newest / "manifest.json").read_bytes())
+    sealed = durable.seal({**fields, "files": {"state.json": None}})
     (newest / "manifest.json").write_bytes(sealed)
     assert load_newest(directory)[0]["mark"] == 1
 
@@ -253,7 +253,7 @@ def test_no_usable_checkpoint_lists_what_was_tried(two):
         load_newest(directory / "nowhere")
 
 
-CRASHES = ["_write_file", "_fsync", "tensorfile.write", "os.rename", "_prune"]
+CRASHES = ["write_file", "fsync_directory", "tensorfile.write", "os.rename", "_prune"]
 
 
 @pytest.mark.parametrize("at", CRASHES)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rlrun.errors import CheckpointError, StorageError
 from rlrun.run import finished, life
-from rlrun.rundir import checkpoint, history, tensorfile
+from rlrun.rundir import checkpoint, durable, history, tensorfile
 from tests.compose import config
 from tests.pipeline.test_serial import SMOKE, go
 
@@ -120,7 +120,7 @@ def points(tmp_path, monkeypatch, act) -> int:
     with monkeypatch.context() as m:
         m.setattr(os, "rename", counted(os.rename))
         m.setattr(Path, "unlink", counted(Path.unlink))
-        m.setattr(checkpoint, "_write_file", counted(checkpoint._write_file))
+        m.setattr(durable, "write_file", counted(durable.write_file))
         act()
     return count
 
@@ -152,7 +152,7 @@ def test_killed_at_every_moment(tmp_path, monkeypatch, back):
         with monkeypatch.context() as m:
             m.setattr(os, "rename", dies(os.rename))
             m.setattr(Path, "unlink", dies(Path.unlink))
-            m.setattr(checkpoint, "_write_file", dies(checkpoint._write_file, half=True))
+            m.setattr(durable, "write_file", dies(durable.write_file, half=True))
             put(directory, steps)
 
     whole = tmp_path / "whole"
@@ -238,7 +238,7 @@ def test_a_full_disk_is_said(tmp_path, monkeypatch):
     def full(*given):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "_write_file", full)
+    monkeypatch.setattr(durable, "write_file", full)
     with pytest.raises(StorageError, match="No space left on device"):
         put(tmp_path, 1)
 
