@@ -94,11 +94,11 @@ def _of_run(path: Path) -> list[Series]:
     """Weights of its history, else of its checkpoints, and the rows of its replay."""
     directory = path / "checkpoints"
     weights = Series(f"{path}: weights", rows=False, unit="env steps")
-    for steps, tree in history.newest_first(directory / history.DIRECTORY):
+    for steps, tree in history.iterate_newest_first(directory / history.DIRECTORY):
         weights.items.insert(0, tree)
         weights.at.insert(0, steps)
     if not weights.items:
-        for file in checkpoint.checkpoints(directory):
+        for file in checkpoint.list_checkpoints(directory):
             state = _state(file)
             if "net" in state.get("policy", {}):
                 weights.items.append(state["policy"]["net"])

@@ -90,7 +90,7 @@ def break_episode(name: str) -> SimpleNamespace:
         ("observations", "has 6 observations for 6 steps"),
         ("actions", "has 6 rewards but {'action': 5}"),
         ("rewards", "has a reward that is not finite"),
-        ("terminations", "goes on behind its end at step 3"),
+        ("terminations", "continues after its end at step 3"),
     ],
 )
 def test_a_broken_episode_is_named(name: str, text: str) -> None:
