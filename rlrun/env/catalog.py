@@ -18,7 +18,7 @@ from gymnasium.vector import VectorEnv
 from rlrun.env.diagnostic.vector import SingleFromVector
 from rlrun.errors import ConfigError
 
-# Packages that register their environments when imported: id prefix, module, what to install.
+# Packages that register environments on import: id prefix, module, pip requirement.
 _PACKAGES = (
     ("ALE/", "ale_py", "'gymnasium[atari]'"),
     ("rlrun/Atari-", "ale_py", "'gymnasium[atari]'"),
@@ -134,7 +134,7 @@ def _construction_errors(spec: EnvSpec, kwargs: dict[str, Any]) -> Iterator[None
         raise ConfigError(
             f"env.kwargs = {kwargs}: {spec.id} does not accept them "
             f"({e.__cause__ or e}); "
-            "allowed is what its constructor takes; change env.kwargs"
+            "allowed are the arguments of its constructor; change env.kwargs"
         ) from e
     except ConfigError:
         raise

@@ -175,7 +175,7 @@ WRAPPERS: dict[str, tuple[Factory, str]] = {
     "time_obs": (_time_obs, "the share of the episode's steps that is over, appended"),
     "delay_obs": (
         lambda env, steps: wrappers.DelayObservation(env, steps),
-        "the observation of `steps` steps ago, zeros before there is one",
+        "the observation of `steps` steps ago, zeros in the first `steps` steps",
     ),
     "flicker_obs": (FlickerObservation, "all zeros with `probability`; Hausknecht & Stone 2015"),
     "noise_obs": (NoiseObservation, "normal noise of standard deviation `std` on every number"),

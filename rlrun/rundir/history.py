@@ -114,7 +114,7 @@ def iterate_newest_first(directory: Path) -> Iterator[tuple[int, dict[str, Any]]
         try:
             after = _decode(path, steps, after)
         except CodecError as e:
-            _logger.warning("history: %s and what is older cannot be read: %s", path, e)
+            _logger.warning("history: %s and older versions cannot be read: %s", path, e)
             return
         yield steps, after["weights"]
 

@@ -120,7 +120,7 @@ def test_a_removed_run_directory_stops_the_run_and_only_because_of_the_metrics(t
     with pytest.raises(StorageError, match=r"metrics\.jsonl"):
         log.write(1, {"train/loss": 1.0})
     log.close()
-    assert caplog.text.count("training goes on") == 1
+    assert caplog.text.count("training continues") == 1
 
 
 def test_progress_and_the_final_line(tmp_path, capsys):

@@ -23,7 +23,7 @@ from rlrun.schema import AgentsConfig
 from rlrun.tree import Tree, tree_map
 
 PREFIX = "pettingzoo:"
-_INSTALL = {"pettingzoo": "'pettingzoo[{family}]'", "mpe2": "mpe2"}  # package -> what pip takes
+_INSTALL = {"pettingzoo": "'pettingzoo[{family}]'", "mpe2": "mpe2"}  # package -> pip requirement
 
 
 class PettingZooEnv(gym.Env[Any, Any]):

@@ -19,7 +19,7 @@ class BitFlipVectorEnv(LockstepVectorEnv):
     Goals that equal the initial state are resampled. Return of an oracle: 1 - d for a goal d bits
     away, 1 - bits/2 · 2^bits/(2^bits - 1) on average. Return without success: -bits.
 
-    Source: Andrychowicz et al. 2017, section 3.1 (the task; an episode there goes on at the goal).
+    Source: Andrychowicz et al. 2017, section 3.1 (the task; its episodes continue at the goal).
     """
 
     def __init__(
