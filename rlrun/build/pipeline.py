@@ -11,7 +11,7 @@ from rlrun.build.replay import make_cutter, make_rollout, make_store
 from rlrun.build.transport import make_collector_end
 from rlrun.env import Env, make_env
 from rlrun.env.framestack import make_frame_stack, stack_space
-from rlrun.kernels.dqn import BareUpdate
+from rlrun.kernels.dqn import DQNKernel
 from rlrun.log import Log
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.evaluate import Evaluator
@@ -64,7 +64,7 @@ def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
     policy = make_learner_policy(config, collector)
     if config.learner.cuda_graph and config.device == "cpu":
         log.note("learner.cuda_graph: device=cpu has none; updates go on one operation at a time")
-    if config.learner.compile and isinstance(getattr(policy, "step", None), BareUpdate):
+    if config.learner.compile and isinstance(getattr(policy, "step", None), DQNKernel):
         log.note("learner.compile: plain layers learn in numpy here, which nothing compiles")
     buffer: Replay | Mixed | Rollout | None = None
     learner: Learner | RolloutLearner | None = None

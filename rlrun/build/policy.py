@@ -11,6 +11,7 @@ import torch
 from rlrun.optim.compute import Compute
 from rlrun.pipeline.bonus import RND
 from rlrun.schema import Config, ControlConfig, RNDConfig
+from rlrun.trust import trusted_class
 from rlrun.types import Policy, Spec
 
 POLICIES = {
@@ -32,10 +33,18 @@ POLICIES = {
 }
 
 
+def policy_class(name: str) -> type[Any]:
+    """The class of a name in ``POLICIES``, or ``mypkg.mod:Class`` of a trusted package."""
+    if name not in POLICIES:
+        return trusted_class("policy.name", name)
+    module, attribute = POLICIES[name].split(":")
+    cls: type[Any] = getattr(import_module(module), attribute)
+    return cls
+
+
 def make_policy(config: Config, spec: Spec) -> Policy:
     """The policy named by ``config.policy.name``; its module is imported only now."""
-    module, name = POLICIES[config.policy.name].split(":")
-    cls = getattr(import_module(module), name)
+    cls = policy_class(config.policy.name)
 
     def make(spec: Spec, seed: int) -> Policy:
         policy: Policy = cls(

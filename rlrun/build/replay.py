@@ -8,12 +8,13 @@ import torch
 
 from rlrun.buffer.device.proportional import DeviceProportional, DeviceSampler, DeviceUniform
 from rlrun.buffer.device.rank import DeviceRank
-from rlrun.buffer.device.replay import DeviceReplay
+from rlrun.buffer.device.replay import device_replay
 from rlrun.buffer.hindsight import Hindsight
 from rlrun.buffer.mixed import Mixed
-from rlrun.buffer.replay import Replay
+from rlrun.buffer.replay import Replay, host_replay
 from rlrun.buffer.rollout import Rollout
-from rlrun.buffer.samplers.proportional import Proportional, Sampler, Uniform
+from rlrun.buffer.samplers.base import Sampler
+from rlrun.buffer.samplers.proportional import Proportional, Uniform
 from rlrun.buffer.samplers.rank import Rank
 from rlrun.buffer.storage.layout import Row, in_memory, on_disk
 from rlrun.buffer.storage.sizing import check_rollout, check_size, demo_config
@@ -57,10 +58,10 @@ def make_replay(
         "stack": config.env.frame_stack,
     }
     if c.device != "cpu":
-        return DeviceReplay(layout, sampler=_device_sampler(config, layout.slots), **parts)
+        return device_replay(layout, sampler=_device_sampler(config, layout.slots), **parts)
     sampler = _sampler(config, layout.slots)
     allocate = in_memory if c.mmap is None else on_disk(Path(c.mmap))
-    replay = Replay(layout, sampler=sampler, allocate=allocate, **parts)
+    replay = host_replay(layout, sampler=sampler, allocate=allocate, **parts)
     if c.relabel is not None:
         goals = goal_functions(config.env)
         assert goals is not None, "rlrun.config has checked that"

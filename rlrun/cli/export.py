@@ -15,7 +15,7 @@ def export(
     The device of the run plays no part: one that was trained on a GPU is exported without.
     """
     from rlrun.codec import check_coder
-    from rlrun.config import load
+    from rlrun.config import directories, load
 
     if coder is not None:
         try:
@@ -23,6 +23,7 @@ def export(
         except CodecError as e:
             raise ConfigError(f"--codec = {coder}: {str(e).partition(': ')[2]}") from e
     config, _ = load(run_dir, ["device=cpu"], replay=False)
+    directories.require_new(data_dir, "DATA_DIR")  # before torch, which takes seconds to import
     try:
         from rlrun.dataset import read_dataset, require_new_directory
         from rlrun.run.finished import export_run

@@ -24,7 +24,7 @@ from rlrun.cli.commands import (
 )
 from rlrun.cli.list import GROUPS, SUBCOMMANDS, help_text
 from rlrun.cli.report import Stopped, report, report_bug
-from rlrun.errors import ConfigError, Interrupted, RlrunError
+from rlrun.errors import ConfigError, Interrupted, RlrunError, end_if_importing_main
 from rlrun.trust import trusting
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code of the command line ``argv`` (default: that of the process)."""
+    end_if_importing_main()
     # Read when numpy is loaded: products as small as those of acting are slower on more threads,
     # which then wait by spinning on cores the learner could use.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -130,6 +131,11 @@ def _hydra(argv: list[str]) -> int:
         fix = "use rlrun resume RUN_DIR, or --config-dir DIR"
         raise ConfigError(f"{flag}: not supported (pickles, foreign roots); see --help; {fix}")
     composer = Composer(config_name=args.config_name, config_dir=args.config_dir)
+    query = args.shell_completion and next((o for o in args.overrides if "query=" in o), None)
+    if query and "COMP_LINE" not in os.environ:
+        fix = 'eval "$(rlrun -sc install=bash)"'
+        wrong = "the shell asks that while it completes a line, with the line in COMP_LINE"
+        raise ConfigError(f"rlrun -sc {query}: {wrong}; install=SHELL is allowed; type {fix}")
     if args.shell_completion or args.hydra_help:
         return _pass_on(parser, args)
     args.overrides = [*composer.rewrite(args.overrides), *quiet]

@@ -20,14 +20,21 @@ from rlrun.schema import (
     WRAPPER_CONFIGS,
     Config,
     Invalid,
+    PolicyConfig,
     ScheduleConfig,
     WrapperConfig,
 )
+from rlrun.trust import trusted_class
 
 _TABLES: Mapping[str, Mapping[str, type]] = {  # groups whose options are classes of their own
     "policy": POLICY_CONFIGS, "buffer": BUFFER_CONFIGS, "bonus": BONUS_CONFIGS,
 }  # fmt: skip
 _SHARED = ("learner.", "collector.", "run.")  # groups whose keys every run has
+RENAMED = {  # keys of earlier versions
+    "policy.noisy_hold": "policy.noisy_resample",
+    "policy.target_theta": "policy.target_tau",
+    "learner.start_after": "learner.learning_starts",
+}
 _MISSING = "???"  # OmegaConf's mark for a value that must be given
 _LONGEST = 120  # characters of a value in an error
 _MANY = 14  # names in an error
@@ -74,6 +81,8 @@ def unknown(
 
     ``homes``: full keys of that name in other places, better guesses than names like it here.
     """
+    if path in RENAMED:
+        homes = [RENAMED[path]]
     parent, _, name = path.rpartition(".")
     dot = f"{parent}." if parent else ""
     if owners := _owners(path):
@@ -151,6 +160,14 @@ def _literal(options: tuple[str, ...], path: str, value: object) -> str:
     if value not in options:
         raise unknown_option(path, value, options)
     return str(value)
+
+
+def _option_or_class(options: tuple[str, ...], path: str, value: object) -> str:
+    """One of ``options``, or a class ``mypkg.mod:Class`` of a trusted package."""
+    if not isinstance(value, str) or ":" not in value:
+        return _literal(options, path, value)
+    trusted_class(path, value)
+    return value
 
 
 def unknown_option(path: str, value: object, options: Collection[str]) -> ConfigError:
@@ -274,6 +291,9 @@ def read(cls: Any, value: object, path: str, given: Mapping[str, Any] | None = N
             fix = f"give {dot}{key}=VALUE or add it to the yaml under {where}"
             raise fail(f"{dot}{key}", "(absent)", "the key is missing", "it needs a value", fix)
     done = dict(given or {})
+    for f in fields(cls):
+        if (options := f.metadata.get("or_class")) and f.name not in done:
+            done[f.name] = _option_or_class(options, f"{dot}{f.name}", value[f.name])
     for key, kind in known.items():
         if key not in done:
             done[key] = _value(kind, f"{dot}{key}", value[key])
@@ -290,9 +310,22 @@ def _named(path: str, value: object, table: Mapping[str, type]) -> Any:
     if not isinstance(value, Mapping) or "name" not in value:
         raise fail(path, value, "has no name", f"one of {', '.join(table)}", f"give {path}=NAME")
     name = value["name"]
+    if path == "policy" and isinstance(name, str) and ":" in name:
+        return read(_own_config(name), value, path)
     if name not in table:
         raise unknown_option(f"{path}.name", name, list(table))
     return read(table[str(name)], value, path)
+
+
+def _own_config(name: str) -> type[PolicyConfig]:
+    """The dataclass of the keys of ``policy.name = mypkg.mod:Class``, which its class names."""
+    kind = getattr(trusted_class("policy.name", name), "config_class", None)
+    if not (isinstance(kind, type) and issubclass(kind, PolicyConfig) and is_dataclass(kind)):
+        wrong = "the class does not say which keys it has"
+        allowed = "a dataclass derived from rlrun.schema.PolicyConfig is allowed"
+        fix = f"write config_class = {POLICY_CONFIGS['dqn'].__name__} (or your own) in the class"
+        raise fail("policy.name", name, wrong, allowed, fix)
+    return kind
 
 
 def read_config(value: Mapping[str, Any]) -> Config:

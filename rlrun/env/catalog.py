@@ -1,7 +1,6 @@
 """Look-up of environment ids, construction of single and native vector environments."""
 
 import difflib
-import importlib
 import importlib.util
 import logging
 import os
@@ -16,17 +15,23 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from rlrun.env.diagnostic.vector import SingleFromVector
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, extra
+from rlrun.trust import import_named
 
 # Packages that register environments on import: id prefix, module, pip requirement.
 _PACKAGES = (
-    ("ALE/", "ale_py", "'gymnasium[atari]'"),
-    ("rlrun/Atari-", "ale_py", "'gymnasium[atari]'"),
-    ("MiniGrid-", "minigrid", "minigrid"),
-    ("BabyAI-", "minigrid", "minigrid"),
-    ("popgym-", "popgym", "popgym"),
+    ("ALE/", "ale_py", extra("atari")),
+    ("rlrun/Atari-", "ale_py", extra("atari")),
+    ("MiniGrid-", "minigrid", extra("minigrid")),
+    ("BabyAI-", "minigrid", extra("minigrid")),
+    ("popgym-", "popgym", extra("popgym")),
 )
-_EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "phys2d": "jax", "tabular": "jax"}
+_FAMILIES = {  # of Gymnasium's own environments
+    "box2d": extra("box2d"),
+    "mujoco": extra("mujoco"),
+    "phys2d": "'gymnasium[jax]'",
+    "tabular": "'gymnasium[jax]'",
+}
 
 
 class MissingPackageError(ConfigError):
@@ -81,11 +86,12 @@ def _import(env_id: str, module: str) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            importlib.import_module(module)
+            import_named(module)
     except ImportError as e:
         raise ConfigError(
             f"env.id = {env_id}: module {module} cannot be imported ({e}); the part before the "
-            "colon must be an installed module that registers the id; install it or fix the name"
+            "colon must be a module that registers the id, installed or in the working directory; "
+            "install it or fix the name"
         ) from e
     except (Exception, SystemExit) as e:  # a user's module may raise anything
         raise import_error(env_id, module, e) from e
@@ -107,10 +113,8 @@ def closest_ids(name: str, ids: Iterable[str]) -> list[str]:
 def _pip_requirement(spec: EnvSpec) -> str | None:
     """Return pip's name of Gymnasium's extra for ``spec``, None if it is not Gymnasium's own."""
     entry = spec.entry_point if isinstance(spec.entry_point, str) else ""
-    for family, extra in _EXTRAS.items():
-        if entry.startswith(f"gymnasium.envs.{family}."):
-            return f"'gymnasium[{extra}]'"
-    return None
+    family = entry.removeprefix("gymnasium.envs.").partition(".")[0]
+    return _FAMILIES.get(family) if entry.startswith("gymnasium.envs.") else None
 
 
 @contextmanager
@@ -155,7 +159,7 @@ def make_single(spec: EnvSpec, kwargs: dict[str, Any], index: int) -> gym.Env[An
                 f"env.backend = sync: {spec.id} exists only as a native vector environment; "
                 "allowed: auto, vector; set env.backend=auto"
             )
-        if _pip_requirement(spec) == "'gymnasium[mujoco]'":
+        if _pip_requirement(spec) == extra("mujoco"):
             _log_mujoco_warnings()
         env: gym.Env[Any, Any] = gym.make(spec, disable_env_checker=True, **kwargs)
     if isinstance(env.unwrapped, SingleFromVector):

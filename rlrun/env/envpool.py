@@ -22,7 +22,7 @@ from rlrun.env.catalog import closest_ids
 from rlrun.env.contract import contract_error
 from rlrun.env.diagnostic.vector import NEXT_STEP_METADATA, require_int
 from rlrun.env.rows import Env
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, extra
 from rlrun.tree import Tree
 
 # Arguments set by env.id, collector.num_envs and seed, or incompatible with rows.
@@ -36,7 +36,7 @@ def _import_envpool() -> Any:
     except ImportError as e:
         raise ConfigError(
             f"env.backend = envpool: the package envpool cannot be imported ({e}); allowed without "
-            "it: auto, vector, sync, async; install it: pip install 'envpool>=1.2.5'"
+            f"it: auto, vector, sync, async; install it: pip install {extra('envpool')}"
         ) from e
     return envpool
 

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rlrun.env.contract import contract_error
 from rlrun.env.rows import Env
-from rlrun.errors import EnvError
+from rlrun.errors import NO_GUARD, ConfigError, EnvError, end_if_importing_main
 
 STEP_TIMEOUT_SECONDS = 60.0  # for one step or reset
 EXIT_SECONDS = 5.0  # between a closed pipe and the end of its process
@@ -71,8 +72,10 @@ class AsyncEnv(Env):
     def __init__(
         self, env_fns: Sequence[EnvFn], *, env_id: str, keep_info: tuple[str, ...]
     ) -> None:
+        end_if_importing_main()
+        self._raw = AsyncVectorEnv.__new__(AsyncVectorEnv)  # keeps its processes if __init__ fails
         try:
-            raw = AsyncVectorEnv(
+            self._raw.__init__(  # type: ignore[misc]
                 [WorkerEnvFn(make) for make in env_fns],
                 copy=False,
                 context=_start_method(),
@@ -80,30 +83,46 @@ class AsyncEnv(Env):
             )
         except (EOFError, OSError) as e:
             _clear_frames(e)
-            what = f"a worker ended while it made its environment ({type(e).__name__}: {e})"
-            who = f"environments 0 to {len(env_fns) - 1}"
-            raise contract_error(env_id, who, 0, f"{what}; env.backend=sync shows why") from e
-        super().__init__(raw, env_id=env_id, keep_info=keep_info)
+            raise self._start_error(e, env_id, len(env_fns)) from e
+        super().__init__(self._raw, env_id=env_id, keep_info=keep_info)
         self._failed = False
 
+    def _start_error(self, e: Exception, env_id: str, num_envs: int) -> ConfigError | EnvError:
+        """Return the error for workers that ended before their environments were made."""
+        codes: set[int | None] = set()
+        if getattr(self._raw, "processes", []):
+            codes = {self._raw.processes[i].exitcode for i in self._ended()}
+            self._end_workers()
+        if NO_GUARD in codes:
+            script = getattr(sys.modules["__main__"], "__file__", "the script")
+            return ConfigError(
+                f"env.backend = async: every worker process imports {script} again, which would "
+                "start the workers again; a script needs a guard; put its code under "
+                'if __name__ == "__main__":, or set env.backend=sync'
+            )
+        ended = "".join(f", exit code {code}" for code in codes)
+        what = f"a worker ended while it made its environment ({type(e).__name__}: {e}{ended})"
+        who = f"environments 0 to {num_envs - 1}"
+        return contract_error(env_id, who, 0, f"{what}; env.backend=sync shows why")
+
     def _reset(self, seed: int) -> Any:
-        with self._faults_as_env_errors():
+        with self._errors_converted():
             self._raw.reset_async(seed=seed)
             return self._raw.reset_wait(timeout=STEP_TIMEOUT_SECONDS)[0]
 
     def _advance(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        with self._faults_as_env_errors():
+        with self._errors_converted():
             self._raw.step_async(action)
             return self._raw.step_wait(timeout=STEP_TIMEOUT_SECONDS)
 
     def close(self) -> None:
         if not self._failed:
             self._failed = True  # so that the workers are ended in any case
-            with suppress(EnvError), self._faults_as_env_errors():
+            with suppress(EnvError), self._errors_converted():
                 self._raw.close()
 
     @contextmanager
-    def _faults_as_env_errors(self) -> Iterator[None]:
+    def _errors_converted(self) -> Iterator[None]:
         level, failed = gym.logger.min_level, self._failed
         gym.logger.min_level = 50  # Gymnasium would print the worker's traceback as a warning
         self._failed = True

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces, wrappers
 
 from rlrun.env.action_mask import ActionMaskObservation
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, extra
 from rlrun.schema import WrapperConfig
 
 AnyEnv = gym.Env[Any, Any]
@@ -37,7 +37,7 @@ def wrap(env: AnyEnv, configs: Sequence[WrapperConfig]) -> AnyEnv:
             text = f"it needs the package {e.name}; install it: pip install {e.name}"
             raise _wrapper_error(i, config, text) from e
         except gym.error.DependencyNotInstalled as e:
-            text = "it needs the package OpenCV; install it: pip install opencv-python-headless"
+            text = f"it needs the package OpenCV; install it: pip install {extra('images')}"
             raise _wrapper_error(i, config, text) from e
         except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as e:
             text = f"{' '.join(str(e).split())}; observations before it are {_spaces_text(env)}"
@@ -82,7 +82,7 @@ def _mask_obs(env: AnyEnv, keep: tuple[int, ...]) -> AnyEnv:
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
         raise ValueError("it needs a Box of one dimension")
     if max(positions) >= space.shape[0]:
-        raise ValueError(f"keep = {positions}: positions 0 to {space.shape[0] - 1} are there")
+        raise ValueError(f"keep = {positions}: allowed are positions 0 to {space.shape[0] - 1}")
     bounds = space.low[positions], space.high[positions]
     kept = spaces.Box(*bounds, dtype=space.dtype.type)
     return wrappers.TransformObservation(env, lambda obs: obs[positions], kept)

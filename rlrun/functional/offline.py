@@ -28,7 +28,8 @@ def expectile_loss(gap: Tensor, expectile: float) -> Tensor:
     ``gap`` = target - prediction; the minimum over predictions is the tau-expectile of targets.
     Source: Kostrikov et al. 2022 (IQL), eq. 5.
     """
-    return torch.where(gap < 0, 1 - expectile, expectile) * gap.square()
+    tilt = torch.full_like(gap, expectile, requires_grad=False)
+    return tilt.masked_fill_(gap < 0, 1 - expectile) * gap.square()
 
 
 def advantage_weight(advantage: Tensor, inverse_temperature: float, most: float) -> Tensor:

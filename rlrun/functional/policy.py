@@ -87,9 +87,9 @@ class Counted(NamedTuple):
         return torch.where(self.valid, x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
-def counted(valid: Tensor) -> Counted:
-    """The rows where ``valid``."""
-    return Counted(valid, 1.0 / valid.sum().clamp(min=1))
+def counted(valid: Tensor, dtype: torch.dtype = torch.float32) -> Counted:
+    """The rows where ``valid``; their share in ``dtype``, that of the numbers to be averaged."""
+    return Counted(valid, 1.0 / valid.sum().clamp(min=1).to(dtype))
 
 
 def ppo_slope(

@@ -35,8 +35,8 @@ def nstep_return(
     """
     if nstep == 1:
         total = torch.where(valid, reward, 0.0)
-        discount = torch.where(valid, torch.where(terminated, 0.0, gamma), 1.0)
-        return NStep(total, valid.long(), discount.to(reward.dtype))
+        discount = torch.full_like(reward, gamma).masked_fill_(terminated, 0.0)
+        return NStep(total, valid.long(), discount.masked_fill_(~valid, 1.0))
     ahead = nstep - 1
     step_reward = _windows(reward, ahead, nstep)
     is_valid = _windows(valid, ahead, nstep)

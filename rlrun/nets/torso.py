@@ -69,7 +69,7 @@ def flatten(space: gym.Space[Any], obs: Tree) -> Tensor:
             return torch.cat([flatten(s, o) for s, o in zip(space.spaces, obs, strict=True)], -1)
         case _:
             lead = obs.shape[: obs.ndim - len(space.shape or ())]
-            x: Tensor = obs.reshape(*lead, -1).float()
+            x: Tensor = obs.reshape(*lead, flat_size(space)).float()  # -1 needs an element
             return x / 255 if obs.dtype == torch.uint8 else x
 
 
@@ -128,8 +128,8 @@ class NatureCNN(nn.Module):
         self.size = config.hidden[-1]
 
     def inputs(self, obs: Tensor) -> Tensor:
-        """float32 [*, *O] within [0, 1]: what the first layer sees, the axes as they are."""
-        return obs.float() / 255
+        """float32 [*, *O], uint8 divided by 255, the axes as they are."""
+        return obs.float() / 255 if obs.dtype == torch.uint8 else obs.float()
 
     def features(self, inputs: Tensor) -> Tensor:
         """[*, size] of what ``inputs`` gives."""

@@ -91,7 +91,7 @@ class Learner:
         if self.td_priority and len(keys):
             fresh = self._shaped(self.buffer.get(keys, self.counters.env_steps))
             self.buffer.prioritize(keys, self.policy.priority(fresh))
-        if self.buffer.rows < self.config.start_after or not len(self.buffer):
+        if self.buffer.rows < self.config.learning_starts or not len(self.buffer):
             return 0
         due = self._due(rows)
         for _ in range(due):
@@ -165,11 +165,11 @@ class RolloutLearner:
     def step(self, rows: int, keys: np.ndarray) -> int:
         """Learn from all that is stored, which empties it; the gradient steps done.
 
-        Rollouts before ``start_after`` env steps are dropped.
+        Rollouts before ``learning_starts`` env steps are dropped.
         """
         start = time.perf_counter()
         sample = self.buffer.take(self.counters.env_steps)
-        if self.counters.env_steps < self.config.start_after:
+        if self.counters.env_steps < self.config.learning_starts:
             return 0
         sampled = time.perf_counter()
         if self.bonus is not None:

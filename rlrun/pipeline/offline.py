@@ -32,11 +32,11 @@ class Offline(Serial):
         self.unsaved = True
         done = self.learner.step(0, _NO_WINDOWS)
         if not done:
-            rows, least = self.learner.buffer.rows, self.learner.config.start_after
+            rows, least = self.learner.buffer.rows, self.learner.config.learning_starts
             raise ConfigError(
-                f"learner.start_after = {least}: the dataset brought {rows} steps in "
+                f"learner.learning_starts = {least}: the dataset brought {rows} steps in "
                 f"{len(self.learner.buffer)} windows, nothing can be learned; at least one window "
-                "and start_after steps are needed; lower it, or load a larger dataset"
+                "and learning_starts steps are needed; lower it, or load a larger dataset"
             )
         self.counters.env_steps += done
         self.log.progress(self.counters.env_steps, self.counters.updates)

@@ -20,8 +20,8 @@ from rlrun.functional.value import (
     td_target,
 )
 from rlrun.nets.qnet import QNet, make_qnet
-from rlrun.optim.compute import PLAIN, Compute
-from rlrun.optim.step import Stepper
+from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
+from rlrun.optim.step import GradientStep
 from rlrun.policy.base.value_based import ValuePolicy
 from rlrun.schema import CQLConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, Window
@@ -40,7 +40,7 @@ class CQL(ValuePolicy[CQLConfig, QNet]):
         seed: int,
         total_steps: int,
         device: torch.device,
-        compute: Compute = PLAIN,
+        compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.window = Window(*config.window)
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
@@ -48,7 +48,7 @@ class CQL(ValuePolicy[CQLConfig, QNet]):
             config, net, seed=seed, total_steps=total_steps, device=device, compute=compute
         )
         self.masked = has_mask(spec.obs)
-        self.step = Stepper(self.pair, self.loss, device, compute)
+        self.step = GradientStep(self.online_target, self.loss, device, compute)
 
     def actor(self, num_envs: int) -> ValueActor:
         """Epsilon-greedy on Q."""

@@ -9,7 +9,7 @@ from. That code's optional start by imitation is left out.
 import torch
 from torch import Tensor
 
-from rlrun.acting.box import BoxActor, sampled
+from rlrun.acting.continuous import ContinuousActor, sample_squashed
 from rlrun.functional.continuous import (
     Squashed,
     actor_loss,
@@ -24,9 +24,9 @@ from rlrun.functional.continuous import (
 from rlrun.functional.offline import multiplier_loss, sampled_gap, sampled_slope
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
-from rlrun.nets.encoder import look
-from rlrun.optim.actor_and_critics import ControlLoss
-from rlrun.optim.multiplier import Multiplier
+from rlrun.nets.encoder import prepare_windows
+from rlrun.optim.actor_and_critics import ActorCriticsLoss
+from rlrun.optim.lagrange import LagrangeMultiplier
 from rlrun.policy.base.off_policy_control import ControlPolicy
 from rlrun.schema import CQLSACConfig
 from rlrun.types import Sample, Segment, Update
@@ -43,28 +43,30 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
         c, size, wanted = self.config, self.bounds.size, self.config.target_entropy
         self.target_entropy = -float(size) if wanted is None else wanted  # Haarnoja et al. 2018b
         self.temperature, self.conservatism = (
-            Multiplier(start, eps=c.adam_eps, device=self.device)
+            LagrangeMultiplier(start, eps=c.adam_eps, device=self.device)
             for start in (c.temperature, c.conservatism)
         )
         self.multipliers = {"temperature": self.temperature, "conservatism": self.conservatism}
 
-    def actor(self, num_envs: int) -> BoxActor:
+    def actor(self, num_envs: int) -> ContinuousActor:
         """Samples; uniform actions before the first update."""
-        return self.acting(sampled, num_envs)
+        return self.acting(sample_squashed, num_envs)
 
     def update(self, sample: Sample) -> Update:
         """One step of critics, actor, temperature and weight, all from the same parameters."""
         update = self.recorded(sample)
-        self.q.follow(self.q.updates, 1)
+        self.q.update_target(self.q.updates, 1)
         return update
 
-    def _loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
+    def _loss(self, segment: Segment, weight: Tensor) -> ActorCriticsLoss:
         """SAC's losses, the critics' + conservatism * sum_c mean(gap_c).
 
         gap_c = log int exp Q_c(s, a) da - Q_c(s, action). Source: Kumar et al. 2020, eq. 4.
         """
         c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
-        view, n, taken = look(segment, self.bounds, self.window, c, memory=self.recurrent)
+        view, n, taken = prepare_windows(
+            segment, self.bounds, self.window, c, memory=self.recurrent
+        )
         valid = segment.valid[bs : bs + learned]
         state = segment.state if c.state_init == "stored" else None
         temperature = self.temperature.value()
@@ -101,7 +103,7 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
         if c.gap_threshold is not None:
             log = self.conservatism.log
             multipliers["conservatism"] = multiplier_loss(log, gap, c.gap_threshold, valid, weight)
-        if self.pair.due():
+        if self.nets.actor_due():
             now = self.drawn(here, 0)
             chosen = self.q.net(features.detach(), now.action, fixed=True)
             actor = actor_loss(chosen, now.log_prob, temperature, valid, weight)
@@ -113,7 +115,7 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
             metrics["train/actor_loss"] = actor.detach()
             metrics["train/entropy"] = masked_mean(-now.log_prob.detach(), valid)
         priority = mixed_priority(out.td, valid, c.eta)
-        return ControlLoss(loss, priority, metrics, q, slope, actor, multipliers)
+        return ActorCriticsLoss(loss, priority, metrics, q, slope, actor, multipliers)
 
     def drawn(self, outputs: Tensor, which: int, *lead: int) -> Squashed:
         """Actions [*lead, L, B, A] of the policy that says ``outputs`` [L, B, 2 A].
@@ -121,7 +123,7 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
         ``which`` of an update's draws.
         """
         mean, log_std = outputs.chunk(2, -1)
-        noise = self.pair.noise(5 * self.q.updates + which, *lead, *mean.shape)
+        noise = self.nets.noise(5 * self.q.updates + which, *lead, *mean.shape)
         return squashed_gaussian(mean, log_std, noise)
 
     def others(self, here: Tensor, behind: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,7 +133,7 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
         bootstrap from (behind a termination there is none: at the rows themselves).
         """
         count, (*rows, outputs) = self.config.samples, here.shape
-        even = self.pair.noise.uniform(5 * self.q.updates + 4, count, *rows, outputs // 2)
+        even = self.nets.noise.uniform(5 * self.q.updates + 4, count, *rows, outputs // 2)
         now, later = self.drawn(here, 2, count), self.drawn(behind, 3, count)
         log_density = [uniform_log_density(even), now.log_prob, later.log_prob]
         return torch.cat([even, now.action, later.action]), torch.cat(log_density)

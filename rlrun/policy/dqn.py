@@ -17,12 +17,12 @@ from rlrun.functional.masks import has_mask
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
 from rlrun.functional.value import Loss, allowed, greedy
-from rlrun.kernels.dqn import bare_update
-from rlrun.nets.forward_noise import Draw, Draws
+from rlrun.kernels.dqn import make_dqn_kernel
+from rlrun.nets.forward_noise import ForwardNoise, NoiseGenerator
 from rlrun.nets.qnet import QNet, make_qnet
-from rlrun.optim.autograd import make_backprop
-from rlrun.optim.compute import PLAIN, Compute
-from rlrun.optim.step import Stepper
+from rlrun.optim.autograd import make_q_function
+from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
+from rlrun.optim.step import GradientStep
 from rlrun.policy.base.value_based import ValuePolicy
 from rlrun.schema import DQNConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, Window, tree_map
@@ -31,7 +31,7 @@ from rlrun.types import Segment, Spec, Tree, Window, tree_map
 class DQN(ValuePolicy[DQNConfig, QNet]):
     """Acts epsilon-greedily with a feed-forward Q-network and learns from single rows."""
 
-    draws: Draws
+    draws: NoiseGenerator
 
     def __init__(
         self,
@@ -43,24 +43,24 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         seed: int,
         total_steps: int,
         device: torch.device,
-        compute: Compute = PLAIN,
+        compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.window = Window(burnin=0, learned=1, nstep=config.nstep)
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
         float32 = compute.precision == "float32"
-        self.online = make_backprop(net, float32=float32)
+        self.q_function = make_q_function(net, float32=float32)
         super().__init__(
             config, net, seed=seed, total_steps=total_steps, device=device, compute=compute,
-            backprop=self.online,
+            source=self.q_function,
         )  # fmt: skip
-        self.lagging = make_backprop(self.target, float32=float32)
+        self.target_q_function = make_q_function(self.target, float32=float32)
         self.criterion = make_criterion(config, device)
         self.munchausen = make_munchausen(config, self.criterion)
-        self.draws, self.masked = Draws(net, config, seed=seed), has_mask(spec.obs)
-        given = (config, self.pair, self.online, self.lagging)
-        self.step = bare_update(*given, masked=self.masked) or Stepper(
-            self.pair, self.loss, device, compute
-        )
+        self.draws, self.masked = NoiseGenerator(net, config, seed=seed), has_mask(spec.obs)
+        given = (config, self.online_target, self.q_function, self.target_q_function)
+        own = type(self) is DQN  # a subclass's loss is not what the kernel computes
+        kernel = make_dqn_kernel(*given, masked=self.masked) if own else None
+        self.step = kernel or GradientStep(self.online_target, self.loss, device, compute)
 
     def actor(self, num_envs: int) -> ValueActor:
         """Epsilon-greedy on Q."""
@@ -73,7 +73,7 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         bootstraps from, k <= n rows later.
         """
         c, criterion = self.config, self.criterion
-        draw = self.draws(self.pair.updates, len(weight))
+        draw = self.draws(self.online_target.updates, len(weight))
         shaped = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
         if self.munchausen is not None:
             shaped = shaped + self.bonus(segment, draw.target)
@@ -81,16 +81,16 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         n = nstep_return(shaped, *ends, nstep=c.nstep, gamma=c.gamma)
         discount = n.discount[0]
         now, ahead = self.inputs(segment, n.steps[0], discount > 0)
-        said = self.values(self.online.q, now, draw.online)
+        said = self.values(self.q_function.q, now, draw.online)
         with torch.no_grad():
-            later = self.values(self.lagging.values, ahead, draw.target)
+            later = self.values(self.target_q_function.values, ahead, draw.target)
             mask = allowed(ahead[0]) if self.masked else None
             if self.munchausen is not None:
                 bootstrap = self.munchausen.value(later, mask)
             else:
                 select = later
                 if c.double:
-                    select = self.values(self.online.values, ahead, draw.select)
+                    select = self.values(self.q_function.values, ahead, draw.select)
                 bootstrap = criterion.pick(later, greedy(criterion.mean(select), mask))
             target = criterion.target(n.reward[0], discount, bootstrap)
             taken, valid = criterion.pick(said, segment.action[0]), segment.valid[:1]
@@ -109,7 +109,7 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         return Loss(fit.loss, fit.surprise[0], metrics, said, slope)
 
     @torch.no_grad()
-    def bonus(self, segment: Segment, draw: Draw) -> Tensor:
+    def bonus(self, segment: Segment, draw: ForwardNoise) -> Tensor:
         """Munchausen's log pi(a) of the target network [T, B]; what padding says is not read."""
         assert self.munchausen is not None
         c = self.config
@@ -117,7 +117,7 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         obs, side = tree_map(lambda x: x[:-1], (obs, self.net.side(*previous)))
         with self.compute.autocast(self.device):
             inputs = self.target.inputs(obs, side)
-            said = self.target.unroll(inputs, (), Draw(draw.noise))[0].float()
+            said = self.target.unroll(inputs, (), ForwardNoise(draw.noise))[0].float()
         mask = allowed(obs) if self.masked else None
         action = torch.where(segment.valid, segment.action, 0)
         return self.munchausen.reward(said, action, mask)
@@ -149,9 +149,9 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
 
     def values(
         self,
-        function: Callable[[Tree, Tensor, Draw], Tensor],
+        function: Callable[[Tree, Tensor, ForwardNoise], Tensor],
         row: tuple[Tree, Tensor],
-        draw: Draw,
+        draw: ForwardNoise,
     ) -> Tensor:
         """Q [B, A] of one row of every window, [B, A, N] where it is a distribution."""
         with self.compute.autocast(self.device):

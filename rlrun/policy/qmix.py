@@ -14,9 +14,9 @@ from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, rows, shape_reward
 from rlrun.functional.value import Loss, mixed_priority, sequence_loss, take_action, td_target
 from rlrun.nets.burn_in import burn_in
-from rlrun.nets.team import TeamNet, make_team
-from rlrun.optim.compute import PLAIN, Compute
-from rlrun.optim.step import Stepper
+from rlrun.nets.team import TeamNet, make_team_net
+from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
+from rlrun.optim.step import GradientStep
 from rlrun.policy.base.value_based import ValuePolicy
 from rlrun.schema import MemoryConfig, QMIXConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, Window, tree_map
@@ -35,15 +35,15 @@ class QMIX(ValuePolicy[QMIXConfig, TeamNet]):
         seed: int,
         total_steps: int,
         device: torch.device,
-        compute: Compute = PLAIN,
+        compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         learned = config.learn_unroll_len - config.nstep
         self.window = Window(config.burnin_step, learned, config.nstep)
-        net = make_team(config, torso, memory, spec, seed=seed).to(device)
+        net = make_team_net(config, torso, memory, spec, seed=seed).to(device)
         super().__init__(
             config, net, seed=seed, total_steps=total_steps, device=device, compute=compute
         )
-        self.step = Stepper(self.pair, self.loss, device, compute)
+        self.step = GradientStep(self.online_target, self.loss, device, compute)
 
     # -- acting ----------------------------------------------------------------------------------
 
@@ -72,7 +72,9 @@ class QMIX(ValuePolicy[QMIXConfig, TeamNet]):
         obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
         inputs = self.inputs(obs, *previous)
         lagging = torch.no_grad()(self.q_values)
-        q_target_of = self.compute.beside(lambda: lagging(self.target, inputs, segment, state))
+        q_target_of = self.compute.run_in_thread(
+            lambda: lagging(self.target, inputs, segment, state)
+        )
         q = self.q_values(self.net, inputs, segment, state)
         q_target = q_target_of()
 

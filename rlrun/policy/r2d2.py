@@ -14,10 +14,10 @@ from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, rows, shape_reward
 from rlrun.functional.value import Loss, allowed, greedy, mixed_priority, rows_ahead
 from rlrun.nets.burn_in import burn_in
-from rlrun.nets.forward_noise import MEAN, Draw, Draws
+from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise, NoiseGenerator
 from rlrun.nets.qnet import QNet, make_qnet
-from rlrun.optim.compute import PLAIN, Compute
-from rlrun.optim.step import Stepper
+from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
+from rlrun.optim.step import GradientStep
 from rlrun.policy.base.value_based import ValuePolicy
 from rlrun.schema import MemoryConfig, R2D2Config, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, Window
@@ -26,7 +26,7 @@ from rlrun.types import Segment, Spec, Tree, Window
 class R2D2(ValuePolicy[R2D2Config, QNet]):
     """Acts epsilon-greedily with a recurrent Q-network and learns from windows of rows."""
 
-    draws: Draws
+    draws: NoiseGenerator
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
         seed: int,
         total_steps: int,
         device: torch.device,
-        compute: Compute = PLAIN,
+        compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         learned = config.learn_unroll_len - config.nstep
         self.window = Window(config.burnin_step, learned, config.nstep)
@@ -48,8 +48,8 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
         )
         self.criterion = make_criterion(config, device)
         self.munchausen = make_munchausen(config, self.criterion)
-        self.draws, self.masked = Draws(net, config, seed=seed), has_mask(spec.obs)
-        self.step = Stepper(self.pair, self.loss, device, compute)
+        self.draws, self.masked = NoiseGenerator(net, config, seed=seed), has_mask(spec.obs)
+        self.step = GradientStep(self.online_target, self.loss, device, compute)
 
     # -- acting ----------------------------------------------------------------------------------
 
@@ -74,9 +74,9 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
         if c.state_init == "zero":
             state = self.initial_state(segment.reward.shape[1])
         inputs = self.inputs(segment)
-        draw = self.draws(self.pair.updates, self.window.rows - bs, len(weight))
+        draw = self.draws(self.online_target.updates, self.window.rows - bs, len(weight))
         lagging = torch.no_grad()(self.q_values)
-        later_of = self.compute.beside(
+        later_of = self.compute.run_in_thread(
             lambda: lagging(self.target, inputs, segment, state, draw.target)
         )
         said = self.q_values(self.net, inputs, segment, state, draw.online)
@@ -123,7 +123,7 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
         inputs: tuple[Tree, Tensor],
         segment: Segment,
         state: Tree,
-        draw: Draw = MEAN,
+        draw: ForwardNoise = MEAN_WEIGHTS,
     ) -> Tensor:
         """Q [L + n, B, A] of one unroll behind the burn-in, which carries no gradient.
 

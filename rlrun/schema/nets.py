@@ -20,7 +20,7 @@ class TorsoConfig:
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    name: Literal["lstm", "gru", "mingru", "none"]
+    name: str = field(metadata={"or_class": ("lstm", "gru", "mingru", "none")})  # or mypkg.mod:Cell
     hidden: int = field(metadata=WITH_MEMORY)
     forget_bias: float = field(metadata=read_when("memory=lstm|mingru & policy.recurrent"))
 

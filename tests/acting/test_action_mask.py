@@ -47,10 +47,10 @@ ROLLOUT = "collector.num_envs=4 collector.n_sample=64"
         *(f"policy={name} {ROLLOUT}" for name in ("ppo", "a2c", "impala")),
         *(f"policy={name} {ROLLOUT} memory=lstm" for name in ("ppo", "impala")),
         f"policy=a2c {ROLLOUT} memory=gru policy.prev_inputs=true policy.separate_value=true",
-        "policy=bc pipeline=serial learner=transitions learner.start_after=100",
-        "policy=bc_recurrent pipeline=serial learner=transitions learner.start_after=100",
-        "policy=cql pipeline=serial learner=transitions learner.start_after=100",
-        "policy=iql pipeline=serial learner=transitions learner.start_after=100",
+        "policy=bc pipeline=serial learner=transitions learner.learning_starts=100",
+        "policy=bc_recurrent pipeline=serial learner=transitions learner.learning_starts=100",
+        "policy=cql pipeline=serial learner=transitions learner.learning_starts=100",
+        "policy=iql pipeline=serial learner=transitions learner.learning_starts=100",
     ],
 )
 def test_a_run_takes_no_forbidden_action(tmp_path, line):
@@ -81,7 +81,7 @@ def test_the_mask_is_learned_from(tmp_path):
     c = config(
         "policy=dqn", *ENV, "logger.progress=off", "logger.tensorboard=false",
         "run.total_steps=4000", "run.eval_every=4000", "policy.gamma=0.5", "policy.nstep=1",
-        "learner.start_after=200", "collector.num_envs=4",
+        "learner.learning_starts=200", "collector.num_envs=4",
     )  # fmt: skip
     with Log(c.logger, tmp_path, total_steps=4000, title="") as log:
         pipeline = build.make_pipeline(c, tmp_path, log)

@@ -47,7 +47,7 @@ def make_policy(
         f"policy.learn_unroll_len={shape.unroll}", f"policy.burnin_step={shape.burnin}",
         f"policy.nstep={shape.nstep}", f"policy.gamma={GAMMA}", f"policy.lr={LR}",
         f"policy.adam_eps={ADAM_EPS}", f"policy.grad_clip={'null' if clip is None else clip}",
-        f"policy.eta={ETA}", f"policy.target_theta={THETA}",
+        f"policy.eta={ETA}", f"policy.target_tau={THETA}",
         f"policy.value_rescale_eps={RESCALE_EPS}", f"policy.head_hidden={list(shape.head)}",
         f"policy.prev_inputs={prev_inputs}", f"torso.hidden={list(shape.torso)}",
         f"memory.hidden={shape.lstm}", "memory.forget_bias=1.0",

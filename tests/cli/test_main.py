@@ -18,6 +18,7 @@ from rlrun import __version__
 from rlrun.cli.run import _quote
 from rlrun.config import compose
 from rlrun.config.directories import claim
+from rlrun.config.reader import RENAMED
 from rlrun.errors import EnvError, Interrupted, StorageError
 from tests.in_process import Build, Done, files_under
 from tests.installed import PRESETS, module_of
@@ -177,7 +178,7 @@ def test_of_keys_that_exclude_each_other_the_typed_one_counts(
     assert (learner.replay_ratio, learner.update_per_collect) == (None, 4)
     assert rlrun("policy=dqn", "policy.target_update_every=100").code == 0
     policy = build.config.policy
-    assert (policy.target_update_every, policy.target_theta) == (100, None)
+    assert (policy.target_update_every, policy.target_tau) == (100, None)
     assert rlrun("-m", "policy=dqn", "debug=smoke", "learner.replay_ratio=8,16").code == 0
     learner = build.config.learner
     assert (learner.replay_ratio, learner.update_per_collect) == (16, None)
@@ -241,6 +242,33 @@ def test_resume(rlrun: Callable[..., Done], build: Build, tmp_path: Path) -> Non
     assert "run.total_steps" in rlrun("resume", str(path), "run.total_stps=9").err
 
 
+def test_resume_a_run_of_an_earlier_version(
+    rlrun: Callable[..., Done], build: Build, tmp_path: Path
+) -> None:
+    """Its config has the former names of some keys."""
+    path = a_run(rlrun, tmp_path)
+    text = (path / "config.yaml").read_text()
+    for old, new in RENAMED.items():
+        (old_name, name) = (key.rpartition(".")[2] for key in (old, new))
+        assert f"\n  {name}:" in text
+        text = text.replace(f"\n  {name}:", f"\n  {old_name}:")
+    (path / "config.yaml").write_text(text)
+    before = build.config
+    assert rlrun("resume", str(path)).code == 0
+    assert build.calls[-1][1][1] == before
+    assert "learning_starts: " in build.calls[-1][2]["raw_yaml"]
+
+
+def test_a_file_with_a_former_key(rlrun: Callable[..., Done], tmp_path: Path) -> None:
+    (tmp_path / "my" / "experiment").mkdir(parents=True)
+    file = tmp_path / "my" / "experiment" / "mine.yaml"
+    file.write_text("# @package _global_\nlearner:\n  start_after: 9\n")
+    done = rlrun("--config-dir", str(tmp_path / "my"), "experiment=mine")
+    assert done.code == 2
+    assert done.err.endswith("did you mean learner.learning_starts?\n")
+    assert done.err.count("\n") == 1
+
+
 def test_damaged_config(rlrun: Callable[..., Done], tmp_path: Path) -> None:
     path = a_run(rlrun, tmp_path)
     for text in ("seed: [1\n", "[1, 2]\n", "seed: 0\n", ""):
@@ -286,7 +314,9 @@ def test_the_examples_of_the_help_are_valid(rlrun: Callable[..., Done], build: B
     assert len(build.run_dirs) == 2 + 2
 
 
-def test_what_hydra_prints_itself(rlrun: Callable[..., Done], tmp_path: Path) -> None:
+def test_what_hydra_prints_itself(
+    rlrun: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = rlrun("policy=dqn", "--cfg", "job", "env=tmaze", "env.length=9")
     assert done.code == 0
     shown = OmegaConf.create(done.out)
@@ -295,6 +325,14 @@ def test_what_hydra_prints_itself(rlrun: Callable[..., Done], tmp_path: Path) ->
     assert "policy/r2d2" in rlrun("--info", "defaults").out
     assert "Hydra" in rlrun("--hydra-help").out
     assert "complete" in rlrun("-sc", "install=bash").out
+    for shell in ("bash", "zsh", "fish"):
+        monkeypatch.delenv("COMP_LINE", raising=False)
+        done = rlrun("-sc", f"query={shell}")
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert done.err.startswith(f"rlrun: error: rlrun -sc query={shell}: ")
+        assert "install=" in done.err
+    monkeypatch.setenv("COMP_LINE", "rlrun polic")
+    assert "policy=" in rlrun("-sc", "query=bash").out
     assert rlrun("--cfg", "job", "policy.lrr=1").code == 2
     assert rlrun("--cfg", "job", "--package", "nope").code == 2
     assert files_under(tmp_path) == []
@@ -338,6 +376,11 @@ LIGHT = [
     ["device=cuda:99"],
     ["--cfg", "job"],
     ["-sc", "install=bash"],
+    ["codec", "bench", "no/such/path"],
+    ["codec", "bench", ".", "--plot", "no/such/directory/a.png"],
+    ["eval", "no/such/path"],
+    ["resume", "no/such/path"],
+    ["export", "no/such/path", "data"],
 ]
 
 
@@ -356,6 +399,16 @@ def test_answers_without_torch(line: list[str], tmp_path: Path) -> None:
         check=False,
     )
     assert done.stderr.splitlines()[-1].endswith(" False"), done.stderr
+
+
+def test_export_into_a_full_directory_answers_without_torch(
+    rlrun: Callable[..., Done], tmp_path: Path
+) -> None:
+    assert rlrun("run.dir=old", "env=bandit", "debug=smoke").code == 0
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").touch()
+    test_answers_without_torch(["export", "old", "full"], tmp_path)
+    assert "DATA_DIR = full: the directory is not empty" in rlrun("export", "old", "full").err
 
 
 def test_a_user_file_with_a_shipped_name_is_refused(rlrun, tmp_path):

@@ -26,7 +26,12 @@ ENVS = {  # by action space; those of several agents are joint rows where the po
     "Box": ["pendulum", LEVERS],
     "MultiDiscrete": ["twostep", "relay"],
 }
-TINY = ("debug=smoke", "logger.progress=off", "logger.tensorboard=false", "learner.start_after=0")
+TINY = (
+    "debug=smoke",
+    "logger.progress=off",
+    "logger.tensorboard=false",
+    "learner.learning_starts=0",
+)
 
 
 def name_of(policy):

@@ -25,6 +25,7 @@ from rlrun.schema import TorsoConfig
 from rlrun.types import Act, Counters, Spec, tree_leaves, tree_map
 from tests.compose import config
 from tests.env import faulty  # noqa: F401  registers the test/ ids
+from tests.env.screen import FloatScreen
 from tests.pipeline.test_collector import collecting, copied, counter, joined
 from tests.policy.factory import r2d2, uniform
 from tests.reference.stacks import stack_at
@@ -289,6 +290,21 @@ def test_stacking_changes_what_a_policy_does_and_nothing_else_of_an_evaluation()
 # -- what is checked before a run ------------------------------------------------------------------
 
 CNN = ("env=gym", "torso=nature_cnn", "torso.hidden=[16]")
+
+
+def test_float_images_are_images():
+    """As uint8 ones: for convolutions, which see them as they are; a vector only if flattened."""
+    env = ["env.id=tests.env.screen:test/FloatScreen-v0", "env.backend=sync"]
+    c = config(*CNN, *env)
+    check(c)
+    torso = make_torso(c.torso, FloatScreen.observation_space)
+    image = torch.rand(2, 36, 36, 3)
+    bytes_ = (image * 255).round().byte()
+    assert torch.equal(torso.inputs(image), image)
+    assert torch.equal(torso.inputs(bytes_), bytes_.float() / 255)
+    with pytest.raises(ConfigError, match=r"torso = mlp: .* Box float32 \[36, 36, 3\]"):
+        check(config(*CNN, *env, "torso=mlp"))
+    check(config(*CNN, *env, "torso=mlp", "env.wrappers=[flatten_obs]"))
 
 
 @pytest.mark.parametrize(

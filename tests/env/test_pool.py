@@ -158,7 +158,7 @@ def test_a_missing_package_names_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
     text = refusal(pooled("CartPole-v1"))
     assert text.startswith("env.backend = envpool: the package envpool cannot be imported (")
-    assert text.endswith("; install it: pip install 'envpool>=1.2.5'")
+    assert text.endswith("; install it: pip install '.[envpool]'")
 
 
 def test_goals_are_not_asked_for():

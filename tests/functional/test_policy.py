@@ -127,7 +127,7 @@ def test_ppo_terms_are_the_naive_ones_and_their_slope(seed):
     log_prob, behaviour, advantage = (0.4 * numbers(6, 4, seed=seed * 3 + i) for i in range(3))
     valid = torch.from_numpy(rng.random((6, 4)) < 0.7)
     wild = [torch.where(valid, x, torch.nan) for x in (log_prob, behaviour, advantage)]
-    out = ppo_terms(*wild, counted(valid), clip=0.2)
+    out = ppo_terms(*wild, counted(valid, D), clip=0.2)
     count = valid.sum().item()
     rows = zip(log_prob[valid], behaviour[valid], advantage[valid], strict=True)
     want = -sum(ppo_row(*(x.item() for x in row), 0.2) for row in rows) / count
@@ -139,7 +139,7 @@ def test_ppo_terms_are_the_naive_ones_and_their_slope(seed):
         return -torch.minimum(*pair)[valid].sum() / count
 
     _, slope = recorded_slope(recorded, log_prob)
-    torch.testing.assert_close(ppo_slope(*wild, counted(valid), clip=0.2), slope)
+    torch.testing.assert_close(ppo_slope(*wild, counted(valid, D), clip=0.2), slope)
 
 
 @pytest.mark.parametrize("clip", [None, 0.3])
@@ -147,7 +147,7 @@ def test_value_terms_and_their_slope(clip):
     value, target, old = (numbers(6, 4, seed=i) for i in range(3))
     valid = numbers(6, 4, seed=9) > -0.5
     wild = [torch.where(valid, x, torch.nan) for x in (value, target, old)]
-    out = value_terms(wild[0], wild[1], counted(valid), old=wild[2], clip=clip)
+    out = value_terms(wild[0], wild[1], counted(valid, D), old=wild[2], clip=clip)
 
     def recorded(x):
         error = (x - target).square()
@@ -173,12 +173,12 @@ def test_gradient_slope():
     advantage, valid = numbers(5, seed=1), torch.tensor([1, 1, 0, 1, 1]) > 0
     wild = torch.where(valid, advantage, torch.nan)
     want = torch.where(valid, -advantage / 4, 0.0)
-    np.testing.assert_allclose(gradient_slope(wild, counted(valid)), want)
+    np.testing.assert_allclose(gradient_slope(wild, counted(valid, D)), want)
 
 
 def test_standardised_over_valid_rows():
     valid = torch.tensor([1, 1, 0, 1]) > 0
-    out = standardise(t(1, 2, math.nan, 3), counted(valid))
+    out = standardise(t(1, 2, math.nan, 3), counted(valid, D))
     np.testing.assert_allclose(out, [-1, 0, 0, 1], atol=1e-7)
     one = standardise(t(5, 7), counted(torch.tensor([True, False])))
     np.testing.assert_allclose(one, [5, 0])

@@ -11,10 +11,16 @@ import torch
 
 from rlrun.functional import policy as in_torch
 from rlrun.functional import surrogate
-from rlrun.kernels.actor_critic import Recorded, Slopes, Written, is_plain, make_backprop
+from rlrun.kernels.actor_critic import (
+    AutogradActorCritic,
+    NumpyActorCritic,
+    OutputGrads,
+    make_actor_critic_backprop,
+    supports,
+)
 from rlrun.nets.actor_critic import ActorCritic
-from rlrun.optim.adam import Flat
-from rlrun.optim.compute import PLAIN, Compute
+from rlrun.optim.adam import FlatParameters
+from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.schema import MemoryConfig, TorsoConfig
 from rlrun.types import Spec, tree_map
 from tests.compose import config
@@ -66,9 +72,9 @@ def rows_of(net, obs, rows=5, columns=3):
 
 def pair_of(net):
     """Both ways; their slopes do not share an array."""
-    flat = Flat(net.parameters())
-    written, recorded = Written(net, flat), Recorded(net, flat, PLAIN)
-    recorded.flat = Flat([p.detach().clone() for p in net.parameters()])
+    flat = FlatParameters(net.parameters())
+    written, recorded = NumpyActorCritic(net, flat), AutogradActorCritic(net, flat, DEFAULT_COMPUTE)
+    recorded.flat = FlatParameters([p.detach().clone() for p in net.parameters()])
     return written, recorded
 
 
@@ -80,9 +86,9 @@ def compare(net, obs, *, entropy):
     for back in pair_of(net):
         head, v = back.outputs(*given)
         choice = back.choice(head[:-1], action)
-        slopes = Slopes(log_prob, value, worth if entropy else None)
+        slopes = OutputGrads(log_prob, value, worth if entropy else None)
         back.back(choice, v[:-1], slopes)
-        found.append((head, v, *choice, *back.flat.parts))
+        found.append((head, v, *choice, *back.flat.grad_views))
     for a, b in zip(*found, strict=True):
         assert a.shape == b.shape
         torch.testing.assert_close(a, b.detach(), rtol=1e-5, atol=1e-5)
@@ -94,7 +100,7 @@ def compare(net, obs, *, entropy):
 def test_values_and_slopes_are_those_of_autograd(action, activation, torso, separate, head, beside):
     keys = {"separate_value": separate, "head_hidden": head, "prev_inputs": beside}
     net = network(action, torso, activation, **keys)
-    assert is_plain(net)
+    assert supports(net)
     compare(net, "box", entropy=beside)
 
 
@@ -107,9 +113,14 @@ def test_of_numbers_and_of_standardised_observations():
 
 def test_who_is_written():
     net, half = network("one"), Compute("bf16")
-    assert isinstance(make_backprop(net, Flat(net.parameters()), PLAIN), Written)
-    assert isinstance(make_backprop(net, Flat(net.parameters()), half), Recorded)
-    assert not is_plain(network("one", memory="gru"))
+    assert isinstance(
+        make_actor_critic_backprop(net, FlatParameters(net.parameters()), DEFAULT_COMPUTE),
+        NumpyActorCritic,
+    )
+    assert isinstance(
+        make_actor_critic_backprop(net, FlatParameters(net.parameters()), half), AutogradActorCritic
+    )
+    assert not supports(network("one", memory="gru"))
 
 
 # -- the slopes of a loss --------------------------------------------------------------------------
@@ -163,7 +174,7 @@ def test_an_update_is_the_same_either_way(more, env, monkeypatch):
     """Values, parameters and metrics after some updates, of PPO in numpy and by autograd."""
     more = ("learner.batch_size=24", "policy.epochs=3", *more)
     a = collector_of(*more, env=env)
-    monkeypatch.setattr("rlrun.kernels.actor_critic.is_plain", lambda net: False)
+    monkeypatch.setattr("rlrun.kernels.actor_critic.supports", lambda net: False)
     b = collector_of(*more, env=env)
     monkeypatch.undo()
     assert a.policy.plain is not None
@@ -187,11 +198,11 @@ def test_single_steps_are_the_same_either_way(policy, env, monkeypatch):
     """On rows of an ever older policy: where ratios are 1 rounding decides which exceed it."""
     more = ("policy.rho_clip=1.01",) if policy == "impala" else ()
     a = collector_of(*more, policy=policy, env=env)
-    monkeypatch.setattr("rlrun.kernels.actor_critic.is_plain", lambda net: False)
+    monkeypatch.setattr("rlrun.kernels.actor_critic.supports", lambda net: False)
     b = collector_of(*more, policy=policy, env=env)
     monkeypatch.undo()
-    assert isinstance(a.policy.descender.backprop, Written)
-    assert isinstance(b.policy.descender.backprop, Recorded)
+    assert isinstance(a.policy.descender.backprop, NumpyActorCritic)
+    assert isinstance(b.policy.descender.backprop, AutogradActorCritic)
     sample = rollout_of(a)
     for _ in range(4):
         one, two = a.policy.update(sample), b.policy.update(sample)

@@ -36,7 +36,7 @@ def train(run_dir: Path, *overrides: str, episodes: int = 50) -> tuple[dict, Run
     return result, RunRecord.read(run_dir)
 
 
-SMALL = ("run.eval_every=500", "learner.start_after=200", "collector.num_envs=8",
+SMALL = ("run.eval_every=500", "learner.learning_starts=200", "collector.num_envs=8",
          "policy.gamma=0.5", "policy.nstep=1")  # fmt: skip
 NARROW = ("torso.hidden=[64]", "learner=transitions")  # for networks without a memory
 

@@ -61,6 +61,17 @@ def feed(bonus: RND, segment: Segment, pieces: list[int], *, learn=True) -> None
         row += n
 
 
+def test_a_chunk_without_a_paid_row():
+    """Every step of it terminated: nothing is added to the statistics, nothing is learned."""
+    segment = stream(4)
+    over = torch.ones_like(segment.terminated)
+    bonus = rnd()
+    bonus.see(Chunk.of(replace(segment, terminated=over, truncated=~over)))
+    bonus.learn(0)
+    assert bonus.obs.count == 0
+    assert bonus.metrics() == {}
+
+
 def test_against_loops():
     """Statistics of three chunks, then the rewards of a sample, one number after the other."""
     segment, bonus = stream(), rnd()

@@ -180,7 +180,7 @@ def test_what_is_refused(cartpole, words, key, says):
 
 
 def test_demonstrations_count_against_max_bytes(cartpole):
-    words = ("buffer.capacity=2000", "learner.start_after=0")
+    words = ("buffer.capacity=2000", "learner.learning_starts=0")
     c = config(*words)
     row, window = row_of(c, *probe(c.env)), (4, 15, 5)
     most = make_layout(c, row, window).nbytes
@@ -197,9 +197,9 @@ def test_a_dataset_that_makes_no_update_is_refused(cartpole):
     """By the checks, before a directory is made."""
     words = (*CASES["bc"], *OFFLINE, "run.total_steps=60000", f"buffer.load={cartpole}")
     with pytest.raises(
-        ConfigError, match=r"learner.start_after = 50000: the dataset has \d+ steps"
+        ConfigError, match=r"learner.learning_starts = 50000: the dataset has \d+ steps"
     ):
-        check(config(*words, "learner.start_after=50000"))
+        check(config(*words, "learner.learning_starts=50000"))
 
 
 def test_demonstrations_that_are_gone_are_missed_by_a_resume(tmp_path, cartpole):

@@ -65,7 +65,7 @@ class InTurn:
         self.flying, self.counters.env_steps = True, env_steps
         self.collector.policy.load(self.policy.weights())
         self.collector.actor.refresh()
-        self.started.append(self.policy.pair.updates)
+        self.started.append(self.policy.online_target.updates)
 
     def result(self):
         self.flying, chunk = False, self.collector.gather()

@@ -640,7 +640,7 @@ def test_logs_are_on_disk_before_a_checkpoint_counts_on_them(tmp_path, monkeypat
 LEARNING = (
     "policy=dqn", "env=cartpole", "torso.hidden=[4]", "bonus=rnd", "run.stop_value=null",
     "logger.tensorboard=false", "run.total_steps=200", "run.eval_every=150",
-    "learner.start_after=20", "learner.update_per_collect=null", "learner.replay_ratio=0.75",
+    "learner.learning_starts=20", "learner.update_per_collect=null", "learner.replay_ratio=0.75",
 )  # fmt: skip
 
 

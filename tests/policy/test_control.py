@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rlrun.acting.box import NumpyBoxStep, TorchBoxStep, make_box_step
-from rlrun.nets.bounds import Bounds
-from rlrun.nets.critics import Critics, forward_heads
+from rlrun.acting.continuous import NumpyActorStep, TorchActorStep, make_actor_step
+from rlrun.nets.action_bounds import ActionBounds
+from rlrun.nets.critics import Critics, forward_critics
 from rlrun.types import Segment, Spec, tree_leaves, tree_map
 from tests.policy.factory import BOX, RECURRENT, box_batch, control
 
@@ -177,10 +177,10 @@ def check_against_naive(policy, **changes):
     weight = torch.linspace(0.2, 1, count)
     out = policy.loss(segment, weight)
     shape = (policy.window.learned, count, 2)
-    noise = [policy.pair.noise(i, *shape) for i in (0, 1)] if c.name != "ddpg" else []
+    noise = [policy.nets.noise(i, *shape) for i in (0, 1)] if c.name != "ddpg" else []
     if c.name == "cql_sac":
-        noise += [policy.pair.noise(i, c.samples, *shape) for i in (2, 3)]
-        noise += [policy.pair.noise.uniform(4, c.samples, *shape)]
+        noise += [policy.nets.noise(i, c.samples, *shape) for i in (2, 3)]
+        noise += [policy.nets.noise.uniform(4, c.samples, *shape)]
     naive = [one_by_one(policy, segment, b, noise) for b in range(count)]
     loss, cost = (sum(w * x[i] for w, x in zip(weight, naive, strict=True)) / count for i in (0, 1))
     near = {"rtol": 1e-4, "atol": 2e-6}
@@ -189,8 +189,8 @@ def check_against_naive(policy, **changes):
     priority = [c.eta * max(e) + (1 - c.eta) * np.mean(e) if e else 0.0 for *_, e, _ in naive]
     torch.testing.assert_close(out.priority, torch.tensor(priority, dtype=torch.float32), **near)
     pairs = [
-        (policy.q.gradient(out.q, out.slope), torch.autograd.grad(loss, policy.q.online)),
-        (policy.pi.gradient(out.actor), torch.autograd.grad(cost, policy.pi.online)),
+        (policy.q.grads(out.q, out.q_grad), torch.autograd.grad(loss, policy.q.params)),
+        (policy.pi.grads(out.actor), torch.autograd.grad(cost, policy.pi.params)),
     ]
     for got, want in pairs:
         for g, w in zip(got, want, strict=True):
@@ -256,7 +256,7 @@ def test_padding_changes_no_bit(name, shape, value):
     for s in (segment, poisoned(segment, value)):
         out = policy.loss(s, weight)
         heat = out.multipliers.values()
-        slopes = (*policy.q.gradient(out.q, out.slope), *policy.pi.gradient(out.actor))
+        slopes = (*policy.q.grads(out.q, out.q_grad), *policy.pi.grads(out.actor))
         found.append((out.loss, out.priority, out.actor, *heat, *slopes, *out.metrics.values()))
     for clean, dirty in zip(*found, strict=True):
         assert torch.equal(clean, dirty)
@@ -267,9 +267,9 @@ def test_gradients_reach_only_what_they_should(name):
     """The actor's loss moves no critic; the critics' no actor and no target."""
     policy = control(name, **RECURRENT)
     out = policy.loss(*segment_and_ones(policy))
-    frozen = torch.autograd.grad(out.actor, policy.q.online, allow_unused=True, retain_graph=True)
+    frozen = torch.autograd.grad(out.actor, policy.q.params, allow_unused=True, retain_graph=True)
     assert all(g is None for g in frozen)
-    other = torch.autograd.grad(out.q, policy.pi.online, out.slope, allow_unused=True)
+    other = torch.autograd.grad(out.q, policy.pi.params, out.q_grad, allow_unused=True)
     assert all(g is None for g in other)
     sides = (policy.pi.target, policy.q.target)
     assert not any(p.requires_grad for side in sides for p in side.parameters())
@@ -318,16 +318,18 @@ def test_the_actor_moves_every_so_often_and_targets_follow(name):
     policy = control(name, actor_every=3)
     sample, moved = box_batch(policy), []
     for _ in range(6):
-        before = [p.clone() for p in policy.pi.online]
-        lagging, online = [[p.clone() for p in x] for x in (policy.q.lagging, policy.q.online)]
+        before = [p.clone() for p in policy.pi.params]
+        before_q = [p.clone() for p in policy.q.params]
+        before_target = [p.clone() for p in policy.q.target_params]
         policy.update(sample)
         moved.append(
-            any(not torch.equal(a, b) for a, b in zip(before, policy.pi.online, strict=True))
+            any(not torch.equal(a, b) for a, b in zip(before, policy.pi.params, strict=True))
         )
         follows = "sac" in name or moved[-1]
-        for was, now, new in zip(lagging, policy.q.lagging, policy.q.online, strict=True):
+        targets = zip(before_target, policy.q.target_params, policy.q.params, strict=True)
+        for was, now, new in targets:
             torch.testing.assert_close(now, was + 0.1 * (new - was) if follows else was)
-        assert not torch.equal(online[0], policy.q.online[0])
+        assert not torch.equal(before_q[0], policy.q.params[0])
     assert moved == [False, False, True] * 2
 
 
@@ -336,12 +338,12 @@ def test_the_actor_moves_every_so_often_and_targets_follow(name):
 )
 def test_hard_copies_count_updates_of_the_critics(name, copies):
     """Every 3 updates; where targets move with the actor, at its next step (every 2)."""
-    policy = control(name, target_update_every=3, target_theta=None, actor_every=2)
+    policy = control(name, target_update_every=3, target_tau=None, actor_every=2)
     sample, found = box_batch(policy), []
     sides = (policy.q,) if "sac" in name else (policy.q, policy.pi)
     for i in range(1, 8):
         policy.update(sample)
-        pairs = [(a, b) for s in sides for a, b in zip(s.lagging, s.online, strict=True)]
+        pairs = [(a, b) for s in sides for a, b in zip(s.target_params, s.params, strict=True)]
         if all(torch.equal(a, b) for a, b in pairs):
             found.append(i)
     assert found == copies
@@ -410,7 +412,7 @@ def test_the_written_derivative_is_autograds(activation, count):
     )
     slope = torch.randn(count, 6, generator=g, dtype=torch.float64)
     params = [*critics.weights, *critics.biases]
-    plain = forward_heads(x[0], a[0], activation, params)[-1]
+    plain = forward_critics(x[0], a[0], activation, params)[-1]
     q = critics(x, a)
     assert q.dtype == torch.float32
     torch.testing.assert_close(q[:, 0], plain.float())
@@ -451,7 +453,7 @@ def test_bf16_is_close(name):
 def test_numpy_is_torch_and_acting_is_learning(name, shape):
     """The same outputs in numpy, in torch, and (states carried) in an unroll."""
     policy = control(name, **SHAPES[shape])
-    steps = [kind(policy.pi.net, policy.bounds, 4) for kind in (NumpyBoxStep, TorchBoxStep)]
+    steps = [kind(policy.pi.net, policy.bounds, 4) for kind in (NumpyActorStep, TorchActorStep)]
     rng, states = np.random.default_rng(0), [s.initial_state() for s in steps]
     space = policy.bounds.space
     for t in range(6):
@@ -465,7 +467,7 @@ def test_numpy_is_torch_and_acting_is_learning(name, shape):
         for a, b in zip(*found, strict=True):
             assert a.dtype == b.dtype == np.float32
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-6)
-    assert isinstance(make_box_step(policy.pi.net, policy.bounds, 4), NumpyBoxStep)
+    assert isinstance(make_actor_step(policy.pi.net, policy.bounds, 4), NumpyActorStep)
 
 
 def play(actor, explore, seed=0, count=512):
@@ -499,7 +501,7 @@ def test_uniform_before_the_first_update_then_the_policy(name):
 
 def test_bounds_both_ways():
     """(-1, 0) is low, (3, 0.5) high, the middle 0; rounding never leaves the box."""
-    bounds = Bounds(BOX.action, torch.device("cpu"))
+    bounds = ActionBounds(BOX.action, torch.device("cpu"))
     unit = np.array([[-1, -1], [0, 0], [1, 1], [0.5, -0.5]], np.float32)
     own = np.array([[-1, 0], [1, 0.25], [3, 0.5], [2, 0.125]], np.float32)
     np.testing.assert_array_equal(bounds.own(unit), own)
@@ -509,7 +511,7 @@ def test_bounds_both_ways():
     low = g.normal(size=(3, 2)).astype("f4")
     for dtype in (np.float32, np.float64):
         space = gym.spaces.Box(low.astype(dtype), (low + 1e-3).astype(dtype), dtype=dtype)
-        odd = Bounds(space, torch.device("cpu"))
+        odd = ActionBounds(space, torch.device("cpu"))
         drawn = odd.own(g.uniform(-1, 1, (1000, 6)).astype("f4"))
         edges = odd.own(np.array([[1.0] * 6, [-1.0] * 6], np.float32))
         assert all(space.contains(a) for a in (*drawn, *edges))
@@ -518,7 +520,7 @@ def test_bounds_both_ways():
             back, torch.tensor([[1.0] * 6, [-1.0] * 6]), rtol=1e-3, atol=1e-3
         )
     flat = gym.spaces.Box(np.array([1.0, 0.0], "f4"), np.array([1.0, 2.0], "f4"))
-    still = Bounds(flat, torch.device("cpu"))
+    still = ActionBounds(flat, torch.device("cpu"))
     assert still.own(np.array([[0.7, 0.0]], "f4")).tolist() == [[1.0, 1.0]]
     assert still.unit(torch.tensor([[1.0, 2.0]])).tolist() == [[0.0, 1.0]]
 
@@ -533,7 +535,7 @@ def test_images_are_encoded_once_for_both_critics():
         base.config, TorsoConfig("nature_cnn", (16,), "relu"), MemoryConfig("none", 0, 0.0),
         spec=image, seed=0, total_steps=10, device=torch.device("cpu"),
     )  # fmt: skip
-    assert isinstance(policy.actor(2).step, TorchBoxStep)
+    assert isinstance(policy.actor(2).step, TorchActorStep)
     sample = box_batch(base)
     pictures = torch.randint(0, 255, (*sample.segment.first.shape, 1, 40, 40), dtype=torch.uint8)
     out = policy.update(replace(sample, segment=replace(sample.segment, obs=pictures)))

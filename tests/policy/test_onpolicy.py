@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.acting.stochastic import NumpyPolicyStep, TorchPolicyStep, make_policy_step
+from rlrun.acting.on_policy import (
+    NumpyActorCriticStep,
+    TorchActorCriticStep,
+    make_actor_critic_step,
+)
 from rlrun.buffer.rollout import Rollout
 from rlrun.build import pipeline as build
 from rlrun.build.policy import make_policy
-from rlrun.nets.moments import Moments
+from rlrun.nets.running_moments import RunningMoments
 from rlrun.policy.base.minibatch import segment_places
 from rlrun.policy.base.rollout import opening
 from rlrun.types import Chunk, Counters, Spec, no_actions, tree_leaves, tree_map
@@ -86,10 +90,10 @@ def test_numpy_is_torch(shape, space):
     net = spec_policy(SPACES[space], *shape, "policy.orthogonal_init=false").net
     if net.moments is not None:
         net.moments.add(torch.randn(50, 3) * 3 + 1)
-    assert isinstance(make_policy_step(net, 4), NumpyPolicyStep)
+    assert isinstance(make_actor_critic_step(net, 4), NumpyActorCriticStep)
     pair = (
-        play(NumpyPolicyStep(net, 4), SPACES[space]),
-        play(TorchPolicyStep(net, 4), SPACES[space]),
+        play(NumpyActorCriticStep(net, 4), SPACES[space]),
+        play(TorchActorCriticStep(net, 4), SPACES[space]),
     )
     for got, want in zip(*pair, strict=True):
         assert got.dtype == want.dtype == np.float32
@@ -97,7 +101,7 @@ def test_numpy_is_torch(shape, space):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("kind", [NumpyPolicyStep, TorchPolicyStep])
+@pytest.mark.parametrize("kind", [NumpyActorCriticStep, TorchActorCriticStep])
 def test_a_step_keeps_its_weights_until_it_is_refreshed(kind, shape):
     one, two = (spec_policy(MULTI, *shape, seed=s).net for s in (0, 1))
     step, before = kind(one, 4), play(kind(one, 4), MULTI)
@@ -268,7 +272,7 @@ def test_clip_and_step_size_follow_the_clock():
 
 def test_moments_are_those_of_everything_added():
     x = torch.randn(100, 3, dtype=torch.float64) * 5 + 2
-    moments = Moments((3,))
+    moments = RunningMoments((3,))
     torch.testing.assert_close(moments(x[:2]), x[:2].float().clamp(-10, 10))
     for piece in x.split([1, 60, 39]):
         moments.add(piece)

@@ -16,8 +16,8 @@ from rlrun.types import Segment, Spec, tree_leaves, tree_map
 from tests.compose import config
 from tests.policy.factory import dqn, r2d2
 
-TINY = ("debug=smoke", "logger.progress=off", "logger.tensorboard=false", "learner.start_after=0",
-        "env=relay", "agents=separate")  # fmt: skip
+TINY = ("debug=smoke", "logger.progress=off", "logger.tensorboard=false",
+        "learner.learning_starts=0", "env=relay", "agents=separate")  # fmt: skip
 
 
 @pytest.fixture(params=["dqn", "r2d2"])

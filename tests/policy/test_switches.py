@@ -39,7 +39,7 @@ def moved(policy, seed=0):
 
 def draws_of(policy, count):
     lead = (count,) if policy.config.name == "dqn" else (policy.window.rows - 3, count)
-    return policy.draws(policy.pair.updates, *lead)
+    return policy.draws(policy.online_target.updates, *lead)
 
 
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
@@ -139,7 +139,7 @@ def test_draws_follow_the_update_and_the_checkpoint(make, switches):
 
     assert torch.equal(loss(policy), loss(policy)), "asking changes nothing"
     before = loss(policy)
-    policy.pair.updates += 1
+    policy.online_target.updates += 1
     assert not torch.equal(before, loss(policy)), "the next update draws anew"
     other.load_state_dict(copy.deepcopy(policy.state_dict()))
     assert torch.equal(loss(policy), loss(other))
@@ -185,7 +185,7 @@ def test_noise_is_a_switch_of_exploring():
 
 
 def test_noise_is_held_until_the_weights_are_fetched():
-    policy = dqn(noisy=3.0, noisy_hold="chunk", prev_inputs=False)
+    policy = dqn(noisy=3.0, noisy_resample="chunk", prev_inputs=False)
     actor = policy.actor(64)
     obs = np.ones((64, 3), np.float32)
     given = (obs, np.ones(64, bool), np.zeros(64, int), np.zeros(64, np.float32), ())

@@ -43,7 +43,19 @@ def _blocks(space: gym.Space[Any]) -> Tree:
 
 def _state(memory: MemoryConfig) -> Tree:
     one = Block((memory.hidden,), _FLOAT)
-    return {"lstm": (one, one), "gru": (one,), "mingru": (one,), "none": ()}[memory.name]
+    known = {"lstm": (one, one), "gru": (one,), "mingru": (one,), "none": ()}
+    return known[memory.name] if memory.name in known else _own_state(memory)
+
+
+def _own_state(memory: MemoryConfig) -> Tree:
+    """As ``_state``, of ``mypkg.mod:Cell``: that of one made for a single feature."""
+    import torch  # the user's module has imported it
+
+    from rlrun.nets.memory import make_memory
+
+    with torch.random.fork_rng(devices=[]):
+        state = make_memory(memory, 1).initial_state(1, torch.device("cpu"))
+    return tree_map(lambda s: Block(tuple(s.shape[1:]), _FLOAT), state)
 
 
 def make_layout(
@@ -215,7 +227,9 @@ def _largest(
     burnin, learned, nstep = window
     rows = burnin + learned + nstep + max(1, config.env.frame_stack - 1)
     batch = config.learner.batch_size * (burnin + learned + nstep)
-    least = max(rows * (columns or config.collector.num_envs), config.learner.start_after, batch)
+    least = max(
+        rows * (columns or config.collector.num_envs), config.learner.learning_starts, batch
+    )
     if not fits(least):
         return None
     low, high = least, config.buffer.capacity  # fits, does not

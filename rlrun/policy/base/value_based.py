@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from rlrun.functional.value import Loss
-from rlrun.nets.forward_noise import Draws
-from rlrun.optim.autograd import Backprop
+from rlrun.nets.forward_noise import NoiseGenerator
+from rlrun.optim.autograd import GradientSource
 from rlrun.optim.compute import Compute
-from rlrun.optim.target import Net, TargetPair
+from rlrun.optim.target import Net, ScheduledOnlineTarget
 from rlrun.schedule import make_schedule
 from rlrun.schema import ValueConfig
 from rlrun.types import Sample, Segment, Update, generator
@@ -24,7 +24,7 @@ class ValuePolicy(ABC, Generic[C, Net]):
     """A Q-network and the target network that its updates bootstrap from."""
 
     step: Callable[[Sample], Update]  # one gradient step; a policy says which
-    draws: Draws | None = None  # random numbers of updates, where they need some
+    draws: NoiseGenerator | None = None  # random numbers of updates, where they need some
 
     def __init__(
         self,
@@ -35,14 +35,14 @@ class ValuePolicy(ABC, Generic[C, Net]):
         total_steps: int,
         device: torch.device,
         compute: Compute,
-        backprop: Backprop | None = None,
+        source: GradientSource | None = None,
     ) -> None:
-        """``net`` is on ``device``. ``backprop``: of ``net``; None: recorded."""
+        """``net`` is on ``device``. ``source`` computes its gradients; None: autograd does."""
         self.config, self.device, self.compute = config, device, compute
         lr_at = make_schedule(config.lr, total_steps=total_steps)
-        self.pair = TargetPair(net, config, lr_at, backprop)
-        self.net, self.target = net, self.pair.target
-        self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
+        self.online_target = ScheduledOnlineTarget(net, config, lr_at, source)
+        self.net, self.target = net, self.online_target.target
+        self.generator, self.seconds = generator(seed, "explore"), self.online_target.seconds
 
     def update(self, sample: Sample) -> Update:
         """One gradient step on ``sample``; priorities are those of ``loss``."""
@@ -62,17 +62,21 @@ class ValuePolicy(ABC, Generic[C, Net]):
 
     def weights(self) -> dict[str, Tensor]:
         """The online network's parameters, detached, not copied."""
-        return self.pair.weights()
+        return self.online_target.weights()
 
     def load(self, weights: dict[str, Tensor]) -> None:
         self.net.load_state_dict(weights)
 
     def state_dict(self) -> dict[str, Any]:
         own = {} if self.draws is None else {"draws": self.draws.key}
-        return self.pair.state_dict() | {"generator": self.generator.bit_generator.state} | own
+        return (
+            self.online_target.state_dict()
+            | {"generator": self.generator.bit_generator.state}
+            | own
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.pair.load_state_dict(state)
+        self.online_target.load_state_dict(state)
         if self.draws is not None:
             self.draws.key = state["draws"]
         self.generator.bit_generator.state = state["generator"]

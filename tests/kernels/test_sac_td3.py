@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.kernels.control import BareSAC, BareTD3, Half
+from rlrun.kernels.sac_td3 import ActorUpdate, SACKernel, TD3Kernel
 from rlrun.optim.compute import Compute
 from rlrun.types import Sample, tree_leaves
 from tests.buffer.factory import linear
@@ -21,7 +21,7 @@ CHANGES = [
     {"td_clip": 0.01},
     {"grad_clip": 1e-3},
     {"actor_every": 2},
-    {"target_update_every": 2, "target_theta": None},
+    {"target_update_every": 2, "target_tau": None},
     {"torso": (), "head_hidden": (9,)},
     {"lr": linear(1e-2, 1e-3), "actor_lr": linear(2e-3, 1e-2)},
 ]
@@ -52,7 +52,7 @@ def close(one, two, name=""):
 
 def same(name, changes):
     ours, theirs = control(name, **changes), control(name, **changes)
-    assert isinstance(ours.bare, BareSAC if name == "sac" else BareTD3)
+    assert isinstance(ours.bare, SACKernel if name == "sac" else TD3Kernel)
     theirs.bare = None
     for sample in samples(ours):
         one, two = ours.update(sample), theirs.update(sample)
@@ -61,7 +61,7 @@ def same(name, changes):
         for key, value in two.metrics.items():
             close(one.metrics[key], value, key)
     for side, other in ((ours.pi, theirs.pi), (ours.q, theirs.q)):
-        mine, yours = [*side.online, *side.lagging], [*other.online, *other.lagging]
+        mine, yours = [*side.params, *side.target_params], [*other.params, *other.target_params]
         for a, b in zip(mine, yours, strict=True):
             assert torch.isfinite(a).all()
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
@@ -89,7 +89,7 @@ def test_gradients_of_one_step_are_the_same(name):
     ours, theirs = control(name), control(name)
     sample = samples(ours)[1]
     out = theirs.loss(*sample.to(torch.device("cpu")))
-    expected = [*theirs.q.gradient(out.q, out.slope), *theirs.pi.gradient(out.actor)]
+    expected = [*theirs.q.grads(out.q, out.q_grad), *theirs.pi.grads(out.actor)]
     ours.bare(sample)
     found = [*ours.bare.of_critics, *ours.bare.of_actor]
     for a, b in zip(found, expected, strict=True):
@@ -105,12 +105,12 @@ def test_what_it_cannot_do_is_done_by_torch(name, changes):
 
 def test_bf16_is_done_by_torch():
     policy = control("sac")
-    from rlrun.kernels.control import fits
+    from rlrun.kernels.sac_td3 import supports
     from rlrun.schema import MemoryConfig
 
     none = MemoryConfig("none", 0, 0.0)
-    assert fits(policy.pair, Compute("float32"), none)
-    assert not fits(policy.pair, Compute("bf16"), none)
+    assert supports(policy.nets, Compute("float32"), none)
+    assert not supports(policy.nets, Compute("bf16"), none)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -148,7 +148,7 @@ def test_a_second_thread_changes_no_bit(name, changes):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
     assert beside.bare.compute.pool is not None, "nothing ran beside"
     for policy in (alone, beside):
-        assert policy.pair.seconds["backward"] > 0
+        assert policy.nets.seconds["backward"] > 0
 
 
 @pytest.mark.filterwarnings("error")
@@ -157,7 +157,7 @@ def test_a_learner_that_diverges_says_nothing_from_either_thread(name):
     policy = control(name, activation="relu")
     policy.bare.compute = Compute(target_thread=True)
     with torch.no_grad():
-        for p in policy.q.online:
+        for p in policy.q.params:
             p.mul_(1e38)
     update = policy.update(samples(policy)[0])
     assert not torch.isfinite(update.metrics["train/loss"])
@@ -167,7 +167,7 @@ def test_a_learner_that_diverges_says_nothing_from_either_thread(name):
 def test_only_the_wait_for_a_second_thread_is_counted(beside):
     bare = control("sac").bare
     bare.compute = Compute(target_thread=beside)
-    half = Half(np.zeros(1, np.float32), 1000.0)
+    half = ActorUpdate(np.zeros(1, np.float32), 1000.0)
     assert bare.waited(lambda: half) is half
     assert (bare.pair.seconds["backward"] >= 1000) != beside
 
@@ -180,6 +180,6 @@ def test_loaded_weights_are_those_that_learn():
     second.load_state_dict(first.state_dict())
     one, two = first.update(batch[1]), second.update(batch[1])
     assert all(torch.equal(one.metrics[k], two.metrics[k]) for k in one.metrics)
-    for a, b in zip(first.q.online + first.pi.online, second.q.online + second.pi.online,
+    for a, b in zip(first.q.params + first.pi.params, second.q.params + second.pi.params,
                     strict=True):  # fmt: skip
         assert torch.equal(a, b)
