@@ -242,7 +242,7 @@ def test_a_run_in_a_script_without_a_main_guard(tmp_path):
 
 def test_async_worker_that_ends_while_it_starts(monkeypatch):
     """Its exit code is told, and nothing goes on running."""
-    monkeypatch.setattr(workers, "InWorker", EndsAtOnce)
+    monkeypatch.setattr(workers, "WorkerEnvFn", EndsAtOnce)
     with pytest.raises(EnvError, match=r"worker ended .*exit code 5.*env\.backend=sync") as caught:
         make_env(config_of("CartPole-v1", backend="async"), num_envs=2)
     assert caught.value.exit_code == 3
