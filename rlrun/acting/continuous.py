@@ -14,7 +14,7 @@ from rlrun.acting.step import (
     shape_reward,
     uses_numpy,
 )
-from rlrun.functional.continuous import LOG_STD
+from rlrun.functional.continuous import LOG_STD_BOUNDS
 from rlrun.functional.explore import uniform_actions
 from rlrun.kernels.mlp import ForwardMLP
 from rlrun.kernels.observations import flatten
@@ -49,7 +49,7 @@ def sample_squashed(
     ``sigma`` is not used: the network has a standard deviation of its own.
     """
     mean, log_std = np.split(outputs, 2, -1)
-    std = np.exp(np.clip(log_std, *LOG_STD))
+    std = np.exp(np.clip(log_std, *LOG_STD_BOUNDS))
     action: np.ndarray = np.tanh(mean + std * generator.standard_normal(mean.shape, np.float32))
     return action
 

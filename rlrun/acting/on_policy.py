@@ -17,7 +17,7 @@ from rlrun.acting.step import (
     uses_numpy,
 )
 from rlrun.functional.explore import draw_categorical, draw_gaussian
-from rlrun.functional.masks import without_forbidden
+from rlrun.functional.masks import mask_logits_numpy
 from rlrun.kernels.mlp import ForwardMLP
 from rlrun.kernels.observations import flatten
 from rlrun.nets.actor_critic import ActorCritic, Trunk
@@ -75,7 +75,7 @@ class OnPolicyActor:
         outputs, state = self.step(obs, first, prev_action, reward, state)
         generator = None if explore is None else self.generator
         if self.net.masked:
-            outputs = without_forbidden(outputs, obs)
+            outputs = mask_logits_numpy(outputs, obs)
         if self.sizes:
             action, log_prob = draw_categorical(outputs, self.sizes, generator)
             if action.shape != self.shape:

@@ -5,10 +5,10 @@ import numpy as np
 import torch
 
 from rlrun.acting.step import NumpyStep, TorchStep, reset_state, uses_numpy
-from rlrun.functional.masks import without_forbidden
+from rlrun.functional.masks import mask_logits_numpy
 from rlrun.kernels.mlp import ForwardMLP
 from rlrun.kernels.observations import flatten
-from rlrun.nets.policy_net import LOG_STD, PolicyNet
+from rlrun.nets.policy_net import LOG_STD_BOUNDS, PolicyNet
 from rlrun.nets.torso import MLP
 from rlrun.types import Act, Tree
 
@@ -28,7 +28,7 @@ class PolicyNetActor:
     def refresh(self) -> None:
         self.step.refresh()
         if self.net.log_std is not None:
-            self.std = self.net.log_std.detach().clamp(*LOG_STD).exp().numpy(force=True)
+            self.std = self.net.log_std.detach().clamp(*LOG_STD_BOUNDS).exp().numpy(force=True)
 
     def initial_state(self) -> Tree:
         return self.step.initial_state()
@@ -46,7 +46,7 @@ class PolicyNetActor:
         """Return the mode where ``explore`` is None, else a sample; its values are not used."""
         outputs, state = self.step(obs, first, prev_action, prev_reward, state)
         if self.std is None:
-            logits = without_forbidden(outputs, obs) if self.net.masked else outputs
+            logits = mask_logits_numpy(outputs, obs) if self.net.masked else outputs
             if explore is not None:  # argmax of logits + Gumbel noise samples the softmax
                 logits = logits + self.generator.gumbel(size=logits.shape).astype(logits.dtype)
             return Act(logits.argmax(-1), {}, state)

@@ -13,7 +13,7 @@ from rlrun.acting.step import (
     shape_reward,
     uses_numpy,
 )
-from rlrun.functional.explore import choose
+from rlrun.functional.explore import select_action
 from rlrun.functional.masks import MASK, allowed_actions
 from rlrun.kernels.mlp import ForwardMLP
 from rlrun.kernels.observations import flatten
@@ -77,7 +77,7 @@ class ValueActor:
             self.needs_noise = explore is None
         q, state = self.step(obs, first, prev_action, reward, state)
         mask = allowed_actions(obs) if isinstance(obs, dict) and MASK in obs else None
-        return Act(choose(q, explore, self.generator, mask), {}, state)
+        return Act(select_action(q, explore, self.generator, mask), {}, state)
 
 
 class TorchQNetStep(TorchStep[QNet]):

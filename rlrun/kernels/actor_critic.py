@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.functional import surrogate
-from rlrun.functional.policy import Choice
-from rlrun.functional.surrogate import Drawn
+from rlrun.functional.policy import LogProbEntropy
+from rlrun.kernels import policy_losses
 from rlrun.kernels.mlp import FORWARD, DifferentiableMLP
+from rlrun.kernels.policy_losses import ActionLogProb
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.torso import MLP, flatten
 from rlrun.optim.adam import FlatParameters
@@ -37,13 +37,13 @@ class ActorCriticBackprop(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Return (parameters of the distribution [T, M, K], V [T, M]) in float32."""
 
-    def evaluate_actions(self, params: Tensor, action: Tensor) -> Choice:
+    def evaluate_actions(self, params: Tensor, action: Tensor) -> LogProbEntropy:
         """Return log pi(action) and entropy [T, M].
 
         ``params``: those of the last ``outputs``, or their first rows.
         """
 
-    def backward(self, choice: Choice, value: Tensor, grads: OutputGrads) -> None:
+    def backward(self, choice: LogProbEntropy, value: Tensor, grads: OutputGrads) -> None:
         """Write the gradients of the parameters to ``FlatParameters.grads``."""
 
 
@@ -62,7 +62,7 @@ class AutogradActorCritic:
             params, value = self.net(obs, previous, first, state)
         return params.float(), value.float()
 
-    def backward(self, choice: Choice, value: Tensor, grads: OutputGrads) -> None:
+    def backward(self, choice: LogProbEntropy, value: Tensor, grads: OutputGrads) -> None:
         outputs, output_grads = [choice.log_prob, value], [grads.log_prob, grads.value]
         if grads.entropy is not None:
             outputs, output_grads = [*outputs, choice.entropy], [*output_grads, grads.entropy]
@@ -91,7 +91,7 @@ class NumpyActorCritic:
         if net.log_std is not None:
             self.log_std = net.log_std.detach().numpy()
             self.log_std_grad = grads[net.log_std.data_ptr()]
-        self.evaluated: Drawn | None = None  # of the last ``evaluate_actions``
+        self.evaluated: ActionLogProb | None = None  # of the last ``evaluate_actions``
 
     # -- arrays ----------------------------------------------------------------------------------
 
@@ -111,15 +111,15 @@ class NumpyActorCritic:
             h = [np.concatenate([features, previous], 1) for features in h]
         return self.heads[0](h[0]), self.heads[1](h[-1])[:, 0]
 
-    def evaluate(self, params: np.ndarray, action: np.ndarray, *, entropy: bool) -> Drawn:
+    def evaluate(self, params: np.ndarray, action: np.ndarray, *, entropy: bool) -> ActionLogProb:
         """Return log pi [N] of actions [N, *A], and with ``entropy`` the entropy [N]."""
         if self.sizes:
-            return surrogate.categorical(params, action, self.sizes, entropy=entropy)
-        return surrogate.gaussian(params, self.log_std, action, entropy=entropy)
+            return policy_losses.categorical(params, action, self.sizes, entropy=entropy)
+        return policy_losses.gaussian(params, self.log_std, action, entropy=entropy)
 
     def backward_arrays(
         self,
-        evaluated: Drawn,
+        evaluated: ActionLogProb,
         log_prob_grad: np.ndarray,
         value_grad: np.ndarray,
         entropy_grad: np.ndarray | None,
@@ -130,9 +130,9 @@ class NumpyActorCritic:
         not depend on the others.
         """
         if self.sizes:
-            params_grad = surrogate.categorical_slope(evaluated, log_prob_grad, entropy_grad)
+            params_grad = policy_losses.categorical_grad(evaluated, log_prob_grad, entropy_grad)
         else:
-            params_grad, self.log_std_grad[:] = surrogate.gaussian_slope(
+            params_grad, self.log_std_grad[:] = policy_losses.gaussian_grad(
                 evaluated, log_prob_grad, entropy_grad
             )
         deep = bool(self.torsos[0].layers)
@@ -156,14 +156,14 @@ class NumpyActorCritic:
         params, value = self.forward(self.inputs(obs), previous.flatten(0, 1).numpy())
         return torch.from_numpy(params).reshape(*lead, -1), torch.from_numpy(value).reshape(lead)
 
-    def evaluate_actions(self, params: Tensor, action: Tensor) -> Choice:
+    def evaluate_actions(self, params: Tensor, action: Tensor) -> LogProbEntropy:
         lead = action.shape[:2]
         self.evaluated = self.evaluate(
             params.flatten(0, 1).numpy(), action.flatten(0, 1).numpy(), entropy=True
         )
-        return Choice(*(torch.from_numpy(x).reshape(lead) for x in self.evaluated.said()))
+        return LogProbEntropy(*(torch.from_numpy(x).reshape(lead) for x in self.evaluated.said()))
 
-    def backward(self, choice: Choice, value: Tensor, grads: OutputGrads) -> None:
+    def backward(self, choice: LogProbEntropy, value: Tensor, grads: OutputGrads) -> None:
         assert self.evaluated is not None
         entropy = None if grads.entropy is None else grads.entropy.flatten().numpy()
         arrays = grads.log_prob.flatten().numpy(), grads.value.flatten().numpy()

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional.squash import squashed, squashed_slope
 from rlrun.kernels.critics import NumpyCritics
 from rlrun.kernels.mlp import IGNORE_OVERFLOW, DifferentiableMLP
+from rlrun.kernels.squashed_gaussian import squashed, squashed_grad
 from rlrun.nets.continuous_actor import ActorNet
 from rlrun.nets.critics import Critics
 from rlrun.nets.encoder import FlatObs, prepare_windows
@@ -192,7 +192,7 @@ class SACKernel(ContinuousKernel):
         action, log_prob = samples.action[:count], samples.log_prob[:count]
 
         def output_grad(action_grad: np.ndarray) -> np.ndarray:
-            return squashed_slope(samples, action_grad, temperature * rows.weight)
+            return squashed_grad(samples, action_grad, temperature * rows.weight)
 
         actor_update = None
         if due:

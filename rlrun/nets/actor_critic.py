@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.functional.masks import has_mask, unmasked
-from rlrun.functional.policy import Choice, categorical, gaussian, within_mask
+from rlrun.functional.policy import LogProbEntropy, categorical, gaussian, mask_logits
 from rlrun.functional.rows import network_inputs, readable_obs
 from rlrun.nets.episodes import unroll_episodes
 from rlrun.nets.memory import make_memory, reset_state
@@ -144,13 +144,13 @@ class ActorCritic(nn.Module):
             for trunk, part in zip(self.trunks, self._trunk_states(state), strict=True)
         ]
         params = self.policy(h[0])
-        params = within_mask(params, obs) if self.masked else params
+        params = mask_logits(params, obs) if self.masked else params
         return params, self.value(h[-1]).squeeze(-1)
 
     def _trunk_states(self, state: Tree) -> Tree:
         return state if self.recurrent else [()] * len(self.trunks)
 
-    def evaluate_actions(self, params: Tensor, action: Tensor) -> Choice:
+    def evaluate_actions(self, params: Tensor, action: Tensor) -> LogProbEntropy:
         """Return log pi(action) and entropy [T, M].
 
         ``params``: of ``forward``; ``action`` [T, M, *A], before clipping where it is real.

@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from rlrun.functional.masks import has_mask, unmasked
 from rlrun.functional.offline import categorical_log_prob, normal_log_prob, to_unit
-from rlrun.functional.policy import within_mask
+from rlrun.functional.policy import mask_logits
 from rlrun.nets.memory import make_memory, reset_state
 from rlrun.nets.torso import make_torso, mlp
 from rlrun.schema import MemoryConfig, TorsoConfig
 from rlrun.types import Spec, Tree, torch_seed
 
-LOG_STD = (-5.0, 2.0)  # bounds of the log std; Kostrikov et al. 2022 (IQL), their code
+LOG_STD_BOUNDS = (-5.0, 2.0)  # bounds of the log std; Kostrikov et al. 2022 (IQL), their code
 
 
 class PolicyNet(nn.Module):
@@ -58,7 +58,7 @@ class PolicyNet(nn.Module):
 
     def apply_mask(self, outputs: Tensor, obs: Tree) -> Tensor:
         """Return ``outputs`` [*, N] with the logits of forbidden actions masked."""
-        return within_mask(outputs, obs) if self.masked else outputs
+        return mask_logits(outputs, obs) if self.masked else outputs
 
     def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
         """Return log pi(action) [*] for ``outputs`` [*, N]; ``action`` [*, *A] as stored.
@@ -67,7 +67,7 @@ class PolicyNet(nn.Module):
         """
         if self.log_std is None:
             return categorical_log_prob(outputs, action)
-        return normal_log_prob(outputs, self.log_std.clamp(*LOG_STD), self.to_unit(action))
+        return normal_log_prob(outputs, self.log_std.clamp(*LOG_STD_BOUNDS), self.to_unit(action))
 
     def mode_error(self, outputs: Tensor, action: Tensor) -> Tensor:
         """Return 1 - pi(action) [*]; Box: the mean distance of the mode from ``action``."""
