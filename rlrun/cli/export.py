@@ -25,7 +25,7 @@ def export(
     config, _ = load(run_dir, ["device=cpu"], replay=False)
     try:
         from rlrun.dataset import read, require_new
-        from rlrun.run.finished import export_run
+        from rlrun.run.export import export_run
 
         require_new(data_dir)
         raw_yaml = (run_dir / "config.yaml").read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ from rlrun.optim.compute import PLAIN, Compute
 from rlrun.optim.step import Stepper
 from rlrun.policy.base.value_based import ValuePolicy
 from rlrun.schema import CQLConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Segment, Spec, Tree, Window
+from rlrun.types import Segment, Spec, Tree
 
 
 class CQL(ValuePolicy[CQLConfig, QNet]):
@@ -42,7 +42,7 @@ class CQL(ValuePolicy[CQLConfig, QNet]):
         device: torch.device,
         compute: Compute = PLAIN,
     ) -> None:
-        self.window = Window(*config.window)
+        self.window = config.window
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
         super().__init__(
             config, net, seed=seed, total_steps=total_steps, device=device, compute=compute

@@ -9,6 +9,7 @@ from rlrun.schema.policy import PolicyConfig
 from rlrun.schema.ranges import at_least, need, positive, unit
 from rlrun.schema.schedule import ScheduleConfig, schedule_within
 from rlrun.schema.value import ValueConfig
+from rlrun.schema.window import Window
 
 
 def _layers(config: PolicyConfig, sizes: tuple[int, ...]) -> None:
@@ -37,9 +38,9 @@ class BCConfig(PolicyConfig):
         _layers(self, self.head_hidden)
 
     @property
-    def window(self) -> tuple[int, int, int]:
-        """(burn-in, learned, nstep) rows; the row behind the learned ones is not looked at."""
-        return self.burnin_step, self.learn_unroll_len - 1, 1
+    def window(self) -> Window:
+        """The row after the learned ones is not read."""
+        return Window(self.burnin_step, self.learn_unroll_len - 1, 1)
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,8 @@ class CQLConfig(ValueConfig):
         at_least(self, 0, "conservatism")
 
     @property
-    def window(self) -> tuple[int, int, int]:
-        """(burn-in, learned, nstep) rows."""
-        return 0, 1, self.nstep
+    def window(self) -> Window:
+        return Window(0, 1, self.nstep)
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,5 @@ class IQLConfig(PolicyConfig):
         _layers(self, self.head_hidden)
 
     @property
-    def window(self) -> tuple[int, int, int]:
-        """(burn-in, learned, nstep) rows."""
-        return 0, 1, self.nstep
+    def window(self) -> Window:
+        return Window(0, 1, self.nstep)
