@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlrun.functional.masks import without_forbidden
 from rlrun.kernels.cells import GRUCell, LSTMCell, MinGRUCell
-from rlrun.kernels.mlp import Layers
+from rlrun.kernels.mlp import ForwardMLP
 from rlrun.kernels.observations import flatten
 from rlrun.nets.memory.mingru import MinGRU
 from rlrun.nets.memory.recurrent import GRU, LSTM
@@ -18,7 +18,7 @@ from rlrun.nets.torso import MLP
 from rlrun.types import Act, Tree, tree_map
 
 
-class PolicyActor:
+class PolicyNetActor:
     """Acts by a PolicyNet: its mode when greedy, else a draw from it.
 
     With weights of its own; in numpy where the torso is an MLP on the CPU, in torch elsewhere.
@@ -28,8 +28,8 @@ class PolicyActor:
         self.net, self.generator, self.space = net, generator, net.space
         on_cpu = next(net.parameters()).device.type == "cpu"
         fast = on_cpu and isinstance(net.torso, MLP)
-        self.step: _NumpyStep | _TorchStep
-        self.step = _NumpyStep(net, num_envs) if fast else _TorchStep(net, num_envs)
+        self.step: NumpyPolicyNetStep | TorchPolicyNetStep
+        self.step = NumpyPolicyNetStep(net, num_envs) if fast else TorchPolicyNetStep(net, num_envs)
         self.initial_state = self.step.initial_state
         self.extras: dict[str, np.ndarray] = {}
         self.spread: np.ndarray | None = None
@@ -74,7 +74,7 @@ class PolicyActor:
         return bounded
 
 
-class _TorchStep:
+class TorchPolicyNetStep:
     """Any network, on its own device."""
 
     def __init__(self, net: PolicyNet, num_envs: int) -> None:
@@ -103,13 +103,13 @@ class _TorchStep:
         return out.numpy(force=True), tree_map(lambda x: x.numpy(force=True), state)
 
 
-class _NumpyStep:
+class NumpyPolicyNetStep:
     """A network with an MLP torso, on the CPU."""
 
     def __init__(self, net: PolicyNet, num_envs: int) -> None:
         assert isinstance(net.torso, MLP)
         self.num_envs, self.space, self.bounded = num_envs, net.torso.space, net.log_std is not None
-        self.torso, self.head = Layers(net.torso.layers), Layers(net.head)
+        self.torso, self.head = ForwardMLP(net.torso.layers), ForwardMLP(net.head)
         self.memory: LSTMCell | GRUCell | MinGRUCell | None = None
         match net.memory:
             case LSTM():
@@ -130,7 +130,7 @@ class _NumpyStep:
     def __call__(
         self, obs: Tree, first: np.ndarray, action: np.ndarray, reward: np.ndarray, state: Tree
     ) -> tuple[np.ndarray, Tree]:
-        """See ``_TorchStep``."""
+        """See ``TorchPolicyNetStep``."""
         if first.any():
             state = tree_map(lambda s: np.where(first[:, None], np.float32(0), s), state)
         x = self.torso(flatten(self.space, obs))

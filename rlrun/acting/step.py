@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from rlrun.kernels.cells import GRUCell, LSTMCell, MinGRUCell
-from rlrun.kernels.heads import NumpyHead
-from rlrun.kernels.mlp import Layers
+from rlrun.kernels.mlp import ForwardMLP
 from rlrun.kernels.observations import flatten
-from rlrun.nets.forward_noise import MEAN, Draw
+from rlrun.kernels.q_heads import NumpyQHead
+from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.memory.mingru import MinGRU
 from rlrun.nets.memory.recurrent import GRU, LSTM
 from rlrun.nets.noisy import noise_size, noisy_layers, split_noise
@@ -25,7 +25,7 @@ from rlrun.nets.torso import MLP
 from rlrun.types import Tree, tree_map
 
 
-class Step(Protocol):
+class QNetStep(Protocol):
     """A snapshot of a network's weights that can take steps."""
 
     def refresh(self) -> None:
@@ -46,14 +46,14 @@ class Step(Protocol):
         """
 
 
-class TorchStep:
+class TorchQNetStep:
     """Any network, on its own device."""
 
     def __init__(self, net: QNet, num_envs: int) -> None:
         self.source, self.num_envs = net, num_envs
         self.net = copy.deepcopy(net).requires_grad_(False)
         self.device = next(net.parameters()).device
-        self.noisy, self.draw = noisy_layers(self.net), MEAN
+        self.noisy, self.draw = noisy_layers(self.net), MEAN_WEIGHTS
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -67,11 +67,11 @@ class TorchStep:
 
     def perturb(self, generator: np.random.Generator | None) -> None:
         """See ``Step``."""
-        self.draw = MEAN
+        self.draw = MEAN_WEIGHTS
         if generator is not None:
             eps = generator.standard_normal((self.num_envs, noise_size(self.noisy)), np.float32)
             noise = split_noise(torch.from_numpy(eps).to(self.device), self.noisy)
-            self.draw = Draw(tuple(noise))
+            self.draw = ForwardNoise(tuple(noise))
 
     @torch.inference_mode()
     def __call__(
@@ -89,7 +89,7 @@ class TorchStep:
         return q.numpy(force=True), tree_map(lambda x: x.numpy(force=True), state)
 
 
-class NumpyStep:
+class NumpyQNetStep:
     """A network with an MLP torso, on the CPU."""
 
     def __init__(self, net: QNet, num_envs: int) -> None:
@@ -97,10 +97,10 @@ class NumpyStep:
         self.num_envs, self.actions = num_envs, net.actions
         self.space, self.width = net.torso.space, net.torso.size
         self.side = net.prev_inputs
-        self.torso = Layers(net.torso.layers)
-        self.head = NumpyHead(net, num_envs) if isinstance(net, DistNet) else None
+        self.torso = ForwardMLP(net.torso.layers)
+        self.head = NumpyQHead(net, num_envs) if isinstance(net, DistNet) else None
         streams = [] if self.head else [m for m in (net.advantage, net.value) if m is not None]
-        self.heads = [Layers(stream) for stream in streams]
+        self.heads = [ForwardMLP(stream) for stream in streams]
         self.memory: LSTMCell | GRUCell | MinGRUCell | None = None
         if isinstance(net.memory, LSTM):
             self.memory = LSTMCell(net.memory, num_envs)
@@ -151,9 +151,11 @@ class NumpyStep:
         return q, state
 
 
-def make_step(net: QNet, num_envs: int) -> Step:
+def make_qnet_step(net: QNet, num_envs: int) -> QNetStep:
     """The faster step for this network, by a fixed rule; both give the same values to 1e-5."""
     cpu = next(net.parameters()).device.type == "cpu"
     return (
-        NumpyStep(net, num_envs) if cpu and isinstance(net.torso, MLP) else TorchStep(net, num_envs)
+        NumpyQNetStep(net, num_envs)
+        if cpu and isinstance(net.torso, MLP)
+        else TorchQNetStep(net, num_envs)
     )

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.acting.step import Step, make_step
+from rlrun.acting.step import QNetStep, make_qnet_step
 from rlrun.functional.explore import team_epsilon_greedy
 from rlrun.nets.team import MASK, TeamNet
 from rlrun.schema import QMIXConfig
@@ -18,7 +18,7 @@ class TeamActor:
         self, net: TeamNet, config: QMIXConfig, generator: np.random.Generator, *, num_envs: int
     ) -> None:
         self.num_envs, self.size, self.generator = num_envs, net.size, generator
-        self.columns: Step = make_step(net.agents, num_envs * net.size)
+        self.columns: QNetStep = make_qnet_step(net.agents, num_envs * net.size)
         self.refresh = self.columns.refresh
         self.counts, self.masked = net.counts.numpy(force=True), net.masked
         eye = np.eye(net.size, dtype=np.float32)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rlrun.acting.step import Step, make_step
+from rlrun.acting.step import QNetStep, make_qnet_step
 from rlrun.functional.explore import choose
 from rlrun.functional.masks import MASK, allowed_actions
 from rlrun.nets.qnet import QNet
@@ -14,7 +14,7 @@ class ValueActor:
     """Greedy actions of a Q-network, replaced by uniform ones with a probability.
 
     Noisy networks: every environment has noise of its own; greedy actions are those of the mean
-    weights. ``policy.noisy_hold`` says how long a draw is kept: ``step``, until the next action
+    weights. ``policy.noisy_resample`` says how long a draw is kept: ``step``, until the next action
     (Fortunato et al. 2018, section 3.1, of DQN), or ``chunk``, until the weights are fetched again
     (the same, of A3C's rollouts): then an environment follows one perturbed policy for a while,
     which reaches what independent deviations do not.
@@ -23,11 +23,11 @@ class ValueActor:
     def __init__(
         self, net: QNet, config: ValueConfig, generator: np.random.Generator, *, num_envs: int
     ) -> None:
-        self.step: Step = make_step(net, num_envs)
+        self.step: QNetStep = make_qnet_step(net, num_envs)
         self.initial_state = self.step.initial_state
         self.generator, self.scale, self.clip = generator, config.reward_scale, config.reward_clip
         self.noisy = isinstance(config, SwitchedConfig) and config.noisy is not None
-        self.held = isinstance(config, SwitchedConfig) and config.noisy_hold == "chunk"
+        self.held = isinstance(config, SwitchedConfig) and config.noisy_resample == "chunk"
         self.due = True  # the next exploring action needs fresh noise
         self.extras: dict[str, np.ndarray] = {}
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
+import gymnasium as gym
+
 from rlrun.buffer.storage.layout import Layout, Row
 from rlrun.buffer.storage.sizing import demo_config, make_layout, row_of
 from rlrun.env import known_spaces
@@ -146,8 +148,8 @@ def _backend(config: Config, obs: Any) -> Backend:
     """``kernel`` for single rows through linear layers in float32 on the CPU."""
     policy, learner = config.policy, config.learner
     linear = _feed_forward(config) and config.device == "cpu" and learner.precision == "float32"
-    own = obs["observation"] if config.agents.name == "separate" else obs
-    if not linear or (policy.masks and has_mask(own)):
+    several = config.agents.name == "separate" and isinstance(obs, gym.spaces.Dict)
+    if not linear or (policy.masks and has_mask(obs["observation"] if several else obs)):
         return "torch"
     if isinstance(policy, DQNConfig):
         extended = policy.distribution != "none" or policy.noisy is not None

@@ -5,12 +5,14 @@ reader       composed config -> dataclasses, strictly
 checks       what spans several keys, and what this machine must have
 idle         keys of the command line that would change nothing
 messages     Hydra's and OmegaConf's errors -> one line
+stored       the config of a run directory, for eval, resume and export
 directories  run and sweep directories that no two runs share
 """
 
 from rlrun.config.checks.keys import check, check_precision
-from rlrun.config.compose import Composer, load, read_composed, to_yaml
+from rlrun.config.compose import Composer, read_composed, to_yaml
 from rlrun.config.reader import read_config
+from rlrun.config.stored import load
 
 __all__ = [
     "Composer",

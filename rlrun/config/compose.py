@@ -4,7 +4,6 @@ Uses ``hydra._internal`` where Hydra 1.3 has no public way to compose as its com
 (--config-dir, sweeps) without writing to the disk; hence the pin hydra-core<1.4.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,10 +24,8 @@ from hydra.core.utils import configure_log, run_job
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
-from rlrun.config.checks.keys import check
 from rlrun.config.messages import HYDRA_ERRORS, explain, homes, override_key
-from rlrun.config.reader import fail, hints, read_config, runs_code, show, unknown, unknown_option
-from rlrun.errors import ConfigError
+from rlrun.config.reader import fail, hints, read_config, runs_code, unknown, unknown_option
 from rlrun.schema import Config, EnvConfig
 
 VERSION_BASE = "1.3"
@@ -37,12 +34,8 @@ _BASE = "base/"  # keys that several options of a group start from: conf/policy/
 _FREE = ("env.kwargs", "env.eval_kwargs")  # dicts whose keys the environment defines
 _EXCLUSIVE = (  # of two such keys one is a number, the other null
     ("learner.update_per_collect", "learner.replay_ratio"),
-    ("policy.target_update_every", "policy.target_theta"),
+    ("policy.target_update_every", "policy.target_tau"),
 )
-_RESUMABLE = (
-    "run", "checkpoint", "logger", "learner.threads", "device", "buffer.mmap", "buffer.max_bytes",
-    "transport",
-)  # fmt: skip
 
 
 def search_path() -> str:
@@ -286,47 +279,3 @@ def strip(cfg: DictConfig) -> DictConfig:
 def to_yaml(cfg: DictConfig) -> str:
     """The composed config as yaml, interpolations (and so secrets) unresolved, without hydra."""
     return OmegaConf.to_yaml(strip(cfg), resolve=False)
-
-
-def load(
-    run_dir: Path, overrides: Sequence[str] = (), *, replay: bool = True
-) -> tuple[Config, str]:
-    """The checked config of an earlier run, with ``overrides`` on top, and its yaml.
-
-    ``replay`` False: no replay is to be drawn from, so the device it lay on plays no part.
-
-    Raises: ConfigError when there is no run, or an override changes what a run cannot change.
-    """
-    path = run_dir / "config.yaml"
-    if not path.is_file():
-        what = "is no run directory" if run_dir.is_dir() else "no such directory"
-        allowed = "a directory with a config.yaml"
-        raise fail("RUN_DIR", run_dir, what, allowed, "run directories are under outputs/")
-    composer = Composer()
-    try:
-        cfg = OmegaConf.load(path)
-        if not isinstance(cfg, DictConfig):
-            raise fail("RUN_DIR", run_dir, "its config.yaml is damaged", "a mapping", "restore it")
-        OmegaConf.set_struct(cfg, True)
-        for override in composer.parse(overrides):
-            _refuse_fixed(override)
-            OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
-        if not replay:
-            OmegaConf.update(cfg, "buffer.device", "cpu")
-    except HYDRA_ERRORS as e:
-        raise explain(e, overrides, [], lambda group: []) from e
-    config = read_composed(cfg)
-    check(config, fresh=False)
-    return config, to_yaml(cfg)
-
-
-def _refuse_fixed(override: Override) -> None:
-    key = override.key_or_group
-    plain = not (override.is_delete() or override.is_sweep_override())
-    allowed = any(key == name or key.startswith(name + ".") for name in _RESUMABLE)
-    if not plain or not allowed or key == "run.dir":
-        text = re.sub(r"^[^=]*=?", "", str(override.input_line))
-        may = f"{', '.join(_RESUMABLE)} may change (not run.dir)"
-        raise ConfigError(
-            f"{key} = {show(text)}: a resumed run cannot change this; {may}; start a new run"
-        )

@@ -28,6 +28,11 @@ _TABLES: Mapping[str, Mapping[str, type]] = {  # groups whose options are classe
     "policy": POLICY_CONFIGS, "buffer": BUFFER_CONFIGS, "bonus": BONUS_CONFIGS,
 }  # fmt: skip
 _SHARED = ("learner.", "collector.", "run.")  # groups whose keys every run has
+RENAMED = {  # keys of earlier versions
+    "policy.noisy_hold": "policy.noisy_resample",
+    "policy.target_theta": "policy.target_tau",
+    "learner.start_after": "learner.learning_starts",
+}
 _MISSING = "???"  # OmegaConf's mark for a value that must be given
 _LONGEST = 120  # characters of a value in an error
 _MANY = 14  # names in an error
@@ -74,6 +79,8 @@ def unknown(
 
     ``homes``: full keys of that name in other places, better guesses than names like it here.
     """
+    if path in RENAMED:
+        homes = [RENAMED[path]]
     parent, _, name = path.rpartition(".")
     dot = f"{parent}." if parent else ""
     if owners := _owners(path):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rlrun.functional import surrogate
 from rlrun.functional.policy import Choice
 from rlrun.functional.surrogate import Drawn
-from rlrun.kernels.mlp import FORWARD, Chain
+from rlrun.kernels.mlp import FORWARD, DifferentiableMLP
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.torso import MLP, flatten
 from rlrun.optim.adam import Flat
@@ -21,7 +21,7 @@ from rlrun.optim.compute import Compute
 from rlrun.types import Tree
 
 
-class Slopes(NamedTuple):
+class OutputGrads(NamedTuple):
     """d loss over log pi, V and entropy of the same rows [*]; entropy None: it plays no part."""
 
     log_prob: Tensor
@@ -29,7 +29,7 @@ class Slopes(NamedTuple):
     entropy: Tensor | None
 
 
-class Backprop(Protocol):
+class ActorCriticBackprop(Protocol):
     """One network; ``choice`` belongs to the last ``outputs``, ``back`` to both."""
 
     def outputs(self, obs: Tree, side: Tensor, first: Tensor, state: Tree) -> tuple[Tensor, Tensor]:
@@ -38,11 +38,11 @@ class Backprop(Protocol):
     def choice(self, head: Tensor, action: Tensor) -> Choice:
         """log pi(action) and entropy [T, M]; ``head``: ``outputs``' or its first rows."""
 
-    def back(self, choice: Choice, value: Tensor, slopes: Slopes) -> None:
+    def back(self, choice: Choice, value: Tensor, slopes: OutputGrads) -> None:
         """The slopes over the parameters into ``Flat.slopes``."""
 
 
-class Recorded:
+class AutogradActorCritic:
     """Any network, on its own device, in any precision."""
 
     def __init__(self, net: ActorCritic, flat: Flat, compute: Compute) -> None:
@@ -56,7 +56,7 @@ class Recorded:
             head, value = self.net(obs, side, first, state)
         return head.float(), value.float()
 
-    def back(self, choice: Choice, value: Tensor, slopes: Slopes) -> None:
+    def back(self, choice: Choice, value: Tensor, slopes: OutputGrads) -> None:
         """See ``Backprop``."""
         outputs, given = [choice.log_prob, value], [slopes.log_prob, slopes.value]
         if slopes.entropy is not None:
@@ -66,7 +66,7 @@ class Recorded:
             torch._foreach_copy_(self.flat.parts, list(grads))
 
 
-class Written:
+class NumpyActorCritic:
     """A feed-forward network of linear layers in float32 on the CPU; nothing is recorded.
 
     ``run``, ``say`` and ``descend`` are the same as the three of ``Backprop``, in numpy.
@@ -80,8 +80,8 @@ class Written:
         places = {
             p.data_ptr(): s.numpy() for p, s in zip(net.parameters(), flat.parts, strict=True)
         }
-        self.torsos = [Chain(cast("MLP", t.torso).layers, places) for t in net.trunks]
-        self.heads = [Chain(m, places) for m in (net.policy, net.value)]
+        self.torsos = [DifferentiableMLP(cast("MLP", t.torso).layers, places) for t in net.trunks]
+        self.heads = [DifferentiableMLP(m, places) for m in (net.policy, net.value)]
         self.log_std = self.over_std = np.zeros(0, np.float32)
         if net.log_std is not None:
             self.log_std = net.log_std.detach().numpy()
@@ -148,7 +148,7 @@ class Written:
         )
         return Choice(*(torch.from_numpy(x).reshape(lead) for x in self.drawn.said()))
 
-    def back(self, choice: Choice, value: Tensor, slopes: Slopes) -> None:
+    def back(self, choice: Choice, value: Tensor, slopes: OutputGrads) -> None:
         """See ``Backprop``."""
         assert self.drawn is not None
         entropy = None if slopes.entropy is None else slopes.entropy.flatten().numpy()
@@ -156,7 +156,7 @@ class Written:
         self.descend(self.drawn, *given, entropy)
 
 
-def is_plain(net: ActorCritic) -> bool:
+def supports(net: ActorCritic) -> bool:
     """Whether the network is linear layers and activations, nothing else, masks included."""
     if net.recurrent or net.masked or not all(isinstance(t.torso, MLP) for t in net.trunks):
         return False
@@ -164,8 +164,10 @@ def is_plain(net: ActorCritic) -> bool:
     return all(type(m) is nn.Linear or type(m) in FORWARD for chain in chains for m in chain)
 
 
-def make_backprop(net: ActorCritic, flat: Flat, compute: Compute) -> Written | Recorded:
+def make_actor_critic_backprop(
+    net: ActorCritic, flat: Flat, compute: Compute
+) -> NumpyActorCritic | AutogradActorCritic:
     """``Written`` where it can be, by a fixed rule; both give the same numbers to 1e-5."""
     cpu = next(net.parameters()).device.type == "cpu"
-    plain = cpu and compute.precision == "float32" and is_plain(net)
-    return Written(net, flat) if plain else Recorded(net, flat, compute)
+    plain = cpu and compute.precision == "float32" and supports(net)
+    return NumpyActorCritic(net, flat) if plain else AutogradActorCritic(net, flat, compute)

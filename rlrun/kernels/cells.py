@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rlrun.kernels.mlp import copy_of
+from rlrun.kernels.mlp import copy_parameter
 from rlrun.nets.memory.mingru import MinGRU
 from rlrun.nets.memory.recurrent import GRU, LSTM
 from rlrun.types import Tree
@@ -58,7 +58,7 @@ class GRUCell:
 
     def __init__(self, memory: GRU) -> None:
         self.core, self.size = memory.core, memory.size
-        self.weights = [copy_of(p) for p in self.core.all_weights[0]]
+        self.weights = [copy_parameter(p) for p in self.core.all_weights[0]]
 
     def refresh(self) -> None:
         for own, p in zip(self.weights, self.core.all_weights[0], strict=True):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rlrun.functional.returns import NStep, nstep_return
 from rlrun.functional.rows import shape_reward
 from rlrun.functional.value import td_target
-from rlrun.kernels.mlp import DIVERGING, Chain
+from rlrun.kernels.mlp import IGNORE_OVERFLOW, DifferentiableMLP
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP, flatten
 from rlrun.optim.autograd import Backprop, Written
@@ -24,14 +24,19 @@ from rlrun.types import Sample, Segment, Update, tree_map
 METRICS = ("loss", "td_abs", "q_taken", "target", "valid_fraction", "grad_norm", "lr")
 
 
-class Values:
+class NumpyQNet:
     """Action values of rows; ``places``: where slopes belong, None: nothing is kept for them."""
 
     def __init__(self, net: QNet, places: dict[int, np.ndarray] | None = None) -> None:
         assert isinstance(net.torso, MLP)
         assert isinstance(net.advantage, nn.Sequential)
-        self.torso, self.advantage = Chain(net.torso.layers, places), Chain(net.advantage, places)
-        self.value = Chain(net.value, places) if isinstance(net.value, nn.Sequential) else None
+        self.torso, self.advantage = (
+            DifferentiableMLP(net.torso.layers, places),
+            DifferentiableMLP(net.advantage, places),
+        )
+        self.value = (
+            DifferentiableMLP(net.value, places) if isinstance(net.value, nn.Sequential) else None
+        )
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """[B, F] -> [B, A]."""
@@ -55,7 +60,7 @@ class Values:
             self.torso.back(h, inputs=False)
 
 
-class BareUpdate:
+class DQNKernel:
     """One gradient step; stands in for ``DQN.update`` where ``fits`` says so."""
 
     def __init__(
@@ -63,13 +68,13 @@ class BareUpdate:
     ) -> None:
         self.config, self.pair, self.space = config, pair, online.space
         parts = zip(pair.net.parameters(), online.flat.parts, strict=True)
-        self.online = Values(pair.net, {p.data_ptr(): s.numpy() for p, s in parts})
-        self.select, self.lagging = Values(pair.net), Values(pair.target)
+        self.online = NumpyQNet(pair.net, {p.data_ptr(): s.numpy() for p, s in parts})
+        self.select, self.lagging = NumpyQNet(pair.net), NumpyQNet(pair.target)
         self.slopes = online.flat.slopes
         self.row = np.arange(0)
 
     @torch.no_grad()
-    @DIVERGING
+    @IGNORE_OVERFLOW
     def __call__(self, sample: Sample) -> Update:
         """See ``DQN.update``."""
         c, segment, pair = self.config, sample.segment, self.pair
@@ -123,13 +128,13 @@ class BareUpdate:
         return now.numpy(), np.where(alive[:, None], ahead.numpy(), np.float32(0))
 
 
-def bare_update(
+def make_dqn_kernel(
     config: DQNConfig, pair: TargetPair[QNet], online: Backprop, lagging: Backprop, *, masked: bool
-) -> BareUpdate | None:
+) -> DQNKernel | None:
     """One, where it computes what the config asks for."""
     switched = config.distribution != "none" or config.munchausen is not None
     if switched or masked or config.prev_inputs:
         return None
     if not (isinstance(online, Written) and isinstance(lagging, Written)):
         return None
-    return BareUpdate(config, pair, online, lagging)
+    return DQNKernel(config, pair, online, lagging)

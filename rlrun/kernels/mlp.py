@@ -7,13 +7,13 @@ import numpy as np
 from torch import Tensor, nn
 
 
-class Layers:
+class ForwardMLP:
     """The linear layers of a Sequential and the activations between them."""
 
     def __init__(self, layers: nn.Module) -> None:
         assert isinstance(layers, nn.Sequential)
         self.sources = [m for m in layers if isinstance(m, nn.Linear)]
-        self.weights = [(copy_of(m.weight), copy_of(m.bias)) for m in self.sources]
+        self.weights = [(copy_parameter(m.weight), copy_parameter(m.bias)) for m in self.sources]
         kinds = [type(m) for m in layers if not isinstance(m, nn.Linear)]
         self.activations: list[Callable[[np.ndarray], None] | None] = [
             FORWARD[kind] for kind in kinds
@@ -35,16 +35,16 @@ class Layers:
         return x
 
 
-def copy_of(parameter: Tensor) -> np.ndarray:
+def copy_parameter(parameter: Tensor) -> np.ndarray:
     """Return the parameter as an array of its own."""
     return parameter.detach().numpy().copy()
 
 
 # A learner that diverges ends its run with one line; numpy's own warnings would come before it.
-DIVERGING = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
 
-class Layer(NamedTuple):
+class LinearLayer(NamedTuple):
     weight: np.ndarray  # [out, in]
     bias: np.ndarray  # [out]
     over_weight: np.ndarray  # their slopes
@@ -52,12 +52,12 @@ class Layer(NamedTuple):
     activation: type[nn.Module] | None
 
 
-class Chain:
+class DifferentiableMLP:
     """The linear layers of a Sequential and the activations between them."""
 
     def __init__(self, layers: nn.Sequential, places: dict[int, np.ndarray] | None) -> None:
         """``places``: address of a parameter -> where its slope belongs; None: it has none."""
-        self.layers: list[Layer] = []
+        self.layers: list[LinearLayer] = []
         for module in layers:
             if isinstance(module, nn.Linear):
                 weight, bias = module.weight, module.bias
@@ -65,7 +65,7 @@ class Chain:
                 over = (none, none)
                 if places is not None:
                     over = places[weight.data_ptr()], places[bias.data_ptr()]
-                layer = Layer(weight.detach().numpy(), bias.detach().numpy(), *over, None)
+                layer = LinearLayer(weight.detach().numpy(), bias.detach().numpy(), *over, None)
                 self.layers.append(layer)
             else:
                 self.layers[-1] = self.layers[-1]._replace(activation=type(module))

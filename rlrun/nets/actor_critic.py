@@ -13,13 +13,13 @@ from rlrun.functional.rows import network_inputs, readable_obs
 from rlrun.nets.episodes import unroll_episodes
 from rlrun.nets.memory import make_memory
 from rlrun.nets.memory.recurrent import NoMemory
-from rlrun.nets.moments import Moments
+from rlrun.nets.running_moments import RunningMoments
 from rlrun.nets.torso import make_torso, mlp, one_hot
 from rlrun.schema import MemoryConfig, OnPolicyConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, torch_seed, tree_map
 
 
-def choice_sizes(space: gym.Space[Any]) -> tuple[int, ...]:
+def discrete_sizes(space: gym.Space[Any]) -> tuple[int, ...]:
     """How many actions each independent choice of ``space`` has; () for a Box."""
     if isinstance(space, gym.spaces.Discrete):
         return (int(space.n),)
@@ -56,11 +56,11 @@ class ActorCritic(nn.Module):
         self, policy: OnPolicyConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec
     ) -> None:
         super().__init__()
-        self.space, self.sizes = spec.action, choice_sizes(spec.action)
+        self.space, self.sizes = spec.action, discrete_sizes(spec.action)
         self.numbers = 0 if self.sizes else math.prod(spec.action.shape or ())
         self.prev_inputs, self.masked = policy.prev_inputs, has_mask(spec.obs)
         self.scale, self.clip = policy.reward_scale, policy.reward_clip
-        self.moments = Moments(spec.obs.shape or ()) if policy.normalize_obs else None
+        self.moments = RunningMoments(spec.obs.shape or ()) if policy.normalize_obs else None
         outputs = sum(self.sizes) + self.numbers
         extra = outputs + 1 if policy.prev_inputs else 0
         self.trunk = Trunk(torso, memory, spec, extra)

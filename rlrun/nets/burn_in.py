@@ -9,7 +9,7 @@ from rlrun.nets.memory import Memory
 from rlrun.types import Tree, tree_map
 
 
-class Recurrent(Protocol):
+class RecurrentNet(Protocol):
     """What has a memory."""
 
     @property
@@ -17,7 +17,7 @@ class Recurrent(Protocol):
 
 
 def burn_in(
-    net: Recurrent,
+    net: RecurrentNet,
     x: Tensor,
     state: Tree,
     valid: Tensor,

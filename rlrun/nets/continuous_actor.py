@@ -61,7 +61,7 @@ class ActorNet(nn.Module):
         return self(h), state
 
 
-def make_control(
+def make_actor_and_critics(
     policy: ControlConfig,
     torso: TorsoConfig,
     memory: MemoryConfig,

@@ -17,7 +17,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh_,
     "elu": nn.functional.elu_,
 }
-_SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # (d loss / d output, output)
+_ACTIVATION_GRADS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # (d loss / d output, output)
     "relu": lambda d, y: _aten.threshold_backward(d, y, 0),
     "tanh": lambda d, y: _aten.tanh_backward(d, y),
     "elu": lambda d, y: _aten.elu_backward(d, 1, 1, 1, True, y),
@@ -67,13 +67,13 @@ class Critics(nn.Module):
         if fixed:
             params = [p.detach() for p in params]
         if torch.is_autocast_enabled(features.device.type):  # its casts are autograd's to undo
-            q = forward_heads(*flat, self.activation, params)[-1]
+            q = forward_critics(*flat, self.activation, params)[-1]
         else:
-            q = _Heads.apply(*flat, self.activation, *params)  # type: ignore[no-untyped-call]
+            q = _CriticsFunction.apply(*flat, self.activation, *params)  # type: ignore[no-untyped-call]
         return q.reshape(stop, *lead).float()
 
 
-def forward_heads(
+def forward_critics(
     features: Tensor, action: Tensor, activation: str, params: Sequence[Tensor]
 ) -> list[Tensor]:
     """[inputs [C, N, F + A], outputs of every hidden layer, q [C, N]] of weights, then biases."""
@@ -89,8 +89,8 @@ def forward_heads(
     return [*out, q]
 
 
-class _Heads(torch.autograd.Function):
-    """``forward_heads`` with its derivative written down.
+class _CriticsFunction(torch.autograd.Function):
+    """``forward_critics`` with its derivative written down.
 
     A general one multiplies matrices where a row by a number would do (the last layer), and finds
     the slopes over all inputs where only those of the actions are asked for: measured, a third of
@@ -101,7 +101,7 @@ class _Heads(torch.autograd.Function):
     def forward(
         ctx: Any, features: Tensor, action: Tensor, activation: str, *params: Tensor
     ) -> Tensor:
-        *seen, q = forward_heads(features, action, activation, params)
+        *seen, q = forward_critics(features, action, activation, params)
         ctx.activation, ctx.split = activation, features.shape[-1]
         ctx.save_for_backward(*seen, *params[: len(seen)])
         return q
@@ -119,18 +119,18 @@ class _Heads(torch.autograd.Function):
             d_biases[-1] = d.sum(1, keepdim=True)
         d = d * weights[-1].squeeze(-1).unsqueeze(1)
         for i in range(half - 2, -1, -1):
-            d = _SLOPES[ctx.activation](d, seen[i + 1])
+            d = _ACTIVATION_GRADS[ctx.activation](d, seen[i + 1])
             if learns:
                 d_weights[i] = torch.bmm(seen[i].mT, d)
                 d_biases[i] = d.sum(1, keepdim=True)
             if i:
                 d = torch.bmm(d, weights[i].mT)
         parts = weights[0][:, : ctx.split], weights[0][:, ctx.split :]
-        inputs = (_over_inputs(d, w) if n else None for w, n in zip(parts, need, strict=True))
+        inputs = (_grad_of_inputs(d, w) if n else None for w, n in zip(parts, need, strict=True))
         return (*inputs, None, *d_weights, *d_biases)
 
 
-def _over_inputs(d: Tensor, weight: Tensor) -> Tensor:
+def _grad_of_inputs(d: Tensor, weight: Tensor) -> Tensor:
     """[N, K]: the sum over critics of d [C, N, H] times weight [C, K, H]."""
     total = d[0] @ weight[0].T
     for one, w in zip(d[1:], weight[1:], strict=True):

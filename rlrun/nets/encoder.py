@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rlrun.functional.returns import NStep, nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
-from rlrun.nets.bounds import Bounds
+from rlrun.nets.action_bounds import ActionBounds
 from rlrun.nets.burn_in import burn_in
 from rlrun.nets.memory import make_memory
 from rlrun.nets.torso import flat_size, flatten, make_torso
@@ -17,7 +17,7 @@ from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, Window, tree_map
 
 
-class Vector(nn.Module):
+class FlatObs(nn.Module):
     """The observation as one vector; the layers of an MLP torso stand in the heads instead."""
 
     def __init__(self, space: gym.Space[Any]) -> None:
@@ -48,7 +48,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.prev_inputs = policy.prev_inputs
         plain = memory.name == "none" and torso.name == "mlp"
-        self.torso = Vector(spec.obs) if plain else make_torso(torso, spec.obs)
+        self.torso = FlatObs(spec.obs) if plain else make_torso(torso, spec.obs)
         self.memory = make_memory(memory, self.torso.size + (actions + 1) * policy.prev_inputs)
         self.size = self.memory.size
         self.head_hidden = (*torso.hidden, *policy.head_hidden) if plain else policy.head_hidden
@@ -63,7 +63,7 @@ class Encoder(nn.Module):
         return torch.cat([features, side], -1) if self.prev_inputs else features
 
 
-class Single:
+class SingleRowInputs:
     """Windows of one learned row without memory: only that row and the one its target reads."""
 
     def __init__(self, segment: Segment, n: NStep) -> None:
@@ -94,7 +94,7 @@ class Single:
         return self.now(encoder, state), self.ahead(encoder, state)
 
 
-class Sequence:
+class SequenceInputs:
     """Windows as semantics section 3 has them: burn-in, learned rows, look-ahead."""
 
     def __init__(
@@ -142,12 +142,12 @@ class Sequence:
         return encoder.inputs(obs, encoder.side(action, reward))
 
 
-View = Single | Sequence
+WindowInputs = SingleRowInputs | SequenceInputs
 
 
-def look(
-    segment: Segment, bounds: Bounds, window: Window, config: ControlConfig, *, memory: bool
-) -> tuple[View, NStep, Tensor]:
+def prepare_windows(
+    segment: Segment, bounds: ActionBounds, window: Window, config: ControlConfig, *, memory: bool
+) -> tuple[WindowInputs, NStep, Tensor]:
     """What networks see of ``segment``, its n-step returns [L, B], and the unit actions [L, B, A].
 
     Actions of rows that are not valid are 0. ``memory``: whether the networks have one.
@@ -160,7 +160,7 @@ def look(
     unit = bounds.unit(segment.action)
     taken = torch.where(segment.valid[bs:stop].unsqueeze(-1), unit[bs:stop], 0.0)
     if (bs, window.learned) == (0, 1) and not (memory or c.prev_inputs):
-        return Single(segment, n), n, taken
+        return SingleRowInputs(segment, n), n, taken
     before = {**segment.extras, "prev_action": bounds.unit(segment.extras["prev_action"])}
     scaled = replace(segment, action=unit, extras=before)
-    return Sequence(scaled, n, window, scale=c.reward_scale, clip=c.reward_clip), n, taken
+    return SequenceInputs(scaled, n, window, scale=c.reward_scale, clip=c.reward_clip), n, taken

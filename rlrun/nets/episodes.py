@@ -10,7 +10,7 @@ from rlrun.nets.memory.recurrent import NoMemory
 from rlrun.types import Tree, tree_map
 
 
-class Pieces(NamedTuple):
+class EpisodePieces(NamedTuple):
     """Where every row goes when columns are cut wherever an episode opens, pieces side by side."""
 
     place: Tensor  # int64 [T * M]: row (t, m) -> t' * count + piece
@@ -19,7 +19,7 @@ class Pieces(NamedTuple):
     pieces: int
 
 
-def cut_pieces(first: Tensor) -> Pieces:
+def cut_pieces(first: Tensor) -> EpisodePieces:
     """Pieces of columns that are cut where ``first``, bool [T, M], on the host."""
     starts = first.clone()
     starts[0] = True
@@ -29,7 +29,7 @@ def cut_pieces(first: Tensor) -> Pieces:
     since = rows - torch.where(starts, rows, 0).cummax(0).values
     count = int(number[-1].sum())
     place = since * count + (number - 1 + opening)
-    return Pieces(place.reshape(-1), opening, int(since.max()) + 1, count)
+    return EpisodePieces(place.reshape(-1), opening, int(since.max()) + 1, count)
 
 
 def unroll_episodes(memory: Memory, x: Tensor, first: Tensor, state: Tree) -> Tensor:

@@ -6,36 +6,36 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.nets.noisy import Noise, noise_size, noisy_layers, split_noise
+from rlrun.nets.noisy import LayerNoise, noise_size, noisy_layers, split_noise
 from rlrun.schema import SwitchedConfig
 from rlrun.types import moved, torch_seed
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class ForwardNoise:
     """One forward pass: noise of every noisy layer (none: mean weights), levels tau [*, N] (None:
     the midpoints of equal shares)."""
 
-    noise: tuple[Noise, ...] = ()
+    noise: tuple[LayerNoise, ...] = ()
     taus: Tensor | None = None
 
 
-MEAN = Draw()
+MEAN_WEIGHTS = ForwardNoise()
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateDraws:
+class UpdateNoise:
     """The passes of one update; each draws its own (Fortunato et al. 2018, eq. 16)."""
 
-    online: Draw = MEAN  # what learns
-    select: Draw = MEAN  # the online network as it picks the bootstrap action
-    target: Draw = MEAN
+    online: ForwardNoise = MEAN_WEIGHTS  # what learns
+    select: ForwardNoise = MEAN_WEIGHTS  # the online network as it picks the bootstrap action
+    target: ForwardNoise = MEAN_WEIGHTS
 
 
-_PLAIN = UpdateDraws()
+_PLAIN = UpdateNoise()
 
 
-class Draws:
+class NoiseGenerator:
     """The random numbers of updates: those of update u are a function of (key, u) alone.
 
     A counter-based generator needs no state of its own: asking twice gives the same, a checkpoint
@@ -50,13 +50,13 @@ class Draws:
         self.taus = (config.taus, config.taus_target) if implicit else None
         self.device = next(net.parameters()).device
 
-    def __call__(self, update: int, *lead: int) -> UpdateDraws:
+    def __call__(self, update: int, *lead: int) -> UpdateNoise:
         """Those of update number ``update``; levels are [*lead, N]."""
         if not self.size and self.taus is None:
             return _PLAIN
         bits = np.random.Philox(key=self.key, counter=[0, 0, 0, update])
         random = np.random.Generator(bits)
-        noises: list[tuple[Noise, ...]] = [(), (), ()]
+        noises: list[tuple[LayerNoise, ...]] = [(), (), ()]
         if self.size:
             eps = self._tensor(random.standard_normal((3, self.size), np.float32))
             noises = [tuple(split_noise(row, self.layers)) for row in eps]
@@ -65,7 +65,11 @@ class Draws:
             online, target = (
                 self._tensor(random.random((*lead, count), np.float32)) for count in self.taus
             )
-        return UpdateDraws(Draw(noises[0], online), Draw(noises[1]), Draw(noises[2], target))
+        return UpdateNoise(
+            ForwardNoise(noises[0], online),
+            ForwardNoise(noises[1]),
+            ForwardNoise(noises[2], target),
+        )
 
     def metrics(self) -> dict[str, Tensor]:
         """How much noise the weights have learned to carry."""

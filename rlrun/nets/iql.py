@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from rlrun.functional.masks import unmasked
 from rlrun.functional.value import take_action
-from rlrun.nets.policy_net import PolicyNet, actions_of, make_policy_net
+from rlrun.nets.policy_net import PolicyNet, make_policy_net, output_size
 from rlrun.nets.torso import make_torso, mlp
 from rlrun.schema import MemoryConfig, TorsoConfig
 from rlrun.types import Spec, Tree, torch_seed
@@ -18,7 +18,7 @@ class Critic(nn.Module):
     def __init__(self, torso: TorsoConfig, head: tuple[int, ...], spec: Spec) -> None:
         super().__init__()
         self.torso = make_torso(torso, unmasked(spec.obs))
-        size, self.discrete = actions_of(spec.action), isinstance(spec.action, gym.spaces.Discrete)
+        size, self.discrete = output_size(spec.action), isinstance(spec.action, gym.spaces.Discrete)
         sizes = [self.torso.size + (0 if self.discrete else size), *head]
         self.head = mlp([*sizes, size if self.discrete else 1], torso.activation, last=False)
 
@@ -55,7 +55,7 @@ class IQLNets(nn.Module):
         self.value = StateValue(torso, head, spec)
 
 
-def both(critics: nn.ModuleList, obs: Tree, action: Tensor) -> Tensor:
+def twin_q(critics: nn.ModuleList, obs: Tree, action: Tensor) -> Tensor:
     """[2, B]: Q of each critic."""
     return torch.stack([critic(obs, action) for critic in critics])
 

@@ -9,7 +9,7 @@ from rlrun.schema import QMIXConfig
 from rlrun.types import Tree
 
 
-class Sum(nn.Module):
+class VDNMixer(nn.Module):
     """VDN: the sum; it has no parameters and reads no state."""
 
     def forward(self, q: Tensor, state: Tree) -> Tensor:
@@ -17,7 +17,7 @@ class Sum(nn.Module):
         return sum_total(q)
 
 
-class Monotonic(nn.Module):
+class QMixer(nn.Module):
     """QMIX: a network of one hidden layer whose weights other networks make of the state.
 
     Source: Rashid et al. 2018, section 4 (one linear layer each; the last bias two layers with a
@@ -41,6 +41,6 @@ class Monotonic(nn.Module):
         return monotonic_total(q, w1, self.b1(s), self.w2(s), self.b2(s).squeeze(-1))
 
 
-def make_mixer(config: QMIXConfig, state: gym.Space[object], num_agents: int) -> Sum | Monotonic:
+def make_mixer(config: QMIXConfig, state: gym.Space[object], num_agents: int) -> VDNMixer | QMixer:
     """The configured mixer."""
-    return Sum() if config.mixer == "sum" else Monotonic(config, state, num_agents)
+    return VDNMixer() if config.mixer == "sum" else QMixer(config, state, num_agents)

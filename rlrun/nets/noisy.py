@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from rlrun.nets.torso import ACTIVATIONS
 
-Noise = tuple[Tensor, Tensor]  # f(eps) of a layer's inputs and outputs, [in] and [out], or [B, ...]
+LayerNoise = tuple[
+    Tensor, Tensor
+]  # f(eps) of a layer's inputs and outputs, [in] and [out], or [B, ...]
 
 
-def squash(eps: Tensor) -> Tensor:
+def scale_noise(eps: Tensor) -> Tensor:
     """f(eps) = sign(eps) sqrt(|eps|). Source: Fortunato et al. 2018, section 3.1 (b)."""
     return eps.sign() * eps.abs().sqrt()
 
@@ -37,7 +39,7 @@ class NoisyLinear(nn.Module):
         self.weight_sigma = nn.Parameter(torch.full((n_out, n_in), spread))
         self.bias_sigma = nn.Parameter(torch.full((n_out,), spread))
 
-    def forward(self, x: Tensor, noise: Noise | None) -> Tensor:
+    def forward(self, x: Tensor, noise: LayerNoise | None) -> Tensor:
         """[*, in] -> [*, out]; ``noise`` None: the mean weights. One for all rows, or [B, ...]."""
         if noise is None:
             return nn.functional.linear(x, self.weight, self.bias)
@@ -62,7 +64,7 @@ class NoisyMLP(nn.Module):
         self.layers = nn.ModuleList(NoisyLinear(a, b, sigma=sigma) for a, b in pairwise(sizes))
         self.activation = ACTIVATIONS[activation]()
 
-    def forward(self, x: Tensor, noise: Iterator[Noise] | None) -> Tensor:
+    def forward(self, x: Tensor, noise: Iterator[LayerNoise] | None) -> Tensor:
         """[*, in] -> [*, out]; takes the next noise of each layer."""
         for i, layer in enumerate(self.layers):
             x = layer(x, None if noise is None else next(noise))
@@ -76,10 +78,10 @@ def noisy_layers(net: nn.Module) -> list[NoisyLinear]:
     return [m for m in net.modules() if isinstance(m, NoisyLinear)]
 
 
-def split_noise(eps: Tensor, layers: Sequence[NoisyLinear]) -> list[Noise]:
+def split_noise(eps: Tensor, layers: Sequence[NoisyLinear]) -> list[LayerNoise]:
     """Standard normal numbers [..., sum of in + out] -> the noise of every layer."""
     sizes = [size for layer in layers for size in (layer.n_in, layer.n_out)]
-    parts = torch.split(squash(eps), sizes, -1)
+    parts = torch.split(scale_noise(eps), sizes, -1)
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 

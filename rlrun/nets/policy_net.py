@@ -30,7 +30,7 @@ class PolicyNet(nn.Module):
         self.space, self.masked = spec.action, has_mask(spec.obs)
         self.torso = make_torso(torso, unmasked(spec.obs))
         self.memory = make_memory(memory, self.torso.size)
-        size = actions_of(spec.action)
+        size = output_size(spec.action)
         self.head = mlp([self.memory.size, *head, size], torso.activation, last=False)
         self.log_std: nn.Parameter | None = None
         if isinstance(spec.action, gym.spaces.Box):
@@ -88,7 +88,7 @@ class PolicyNet(nn.Module):
         return self.out(h), state
 
 
-def actions_of(space: gym.Space[object]) -> int:
+def output_size(space: gym.Space[object]) -> int:
     """Logits of a Discrete space, numbers of a Box."""
     if isinstance(space, gym.spaces.Discrete):
         return int(space.n)

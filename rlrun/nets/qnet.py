@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from rlrun.functional.distributional import cosines, midpoints, support
 from rlrun.functional.masks import unmasked
 from rlrun.functional.value import dueling
-from rlrun.nets.forward_noise import MEAN, Draw
+from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.memory import make_memory
-from rlrun.nets.noisy import Noise, NoisyMLP
+from rlrun.nets.noisy import LayerNoise, NoisyMLP
 from rlrun.nets.torso import make_torso, mlp, one_hot
 from rlrun.schema import MemoryConfig, SwitchedConfig, TorsoConfig, ValueConfig
 from rlrun.types import Spec, Tree, torch_seed, tree_map
@@ -54,12 +54,12 @@ class QNet(nn.Module):
         features: Tensor = self.torso(obs)
         return torch.cat([features, side], -1) if self.prev_inputs else features
 
-    def q(self, h: Tensor, draw: Draw = MEAN) -> Tensor:
+    def q(self, h: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
         """Memory outputs [*, H] -> action values [*, A]."""
         advantage: Tensor = self.advantage(h)
         return advantage if self.value is None else dueling(self.value(h), advantage)
 
-    def say(self, h: Tensor, draw: Draw) -> Tensor:
+    def say(self, h: Tensor, draw: ForwardNoise) -> Tensor:
         """What a loss is about: action values [*, A], or [*, A, N] of a distribution."""
         return self.q(h, draw)
 
@@ -67,7 +67,9 @@ class QNet(nn.Module):
         """Action values [*, A] of what ``say`` said."""
         return said
 
-    def unroll(self, inputs: Tensor, state: Tree, draw: Draw = MEAN) -> tuple[Tensor, Tree]:
+    def unroll(
+        self, inputs: Tensor, state: Tree, draw: ForwardNoise = MEAN_WEIGHTS
+    ) -> tuple[Tensor, Tree]:
         """What ``say`` says of ``inputs`` [T, B, F], and the state behind them."""
         h, state = self.memory.unroll(inputs, state)
         return self.say(h, draw), state
@@ -79,7 +81,7 @@ class QNet(nn.Module):
         prev_action: Tensor,
         prev_reward: Tensor,
         state: Tree,
-        draw: Draw = MEAN,
+        draw: ForwardNoise = MEAN_WEIGHTS,
     ) -> tuple[Tensor, Tree]:
         """Action values [B, A] of one row; where ``first`` the state starts afresh."""
         if first.any():
@@ -125,7 +127,7 @@ class DistNet(QNet):
             return mlp(sizes, activation, last=False)
         return NoisyMLP(sizes, activation, sigma=policy.noisy)
 
-    def say(self, h: Tensor, draw: Draw) -> Tensor:
+    def say(self, h: Tensor, draw: ForwardNoise) -> Tensor:
         """Memory outputs [*, H] -> [*, A, N] (none: [*, A])."""
         if self.kind == "implicit":
             h = h.unsqueeze(-2) * self.embedding(draw.taus)  # [*, N, H]
@@ -155,12 +157,12 @@ class DistNet(QNet):
             return said.softmax(-1) @ self.get_buffer("grid")
         return said.mean(-1)
 
-    def q(self, h: Tensor, draw: Draw = MEAN) -> Tensor:
+    def q(self, h: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
         """Memory outputs [*, H] -> action values [*, A]."""
         return self.mean(self.say(h, draw))
 
 
-def _through(stream: nn.Module, x: Tensor, noise: Iterator[Noise] | None) -> Tensor:
+def _through(stream: nn.Module, x: Tensor, noise: Iterator[LayerNoise] | None) -> Tensor:
     out: Tensor = stream(x, noise) if isinstance(stream, NoisyMLP) else stream(x)
     return out
 

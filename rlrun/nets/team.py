@@ -65,7 +65,7 @@ class TeamNet(nn.Module):
         return value
 
 
-def make_team(
+def make_team_net(
     policy: QMIXConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, *, seed: int
 ) -> TeamNet:
     """A TeamNet whose parameters depend on ``seed`` only; torch's own generator stays as it was."""

@@ -69,7 +69,7 @@ def flatten(space: gym.Space[Any], obs: Tree) -> Tensor:
             return torch.cat([flatten(s, o) for s, o in zip(space.spaces, obs, strict=True)], -1)
         case _:
             lead = obs.shape[: obs.ndim - len(space.shape or ())]
-            x: Tensor = obs.reshape(*lead, -1).float()
+            x: Tensor = obs.reshape(*lead, flat_size(space)).float()  # -1 needs an element
             return x / 255 if obs.dtype == torch.uint8 else x
 
 

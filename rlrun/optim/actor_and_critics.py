@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rlrun.nets.bounds import Bounds
-from rlrun.nets.continuous_actor import make_control
+from rlrun.nets.action_bounds import ActionBounds
+from rlrun.nets.continuous_actor import make_actor_and_critics
 from rlrun.optim.noise import Noise
 from rlrun.optim.target import Trained
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
@@ -49,8 +49,8 @@ class ControlPair:
         critics: int,
         logged: tuple[str, ...] = (),
     ) -> None:
-        self.config, self.device, self.bounds = config, device, Bounds(spec.action, device)
-        actor, values = make_control(
+        self.config, self.device, self.bounds = config, device, ActionBounds(spec.action, device)
+        actor, values = make_actor_and_critics(
             config, torso, memory, spec,
             actions=self.bounds.size, outputs=outputs, critics=critics, seed=seed,
         )  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.functional.value import dueling
-from rlrun.nets.forward_noise import MEAN, Draw
+from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.memory.recurrent import NoMemory
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP, flatten
@@ -26,11 +26,11 @@ class Backprop(Protocol):
 
     parameters: list[Tensor]  # what moves
 
-    def q(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
+    def q(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
         """Action values [B, A], or [B, A, N] of a distribution; ``side`` [B, A + 1] or empty: what
         stands beside the torso."""
 
-    def values(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
+    def values(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
         """The same, for reading only."""
 
     def slopes(self, q: Tensor, slope: Tensor) -> list[Tensor]:
@@ -55,13 +55,13 @@ class Recorded(Autograd):
         super().__init__(net)
         self.net = net
 
-    def q(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
+    def q(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
         """See ``Backprop``."""
         q: Tensor = self.net.unroll(self.net.inputs(obs, side), (), draw)[0]
         return q
 
     @torch.no_grad()
-    def values(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
+    def values(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
         """See ``Backprop``."""
         return self.q(obs, side, draw)
 
@@ -83,12 +83,12 @@ class Written:
         self.value = Chain(net.value) if isinstance(net.value, nn.Sequential) else None
 
     @torch.no_grad()
-    def q(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
+    def q(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
         """See ``Backprop``."""
         return self._q(obs, side, keep=True)
 
     @torch.no_grad()
-    def values(self, obs: Tree, side: Tensor, draw: Draw = MEAN) -> Tensor:
+    def values(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
         """See ``Backprop``."""
         return self._q(obs, side, keep=False)
 

@@ -41,7 +41,7 @@ class Trained(Generic[Net]):
 
         ``updates``: of the critics; ``since``: how many of them since the last call.
         """
-        every, theta = self.config.target_update_every, self.config.target_theta
+        every, theta = self.config.target_update_every, self.config.target_tau
         if theta is not None:
             torch._foreach_lerp_(self.lagging, self.online, theta)
         elif every is not None and updates // every > (updates - since) // every:
@@ -98,7 +98,7 @@ class TargetPair(Generic[Net]):
     def follow(self) -> None:
         """Count an update; the target moves after the online network has."""
         self.updates += 1
-        every, theta = self.config.target_update_every, self.config.target_theta
+        every, theta = self.config.target_update_every, self.config.target_tau
         if theta is not None:
             torch._foreach_lerp_(self.lagging, self.online, theta)
         elif every is not None and self.updates % every == 0:

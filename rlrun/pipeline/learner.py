@@ -90,7 +90,7 @@ class Learner:
         if self.td_priority and len(keys):
             new = self._with_bonus(self.buffer.get(keys, self.counters.env_steps))
             self.buffer.prioritize(keys, self.policy.priority(new))
-        if self.buffer.rows < self.config.start_after or not len(self.buffer):
+        if self.buffer.rows < self.config.learning_starts or not len(self.buffer):
             return 0
         updates = self._updates_for(rows)
         for _ in range(updates):
@@ -167,11 +167,11 @@ class RolloutLearner:
     def step(self, rows: int, keys: np.ndarray) -> int:
         """Learn from all stored rows and drop them; return the number of gradient steps.
 
-        Rollouts before ``start_after`` env steps are dropped.
+        Rollouts before ``learning_starts`` env steps are dropped.
         """
         start = time.perf_counter()
         sample = self.buffer.take(self.counters.env_steps)
-        if self.counters.env_steps < self.config.start_after:
+        if self.counters.env_steps < self.config.learning_starts:
             return 0
         sampled = time.perf_counter()
         if self.bonus is not None:

@@ -35,10 +35,10 @@ class OfflineSource:
         """
         if not updates:
             raise ConfigError(
-                f"learner.start_after = {self.config.start_after}: the dataset has "
+                f"learner.learning_starts = {self.config.learning_starts}: the dataset has "
                 f"{self.buffer.rows} steps in {len(self.buffer)} windows, nothing can be learned; "
-                "at least one window and start_after steps are needed; lower it, or load a larger "
-                "dataset"
+                "at least one window and learning_starts steps are needed; lower it, or load "
+                "a larger dataset"
             )
         self.counters.env_steps += updates
 

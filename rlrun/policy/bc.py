@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rlrun.acting.policy_net import PolicyActor
+from rlrun.acting.policy_net import PolicyNetActor
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.rows import network_inputs
 from rlrun.nets.policy_net import make_policy_net
@@ -53,9 +53,9 @@ class BC:
         """The recurrent state before an episode's first row, [batch, H] each."""
         return self.net.memory.initial_state(batch, self.device)
 
-    def actor(self, num_envs: int) -> PolicyActor:
+    def actor(self, num_envs: int) -> PolicyNetActor:
         """The mode when greedy, else a draw."""
-        return PolicyActor(self.net, self.generator, num_envs=num_envs)
+        return PolicyNetActor(self.net, self.generator, num_envs=num_envs)
 
     def update(self, sample: Sample) -> Update:
         """One gradient step on ``sample``; priorities say how far the imitation is off."""

@@ -9,7 +9,7 @@ from. That code's optional start by imitation is left out.
 import torch
 from torch import Tensor
 
-from rlrun.acting.box import BoxActor, sampled
+from rlrun.acting.continuous import ContinuousActor, sample_squashed
 from rlrun.functional.continuous import (
     Squashed,
     actor_loss,
@@ -24,7 +24,7 @@ from rlrun.functional.continuous import (
 from rlrun.functional.offline import multiplier_loss, sampled_gap, sampled_slope
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
-from rlrun.nets.encoder import look
+from rlrun.nets.encoder import prepare_windows
 from rlrun.optim.actor_and_critics import ControlLoss
 from rlrun.optim.multiplier import Multiplier
 from rlrun.policy.base.off_policy_control import ControlPolicy
@@ -48,9 +48,9 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
         )
         self.multipliers = {"temperature": self.temperature, "conservatism": self.conservatism}
 
-    def actor(self, num_envs: int) -> BoxActor:
+    def actor(self, num_envs: int) -> ContinuousActor:
         """Samples; uniform actions before the first update."""
-        return self.acting(sampled, num_envs)
+        return self.acting(sample_squashed, num_envs)
 
     def update(self, sample: Sample) -> Update:
         """One step of critics, actor, temperature and weight, all from the same parameters."""
@@ -64,7 +64,9 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
         gap_c = log int exp Q_c(s, a) da - Q_c(s, action). Source: Kumar et al. 2020, eq. 4.
         """
         c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
-        view, n, taken = look(segment, self.bounds, self.window, c, memory=self.recurrent)
+        view, n, taken = prepare_windows(
+            segment, self.bounds, self.window, c, memory=self.recurrent
+        )
         valid = segment.valid[bs : bs + learned]
         state = segment.state if c.state_init == "stored" else None
         temperature = self.temperature.value()

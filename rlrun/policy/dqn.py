@@ -17,8 +17,8 @@ from rlrun.functional.masks import has_mask
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
 from rlrun.functional.value import Loss, allowed, greedy
-from rlrun.kernels.dqn import bare_update
-from rlrun.nets.forward_noise import Draw, Draws
+from rlrun.kernels.dqn import make_dqn_kernel
+from rlrun.nets.forward_noise import ForwardNoise, NoiseGenerator
 from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.optim.autograd import make_backprop
 from rlrun.optim.compute import PLAIN, Compute
@@ -31,7 +31,7 @@ from rlrun.types import Segment, Spec, Tree, tree_map
 class DQN(ValuePolicy[DQNConfig, QNet]):
     """Acts epsilon-greedily with a feed-forward Q-network and learns from single rows."""
 
-    draws: Draws
+    draws: NoiseGenerator
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         self.lagging = make_backprop(self.target, float32=float32)
         self.criterion = make_criterion(config, device)
         self.munchausen = make_munchausen(config, self.criterion)
-        self.draws, self.masked = Draws(net, config, seed=seed), has_mask(spec.obs)
+        self.draws, self.masked = NoiseGenerator(net, config, seed=seed), has_mask(spec.obs)
         given = (config, self.pair, self.online, self.lagging)
-        self.step = bare_update(*given, masked=self.masked) or Stepper(
+        self.step = make_dqn_kernel(*given, masked=self.masked) or Stepper(
             self.pair, self.loss, device, compute
         )
 
@@ -109,7 +109,7 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         return Loss(fit.loss, fit.surprise[0], metrics, said, slope)
 
     @torch.no_grad()
-    def bonus(self, segment: Segment, draw: Draw) -> Tensor:
+    def bonus(self, segment: Segment, draw: ForwardNoise) -> Tensor:
         """Munchausen's log pi(a) of the target network [T, B]; what padding says is not read."""
         assert self.munchausen is not None
         c = self.config
@@ -117,7 +117,7 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         obs, side = tree_map(lambda x: x[:-1], (obs, self.net.side(*previous)))
         with self.compute.autocast(self.device):
             inputs = self.target.inputs(obs, side)
-            said = self.target.unroll(inputs, (), Draw(draw.noise))[0].float()
+            said = self.target.unroll(inputs, (), ForwardNoise(draw.noise))[0].float()
         mask = allowed(obs) if self.masked else None
         action = torch.where(segment.valid, segment.action, 0)
         return self.munchausen.reward(said, action, mask)
@@ -149,9 +149,9 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
 
     def values(
         self,
-        function: Callable[[Tree, Tensor, Draw], Tensor],
+        function: Callable[[Tree, Tensor, ForwardNoise], Tensor],
         row: tuple[Tree, Tensor],
-        draw: Draw,
+        draw: ForwardNoise,
     ) -> Tensor:
         """Q [B, A] of one row of every window, [B, A, N] where it is a distribution."""
         with self.compute.autocast(self.device):

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rlrun.acting.policy_net import PolicyActor
+from rlrun.acting.policy_net import PolicyNetActor
 from rlrun.functional.offline import advantage_weight, expectile_loss
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.transition import Transition, transition
 from rlrun.functional.value import td_target
-from rlrun.nets.iql import both, make_iql_nets
+from rlrun.nets.iql import make_iql_nets, twin_q
 from rlrun.optim.adam import Adam
 from rlrun.optim.compute import PLAIN, Compute
 from rlrun.schedule import make_schedule
@@ -55,9 +55,9 @@ class IQL:
         self.generator = generator(seed, "explore")
         self.seconds = {"backward": 0.0, "optimiser": 0.0}
 
-    def actor(self, num_envs: int) -> PolicyActor:
+    def actor(self, num_envs: int) -> PolicyNetActor:
         """The mode when greedy, else a draw."""
-        return PolicyActor(self.net, self.generator, num_envs=num_envs)
+        return PolicyNetActor(self.net, self.generator, num_envs=num_envs)
 
     def update(self, sample: Sample) -> Update:
         """One gradient step of policy, critics and value, then a soft step of the target critics;
@@ -70,7 +70,7 @@ class IQL:
         norm = self.adam.step(grads, lr)
         with torch.no_grad():
             online, lagging = self.nets.critics.parameters(), self.target.parameters()
-            torch._foreach_lerp_(list(lagging), list(online), self.config.target_theta)
+            torch._foreach_lerp_(list(lagging), list(online), self.config.target_tau)
         self.seconds["optimiser"] += time.perf_counter() - backward
         metrics = {k: v.detach() for k, v in out.metrics.items()}
         stepped = {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}
@@ -110,11 +110,11 @@ class IQL:
         nets, none = self.nets, ()
         action = t.action if self.net.log_std is None else self.net.unit(t.action)
         with torch.no_grad():
-            lagging = both(self.target, t.obs, action).amin(0)
+            lagging = twin_q(self.target, t.obs, action).amin(0)
             later = nets.value(t.later)
             target = td_target(t.reward, t.discount, later.float(), rescale_eps=None)
         gap = lagging - nets.value(t.obs)
-        deltas = target - both(nets.critics, t.obs, action)
+        deltas = target - twin_q(nets.critics, t.obs, action)
         out, _ = self.net.unroll(self.net.inputs(t.obs), none)
         return gap, deltas, self.net.log_prob(self.net.within(out.float(), t.obs), t.action)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from rlrun.functional import surrogate
 from rlrun.functional.policy import Choice, explained_variance, ppo_slope, ppo_terms, value_terms
 from rlrun.functional.returns import gae
-from rlrun.kernels.actor_critic import Written
+from rlrun.kernels.actor_critic import NumpyActorCritic
 from rlrun.policy.base.minibatch import Bare, Batch, Minibatch, bare, deal
 from rlrun.policy.base.on_policy import RolloutPolicy
 from rlrun.policy.base.rollout import Loss, Rows, join, opening, told
@@ -28,7 +28,7 @@ class PPO(RolloutPolicy[PPOConfig]):
 
     def begin(self) -> None:
         written = self.descender.backprop
-        self.plain = written if isinstance(written, Written) else None
+        self.plain = written if isinstance(written, NumpyActorCritic) else None
         self.clip_at = make_schedule(self.config.clip, total_steps=self.total_steps)
         self.dealer = generator(self.seed, "minibatch")
 

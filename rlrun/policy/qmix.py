@@ -14,7 +14,7 @@ from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, rows, shape_reward
 from rlrun.functional.value import Loss, mixed_priority, sequence_loss, take_action, td_target
 from rlrun.nets.burn_in import burn_in
-from rlrun.nets.team import TeamNet, make_team
+from rlrun.nets.team import TeamNet, make_team_net
 from rlrun.optim.compute import PLAIN, Compute
 from rlrun.optim.step import Stepper
 from rlrun.policy.base.value_based import ValuePolicy
@@ -38,7 +38,7 @@ class QMIX(ValuePolicy[QMIXConfig, TeamNet]):
         compute: Compute = PLAIN,
     ) -> None:
         self.window = config.window
-        net = make_team(config, torso, memory, spec, seed=seed).to(device)
+        net = make_team_net(config, torso, memory, spec, seed=seed).to(device)
         super().__init__(
             config, net, seed=seed, total_steps=total_steps, device=device, compute=compute
         )

@@ -14,7 +14,7 @@ from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, rows, shape_reward
 from rlrun.functional.value import Loss, allowed, greedy, mixed_priority, rows_ahead
 from rlrun.nets.burn_in import burn_in
-from rlrun.nets.forward_noise import MEAN, Draw, Draws
+from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise, NoiseGenerator
 from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.optim.compute import PLAIN, Compute
 from rlrun.optim.step import Stepper
@@ -26,7 +26,7 @@ from rlrun.types import Segment, Spec, Tree
 class R2D2(ValuePolicy[R2D2Config, QNet]):
     """Acts epsilon-greedily with a recurrent Q-network and learns from windows of rows."""
 
-    draws: Draws
+    draws: NoiseGenerator
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
         )
         self.criterion = make_criterion(config, device)
         self.munchausen = make_munchausen(config, self.criterion)
-        self.draws, self.masked = Draws(net, config, seed=seed), has_mask(spec.obs)
+        self.draws, self.masked = NoiseGenerator(net, config, seed=seed), has_mask(spec.obs)
         self.step = Stepper(self.pair, self.loss, device, compute)
 
     # -- acting ----------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
         inputs: tuple[Tree, Tensor],
         segment: Segment,
         state: Tree,
-        draw: Draw = MEAN,
+        draw: ForwardNoise = MEAN_WEIGHTS,
     ) -> Tensor:
         """Q [L + n, B, A] of one unroll behind the burn-in, which carries no gradient.
 

@@ -9,7 +9,7 @@ both up.
 import torch
 from torch import Tensor
 
-from rlrun.acting.box import BoxActor, sampled
+from rlrun.acting.continuous import ContinuousActor, sample_squashed
 from rlrun.functional.continuous import (
     Squashed,
     actor_loss,
@@ -21,8 +21,8 @@ from rlrun.functional.continuous import (
 )
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
-from rlrun.kernels.control import BareSAC, fits
-from rlrun.nets.encoder import look
+from rlrun.kernels.sac_td3 import SACKernel, supports
+from rlrun.nets.encoder import prepare_windows
 from rlrun.optim.actor_and_critics import ControlLoss
 from rlrun.optim.multiplier import Multiplier
 from rlrun.policy.base.off_policy_control import ControlPolicy
@@ -40,13 +40,13 @@ class SAC(ControlPolicy[SACConfig]):
         self.target_entropy = -float(size) if wanted is None else wanted  # Haarnoja et al. 2018b
         self.temperature = Multiplier(c.temperature, eps=c.adam_eps, device=self.device)
         self.multipliers = {"temperature": self.temperature}
-        self.bare: BareSAC | None = None
-        if fits(self.pair, self.compute, self.memory):
-            self.bare = BareSAC(self.pair, self.compute, self.temperature, self.target_entropy)
+        self.bare: SACKernel | None = None
+        if supports(self.pair, self.compute, self.memory):
+            self.bare = SACKernel(self.pair, self.compute, self.temperature, self.target_entropy)
 
-    def actor(self, num_envs: int) -> BoxActor:
+    def actor(self, num_envs: int) -> ContinuousActor:
         """Samples; uniform actions before the first update."""
-        return self.acting(sampled, num_envs)
+        return self.acting(sample_squashed, num_envs)
 
     def update(self, sample: Sample) -> Update:
         """One step of critics, actor and temperature, all three from the same weights."""
@@ -56,7 +56,9 @@ class SAC(ControlPolicy[SACConfig]):
 
     def _loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
         c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
-        view, n, taken = look(segment, self.bounds, self.window, c, memory=self.recurrent)
+        view, n, taken = prepare_windows(
+            segment, self.bounds, self.window, c, memory=self.recurrent
+        )
         valid = segment.valid[bs : bs + learned]
         state = segment.state if c.state_init == "stored" else None
         temperature = self.temperature.value()

@@ -8,12 +8,12 @@ from the stored state, the critics' from zero, and burn-in warms both up.
 import torch
 from torch import Tensor
 
-from rlrun.acting.box import BoxActor, noisy
+from rlrun.acting.continuous import ContinuousActor, add_gaussian_noise
 from rlrun.functional.continuous import bootstrapped, critic_loss, row_mean, smoothed_action
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
-from rlrun.kernels.control import BareTD3, fits
-from rlrun.nets.encoder import look
+from rlrun.kernels.sac_td3 import TD3Kernel, supports
+from rlrun.nets.encoder import prepare_windows
 from rlrun.optim.actor_and_critics import ControlLoss
 from rlrun.policy.base.off_policy_control import ControlPolicy
 from rlrun.schedule import make_schedule
@@ -29,12 +29,12 @@ class TD3(ControlPolicy[TD3Config]):
     def begin(self) -> None:
         self.noise_at = make_schedule(self.config.noise, total_steps=self.total_steps)
         self.pi.net.noise.fill_(self.noise_at(0))
-        plain = fits(self.pair, self.compute, self.memory)
-        self.bare = BareTD3(self.pair, self.compute) if plain else None
+        plain = supports(self.pair, self.compute, self.memory)
+        self.bare = TD3Kernel(self.pair, self.compute) if plain else None
 
-    def actor(self, num_envs: int) -> BoxActor:
+    def actor(self, num_envs: int) -> ContinuousActor:
         """Deterministic actions with noise; uniform ones before the first update."""
-        return self.acting(noisy, num_envs)
+        return self.acting(add_gaussian_noise, num_envs)
 
     def update(self, sample: Sample) -> Update:
         """One step of the critics; every ``actor_every`` also of the actor and all targets."""
@@ -48,7 +48,9 @@ class TD3(ControlPolicy[TD3Config]):
 
     def _loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
         c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
-        view, n, taken = look(segment, self.bounds, self.window, c, memory=self.recurrent)
+        view, n, taken = prepare_windows(
+            segment, self.bounds, self.window, c, memory=self.recurrent
+        )
         valid = segment.valid[bs : bs + learned]
         state = segment.state if c.state_init == "stored" else None
         with torch.no_grad():

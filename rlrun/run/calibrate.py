@@ -56,7 +56,7 @@ class Setting:
         """``config`` with this setting, and one update for every ``Learner.step``."""
         learner = replace(
             config.learner, threads=self.threads, target_thread=self.target_thread,
-            precision=self.precision, update_per_collect=1, replay_ratio=None, start_after=0,
+            precision=self.precision, update_per_collect=1, replay_ratio=None, learning_starts=0,
         )  # fmt: skip
         return replace(config, learner=learner)
 

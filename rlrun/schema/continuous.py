@@ -27,7 +27,7 @@ class ControlConfig(PolicyConfig):
     adam_eps: float
     grad_clip: float | None
     target_update_every: int | None
-    target_theta: float | None
+    target_tau: float | None
     actor_every: int
     head_hidden: tuple[int, ...]
     prev_inputs: bool
@@ -39,11 +39,11 @@ class ControlConfig(PolicyConfig):
     def __post_init__(self) -> None:
         at_least(self, 1, "nstep", "target_update_every", "actor_every")
         at_least(self, 0, "burnin_step")
-        unit(self, "gamma", "target_theta", "eta")
+        unit(self, "gamma", "target_tau", "eta")
         schedule_within(self, "lr", 0, math.inf)
         schedule_within(self, "actor_lr", 0, math.inf)
         positive(self, "adam_eps", "grad_clip", "reward_scale", "reward_clip", "td_clip")
-        exactly_one(self, "target_update_every", "target_theta")
+        exactly_one(self, "target_update_every", "target_tau")
         for size in self.head_hidden:
             need(size > 0, "head_hidden", list(self.head_hidden), "layer sizes must be > 0")
         need(

@@ -96,14 +96,14 @@ class IQLConfig(PolicyConfig):
     lr: ScheduleConfig
     adam_eps: float
     grad_clip: float | None
-    target_theta: float
+    target_tau: float
     head_hidden: tuple[int, ...]
     reward_scale: float
     reward_clip: float | None
 
     def __post_init__(self) -> None:
         at_least(self, 1, "nstep", "weight_clip")
-        unit(self, "gamma", "expectile", "target_theta")
+        unit(self, "gamma", "expectile", "target_tau")
         at_least(self, 0, "inverse_temperature")
         schedule_within(self, "lr", 0, math.inf)
         positive(self, "adam_eps", "grad_clip", "reward_scale", "reward_clip")

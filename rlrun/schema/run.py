@@ -54,7 +54,7 @@ class EnvConfig:
     stop_value: float | None = field(metadata=default_of("run.stop_value"))
     total_steps: int = field(metadata=default_of("run.total_steps"))
     eval_every: int = field(metadata=default_of("run.eval_every"))
-    warmup_steps: int = field(metadata=default_of("learner.start_after"))
+    warmup_steps: int = field(metadata=default_of("learner.learning_starts"))
     success: str | None
     note: str
 
@@ -132,7 +132,7 @@ class LearnerConfig:
     batch_size: int = field(metadata=_UPDATES)
     update_per_collect: int | None = field(metadata=_UPDATES)
     replay_ratio: float | None = field(metadata=_UPDATES)
-    start_after: int = field(metadata=_UPDATES)
+    learning_starts: int = field(metadata=_UPDATES)
     threads: int | None
     target_thread: bool | None = field(metadata=_UPDATES)
     precision: Literal["float32", "bf16"] = field(metadata=_UPDATES)
@@ -142,7 +142,7 @@ class LearnerConfig:
     def __post_init__(self) -> None:
         at_least(self, 1, "batch_size", "update_per_collect", "threads")
         positive(self, "replay_ratio")
-        at_least(self, 0, "start_after")
+        at_least(self, 0, "learning_starts")
         exactly_one(self, "update_per_collect", "replay_ratio")
 
 

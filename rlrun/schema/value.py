@@ -25,7 +25,7 @@ class ValueConfig(PolicyConfig):
     adam_eps: float
     grad_clip: float | None
     target_update_every: int | None
-    target_theta: float | None
+    target_tau: float | None
     double: bool
     dueling: bool
     head_hidden: tuple[int, ...]
@@ -37,11 +37,11 @@ class ValueConfig(PolicyConfig):
 
     def __post_init__(self) -> None:
         at_least(self, 1, "nstep", "target_update_every")
-        unit(self, "gamma", "target_theta")
+        unit(self, "gamma", "target_tau")
         schedule_within(self, "lr", 0, math.inf)
         positive(self, "adam_eps", "grad_clip", "reward_scale", "reward_clip", "td_clip")
         positive(self, "value_rescale_eps")
-        exactly_one(self, "target_update_every", "target_theta")
+        exactly_one(self, "target_update_every", "target_tau")
         for size in self.head_hidden:
             need(size > 0, "head_hidden", list(self.head_hidden), "layer sizes must be > 0")
 
@@ -63,7 +63,7 @@ class SwitchedConfig(ValueConfig):
     taus_act: int = field(metadata=_IMPLICIT)
     cosines: int = field(metadata=_IMPLICIT)
     noisy: float | None
-    noisy_hold: Literal["step", "chunk"] = field(
+    noisy_resample: Literal["step", "chunk"] = field(
         metadata=read_when("policy.noisy", fix="set policy.noisy=0.5")
     )
     munchausen: float | None

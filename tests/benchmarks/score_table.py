@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.config.reader import RENAMED
 from tests.benchmarks.iqm import interval, iqm
 from tests.benchmarks.score_row import Row, bound_of
 
@@ -23,7 +24,14 @@ def read(path: Path | None) -> list[Result]:
         return []
     *lines, rest = path.read_text("utf-8").split("\n")
     assert not rest or rest[0] == "{", f"{path} holds something else"
-    return [json.loads(line) for line in lines if line]
+    return [json.loads(_with_present_keys(line)) for line in lines if line]
+
+
+def _with_present_keys(line: str) -> str:
+    """A result whose command has the present names of keys that were renamed since."""
+    for old, new in RENAMED.items():
+        line = line.replace(f" {old}=", f" {new}=")
+    return line
 
 
 def done(results: Sequence[Result], name: str, row: Row) -> dict[int, Result]:

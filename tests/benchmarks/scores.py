@@ -31,7 +31,8 @@ SHORT = "policy.burnin_step=4 policy.learn_unroll_len=12"
 TMAZE30 = "experiment=r2d2_tmaze50 env.length=30"
 MINGRU = "memory=mingru memory.forget_bias=0 policy.head_hidden=[64] policy.lr.start=3e-3"
 NOISY = (
-    "explore=none policy.noisy=1 policy.noisy_hold=chunk torso.hidden=[] policy.head_hidden=[64,64]"
+    "explore=none policy.noisy=1 policy.noisy_resample=chunk torso.hidden=[] "
+    "policy.head_hidden=[64,64]"
 )
 CHEETAH = {"steps": 100_000, "needs": "mujoco"}
 SAC_DATA = (

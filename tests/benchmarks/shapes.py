@@ -18,7 +18,7 @@ from tests.benchmarks.floor import (
     Floor,
     Shape,
 )
-from tests.benchmarks.product import R2D2, Replay, Sample, Segment, Spec
+from tests.benchmarks.product import R2D2, Replay, Sample, Segment, make_plan
 from tests.benchmarks.product import make_policy as make_named_policy
 from tests.buffer.factory import make_replay as make_table_replay
 from tests.compose import config
@@ -47,13 +47,13 @@ def make_policy(
         f"policy.learn_unroll_len={shape.unroll}", f"policy.burnin_step={shape.burnin}",
         f"policy.nstep={shape.nstep}", f"policy.gamma={GAMMA}", f"policy.lr={LR}",
         f"policy.adam_eps={ADAM_EPS}", f"policy.grad_clip={'null' if clip is None else clip}",
-        f"policy.eta={ETA}", f"policy.target_theta={THETA}",
+        f"policy.eta={ETA}", f"policy.target_tau={THETA}",
         f"policy.value_rescale_eps={RESCALE_EPS}", f"policy.head_hidden={list(shape.head)}",
         f"policy.prev_inputs={prev_inputs}", f"torso.hidden={list(shape.torso)}",
         f"memory.hidden={shape.lstm}", "memory.forget_bias=1.0",
     )  # fmt: skip
     box = gym.spaces.Box(-np.inf, np.inf, (shape.obs,), np.float32)
-    policy = make_named_policy(c, Spec(box, gym.spaces.Discrete(ACTIONS)))
+    policy = make_named_policy(make_plan(c, (box, gym.spaces.Discrete(ACTIONS), 1)))
     assert isinstance(policy, R2D2)
     return policy
 

@@ -163,7 +163,7 @@ def test_every_peer_has_its_script_and_the_settings_of_the_preset():
     learner, policy = preset["learner"], preset["policy"]
     found = (float(policy["lr"]), policy["gamma"], policy["grad_clip"], learner["batch_size"])
     assert found == (peers.LR, peers.GAMMA, peers.CLIP, peers.BATCH)
-    found = (preset["buffer"]["capacity"], learner["start_after"], preset["torso"]["hidden"])
+    found = (preset["buffer"]["capacity"], learner["learning_starts"], preset["torso"]["hidden"])
     assert found == (peers.CAPACITY, peers.START + 1, peers.HIDDEN)
     assert preset["collector"]["n_sample"] == peers.COLLECT
     assert learner["update_per_collect"] == policy["target_update_every"] == peers.UPDATES

@@ -18,6 +18,7 @@ from rlrun import __version__
 from rlrun.cli.run import _quote
 from rlrun.config import compose
 from rlrun.config.directories import claim
+from rlrun.config.reader import RENAMED
 from rlrun.errors import EnvError, Interrupted, StorageError
 from tests.in_process import Build, Done, files_under
 from tests.installed import PRESETS, module_of
@@ -177,7 +178,7 @@ def test_of_keys_that_exclude_each_other_the_typed_one_counts(
     assert (learner.replay_ratio, learner.update_per_collect) == (None, 4)
     assert rlrun("policy=dqn", "policy.target_update_every=100").code == 0
     policy = build.config.policy
-    assert (policy.target_update_every, policy.target_theta) == (100, None)
+    assert (policy.target_update_every, policy.target_tau) == (100, None)
     assert rlrun("-m", "policy=dqn", "debug=smoke", "learner.replay_ratio=8,16").code == 0
     learner = build.config.learner
     assert (learner.replay_ratio, learner.update_per_collect) == (16, None)
@@ -239,6 +240,33 @@ def test_resume(rlrun: Callable[..., Done], build: Build, tmp_path: Path) -> Non
         assert done.code == 2, bad
         assert done.err.count("\n") == 1
     assert "run.total_steps" in rlrun("resume", str(path), "run.total_stps=9").err
+
+
+def test_resume_a_run_of_an_earlier_version(
+    rlrun: Callable[..., Done], build: Build, tmp_path: Path
+) -> None:
+    """Its config has the former names of some keys."""
+    path = a_run(rlrun, tmp_path)
+    text = (path / "config.yaml").read_text()
+    for old, new in RENAMED.items():
+        (old_name, name) = (key.rpartition(".")[2] for key in (old, new))
+        assert f"\n  {name}:" in text
+        text = text.replace(f"\n  {name}:", f"\n  {old_name}:")
+    (path / "config.yaml").write_text(text)
+    before = build.config
+    assert rlrun("resume", str(path)).code == 0
+    assert build.calls[-1][1][1] == before
+    assert "learning_starts: " in build.calls[-1][2]["raw_yaml"]
+
+
+def test_a_file_with_a_former_key(rlrun: Callable[..., Done], tmp_path: Path) -> None:
+    (tmp_path / "my" / "experiment").mkdir(parents=True)
+    file = tmp_path / "my" / "experiment" / "mine.yaml"
+    file.write_text("# @package _global_\nlearner:\n  start_after: 9\n")
+    done = rlrun("--config-dir", str(tmp_path / "my"), "experiment=mine")
+    assert done.code == 2
+    assert done.err.endswith("did you mean learner.learning_starts?\n")
+    assert done.err.count("\n") == 1
 
 
 def test_damaged_config(rlrun: Callable[..., Done], tmp_path: Path) -> None:

@@ -61,7 +61,11 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("policy=dqn policy.v_min=-5", "policy.v_min = -5: it would", "distribution=categorical"),
     ("policy=c51 policy.taus=3", "policy.taus = 3: it would", "distribution=implicit"),
     ("policy=dqn policy.munchausen_tau=1", "policy.munchausen_tau = 1: it would", "munchausen="),
-    ("policy=dqn policy.noisy_hold=chunk", "policy.noisy_hold = chunk: it would", "policy.noisy="),
+    (
+        "policy=dqn policy.noisy_resample=chunk",
+        "policy.noisy_resample = chunk: it would",
+        "policy.noisy=",
+    ),
     ("policy=dqn buffer.demo_ratio=0.5", "buffer.demo_ratio = 0.5: it would", "buffer.demos=DIR"),
     ("policy=dqn buffer.relabel_ratio=0.5", "relabel_ratio = 0.5: it would", "relabel=future"),
     ("policy=dqn memory.hidden=64", "memory.hidden = 64: it would", "memory=lstm, gru or"),
@@ -76,7 +80,16 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("run.eval_every=70 env.eval_every=17", "env.eval_every = 17: it would", "set run.eval_every"),
     ("debug=smoke env.total_steps=99", "env.total_steps = 99: it would", "set run.total_steps"),
     ("run.stop_value=3 env.stop_value=4", "env.stop_value = 4: it would", "set run.stop_value"),
-    ("policy=dqn env.warmup_steps=5", "env.warmup_steps = 5: it would", "learner.start_after is 1"),
+    (
+        "policy=dqn env.warmup_steps=5",
+        "env.warmup_steps = 5: it would",
+        "learner.learning_starts is 1",
+    ),
+    # names of earlier versions
+    ("policy.noisy_hold=chunk", "noisy_hold = chunk: unknown key", "mean policy.noisy_resample?"),
+    ("learner.start_after=9", "start_after = 9: unknown", "did you mean learner.learning_starts?"),
+    ("start_after=9", "start_after = 9: unknown key", "did you mean learner.learning_starts?"),
+    ("policy.target_theta=0.1", "target_theta = 0.1: unknown", "did you mean policy.target_tau?"),
     # words of other libraries
     ("policy=sac env=pendulum policy.alpha=0.2", "policy.alpha = 0.2", "mean policy.temperature?"),
     ("policy=sac env=pendulum policy.ent_coef=1", "policy.ent_coef", "mean policy.temperature?"),
@@ -152,11 +165,11 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("policy.lr.over=0", "policy.lr.over = 0", "> 0"),
     ("policy.lr.kind=piecewise", "policy.lr.points", "two"),
     (
-        "policy.target_update_every=100 policy.target_theta=0.1",
+        "policy.target_update_every=100 policy.target_tau=0.1",
         "policy.target_update_every",
         "exactly one",
     ),
-    ("policy.target_theta=null", "target_theta (= null)", "give one of them a number"),
+    ("policy.target_tau=null", "target_tau (= null)", "give one of them a number"),
     ("buffer.alpha=1.5", "buffer.alpha = 1.5", "[0, 1]"),
     ("buffer.beta.end=1.5", "buffer.beta = 1.5", "[0, 1]"),
     ("buffer.beta.start=1 buffer.beta.end=0.4", "buffer.beta", "must not decrease"),
@@ -178,7 +191,7 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("buffer.capacity=383", "buffer.capacity = 383", "hold no window"),
     ("buffer.capacity=1", "buffer.capacity = 1", "buffer.capacity=400"),
     ("buffer.window_capacity=16", "learner.batch_size = 32", "16 windows"),
-    ("learner.start_after=60001", "learner.start_after = 60001", "60000"),
+    ("learner.learning_starts=60001", "learner.learning_starts = 60001", "60000"),
     ("collector.learned_overlap=15", "collector.learned_overlap = 15", "0 to 14"),
     (
         "collector.tiling=plain collector.residual=last collector.overlap=24",
@@ -336,7 +349,7 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("env=pettingzoo env.id=pettingzoo:nowhere.x_v0 policy=dqn", "pip install nowhere", ""),
     (
         "policy=dqn env=twostep buffer.capacity=79 collector.num_envs=8 learner.batch_size=1 "
-        "learner.start_after=0",
+        "learner.learning_starts=0",
         "num_envs x 2 agents x 5 = 80",
         "buffer.capacity=80",
     ),
@@ -464,7 +477,7 @@ def test_what_is_not_idle(rlrun: Callable[..., Done]) -> None:
     for line in ("collector.num_envs=1 explore.epsilon=0.1", "policy=dqn explore.eps=null",
                  "policy=c51 policy.v_min=-5", "transport=coded transport.keep=3",
                  "policy=mdqn policy.munchausen_tau=0.1",
-                 "policy=rainbow policy.noisy_hold=chunk"):  # fmt: skip
+                 "policy=rainbow policy.noisy_resample=chunk"):  # fmt: skip
         assert rlrun(*line.split()).code == 0, line
 
 

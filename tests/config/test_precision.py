@@ -13,7 +13,7 @@ from rlrun.errors import ResourceError
 from rlrun.optim import compute
 from rlrun.run import calibrate
 from rlrun.run.calibrate import lines, settings
-from rlrun.run.life import resume
+from rlrun.run.train import resume
 from rlrun.schema import Config
 from tests.in_process import Done, files_under
 
@@ -94,7 +94,7 @@ def test_torch_is_imported_only_where_it_must_be() -> None:
     subprocess.run([sys.executable, "-c", code, *free], check=True)
     code = "import sys; from rlrun.cli.main import main; code = main(sys.argv[1:]); \
 assert 'torch' not in sys.modules; sys.exit(code)"
-    wrong = ["policy=r2d2", BF16, "learner.start_after=1000000000"]
+    wrong = ["policy=r2d2", BF16, "learner.learning_starts=1000000000"]
     assert subprocess.run([sys.executable, "-c", code, *wrong]).returncode == 2
     wrong = ["policy=r2d2", BF16, "explore=none", "explore.typo=1"]
     assert subprocess.run([sys.executable, "-c", code, *wrong]).returncode == 2

@@ -185,8 +185,8 @@ def test_command_line_beats_debug_beats_experiment_beats_policy(composer: Compos
 @pytest.mark.parametrize("policy", ["ddpg", "td3", "sac", "rtd3", "rsac"])
 def test_actor_critics_warm_up_as_the_environment_says(composer: Composer, policy: str) -> None:
     given = (f"policy={policy}", "env=halfcheetah")
-    assert read(composer, *given)["learner.start_after"] == 10_000
-    assert read(composer, *given, "debug=profile")["learner.start_after"] == 1000
+    assert read(composer, *given)["learner.learning_starts"] == 10_000
+    assert read(composer, *given, "debug=profile")["learner.learning_starts"] == 1000
 
 
 SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what it needs besides)
@@ -194,7 +194,7 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
     "run.dir": ("some/where", "some/where", []),
     "run.total_steps": ("77", 77, []),
     "run.eval_every": ("75", 75, []),
-    "learner.start_after": ("7", 7, []),
+    "learner.learning_starts": ("7", 7, []),
     "run.stop_value": ("12.5", 12.5, []),
     "env.max_episode_steps": ("33", 33, []),
     "env.stop_value": ("7", 7.0, []),
@@ -202,8 +202,8 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
     "env.warmup_steps": ("17", 17, []),
     "env.success": ("won", "won", []),
     "policy.learn_unroll_len": ("30", 30, []),
-    "policy.target_update_every": ("7", 7, ["policy.target_theta=null"]),
-    "policy.target_theta": ("0.25", 0.25, ["policy.target_update_every=null"]),
+    "policy.target_update_every": ("7", 7, ["policy.target_tau=null"]),
+    "policy.target_tau": ("0.25", 0.25, ["policy.target_update_every=null"]),
     "policy.gamma": ("0.5", 0.5, []),
     "policy.choices": ("[[1,2],3]", ((1.0, 2.0), 3.0), ["policy.script=cycle"]),
     "policy.amplitude": ("0.5", 0.5, []),
@@ -266,7 +266,7 @@ NAMES = {  # the other options of the keys that hold one of a few words
     "transport.weights": "xor",
     "transport.chunks": "planes",
     "policy.state_init": "zero",
-    "policy.noisy_hold": "chunk",
+    "policy.noisy_resample": "chunk",
     "policy.mixer": "sum",
     "agents.team_reward": "sum",
     "agents.state": "concat",
@@ -373,7 +373,7 @@ def test_every_yaml_key_arrives(
 def test_random_steps_before_learning_are_the_environments(composer, env, policy, rows):
     """Fujimoto et al. 2018, section 6.1."""
     given = read(composer, f"env={env}", f"policy={policy}")
-    assert given["learner.start_after"] == rows
+    assert given["learner.learning_starts"] == rows
 
 
 @pytest.mark.parametrize(

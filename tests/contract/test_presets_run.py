@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.run import life
+from rlrun.run import train
 from tests.compose import config
 from tests.installed import CONTINUOUS, PRESETS, case, env_of, module_of, needs
 
@@ -15,9 +15,9 @@ QUIET = ("logger.progress=off", "logger.tensorboard=false", "run.eval_episodes=2
 SHRUNK = {  # what a laptop's test needs of the large presets
     "r2d2_paper": ("env=cartpole", "collector.num_envs=8", "collector.n_sample=160",
                    "memory.hidden=16", "buffer.capacity=4000", "learner.batch_size=2",
-                   "learner.start_after=200", "learner.replay_ratio=0.5"),
+                   "learner.learning_starts=200", "learner.replay_ratio=0.5"),
     "diengine_r2d2_cartpole": ("buffer.capacity=20000",),
-    "dqn_atari": ("buffer.capacity=4000", "learner.start_after=200", "learner.batch_size=2",
+    "dqn_atari": ("buffer.capacity=4000", "learner.learning_starts=200", "learner.batch_size=2",
                   "learner.replay_ratio=0.1", "env.max_episode_steps=30"),
     "ppo_atari": ("policy.epochs=1", "env.max_episode_steps=30"),
 }  # fmt: skip
@@ -25,7 +25,7 @@ SHRUNK = {  # what a laptop's test needs of the large presets
 
 def chunks(tmp_path: Path, *overrides: str) -> dict:
     c = config(*overrides, *QUIET)
-    assert life.run(c, tmp_path, raw_yaml="", overrides=[]) == 0
+    assert train.run(c, tmp_path, raw_yaml="", overrides=[]) == 0
     from rlrun.rundir.checkpoint import load_newest
 
     state, _ = load_newest(tmp_path / "checkpoints")

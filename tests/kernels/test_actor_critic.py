@@ -11,7 +11,13 @@ import torch
 
 from rlrun.functional import policy as in_torch
 from rlrun.functional import surrogate
-from rlrun.kernels.actor_critic import Recorded, Slopes, Written, is_plain, make_backprop
+from rlrun.kernels.actor_critic import (
+    AutogradActorCritic,
+    NumpyActorCritic,
+    OutputGrads,
+    make_actor_critic_backprop,
+    supports,
+)
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.optim.adam import Flat
 from rlrun.optim.compute import PLAIN, Compute
@@ -67,7 +73,7 @@ def rows_of(net, obs, rows=5, columns=3):
 def pair_of(net):
     """Both ways; their slopes do not share an array."""
     flat = Flat(net.parameters())
-    written, recorded = Written(net, flat), Recorded(net, flat, PLAIN)
+    written, recorded = NumpyActorCritic(net, flat), AutogradActorCritic(net, flat, PLAIN)
     recorded.flat = Flat([p.detach().clone() for p in net.parameters()])
     return written, recorded
 
@@ -80,7 +86,7 @@ def compare(net, obs, *, entropy):
     for back in pair_of(net):
         head, v = back.outputs(*given)
         choice = back.choice(head[:-1], action)
-        slopes = Slopes(log_prob, value, worth if entropy else None)
+        slopes = OutputGrads(log_prob, value, worth if entropy else None)
         back.back(choice, v[:-1], slopes)
         found.append((head, v, *choice, *back.flat.parts))
     for a, b in zip(*found, strict=True):
@@ -94,7 +100,7 @@ def compare(net, obs, *, entropy):
 def test_values_and_slopes_are_those_of_autograd(action, activation, torso, separate, head, beside):
     keys = {"separate_value": separate, "head_hidden": head, "prev_inputs": beside}
     net = network(action, torso, activation, **keys)
-    assert is_plain(net)
+    assert supports(net)
     compare(net, "box", entropy=beside)
 
 
@@ -107,9 +113,13 @@ def test_of_numbers_and_of_standardised_observations():
 
 def test_who_is_written():
     net, half = network("one"), Compute("bf16")
-    assert isinstance(make_backprop(net, Flat(net.parameters()), PLAIN), Written)
-    assert isinstance(make_backprop(net, Flat(net.parameters()), half), Recorded)
-    assert not is_plain(network("one", memory="gru"))
+    assert isinstance(
+        make_actor_critic_backprop(net, Flat(net.parameters()), PLAIN), NumpyActorCritic
+    )
+    assert isinstance(
+        make_actor_critic_backprop(net, Flat(net.parameters()), half), AutogradActorCritic
+    )
+    assert not supports(network("one", memory="gru"))
 
 
 # -- the slopes of a loss --------------------------------------------------------------------------
@@ -190,8 +200,8 @@ def test_single_steps_are_the_same_either_way(policy, env, monkeypatch):
     monkeypatch.setattr("rlrun.kernels.actor_critic.is_plain", lambda net: False)
     b = collector_of(*more, policy=policy, env=env)
     monkeypatch.undo()
-    assert isinstance(a.policy.descender.backprop, Written)
-    assert isinstance(b.policy.descender.backprop, Recorded)
+    assert isinstance(a.policy.descender.backprop, NumpyActorCritic)
+    assert isinstance(b.policy.descender.backprop, AutogradActorCritic)
     sample = rollout_of(a)
     for _ in range(4):
         one, two = a.policy.update(sample), b.policy.update(sample)

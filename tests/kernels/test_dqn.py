@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.kernels.dqn import BareUpdate
+from rlrun.kernels.dqn import DQNKernel
 from rlrun.optim.autograd import Recorded
 from rlrun.optim.compute import PLAIN
 from rlrun.optim.step import Stepper
@@ -31,7 +31,7 @@ OTHERS = [
     {"grad_clip": 1e-3},
     {"grad_clip": None},
     {"reward_clip": 0.02, "reward_scale": 1.0},
-    {"target_update_every": None, "target_theta": 0.1},
+    {"target_update_every": None, "target_tau": 0.1},
     {"target_update_every": 2},
     {"head_hidden": (6, 5)},
     {"lr": linear(1e-2, 1e-3)},
@@ -96,7 +96,7 @@ def test_every_observation_is_read_the_same(space, nstep):
 
 def same(changes, space=None):
     ours, theirs = dqn(**PLAIN_INPUTS, **changes), recorded(changes)
-    assert isinstance(ours.step, BareUpdate)
+    assert isinstance(ours.step, DQNKernel)
     for sample in samples(ours, space):
         one, two = ours.update(sample), theirs.update(sample)
         torch.testing.assert_close(one.priority, two.priority, rtol=1e-4, atol=1e-6)
@@ -116,7 +116,7 @@ def same(changes, space=None):
 
 def test_batches_of_two_sizes_in_turn():
     ours, theirs = dqn(**PLAIN_INPUTS), recorded({})
-    assert isinstance(ours.step, BareUpdate)
+    assert isinstance(ours.step, DQNKernel)
     large, small = (samples_of(ours, 3, batch=size) for size in (8, 3))
     for sample in (x for pair in zip(large, small, strict=True) for x in pair):
         one, two = ours.update(sample), theirs.update(sample)

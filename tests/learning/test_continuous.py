@@ -6,7 +6,7 @@ pendulum as the issue that asked for these policies has it, goals as in the bit 
 
 import pytest
 
-from rlrun.run import finished
+from rlrun.run.export import export_run
 from tests.compose import config
 from tests.env import boxes
 from tests.learning.test_learning import train
@@ -16,7 +16,7 @@ assert boxes  # registers its environments
 
 SMALL = (
     "torso.hidden=[32,32]", "policy.lr=3e-3", "policy.actor_lr=3e-3", "learner.batch_size=64",
-    "learner.start_after=200", "learner.threads=1", "run.eval_every=5000",
+    "learner.learning_starts=200", "learner.threads=1", "run.eval_every=5000",
 )  # fmt: skip
 LEVERS = ("env=gym", "env.id=test/Levers-v0", "env.reward_scale=10")
 PACE = ("collector.num_envs=4", "collector.n_sample=4", "learner.replay_ratio=64")
@@ -65,14 +65,14 @@ def test_offline_learning_beats_evenly_drawn_rows_and_imitation_does_not(
 ):
     """Rows of uniform actions on a bandit: -1.24 on average, best possible 0."""
     behaviour = ("policy=sac", "env=bandit_continuous", "explore=schedule", "explore.epsilon=1.0",
-                 "run.total_steps=2000", *SMALL, "learner.start_after=1999")  # fmt: skip
+                 "run.total_steps=2000", *SMALL, "learner.learning_starts=1999")  # fmt: skip
     run_dir, data = tmp_path / "even", tmp_path / "data"
     train(run_dir, *behaviour)
-    finished.export_run(run_dir, data, config(*behaviour), raw_yaml="", shard_rows=100_000)
+    export_run(run_dir, data, config(*behaviour), raw_yaml="", shard_rows=100_000)
     own = ("policy.conservatism=1", *SMALL) if policy == "cql_sac" else ("learner.threads=1",)
     result, record = train(
         tmp_path / policy, f"policy={policy}", "env=bandit_continuous", f"buffer.load={data}",
-        *own, "run.total_steps=1000", "run.eval_every=1000", "learner.start_after=0",
+        *own, "run.total_steps=1000", "run.eval_every=1000", "learner.learning_starts=0",
         "run.stop_value=null",
     )  # fmt: skip
     assert least <= result["return_mean"] <= most

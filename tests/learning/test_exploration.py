@@ -14,7 +14,7 @@ SAME = ("experiment=dqn_chain", "run.eval_every=1000", "run.eval_episodes=1", "l
 LENGTH = 40  # of the preset
 ONE_UP = ("run.total_steps=10000",)
 COINS = ("env.length=25", "env.pattern=0", "env.actions=2", "collector.n_sample=64")
-NOISY = ("explore=none", "policy.noisy=1", "policy.noisy_hold=chunk", "torso.hidden=[]",
+NOISY = ("explore=none", "policy.noisy=1", "policy.noisy_resample=chunk", "torso.hidden=[]",
          "policy.head_hidden=[64,64]")  # fmt: skip
 ROWS = {  # what explores -> overrides
     "noisy": (*ONE_UP, *NOISY),

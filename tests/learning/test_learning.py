@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from rlrun.build import pipeline as build
+from rlrun.build.plan import make_plan
 from rlrun.pipeline.evaluate import Evaluator
-from rlrun.run import finished, life
+from rlrun.run import train as training
+from rlrun.run.export import export_run
 from rlrun.rundir import checkpoint
 from rlrun.rundir.record import RunRecord
 from tests.compose import config
@@ -25,18 +27,19 @@ def train(run_dir: Path, *overrides: str, episodes: int = 50) -> tuple[dict, Run
     run_dir.mkdir(exist_ok=True)
     quiet = ("logger.progress=off", "logger.tensorboard=false", "learner.threads=1")
     c = config(*quiet, *overrides)
-    assert life.run(c, run_dir, raw_yaml="", overrides=[]) == 0
+    assert training.run(c, run_dir, raw_yaml="", overrides=[]) == 0
     weights, meta = checkpoint.load_weights(run_dir / "checkpoints" / "last.safetensors")
-    seed = build.env_seed(c.seed, "final")
+    plan = make_plan(c)
+    seed = plan.env_seeds.final
     evaluator = Evaluator(c.env, episodes=episodes, seed=seed, agents=c.agents)
-    policy = build.make_policy(c, build.spec_of(c, evaluator.env))
+    policy = build.make_policy(plan)
     policy.load(weights)
     result = evaluator.run(policy, env_steps=int(meta["env_steps"])).summary()
     evaluator.close()
     return result, RunRecord.read(run_dir)
 
 
-SMALL = ("run.eval_every=500", "learner.start_after=200", "collector.num_envs=8",
+SMALL = ("run.eval_every=500", "learner.learning_starts=200", "collector.num_envs=8",
          "policy.gamma=0.5", "policy.nstep=1")  # fmt: skip
 NARROW = ("torso.hidden=[64]", "learner=transitions")  # for networks without a memory
 
@@ -85,7 +88,7 @@ def random_rows(tmp_path_factory) -> Path:
                  "run.stop_value=null", *NARROW)  # fmt: skip
     run_dir, data = tmp_path_factory.mktemp("random"), tmp_path_factory.mktemp("rows") / "data"
     train(run_dir, *behaviour)
-    finished.export_run(run_dir, data, config(*behaviour), raw_yaml="", shard_rows=100_000)
+    export_run(run_dir, data, config(*behaviour), raw_yaml="", shard_rows=100_000)
     return data
 
 

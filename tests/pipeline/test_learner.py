@@ -1,4 +1,4 @@
-"""Pacing: learned rows per env step, updates per collect, start_after; priorities go back."""
+"""Pacing: learned rows per env step, updates per collect, learning_starts; priorities go back."""
 
 from dataclasses import replace
 
@@ -38,7 +38,12 @@ def make(policy=None, td=False, **changes):
     stream = make_stream([[9]], [[True]], 400)
     window = Window(1, 4, 2)
     replay = make_replay(stream.segment, rows=420, window=window, kind="prioritized")
-    fields = {"batch_size": 8, "update_per_collect": None, "replay_ratio": 16.0, "start_after": 0}
+    fields = {
+        "batch_size": 8,
+        "update_per_collect": None,
+        "replay_ratio": 16.0,
+        "learning_starts": 0,
+    }
     counters = Counters()
     learner = Learner(
         LearnerConfig(**(fields | RULED | changes)),
@@ -72,7 +77,7 @@ def test_updates_per_collect():
 
 
 def test_nothing_before_start_after_and_no_burst_behind_it():
-    learner, stream, counters = make(replay_ratio=32.0, start_after=50)
+    learner, stream, counters = make(replay_ratio=32.0, learning_starts=50)
     done = feed(learner, stream, counters, [20] * 10)
     steps = np.cumsum([int(part(stream.segment, r, r + 20).valid.sum()) for r in range(0, 200, 20)])
     assert [d > 0 for d in done] == [s >= 50 for s in steps]
@@ -110,7 +115,7 @@ def test_metrics_are_added_up_by_name():
     policy, means = control("td3", actor_every=2), Means(Counters())
     told = [policy.update(box_batch(policy)).metrics for _ in range(5)]
     for metrics in told:
-        means.gather(metrics)
+        means.add(metrics)
     found = means.report()
     assert found.pop("train/updates") == 0
     assert len({tuple(m) for m in told}) == 2
@@ -156,7 +161,7 @@ def test_a_rollout_is_learned_from_whole_once_and_dropped():
         counters.env_steps += 20
         done.append(learner.step(20, keys))
         assert len(rollout) == 0
-    assert done == [0, 3, 3], "rollouts before start_after are dropped"
+    assert done == [0, 3, 3], "rollouts before learning_starts are dropped"
     assert policy.given == [(20, 40), (20, 60)]
     assert counters.updates == 6
     assert learner.metrics() == {"train/loss": 1.5, "train/updates": 6.0}
@@ -213,7 +218,7 @@ class Keyed:
 
 def replayed(policy=None, td=False, bonus=None, **changes):
     """A learner of a ``Replayed``."""
-    fields = {"batch_size": 2, "update_per_collect": 3, "replay_ratio": None, "start_after": 0}
+    fields = {"batch_size": 2, "update_per_collect": 3, "replay_ratio": None, "learning_starts": 0}
     return Learner(
         LearnerConfig(**(fields | RULED | changes)), policy=policy or Keyed(), buffer=Replayed(),
         counters=Counters(), td_priority=td, bonus=bonus,
@@ -240,12 +245,12 @@ def test_every_new_window_takes_its_td_estimate_before_the_first_draw():
 
 
 def test_learning_starts_with_the_row_that_was_named():
-    assert [replayed(start_after=n).step(20, np.arange(4)) for n in (99, 100, 101)] == [3, 3, 0]
+    assert [replayed(learning_starts=n).step(20, np.arange(4)) for n in (99, 100, 101)] == [3, 3, 0]
     stream = make_stream([[9]], [[True]], 40)
     done = []
-    for start_after in (20, 21):
+    for learning_starts in (20, 21):
         rollout = Rollout(stream.segment, rows=40)
-        config = LearnerConfig(8, 1, None, start_after, **RULED)
+        config = LearnerConfig(8, 1, None, learning_starts, **RULED)
         counters = Counters(env_steps=20)
         learner = RolloutLearner(config, policy=OnPolicy(), buffer=rollout, counters=counters)
         done.append(learner.step(20, rollout.add(part(stream.segment, 0, 20))))

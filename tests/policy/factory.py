@@ -29,14 +29,14 @@ from tests.reference.streams import make_stream
 SPEC = Spec(gym.spaces.Box(-np.inf, np.inf, (3,), np.float32), gym.spaces.Discrete(5))
 _VALUE = {
     "nstep": 3, "gamma": 0.9, "lr": constant(1e-2), "adam_eps": 1e-3, "grad_clip": 40.0,
-    "target_update_every": 10, "target_theta": None, "double": True, "dueling": True,
+    "target_update_every": 10, "target_tau": None, "double": True, "dueling": True,
     "head_hidden": (), "prev_inputs": True, "value_rescale_eps": 1e-3, "reward_scale": 0.01,
     "reward_clip": None, "td_clip": None,
 }  # fmt: skip
 _SWITCHES = {
     "distribution": "none", "atoms": 7, "v_min": -2.0,
     "v_max": 3.0, "kappa": 0.1, "taus": 4, "taus_target": 5, "taus_act": 6, "cosines": 8,
-    "noisy": None, "noisy_hold": "step",
+    "noisy": None, "noisy_resample": "step",
     "munchausen": None, "munchausen_tau": 0.03, "munchausen_clip": -1.0,
 }  # fmt: skip
 
@@ -106,7 +106,7 @@ BOX = Spec(
 _CONTROL = {
     "nstep": 3, "learn_unroll_len": None, "burnin_step": 0, "state_init": "stored", "gamma": 0.9,
     "lr": constant(1e-2), "actor_lr": constant(1e-2), "adam_eps": 1e-8, "grad_clip": None,
-    "target_update_every": None, "target_theta": 0.1, "actor_every": 1, "head_hidden": (8,),
+    "target_update_every": None, "target_tau": 0.1, "actor_every": 1, "head_hidden": (8,),
     "prev_inputs": False, "reward_scale": 0.01, "reward_clip": None, "td_clip": None, "eta": 0.9,
 }  # fmt: skip
 _SAC = {"temperature": 0.3, "temperature_auto": True, "target_entropy": None}

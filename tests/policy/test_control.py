@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rlrun.acting.box import NumpyBoxStep, TorchBoxStep, make_box_step
-from rlrun.nets.bounds import Bounds
-from rlrun.nets.critics import Critics, forward_heads
+from rlrun.acting.continuous import NumpyActorStep, TorchActorStep, make_actor_step
+from rlrun.nets.action_bounds import ActionBounds
+from rlrun.nets.critics import Critics, forward_critics
 from rlrun.types import Segment, Spec, tree_leaves, tree_map
 from tests.policy.factory import BOX, RECURRENT, box_batch, control
 
@@ -336,7 +336,7 @@ def test_the_actor_moves_every_so_often_and_targets_follow(name):
 )
 def test_hard_copies_count_updates_of_the_critics(name, copies):
     """Every 3 updates; where targets move with the actor, at its next step (every 2)."""
-    policy = control(name, target_update_every=3, target_theta=None, actor_every=2)
+    policy = control(name, target_update_every=3, target_tau=None, actor_every=2)
     sample, found = box_batch(policy), []
     sides = (policy.q,) if "sac" in name else (policy.q, policy.pi)
     for i in range(1, 8):
@@ -410,7 +410,7 @@ def test_the_written_derivative_is_autograds(activation, count):
     )
     slope = torch.randn(count, 6, generator=g, dtype=torch.float64)
     params = [*critics.weights, *critics.biases]
-    plain = forward_heads(x[0], a[0], activation, params)[-1]
+    plain = forward_critics(x[0], a[0], activation, params)[-1]
     q = critics(x, a)
     assert q.dtype == torch.float32
     torch.testing.assert_close(q[:, 0], plain.float())
@@ -451,7 +451,7 @@ def test_bf16_is_close(name):
 def test_numpy_is_torch_and_acting_is_learning(name, shape):
     """The same outputs in numpy, in torch, and (states carried) in an unroll."""
     policy = control(name, **SHAPES[shape])
-    steps = [kind(policy.pi.net, policy.bounds, 4) for kind in (NumpyBoxStep, TorchBoxStep)]
+    steps = [kind(policy.pi.net, policy.bounds, 4) for kind in (NumpyActorStep, TorchActorStep)]
     rng, states = np.random.default_rng(0), [s.initial_state() for s in steps]
     space = policy.bounds.space
     for t in range(6):
@@ -465,7 +465,7 @@ def test_numpy_is_torch_and_acting_is_learning(name, shape):
         for a, b in zip(*found, strict=True):
             assert a.dtype == b.dtype == np.float32
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-6)
-    assert isinstance(make_box_step(policy.pi.net, policy.bounds, 4), NumpyBoxStep)
+    assert isinstance(make_actor_step(policy.pi.net, policy.bounds, 4), NumpyActorStep)
 
 
 def play(actor, explore, seed=0, count=512):
@@ -499,7 +499,7 @@ def test_uniform_before_the_first_update_then_the_policy(name):
 
 def test_bounds_both_ways():
     """(-1, 0) is low, (3, 0.5) high, the middle 0; rounding never leaves the box."""
-    bounds = Bounds(BOX.action, torch.device("cpu"))
+    bounds = ActionBounds(BOX.action, torch.device("cpu"))
     unit = np.array([[-1, -1], [0, 0], [1, 1], [0.5, -0.5]], np.float32)
     own = np.array([[-1, 0], [1, 0.25], [3, 0.5], [2, 0.125]], np.float32)
     np.testing.assert_array_equal(bounds.own(unit), own)
@@ -509,7 +509,7 @@ def test_bounds_both_ways():
     low = g.normal(size=(3, 2)).astype("f4")
     for dtype in (np.float32, np.float64):
         space = gym.spaces.Box(low.astype(dtype), (low + 1e-3).astype(dtype), dtype=dtype)
-        odd = Bounds(space, torch.device("cpu"))
+        odd = ActionBounds(space, torch.device("cpu"))
         drawn = odd.own(g.uniform(-1, 1, (1000, 6)).astype("f4"))
         edges = odd.own(np.array([[1.0] * 6, [-1.0] * 6], np.float32))
         assert all(space.contains(a) for a in (*drawn, *edges))
@@ -518,7 +518,7 @@ def test_bounds_both_ways():
             back, torch.tensor([[1.0] * 6, [-1.0] * 6]), rtol=1e-3, atol=1e-3
         )
     flat = gym.spaces.Box(np.array([1.0, 0.0], "f4"), np.array([1.0, 2.0], "f4"))
-    still = Bounds(flat, torch.device("cpu"))
+    still = ActionBounds(flat, torch.device("cpu"))
     assert still.own(np.array([[0.7, 0.0]], "f4")).tolist() == [[1.0, 1.0]]
     assert still.unit(torch.tensor([[1.0, 2.0]])).tolist() == [[0.0, 1.0]]
 
@@ -533,7 +533,7 @@ def test_images_are_encoded_once_for_both_critics():
         base.config, TorsoConfig("nature_cnn", (16,), "relu"), MemoryConfig("none", 0, 0.0),
         spec=image, seed=0, total_steps=10, device=torch.device("cpu"),
     )  # fmt: skip
-    assert isinstance(policy.actor(2).step, TorchBoxStep)
+    assert isinstance(policy.actor(2).step, TorchActorStep)
     sample = box_batch(base)
     pictures = torch.randint(0, 255, (*sample.segment.first.shape, 1, 40, 40), dtype=torch.uint8)
     out = policy.update(replace(sample, segment=replace(sample.segment, obs=pictures)))

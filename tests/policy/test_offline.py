@@ -48,7 +48,7 @@ def cql(*, spec=SPEC, seed=0, **changes) -> CQL:
 def iql(*, spec=SPEC, seed=0, **changes) -> IQL:
     own = {
         "name": "iql", "nstep": 2, "gamma": 0.9, "expectile": 0.7, "inverse_temperature": 2.0,
-        "weight_clip": 3.0, "target_theta": 0.1, "reward_scale": 0.01, "reward_clip": None,
+        "weight_clip": 3.0, "target_tau": 0.1, "reward_scale": 0.01, "reward_clip": None,
     }  # fmt: skip
     return make(IQL, IQLConfig(**(_OWN | own | changes)), spec, "none", seed)
 
@@ -271,7 +271,7 @@ def test_iql_is_the_naive_loop(name, option):
 
 def test_iql_targets_follow_softly_and_losses_stay_apart():
     """The critics' target moves by theta; no loss reaches another's network."""
-    policy = iql(target_theta=0.25)
+    policy = iql(target_tau=0.25)
     sample = windows(policy)
     before = [p.clone() for p in policy.target.parameters()]
     policy.update(sample)
@@ -306,10 +306,13 @@ def test_greedy_is_the_mode_and_exploring_draws(name):
 @pytest.mark.parametrize("memory", ["lstm", "gru", "mingru", "none"])
 @pytest.mark.parametrize("spec", [SPEC, BOX], ids=["discrete", "box"])
 def test_acting_in_numpy_is_acting_in_torch(memory, spec):
-    from rlrun.acting.policy_net import _NumpyStep, _TorchStep
+    from rlrun.acting.policy_net import NumpyPolicyNetStep, TorchPolicyNetStep
 
     policy = bc(spec=spec, memory=memory)
-    steps, rng = (_NumpyStep(policy.net, 5), _TorchStep(policy.net, 5)), np.random.default_rng(0)
+    steps, rng = (
+        (NumpyPolicyNetStep(policy.net, 5), TorchPolicyNetStep(policy.net, 5)),
+        np.random.default_rng(0),
+    )
     for step in steps:
         step.refresh()
     states, none = [s.initial_state() for s in steps], np.zeros(5, np.float32)

@@ -7,14 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.acting.stochastic import NumpyPolicyStep, TorchPolicyStep, make_policy_step
+from rlrun.acting.on_policy import (
+    NumpyActorCriticStep,
+    TorchActorCriticStep,
+    make_actor_critic_step,
+)
 from rlrun.buffer.rollout import Rollout
 from rlrun.build import pipeline as build
+from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
-from rlrun.nets.moments import Moments
+from rlrun.nets.running_moments import RunningMoments
 from rlrun.policy.base.minibatch import segment_places
 from rlrun.policy.base.rollout import opening
-from rlrun.types import Chunk, Counters, Spec, no_actions, tree_leaves, tree_map
+from rlrun.types import Chunk, Counters, no_actions, tree_leaves, tree_map
 from tests.compose import config
 
 SMALL = (
@@ -37,7 +42,7 @@ SHAPES = [
 
 def collector_of(*overrides, policy="ppo", env="cartpole"):
     c = config(f"policy={policy}", f"env={env}", *SMALL, *overrides)
-    return build.make_collector(c, Counters())
+    return build.make_collector(make_plan(c), Counters())
 
 
 def copied(chunk):
@@ -65,7 +70,7 @@ def learned_log_prob(policy, segment):
 
 def spec_policy(space, *overrides, seed=0):
     c = config("policy=ppo", "env=cartpole", "torso.hidden=[8,6]", f"seed={seed}", *overrides)
-    return make_policy(c, Spec(gym.spaces.Box(-5, 5, (3,), np.float32), space))
+    return make_policy(make_plan(c, (gym.spaces.Box(-5, 5, (3,), np.float32), space, 1)))
 
 
 def play(step, space, rows=6, envs=4):
@@ -86,10 +91,10 @@ def test_numpy_is_torch(shape, space):
     net = spec_policy(SPACES[space], *shape, "policy.orthogonal_init=false").net
     if net.moments is not None:
         net.moments.add(torch.randn(50, 3) * 3 + 1)
-    assert isinstance(make_policy_step(net, 4), NumpyPolicyStep)
+    assert isinstance(make_actor_critic_step(net, 4), NumpyActorCriticStep)
     pair = (
-        play(NumpyPolicyStep(net, 4), SPACES[space]),
-        play(TorchPolicyStep(net, 4), SPACES[space]),
+        play(NumpyActorCriticStep(net, 4), SPACES[space]),
+        play(TorchActorCriticStep(net, 4), SPACES[space]),
     )
     for got, want in zip(*pair, strict=True):
         assert got.dtype == want.dtype == np.float32
@@ -97,7 +102,7 @@ def test_numpy_is_torch(shape, space):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("kind", [NumpyPolicyStep, TorchPolicyStep])
+@pytest.mark.parametrize("kind", [NumpyActorCriticStep, TorchActorCriticStep])
 def test_a_step_keeps_its_weights_until_it_is_refreshed(kind, shape):
     one, two = (spec_policy(MULTI, *shape, seed=s).net for s in (0, 1))
     step, before = kind(one, 4), play(kind(one, 4), MULTI)
@@ -268,7 +273,7 @@ def test_clip_and_step_size_follow_the_clock():
 
 def test_moments_are_those_of_everything_added():
     x = torch.randn(100, 3, dtype=torch.float64) * 5 + 2
-    moments = Moments((3,))
+    moments = RunningMoments((3,))
     torch.testing.assert_close(moments(x[:2]), x[:2].float().clamp(-10, 10))
     for piece in x.split([1, 60, 39]):
         moments.add(piece)

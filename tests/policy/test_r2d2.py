@@ -241,7 +241,7 @@ def test_target_update_hard_and_soft(make):
         gaps.append(gap(hard))
     assert gaps[2] == gaps[5] == 0
     assert min(gaps[0], gaps[1], gaps[3], gaps[4]) > 0
-    soft = make(target_update_every=None, target_theta=0.25)
+    soft = make(target_update_every=None, target_tau=0.25)
     before = copy.deepcopy(list(soft.target.parameters()))
     soft.update(sample)
     for old, new, online in zip(

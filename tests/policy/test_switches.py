@@ -185,7 +185,7 @@ def test_noise_is_a_switch_of_exploring():
 
 
 def test_noise_is_held_until_the_weights_are_fetched():
-    policy = dqn(noisy=3.0, noisy_hold="chunk", prev_inputs=False)
+    policy = dqn(noisy=3.0, noisy_resample="chunk", prev_inputs=False)
     actor = policy.actor(64)
     obs = np.ones((64, 3), np.float32)
     given = (obs, np.ones(64, bool), np.zeros(64, int), np.zeros(64, np.float32), ())

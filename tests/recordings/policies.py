@@ -39,7 +39,7 @@ LINES = """
 discrete policy=dqn
 discrete policy=dqn policy.head_hidden=[8] policy.double=false policy.dueling=false
 discrete policy=dqn policy.nstep=1 policy.td_clip=1 policy.reward_clip=1
-discrete policy=dqn policy.target_theta=null policy.target_update_every=6 policy.grad_clip=null
+discrete policy=dqn policy.target_tau=null policy.target_update_every=6 policy.grad_clip=null
 discrete policy=dqn policy.noisy=0.5 policy.head_hidden=[8] explore=none
 discrete policy=dqn policy.prev_inputs=true torso.activation=elu
 discrete policy=qrdqn policy.head_hidden=[8] policy.atoms=7 policy.noisy=0.5
@@ -56,7 +56,7 @@ discrete policy=qrdqn policy.atoms=7 policy.kappa=0 policy.double=false
 discrete policy=iqn policy.head_hidden=[8] policy.cosines=8
 discrete policy=iqn policy.munchausen=0.9 policy.cosines=8 policy.double=false
 discrete policy=rainbow policy.atoms=11 policy.head_hidden=[8] policy.target_update_every=6
-discrete policy=rainbow policy.atoms=11 policy.head_hidden=[8] policy.noisy_hold=chunk
+discrete policy=rainbow policy.atoms=11 policy.head_hidden=[8] policy.noisy_resample=chunk
 discrete policy=r2d2
 discrete policy=r2d2 memory=gru
 discrete policy=r2d2 memory=mingru
@@ -101,7 +101,7 @@ box policy=rsac policy.head_hidden=[8]
 box policy=rsac policy.head_hidden=[8] memory=gru policy.state_init=zero
 box policy=td3
 box policy=td3 policy.td_clip=1 torso.activation=tanh
-box policy=td3 policy.target_theta=null policy.target_update_every=6
+box policy=td3 policy.target_tau=null policy.target_update_every=6
 box policy=rtd3 policy.head_hidden=[8]
 box policy=ddpg
 box policy=ddpg learner.target_thread=true policy.grad_clip=1

@@ -22,7 +22,7 @@ SMALL = (
 OFFLINE = "buffer.load={dir}/data run.total_steps=130 run.eval_every=65 run.checkpoint_every=65"
 DATA = ("policy=dqn", "export {dir}/0 {dir}/data --shard-rows 150")
 BOX_DATA = (
-    "policy=sac env=pendulum env.max_episode_steps=20 learner.start_after=200",
+    "policy=sac env=pendulum env.max_episode_steps=20 learner.learning_starts=200",
     "export {dir}/0 {dir}/data",
 )
 SCREEN = "env=gym env.id=recordings/Screen-v0 torso=nature_cnn"
@@ -52,9 +52,9 @@ RUNS: dict[str, tuple[str, ...]] = {
     "ppo rollout": ("policy=ppo env=cartpole policy.epochs=2 collector.n_sample=64",),
     "ppo box": ("policy=ppo env=pendulum policy.epochs=2 policy.normalize_obs=true"
                 " policy.normalize_reward=true env.frame_stack=2",),
-    "sac": ("policy=sac env=pendulum learner.start_after=60 env.max_episode_steps=40",),
+    "sac": ("policy=sac env=pendulum learner.learning_starts=60 env.max_episode_steps=40",),
     "td3 sync backend": ("policy=td3 env=bandit_continuous env.backend=sync"
-                         " learner.start_after=60 buffer=prioritized policy.nstep=2",),
+                         " learner.learning_starts=60 buffer=prioritized policy.nstep=2",),
     "async backend": ("policy=dqn env=acrobot env.backend=async env.max_episode_steps=30"
                       " collector.num_envs=2",),
     "native backend": ("policy=dqn env=cartpole env.backend=vector explore=boltzmann",),
@@ -70,7 +70,8 @@ RUNS: dict[str, tuple[str, ...]] = {
     "offline iql": (*BOX_DATA, f"policy=iql env=pendulum env.max_episode_steps=20 {OFFLINE}"),
     "offline bc_recurrent": (*DATA, f"policy=bc_recurrent memory.hidden=8 {OFFLINE}"),
     "bonus": ("policy=dqn env=chain bonus=rnd bonus.hidden=[16] bonus.features=8",),
-    "rainbow chunk noise": ("policy=rainbow env=chain policy.noisy_hold=chunk policy.atoms=11",),
+    "rainbow chunk noise": ("policy=rainbow env=chain policy.noisy_resample=chunk"
+                            " policy.atoms=11",),
     "agents separate": ("policy=dqn env=relay agents=separate explore=anneal",),
     "agents shared": ("policy=r2d2 env=relay memory.hidden=8",),
     "qmix": ("policy=qmix env=twostep memory.hidden=8",),

@@ -8,7 +8,7 @@ import math
 import torch
 
 from rlrun.functional.value import rescale, unrescale
-from rlrun.nets.forward_noise import Draw
+from rlrun.nets.forward_noise import ForwardNoise
 from rlrun.types import tree_map
 from tests.reference import distributional as naive
 
@@ -38,7 +38,7 @@ def _walk(policy, segment, b, draws, single):
     passes = {"online": draws.online, "target": draws.target}
     if single:
         nets |= {"select": policy.net, "bonus": policy.target}
-        passes |= {"select": draws.select, "bonus": Draw(draws.target.noise)}
+        passes |= {"select": draws.select, "bonus": ForwardNoise(draws.target.noise)}
     state = tree_map(lambda x: x[b : b + 1], segment.state)
     states = dict.fromkeys(nets, state)
     valid = [bool(v) for v in segment.valid[:, b]] + [False]
@@ -58,7 +58,7 @@ def _walk(policy, segment, b, draws, single):
             taus = passes[who].taus
             if taus is not None:
                 taus = taus[b] if single else taus[max(p - w.burnin, 0), b]
-            draw = Draw(passes[who].noise, None if taus is None else taus[None, None])
+            draw = ForwardNoise(passes[who].noise, None if taus is None else taus[None, None])
             with torch.set_grad_enabled(p >= w.burnin):
                 value, states[who] = net.unroll(net.inputs(obs, side), states[who], draw)
             out[who, p] = value[0, 0]

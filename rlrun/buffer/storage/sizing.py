@@ -199,7 +199,7 @@ def _largest(config: Config, layout: Layout, window: Window, limit: int) -> int 
 
     rows = window.rows + max(1, config.env.frame_stack - 1)
     batch = config.learner.batch_size * window.rows
-    least = max(rows * layout.columns, config.learner.start_after, batch)
+    least = max(rows * layout.columns, config.learner.learning_starts, batch)
     if not fits(least):
         return None
     low, high = least, config.buffer.capacity  # fits, does not

@@ -59,11 +59,11 @@ def check_load(config: Config, where: str, obs: Any, action: Any) -> None:
         allowed = f"{steps + len(lengths)} rows hold them in one column"
         fix = f"set buffer.capacity={steps + len(lengths)} or more"
         raise fail("buffer.capacity", capacity, wrong, allowed, fix)
-    if config.pipeline.name == "offline" and steps < config.learner.start_after:
+    if config.pipeline.name == "offline" and steps < config.learner.learning_starts:
         wrong = f"the dataset has {steps} steps, nothing would be learned"
-        fix = "set learner.start_after=0, or load a larger dataset"
-        least = config.learner.start_after
-        raise fail("learner.start_after", least, wrong, f"0 to {steps} are allowed", fix)
+        fix = "set learner.learning_starts=0, or load a larger dataset"
+        least = config.learner.learning_starts
+        raise fail("learner.learning_starts", least, wrong, f"0 to {steps} are allowed", fix)
 
 
 def check_dataset(config: Config, key: str, where: str, obs: Any, action: Any) -> list[int]:

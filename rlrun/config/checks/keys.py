@@ -90,11 +90,11 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
     if config.pipeline.name == "offline":
         yield from offline(config, window is not None)
     total = config.run.total_steps
-    if window is not None and config.learner.start_after >= total:
+    if window is not None and config.learner.learning_starts >= total:
         wrong = f"nothing would be learned in a run of {total} env steps"
         fix = "lower it or raise run.total_steps"
         allowed = f"less than run.total_steps = {total} is allowed"
-        yield fail("learner.start_after", config.learner.start_after, wrong, allowed, fix)
+        yield fail("learner.learning_starts", config.learner.learning_starts, wrong, allowed, fix)
     for key in ("weights", "chunks"):
         if getattr(config.transport, key) == "pco" and find_spec("pcodec") is None:
             wrong, fix = "the package pcodec is missing", "pip install 'rlrun[pco]', or choose auto"

@@ -41,11 +41,11 @@ def capacity(config: Config, window: Window, envs: int) -> Iterator[ConfigError]
         if buffer.window_capacity is not None and batch > buffer.window_capacity:
             fix = f"lower it, or raise buffer.window_capacity to {batch}"
         yield fail("learner.batch_size", batch, wrong, f"1 to {windows} are allowed", fix)
-    if config.learner.start_after > buffer.capacity:
+    if config.learner.learning_starts > buffer.capacity:
         wrong = f"the buffer never holds more than buffer.capacity = {buffer.capacity} rows"
         allowed = f"0 to {buffer.capacity} are allowed"
         fix = "lower it or raise buffer.capacity"
-        yield fail("learner.start_after", config.learner.start_after, wrong, allowed, fix)
+        yield fail("learner.learning_starts", config.learner.learning_starts, wrong, allowed, fix)
 
 
 def relabel(config: Config, window: Window) -> Iterator[ConfigError]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from rlrun.functional import surrogate
 from rlrun.functional.policy import Counted, counted, standardise
 from rlrun.functional.returns import Advantage
-from rlrun.kernels.actor_critic import Written
+from rlrun.kernels.actor_critic import NumpyActorCritic
 from rlrun.policy.base.rollout import Rows
 from rlrun.types import Tree, tree_map
 
@@ -121,7 +121,7 @@ def runs(count: int, parts: int) -> list[tuple[int, int]]:
     return [(a, b) for a, b in pairwise(bounds) if a < b]
 
 
-def bare(batch: Batch, net: Written) -> Bare:
+def bare(batch: Batch, net: NumpyActorCritic) -> Bare:
     """The single rows of a Batch [1, N] in numpy."""
 
     def of(x: Tensor) -> np.ndarray:

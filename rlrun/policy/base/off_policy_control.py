@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from rlrun.acting.box import BoxActor, Explored
+from rlrun.acting.continuous import ContinuousActor, ExplorationFunction
 from rlrun.optim.actor_and_critics import ControlLoss, ControlPair
 from rlrun.optim.compute import PLAIN, Compute
 from rlrun.optim.multiplier import Multiplier
@@ -55,13 +55,13 @@ class ControlPolicy(ABC, Generic[C]):
         """Set up what the policy has beyond actor and critics."""
 
     @abstractmethod
-    def actor(self, num_envs: int) -> BoxActor:
+    def actor(self, num_envs: int) -> ContinuousActor:
         """Explored actions; uniform ones before the first update."""
 
-    def acting(self, explored: Explored, num_envs: int) -> BoxActor:
+    def acting(self, explored: ExplorationFunction, num_envs: int) -> ContinuousActor:
         """Acts with the actor's weights, explored by ``explored``."""
         given = (self.pi.net, self.config, self.bounds, explored, self.generator)
-        return BoxActor(*given, num_envs=num_envs)
+        return ContinuousActor(*given, num_envs=num_envs)
 
     @abstractmethod
     def update(self, sample: Sample) -> Update:

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from rlrun.acting.stochastic import PolicyActor
+from rlrun.acting.on_policy import OnPolicyActor
 from rlrun.nets.actor_critic import make_actor_critic
 from rlrun.optim.compute import PLAIN, Compute
 from rlrun.policy.base.rollout import Descender
@@ -45,9 +45,9 @@ class RolloutPolicy(ABC, Generic[C]):
     def begin(self) -> None:
         """Set up what the policy has beyond its network."""
 
-    def actor(self, num_envs: int) -> PolicyActor:
+    def actor(self, num_envs: int) -> OnPolicyActor:
         """Draws from the policy's distribution."""
-        return PolicyActor(self.net, self.config, self.generator, num_envs=num_envs)
+        return OnPolicyActor(self.net, self.config, self.generator, num_envs=num_envs)
 
     @abstractmethod
     def update(self, sample: Sample) -> Update:

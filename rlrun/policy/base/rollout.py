@@ -13,9 +13,9 @@ from rlrun.functional.policy import Choice, Counted
 from rlrun.functional.returns import goes_on, reverse_scan
 from rlrun.functional.rows import shape_reward
 from rlrun.functional.surrogate import Drawn
-from rlrun.kernels.actor_critic import Slopes, Written, make_backprop
+from rlrun.kernels.actor_critic import NumpyActorCritic, OutputGrads, make_actor_critic_backprop
 from rlrun.nets.actor_critic import ActorCritic
-from rlrun.nets.moments import CLIP, Moments
+from rlrun.nets.running_moments import CLIP, RunningMoments
 from rlrun.optim.adam import Adam, Flat
 from rlrun.optim.compute import Compute
 from rlrun.schema import OnPolicyConfig
@@ -58,10 +58,12 @@ class Descender:
         self.net, self.config, self.lr_at = net, config, lr_at
         self.device = next(net.parameters()).device
         self.flat = Flat(net.parameters())
-        self.backprop = make_backprop(net, self.flat, compute)
+        self.backprop = make_actor_critic_backprop(net, self.flat, compute)
         self.outputs, self.choice = self.backprop.outputs, self.backprop.choice
         self.adam = Adam([self.flat.values], eps=config.adam_eps, grad_clip=config.grad_clip)
-        self.returns = Moments(())  # of discounted returns so far, which rewards are divided by
+        self.returns = RunningMoments(
+            ()
+        )  # of discounted returns so far, which rewards are divided by
         self.running = torch.zeros(0)  # [B] the discounted return of every open episode
         self.seconds = {"backward": 0.0, "optimiser": 0.0}
 
@@ -139,7 +141,7 @@ class Descender:
 
         The slopes [N] of the loss over log pi, V and entropy.
         """
-        assert isinstance(self.backprop, Written)
+        assert isinstance(self.backprop, NumpyActorCritic)
         began = time.perf_counter()
         self.backprop.descend(drawn, log_prob, value, entropy)
         backward = time.perf_counter()
@@ -181,7 +183,7 @@ class Loss(NamedTuple):
 
     choice: Choice
     value: Tensor
-    slopes: Slopes
+    slopes: OutputGrads
     metrics: dict[str, Tensor]
 
 
@@ -200,7 +202,7 @@ def join(
     worth = None
     if config.entropy_coef > 0:
         worth = rows.select((-config.entropy_coef * rows.share).expand_as(value))
-    return Loss(choice, value, Slopes(policy, config.value_coef * baseline, worth), {})
+    return Loss(choice, value, OutputGrads(policy, config.value_coef * baseline, worth), {})
 
 
 def told(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rlrun.functional.value import Loss
-from rlrun.nets.forward_noise import Draws
+from rlrun.nets.forward_noise import NoiseGenerator
 from rlrun.optim.autograd import Backprop
 from rlrun.optim.compute import Compute
 from rlrun.optim.target import Net, TargetPair
@@ -24,7 +24,7 @@ class ValuePolicy(ABC, Generic[C, Net]):
     """A Q-network and the target network that its updates bootstrap from."""
 
     step: Callable[[Sample], Update]  # one gradient step; a policy says which
-    draws: Draws | None = None  # random numbers of updates, where they need some
+    draws: NoiseGenerator | None = None  # random numbers of updates, where they need some
 
     def __init__(
         self,

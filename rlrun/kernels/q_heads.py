@@ -3,18 +3,18 @@
 import numpy as np
 from torch import nn
 
-from rlrun.kernels.mlp import FORWARD, copy_of
+from rlrun.kernels.mlp import FORWARD, copy_parameter
 from rlrun.nets.noisy import NoisyLinear, NoisyMLP
 from rlrun.nets.qnet import DistNet
 
 
-class NumpyHead:
+class NumpyQHead:
     """Weights of its own; ``refresh`` copies the network's present ones."""
 
     def __init__(self, net: DistNet, num_envs: int) -> None:
         self.kind, self.actions, self.num_envs = net.kind, net.actions, num_envs
-        self.advantage = Stream(net.advantage)
-        self.value = Stream(net.value) if net.value is not None else None
+        self.advantage = NumpyStream(net.advantage)
+        self.value = NumpyStream(net.value) if net.value is not None else None
         self.streams = [s for s in (self.advantage, self.value) if s is not None]
         self.net, self.grid = net, np.zeros(0, np.float32)
         if self.kind in ("categorical", "implicit"):
@@ -67,7 +67,7 @@ class NumpyHead:
         return advantage
 
 
-class Stream:
+class NumpyStream:
     """The layers of one head, noisy or not."""
 
     def __init__(self, layers: nn.Module) -> None:
@@ -80,7 +80,7 @@ class Stream:
         self.sizes = [n for m in mine for n in (m.n_in, m.n_out)]
         self.noise: list[np.ndarray] | None = None
         names = ["weight", "bias"] + (["weight_sigma", "bias_sigma"] if noisy else [])
-        self.own = [[copy_of(m.get_parameter(name)) for name in names] for m in self.sources]
+        self.own = [[copy_parameter(m.get_parameter(name)) for name in names] for m in self.sources]
         self.names = names
 
     def refresh(self) -> None:

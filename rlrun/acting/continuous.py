@@ -11,21 +11,23 @@ from torch import Tensor
 from rlrun.functional.continuous import LOG_STD
 from rlrun.functional.explore import uniform_actions
 from rlrun.kernels.cells import GRUCell, LSTMCell, MinGRUCell
-from rlrun.kernels.mlp import Layers
+from rlrun.kernels.mlp import ForwardMLP
 from rlrun.kernels.observations import flatten
-from rlrun.nets.bounds import Bounds
+from rlrun.nets.action_bounds import ActionBounds
 from rlrun.nets.continuous_actor import ActorNet
-from rlrun.nets.encoder import Vector
+from rlrun.nets.encoder import FlatObs
 from rlrun.nets.memory.mingru import MinGRU
 from rlrun.nets.memory.recurrent import GRU, LSTM
 from rlrun.nets.torso import MLP
 from rlrun.schema import ControlConfig
 from rlrun.types import Act, Tree, tree_map
 
-Explored = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
+ExplorationFunction = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
 
 
-def noisy(outputs: np.ndarray, sigma: float, generator: np.random.Generator) -> np.ndarray:
+def add_gaussian_noise(
+    outputs: np.ndarray, sigma: float, generator: np.random.Generator
+) -> np.ndarray:
     """clip(tanh(outputs) + sigma N(0, 1), -1, 1): a deterministic policy's exploration; [E, A].
 
     Source: Fujimoto et al. 2018, section 6.1 (the original DDPG has correlated noise).
@@ -35,7 +37,9 @@ def noisy(outputs: np.ndarray, sigma: float, generator: np.random.Generator) -> 
     return np.clip(action, -1, 1, out=action)
 
 
-def sampled(outputs: np.ndarray, sigma: float, generator: np.random.Generator) -> np.ndarray:
+def sample_squashed(
+    outputs: np.ndarray, sigma: float, generator: np.random.Generator
+) -> np.ndarray:
     """tanh(mean + std N(0, 1)) of outputs [E, 2 A] (means, log standard deviations); [E, A]."""
     mean, log_std = np.split(outputs, 2, -1)
     std = np.exp(np.clip(log_std, *LOG_STD))
@@ -43,7 +47,7 @@ def sampled(outputs: np.ndarray, sigma: float, generator: np.random.Generator) -
     return action
 
 
-class BoxStep(Protocol):
+class ActorStep(Protocol):
     """A snapshot of an actor's weights that can take steps."""
 
     learned: bool
@@ -64,7 +68,7 @@ class BoxStep(Protocol):
         """
 
 
-class BoxActor:
+class ContinuousActor:
     """Actions of an actor network, explored by ``explored``; uniform ones before it has learned.
 
     Evaluations (``explore`` None) take tanh of the first A outputs: mode or mean before tanh.
@@ -74,13 +78,13 @@ class BoxActor:
         self,
         net: ActorNet,
         config: ControlConfig,
-        bounds: Bounds,
-        explored: Explored,
+        bounds: ActionBounds,
+        explored: ExplorationFunction,
         generator: np.random.Generator,
         *,
         num_envs: int,
     ) -> None:
-        self.step = make_box_step(net, bounds, num_envs)
+        self.step = make_actor_step(net, bounds, num_envs)
         self.refresh, self.initial_state = self.step.refresh, self.step.initial_state
         self.bounds, self.explored, self.generator = bounds, explored, generator
         self.scale, self.clip = config.reward_scale, config.reward_clip
@@ -114,10 +118,10 @@ class BoxActor:
         return Act(action, {}, state)
 
 
-class TorchBoxStep:
+class TorchActorStep:
     """Any network, on its own device."""
 
-    def __init__(self, net: ActorNet, bounds: Bounds, num_envs: int) -> None:
+    def __init__(self, net: ActorNet, bounds: ActionBounds, num_envs: int) -> None:
         self.source, self.bounds, self.num_envs = net, bounds, num_envs
         self.net = copy.deepcopy(net).requires_grad_(False)
         self.device = next(net.parameters()).device
@@ -125,12 +129,12 @@ class TorchBoxStep:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """See ``BoxStep``."""
+        """See ``ActorStep``."""
         torch._foreach_copy_(list(self.net.parameters()), list(self.source.parameters()))
         self.learned, self.noise = bool(self.source.learned), float(self.source.noise)
 
     def initial_state(self) -> Tree:
-        """See ``BoxStep``."""
+        """See ``ActorStep``."""
         state = self.net.encoder.memory.initial_state(self.num_envs, torch.device("cpu"))
         return tree_map(Tensor.numpy, state)
 
@@ -138,7 +142,7 @@ class TorchBoxStep:
     def __call__(
         self, obs: Tree, first: np.ndarray, action: np.ndarray, reward: np.ndarray, state: Tree
     ) -> tuple[np.ndarray, Tree]:
-        """See ``BoxStep``."""
+        """See ``ActorStep``."""
 
         def tensor(x: np.ndarray) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(x)).to(self.device)
@@ -150,15 +154,15 @@ class TorchBoxStep:
         return out.numpy(force=True), tree_map(lambda x: x.numpy(force=True), state)
 
 
-class NumpyBoxStep:
+class NumpyActorStep:
     """A network without convolutions, on the CPU."""
 
-    def __init__(self, net: ActorNet, bounds: Bounds, num_envs: int) -> None:
+    def __init__(self, net: ActorNet, bounds: ActionBounds, num_envs: int) -> None:
         encoder, self.bounds, self.num_envs = net.encoder, bounds, num_envs
-        assert isinstance(encoder.torso, (Vector, MLP))
+        assert isinstance(encoder.torso, (FlatObs, MLP))
         self.net, self.space, self.side = net, encoder.torso.space, encoder.prev_inputs
-        self.torso = Layers(encoder.torso.layers) if isinstance(encoder.torso, MLP) else None
-        self.head = Layers(net.head)
+        self.torso = ForwardMLP(encoder.torso.layers) if isinstance(encoder.torso, MLP) else None
+        self.head = ForwardMLP(net.head)
         self.memory: LSTMCell | GRUCell | MinGRUCell | None = None
         if isinstance(encoder.memory, LSTM):
             self.memory = LSTMCell(encoder.memory, num_envs)
@@ -169,20 +173,20 @@ class NumpyBoxStep:
         self.learned, self.noise = bool(net.learned), float(net.noise)
 
     def refresh(self) -> None:
-        """See ``BoxStep``."""
+        """See ``ActorStep``."""
         for part in (self.torso, self.head, self.memory):
             if part is not None:
                 part.refresh()
         self.learned, self.noise = bool(self.net.learned), float(self.net.noise)
 
     def initial_state(self) -> Tree:
-        """See ``BoxStep``."""
+        """See ``ActorStep``."""
         return () if self.memory is None else self.memory.initial_state(self.num_envs)
 
     def __call__(
         self, obs: Tree, first: np.ndarray, action: np.ndarray, reward: np.ndarray, state: Tree
     ) -> tuple[np.ndarray, Tree]:
-        """See ``BoxStep``."""
+        """See ``ActorStep``."""
         opens = first[:, None]
         if first.any():
             state = tree_map(lambda s: np.where(opens, np.float32(0), s), state)
@@ -198,9 +202,9 @@ class NumpyBoxStep:
         return self.head(x), state
 
 
-def make_box_step(net: ActorNet, bounds: Bounds, num_envs: int) -> BoxStep:
+def make_actor_step(net: ActorNet, bounds: ActionBounds, num_envs: int) -> ActorStep:
     """The faster step for this network, by a fixed rule; both give the same values to 1e-5."""
     cpu = next(net.parameters()).device.type == "cpu"
-    plain = isinstance(net.encoder.torso, (Vector, MLP))
-    kind = NumpyBoxStep if cpu and plain else TorchBoxStep
+    plain = isinstance(net.encoder.torso, (FlatObs, MLP))
+    kind = NumpyActorStep if cpu and plain else TorchActorStep
     return kind(net, bounds, num_envs)

@@ -8,7 +8,7 @@ from rlrun.nets.critics import Critics
 from rlrun.nets.torso import ACTIVATIONS
 
 
-class Heads:
+class NumpyCritics:
     """Critics in numpy, every layer of all of them one batched product."""
 
     def __init__(

@@ -12,21 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.acting.step import Step
+from rlrun.acting.step import QNetStep
 from rlrun.functional.explore import draw_categorical, draw_gaussian
 from rlrun.functional.masks import without_forbidden
 from rlrun.kernels.cells import GRUCell, LSTMCell
-from rlrun.kernels.mlp import Layers
+from rlrun.kernels.mlp import ForwardMLP
 from rlrun.kernels.observations import flatten
 from rlrun.nets.actor_critic import ActorCritic, Trunk
 from rlrun.nets.memory.recurrent import GRU, LSTM, NoMemory
-from rlrun.nets.moments import CLIP
+from rlrun.nets.running_moments import CLIP
 from rlrun.nets.torso import MLP
 from rlrun.schema import OnPolicyConfig
 from rlrun.types import Act, Tree, tree_map
 
 
-class PolicyActor:
+class OnPolicyActor:
     """Draws actions and writes down their log-probability.
 
     Real actions are drawn from an unbounded Gaussian; the environment gets them clipped to its box,
@@ -42,7 +42,7 @@ class PolicyActor:
         num_envs: int,
     ) -> None:
         self.net, self.space, self.sizes = net, net.space, net.sizes
-        self.step: Step = make_policy_step(net, num_envs)
+        self.step: QNetStep = make_actor_critic_step(net, num_envs)
         self.initial_state = self.step.initial_state
         self.generator, self.scale, self.clip = generator, config.reward_scale, config.reward_clip
         self.shape = (num_envs, *(net.space.shape or ()))
@@ -87,7 +87,7 @@ class PolicyActor:
         return Act(action, {"log_prob": log_prob, "raw_action": raw}, state)
 
 
-class TorchPolicyStep:
+class TorchActorCriticStep:
     """Any actor-critic, on its own device."""
 
     def __init__(self, net: ActorCritic, num_envs: int) -> None:
@@ -124,7 +124,7 @@ class NumpyTrunk:
     def __init__(self, trunk: Trunk, num_envs: int, extra: int) -> None:
         assert isinstance(trunk.torso, MLP)
         self.num_envs, self.width = num_envs, trunk.torso.size
-        self.torso = Layers(trunk.torso.layers)
+        self.torso = ForwardMLP(trunk.torso.layers)
         self.memory: LSTMCell | GRUCell | None = None
         if isinstance(trunk.memory, LSTM):
             self.memory = LSTMCell(trunk.memory, num_envs)
@@ -148,7 +148,7 @@ class NumpyTrunk:
         return (x, ()) if self.memory is None else self.memory(x, state)
 
 
-class NumpyPolicyStep:
+class NumpyActorCriticStep:
     """An actor-critic with MLP torsos, on the CPU."""
 
     def __init__(self, net: ActorCritic, num_envs: int) -> None:
@@ -160,7 +160,7 @@ class NumpyPolicyStep:
         extra = 0 if self.side is None else self.side.shape[1]
         stepped = net.trunks if self.recurrent else [net.trunk]  # no value is asked for
         self.trunks = [NumpyTrunk(trunk, num_envs, extra) for trunk in stepped]
-        self.head = Layers(net.policy)
+        self.head = ForwardMLP(net.policy)
         self.numbers = [np.arange(n) for n in self.sizes]
         self.mean: np.ndarray | None = None
         self.refresh()
@@ -210,9 +210,13 @@ class NumpyPolicyStep:
         return self.side
 
 
-def make_policy_step(net: ActorCritic, num_envs: int) -> Any:
+def make_actor_critic_step(net: ActorCritic, num_envs: int) -> Any:
     """The faster ``Step`` for this network, by a fixed rule; both give the same to 1e-5."""
     cpu = next(net.parameters()).device.type == "cpu"
     known = (LSTM, GRU, NoMemory)
     plain = isinstance(net.trunk.torso, MLP) and isinstance(net.trunk.memory, known)
-    return NumpyPolicyStep(net, num_envs) if cpu and plain else TorchPolicyStep(net, num_envs)
+    return (
+        NumpyActorCriticStep(net, num_envs)
+        if cpu and plain
+        else TorchActorCriticStep(net, num_envs)
+    )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Bounds:
+class ActionBounds:
     """Low and high of every dimension of a bounded Box; actions are flat [*, A] on this side."""
 
     def __init__(self, space: gym.Space[np.ndarray], device: torch.device) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.kernels.control import BareSAC, BareTD3, Half
+from rlrun.kernels.sac_td3 import ActorUpdate, SACKernel, TD3Kernel
 from rlrun.optim.compute import Compute
 from rlrun.types import Sample, tree_leaves
 from tests.buffer.factory import linear
@@ -21,7 +21,7 @@ CHANGES = [
     {"td_clip": 0.01},
     {"grad_clip": 1e-3},
     {"actor_every": 2},
-    {"target_update_every": 2, "target_theta": None},
+    {"target_update_every": 2, "target_tau": None},
     {"torso": (), "head_hidden": (9,)},
     {"lr": linear(1e-2, 1e-3), "actor_lr": linear(2e-3, 1e-2)},
 ]
@@ -52,7 +52,7 @@ def close(one, two, name=""):
 
 def same(name, changes):
     ours, theirs = control(name, **changes), control(name, **changes)
-    assert isinstance(ours.bare, BareSAC if name == "sac" else BareTD3)
+    assert isinstance(ours.bare, SACKernel if name == "sac" else TD3Kernel)
     theirs.bare = None
     for sample in samples(ours):
         one, two = ours.update(sample), theirs.update(sample)
@@ -105,12 +105,12 @@ def test_what_it_cannot_do_is_done_by_torch(name, changes):
 
 def test_bf16_is_done_by_torch():
     policy = control("sac")
-    from rlrun.kernels.control import fits
+    from rlrun.kernels.sac_td3 import supports
     from rlrun.schema import MemoryConfig
 
     none = MemoryConfig("none", 0, 0.0)
-    assert fits(policy.pair, Compute("float32"), none)
-    assert not fits(policy.pair, Compute("bf16"), none)
+    assert supports(policy.pair, Compute("float32"), none)
+    assert not supports(policy.pair, Compute("bf16"), none)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -167,7 +167,7 @@ def test_a_learner_that_diverges_says_nothing_from_either_thread(name):
 def test_only_the_wait_for_a_second_thread_is_counted(beside):
     bare = control("sac").bare
     bare.compute = Compute(target_thread=beside)
-    half = Half(np.zeros(1, np.float32), 1000.0)
+    half = ActorUpdate(np.zeros(1, np.float32), 1000.0)
     assert bare.waited(lambda: half) is half
     assert (bare.pair.seconds["backward"] >= 1000) != beside
 

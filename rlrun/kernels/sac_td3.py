@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from rlrun.functional.squash import squashed, squashed_slope
-from rlrun.kernels.critic_heads import Heads
-from rlrun.kernels.mlp import DIVERGING, Chain
+from rlrun.kernels.critics import NumpyCritics
+from rlrun.kernels.mlp import IGNORE_OVERFLOW, DifferentiableMLP
 from rlrun.nets.continuous_actor import ActorNet
 from rlrun.nets.critics import Critics
-from rlrun.nets.encoder import Vector, look
+from rlrun.nets.encoder import FlatObs, prepare_windows
 from rlrun.optim.actor_and_critics import ControlPair
 from rlrun.optim.compute import Compute
 from rlrun.optim.multiplier import Multiplier
@@ -33,7 +33,7 @@ from rlrun.types import Sample, Update
 T = TypeVar("T")
 
 
-class Rows(NamedTuple):
+class RowBatch(NamedTuple):
     """What a batch of single rows brings, [N, ...]."""
 
     here: np.ndarray  # features of the row
@@ -49,14 +49,14 @@ class Rows(NamedTuple):
         return float(np.where(self.valid, x, np.float32(0)).sum() / max(self.valid.sum(), 1))
 
 
-class Half(NamedTuple):
+class ActorUpdate(NamedTuple):
     """Of the actor's half of an update."""
 
     least: np.ndarray  # min Q [N]
     seconds: float  # its slopes took
 
 
-class BareControl:
+class ContinuousKernel:
     """The parts that updates of SAC, TD3 and DDPG are made of."""
 
     def __init__(self, pair: ControlPair, compute: Compute, judges: int | None) -> None:
@@ -65,37 +65,44 @@ class BareControl:
         self.compute = compute
         self.of_actor, self.of_critics = _like(pair.pi), _like(pair.q)
         places = zip(pair.pi.online, self.of_actor, strict=True)
-        self.pi = Chain(pair.pi.net.head, {p.data_ptr(): s.numpy() for p, s in places})
-        self.behind = Chain(pair.pi.target.head, None)
-        self.q, self.lagging = Heads(pair.q.net, self.of_critics), Heads(pair.q.target)
-        self.judges = Heads(pair.q.net, count=judges)  # the same weights, for the actor's half
+        self.pi = DifferentiableMLP(pair.pi.net.head, {p.data_ptr(): s.numpy() for p, s in places})
+        self.behind = DifferentiableMLP(pair.pi.target.head, None)
+        self.q, self.lagging = (
+            NumpyCritics(pair.q.net, self.of_critics),
+            NumpyCritics(pair.q.target),
+        )
+        self.judges = NumpyCritics(
+            pair.q.net, count=judges
+        )  # the same weights, for the actor's half
         self.size = pair.bounds.size
 
-    def rows(self, sample: Sample) -> Rows:
+    def rows(self, sample: Sample) -> RowBatch:
         """Of a sample on the CPU."""
         segment = sample.segment
-        view, n, taken = look(segment, self.pair.bounds, self.window, self.config, memory=False)
+        view, n, taken = prepare_windows(
+            segment, self.pair.bounds, self.window, self.config, memory=False
+        )
         here, there = (x[0].numpy() for x in view.both(self.pair.pi.net.encoder, None))
         valid = segment.valid[0].numpy()
         share = sample.weight.numpy() * valid / np.float32(len(valid))
         action, reward, discount = (x[0].numpy() for x in (taken, n.reward, n.discount))
-        return Rows(here, there, action, reward, discount, valid, share)
+        return RowBatch(here, there, action, reward, discount, valid, share)
 
     def noise(self, number: int, count: int) -> np.ndarray:
         """[count, A] standard normal; see ``control.Noise``."""
         return self.pair.noise(number, 1, count, self.size)[0].numpy()
 
-    def ahead(self, rows: Rows, action: np.ndarray) -> np.ndarray:
+    def ahead(self, rows: RowBatch, action: np.ndarray) -> np.ndarray:
         """[N]: the target critics' least value of ``action`` in the rows behind."""
         least: np.ndarray = self.lagging(np.concatenate([rows.there, action], 1)).min(0)
         return least
 
-    def taken(self, rows: Rows) -> np.ndarray:
+    def taken(self, rows: RowBatch) -> np.ndarray:
         """[C, N]: what the critics say of the actions taken."""
         return self.q(np.concatenate([rows.here, rows.taken], 1))
 
     def critics(
-        self, rows: Rows, q: np.ndarray, value: np.ndarray
+        self, rows: RowBatch, q: np.ndarray, value: np.ndarray
     ) -> tuple[np.ndarray, dict[str, float]]:
         """|delta| [N], and the metrics; the slopes over the critics' parameters are in place.
 
@@ -116,8 +123,8 @@ class BareControl:
         return surprise, metrics | {"train/valid_fraction": float(rows.valid.mean())}
 
     def actor(
-        self, rows: Rows, action: np.ndarray, over: Callable[[np.ndarray], np.ndarray]
-    ) -> Half:
+        self, rows: RowBatch, action: np.ndarray, over: Callable[[np.ndarray], np.ndarray]
+    ) -> ActorUpdate:
         """The judges' least value; the slopes over the actor's parameters are in place.
 
         ``over``: the slope [N, A] of -min Q over ``action`` -> that of the loss over what the
@@ -129,13 +136,13 @@ class BareControl:
         slope = chosen * (-rows.share / chosen.sum(0))
         began = time.perf_counter()
         self.pi.back(over(self.judges.over_action(slope, self.size)), inputs=False)
-        return Half(least, time.perf_counter() - began)
+        return ActorUpdate(least, time.perf_counter() - began)
 
     def beside(self, function: Callable[[], T]) -> Callable[[], T]:
         """See ``Compute.beside``."""
-        return self.compute.beside(DIVERGING(function))
+        return self.compute.beside(IGNORE_OVERFLOW(function))
 
-    def waited(self, half: Callable[[], Half]) -> Half:
+    def waited(self, half: Callable[[], ActorUpdate]) -> ActorUpdate:
         """The actor's half, when it is done."""
         began = time.perf_counter()
         done = half()
@@ -151,7 +158,7 @@ class BareControl:
         return self.pair.move(self.of_critics, of_actor, named, sample.env_steps)
 
 
-class BareSAC(BareControl):
+class SACKernel(ContinuousKernel):
     """One step of critics, actor and temperature; stands in for ``SAC.update``."""
 
     def __init__(
@@ -163,7 +170,7 @@ class BareSAC(BareControl):
         self.adapts = pair.config.temperature_auto
 
     @torch.no_grad()
-    @DIVERGING
+    @IGNORE_OVERFLOW
     def __call__(self, sample: Sample) -> Update:
         """See ``SAC.update``; targets stay."""
         rows, number, due = self.rows(sample), 2 * self.pair.q.updates, self.pair.due()
@@ -195,14 +202,14 @@ class BareSAC(BareControl):
         return Update(torch.from_numpy(surprise), told)
 
 
-class BareTD3(BareControl):
+class TD3Kernel(ContinuousKernel):
     """One step of critics and actor; stands in for ``TD3.update`` and ``DDPG.update``."""
 
     def __init__(self, pair: ControlPair, compute: Compute) -> None:
         super().__init__(pair, compute, 1)
 
     @torch.no_grad()
-    @DIVERGING
+    @IGNORE_OVERFLOW
     def __call__(self, sample: Sample) -> Update:
         """See ``TD3.update``; targets stay."""
         rows, due = self.rows(sample), self.pair.due()
@@ -219,15 +226,15 @@ class BareTD3(BareControl):
             metrics["train/actor_loss"] = float(-(rows.share * self.waited(half).least).sum())
         return Update(torch.from_numpy(surprise), self.move(sample, metrics, actor=due))
 
-    def chosen(self, rows: Rows) -> Half:
+    def chosen(self, rows: RowBatch) -> ActorUpdate:
         """The actor's half."""
         action = np.tanh(self.pi(rows.here))
         return self.actor(rows, action, lambda over: over * (np.float32(1) - action * action))
 
 
-def fits(pair: ControlPair, compute: Compute, memory: MemoryConfig) -> bool:
+def supports(pair: ControlPair, compute: Compute, memory: MemoryConfig) -> bool:
     """Whether these updates compute what the config asks for: single rows, linear layers."""
-    plain = isinstance(pair.pi.net.encoder.torso, Vector) and memory.name == "none"
+    plain = isinstance(pair.pi.net.encoder.torso, FlatObs) and memory.name == "none"
     single = pair.config.window[:2] == (0, 1) and not pair.config.prev_inputs
     return plain and single and pair.device.type == "cpu" and compute.precision == "float32"
 

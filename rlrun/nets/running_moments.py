@@ -7,7 +7,7 @@ CLIP = 10.0  # standard deviations; OpenAI Baselines' VecNormalize
 EPS = 1e-8  # added to the variance; likewise
 
 
-class Moments(nn.Module):
+class RunningMoments(nn.Module):
     """Mean and variance [*S] of everything added, in float64; before that 0 and 1."""
 
     count: Tensor

@@ -1,0 +1,76 @@
+"""The config that a run directory holds, read for eval, resume and export."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from rlrun.config.checks.keys import check
+from rlrun.config.compose import Composer, read_composed, to_yaml
+from rlrun.config.messages import HYDRA_ERRORS, explain
+from rlrun.config.reader import RENAMED, fail, show
+from rlrun.errors import ConfigError
+from rlrun.schema import Config
+
+_RESUMABLE = (
+    "run", "checkpoint", "logger", "learner.threads", "device", "buffer.mmap", "buffer.max_bytes",
+    "transport",
+)  # fmt: skip
+
+
+def load(
+    run_dir: Path, overrides: Sequence[str] = (), *, replay: bool = True
+) -> tuple[Config, str]:
+    """The checked config of an earlier run, with ``overrides`` on top, and its yaml.
+
+    ``replay`` False: no replay is to be drawn from, so the device it lay on plays no part.
+
+    Raises: ConfigError when there is no run, or an override changes what a run cannot change.
+    """
+    path = run_dir / "config.yaml"
+    if not path.is_file():
+        what = "is no run directory" if run_dir.is_dir() else "no such directory"
+        allowed = "a directory with a config.yaml"
+        raise fail("RUN_DIR", run_dir, what, allowed, "run directories are under outputs/")
+    composer = Composer()
+    try:
+        cfg = OmegaConf.load(path)
+        if not isinstance(cfg, DictConfig):
+            raise fail("RUN_DIR", run_dir, "its config.yaml is damaged", "a mapping", "restore it")
+        _rename_keys(cfg)
+        OmegaConf.set_struct(cfg, True)
+        for override in composer.parse(overrides):
+            _refuse_fixed(override)
+            OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
+        if not replay:
+            OmegaConf.update(cfg, "buffer.device", "cpu")
+    except HYDRA_ERRORS as e:
+        raise explain(e, overrides, [], lambda group: []) from e
+    config = read_composed(cfg)
+    check(config, fresh=False)
+    return config, to_yaml(cfg)
+
+
+def _rename_keys(cfg: DictConfig) -> None:
+    """Gives the keys of a config that an earlier version stored their present names."""
+    for old, new in RENAMED.items():
+        group, _, name = old.partition(".")
+        if OmegaConf.select(cfg, group) is not None and name in cfg[group]:
+            values = OmegaConf.to_container(cfg[group], resolve=False)
+            assert isinstance(values, dict)
+            last = new.partition(".")[2]
+            cfg[group] = {last if key == name else key: value for key, value in values.items()}
+
+
+def _refuse_fixed(override: Override) -> None:
+    key = override.key_or_group
+    plain = not (override.is_delete() or override.is_sweep_override())
+    allowed = any(key == name or key.startswith(name + ".") for name in _RESUMABLE)
+    if not plain or not allowed or key == "run.dir":
+        text = re.sub(r"^[^=]*=?", "", str(override.input_line))
+        may = f"{', '.join(_RESUMABLE)} may change (not run.dir)"
+        raise ConfigError(
+            f"{key} = {show(text)}: a resumed run cannot change this; {may}; start a new run"
+        )
