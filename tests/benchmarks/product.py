@@ -21,7 +21,7 @@ from rlrun.codec.words import kind_of, to_words
 from rlrun.errors import RlrunError
 from rlrun.jit import COMPILED, jit
 from rlrun.optim.compute import cpu_has_bf16_lstm
-from rlrun.pipeline.source.collector import Collector
+from rlrun.pipeline.collector import Collector
 from rlrun.policy.r2d2 import R2D2
 from rlrun.schema import TransportConfig
 from rlrun.transport import make_collector_side, make_learner_side

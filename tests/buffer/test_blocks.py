@@ -24,7 +24,7 @@ from rlrun.errors import CheckpointError, ConfigError, ResourceError
 from rlrun.run import train
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.schema import Invalid
-from rlrun.types import Chunk, tree_leaves, tree_map
+from rlrun.types import Chunk, Window, tree_leaves, tree_map
 from tests.buffer.factory import make_layout, make_sampler
 from tests.buffer.pair import Setup, setups
 from tests.compose import changed, config

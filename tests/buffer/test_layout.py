@@ -162,7 +162,7 @@ def test_bytes_for_people(nbytes, text):
 
 # -- what is too large -----------------------------------------------------------------------------
 
-WINDOWS = [(0, 1, 3), (4, 15, 5)]
+WINDOWS = [Window(0, 1, 3), Window(4, 15, 5)]
 
 
 @functools.cache

@@ -330,7 +330,7 @@ def tell(self, *given):
     started(self, *given)
     threading.Timer(0.3, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
 CollectorProcess.__init__ = tell
-from rlrun.cli import main
+from rlrun.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -20,10 +20,10 @@ from rlrun.errors import ConfigError, Interrupted
 from rlrun.log import Log
 from rlrun.log.jsonl import read
 from rlrun.pipeline.bonus import RND
+from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.evaluate import Evaluation, Evaluator
 from rlrun.pipeline.learner import Learner
 from rlrun.pipeline.serial import Pipeline
-from rlrun.pipeline.source.collector import Collector
 from rlrun.run import train
 from rlrun.run.evaluate import evaluate_run
 from rlrun.run.export import export_run
