@@ -14,6 +14,27 @@ RlrunError (9: a bug in rlrun when nothing more precise is known)
 Text form: ``key.path = value: what is wrong; what is allowed; what to do``.
 """
 
+import os
+import sys
+
+NO_GUARD = 86  # exit code of a worker whose script has no main guard
+
+
+def end_if_importing_main() -> None:
+    """Ends a worker process that imports the main script, which would start a run of its own.
+
+    A worker imports that script before it works; without ``if __name__ == "__main__":`` all of it
+    runs again. An exception would only be printed, once per worker.
+    """
+    processes = sys.modules.get("multiprocessing.process")
+    if processes and getattr(processes.current_process(), "_inheriting", False):
+        os._exit(NO_GUARD)
+
+
+def extra(name: str) -> str:
+    """What pip installs for an optional part, from the directory of rlrun as in README."""
+    return f"'.[{name}]'"
+
 
 class RlrunError(Exception):
     """An error that is shown to the user as one line."""

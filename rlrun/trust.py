@@ -6,9 +6,11 @@ A config file may come from anywhere, so it can never vouch for itself: a packag
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from rlrun.errors import ConfigError
@@ -45,33 +47,52 @@ def trusting(packages: Sequence[str]) -> Iterator[None]:
             os.environ.update({} if before is None else {VARIABLE: before})
 
 
+def import_named(module: str) -> ModuleType:
+    """The module a user typed, which may lie in the working directory (behind all other places)."""
+    if not {"", os.getcwd()} & {*sys.path}:
+        sys.path.append(os.getcwd())  # for good: worker processes and pickles ask for it again
+    return import_module(module)
+
+
 def trusted_function(key: str, name: str) -> Callable[..., Any]:
     """The function ``mypkg.mod:function``, imported only when its package is trusted.
 
     Raises: ConfigError naming ``key``: not that form, not trusted, cannot be imported, or no
     function.
     """
-    form = re.fullmatch(rf"({_NAME}):([^\W\d]\w*)", name)
-    if not form:
-        raise _refused(key, name, "names no function", "mypkg.mod:function is allowed", "say both")
-    module, attribute = form[1], form[2]
+    found: Callable[..., Any] = _trusted(key, name, "function", callable)
+    return found
+
+
+def trusted_class(key: str, name: str) -> type[Any]:
+    """The class ``mypkg.mod:Class``, as ``trusted_function``."""
+    found: type[Any] = _trusted(key, name, "Class", lambda x: isinstance(x, type))
+    return found
+
+
+def _trusted(key: str, name: str, form: str, fits: Callable[[Any], bool]) -> Any:
+    kind, found_form = form.lower(), re.fullmatch(rf"({_NAME}):([^\W\d]\w*)", name)
+    if not found_form:
+        allowed = f"mypkg.mod:{form} is allowed"
+        raise _refused(key, name, f"names no {kind}", allowed, "say both")
+    module, attribute = found_form[1], found_form[2]
     if not any(module == p or module.startswith(f"{p}.") for p in trusted()):
         wrong = f"the package {module.partition('.')[0]} is not trusted, so none of it is run"
         allowed = f"packages named by --trust or {VARIABLE} are allowed, whatever a file says"
         fix = f"if you know what it does, add --trust {module.partition('.')[0]}"
         raise _refused(key, name, wrong, allowed, fix)
     try:
-        found = import_module(module)
+        found = import_named(module)
     except Exception as e:  # whatever a user's module raises
         wrong = f"importing {module} raised {type(e).__name__}: {' '.join(str(e).split())}"
         fix = "install the package, or put its directory on PYTHONPATH"
         raise _refused(key, name, wrong, "an importable module is allowed", fix) from e
-    function = getattr(found, attribute, None)
-    if not callable(function):
-        wrong = f"{module} has no function {attribute}"
-        there = ", ".join(n for n in vars(found) if n[0] != "_" and callable(getattr(found, n)))
+    wanted = getattr(found, attribute, None)
+    if not fits(wanted):
+        wrong = f"{module} has no {kind} {attribute}"
+        there = ", ".join(n for n, x in vars(found).items() if n[0] != "_" and fits(x))
         raise _refused(key, name, wrong, f"there are: {there or 'none'}", "correct the name")
-    return function  # type: ignore[no-any-return]
+    return wanted
 
 
 def _refused(key: str, name: str, wrong: str, allowed: str, fix: str) -> ConfigError:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional.continuous import LOG_STD
+from rlrun.functional.continuous import LOG_STD_BOUNDS
 from rlrun.functional.explore import uniform_actions
 from rlrun.kernels.cells import GRUCell, LSTMCell, MinGRUCell
 from rlrun.kernels.mlp import ForwardMLP
@@ -16,6 +16,7 @@ from rlrun.kernels.observations import flatten
 from rlrun.nets.action_bounds import ActionBounds
 from rlrun.nets.continuous_actor import ActorNet
 from rlrun.nets.encoder import FlatObs
+from rlrun.nets.memory.cell import Cell
 from rlrun.nets.memory.mingru import MinGRU
 from rlrun.nets.memory.recurrent import GRU, LSTM
 from rlrun.nets.torso import MLP
@@ -42,7 +43,7 @@ def sample_squashed(
 ) -> np.ndarray:
     """tanh(mean + std N(0, 1)) of outputs [E, 2 A] (means, log standard deviations); [E, A]."""
     mean, log_std = np.split(outputs, 2, -1)
-    std = np.exp(np.clip(log_std, *LOG_STD))
+    std = np.exp(np.clip(log_std, *LOG_STD_BOUNDS))
     action: np.ndarray = np.tanh(mean + std * generator.standard_normal(mean.shape, np.float32))
     return action
 
@@ -205,6 +206,7 @@ class NumpyActorStep:
 def make_actor_step(net: ActorNet, bounds: ActionBounds, num_envs: int) -> ActorStep:
     """The faster step for this network, by a fixed rule; both give the same values to 1e-5."""
     cpu = next(net.parameters()).device.type == "cpu"
-    plain = isinstance(net.encoder.torso, (FlatObs, MLP))
+    own = isinstance(net.encoder.memory, Cell)
+    plain = isinstance(net.encoder.torso, (FlatObs, MLP)) and not own
     kind = NumpyActorStep if cpu and plain else TorchActorStep
     return kind(net, bounds, num_envs)

@@ -17,6 +17,7 @@ from rlrun.kernels.mlp import ForwardMLP
 from rlrun.kernels.observations import flatten
 from rlrun.kernels.q_heads import NumpyQHead
 from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise
+from rlrun.nets.memory.cell import Cell
 from rlrun.nets.memory.mingru import MinGRU
 from rlrun.nets.memory.recurrent import GRU, LSTM
 from rlrun.nets.noisy import noise_size, noisy_layers, split_noise
@@ -154,8 +155,5 @@ class NumpyQNetStep:
 def make_qnet_step(net: QNet, num_envs: int) -> QNetStep:
     """The faster step for this network, by a fixed rule; both give the same values to 1e-5."""
     cpu = next(net.parameters()).device.type == "cpu"
-    return (
-        NumpyQNetStep(net, num_envs)
-        if cpu and isinstance(net.torso, MLP)
-        else TorchQNetStep(net, num_envs)
-    )
+    fast = cpu and isinstance(net.torso, MLP) and not isinstance(net.memory, Cell)
+    return NumpyQNetStep(net, num_envs) if fast else TorchQNetStep(net, num_envs)

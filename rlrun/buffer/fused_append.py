@@ -17,7 +17,7 @@ from rlrun.jit import jit
 from rlrun.types import Chunk
 
 
-class Append:
+class FusedAppend:
     """Adds chunks to a host ring, its cells and a proportional sampler at once."""
 
     def __init__(self, ring: Ring, cells: Cells, sampler: Proportional) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from rlrun.buffer.storage.ring import Ring
+from rlrun.buffer.storage.base import Storage
 from rlrun.buffer.windows.spans import Spans
 from rlrun.types import Segment
 
@@ -33,7 +33,7 @@ class Hindsight:
 
     def __init__(
         self,
-        ring: Ring,
+        ring: Storage,
         goals: Goals,
         *,
         strategy: Literal["future", "final", "episode"],

@@ -1,34 +1,37 @@
 """Replay: a ring of rows, windows over it, and a sampler over the windows."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.buffer.fused_append import Append
+from rlrun.buffer.fused_append import FusedAppend
 from rlrun.buffer.hindsight import Hindsight
-from rlrun.buffer.samplers.priority import finite_priorities
-from rlrun.buffer.samplers.proportional import Proportional, Sampler
+from rlrun.buffer.samplers.base import Sampler
+from rlrun.buffer.samplers.proportional import Proportional
 from rlrun.buffer.storage.accept import Accept
+from rlrun.buffer.storage.base import VALID, Storage
 from rlrun.buffer.storage.layout import Allocate, Layout, in_memory
-from rlrun.buffer.storage.ring import VALID, Ring
+from rlrun.buffer.storage.ring import Ring
 from rlrun.buffer.windows.cutter import Cutter
-from rlrun.buffer.windows.gather import Gather
+from rlrun.buffer.windows.reader import HostReader, WindowReader
 from rlrun.buffer.windows.single_row import Cells
 from rlrun.buffer.windows.spans import Spans
+from rlrun.buffer.windows.states import HostStates, StateStore
 from rlrun.buffer.windows.table import Table
 from rlrun.errors import CheckpointError
-from rlrun.types import Chunk, Sample, Segment, Tree, Window, tree_map
+from rlrun.types import Chunk, Sample, Segment, Tree, Window
 
 
 class Replay:
     """Stores every row once and gathers windows of S rows from it.
 
-    Windows of one learned row need no table (``Cells``); longer ones have one (``Table``). Either
-    way a window dies before the ring overwrites a row it reads: none straddles the write head.
+    Made of a ``storage`` of rows, the ``windows`` over it, a ``sampler`` of their slots and a
+    ``reader`` that gathers them; rows, priorities and samples are in host memory (``host_replay``)
+    or on a device (``rlrun.buffer.device.replay.device_replay``). A window is dropped before the
+    ring overwrites a row it reads: none straddles the write head.
     """
 
     def __init__(
@@ -36,37 +39,24 @@ class Replay:
         layout: Layout,
         *,
         window: Window,
-        cutter: Cutter,
         close: bool,
+        stack: int,
+        storage: Storage,
+        windows: Cells | Table,
         sampler: Sampler,
-        stack: int = 1,
-        allocate: Allocate = in_memory,
+        reader: WindowReader,
+        fused: FusedAppend | None = None,
     ) -> None:
         """``close``: the end of a chunk ends its trajectories (collector.trajectory); ``stack``:
-        frames of an observation (env.frame_stack)."""
-        reach = max(1, stack - 1)  # rows read before a window's own
-        assert layout.rows >= window.rows + reach + 1, (
-            "S rows, those before, the observation behind"
-        )
-        self.layout, self.window, self.close, self.sampler = layout, window, close, sampler
-        self.stack = stack
-        self.ring = Ring(layout, allocate)
-        self.most = layout.rows - window.rows - reach  # rows one write may bring
-        self.windows: Cells | Table
-        if layout.windows is None:
-            self.windows = Cells(self.ring, window, close=close, reach=reach)
-        else:
-            self.windows = Table(
-                self.ring, window, layout, allocate, cutter=cutter, close=close, reach=reach
-            )
-        self.append: Append | None = None  # what adds at once
-        if isinstance(self.windows, Cells) and type(sampler) is Proportional and not sampler.least:
-            self.append = Append(self.ring, self.windows, sampler)
-        self.gather = Gather(self.ring, layout.row, stack=stack)
-        self.accept = Accept(layout)
+        frames of an observation (env.frame_stack); ``fused``: adds to all parts in one kernel."""
+        self.layout, self.window, self.close, self.stack = layout, window, close, stack
+        self.ring, self.windows, self.sampler, self.reader = storage, windows, sampler, reader
+        self.fused = fused
+        self.max_steps = layout.rows - window.rows - windows.reach  # rows of one write
+        self.validate = Accept(layout)
         self.counts = {"rows": 0, "learned": 0, "late": 0}
-        self.hindsight: Hindsight | None = None  # what relabels sampled windows
-        self.drawn = _NOTHING  # keys and slots of the last sample, while nothing is added
+        self.hindsight: Hindsight | None = None  # relabels sampled windows
+        self.drawn: tuple[Any, Any] = _NOTHING  # keys and slots of the last sample, until rows come
 
     def __len__(self) -> int:
         """Windows that can be sampled."""
@@ -80,7 +70,8 @@ class Replay:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays owned, ``layout.nbytes``, and of what is compressed."""
-        arrays = (*self.ring.arrays(), *self.windows.arrays(), *self.sampler.arrays())
+        parts = (self.ring, self.windows, self.sampler, self.reader)
+        arrays = [x for part in parts for x in part.arrays()]
         return sum(int(a.nbytes) for a in arrays) + sum(b.coded for b in self.ring.blocks)
 
     # -- writing ---------------------------------------------------------------------------------
@@ -91,17 +82,17 @@ class Replay:
         Raises: ValueError, with nothing stored, when its fields are not those of the layout.
         """
         chunk = rows if type(rows) is Chunk else Chunk.of(rows)
-        given = self.accept(chunk)
+        given = self.validate(chunk)
         steps = len(chunk.reward)
         if steps == 0:
             return _NONE
-        if steps <= self.most:
+        if steps <= self.max_steps:
             return self._add(chunk, given, close=self.close)
         keys = []
-        for start in range(0, steps, self.most):
-            piece = chunk.rows(start, min(start + self.most, steps))
-            close = self.close and start + self.most >= steps
-            keys.append(self._add(piece, self.accept(piece), close=close))
+        for start in range(0, steps, self.max_steps):
+            piece = chunk.rows(start, min(start + self.max_steps, steps))
+            close = self.close and start + self.max_steps >= steps
+            keys.append(self._add(piece, self.validate(piece), close=close))
         new = np.concatenate(keys)  # of a chunk longer than the ring only the end is left
         alive: np.ndarray = new[self.windows.find(new)[1]]
         return alive
@@ -109,8 +100,8 @@ class Replay:
     def _add(self, chunk: Chunk, given: list[np.ndarray], *, close: bool) -> np.ndarray:
         ring, windows, sampler = self.ring, self.windows, self.sampler
         self.drawn = _NOTHING
-        if self.append is not None:
-            keys, steps = self.append(chunk, given, close=close)
+        if self.fused is not None:
+            keys, steps = self.fused(chunk, given, close=close)
             self.counts["rows"] += steps
             self.counts["learned"] += len(keys)
             return keys
@@ -120,6 +111,7 @@ class Replay:
         if len(new.dropped):
             dead = np.concatenate([dead, new.dropped])
         sampler.exchange(dead, new.slots)
+        self.reader.insert(new.slots)
         self.counts["learned"] += new.learned
         return new.keys
 
@@ -134,13 +126,13 @@ class Replay:
         if batch == 0:
             return self.get(self.windows.keys(self.windows.all()), env_steps)
         slots, weight = self.sampler.draw(self.windows, batch, env_steps)
-        spans = self.windows.spans(slots)
+        spans = self.reader.spans(slots)
         key = spans.key
         self.drawn = key, slots
-        segment = self._gather(slots, spans)
+        segment = self.reader.read(slots, spans, reuse=True)
         if self.hindsight is not None:
             segment = self.hindsight(segment, spans)
-        return Sample(segment, torch.from_numpy(weight), key, env_steps)
+        return Sample(segment, torch.as_tensor(weight), key, env_steps)
 
     def _require_windows(self, batch: int) -> None:
         if batch and not len(self):
@@ -150,12 +142,13 @@ class Replay:
             )
 
     def get(self, key: np.ndarray | Tensor, env_steps: int) -> Sample:
-        """The named windows (which must be alive), weight 1."""
-        assert isinstance(key, np.ndarray), "keys are handed back as they came"
-        slots, there = self.windows.find(key)
-        assert there.all(), "a window that is asked for by name is gone"
-        segment = self._gather(slots, self.windows.spans(slots), keep=False)
-        return Sample(segment, torch.ones(len(key)), key, env_steps)
+        """The windows with these keys, which must be stored, weight 1."""
+        slots, alive = self.reader.find(key)
+        assert alive.all(), "a window that is asked for by key is no longer stored"
+        spans = self.reader.spans(slots)
+        segment = self.reader.read(slots, spans, reuse=False)
+        weight = torch.ones(len(key), device=segment.reward.device)
+        return Sample(segment, weight, spans.key, env_steps)
 
     def prioritize(self, key: np.ndarray | Tensor, priority: np.ndarray | Tensor) -> None:
         """Set |delta| priorities; those of windows overwritten since are counted, not used.
@@ -163,34 +156,17 @@ class Replay:
         Raises: NumericError when one is NaN, infinite or negative, ValueError when there are not as
             many as keys.
         """
-        if isinstance(priority, Tensor):
-            wide = priority if priority.dtype in _WIDE else priority.float()
-            values: np.ndarray = wide.numpy(force=True)
-        else:
-            values = priority if priority.dtype.itemsize >= 4 else priority.astype(np.float32)
-        assert isinstance(key, np.ndarray), "keys are handed back as they came"
-        if values.shape != key.shape:
+        if priority.shape != key.shape:
             raise ValueError(
-                f"priority = shape {list(values.shape)}: keys have {list(key.shape)}; one number "
+                f"priority = shape {list(priority.shape)}: keys have {list(key.shape)}; one number "
                 "for every window sampled; hand back Sample.key and Update.priority"
             )
-        if key is self.drawn[0]:  # nothing was added since: the common case
+        values = self.reader.priorities(priority)
+        if key is self.drawn[0]:  # no row was added since: the common case
             self.sampler.update(self.drawn[1], values)
             return
-        slots, there = self.windows.find(key)
-        if not there.all():
-            finite_priorities(values)
-            self.counts["late"] += int((~there).sum())
-            slots, values = slots[there], values[there]
-        self.sampler.update(slots, values)
-
-    def _gather(self, slots: np.ndarray, spans: Spans, *, keep: bool = True) -> Segment:
-        windows, w = self.windows, self.window
-        if isinstance(windows, Cells):
-            return self.gather(spans, w.rows, w.burnin, keep=keep)
-        state = tree_map(torch.from_numpy, windows.gather_states(slots))
-        partial = windows.partial(slots)
-        return self.gather(spans, w.rows, w.burnin, keep=keep, state=state, partial=partial)
+        slots, alive = self.reader.find(key)
+        self.counts["late"] += self.sampler.update_found(slots, values, alive)
 
     def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
         """(windows, the rows of their trajectories before them) of at most ``count`` windows.
@@ -201,7 +177,7 @@ class Replay:
         windows = self.windows
         slots = np.flatnonzero(windows.alive) if isinstance(windows, Table) else _NONE
         if not isinstance(windows, Table):
-            nothing = self._gather(slots, windows.spans(slots), keep=False)
+            nothing = self.reader.read_slots(slots)
             return nothing, nothing
         table, ring = windows.columns, self.ring
         slots = slots[table["origin"][slots] >= ring.oldest]
@@ -212,7 +188,7 @@ class Replay:
         longest = int((own.first - origin).max(initial=0))
         cell = ring.cells(origin, own.column)
         before = Spans.of(cell, own.column, origin, origin, own.first - 1, own.first)
-        return self._gather(slots, own, keep=False), self.gather(before, longest + 1, 0, keep=False)
+        return self.reader.read_slots(slots), self.reader.read_rows(before, longest + 1)
 
     def steps_held(self) -> int:
         """Steps whose rows are still there."""
@@ -225,31 +201,23 @@ class Replay:
         most ``rows`` rows."""
         ring = self.ring
         column = np.arange(ring.columns)
-        gather = Gather(ring, self.layout.row, stack=1)
         for start in range(ring.oldest + skip, ring.head, rows):
-            stop = min(start + rows, ring.head)
-            first, last = np.full_like(column, start), np.full_like(column, stop)
-            spans = Spans.of(ring.cells(first, column), column, first, first, last - 1, last)
-            segment = gather(spans, stop - start + 1, 0, keep=False)
-            row = np.arange(start, stop + 1)[:, None]
-            flags = [torch.from_numpy(x) for x in ring.flags_of(row, column)]
-            extras = {n: x for n, x in segment.extras.items() if n in self.layout.row.extras}
-            yield replace(
-                segment, first=flags[0], terminated=flags[1][:-1], truncated=flags[2][:-1],
-                valid=flags[3][:-1], extras=extras,
-            )  # fmt: skip
+            yield self.reader.read_collected(start, min(start + rows, ring.head), column)
 
     def stored_states(self) -> tuple[np.ndarray, np.ndarray, Tree]:
         """(row, column, state) of every recurrent state kept: those windows start from."""
         slots = self.windows.all()
         spans = self.windows.spans(slots)
-        return spans.first, spans.column, self.windows.gather_states(slots)
+        windows = self.windows
+        states = windows.states.read(slots) if isinstance(windows, Table) else ()
+        return spans.first, spans.column, states
 
     # -- accounts --------------------------------------------------------------------------------
 
     def metrics(self, env_steps: int) -> dict[str, float]:
-        """buffer/ metrics."""
+        """buffer/ metrics. Raises: NumericError for bad priorities a device was given."""
         counts = self.counts
+        counts["late"] += self.sampler.synchronize()
         return {
             "buffer/windows": float(len(self)),
             "buffer/fill": min(1.0, self.ring.head / self.ring.rows),
@@ -269,6 +237,7 @@ class Replay:
     def check(self) -> None:
         """Raises AssertionError naming the broken invariant in words."""
         problem = self.windows.check() or self.sampler.check(self.windows.all())
+        problem = problem or self.reader.check()
         assert problem is None, problem
 
     def fingerprint(self) -> str:
@@ -279,7 +248,8 @@ class Replay:
         return f"{self.layout.fingerprint()}; {window}; {self.stack} frames"
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but slots that were never written."""
+        """Everything but slots that were never written. Raises: NumericError, as ``metrics``."""
+        self.counts["late"] += self.sampler.synchronize()
         return {
             "layout": self.fingerprint(),
             "counts": dict(self.counts),
@@ -313,10 +283,69 @@ class Replay:
             )
         self.load_rows(state)
         self.sampler.load_state_dict(state["sampler"])
+        live = self.windows.all()
+        self.reader.insert(live)
+        self.sampler.set_live(live)
         if self.hindsight is not None:
             self.hindsight.load_state_dict(state["hindsight"])
 
 
+def host_replay(
+    layout: Layout,
+    *,
+    window: Window,
+    cutter: Cutter,
+    close: bool,
+    sampler: Sampler,
+    stack: int = 1,
+    allocate: Allocate = in_memory,
+) -> Replay:
+    """A replay in host memory. Windows of one learned row need no table, longer ones have one.
+
+    Arguments as for ``Replay``; ``cutter``: of the windows in the table; ``allocate``: makes the
+    arrays of rows, table and states. Raises: ConfigError when a column is too short for a window.
+    """
+    layout.require_rows(window.rows, rows_before(stack))
+    ring = Ring(layout, allocate)
+    states = HostStates(layout.states(), allocate)
+    windows = make_windows(
+        layout, ring, states, window=window, cutter=cutter, close=close, stack=stack,
+        allocate=allocate,
+    )  # fmt: skip
+    fused = None
+    if isinstance(windows, Cells) and type(sampler) is Proportional and not sampler.least:
+        fused = FusedAppend(ring, windows, sampler)
+    reader = HostReader(ring, windows, layout.row, window, stack=stack)
+    return Replay(
+        layout, window=window, close=close, stack=stack, storage=ring, windows=windows,
+        sampler=sampler, reader=reader, fused=fused,
+    )  # fmt: skip
+
+
+def rows_before(stack: int) -> int:
+    """Rows read before a window's own: for the previous action and reward, and for frames."""
+    return max(1, stack - 1)
+
+
+def make_windows(
+    layout: Layout,
+    ring: Storage,
+    states: StateStore,
+    *,
+    window: Window,
+    cutter: Cutter,
+    close: bool,
+    stack: int,
+    allocate: Allocate,
+) -> Cells | Table:
+    """The windows of a layout over ``ring``."""
+    reach = rows_before(stack)
+    if layout.windows is None:
+        return Cells(ring, window, close=close, reach=reach)
+    return Table(
+        ring, window, layout, allocate, states=states, cutter=cutter, close=close, reach=reach
+    )
+
+
 _NONE = np.empty(0, np.int64)
 _NOTHING = _NONE, _NONE
-_WIDE = (torch.float32, torch.float64)

@@ -11,7 +11,7 @@ from rlrun.build.policy import make_bonus, make_policy
 from rlrun.build.replay import make_cutter, make_rollout, make_store
 from rlrun.build.transport import collector_side_of
 from rlrun.env import make_env
-from rlrun.env.framestack import make_stack
+from rlrun.env.framestack import make_frame_stack
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collector import CollectMetrics, Collector, Explore
@@ -42,7 +42,7 @@ def make_collector(plan: Plan, counters: Counters) -> Collector:
         counters=counters,
         seed=plan.env_seeds.collect,
         cutter=make_cutter(plan) if by_window else None,
-        stack=make_stack(config.env.frame_stack, env.obs_space, plan.columns),
+        stack=make_frame_stack(config.env.frame_stack, env.obs_space, plan.columns),
     )
 
 

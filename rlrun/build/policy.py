@@ -1,6 +1,7 @@
 """Policies by name, how they compute, and the bonus on their rewards."""
 
 from importlib import import_module
+from typing import Any
 
 import torch
 
@@ -8,6 +9,7 @@ from rlrun.build.plan import Plan
 from rlrun.optim.compute import Compute
 from rlrun.pipeline.bonus import RND
 from rlrun.schema import RNDConfig
+from rlrun.trust import trusted_class
 from rlrun.types import Policy, Spec
 
 POLICIES = {
@@ -29,11 +31,18 @@ POLICIES = {
 }
 
 
+def policy_class(name: str) -> type[Any]:
+    """The class of a name in ``POLICIES``, or ``mypkg.mod:Class`` of a trusted package."""
+    if name not in POLICIES:
+        return trusted_class("policy.name", name)
+    module, attribute = POLICIES[name].split(":")
+    cls: type[Any] = getattr(import_module(module), attribute)
+    return cls
+
+
 def make_policy(plan: Plan) -> Policy:
     """The policy named by ``config.policy.name``; its module is imported only now."""
-    config = plan.config
-    module, name = POLICIES[config.policy.name].split(":")
-    cls = getattr(import_module(module), name)
+    config, cls = plan.config, policy_class(plan.config.policy.name)
 
     def make(spec: Spec, seed: int) -> Policy:
         policy: Policy = cls(

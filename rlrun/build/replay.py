@@ -10,18 +10,19 @@ import torch
 
 from rlrun.buffer.device.proportional import DeviceProportional, DeviceSampler, DeviceUniform
 from rlrun.buffer.device.rank import DeviceRank
-from rlrun.buffer.device.replay import DeviceReplay
+from rlrun.buffer.device.replay import device_replay
 from rlrun.buffer.hindsight import Hindsight
 from rlrun.buffer.mixed import Mixed
-from rlrun.buffer.replay import Replay
+from rlrun.buffer.replay import Replay, host_replay
 from rlrun.buffer.rollout import Rollout
-from rlrun.buffer.samplers.proportional import Proportional, Sampler, Uniform
+from rlrun.buffer.samplers.base import Sampler
+from rlrun.buffer.samplers.proportional import Proportional, Uniform
 from rlrun.buffer.samplers.rank import Rank
 from rlrun.buffer.storage.layout import REWARD, Block, Row, in_memory, on_disk
 from rlrun.buffer.storage.sizing import check_rollout, check_size
 from rlrun.buffer.windows.cutter import Cutter, Starts
 from rlrun.build.plan import Plan, plan_of_demos
-from rlrun.dataset import export, named, open_source
+from rlrun.dataset import errors_name_key, export_replay, open_source
 from rlrun.env import goal_functions
 from rlrun.errors import ConfigError
 from rlrun.schema import Config, PrioritizedConfig, RankConfig
@@ -74,10 +75,10 @@ def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
         "stack": config.env.frame_stack,
     }
     if c.device != "cpu":
-        return DeviceReplay(layout, sampler=_device_sampler(config, layout.slots), **parts)
+        return device_replay(layout, sampler=_device_sampler(config, layout.slots), **parts)
     sampler = _sampler(config, layout.slots)
     allocate = in_memory if c.mmap is None else on_disk(Path(c.mmap))
-    replay = Replay(layout, sampler=sampler, allocate=allocate, **parts)
+    replay = host_replay(layout, sampler=sampler, allocate=allocate, **parts)
     if c.relabel is not None:
         goals = goal_functions(config.env)
         assert goals is not None, "rlrun.config has checked that"
@@ -199,7 +200,7 @@ def with_demos(plan: Plan, own: Replay, *, note: Note) -> Mixed:
     c = plan.config.buffer
     assert c.demos is not None
     assert plan.window is not None
-    with named("demos"):
+    with errors_name_key("demos"):
         source = open_source(c.demos)
         source.require(plan.row_spec, plan.config.collector.keep_info)
         one = plan_of_demos(plan, [trajectory.steps for trajectory in source.trajectories()])
@@ -230,7 +231,7 @@ def write_rows(
 
     Raises: ConfigError, StorageError.
     """
-    export(
+    export_replay(
         replay,
         data_dir,
         config_text=config_text,

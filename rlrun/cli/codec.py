@@ -1,13 +1,18 @@
-"""``rlrun codec bench``: what the codec makes of a user's own data."""
+"""``rlrun codec bench``: what the codec makes of a user's own data. Torch-free until it starts."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from rlrun.cli.report import report_job_error
+from rlrun.errors import ConfigError, extra
 
 
 def bench(paths: Sequence[Path], *, plot: Path | None) -> int:
     """The exit code; prints a table for every series of weights or rows found."""
+    check_paths(paths)
+    if plot is not None:
+        check_plot(plot)
     try:
         from rlrun.cli.codec_bench import bench as measured
 
@@ -16,3 +21,27 @@ def bench(paths: Sequence[Path], *, plot: Path | None) -> int:
     except Exception as e:
         return report_job_error(e, None)
     return 0
+
+
+def check_paths(paths: Sequence[Path]) -> None:
+    """Raises: ConfigError for the first path that is not there."""
+    for path in paths:
+        if not path.exists():
+            readable = "a run directory, a dataset directory, or .npy, .npz and .safetensors files"
+            wrong = "no such file or directory"
+            raise ConfigError(f"FILE = {path}: {wrong}; {readable}; give one of them")
+
+
+def check_plot(path: Path) -> None:
+    """Raises: ConfigError before anything is measured."""
+    if find_spec("matplotlib") is None:
+        wrong = "drawing needs the package matplotlib, which is missing"
+        raise ConfigError(
+            f"--plot = {path}: {wrong}; the table needs nothing more; pip install {extra('plot')}"
+        )
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        wrong = "its ending says no known format"
+        raise ConfigError(f"--plot = {path}: {wrong}; .png, .svg or .pdf; give such a name")
+    if not path.absolute().parent.is_dir():
+        wrong = f"there is no directory {path.absolute().parent}"
+        raise ConfigError(f"--plot = {path}: {wrong}; an existing one is needed; make it")

@@ -8,7 +8,6 @@ the best of a few passes.
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ import numpy as np
 from rlrun import codec
 from rlrun.cli.codec_sources import Series, series_of
 from rlrun.codec import pco
-from rlrun.errors import ConfigError, StorageError
+from rlrun.errors import StorageError
 from rlrun.tree import tree_leaves
 
 PASSES, SECONDS = 3, 2.0  # at most, of one coder on one series
-PLOT = "pip install 'rlrun[plot]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +115,8 @@ def _size(nbytes: float) -> str:
 def bench(paths: Sequence[Path], plot: Path | None) -> Iterator[str]:
     """Lines of the report, as they are measured; ``plot``: where to draw it, besides.
 
-    Raises: ConfigError (nothing to read, no matplotlib), CheckpointError, StorageError.
+    Raises: ConfigError (nothing to read), CheckpointError, StorageError.
     """
-    if plot is not None:
-        _check_plot(plot)
     measured: list[tuple[Series, list[Measured]]] = []
     for series in series_of(list(paths)):
         found = [measure(series, coder) for coder in usable()]
@@ -135,19 +131,6 @@ def bench(paths: Sequence[Path], plot: Path | None) -> Iterator[str]:
 
 
 # -- the plot --------------------------------------------------------------------------------------
-
-
-def _check_plot(path: Path) -> None:
-    """Raises: ConfigError before anything is measured."""
-    if find_spec("matplotlib") is None:
-        wrong = "drawing needs the package matplotlib, which is missing"
-        raise ConfigError(f"--plot = {path}: {wrong}; the table needs nothing more; {PLOT}")
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        wrong = "its ending says no known format"
-        raise ConfigError(f"--plot = {path}: {wrong}; .png, .svg or .pdf; give such a name")
-    if not path.absolute().parent.is_dir():
-        wrong = f"there is no directory {path.absolute().parent}"
-        raise ConfigError(f"--plot = {path}: {wrong}; an existing one is needed; make it")
 
 
 def draw(measured: Sequence[tuple[Series, Sequence[Measured]]], path: Path) -> None:

@@ -15,9 +15,10 @@ from rlrun.codec.cursor import Cursor, damaged, varint
 from rlrun.codec.errors import MissingCoder
 from rlrun.codec.narrow import widened, worth_narrowing
 from rlrun.codec.words import CODED, Array, Kind
+from rlrun.errors import extra
 
 LEVEL = 8  # of 12: what the tables were measured with
-INSTALL = "pip install 'rlrun[pco]'"
+INSTALL = f"pip install {extra('pco')}"
 
 
 def installed() -> bool:

@@ -25,15 +25,16 @@ def require_writable(path: Path) -> None:
         return
 
 
-def require_new(path: Path) -> None:
-    """Raises ConfigError unless ``path`` (run.dir) is new or empty; makes nothing."""
+def require_new(path: Path, key: str = "run.dir") -> None:
+    """Raises ConfigError unless ``path``, given as ``key``, is new or empty; makes nothing."""
     if path.is_dir() and not any(path.iterdir()):
         return
     if not os.path.lexists(path):
         return
-    fix = f"rlrun resume {path}" if (path / "config.yaml").exists() else "choose another path"
+    resumable = key == "run.dir" and (path / "config.yaml").exists()
+    fix = f"rlrun resume {path}" if resumable else "choose another path"
     what = "the directory is not empty" if path.is_dir() else "this is not a directory"
-    raise fail("run.dir", path, what, "a new or empty directory is allowed", fix)
+    raise fail(key, path, what, "a new or empty directory is allowed", fix)
 
 
 def claim(path: Path, *, exact: bool) -> Path:

@@ -128,8 +128,8 @@ class NatureCNN(nn.Module):
         self.size = config.hidden[-1]
 
     def inputs(self, obs: Tensor) -> Tensor:
-        """float32 [*, *O] within [0, 1]: what the first layer sees, the axes as they are."""
-        return obs.float() / 255
+        """float32 [*, *O], uint8 divided by 255, the axes as they are."""
+        return obs.float() / 255 if obs.dtype == torch.uint8 else obs.float()
 
     def features(self, inputs: Tensor) -> Tensor:
         """[*, size] of what ``inputs`` gives."""

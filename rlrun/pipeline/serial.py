@@ -60,7 +60,7 @@ class Pipeline:
     pending_evaluation: bool = False  # a signal interrupted one; a resumed run begins with it
     dirty: bool = True  # something has changed since the last checkpoint
     seconds: dict[str, float] = field(default_factory=dict)
-    history_size: history.Size | None = None  # of the past weights when last saved
+    history_size: history.HistorySize | None = None  # of the past weights when last saved
 
     def run(self) -> Result:
         """Run until total_steps, stop_value or a signal; the last state is always saved."""
@@ -152,7 +152,7 @@ class Pipeline:
         self.log.progress(steps, self.counters.updates, **shown)
         self._add_seconds("log", start)
         elapsed = {f"time/{name}_seconds": value for name, value in self.elapsed().items()}
-        self.log.time(steps, elapsed | self._codec_metrics())
+        self.log.write_timings(steps, elapsed | self._codec_metrics())
 
     def _codec_metrics(self) -> dict[str, float]:
         """codec/ metrics, logged with ``time/``: a run has the same digest whether coded or not."""

@@ -23,7 +23,9 @@ from rlrun.pipeline.evaluate import eval_metrics
 from rlrun.pipeline.profile import Profiler, time_table
 from rlrun.pipeline.serial import CHECKPOINTS
 from rlrun.rundir import checkpoint
-from rlrun.rundir.record import RunRecord, digest, lock
+from rlrun.rundir.durable import replace_file
+from rlrun.rundir.lock import lock_run_dir
+from rlrun.rundir.record import RunRecord, run_digest
 from rlrun.schema import Config
 
 
@@ -50,11 +52,11 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
     check_precision(config)  # the run may have begun, or its job been sent from, elsewhere
     plan = make_plan(config)
     set_threads(plan)
-    with lock(run_dir):
+    with lock_run_dir(run_dir):
         state = None
         if resumed:
             state, _ = checkpoint.load_newest(run_dir / CHECKPOINTS)
-            checkpoint.replace(run_dir / "config.yaml", raw_yaml.encode())
+            replace_file(run_dir / "config.yaml", raw_yaml.encode())
         record = RunRecord(config.seed, config.device, plan.threads, parameters=0)
         if resumed:
             earlier = RunRecord.read(run_dir)
@@ -102,7 +104,7 @@ def _run_to_end(
             record.wall_seconds = log.wall_seconds
         record.best_eval = result.best
         record.eval = result.final
-        record.digest = digest(run_dir / "metrics.jsonl", pipeline.policy.weights())
+        record.digest = run_digest(run_dir / "metrics.jsonl", pipeline.policy.weights())
         if result.stopped is not None:
             _close_record(record, run_dir, "interrupted", result.stopped)
             raise _interrupted(result.stopped, pipeline.counters.env_steps, run_dir)
@@ -111,7 +113,7 @@ def _run_to_end(
         final = eval_metrics(result.final) if result.final else {}
         log.hparams(raw_yaml, flat, final)
         _close_record(record, run_dir, "done", 0)
-        log.done(
+        log.finish(
             final_line(
                 record.eval,
                 env_steps=record.env_steps,

@@ -23,12 +23,12 @@ from tests.benchmarks.product import (
     Chunk,
     Cutter,
     Layout,
-    Replay,
     Row,
     TransportConfig,
     Uniform,
     Window,
     blocks,
+    host_replay,
     layout,
     make_collector_side,
     make_learner_side,
@@ -143,7 +143,7 @@ def replays(rows: int, columns: int, sizes: Sequence[int] = SIZES) -> None:
     for size in (0, *sizes):
         blocks.BLOCK_ROWS = layout.BLOCK_ROWS = size or shipped
         cutter = Cutter(window, columns=columns, overlap=0, residual=None, plain=False)
-        replay = Replay(
+        replay = host_replay(
             replace(plain, compress=size > 0), window=window, cutter=cutter, close=False,
             sampler=Uniform(np.random.default_rng(0)), stack=4,
         )  # fmt: skip

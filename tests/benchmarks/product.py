@@ -4,7 +4,7 @@ Benchmarks of whole runs import nothing of rlrun: they call its command line and
 ``metrics.jsonl`` and ``timings.jsonl``.
 """
 
-from rlrun.buffer.replay import Replay
+from rlrun.buffer.replay import Replay, host_replay
 from rlrun.buffer.samplers.proportional import Uniform
 from rlrun.buffer.samplers.sumtree import Tree
 from rlrun.buffer.storage import compressed as blocks
@@ -51,6 +51,7 @@ __all__ = [
     "cpu_has_bf16_lstm",
     "decode_field",
     "encode_field",
+    "host_replay",
     "jit",
     "kind_of",
     "layout",

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rlrun.buffer.replay import Replay
+from rlrun.buffer.replay import Replay, host_replay
 from rlrun.buffer.samplers.proportional import Proportional, Uniform
 from rlrun.buffer.samplers.rank import Rank
 from rlrun.buffer.storage.layout import Layout, Row, sampler_blocks
@@ -100,4 +100,6 @@ def make_replay(
     )
     cutter = Cutter(window, columns=layout.columns, overlap=overlap, residual=None, plain=False)
     sampler = make_sampler(kind, layout.slots, **changes)
-    return Replay(layout, window=window, cutter=cutter, close=close, sampler=sampler, stack=stack)
+    return host_replay(
+        layout, window=window, cutter=cutter, close=close, sampler=sampler, stack=stack
+    )

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from rlrun.buffer.replay import Replay
+from rlrun.buffer.replay import Replay, host_replay
 from rlrun.buffer.storage.layout import Block, in_memory
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.types import Sample, Window, tree_map
@@ -119,7 +119,7 @@ def make_pair_replay(s: Setup, example: Any) -> Replay:
         residual=s.tiling.residual,
         plain=s.tiling.plain,
     )
-    return Replay(
+    return host_replay(
         layout,
         window=s.window,
         cutter=cutter,

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.buffer.replay import Replay
+from rlrun.buffer.replay import Replay, host_replay
 from rlrun.buffer.storage import compressed as blocks
 from rlrun.buffer.storage import layout, sizing
 from rlrun.buffer.storage.compressed import Blocks, restored, saved
@@ -132,7 +132,7 @@ def twins(s: Setup) -> tuple[World, list[Replay]]:
             residual=s.tiling.residual, plain=s.tiling.plain,
         )  # fmt: skip
         sampler = make_sampler(s.kind, made.slots, seed=s.seed, **changes)
-        replays.append(Replay(
+        replays.append(host_replay(
             replace(made, compress=compress), window=s.window, cutter=cutter, close=s.close,
             sampler=sampler, stack=s.stack,
         ))  # fmt: skip

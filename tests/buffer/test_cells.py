@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlrun.buffer.storage.ring import LIVE, VALID
+from rlrun.buffer.storage.base import LIVE, VALID
 from rlrun.buffer.windows.single_row import Cells
 from rlrun.buffer.windows.table import Table
 from rlrun.types import Window, tree_leaves

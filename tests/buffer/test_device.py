@@ -23,12 +23,11 @@ from rlrun.buffer.device.proportional import (
     last_wins,
 )
 from rlrun.buffer.device.rank import DeviceRank
-from rlrun.buffer.device.replay import DeviceReplay
+from rlrun.buffer.device.replay import device_replay
 from rlrun.buffer.device.sumtree import DeviceTree
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.storage.layout import total
 from rlrun.buffer.windows.cutter import Cutter
-from rlrun.buffer.windows.table import Table
 from rlrun.errors import NumericError
 from rlrun.rundir import checkpoint
 from rlrun.types import Segment, Window, tree_leaves
@@ -65,7 +64,7 @@ def make_device_sampler(
 
 def make_device_replay(
     s: Setup, example: Segment, device: torch.device = CPU, **changes: Any
-) -> DeviceReplay:
+) -> Replay:
     """The replay of a setup, its arrays full of poison."""
     norm = {} if s.kind == "uniform" else {"weight_norm": s.weight_norm}
     layout = make_layout(example, rows=s.rows, window=s.window, capacity=s.table)
@@ -77,14 +76,14 @@ def make_device_replay(
     sampler = make_device_sampler(
         s.kind, layout.slots, device=device, seed=s.seed, **(norm | changes)
     )
-    replay = DeviceReplay(
+    replay = device_replay(
         layout, window=s.window, cutter=cutter, close=s.close, sampler=sampler, stack=s.stack
     )
     noted = [field.array for field in replay.ring.noted_fields.values()]
-    states = tree_leaves(replay.windows.states) if isinstance(replay.windows, Table) else []
+    states = replay.reader.states.arrays()
     for x in (*tree_leaves(replay.ring.obs), *noted, *states, replay.ring.rewards):
         x.fill_(poison(np.dtype(str(x.dtype).removeprefix("torch."))))
-    replay.spans.fill_(-1)
+    replay.reader.index.fill_(-1)
     return replay
 
 
@@ -133,7 +132,7 @@ class Twins:
         keys = rng.choice(self.keys, 12)
         priority = (10.0 ** rng.uniform(-6, 6, 12)).astype(np.float32)
         self.host.prioritize(keys, priority)
-        there = self.device.device
+        there = self.device.ring.device
         self.device.prioritize(
             torch.from_numpy(keys).to(there), torch.from_numpy(priority).to(there)
         )
@@ -236,7 +235,9 @@ def test_partial_names_every_length_there_can_be():
     twins.add(40)
     assert twins.device.sample(3, 0).segment.partial == (2, 4)  # of 5 burn-in rows, 2 apart
     plain = replace(twins.setup, tiling=Tiling(True, 8, "last"))
-    assert Twins(plain).device.partial == (), "windows one row apart, each with all of its burn-in"
+    assert Twins(plain).device.reader.partial == (), (
+        "windows one row apart, each with all of its burn-in"
+    )
 
 
 # -- the tree ------------------------------------------------------------------------------------
@@ -323,7 +324,7 @@ def test_frequencies_are_as_promised(kind, size):
     sampler.update(torch.from_numpy(filled), torch.from_numpy(raw))
     counts, batch = np.zeros(size), 20_000
     for _ in range(5):
-        counts += np.bincount(sampler.draw(batch, 0)[0].numpy(), minlength=size)
+        counts += np.bincount(sampler.draw(None, batch, 0)[0].numpy(), minlength=size)
     assert counts[len(filled) :].sum() == 0
     p = np.ones(len(filled))
     if kind == "prioritized":
@@ -341,7 +342,7 @@ def test_draws_are_stratified():
         sampler = make_device_sampler(kind, 8, alpha=constant(0.0))
         sampler.exchange(NONE, np.arange(8))
         for _ in range(30):
-            assert sorted(sampler.draw(8, 0)[0].tolist()) == list(range(8))
+            assert sorted(sampler.draw(None, 8, 0)[0].tolist()) == list(range(8))
 
 
 @pytest.mark.parametrize("norm", ["batch", "buffer"])
@@ -350,7 +351,7 @@ def test_weights_follow_the_paper(norm):
     sampler.exchange(NONE, np.arange(70))
     raw = np.linspace(0.01, 5, 70)
     sampler.update(torch.arange(70), torch.from_numpy(raw))
-    slots, weight = sampler.draw(64, 0)
+    slots, weight = sampler.draw(None, 64, 0)
     p = (raw + 1e-6) ** 0.6
     expected = (70 * p / p.sum()) ** -0.5
     most = expected[slots].max() if norm == "batch" else expected.max()
@@ -376,7 +377,7 @@ def test_ranks_and_weights_are_those_of_a_sorted_heap(norm):
     ours.exchange(np.array([7, 8]), np.array([8, 260]))
     host.resort(0)
     assert not torch.signbit(ours.raw[3]), "it would come behind 0 where bits are sorted"
-    drawn, weight = ours.draw(64, 0)
+    drawn, weight = ours.draw(None, 64, 0)
     assert ours.count == host.count
     np.testing.assert_array_equal(ours.order[: ours.count], host.heap[: host.count])
     ranks = host.position[drawn.numpy()] + 1
@@ -389,9 +390,9 @@ def test_a_rank_is_exact_at_every_draw(monkeypatch):
     sampler.exchange(NONE, np.arange(4))
     edges = torch.tensor([0.0, np.nextafter(1, 0), 1.0, 3.5, 4.0], dtype=torch.float64)
     monkeypatch.setattr(sampler, "_places", lambda batch, total: edges)
-    assert sampler.draw(5, 0)[0].tolist() == [0, 0, 1, 3, 3]
+    assert sampler.draw(None, 5, 0)[0].tolist() == [0, 0, 1, 3, 3]
     sampler.update(torch.tensor([0, 2]), torch.tensor([0.5, 3.0]))
-    assert sampler.draw(5, 0)[0].tolist() == [2, 2, 1, 0, 0]
+    assert sampler.draw(None, 5, 0)[0].tolist() == [2, 2, 1, 0, 0]
 
 
 @pytest.mark.parametrize("kind", ["prioritized", "rank"])
@@ -400,9 +401,9 @@ def test_alpha_and_beta_follow_their_schedules(kind):
     ours = make_device_sampler(kind, 100, **changes)
     ours.exchange(NONE, np.arange(100))
     ours.update(torch.arange(100), torch.arange(100.0))
-    ours.draw(4, 5)
+    ours.draw(None, 4, 5)
     assert ours.alpha == 1.0, "a move of less than 0.01 changes nothing"
-    _, weight = ours.draw(1000, 500)
+    _, weight = ours.draw(None, 1000, 500)
     assert ours.alpha == 0.5
     if kind == "prioritized":
         expected = (np.arange(100) + 1e-6) ** 0.5
@@ -457,7 +458,7 @@ def test_huge_priorities_stay_finite(kind):
     sampler.exchange(NONE, np.arange(4))
     sampler.update(torch.tensor([1]), torch.tensor([1e300], dtype=torch.float64))
     assert sampler.metrics(0)["buffer/priority_max"] == np.finfo(np.float32).max
-    assert torch.isfinite(sampler.draw(8, 0)[1]).all()
+    assert torch.isfinite(sampler.draw(None, 8, 0)[1]).all()
     assert sampler.check(np.arange(4)) is None
 
 
@@ -469,12 +470,12 @@ def test_of_duplicates_the_last_wins(kind):
         sampler.exchange(NONE, np.arange(9))
     slots, priority = torch.from_numpy(rng.integers(9, size=500)), torch.from_numpy(rng.random(500))
     there = torch.from_numpy(rng.random(500) < 0.7)
-    many.update(slots, priority, there)
+    many.update_found(slots, priority, there)
     for i in range(500):
-        one.update(slots[i : i + 1], priority[i : i + 1], there[i : i + 1])
+        one.update_found(slots[i : i + 1], priority[i : i + 1], there[i : i + 1])
     assert torch.equal(one.raw, many.raw)
     assert one.largest == many.largest
-    assert one.settle() == many.settle() == int((~there).sum())
+    assert one.synchronize() == many.synchronize() == int((~there).sum())
     assert many.check(np.arange(9)) is None
 
 
@@ -502,29 +503,31 @@ def test_bad_priorities_are_dropped_and_raised_when_next_read(kind, alpha, bad):
     assert sampler.check(np.arange(8)) is None
     for _ in range(2):
         with pytest.raises(NumericError, match="priority = "):
-            sampler.settle()
+            sampler.synchronize()
 
 
 def test_late_priorities_are_looked_at_too():
     sampler = make_device_sampler("prioritized", 8)
     sampler.exchange(NONE, np.arange(8))
-    sampler.update(torch.tensor([3, 4]), torch.tensor([2.0, 3.0]), torch.tensor([False, True]))
-    assert sampler.settle() == 1
-    assert sampler.settle() == 0
+    sampler.update_found(
+        torch.tensor([3, 4]), torch.tensor([2.0, 3.0]), torch.tensor([False, True])
+    )
+    assert sampler.synchronize() == 1
+    assert sampler.synchronize() == 0
     assert (sampler.raw[3].item(), sampler.largest.item()) == (1.0, pytest.approx(3.0))
-    sampler.update(torch.tensor([3]), torch.tensor([np.nan]), torch.tensor([False]))
+    sampler.update_found(torch.tensor([3]), torch.tensor([np.nan]), torch.tensor([False]))
     with pytest.raises(NumericError, match="priority = nan"):
-        sampler.settle()
+        sampler.synchronize()
 
 
 def test_all_zero_priorities_name_the_remedy():
     sampler = make_device_sampler("prioritized", 4, priority_eps=0.0)
     sampler.exchange(NONE, np.arange(4))
     sampler.update(torch.arange(4), torch.zeros(4))
-    sampler.settle()
-    sampler.draw(2, 0)
+    sampler.synchronize()
+    sampler.draw(None, 2, 0)
     with pytest.raises(NumericError, match=r"buffer\.priority_eps=1e-6"):
-        sampler.settle()
+        sampler.synchronize()
 
 
 # -- the replay ----------------------------------------------------------------------------------
@@ -592,9 +595,9 @@ def test_sums_come_back_as_they_were():
     one.exchange(NONE, np.arange(300))
     one.sum.nodes.copy_(torch.nextafter(one.sum.nodes, torch.tensor(np.inf).double()))
     two.load_state_dict(one.state_dict())
-    two.revive(np.arange(300))
+    two.set_live(np.arange(300))
     assert torch.equal(one.sum.nodes, two.sum.nodes)
-    assert torch.equal(one.draw(50, 0)[0], two.draw(50, 0)[0])
+    assert torch.equal(one.draw(None, 50, 0)[0], two.draw(None, 50, 0)[0])
 
 
 def test_a_sample_from_before_a_load_is_found_by_name():
@@ -692,7 +695,7 @@ class Guard(TorchDispatchMode):
         return out
 
 
-def filled(shape: str, kind: str, device: torch.device, **changes: Any) -> DeviceReplay:
+def filled(shape: str, kind: str, device: torch.device, **changes: Any) -> Replay:
     s = setup_of(shape, kind, weight_norm="buffer")
     lists = [list(x) for x in s.lengths], [list(x) for x in s.ends]
     world = World(*lists, obs=s.obs, states=s.states and s.table is not None)

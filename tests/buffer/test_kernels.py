@@ -274,46 +274,49 @@ def mend(rng):
 
 
 TWINS = {
-    "ring.note": note,
-    "ring.put": put,
-    "cells.spans": spans,
-    "table.spans": lines,
-    "gather.place": place,
-    "gather.read": read,
-    "sumtree.set": set_,
-    "sumtree.exchange": exchange,
-    "priority.raise": raise_,
-    "priority.by_least": by_least,
-    "sumtree.find": find,
-    "sumtree.draw": draw,
+    "storage.ring.note": note,
+    "storage.ring.put": put,
+    "windows.single_row.spans": spans,
+    "windows.table.spans": lines,
+    "windows.gather.place": place,
+    "windows.gather.read": read,
+    "samplers.sumtree.set": set_,
+    "samplers.sumtree.exchange": exchange,
+    "samplers.priority.raise": raise_,
+    "samplers.priority.by_least": by_least,
+    "samplers.sumtree.find": find,
+    "samplers.sumtree.draw": draw,
 }
-NO_RESULT = ("gather.touch",)  # interpreted, it adds Python's integers, which do not wrap
-USED_UP = {"sumtree.find": 3, "sumtree.draw": 3}  # an argument that holds anything in the end
+NO_RESULT = ("windows.gather.touch",)  # interpreted, it adds Python's integers, which do not wrap
+USED_UP = {
+    "samplers.sumtree.find": 3,
+    "samplers.sumtree.draw": 3,
+}  # an argument that holds anything in the end
 SINGLE = {
-    "append.append": append,
-    "append.append_pair": append_pair,
-    "cells.expire": expire,
-    "cells.release": release,
-    "gather.reach": reach,
-    "gather.touch": touch,
-    "heap.rise": rise,
-    "heap.sink": sink,
-    "heap.push": push,
-    "heap.remove": remove,
-    "heap.update": update,
-    "priority.first_bad": first_bad,
-    "sumtree.mend": mend,
+    "fused_append.append": append,
+    "fused_append.append_pair": append_pair,
+    "windows.single_row.expire": expire,
+    "windows.single_row.release": release,
+    "windows.gather.reach": reach,
+    "windows.gather.touch": touch,
+    "samplers.heap.rise": rise,
+    "samplers.heap.sink": sink,
+    "samplers.heap.push": push,
+    "samplers.heap.remove": remove,
+    "samplers.heap.update": update,
+    "samplers.priority.first_bad": first_bad,
+    "samplers.sumtree.mend": mend,
 }
 
 
 def kernels() -> Iterator[tuple[str, Any]]:
     """Every function under ``@jit`` in rlrun.buffer, by module and name."""
-    for module in pkgutil.iter_modules(rlrun.buffer.__path__):
-        loaded = importlib.import_module(f"rlrun.buffer.{module.name}")
+    for module in pkgutil.walk_packages(rlrun.buffer.__path__, "rlrun.buffer."):
+        loaded = importlib.import_module(module.name)
         for name, value in vars(loaded).items():
             function = getattr(value, "py_func", None)
             if function is not None and function.__module__ == loaded.__name__:
-                yield f"{module.name}.{name}", value
+                yield f"{module.name.removeprefix('rlrun.buffer.')}.{name}", value
 
 
 @pytest.mark.skipif(not COMPILED, reason="numba is not there or switched off")
@@ -337,7 +340,7 @@ def ran(name, function, arguments) -> list[str]:
 
 
 def named(name, suffix=""):
-    module, _, function = name.partition(".")
+    module, _, function = name.rpartition(".")
     return getattr(importlib.import_module(f"rlrun.buffer.{module}"), function + suffix)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.buffer.replay import Replay
+from rlrun.buffer.replay import host_replay
 from rlrun.buffer.storage import layout as layouts
 from rlrun.buffer.storage.layout import (
     Block,
@@ -72,7 +72,7 @@ def make(shape, kind, table, goals, changes, allocate=poisoned):
     )
     cutter = Cutter(window, columns=layout.columns, overlap=0, residual=None, plain=False)
     sampler = make_sampler(kind, layout.slots, **changes)
-    return Replay(
+    return host_replay(
         layout, window=window, cutter=cutter, close=False, sampler=sampler, allocate=allocate
     )
 
@@ -289,7 +289,7 @@ def test_rows_on_disk_are_rows_in_memory(kind, table, tmp_path):
     )  # fmt: skip
     memory, disk = Pair(setup), Pair(setup)
     there = disk.replay
-    disk.replay = Replay(
+    disk.replay = host_replay(
         there.layout, window=setup.window, cutter=there_cutter(setup), close=False,
         sampler=make_sampler(kind, there.layout.slots, seed=setup.seed),
         allocate=on_disk(tmp_path / "a" / "b"),
@@ -349,7 +349,7 @@ def grow(kind, table):
         chunks[0], rows=FILL // COLUMNS + 1, window=window, capacity=table, kind=kind
     )
     setup = SimpleNamespace(lengths=range(COLUMNS), window=window)
-    replay = Replay(
+    replay = host_replay(
         layout, window=window, cutter=there_cutter(setup), close=False,
         sampler=make_sampler(kind, layout.slots),
     )  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.errors import CheckpointError, NumericError
+from rlrun.errors import CheckpointError, ConfigError, NumericError
 from rlrun.types import Window, tree_leaves
 from tests.buffer.factory import NONE, make_layout, make_replay, make_sampler
 from tests.buffer.pair import KINDS, Pair, Setup, copied
@@ -146,18 +146,18 @@ def test_a_chunk_of_no_rows_changes_nothing(table, close):
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_window_longer_than_the_ring(rows):
-    """S rows, the row before, and the newest observation: one slot less is an assertion."""
+    """S rows, the row before, and the newest observation: one slot less is refused."""
     window, stream = Window(2, 3, 2), make_stream([[9]], [[True]], 30).segment
     least = window.rows + 2
-    assert make_replay(stream, rows=least, window=window).most == 1
-    with pytest.raises(AssertionError, match="S rows, those before, the observation behind"):
+    assert make_replay(stream, rows=least, window=window).max_steps == 1
+    with pytest.raises(ConfigError, match=f"hold no window .*; at least {least}"):
         make_replay(stream, rows=least - 1 - rows, window=window)
 
 
 def test_a_dead_window_asked_for_by_name():
     pair = pair_of()
     pair.add(9)
-    with pytest.raises(AssertionError, match="asked for by name is gone"):
+    with pytest.raises(AssertionError, match="asked for by key is no longer stored"):
         pair.replay.get(np.array([10**6]), 0)
 
 

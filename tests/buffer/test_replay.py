@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.buffer.windows.gather import Outputs
+from rlrun.errors import ConfigError
 from rlrun.types import Window, tree_leaves, tree_map
 from tests.buffer.factory import make_replay
 from tests.buffer.pair import Pair, Setup
@@ -435,7 +436,7 @@ def test_few_arrays_are_kept_however_many_samples_are_held():
     pointers = {s.segment.obs["a"].data_ptr() for s in held}
     assert len(pointers) == 50, "two samples share an array"
     watched = [weakref.ref(s.segment.obs["a"].numpy().base) for s in held]
-    kept = sum(len(sets) for sets in pair.replay.gather.sets.values())
+    kept = sum(len(sets) for sets in pair.replay.reader.gather.sets.values())
     assert kept <= 4
     del held
     assert sum(ref() is not None for ref in watched) <= kept
@@ -451,13 +452,14 @@ def test_few_arrays_are_kept_whatever_sizes_are_asked_for(table):
         keys = replay.windows.keys(replay.windows.all())
         replay.get(keys[: batch % len(keys)], 0)
         replay.histories(1 + batch % 5, rng)
-    known = list(replay.gather.sets)
+    sets = replay.reader.gather.sets
+    known = list(sets)
     replay.sample(0, 0)
     list(replay.stored(7))
     replay.get(keys[:77], 0)
     replay.histories(77, rng)
-    assert list(replay.gather.sets) == known, "what is asked for once is kept instead of samples"
-    kept = [leaf for sets in replay.gather.sets.values() for s in sets for leaf in s.leaves]
+    assert list(sets) == known, "what is asked for once is kept instead of samples"
+    kept = [leaf for group in sets.values() for s in group for leaf in s.leaves]
     leaves = len(tree_leaves(replay.ring.obs))
     assert len(kept) <= 16 * leaves
     a_row = sum(b.nbytes for b in tree_leaves(replay.layout.row.obs))
@@ -597,3 +599,16 @@ def test_a_wrapped_replay_goes_on_in_a_fresh_one(kind, window):
             own = a.obs[first, torch.arange(len(first))]
             where = 1000 * own[:, 0] + 100 * own[:, 1] + own[:, 2]
             assert torch.equal(a.state[0][:, 0], where), "a state of another row"
+
+
+@pytest.mark.parametrize("stack", [1, 4])
+def test_columns_too_short_for_a_window_are_refused(stack):
+    """A window, the rows read before it, and the observation behind it."""
+    stream, window = make_stream([[9]], [[True]], 9), Window(burnin=2, learned=3, nstep=1)
+    least = 6 + max(1, stack - 1) + 1
+    make_replay(stream.segment, rows=least, window=window, stack=stack)
+    with pytest.raises(ConfigError) as caught:
+        make_replay(stream.segment, rows=least - 1, window=window, stack=stack)
+    wrong = f"1 columns of {least - 1} rows hold no window of 6 rows"
+    assert str(caught.value).startswith(f"buffer.capacity = {least - 1}: {wrong}; ")
+    assert f"give {least} or more" in str(caught.value)

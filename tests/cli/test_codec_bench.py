@@ -11,6 +11,7 @@ import torch
 from omegaconf import OmegaConf
 
 from rlrun import codec
+from rlrun.cli import codec as cli_codec
 from rlrun.cli import codec_bench
 from rlrun.cli.codec_sources import CHUNKS, ROWS, Series, series_of
 from rlrun.cli.main import main
@@ -193,10 +194,10 @@ def test_usage(capsys):
 
 def test_no_matplotlib_is_said_before_anything_is_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr(codec_bench, "find_spec", lambda name: None)
+    monkeypatch.setattr(cli_codec, "find_spec", lambda name: None)
     code, out, err = bench(capsys, str(tmp_path), "--plot", "x.png")
     assert (code, out) == (2, "")
-    assert "pip install 'rlrun[plot]'" in err
+    assert "pip install '.[plot]'" in err
 
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")

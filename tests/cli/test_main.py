@@ -18,8 +18,8 @@ from rlrun import __version__
 from rlrun.cli.run import _quote
 from rlrun.config import compose
 from rlrun.config.directories import claim
-from rlrun.config.reader import RENAMED
 from rlrun.errors import EnvError, Interrupted, StorageError
+from rlrun.schema.spelling import RENAMED
 from tests.in_process import Build, Done, files_under
 from tests.installed import PRESETS, module_of
 
@@ -314,7 +314,9 @@ def test_the_examples_of_the_help_are_valid(rlrun: Callable[..., Done], build: B
     assert len(build.run_dirs) == 2 + 2
 
 
-def test_what_hydra_prints_itself(rlrun: Callable[..., Done], tmp_path: Path) -> None:
+def test_what_hydra_prints_itself(
+    rlrun: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = rlrun("policy=dqn", "--cfg", "job", "env=tmaze", "env.length=9")
     assert done.code == 0
     shown = OmegaConf.create(done.out)
@@ -323,6 +325,14 @@ def test_what_hydra_prints_itself(rlrun: Callable[..., Done], tmp_path: Path) ->
     assert "policy/r2d2" in rlrun("--info", "defaults").out
     assert "Hydra" in rlrun("--hydra-help").out
     assert "complete" in rlrun("-sc", "install=bash").out
+    for shell in ("bash", "zsh", "fish"):
+        monkeypatch.delenv("COMP_LINE", raising=False)
+        done = rlrun("-sc", f"query={shell}")
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert done.err.startswith(f"rlrun: error: rlrun -sc query={shell}: ")
+        assert "install=" in done.err
+    monkeypatch.setenv("COMP_LINE", "rlrun polic")
+    assert "policy=" in rlrun("-sc", "query=bash").out
     assert rlrun("--cfg", "job", "policy.lrr=1").code == 2
     assert rlrun("--cfg", "job", "--package", "nope").code == 2
     assert files_under(tmp_path) == []
@@ -366,6 +376,11 @@ LIGHT = [
     ["device=cuda:99"],
     ["--cfg", "job"],
     ["-sc", "install=bash"],
+    ["codec", "bench", "no/such/path"],
+    ["codec", "bench", ".", "--plot", "no/such/directory/a.png"],
+    ["eval", "no/such/path"],
+    ["resume", "no/such/path"],
+    ["export", "no/such/path", "data"],
 ]
 
 
@@ -384,6 +399,16 @@ def test_answers_without_torch(line: list[str], tmp_path: Path) -> None:
         check=False,
     )
     assert done.stderr.splitlines()[-1].endswith(" False"), done.stderr
+
+
+def test_export_into_a_full_directory_answers_without_torch(
+    rlrun: Callable[..., Done], tmp_path: Path
+) -> None:
+    assert rlrun("run.dir=old", "env=bandit", "debug=smoke").code == 0
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").touch()
+    test_answers_without_torch(["export", "old", "full"], tmp_path)
+    assert "DATA_DIR = full: the directory is not empty" in rlrun("export", "old", "full").err
 
 
 def test_a_user_file_with_a_shipped_name_is_refused(rlrun, tmp_path):

@@ -34,4 +34,20 @@ class Screen(gym.Env[np.ndarray, int]):
         return seen
 
 
+class FloatScreen(gym.Env[np.ndarray, int]):
+    """Colours within [0, 1]."""
+
+    observation_space = gym.spaces.Box(0, 1, (SIDE, SIDE, 3), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        return self.np_random.random((SIDE, SIDE, 3), np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        last = bool(self.np_random.random() < 0.1)
+        return self.np_random.random((SIDE, SIDE, 3), np.float32), 0.0, last, False, {}
+
+
 gym.register("test/Screen-v0", entry_point=Screen)
+gym.register("test/FloatScreen-v0", entry_point=FloatScreen)

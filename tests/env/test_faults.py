@@ -2,8 +2,12 @@
 
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import traceback
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,7 +108,7 @@ def test_a_worker_killed_between_steps_is_named():
 
 
 def test_a_hung_worker_is_named(monkeypatch):
-    monkeypatch.setattr(workers, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(workers, "STEP_TIMEOUT_SECONDS", 0.5)
     error = breach(bad("hang", backend="async"))
     assert "environment 1 at step 3: no answer within 0.5 s" in str(error)
 
@@ -186,3 +190,66 @@ def test_kept_info_must_be_numbers():
         ConfigError, match=r"collector\.keep_info = name: .*only numbers can be kept"
     ):
         env.step(np.zeros(1, int))
+
+
+NO_GUARD = """
+from rlrun.env import make_env
+from tests.env.presets import config_of
+
+env = make_env(config_of("CartPole-v1", backend="async"), num_envs=2)
+env.reset(seed=0)
+env.close()
+print("closed")
+"""
+
+
+def test_async_without_a_main_guard_says_so(tmp_path):
+    """Each worker imports the script again, which would start workers of its own."""
+
+    def run(text):
+        path = tmp_path / "script.py"
+        path.write_text(text)
+        environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        command = [sys.executable, str(path)]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+    done = run(NO_GUARD)
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 2, "the script's own error and its cause"
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("rlrun.errors.ConfigError: env.backend = async: ")
+    assert str(tmp_path / "script.py") in last
+    assert 'if __name__ == "__main__":' in last
+    head, body = NO_GUARD.split("\n\n", 1)
+    guarded = textwrap.indent(body, "    ")
+    done = run(f'{head}\nif __name__ == "__main__":\n{guarded}')
+    assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
+
+
+def test_a_run_in_a_script_without_a_main_guard(tmp_path):
+    """The workers run nothing of the script, so that no second run is begun."""
+    line = ["policy=random", "env=cartpole", "env.backend=async", "debug=smoke", "-q"]
+    (tmp_path / "script.py").write_text(f"from rlrun.cli.main import main\nmain({line})\n")
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.count("\n") == 1
+    assert 'if __name__ == "__main__":' in done.stderr
+    assert len(list(tmp_path.glob("outputs/*/*"))) <= 1
+
+
+def test_async_worker_that_ends_while_it_starts(monkeypatch):
+    """Its exit code is told, and nothing goes on running."""
+    monkeypatch.setattr(workers, "WorkerEnvFn", EndsAtOnce)
+    with pytest.raises(EnvError, match=r"worker ended .*exit code 5.*env\.backend=sync") as caught:
+        make_env(config_of("CartPole-v1", backend="async"), num_envs=2)
+    assert caught.value.exit_code == 3
+
+
+class EndsAtOnce(workers.WorkerEnvFn):
+    def __call__(self):
+        if os.getpid() != self._main:
+            os._exit(5)
+        return super().__call__()

@@ -85,14 +85,14 @@ def test_an_unknown_id_names_the_closest(env_id, near):
 @pytest.mark.parametrize(
     ("env_id", "command", "module"),
     [
-        ("LunarLander-v3", "pip install 'gymnasium[box2d]'", "Box2D"),
-        ("Ant-v5", "pip install 'gymnasium[mujoco]'", "mujoco"),
+        ("LunarLander-v3", "pip install '.[box2d]'", "Box2D"),
+        ("Ant-v5", "pip install '.[mujoco]'", "mujoco"),
         ("phys2d/CartPole-v1", "pip install 'gymnasium[jax]'", "jax"),
-        ("ALE/Pong-v5", "pip install 'gymnasium[atari]'", "ale_py"),
-        ("rlrun/Atari-v0", "pip install 'gymnasium[atari]'", "ale_py"),
-        ("HalfCheetah-v5", "pip install 'gymnasium[mujoco]'", "mujoco"),
-        ("MiniGrid-MemoryS7-v0", "pip install minigrid", "minigrid"),
-        ("popgym-RepeatFirstEasy-v0", "pip install popgym", "popgym"),
+        ("ALE/Pong-v5", "pip install '.[atari]'", "ale_py"),
+        ("rlrun/Atari-v0", "pip install '.[atari]'", "ale_py"),
+        ("HalfCheetah-v5", "pip install '.[mujoco]'", "mujoco"),
+        ("MiniGrid-MemoryS7-v0", "pip install '.[minigrid]'", "minigrid"),
+        ("popgym-RepeatFirstEasy-v0", "pip install '.[popgym]'", "popgym"),
     ],
 )
 def test_a_missing_package_names_the_command(env_id, command, module, monkeypatch):

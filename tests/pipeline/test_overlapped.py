@@ -19,7 +19,7 @@ from rlrun.build import pipeline as build
 from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
 from rlrun.errors import CheckpointError, EnvError, Interrupted
-from rlrun.log.jsonl import read
+from rlrun.log.jsonl import read_records
 from rlrun.pipeline.collector import CollectMetrics
 from rlrun.pipeline.forkserver import start_method
 from rlrun.pipeline.process import CollectedChunk, CollectorProcess, state_of
@@ -74,7 +74,7 @@ class InTurn:
         self.in_flight, self.counters.env_steps = True, env_steps
         self.collector.policy.load(self.policy.weights())
         self.collector.actor.refresh()
-        self.started.append(self.policy.pair.updates)
+        self.started.append(self.policy.online_target.updates)
 
     def result(self):
         self.in_flight, chunk = False, self.collector.collect_rows()
@@ -125,7 +125,7 @@ def test_resume_goes_on_with_the_chunk_in_flight(tmp_path):
     assert record.env_steps >= 900
     after, _ = load_newest(tmp_path / "checkpoints")
     assert after["buffer"]["counts"]["rows"] == after["counters"]["env_steps"]
-    steps = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
+    steps = [line["env_steps"] for line in read_records(tmp_path / "metrics.jsonl")]
     assert steps == sorted(steps)
 
 

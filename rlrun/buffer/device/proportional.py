@@ -1,8 +1,8 @@
 """Which windows a batch is made of, decided where the priorities lie: samplers in torch ops.
 
-``draw`` and ``update`` never wait for the device: no number is read, no shape depends on data. What
-is wrong with a priority is therefore noted there and raised by ``settle``, which reads the notes
-when metrics or a state are asked for.
+``draw`` and ``update`` never wait for the device: no number is read, no shape depends on data. A
+bad priority is therefore noted on the device and raised by ``synchronize``, which ``metrics`` and
+``state_dict`` of the replay call.
 """
 
 from abc import ABC, abstractmethod
@@ -59,13 +59,13 @@ class DeviceSampler(ABC):
         if len(dead) or len(new):
             self._exchange(gone, came)
 
-    def revive(self, live: np.ndarray) -> None:
+    def set_live(self, live: np.ndarray) -> None:
         """After a state was loaded: exactly these slots are live."""
         self.count = len(live)
         self.alive.fill_(False)
         self.alive.index_fill_(0, upload(live, self.device), True)
 
-    def settle(self) -> int:
+    def synchronize(self) -> int:
         """Late priorities since the last call. This reads from the device.
 
         Raises: NumericError when a priority was NaN, infinite or negative, or all of them were 0.
@@ -80,23 +80,23 @@ class DeviceSampler(ABC):
         self.late.zero_()
         return int(late)
 
-    def update(self, slots: Tensor, priority: Tensor, there: Tensor | None = None) -> None:
-        """Set |delta| (float [n]) of slots (int64 [n]) where ``there`` (None: everywhere).
+    def update(self, slots: Tensor, priority: Tensor) -> None:
+        """Set |delta| of live slots; bad priorities are dropped and noted."""
+        if len(slots):
+            self._update(slots, priority, None)
 
-        The rest is counted. Of duplicates the last wins. Bad priorities are dropped and noted,
-        late ones too.
-        """
-        if not len(slots):
-            return
-        if there is not None:
-            self.late += (~there).sum()
-        self._update(slots, priority, there)
+    def update_found(self, slots: Tensor, priority: Tensor, alive: Tensor) -> int:
+        """``update`` where ``alive``. Returns 0: ``synchronize`` counts the others."""
+        if len(slots):
+            self.late += (~alive).sum()
+            self._update(slots, priority, alive)
+        return 0
 
-    def _checked(self, slots: Tensor, priority: Tensor, there: Tensor | None) -> tuple[Tensor, ...]:
+    def _checked(self, slots: Tensor, priority: Tensor, alive: Tensor | None) -> tuple[Tensor, ...]:
         """(slots, priority, whether to keep it): nobody's slot and 0 where it is not kept."""
         fault = torch.where(priority < 0, priority, priority - priority)  # NaN - NaN, inf - inf
         self.worst.copy_(torch.minimum(self.worst, fault.amin()))
-        keep = fault == 0 if there is None else (fault == 0) & there
+        keep = fault == 0 if alive is None else (fault == 0) & alive
         return torch.where(keep, slots, self.slots), torch.where(keep, priority, 0), keep
 
     def _places(self, batch: int, total: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class DeviceSampler(ABC):
     # -- what a sampler is -----------------------------------------------------------------------
 
     @abstractmethod
-    def draw(self, batch: int, env_steps: int) -> tuple[Tensor, Tensor]:
+    def draw(self, index: object, batch: int, env_steps: int) -> tuple[Tensor, Tensor]:
         """Live slots int64 [batch] and weights float32 [batch]."""
 
     @abstractmethod
@@ -117,8 +117,8 @@ class DeviceSampler(ABC):
         """``alive`` knows already; no slot is in both."""
 
     @abstractmethod
-    def _update(self, slots: Tensor, priority: Tensor, there: Tensor | None) -> None:
-        """``update`` of at least one slot; what is not ``there`` has been counted."""
+    def _update(self, slots: Tensor, priority: Tensor, alive: Tensor | None) -> None:
+        """``update`` of at least one slot; what is not ``alive`` has been counted."""
 
     def metrics(self, env_steps: int) -> dict[str, float]:
         return {}
@@ -160,11 +160,11 @@ class DeviceUniform(DeviceSampler):
     def _exchange(self, gone: Tensor, came: Tensor) -> None:
         self.stale = True
 
-    def revive(self, live: np.ndarray) -> None:
-        super().revive(live)
+    def set_live(self, live: np.ndarray) -> None:
+        super().set_live(live)
         self.stale = True
 
-    def draw(self, batch: int, env_steps: int) -> tuple[Tensor, Tensor]:
+    def draw(self, index: object, batch: int, env_steps: int) -> tuple[Tensor, Tensor]:
         assert self.count > 0, "a draw from an empty buffer"
         if self.stale:
             torch.cumsum(self.alive[:-1], 0, dtype=torch.int32, out=self.upto)
@@ -176,7 +176,7 @@ class DeviceUniform(DeviceSampler):
         slots = torch.searchsorted(self.upto, number, right=True)
         return slots, torch.ones(batch, device=device)
 
-    def _update(self, slots: Tensor, priority: Tensor, there: Tensor | None) -> None:
+    def _update(self, slots: Tensor, priority: Tensor, alive: Tensor | None) -> None:
         """Priorities have no meaning here."""
 
     def arrays(self) -> list[Tensor]:
@@ -225,7 +225,7 @@ class DeviceProportional(DeviceSampler):
         if self.least is not None:
             self.least.set(slots, _positive(mass))
 
-    def draw(self, batch: int, env_steps: int) -> tuple[Tensor, Tensor]:
+    def draw(self, index: object, batch: int, env_steps: int) -> tuple[Tensor, Tensor]:
         """One slot from each of ``batch`` equal ranges; weights (N P(i))^-beta / max w."""
         assert self.count > 0, "a draw from an empty buffer"
         alpha, beta, total = self.alpha_at(env_steps), self.beta_at(env_steps), self.sum.root
@@ -246,8 +246,8 @@ class DeviceProportional(DeviceSampler):
         if self.least is not None:
             self.least.fill(_positive(mass))
 
-    def _update(self, slots: Tensor, priority: Tensor, there: Tensor | None) -> None:
-        slots, priority, keep = self._checked(slots, priority, there)
+    def _update(self, slots: Tensor, priority: Tensor, alive: Tensor | None) -> None:
+        slots, priority, keep = self._checked(slots, priority, alive)
         raw = (priority.double() + self.config.priority_eps).float()
         raw = raw.clamp(max=LARGEST).masked_fill(~keep, 0)
         self.largest.copy_(torch.maximum(self.largest, raw.amax()))

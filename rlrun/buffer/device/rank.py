@@ -56,11 +56,11 @@ class DeviceRank(DeviceSampler):
         self.raw.index_copy_(0, came, self.largest.expand(len(came)))
         self.stale = True
 
-    def revive(self, live: np.ndarray) -> None:
-        super().revive(live)
+    def set_live(self, live: np.ndarray) -> None:
+        super().set_live(live)
         self.stale = True
 
-    def draw(self, batch: int, env_steps: int) -> tuple[Tensor, Tensor]:
+    def draw(self, index: object, batch: int, env_steps: int) -> tuple[Tensor, Tensor]:
         """One slot from each of ``batch`` equal ranges; weights (rank / max rank)^(alpha beta)."""
         assert self.count > 0, "a draw from an empty buffer"
         alpha, beta = self.alpha_at(env_steps), self.beta_at(env_steps)
@@ -77,8 +77,8 @@ class DeviceRank(DeviceSampler):
         weight = (rank / most) ** (self.alpha * beta)
         return self.order.index_select(0, at), weight.float()
 
-    def _update(self, slots: Tensor, priority: Tensor, there: Tensor | None) -> None:
-        slots, priority, keep = self._checked(slots, priority, there)
+    def _update(self, slots: Tensor, priority: Tensor, alive: Tensor | None) -> None:
+        slots, priority, keep = self._checked(slots, priority, alive)
         raw = priority.float().clamp(max=LARGEST) + 0.0  # turns -0.0 into 0.0
         self.largest.copy_(torch.maximum(self.largest, raw.amax()))
         raw = last_wins(slots, raw.masked_fill(~keep, -1), self.last)

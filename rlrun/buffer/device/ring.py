@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from rlrun.buffer.device.proportional import upload
+from rlrun.buffer.storage.base import FIRST, TERMINATED, TRUNCATED, Storage
 from rlrun.buffer.storage.layout import FLAG, Block, Layout
-from rlrun.buffer.storage.ring import FIRST, TERMINATED, TRUNCATED, Ring, note, words
+from rlrun.buffer.storage.ring import note, words
 from rlrun.buffer.windows.spans import Spans
 from rlrun.types import Chunk, Segment, Tree, tree_leaves, tree_map
 
@@ -53,11 +54,11 @@ class Field:
         return found.view(self.array.dtype).view(*at.shape, *self.shape)
 
 
-class DeviceRing(Ring):
-    """``Ring`` with its fields on a device; the flags are on the host too, where they count."""
+class DeviceRing(Storage):
+    """``Storage`` with its fields on a device, and the flags in host memory too."""
 
     def __init__(self, layout: Layout, device: torch.device) -> None:
-        self.rows, self.columns, self.head = layout.rows, layout.columns, 0
+        super().__init__(layout.rows, layout.columns)
         self.device, lead = device, (layout.columns, layout.rows)
         self.obs_fields: Tree = tree_map(lambda b: Field(b, lead, device), layout.row.obs)
         named = {f"extras/{name}": block for name, block in layout.row.extras.items()}
@@ -72,11 +73,9 @@ class DeviceRing(Ring):
         self.fields = fields | {"reward": self.rewards.view(lead), "flags": flags}
 
     def arrays(self) -> list[Any]:
-        """Every array owned."""
-        return [*super().arrays(), self.marks]
+        return [*tree_leaves(self.obs), *self.fields.values(), self.marks]
 
     def write(self, chunk: Chunk, given: list[np.ndarray], *, close: bool) -> int:
-        """As ``Ring.write``."""
         steps, columns = chunk.reward.shape
         assert steps < self.rows, "DeviceRing.write takes fewer rows than the ring holds"
         flags = np.zeros((columns, steps + 1), FLAG)  # a ring of its own, just large enough
@@ -101,14 +100,19 @@ class DeviceRing(Ring):
         return valid
 
     def state_dict(self) -> dict[str, Any]:
-        """That of a ``Ring``."""
-        state: dict[str, Any] = to_host(super().state_dict())
-        return state
+        used = min(self.head + 1, self.rows)
+        written = tree_map(lambda store: to_host(store[:, :used]), (self.obs, self.fields))
+        return {"head": self.head, "obs": written[0], "fields": written[1]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        fields = tree_map(torch.from_numpy, state["fields"]) | {"flags": state["fields"]["flags"]}
-        obs = tree_map(torch.from_numpy, state["obs"])
-        super().load_state_dict({"head": state["head"], "obs": obs, "fields": fields})
+        self.head = int(state["head"])
+
+        def restore(store: Any, x: np.ndarray) -> None:
+            used = x.shape[1]
+            store[:, :used] = torch.from_numpy(x) if isinstance(store, Tensor) else x
+            store[:, used:] = 0
+
+        tree_map(restore, (self.obs, self.fields), (state["obs"], state["fields"]))
         self.marks.copy_(upload(self.flags, self.device))
 
 
@@ -119,6 +123,7 @@ class Lie(NamedTuple):
     shift: Tensor | int  # its position in the window
     seen: Tensor  # rows behind it that may be shown
     steps: Tensor  # rows behind it that are steps
+    key: Any = None  # the windows' keys
 
 
 class DeviceGather:
@@ -129,11 +134,8 @@ class DeviceGather:
         self.ring, self.stack = ring, stack
         self.clock: dict[int, Tensor] = {}  # 0..S-1 as [S, 1]
 
-    def __call__(self, spans: Spans, positions: int, before: int, *, keep: bool = False) -> Segment:
-        """The positions from learn - ``before`` on; filler and null rows are not valid.
-
-        ``keep`` or not, no output is used again: the device's allocator sees to that.
-        """
+    def __call__(self, spans: Spans, positions: int, before: int) -> Segment:
+        """The positions from learn - ``before`` on; filler and null rows are not valid."""
         shift = spans.first - spans.learn + before
         seen, steps = spans.last - spans.first, spans.stop - spans.first
         numbers = upload(np.stack([spans.cell, shift, seen, steps]), self.ring.device)
@@ -141,7 +143,7 @@ class DeviceGather:
 
     def show(self, lie: Lie, positions: int) -> Segment:
         """The first ``positions`` of these windows."""
-        ring, (cell, shift, seen, steps) = self.ring, lie
+        ring, (cell, shift, seen, steps, _) = self.ring, lie
         if positions not in self.clock:
             self.clock[positions] = torch.arange(positions, device=ring.device).unsqueeze(1)
         place = self.clock[positions] - shift

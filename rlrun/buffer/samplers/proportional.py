@@ -3,10 +3,11 @@
 A sampler knows slots 0..capacity-1, of which those inserted and not removed are live.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from rlrun.buffer.samplers.base import HostSampler, WindowIndex
 from rlrun.buffer.samplers.priority import ALPHA_STEP, by_least, finite_priorities, raise_priorities
 from rlrun.buffer.samplers.sumtree import Tree
 from rlrun.errors import NumericError
@@ -14,30 +15,7 @@ from rlrun.schedule import Schedule, make_schedule
 from rlrun.schema import PrioritizedConfig
 
 
-class Index(Protocol):
-    """What a sampler may ask about the stored windows."""
-
-    @property
-    def extent(self) -> int: ...
-
-    def pick(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(slots, whether a live window is there) of places 0..extent-1."""
-
-
-class Sampler(Protocol):
-    def exchange(self, dead: np.ndarray, new: np.ndarray) -> None:
-        """Take live slots away (they are never drawn again) and make others live."""
-
-    def draw(self, index: Index, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]: ...
-    def update(self, slots: np.ndarray, priority: np.ndarray) -> None: ...
-    def metrics(self, env_steps: int) -> dict[str, float]: ...
-    def check(self, live: np.ndarray) -> str | None: ...
-    def arrays(self) -> list[np.ndarray]: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-class Uniform:
+class Uniform(HostSampler):
     """Every live window with the same probability, with replacement; weights are 1."""
 
     def __init__(self, generator: np.random.Generator) -> None:
@@ -46,7 +24,7 @@ class Uniform:
     def exchange(self, dead: np.ndarray, new: np.ndarray) -> None:
         """Nothing to note: the index knows what is live."""
 
-    def draw(self, index: Index, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, index: WindowIndex, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Slots int64 [batch] and weights float32 [batch]; a dead place is drawn again."""
         slots, live = index.pick(self.generator.integers(index.extent, size=batch))
         while not live.all():
@@ -74,7 +52,7 @@ class Uniform:
         self.generator.bit_generator.state = state["rng"]
 
 
-class Proportional:
+class Proportional(HostSampler):
     """P(i) = p_i^alpha / sum p^alpha with p = |delta| + eps; stratified draws.
 
     Weights are w_i = (N P(i))^-beta / max w. The tree holds p^alpha for the alpha in force, which
@@ -120,7 +98,7 @@ class Proportional:
             self.newest = (self.largest, self.alpha), mass
         return mass
 
-    def draw(self, index: Index, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(self, index: WindowIndex, batch: int, env_steps: int) -> tuple[np.ndarray, np.ndarray]:
         """Slots int64 [batch], one from each of ``batch`` equal ranges, and weights float32."""
         if env_steps != self.clock[0]:
             self._follow(env_steps)

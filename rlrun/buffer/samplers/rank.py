@@ -5,13 +5,14 @@ from typing import Any
 import numpy as np
 
 from rlrun.buffer.samplers import heap as heaps
+from rlrun.buffer.samplers.base import HostSampler
 from rlrun.buffer.samplers.priority import ALPHA_STEP, finite_priorities
 from rlrun.buffer.storage.layout import rank_arrays
 from rlrun.schedule import Schedule, make_schedule
 from rlrun.schema import RankConfig
 
 
-class Rank:
+class Rank(HostSampler):
     """P(i) = p_i^alpha / sum p^alpha with p_i = 1 / rank(i); stratified draws.
 
     rank(i) is the place of slot i, from 1, in the array of a binary max-heap over |delta|, which

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.errors import StorageError
+from rlrun.errors import ConfigError, StorageError
 from rlrun.tree import Tree, tree_leaves, tree_map
 
 
@@ -83,6 +83,19 @@ class Layout:
     goals: bool = False
     compress: bool = False
     room: int | None = None
+
+    def require_rows(self, window: int, reach: int) -> None:
+        """Raises ConfigError unless a column holds a window of ``window`` rows.
+
+        With it, the ``reach`` rows read before it and the row of the observation behind it.
+        """
+        least = window + reach + 1
+        if self.rows < least:
+            raise ConfigError(
+                f"buffer.capacity = {self.columns * self.rows}: {self.columns} columns of "
+                f"{self.rows} rows hold no window of {window} rows; at least {least} rows per "
+                f"column are allowed; give {self.columns * least} or more"
+            )
 
     def packs(self, entry: Block) -> bool:
         """Whether observations like this are compressed."""

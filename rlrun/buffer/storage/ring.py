@@ -5,28 +5,22 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer.storage.base import CUT, FIRST, TERMINATED, TRUNCATED, VALID, Storage
 from rlrun.buffer.storage.compressed import Blocks, restored, saved
 from rlrun.buffer.storage.layout import Allocate, Layout
 from rlrun.jit import COMPILED, jit
 from rlrun.types import Chunk, Tree, tree_leaves, tree_map
 
-FIRST, TERMINATED, TRUNCATED, VALID = 1, 2, 4, 8  # of a row, in one byte
-CUT = 16  # the trajectory ends behind this row although its episode goes on (a collect's end)
-LEARNED, LIVE = 32, 64  # some window learns this row; the row's own window can be sampled
 
-
-class Ring:
+class Ring(Storage):
     """The last ``rows`` rows of each column, as numpy arrays [columns, rows, ...].
 
     A column's rows follow each other in memory: the next observation is the next entry. Row r of
     column c lies in cell c * rows + r % rows.
     """
 
-    blocks: tuple[Blocks, ...] = ()  # observations that are compressed
-
     def __init__(self, layout: Layout, allocate: Allocate) -> None:
-        self.rows, self.columns = layout.rows, layout.columns
-        self.head = 0  # rows written; the observation of row ``head`` is there already
+        super().__init__(layout.rows, layout.columns)
         named = layout.ring()
         del named["obs"]
         self.obs: Tree = _observations(layout, layout.row.obs, "obs", allocate)
@@ -46,22 +40,11 @@ class Ring:
         # Observation and action only, both plain.
         self.pair = len(self.kinds) == len(self.leaves) == 2 and not self.marks_episodes
 
-    @property
-    def oldest(self) -> int:
-        """The oldest row that is whole: slot head % rows already has the newest observation."""
-        return max(0, self.head + 1 - self.rows)
-
     def arrays(self) -> list[np.ndarray]:
-        """Every array owned."""
         obs = [x.open if isinstance(x, Blocks) else x for x in tree_leaves(self.obs)]
         return [*obs, *self.fields.values()]
 
     def write(self, chunk: Chunk, given: list[np.ndarray], *, close: bool) -> int:
-        """Append T < rows rows of every column, and the observation behind them; steps among them.
-
-        ``given``: what ``Accept`` made of the chunk. ``close``: the trajectories end behind the
-        last row.
-        """
         valid: int = note(
             self.flags, self.reward, self.head, self.rows,
             chunk.first, chunk.terminated, chunk.truncated, chunk.valid, chunk.reward, close,
@@ -114,21 +97,6 @@ class Ring:
             rows = np.arange(max(opened[t, c], self.oldest), end + 1)
             final[c, rows % self.rows] = end
 
-    def cells(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-        """Where the rows lie, int64 like ``row`` and ``column`` together."""
-        flat: np.ndarray = column * self.rows + row % self.rows
-        return flat
-
-    def opens(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-        """Whether the rows open an episode."""
-        opens: np.ndarray = self.flags[self.cells(row, column)] & FIRST > 0
-        return opens
-
-    def flags_of(self, row: np.ndarray, column: np.ndarray) -> list[np.ndarray]:
-        """first, terminated, truncated, valid of the rows."""
-        flags = self.flags[self.cells(row, column)]
-        return [flags & bit > 0 for bit in (FIRST, TERMINATED, TRUNCATED, VALID)]
-
     def state_dict(self) -> dict[str, Any]:
         """Only slots that were ever written: an early checkpoint of a large ring is small."""
         used = min(self.head + 1, self.rows)
@@ -151,15 +119,6 @@ class Ring:
             store[:, x.shape[1] :] = 0
 
         tree_map(restore, (self.obs, self.fields), saved)
-
-
-def _allocated(name: str, tree: Tree, allocate: Allocate) -> Tree:
-    """The arrays of a tree of Blocks, named by their place in it."""
-    if isinstance(tree, dict):
-        return {k: _allocated(f"{name}/{k}", v, allocate) for k, v in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(_allocated(f"{name}/{i}", v, allocate) for i, v in enumerate(tree))
-    return allocate(name, tree)
 
 
 def _entries(rows: np.ndarray, count: int, width: int, word: np.dtype[Any]) -> np.ndarray:

@@ -44,7 +44,19 @@ def _blocks(space: gym.Space[Any]) -> Tree:
 
 def _state(memory: MemoryConfig) -> Tree:
     one = Block((memory.hidden,), _FLOAT)
-    return {"lstm": (one, one), "gru": (one,), "mingru": (one,), "none": ()}[memory.name]
+    known = {"lstm": (one, one), "gru": (one,), "mingru": (one,), "none": ()}
+    return known[memory.name] if memory.name in known else _own_state(memory)
+
+
+def _own_state(memory: MemoryConfig) -> Tree:
+    """As ``_state``, of ``mypkg.mod:Cell``: that of one made for a single feature."""
+    import torch  # the user's module has imported it
+
+    from rlrun.nets.memory import make_memory
+
+    with torch.random.fork_rng(devices=[]):
+        state = make_memory(memory, 1).initial_state(1, torch.device("cpu"))
+    return tree_map(lambda s: Block(tuple(s.shape[1:]), _FLOAT), state)
 
 
 def make_layout(config: Config, row: Row, window: Window, columns: int | None = None) -> Layout:

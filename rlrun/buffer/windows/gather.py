@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlrun.buffer.storage.base import FIRST, TERMINATED, TRUNCATED
 from rlrun.buffer.storage.compressed import Blocks
 from rlrun.buffer.storage.layout import REWARD, Row
-from rlrun.buffer.storage.ring import FIRST, TERMINATED, TRUNCATED, Ring, words
+from rlrun.buffer.storage.ring import Ring, words
 from rlrun.buffer.windows.spans import Spans
 from rlrun.jit import COMPILED, jit
 from rlrun.types import Segment, Tree, tree_leaves, tree_map

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.buffer.storage.ring import CUT, LIVE, VALID, Ring
+from rlrun.buffer.storage.base import CUT, LIVE, VALID, Storage
 from rlrun.buffer.windows.spans import Extended, Spans
 from rlrun.jit import COMPILED, jit
-from rlrun.types import Chunk, Tree, Window
+from rlrun.types import Chunk, Window
 
 
 class Cells:
@@ -17,7 +17,7 @@ class Cells:
     overwrites one of the ``reach`` rows before it (previous action and reward, stacked frames).
     """
 
-    def __init__(self, ring: Ring, window: Window, *, close: bool, reach: int) -> None:
+    def __init__(self, ring: Storage, window: Window, *, close: bool, reach: int) -> None:
         """``close``: the end of a chunk ends its trajectories (collector.trajectory)."""
         self.ring, self.close, self.reach, self.nstep = ring, close, reach, window.nstep
         self.pending = np.zeros(ring.columns, np.int64)  # the first row not yet released
@@ -91,14 +91,6 @@ class Cells:
         """Where the windows lie."""
         ring = self.ring
         return Spans(spans(ring.flags, slots, ring.head, ring.rows, ring.columns, self.nstep))
-
-    def gather_states(self, slots: np.ndarray) -> Tree:
-        """Nothing: single rows have no recurrent state."""
-        return ()
-
-    def partial(self, slots: np.ndarray) -> tuple[int, ...]:
-        """No burn-in, so none in part."""
-        return ()
 
     # -- accounts --------------------------------------------------------------------------------
 

@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer.storage.base import LEARNED, Storage
 from rlrun.buffer.storage.layout import TABLE, Allocate, Layout
-from rlrun.buffer.storage.ring import LEARNED, Ring, _allocated
 from rlrun.buffer.windows.cutter import Cutter, Windows
 from rlrun.buffer.windows.spans import Extended, Spans
+from rlrun.buffer.windows.states import StateStore
 from rlrun.jit import COMPILED, jit
 from rlrun.types import Chunk, Tree, Window, tree_leaves, tree_map
 
@@ -24,24 +25,24 @@ class Table:
 
     def __init__(
         self,
-        ring: Ring,
+        ring: Storage,
         window: Window,
         layout: Layout,
         allocate: Allocate,
         *,
+        states: StateStore,
         cutter: Cutter,
         close: bool,
         reach: int,
     ) -> None:
         """``close``: the end of a chunk ends its trajectories (collector.trajectory)."""
         assert layout.windows is not None
-        self.ring, self.window, self.cutter = ring, window, cutter
+        self.ring, self.window, self.states, self.cutter = ring, window, states, cutter
         self.close, self.reach, self.capacity = close, reach, layout.windows
         blocks = layout.table()
         self.alive = allocate("alive", blocks["alive"])
         self.lines = allocate("table", blocks["lines"])
         self.columns = {name: self.lines[:, i] for i, name in enumerate(TABLE)}
-        self.states: Tree = _allocated("states", layout.states(), allocate)
         self.recent: Tree = None  # states before the last S rows: starts of windows yet to be cut
         self.head = self.tail = 0  # keys: next to be given, oldest that may be alive
         self.live = 0
@@ -110,10 +111,7 @@ class Table:
         column = windows.column[skip:]
         begin = self.ring.head - len(tree_leaves(states)[0])  # the row of states[0]
 
-        def put(store: np.ndarray, source: np.ndarray) -> None:
-            store[slots] = source[first - begin, column]
-
-        tree_map(put, self.states, states)
+        self.states.write(slots, tree_map(lambda x: x[first - begin, column], states))
 
     def _mark(self, windows: Windows) -> int:
         """Note which rows some window learns; how many were not noted before."""
@@ -173,10 +171,6 @@ class Table:
         """Where the windows lie."""
         return Spans(spans(self.lines, slots, self.ring.rows, self.head, self.capacity))
 
-    def gather_states(self, slots: np.ndarray) -> Tree:
-        """The stored states [B, ...], fresh arrays."""
-        return tree_map(lambda store: store[slots], self.states)
-
     def partial(self, slots: np.ndarray) -> tuple[int, ...]:
         """Burn-in lengths among ``slots`` besides 0 and all."""
         bs = self.window.burnin
@@ -189,7 +183,7 @@ class Table:
 
     def arrays(self) -> list[np.ndarray]:
         """Every array owned (``recent``, S rows of states, is not counted)."""
-        return [self.lines, self.alive, *tree_leaves(self.states)]
+        return [self.lines, self.alive, *self.states.arrays()]
 
     def check(self) -> str | None:
         """None, or the broken invariant in words."""
@@ -213,13 +207,11 @@ class Table:
     def state_dict(self) -> dict[str, Any]:
         """Everything but slots that were never written."""
         used = min(self.head, self.capacity)
-        tables = (self.lines, self.alive, self.states)
-        lines, alive, states = tree_map(lambda store: store[:used], tables)
         numbers = {name: getattr(self, name) for name in ("head", "tail", "live", "early")}
         return numbers | {
-            "lines": lines,
-            "alive": alive,
-            "states": states,
+            "lines": self.lines[:used],
+            "alive": self.alive[:used],
+            "states": self.states.state_dict(used),
             "recent": self.recent,
             "cutter": self.cutter.state_dict(),
         }
@@ -229,8 +221,9 @@ class Table:
             store[: len(x)] = x
             store[len(x) :] = 0
 
-        for name in ("lines", "alive", "states"):
-            tree_map(restore, getattr(self, name), state[name])
+        restore(self.lines, state["lines"])
+        restore(self.alive, state["alive"])
+        self.states.load_state_dict(state["states"])
         for name in ("head", "tail", "live", "early"):
             setattr(self, name, int(state[name]))
         self.recent = tree_map(np.array, state["recent"]) if state["recent"] is not None else None

@@ -60,7 +60,10 @@ def _value(config: Config, key: str) -> Any:
 
 def _holds(config: Config, condition: Condition) -> bool:
     value = _value(config, condition.key)
-    return show(value) in condition.values if condition.values else value not in (None, False)
+    if not condition.values:
+        return value not in (None, False)
+    own_class = condition.key == "memory" and ":" in value  # it may read any key
+    return own_class or show(value) in condition.values
 
 
 def _fix(config: Config, reader: Reader, condition: Condition) -> str:

@@ -15,7 +15,7 @@ from rlrun.config.checks.rollouts import policies, rollouts
 from rlrun.config.checks.spaces import check_spaces
 from rlrun.config.checks.windows import capacity, relabel, shares
 from rlrun.config.reader import fail
-from rlrun.errors import ConfigError, ResourceError
+from rlrun.errors import ConfigError, ResourceError, extra
 from rlrun.schema import Config, ControlConfig
 
 
@@ -97,7 +97,8 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         yield fail("learner.learning_starts", config.learner.learning_starts, wrong, allowed, fix)
     for key in ("weights", "chunks"):
         if getattr(config.transport, key) == "pco" and find_spec("pcodec") is None:
-            wrong, fix = "the package pcodec is missing", "pip install 'rlrun[pco]', or choose auto"
+            wrong = "the package pcodec is missing"
+            fix = f"pip install {extra('pco')}, or choose auto"
             yield fail(f"transport.{key}", "pco", wrong, "another coder is allowed", fix)
     most = 4 * (os.cpu_count() or 1)
     if config.learner.threads is not None and config.learner.threads > most:

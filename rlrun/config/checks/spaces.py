@@ -41,13 +41,14 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
     if config.torso.name == "nature_cnn" and not _image(seen):
         whose = "the environment has" if stack == 1 else f"with env.frame_stack = {stack} it sees"
         wrong = f"it needs images, {whose} {short(seen)}"
-        side = f"uint8 Box of three dimensions, sides >= {_NATURE_CNN_SIDE}"
+        side = f"uint8 or float Box of three dimensions, sides >= {_NATURE_CNN_SIDE}"
         fix = " or agents.agent_id=false" if agents > 1 and config.agents.agent_id else ""
         raise fail("torso", "nature_cnn", wrong, side, f"use torso=mlp{fix}")
     if config.torso.name == "mlp" and config.policy.learns and _image(seen):
         wrong = f"layers of {[*config.torso.hidden]} units would see {short(seen)} as one flat row"
         allowed = "torso=nature_cnn is allowed"
-        raise fail("torso", "mlp", wrong, allowed, "set torso=nature_cnn")
+        fix = "set torso=nature_cnn, or 'env.wrappers=[flatten_obs]' if that is meant"
+        raise fail("torso", "mlp", wrong, allowed, fix)
     window, row = config.policy.window, row_of(config, obs, action)
     columns = agents * config.collector.num_envs
     if config.policy.on_policy and fresh:
@@ -146,5 +147,10 @@ def _check_goals(config: Config) -> None:
 def _image(space: Any) -> bool:
     shape = getattr(space, "shape", None) or ()
     big = sorted(shape)[-2:]
-    is_box = type(space).__name__ == "Box" and space.dtype == "uint8"
-    return is_box and len(shape) == 3 and min(big) >= _NATURE_CNN_SIDE
+    is_box = type(space).__name__ == "Box"
+    return (
+        is_box
+        and (space.dtype == "uint8" or space.dtype.kind == "f")
+        and len(shape) == 3
+        and min(big) >= _NATURE_CNN_SIDE
+    )

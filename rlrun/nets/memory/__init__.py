@@ -1,14 +1,32 @@
 """Recurrent cores with one set of parameters and two forms: unroll [T, B] and step [B]."""
 
+from rlrun.errors import ConfigError
+from rlrun.nets.memory.cell import Cell as Cell
 from rlrun.nets.memory.mingru import MinGRU
 from rlrun.nets.memory.recurrent import GRU, LSTM, NoMemory
 from rlrun.schema import MemoryConfig
+from rlrun.trust import trusted_class
 
-Memory = LSTM | GRU | MinGRU | NoMemory
+Memory = LSTM | GRU | MinGRU | NoMemory | Cell
+
+
+_MEMORIES: dict[str, type[Memory]] = {
+    "lstm": LSTM,
+    "gru": GRU,
+    "mingru": MinGRU,
+    "none": NoMemory,
+}
 
 
 def make_memory(config: MemoryConfig, features: int) -> Memory:
-    """The configured memory over inputs of width ``features``; ``size`` is its output width."""
-    table: dict[str, type[LSTM] | type[GRU] | type[MinGRU] | type[NoMemory]]
-    table = {"lstm": LSTM, "gru": GRU, "mingru": MinGRU, "none": NoMemory}
-    return table[config.name](config, features)
+    """The configured memory over inputs of width ``features``; ``size`` is its output width.
+
+    ``config.name`` may be ``mypkg.mod:Cell``, a ``Cell`` of a trusted package.
+    """
+    cls = _MEMORIES.get(config.name) or trusted_class("memory.name", config.name)
+    if not issubclass(cls, Memory):
+        wrong = "the class is no Cell"
+        allowed = "a class derived from rlrun.nets.memory.recurrent.Cell is allowed"
+        raise ConfigError(f"memory.name = {config.name}: {wrong}; {allowed}; derive it")
+    memory: Memory = cls(config, features)
+    return memory

@@ -1,0 +1,77 @@
+"""The interface of samplers: they know slots 0..capacity-1, some of which hold a live window."""
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from rlrun.buffer.samplers.priority import finite_priorities
+
+
+class WindowIndex(Protocol):
+    """The stored windows, as far as uniform sampling reads them."""
+
+    @property
+    def extent(self) -> int:
+        """Number of candidates; most hold a live window."""
+
+    def pick(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(slots, whether a live window is there) of candidates 0..extent-1."""
+
+
+class Sampler(Protocol):
+    """Draws slots of live windows; in host memory on numpy arrays, on a device on tensors."""
+
+    def exchange(self, dead: np.ndarray, new: np.ndarray) -> None:
+        """Take live slots away (they are never drawn again) and make others live.
+
+        A slot in both stays, as a new one.
+        """
+
+    def set_live(self, live: np.ndarray) -> None:
+        """Set the live slots after a state was loaded."""
+
+    def draw(self, index: Any, batch: int, env_steps: int) -> tuple[Any, Any]:
+        """(slots int64 [batch], importance weights float32 [batch])."""
+
+    def update(self, slots: Any, priority: Any) -> None:
+        """Set |delta| (float [n]) of live slots (int64 [n]); of duplicates the last wins."""
+
+    def update_found(self, slots: Any, priority: Any, alive: Any) -> int:
+        """``update`` where ``alive``; returns the number of the others, if it is known already."""
+
+    def synchronize(self) -> int:
+        """Late priorities not counted yet. Raises: NumericError for bad priorities."""
+
+    def metrics(self, env_steps: int) -> dict[str, float]:
+        """buffer/ metrics of the priorities."""
+
+    def check(self, live: np.ndarray) -> str | None:
+        """None, or the broken invariant in words; ``live``: the slots of the stored windows."""
+
+    def arrays(self) -> list[Any]:
+        """Every array owned."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class HostSampler:
+    """The part of ``Sampler`` that all samplers in host memory have in common."""
+
+    def set_live(self, live: np.ndarray) -> None:
+        """Nothing: the loaded state has the live slots."""
+
+    def update(self, slots: np.ndarray, priority: np.ndarray) -> None:
+        raise NotImplementedError
+
+    def update_found(self, slots: np.ndarray, priority: np.ndarray, alive: np.ndarray) -> int:
+        if alive.all():
+            self.update(slots, priority)
+            return 0
+        finite_priorities(priority)
+        self.update(slots[alive], priority[alive])
+        return int((~alive).sum())
+
+    def synchronize(self) -> int:
+        """0: late priorities are counted, and bad ones raised, by ``update_found``."""
+        return 0

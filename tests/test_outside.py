@@ -1,0 +1,117 @@
+"""Policies, memories and environments of a user's own, beside an installed wheel of rlrun."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlrun.nets.memory import Cell, make_memory
+from rlrun.schema import MemoryConfig
+from rlrun.trust import trusting
+from tests.test_packaging import wheel  # noqa: F401  a fixture
+
+EXAMPLES = Path(__file__).parent / "examples"
+SHORT = ["debug=smoke", "-q", "run.dir=run"]
+
+
+@pytest.fixture(scope="module")
+def site(wheel, tmp_path_factory):  # noqa: F811
+    target = tmp_path_factory.mktemp("site")
+    shutil.unpack_archive(wheel, target, "zip")
+    return target
+
+
+@pytest.fixture
+def rlrun(site, tmp_path):
+    """Runs the installed command in a working directory that holds the examples."""
+    shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True)
+    script = tmp_path / "bin/rlrun"  # as pip writes it: its own directory is first on the path
+    script.parent.mkdir()
+    script.write_text(
+        "import sys\nfrom rlrun.cli.main import main\n"
+        'if __name__ == "__main__":\n    sys.exit(main())\n'
+    )
+
+    def run(*argv):
+        env = {k: v for k, v in os.environ.items() if k != "RLRUN_TRUST"}
+        done = subprocess.run(
+            [sys.executable, str(script), *argv], cwd=tmp_path, capture_output=True, text=True,
+            check=False, env={**env, "PYTHONPATH": str(site)},
+        )  # fmt: skip
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+def test_a_policy(rlrun, tmp_path):
+    line = ["--config-dir", "conf", "policy=scaled_dqn", "env=cartpole", *SHORT]
+    code, _, err = rlrun(*line)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "policy.name = mypkg.scaled:ScaledDQN: the package mypkg is not trusted" in err
+    assert rlrun(*line, "--trust", "mypkg", "policy.loss_scale=2") == (0, "", "")
+    rows = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert any("train/scaled" in row for row in rows), "its own loss is what is learned by"
+    assert rlrun("eval", "run", "--episodes", "1")[0] == 2
+    assert rlrun("eval", "run", "--episodes", "1", "--trust", "mypkg")[0] == 0
+    code, _, err = rlrun(*line, "--trust", "mypkg", "policy.los_scale=2")
+    assert (code, "did you mean policy.loss_scale" in err) == (2, True)
+
+
+def test_a_memory(rlrun):
+    line = ["--config-dir", "conf", "policy=r2d2", "memory=elman", "env=repeat_previous"]
+    assert rlrun(*line, *SHORT)[0] == 2
+    assert rlrun(*line, *SHORT, "--trust", "mypkg") == (0, "", "")
+    code, out, err = rlrun("resume", "run", "run.total_steps=800", "-q", "--trust", "mypkg")
+    assert (code, out, err) == (0, "", "")
+    ppo = ["policy=ppo", "memory.name=mypkg.cells:Elman", "memory.hidden=8", "env=cartpole"]
+    assert rlrun(*ppo, "debug=smoke", "-q", "--trust", "mypkg") == (0, "", "")
+
+
+@pytest.mark.parametrize("backend", ["auto", "async"])
+def test_an_environment_in_the_working_directory(rlrun, backend):
+    line = ["policy=dqn", "env=gym", "env.id=lane:Lane-v0", f"env.backend={backend}", *SHORT]
+    assert rlrun(*line) == (0, "", "")
+    assert rlrun("eval", "run", "--episodes", "1")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("policy=dqn policy.name=mypkg.cells:Elman", "config_class = DQNConfig"),
+        ("policy=dqn policy.name=mypkg.scaled:Nope", "has no class Nope; there are: "),
+        ("policy=dqn policy.name=mypkg.scaled:", "mypkg.mod:Class is allowed"),
+        ("policy=r2d2 memory.name=mypkg.nope:Elman", "importing mypkg.nope raised"),
+        ("policy=r2d2 memory.name=mypkg.scaled:ScaledDQN", "is no Cell"),
+        ("policy=r2d2 memory.name=lstn", "did you mean memory.name=lstm?"),
+    ],
+)
+def test_wrong_names(words, text, capsys, monkeypatch):
+    from rlrun.cli.main import main
+
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    assert main([*words.split(), "env=cartpole", "--trust", "mypkg", "run.dir=no"]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_a_cell_agrees_with_its_steps(monkeypatch):
+    """``unroll`` and ``state_after``, which ``Cell`` derives from ``step``."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    with trusting(["mypkg"]):
+        memory = make_memory(MemoryConfig("mypkg.cells:Elman", 5, 0.0), 3)
+    assert isinstance(memory, Cell)
+    x, state = torch.randn(4, 2, 3), memory.initial_state(2, torch.device("cpu"))
+    states, outputs = [state], []
+    for row in x:
+        out, state = memory.step(row, state)
+        outputs.append(out)
+        states.append(state)
+    out, last = memory.unroll(x, states[0])
+    assert torch.equal(out, torch.stack(outputs))
+    assert torch.equal(last[0], states[-1][0])
+    (after,) = memory.state_after(x, torch.tensor([0, 3]), states[0])
+    assert torch.equal(after, torch.stack([states[0][0][0], states[3][0][1]]))
