@@ -28,7 +28,7 @@ from rlrun.optim.compute import Compute
 from rlrun.optim.lagrange import LagrangeMultiplier
 from rlrun.optim.target import OnlineTarget
 from rlrun.schema import MemoryConfig, SACConfig, TD3Config
-from rlrun.types import Sample, Update, Window
+from rlrun.types import Sample, Update
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class ContinuousKernel:
 
     def __init__(self, pair: ActorCritics, compute: Compute, actor_critics: int | None) -> None:
         """``actor_critics``: number of critics in the actor's loss, None: all."""
-        self.pair, self.config, self.window = pair, pair.config, Window(*pair.config.window)
+        self.pair, self.config, self.window = pair, pair.config, pair.config.window
         self.compute = compute
         self.actor_grads, self.critic_grads = _zero_grads(pair.pi), _zero_grads(pair.q)
         grads = zip(pair.pi.params, self.actor_grads, strict=True)
