@@ -118,7 +118,7 @@ class PPO(RolloutPolicy[PPOConfig]):
         norm = self.descender.bare_step(drawn, policy, baseline, worth, lr)
         if not tell:
             return {}
-        log_prob, entropy = (torch.from_numpy(x).unsqueeze(0) for x in drawn.said())
+        log_prob, entropy = (torch.from_numpy(x).unsqueeze(0) for x in drawn.log_prob_entropy())
         choice, now = LogProbEntropy(log_prob, entropy), torch.from_numpy(value).unsqueeze(0)
         metrics = self.metrics(choice, now, batch.batch(), clip)
         return metrics | {"train/grad_norm": torch.tensor(norm), "train/lr": torch.tensor(lr)}
