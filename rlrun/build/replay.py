@@ -130,7 +130,7 @@ def load_rows(config: Config, buffer: Replay | Mixed, collector: Collector) -> s
     for chunk in source.chunks(env.num_envs, CHUNK, like=collector.example().segment()):
         replay.add(chunk)
     replay.close = close
-    kept = replay.steps_held()
+    kept = replay.stored_steps()
     lost = f", of which the newest {kept} fit (buffer.capacity)" if kept < replay.rows else ""
     return f"loaded: {replay.rows} steps from {config.buffer.load}{lost}; {len(replay)} windows"
 

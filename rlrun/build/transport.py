@@ -1,6 +1,6 @@
 """The link between learner and collector of a config."""
 
-from rlrun.buffer.windows.cutter import Starts
+from rlrun.buffer.windows.cutter import StateFilter
 from rlrun.schema import Config
 from rlrun.transport import CollectorEnd, collector_end
 from rlrun.types import Window
@@ -11,7 +11,7 @@ def make_collector_end(config: Config, window: Window | None) -> CollectorEnd:
     if window is None:
         return collector_end(config.transport)
     c = config.collector
-    starts = Starts(
+    starts = StateFilter(
         window,
         columns=c.num_envs,
         overlap=(c.overlap or 0) if c.tiling == "plain" else c.learned_overlap,
@@ -19,4 +19,4 @@ def make_collector_end(config: Config, window: Window | None) -> CollectorEnd:
         plain=c.tiling == "plain",
         close=c.trajectory == "collect",
     )
-    return collector_end(config.transport, thin=starts.thin)
+    return collector_end(config.transport, thin=starts.filter)

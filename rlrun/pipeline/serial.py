@@ -147,7 +147,9 @@ class Serial:
 
     def _coded(self) -> dict[str, float]:
         """codec/ metrics. They are told with ``time/``: coded or not, a run has the same digest."""
-        found = self._link_metrics() | (self.buffer.coded() if self.buffer is not None else {})
+        found = self._link_metrics() | (
+            self.buffer.codec_metrics() if self.buffer is not None else {}
+        )
         if self.kept is not None:
             found["codec/history_ratio"] = self.kept.coded / self.kept.raw
             found["codec/history_bytes"] = float(self.kept.coded)

@@ -179,7 +179,7 @@ def test_another_number_of_priorities_than_keys(kind, shape):
 @pytest.mark.parametrize("kind", ["prioritized", "rank"])
 def test_a_priority_beyond_float32_is_the_largest_there_is(kind):
     sampler = make_sampler(kind, 4)
-    sampler.exchange(NONE, np.arange(4))
+    sampler.replace_slots(NONE, np.arange(4))
     sampler.update(np.arange(1), np.array([1e300]))
     kept = sampler.raw if kind == "prioritized" else sampler.priority
     assert kept[0] == np.finfo(np.float32).max == sampler.largest
