@@ -82,7 +82,7 @@ def test_a_chunk_of_another_kind(table, how, field):
     else:
         bad = replace(chunk, **{field: unfit(getattr(chunk, field), how)})
     named = "" if (field, how) == ("reward", "rows") else field  # rows are counted in rewards
-    with pytest.raises(ValueError, match=rf"{named}.* = \w+ \[.*: .* made for \w+ \["):
+    with pytest.raises(ValueError, match=rf"{named}.* = \w+ \[.*: .* allowed is \w+ \["):
         pair.replay.add(bad)
     assert bits(pair.replay.state_dict()) == saved, "a refused chunk changes nothing"
     pair.agree()

@@ -153,7 +153,7 @@ def test_prioritized_draws_follow_keys(kind, table):
 BROKEN = [
     (lambda w: setattr(w, "live", w.live + 1), "the count of live windows is wrong"),
     (lambda w: w.ring.flags.__ior__(LIVE), "the count of live windows is wrong"),
-    (lambda w: swap(w, LIVE, VALID), "a row that is no step has a window"),
+    (lambda w: swap(w, LIVE, VALID), "an invalid row has a window"),
     (lambda w: w.pending.__isub__(3), "a window can be sampled before it is complete"),
     (lambda w: setattr(w, "rows_before", 9), "a window needs an overwritten row"),
 ]
