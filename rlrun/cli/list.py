@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import fields
-from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from textwrap import fill
+
+from rlrun.cli.yaml_keys import first_comment, yamls
 
 SUBCOMMANDS = ("eval", "resume", "export", "codec", "doctor", "list")
 GROUPS = {
@@ -25,6 +25,22 @@ GROUPS = {
     "transport": "how weights and rows travel between them",
     "debug": "short runs",
 }
+TOPICS = {  # topic -> (README of a room, its section)
+    "commands": ("cli", "Commands"),
+    "determinism": ("run", "Determinism"),
+    "ending": ("run", "Ending"),
+    "exit codes": ("cli", "Exit codes"),
+    "exploration": ("policy", "Exploration"),
+    "files": ("rundir", "Files"),
+    "metrics": ("log", "Metrics"),
+    "overrides": ("config", "Overrides"),
+    "resume": ("run", "Resuming"),
+    "sweep": ("config", "Sweeps"),
+    "trust": ("config", "Code that a config names"),
+    "windows": ("buffer", "Windows"),
+    "wrappers": ("env", "Wrappers"),
+    "yaml files": ("config", "Your own yaml files"),
+}
 _SPACES = 38  # characters of the widest column
 _HELP = """\
 rlrun {version}: recurrent reinforcement learning, configured by Hydra
@@ -37,6 +53,8 @@ usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 
        rlrun codec bench RUN_DIR|FILE ...         what coders make of its weights and rows
        rlrun doctor [--calibrate KEY=VALUE ...]   what a bug report needs; what an update costs
        rlrun list                                 what there is, a line each
+       rlrun help KEY|GROUP|TOPIC                 default, range, unit and source of a key; topics:
+{topics}
 
 groups:
 {groups}
@@ -53,40 +71,15 @@ examples:
 """
 
 
-def _shipped() -> Path:
-    if find_spec("rlrun.conf") is None:
-        return Path(__file__).resolve().parents[1] / "conf"
-    return Path(str(files("rlrun.conf")))
-
-
-def _yamls(group: str, config_dir: str | None) -> dict[str, Path]:
-    """option -> file, the user's directory after ours (it can add, not replace)."""
-    found: dict[str, Path] = {}
-    for root in (_shipped(), *([Path(config_dir)] if config_dir else [])):
-        for path in sorted((root / group).glob("*.yaml")):
-            found.setdefault(path.stem, path)
-    return found
-
-
 def help_text(version: str, config_dir: str | None = None) -> str:
     """The short help."""
     lines = []
     for group, what in GROUPS.items():
-        options = ", ".join(_yamls(group, config_dir))
+        options = ", ".join(yamls(group, config_dir))
         text = f"  {group:<11}{what}: {options}"
         lines.append(fill(text, 100, subsequent_indent=" " * 13) + "\n")
-    return _HELP.format(version=version, groups="".join(lines))
-
-
-def _comment(path: Path) -> str:
-    """The first comment line of a yaml that says something."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        text = line.lstrip("# ").strip()
-        if line.startswith("#") and text and not text.startswith("@package"):
-            return text
-        if line and not line.startswith("#"):
-            break
-    return ""
+    topics = fill(", ".join(TOPICS), 100, initial_indent=" " * 50, subsequent_indent=" " * 50)
+    return _HELP.format(version=version, topics=topics, groups="".join(lines))
 
 
 def _environment(name: str, path: Path, config_dir: str | None) -> tuple[str, str]:
@@ -97,7 +90,7 @@ def _environment(name: str, path: Path, config_dir: str | None) -> tuple[str, st
 
     from rlrun.config import Composer
     from rlrun.config.reader import read
-    from rlrun.env.describe import describe
+    from rlrun.env.summary import env_summary
     from rlrun.errors import RlrunError
     from rlrun.schema import EnvConfig
 
@@ -106,15 +99,15 @@ def _environment(name: str, path: Path, config_dir: str | None) -> tuple[str, st
     except (yaml.YAMLError, OSError) as e:
         return "", f"(cannot be read: {' '.join(str(e).split())})"
     if not isinstance(cfg, DictConfig):
-        return "", _comment(path)
-    note = " ".join(str(cfg.get("note") or _comment(path)).split())
+        return "", first_comment(path)
+    note = " ".join(str(cfg.get("note") or first_comment(path)).split())
     try:
         if "defaults" in cfg:
             cfg = Composer(config_dir=config_dir).compose([f"env={name}"]).env
         if OmegaConf.is_missing(cfg, "id"):
             return "any -> any", note
         config = read(EnvConfig, OmegaConf.to_container(cfg, resolve=True), "env")
-        spaces = describe(config)
+        spaces = env_summary(config)
     except (RlrunError, OmegaConfBaseException) as e:
         return "", f"{note} (cannot be made: {' '.join(str(e).split())})"
     names = ", ".join(wrapper.name for wrapper in config.wrappers)
@@ -123,7 +116,7 @@ def _environment(name: str, path: Path, config_dir: str | None) -> tuple[str, st
 
 def _environments(config_dir: str | None) -> Iterator[str]:
     """A line each: name, what is observed -> what is done, note, wrappers in their order."""
-    found = _yamls("env", config_dir)
+    found = yamls("env", config_dir)
     rows = {name: _environment(name, path, config_dir) for name, path in found.items()}
     name_width = max(map(len, rows)) + 2
     width = min(max(len(spaces) for spaces, _ in rows.values()), _SPACES)
@@ -133,10 +126,10 @@ def _environments(config_dir: str | None) -> Iterator[str]:
 
 def _wrappers() -> Iterator[str]:
     """A line each: name and arguments, what it does."""
-    from rlrun.env.wrappers import TABLE
+    from rlrun.env.wrappers import WRAPPERS
     from rlrun.schema import WRAPPER_CONFIGS
 
-    for name, (_, what) in TABLE.items():
+    for name, (_, what) in WRAPPERS.items():
         arguments = [f.name for f in fields(WRAPPER_CONFIGS[name])][1:]
         yield f"  {' '.join([name, *arguments]):<26}{what}"
 
@@ -144,13 +137,13 @@ def _wrappers() -> Iterator[str]:
 def list_lines(config_dir: str | None = None) -> Iterator[str]:
     """The lines of ``rlrun list``."""
     yield "policies (policy=NAME)"
-    for name, path in _yamls("policy", config_dir).items():
-        yield f"  {name:<24}{_comment(path)}"
+    for name, path in yamls("policy", config_dir).items():
+        yield f"  {name:<24}{first_comment(path)}"
     yield "\nenvironments (env=NAME): what a row observes -> what is done"
     yield from _environments(config_dir)
     yield "\nwrappers (env.wrappers=[...], the first one next to the environment)"
     yield from _wrappers()
     yield "\nexperiments (experiment=NAME)"
-    for name, path in _yamls("experiment", config_dir).items():
-        yield f"  {name:<24}{_comment(path)}"
+    for name, path in yamls("experiment", config_dir).items():
+        yield f"  {name:<24}{first_comment(path)}"
     yield ""

@@ -22,13 +22,22 @@ from rlrun.cli.commands import (
     resume_command,
     take_quiet,
 )
-from rlrun.cli.list import GROUPS, SUBCOMMANDS, help_text
+from rlrun.cli.list import GROUPS, SUBCOMMANDS, TOPICS, help_text
 from rlrun.cli.report import Stopped, report, report_bug
 from rlrun.errors import ConfigError, Interrupted, RlrunError, end_if_importing_main
 from rlrun.trust import trusting
 
 if TYPE_CHECKING:
     from rlrun.config import Composer
+
+_COMMANDS = {
+    "eval": eval_command,
+    "resume": resume_command,
+    "export": export_command,
+    "codec": codec_command,
+    "doctor": doctor_command,
+    "list": list_command,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,30 +77,38 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _help(argv: list[str]) -> int:
-    print(help_text(__version__, _config_dir(argv)), end="")
+    print(help_text(__version__, _config_dir(argv)[0]), end="")
     return 0
 
 
-def _config_dir(argv: Sequence[str]) -> str | None:
+def _help_command(argv: list[str]) -> int:
+    """``rlrun help``; with a word: what that key, group, topic or subcommand is."""
+    config_dir, words = _config_dir(argv)
+    if not words or "-h" in words or "--help" in words:
+        return _help(argv)
+    if words[0] in _COMMANDS and " ".join(words) not in TOPICS:
+        return _COMMANDS[words[0]](["--help"])
+    from rlrun.cli.help import help_lines
+
+    for line in help_lines(" ".join(words), config_dir):
+        print(line)
+    return 0
+
+
+def _config_dir(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """(the value of --config-dir, the rest of the line)."""
     parser = Parser(add_help=False)
     parser.add_argument("--config-dir", "-cd")
-    path: str | None = parser.parse_known_args(list(argv))[0].config_dir
-    return path
+    known, rest = parser.parse_known_args(list(argv))
+    return known.config_dir, rest
 
 
 def _subcommand(name: str, argv: list[str]) -> int:
-    table = {
-        "eval": eval_command,
-        "resume": resume_command,
-        "export": export_command,
-        "codec": codec_command,
-        "doctor": doctor_command,
-        "list": list_command,
-        "help": _help,
-    }
-    if name in table:
-        return table[name](argv)
-    from rlrun.config.reader import nearest
+    if name == "help":
+        return _help_command(argv)
+    if name in _COMMANDS:
+        return _COMMANDS[name](argv)
+    from rlrun.schema.spelling import nearest
 
     close = nearest(name, SUBCOMMANDS, 1)
     fix = f"did you mean rlrun {close[0]}?" if close else "options are KEY=VALUE, e.g. env=cartpole"

@@ -10,34 +10,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError, safe_load
 
-from rlrun.config.reader import fail, nearest, runs_code, unknown, unknown_option
+from rlrun.config.reader import fail, runs_code, unknown, unknown_option
 from rlrun.errors import ConfigError
 from rlrun.schema import ScheduleConfig
+from rlrun.schema.spelling import SYNONYMS, nearest
 
 HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
 _FROM_YAML = "(from yaml)"
 _MOST = 3  # guesses in an error
-_OTHERS = {  # what other libraries call a key -> its last part here, the likeliest first
-    "learning_rate": "lr", "buffer_size": "capacity", "replay_size": "capacity",
-    "replay_buffer_size": "capacity", "total_timesteps": "total_steps",
-    "max_steps": "total_steps", "steps": "total_steps", "max_env_step": "total_steps",
-    "n_envs": "num_envs", "env_num": "num_envs", "collector_env_num": "num_envs",
-    "start_after": "learning_starts", "theta": "target_tau", "target_theta": "target_tau",
-    "noisy_hold": "noisy_resample", "n_step": "nstep", "n_steps": "nstep n_sample",
-    "num_steps": "n_sample", "rollout_length": "n_sample", "discount": "gamma",
-    "discount_factor": "gamma", "tau": "target_tau", "polyak": "target_tau",
-    "target_update_interval": "target_update_every", "target_update_freq": "target_update_every",
-    "target_network_frequency": "target_update_every", "max_grad_norm": "grad_clip",
-    "alpha": "temperature", "ent_coef": "entropy_coef temperature", "vf_coef": "value_coef",
-    "beta": "inverse_temperature", "n_epochs": "epochs", "update_epochs": "epochs",
-    "clip_range": "clip", "clip_coef": "clip", "eps": "epsilon", "hidden_size": "hidden",
-    "exploration_fraction": "epsilon", "exploration_final_eps": "epsilon",
-    "train_freq": "replay_ratio", "gradient_steps": "replay_ratio", "hidden_sizes": "hidden",
-    "hidden_size_list": "hidden", "net_arch": "hidden", "cuda": "device",
-    "minibatch_size": "batch_size", "env_id": "id", "burn_in": "burnin_step",
-    "sequence_length": "learn_unroll_len", "unroll_len": "learn_unroll_len",
-    "algo": "policy", "algorithm": "policy", "agent": "policy",
-}  # fmt: skip
 Options = Callable[[str], Sequence[str]]
 
 
@@ -100,7 +80,7 @@ def homes(key: str, root: object, known: Collection[str]) -> list[str]:
         for name in () if part._is_none() else map(str, part):
             places.setdefault(name, []).append(f"{group}.{name}")
     group, _, last = key.rpartition(".")
-    aliases = _OTHERS.get(last.lower(), "").split()
+    aliases = SYNONYMS.get(last.lower(), "").split()
     said = [[name] if name in root else places.get(name, []) for name in (last, *aliases)]
     near = [
         place for found in said for place in found if place == f"{group}.{place.split('.')[-1]}"

@@ -4,7 +4,6 @@ Unknown and missing keys, wrong types, NaN and infinity are refused with the ful
 are checked by the dataclasses themselves.
 """
 
-import difflib
 import math
 import types
 from collections.abc import Callable, Collection, Mapping
@@ -14,9 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rlrun.errors import ConfigError
 from rlrun.schema import (
-    BONUS_CONFIGS,
-    BUFFER_CONFIGS,
-    POLICY_CONFIGS,
+    OPTION_CONFIGS,
     WRAPPER_CONFIGS,
     Config,
     Invalid,
@@ -24,17 +21,10 @@ from rlrun.schema import (
     ScheduleConfig,
     WrapperConfig,
 )
+from rlrun.schema.spelling import RENAMED, nearest
 from rlrun.trust import trusted_class
 
-_TABLES: Mapping[str, Mapping[str, type]] = {  # groups whose options are classes of their own
-    "policy": POLICY_CONFIGS, "buffer": BUFFER_CONFIGS, "bonus": BONUS_CONFIGS,
-}  # fmt: skip
 _SHARED = ("learner.", "collector.", "run.")  # groups whose keys every run has
-RENAMED = {  # keys of earlier versions
-    "policy.noisy_hold": "policy.noisy_resample",
-    "policy.target_theta": "policy.target_tau",
-    "learner.start_after": "learner.learning_starts",
-}
 _MISSING = "???"  # OmegaConf's mark for a value that must be given
 _LONGEST = 120  # characters of a value in an error
 _MANY = 14  # names in an error
@@ -60,14 +50,6 @@ def fail(path: str, value: object, wrong: str, allowed: str, fix: str) -> Config
 
 class UnknownKey(ConfigError):
     """A key that the config does not have."""
-
-
-def nearest(name: object, known: Collection[str], count: int = 3) -> list[str]:
-    """At most ``count`` of ``known`` that look like ``name``, best first."""
-    text = str(name)
-    close = difflib.get_close_matches(text, known, count, 0.65)
-    starts = [k for k in sorted(known) if k.startswith(text) or text.startswith(k)]
-    return list(dict.fromkeys([*close, *starts]))[:count]
 
 
 def unknown(
@@ -104,7 +86,7 @@ def unknown(
 def _owners(path: str) -> list[str]:
     """``group=option`` of every option whose class has the key, where classes of a group differ."""
     group, _, name = path.partition(".")
-    table = _TABLES.get(group, {})
+    table = OPTION_CONFIGS.get(group, {})
     return [f"{group}={n}" for n, kind in table.items() if name in {f.name for f in fields(kind)}]
 
 
@@ -323,7 +305,7 @@ def _own_config(name: str) -> type[PolicyConfig]:
     if not (isinstance(kind, type) and issubclass(kind, PolicyConfig) and is_dataclass(kind)):
         wrong = "the class does not say which keys it has"
         allowed = "a dataclass derived from rlrun.schema.PolicyConfig is allowed"
-        fix = f"write config_class = {POLICY_CONFIGS['dqn'].__name__} (or your own) in the class"
+        fix = "write config_class = DQNConfig (or your own) in the class"
         raise fail("policy.name", name, wrong, allowed, fix)
     return kind
 
@@ -335,7 +317,7 @@ def read_config(value: Mapping[str, Any]) -> Config:
     """
     refuse_code(value, "")
     given: dict[str, Any] = {}
-    for key, table in _TABLES.items():
+    for key, table in OPTION_CONFIGS.items():
         if key in value:
             given[key] = _named(key, value[key], table)
     result: Config = read(Config, value, "", given)

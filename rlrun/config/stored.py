@@ -10,9 +10,10 @@ from omegaconf import DictConfig, OmegaConf
 from rlrun.config.checks.keys import check
 from rlrun.config.compose import Composer, read_composed, to_yaml
 from rlrun.config.messages import HYDRA_ERRORS, explain
-from rlrun.config.reader import RENAMED, fail, show
+from rlrun.config.reader import fail, show
 from rlrun.errors import ConfigError
 from rlrun.schema import Config
+from rlrun.schema.spelling import RENAMED
 
 _RESUMABLE = (
     "run", "checkpoint", "logger", "learner.threads", "device", "buffer.mmap", "buffer.max_bytes",

@@ -16,8 +16,8 @@ from rlrun.functional.value import td_target
 from rlrun.kernels.mlp import IGNORE_OVERFLOW, DifferentiableMLP
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP, flatten
-from rlrun.optim.autograd import Backprop, Written
-from rlrun.optim.target import TargetPair
+from rlrun.optim.autograd import LinearQ, QFunction
+from rlrun.optim.target import ScheduledOnlineTarget
 from rlrun.schema import DQNConfig
 from rlrun.types import Sample, Segment, Update, tree_map
 
@@ -64,13 +64,17 @@ class DQNKernel:
     """One gradient step; stands in for ``DQN.update`` where ``fits`` says so."""
 
     def __init__(
-        self, config: DQNConfig, pair: TargetPair[QNet], online: Written, lagging: Written
+        self,
+        config: DQNConfig,
+        pair: ScheduledOnlineTarget[QNet],
+        online: LinearQ,
+        lagging: LinearQ,
     ) -> None:
         self.config, self.pair, self.space = config, pair, online.space
-        parts = zip(pair.net.parameters(), online.flat.parts, strict=True)
+        parts = zip(pair.net.parameters(), online.flat.grad_views, strict=True)
         self.online = NumpyQNet(pair.net, {p.data_ptr(): s.numpy() for p, s in parts})
         self.select, self.lagging = NumpyQNet(pair.net), NumpyQNet(pair.target)
-        self.slopes = online.flat.slopes
+        self.slopes = online.flat.grads
         self.row = np.arange(0)
 
     @torch.no_grad()
@@ -103,8 +107,8 @@ class DQNKernel:
         self.online.back(slope)
         backward = time.perf_counter()
         lr = pair.lr_at(sample.env_steps)
-        norm = pair.adam.bare_step(self.slopes, lr)
-        pair.follow()
+        norm = pair.adam.numpy_step(self.slopes, lr)
+        pair.finish_update()
         pair.seconds["backward"] += backward - began
         pair.seconds["optimiser"] += time.perf_counter() - backward
 
@@ -129,12 +133,17 @@ class DQNKernel:
 
 
 def make_dqn_kernel(
-    config: DQNConfig, pair: TargetPair[QNet], online: Backprop, lagging: Backprop, *, masked: bool
+    config: DQNConfig,
+    pair: ScheduledOnlineTarget[QNet],
+    online: QFunction,
+    lagging: QFunction,
+    *,
+    masked: bool,
 ) -> DQNKernel | None:
     """One, where it computes what the config asks for."""
     switched = config.distribution != "none" or config.munchausen is not None
     if switched or masked or config.prev_inputs:
         return None
-    if not (isinstance(online, Written) and isinstance(lagging, Written)):
+    if not (isinstance(online, LinearQ) and isinstance(lagging, LinearQ)):
         return None
     return DQNKernel(config, pair, online, lagging)

@@ -5,8 +5,8 @@ rest is torch's calls and autograd's bookkeeping, most of which numpy does witho
 those of ``SAC.loss`` and its kin to 1e-5.
 
 Neither half of an update, the critics' and the actor's, waits for the other: both see the weights
-from before it. ``Compute.beside`` may have a second thread do the actor's, and before it what the
-critics say of the actions taken; no bit depends on it.
+from before it. ``Compute.run_in_thread`` may have a second thread do the actor's, and before it
+what the critics say of the actions taken; no bit depends on it.
 """
 
 import time
@@ -17,16 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional.squash import squashed, squashed_slope
 from rlrun.kernels.critics import NumpyCritics
 from rlrun.kernels.mlp import IGNORE_OVERFLOW, DifferentiableMLP
+from rlrun.kernels.squashed_gaussian import squashed, squashed_grad
 from rlrun.nets.continuous_actor import ActorNet
 from rlrun.nets.critics import Critics
 from rlrun.nets.encoder import FlatObs, prepare_windows
-from rlrun.optim.actor_and_critics import ControlPair
+from rlrun.optim.actor_and_critics import ActorCritics
 from rlrun.optim.compute import Compute
-from rlrun.optim.multiplier import Multiplier
-from rlrun.optim.target import Trained
+from rlrun.optim.lagrange import LagrangeMultiplier
+from rlrun.optim.target import OnlineTarget
 from rlrun.schema import MemoryConfig, SACConfig, TD3Config
 from rlrun.types import Sample, Update, Window
 
@@ -59,12 +59,12 @@ class ActorUpdate(NamedTuple):
 class ContinuousKernel:
     """The parts that updates of SAC, TD3 and DDPG are made of."""
 
-    def __init__(self, pair: ControlPair, compute: Compute, judges: int | None) -> None:
+    def __init__(self, pair: ActorCritics, compute: Compute, judges: int | None) -> None:
         """``judges``: how many critics the actor listens to, None: to all."""
         self.pair, self.config, self.window = pair, pair.config, Window(*pair.config.window)
         self.compute = compute
         self.of_actor, self.of_critics = _like(pair.pi), _like(pair.q)
-        places = zip(pair.pi.online, self.of_actor, strict=True)
+        places = zip(pair.pi.params, self.of_actor, strict=True)
         self.pi = DifferentiableMLP(pair.pi.net.head, {p.data_ptr(): s.numpy() for p, s in places})
         self.behind = DifferentiableMLP(pair.pi.target.head, None)
         self.q, self.lagging = (
@@ -139,8 +139,8 @@ class ContinuousKernel:
         return ActorUpdate(least, time.perf_counter() - began)
 
     def beside(self, function: Callable[[], T]) -> Callable[[], T]:
-        """See ``Compute.beside``."""
-        return self.compute.beside(IGNORE_OVERFLOW(function))
+        """See ``Compute.run_in_thread``."""
+        return self.compute.run_in_thread(IGNORE_OVERFLOW(function))
 
     def waited(self, half: Callable[[], ActorUpdate]) -> ActorUpdate:
         """The actor's half, when it is done."""
@@ -155,14 +155,18 @@ class ContinuousKernel:
         told = torch.tensor(list(metrics.values()), dtype=torch.float32).unbind()
         of_actor = self.of_actor if actor else None
         named = dict(zip(metrics, told, strict=True))
-        return self.pair.move(self.of_critics, of_actor, named, sample.env_steps)
+        return self.pair.apply_gradients(self.of_critics, of_actor, named, sample.env_steps)
 
 
 class SACKernel(ContinuousKernel):
     """One step of critics, actor and temperature; stands in for ``SAC.update``."""
 
     def __init__(
-        self, pair: ControlPair, compute: Compute, temperature: Multiplier, target_entropy: float
+        self,
+        pair: ActorCritics,
+        compute: Compute,
+        temperature: LagrangeMultiplier,
+        target_entropy: float,
     ) -> None:
         super().__init__(pair, compute, None)
         self.temperature, self.target_entropy = temperature, target_entropy
@@ -173,7 +177,7 @@ class SACKernel(ContinuousKernel):
     @IGNORE_OVERFLOW
     def __call__(self, sample: Sample) -> Update:
         """See ``SAC.update``; targets stay."""
-        rows, number, due = self.rows(sample), 2 * self.pair.q.updates, self.pair.due()
+        rows, number, due = self.rows(sample), 2 * self.pair.q.updates, self.pair.actor_due()
         count, temperature = len(rows.share), np.float32(self.temperature.value().item())
         taken = self.beside(lambda: self.taken(rows))
         drawn = squashed(
@@ -183,7 +187,7 @@ class SACKernel(ContinuousKernel):
         action, log_prob = drawn.action[:count], drawn.log_prob[:count]
 
         def over(over_action: np.ndarray) -> np.ndarray:
-            return squashed_slope(drawn, over_action, temperature * rows.share)
+            return squashed_grad(drawn, over_action, temperature * rows.share)
 
         half = self.beside(lambda: self.actor(rows, action, over)) if due else None
         ahead = self.ahead(rows, drawn.action[count:])
@@ -198,21 +202,21 @@ class SACKernel(ContinuousKernel):
         told = self.move(sample, metrics, actor=due)
         if due and self.adapts:
             surplus = (rows.share * (-log_prob - np.float32(self.target_entropy))).sum()
-            self.temperature.descend(torch.as_tensor(temperature * surplus), lr)
+            self.temperature.apply_gradient(torch.as_tensor(temperature * surplus), lr)
         return Update(torch.from_numpy(surprise), told)
 
 
 class TD3Kernel(ContinuousKernel):
     """One step of critics and actor; stands in for ``TD3.update`` and ``DDPG.update``."""
 
-    def __init__(self, pair: ControlPair, compute: Compute) -> None:
+    def __init__(self, pair: ActorCritics, compute: Compute) -> None:
         super().__init__(pair, compute, 1)
 
     @torch.no_grad()
     @IGNORE_OVERFLOW
     def __call__(self, sample: Sample) -> Update:
         """See ``TD3.update``; targets stay."""
-        rows, due = self.rows(sample), self.pair.due()
+        rows, due = self.rows(sample), self.pair.actor_due()
         taken = self.beside(lambda: self.taken(rows))
         half = self.beside(lambda: self.chosen(rows)) if due else None
         action = np.tanh(self.behind(rows.there))
@@ -232,12 +236,12 @@ class TD3Kernel(ContinuousKernel):
         return self.actor(rows, action, lambda over: over * (np.float32(1) - action * action))
 
 
-def supports(pair: ControlPair, compute: Compute, memory: MemoryConfig) -> bool:
+def supports(pair: ActorCritics, compute: Compute, memory: MemoryConfig) -> bool:
     """Whether these updates compute what the config asks for: single rows, linear layers."""
     plain = isinstance(pair.pi.net.encoder.torso, FlatObs) and memory.name == "none"
     single = pair.config.window[:2] == (0, 1) and not pair.config.prev_inputs
     return plain and single and pair.device.type == "cpu" and compute.precision == "float32"
 
 
-def _like(side: Trained[ActorNet] | Trained[Critics]) -> list[Tensor]:
-    return [torch.zeros_like(p, requires_grad=False) for p in side.online]
+def _like(side: OnlineTarget[ActorNet] | OnlineTarget[Critics]) -> list[Tensor]:
+    return [torch.zeros_like(p, requires_grad=False) for p in side.params]

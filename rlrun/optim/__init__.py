@@ -1,1 +1,1 @@
-"""What a gradient step is made of."""
+"""The parts of a gradient step: Adam, target networks, CUDA graphs, precision and threads."""

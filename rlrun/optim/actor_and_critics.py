@@ -1,4 +1,4 @@
-"""An actor, its critics, and what moves both: what DDPG, TD3, SAC and CQL on SAC have in common."""
+"""Actor, critics and their gradient steps: the part that DDPG, TD3, SAC and CQL on SAC share."""
 
 import time
 from collections.abc import Callable
@@ -9,25 +9,25 @@ from torch import Tensor
 
 from rlrun.nets.action_bounds import ActionBounds
 from rlrun.nets.continuous_actor import make_actor_and_critics
-from rlrun.optim.noise import Noise
-from rlrun.optim.target import Trained
+from rlrun.optim.noise import UpdateNoise
+from rlrun.optim.target import OnlineTarget
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Spec
 
 
-class ControlLoss(NamedTuple):
-    """What a batch of windows says; the gradients are still to be taken."""
+class ActorCriticsLoss(NamedTuple):
+    """Losses of a batch of windows, before their gradients are taken."""
 
     loss: Tensor  # 0-d, detached: the critics'
     priority: Tensor  # [B]
     metrics: dict[str, Tensor]  # 0-d each
-    q: Tensor  # [C, ...] what the critics' gradient flows into
-    slope: Tensor  # d loss / d q
-    actor: Tensor | None  # 0-d; None in updates that leave the actor as it is
-    multipliers: dict[str, Tensor]  # 0-d each: of those that move in this update
+    q: Tensor  # [C, ...] action values, with gradient
+    q_grad: Tensor  # d loss / d q
+    actor: Tensor | None  # 0-d; None in updates without an actor step
+    multipliers: dict[str, Tensor]  # 0-d each: losses of the coefficients stepped in this update
 
 
-class ControlPair:
+class ActorCritics:
     """Actor ``pi`` and critics ``q`` with their optimisers, targets, noise and schedules.
 
     ``lr_at``, ``actor_lr_at``: env_steps -> learning rate. ``outputs``: numbers of the actor per
@@ -54,41 +54,44 @@ class ControlPair:
             config, torso, memory, spec,
             actions=self.bounds.size, outputs=outputs, critics=critics, seed=seed,
         )  # fmt: skip
-        self.pi, self.q = Trained(actor.to(device), config), Trained(values.to(device), config)
+        self.pi = OnlineTarget(actor.to(device), config)
+        self.q = OnlineTarget(values.to(device), config)
         self.lr_at, self.actor_lr_at = lr_at, actor_lr_at
-        self.noise = Noise(seed, device)
+        self.noise = UpdateNoise(seed, device)
         self.seconds = {"backward": 0.0, "optimiser": 0.0}
         names = ("train/actor_loss", "train/actor_grad_norm", *logged)
         self.last = {name: torch.zeros((), device=device) for name in names}
 
-    def due(self) -> bool:
-        """Whether the next update moves the actor."""
+    def actor_due(self) -> bool:
+        """True where the next update steps the actor."""
         return (self.q.updates + 1) % self.config.actor_every == 0
 
-    def step(self, out: ControlLoss, env_steps: int) -> dict[str, Tensor]:
-        """One step of the critics and, where ``out`` has a loss of it, of the actor; the metrics.
+    def step(self, out: ActorCriticsLoss, env_steps: int) -> dict[str, Tensor]:
+        """One step of the critics and, where ``out`` has its loss, of the actor; the metrics.
 
-        Both gradients are taken before either moves; targets stay (``Trained.follow``).
+        Both gradients are taken before either step; targets stay (``OnlineTarget.update_target``).
         """
         began = time.perf_counter()
-        of_critics = self.q.gradient(out.q, out.slope)
-        of_actor = None if out.actor is None else self.pi.gradient(out.actor)
+        critic_grads = self.q.grads(out.q, out.q_grad)
+        actor_grads = None if out.actor is None else self.pi.grads(out.actor)
         self.seconds["backward"] += time.perf_counter() - began
-        return self.move(of_critics, of_actor, out.metrics, env_steps)
+        return self.apply_gradients(critic_grads, actor_grads, out.metrics, env_steps)
 
-    def move(
+    def apply_gradients(
         self,
-        of_critics: list[Tensor],
-        of_actor: list[Tensor] | None,
+        critic_grads: list[Tensor],
+        actor_grads: list[Tensor] | None,
         metrics: dict[str, Tensor],
         env_steps: int,
     ) -> dict[str, Tensor]:
-        """One step along gradients, the actor's None where it stays; all metrics."""
+        """Step the critics and, unless ``actor_grads`` is None, the actor; return all metrics."""
         began, lr = time.perf_counter(), self.lr_at(env_steps)
-        norm = self.q.step(of_critics, lr)
-        if of_actor is not None:
-            moved = self.pi.step(of_actor, self.actor_lr_at(env_steps))
-            self.last = {n: metrics.get(n, moved) for n in self.last}
+        norm = self.q.adam.step(critic_grads, lr)
+        self.q.updates += 1
+        if actor_grads is not None:
+            actor_norm = self.pi.adam.step(actor_grads, self.actor_lr_at(env_steps))
+            self.pi.updates += 1
+            self.last = {n: metrics.get(n, actor_norm) for n in self.last}
         self.pi.net.learned.fill_(1.0)
         self.seconds["optimiser"] += time.perf_counter() - began
         stepped = {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}
@@ -96,7 +99,7 @@ class ControlPair:
 
     def weights(self) -> dict[str, Tensor]:
         """The actor's parameters, detached, not copied."""
-        return dict(self.pi.net.state_dict())
+        return self.pi.weights()
 
     def load(self, weights: dict[str, Tensor]) -> None:
         self.pi.net.load_state_dict(weights)

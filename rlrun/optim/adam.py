@@ -1,4 +1,4 @@
-"""Adam with the gradient norm clipped; parameters side by side in one array."""
+"""Adam with gradient norm clipping, and parameters stored in one array."""
 
 import math
 from collections.abc import Iterable
@@ -12,13 +12,16 @@ BETAS = (0.9, 0.999)  # Kingma & Ba 2015
 
 
 class Adam:
-    """torch's fused Adam: constructing ``torch.optim.Adam`` imports torch._dynamo, which would add
-    a second to the start of every run."""
+    """torch's fused Adam with gradient norm clipping.
+
+    Constructing ``torch.optim.Adam`` imports torch._dynamo, which would add a second to the start
+    of every run.
+    """
 
     def __init__(
         self, parameters: Iterable[Tensor], *, eps: float, grad_clip: float | None
     ) -> None:
-        """``grad_clip``: largest norm over all gradients, None: any."""
+        """``grad_clip``: largest norm over all gradients; None: not clipped."""
         self.parameters, self.eps, self.grad_clip = list(parameters), eps, grad_clip
         self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.square = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
@@ -26,27 +29,27 @@ class Adam:
 
     @torch.no_grad()
     def step(self, grads: list[Tensor], lr: float | Tensor) -> Tensor:
-        """One descent; the gradient norm before clipping, 0-d. ``grads`` may be overwritten."""
+        """One step; the gradient norm before clipping, 0-d. ``grads`` may be overwritten."""
         if len(grads) == 1:
             norm: Tensor = torch.linalg.vector_norm(grads[0])
         else:
             norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
         if self.grad_clip is not None:
             torch._foreach_mul_(grads, (self.grad_clip / (norm + 1e-6)).clamp(max=1.0))
-        self._move(grads, lr)
+        self._apply(grads, lr)
         return norm
 
     @torch.no_grad()
-    def bare_step(self, grad: Tensor, lr: float) -> float:
-        """``step`` where all parameters are one float32 array on the CPU: the norm in numpy."""
-        slope = grad.numpy()
-        norm = math.sqrt(np.dot(slope, slope))
+    def numpy_step(self, grad: Tensor, lr: float) -> float:
+        """``step`` of one float32 array on the CPU, with the norm in numpy."""
+        array = grad.numpy()
+        norm = math.sqrt(np.dot(array, array))
         if self.grad_clip is not None and norm > self.grad_clip:
-            slope *= np.float32(self.grad_clip / (norm + 1e-6))
-        self._move([grad], lr)
+            array *= np.float32(self.grad_clip / (norm + 1e-6))
+        self._apply([grad], lr)
         return norm
 
-    def _move(self, grads: list[Tensor], lr: float | Tensor) -> None:
+    def _apply(self, grads: list[Tensor], lr: float | Tensor) -> None:
         torch._foreach_add_(self.steps, 1)
         torch._fused_adam_(
             self.parameters, grads, self.mean, self.square, [], self.steps,
@@ -64,21 +67,21 @@ class Adam:
                 own.copy_(saved)
 
 
-class Flat:
-    """Parameters moved into one array, each a view of it, and an array of that kind for slopes.
+class FlatParameters:
+    """Parameters moved into one array, each a view of it, and a second array for their gradients.
 
-    An optimiser then has one tensor to go through instead of many small ones.
+    An optimiser then updates one tensor instead of many small ones.
     """
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         given = list(parameters)
         with torch.no_grad():
             self.values = torch.cat([p.reshape(-1) for p in given])
-        self.slopes = torch.zeros_like(self.values)
-        self.parts: list[Tensor] = []  # of ``slopes``, shaped like the parameters
+        self.grads = torch.zeros_like(self.values)
+        self.grad_views: list[Tensor] = []  # of ``grads``, shaped like the parameters
         start = 0
         for p in given:
             span = slice(start, start + p.numel())
             p.data = self.values[span].view_as(p)
-            self.parts.append(self.slopes[span].view_as(p))
+            self.grad_views.append(self.grads[span].view_as(p))
             start = span.stop

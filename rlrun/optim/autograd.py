@@ -1,7 +1,7 @@
-"""Action values of one row and their slopes over the parameters.
+"""Action values of single rows and their gradients over the parameters.
 
-Recording a graph and walking it back costs as much as the products of a small network. A network
-of linear layers needs neither: ``Written`` holds its chain rule, with the same numbers.
+Recording a graph and running it backward costs as much as the products of a small network. For a
+network of linear layers ``LinearQ`` applies the chain rule itself, with the same numbers.
 """
 
 from collections.abc import Callable
@@ -15,107 +15,110 @@ from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.memory.recurrent import NoMemory
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP, flatten
-from rlrun.optim.adam import Flat
+from rlrun.optim.adam import FlatParameters
 from rlrun.types import Tree
 
 aten = torch.ops.aten
 
 
-class Backprop(Protocol):
-    """One network; ``slopes`` belongs to the last ``q``."""
+class GradientSource(Protocol):
+    """The parameters of one network, and gradients over them."""
 
-    parameters: list[Tensor]  # what moves
+    parameters: list[Tensor]  # stepped by the optimiser
+
+    def grads(self, output: Tensor, output_grad: Tensor | None) -> list[Tensor]:
+        """d loss / d ``parameters``, given d loss / d ``output``; None: ``output`` is the loss.
+
+        The returned tensors may be overwritten by the next call.
+        """
+
+
+class QFunction(GradientSource, Protocol):
+    """A Q-network on single rows; ``grads`` belongs to the last ``q``."""
 
     def q(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
-        """Action values [B, A], or [B, A, N] of a distribution; ``side`` [B, A + 1] or empty: what
-        stands beside the torso."""
+        """Action values [B, A], or [B, A, N] of a distribution; ``side`` [B, A + 1] or empty: the
+        previous action and reward, concatenated to the torso's features."""
 
     def values(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
-        """The same, for reading only."""
-
-    def slopes(self, q: Tensor, slope: Tensor) -> list[Tensor]:
-        """d loss / d ``parameters``, given d loss / d ``q``; overwritten by the next call."""
+        """``q`` without a gradient."""
 
 
-class Autograd:
-    """Any network, whatever is computed with it."""
+class AutogradNet:
+    """Gradients of any network by autograd."""
 
     def __init__(self, net: nn.Module) -> None:
         self.parameters: list[Tensor] = list(net.parameters())
 
-    def slopes(self, q: Tensor, slope: Tensor) -> list[Tensor]:
-        """See ``Backprop``."""
-        return list(torch.autograd.grad(q, self.parameters, slope))
+    def grads(self, output: Tensor, output_grad: Tensor | None) -> list[Tensor]:
+        return list(torch.autograd.grad(output, self.parameters, output_grad))
 
 
-class Recorded(Autograd):
-    """Any Q-network, by autograd."""
+class AutogradQ(AutogradNet):
+    """A ``QFunction`` of any Q-network, by autograd."""
 
     def __init__(self, net: QNet) -> None:
         super().__init__(net)
         self.net = net
 
     def q(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
-        """See ``Backprop``."""
         q: Tensor = self.net.unroll(self.net.inputs(obs, side), (), draw)[0]
         return q
 
     @torch.no_grad()
     def values(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
-        """See ``Backprop``."""
         return self.q(obs, side, draw)
 
 
-class Written:
-    """A feed-forward network of linear layers, in float32; nothing is recorded or drawn.
+class LinearQ:
+    """A ``QFunction`` of a feed-forward network of linear layers in float32, without a graph.
 
-    Its parameters are moved into one array.
+    The network's parameters become views of one array.
     """
 
     def __init__(self, net: QNet) -> None:
-        """``net``: see ``is_plain``."""
+        """``net`` must pass ``is_linear_qnet``."""
         assert isinstance(net.torso, MLP)
-        self.flat = Flat(net.parameters())
+        self.flat = FlatParameters(net.parameters())
         self.parameters = [self.flat.values]
-        self.space, self.beside = net.torso.space, net.prev_inputs
+        self.space, self.prev_inputs = net.torso.space, net.prev_inputs
         assert isinstance(net.advantage, nn.Sequential)
-        self.torso, self.advantage = Chain(net.torso.layers), Chain(net.advantage)
-        self.value = Chain(net.value) if isinstance(net.value, nn.Sequential) else None
+        self.torso, self.advantage = LinearLayers(net.torso.layers), LinearLayers(net.advantage)
+        self.value = LinearLayers(net.value) if isinstance(net.value, nn.Sequential) else None
 
     @torch.no_grad()
     def q(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
-        """See ``Backprop``."""
         return self._q(obs, side, keep=True)
 
     @torch.no_grad()
     def values(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
-        """See ``Backprop``."""
         return self._q(obs, side, keep=False)
 
     def _q(self, obs: Tree, side: Tensor, *, keep: bool) -> Tensor:
         x = self.torso(flatten(self.space, obs), keep=keep)
-        if self.beside:
+        if self.prev_inputs:
             x = torch.cat([x, side], -1)
         advantage = self.advantage(x, keep=keep)
         return advantage if self.value is None else dueling(self.value(x, keep=keep), advantage)
 
     @torch.no_grad()
-    def slopes(self, q: Tensor, slope: Tensor) -> list[Tensor]:
-        """See ``Backprop``."""
-        parts = self.flat.parts
+    def grads(self, output: Tensor, output_grad: Tensor | None) -> list[Tensor]:
+        assert output_grad is not None  # Q is not a loss
+        views = self.flat.grad_views
         torso, head = 2 * len(self.torso.weights), 2 * len(self.advantage.weights)
         if self.value is None:
-            x = self.advantage.back(slope, parts[torso:])
+            x = self.advantage.backward(output_grad, views[torso:])
         else:
-            total = slope.sum(-1, keepdim=True)
-            rest = parts[torso : torso + head]
-            x = self.advantage.back(slope - total / slope.shape[-1], rest)
-            x = x.add_(self.value.back(total, parts[torso + head :]))
-        self.torso.back(x[:, : self.torso.width] if self.beside else x, parts[:torso], inputs=False)
-        return [self.flat.slopes]
+            total = output_grad.sum(-1, keepdim=True)
+            advantage_grad = output_grad - total / output_grad.shape[-1]
+            x = self.advantage.backward(advantage_grad, views[torso : torso + head])
+            x = x.add_(self.value.backward(total, views[torso + head :]))
+        features = x[:, : self.torso.width] if self.prev_inputs else x
+        self.torso.backward(features, views[:torso], inputs=False)
+        return [self.flat.grads]
 
 
-class Chain:
+class LinearLayers:
     """The linear layers of a Sequential and the activations between them."""
 
     def __init__(self, layers: nn.Sequential) -> None:
@@ -128,31 +131,34 @@ class Chain:
             else:
                 self.activations[-1] = type(layer)
         self.width = self.weights[-1][1].numel() if self.weights else 0
-        self.kept: list[Tensor] = []
+        self.saved: list[Tensor] = []
 
     def __call__(self, x: Tensor, *, keep: bool) -> Tensor:
-        """[B, in] -> [B, out]; ``keep``: what ``back`` needs."""
-        kept = [x]
+        """[B, in] -> [B, out]; ``keep``: save the inputs of all layers for ``backward``."""
+        saved = [x]
         for (weight, bias), activation in zip(self.weights, self.activations, strict=True):
             x = torch.addmm(bias, x, weight.t())
             if activation is not None:
                 _FORWARD[activation](x)
-            kept.append(x)
+            saved.append(x)
         if keep:
-            self.kept = kept
+            self.saved = saved
         return x
 
-    def back(self, slope: Tensor, out: list[Tensor], *, inputs: bool = True) -> Tensor:
-        """The slope over the input (where asked for); ``out``: over weight, bias of every layer."""
+    def backward(self, grad: Tensor, out: list[Tensor], *, inputs: bool = True) -> Tensor:
+        """d loss / d input (where ``inputs``), given d loss / d output.
+
+        ``out`` receives the gradients of weight and bias of every layer.
+        """
         for i in reversed(range(len(self.weights))):
             activation = self.activations[i]
             if activation is not None:
-                slope = _BACKWARD[activation](slope, self.kept[i + 1])
-            torch.mm(slope.t(), self.kept[i], out=out[2 * i])
-            torch.sum(slope, 0, out=out[2 * i + 1])
+                grad = _BACKWARD[activation](grad, self.saved[i + 1])
+            torch.mm(grad.t(), self.saved[i], out=out[2 * i])
+            torch.sum(grad, 0, out=out[2 * i + 1])
             if i or inputs:
-                slope = torch.mm(slope, self.weights[i][0])
-        return slope
+                grad = torch.mm(grad, self.weights[i][0])
+        return grad
 
 
 _FORWARD: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {  # in place
@@ -160,24 +166,24 @@ _FORWARD: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {  # in place
     nn.Tanh: torch.tanh_,
     nn.ELU: nn.functional.elu_,
 }
-_BACKWARD: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {  # (slope, output)
-    nn.ReLU: lambda slope, out: aten.threshold_backward(slope, out, 0),
-    nn.Tanh: lambda slope, out: aten.tanh_backward(slope, out),
-    nn.ELU: lambda slope, out: aten.elu_backward(slope, 1, 1, 1, True, out),
+_BACKWARD: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {  # (gradient, output)
+    nn.ReLU: lambda grad, out: aten.threshold_backward(grad, out, 0),
+    nn.Tanh: lambda grad, out: aten.tanh_backward(grad, out),
+    nn.ELU: lambda grad, out: aten.elu_backward(grad, 1, 1, 1, True, out),
 }
 
 
-def is_plain(net: QNet) -> bool:
-    """Whether the network is linear layers and activations, nothing else."""
+def is_linear_qnet(net: QNet) -> bool:
+    """True where the network has linear layers and activations only."""
     if type(net) is not QNet or not isinstance(net.torso, MLP):
         return False
-    chains = [net.torso.layers, net.advantage] + ([net.value] if net.value is not None else [])
-    parts = (m for c in chains if isinstance(c, nn.Sequential) for m in c)
+    stacks = [net.torso.layers, net.advantage] + ([net.value] if net.value is not None else [])
+    parts = (m for s in stacks if isinstance(s, nn.Sequential) for m in s)
     linear = all(type(m) is nn.Linear or type(m) in _FORWARD for m in parts)
     return linear and isinstance(net.memory, NoMemory)
 
 
-def make_backprop(net: QNet, *, float32: bool) -> Backprop:
-    """``Written`` where it can be, by a fixed rule; both give the same numbers to 1e-5."""
+def make_q_function(net: QNet, *, float32: bool) -> QFunction:
+    """``LinearQ`` where it applies, by a fixed rule; both give the same numbers to 1e-5."""
     cpu = next(net.parameters()).device.type == "cpu"
-    return Written(net) if cpu and float32 and is_plain(net) else Recorded(net)
+    return LinearQ(net) if cpu and float32 and is_linear_qnet(net) else AutogradQ(net)

@@ -1,4 +1,4 @@
-"""How a learner computes: in which precision, and whether part of an update has its own thread."""
+"""Precision, threads, compilation and CUDA graphs of a learner's updates."""
 
 import logging
 import os
@@ -15,14 +15,17 @@ from torch import nn
 from rlrun.nets.torso import Stack
 
 _logger = logging.getLogger(__name__)
-RECOMPILED = 64  # versions of Stack.forward: of layers, of shapes, with and without gradients
+RECOMPILE_LIMIT = 64  # versions of Stack.forward: layers, shapes, with and without gradients
 
 Precision = Literal["float32", "bf16"]
 T = TypeVar("T")
 
 
 class Compute:
-    """Chosen by the config alone: nothing measured while a run goes on may select arithmetic."""
+    """Settings of an update, chosen by the config alone.
+
+    Nothing measured during a run may select arithmetic.
+    """
 
     def __init__(
         self,
@@ -32,71 +35,73 @@ class Compute:
         graph: bool = False,
         compile: bool = False,
     ) -> None:
-        """``target_thread``: what is given to ``beside`` runs in a second thread. ``graph``: an
-        update on a GPU is launched as a whole, see ``nets.graphed``. ``compile``: see ``prepare``.
+        """``target_thread``: ``run_in_thread`` uses a second thread. ``graph``: updates on a GPU
+        are captured as CUDA graphs (``optim.step``). ``compile``: see ``prepare``.
         """
         self.precision, self.target_thread = precision, target_thread
         self.graph, self.compile = graph, compile
         self.pool: ThreadPoolExecutor | None = None
 
     def prepare(self, *nets: nn.Module) -> None:
-        """Let torch.compile fuse the layers of torsos and heads, where it is asked for.
+        """Compile the layers of torsos and heads with torch.compile, where ``compile`` is set.
 
-        Memories keep their own kernels. Copies of a network, as actors make, are not compiled. What
-        cannot be compiled is run as it is, and torch says so.
+        Memories keep their own kernels. Copies of a network, as actors make, are not compiled.
+        Layers that cannot be compiled run uncompiled, with a warning of torch.
         """
         if not self.compile:
             return
         on_cpu = all(p.device.type == "cpu" for net in nets for p in net.parameters())
         if on_cpu and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
-            wrong = "learner.compile: there is no C++ compiler (g++); layers run as they are"
-            _logger.warning(wrong)
+            _logger.warning(
+                "learner.compile: there is no C++ compiler (g++); layers run uncompiled"
+            )
             return
-        _be_lenient()
+        _suppress_compile_errors()
         for part in (part for net in nets for part in net.modules()):
             if isinstance(part, Stack):
                 part.compile()
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        """Where networks are applied: bf16 rounds the factors of matrix products to bfloat16.
+        """The context networks are applied in: bf16 rounds the factors of products to bfloat16.
 
-        Weights, sums, losses and the optimiser stay float32; who leaves the context casts back.
+        Weights, sums, losses and the optimiser stay float32. Outputs are cast back by the caller.
         """
         if self.precision == "float32":
             return nullcontext()
         return torch.autocast(device.type, torch.bfloat16)
 
-    def beside(self, function: Callable[[], T]) -> Callable[[], T]:
-        """Start ``function``; calling what is returned waits for its result.
+    def run_in_thread(self, function: Callable[[], T]) -> Callable[[], T]:
+        """Start ``function``, in a second thread where ``target_thread``; the returned callable
+        waits for its result.
 
-        Same numbers either way: a thread of its own computes with as many torch threads. Gradient
-        mode and autocast belong to a thread: ``function`` sets what it needs.
+        The numbers do not depend on it: the second thread computes with as many torch threads.
+        Gradient mode and autocast are settings of a thread, so ``function`` sets its own.
         """
         if not self.target_thread:
             result = function()
             return lambda: result
         if self.pool is None:
             given = (torch.get_num_threads(), self.compile)
-            self.pool = ThreadPoolExecutor(1, "beside", initializer=_begin, initargs=given)
+            self.pool = ThreadPoolExecutor(1, "target", initializer=_init_thread, initargs=given)
         future: Future[T] = self.pool.submit(function)
         return future.result
 
 
-PLAIN = Compute()
+DEFAULT_COMPUTE = Compute()
 
 
 @cache
 def cpu_has_bf16_lstm() -> bool:
-    """Whether this CPU can learn an LSTM under ``Compute("bf16").autocast``; asked by trying.
+    """True where this CPU can train an LSTM under ``Compute("bf16").autocast``, found by trying.
 
-    oneDNN has the kernel for some instruction sets only (on x86 from AVX-512 on), whatever the
-    shape. Everything else that autocast rounds has a slower form on every CPU.
+    oneDNN has the kernel for some instruction sets only (on x86 from AVX-512 on), for any shape.
+    All other operations that autocast rounds have a slower form on every CPU.
     """
     device, x = torch.device("cpu"), torch.zeros(2, 1, 1)
-    with torch.random.fork_rng(devices=[]):  # the initial weights are drawn
+    with torch.random.fork_rng(devices=[]):  # the initial weights are random
         lstm = nn.LSTM(1, 1)
     try:
-        for learning in (False, True):  # two kernels: acting targets, and what has a gradient
+        for learning in (False, True):  # two kernels: without and with a gradient
             with torch.set_grad_enabled(learning), Compute("bf16").autocast(device):
                 out = lstm(x)[0]
         out.float().sum().backward()
@@ -105,16 +110,16 @@ def cpu_has_bf16_lstm() -> bool:
     return True
 
 
-def _begin(threads: int, compiled: bool) -> None:
-    """What belongs to a thread, in a new one."""
+def _init_thread(threads: int, compiled: bool) -> None:
+    """Apply the settings that every thread has of its own."""
     torch.set_num_threads(threads)
     if compiled:
-        _be_lenient()
+        _suppress_compile_errors()
 
 
-def _be_lenient() -> None:
-    """This thread runs layers as they are where they cannot be compiled."""
-    import torch._dynamo  # a second
+def _suppress_compile_errors() -> None:
+    """Let this thread run layers uncompiled where compiling them fails."""
+    import torch._dynamo  # takes a second
 
     torch._dynamo.config.suppress_errors = True
-    torch._dynamo.config.recompile_limit = RECOMPILED
+    torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT

@@ -1,8 +1,8 @@
-"""A gradient step from a sample, on a GPU as one captured CUDA graph where that is asked for.
+"""One gradient step of a value-based policy, optionally captured as a CUDA graph.
 
 A small network's update is a few hundred kernels of some microseconds, and launching them one by
-one takes longer than they run. A graph is launched as a whole. What it holds is fixed: the shapes,
-and the addresses its tensors had. So samples are copied into tensors of its own, results out.
+one takes longer than running them. A graph is launched as a whole. Its shapes and the addresses of
+its tensors are fixed, so samples are copied into tensors of its own, and results out of them.
 """
 
 import logging
@@ -12,28 +12,30 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rlrun.functional.value import Loss
+from rlrun.functional.value import QLoss
 from rlrun.optim.compute import Compute
-from rlrun.optim.target import TargetPair
+from rlrun.optim.target import ScheduledOnlineTarget
 from rlrun.types import Sample, Segment, Update
 
 _logger = logging.getLogger(__name__)
-WARM_UP = 3  # updates before the capture: libraries allocate and choose at their first calls
+WARM_UP = (
+    3  # updates before the capture: libraries allocate and select kernels in their first calls
+)
 
 Result = tuple[Tensor, dict[str, Tensor]]  # priorities, metrics
-Capture = Callable[[Callable[[], Result]], Callable[[], Result]]  # what is run -> what repeats it
+Capture = Callable[[Callable[[], Result]], Callable[[], Result]]  # function -> its replay
 
 
-class LossOf(Protocol):
+class LossFunction(Protocol):
     """A policy's loss of windows and their weights."""
 
-    def __call__(self, segment: Segment, weight: Tensor) -> Loss: ...
+    def __call__(self, segment: Segment, weight: Tensor) -> QLoss: ...
 
 
 def cuda_capture(function: Callable[[], Result]) -> Callable[[], Result]:
-    """Record what ``function`` launches (nothing runs yet); calling the result runs it.
+    """Capture the kernels of ``function`` without running them; the returned callable runs them.
 
-    Raises: RuntimeError where something in it cannot be recorded.
+    Raises: RuntimeError where something in it cannot be captured.
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -46,64 +48,70 @@ def cuda_capture(function: Callable[[], Result]) -> Callable[[], Result]:
     return replay
 
 
-class Stepper:
-    """Loss, descent and target network of one sample: what ``Policy.update`` does."""
+class GradientStep:
+    """``Policy.update`` of a value-based policy: loss, gradient step, target network."""
 
     def __init__(
         self,
-        pair: TargetPair,  # type: ignore[type-arg]  # any network
-        loss: LossOf,
+        online_target: ScheduledOnlineTarget,  # type: ignore[type-arg]  # any network
+        loss: LossFunction,
         device: torch.device,
         compute: Compute,
         *,
         capture: Capture = cuda_capture,
     ) -> None:
-        """``compute.graph``: updates of windows of one shape become a graph, on a GPU. It computes
-        what the update computes, but for Adam's step size, which is rounded to float32."""
-        compute.prepare(pair.net, pair.target)
-        self.pair, self.loss, self.device, self.capture = pair, loss, device, capture
+        """``compute.graph``: on a GPU, updates of windows of one shape are captured as a graph.
+
+        A graph computes the same numbers, except that Adam's step size is rounded to float32.
+        """
+        compute.prepare(online_target.net, online_target.target)
+        self.online_target, self.loss = online_target, loss
+        self.device, self.capture = device, capture
         self.graph = compute.graph and (device.type == "cuda" or capture is not cuda_capture)
-        self.warm = 0
+        self.warmed_up = 0
         self.replay: Callable[[], Result] | None = None
-        self.held: tuple[Segment, Tensor] | None = None  # what the graph reads
+        self.graph_inputs: tuple[Segment, Tensor] | None = None
         self.lr = torch.zeros((), device=device)
 
     def __call__(self, sample: Sample) -> Update:
-        """Priorities and metrics; nothing waits for the device."""
+        """Priorities and metrics, without synchronising with the device."""
         segment, weight = sample.to(self.device)
-        lr = self.pair.lr_at(sample.env_steps)
+        lr = self.online_target.lr_at(sample.env_steps)
         if self.graph and not segment.partial:
             priority, metrics = self._graphed(segment, weight, lr)
         else:
             priority, metrics = self._step(segment, weight, lr)
-        self.pair.follow()
+        self.online_target.finish_update()
         return Update(priority, metrics | {"train/lr": weight.new_full((), lr)})
 
     def _step(self, segment: Segment, weight: Tensor, lr: float | Tensor) -> Result:
         out = self.loss(segment, weight)
-        norm = self.pair.descend(out.q, out.slope, lr)
+        norm = self.online_target.step(out.q, out.q_grad, lr)
         return out.priority, out.metrics | {"train/grad_norm": norm}
 
     def _graphed(self, segment: Segment, weight: Tensor, lr: float) -> Result:
-        """One step: the first few as they are, then as a graph; for ever as they are where a
-        capture fails."""
+        """One step: the first few launched kernel by kernel, then as a graph.
+
+        Where a capture fails, all later steps are launched kernel by kernel.
+        """
         self.lr.fill_(lr)
-        if self.warm < WARM_UP:
-            self.warm += 1
-            return self._beside(segment, weight)
-        if self.replay is None and not self._captured(segment, weight):
+        if self.warmed_up < WARM_UP:
+            self.warmed_up += 1
+            return self._in_side_stream(segment, weight)
+        if self.replay is None and not self._capture_graph(segment, weight):
             return self._step(segment, weight, self.lr)
         assert self.replay is not None
-        assert self.held is not None
-        given, held = [*segment.tensors(), weight], [*self.held[0].tensors(), self.held[1]]
-        if [x.shape for x in given] != [x.shape for x in held]:
+        assert self.graph_inputs is not None
+        inputs = [*self.graph_inputs[0].tensors(), self.graph_inputs[1]]
+        given = [*segment.tensors(), weight]
+        if [x.shape for x in given] != [x.shape for x in inputs]:
             return self._step(segment, weight, self.lr)
-        torch._foreach_copy_(held, given)
+        torch._foreach_copy_(inputs, given)
         priority, metrics = self.replay()
         return priority.clone(), {name: x.clone() for name, x in metrics.items()}
 
-    def _beside(self, segment: Segment, weight: Tensor) -> Result:
-        """One step in a stream of its own, as captures have."""
+    def _in_side_stream(self, segment: Segment, weight: Tensor) -> Result:
+        """One step in a stream of its own, as in a capture."""
         if self.device.type != "cuda":
             return self._step(segment, weight, self.lr)
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
@@ -113,18 +121,18 @@ class Stepper:
         torch.cuda.synchronize(self.device)
         return result
 
-    def _captured(self, segment: Segment, weight: Tensor) -> bool:
-        """Whether there is a graph now."""
-        held = segment.map(Tensor.clone), weight.clone()
+    def _capture_graph(self, segment: Segment, weight: Tensor) -> bool:
+        """Capture the step; False where that fails."""
+        inputs = segment.map(Tensor.clone), weight.clone()
         try:
-            self.replay = self.capture(lambda: self._step(*held, self.lr))
+            self.replay = self.capture(lambda: self._step(*inputs, self.lr))
         except RuntimeError as e:
             why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
             _logger.warning(
-                "learner.cuda_graph: the update cannot be captured (%s); updates go on one kernel "
-                "at a time", why,
+                "learner.cuda_graph: the update cannot be captured (%s); kernels are "
+                "launched one by one", why,
             )  # fmt: skip
             self.graph = False
             return False
-        self.held = held
+        self.graph_inputs = inputs
         return True

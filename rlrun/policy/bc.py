@@ -14,7 +14,7 @@ from rlrun.functional.reduce import masked_mean
 from rlrun.functional.rows import network_inputs
 from rlrun.nets.policy_net import make_policy_net
 from rlrun.optim.adam import Adam
-from rlrun.optim.compute import PLAIN, Compute
+from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.schedule import make_schedule
 from rlrun.schema import BCConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Spec, Tree, Update, Window, generator, tree_map
@@ -39,7 +39,7 @@ class BC:
         seed: int,
         total_steps: int,
         device: torch.device,
-        compute: Compute = PLAIN,
+        compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.config, self.device, self.compute = config, device, compute
         self.window = Window(*config.window)

@@ -11,22 +11,22 @@ from torch import Tensor
 
 from rlrun.acting.continuous import ContinuousActor, sample_squashed
 from rlrun.functional.continuous import (
-    Squashed,
+    SquashedSample,
     actor_loss,
-    bootstrapped,
+    bootstrap_target,
     critic_loss,
-    row_mean,
     soft_value,
     squashed_gaussian,
     temperature_loss,
     uniform_log_density,
+    weighted_row_mean,
 )
-from rlrun.functional.offline import multiplier_loss, sampled_gap, sampled_slope
+from rlrun.functional.offline import multiplier_loss, sampled_gap, sampled_gap_grad
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
 from rlrun.nets.encoder import prepare_windows
-from rlrun.optim.actor_and_critics import ControlLoss
-from rlrun.optim.multiplier import Multiplier
+from rlrun.optim.actor_and_critics import ActorCriticsLoss
+from rlrun.optim.lagrange import LagrangeMultiplier
 from rlrun.policy.base.off_policy_control import ControlPolicy
 from rlrun.schema import CQLSACConfig
 from rlrun.types import Sample, Segment, Update
@@ -43,7 +43,7 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
         c, size, wanted = self.config, self.bounds.size, self.config.target_entropy
         self.target_entropy = -float(size) if wanted is None else wanted  # Haarnoja et al. 2018b
         self.temperature, self.conservatism = (
-            Multiplier(start, eps=c.adam_eps, device=self.device)
+            LagrangeMultiplier(start, eps=c.adam_eps, device=self.device)
             for start in (c.temperature, c.conservatism)
         )
         self.multipliers = {"temperature": self.temperature, "conservatism": self.conservatism}
@@ -55,10 +55,10 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
     def update(self, sample: Sample) -> Update:
         """One step of critics, actor, temperature and weight, all from the same parameters."""
         update = self.recorded(sample)
-        self.q.follow(self.q.updates, 1)
+        self.q.update_target(self.q.updates, 1)
         return update
 
-    def _loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
+    def _loss(self, segment: Segment, weight: Tensor) -> ActorCriticsLoss:
         """SAC's losses, the critics' + conservatism * sum_c mean(gap_c).
 
         gap_c = log int exp Q_c(s, a) da - Q_c(s, action). Source: Kumar et al. 2020, eq. 4.
@@ -76,7 +76,9 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
             ahead, lagging = self.drawn(there, 1), self.q.target
             q_ahead = lagging(view.ahead(lagging.encoder, None), ahead.action)
             bonus = temperature if c.entropy_in_target else torch.zeros_like(temperature)
-            target = bootstrapped(n.reward, n.discount, soft_value(q_ahead, ahead.log_prob, bonus))
+            target = bootstrap_target(
+                n.reward, n.discount, soft_value(q_ahead, ahead.log_prob, bonus)
+            )
             behind = torch.where((n.discount > 0).unsqueeze(-1), there, here)
             others, log_density = self.others(here, behind)
         features = view.now(self.q.net.encoder, None)
@@ -86,9 +88,9 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
         with torch.no_grad():
             share = torch.where(valid, weight, 0.0) * (strength / valid.numel())
             gap = sampled_gap(q[:, 1:], log_density, q[:, 0])
-            pushed = sampled_slope(q[:, 1:], log_density, share)
-            slope = torch.cat([(out.slope - share).unsqueeze(1), pushed], 1)
-            loss = out.loss + strength * row_mean(gap.sum(0), valid, weight)
+            pushed = sampled_gap_grad(q[:, 1:], log_density, share)
+            slope = torch.cat([(out.q_grad - share).unsqueeze(1), pushed], 1)
+            loss = out.loss + strength * weighted_row_mean(gap.sum(0), valid, weight)
         metrics = {
             "train/loss": loss,
             "train/td_abs": masked_mean(out.td, valid),
@@ -103,7 +105,7 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
         if c.gap_threshold is not None:
             log = self.conservatism.log
             multipliers["conservatism"] = multiplier_loss(log, gap, c.gap_threshold, valid, weight)
-        if self.pair.due():
+        if self.nets.actor_due():
             now = self.drawn(here, 0)
             chosen = self.q.net(features.detach(), now.action, fixed=True)
             actor = actor_loss(chosen, now.log_prob, temperature, valid, weight)
@@ -115,15 +117,15 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
             metrics["train/actor_loss"] = actor.detach()
             metrics["train/entropy"] = masked_mean(-now.log_prob.detach(), valid)
         priority = mixed_priority(out.td, valid, c.eta)
-        return ControlLoss(loss, priority, metrics, q, slope, actor, multipliers)
+        return ActorCriticsLoss(loss, priority, metrics, q, slope, actor, multipliers)
 
-    def drawn(self, outputs: Tensor, which: int, *lead: int) -> Squashed:
+    def drawn(self, outputs: Tensor, which: int, *lead: int) -> SquashedSample:
         """Actions [*lead, L, B, A] of the policy that says ``outputs`` [L, B, 2 A].
 
         ``which`` of an update's draws.
         """
         mean, log_std = outputs.chunk(2, -1)
-        noise = self.pair.noise(5 * self.q.updates + which, *lead, *mean.shape)
+        noise = self.nets.noise(5 * self.q.updates + which, *lead, *mean.shape)
         return squashed_gaussian(mean, log_std, noise)
 
     def others(self, here: Tensor, behind: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,7 +135,7 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
         bootstrap from (behind a termination there is none: at the rows themselves).
         """
         count, (*rows, outputs) = self.config.samples, here.shape
-        even = self.pair.noise.uniform(5 * self.q.updates + 4, count, *rows, outputs // 2)
+        even = self.nets.noise.uniform(5 * self.q.updates + 4, count, *rows, outputs // 2)
         now, later = self.drawn(here, 2, count), self.drawn(behind, 3, count)
         log_density = [uniform_log_density(even), now.log_prob, later.log_prob]
         return torch.cat([even, now.action, later.action]), torch.cat(log_density)

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from rlrun.acting.continuous import ContinuousActor, add_gaussian_noise
-from rlrun.functional.continuous import bootstrapped, critic_loss, row_mean
+from rlrun.functional.continuous import bootstrap_target, critic_loss, weighted_row_mean
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
 from rlrun.kernels.sac_td3 import TD3Kernel, supports
 from rlrun.nets.encoder import prepare_windows
-from rlrun.optim.actor_and_critics import ControlLoss
+from rlrun.optim.actor_and_critics import ActorCriticsLoss
 from rlrun.policy.base.off_policy_control import ControlPolicy
 from rlrun.schedule import make_schedule
 from rlrun.schema import DDPGConfig
@@ -29,8 +29,8 @@ class DDPG(ControlPolicy[DDPGConfig]):
         self.noise_at = make_schedule(self.config.noise, total_steps=self.total_steps)
         self.pi.net.noise.fill_(self.noise_at(0))
         own = type(self) is DDPG  # a subclass's loss is not what the kernel computes
-        plain = own and supports(self.pair, self.compute, self.memory)
-        self.bare = TD3Kernel(self.pair, self.compute) if plain else None
+        plain = own and supports(self.nets, self.compute, self.memory)
+        self.bare = TD3Kernel(self.nets, self.compute) if plain else None
 
     def actor(self, num_envs: int) -> ContinuousActor:
         """Deterministic actions with noise; uniform ones before the first update."""
@@ -38,15 +38,15 @@ class DDPG(ControlPolicy[DDPGConfig]):
 
     def update(self, sample: Sample) -> Update:
         """One step of the critic; every ``actor_every`` also of the actor and all targets."""
-        due = self.pair.due()
+        due = self.nets.actor_due()
         update = self.recorded(sample) if self.bare is None else self.bare(sample)
         if due:
             for side in (self.q, self.pi):
-                side.follow(self.q.updates, self.config.actor_every)
+                side.update_target(self.q.updates, self.config.actor_every)
         noise = self.pi.net.noise.fill_(self.noise_at(sample.env_steps))
         return Update(update.priority, update.metrics | {"train/noise": noise.clone()})
 
-    def _loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
+    def _loss(self, segment: Segment, weight: Tensor) -> ActorCriticsLoss:
         c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
         view, n, taken = prepare_windows(
             segment, self.bounds, self.window, c, memory=self.recurrent
@@ -57,7 +57,7 @@ class DDPG(ControlPolicy[DDPGConfig]):
             lagging, behind = self.q.target, self.pi.target
             action = behind(view.ahead(behind.encoder, state)).tanh()
             value = lagging(view.ahead(lagging.encoder, None), action)[0]
-            target = bootstrapped(n.reward, n.discount, value)
+            target = bootstrap_target(n.reward, n.discount, value)
         features = view.now(self.q.net.encoder, None)
         q = self.q.net(features, taken)
         out = critic_loss(q, target, valid, weight, td_clip=c.td_clip)
@@ -69,10 +69,10 @@ class DDPG(ControlPolicy[DDPGConfig]):
             "train/valid_fraction": valid.float().mean(),
         }
         actor = None
-        if self.pair.due():
+        if self.nets.actor_due():
             chosen = self.pi.net(view.now(self.pi.net.encoder, state)).tanh()
             value = self.q.net(features.detach(), chosen, fixed=True)[0]
-            actor = row_mean(-value, valid, weight)
+            actor = weighted_row_mean(-value, valid, weight)
             metrics["train/actor_loss"] = actor.detach()
         priority = mixed_priority(out.td, valid, c.eta)
-        return ControlLoss(out.loss, priority, metrics, q, out.slope, actor, {})
+        return ActorCriticsLoss(out.loss, priority, metrics, q, out.q_grad, actor, {})

@@ -13,16 +13,16 @@ from torch import Tensor
 
 from rlrun.acting.value import ValueActor
 from rlrun.functional.criterion import make_criterion, make_munchausen
-from rlrun.functional.masks import has_mask
+from rlrun.functional.masks import allowed_actions, has_mask
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
-from rlrun.functional.value import Loss, allowed, greedy
+from rlrun.functional.value import QLoss, greedy
 from rlrun.kernels.dqn import make_dqn_kernel
 from rlrun.nets.forward_noise import ForwardNoise, NoiseGenerator
 from rlrun.nets.qnet import QNet, make_qnet
-from rlrun.optim.autograd import make_backprop
-from rlrun.optim.compute import PLAIN, Compute
-from rlrun.optim.step import Stepper
+from rlrun.optim.autograd import make_q_function
+from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
+from rlrun.optim.step import GradientStep
 from rlrun.policy.base.value_based import ValuePolicy
 from rlrun.schema import DQNConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, Window, tree_map
@@ -43,37 +43,37 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         seed: int,
         total_steps: int,
         device: torch.device,
-        compute: Compute = PLAIN,
+        compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.window = Window(burnin=0, learned=1, nstep=config.nstep)
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
         float32 = compute.precision == "float32"
-        self.online = make_backprop(net, float32=float32)
+        self.q_function = make_q_function(net, float32=float32)
         super().__init__(
             config, net, seed=seed, total_steps=total_steps, device=device, compute=compute,
-            backprop=self.online,
+            source=self.q_function,
         )  # fmt: skip
-        self.lagging = make_backprop(self.target, float32=float32)
+        self.target_q_function = make_q_function(self.target, float32=float32)
         self.criterion = make_criterion(config, device)
         self.munchausen = make_munchausen(config, self.criterion)
         self.draws, self.masked = NoiseGenerator(net, config, seed=seed), has_mask(spec.obs)
-        given = (config, self.pair, self.online, self.lagging)
+        given = (config, self.online_target, self.q_function, self.target_q_function)
         own = type(self) is DQN  # a subclass's loss is not what the kernel computes
         kernel = make_dqn_kernel(*given, masked=self.masked) if own else None
-        self.step = kernel or Stepper(self.pair, self.loss, device, compute)
+        self.step = kernel or GradientStep(self.online_target, self.loss, device, compute)
 
     def actor(self, num_envs: int) -> ValueActor:
         """Epsilon-greedy on Q."""
         return ValueActor(self.net, self.config, self.generator, num_envs=num_envs)
 
-    def loss(self, segment: Segment, weight: Tensor) -> Loss:
+    def loss(self, segment: Segment, weight: Tensor) -> QLoss:
         """Loss, priorities (|delta|, or KL of atoms) and metrics of row 0 of every window.
 
         Only two rows of a window meet a network: the learned one and the one its target
         bootstraps from, k <= n rows later.
         """
         c, criterion = self.config, self.criterion
-        draw = self.draws(self.pair.updates, len(weight))
+        draw = self.draws(self.online_target.updates, len(weight))
         shaped = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
         if self.munchausen is not None:
             shaped = shaped + self.bonus(segment, draw.target)
@@ -81,32 +81,32 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         n = nstep_return(shaped, *ends, nstep=c.nstep, gamma=c.gamma)
         discount = n.discount[0]
         now, ahead = self.inputs(segment, n.steps[0], discount > 0)
-        said = self.values(self.online.q, now, draw.online)
+        said = self.values(self.q_function.q, now, draw.online)
         with torch.no_grad():
-            later = self.values(self.lagging.values, ahead, draw.target)
-            mask = allowed(ahead[0]) if self.masked else None
+            later = self.values(self.target_q_function.values, ahead, draw.target)
+            mask = allowed_actions(ahead[0]) if self.masked else None
             if self.munchausen is not None:
                 bootstrap = self.munchausen.value(later, mask)
             else:
                 select = later
                 if c.double:
-                    select = self.values(self.online.values, ahead, draw.select)
-                bootstrap = criterion.pick(later, greedy(criterion.mean(select), mask))
+                    select = self.values(self.q_function.values, ahead, draw.select)
+                bootstrap = criterion.select(later, greedy(criterion.mean(select), mask))
             target = criterion.target(n.reward[0], discount, bootstrap)
-            taken, valid = criterion.pick(said, segment.action[0]), segment.valid[:1]
+            taken, valid = criterion.select(said, segment.action[0]), segment.valid[:1]
             taus = draw.online.taus
-            fit = criterion.fit(
+            fit = criterion.loss(
                 taken[None], target[None], valid, weight, None if taus is None else taus[None]
             )
-            slope = criterion.slope(said[None], segment.action[:1], fit.slope)[0]
+            slope = criterion.outputs_grad(said[None], segment.action[:1], fit.grad)[0]
             metrics = {
                 "train/loss": fit.loss,
                 "train/td_abs": fit.td.mean(),
-                "train/q_taken": fit.taken.mean(),
+                "train/q_taken": fit.prediction.mean(),
                 "train/target": fit.target.mean(),
                 "train/valid_fraction": valid.float().mean(),
             }
-        return Loss(fit.loss, fit.surprise[0], metrics, said, slope)
+        return QLoss(fit.loss, fit.priority[0], metrics, said, slope)
 
     @torch.no_grad()
     def bonus(self, segment: Segment, draw: ForwardNoise) -> Tensor:
@@ -118,7 +118,7 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         with self.compute.autocast(self.device):
             inputs = self.target.inputs(obs, side)
             said = self.target.unroll(inputs, (), ForwardNoise(draw.noise))[0].float()
-        mask = allowed(obs) if self.masked else None
+        mask = allowed_actions(obs) if self.masked else None
         action = torch.where(segment.valid, segment.action, 0)
         return self.munchausen.reward(said, action, mask)
 

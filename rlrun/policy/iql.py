@@ -18,7 +18,7 @@ from rlrun.functional.transition import Transition, transition
 from rlrun.functional.value import td_target
 from rlrun.nets.iql import make_iql_nets, twin_q
 from rlrun.optim.adam import Adam
-from rlrun.optim.compute import PLAIN, Compute
+from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.schedule import make_schedule
 from rlrun.schema import IQLConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Spec, Update, Window, generator
@@ -43,7 +43,7 @@ class IQL:
         seed: int,
         total_steps: int,
         device: torch.device,
-        compute: Compute = PLAIN,
+        compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.config, self.device, self.compute = config, device, compute
         self.window = Window(*config.window)
@@ -111,7 +111,7 @@ class IQL:
         action = t.action if self.net.log_std is None else self.net.unit(t.action)
         with torch.no_grad():
             lagging = twin_q(self.target, t.obs, action).amin(0)
-            later = nets.value(t.later)
+            later = nets.value(t.next_obs)
             target = td_target(t.reward, t.discount, later.float(), rescale_eps=None)
         gap = lagging - nets.value(t.obs)
         deltas = target - twin_q(nets.critics, t.obs, action)

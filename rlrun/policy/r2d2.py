@@ -8,16 +8,16 @@ from torch import Tensor
 
 from rlrun.acting.value import ValueActor
 from rlrun.functional.criterion import make_criterion, make_munchausen
-from rlrun.functional.masks import has_mask
+from rlrun.functional.masks import allowed_actions, has_mask
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, rows, shape_reward
-from rlrun.functional.value import Loss, allowed, greedy, mixed_priority, rows_ahead
+from rlrun.functional.value import QLoss, gather_bootstrap, greedy, mixed_priority
 from rlrun.nets.burn_in import burn_in
 from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise, NoiseGenerator
 from rlrun.nets.qnet import QNet, make_qnet
-from rlrun.optim.compute import PLAIN, Compute
-from rlrun.optim.step import Stepper
+from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
+from rlrun.optim.step import GradientStep
 from rlrun.policy.base.value_based import ValuePolicy
 from rlrun.schema import MemoryConfig, R2D2Config, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, Window
@@ -38,7 +38,7 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
         seed: int,
         total_steps: int,
         device: torch.device,
-        compute: Compute = PLAIN,
+        compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         learned = config.learn_unroll_len - config.nstep
         self.window = Window(config.burnin_step, learned, config.nstep)
@@ -49,7 +49,7 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
         self.criterion = make_criterion(config, device)
         self.munchausen = make_munchausen(config, self.criterion)
         self.draws, self.masked = NoiseGenerator(net, config, seed=seed), has_mask(spec.obs)
-        self.step = Stepper(self.pair, self.loss, device, compute)
+        self.step = GradientStep(self.online_target, self.loss, device, compute)
 
     # -- acting ----------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
 
     # -- learning --------------------------------------------------------------------------------
 
-    def loss(self, segment: Segment, weight: Tensor) -> Loss:
+    def loss(self, segment: Segment, weight: Tensor) -> QLoss:
         """Loss, eta-mixed priorities and metrics of a batch of windows (semantics section 5).
 
         Window positions: [0, bs) burn-in, [bs, bs + L) learned, the last n only looked at.
@@ -74,16 +74,16 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
         if c.state_init == "zero":
             state = self.initial_state(segment.reward.shape[1])
         inputs = self.inputs(segment)
-        draw = self.draws(self.pair.updates, self.window.rows - bs, len(weight))
+        draw = self.draws(self.online_target.updates, self.window.rows - bs, len(weight))
         lagging = torch.no_grad()(self.q_values)
-        later_of = self.compute.beside(
+        later_of = self.compute.run_in_thread(
             lambda: lagging(self.target, inputs, segment, state, draw.target)
         )
         said = self.q_values(self.net, inputs, segment, state, draw.online)
         later = later_of()
 
         ends = rows((segment.terminated, segment.truncated, segment.valid), bs, None)
-        mask = allowed(rows(inputs[0], bs, None)) if self.masked else None
+        mask = allowed_actions(rows(inputs[0], bs, None)) if self.masked else None
         action = torch.where(ends[2], segment.action[bs:], 0)
         reward = shape_reward(segment.reward[bs:], c.reward_scale, c.reward_clip)
         if self.munchausen is not None:
@@ -93,23 +93,25 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
             value = self.munchausen.value(later, mask)
         else:
             select = said.detach() if c.double else later
-            value = criterion.pick(later, greedy(criterion.mean(select), mask))
-        bootstrap = rows_ahead(value, n.steps[:learned])
+            value = criterion.select(later, greedy(criterion.mean(select), mask))
+        bootstrap = gather_bootstrap(value, n.steps[:learned])
         target = criterion.target(n.reward[:learned], n.discount[:learned], bootstrap)
         valid, action = ends[2][:learned], action[:learned]
-        taken = criterion.pick(said[:learned].detach(), action)
+        taken = criterion.select(said[:learned].detach(), action)
         taus = None if draw.online.taus is None else draw.online.taus[:learned]
-        fit = criterion.fit(taken, target, valid, weight, taus)
+        fit = criterion.loss(taken, target, valid, weight, taus)
         count = valid.sum().clamp(min=1)
         metrics = {
             "train/loss": fit.loss,
             "train/td_abs": fit.td.sum() / count,
-            "train/q_taken": torch.where(valid, fit.taken, 0.0).sum() / count,
+            "train/q_taken": torch.where(valid, fit.prediction, 0.0).sum() / count,
             "train/target": torch.where(valid, fit.target, 0.0).sum() / count,
             "train/valid_fraction": valid.float().mean(),
         }
-        priority = mixed_priority(fit.surprise, valid, c.eta)
-        return Loss(fit.loss, priority, metrics, said, criterion.slope(said, action, fit.slope))
+        priority = mixed_priority(fit.priority, valid, c.eta)
+        return QLoss(
+            fit.loss, priority, metrics, said, criterion.outputs_grad(said, action, fit.grad)
+        )
 
     def inputs(self, segment: Segment) -> tuple[Tree, Tensor]:
         """(obs, previous action and reward) of every position, padding taken out."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlrun.functional.explore import uniform_actions
 from rlrun.functional.masks import allowed_actions, has_mask
-from rlrun.optim.compute import PLAIN, Compute
+from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.schema import MemoryConfig, RandomConfig, TorsoConfig
 from rlrun.types import Act, Sample, Spec, Tree, Update, Window, generator
 
@@ -29,7 +29,7 @@ class Random:
         seed: int,
         total_steps: int,
         device: torch.device,
-        compute: Compute = PLAIN,
+        compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.space, self.masked = spec.action, has_mask(spec.obs)
         self.generator = generator(seed, "explore")
@@ -59,7 +59,7 @@ class Random:
 
 
 class RandomActor:
-    """Uniform actions, whatever it is shown; ``masked``: of those it is allowed."""
+    """Uniform actions, whatever it is shown; ``masked``: of those it is allowed_actions."""
 
     def __init__(
         self, space: gym.Space[Any], generator: np.random.Generator, *, masked: bool

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from rlrun.acting.continuous import ContinuousActor, sample_squashed
 from rlrun.functional.continuous import (
-    Squashed,
+    SquashedSample,
     actor_loss,
-    bootstrapped,
+    bootstrap_target,
     critic_loss,
     soft_value,
     squashed_gaussian,
@@ -23,8 +23,8 @@ from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
 from rlrun.kernels.sac_td3 import SACKernel, supports
 from rlrun.nets.encoder import prepare_windows
-from rlrun.optim.actor_and_critics import ControlLoss
-from rlrun.optim.multiplier import Multiplier
+from rlrun.optim.actor_and_critics import ActorCriticsLoss
+from rlrun.optim.lagrange import LagrangeMultiplier
 from rlrun.policy.base.off_policy_control import ControlPolicy
 from rlrun.schema import SACConfig
 from rlrun.types import Sample, Segment, Update
@@ -38,12 +38,12 @@ class SAC(ControlPolicy[SACConfig]):
     def begin(self) -> None:
         c, size, wanted = self.config, self.bounds.size, self.config.target_entropy
         self.target_entropy = -float(size) if wanted is None else wanted  # Haarnoja et al. 2018b
-        self.temperature = Multiplier(c.temperature, eps=c.adam_eps, device=self.device)
+        self.temperature = LagrangeMultiplier(c.temperature, eps=c.adam_eps, device=self.device)
         self.multipliers = {"temperature": self.temperature}
         self.bare: SACKernel | None = None
         own = type(self) is SAC  # a subclass's loss is not what the kernel computes
-        if own and supports(self.pair, self.compute, self.memory):
-            self.bare = SACKernel(self.pair, self.compute, self.temperature, self.target_entropy)
+        if own and supports(self.nets, self.compute, self.memory):
+            self.bare = SACKernel(self.nets, self.compute, self.temperature, self.target_entropy)
 
     def actor(self, num_envs: int) -> ContinuousActor:
         """Samples; uniform actions before the first update."""
@@ -52,10 +52,10 @@ class SAC(ControlPolicy[SACConfig]):
     def update(self, sample: Sample) -> Update:
         """One step of critics, actor and temperature, all three from the same weights."""
         update = self.recorded(sample) if self.bare is None else self.bare(sample)
-        self.q.follow(self.q.updates, 1)
+        self.q.update_target(self.q.updates, 1)
         return update
 
-    def _loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
+    def _loss(self, segment: Segment, weight: Tensor) -> ActorCriticsLoss:
         c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
         view, n, taken = prepare_windows(
             segment, self.bounds, self.window, c, memory=self.recurrent
@@ -68,7 +68,7 @@ class SAC(ControlPolicy[SACConfig]):
             ahead, lagging = self.fresh(there, 1), self.q.target
             q_ahead = lagging(view.ahead(lagging.encoder, None), ahead.action)
             value = soft_value(q_ahead, ahead.log_prob, temperature)
-            target = bootstrapped(n.reward, n.discount, value)
+            target = bootstrap_target(n.reward, n.discount, value)
         features = view.now(self.q.net.encoder, None)
         q = self.q.net(features, taken)
         out = critic_loss(q, target, valid, weight, td_clip=c.td_clip)
@@ -81,7 +81,7 @@ class SAC(ControlPolicy[SACConfig]):
             "train/temperature": temperature,
         }
         actor, multipliers = None, {}
-        if self.pair.due():
+        if self.nets.actor_due():
             now = self.fresh(here, 0)
             chosen = self.q.net(features.detach(), now.action, fixed=True)
             actor = actor_loss(chosen, now.log_prob, temperature, valid, weight)
@@ -92,10 +92,10 @@ class SAC(ControlPolicy[SACConfig]):
             metrics["train/actor_loss"] = actor.detach()
             metrics["train/entropy"] = masked_mean(-now.log_prob.detach(), valid)
         priority = mixed_priority(out.td, valid, c.eta)
-        return ControlLoss(out.loss, priority, metrics, q, out.slope, actor, multipliers)
+        return ActorCriticsLoss(out.loss, priority, metrics, q, out.q_grad, actor, multipliers)
 
-    def fresh(self, features: Tensor, which: int) -> Squashed:
+    def fresh(self, features: Tensor, which: int) -> SquashedSample:
         """Actions [L, B, A] that the present actor samples; ``which`` of an update's two draws."""
         mean, log_std = self.pi.net(features).chunk(2, -1)
-        noise = self.pair.noise(2 * self.q.updates + which, *mean.shape)
+        noise = self.nets.noise(2 * self.q.updates + which, *mean.shape)
         return squashed_gaussian(mean, log_std, noise)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlrun.errors import EnvError
 from rlrun.functional.script import action_table, outside, sine
-from rlrun.optim.compute import PLAIN, Compute
+from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.schema import MemoryConfig, ScriptedConfig, TorsoConfig
 from rlrun.trust import trusted_function
 from rlrun.types import Act, Sample, Spec, Tree, Update, Window, generator, tree_map
@@ -37,7 +37,7 @@ class Scripted:
         seed: int,
         total_steps: int,
         device: torch.device,
-        compute: Compute = PLAIN,
+        compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.script = make_script(config, spec.action)
         self.generator = generator(seed, "explore")
@@ -144,5 +144,5 @@ def _shown(x: np.ndarray) -> np.ndarray:
 def _wrong(name: str, text: str, space: gym.Space[Any]) -> EnvError:
     return EnvError(
         f"policy.function = {name}: {text}; a function of observations [E, ...] and steps [E] that "
-        f"returns an action of {space} for each of E environments is allowed; correct it"
+        f"returns an action of {space} for each of E environments is allowed_actions; correct it"
     )

@@ -5,7 +5,8 @@ yaml and checks what spans several fields. Lengths and periods are in environmen
 Which other keys decide whether a key is read is metadata of its field (``rlrun.schema.readers``).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from rlrun.schema.agents import AgentsConfig
 from rlrun.schema.bonus import BonusConfig, RNDConfig
@@ -22,7 +23,7 @@ from rlrun.schema.nets import MemoryConfig, TorsoConfig
 from rlrun.schema.offline import BCConfig, CQLConfig, CQLSACConfig, IQLConfig
 from rlrun.schema.onpolicy import A2CConfig, IMPALAConfig, OnPolicyConfig, PPOConfig
 from rlrun.schema.policy import PolicyConfig, RandomConfig, ScriptedConfig
-from rlrun.schema.ranges import Invalid, need
+from rlrun.schema.ranges import Invalid, Range, Ranged
 from rlrun.schema.run import (
     CheckpointConfig,
     CollectorConfig,
@@ -47,6 +48,7 @@ from rlrun.schema.wrappers import WRAPPER_CONFIGS, WrapperConfig
 __all__ = [
     "BONUS_CONFIGS",
     "BUFFER_CONFIGS",
+    "OPTION_CONFIGS",
     "POLICY_CONFIGS",
     "WRAPPER_CONFIGS",
     "A2CConfig",
@@ -97,10 +99,10 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Ranged):
     """The whole run. ``policy``, ``buffer``, ``bonus``: the dataclass their ``name`` selects."""
 
-    seed: int
+    seed: int = field(metadata={"range": Range(0, 2**32, open_high=True)})
     device: str
     env: EnvConfig  # read before what takes values from it, so that errors name its keys
     run: RunConfig
@@ -117,9 +119,6 @@ class Config:
     logger: LoggerConfig
     pipeline: PipelineConfig
     transport: TransportConfig
-
-    def __post_init__(self) -> None:
-        need(0 <= self.seed < 2**32, "seed", self.seed, "must be within [0, 2^32)")
 
 
 POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
@@ -148,4 +147,10 @@ BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
 BONUS_CONFIGS: dict[str, type[BonusConfig]] = {
     "none": BonusConfig,
     "rnd": RNDConfig,
+}
+# Groups whose options have keys of their own: group -> {name in the yaml: class}.
+OPTION_CONFIGS: dict[str, Mapping[str, type[Ranged]]] = {
+    "policy": POLICY_CONFIGS,
+    "buffer": BUFFER_CONFIGS,
+    "bonus": BONUS_CONFIGS,
 }

@@ -3,13 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rlrun.schema.ranges import Ranged
 from rlrun.schema.readers import read_when
 
 _JOINT = read_when("agents=joint", fix="use policy=qmix or policy=vdn")
 
 
 @dataclass(frozen=True)
-class AgentsConfig:
+class AgentsConfig(Ranged):
     """shared, separate: every agent a column of its own. joint: one row for all of them."""
 
     name: Literal["shared", "separate", "joint"]

@@ -1,15 +1,14 @@
 """A reward for novelty, whatever the policy."""
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from rlrun.schema.ranges import at_least, need, positive, unit
-from rlrun.schema.schedule import ScheduleConfig, schedule_within
+from rlrun.schema.ranges import Ranged, at_least, positive, unit
+from rlrun.schema.schedule import ScheduleConfig
 
 
 @dataclass(frozen=True)
-class BonusConfig:
+class BonusConfig(Ranged):
     """none: rewards are those of the environment."""
 
     name: Literal["none", "rnd"]
@@ -17,22 +16,12 @@ class BonusConfig:
 
 @dataclass(frozen=True)
 class RNDConfig(BonusConfig):
-    coefficient: ScheduleConfig
-    features: int
-    hidden: tuple[int, ...]
-    predictor_hidden: tuple[int, ...]
-    lr: ScheduleConfig
-    adam_eps: float
-    batch_size: int
-    obs_clip: float
-    gamma: float
-
-    def __post_init__(self) -> None:
-        schedule_within(self, "coefficient", 0, math.inf)
-        schedule_within(self, "lr", 0, math.inf)
-        at_least(self, 1, "features", "batch_size")
-        positive(self, "adam_eps", "obs_clip")
-        unit(self, "gamma")
-        for key in ("hidden", "predictor_hidden"):
-            sizes = getattr(self, key)
-            need(all(s > 0 for s in sizes), key, list(sizes), "layer sizes must be > 0")
+    coefficient: ScheduleConfig = field(metadata=at_least(0))
+    features: int = field(metadata=at_least(1))
+    hidden: tuple[int, ...] = field(metadata=positive())
+    predictor_hidden: tuple[int, ...] = field(metadata=positive())
+    lr: ScheduleConfig = field(metadata=at_least(0))
+    adam_eps: float = field(metadata=positive())
+    batch_size: int = field(metadata=at_least(1))
+    obs_clip: float = field(metadata=positive())
+    gamma: float = field(metadata=unit())

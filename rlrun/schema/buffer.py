@@ -4,37 +4,41 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from rlrun.schema.ranges import at_least, need, positive, unit
+from rlrun.schema.ranges import Range, Ranged, at_least, positive, require, unit
 from rlrun.schema.readers import read_when
-from rlrun.schema.schedule import ScheduleConfig, schedule_within
+from rlrun.schema.schedule import ScheduleConfig
+
+_MIXED = Range(
+    0, 1, open_low=True, open_high=True,
+    reason="batches are mixed; demonstrations alone are pipeline=offline",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class BufferConfig:
+class BufferConfig(Ranged):
     name: Literal["uniform", "prioritized", "rank", "rollout"]
-    capacity: int
-    window_capacity: int | None
-    max_bytes: int | None
+    capacity: int = field(metadata=positive())
+    window_capacity: int | None = field(metadata=positive())
+    max_bytes: int | None = field(metadata=positive())
     device: str
     mmap: str | None
     compress: bool
     load: str | None
     relabel: Literal["future", "final", "episode"] | None
     relabel_ratio: float = field(
-        metadata=read_when("buffer.relabel", fix="set buffer.relabel=future")
+        metadata=unit() | read_when("buffer.relabel", fix="set buffer.relabel=future")
     )
     demos: str | None
-    demo_ratio: float = field(metadata=read_when("buffer.demos", fix="set buffer.demos=DIR"))
+    demo_ratio: float = field(
+        metadata={"range": _MIXED} | read_when("buffer.demos", fix="set buffer.demos=DIR")
+    )
 
     def __post_init__(self) -> None:
-        positive(self, "capacity", "window_capacity", "max_bytes")
-        unit(self, "relabel_ratio")
-        text = "must be > 0 and < 1: batches are mixed; demonstrations alone are pipeline=offline"
-        need(0 < self.demo_ratio < 1, "demo_ratio", self.demo_ratio, text)
+        super().__post_init__()
         for key in ("mmap", "load", "demos"):
             value = getattr(self, key)
-            need(value != "", key, value, f"is empty; a path, or null; set buffer.{key}=null")
-        need(
+            require(value != "", key, value, f"is empty; a path, or null; set buffer.{key}=null")
+        require(
             self.mmap is None or self.device == "cpu",
             "mmap",
             self.mmap,
@@ -42,7 +46,7 @@ class BufferConfig:
             "them back (null, cpu)",
         )
         other = "mmap" if self.mmap is not None else "device"
-        need(
+        require(
             not self.compress or (self.mmap is None and self.device == "cpu"),
             "compress",
             self.compress,
@@ -55,17 +59,15 @@ class BufferConfig:
 class PriorityConfig(BufferConfig):
     """What every buffer that draws by priority has."""
 
-    alpha: ScheduleConfig
-    beta: ScheduleConfig
+    alpha: ScheduleConfig = field(metadata=unit())
+    beta: ScheduleConfig = field(metadata=unit())
     weight_norm: Literal["batch", "buffer"]
     initial_priority: Literal["max", "td"]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        schedule_within(self, "alpha", 0, 1)
-        schedule_within(self, "beta", 0, 1)
         values = self.beta.values()
-        need(
+        require(
             all(a <= b for a, b in pairwise(values)),
             "beta",
             list(values),
@@ -75,20 +77,12 @@ class PriorityConfig(BufferConfig):
 
 @dataclass(frozen=True)
 class PrioritizedConfig(PriorityConfig):
-    priority_eps: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, 0, "priority_eps")
+    priority_eps: float = field(metadata=at_least(0))
 
 
 @dataclass(frozen=True)
 class RankConfig(PriorityConfig):
-    resort_every: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self, "resort_every")
+    resort_every: int = field(metadata=positive())
 
 
 @dataclass(frozen=True)
@@ -100,4 +94,4 @@ class RolloutConfig(BufferConfig):
         for key, only in (("device", "cpu"), ("mmap", None), ("window_capacity", None)):
             value = getattr(self, key)
             text = f"a rollout is drawn from once and then dropped; set it to {only or 'null'}"
-            need(value == only, key, value, text)
+            require(value == only, key, value, text)

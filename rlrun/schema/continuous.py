@@ -1,13 +1,12 @@
 """Policies whose actions are real numbers within bounds."""
 
-import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from rlrun.schema.policy import PolicyConfig
-from rlrun.schema.ranges import at_least, exactly_one, need, positive, unit
+from rlrun.schema.ranges import at_least, exactly_one, positive, require, unit
 from rlrun.schema.readers import WITH_MEMORY, read_when
-from rlrun.schema.schedule import ScheduleConfig, schedule_within
+from rlrun.schema.schedule import ScheduleConfig
 
 
 @dataclass(frozen=True)
@@ -16,36 +15,29 @@ class ControlConfig(PolicyConfig):
 
     actions: ClassVar[tuple[str, ...]] = ("Box",)
 
-    nstep: int
+    nstep: int = field(metadata=at_least(1))
     learn_unroll_len: int | None
-    burnin_step: int
+    burnin_step: int = field(metadata=at_least(0))
     state_init: Literal["stored", "zero"] = field(metadata=WITH_MEMORY)
-    gamma: float
-    lr: ScheduleConfig
-    actor_lr: ScheduleConfig
-    adam_eps: float
-    grad_clip: float | None
-    target_update_every: int | None
-    target_tau: float | None
-    actor_every: int
-    head_hidden: tuple[int, ...]
+    gamma: float = field(metadata=unit())
+    lr: ScheduleConfig = field(metadata=at_least(0))
+    actor_lr: ScheduleConfig = field(metadata=at_least(0))
+    adam_eps: float = field(metadata=positive())
+    grad_clip: float | None = field(metadata=positive())
+    target_update_every: int | None = field(metadata=at_least(1))
+    target_tau: float | None = field(metadata=unit())
+    actor_every: int = field(metadata=at_least(1))
+    head_hidden: tuple[int, ...] = field(metadata=positive())
     prev_inputs: bool
-    reward_scale: float
-    reward_clip: float | None
-    td_clip: float | None
-    eta: float
+    reward_scale: float = field(metadata=positive())
+    reward_clip: float | None = field(metadata=positive())
+    td_clip: float | None = field(metadata=positive())
+    eta: float = field(metadata=unit())
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "nstep", "target_update_every", "actor_every")
-        at_least(self, 0, "burnin_step")
-        unit(self, "gamma", "target_tau", "eta")
-        schedule_within(self, "lr", 0, math.inf)
-        schedule_within(self, "actor_lr", 0, math.inf)
-        positive(self, "adam_eps", "grad_clip", "reward_scale", "reward_clip", "td_clip")
+        super().__post_init__()
         exactly_one(self, "target_update_every", "target_tau")
-        for size in self.head_hidden:
-            need(size > 0, "head_hidden", list(self.head_hidden), "layer sizes must be > 0")
-        need(
+        require(
             self.learn_unroll_len is None or self.learn_unroll_len > self.nstep,
             "learn_unroll_len",
             self.learn_unroll_len,
@@ -64,33 +56,24 @@ class ControlConfig(PolicyConfig):
 class DDPGConfig(ControlConfig):
     """A deterministic actor; ``noise`` is a share of half the distance between the bounds."""
 
-    noise: ScheduleConfig
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        schedule_within(self, "noise", 0, math.inf)
+    noise: ScheduleConfig = field(metadata=at_least(0))
 
 
 @dataclass(frozen=True)
 class TD3Config(DDPGConfig):
-    smoothing: float
-    smoothing_clip: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, 0, "smoothing", "smoothing_clip")
+    smoothing: float = field(metadata=at_least(0))
+    smoothing_clip: float = field(metadata=at_least(0))
 
 
 @dataclass(frozen=True)
 class SACConfig(ControlConfig):
-    temperature: float
+    temperature: float = field(metadata=at_least(0))
     temperature_auto: bool
     target_entropy: float | None = field(metadata=read_when("policy.temperature_auto=true"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, 0, "temperature")
-        need(
+        require(
             self.temperature > 0 or not self.temperature_auto,
             "temperature",
             self.temperature,

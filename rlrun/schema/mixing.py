@@ -1,9 +1,9 @@
 """Policies that learn one value for a team."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from rlrun.schema.ranges import at_least, need
+from rlrun.schema.ranges import at_least, positive
 from rlrun.schema.value import SequenceConfig
 
 
@@ -15,12 +15,6 @@ class QMIXConfig(SequenceConfig):
     agents: ClassVar[tuple[str, ...]] = ("joint",)
 
     mixer: Literal["monotonic", "sum"]
-    mixer_hidden: int
-    hyper_hidden: tuple[int, ...]
+    mixer_hidden: int = field(metadata=at_least(1))
+    hyper_hidden: tuple[int, ...] = field(metadata=positive())
     agent_id: bool
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, 1, "mixer_hidden")
-        for size in self.hyper_hidden:
-            need(size > 0, "hyper_hidden", list(self.hyper_hidden), "layer sizes must be > 0")

@@ -3,26 +3,23 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rlrun.schema.ranges import at_least, need
+from rlrun.schema.ranges import Ranged, at_least, positive, require
 from rlrun.schema.readers import WITH_MEMORY, read_when
 
 
 @dataclass(frozen=True)
-class TorsoConfig:
+class TorsoConfig(Ranged):
     name: Literal["mlp", "nature_cnn"]
-    hidden: tuple[int, ...]
+    hidden: tuple[int, ...] = field(metadata=positive())
     activation: Literal["relu", "tanh", "elu"]
-
-    def __post_init__(self) -> None:
-        for size in self.hidden:
-            need(size > 0, "hidden", list(self.hidden), "layer sizes must be > 0")
 
 
 @dataclass(frozen=True)
-class MemoryConfig:
+class MemoryConfig(Ranged):
     name: str = field(metadata={"or_class": ("lstm", "gru", "mingru", "none")})  # or mypkg.mod:Cell
-    hidden: int = field(metadata=WITH_MEMORY)
+    hidden: int = field(metadata=at_least(0) | WITH_MEMORY)
     forget_bias: float = field(metadata=read_when("memory=lstm|mingru & policy.recurrent"))
 
     def __post_init__(self) -> None:
-        at_least(self, 0 if self.name == "none" else 1, "hidden")
+        super().__post_init__()
+        require(self.name == "none" or self.hidden >= 1, "hidden", self.hidden, "must be >= 1")

@@ -1,19 +1,13 @@
 """Policies that learn from a dataset."""
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from rlrun.schema.continuous import SACConfig
 from rlrun.schema.policy import PolicyConfig
-from rlrun.schema.ranges import at_least, need, positive, unit
-from rlrun.schema.schedule import ScheduleConfig, schedule_within
+from rlrun.schema.ranges import at_least, positive, require, unit
+from rlrun.schema.schedule import ScheduleConfig
 from rlrun.schema.value import ValueConfig
-
-
-def _layers(config: PolicyConfig, sizes: tuple[int, ...]) -> None:
-    for size in sizes:
-        need(size > 0, "head_hidden", list(sizes), "layer sizes must be > 0")
 
 
 @dataclass(frozen=True)
@@ -22,19 +16,12 @@ class BCConfig(PolicyConfig):
     masks: ClassVar[bool] = True
     learns: ClassVar[bool] = False  # from actions, whatever they were paid
 
-    learn_unroll_len: int
-    burnin_step: int
-    lr: ScheduleConfig
-    adam_eps: float
-    grad_clip: float | None
-    head_hidden: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        at_least(self, 2, "learn_unroll_len")
-        at_least(self, 0, "burnin_step")
-        schedule_within(self, "lr", 0, math.inf)
-        positive(self, "adam_eps", "grad_clip")
-        _layers(self, self.head_hidden)
+    learn_unroll_len: int = field(metadata=at_least(2))
+    burnin_step: int = field(metadata=at_least(0))
+    lr: ScheduleConfig = field(metadata=at_least(0))
+    adam_eps: float = field(metadata=positive())
+    grad_clip: float | None = field(metadata=positive())
+    head_hidden: tuple[int, ...] = field(metadata=positive())
 
     @property
     def window(self) -> tuple[int, int, int]:
@@ -49,11 +36,7 @@ class CQLConfig(ValueConfig):
     masks: ClassVar[bool] = True
     twin: ClassVar[str | None] = "cql_sac"
 
-    conservatism: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self, 0, "conservatism")
+    conservatism: float = field(metadata=at_least(0))
 
     @property
     def window(self) -> tuple[int, int, int]:
@@ -65,16 +48,14 @@ class CQLConfig(ValueConfig):
 class CQLSACConfig(SACConfig):
     twin: ClassVar[str | None] = "cql"
 
-    conservatism: float
+    conservatism: float = field(metadata=at_least(0))
     gap_threshold: float | None
-    samples: int
+    samples: int = field(metadata=at_least(1))
     entropy_in_target: bool
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, 0, "conservatism")
-        at_least(self, 1, "samples")
-        need(
+        require(
             self.conservatism > 0 or self.gap_threshold is None,
             "conservatism",
             self.conservatism,
@@ -88,26 +69,18 @@ class IQLConfig(PolicyConfig):
     masks: ClassVar[bool] = True
     recurrent: ClassVar[bool] = False
 
-    nstep: int
-    gamma: float
-    expectile: float
-    inverse_temperature: float
-    weight_clip: float
-    lr: ScheduleConfig
-    adam_eps: float
-    grad_clip: float | None
-    target_tau: float
-    head_hidden: tuple[int, ...]
-    reward_scale: float
-    reward_clip: float | None
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "nstep", "weight_clip")
-        unit(self, "gamma", "expectile", "target_tau")
-        at_least(self, 0, "inverse_temperature")
-        schedule_within(self, "lr", 0, math.inf)
-        positive(self, "adam_eps", "grad_clip", "reward_scale", "reward_clip")
-        _layers(self, self.head_hidden)
+    nstep: int = field(metadata=at_least(1))
+    gamma: float = field(metadata=unit())
+    expectile: float = field(metadata=unit())
+    inverse_temperature: float = field(metadata=at_least(0))
+    weight_clip: float = field(metadata=at_least(1))
+    lr: ScheduleConfig = field(metadata=at_least(0))
+    adam_eps: float = field(metadata=positive())
+    grad_clip: float | None = field(metadata=positive())
+    target_tau: float = field(metadata=unit())
+    head_hidden: tuple[int, ...] = field(metadata=positive())
+    reward_scale: float = field(metadata=positive())
+    reward_clip: float | None = field(metadata=positive())
 
     @property
     def window(self) -> tuple[int, int, int]:

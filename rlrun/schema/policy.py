@@ -1,13 +1,13 @@
 """What the configs of all policies have in common."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from rlrun.schema.ranges import at_least, need, positive, unit
+from rlrun.schema.ranges import Ranged, at_least, positive, require, unit
 
 
 @dataclass(frozen=True)
-class PolicyConfig:
+class PolicyConfig(Ranged):
     """A policy's keys; what is true of its class stands beside them."""
 
     actions: ClassVar[tuple[str, ...]] = ("Discrete",)  # action spaces it acts in
@@ -50,24 +50,22 @@ class ScriptedConfig(PolicyConfig):
 
     script: Literal["constant", "cycle", "uniform", "sine", "function"]
     choices: tuple[float | tuple[float, ...], ...]
-    hold: int
-    period: float
-    amplitude: float
+    hold: int = field(metadata=at_least(1))
+    period: float = field(metadata=positive())
+    amplitude: float = field(metadata=unit())
     phase: float
     function: str | None
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "hold")
-        positive(self, "period")
-        unit(self, "amplitude")
+        super().__post_init__()
         count = len(self.choices)
         if self.script in ("constant", "cycle", "uniform"):
             allowed = "exactly one" if self.script == "constant" else "at least one"
             fine = count == 1 if self.script == "constant" else count >= 1
             text = f"policy.script={self.script} takes {allowed} action; set 'policy.choices=[0]'"
-            need(fine, "choices", list(self.choices), text)
+            require(fine, "choices", list(self.choices), text)
         named = self.script == "function"
-        need(
+        require(
             (self.function is not None) == named,
             "function",
             self.function,

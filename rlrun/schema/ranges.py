@@ -1,4 +1,12 @@
-"""Range checks shared by the dataclasses of this package."""
+"""Ranges of config keys, as metadata of their dataclass fields, and errors of values outside them.
+
+``nstep: int = field(metadata=at_least(1))``. A class that inherits ``Ranged`` checks its fields.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
 
 
 class Invalid(ValueError):
@@ -9,33 +17,88 @@ class Invalid(ValueError):
         self.key, self.value, self.text = key, value, text
 
 
-def need(ok: bool, key: str, value: object, text: str) -> None:
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``low`` to ``high``; an open end is not one of them."""
+
+    low: float
+    high: float
+    open_low: bool = False
+    open_high: bool = False
+    reason: str = ""  # why numbers outside are refused, and what to do
+
+    def __contains__(self, value: float) -> bool:
+        above = value > self.low if self.open_low else value >= self.low
+        return above and (value < self.high if self.open_high else value <= self.high)
+
+    def __str__(self) -> str:
+        if math.isinf(self.high):
+            return f"{'>' if self.open_low else '>='} {_number(self.low)}"
+        if math.isinf(self.low):
+            return f"{'<' if self.open_high else '<='} {_number(self.high)}"
+        ends = "(["[not self.open_low], ")]"[not self.open_high]
+        return f"within {ends[0]}{_number(self.low)}, {_number(self.high)}{ends[1]}"
+
+
+def _number(value: float) -> str:
+    return "2^32" if value == 2**32 else f"{value:g}"
+
+
+def positive() -> dict[str, Any]:
+    """Metadata of a number, or a list or schedule of them, that must be > 0."""
+    return {"range": Range(0, math.inf, open_low=True)}
+
+
+def at_least(bound: float) -> dict[str, Any]:
+    """Metadata of a number, or a list or schedule of them, that must be >= ``bound``."""
+    return {"range": Range(bound, math.inf)}
+
+
+def at_most(bound: float) -> dict[str, Any]:
+    """Metadata of a number, or a list or schedule of them, that must be <= ``bound``."""
+    return {"range": Range(-math.inf, bound)}
+
+
+def unit() -> dict[str, Any]:
+    """Metadata of a number or a schedule within [0, 1]."""
+    return {"range": Range(0, 1)}
+
+
+@dataclass(frozen=True)
+class Ranged:
+    """Base of the config dataclasses: refuses values outside the ranges of its fields."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            within: Range | None = field.metadata.get("range")
+            value = getattr(self, field.name)
+            if within is None or value is None:
+                continue
+            several = isinstance(value, tuple)
+            text = f"{'each ' if several else ''}must be {within}"
+            text += f": {within.reason}" if within.reason else ""
+            for number in _numbers(value):
+                shown = list(value) if several else number
+                require(number in within, field.name, shown, text)
+
+
+def _numbers(value: Any) -> Iterable[float]:
+    """The numbers of a value, a list or a schedule."""
+    if isinstance(value, tuple):
+        return value
+    return value.values() if hasattr(value, "values") else (value,)
+
+
+def require(ok: bool, key: str, value: object, text: str) -> None:
+    """Raise ``Invalid`` unless ``ok``."""
     if not ok:
         raise Invalid(key, value, text)
 
 
 def exactly_one(config: object, first: str, second: str) -> None:
-    """Refuses two numbers and two nulls."""
+    """Refuse two numbers and two nulls."""
     one, other = getattr(config, first), getattr(config, second)
     shown = "null" if other is None else other
     wrong = f"exactly one of {first} and {second} (= {shown}) is a number, the other null"
     fix = "give one of them a number" if one is None else "set the one you do not want to null"
-    need((one is None) != (other is None), first, one, f"{wrong}; {fix}")
-
-
-def positive(config: object, *keys: str) -> None:
-    for key in keys:
-        value = getattr(config, key)
-        need(value is None or value > 0, key, value, "must be > 0")
-
-
-def at_least(config: object, bound: float, *keys: str) -> None:
-    for key in keys:
-        value = getattr(config, key)
-        need(value is None or value >= bound, key, value, f"must be >= {bound}")
-
-
-def unit(config: object, *keys: str) -> None:
-    for key in keys:
-        value = getattr(config, key)
-        need(value is None or 0 <= value <= 1, key, value, "must be within [0, 1]")
+    require((one is None) != (other is None), first, one, f"{wrong}; {fix}")

@@ -1,13 +1,12 @@
 """Value-based policies."""
 
-import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from rlrun.schema.policy import PolicyConfig
-from rlrun.schema.ranges import at_least, exactly_one, need, positive, unit
+from rlrun.schema.ranges import at_least, at_most, exactly_one, positive, require, unit
 from rlrun.schema.readers import WITH_MEMORY, read_when
-from rlrun.schema.schedule import ScheduleConfig, schedule_within
+from rlrun.schema.schedule import ScheduleConfig
 
 _CATEGORICAL = read_when("policy.distribution=categorical")
 _IMPLICIT = read_when("policy.distribution=implicit")
@@ -18,31 +17,25 @@ _MUNCHAUSEN = read_when("policy.munchausen", fix="set policy.munchausen=0.9")
 class ValueConfig(PolicyConfig):
     """What every value-based policy has."""
 
-    nstep: int
-    gamma: float
-    lr: ScheduleConfig
-    adam_eps: float
-    grad_clip: float | None
-    target_update_every: int | None
-    target_tau: float | None
+    nstep: int = field(metadata=at_least(1))
+    gamma: float = field(metadata=unit())
+    lr: ScheduleConfig = field(metadata=at_least(0))
+    adam_eps: float = field(metadata=positive())
+    grad_clip: float | None = field(metadata=positive())
+    target_update_every: int | None = field(metadata=at_least(1))
+    target_tau: float | None = field(metadata=unit())
     double: bool
     dueling: bool
-    head_hidden: tuple[int, ...]
+    head_hidden: tuple[int, ...] = field(metadata=positive())
     prev_inputs: bool
-    value_rescale_eps: float | None
-    reward_scale: float
-    reward_clip: float | None
-    td_clip: float | None
+    value_rescale_eps: float | None = field(metadata=positive())
+    reward_scale: float = field(metadata=positive())
+    reward_clip: float | None = field(metadata=positive())
+    td_clip: float | None = field(metadata=positive())
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "nstep", "target_update_every")
-        unit(self, "gamma", "target_tau")
-        schedule_within(self, "lr", 0, math.inf)
-        positive(self, "adam_eps", "grad_clip", "reward_scale", "reward_clip", "td_clip")
-        positive(self, "value_rescale_eps")
+        super().__post_init__()
         exactly_one(self, "target_update_every", "target_tau")
-        for size in self.head_hidden:
-            need(size > 0, "head_hidden", list(self.head_hidden), "layer sizes must be > 0")
 
 
 @dataclass(frozen=True)
@@ -53,21 +46,21 @@ class SwitchedConfig(ValueConfig):
     masks: ClassVar[bool] = True
 
     distribution: Literal["none", "categorical", "quantile", "implicit"]
-    atoms: int = field(metadata=read_when("policy.distribution=categorical|quantile"))
+    atoms: int = field(metadata=at_least(2) | read_when("policy.distribution=categorical|quantile"))
     v_min: float = field(metadata=_CATEGORICAL)
     v_max: float = field(metadata=_CATEGORICAL)
-    kappa: float = field(metadata=read_when("policy.distribution=quantile|implicit"))
-    taus: int = field(metadata=_IMPLICIT)
-    taus_target: int = field(metadata=_IMPLICIT)
-    taus_act: int = field(metadata=_IMPLICIT)
-    cosines: int = field(metadata=_IMPLICIT)
-    noisy: float | None
+    kappa: float = field(metadata=at_least(0) | read_when("policy.distribution=quantile|implicit"))
+    taus: int = field(metadata=at_least(1) | _IMPLICIT)
+    taus_target: int = field(metadata=at_least(1) | _IMPLICIT)
+    taus_act: int = field(metadata=at_least(1) | _IMPLICIT)
+    cosines: int = field(metadata=at_least(1) | _IMPLICIT)
+    noisy: float | None = field(metadata=positive())
     noisy_resample: Literal["step", "chunk"] = field(
         metadata=read_when("policy.noisy", fix="set policy.noisy=0.5")
     )
-    munchausen: float | None
-    munchausen_tau: float = field(metadata=_MUNCHAUSEN)
-    munchausen_clip: float = field(metadata=_MUNCHAUSEN)
+    munchausen: float | None = field(metadata=unit())
+    munchausen_tau: float = field(metadata=positive() | _MUNCHAUSEN)
+    munchausen_clip: float = field(metadata=at_most(0) | _MUNCHAUSEN)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,11 +68,7 @@ class SwitchedConfig(ValueConfig):
         self._check_munchausen()
 
     def _check_distribution(self) -> None:
-        at_least(self, 2, "atoms")
-        at_least(self, 0, "kappa")
-        at_least(self, 1, "taus", "taus_target", "taus_act", "cosines")
-        positive(self, "noisy")
-        need(
+        require(
             self.v_max > self.v_min,
             "v_max",
             self.v_max,
@@ -88,23 +77,20 @@ class SwitchedConfig(ValueConfig):
         text = (
             f"clips the TD error of distribution=none, not of {self.distribution}; set it to null"
         )
-        need(self.distribution == "none" or self.td_clip is None, "td_clip", self.td_clip, text)
+        require(self.distribution == "none" or self.td_clip is None, "td_clip", self.td_clip, text)
 
     def _check_munchausen(self) -> None:
         """What the paper leaves undefined is refused."""
         value = self.munchausen
-        unit(self, "munchausen")
-        positive(self, "munchausen_tau")
-        need(self.munchausen_clip <= 0, "munchausen_clip", self.munchausen_clip, "must be <= 0")
         if value is None:
             return
         wrong = "it is defined for distribution=none, quantile or implicit; set one of them"
-        need(self.distribution != "categorical", "munchausen", value, wrong)
+        require(self.distribution != "categorical", "munchausen", value, wrong)
         wrong = (
             "its soft value takes no single best action, its log-policy is in units of reward; "
             "set policy.double=false and policy.value_rescale_eps=null"
         )
-        need(not self.double and self.value_rescale_eps is None, "munchausen", value, wrong)
+        require(not self.double and self.value_rescale_eps is None, "munchausen", value, wrong)
 
 
 @dataclass(frozen=True)
@@ -112,15 +98,13 @@ class SequenceConfig(ValueConfig):
     """What a learner of sequences has besides."""
 
     learn_unroll_len: int
-    burnin_step: int
-    eta: float
+    burnin_step: int = field(metadata=at_least(0))
+    eta: float = field(metadata=unit())
     state_init: Literal["stored", "zero"] = field(metadata=WITH_MEMORY)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(self, 0, "burnin_step")
-        unit(self, "eta")
-        need(
+        require(
             self.learn_unroll_len > self.nstep,
             "learn_unroll_len",
             self.learn_unroll_len,

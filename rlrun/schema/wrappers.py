@@ -1,13 +1,13 @@
 """The wrappers that ``env.wrappers`` may name: their arguments and ranges, without values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from rlrun.schema.ranges import at_least, need, unit
+from rlrun.schema.ranges import Range, Ranged, at_least, require, unit
 
 
 @dataclass(frozen=True)
-class WrapperConfig:
+class WrapperConfig(Ranged):
     """One entry of ``env.wrappers``; ``name`` selects the class, its other fields are arguments."""
 
     name: str
@@ -28,7 +28,8 @@ class FilterObs(WrapperConfig):
     keys: tuple[str, ...]  # of the Dict observation
 
     def __post_init__(self) -> None:
-        need(bool(self.keys), "keys", self.keys, "must name at least one")
+        super().__post_init__()
+        require(bool(self.keys), "keys", self.keys, "must name at least one")
 
 
 @dataclass(frozen=True)
@@ -36,44 +37,34 @@ class MaskObs(WrapperConfig):
     keep: tuple[int, ...]  # positions of the observation vector
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         ok = bool(self.keep) and min(self.keep) >= 0 and len({*self.keep}) == len(self.keep)
-        need(ok, "keep", list(self.keep), "must be positions from 0 on, each once, at least one")
+        require(ok, "keep", list(self.keep), "must be positions from 0 on, each once, at least one")
 
 
 @dataclass(frozen=True)
 class Steps(WrapperConfig):
-    steps: int  # env steps
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "steps")
+    steps: int = field(metadata=at_least(1))  # env steps
 
 
 @dataclass(frozen=True)
 class MaxAndSkip(Steps):
-    def __post_init__(self) -> None:
-        at_least(self, 2, "steps")
+    steps: int = field(metadata=at_least(2))  # env steps
 
 
 @dataclass(frozen=True)
 class Chance(WrapperConfig):
-    probability: float
-
-    def __post_init__(self) -> None:
-        unit(self, "probability")
+    probability: float = field(metadata=unit())
 
 
 @dataclass(frozen=True)
 class Sticky(Chance):
-    def __post_init__(self) -> None:
-        need(0 <= self.probability < 1, "probability", self.probability, "must be within [0, 1)")
+    probability: float = field(metadata={"range": Range(0, 1, open_high=True)})
 
 
 @dataclass(frozen=True)
 class Noise(WrapperConfig):
-    std: float  # in the observation's own unit
-
-    def __post_init__(self) -> None:
-        at_least(self, 0, "std")
+    std: float = field(metadata=at_least(0))  # in the observation's own unit
 
 
 @dataclass(frozen=True)
@@ -82,7 +73,8 @@ class Bounds(WrapperConfig):
     high: float
 
     def __post_init__(self) -> None:
-        need(self.low < self.high, "low", self.low, f"must be below high (= {self.high})")
+        super().__post_init__()
+        require(self.low < self.high, "low", self.low, f"must be below high (= {self.high})")
 
 
 @dataclass(frozen=True)
@@ -92,19 +84,13 @@ class CastObs(WrapperConfig):
 
 @dataclass(frozen=True)
 class ResizeObs(WrapperConfig):
-    height: int  # pixels
-    width: int  # pixels
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "height", "width")
+    height: int = field(metadata=at_least(1))  # pixels
+    width: int = field(metadata=at_least(1))  # pixels
 
 
 @dataclass(frozen=True)
 class DiscretizeAction(WrapperConfig):
-    bins: int  # per dimension of the action
-
-    def __post_init__(self) -> None:
-        at_least(self, 2, "bins")
+    bins: int = field(metadata=at_least(2))  # per dimension of the action
 
 
 WRAPPER_CONFIGS: dict[str, type[WrapperConfig]] = {
@@ -129,4 +115,4 @@ WRAPPER_CONFIGS: dict[str, type[WrapperConfig]] = {
     "repeat_action": Steps,
     "clip_reward": Bounds,
 }
-"""name in ``env.wrappers`` -> its arguments; ``rlrun.env.wrappers.TABLE`` says what each does."""
+"""name in ``env.wrappers`` -> its arguments; ``rlrun.env.wrappers.WRAPPERS`` describes each."""

@@ -1,4 +1,4 @@
-"""The README's score table, from the JSON lines of finished runs."""
+"""The score table of TABLES.md, from the JSON lines of finished runs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.reader import RENAMED
+from rlrun.schema.spelling import RENAMED
 from tests.benchmarks.iqm import interval, iqm
 from tests.benchmarks.score_row import Row, bound_of
 

@@ -18,8 +18,8 @@ from rlrun import __version__
 from rlrun.cli.run import _quote
 from rlrun.config import compose
 from rlrun.config.directories import claim
-from rlrun.config.reader import RENAMED
 from rlrun.errors import EnvError, Interrupted, StorageError
+from rlrun.schema.spelling import RENAMED
 from tests.in_process import Build, Done, files_under
 from tests.installed import PRESETS, module_of
 

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from rlrun.cli.list import _shipped, list_lines
+from rlrun.cli.list import list_lines
+from rlrun.cli.yaml_keys import shipped
 from rlrun.config import Composer, check, read_composed
 from rlrun.errors import ConfigError
 from rlrun.schema import POLICY_CONFIGS
 from tests.installed import CONTINUOUS, PRESETS, env_of, module_of
 
-CONF = _shipped()
+CONF = shipped()
 GROUPS = sorted(p.name for p in CONF.iterdir() if p.is_dir() and not p.name.startswith("_"))
 OPTIONS = [f"{g}={p.stem}" for g in GROUPS for p in sorted((CONF / g).glob("*.yaml"))]
 NEEDS: dict[str, list[str]] = {

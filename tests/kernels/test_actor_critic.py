@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlrun.functional import policy as in_torch
-from rlrun.functional import surrogate
+from rlrun.kernels import policy_losses
 from rlrun.kernels.actor_critic import (
     AutogradActorCritic,
     NumpyActorCritic,
@@ -19,8 +19,8 @@ from rlrun.kernels.actor_critic import (
     supports,
 )
 from rlrun.nets.actor_critic import ActorCritic
-from rlrun.optim.adam import Flat
-from rlrun.optim.compute import PLAIN, Compute
+from rlrun.optim.adam import FlatParameters
+from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.schema import MemoryConfig, TorsoConfig
 from rlrun.types import Spec, tree_map
 from tests.compose import config
@@ -72,9 +72,9 @@ def rows_of(net, obs, rows=5, columns=3):
 
 def pair_of(net):
     """Both ways; their slopes do not share an array."""
-    flat = Flat(net.parameters())
-    written, recorded = NumpyActorCritic(net, flat), AutogradActorCritic(net, flat, PLAIN)
-    recorded.flat = Flat([p.detach().clone() for p in net.parameters()])
+    flat = FlatParameters(net.parameters())
+    written, recorded = NumpyActorCritic(net, flat), AutogradActorCritic(net, flat, DEFAULT_COMPUTE)
+    recorded.flat = FlatParameters([p.detach().clone() for p in net.parameters()])
     return written, recorded
 
 
@@ -88,7 +88,7 @@ def compare(net, obs, *, entropy):
         choice = back.choice(head[:-1], action)
         slopes = OutputGrads(log_prob, value, worth if entropy else None)
         back.back(choice, v[:-1], slopes)
-        found.append((head, v, *choice, *back.flat.parts))
+        found.append((head, v, *choice, *back.flat.grad_views))
     for a, b in zip(*found, strict=True):
         assert a.shape == b.shape
         torch.testing.assert_close(a, b.detach(), rtol=1e-5, atol=1e-5)
@@ -114,10 +114,11 @@ def test_of_numbers_and_of_standardised_observations():
 def test_who_is_written():
     net, half = network("one"), Compute("bf16")
     assert isinstance(
-        make_actor_critic_backprop(net, Flat(net.parameters()), PLAIN), NumpyActorCritic
+        make_actor_critic_backprop(net, FlatParameters(net.parameters()), DEFAULT_COMPUTE),
+        NumpyActorCritic,
     )
     assert isinstance(
-        make_actor_critic_backprop(net, Flat(net.parameters()), half), AutogradActorCritic
+        make_actor_critic_backprop(net, FlatParameters(net.parameters()), half), AutogradActorCritic
     )
     assert not supports(network("one", memory="gru"))
 
@@ -131,28 +132,28 @@ def test_losses_have_the_slopes_of_their_torch_twins(rows, value_clip):
     rng = np.random.default_rng(rows)
     log_prob, behaviour, gain, value, target, old = rng.normal(0, 0.4, (6, rows)).astype("f4")
     tensors = [torch.from_numpy(x) for x in (log_prob, behaviour, gain, value, target, old)]
-    real = in_torch.counted(torch.ones(rows, dtype=torch.bool))
+    real = in_torch.valid_rows(torch.ones(rows, dtype=torch.bool))
     same = {"rtol": 1e-5, "atol": 1e-6}
-    got = surrogate.ppo_slope(log_prob, behaviour, gain, clip=0.2)
-    want = in_torch.ppo_slope(*tensors[:3], real, clip=0.2)
+    got = policy_losses.ppo_grad(log_prob, behaviour, gain, clip=0.2)
+    want = in_torch.ppo_grad(*tensors[:3], real, clip=0.2)
     np.testing.assert_allclose(got, want, **same)
     assert rows < 300 or 0 < (got == 0).mean() < 1, "clipped rows and others"
-    got = surrogate.value_slope(value, target, old, clip=value_clip)
-    want = in_torch.value_terms(*tensors[3:5], real, old=tensors[5], clip=value_clip).slope
+    got = policy_losses.value_grad(value, target, old, clip=value_clip)
+    want = in_torch.value_loss(*tensors[3:5], real, old=tensors[5], clip=value_clip).grad
     np.testing.assert_allclose(got, want, **same)
     assert value_clip is None or rows < 300 or 0 < (got == 0).mean() < 1
-    got, want = surrogate.standardise(gain), in_torch.standardise(tensors[2], real)
+    got, want = policy_losses.standardise(gain), in_torch.standardise(tensors[2], real)
     np.testing.assert_allclose(got, want, **same)
-    assert {x.dtype for x in (got, surrogate.ppo_slope(log_prob, behaviour, gain, clip=0.2))} == {
-        np.dtype("f4")
-    }
+    assert {
+        x.dtype for x in (got, policy_losses.ppo_grad(log_prob, behaviour, gain, clip=0.2))
+    } == {np.dtype("f4")}
 
 
 def test_far_logits_overflow_nowhere():
     logits = np.array([[300.0, -300.0], [0.0, 0.0]], np.float32)
-    drawn = surrogate.categorical(logits, np.array([1, 0]), (2,), entropy=True)
+    drawn = policy_losses.categorical(logits, np.array([1, 0]), (2,), entropy=True)
     np.testing.assert_allclose(drawn.log_prob, [-600, -np.log(2)], rtol=1e-6)
-    slope = surrogate.categorical_slope(drawn, np.ones(2, np.float32), np.ones(2, np.float32))
+    slope = policy_losses.categorical_grad(drawn, np.ones(2, np.float32), np.ones(2, np.float32))
     np.testing.assert_allclose(slope, [[-1, 1], [0.5, -0.5]], atol=1e-6)
 
 
@@ -173,7 +174,7 @@ def test_an_update_is_the_same_either_way(more, env, monkeypatch):
     """Values, parameters and metrics after some updates, of PPO in numpy and by autograd."""
     more = ("learner.batch_size=24", "policy.epochs=3", *more)
     a = collector_of(*more, env=env)
-    monkeypatch.setattr("rlrun.kernels.actor_critic.is_plain", lambda net: False)
+    monkeypatch.setattr("rlrun.kernels.actor_critic.supports", lambda net: False)
     b = collector_of(*more, env=env)
     monkeypatch.undo()
     assert a.policy.plain is not None
@@ -197,7 +198,7 @@ def test_single_steps_are_the_same_either_way(policy, env, monkeypatch):
     """On rows of an ever older policy: where ratios are 1 rounding decides which exceed it."""
     more = ("policy.rho_clip=1.01",) if policy == "impala" else ()
     a = collector_of(*more, policy=policy, env=env)
-    monkeypatch.setattr("rlrun.kernels.actor_critic.is_plain", lambda net: False)
+    monkeypatch.setattr("rlrun.kernels.actor_critic.supports", lambda net: False)
     b = collector_of(*more, policy=policy, env=env)
     monkeypatch.undo()
     assert isinstance(a.policy.descender.backprop, NumpyActorCritic)

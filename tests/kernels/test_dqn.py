@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from rlrun.kernels.dqn import DQNKernel
-from rlrun.optim.autograd import Recorded
-from rlrun.optim.compute import PLAIN
-from rlrun.optim.step import Stepper
-from rlrun.optim.target import TargetPair
+from rlrun.optim.autograd import AutogradQ
+from rlrun.optim.compute import DEFAULT_COMPUTE
+from rlrun.optim.step import GradientStep
+from rlrun.optim.target import ScheduledOnlineTarget
 from rlrun.types import Sample, Spec, Tree, tree_leaves, tree_map
 from tests.acting.test_step import SPACES
 from tests.buffer.factory import linear
@@ -42,9 +42,14 @@ FIVE = gym.spaces.Discrete(5)
 def recorded(changes):
     """The same policy with autograd and torch's operations."""
     policy = dqn(**PLAIN_INPUTS, **changes)
-    policy.pair = TargetPair(policy.net, policy.config, policy.pair.lr_at)
-    policy.online, policy.lagging = Recorded(policy.net), Recorded(policy.pair.target)
-    policy.step = Stepper(policy.pair, policy.loss, policy.device, PLAIN)
+    policy.online_target = ScheduledOnlineTarget(
+        policy.net, policy.config, policy.online_target.lr_at
+    )
+    policy.q_function, policy.target_q_function = (
+        AutogradQ(policy.net),
+        AutogradQ(policy.online_target.target),
+    )
+    policy.step = GradientStep(policy.online_target, policy.loss, policy.device, DEFAULT_COMPUTE)
     return policy
 
 
@@ -107,7 +112,7 @@ def same(changes, space=None):
             )
     for a, b in zip(
         [*ours.net.parameters(), *ours.target.parameters()],
-        [*theirs.net.parameters(), *theirs.pair.target.parameters()],
+        [*theirs.net.parameters(), *theirs.online_target.target.parameters()],
         strict=True,
     ):
         assert torch.isfinite(a).all()
@@ -135,9 +140,12 @@ def test_a_torso_without_layers():
     config = dqn(**PLAIN_INPUTS, head_hidden=(7,)).config
     shape = (TorsoConfig("mlp", (), "tanh"), MemoryConfig("none", 0, 0.0))
     ours, theirs = (DQN(config, *shape, **given) for _ in range(2))
-    theirs.pair = TargetPair(theirs.net, config, ours.pair.lr_at)
-    theirs.online, theirs.lagging = Recorded(theirs.net), Recorded(theirs.pair.target)
-    theirs.step = Stepper(theirs.pair, theirs.loss, theirs.device, PLAIN)
+    theirs.online_target = ScheduledOnlineTarget(theirs.net, config, ours.online_target.lr_at)
+    theirs.q_function, theirs.target_q_function = (
+        AutogradQ(theirs.net),
+        AutogradQ(theirs.online_target.target),
+    )
+    theirs.step = GradientStep(theirs.online_target, theirs.loss, theirs.device, DEFAULT_COMPUTE)
     for sample in samples(ours):
         one, two = ours.update(sample), theirs.update(sample)
         torch.testing.assert_close(one.priority, two.priority, rtol=1e-4, atol=1e-6)
@@ -155,7 +163,7 @@ def test_a_torso_without_layers():
     ids=str,
 )
 def test_what_it_cannot_do_is_done_by_torch(changes):
-    assert isinstance(dqn(**changes).step, Stepper)
+    assert isinstance(dqn(**changes).step, GradientStep)
 
 
 def test_results_belong_to_the_caller():

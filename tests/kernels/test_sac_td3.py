@@ -61,7 +61,7 @@ def same(name, changes):
         for key, value in two.metrics.items():
             close(one.metrics[key], value, key)
     for side, other in ((ours.pi, theirs.pi), (ours.q, theirs.q)):
-        mine, yours = [*side.online, *side.lagging], [*other.online, *other.lagging]
+        mine, yours = [*side.params, *side.target_params], [*other.params, *other.target_params]
         for a, b in zip(mine, yours, strict=True):
             assert torch.isfinite(a).all()
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
@@ -89,7 +89,7 @@ def test_gradients_of_one_step_are_the_same(name):
     ours, theirs = control(name), control(name)
     sample = samples(ours)[1]
     out = theirs.loss(*sample.to(torch.device("cpu")))
-    expected = [*theirs.q.gradient(out.q, out.slope), *theirs.pi.gradient(out.actor)]
+    expected = [*theirs.q.grads(out.q, out.q_grad), *theirs.pi.grads(out.actor)]
     ours.bare(sample)
     found = [*ours.bare.of_critics, *ours.bare.of_actor]
     for a, b in zip(found, expected, strict=True):
@@ -109,8 +109,8 @@ def test_bf16_is_done_by_torch():
     from rlrun.schema import MemoryConfig
 
     none = MemoryConfig("none", 0, 0.0)
-    assert supports(policy.pair, Compute("float32"), none)
-    assert not supports(policy.pair, Compute("bf16"), none)
+    assert supports(policy.nets, Compute("float32"), none)
+    assert not supports(policy.nets, Compute("bf16"), none)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -148,7 +148,7 @@ def test_a_second_thread_changes_no_bit(name, changes):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
     assert beside.bare.compute.pool is not None, "nothing ran beside"
     for policy in (alone, beside):
-        assert policy.pair.seconds["backward"] > 0
+        assert policy.nets.seconds["backward"] > 0
 
 
 @pytest.mark.filterwarnings("error")
@@ -157,7 +157,7 @@ def test_a_learner_that_diverges_says_nothing_from_either_thread(name):
     policy = control(name, activation="relu")
     policy.bare.compute = Compute(target_thread=True)
     with torch.no_grad():
-        for p in policy.q.online:
+        for p in policy.q.params:
             p.mul_(1e38)
     update = policy.update(samples(policy)[0])
     assert not torch.isfinite(update.metrics["train/loss"])
@@ -180,6 +180,6 @@ def test_loaded_weights_are_those_that_learn():
     second.load_state_dict(first.state_dict())
     one, two = first.update(batch[1]), second.update(batch[1])
     assert all(torch.equal(one.metrics[k], two.metrics[k]) for k in one.metrics)
-    for a, b in zip(first.q.online + first.pi.online, second.q.online + second.pi.online,
+    for a, b in zip(first.q.params + first.pi.params, second.q.params + second.pi.params,
                     strict=True):  # fmt: skip
         assert torch.equal(a, b)

@@ -1,4 +1,4 @@
-"""The written-down chain rule gives autograd's numbers, for every plain network."""
+"""``LinearQ``'s chain rule gives autograd's numbers, for every network of linear layers."""
 
 import itertools
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rlrun.nets.qnet import QNet
-from rlrun.optim.autograd import Recorded, Written, is_plain, make_backprop
-from rlrun.optim.target import TargetPair
+from rlrun.optim.autograd import AutogradQ, LinearQ, is_linear_qnet, make_q_function
+from rlrun.optim.target import ScheduledOnlineTarget
 from rlrun.schema import MemoryConfig, TorsoConfig
 from rlrun.types import Spec
 from tests.policy.factory import dqn, r2d2
@@ -21,9 +21,9 @@ OBS = {
 }
 
 
-def network(obs, activation, torso, *, dueling, head, beside) -> QNet:
+def network(obs, activation, torso, *, dueling, head, prev_inputs) -> QNet:
     spec = Spec(OBS[obs], gym.spaces.Discrete(5))
-    config = dqn(dueling=dueling, head_hidden=head, prev_inputs=beside).config
+    config = dqn(dueling=dueling, head_hidden=head, prev_inputs=prev_inputs).config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = QNet(config, TorsoConfig("mlp", torso, activation), MemoryConfig("none", 0, 0), spec)
@@ -44,42 +44,48 @@ SHAPES = list(itertools.product(
 ))  # fmt: skip
 
 
-@pytest.mark.parametrize(("obs", "activation", "torso", "dueling", "head", "beside"), SHAPES)
-def test_values_and_slopes_are_those_of_autograd(obs, activation, torso, dueling, head, beside):
-    net = network(obs, activation, torso, dueling=dueling, head=head, beside=beside)
-    assert is_plain(net)
-    written, recorded = Written(net), Recorded(net)
+@pytest.mark.parametrize(("obs", "activation", "torso", "dueling", "head", "prev_inputs"), SHAPES)
+def test_values_and_gradients_are_those_of_autograd(
+    obs, activation, torso, dueling, head, prev_inputs
+):
+    net = network(obs, activation, torso, dueling=dueling, head=head, prev_inputs=prev_inputs)
+    assert is_linear_qnet(net)
+    linear, by_autograd = LinearQ(net), AutogradQ(net)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        seen, side, slope = batch(obs, net)
-    a, b = written.q(seen, side), recorded.q(seen, side)
+        seen, side, q_grad = batch(obs, net)
+    a, b = linear.q(seen, side), by_autograd.q(seen, side)
     torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(written.values(seen.flip(0), side.flip(0)), b.flip(0))
-    (flat,), expected = written.slopes(a, slope), recorded.slopes(b, slope)
+    torch.testing.assert_close(linear.values(seen.flip(0), side.flip(0)), b.flip(0))
+    (flat,), expected = linear.grads(a, q_grad), by_autograd.grads(b, q_grad)
     assert flat.numel() == sum(p.numel() for p in net.parameters())
-    for x, y in zip(written.flat.parts, expected, strict=True):
+    for x, y in zip(linear.flat.grad_views, expected, strict=True):
         assert x.shape == y.shape
         torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-6)
 
 
-def test_nothing_is_recorded():
-    net = network("box", "relu", (8,), dueling=True, head=(), beside=False)
+def test_nothing_is_by_autograd():
+    net = network("box", "relu", (8,), dueling=True, head=(), prev_inputs=False)
     seen, side, _ = batch("box", net)
-    assert not Written(net).q(seen, side).requires_grad
+    assert not LinearQ(net).q(seen, side).requires_grad
 
 
-def test_who_is_plain():
-    assert isinstance(dqn().online, Written)
-    assert isinstance(make_backprop(dqn().net, float32=False), Recorded), "autocast needs autograd"
-    assert not is_plain(r2d2().net)
+def test_which_networks_are_linear():
+    assert isinstance(dqn().q_function, LinearQ)
+    assert isinstance(make_q_function(dqn().net, float32=False), AutogradQ), (
+        "autocast needs autograd"
+    )
+    assert not is_linear_qnet(r2d2().net)
 
 
 def test_updates_are_the_same_either_way():
     from tests.policy.factory import batch_of
 
     a, b = dqn(double=True), dqn(double=True)
-    b.pair = b.step.pair = TargetPair(b.net, b.config, lambda env_steps: 1e-2)
-    b.online, b.lagging = Recorded(b.net), Recorded(b.pair.target)
+    b.online_target = b.step.online_target = ScheduledOnlineTarget(
+        b.net, b.config, lambda env_steps: 1e-2
+    )
+    b.q_function, b.target_q_function = AutogradQ(b.net), AutogradQ(b.online_target.target)
     sample = batch_of(a)
     for _ in range(5):
         one, two = a.update(sample), b.update(sample)

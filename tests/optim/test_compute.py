@@ -22,7 +22,7 @@ def learned(make, compute, updates=4):
     sample = batch_of(policy)
     out = [policy.update(sample) for _ in range(updates)]
     kept = [(u.priority, u.metrics["train/loss"], u.metrics["train/grad_norm"]) for u in out]
-    return policy, [*tree_leaves(tuple(kept)), *tree_leaves(policy.pair.state_dict())]
+    return policy, [*tree_leaves(tuple(kept)), *tree_leaves(policy.online_target.state_dict())]
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -39,7 +39,7 @@ def test_what_runs_beside_raises_where_it_is_waited_for():
     def fail():
         raise ZeroDivisionError("beside")
 
-    waited = Compute(target_thread=True).beside(fail)
+    waited = Compute(target_thread=True).run_in_thread(fail)
     with pytest.raises(ZeroDivisionError, match="beside"):
         waited()
 

@@ -10,8 +10,8 @@ from rlrun.build import pipeline as build
 from rlrun.nets.burn_in import burn_in
 from rlrun.nets.torso import Stack
 from rlrun.optim import step as graphed
-from rlrun.optim.compute import RECOMPILED, Compute
-from rlrun.optim.step import WARM_UP, Result, Stepper
+from rlrun.optim.compute import RECOMPILE_LIMIT, Compute
+from rlrun.optim.step import WARM_UP, GradientStep, Result
 from rlrun.types import Sample, tree_map
 from tests.compose import config
 from tests.policy.factory import batch_of, dqn, r2d2
@@ -62,8 +62,8 @@ def samples_of(policy, count: int, batch: int = 8) -> list[Sample]:
     return found
 
 
-def stepper(policy, capture) -> Stepper:
-    return Stepper(policy.pair, policy.loss, policy.device, GRAPH, capture=capture)
+def stepper(policy, capture) -> GradientStep:
+    return GradientStep(policy.online_target, policy.loss, policy.device, GRAPH, capture=capture)
 
 
 @pytest.mark.parametrize("name", MAKE)
@@ -76,7 +76,7 @@ def test_the_same_numbers(name):
         want, got = plain.update(sample), other.update(sample)
         kept.append((want, got))
     assert (recorder.captures, recorder.replays) == (1, 5)
-    assert other.pair.updates == plain.pair.updates == len(samples)
+    assert other.online_target.updates == plain.online_target.updates == len(samples)
     for want, got in kept:  # afterwards: no result is overwritten by a later update
         torch.testing.assert_close(got.priority, want.priority)
         assert list(got.metrics) == list(want.metrics)
@@ -134,7 +134,7 @@ def test_a_capture_that_fails_is_said_once(caplog):
         plain.update(sample)
         other.update(sample)
         assert len(caplog.messages) == (i >= WARM_UP)
-    assert "captured (operation not permitted); updates go on" in caplog.text
+    assert "captured (operation not permitted); kernels are launched" in caplog.text
     assert recorder.captures == 1
     for a, b in zip(plain.net.parameters(), other.net.parameters(), strict=True):
         torch.testing.assert_close(a, b)
@@ -142,7 +142,7 @@ def test_a_capture_that_fails_is_said_once(caplog):
 
 def test_a_cpu_has_no_graphs():
     policy = r2d2(device="cpu")
-    assert not Stepper(policy.pair, policy.loss, policy.device, GRAPH).graph
+    assert not GradientStep(policy.online_target, policy.loss, policy.device, GRAPH).graph
 
 
 class Notes:
@@ -175,7 +175,7 @@ def test_who_asks_numpy_to_be_compiled_is_told(tmp_path, monkeypatch, policy, sa
 def test_a_gpu_gives_the_same_numbers_as_a_graph(name):
     plain, samples = MAKE[name](device="cuda"), samples_of(MAKE[name](), WARM_UP + 20)
     other = MAKE[name](device="cuda")
-    other.step = Stepper(other.pair, other.loss, other.device, GRAPH)
+    other.step = GradientStep(other.online_target, other.loss, other.device, GRAPH)
     for sample in samples:
         want, got = plain.update(sample), other.update(sample)
         torch.testing.assert_close(got.priority, want.priority, rtol=1e-4, atol=1e-5)
@@ -244,5 +244,11 @@ def test_a_second_thread_is_as_lenient():
 
         return config.suppress_errors, config.recompile_limit
 
-    assert Compute(target_thread=True, compile=True).beside(read)() == (True, RECOMPILED)
-    assert Compute(target_thread=True).beside(torch.get_num_threads)() == torch.get_num_threads()
+    assert Compute(target_thread=True, compile=True).run_in_thread(read)() == (
+        True,
+        RECOMPILE_LIMIT,
+    )
+    assert (
+        Compute(target_thread=True).run_in_thread(torch.get_num_threads)()
+        == torch.get_num_threads()
+    )

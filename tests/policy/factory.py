@@ -69,8 +69,12 @@ def uniform(*, spec, seed=0) -> Random:
 
 def gradient(policy, out) -> list[torch.Tensor]:
     """The slope of a ``Loss`` over every parameter."""
-    found = policy.pair.slopes(out.q, out.slope)
-    parts = policy.online.flat.parts if len(found) == 1 and hasattr(policy, "online") else found
+    found = policy.online_target.grads(out.q, out.q_grad)
+    parts = (
+        policy.q_function.flat.grad_views
+        if len(found) == 1 and hasattr(policy, "q_function")
+        else found
+    )
     return [x.clone() for x in parts]
 
 

@@ -177,10 +177,10 @@ def check_against_naive(policy, **changes):
     weight = torch.linspace(0.2, 1, count)
     out = policy.loss(segment, weight)
     shape = (policy.window.learned, count, 2)
-    noise = [policy.pair.noise(i, *shape) for i in (0, 1)] if c.name != "ddpg" else []
+    noise = [policy.nets.noise(i, *shape) for i in (0, 1)] if c.name != "ddpg" else []
     if c.name == "cql_sac":
-        noise += [policy.pair.noise(i, c.samples, *shape) for i in (2, 3)]
-        noise += [policy.pair.noise.uniform(4, c.samples, *shape)]
+        noise += [policy.nets.noise(i, c.samples, *shape) for i in (2, 3)]
+        noise += [policy.nets.noise.uniform(4, c.samples, *shape)]
     naive = [one_by_one(policy, segment, b, noise) for b in range(count)]
     loss, cost = (sum(w * x[i] for w, x in zip(weight, naive, strict=True)) / count for i in (0, 1))
     near = {"rtol": 1e-4, "atol": 2e-6}
@@ -189,8 +189,8 @@ def check_against_naive(policy, **changes):
     priority = [c.eta * max(e) + (1 - c.eta) * np.mean(e) if e else 0.0 for *_, e, _ in naive]
     torch.testing.assert_close(out.priority, torch.tensor(priority, dtype=torch.float32), **near)
     pairs = [
-        (policy.q.gradient(out.q, out.slope), torch.autograd.grad(loss, policy.q.online)),
-        (policy.pi.gradient(out.actor), torch.autograd.grad(cost, policy.pi.online)),
+        (policy.q.grads(out.q, out.q_grad), torch.autograd.grad(loss, policy.q.params)),
+        (policy.pi.grads(out.actor), torch.autograd.grad(cost, policy.pi.params)),
     ]
     for got, want in pairs:
         for g, w in zip(got, want, strict=True):
@@ -256,7 +256,7 @@ def test_padding_changes_no_bit(name, shape, value):
     for s in (segment, poisoned(segment, value)):
         out = policy.loss(s, weight)
         heat = out.multipliers.values()
-        slopes = (*policy.q.gradient(out.q, out.slope), *policy.pi.gradient(out.actor))
+        slopes = (*policy.q.grads(out.q, out.q_grad), *policy.pi.grads(out.actor))
         found.append((out.loss, out.priority, out.actor, *heat, *slopes, *out.metrics.values()))
     for clean, dirty in zip(*found, strict=True):
         assert torch.equal(clean, dirty)
@@ -267,9 +267,9 @@ def test_gradients_reach_only_what_they_should(name):
     """The actor's loss moves no critic; the critics' no actor and no target."""
     policy = control(name, **RECURRENT)
     out = policy.loss(*segment_and_ones(policy))
-    frozen = torch.autograd.grad(out.actor, policy.q.online, allow_unused=True, retain_graph=True)
+    frozen = torch.autograd.grad(out.actor, policy.q.params, allow_unused=True, retain_graph=True)
     assert all(g is None for g in frozen)
-    other = torch.autograd.grad(out.q, policy.pi.online, out.slope, allow_unused=True)
+    other = torch.autograd.grad(out.q, policy.pi.params, out.q_grad, allow_unused=True)
     assert all(g is None for g in other)
     sides = (policy.pi.target, policy.q.target)
     assert not any(p.requires_grad for side in sides for p in side.parameters())
@@ -318,16 +318,18 @@ def test_the_actor_moves_every_so_often_and_targets_follow(name):
     policy = control(name, actor_every=3)
     sample, moved = box_batch(policy), []
     for _ in range(6):
-        before = [p.clone() for p in policy.pi.online]
-        lagging, online = [[p.clone() for p in x] for x in (policy.q.lagging, policy.q.online)]
+        before = [p.clone() for p in policy.pi.params]
+        before_q = [p.clone() for p in policy.q.params]
+        before_target = [p.clone() for p in policy.q.target_params]
         policy.update(sample)
         moved.append(
-            any(not torch.equal(a, b) for a, b in zip(before, policy.pi.online, strict=True))
+            any(not torch.equal(a, b) for a, b in zip(before, policy.pi.params, strict=True))
         )
         follows = "sac" in name or moved[-1]
-        for was, now, new in zip(lagging, policy.q.lagging, policy.q.online, strict=True):
+        targets = zip(before_target, policy.q.target_params, policy.q.params, strict=True)
+        for was, now, new in targets:
             torch.testing.assert_close(now, was + 0.1 * (new - was) if follows else was)
-        assert not torch.equal(online[0], policy.q.online[0])
+        assert not torch.equal(before_q[0], policy.q.params[0])
     assert moved == [False, False, True] * 2
 
 
@@ -341,7 +343,7 @@ def test_hard_copies_count_updates_of_the_critics(name, copies):
     sides = (policy.q,) if "sac" in name else (policy.q, policy.pi)
     for i in range(1, 8):
         policy.update(sample)
-        pairs = [(a, b) for s in sides for a, b in zip(s.lagging, s.online, strict=True)]
+        pairs = [(a, b) for s in sides for a, b in zip(s.target_params, s.params, strict=True)]
         if all(torch.equal(a, b) for a, b in pairs):
             found.append(i)
     assert found == copies

@@ -15,7 +15,7 @@ def values(policy, sample):
     s = sample.segment
     view = policy.q.net.encoder.inputs(s.obs[:1], s.reward.new_empty(0))
     own = policy.bounds.unit(s.action[:1])
-    even = policy.pair.noise.uniform(10**6, 64, *own.shape)
+    even = policy.nets.noise.uniform(10**6, 64, *own.shape)
     with torch.no_grad():
         many = policy.q.net(view.expand(64, *view.shape), even)
         return policy.q.net(view, own).mean().item(), many.mean().item()
@@ -33,8 +33,8 @@ def test_without_conservatism_it_is_sac():
     plain, sample = control("sac"), box_batch(control("sac"))
     for _ in range(3):
         a, b = (p.loss(sample.segment, sample.weight) for p in (mild, plain))
-        torch.testing.assert_close(a.slope[:, 0], b.slope)
-        assert not a.slope[:, 1:].any()
+        torch.testing.assert_close(a.q_grad[:, 0], b.q_grad)
+        assert not a.q_grad[:, 1:].any()
         assert "conservatism" not in a.multipliers
     torch.testing.assert_close(a.loss, b.loss)
 

@@ -192,7 +192,7 @@ def test_padding_changes_no_bit(mixer, value):
     weight, results = torch.ones(segment.reward.shape[1]), []
     for s in (segment, dirty):
         out = policy.loss(s, weight)
-        grads = torch.autograd.grad(out.q, list(policy.net.parameters()), out.slope)
+        grads = torch.autograd.grad(out.q, list(policy.net.parameters()), out.q_grad)
         results.append((out.loss, out.priority, *grads))
     for clean, other in zip(*results, strict=True):
         assert torch.equal(clean, other)
@@ -206,7 +206,7 @@ def test_the_slope_is_the_gradient_of_the_loss():
     delta = {k: d for k, (d, _) in by_hand(policy, segment).items()}
     for (t, b), d in delta.items():
         expected = -d / (policy.window.learned * segment.reward.shape[1])
-        assert out.slope[t - policy.window.burnin, b].item() == pytest.approx(expected, rel=1e-3)
+        assert out.q_grad[t - policy.window.burnin, b].item() == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -218,7 +218,7 @@ def test_the_network_is_monotonic_and_every_part_of_it_learns(seed):
     (slope,) = torch.autograd.grad(policy.net.total(q, obs).sum(), q)
     assert (slope >= 0).all()
     out = policy.loss(segment, torch.ones(7))
-    grads = torch.autograd.grad(out.q, list(policy.net.parameters()), out.slope)
+    grads = torch.autograd.grad(out.q, list(policy.net.parameters()), out.q_grad)
     names = [n for n, _ in policy.net.named_parameters()]
     assert all(g.abs().sum() > 0 for g in grads), dict(zip(names, grads, strict=True))
 

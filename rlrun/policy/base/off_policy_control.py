@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from rlrun.acting.continuous import ContinuousActor, ExplorationFunction
-from rlrun.optim.actor_and_critics import ControlLoss, ControlPair
-from rlrun.optim.compute import PLAIN, Compute
-from rlrun.optim.multiplier import Multiplier
+from rlrun.optim.actor_and_critics import ActorCritics, ActorCriticsLoss
+from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
+from rlrun.optim.lagrange import LagrangeMultiplier
 from rlrun.schedule import make_schedule
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Spec, Update, Window, generator
@@ -34,20 +34,20 @@ class ControlPolicy(ABC, Generic[C]):
         seed: int,
         total_steps: int,
         device: torch.device,
-        compute: Compute = PLAIN,
+        compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.config, self.device, self.compute = config, device, compute
         self.window, self.memory = Window(*config.window), memory
         self.recurrent, self.total_steps = memory.name != "none", total_steps
-        self.pair = ControlPair(
+        self.nets = ActorCritics(
             config, torso, memory, spec=spec, seed=seed, device=device,
             lr_at=make_schedule(config.lr, total_steps=total_steps),
             actor_lr_at=make_schedule(config.actor_lr, total_steps=total_steps),
             outputs=self.outputs, critics=self.critics, logged=self.logged,
         )  # fmt: skip
-        self.pi, self.q, self.bounds = self.pair.pi, self.pair.q, self.pair.bounds
-        self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
-        self.multipliers: dict[str, Multiplier] = {}
+        self.pi, self.q, self.bounds = self.nets.pi, self.nets.q, self.nets.bounds
+        self.generator, self.seconds = generator(seed, "explore"), self.nets.seconds
+        self.multipliers: dict[str, LagrangeMultiplier] = {}
         self.begin()
 
     @abstractmethod
@@ -70,18 +70,18 @@ class ControlPolicy(ABC, Generic[C]):
     def recorded(self, sample: Sample) -> Update:
         """One step by autograd, of all that ``loss`` says; targets stay."""
         out = self.loss(*sample.to(self.device))
-        metrics = self.pair.step(out, sample.env_steps)
+        metrics = self.nets.step(out, sample.env_steps)
         for name, loss in out.multipliers.items():
-            self.multipliers[name].step(loss, self.pair.lr_at(sample.env_steps))
+            self.multipliers[name].step(loss, self.nets.lr_at(sample.env_steps))
         return Update(out.priority, metrics)
 
-    def loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
+    def loss(self, segment: Segment, weight: Tensor) -> ActorCriticsLoss:
         """Losses, priorities and metrics of a batch of windows."""
         with self.compute.autocast(self.device):
             return self._loss(segment, weight)
 
     @abstractmethod
-    def _loss(self, segment: Segment, weight: Tensor) -> ControlLoss:
+    def _loss(self, segment: Segment, weight: Tensor) -> ActorCriticsLoss:
         """What ``loss`` returns, in the precision of its surroundings."""
 
     @torch.no_grad()
@@ -91,18 +91,18 @@ class ControlPolicy(ABC, Generic[C]):
 
     def weights(self) -> dict[str, Tensor]:
         """The actor's parameters, detached, not copied."""
-        return self.pair.weights()
+        return self.nets.weights()
 
     def load(self, weights: dict[str, Tensor]) -> None:
-        self.pair.load(weights)
+        self.nets.load(weights)
 
     def state_dict(self) -> dict[str, Any]:
         own = {"generator": self.generator.bit_generator.state}
         multipliers = {name: x.state_dict() for name, x in self.multipliers.items()}
-        return self.pair.state_dict() | own | multipliers
+        return self.nets.state_dict() | own | multipliers
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.pair.load_state_dict(state)
+        self.nets.load_state_dict(state)
         self.generator.bit_generator.state = state["generator"]
         for name, multiplier in self.multipliers.items():
             multiplier.load_state_dict(state[name])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rlrun.acting.on_policy import OnPolicyActor
 from rlrun.nets.actor_critic import make_actor_critic
-from rlrun.optim.compute import PLAIN, Compute
+from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.policy.base.rollout import Descender
 from rlrun.schedule import make_schedule
 from rlrun.schema import MemoryConfig, OnPolicyConfig, TorsoConfig
@@ -32,7 +32,7 @@ class RolloutPolicy(ABC, Generic[C]):
         seed: int,
         total_steps: int,
         device: torch.device,
-        compute: Compute = PLAIN,
+        compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.config, self.device = config, device
         self.seed, self.total_steps = seed, total_steps

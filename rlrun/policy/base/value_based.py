@@ -8,11 +8,11 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from rlrun.functional.value import Loss
+from rlrun.functional.value import QLoss
 from rlrun.nets.forward_noise import NoiseGenerator
-from rlrun.optim.autograd import Backprop
+from rlrun.optim.autograd import GradientSource
 from rlrun.optim.compute import Compute
-from rlrun.optim.target import Net, TargetPair
+from rlrun.optim.target import Net, ScheduledOnlineTarget
 from rlrun.schedule import make_schedule
 from rlrun.schema import ValueConfig
 from rlrun.types import Sample, Segment, Update, generator
@@ -35,14 +35,14 @@ class ValuePolicy(ABC, Generic[C, Net]):
         total_steps: int,
         device: torch.device,
         compute: Compute,
-        backprop: Backprop | None = None,
+        source: GradientSource | None = None,
     ) -> None:
-        """``net`` is on ``device``. ``backprop``: of ``net``; None: recorded."""
+        """``net`` is on ``device``. ``source`` computes its gradients; None: autograd does."""
         self.config, self.device, self.compute = config, device, compute
         lr_at = make_schedule(config.lr, total_steps=total_steps)
-        self.pair = TargetPair(net, config, lr_at, backprop)
-        self.net, self.target = net, self.pair.target
-        self.generator, self.seconds = generator(seed, "explore"), self.pair.seconds
+        self.online_target = ScheduledOnlineTarget(net, config, lr_at, source)
+        self.net, self.target = net, self.online_target.target
+        self.generator, self.seconds = generator(seed, "explore"), self.online_target.seconds
 
     def update(self, sample: Sample) -> Update:
         """One gradient step on ``sample``; priorities are those of ``loss``."""
@@ -52,7 +52,7 @@ class ValuePolicy(ABC, Generic[C, Net]):
         return replace(update, metrics=update.metrics | self.draws.metrics())
 
     @abstractmethod
-    def loss(self, segment: Segment, weight: Tensor) -> Loss:
+    def loss(self, segment: Segment, weight: Tensor) -> QLoss:
         """Loss, priorities (|delta|, mixed over a window) and metrics of a batch of windows."""
 
     @torch.no_grad()
@@ -62,17 +62,21 @@ class ValuePolicy(ABC, Generic[C, Net]):
 
     def weights(self) -> dict[str, Tensor]:
         """The online network's parameters, detached, not copied."""
-        return self.pair.weights()
+        return self.online_target.weights()
 
     def load(self, weights: dict[str, Tensor]) -> None:
         self.net.load_state_dict(weights)
 
     def state_dict(self) -> dict[str, Any]:
         own = {} if self.draws is None else {"draws": self.draws.key}
-        return self.pair.state_dict() | {"generator": self.generator.bit_generator.state} | own
+        return (
+            self.online_target.state_dict()
+            | {"generator": self.generator.bit_generator.state}
+            | own
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.pair.load_state_dict(state)
+        self.online_target.load_state_dict(state)
         if self.draws is not None:
             self.draws.key = state["draws"]
         self.generator.bit_generator.state = state["generator"]

@@ -1,4 +1,4 @@
-"""A non-negative number that a loss adjusts: SAC's temperature, CQL's penalty weight."""
+"""A non-negative coefficient that a loss adjusts: SAC's temperature, CQL's penalty weight."""
 
 import math
 from typing import Any
@@ -9,8 +9,8 @@ from torch import Tensor
 from rlrun.optim.adam import Adam
 
 
-class Multiplier:
-    """A number >= 0 that a loss moves, exp of a parameter with an Adam of its own."""
+class LagrangeMultiplier:
+    """A coefficient >= 0, stored as its logarithm with an Adam of its own."""
 
     def __init__(self, start: float, *, eps: float, device: torch.device) -> None:
         log = math.log(start) if start > 0 else -math.inf
@@ -18,16 +18,16 @@ class Multiplier:
         self.adam = Adam([self.log], eps=eps, grad_clip=None)
 
     def value(self) -> Tensor:
-        """The number, 0-d, detached."""
+        """The coefficient, 0-d, detached."""
         return self.log.detach().exp()
 
     def step(self, loss: Tensor, lr: float) -> None:
-        """One descent on ``loss``."""
-        self.descend(torch.autograd.grad(loss, [self.log])[0], lr)
+        """One gradient step on ``loss``."""
+        self.apply_gradient(torch.autograd.grad(loss, [self.log])[0], lr)
 
-    def descend(self, slope: Tensor, lr: float) -> None:
-        """One descent, ``slope`` [] over the logarithm."""
-        self.adam.step([slope], lr)
+    def apply_gradient(self, grad: Tensor, lr: float) -> None:
+        """One gradient step; ``grad`` [] is d loss / d log."""
+        self.adam.step([grad], lr)
 
     def state_dict(self) -> dict[str, Any]:
         return {"log": self.log.detach(), "adam": self.adam.state_dict()}

@@ -1,0 +1,39 @@
+"""Guesses for names that do not exist: former keys, words of other libraries, misspellings."""
+
+import difflib
+from collections.abc import Collection
+
+RENAMED = {  # keys of earlier versions
+    "policy.noisy_hold": "policy.noisy_resample",
+    "policy.target_theta": "policy.target_tau",
+    "learner.start_after": "learner.learning_starts",
+}
+SYNONYMS = {  # last part of a key elsewhere, or formerly -> its last part here, the likeliest first
+    "learning_rate": "lr", "buffer_size": "capacity", "replay_size": "capacity",
+    "replay_buffer_size": "capacity", "total_timesteps": "total_steps",
+    "max_steps": "total_steps", "steps": "total_steps", "max_env_step": "total_steps",
+    "n_envs": "num_envs", "env_num": "num_envs", "collector_env_num": "num_envs",
+    "theta": "target_tau", "n_step": "nstep", "n_steps": "nstep n_sample",
+    "num_steps": "n_sample", "rollout_length": "n_sample", "discount": "gamma",
+    "discount_factor": "gamma", "tau": "target_tau", "polyak": "target_tau",
+    "target_update_interval": "target_update_every", "target_update_freq": "target_update_every",
+    "target_network_frequency": "target_update_every", "max_grad_norm": "grad_clip",
+    "alpha": "temperature", "ent_coef": "entropy_coef temperature", "vf_coef": "value_coef",
+    "beta": "inverse_temperature", "n_epochs": "epochs", "update_epochs": "epochs",
+    "clip_range": "clip", "clip_coef": "clip", "eps": "epsilon", "hidden_size": "hidden",
+    "exploration_fraction": "epsilon", "exploration_final_eps": "epsilon",
+    "train_freq": "replay_ratio", "gradient_steps": "replay_ratio", "hidden_sizes": "hidden",
+    "hidden_size_list": "hidden", "net_arch": "hidden", "cuda": "device",
+    "minibatch_size": "batch_size", "env_id": "id", "burn_in": "burnin_step",
+    "sequence_length": "learn_unroll_len", "unroll_len": "learn_unroll_len",
+    "algo": "policy", "algorithm": "policy", "agent": "policy",
+    **{old.split(".")[-1]: new.split(".")[-1] for old, new in RENAMED.items()},
+}  # fmt: skip
+
+
+def nearest(name: object, known: Collection[str], count: int = 3) -> list[str]:
+    """At most ``count`` of ``known`` that look like ``name``, best first."""
+    text = str(name)
+    close = difflib.get_close_matches(text, known, count, 0.65)
+    starts = [k for k in sorted(known) if k.startswith(text) or text.startswith(k)]
+    return list(dict.fromkeys([*close, *starts]))[:count]
