@@ -273,7 +273,9 @@ def test_bad_priorities_are_refused(bad, dtype):
     sampler = make_sampler("prioritized", 8, weight_norm="buffer")
     sampler.replace_slots(NONE, np.arange(8))
     before = [array.copy() for array in sampler.arrays()]
-    with pytest.raises(NumericError, match=r"priority = .*; finite numbers >= 0 are allowed; lower"):
+    with pytest.raises(
+        NumericError, match=r"priority = .*; finite numbers >= 0 are allowed; lower"
+    ):
         sampler.update(np.array([1, 3, 4]), np.array([0.5, bad, 2.0], dtype))
     for old, new in zip(before, sampler.arrays(), strict=True):
         np.testing.assert_array_equal(old, new)
@@ -460,13 +462,13 @@ def test_resumed_is_uninterrupted(norm, rounds):
     [
         (lambda s: s.raw.__setitem__(3, np.nan), "that have a priority differ"),
         (lambda s: s.raw.__setitem__(12, 1.0), "that have a priority differ"),
-        (lambda s: s.sum.set(np.array([12]), np.ones(1)), "without a window has a priority"),
-        (lambda s: s.sum.set(np.array([3]), np.ones(1)), "differs from p^alpha"),
+        (lambda s: s.sum_tree.set(np.array([12]), np.ones(1)), "without a window has a priority"),
+        (lambda s: s.sum_tree.set(np.array([3]), np.ones(1)), "differs from p^alpha"),
         (lambda s: s.raw.__setitem__(3, 9.0), "differs from p^alpha"),
         (lambda s: setattr(s, "count", 11), "count of windows"),
-        (lambda s: s.sum.nodes.__setitem__(1, 5.0), "reduction of its children"),
-        (lambda s: s.sum.nodes.__setitem__(9, 0.25), "reduction of its children"),
-        (lambda s: s.least.nodes.__setitem__(2, 0.25), "reduction of its children"),
+        (lambda s: s.sum_tree.nodes.__setitem__(1, 5.0), "reduction of its children"),
+        (lambda s: s.sum_tree.nodes.__setitem__(9, 0.25), "reduction of its children"),
+        (lambda s: s.min_tree.nodes.__setitem__(2, 0.25), "reduction of its children"),
     ],
 )
 def test_check_names_what_is_broken(damage, words):
