@@ -28,7 +28,7 @@ from rlrun.optim.compute import Compute
 from rlrun.optim.lagrange import LagrangeMultiplier
 from rlrun.optim.target import OnlineTarget
 from rlrun.schema import MemoryConfig, SACConfig, TD3Config
-from rlrun.types import Sample, Update, Window
+from rlrun.types import Sample, Update
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class ContinuousKernel:
 
     def __init__(self, pair: ActorCritics, compute: Compute, judges: int | None) -> None:
         """``judges``: how many critics the actor listens to, None: to all."""
-        self.pair, self.config, self.window = pair, pair.config, Window(*pair.config.window)
+        self.pair, self.config, self.window = pair, pair.config, pair.config.window
         self.compute = compute
         self.of_actor, self.of_critics = _like(pair.pi), _like(pair.q)
         places = zip(pair.pi.params, self.of_actor, strict=True)

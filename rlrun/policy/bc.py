@@ -17,7 +17,7 @@ from rlrun.optim.adam import Adam
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.schedule import make_schedule
 from rlrun.schema import BCConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Sample, Segment, Spec, Tree, Update, Window, generator, tree_map
+from rlrun.types import Sample, Segment, Spec, Tree, Update, generator, tree_map
 
 
 class Loss(NamedTuple):
@@ -42,7 +42,7 @@ class BC:
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.config, self.device, self.compute = config, device, compute
-        self.window = Window(*config.window)
+        self.window = config.window
         self.net = make_policy_net(torso, memory, config.head_hidden, spec, seed=seed).to(device)
         self.adam = Adam(self.net.parameters(), eps=config.adam_eps, grad_clip=config.grad_clip)
         self.lr_at = make_schedule(config.lr, total_steps=total_steps)

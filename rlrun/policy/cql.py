@@ -23,7 +23,7 @@ from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.optim.step import GradientStep
 from rlrun.policy.base.value_based import ValuePolicy
 from rlrun.schema import CQLConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Segment, Spec, Tree, Window
+from rlrun.types import Segment, Spec, Tree
 
 
 class CQL(ValuePolicy[CQLConfig, QNet]):
@@ -41,7 +41,7 @@ class CQL(ValuePolicy[CQLConfig, QNet]):
         device: torch.device,
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
-        self.window = Window(*config.window)
+        self.window = config.window
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
         super().__init__(
             config, net, seed=seed, total_steps=total_steps, device=device, compute=compute

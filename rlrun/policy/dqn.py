@@ -25,7 +25,7 @@ from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.optim.step import GradientStep
 from rlrun.policy.base.value_based import ValuePolicy
 from rlrun.schema import DQNConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Segment, Spec, Tree, Window, tree_map
+from rlrun.types import Segment, Spec, Tree, tree_map
 
 
 class DQN(ValuePolicy[DQNConfig, QNet]):
@@ -45,7 +45,7 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         device: torch.device,
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
-        self.window = Window(burnin=0, learned=1, nstep=config.nstep)
+        self.window = config.window
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
         float32 = compute.precision == "float32"
         self.q_function = make_q_function(net, float32=float32)

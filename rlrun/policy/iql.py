@@ -21,7 +21,7 @@ from rlrun.optim.adam import Adam
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.schedule import make_schedule
 from rlrun.schema import IQLConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Sample, Segment, Spec, Update, Window, generator
+from rlrun.types import Sample, Segment, Spec, Update, generator
 
 
 class Loss(NamedTuple):
@@ -46,7 +46,7 @@ class IQL:
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.config, self.device, self.compute = config, device, compute
-        self.window = Window(*config.window)
+        self.window = config.window
         self.nets = make_iql_nets(torso, memory, config.head_hidden, spec, seed=seed).to(device)
         self.net = self.nets.policy
         self.target = copy.deepcopy(self.nets.critics).requires_grad_(False)

@@ -26,7 +26,7 @@ from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.optim.step import GradientStep
 from rlrun.policy.base.value_based import ValuePolicy
 from rlrun.schema import MemoryConfig, QMIXConfig, TorsoConfig
-from rlrun.types import Segment, Spec, Tree, Window, tree_map
+from rlrun.types import Segment, Spec, Tree, tree_map
 
 
 class QMIX(ValuePolicy[QMIXConfig, TeamNet]):
@@ -44,8 +44,7 @@ class QMIX(ValuePolicy[QMIXConfig, TeamNet]):
         device: torch.device,
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
-        learned = config.learn_unroll_len - config.nstep
-        self.window = Window(config.burnin_step, learned, config.nstep)
+        self.window = config.window
         net = make_team_net(config, torso, memory, spec, seed=seed).to(device)
         super().__init__(
             config, net, seed=seed, total_steps=total_steps, device=device, compute=compute

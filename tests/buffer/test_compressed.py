@@ -21,10 +21,10 @@ from rlrun.buffer.storage.ring import read_columns
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.config import check
 from rlrun.errors import CheckpointError, ConfigError, ResourceError
-from rlrun.run import life
+from rlrun.run import train
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.schema import Invalid
-from rlrun.types import Chunk, tree_leaves, tree_map
+from rlrun.types import Chunk, Window, tree_leaves, tree_map
 from tests.buffer.factory import make_layout, make_sampler
 from tests.buffer.pair import Setup, setups
 from tests.compose import changed, config
@@ -229,7 +229,8 @@ def sized(free: int, **buffer) -> layout.Layout:
     c = changed(c, buffer=changed(c.buffer, **buffer))
     image = gym.spaces.Box(0, 255, (36, 36), np.uint8)
     row = sizing.row_of(c, image, gym.spaces.Discrete(2))
-    return sizing.check_size(c, row, (0, 1, 3), free=free)
+    window = Window(0, 1, 3)
+    return sizing.check_size(c, sizing.make_layout(c, row, window), window, free=free)
 
 
 def test_room_is_what_is_left_of_the_limit():
@@ -262,7 +263,7 @@ def test_a_run_is_the_same_run(tmp_path, name):
     ends = []
     for x in ("false", "true"):
         c = config(*SMOKE, *line, f"buffer.compress={x}", "run.total_steps=600")
-        assert life.resume(tmp_path / x, c, raw_yaml="", overrides=[]) == 0
+        assert train.resume(tmp_path / x, c, raw_yaml="", overrides=[]) == 0
         ends.append(json.loads((tmp_path / x / "run.json").read_text())["digest"])
     assert ends[0] == ends[1]
     sizes = [load_size(tmp_path / x) for x in ("false", "true")]
@@ -281,7 +282,7 @@ def test_images_that_do_not_compress_end_the_run_in_one_line(tmp_path):
     c = config(*SMOKE, *line, "buffer.compress=true", "buffer.max_bytes=1000000",
                "run.total_steps=1500")  # fmt: skip
     with pytest.raises(ResourceError, match=r"set buffer.capacity to \d+ or less"):
-        life.run(c, tmp_path, raw_yaml="", overrides=[])
+        train.run(c, tmp_path, raw_yaml="", overrides=[])
     assert json.loads((tmp_path / "run.json").read_text())["exit_code"] == 7
 
 

@@ -162,7 +162,7 @@ def test_bytes_for_people(nbytes, text):
 
 # -- what is too large -----------------------------------------------------------------------------
 
-WINDOWS = [(0, 1, 3), (4, 15, 5)]
+WINDOWS = [Window(0, 1, 3), Window(4, 15, 5)]
 
 
 @functools.cache
@@ -192,10 +192,10 @@ def bytes_of(c, window):
 def test_a_buffer_that_fits_is_made(name, window):
     c = sized(name, 5000)
     exact = changed(c, buffer=changed(c.buffer, max_bytes=bytes_of(c, window)))
-    check_size(exact, ROW, window)
+    check_size(exact, make_layout(exact, ROW, window), window)
     less = changed(c, buffer=changed(c.buffer, max_bytes=bytes_of(c, window) - 1))
     with pytest.raises(ResourceError, match=r"buffer\.capacity = 5000: buffer: 5 000 rows, "):
-        check_size(less, ROW, window)
+        check_size(less, make_layout(less, ROW, window), window)
 
 
 def test_the_default_limit_is_a_share_of_what_is_free(monkeypatch, tmp_path):
@@ -211,10 +211,10 @@ def test_the_default_limit_is_a_share_of_what_is_free(monkeypatch, tmp_path):
         for mmap in (None, str(tmp_path)):
             c = sized("uniform", 5000, mmap=mmap)
             if fits:
-                check_size(c, ROW, WINDOWS[0])
+                check_size(c, make_layout(c, ROW, WINDOWS[0]), WINDOWS[0])
                 continue
             with pytest.raises(ResourceError, match="80 % of the free") as e:
-                check_size(c, ROW, WINDOWS[0])
+                check_size(c, make_layout(c, ROW, WINDOWS[0]), WINDOWS[0])
             assert ("free disk" in str(e.value)) == (mmap is not None)
             assert ("buffer.mmap=" in str(e.value)) == (mmap is None)
         assert asked[:2] == [None, tmp_path]  # priorities stay in memory, so that is asked, too
@@ -230,7 +230,7 @@ def test_the_capacity_that_is_recommended_fits(seed):
     limit = int(bytes_of(c, window) * rng.uniform(0.02, 0.999))
     c = changed(c, buffer=changed(c.buffer, max_bytes=limit))
     with pytest.raises(ResourceError) as e:
-        check_size(c, ROW, window)
+        check_size(c, make_layout(c, ROW, window), window)
     least = (sum(window) + 1) * envs
 
     def size(capacity):

@@ -309,7 +309,7 @@ def test_the_actor_is_shown_the_row_before_also_across_chunks():
         assert (obs, first) == (t, t == 0)
         assert state == rows.states[t] == t
         assert t == 0 or (action, reward) == (rows.action[t - 1], rows.reward[t - 1])
-    collector.gather()
+    collector.collect_rows()
     assert policy.refreshed == 3, "the overlapped pipeline chooses the weights itself"
 
 

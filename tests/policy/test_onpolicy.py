@@ -14,11 +14,12 @@ from rlrun.acting.on_policy import (
 )
 from rlrun.buffer.rollout import Rollout
 from rlrun.build import pipeline as build
+from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
 from rlrun.nets.running_moments import RunningMoments
 from rlrun.policy.base.minibatch import segment_places
 from rlrun.policy.base.rollout import opening
-from rlrun.types import Chunk, Counters, Spec, no_actions, tree_leaves, tree_map
+from rlrun.types import Chunk, Counters, no_actions, tree_leaves, tree_map
 from tests.compose import config
 
 SMALL = (
@@ -41,7 +42,7 @@ SHAPES = [
 
 def collector_of(*overrides, policy="ppo", env="cartpole"):
     c = config(f"policy={policy}", f"env={env}", *SMALL, *overrides)
-    return build.make_collector(c, Counters())
+    return build.make_collector(make_plan(c), Counters())
 
 
 def copied(chunk):
@@ -69,7 +70,7 @@ def learned_log_prob(policy, segment):
 
 def spec_policy(space, *overrides, seed=0):
     c = config("policy=ppo", "env=cartpole", "torso.hidden=[8,6]", f"seed={seed}", *overrides)
-    return make_policy(c, Spec(gym.spaces.Box(-5, 5, (3,), np.float32), space))
+    return make_policy(make_plan(c, (gym.spaces.Box(-5, 5, (3,), np.float32), space, 1)))
 
 
 def play(step, space, rows=6, envs=4):

@@ -13,6 +13,7 @@ from rlrun.buffer.storage.layout import ArraySpec, Layout, Row, amount, free_byt
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.joint import JointSpace
 from rlrun.schema import Config, MemoryConfig, PriorityConfig
+from rlrun.schema.window import Window
 from rlrun.tree import Tree, tree_leaves, tree_map
 
 SHARE = 0.8  # of what is free, when buffer.max_bytes is null
@@ -58,10 +59,8 @@ def _own_state(memory: MemoryConfig) -> Tree:
     return tree_map(lambda s: ArraySpec(tuple(s.shape[1:]), _FLOAT), state)
 
 
-def make_layout(
-    config: Config, row: Row, window: tuple[int, int, int], columns: int | None = None
-) -> Layout:
-    """Arrays for ``buffer.capacity`` rows over all columns, and windows (burn-in, learned, nstep).
+def make_layout(config: Config, row: Row, window: Window, columns: int | None = None) -> Layout:
+    """Arrays for ``buffer.capacity`` rows over all columns, and their windows.
 
     Windows of one learned row without a recurrent state need no table. Else buffer.window_capacity
     is its size, by default twice the number of full windows: short episodes make more windows, and
@@ -70,15 +69,10 @@ def make_layout(
     """
     c, collector = config.buffer, config.collector
     columns = columns or collector.num_envs
-    burnin, learned, nstep = window
     rows = c.capacity // columns + 1  # a slot for the newest observation
-    lossless = collector.tiling == "lossless"
     windows = c.window_capacity
-    single = lossless and learned == 1 and not burnin and not tree_leaves(row.state)
-    if windows is None and not single:
-        overlap = collector.learned_overlap if lossless else collector.overlap or 0
-        stride = (learned if lossless else burnin + learned + nstep) - overlap
-        whole = -(-c.capacity // stride)
+    if windows is None and not _single_rows(config, row, window):
+        whole = -(-c.capacity // collector.stride(window))
         windows = min(2 * whole + 2 * columns, rows * columns)
     slots = rows * columns if windows is None else windows
     norm = c.weight_norm if isinstance(c, PriorityConfig) else "batch"
@@ -88,25 +82,25 @@ def make_layout(
     return layout if c.device == "cpu" else with_device(layout, c.name, norm)
 
 
-def check_size(
-    config: Config,
-    row: Row,
-    window: tuple[int, int, int],
-    *,
-    free: int | None = None,
-    columns: int | None = None,
-) -> Layout:
-    """Return the layout if it takes at most buffer.max_bytes, or 80 % of the free bytes.
+def _single_rows(config: Config, row: Row, window: Window) -> bool:
+    """Whether every stored row has a window of its own, so that no table is needed."""
+    one = window.learned == 1 and not window.burnin and not tree_leaves(row.state)
+    return one and config.collector.tiling == "lossless"
 
-    ``free``: bytes free on buffer.device, where that is not the host. ``columns``: None is one for
-    each environment.
+
+def check_size(
+    config: Config, layout: Layout, window: Window, *, free: int | None = None
+) -> Layout:
+    """Return the layout if it takes at most buffer.max_bytes, or 80 % of the free memory.
+
+    ``free``: bytes free on buffer.device, where that is not the host.
 
     Compressed images are not in this sum, their size is not known: the layout's ``room`` is the
     rest of the limit.
 
     Raises: ResourceError naming the largest capacity that fits.
     """
-    c, layout = config.buffer, make_layout(config, row, window, columns)
+    c = config.buffer
     if c.mmap is not None:
         return _check_files(config, layout)
     if c.device != "cpu" and c.max_bytes is None and free is None:
@@ -119,7 +113,7 @@ def check_size(
     if layout.nbytes <= limit:
         left = limit - layout.nbytes  # for compressed images
         return layout if layout.packed <= left else replace(layout, room=left)
-    fits = _largest(config, row, window, limit, columns)
+    fits = _largest(config, layout, window, limit)
     fixes = [f"set buffer.capacity={fits}"] if fits else ["no capacity fits: free memory"]
     fixes += ["raise buffer.max_bytes"] if c.max_bytes is not None else []
     fixes += ["lower buffer.window_capacity"] if c.window_capacity is not None else []
@@ -131,15 +125,11 @@ def check_size(
     )
 
 
-def demo_config(config: Config, window: tuple[int, int, int], lengths: list[int]) -> Config:
+def demo_config(config: Config, row: Row, window: Window, lengths: list[int]) -> Config:
     """Config of a replay that holds trajectories of ``lengths`` steps in one column."""
-    burnin, learned, nstep = window
-    c, size = config.collector, burnin + learned + nstep
-    lossless = c.tiling == "lossless"
-    stride = learned - c.learned_overlap if lossless else size - (c.overlap or 0)
-    rows = sum(lengths) + len(lengths) + size + config.env.frame_stack + 1
-    windows = sum(-(-steps // stride) + 1 for steps in lengths)
-    single = lossless and learned == 1 and not burnin and config.memory.name == "none"
+    c, single = config.collector, _single_rows(config, row, window)
+    rows = sum(lengths) + len(lengths) + window.rows + config.env.frame_stack + 1
+    windows = sum(-(-steps // c.stride(window)) + 1 for steps in lengths)
     buffer = replace(
         config.buffer, capacity=rows, window_capacity=None if single else windows, mmap=None,
         load=None, demos=None, max_bytes=None, compress=False,
@@ -148,13 +138,10 @@ def demo_config(config: Config, window: tuple[int, int, int], lengths: list[int]
     return replace(config, seed=seed, buffer=buffer, collector=replace(c, num_envs=1))
 
 
-def check_demos(
-    config: Config, row: Row, window: tuple[int, int, int], lengths: list[int], *, columns: int
-) -> None:
-    """Raise ResourceError if demonstrations and the run's rows in ``columns`` do not fit."""
-    c = config.buffer
-    own = make_layout(config, row, window, columns)
-    demos = make_layout(demo_config(config, window, lengths), row, window, 1)
+def check_demos(config: Config, own: Layout, window: Window, lengths: list[int]) -> None:
+    """Raise ResourceError if demonstrations and the ``own`` rows do not fit."""
+    c, row = config.buffer, own.row
+    demos = make_layout(demo_config(config, row, window, lengths), row, window, 1)
     need = demos.nbytes + own.nbytes - (own.movable if c.mmap is not None else 0)
     limit, why = c.max_bytes, "buffer.max_bytes"
     if limit is None:
@@ -215,21 +202,16 @@ def _check_files(config: Config, layout: Layout) -> Layout:
     return layout
 
 
-def _largest(
-    config: Config, row: Row, window: tuple[int, int, int], limit: int, columns: int | None
-) -> int | None:
+def _largest(config: Config, layout: Layout, window: Window, limit: int) -> int | None:
     """The largest capacity of two digits that fits ``limit`` bytes, None: none does."""
 
     def fits(capacity: int) -> bool:
         changed = replace(config, buffer=replace(config.buffer, capacity=capacity))
-        return make_layout(changed, row, window, columns).nbytes <= limit
+        return make_layout(changed, layout.row, window, layout.columns).nbytes <= limit
 
-    burnin, learned, nstep = window
-    rows = burnin + learned + nstep + max(1, config.env.frame_stack - 1)
-    batch = config.learner.batch_size * (burnin + learned + nstep)
-    least = max(
-        rows * (columns or config.collector.num_envs), config.learner.learning_starts, batch
-    )
+    rows = window.rows + max(1, config.env.frame_stack - 1)
+    batch = config.learner.batch_size * window.rows
+    least = max(rows * layout.columns, config.learner.learning_starts, batch)
     if not fits(least):
         return None
     low, high = least, config.buffer.capacity  # fits, does not
