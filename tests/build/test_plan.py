@@ -41,11 +41,14 @@ def test_the_backend_is_the_policy_s(preset, more):
     assert (plan.backend == "kernel") == has_kernel(make_policy(plan))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [("policy.distribution=categorical",), ("policy.noisy=0.5",), ("policy.munchausen=0.9", "policy.double=false", "policy.value_rescale_eps=null"),
-     ("policy.prev_inputs=true",), ("torso.hidden=[]",), ("agents=separate", "env=relay"), ()],
-)  # fmt: skip
+SOFT = ("policy.munchausen=0.9", "policy.double=false", "policy.value_rescale_eps=null")
+VARIANTS = [
+    ("policy.distribution=categorical",), ("policy.noisy=0.5",), SOFT, ("policy.prev_inputs=true",),
+    ("torso.hidden=[]",), ("agents=separate", "env=relay"), (),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", VARIANTS)
 def test_the_backend_of_dqn_s_variants(words):
     plan = make_plan(config("policy=dqn", "env=cartpole", *words))
     policy = make_policy(plan)
