@@ -18,9 +18,9 @@ from rlrun.buffer.rollout import Rollout
 from rlrun.buffer.samplers.base import Sampler
 from rlrun.buffer.samplers.proportional import Proportional, Uniform
 from rlrun.buffer.samplers.rank import Rank
-from rlrun.buffer.storage.layout import REWARD, Block, Row, in_memory, on_disk
+from rlrun.buffer.storage.layout import REWARD, ArraySpec, Row, in_memory, on_disk
 from rlrun.buffer.storage.sizing import check_rollout, check_size
-from rlrun.buffer.windows.cutter import Cutter, Starts
+from rlrun.buffer.windows.cutter import Cutter, StateFilter
 from rlrun.build.plan import Plan, plan_of_demos
 from rlrun.dataset import errors_name_key, export_replay, open_source
 from rlrun.env import goal_functions
@@ -46,11 +46,11 @@ def make_cutter(plan: Plan) -> Cutter:
     )  # fmt: skip
 
 
-def make_starts(plan: Plan) -> Starts:
-    """The rows that windows start from."""
+def make_state_filter(plan: Plan) -> StateFilter:
+    """The filter that zeros the recurrent states no window starts from."""
     assert plan.window is not None
     c = plan.config.collector
-    return Starts(
+    return StateFilter(
         plan.window, columns=plan.columns, overlap=plan.overlap, residual=c.residual,
         plain=c.tiling == "plain", close=c.trajectory == "collect",
     )  # fmt: skip
@@ -96,8 +96,8 @@ def make_rollout(plan: Plan, actor: Actor, *, note: Note = _silent) -> Rollout:
 
     Raises: ResourceError when it would be too large.
     """
-    added = {k: Block(x.shape[1:], x.dtype) for k, x in actor.extras.items()}
-    state = tree_map(lambda x: Block(x.shape[1:], x.dtype), actor.initial_state())
+    added = {k: ArraySpec(x.shape[1:], x.dtype) for k, x in actor.extras.items()}
+    state = tree_map(lambda x: ArraySpec(x.shape[1:], x.dtype), actor.initial_state())
     row = replace(plan.row, extras=plan.row.extras | added, state=state)
     note(check_rollout(plan.config, row))
     rows = plan.config.buffer.capacity // plan.columns
@@ -108,7 +108,7 @@ def make_rollout(plan: Plan, actor: Actor, *, note: Note = _silent) -> Rollout:
 def empty_chunk(row: Row, columns: int) -> Chunk:
     """A chunk of no rows: shapes and dtypes."""
 
-    def zeros(block: Block, rows: int = 0) -> np.ndarray:
+    def zeros(block: ArraySpec, rows: int = 0) -> np.ndarray:
         return np.zeros((rows, columns, *block.shape), block.dtype)
 
     flag, reward = np.zeros((0, columns), bool), np.zeros((0, columns), REWARD)
@@ -169,7 +169,7 @@ def load_rows(plan: Plan, buffer: Replay | Mixed) -> str:
     source = open_source(c.load)
     source.require(plan.row_spec, plan.config.collector.keep_info)
     _add_all(replay, source, plan)
-    held = replay.steps_held()
+    held = replay.stored_steps()
     lost = f", of which the newest {held} fit (buffer.capacity)" if held < replay.rows else ""
     return f"loaded: {replay.rows} steps from {c.load}{lost}; {len(replay)} windows"
 

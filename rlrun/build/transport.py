@@ -1,7 +1,7 @@
 """The collector's side of the transport of a plan."""
 
 from rlrun.build.plan import Plan
-from rlrun.build.replay import make_starts
+from rlrun.build.replay import make_state_filter
 from rlrun.transport import CollectorSide, make_collector_side
 
 
@@ -10,4 +10,4 @@ def collector_side_of(plan: Plan) -> CollectorSide:
     transport = plan.config.transport
     if plan.window is None:
         return make_collector_side(transport)
-    return make_collector_side(transport, thin=make_starts(plan).thin)
+    return make_collector_side(transport, thin=make_state_filter(plan).filter)

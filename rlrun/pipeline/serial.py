@@ -158,7 +158,7 @@ class Pipeline:
         """codec/ metrics, logged with ``time/``: a run has the same digest whether coded or not."""
         metrics = self.source.transport_metrics()
         if self.buffer is not None:
-            metrics |= self.buffer.coded()
+            metrics |= self.buffer.codec_metrics()
         if self.history_size is not None:
             metrics["codec/history_ratio"] = self.history_size.coded / self.history_size.raw
             metrics["codec/history_bytes"] = float(self.history_size.coded)

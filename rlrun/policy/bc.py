@@ -86,7 +86,7 @@ class BC:
         action = torch.where(keep, action, torch.zeros_like(action))
         log_prob = torch.where(valid, self.net.log_prob(out, action), 0.0)
         loss = -(weight * log_prob.sum(0) / learned).mean()
-        miss = torch.where(valid, self.net.miss(out.detach(), action), 0.0)
+        miss = torch.where(valid, self.net.mode_error(out.detach(), action), 0.0)
         metrics = {
             "train/loss": loss,
             "train/log_prob": masked_mean(log_prob, valid),
@@ -103,7 +103,7 @@ class BC:
             with torch.no_grad():
                 state = self._burn_in(tree_map(lambda x: x[:bs], obs), segment, state)
         rows = tree_map(lambda x: x[bs : bs + learned], obs)
-        return net.within(net.unroll(net.inputs(rows), state)[0], rows)
+        return net.apply_mask(net.unroll(net.inputs(rows), state)[0], rows)
 
     def _burn_in(self, obs: Tree, segment: Segment, zero: Tree) -> Tree:
         """The state behind each window's own burn-in rows, of which there are 0 to all."""

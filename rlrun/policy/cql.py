@@ -92,5 +92,5 @@ class CQL(ValuePolicy[CQLConfig, QNet]):
     def q_values(self, net: QNet, obs: Tree, previous: tuple[Tensor, Tensor]) -> Tensor:
         """Q [B, A] of one row of every window."""
         with self.compute.autocast(self.device):
-            q: Tensor = net.unroll(net.inputs(obs, net.side(*previous)), ())[0]
+            q: Tensor = net.unroll(net.inputs(obs, net.encode_previous(*previous)), ())[0]
         return q.float()

@@ -114,10 +114,10 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         assert self.munchausen is not None
         c = self.config
         obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
-        obs, side = tree_map(lambda x: x[:-1], (obs, self.net.side(*previous)))
+        obs, side = tree_map(lambda x: x[:-1], (obs, self.net.encode_previous(*previous)))
         with self.compute.autocast(self.device):
             inputs = self.target.inputs(obs, side)
-            said = self.target.unroll(inputs, (), ForwardNoise(draw.noise))[0].float()
+            said = self.target.unroll(inputs, (), ForwardNoise(draw.layers))[0].float()
         mask = allowed_actions(obs) if self.masked else None
         action = torch.where(segment.valid, segment.action, 0)
         return self.munchausen.reward(said, action, mask)
@@ -137,7 +137,7 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
 
         if self.net.prev_inputs:
             obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
-            side = self.net.side(*previous)
+            side = self.net.encode_previous(*previous)
             return (tree_map(lambda x: x[0], obs), side[0]), (tree_map(at, obs), at(side))
 
         def seen(x: Tensor) -> Tensor:

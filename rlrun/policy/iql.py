@@ -108,7 +108,7 @@ class IQL:
     def _parts(self, t: Transition) -> tuple[Tensor, Tensor, Tensor]:
         """(min target Q - V [B], target - Q of both critics [2, B], log pi(a | s) [B])."""
         nets, none = self.nets, ()
-        action = t.action if self.net.log_std is None else self.net.unit(t.action)
+        action = t.action if self.net.log_std is None else self.net.to_unit(t.action)
         with torch.no_grad():
             lagging = twin_q(self.target, t.obs, action).amin(0)
             later = nets.value(t.next_obs)
@@ -116,7 +116,7 @@ class IQL:
         gap = lagging - nets.value(t.obs)
         deltas = target - twin_q(nets.critics, t.obs, action)
         out, _ = self.net.unroll(self.net.inputs(t.obs), none)
-        return gap, deltas, self.net.log_prob(self.net.within(out.float(), t.obs), t.action)
+        return gap, deltas, self.net.log_prob(self.net.apply_mask(out.float(), t.obs), t.action)
 
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:

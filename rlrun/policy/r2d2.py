@@ -116,7 +116,7 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
         """(obs, previous action and reward) of every position, padding taken out."""
         c = self.config
         obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
-        return obs, self.net.side(*previous)
+        return obs, self.net.encode_previous(*previous)
 
     def q_values(
         self,

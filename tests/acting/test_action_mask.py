@@ -168,7 +168,7 @@ def test_acting_and_learning_have_the_same_masked_distribution(name, memory):
     rows = policy.descender.read(store.take(0).segment)
     learned = policy.descender.backprop
     head, _ = learned.outputs(rows.obs, rows.side, rows.first, opening(rows.states))
-    choice = learned.choice(head[:-1], rows.action)
+    choice = learned.evaluate_actions(head[:-1], rows.action)
     torch.testing.assert_close(
         choice.log_prob[rows.valid], rows.behaviour[rows.valid], rtol=1e-4, atol=1e-5
     )

@@ -157,7 +157,7 @@ def replays(rows: int, columns: int, sizes: Sequence[int] = SIZES) -> None:
             replay.sample(batch, 0)
             times.append(median(lambda r=replay, b=batch: r.sample(b, 0), 40))
         segments[name] = replay.get(replay.windows.keys(replay.windows.all()[:64]), 0).segment.obs
-        held = replay.steps_held()
+        held = replay.stored_steps()
         print(
             f"{name}  {replay.nbytes / held:8.1f} bytes a row  add of {16 * columns} rows "
             f"{1e6 * added:6.0f} µs  sample of 32 {1e6 * times[0]:7.0f} µs, of 256 "

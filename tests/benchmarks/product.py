@@ -6,7 +6,7 @@ Benchmarks of whole runs import nothing of rlrun: they call its command line and
 
 from rlrun.buffer.replay import Replay, host_replay
 from rlrun.buffer.samplers.proportional import Uniform
-from rlrun.buffer.samplers.sumtree import Tree
+from rlrun.buffer.samplers.sumtree import SumTree
 from rlrun.buffer.storage import compressed as blocks
 from rlrun.buffer.storage import layout
 from rlrun.buffer.storage.layout import Layout, Row
@@ -43,8 +43,8 @@ __all__ = [
     "Sample",
     "Segment",
     "Spec",
+    "SumTree",
     "TransportConfig",
-    "Tree",
     "Uniform",
     "Window",
     "blocks",

@@ -207,7 +207,7 @@ def test_partial_burn_ins_are_the_same_with_all_windows_run():
     x = torch.randn(7, segment.valid.shape[1], policy.net.memory.core.input_size)
     given = (policy.net, x, segment.state, segment.valid[:7], segment.partial)
     with torch.no_grad():
-        asked, dropped = (burn_in(*given, alone=alone) for alone in (True, False))
+        asked, dropped = (burn_in(*given, select_partial=select) for select in (True, False))
     for a, b in zip(asked, dropped, strict=True):
         torch.testing.assert_close(a, b)
     bare = burn_in(*given[:4])

@@ -188,7 +188,7 @@ def test_demonstrations_count_against_max_bytes(cartpole):
     most = make_layout(c, row, window).nbytes
     check(config(*words, f"buffer.max_bytes={most}"))
     demos = f"buffer.demos={cartpole}"
-    with pytest.raises(ResourceError, match="with the own rows"):
+    with pytest.raises(ResourceError, match="with the run's rows"):
         check(config(*words, f"buffer.max_bytes={most}", demos))
     lengths = [t.steps for t in read_dataset(cartpole).trajectories()]
     more = make_layout(demo_config(c, row, window, lengths), row, window).nbytes

@@ -62,7 +62,7 @@ def rollout_of(collector, chunks=1, stack=1):
 def learned_log_prob(policy, segment):
     rows = policy.descender.read(segment)
     head, value = policy.net(rows.obs, rows.side, rows.first, opening(rows.states))
-    return policy.net.choice(head[:-1], rows.action).log_prob, value, rows
+    return policy.net.evaluate_actions(head[:-1], rows.action).log_prob, value, rows
 
 
 # -- acting ----------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_real_actions_are_clipped_for_the_environment_only():
     assert (np.abs(raw) > 1).mean() > 0.5
     np.testing.assert_array_equal(out.action, raw.clip(-1, 1))
     head = torch.from_numpy(actor.step(*given)[0])
-    want = policy.net.choice(head[None], torch.from_numpy(raw)[None]).log_prob[0]
+    want = policy.net.evaluate_actions(head[None], torch.from_numpy(raw)[None]).log_prob[0]
     np.testing.assert_allclose(out.extras["log_prob"], want.detach(), rtol=1e-4, atol=1e-5)
     mode = actor.act(*given, explore=None)
     np.testing.assert_array_equal(mode.extras["raw_action"], head)

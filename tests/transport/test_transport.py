@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.buffer.windows.cutter import Cutter, Starts
+from rlrun.buffer.windows.cutter import Cutter, StateFilter
 from rlrun.build import pipeline as build
 from rlrun.build.plan import make_plan
 from rlrun.build.transport import collector_side_of
@@ -206,12 +206,12 @@ STREAMS = st.lists(st.lists(st.integers(1, 14), min_size=1, max_size=4), min_siz
 def test_windows_start_only_where_states_are_kept(
     lengths, burnin, learned, nstep, plain, residual, close, data
 ):
-    """Whatever the tiling and the pieces: a window's first row is one ``Starts`` keeps."""
+    """Whatever the tiling and the pieces: a window's first row is one ``StateFilter`` keeps."""
     window = Window(burnin, learned, nstep)
     most = window.rows - 1 if plain else window.learned - 1
     overlap = data.draw(st.integers(0, most))
     given = {"columns": len(lengths), "overlap": overlap, "residual": residual, "plain": plain}
-    cutter, starts = Cutter(window, **given), Starts(window, **given, close=close)
+    cutter, starts = Cutter(window, **given), StateFilter(window, **given, close=close)
     first, valid = [], []
     for own in lengths:  # an end row behind every episode
         steps = [
@@ -225,7 +225,7 @@ def test_windows_start_only_where_states_are_kept(
     while seen < size:
         count = data.draw(st.integers(1, size - seen))
         part = slice(seen, seen + count)
-        kept.append(starts.keeps(first[part]))
+        kept.append(starts.may_start(first[part]))
         windows = cutter.cut(first[part], valid[part], close=close)
         begun += zip(windows.learn - windows.burnin, windows.column, strict=True)
         seen += count
@@ -244,7 +244,7 @@ def test_blanked_states_are_most_of_them_and_the_rest_is_untouched():
     chunk.first[:] = False
     chunk.first[0] = True
     before = tree_map(np.copy, chunk.states)
-    thin = end.thin(chunk)
+    thin = end.filter(chunk)
     np.testing.assert_array_equal(chunk.states[0], before[0])
     some = (thin.states[0] != 0).any(-1)
     np.testing.assert_array_equal(thin.states[0][some], chunk.states[0][some])

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from rlrun.buffer.replay import Replay, host_replay
 from rlrun.buffer.storage import compressed as blocks
 from rlrun.buffer.storage import layout, sizing
-from rlrun.buffer.storage.compressed import Blocks, restored, saved
-from rlrun.buffer.storage.layout import Block, in_memory
+from rlrun.buffer.storage.compressed import CompressedRows, from_state, is_saved
+from rlrun.buffer.storage.layout import ArraySpec, in_memory
 from rlrun.buffer.storage.ring import read_columns
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.config import check
@@ -31,7 +31,7 @@ from tests.compose import changed, config
 from tests.pipeline.test_serial import SMOKE, go
 from tests.reference.replay_model import World
 
-IMAGE = Block((9, 31), np.dtype(np.uint8))
+IMAGE = ArraySpec((9, 31), np.dtype(np.uint8))
 SCREEN = ("env=gym", "env.id=tests.env.screen:test/Screen-v0", "env.backend=sync")
 
 
@@ -54,7 +54,7 @@ def test_an_array_and_its_blocks(rows, columns, writes, noise, seed, size):
     plain = np.zeros((columns, rows, *IMAGE.shape), np.uint8)
     with pytest.MonkeyPatch.context() as m:
         m.setattr(blocks, "BLOCK_ROWS", size)
-        packed, start = Blocks("x", IMAGE, columns, rows, in_memory), 0
+        packed, start = CompressedRows("x", IMAGE, columns, rows, in_memory), 0
         for wanted in writes:
             steps = min(wanted, rows)
             new = frames(rng, steps, columns, noise)
@@ -70,8 +70,8 @@ def test_an_array_and_its_blocks(rows, columns, writes, noise, seed, size):
             packed.take(cells, 0, out)
             np.testing.assert_array_equal(out, plain.reshape(-1, *IMAGE.shape)[cells])
         state = packed.state_dict()
-        assert saved(state)
-        again = restored(state)
+        assert is_saved(state)
+        again = from_state(state)
         assert (again.raw, again.coded) == (packed.raw, packed.coded)
         found = read_columns(state, np.asarray(known))
         np.testing.assert_array_equal(found, np.stack([plain[:, s] for s in known]))
@@ -80,7 +80,7 @@ def test_an_array_and_its_blocks(rows, columns, writes, noise, seed, size):
 
 def test_bytes_are_counted_to_the_last(monkeypatch):
     """``coded`` is what the packed blocks and their list take, whatever was replaced."""
-    rng, one = np.random.default_rng(0), Blocks("x", IMAGE, 2, 50, in_memory)
+    rng, one = np.random.default_rng(0), CompressedRows("x", IMAGE, 2, 50, in_memory)
     start = 0
     for k in range(40):
         new = frames(rng, 7, 2, k % 3 == 0)
@@ -93,7 +93,7 @@ def test_bytes_are_counted_to_the_last(monkeypatch):
 
 
 def test_no_room():
-    one = Blocks("x", IMAGE, 1, 999, in_memory)
+    one = CompressedRows("x", IMAGE, 1, 999, in_memory)
     one.room = one.coded + 20_000
     rng = np.random.default_rng(0)
     noise = frames(rng, 900, 1, True)
@@ -216,10 +216,10 @@ def test_what_is_certain_is_computed_and_the_rest_is_counted():
     assert packed.layout.nbytes == plain.layout.nbytes - image + opened
     assert packed.nbytes == packed.layout.nbytes + sum(b.coded for b in packed.ring.blocks)
     assert packed.nbytes < plain.nbytes / 2
-    told = packed.coded()
+    told = packed.codec_metrics()
     assert told["codec/buffer_bytes"] == packed.nbytes - packed.layout.nbytes
     assert 0 < told["codec/buffer_ratio"] < 0.5
-    assert plain.coded() == {}
+    assert plain.codec_metrics() == {}
     assert f"{layout.amount(image)} at most" in packed.layout.describe()
     assert "at most" not in plain.layout.describe()
 
