@@ -58,7 +58,7 @@ def read_dataset(directory: str | Path) -> "Dataset":
     if fields["format"] not in (FORMAT, CODED_FORMAT):
         violation = f"has format {fields['format']} (of rlrun {fields.get('rlrun')})"
         raise ConfigError(
-            f"{key}: {violation}; this rlrun reads {FORMAT} and {CODED_FORMAT}; export it again"
+            f"{key}: {violation}; this one reads formats {FORMAT} and {CODED_FORMAT}; export again"
         )
     return Dataset(directory, fields)
 

@@ -17,7 +17,6 @@ import torch
 
 from rlrun.build import pipeline as build
 from rlrun.errors import CheckpointError, EnvError, Interrupted
-from rlrun.log.jsonl import read_records
 from rlrun.pipeline.collector import Brought, Collector
 from rlrun.pipeline.remote import Gathered, Remote, settled
 from rlrun.pipeline.warm import start_method
@@ -28,6 +27,7 @@ from rlrun.transport import collector_end, learner_end
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
 from tests.env.faulty import register
+from tests.log.records import read_records
 from tests.pipeline.test_serial import SMOKE, go
 
 OVERLAPPED = "pipeline=overlapped"
