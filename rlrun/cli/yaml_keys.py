@@ -119,7 +119,7 @@ def option_keys(group: str, option: str, config_dir: str | None = None) -> dict[
 
 
 def _replaced(name: str, by: Mapping[str, Key]) -> bool:
-    """Whether ``name`` lies in a mapping that ``by`` replaces with one value."""
+    """True if ``name`` is in a mapping that ``by`` replaces with one value."""
     outer = name.rpartition(".")[0]
     return outer in by and by[outer].value != ""
 

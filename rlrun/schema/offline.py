@@ -25,7 +25,7 @@ class BCConfig(PolicyConfig):
 
     @property
     def window(self) -> tuple[int, int, int]:
-        """(burn-in, learned, nstep) rows; the row behind the learned ones is not looked at."""
+        """(burn-in, learned, nstep) rows; the row after the learned ones is not read."""
         return self.burnin_step, self.learn_unroll_len - 1, 1
 
 
@@ -34,7 +34,7 @@ class CQLConfig(ValueConfig):
     recurrent: ClassVar[bool] = False
     has_values: ClassVar[bool] = True
     masks: ClassVar[bool] = True
-    twin: ClassVar[str | None] = "cql_sac"
+    counterpart: ClassVar[str | None] = "cql_sac"
 
     conservatism: float = field(metadata=at_least(0))
 
@@ -46,7 +46,7 @@ class CQLConfig(ValueConfig):
 
 @dataclass(frozen=True)
 class CQLSACConfig(SACConfig):
-    twin: ClassVar[str | None] = "cql"
+    counterpart: ClassVar[str | None] = "cql"
 
     conservatism: float = field(metadata=at_least(0))
     gap_threshold: float | None
