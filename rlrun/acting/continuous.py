@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional.continuous import LOG_STD
+from rlrun.functional.continuous import LOG_STD_BOUNDS
 from rlrun.functional.explore import uniform_actions
 from rlrun.kernels.cells import GRUCell, LSTMCell, MinGRUCell
 from rlrun.kernels.mlp import ForwardMLP
@@ -43,7 +43,7 @@ def sample_squashed(
 ) -> np.ndarray:
     """tanh(mean + std N(0, 1)) of outputs [E, 2 A] (means, log standard deviations); [E, A]."""
     mean, log_std = np.split(outputs, 2, -1)
-    std = np.exp(np.clip(log_std, *LOG_STD))
+    std = np.exp(np.clip(log_std, *LOG_STD_BOUNDS))
     action: np.ndarray = np.tanh(mean + std * generator.standard_normal(mean.shape, np.float32))
     return action
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlrun.acting.step import QNetStep
 from rlrun.functional.explore import draw_categorical, draw_gaussian
-from rlrun.functional.masks import without_forbidden
+from rlrun.functional.masks import mask_logits_numpy
 from rlrun.kernels.cells import GRUCell, LSTMCell
 from rlrun.kernels.mlp import ForwardMLP
 from rlrun.kernels.observations import flatten
@@ -74,7 +74,7 @@ class OnPolicyActor:
         head, state = self.step(obs, first, prev_action, reward, state)
         generator = None if explore is None else self.generator
         if self.net.masked:
-            head = without_forbidden(head, obs)
+            head = mask_logits_numpy(head, obs)
         if self.sizes:
             action, log_prob = draw_categorical(head, self.sizes, generator)
             if action.shape != self.shape:

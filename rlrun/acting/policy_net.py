@@ -7,14 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional.masks import without_forbidden
+from rlrun.functional.masks import mask_logits_numpy
 from rlrun.kernels.cells import GRUCell, LSTMCell, MinGRUCell
 from rlrun.kernels.mlp import ForwardMLP
 from rlrun.kernels.observations import flatten
 from rlrun.nets.memory.cell import Cell
 from rlrun.nets.memory.mingru import MinGRU
 from rlrun.nets.memory.recurrent import GRU, LSTM
-from rlrun.nets.policy_net import LOG_STD, PolicyNet, bounds
+from rlrun.nets.policy_net import LOG_STD_BOUNDS, PolicyNet, bounds
 from rlrun.nets.torso import MLP
 from rlrun.types import Act, Tree, tree_map
 
@@ -40,7 +40,7 @@ class PolicyNetActor:
         """See ``Actor``."""
         self.step.refresh()
         if self.net.log_std is not None:
-            self.spread = self.net.log_std.detach().clamp(*LOG_STD).exp().numpy(force=True)
+            self.spread = self.net.log_std.detach().clamp(*LOG_STD_BOUNDS).exp().numpy(force=True)
 
     def act(
         self,
@@ -55,7 +55,7 @@ class PolicyNetActor:
         """See ``Actor``; ``explore``, a number or not: draw from the policy."""
         out, state = self.step(obs, first, prev_action, prev_reward, state)
         if self.spread is None:
-            out = without_forbidden(out, obs) if self.net.masked else out
+            out = mask_logits_numpy(out, obs) if self.net.masked else out
             if explore is not None:  # argmax of logits + Gumbel noise is a draw from the softmax
                 out = out + self.generator.gumbel(size=out.shape).astype(out.dtype)
             return Act(out.argmax(-1), {}, state)

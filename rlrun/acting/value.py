@@ -3,7 +3,7 @@
 import numpy as np
 
 from rlrun.acting.step import QNetStep, make_qnet_step
-from rlrun.functional.explore import choose
+from rlrun.functional.explore import select_action
 from rlrun.functional.masks import MASK, allowed_actions
 from rlrun.nets.qnet import QNet
 from rlrun.schema import SwitchedConfig, ValueConfig
@@ -55,4 +55,4 @@ class ValueActor:
             self.due = explore is None
         q, state = self.step(obs, first, prev_action, reward, state)
         mask = allowed_actions(obs) if isinstance(obs, dict) and MASK in obs else None
-        return Act(choose(q, explore, self.generator, mask), {}, state)
+        return Act(select_action(q, explore, self.generator, mask), {}, state)

@@ -10,7 +10,7 @@ from rlrun.build.policy import make_bonus, make_policy
 from rlrun.build.replay import make_cutter, make_rollout, make_store
 from rlrun.build.transport import make_collector_end
 from rlrun.env import Env, make_env
-from rlrun.env.framestack import make_stack, stack_space
+from rlrun.env.framestack import make_frame_stack, stack_space
 from rlrun.kernels.dqn import DQNKernel
 from rlrun.log import Log
 from rlrun.pipeline.collector import Collector
@@ -48,7 +48,7 @@ def make_collector(config: Config, counters: Counters) -> Collector:
         counters=counters,
         seed=env_seed(config.seed, "collect"),
         cutter=make_cutter(config, window, columns) if window and c.unit == "window" else None,
-        stack=make_stack(config.env.frame_stack, env.obs_space, columns),
+        stack=make_frame_stack(config.env.frame_stack, env.obs_space, columns),
     )
 
 

@@ -19,7 +19,7 @@ from rlrun.buffer.samplers.rank import Rank
 from rlrun.buffer.storage.layout import Row, in_memory, on_disk
 from rlrun.buffer.storage.sizing import check_rollout, check_size, demo_config
 from rlrun.buffer.windows.cutter import Cutter
-from rlrun.dataset import export, named, open_source
+from rlrun.dataset import errors_name_key, export_replay, open_source
 from rlrun.env import Env, goal_functions
 from rlrun.errors import ConfigError
 from rlrun.pipeline.collector import Collector
@@ -164,7 +164,7 @@ def with_demos(
     assert c.demos is not None
     one = _one_column(collector.example())
     rows = window.burnin, window.learned, window.nstep
-    with named("demos"):
+    with errors_name_key("demos"):
         source = open_source(c.demos)
         source.require(Spec(env.obs_space, env.action_space), config.collector.keep_info)
         lengths = [trajectory.steps for trajectory in source.trajectories()]
@@ -196,7 +196,7 @@ def write_rows(
 ) -> None:
     """Write the ``last`` stored rows of all environments together (None: all) as a dataset
     directory. Raises: ConfigError, StorageError."""
-    export(
+    export_replay(
         replay,
         data_dir,
         config_text=config_text,

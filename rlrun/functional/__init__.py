@@ -1,1 +1,1 @@
-"""Pure torch functions on time-major [T, B] tensors."""
+"""Pure functions on time-major [T, B] arrays: formula, shapes and paper in every docstring."""

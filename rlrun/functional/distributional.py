@@ -1,4 +1,4 @@
-"""Returns as distributions: atoms on a grid, quantiles at levels tau; and Munchausen's terms."""
+"""Distributional losses (atoms on a grid, quantiles at levels tau) and Munchausen's terms."""
 
 import math
 from typing import NamedTuple
@@ -10,10 +10,10 @@ from rlrun.functional.value import take_action
 
 
 class RowLoss(NamedTuple):
-    """What one row's prediction earns; everything detached."""
+    """Loss of one row's prediction; everything detached."""
 
     loss: Tensor  # [*]
-    slope: Tensor  # [*, N] d loss / d what the network said
+    grad: Tensor  # [*, N] d loss / d prediction
 
 
 def support(low: float, high: float, atoms: int) -> Tensor:
@@ -34,9 +34,9 @@ def project(values: Tensor, probabilities: Tensor, atoms: Tensor) -> Tensor:
     """
     last = len(atoms) - 1
     low, high = atoms[0], atoms[-1]
-    place = ((values.clamp(low, high) - low) / (high - low) * last).clamp(0, last)
-    below = place.floor()
-    share = place - below
+    position = ((values.clamp(low, high) - low) / (high - low) * last).clamp(0, last)
+    below = position.floor()
+    share = position - below
     lower = below.long()
     out = probabilities.new_zeros(*values.shape[:-1], last + 1)
     out.scatter_add_(-1, lower, probabilities * (1 - share))
@@ -44,7 +44,7 @@ def project(values: Tensor, probabilities: Tensor, atoms: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> RowLoss:
-    """-sum_i m_i log p_i with p = softmax(``logits``), and its slope p - m; m sums to 1.
+    """-sum_i m_i log p_i with p = softmax(``logits``), and its gradient p - m; m sums to 1.
 
     Shapes: [*, N] both. Source: Bellemare et al. 2017, algorithm 1.
     """
@@ -53,10 +53,10 @@ def cross_entropy(logits: Tensor, target: Tensor) -> RowLoss:
     return RowLoss(-(target * log_p).sum(-1), log_p.exp() - target)
 
 
-def divergence(logits: Tensor, target: Tensor) -> Tensor:
+def kl_divergence(logits: Tensor, target: Tensor) -> Tensor:
     """KL(m || p) = sum_i m_i (log m_i - log p_i) [*] >= 0, p = softmax(``logits``), 0 log 0 = 0.
 
-    Source: Hessel et al. 2018 (Rainbow): what prioritized replay draws by.
+    The priority of prioritized replay. Source: Hessel et al. 2018 (Rainbow).
     """
     log_p = logits.detach().log_softmax(-1)
     kl: Tensor = (torch.special.xlogy(target, target) - target * log_p).sum(-1)
@@ -64,7 +64,7 @@ def divergence(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def midpoints(count: int) -> Tensor:
-    """float32 [N]: tau_i = (2 i + 1) / (2 N), the levels whose quantiles stand for a distribution.
+    """float32 [N]: tau_i = (2 i + 1) / (2 N), the levels of N equally likely quantiles.
 
     Source: Dabney et al. 2018a (QR-DQN), lemma 2.
     """
@@ -75,19 +75,19 @@ def quantile_huber(theta: Tensor, target: Tensor, tau: Tensor, *, kappa: float) 
     """sum_i mean_j |tau_i - 1{u_ij < 0}| L_kappa(u_ij) / kappa, u_ij = target_j - theta_i.
 
     L_kappa(u) is u^2 / 2 up to |u| = kappa and its tangent beyond; ``kappa`` 0 is quantile
-    regression, |tau - 1{u < 0}| |u|. The slope is over theta.
+    regression, |tau - 1{u < 0}| |u|. The gradient is over theta.
     Shapes: ``theta``, ``tau`` [*, N], ``target`` [*, N'].
     Source: Dabney et al. 2018a, eq. 9 and 10; Dabney et al. 2018b (IQN), eq. 3.
     """
     error = target.unsqueeze(-2) - theta.detach().unsqueeze(-1)  # [*, N, N']
-    tilt = (tau.unsqueeze(-1) - (error < 0).to(theta.dtype)).abs()
+    asymmetry = (tau.unsqueeze(-1) - (error < 0).to(theta.dtype)).abs()
     if kappa == 0:
-        steep, size = error.sign(), error.abs()
+        huber_grad, huber = error.sign(), error.abs()
     else:
         within = error.clamp(-kappa, kappa)
-        steep = within / kappa
-        size = steep * (error - 0.5 * within)
-    return RowLoss((tilt * size).mean(-1).sum(-1), -(tilt * steep).mean(-1))
+        huber_grad = within / kappa
+        huber = huber_grad * (error - 0.5 * within)
+    return RowLoss((asymmetry * huber).mean(-1).sum(-1), -(asymmetry * huber_grad).mean(-1))
 
 
 def cosines(tau: Tensor, count: int) -> Tensor:
@@ -118,19 +118,19 @@ def munchausen_reward(
     *,
     scale: float,
     temperature: float,
-    lowest: float,
+    clip: float,
     allowed: Tensor | None = None,
 ) -> Tensor:
-    """scale clip(temperature log pi(action), lowest, 0), pi = softmax(q / temperature), detached.
+    """scale max(temperature log pi(action), clip), pi = softmax(q / temperature), detached.
 
-    Shapes: ``q`` [*, A], ``action`` int64 [*] -> [*]. What is added to a row's reward.
+    Shapes: ``q`` [*, A], ``action`` int64 [*] -> [*]. Added to a row's reward.
     Source: Vieillard et al. 2020, eq. 1 and section 3 (clipping).
     """
-    said = take_action(log_policy(q, temperature=temperature, allowed=allowed), action)
-    return scale * said.clamp(lowest, 0)
+    log_pi = take_action(log_policy(q, temperature=temperature, allowed=allowed), action)
+    return scale * log_pi.clamp(clip, 0)
 
 
-def soft_value(
+def munchausen_value(
     values: Tensor, q: Tensor, *, temperature: float, allowed: Tensor | None = None
 ) -> Tensor:
     """sum_a pi(a) (values_a - temperature log pi(a)), pi = softmax(q / temperature), detached.

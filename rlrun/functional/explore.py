@@ -1,4 +1,4 @@
-"""Actions drawn at random, in numpy: for those who act."""
+"""Random actions of actors, in numpy."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ import numpy as np
 
 
 class Temperature(np.ndarray):
-    """What an actor gets as ``explore`` where exploration is Boltzmann's: [E], in units of Q."""
+    """``explore`` of an actor under Boltzmann exploration: temperatures [E] in units of Q."""
 
 
-def choose(
+def select_action(
     q: np.ndarray,
     explore: np.ndarray | None,
     generator: np.random.Generator,
@@ -30,8 +30,8 @@ def epsilon_greedy(
 ) -> np.ndarray:
     """argmax_a q, replaced by a uniform action with probability ``epsilon``; int64 [E].
 
-    One coin per environment (``epsilon`` [E]); None draws nothing. ``q`` [E, A]; only actions that
-    ``mask`` [E, A] allows are taken (None: all), the uniform one included.
+    One random number per environment (``epsilon`` [E]); None uses none. ``q`` [E, A]; all actions,
+    the uniform one included, are among those that ``mask`` [E, A] allows (None: all).
     """
     greedy: np.ndarray = (q if mask is None else np.where(mask, q, -np.inf)).argmax(-1)
     if epsilon is None:
@@ -53,7 +53,7 @@ def boltzmann(
     """An action with probability softmax(q / temperature); int64 [E]. Temperature 0 is greedy.
 
     ``temperature`` [E] in units of ``q`` [E, A]; only actions that ``mask`` [E, A] allows are
-    taken. Drawn as argmax_a(q_a + temperature g_a) with Gumbel noise g, which has exactly those
+    taken. Computed as argmax_a(q_a + temperature g_a) with Gumbel noise g, which has exactly those
     probabilities and overflows nowhere. Source: Sutton & Barto 2018, eq. 2.11; Gumbel 1954.
     """
     gumbel = generator.gumbel(size=q.shape)
@@ -70,7 +70,7 @@ def team_epsilon_greedy(
 ) -> np.ndarray:
     """argmax_a q of every agent, replaced by a uniform action of those ``allowed``; int64 [E, N].
 
-    One coin per agent, with its environment's probability ``epsilon`` [E]; None draws nothing.
+    One random number per agent, with its environment's ``epsilon`` [E]; None uses none.
     ``q`` [E, N, A], ``allowed`` bool [E, N, A], at least one action each.
     """
     greedy: np.ndarray = np.where(allowed, q, -np.inf).argmax(-1)
@@ -87,28 +87,28 @@ def draw_categorical(
     """(action int64, log pi(action) float32 [E]) of independent choices among ``sizes[i]`` each.
 
     ``logits`` [E, sum(sizes)]; the action is [E] for a single choice, else [E, len(sizes)]. One
-    uniform number per choice; None draws nothing: the most probable action.
+    uniform number per choice; None: the most probable action.
     """
     if len(sizes) == 1:
-        return _draw_one(logits, generator)
+        return _draw_choice(logits, generator)
     parts = np.split(logits, np.cumsum(sizes)[:-1], axis=-1)
-    actions, log_probs = zip(*(_draw_one(x, generator) for x in parts), strict=True)
+    actions, log_probs = zip(*(_draw_choice(x, generator) for x in parts), strict=True)
     total: np.ndarray = np.sum(log_probs, 0)
     return np.stack(actions, -1), total
 
 
-def _draw_one(
+def _draw_choice(
     logits: np.ndarray, generator: np.random.Generator | None
 ) -> tuple[np.ndarray, np.ndarray]:
     logits = logits - logits.max(-1, keepdims=True)
-    upto = np.exp(logits).cumsum(-1)
-    total = upto[:, -1]
+    cumulative = np.exp(logits).cumsum(-1)
+    total = cumulative[:, -1]
     if generator is None:
         action: np.ndarray = logits.argmax(-1)
     else:
-        mark = generator.random(len(logits), np.float32) * total
-        mark = np.minimum(mark, np.nextafter(total, np.float32(0)))  # rounded up to it: nobody's
-        action = (upto[:, :-1] <= mark[:, None]).sum(-1)
+        threshold = generator.random(len(logits), np.float32) * total
+        threshold = np.minimum(threshold, np.nextafter(total, np.float32(0)))  # may round up to it
+        action = (cumulative[:, :-1] <= threshold[:, None]).sum(-1)
     return action, logits[np.arange(len(logits)), action] - np.log(total)
 
 
@@ -120,7 +120,7 @@ def draw_gaussian(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(action float32 [E, A], log N(action; mean, exp(log_std)) float32 [E]); None: the mean.
 
-    ``mean`` [E, A], ``log_std`` [A]. The action is not clipped to anything.
+    ``mean`` [E, A], ``log_std`` [A]. The action is not clipped.
     """
     constant = np.float32(log_std.sum() + 0.5 * LOG_2PI * len(log_std))
     if generator is None:

@@ -5,12 +5,12 @@ from torch import Tensor
 from torch.nn.functional import elu
 
 
-def sum_total(q: Tensor) -> Tensor:
+def vdn_total(q: Tensor) -> Tensor:
     """Q_tot = sum_i Q_i: [*, N] -> [*]. Source: Sunehag et al. 2018 (VDN), section 3."""
     return q.sum(-1)
 
 
-def monotonic_total(q: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+def qmix_total(q: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
     """Q_tot = |w2| elu(|w1| q + b1) + b2: dQ_tot / dQ_i >= 0 whatever the weights are.
 
     ``q`` [*, N], ``w1`` [*, N, H], ``b1`` and ``w2`` [*, H], ``b2`` [*] -> [*]; weights and biases
@@ -20,8 +20,8 @@ def monotonic_total(q: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -
     return (hidden * w2.abs()).sum(-1) + b2
 
 
-def living_values(q: Tensor, alive: Tensor) -> Tensor:
-    """Q_i where the agent is ``alive``, else 0: who has left adds nothing. Both [*, N]."""
+def mask_left_agents(q: Tensor, alive: Tensor) -> Tensor:
+    """Q_i where the agent is ``alive``, else 0. Both [*, N]."""
     return torch.where(alive, q, torch.zeros_like(q))
 
 
@@ -31,12 +31,3 @@ def team_greedy(q: Tensor, allowed: Tensor) -> Tensor:
     The team's best joint action where Q_tot is monotonic. Source: Rashid et al. 2018, eq. 4 and 5.
     """
     return torch.where(allowed, q.detach(), -torch.inf).argmax(-1)
-
-
-def value_ahead(value: Tensor, steps: Tensor) -> Tensor:
-    """value[t + k, b] for every learned row t, detached.
-
-    ``value`` [L + n, B], ``steps`` int64 [L, B] holds k <= n.
-    """
-    rows = torch.arange(steps.shape[0], device=steps.device).unsqueeze(-1) + steps
-    return value.detach().gather(0, rows)

@@ -1,4 +1,4 @@
-"""How new an observation is: running moments, whitening, prediction error, discounted sums."""
+"""RND: running moments, whitening, prediction error, discounted sums of intrinsic rewards."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 from rlrun.functional.reduce import masked_mean
 
-VARIANCE_EPS = 1e-8  # below the variance of anything that moves
+VARIANCE_EPS = 1e-8  # below the variance of any feature that changes
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class SampleMoments:
     """Count, mean and variance of all values seen so far."""
 
     count: float
@@ -19,13 +19,13 @@ class Moments:
     var: Tensor  # float64 [*F], divided by the count (not by count - 1)
 
 
-def no_moments(shape: tuple[int, ...], device: torch.device) -> Moments:
-    """Those of nothing: count 0, mean 0, variance 0."""
+def empty_moments(shape: tuple[int, ...], device: torch.device) -> SampleMoments:
+    """SampleMoments of no values: count 0, mean 0, variance 0."""
     zero = torch.zeros(shape, dtype=torch.float64, device=device)
-    return Moments(0.0, zero, zero.clone())
+    return SampleMoments(0.0, zero, zero.clone())
 
 
-def merge_moments(moments: Moments, x: Tensor) -> Moments:
+def merge_moments(moments: SampleMoments, x: Tensor) -> SampleMoments:
     """The moments of all values before and of ``x`` [N, *F]; N = 0 changes nothing.
 
     With n values before and m new ones, d = mean(x) - mean:
@@ -40,13 +40,13 @@ def merge_moments(moments: Moments, x: Tensor) -> Moments:
     delta = mean - moments.mean
     squares = moments.var * moments.count + ((x - mean) ** 2).sum(0)
     squares = squares + delta**2 * (moments.count * new / total)
-    return Moments(total, moments.mean + delta * (new / total), squares / total)
+    return SampleMoments(total, moments.mean + delta * (new / total), squares / total)
 
 
-def whiten(x: Tensor, moments: Moments, clip: float) -> Tensor:
+def whiten(x: Tensor, moments: SampleMoments, clip: float) -> Tensor:
     """(x - mean) / std within [-clip, clip], float32, the shape of ``x`` [*, *F].
 
-    A feature that never moved is 0 for ever, and ``clip`` away from 0 when it first moves.
+    A feature that was constant so far is 0, and +-``clip`` at its first change.
     Source: Burda et al. 2018 (RND), section 2.4 (clip 5).
     """
     scaled = (x - moments.mean) / (moments.var + VARIANCE_EPS).sqrt()
@@ -66,8 +66,8 @@ def discounted_sums(
 ) -> tuple[Tensor, Tensor]:
     """([T, B] s_t = gamma s_{t-1} + novelty_t, [B] the last of them); s_{-1} is ``carried`` [B].
 
-    Episodes do not end these sums (novelty does not end with a life); rows that are not ``valid``
-    are passed over and hold the sum so far.
+    Ends of episodes do not reset these sums; rows that are not ``valid`` are skipped and hold the
+    sum so far.
     Source: Burda et al. 2018, section 2.4 (the running standard deviation of the returns).
     """
     sums = torch.empty_like(novelty)
@@ -80,7 +80,7 @@ def discounted_sums(
 def bonus_reward(
     reward: Tensor, novelty: Tensor, paid: Tensor, *, factor: float | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """([T, B] reward + factor * novelty where ``paid``, mean of what was added there, 0-d).
+    """([T, B] reward + factor * novelty where ``paid``, mean of the added part there, 0-d).
 
     ``paid`` [T, B] bool; ``novelty`` elsewhere is not read, NaN included.
     """

@@ -1,4 +1,4 @@
-"""Learning from somebody else's rows: likelihoods, expectiles, weights, conservatism."""
+"""Losses of offline RL: likelihoods, expectile regression, advantage weights, CQL."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, softmax
 
-from rlrun.functional.continuous import row_mean
+from rlrun.functional.continuous import weighted_row_mean
 from rlrun.functional.value import take_action
 
 
@@ -23,7 +23,7 @@ def normal_log_prob(mean: Tensor, log_std: Tensor, x: Tensor) -> Tensor:
 
 
 def expectile_loss(gap: Tensor, expectile: float) -> Tensor:
-    """|tau - 1(gap < 0)| gap^2 of every element: at tau 1/2 half the square, at 1 only from below.
+    """|tau - 1(gap < 0)| gap^2 of every element; tau 1/2 gives half the square.
 
     ``gap`` = target - prediction; the minimum over predictions is the tau-expectile of targets.
     Source: Kostrikov et al. 2022 (IQL), eq. 5.
@@ -32,12 +32,12 @@ def expectile_loss(gap: Tensor, expectile: float) -> Tensor:
     return tilt.masked_fill_(gap < 0, 1 - expectile) * gap.square()
 
 
-def advantage_weight(advantage: Tensor, inverse_temperature: float, most: float) -> Tensor:
-    """min(exp(beta A), most), detached: how much an action is worth imitating.
+def advantage_weight(advantage: Tensor, inverse_temperature: float, clip: float) -> Tensor:
+    """min(exp(beta A), clip), detached: the imitation weight of an action.
 
     Source: Kostrikov et al. 2022 (IQL), eq. 7; the clip is that of its experiments (100).
     """
-    bounded = (inverse_temperature * advantage.detach()).clamp(max=math.log(most))
+    bounded = (inverse_temperature * advantage.detach()).clamp(max=math.log(clip))
     return bounded.exp()
 
 
@@ -50,10 +50,10 @@ def conservative_gap(q: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
     return _allowed(q, mask).logsumexp(-1) - take_action(q, action)
 
 
-def conservative_slope(q: Tensor, action: Tensor, share: Tensor, mask: Tensor | None) -> Tensor:
+def conservative_grad(q: Tensor, action: Tensor, share: Tensor, mask: Tensor | None) -> Tensor:
     """d sum(share * conservative_gap) / d q, like ``q``: share (softmax(q) - onehot(action))."""
-    slope = softmax(_allowed(q, mask), -1).mul_(share.unsqueeze(-1))
-    return slope.scatter_add_(-1, action.unsqueeze(-1), -share.unsqueeze(-1))
+    grad = softmax(_allowed(q, mask), -1).mul_(share.unsqueeze(-1))
+    return grad.scatter_add_(-1, action.unsqueeze(-1), -share.unsqueeze(-1))
 
 
 def _allowed(q: Tensor, mask: Tensor | None) -> Tensor:
@@ -63,9 +63,9 @@ def _allowed(q: Tensor, mask: Tensor | None) -> Tensor:
 def sampled_gap(q: Tensor, log_density: Tensor, taken: Tensor) -> Tensor:
     """log mean_i exp(Q_c(s, a_i)) / p(a_i) - Q_c(s, a), an estimate of log int exp Q - Q(s, a).
 
-    Actions a_i of several densities p may stand side by side (uniform ones, the policy's): each
-    estimates the integral by itself, so their mean does too, as long as every density is nowhere 0.
-    Released code leaves the count of samples out, so its gaps are larger by log I.
+    Actions a_i of several densities p (uniform, the policy's) may be concatenated: each group
+    estimates the integral, so their mean does too, provided that no density is 0 anywhere.
+    The released code omits the division by the number of samples, so its gaps are larger by log I.
 
     Shapes: q [C, I, L, B], log_density = log p(a_i) [I, L, B], taken [C, L, B] -> [C, L, B].
     Source: Kumar et al. 2020 (CQL), eq. 4 (CQL(H)), the estimate: appendix F.
@@ -73,10 +73,10 @@ def sampled_gap(q: Tensor, log_density: Tensor, taken: Tensor) -> Tensor:
     return (q - log_density).logsumexp(1) - math.log(q.shape[1]) - taken
 
 
-def sampled_slope(q: Tensor, log_density: Tensor, share: Tensor) -> Tensor:
+def sampled_gap_grad(q: Tensor, log_density: Tensor, share: Tensor) -> Tensor:
     """d sum_c(share * sampled_gap) / d q, like ``q``: share softmax_i(Q - log p), 0 where share is.
 
-    ``share`` [L, B]; the slope over ``taken`` is -share.
+    ``share`` [L, B]; the gradient over ``taken`` is -share.
     """
     return torch.where(share > 0, softmax(q - log_density, 1) * share, 0.0)
 
@@ -84,12 +84,13 @@ def sampled_slope(q: Tensor, log_density: Tensor, share: Tensor) -> Tensor:
 def multiplier_loss(
     log_multiplier: Tensor, gap: Tensor, threshold: float, valid: Tensor, weight: Tensor
 ) -> Tensor:
-    """The weighted mean of multiplier (threshold - gap), 0-d: it grows while the gap is too wide.
+    """The weighted mean of multiplier (threshold - gap), 0-d.
 
-    Gradients reach ``log_multiplier`` alone. ``gap`` [C, L, B], valid [L, B], weight [B].
+    The multiplier grows while gap > threshold. Gradients reach ``log_multiplier`` alone.
+    ``gap`` [C, L, B], valid [L, B], weight [B].
     Source: Kumar et al. 2020 (CQL), appendix F: gap <= threshold by dual ascent.
     """
-    return log_multiplier.exp() * row_mean(threshold - gap.detach().mean(0), valid, weight)
+    return log_multiplier.exp() * weighted_row_mean(threshold - gap.detach().mean(0), valid, weight)
 
 
 def to_unit(action: Tensor, low: Tensor, high: Tensor) -> Tensor:

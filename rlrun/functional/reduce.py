@@ -1,4 +1,4 @@
-"""Sums and means over what counts."""
+"""Masked sums and means."""
 
 import torch
 from torch import Tensor

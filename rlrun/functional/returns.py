@@ -1,4 +1,4 @@
-"""n-step returns on rows, semantics section 2."""
+"""n-step returns (semantics section 2), generalised advantages and V-trace on rows."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class NStep(NamedTuple):
-    """What ``nstep_return`` finds for every row t of [T, B]."""
+    """n-step return of every row t of [T, B]."""
 
     reward: Tensor  # float [T, B]: R_t = sum_{j<k} gamma^j r_{t+j}
     steps: Tensor  # int64 [T, B]: k, the steps actually used (0 where not valid)
@@ -42,9 +42,9 @@ def nstep_return(
     is_valid = _windows(valid, ahead, nstep)
     end = _windows(terminated | truncated, ahead, nstep)
     # A step is used when it and all before it are valid and none before it ended the episode.
-    goes_on = (is_valid & ~end).cumprod(-1).bool()
+    unbroken = (is_valid & ~end).cumprod(-1).bool()
     used = is_valid.clone()
-    used[..., 1:] &= goes_on[..., :-1]
+    used[..., 1:] &= unbroken[..., :-1]
     power = gamma ** torch.arange(nstep, device=reward.device, dtype=reward.dtype)
     zero = torch.zeros((), dtype=reward.dtype, device=reward.device)
     total = (torch.where(used, step_reward, zero) * power).sum(-1)
@@ -64,10 +64,11 @@ def _windows(x: Tensor, ahead: int, nstep: int) -> Tensor:
 def reverse_scan(x: Tensor, decay: Tensor) -> Tensor:
     """y_t = x_t + decay_t y_{t+1}, y_T = 0, for x, decay [T, B] that are finite everywhere.
 
-    In ceil(log2 T) passes over all rows instead of T passes over one: rows 2^i apart are joined.
+    In ceil(log2 T) passes over all rows instead of T passes over one: pass i combines rows
+    2^i apart.
     Source: Hillis & Steele 1986 (data-parallel prefix sums), on the affine maps y -> x + decay y.
     """
-    ahead, decay = 1, decay[:-1]  # decay[t]: what y_{t + ahead} is worth in row t
+    ahead, decay = 1, decay[:-1]  # decay[t]: factor of y_{t + ahead} in row t
     while ahead < len(x):
         x = torch.cat([torch.addcmul(x[:-ahead], decay, x[ahead:]), x[-ahead:]])
         decay = decay[:-ahead] * decay[ahead:]
@@ -75,17 +76,17 @@ def reverse_scan(x: Tensor, decay: Tensor) -> Tensor:
     return x
 
 
-def goes_on(terminated: Tensor, truncated: Tensor, valid: Tensor) -> Tensor:
-    """bool [T, B]: whether a trace may run from row t into row t + 1, which must be there."""
+def trace_continues(terminated: Tensor, truncated: Tensor, valid: Tensor) -> Tensor:
+    """bool [T, B]: True where a trace continues from row t into row t + 1 of the data."""
     after = torch.cat([valid[1:], torch.zeros_like(valid[:1])])
     return valid & after & ~(terminated | truncated)
 
 
 class Advantage(NamedTuple):
-    """Both 0 where not valid, detached."""
+    """Advantages and value targets; 0 where not valid, detached."""
 
     advantage: Tensor  # float [T, B]
-    target: Tensor  # float [T, B] what the value of a row is drawn to
+    target: Tensor  # float [T, B] regression target of the value
 
 
 def gae(
@@ -102,17 +103,17 @@ def gae(
 
     terminated[t]: no value after step t, V_{t+1} is not read. truncated[t]: V_{t+1} is that of the
     end row, and the sum ends. After the last row V[T] is the bootstrap. Rows that are not valid
-    are never read, NaN included, but the value behind a valid row. ``trace`` 1: return - V; 0:
-    delta.
+    are never read, NaN included, except for the value after a valid row. ``trace`` 1: return - V;
+    0: delta.
 
     Shapes: value [T+1, B], the others [T, B]. Source: Schulman et al. 2016, eq. 11 and 16.
     """
     value, zero = value.detach(), torch.zeros((), dtype=value.dtype, device=value.device)
-    now = torch.where(valid, value[:-1], zero)
-    delta = _delta(reward, now, _behind(value, terminated, valid), valid, gamma)
-    decay = torch.where(goes_on(terminated, truncated, valid), gamma * trace, zero)
+    current = torch.where(valid, value[:-1], zero)
+    delta = _delta(reward, current, _next_value(value, terminated, valid), valid, gamma)
+    decay = torch.where(trace_continues(terminated, truncated, valid), gamma * trace, zero)
     advantage = torch.where(valid, reverse_scan(delta, decay), zero)
-    return Advantage(advantage, advantage + now)
+    return Advantage(advantage, advantage + current)
 
 
 def vtrace(
@@ -133,27 +134,34 @@ def vtrace(
     v_t = V_t + rho_t delta_t + gamma c_t (v_{t+1} - V_{t+1}), rho_t = min(rho_clip, ratio_t),
     c_t = trace min(c_clip, ratio_t), with ``log_ratio`` [T, B] = log pi(a_t|s_t) - log mu(a_t|s_t).
     Flags and rows that are not valid as in ``gae``: where the trace ends v_{t+1} is V_{t+1}. On
-    policy with trace 1 and clips >= 1 v_t is the n-step return up to where the trace ends.
+    policy with trace 1 and clips >= 1 v_t is the n-step return to the end of the trace.
 
     Source: Espeholt et al. 2018 (IMPALA), eq. 1 and section 4.2.
     """
     value, zero = value.detach(), torch.zeros((), dtype=value.dtype, device=value.device)
     ratio = torch.where(valid, log_ratio.detach(), zero).exp()
     rho = ratio.clamp(max=rho_clip)
-    now, behind = torch.where(valid, value[:-1], zero), _behind(value, terminated, valid)
-    on = goes_on(terminated, truncated, valid)
-    delta = rho * _delta(reward, now, behind, valid, gamma)
-    above = reverse_scan(delta, torch.where(on, gamma * trace * ratio.clamp(max=c_clip), zero))
-    later = torch.cat([above[1:], torch.zeros_like(above[:1])])
-    ahead = behind + torch.where(on, later, zero)  # v_{t+1}
-    advantage = rho * _delta(reward, now, ahead, valid, gamma)
-    return Advantage(advantage, torch.where(valid, now + above, zero))
+    current, next_value = (
+        torch.where(valid, value[:-1], zero),
+        _next_value(value, terminated, valid),
+    )
+    continues = trace_continues(terminated, truncated, valid)
+    delta = rho * _delta(reward, current, next_value, valid, gamma)
+    correction = reverse_scan(
+        delta, torch.where(continues, gamma * trace * ratio.clamp(max=c_clip), zero)
+    )
+    next_correction = torch.cat([correction[1:], torch.zeros_like(correction[:1])])
+    next_target = next_value + torch.where(continues, next_correction, zero)  # v_{t+1}
+    advantage = rho * _delta(reward, current, next_target, valid, gamma)
+    return Advantage(advantage, torch.where(valid, current + correction, zero))
 
 
-def _behind(value: Tensor, terminated: Tensor, valid: Tensor) -> Tensor:
-    """[T, B] the value behind row t, 0 after a termination and behind rows that are not valid."""
+def _next_value(value: Tensor, terminated: Tensor, valid: Tensor) -> Tensor:
+    """[T, B] V of the row after t, 0 after a termination and after rows that are not valid."""
     return torch.where(valid & ~terminated, value[1:], torch.zeros_like(value[1:]))
 
 
-def _delta(reward: Tensor, now: Tensor, behind: Tensor, valid: Tensor, gamma: float) -> Tensor:
-    return torch.where(valid, reward + gamma * behind - now, torch.zeros_like(now))
+def _delta(
+    reward: Tensor, current: Tensor, next_value: Tensor, valid: Tensor, gamma: float
+) -> Tensor:
+    return torch.where(valid, reward + gamma * next_value - current, torch.zeros_like(current))

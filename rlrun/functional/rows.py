@@ -1,15 +1,17 @@
-"""What a network may read of a window: inputs with padding taken out."""
+"""Network inputs of a window, with padding masked out."""
 
 import torch
 from torch import Tensor
 
 from rlrun.types import Segment, Tree, tree_map
 
-RAW_REWARD = "bonus.raw_reward"  # in extras [T, B]: what acting saw where learning's reward differs
+RAW_REWARD = (
+    "bonus.raw_reward"  # key in extras [T, B]: the reward acting saw, where learning uses another
+)
 
 
 def readable(valid: Tensor, terminated: Tensor) -> Tensor:
-    """bool [T+1, B]: valid rows, and the observation behind a valid row that did not terminate.
+    """bool [T+1, B]: valid rows, and the observation after a valid row that did not terminate.
 
     Everything else (filler, null rows, the end row of a terminated episode) must not reach a
     network: a zero gradient times NaN is NaN.
@@ -20,7 +22,7 @@ def readable(valid: Tensor, terminated: Tensor) -> Tensor:
 
 
 def shape_reward(reward: Tensor, scale: float, clip: float | None) -> Tensor:
-    """scale * reward, then clipped to [-clip, clip]. Rewards are stored raw; this is learning's."""
+    """scale * reward, then clipped to [-clip, clip]. Buffers hold raw rewards."""
     scaled = reward if scale == 1 else reward * scale
     return scaled if clip is None else scaled.clamp(-clip, clip)
 

@@ -21,7 +21,7 @@ def linear_scan(decay: Tensor, drive: Tensor, start: Tensor) -> Tensor:
 class _LinearScan(torch.autograd.Function):
     """The gradient of a scan is the scan of the gradient, from the end with the decays shifted.
 
-    With g_t = dL/dh_t in all: g_t = slope_t + decay_{t+1} g_{t+1}, so d drive_t = g_t,
+    With g_t the total derivative dL/dh_t: g_t = grad_t + decay_{t+1} g_{t+1}, so d drive_t = g_t,
     d decay_t = g_t h_{t-1}, d start = decay_0 g_0.
     """
 
@@ -33,12 +33,14 @@ class _LinearScan(torch.autograd.Function):
         return h
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         decay, start, h = ctx.saved_tensors
-        (slope,) = slopes
+        (grad,) = grads
         none = torch.zeros_like(start)
-        later = torch.cat([none.unsqueeze(0), decay[1:].flip(0)])  # decay_{t+1}, last row first
-        g = _scan(later, slope.flip(0)).flip(0)
+        next_decay = torch.cat(
+            [none.unsqueeze(0), decay[1:].flip(0)]
+        )  # decay_{t+1}, last row first
+        g = _scan(next_decay, grad.flip(0)).flip(0)
         before = torch.cat([start.unsqueeze(0), h[:-1]])
         return g * before, g, decay[0] * g[0]
 

@@ -1,4 +1,4 @@
-"""Actions written down beforehand."""
+"""Scripted actions: tables and sine waves."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def outside(actions: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
-    """bool [N]: which of ``actions`` [N, *A] (any number type) are none of ``space``.
+    """bool [N]: True where ``actions`` [N, *A] (any number type) are not in ``space``.
 
     Discrete actions count from 0: environments add their ``start``. NaN is no action.
     """
@@ -32,11 +32,11 @@ def outside(actions: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
 
 
 def action_table(choices: Sequence[float | tuple[float, ...]], space: gym.Space[Any]) -> np.ndarray:
-    """The actions [K, *A] that ``choices`` write down, in the dtype of ``space``.
+    """The actions [K, *A] of ``choices``, in the dtype of ``space``.
 
-    A bare number is the action, or each of its numbers; a list has a number for each of them.
+    A number is the action, or each of its components; a list has one number per component.
 
-    Raises: ValueError saying which choice is no action of ``space``.
+    Raises: ValueError naming a choice that is not an action of ``space``.
     """
     shape = space.shape or ()
     size = int(np.prod(shape))
@@ -48,8 +48,8 @@ def action_table(choices: Sequence[float | tuple[float, ...]], space: gym.Space[
             raise ValueError(f"{list(choice)} is no action, {numbers} is")  # type: ignore[arg-type]
         row = np.broadcast_to(np.asarray(choice, np.float64), (size,)).reshape(shape)
         if outside(row[None], space).any():
-            said = list(choice) if several else f"{choice:g}"  # type: ignore[arg-type]
-            raise ValueError(f"{said} is no action of {space}")
+            text = list(choice) if several else f"{choice:g}"  # type: ignore[arg-type]
+            raise ValueError(f"{text} is no action of {space}")
         rows.append(row)
     return np.stack(rows).astype(space.dtype)
 

@@ -1,4 +1,4 @@
-"""A window of one learned row as a transition: now, what came of it, and k rows later."""
+"""A window of one learned row as a transition (s, a, R, gamma^k, s')."""
 
 from typing import NamedTuple
 
@@ -18,8 +18,8 @@ class Transition(NamedTuple):
     action: Tensor  # [B, *A]
     reward: Tensor  # [B] n-step return
     discount: Tensor  # [B] gamma^k, 0 where a step among them terminated
-    later: Tree  # [B, *O] k rows later; zeros where that may not be read
-    later_previous: tuple[Tensor, Tensor]  # as ``previous``, of the row k rows later
+    next_obs: Tree  # [B, *O] k rows later; zeros after a termination
+    next_previous: tuple[Tensor, Tensor]  # as ``previous``, of the row k rows later
     valid: Tensor  # [B] bool
 
 
@@ -28,7 +28,7 @@ def transition(
 ) -> Transition:
     """Row 0 and the row it bootstraps from, k <= nstep later, of every window.
 
-    Nothing that padding holds is read, NaN included. Source: semantics sections 2 and 3.
+    Padding is not read, NaN included. Source: semantics sections 2 and 3.
     """
     obs, prev_action, prev_reward = network_inputs(segment, scale=scale, clip=clip)
     reward = segment.reward * scale
@@ -37,21 +37,18 @@ def transition(
     n = nstep_return(reward, *ends, nstep=nstep, gamma=gamma)
     column, valid = torch.arange(segment.reward.shape[1], device=reward.device), segment.valid[0]
 
-    def now(x: Tensor) -> Tensor:
-        return x[0]
-
-    def later(x: Tensor) -> Tensor:
+    def bootstrap_row(x: Tensor) -> Tensor:
         return x[n.steps[0], column]
 
     action = segment.action[0]
     keep = valid.reshape(-1, *[1] * (action.ndim - 1))
     return Transition(
-        obs=tree_map(now, obs),
+        obs=tree_map(lambda x: x[0], obs),
         previous=(prev_action[0], prev_reward[0]),
         action=torch.where(keep, action, torch.zeros_like(action)),
         reward=n.reward[0],
         discount=n.discount[0],
-        later=tree_map(later, obs),
-        later_previous=(later(prev_action), later(prev_reward)),
+        next_obs=tree_map(bootstrap_row, obs),
+        next_previous=(bootstrap_row(prev_action), bootstrap_row(prev_reward)),
         valid=valid,
     )

@@ -1,13 +1,11 @@
-"""Value rescaling, double-Q bootstrap, R2D2's loss and priority."""
+"""Action values: rescaling, dueling, greedy actions, TD targets, R2D2's loss and priority."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rlrun.functional.masks import MASK
 from rlrun.functional.reduce import masked_sum
-from rlrun.types import Tree
 
 
 def rescale(x: Tensor, eps: float) -> Tensor:
@@ -43,28 +41,12 @@ def take_action(q: Tensor, action: Tensor) -> Tensor:
     return q.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
 
-def allowed(obs: Tree) -> Tensor:
-    """bool [*, A]: the actions that observations with an ``action_mask`` allow; none: all."""
-    mask: Tensor = obs[MASK] != 0
-    return mask | ~mask.any(-1, keepdim=True)
-
-
 def greedy(q: Tensor, mask: Tensor | None) -> Tensor:
     """argmax_a q int64 [*] over the actions that ``mask`` [*, A] allows, None: all."""
     return (q if mask is None else q.masked_fill(~mask, -torch.inf)).argmax(-1)
 
 
-def bootstrap_value(q_select: Tensor, q_evaluate: Tensor, steps: Tensor) -> Tensor:
-    """q_evaluate[t + k, argmax_a q_select[t + k, a]] for every learned row t, detached.
-
-    ``q_select``/``q_evaluate`` [L + n, B, A] (the same tensor twice: no double Q),
-    ``steps`` int64 [L, B] holds k <= n. Source: van Hasselt et al. 2016, eq. 4.
-    """
-    best = q_select.detach().argmax(-1)
-    return rows_ahead(take_action(q_evaluate.detach(), best), steps)
-
-
-def rows_ahead(value: Tensor, steps: Tensor) -> Tensor:
+def gather_bootstrap(value: Tensor, steps: Tensor) -> Tensor:
     """value[t + steps[t, b], b] for every learned row t: [L + n, B] or [L + n, B, N] -> [L, B, *].
 
     ``steps`` int64 [L, B] holds k <= n.
@@ -91,19 +73,19 @@ def td_target(
 class SequenceLoss(NamedTuple):
     loss: Tensor  # 0-d
     td: Tensor  # [L, B] |delta|, 0 where not valid
-    slope: Tensor  # [L, B] d loss / d q_taken
+    grad: Tensor  # [L, B] d loss / d q_taken
 
 
 def sequence_loss(
     q_taken: Tensor, target: Tensor, valid: Tensor, weight: Tensor, *, td_clip: float | None
 ) -> SequenceLoss:
-    """mean_b(w_b sum_t valid 0.5 delta_t^2 / L), delta = target - q_taken, and its slope.
+    """mean_b(w_b sum_t valid 0.5 delta_t^2 / L), delta = target - q_taken, with its gradient.
 
     The divisor is the constant number L of learned positions, so every row weighs the same and
     padding does not raise the weight of the rest. ``td_clip`` c replaces the square beyond
     |delta| = c by its tangent (Huber), which clips the gradient like the TD clipping of Mnih 2015.
-    The slope is written down instead of recorded: an automatic one costs as much as a small
-    network. Everything is detached. Shapes: [L, B], weight [B]. Source: semantics section 5.
+    The gradient is computed in closed form: autograd would cost as much as a small network.
+    Everything is detached. Shapes: [L, B], weight [B]. Source: semantics section 5.
     """
     q_taken = q_taken.detach()
     delta = torch.where(valid, target - q_taken, torch.zeros_like(q_taken))
@@ -113,20 +95,20 @@ def sequence_loss(
     return SequenceLoss(loss, delta.abs(), within * -share)
 
 
-def slope_of_q(q: Tensor, action: Tensor, slope: Tensor) -> Tensor:
-    """d loss / d q, like ``q`` [T, B, A]: ``slope`` [L, B] at the actions taken, zero elsewhere."""
+def scatter_q_grad(q: Tensor, action: Tensor, grad: Tensor) -> Tensor:
+    """d loss / d q, like ``q`` [T, B, A]: ``grad`` [L, B] at the actions taken, zero elsewhere."""
     full = torch.zeros_like(q, requires_grad=False)
-    full[: len(slope)].scatter_(-1, action.unsqueeze(-1), slope.unsqueeze(-1))
+    full[: len(grad)].scatter_(-1, action.unsqueeze(-1), grad.unsqueeze(-1))
     return full
 
 
-class Loss(NamedTuple):
-    """What a batch of windows says to a value-based policy."""
+class QLoss(NamedTuple):
+    """QLoss of a batch of windows of a value-based policy."""
 
     loss: Tensor  # 0-d, detached
     priority: Tensor  # [B]
     metrics: dict[str, Tensor]  # 0-d each
-    q: Tensor  # [T, B, A] what the gradient flows into
+    q: Tensor  # [T, B, A] action values, with gradient
     q_grad: Tensor  # d loss / d q
 
 

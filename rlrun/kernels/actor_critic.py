@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.functional import surrogate
-from rlrun.functional.policy import Choice
-from rlrun.functional.surrogate import Drawn
+from rlrun.functional.policy import LogProbEntropy
+from rlrun.kernels import policy_losses
 from rlrun.kernels.mlp import FORWARD, DifferentiableMLP
+from rlrun.kernels.policy_losses import ActionLogProb
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.torso import MLP, flatten
 from rlrun.optim.adam import FlatParameters
@@ -35,10 +35,10 @@ class ActorCriticBackprop(Protocol):
     def outputs(self, obs: Tree, side: Tensor, first: Tensor, state: Tree) -> tuple[Tensor, Tensor]:
         """(parameters of the distribution [T, M, K], V [T, M]) in float32."""
 
-    def choice(self, head: Tensor, action: Tensor) -> Choice:
+    def choice(self, head: Tensor, action: Tensor) -> LogProbEntropy:
         """log pi(action) and entropy [T, M]; ``head``: ``outputs``' or its first rows."""
 
-    def back(self, choice: Choice, value: Tensor, slopes: OutputGrads) -> None:
+    def back(self, choice: LogProbEntropy, value: Tensor, slopes: OutputGrads) -> None:
         """The slopes over the parameters into ``FlatParameters.grads``."""
 
 
@@ -56,7 +56,7 @@ class AutogradActorCritic:
             head, value = self.net(obs, side, first, state)
         return head.float(), value.float()
 
-    def back(self, choice: Choice, value: Tensor, slopes: OutputGrads) -> None:
+    def back(self, choice: LogProbEntropy, value: Tensor, slopes: OutputGrads) -> None:
         """See ``Backprop``."""
         outputs, given = [choice.log_prob, value], [slopes.log_prob, slopes.value]
         if slopes.entropy is not None:
@@ -86,7 +86,7 @@ class NumpyActorCritic:
         if net.log_std is not None:
             self.log_std = net.log_std.detach().numpy()
             self.over_std = places[net.log_std.data_ptr()]
-        self.drawn: Drawn | None = None
+        self.drawn: ActionLogProb | None = None
 
     # -- in numpy --------------------------------------------------------------------------------
 
@@ -103,23 +103,27 @@ class NumpyActorCritic:
             h = [np.concatenate([part, side], 1) for part in h]
         return self.heads[0](h[0]), self.heads[1](h[-1])[:, 0]
 
-    def say(self, head: np.ndarray, action: np.ndarray, *, entropy: bool) -> Drawn:
+    def say(self, head: np.ndarray, action: np.ndarray, *, entropy: bool) -> ActionLogProb:
         """Of the actions [N, *A]."""
         if self.sizes:
-            return surrogate.categorical(head, action, self.sizes, entropy=entropy)
-        return surrogate.gaussian(head, self.log_std, action, entropy=entropy)
+            return policy_losses.categorical(head, action, self.sizes, entropy=entropy)
+        return policy_losses.gaussian(head, self.log_std, action, entropy=entropy)
 
     def descend(
-        self, drawn: Drawn, log_prob: np.ndarray, value: np.ndarray, entropy: np.ndarray | None
+        self,
+        drawn: ActionLogProb,
+        log_prob: np.ndarray,
+        value: np.ndarray,
+        entropy: np.ndarray | None,
     ) -> None:
         """The slopes over the parameters, of those over log pi, V and entropy [N]; once a ``run``.
 
         Fewer rows than ``run`` saw are the first of those; the loss does not know the others.
         """
         if self.sizes:
-            slope = surrogate.categorical_slope(drawn, log_prob, entropy)
+            slope = policy_losses.categorical_grad(drawn, log_prob, entropy)
         else:
-            slope, self.over_std[:] = surrogate.gaussian_slope(drawn, log_prob, entropy)
+            slope, self.over_std[:] = policy_losses.gaussian_grad(drawn, log_prob, entropy)
         needed = self.beside or bool(self.torsos[0].layers)
         slopes = [
             part.back(over, inputs=needed)
@@ -140,15 +144,15 @@ class NumpyActorCritic:
         head, value = self.run(self.inputs(obs), side.flatten(0, 1).numpy())
         return torch.from_numpy(head).reshape(*lead, -1), torch.from_numpy(value).reshape(lead)
 
-    def choice(self, head: Tensor, action: Tensor) -> Choice:
+    def choice(self, head: Tensor, action: Tensor) -> LogProbEntropy:
         """See ``Backprop``."""
         lead = action.shape[:2]
         self.drawn = self.say(
             head.flatten(0, 1).numpy(), action.flatten(0, 1).numpy(), entropy=True
         )
-        return Choice(*(torch.from_numpy(x).reshape(lead) for x in self.drawn.said()))
+        return LogProbEntropy(*(torch.from_numpy(x).reshape(lead) for x in self.drawn.said()))
 
-    def back(self, choice: Choice, value: Tensor, slopes: OutputGrads) -> None:
+    def back(self, choice: LogProbEntropy, value: Tensor, slopes: OutputGrads) -> None:
         """See ``Backprop``."""
         assert self.drawn is not None
         entropy = None if slopes.entropy is None else slopes.entropy.flatten().numpy()

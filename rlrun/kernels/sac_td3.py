@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional.squash import squashed, squashed_slope
 from rlrun.kernels.critics import NumpyCritics
 from rlrun.kernels.mlp import IGNORE_OVERFLOW, DifferentiableMLP
+from rlrun.kernels.squashed_gaussian import squashed, squashed_grad
 from rlrun.nets.continuous_actor import ActorNet
 from rlrun.nets.critics import Critics
 from rlrun.nets.encoder import FlatObs, prepare_windows
@@ -187,7 +187,7 @@ class SACKernel(ContinuousKernel):
         action, log_prob = drawn.action[:count], drawn.log_prob[:count]
 
         def over(over_action: np.ndarray) -> np.ndarray:
-            return squashed_slope(drawn, over_action, temperature * rows.share)
+            return squashed_grad(drawn, over_action, temperature * rows.share)
 
         half = self.beside(lambda: self.actor(rows, action, over)) if due else None
         ahead = self.ahead(rows, drawn.action[count:])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.functional.masks import has_mask, unmasked
-from rlrun.functional.policy import Choice, categorical, gaussian, within_mask
+from rlrun.functional.policy import LogProbEntropy, categorical, gaussian, mask_logits
 from rlrun.functional.rows import network_inputs, readable_obs
 from rlrun.nets.episodes import unroll_episodes
 from rlrun.nets.memory import make_memory
@@ -136,13 +136,13 @@ class ActorCritic(nn.Module):
             for trunk, part in zip(self.trunks, self._parts(state), strict=True)
         ]
         head = self.policy(h[0])
-        head = within_mask(head, obs) if self.masked else head
+        head = mask_logits(head, obs) if self.masked else head
         return head, self.value(h[-1]).squeeze(-1)
 
     def _parts(self, state: Tree) -> Tree:
         return state if self.recurrent else [()] * len(self.trunks)
 
-    def choice(self, head: Tensor, action: Tensor) -> Choice:
+    def choice(self, head: Tensor, action: Tensor) -> LogProbEntropy:
         """log pi(action) and entropy [T, M]; ``action`` [T, M, *A], raw where it is real."""
         if self.log_std is None:
             return categorical(head, action.flatten(2) if action.ndim > 3 else action, self.sizes)

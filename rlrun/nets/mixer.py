@@ -3,7 +3,7 @@
 import gymnasium as gym
 from torch import Tensor, nn
 
-from rlrun.functional.mixing import monotonic_total, sum_total
+from rlrun.functional.mixing import qmix_total, vdn_total
 from rlrun.nets.torso import flat_size, flatten, mlp
 from rlrun.schema import QMIXConfig
 from rlrun.types import Tree
@@ -14,7 +14,7 @@ class VDNMixer(nn.Module):
 
     def forward(self, q: Tensor, state: Tree) -> Tensor:
         """[*, N] -> [*]."""
-        return sum_total(q)
+        return vdn_total(q)
 
 
 class QMixer(nn.Module):
@@ -38,7 +38,7 @@ class QMixer(nn.Module):
         """[*, N] -> [*]."""
         s = flatten(self.space, state)
         w1 = self.w1(s).unflatten(-1, (q.shape[-1], self.hidden))
-        return monotonic_total(q, w1, self.b1(s), self.w2(s), self.b2(s).squeeze(-1))
+        return qmix_total(q, w1, self.b1(s), self.w2(s), self.b2(s).squeeze(-1))
 
 
 def make_mixer(config: QMIXConfig, state: gym.Space[object], num_agents: int) -> VDNMixer | QMixer:

@@ -7,13 +7,16 @@ from torch import Tensor, nn
 
 from rlrun.functional.masks import has_mask, unmasked
 from rlrun.functional.offline import categorical_log_prob, normal_log_prob, to_unit
-from rlrun.functional.policy import within_mask
+from rlrun.functional.policy import mask_logits
 from rlrun.nets.memory import make_memory
 from rlrun.nets.torso import make_torso, mlp
 from rlrun.schema import MemoryConfig, TorsoConfig
 from rlrun.types import Spec, Tree, torch_seed, tree_map
 
-LOG_STD = (-5.0, 2.0)  # bounds of a Gaussian's spread; Kostrikov et al. 2022 (IQL), their code
+LOG_STD_BOUNDS = (
+    -5.0,
+    2.0,
+)  # bounds of a Gaussian's spread; Kostrikov et al. 2022 (IQL), their code
 
 
 class PolicyNet(nn.Module):
@@ -56,7 +59,7 @@ class PolicyNet(nn.Module):
 
     def within(self, out: Tensor, obs: Tree) -> Tensor:
         """``out`` [*, N], without the actions that observations ``obs`` forbid."""
-        return within_mask(out, obs) if self.masked else out
+        return mask_logits(out, obs) if self.masked else out
 
     def log_prob(self, out: Tensor, action: Tensor) -> Tensor:
         """log pi(action) [*] under ``out`` [*, N]; ``action`` [*, *A] as stored.
@@ -65,7 +68,7 @@ class PolicyNet(nn.Module):
         """
         if self.log_std is None:
             return categorical_log_prob(out, action)
-        return normal_log_prob(out, self.log_std.clamp(*LOG_STD), self.unit(action))
+        return normal_log_prob(out, self.log_std.clamp(*LOG_STD_BOUNDS), self.unit(action))
 
     def miss(self, out: Tensor, action: Tensor) -> Tensor:
         """How far [*] the mode is from ``action``: 1 - its probability, or the mean distance."""

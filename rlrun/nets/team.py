@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.functional.mixing import living_values
+from rlrun.functional.mixing import mask_left_agents
 from rlrun.joint import JointSpace
 from rlrun.nets.mixer import make_mixer
 from rlrun.nets.qnet import QNet
@@ -61,7 +61,7 @@ class TeamNet(nn.Module):
 
     def total(self, q: Tensor, obs: Tree) -> Tensor:
         """Q_tot [*] of the agents' values [*, N] in joint observations."""
-        value: Tensor = self.mixer(living_values(q, obs["alive"] > 0), obs["state"])
+        value: Tensor = self.mixer(mask_left_agents(q, obs["alive"] > 0), obs["state"])
         return value
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rlrun.functional.value import Loss
+from rlrun.functional.value import QLoss
 from rlrun.optim.compute import Compute
 from rlrun.optim.target import ScheduledOnlineTarget
 from rlrun.types import Sample, Segment, Update
@@ -29,7 +29,7 @@ Capture = Callable[[Callable[[], Result]], Callable[[], Result]]  # function -> 
 class LossFunction(Protocol):
     """A policy's loss of windows and their weights."""
 
-    def __call__(self, segment: Segment, weight: Tensor) -> Loss: ...
+    def __call__(self, segment: Segment, weight: Tensor) -> QLoss: ...
 
 
 def cuda_capture(function: Callable[[], Result]) -> Callable[[], Result]:

@@ -30,11 +30,11 @@ from torch import Tensor, nn
 
 from rlrun.errors import NumericError
 from rlrun.functional.novelty import (
-    Moments,
+    SampleMoments,
     bonus_reward,
     discounted_sums,
+    empty_moments,
     merge_moments,
-    no_moments,
     prediction_error,
     whiten,
 )
@@ -102,8 +102,8 @@ class RND:
         parameters = list(self.predictor.parameters())
         self.optimiser = Adam(parameters, eps=config.adam_eps, grad_clip=None)
         example = tree_map(torch.from_numpy, create_empty_array(space, 1))
-        self.obs = no_moments(self._inputs(example).shape[1:], device)
-        self.sums = no_moments((), device)  # of the discounted sums
+        self.obs = empty_moments(self._inputs(example).shape[1:], device)
+        self.sums = empty_moments((), device)  # of the discounted sums
         self.carried = torch.zeros(columns, device=device)
         self.fresh: Tensor | None = None  # whitened inputs of the last chunk, not learned yet
         self.totals: dict[str, list[Tensor]] = {}  # metrics since they were last asked for
@@ -216,6 +216,6 @@ class RND:
         for name in ("obs", "sums"):
             saved = state[name]
             moved = (saved[n].to(self.device, copy=True) for n in ("mean", "var"))
-            setattr(self, name, Moments(float(saved["count"]), *moved))
+            setattr(self, name, SampleMoments(float(saved["count"]), *moved))
         self.carried = state["carried"].to(self.device, copy=True)
         self.fresh = None

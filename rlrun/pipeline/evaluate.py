@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.env import make_env
-from rlrun.env.framestack import make_stack
+from rlrun.env.framestack import make_frame_stack
 from rlrun.schema import AgentsConfig, EnvConfig
 from rlrun.types import Actor, Policy, no_actions
 
@@ -66,7 +66,7 @@ class Evaluator:
         self.env = make_env(config, num_envs=envs, keep_info=keep, evaluate=True, agents=agents)
         self.num_envs = self.env.num_envs
         self.share = np.repeat(_shares(episodes, envs), self.num_envs // envs)
-        self.stack = make_stack(config.frame_stack, self.env.obs_space, self.num_envs)
+        self.stack = make_frame_stack(config.frame_stack, self.env.obs_space, self.num_envs)
 
     def run(self, policy: Policy, *, env_steps: int) -> Evaluation:
         """Each environment plays its share of the episodes to their ends.

@@ -59,7 +59,7 @@ class Serial:
     owed: bool = False  # a signal came during an evaluation: whoever goes on begins with it
     unsaved: bool = True  # something has happened since the last checkpoint
     seconds: dict[str, float] = field(default_factory=dict)
-    kept: history.Size | None = None  # what the past weights took when last saved
+    kept: history.HistorySize | None = None  # what the past weights took when last saved
 
     def run(self) -> Result:
         """Collect until total_steps, stop_value or a signal; the last state is always saved."""
@@ -143,7 +143,7 @@ class Serial:
         self.log.progress(steps, self.counters.updates, **shown)
         self._spent("log", start)
         spent = {f"time/{name}_seconds": value for name, value in self.spent.items()}
-        self.log.time(steps, spent | self._coded())
+        self.log.write_timings(steps, spent | self._coded())
 
     def _coded(self) -> dict[str, float]:
         """codec/ metrics. They are told with ``time/``: coded or not, a run has the same digest."""

@@ -5,11 +5,11 @@ all environments step together. Generalised advantages (Schulman et al. 2016); l
 """
 
 from rlrun.functional.policy import (
-    counted,
     explained_variance,
-    gradient_slope,
+    reinforce_grad,
     standardise,
-    value_terms,
+    valid_rows,
+    value_loss,
 )
 from rlrun.functional.returns import gae
 from rlrun.policy.base.on_policy import RolloutPolicy
@@ -31,15 +31,15 @@ class A2C(RolloutPolicy[A2CConfig]):
 
     def loss(self, rows: Rows) -> Loss:
         """Policy gradient, half the squared error of V and the entropy bonus of a rollout."""
-        c, real = self.config, counted(rows.valid)
+        c, real = self.config, valid_rows(rows.valid)
         net, began = self.descender, opening(rows.states)
         head, value = net.outputs(rows.obs, rows.side, rows.first, began)
         choice = net.choice(head[:-1], rows.action)
         found = gae(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)
         gain = standardise(found.advantage, real) if c.normalize_advantage else found.advantage
         now = value[:-1]
-        baseline = value_terms(now, found.target, real, old=None, clip=None)
-        out = join(c, choice, gradient_slope(gain, real), now, baseline.slope, real)
+        baseline = value_loss(now, found.target, real, old=None, clip=None)
+        out = join(c, choice, reinforce_grad(gain, real), now, baseline.grad, real)
         policy = -real.mean(gain * choice.log_prob.detach())
         metrics = told(c, policy, baseline.loss, choice, real)
         metrics["train/explained_variance"] = explained_variance(now, found.target, real)

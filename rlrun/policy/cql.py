@@ -7,15 +7,14 @@ import torch
 from torch import Tensor
 
 from rlrun.acting.value import ValueActor
-from rlrun.functional.masks import has_mask
-from rlrun.functional.offline import conservative_gap, conservative_slope
+from rlrun.functional.masks import allowed_actions, has_mask
+from rlrun.functional.offline import conservative_gap, conservative_grad
 from rlrun.functional.transition import transition
 from rlrun.functional.value import (
-    Loss,
-    allowed,
+    QLoss,
     greedy,
+    scatter_q_grad,
     sequence_loss,
-    slope_of_q,
     take_action,
     td_target,
 )
@@ -54,7 +53,7 @@ class CQL(ValuePolicy[CQLConfig, QNet]):
         """Epsilon-greedy on Q."""
         return ValueActor(self.net, self.config, self.generator, num_envs=num_envs)
 
-    def loss(self, segment: Segment, weight: Tensor) -> Loss:
+    def loss(self, segment: Segment, weight: Tensor) -> QLoss:
         """DQN's loss + conservatism * mean_b(w_b (log sum_a exp Q(s, a) - Q(s, action))).
 
         Source: Kumar et al. 2020, eq. 4, on the targets of van Hasselt et al. 2016.
@@ -65,9 +64,9 @@ class CQL(ValuePolicy[CQLConfig, QNet]):
         )
         q = self.q_values(self.net, t.obs, t.previous)
         with torch.no_grad():
-            q_target = self.q_values(self.target, t.later, t.later_previous)
-            select = self.q_values(self.net, t.later, t.later_previous) if c.double else q_target
-            mask = allowed(t.later) if self.masked else None
+            q_target = self.q_values(self.target, t.next_obs, t.next_previous)
+            select = self.q_values(self.net, t.next_obs, t.next_previous) if c.double else q_target
+            mask = allowed_actions(t.next_obs) if self.masked else None
             bootstrap = take_action(q_target, greedy(select, mask))
             target = td_target(t.reward, t.discount, bootstrap, rescale_eps=c.value_rescale_eps)
             taken, valid = take_action(q, t.action), t.valid.unsqueeze(0)
@@ -75,10 +74,10 @@ class CQL(ValuePolicy[CQLConfig, QNet]):
                 taken[None], target[None], valid, weight, td_clip=c.td_clip
             )
             share = torch.where(t.valid, weight, 0.0) * (c.conservatism / len(weight))
-            here = allowed(t.obs) if self.masked else None
+            here = allowed_actions(t.obs) if self.masked else None
             gap = conservative_gap(q, t.action, here)
-            slope = slope_of_q(q[None], t.action[None], slope)[0]
-            slope += conservative_slope(q, t.action, share, here)
+            slope = scatter_q_grad(q[None], t.action[None], slope)[0]
+            slope += conservative_grad(q, t.action, share, here)
             total = loss + (share * gap).sum()
             metrics = {
                 "train/loss": total,
@@ -88,7 +87,7 @@ class CQL(ValuePolicy[CQLConfig, QNet]):
                 "train/target": target.mean(),
                 "train/valid_fraction": valid.float().mean(),
             }
-        return Loss(total, td[0], metrics, q, slope)
+        return QLoss(total, td[0], metrics, q, slope)
 
     def q_values(self, net: QNet, obs: Tree, previous: tuple[Tensor, Tensor]) -> Tensor:
         """Q [B, A] of one row of every window."""

@@ -11,17 +11,17 @@ from torch import Tensor
 
 from rlrun.acting.continuous import ContinuousActor, sample_squashed
 from rlrun.functional.continuous import (
-    Squashed,
+    SquashedSample,
     actor_loss,
-    bootstrapped,
+    bootstrap_target,
     critic_loss,
-    row_mean,
     soft_value,
     squashed_gaussian,
     temperature_loss,
     uniform_log_density,
+    weighted_row_mean,
 )
-from rlrun.functional.offline import multiplier_loss, sampled_gap, sampled_slope
+from rlrun.functional.offline import multiplier_loss, sampled_gap, sampled_gap_grad
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
 from rlrun.nets.encoder import prepare_windows
@@ -76,7 +76,9 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
             ahead, lagging = self.drawn(there, 1), self.q.target
             q_ahead = lagging(view.ahead(lagging.encoder, None), ahead.action)
             bonus = temperature if c.entropy_in_target else torch.zeros_like(temperature)
-            target = bootstrapped(n.reward, n.discount, soft_value(q_ahead, ahead.log_prob, bonus))
+            target = bootstrap_target(
+                n.reward, n.discount, soft_value(q_ahead, ahead.log_prob, bonus)
+            )
             behind = torch.where((n.discount > 0).unsqueeze(-1), there, here)
             others, log_density = self.others(here, behind)
         features = view.now(self.q.net.encoder, None)
@@ -86,9 +88,9 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
         with torch.no_grad():
             share = torch.where(valid, weight, 0.0) * (strength / valid.numel())
             gap = sampled_gap(q[:, 1:], log_density, q[:, 0])
-            pushed = sampled_slope(q[:, 1:], log_density, share)
-            slope = torch.cat([(out.slope - share).unsqueeze(1), pushed], 1)
-            loss = out.loss + strength * row_mean(gap.sum(0), valid, weight)
+            pushed = sampled_gap_grad(q[:, 1:], log_density, share)
+            slope = torch.cat([(out.q_grad - share).unsqueeze(1), pushed], 1)
+            loss = out.loss + strength * weighted_row_mean(gap.sum(0), valid, weight)
         metrics = {
             "train/loss": loss,
             "train/td_abs": masked_mean(out.td, valid),
@@ -117,7 +119,7 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
         priority = mixed_priority(out.td, valid, c.eta)
         return ActorCriticsLoss(loss, priority, metrics, q, slope, actor, multipliers)
 
-    def drawn(self, outputs: Tensor, which: int, *lead: int) -> Squashed:
+    def drawn(self, outputs: Tensor, which: int, *lead: int) -> SquashedSample:
         """Actions [*lead, L, B, A] of the policy that says ``outputs`` [L, B, 2 A].
 
         ``which`` of an update's draws.

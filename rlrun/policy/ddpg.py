@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlrun.acting.continuous import ContinuousActor, add_gaussian_noise
-from rlrun.functional.continuous import bootstrapped, critic_loss, row_mean
+from rlrun.functional.continuous import bootstrap_target, critic_loss, weighted_row_mean
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
 from rlrun.kernels.sac_td3 import TD3Kernel, supports
@@ -57,7 +57,7 @@ class DDPG(ControlPolicy[DDPGConfig]):
             lagging, behind = self.q.target, self.pi.target
             action = behind(view.ahead(behind.encoder, state)).tanh()
             value = lagging(view.ahead(lagging.encoder, None), action)[0]
-            target = bootstrapped(n.reward, n.discount, value)
+            target = bootstrap_target(n.reward, n.discount, value)
         features = view.now(self.q.net.encoder, None)
         q = self.q.net(features, taken)
         out = critic_loss(q, target, valid, weight, td_clip=c.td_clip)
@@ -72,7 +72,7 @@ class DDPG(ControlPolicy[DDPGConfig]):
         if self.nets.actor_due():
             chosen = self.pi.net(view.now(self.pi.net.encoder, state)).tanh()
             value = self.q.net(features.detach(), chosen, fixed=True)[0]
-            actor = row_mean(-value, valid, weight)
+            actor = weighted_row_mean(-value, valid, weight)
             metrics["train/actor_loss"] = actor.detach()
         priority = mixed_priority(out.td, valid, c.eta)
-        return ActorCriticsLoss(out.loss, priority, metrics, q, out.slope, actor, {})
+        return ActorCriticsLoss(out.loss, priority, metrics, q, out.q_grad, actor, {})

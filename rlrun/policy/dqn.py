@@ -13,10 +13,10 @@ from torch import Tensor
 
 from rlrun.acting.value import ValueActor
 from rlrun.functional.criterion import make_criterion, make_munchausen
-from rlrun.functional.masks import has_mask
+from rlrun.functional.masks import allowed_actions, has_mask
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
-from rlrun.functional.value import Loss, allowed, greedy
+from rlrun.functional.value import QLoss, greedy
 from rlrun.kernels.dqn import make_dqn_kernel
 from rlrun.nets.forward_noise import ForwardNoise, NoiseGenerator
 from rlrun.nets.qnet import QNet, make_qnet
@@ -66,7 +66,7 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         """Epsilon-greedy on Q."""
         return ValueActor(self.net, self.config, self.generator, num_envs=num_envs)
 
-    def loss(self, segment: Segment, weight: Tensor) -> Loss:
+    def loss(self, segment: Segment, weight: Tensor) -> QLoss:
         """Loss, priorities (|delta|, or KL of atoms) and metrics of row 0 of every window.
 
         Only two rows of a window meet a network: the learned one and the one its target
@@ -84,29 +84,29 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         said = self.values(self.q_function.q, now, draw.online)
         with torch.no_grad():
             later = self.values(self.target_q_function.values, ahead, draw.target)
-            mask = allowed(ahead[0]) if self.masked else None
+            mask = allowed_actions(ahead[0]) if self.masked else None
             if self.munchausen is not None:
                 bootstrap = self.munchausen.value(later, mask)
             else:
                 select = later
                 if c.double:
                     select = self.values(self.q_function.values, ahead, draw.select)
-                bootstrap = criterion.pick(later, greedy(criterion.mean(select), mask))
+                bootstrap = criterion.select(later, greedy(criterion.mean(select), mask))
             target = criterion.target(n.reward[0], discount, bootstrap)
-            taken, valid = criterion.pick(said, segment.action[0]), segment.valid[:1]
+            taken, valid = criterion.select(said, segment.action[0]), segment.valid[:1]
             taus = draw.online.taus
-            fit = criterion.fit(
+            fit = criterion.loss(
                 taken[None], target[None], valid, weight, None if taus is None else taus[None]
             )
-            slope = criterion.slope(said[None], segment.action[:1], fit.slope)[0]
+            slope = criterion.outputs_grad(said[None], segment.action[:1], fit.grad)[0]
             metrics = {
                 "train/loss": fit.loss,
                 "train/td_abs": fit.td.mean(),
-                "train/q_taken": fit.taken.mean(),
+                "train/q_taken": fit.prediction.mean(),
                 "train/target": fit.target.mean(),
                 "train/valid_fraction": valid.float().mean(),
             }
-        return Loss(fit.loss, fit.surprise[0], metrics, said, slope)
+        return QLoss(fit.loss, fit.priority[0], metrics, said, slope)
 
     @torch.no_grad()
     def bonus(self, segment: Segment, draw: ForwardNoise) -> Tensor:
@@ -118,7 +118,7 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
         with self.compute.autocast(self.device):
             inputs = self.target.inputs(obs, side)
             said = self.target.unroll(inputs, (), ForwardNoise(draw.noise))[0].float()
-        mask = allowed(obs) if self.masked else None
+        mask = allowed_actions(obs) if self.masked else None
         action = torch.where(segment.valid, segment.action, 0)
         return self.munchausen.reward(said, action, mask)
 

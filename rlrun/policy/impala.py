@@ -4,7 +4,7 @@ Espeholt et al., "IMPALA: Scalable Distributed Deep-RL with Importance Weighted 
 Architectures", ICML 2018. The lag is 0 with pipeline=serial, one chunk with pipeline=overlapped.
 """
 
-from rlrun.functional.policy import counted, explained_variance, gradient_slope, value_terms
+from rlrun.functional.policy import explained_variance, reinforce_grad, valid_rows, value_loss
 from rlrun.functional.returns import vtrace
 from rlrun.policy.base.on_policy import RolloutPolicy
 from rlrun.policy.base.rollout import Loss, Rows, join, opening, told
@@ -25,7 +25,7 @@ class IMPALA(RolloutPolicy[IMPALAConfig]):
 
     def loss(self, rows: Rows) -> Loss:
         """Policy gradient and value error towards V-trace targets, and the entropy bonus."""
-        c, real = self.config, counted(rows.valid)
+        c, real = self.config, valid_rows(rows.valid)
         net, began = self.descender, opening(rows.states)
         head, value = net.outputs(rows.obs, rows.side, rows.first, began)
         choice = net.choice(head[:-1], rows.action)
@@ -37,8 +37,8 @@ class IMPALA(RolloutPolicy[IMPALAConfig]):
         gain = found.advantage
         extra = {"train/rho_clipped": real.mean((log_ratio.exp() > c.rho_clip).float())}
         now = value[:-1]
-        baseline = value_terms(now, found.target, real, old=None, clip=None)
-        out = join(c, choice, gradient_slope(gain, real), now, baseline.slope, real)
+        baseline = value_loss(now, found.target, real, old=None, clip=None)
+        out = join(c, choice, reinforce_grad(gain, real), now, baseline.grad, real)
         policy = -real.mean(gain * choice.log_prob.detach())
         metrics = told(c, policy, baseline.loss, choice, real) | extra
         metrics["train/explained_variance"] = explained_variance(now, found.target, real)

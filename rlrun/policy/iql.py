@@ -111,7 +111,7 @@ class IQL:
         action = t.action if self.net.log_std is None else self.net.unit(t.action)
         with torch.no_grad():
             lagging = twin_q(self.target, t.obs, action).amin(0)
-            later = nets.value(t.later)
+            later = nets.value(t.next_obs)
             target = td_target(t.reward, t.discount, later.float(), rescale_eps=None)
         gap = lagging - nets.value(t.obs)
         deltas = target - twin_q(nets.critics, t.obs, action)

@@ -11,9 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional import surrogate
-from rlrun.functional.policy import Choice, explained_variance, ppo_slope, ppo_terms, value_terms
+from rlrun.functional.policy import (
+    LogProbEntropy,
+    explained_variance,
+    ppo_grad,
+    ppo_loss,
+    value_loss,
+)
 from rlrun.functional.returns import gae
+from rlrun.kernels import policy_losses
 from rlrun.kernels.actor_critic import NumpyActorCritic
 from rlrun.policy.base.minibatch import Bare, Batch, Minibatch, bare, deal
 from rlrun.policy.base.on_policy import RolloutPolicy
@@ -42,7 +48,7 @@ class PPO(RolloutPolicy[PPOConfig]):
         rows = self.descender.read(sample.segment)
         whole = self.prepared(rows)
         parts, clip = max(1, round(len(rows.places) / c.batch_size)), self.clip_at(clock)
-        explained = explained_variance(whole.value, whole.target, whole.counted())
+        explained = explained_variance(whole.value, whole.target, whole.valid_rows())
         dealt: Minibatch = bare(whole, self.plain) if self.plain is not None else whole
         if parts == 1:
             dealt = self.standardised(dealt)
@@ -90,12 +96,12 @@ class PPO(RolloutPolicy[PPOConfig]):
 
     def loss(self, batch: Batch, clip: float) -> Loss:
         """Clipped surrogate, (clipped) value error and the entropy bonus of a minibatch."""
-        c, net, real = self.config, self.descender, batch.counted()
+        c, net, real = self.config, self.descender, batch.valid_rows()
         head, value = net.outputs(batch.obs, batch.side, batch.first, batch.state)
         choice = net.choice(head, batch.action)
         given = (choice.log_prob, batch.behaviour, batch.advantage, real)
-        baseline = value_terms(value, batch.target, real, old=batch.value, clip=c.value_clip)
-        return join(c, choice, ppo_slope(*given, clip=clip), value, baseline.slope, real)
+        baseline = value_loss(value, batch.target, real, old=batch.value, clip=c.value_clip)
+        return join(c, choice, ppo_grad(*given, clip=clip), value, baseline.grad, real)
 
     def bare_minibatch(
         self, batch: Bare, clip: float, clock: int, *, tell: bool
@@ -105,26 +111,26 @@ class PPO(RolloutPolicy[PPOConfig]):
         assert net is not None
         head, value = net.run(batch.x, batch.side)
         drawn = net.say(head, batch.action, entropy=tell or c.entropy_coef > 0)
-        policy = surrogate.ppo_slope(drawn.log_prob, batch.behaviour, batch.advantage, clip=clip)
-        error = surrogate.value_slope(value, batch.target, batch.value, clip=c.value_clip)
+        policy = policy_losses.ppo_grad(drawn.log_prob, batch.behaviour, batch.advantage, clip=clip)
+        error = policy_losses.value_grad(value, batch.target, batch.value, clip=c.value_clip)
         lr, baseline = self.descender.lr_at(clock), np.float32(c.value_coef) * error
-        worth = surrogate.entropy_slope(len(value), c.entropy_coef)
+        worth = policy_losses.entropy_grad(len(value), c.entropy_coef)
         norm = self.descender.bare_step(drawn, policy, baseline, worth, lr)
         if not tell:
             return {}
         log_prob, entropy = (torch.from_numpy(x).unsqueeze(0) for x in drawn.said())
-        choice, now = Choice(log_prob, entropy), torch.from_numpy(value).unsqueeze(0)
+        choice, now = LogProbEntropy(log_prob, entropy), torch.from_numpy(value).unsqueeze(0)
         metrics = self.metrics(choice, now, batch.batch(), clip)
         return metrics | {"train/grad_norm": torch.tensor(norm), "train/lr": torch.tensor(lr)}
 
     def metrics(
-        self, choice: Choice, value: Tensor, batch: Batch, clip: float
+        self, choice: LogProbEntropy, value: Tensor, batch: Batch, clip: float
     ) -> dict[str, Tensor]:
         """Of the loss on a minibatch."""
-        c, real = self.config, batch.counted()
+        c, real = self.config, batch.valid_rows()
         given = (choice.log_prob, batch.behaviour, batch.advantage, real)
-        policy = ppo_terms(*given, clip=clip)
-        baseline = value_terms(value, batch.target, real, old=batch.value, clip=c.value_clip)
+        policy = ppo_loss(*given, clip=clip)
+        baseline = value_loss(value, batch.target, real, old=batch.value, clip=c.value_clip)
         more = {"train/approx_kl": policy.kl, "train/clip_fraction": policy.clipped}
         return told(c, policy.loss, baseline.loss, choice, real) | more
 

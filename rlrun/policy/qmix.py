@@ -9,10 +9,17 @@ import torch
 from torch import Tensor
 
 from rlrun.acting.team import TeamActor
-from rlrun.functional.mixing import team_greedy, value_ahead
+from rlrun.functional.mixing import team_greedy
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, rows, shape_reward
-from rlrun.functional.value import Loss, mixed_priority, sequence_loss, take_action, td_target
+from rlrun.functional.value import (
+    QLoss,
+    gather_bootstrap,
+    mixed_priority,
+    sequence_loss,
+    take_action,
+    td_target,
+)
 from rlrun.nets.burn_in import burn_in
 from rlrun.nets.team import TeamNet, make_team_net
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
@@ -59,11 +66,11 @@ class QMIX(ValuePolicy[QMIXConfig, TeamNet]):
 
     # -- learning --------------------------------------------------------------------------------
 
-    def loss(self, segment: Segment, weight: Tensor) -> Loss:
+    def loss(self, segment: Segment, weight: Tensor) -> QLoss:
         """Loss, eta-mixed priorities and metrics of windows of joint rows (semantics section 5).
 
         y = R_t + gamma^k Q_tot-(argmax_a Q_i(obs[t+k])), delta = y - Q_tot(actions taken).
-        ``Loss.q`` is Q_tot [L, B]. Source: Rashid et al. 2018, eq. 6.
+        ``QLoss.q`` is Q_tot [L, B]. Source: Rashid et al. 2018, eq. 6.
         """
         c, bs, learned = self.config, self.window.burnin, self.window.learned
         state = segment.state
@@ -85,7 +92,7 @@ class QMIX(ValuePolicy[QMIXConfig, TeamNet]):
         with torch.no_grad():
             best = team_greedy(q if c.double else q_target, self.net.allowed(seen))
             ahead = self.target.total(take_action(q_target, best), seen)
-        bootstrap = value_ahead(ahead, n.steps[:learned])
+        bootstrap = gather_bootstrap(ahead, n.steps[:learned])
         target = td_target(
             n.reward[:learned], n.discount[:learned], bootstrap, rescale_eps=c.value_rescale_eps
         )
@@ -101,7 +108,7 @@ class QMIX(ValuePolicy[QMIXConfig, TeamNet]):
             "train/target": torch.where(valid, target, 0.0).sum() / count,
             "train/valid_fraction": valid.float().mean(),
         }
-        return Loss(loss, mixed_priority(td, valid, c.eta), metrics, taken, slope)
+        return QLoss(loss, mixed_priority(td, valid, c.eta), metrics, taken, slope)
 
     def inputs(self, obs: Tree, prev_action: Tensor, prev_reward: Tensor) -> tuple[Tree, Tensor]:
         """(what agents see [T, B N, ...], previous action and reward) of every position."""

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from rlrun.acting.value import ValueActor
 from rlrun.functional.criterion import make_criterion, make_munchausen
-from rlrun.functional.masks import has_mask
+from rlrun.functional.masks import allowed_actions, has_mask
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, rows, shape_reward
-from rlrun.functional.value import Loss, allowed, greedy, mixed_priority, rows_ahead
+from rlrun.functional.value import QLoss, gather_bootstrap, greedy, mixed_priority
 from rlrun.nets.burn_in import burn_in
 from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise, NoiseGenerator
 from rlrun.nets.qnet import QNet, make_qnet
@@ -63,7 +63,7 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
 
     # -- learning --------------------------------------------------------------------------------
 
-    def loss(self, segment: Segment, weight: Tensor) -> Loss:
+    def loss(self, segment: Segment, weight: Tensor) -> QLoss:
         """Loss, eta-mixed priorities and metrics of a batch of windows (semantics section 5).
 
         Window positions: [0, bs) burn-in, [bs, bs + L) learned, the last n only looked at.
@@ -83,7 +83,7 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
         later = later_of()
 
         ends = rows((segment.terminated, segment.truncated, segment.valid), bs, None)
-        mask = allowed(rows(inputs[0], bs, None)) if self.masked else None
+        mask = allowed_actions(rows(inputs[0], bs, None)) if self.masked else None
         action = torch.where(ends[2], segment.action[bs:], 0)
         reward = shape_reward(segment.reward[bs:], c.reward_scale, c.reward_clip)
         if self.munchausen is not None:
@@ -93,23 +93,25 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
             value = self.munchausen.value(later, mask)
         else:
             select = said.detach() if c.double else later
-            value = criterion.pick(later, greedy(criterion.mean(select), mask))
-        bootstrap = rows_ahead(value, n.steps[:learned])
+            value = criterion.select(later, greedy(criterion.mean(select), mask))
+        bootstrap = gather_bootstrap(value, n.steps[:learned])
         target = criterion.target(n.reward[:learned], n.discount[:learned], bootstrap)
         valid, action = ends[2][:learned], action[:learned]
-        taken = criterion.pick(said[:learned].detach(), action)
+        taken = criterion.select(said[:learned].detach(), action)
         taus = None if draw.online.taus is None else draw.online.taus[:learned]
-        fit = criterion.fit(taken, target, valid, weight, taus)
+        fit = criterion.loss(taken, target, valid, weight, taus)
         count = valid.sum().clamp(min=1)
         metrics = {
             "train/loss": fit.loss,
             "train/td_abs": fit.td.sum() / count,
-            "train/q_taken": torch.where(valid, fit.taken, 0.0).sum() / count,
+            "train/q_taken": torch.where(valid, fit.prediction, 0.0).sum() / count,
             "train/target": torch.where(valid, fit.target, 0.0).sum() / count,
             "train/valid_fraction": valid.float().mean(),
         }
-        priority = mixed_priority(fit.surprise, valid, c.eta)
-        return Loss(fit.loss, priority, metrics, said, criterion.slope(said, action, fit.slope))
+        priority = mixed_priority(fit.priority, valid, c.eta)
+        return QLoss(
+            fit.loss, priority, metrics, said, criterion.outputs_grad(said, action, fit.grad)
+        )
 
     def inputs(self, segment: Segment) -> tuple[Tree, Tensor]:
         """(obs, previous action and reward) of every position, padding taken out."""

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from rlrun.acting.continuous import ContinuousActor, sample_squashed
 from rlrun.functional.continuous import (
-    Squashed,
+    SquashedSample,
     actor_loss,
-    bootstrapped,
+    bootstrap_target,
     critic_loss,
     soft_value,
     squashed_gaussian,
@@ -68,7 +68,7 @@ class SAC(ControlPolicy[SACConfig]):
             ahead, lagging = self.fresh(there, 1), self.q.target
             q_ahead = lagging(view.ahead(lagging.encoder, None), ahead.action)
             value = soft_value(q_ahead, ahead.log_prob, temperature)
-            target = bootstrapped(n.reward, n.discount, value)
+            target = bootstrap_target(n.reward, n.discount, value)
         features = view.now(self.q.net.encoder, None)
         q = self.q.net(features, taken)
         out = critic_loss(q, target, valid, weight, td_clip=c.td_clip)
@@ -92,9 +92,9 @@ class SAC(ControlPolicy[SACConfig]):
             metrics["train/actor_loss"] = actor.detach()
             metrics["train/entropy"] = masked_mean(-now.log_prob.detach(), valid)
         priority = mixed_priority(out.td, valid, c.eta)
-        return ActorCriticsLoss(out.loss, priority, metrics, q, out.slope, actor, multipliers)
+        return ActorCriticsLoss(out.loss, priority, metrics, q, out.q_grad, actor, multipliers)
 
-    def fresh(self, features: Tensor, which: int) -> Squashed:
+    def fresh(self, features: Tensor, which: int) -> SquashedSample:
         """Actions [L, B, A] that the present actor samples; ``which`` of an update's two draws."""
         mean, log_std = self.pi.net(features).chunk(2, -1)
         noise = self.nets.noise(2 * self.q.updates + which, *mean.shape)

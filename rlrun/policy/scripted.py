@@ -144,5 +144,5 @@ def _shown(x: np.ndarray) -> np.ndarray:
 def _wrong(name: str, text: str, space: gym.Space[Any]) -> EnvError:
     return EnvError(
         f"policy.function = {name}: {text}; a function of observations [E, ...] and steps [E] that "
-        f"returns an action of {space} for each of E environments is allowed; correct it"
+        f"returns an action of {space} for each of E environments is allowed_actions; correct it"
     )

@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 from rlrun.acting.continuous import ContinuousActor, add_gaussian_noise
-from rlrun.functional.continuous import bootstrapped, critic_loss, row_mean, smoothed_action
+from rlrun.functional.continuous import (
+    bootstrap_target,
+    critic_loss,
+    smoothed_action,
+    weighted_row_mean,
+)
 from rlrun.functional.reduce import masked_mean
 from rlrun.functional.value import mixed_priority
 from rlrun.kernels.sac_td3 import TD3Kernel, supports
@@ -60,7 +65,7 @@ class TD3(ControlPolicy[TD3Config]):
             noise = self.nets.noise(self.q.updates, *action.shape)
             action = smoothed_action(action, noise, sigma=c.smoothing, clip=c.smoothing_clip)
             value = lagging(view.ahead(lagging.encoder, None), action).amin(0)
-            target = bootstrapped(n.reward, n.discount, value)
+            target = bootstrap_target(n.reward, n.discount, value)
         features = view.now(self.q.net.encoder, None)
         q = self.q.net(features, taken)
         out = critic_loss(q, target, valid, weight, td_clip=c.td_clip)
@@ -75,7 +80,7 @@ class TD3(ControlPolicy[TD3Config]):
         if self.nets.actor_due():
             chosen = self.pi.net(view.now(self.pi.net.encoder, state)).tanh()
             first = self.q.net(features.detach(), chosen, 1, fixed=True)[0]
-            actor = row_mean(-first, valid, weight)
+            actor = weighted_row_mean(-first, valid, weight)
             metrics["train/actor_loss"] = actor.detach()
         priority = mixed_priority(out.td, valid, c.eta)
-        return ActorCriticsLoss(out.loss, priority, metrics, q, out.slope, actor, {})
+        return ActorCriticsLoss(out.loss, priority, metrics, q, out.q_grad, actor, {})

@@ -25,7 +25,9 @@ from rlrun.pipeline.evaluate import eval_metrics
 from rlrun.pipeline.profile import Profiler, shares
 from rlrun.pipeline.serial import CHECKPOINTS
 from rlrun.rundir import checkpoint
-from rlrun.rundir.record import RunRecord, digest, lock
+from rlrun.rundir.durable import replace_file
+from rlrun.rundir.lock import lock_run_dir
+from rlrun.rundir.record import RunRecord, run_digest
 from rlrun.schema import Config
 
 
@@ -63,11 +65,11 @@ def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]
 def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
     threads = set_threads(config)
     check_precision(config)  # the run may have been begun, or its job sent from, elsewhere
-    with lock(run_dir):
+    with lock_run_dir(run_dir):
         state = None
         if resumed:
             state, _ = checkpoint.load_newest(run_dir / CHECKPOINTS)
-            checkpoint.replace(run_dir / "config.yaml", raw_yaml.encode())
+            replace_file(run_dir / "config.yaml", raw_yaml.encode())
         record = RunRecord(config.seed, config.device, threads, parameters=0)
         if resumed:
             earlier = RunRecord.read(run_dir)
@@ -114,7 +116,7 @@ def _life(
             record.wall_seconds = log.wall_seconds
         record.best_eval = result.best
         record.eval = result.final
-        record.digest = digest(run_dir / "metrics.jsonl", pipeline.policy.weights())
+        record.digest = run_digest(run_dir / "metrics.jsonl", pipeline.policy.weights())
         if result.stopped is not None:
             _close_record(record, run_dir, "interrupted", result.stopped)
             raise _interrupted(result.stopped, pipeline.counters.env_steps, run_dir)
@@ -123,7 +125,7 @@ def _life(
         final = eval_metrics(result.final) if result.final else {}
         log.hparams(raw_yaml, flat, final)
         _close_record(record, run_dir, "done", 0)
-        log.done(
+        log.finish(
             final_line(
                 record.eval,
                 env_steps=record.env_steps,

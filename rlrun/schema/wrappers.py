@@ -115,4 +115,4 @@ WRAPPER_CONFIGS: dict[str, type[WrapperConfig]] = {
     "repeat_action": StepsConfig,
     "clip_reward": BoundsConfig,
 }
-"""name in ``env.wrappers`` -> its arguments; ``rlrun.env.wrappers.TABLE`` has a text for each."""
+"""name in ``env.wrappers`` -> its arguments; ``rlrun.env.wrappers.WRAPPERS`` describes each."""

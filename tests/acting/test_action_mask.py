@@ -9,18 +9,18 @@ import torch
 
 from rlrun.buffer.rollout import Rollout
 from rlrun.build import pipeline as build
-from rlrun.env.mask import MaskFromInfo
+from rlrun.env.action_mask import ActionMaskObservation
 from rlrun.errors import ConfigError
 from rlrun.functional.explore import Temperature, boltzmann, draw_categorical, epsilon_greedy
 from rlrun.functional.masks import (
     FORBIDDEN,
     allowed_actions,
     has_mask,
+    mask_logits_numpy,
     unmasked,
-    without_forbidden,
 )
-from rlrun.functional.offline import conservative_gap, conservative_slope
-from rlrun.functional.policy import categorical, within_mask
+from rlrun.functional.offline import conservative_gap, conservative_grad
+from rlrun.functional.policy import categorical, mask_logits
 from rlrun.log import Log
 from rlrun.policy.base.rollout import opening
 from rlrun.types import Counters, Spec
@@ -112,7 +112,7 @@ def observed(mask, seed=0):
 def test_logits_within_a_mask_by_hand():
     """Softmax of (0, log 3, 5) over the first two: 1/4, 3/4; entropy and slopes know no third."""
     logits = torch.tensor([[0.0, math.log(3), 5.0]], requires_grad=True)
-    choice = categorical(within_mask(logits, observed([[1, 1, 0]])), torch.tensor([1]), (3,))
+    choice = categorical(mask_logits(logits, observed([[1, 1, 0]])), torch.tensor([1]), (3,))
     torch.testing.assert_close(choice.log_prob, torch.tensor([math.log(3 / 4)]))
     entropy = 0.25 * math.log(4) + 0.75 * math.log(4 / 3)
     torch.testing.assert_close(choice.entropy, torch.tensor([entropy]))
@@ -130,7 +130,7 @@ def test_forbidden_actions_are_never_drawn(at):
     mask = np.ones((100_000, 4), np.int8)
     mask[:, at] = 0
     logits = np.where(mask, np.float32(-3), np.float32(50))
-    head = without_forbidden(logits, {"action_mask": mask})
+    head = mask_logits_numpy(logits, {"action_mask": mask})
     action, log_prob = draw_categorical(head, (4,), np.random.default_rng(0))
     assert at not in action
     np.testing.assert_allclose(log_prob, math.log(1 / 3), rtol=1e-5)
@@ -221,7 +221,7 @@ def test_conservatism_is_over_allowed_actions():
     q, action = torch.tensor([[0.0, math.log(3), 9.0]]), torch.tensor([1])
     mask = torch.tensor([[True, True, False]])
     assert conservative_gap(q, action, mask).item() == pytest.approx(math.log(4 / 3))
-    slope = conservative_slope(q, action, torch.tensor([2.0]), mask)
+    slope = conservative_grad(q, action, torch.tensor([2.0]), mask)
     torch.testing.assert_close(slope, torch.tensor([[0.5, -0.5, 0.0]]))
 
 
@@ -268,7 +268,7 @@ def test_masks_of_the_wrong_width_are_refused():
 
 
 def test_masks_from_info():
-    env = MaskFromInfo(Masked(where="info"))
+    env = ActionMaskObservation(Masked(where="info"))
     assert has_mask(env.observation_space)
     assert not has_mask(unmasked(env.observation_space))
     obs, _ = env.reset(seed=0)
@@ -280,9 +280,9 @@ def test_masks_from_info():
         if terminated or truncated:
             obs, _ = env.reset()
     with pytest.raises(ValueError, match="info has no action_mask"):
-        MaskFromInfo(Masked(where="obs")).reset(seed=0)
+        ActionMaskObservation(Masked(where="obs")).reset(seed=0)
     with pytest.raises(ValueError, match="Discrete"):
-        MaskFromInfo(gym.make("Pendulum-v1"))
+        ActionMaskObservation(gym.make("Pendulum-v1"))
 
 
 def test_a_mask_of_zeros_allows_all():

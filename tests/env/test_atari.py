@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlrun.env import make_env, probe
-from rlrun.env.atari import find_game, pooled
+from rlrun.env.atari import envpool_arguments, find_game
 from rlrun.errors import ConfigError
 from tests.env.presets import needs_envpool, preset
 from tests.env.test_rows import assert_same, run, table
@@ -30,13 +30,18 @@ def test_an_unknown_game_names_the_closest():
 
 
 def test_arguments_for_envpool():
-    env_id, given = pooled({"game": "MsPacman", "sticky": 0.0, "frame_skip": 3}, ["MsPacman-v5"])
+    env_id, given = envpool_arguments(
+        {"game": "MsPacman", "sticky": 0.0, "frame_skip": 3}, ["MsPacman-v5"]
+    )
     assert env_id == "MsPacman-v5"
     off = ("reward_clip", "use_fire_reset", "episodic_life", "full_action_space")
     assert not any(given[key] for key in off)
     assert (given["stack_num"], given["frame_skip"], given["max_episode_steps"]) == (1, 3, 36_000)
     assert (
-        pooled({"noop_max": 30, "max_episode_steps": 7}, ["Pong-v5"])[1]["max_episode_steps"] == 7
+        envpool_arguments({"noop_max": 30, "max_episode_steps": 7}, ["Pong-v5"])[1][
+            "max_episode_steps"
+        ]
+        == 7
     )
 
 

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from rlrun.functional.continuous import (
-    LOG_STD,
+    LOG_STD_BOUNDS,
     actor_loss,
-    bootstrapped,
+    bootstrap_target,
     critic_loss,
-    log_slope_of_tanh,
-    row_mean,
+    log_tanh_derivative,
     smoothed_action,
     soft_value,
     squashed_gaussian,
     temperature_loss,
+    weighted_row_mean,
 )
 
 NAN = math.nan
@@ -41,7 +41,7 @@ def test_log_prob_is_that_of_torchs_transformed_normal():
 
 
 def test_log_prob_by_hand():
-    """mean 0, std 1, noise 0: log(1 / sqrt(2 pi)) = -0.918939, slope 1; a second dimension adds."""
+    """mean 0, std 1, noise 0: log(1 / sqrt(2 pi)) = -0.918939, grad 1; a second dimension adds."""
     zero = torch.zeros(1, 1)
     assert squashed_gaussian(zero, zero, zero).log_prob.item() == pytest.approx(-0.918939, abs=1e-6)
     one = torch.ones(1, 1)  # u = 1: -0.918939 - 0.5 - log(1 - tanh(1)^2) = -1.418939 + 0.867562
@@ -65,14 +65,14 @@ def test_log_prob_is_finite_and_exact_where_tanh_is_one():
     u = torch.tensor([-80.0, -20.0, -9.5, 9.5, 20.0, 80.0])
     assert (1 - u.tanh() ** 2 == 0).all(), "the textbook form would be fine"
     exact = math.log(4) - 2 * u.abs()
-    torch.testing.assert_close(log_slope_of_tanh(u), exact, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(log_tanh_derivative(u), exact, rtol=1e-6, atol=1e-6)
     x = torch.linspace(-8, 8, 1001)
     exact = torch.log1p(-(x.double().tanh() ** 2)).float()
-    torch.testing.assert_close(log_slope_of_tanh(x), exact, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(log_tanh_derivative(x), exact, rtol=1e-5, atol=1e-6)
     mean = u[:, None].clone().requires_grad_()
     got = squashed_gaussian(mean, torch.zeros(6, 1), torch.zeros(6, 1))
-    (slope,) = torch.autograd.grad(got.log_prob.sum(), mean)
-    torch.testing.assert_close(slope, 2 * u.sign()[:, None])
+    (grad,) = torch.autograd.grad(got.log_prob.sum(), mean)
+    torch.testing.assert_close(grad, 2 * u.sign()[:, None])
 
 
 def test_gradients_reach_mean_and_deviation():
@@ -85,7 +85,7 @@ def test_gradients_reach_mean_and_deviation():
 
 def test_the_deviation_is_bounded():
     zero, noise = torch.zeros(1, 1), torch.ones(1, 1)
-    for raw, bound in ((-100.0, LOG_STD[0]), (100.0, LOG_STD[1])):
+    for raw, bound in ((-100.0, LOG_STD_BOUNDS[0]), (100.0, LOG_STD_BOUNDS[1])):
         got = squashed_gaussian(zero, torch.full((1, 1), raw), noise)
         same = squashed_gaussian(zero, torch.full((1, 1), bound), noise)
         assert torch.equal(got.action, same.action)
@@ -107,14 +107,14 @@ def test_soft_value_and_target_by_hand():
     q = torch.tensor([[[3.0, 1.0]], [[2.0, 5.0]]], requires_grad=True)
     value = soft_value(q, torch.tensor([[-1.0, 2.0]]), torch.tensor(0.5))
     assert value.tolist() == [[2.5, 0.0]]
-    target = bootstrapped(torch.tensor([[1.0, 1.0]]), torch.tensor([[0.81, 0.9]]), value)
+    target = bootstrap_target(torch.tensor([[1.0, 1.0]]), torch.tensor([[0.81, 0.9]]), value)
     torch.testing.assert_close(target, torch.tensor([[3.025, 1.0]]))
     assert not target.requires_grad
 
 
 def test_behind_a_termination_no_value_is_read():
     value = torch.tensor([[NAN, math.inf, 2.0]])
-    got = bootstrapped(torch.ones(1, 3), torch.tensor([[0.0, 0.0, 0.5]]), value)
+    got = bootstrap_target(torch.ones(1, 3), torch.tensor([[0.0, 0.0, 0.5]]), value)
     assert got.tolist() == [[1.0, 1.0, 2.0]]
 
 
@@ -123,7 +123,7 @@ def test_behind_a_termination_no_value_is_read():
 
 @pytest.mark.parametrize("clip", [None, 0.7])
 @pytest.mark.parametrize("critics", [1, 2])
-def test_critic_loss_is_the_naive_loop_and_its_slope_is_autograds(critics, clip):
+def test_critic_loss_is_the_naive_loop_and_its_grad_is_autograds(critics, clip):
     q, target = draw(critics, 3, 4).requires_grad_(), draw(3, 4, seed=1)
     valid = torch.rand(3, 4, generator=torch.Generator().manual_seed(2)) < 0.7
     weight = torch.linspace(0.1, 1, 4, dtype=torch.float64)
@@ -142,7 +142,7 @@ def test_critic_loss_is_the_naive_loop_and_its_slope_is_autograds(critics, clip)
                 td[t, b] += delta.abs().detach() / critics
     torch.testing.assert_close(out.loss, loss.detach())
     torch.testing.assert_close(out.td, td)
-    torch.testing.assert_close(out.slope, torch.autograd.grad(loss, q)[0])
+    torch.testing.assert_close(out.q_grad, torch.autograd.grad(loss, q)[0])
     assert not out.loss.requires_grad
 
 
@@ -152,16 +152,16 @@ def test_critic_loss_by_hand():
     out = critic_loss(q, torch.ones(1, 1), torch.ones(1, 1, dtype=torch.bool), torch.tensor([0.5]),
                       td_clip=None)  # fmt: skip
     assert (out.loss.item(), out.td.item()) == (1.25, 1.5)
-    assert out.slope.flatten().tolist() == [-0.5, 1.0]
+    assert out.q_grad.flatten().tolist() == [-0.5, 1.0]
 
 
 def test_rows_weigh_the_same_and_padding_nothing():
     x = torch.tensor([[1.0, 2.0], [NAN, 4.0]], requires_grad=True)
     valid, weight = torch.tensor([[True, True], [False, True]]), torch.tensor([1.0, 0.5])
-    got = row_mean(x, valid, weight)
+    got = weighted_row_mean(x, valid, weight)
     assert got.item() == (1 + 0.5 * 6) / 4
-    (slope,) = torch.autograd.grad(got, x)
-    assert slope.tolist() == [[0.25, 0.125], [0.0, 0.125]]
+    (grad,) = torch.autograd.grad(got, x)
+    assert grad.tolist() == [[0.25, 0.125], [0.0, 0.125]]
 
 
 def test_actor_loss_by_hand_and_where_its_gradient_goes():
@@ -179,11 +179,11 @@ def test_the_temperature_falls_while_the_entropy_is_above_its_target():
     log_temperature = torch.tensor(math.log(0.5), requires_grad=True)
     log_prob = torch.tensor([[-1.0, -3.0]], requires_grad=True)
     valid, weight = torch.ones(1, 2, dtype=torch.bool), torch.ones(2)
-    for wanted, slope in ((-1.0, 1.5), (3.0, -0.5)):  # entropy 2: surplus 3 and -1, times 0.5
+    for wanted, grad in ((-1.0, 1.5), (3.0, -0.5)):  # entropy 2: surplus 3 and -1, times 0.5
         loss = temperature_loss(log_temperature, log_prob, wanted, valid, weight)
-        assert loss.item() == pytest.approx(slope)
+        assert loss.item() == pytest.approx(grad)
         (got,) = torch.autograd.grad(loss, log_temperature)
-        assert got.item() == pytest.approx(slope)
+        assert got.item() == pytest.approx(grad)
     assert log_prob.grad is None
     assert not temperature_loss(
         log_temperature.detach(), log_prob, 0.0, valid, weight

@@ -1,4 +1,4 @@
-"""C51's projection, quantile Huber, Munchausen: hand numbers, naive loops, slopes, relations."""
+"""C51's projection, quantile Huber, Munchausen: hand numbers, naive loops, gradients, relations."""
 
 import math
 
@@ -8,13 +8,13 @@ import torch
 from rlrun.functional.distributional import (
     cosines,
     cross_entropy,
-    divergence,
+    kl_divergence,
     log_policy,
     midpoints,
     munchausen_reward,
+    munchausen_value,
     project,
     quantile_huber,
-    soft_value,
     support,
 )
 from tests.reference import distributional as naive
@@ -70,17 +70,17 @@ def test_every_atom_stays_on_itself():
         torch.testing.assert_close(got, torch.eye(n), rtol=0, atol=1e-4)
 
 
-def test_cross_entropy_by_hand_and_its_slope():
+def test_cross_entropy_by_hand_and_its_grad():
     logits = torch.tensor([[0.0, math.log(3.0)]])  # p = 1/4, 3/4
     target = torch.tensor([[0.5, 0.5]])
     row = cross_entropy(logits, target)
     assert row.loss.item() == pytest.approx(-0.5 * math.log(0.25) - 0.5 * math.log(0.75))
-    torch.testing.assert_close(row.slope, torch.tensor([[-0.25, 0.25]]))
+    torch.testing.assert_close(row.grad, torch.tensor([[-0.25, 0.25]]))
     kl = 0.5 * math.log(2) + 0.5 * math.log(2 / 3)
-    assert divergence(logits, target).item() == pytest.approx(kl)
-    assert divergence(logits, logits.softmax(-1)).item() == pytest.approx(0, abs=1e-7)
+    assert kl_divergence(logits, target).item() == pytest.approx(kl)
+    assert kl_divergence(logits, logits.softmax(-1)).item() == pytest.approx(0, abs=1e-7)
     sure = torch.tensor([[1.0, 0.0]])  # 0 log 0 = 0
-    assert divergence(logits, sure).item() == pytest.approx(math.log(4))
+    assert kl_divergence(logits, sure).item() == pytest.approx(math.log(4))
 
 
 def test_cross_entropy_is_torchs():
@@ -91,8 +91,8 @@ def test_cross_entropy_is_torchs():
         logits.reshape(15, 11), target.reshape(15, 11), reduction="none"
     )
     torch.testing.assert_close(row.loss.flatten(), want.detach())
-    (slope,) = torch.autograd.grad(want.sum(), logits)
-    torch.testing.assert_close(row.slope, slope)
+    (grad,) = torch.autograd.grad(want.sum(), logits)
+    torch.testing.assert_close(row.grad, grad)
     assert not row.loss.requires_grad
 
 
@@ -100,10 +100,10 @@ def test_quantile_huber_by_hand():
     theta, tau = torch.tensor([0.0, 1.0]), torch.tensor([0.25, 0.75])
     up = quantile_huber(theta, torch.tensor([2.0]), tau, kappa=1.0)  # u = 2, 1
     assert up.loss.item() == pytest.approx(0.25 * 1.5 + 0.75 * 0.5)
-    torch.testing.assert_close(up.slope, torch.tensor([-0.25, -0.75]))
+    torch.testing.assert_close(up.grad, torch.tensor([-0.25, -0.75]))
     down = quantile_huber(theta, torch.tensor([-1.0]), tau, kappa=1.0)  # u = -1, -2
     assert down.loss.item() == pytest.approx(0.75 * 0.5 + 0.25 * 1.5)
-    torch.testing.assert_close(down.slope, torch.tensor([0.75, 0.25]))
+    torch.testing.assert_close(down.grad, torch.tensor([0.75, 0.25]))
     plain = quantile_huber(theta, torch.tensor([2.0, -1.0]), tau, kappa=0.0)
     assert plain.loss.item() == pytest.approx((0.25 * 2 + 0.75 * 1 + 0.75 * 1 + 0.25 * 2) / 2)
 
@@ -122,8 +122,8 @@ def test_quantile_huber_is_the_naive_loop_with_its_gradient(kappa):
             )
             torch.testing.assert_close(row.loss[t, b], want.detach())
             total = total + want
-    (slope,) = torch.autograd.grad(total, theta)
-    torch.testing.assert_close(row.slope, slope)
+    (grad,) = torch.autograd.grad(total, theta)
+    torch.testing.assert_close(row.grad, grad)
 
 
 def test_quantile_regression_finds_quantiles():
@@ -131,7 +131,7 @@ def test_quantile_regression_finds_quantiles():
     tau, data = midpoints(5), torch.linspace(0, 1, 1001).unsqueeze(0)
     theta = torch.zeros(1, 5)
     for _ in range(400):
-        theta -= 0.01 * quantile_huber(theta, data, tau.unsqueeze(0), kappa=0.0).slope
+        theta -= 0.01 * quantile_huber(theta, data, tau.unsqueeze(0), kappa=0.0).grad
     torch.testing.assert_close(theta[0], tau, atol=0.02, rtol=0)
 
 
@@ -144,13 +144,13 @@ def test_midpoints_and_cosines():
 
 def test_munchausen_by_hand():
     even, half = torch.zeros(1, 2), torch.tensor([0])
-    bonus = munchausen_reward(even, half, scale=0.9, temperature=0.5, lowest=-1.0)
+    bonus = munchausen_reward(even, half, scale=0.9, temperature=0.5, clip=-1.0)
     assert bonus.item() == pytest.approx(0.9 * 0.5 * math.log(0.5))
     clipped = munchausen_reward(
-        torch.tensor([[0.0, 10.0]]), half, scale=0.9, temperature=0.5, lowest=-1.0
+        torch.tensor([[0.0, 10.0]]), half, scale=0.9, temperature=0.5, clip=-1.0
     )
     assert clipped.item() == pytest.approx(-0.9)
-    assert soft_value(even, even, temperature=0.5).item() == pytest.approx(0.5 * math.log(2))
+    assert munchausen_value(even, even, temperature=0.5).item() == pytest.approx(0.5 * math.log(2))
     for size in (1e-4, 1e4):  # no exponential overflows
         q = size * torch.tensor([[1.0, 2.0, 3.0]])
         assert log_policy(q, temperature=0.03).isfinite().all()
@@ -164,9 +164,9 @@ def test_munchausen_is_the_naive_loop(masked):
     mask = torch.rand(4, 3, 5, generator=G) < 0.5
     mask.scatter_(-1, action.unsqueeze(-1), True)
     allowed = mask if masked else None
-    bonus = munchausen_reward(q, action, scale=0.7, temperature=tau, lowest=-0.5, allowed=allowed)
-    value = soft_value(q, q, temperature=tau, allowed=allowed)
-    spread = soft_value(atoms, q, temperature=tau, allowed=allowed)
+    bonus = munchausen_reward(q, action, scale=0.7, temperature=tau, clip=-0.5, allowed=allowed)
+    value = munchausen_value(q, q, temperature=tau, allowed=allowed)
+    spread = munchausen_value(atoms, q, temperature=tau, allowed=allowed)
     for t in range(4):
         for b in range(3):
             pi = naive.softmax(q[t, b].tolist(), tau, mask[t, b].tolist() if masked else None)
@@ -182,8 +182,8 @@ def test_munchausen_is_the_naive_loop(masked):
 
 def test_a_cold_soft_value_is_the_largest():
     q = torch.randn(50, 4, generator=G)
-    cold = soft_value(q, q, temperature=1e-4)
+    cold = munchausen_value(q, q, temperature=1e-4)
     torch.testing.assert_close(cold, q.amax(-1), atol=1e-3, rtol=0)
     worst = torch.full((50,), -1e9)
     q[:, 0] = worst  # an action never taken adds nothing, whatever is said of it
-    assert soft_value(q, q, temperature=0.03).isfinite().all()
+    assert munchausen_value(q, q, temperature=0.03).isfinite().all()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rlrun.functional
-from rlrun.functional import continuous, distributional, novelty, policy, returns, transition, value
+from rlrun.functional import distributional, novelty, policy, returns, transition, value
 from rlrun.types import Segment
 
 T, B, A, N, C = 5, 3, 4, 6, 2
@@ -37,7 +37,7 @@ FUNCTIONS = {
 
 def tensors(result):
     """The tensors of what a function returns."""
-    if isinstance(result, novelty.Moments):
+    if isinstance(result, novelty.SampleMoments):
         return [result.mean, result.var]
     if isinstance(result, dict):
         result = tuple(result.values())
@@ -65,7 +65,7 @@ def one(number):
 
 
 def real():
-    return policy.counted(flags(T, B, share=0.7), torch.float64)
+    return policy.valid_rows(flags(T, B, share=0.7), torch.float64)
 
 
 def segment():
@@ -92,33 +92,33 @@ Q, ACTION, ALLOWED = randn(T, B, A), integers(A, T, B), torch.ones(T, B, A, dtyp
 STEPS = integers(3, T - 2, B)
 CASES = {
     # continuous
+    "soft_value": [randn(C, T, B), TB, one(0.1)],
     "squashed_gaussian": [randn(T, A), randn(T, A, seed=5), randn(T, A, seed=6)],
-    "log_slope_of_tanh": [TB],
+    "log_tanh_derivative": [TB],
     "uniform_log_density": [TB],
     "smoothed_action": ([TB, randn(T, B, seed=7)], {"sigma": 0.2, "clip": 0.1}),
-    "bootstrapped": [TB, TB.abs(), TB],
+    "bootstrap_target": [TB, TB.abs(), TB],
     "critic_loss": ([randn(C, T, B), TB, VALID, WEIGHT], {"td_clip": 0.3}),
-    "row_mean": [TB, VALID, WEIGHT],
+    "weighted_row_mean": [TB, VALID, WEIGHT],
     "actor_loss": [randn(C, T, B), TB, one(0.1), VALID, WEIGHT],
     "temperature_loss": [one(0.1), TB, -0.3, VALID, WEIGHT],
-    # distributional; soft_value of continuous has the same name
+    # distributional
     "project": [randn(T, N), randn(T, N).softmax(-1), torch.linspace(-1, 1, N).double()],
     "cross_entropy": [randn(T, N), randn(T, N, seed=5).softmax(-1)],
-    "divergence": [randn(T, N), randn(T, N, seed=5).softmax(-1)],
+    "kl_divergence": [randn(T, N), randn(T, N, seed=5).softmax(-1)],
     "quantile_huber": ([randn(T, N), randn(T, N, seed=5), randn(T, N).sigmoid()], {"kappa": 0.7}),
     "cosines": [TB, N],
     "log_policy": ([Q], {"temperature": 0.03}),
-    "munchausen_reward": ([Q, ACTION], {"scale": 0.9, "temperature": 0.03, "lowest": -0.7}),
-    "soft_value": ([Q, Q], {"temperature": 0.03}),
+    "munchausen_reward": ([Q, ACTION], {"scale": 0.9, "temperature": 0.03, "clip": -0.7}),
+    "munchausen_value": ([Q, Q], {"temperature": 0.03}),
     # mixing
-    "sum_total": [TB],
-    "monotonic_total": [TB, randn(T, B, N), randn(T, N), randn(T, N, seed=5), randn(T)],
-    "living_values": [TB, VALID],
+    "vdn_total": [TB],
+    "qmix_total": [TB, randn(T, B, N), randn(T, N), randn(T, N, seed=5), randn(T)],
+    "mask_left_agents": [TB, VALID],
     "team_greedy": [Q, ALLOWED],
-    "value_ahead": [TB, STEPS],
     # novelty
-    "no_moments": [(B,), torch.device("cpu")],
-    "merge_moments": [novelty.Moments(3.0, randn(B), randn(B).abs()), TB],
+    "empty_moments": [(B,), torch.device("cpu")],
+    "merge_moments": [novelty.SampleMoments(3.0, randn(B), randn(B).abs()), TB],
     "prediction_error": [TB, randn(T, B, seed=5)],
     "discounted_sums": [TB, VALID, randn(B), 0.9],
     "bonus_reward": ([TB, TB, VALID], {"factor": 0.3}),
@@ -128,20 +128,20 @@ CASES = {
     "expectile_loss": [TB, 0.9],
     "advantage_weight": [TB, 0.3, 100.0],
     "conservative_gap": [Q, ACTION, ALLOWED],
-    "conservative_slope": [Q, ACTION, TB, None],
+    "conservative_grad": [Q, ACTION, TB, None],
     "sampled_gap": [randn(C, N, T, B), randn(N, T, B), randn(C, T, B)],
-    "sampled_slope": [randn(C, N, T, B), randn(N, T, B), TB],
+    "sampled_gap_grad": [randn(C, N, T, B), randn(N, T, B), TB],
     "multiplier_loss": [one(0.1), randn(C, T, B), 0.3, VALID, WEIGHT],
     "to_unit": [TB, one(-0.3), one(0.7)],
     # policy
     "categorical": [randn(T, B, 2 * A), integers(A, T, B, 2), (A, A)],
-    "within_mask": [Q, {"action_mask": ALLOWED}],
+    "mask_logits": [Q, {"action_mask": ALLOWED}],
     "gaussian": [Q, randn(A), randn(T, B, A, seed=5)],
-    "counted": [VALID, torch.float64],
-    "ppo_slope": ([TB, randn(T, B, seed=5), TB, real()], {"clip": 0.1}),
-    "ppo_terms": ([TB, randn(T, B, seed=5), TB, real()], {"clip": 0.1}),
-    "gradient_slope": [TB, real()],
-    "value_terms": ([TB, randn(T, B, seed=5), real()], {"old": randn(T, B, seed=6), "clip": 0.1}),
+    "valid_rows": [VALID, torch.float64],
+    "ppo_grad": ([TB, randn(T, B, seed=5), TB, real()], {"clip": 0.1}),
+    "ppo_loss": ([TB, randn(T, B, seed=5), TB, real()], {"clip": 0.1}),
+    "reinforce_grad": [TB, real()],
+    "value_loss": ([TB, randn(T, B, seed=5), real()], {"old": randn(T, B, seed=6), "clip": 0.1}),
     "standardise": [TB, real()],
     "explained_variance": [TB, randn(T, B, seed=5), real()],
     # reduce
@@ -150,7 +150,7 @@ CASES = {
     # returns
     "nstep_return": ([TB, *ends()], {"nstep": 3, "gamma": 0.99}),
     "reverse_scan": [TB, TB],
-    "goes_on": [*ends()],
+    "trace_continues": [*ends()],
     "gae": ([TB, TB1, *ends()], {"gamma": 0.99, "trace": 0.95}),
     "vtrace": (
         [TB, TB, TB1, *ends()],
@@ -170,20 +170,17 @@ CASES = {
     "unrescale": [TB, 1e-3],
     "dueling": [randn(T, B, 1), Q],
     "take_action": [Q, ACTION],
-    "allowed": [{"action_mask": ALLOWED}],
     "greedy": [Q, ALLOWED],
-    "bootstrap_value": [Q, randn(T, B, A, seed=5), STEPS],
-    "rows_ahead": [TB, STEPS],
+    "gather_bootstrap": [TB, STEPS],
     "td_target": ([TB, TB.abs(), randn(T, B, seed=5)], {"rescale_eps": 1e-3}),
     "sequence_loss": ([TB, randn(T, B, seed=5), VALID, WEIGHT], {"td_clip": 0.3}),
-    "slope_of_q": [Q, ACTION, TB],
+    "scatter_q_grad": [Q, ACTION, TB],
     "mixed_priority": [TB, VALID, 0.9],
 }
 MORE = [
     (returns.nstep_return, [TB, *ends()], {"nstep": 1, "gamma": 0.99}),
     (transition.transition, [segment()], {"nstep": 1, "gamma": 0.99, "scale": 0.1, "clip": None}),
-    (continuous.soft_value, [randn(C, T, B), TB, one(0.1)], {}),
-    (distributional.soft_value, [randn(T, B, A, N), Q], {"temperature": 0.03}),
+    (distributional.munchausen_value, [randn(T, B, A, N), Q], {"temperature": 0.03}),
     (distributional.quantile_huber, [TB, TB, TB.sigmoid()], {"kappa": 0.0}),
     (value.td_target, [TB, TB.abs(), TB], {"rescale_eps": None}),
 ]

@@ -8,11 +8,10 @@ import torch
 
 from rlrun.functional.explore import team_epsilon_greedy
 from rlrun.functional.mixing import (
-    living_values,
-    monotonic_total,
-    sum_total,
+    mask_left_agents,
+    qmix_total,
     team_greedy,
-    value_ahead,
+    vdn_total,
 )
 
 
@@ -24,14 +23,14 @@ def weights(lead, n, h, seed=0):
 
 def test_the_sum_is_a_sum():
     q = torch.tensor([[[1.0, 2.5, -4.0]]])
-    assert sum_total(q).tolist() == [[-0.5]]
+    assert vdn_total(q).tolist() == [[-0.5]]
 
 
 def test_monotonic_total_by_hand():
     """|w1| q + b1 = (1*1 + 2*-1 + 0.5, 3*1 + 1*-1 - 3) = (-0.5, -1), then elu, |w2| and b2."""
     q = torch.tensor([1.0, -1.0])
     w1 = torch.tensor([[-1.0, 3.0], [2.0, -1.0]])
-    total = monotonic_total(
+    total = qmix_total(
         q, w1, torch.tensor([0.5, -3.0]), torch.tensor([-2.0, 4.0]), torch.tensor(0.25)
     )
     expected = 2 * (math.exp(-0.5) - 1) + 4 * (math.exp(-1.0) - 1) + 0.25
@@ -42,7 +41,7 @@ def test_monotonic_total_is_the_loop():
     lead, n, h = (3, 2), 4, 5
     w1, b1, w2, b2 = weights(lead, n, h)
     q = torch.randn(*lead, n, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    total = monotonic_total(q, w1, b1, w2, b2)
+    total = qmix_total(q, w1, b1, w2, b2)
     for t in range(lead[0]):
         for b in range(lead[1]):
             value = b2[t, b].item()
@@ -64,9 +63,9 @@ def test_a_better_agent_never_makes_a_worse_team(seed):
         *lead, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     )
     q.requires_grad_()
-    (slope,) = torch.autograd.grad(monotonic_total(q, *parts).sum(), q)
-    assert (slope >= 0).all()
-    assert (slope > 0).any()
+    (grad,) = torch.autograd.grad(qmix_total(q, *parts).sum(), q)
+    assert (grad >= 0).all()
+    assert (grad > 0).any()
 
 
 def test_the_best_actions_one_by_one_are_the_best_together():
@@ -83,21 +82,14 @@ def test_the_best_actions_one_by_one_are_the_best_together():
         for joint in np.ndindex(*[a] * n):
             if all(allowed[i, x] for i, x in enumerate(joint)):
                 taken = torch.stack([q[i, x] for i, x in enumerate(joint)])
-                totals[joint] = monotonic_total(taken, w1, b1, w2, b2).item()
+                totals[joint] = qmix_total(taken, w1, b1, w2, b2).item()
         assert totals[tuple(own.tolist())] == pytest.approx(max(totals.values()))
 
 
 def test_who_has_left_adds_nothing_not_even_nan():
     q = torch.tensor([[1.0, torch.nan], [2.0, 3.0]])
     alive = torch.tensor([[True, False], [True, True]])
-    assert living_values(q, alive).tolist() == [[1, 0], [2, 3]]
-
-
-def test_value_ahead_reads_k_rows_later():
-    value = torch.arange(10.0).reshape(5, 2).requires_grad_()
-    ahead = value_ahead(value, torch.tensor([[1, 2], [2, 0], [1, 1]]))
-    assert ahead.tolist() == [[2, 5], [6, 3], [6, 7]]
-    assert not ahead.requires_grad
+    assert mask_left_agents(q, alive).tolist() == [[1, 0], [2, 3]]
 
 
 def test_team_epsilon_greedy():

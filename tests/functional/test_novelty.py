@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rlrun.functional.novelty import (
     bonus_reward,
     discounted_sums,
+    empty_moments,
     merge_moments,
-    no_moments,
     prediction_error,
     whiten,
 )
@@ -22,7 +22,7 @@ NAN = math.nan
 
 
 def of(*chunks):
-    moments = no_moments((), CPU)
+    moments = empty_moments((), CPU)
     for chunk in chunks:
         moments = merge_moments(moments, torch.tensor(chunk))
     return moments
@@ -47,7 +47,7 @@ def test_moments_in_pieces_are_those_of_the_whole(chunks, offset):
     """A large offset would ruin sums of squares."""
     chunks = [[v + offset for v in chunk] for chunk in chunks]
     flat = [v for chunk in chunks for v in chunk]
-    moments = no_moments((2,), CPU)
+    moments = empty_moments((2,), CPU)
     for chunk in chunks:
         x = torch.tensor(chunk, dtype=torch.float64)
         moments = merge_moments(moments, torch.stack([x, -2 * x], -1))
@@ -61,7 +61,7 @@ def test_moments_in_pieces_are_those_of_the_whole(chunks, offset):
 
 def test_whiten_by_hand():
     """Mean 3, std 2: 5 -> 1, 100 -> the clip; a feature that never moved: 0, then the clip."""
-    moments = merge_moments(no_moments((2,), CPU), torch.tensor([[1.0, 0.1], [5.0, 0.1]]))
+    moments = merge_moments(empty_moments((2,), CPU), torch.tensor([[1.0, 0.1], [5.0, 0.1]]))
     x = torch.tensor([[5.0, 0.1], [100.0, 0.2], [-100.0, 0.0]])
     out = whiten(x, moments, 5.0)
     assert out.dtype == torch.float32

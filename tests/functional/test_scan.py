@@ -37,10 +37,10 @@ def test_by_hand():
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-5), (torch.float64, 1e-13)])
 def test_values_and_gradients_are_those_of_the_loop(rows, dtype, near):
     given = case(rows, dtype)
-    slope = torch.randn(rows, 3, 4, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    grad = torch.randn(rows, 3, 4, generator=torch.Generator().manual_seed(1), dtype=dtype)
     h, want = linear_scan(*given), loop(*given)
     torch.testing.assert_close(h, want, rtol=near, atol=near)
-    found, expected = (torch.autograd.grad(x, given, slope) for x in (h, want))
+    found, expected = (torch.autograd.grad(x, given, grad) for x in (h, want))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=near, atol=near)
 

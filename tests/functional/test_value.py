@@ -8,12 +8,13 @@ import torch
 
 from rlrun.functional.reduce import masked_mean, masked_sum
 from rlrun.functional.value import (
-    bootstrap_value,
     dueling,
+    gather_bootstrap,
+    greedy,
     mixed_priority,
     rescale,
+    scatter_q_grad,
     sequence_loss,
-    slope_of_q,
     take_action,
     td_target,
     unrescale,
@@ -74,8 +75,19 @@ def test_double_q_selects_with_one_and_evaluates_with_the_other():
     select = torch.tensor([[[0.0, 1.0]], [[2.0, 1.0]], [[0.0, 5.0]]])
     evaluate = torch.tensor([[[10.0, 11.0]], [[20.0, 21.0]], [[30.0, 31.0]]])
     steps = torch.tensor([[1], [1]])
-    assert bootstrap_value(select, evaluate, steps).flatten().tolist() == [20.0, 31.0]
-    assert bootstrap_value(select, evaluate, steps * 0).flatten().tolist() == [11.0, 20.0]
+    value = take_action(evaluate, greedy(select, None))
+    assert gather_bootstrap(value, steps).flatten().tolist() == [20.0, 31.0]
+    assert gather_bootstrap(value, steps * 0).flatten().tolist() == [11.0, 20.0]
+
+
+def test_gather_bootstrap_reads_k_rows_later():
+    value = torch.arange(10.0).reshape(5, 2)
+    steps = torch.tensor([[1, 2], [2, 0], [1, 1]])
+    assert gather_bootstrap(value, steps).tolist() == [[2, 5], [6, 3], [6, 7]]
+    pair = torch.stack([value, -value], -1)
+    torch.testing.assert_close(
+        gather_bootstrap(pair, steps)[..., 1], -gather_bootstrap(value, steps)
+    )
 
 
 def test_loss_weighs_every_row_the_same():
@@ -83,27 +95,27 @@ def test_loss_weighs_every_row_the_same():
     target = torch.tensor([[1.0, 2.0], [3.0, math.nan]])
     valid = torch.tensor([[True, True], [True, False]])
     weight = torch.tensor([1.0, 0.5])
-    loss, td, slope = sequence_loss(taken, target, valid, weight, td_clip=None)
+    loss, td, grad = sequence_loss(taken, target, valid, weight, td_clip=None)
     first, second = 0.5 * (1 + 9) / 2, 0.5 * 0.5 * 4 / 2
     assert loss.item() == pytest.approx((first + second) / 2)
     assert td.tolist() == [[1.0, 2.0], [3.0, 0.0]]
     expected = torch.tensor([[-1.0 / 4, -2.0 * 0.5 / 4], [-3.0 / 4, 0.0]])
-    torch.testing.assert_close(slope, expected)
+    torch.testing.assert_close(grad, expected)
     assert not loss.requires_grad
 
 
 def test_td_clip_is_huber():
     taken = torch.tensor([[0.0], [0.0]], requires_grad=True)
     target, valid = torch.tensor([[0.5], [3.0]]), torch.ones(2, 1, dtype=torch.bool)
-    loss, td, slope = sequence_loss(taken, target, valid, torch.ones(1), td_clip=1.0)
+    loss, td, grad = sequence_loss(taken, target, valid, torch.ones(1), td_clip=1.0)
     assert loss.item() == pytest.approx((0.125 + 2.5) / 2)
     assert td.flatten().tolist() == [0.5, 3.0]
-    torch.testing.assert_close(slope, torch.tensor([[-0.25], [-0.5]]))
+    torch.testing.assert_close(grad, torch.tensor([[-0.25], [-0.5]]))
 
 
 @pytest.mark.parametrize("td_clip", [None, 0.7])
-def test_the_slope_is_what_autograd_finds(td_clip):
-    """Of torch's own losses; and ``slope_of_q`` is the slope over all actions."""
+def test_the_grad_is_what_autograd_finds(td_clip):
+    """Of torch's own losses; and ``scatter_q_grad`` is the grad over all actions."""
     g = torch.Generator().manual_seed(0)
     q = torch.randn(6, 4, 3, generator=g, requires_grad=True)
     target, weight = torch.randn(5, 4, generator=g), torch.rand(4, generator=g)
@@ -115,10 +127,10 @@ def test_the_slope_is_what_autograd_finds(td_clip):
     else:
         error = torch.nn.functional.huber_loss(taken, target, delta=td_clip, reduction="none")
     want = (weight * torch.where(valid, error, 0.0).sum(0) / 5).mean()
-    loss, _, slope = sequence_loss(taken, target, valid, weight, td_clip=td_clip)
+    loss, _, row_grad = sequence_loss(taken, target, valid, weight, td_clip=td_clip)
     torch.testing.assert_close(loss, want)
     (grad,) = torch.autograd.grad(want, q)
-    torch.testing.assert_close(slope_of_q(q, action, slope), grad)
+    torch.testing.assert_close(scatter_q_grad(q, action, row_grad), grad)
 
 
 def test_dueling_is_identified():

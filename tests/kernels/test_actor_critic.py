@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlrun.functional import policy as in_torch
-from rlrun.functional import surrogate
+from rlrun.kernels import policy_losses
 from rlrun.kernels.actor_critic import (
     AutogradActorCritic,
     NumpyActorCritic,
@@ -132,28 +132,28 @@ def test_losses_have_the_slopes_of_their_torch_twins(rows, value_clip):
     rng = np.random.default_rng(rows)
     log_prob, behaviour, gain, value, target, old = rng.normal(0, 0.4, (6, rows)).astype("f4")
     tensors = [torch.from_numpy(x) for x in (log_prob, behaviour, gain, value, target, old)]
-    real = in_torch.counted(torch.ones(rows, dtype=torch.bool))
+    real = in_torch.valid_rows(torch.ones(rows, dtype=torch.bool))
     same = {"rtol": 1e-5, "atol": 1e-6}
-    got = surrogate.ppo_slope(log_prob, behaviour, gain, clip=0.2)
-    want = in_torch.ppo_slope(*tensors[:3], real, clip=0.2)
+    got = policy_losses.ppo_grad(log_prob, behaviour, gain, clip=0.2)
+    want = in_torch.ppo_grad(*tensors[:3], real, clip=0.2)
     np.testing.assert_allclose(got, want, **same)
     assert rows < 300 or 0 < (got == 0).mean() < 1, "clipped rows and others"
-    got = surrogate.value_slope(value, target, old, clip=value_clip)
-    want = in_torch.value_terms(*tensors[3:5], real, old=tensors[5], clip=value_clip).slope
+    got = policy_losses.value_grad(value, target, old, clip=value_clip)
+    want = in_torch.value_loss(*tensors[3:5], real, old=tensors[5], clip=value_clip).grad
     np.testing.assert_allclose(got, want, **same)
     assert value_clip is None or rows < 300 or 0 < (got == 0).mean() < 1
-    got, want = surrogate.standardise(gain), in_torch.standardise(tensors[2], real)
+    got, want = policy_losses.standardise(gain), in_torch.standardise(tensors[2], real)
     np.testing.assert_allclose(got, want, **same)
-    assert {x.dtype for x in (got, surrogate.ppo_slope(log_prob, behaviour, gain, clip=0.2))} == {
-        np.dtype("f4")
-    }
+    assert {
+        x.dtype for x in (got, policy_losses.ppo_grad(log_prob, behaviour, gain, clip=0.2))
+    } == {np.dtype("f4")}
 
 
 def test_far_logits_overflow_nowhere():
     logits = np.array([[300.0, -300.0], [0.0, 0.0]], np.float32)
-    drawn = surrogate.categorical(logits, np.array([1, 0]), (2,), entropy=True)
+    drawn = policy_losses.categorical(logits, np.array([1, 0]), (2,), entropy=True)
     np.testing.assert_allclose(drawn.log_prob, [-600, -np.log(2)], rtol=1e-6)
-    slope = surrogate.categorical_slope(drawn, np.ones(2, np.float32), np.ones(2, np.float32))
+    slope = policy_losses.categorical_grad(drawn, np.ones(2, np.float32), np.ones(2, np.float32))
     np.testing.assert_allclose(slope, [[-1, 1], [0.5, -0.5]], atol=1e-6)
 
 

@@ -1,7 +1,7 @@
 """Real training to real scores, with the memoryless control where memory is the claim.
 
-Thresholds were fixed before the runs (seconds-long ones: the optimum less 5 %; the others: README,
-"What it reaches"); the short horizon of the seconds-long ones was chosen after the general
+Thresholds were fixed before the runs (seconds-long ones: the optimum less 5 %; the others: in
+tests/benchmarks/TABLES.md); the short horizon of the seconds-long ones was chosen after the general
 defaults were too slow for them. Scores are those of the final weights on seeds
 that training never used.
 """

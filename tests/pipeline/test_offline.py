@@ -10,10 +10,10 @@ import torch
 
 from rlrun.buffer.storage.sizing import demo_config, make_layout, row_of
 from rlrun.config import check
-from rlrun.dataset import read as read_dataset
+from rlrun.dataset import read_dataset
 from rlrun.env import probe
 from rlrun.errors import ConfigError, ResourceError
-from rlrun.log.jsonl import read
+from rlrun.log.jsonl import read_records
 from rlrun.run import finished, life
 from rlrun.rundir.checkpoint import load_newest
 from tests.compose import config
@@ -75,7 +75,7 @@ def case(request, cartpole, pendulum):
 def test_the_clock_counts_updates_and_nothing_is_collected(case, tmp_path):
     record = go(tmp_path, *case)
     assert (record["env_steps"], record["updates"]) == (60, 60)
-    lines = list(read(tmp_path / "metrics.jsonl"))
+    lines = list(read_records(tmp_path / "metrics.jsonl"))
     assert [li["env_steps"] for li in lines] == sorted(li["env_steps"] for li in lines)
     seen = {key for li in lines for key in li}
     assert not [key for key in seen if key.startswith("collect/")]
@@ -120,7 +120,7 @@ def test_demonstrations_are_mixed_in(tmp_path, cartpole, more):
     words = (*MIXED, *more, f"buffer.demos={cartpole}")
     one, two = go(tmp_path / "one", *words), go(tmp_path / "two", *words)
     assert one["digest"] == two["digest"]
-    found = {k: v for li in read(tmp_path / "one/metrics.jsonl") for k, v in li.items()}
+    found = {k: v for li in read_records(tmp_path / "one/metrics.jsonl") for k, v in li.items()}
     assert found["buffer/demo_fraction"] == pytest.approx(0.5, abs=0.15)
     assert found["buffer/demo_windows"] > 0
     state, _ = load_newest(tmp_path / "one/checkpoints")

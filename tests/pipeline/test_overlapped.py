@@ -17,7 +17,7 @@ import torch
 
 from rlrun.build import pipeline as build
 from rlrun.errors import CheckpointError, EnvError, Interrupted
-from rlrun.log.jsonl import read
+from rlrun.log.jsonl import read_records
 from rlrun.pipeline.collector import Brought, Collector
 from rlrun.pipeline.remote import Gathered, Remote, settled
 from rlrun.pipeline.warm import start_method
@@ -114,7 +114,7 @@ def test_resume_goes_on_with_the_chunk_in_flight(tmp_path):
     assert record.env_steps >= 900
     after, _ = load_newest(tmp_path / "checkpoints")
     assert after["buffer"]["counts"]["rows"] == after["counters"]["env_steps"]
-    steps = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
+    steps = [line["env_steps"] for line in read_records(tmp_path / "metrics.jsonl")]
     assert steps == sorted(steps)
 
 

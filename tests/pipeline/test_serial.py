@@ -17,7 +17,7 @@ from rlrun.build import pipeline as build
 from rlrun.build import replay as build_replay
 from rlrun.errors import ConfigError, Interrupted
 from rlrun.log import Log
-from rlrun.log.jsonl import read
+from rlrun.log.jsonl import read_records
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.evaluate import Evaluation, Evaluator
@@ -25,7 +25,7 @@ from rlrun.pipeline.learner import Learner
 from rlrun.pipeline.serial import Serial
 from rlrun.run import finished, life
 from rlrun.rundir import checkpoint
-from rlrun.rundir.checkpoint import checkpoints, load_newest, load_weights
+from rlrun.rundir.checkpoint import list_checkpoints, load_newest, load_weights
 from rlrun.rundir.record import RunRecord
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
@@ -84,7 +84,7 @@ def test_tensorboard_shows_the_metrics(tmp_path):
     board = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     points: dict[str, list] = {}
     for file in ("metrics.jsonl", "timings.jsonl"):
-        for line in read(tmp_path / file):
+        for line in read_records(tmp_path / file):
             step = line.pop("env_steps")
             for key, value in line.items():
                 points.setdefault(key, []).append((step, pytest.approx(value, rel=1e-6)))
@@ -99,14 +99,14 @@ def test_tensorboard_shows_the_metrics(tmp_path):
 def test_resume_finishes_the_run(tmp_path):
     """Counters, replay, optimiser and evaluations go on; the logs have no step twice."""
     go(tmp_path, "policy=r2d2", "env=cartpole")
-    before = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
+    before = [line["env_steps"] for line in read_records(tmp_path / "metrics.jsonl")]
     state, _ = load_newest(tmp_path / "checkpoints")
     longer = config(*SMOKE, "policy=r2d2", "env=cartpole", "run.total_steps=900")
     assert life.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
     record = RunRecord.read(tmp_path)
     assert record.env_steps >= 900
     assert record.updates > state["counters"]["updates"]
-    steps = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
+    steps = [line["env_steps"] for line in read_records(tmp_path / "metrics.jsonl")]
     assert steps[: len(before)] == before
     assert steps == sorted(steps)
     assert steps[-1] >= 900
@@ -134,7 +134,7 @@ def test_an_on_policy_run_resumes(tmp_path, overrides):
     record = RunRecord.read(tmp_path)
     assert record.env_steps >= 900
     assert record.updates > state["counters"]["updates"]
-    steps = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
+    steps = [line["env_steps"] for line in read_records(tmp_path / "metrics.jsonl")]
     assert steps == sorted(steps)
 
 
@@ -257,7 +257,9 @@ def test_a_resumed_buffer_has_no_window_across_the_cut(tmp_path):
 def test_two_evaluations_at_the_stop_value_end_the_run(tmp_path):
     record = go(tmp_path, "policy=random", "env=bandit", "run.stop_value=-1",
                 "run.eval_every=50", "run.total_steps=100000")  # fmt: skip
-    evals = [line for line in read(tmp_path / "metrics.jsonl") if "eval/return_mean" in line]
+    evals = [
+        line for line in read_records(tmp_path / "metrics.jsonl") if "eval/return_mean" in line
+    ]
     assert len(evals) == 2
     assert record["env_steps"] < 200
 
@@ -340,7 +342,7 @@ def test_a_signal_does_not_wait_for_an_evaluation(tmp_path, monkeypatch, pipelin
             assert not load_newest(run_dir / "checkpoints")[0]["owed"], "saved as soon as done"
     assert life.resume(run_dir, c, raw_yaml="", overrides=[]) == 0
     until = [
-        [line for line in read(path / "metrics.jsonl") if line["env_steps"] <= calls[-1]]
+        [line for line in read_records(path / "metrics.jsonl") if line["env_steps"] <= calls[-1]]
         for path in (run_dir, tmp_path)
     ]
     assert until[0] == until[1]
@@ -363,17 +365,17 @@ def test_a_killed_run_resumes_from_its_checkpoint(tmp_path):
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    steps = [line["env_steps"] for line in read(run_dir / "metrics.jsonl")]
+    steps = [line["env_steps"] for line in read_records(run_dir / "metrics.jsonl")]
     assert steps == sorted(steps)
     assert RunRecord.read(run_dir).env_steps >= 2000
 
 
 def test_a_second_process_is_kept_out(tmp_path):
     from rlrun.errors import LockedError
-    from rlrun.rundir.record import lock
+    from rlrun.rundir.lock import lock_run_dir
 
     c = config(*SMOKE)
-    with lock(tmp_path), pytest.raises(LockedError):
+    with lock_run_dir(tmp_path), pytest.raises(LockedError):
         life.run(c, tmp_path, raw_yaml="", overrides=[])
 
 
@@ -426,14 +428,14 @@ def test_rows_that_lay_on_a_device_are_exported_without_it(tmp_path, monkeypatch
     finished.export_run(
         tmp_path / "one", tmp_path / "data", c, raw_yaml="seed: 0\n", shard_rows=1000
     )
-    from rlrun.dataset import read as read_dataset
+    from rlrun.dataset import read_dataset
 
     assert read_dataset(tmp_path / "data").steps == record["env_steps"]
 
 
 def test_the_newest_rows_are_exported_with_their_states(tmp_path):
     """--last of a ring that wrapped: the end of every trajectory, and the states within it."""
-    from rlrun.dataset import read as read_dataset
+    from rlrun.dataset import read_dataset
 
     line = (
         "policy=r2d2", "env=cartpole", "buffer.capacity=200", "policy.learn_unroll_len=5",
@@ -494,7 +496,7 @@ def test_profile_says_where_the_time_went(tmp_path, capsys):
 def test_the_parts_make_up_the_whole(tmp_path):
     """time/ seconds: act and env are within collect, forward, backward and optimiser are update."""
     go(tmp_path, "policy=r2d2", "env=cartpole")
-    last = list(read(tmp_path / "timings.jsonl"))[-1]
+    last = list(read_records(tmp_path / "timings.jsonl"))[-1]
     t = {key[5:-8]: value for key, value in last.items() if key.endswith("_seconds")}
     assert 0 < t["act"] + t["env"] <= t["collect"]
     assert t["forward"] + t["backward"] + t["optimiser"] == pytest.approx(t["update"])
@@ -526,13 +528,13 @@ def resumed(run_dir: Path, *overrides: str) -> dict:
 
 def shown(run_dir: Path, key: str) -> list:
     """(env_steps, value) of every line of metrics.jsonl that has ``key``."""
-    lines = read(run_dir / "metrics.jsonl")
+    lines = read_records(run_dir / "metrics.jsonl")
     return [(line["env_steps"], line[key]) for line in lines if key in line]
 
 
 def saved(run_dir: Path) -> list[int]:
     """The env steps of the checkpoints."""
-    return [int(path.name.split("_")[1]) for path in checkpoints(run_dir / "checkpoints")]
+    return [int(path.name.split("_")[1]) for path in list_checkpoints(run_dir / "checkpoints")]
 
 
 @pytest.mark.parametrize(

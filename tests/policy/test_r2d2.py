@@ -87,7 +87,7 @@ def one_by_one(policy, segment: Segment, b: int):
 @pytest.mark.parametrize("memory", ["lstm", "gru", "mingru"])
 @pytest.mark.parametrize("state_init", ["stored", "zero"])
 def test_loss_is_the_naive_loop(shape, memory, state_init):
-    """Loss, gradient and priorities of a batch with mixed burn-ins, ends and paddings."""
+    """QLoss, gradient and priorities of a batch with mixed burn-ins, ends and paddings."""
     check_against_naive(r2d2(memory=memory, state_init=state_init, **shape))
 
 

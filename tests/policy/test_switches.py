@@ -45,7 +45,7 @@ def draws_of(policy, count):
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
 @pytest.mark.parametrize("make", [dqn, r2d2])
 def test_loss_is_the_naive_loop(make, switches):
-    """Loss, gradient and priorities of windows with mixed ends, burn-ins and paddings."""
+    """QLoss, gradient and priorities of windows with mixed ends, burn-ins and paddings."""
     policy = moved(make(**switches))
     segment = batch_of(policy).segment
     count = segment.reward.shape[1]

@@ -76,10 +76,10 @@ def check_dataset(config: Config, key: str, source_name: str, obs: Any, action: 
         raise config_error(
             f"buffer.{key}", source_name, what, "a dataset directory is allowed", fix
         )
-    from rlrun.dataset import named, open_source
+    from rlrun.dataset import errors_name_key, open_source
     from rlrun.types import Spec  # torch, only now
 
-    with named(key):
+    with errors_name_key(key):
         source = open_source(source_name)
         source.require(Spec(obs, action), config.collector.keep_info)
         lengths = [trajectory.steps for trajectory in source.trajectories()]

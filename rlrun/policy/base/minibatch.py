@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional import surrogate
-from rlrun.functional.policy import Counted, counted, standardise
+from rlrun.functional.policy import ValidRows, standardise, valid_rows
 from rlrun.functional.returns import Advantage
+from rlrun.kernels import policy_losses
 from rlrun.kernels.actor_critic import NumpyActorCritic
 from rlrun.policy.base.rollout import Rows
 from rlrun.types import Tree, tree_map
@@ -31,9 +31,9 @@ class Batch:
     value: Tensor  # [S, M] before the update
     valid: Tensor  # [S, M] bool
 
-    def counted(self) -> Counted:
+    def valid_rows(self) -> ValidRows:
         """The rows that count."""
-        return counted(self.valid)
+        return valid_rows(self.valid)
 
     def size(self) -> int:
         """How many segments there are."""
@@ -41,7 +41,7 @@ class Batch:
 
     def standardised(self) -> "Batch":
         """With advantages of mean 0 and deviation 1."""
-        return replace(self, advantage=standardise(self.advantage, self.counted()))
+        return replace(self, advantage=standardise(self.advantage, self.valid_rows()))
 
     def part(self, places: np.ndarray) -> "Batch":
         """The segments ``places`` (int64 [m])."""
@@ -92,7 +92,7 @@ class Bare(NamedTuple):
 
     def standardised(self) -> "Bare":
         """See ``Batch``."""
-        return self._replace(advantage=surrogate.standardise(self.advantage))
+        return self._replace(advantage=policy_losses.standardise(self.advantage))
 
     def part(self, places: np.ndarray) -> "Bare":
         """The rows ``places`` (int64 [n])."""

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional.policy import Choice, Counted
-from rlrun.functional.returns import goes_on, reverse_scan
+from rlrun.functional.policy import LogProbEntropy, ValidRows
+from rlrun.functional.returns import reverse_scan, trace_continues
 from rlrun.functional.rows import shape_reward
-from rlrun.functional.surrogate import Drawn
 from rlrun.kernels.actor_critic import NumpyActorCritic, OutputGrads, make_actor_critic_backprop
+from rlrun.kernels.policy_losses import ActionLogProb
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.running_moments import CLIP, RunningMoments
 from rlrun.optim.adam import Adam, FlatParameters
@@ -101,7 +101,7 @@ class Descender:
         R_t = r_t + gamma R_{t-1} within an episode. Source: OpenAI Baselines' VecNormalize.
         """
         ends = (segment.terminated, segment.truncated, segment.valid)
-        on = torch.where(goes_on(*ends), self.config.gamma, 0.0)
+        on = torch.where(trace_continues(*ends), self.config.gamma, 0.0)
         if len(self.running) != reward.shape[1]:
             self.running = torch.zeros(reward.shape[1])
         begun = torch.where(segment.first[0] | ~segment.valid[0], 0.0, self.running)
@@ -131,7 +131,7 @@ class Descender:
 
     def bare_step(
         self,
-        drawn: Drawn,
+        drawn: ActionLogProb,
         log_prob: np.ndarray,
         value: np.ndarray,
         entropy: np.ndarray | None,
@@ -181,7 +181,7 @@ class Descender:
 class Loss(NamedTuple):
     """What is descended on: slopes over log pi, V and entropy, and 0-d metrics."""
 
-    choice: Choice
+    choice: LogProbEntropy
     value: Tensor
     slopes: OutputGrads
     metrics: dict[str, Tensor]
@@ -189,11 +189,11 @@ class Loss(NamedTuple):
 
 def join(
     config: OnPolicyConfig,
-    choice: Choice,
+    choice: LogProbEntropy,
     policy: Tensor,
     value: Tensor,
     baseline: Tensor,
-    rows: Counted,
+    rows: ValidRows,
 ) -> Loss:
     """The loss of policy + value_coef V - entropy_coef mean entropy, no metrics yet.
 
@@ -206,7 +206,11 @@ def join(
 
 
 def told(
-    config: OnPolicyConfig, policy: Tensor, baseline: Tensor, choice: Choice, rows: Counted
+    config: OnPolicyConfig,
+    policy: Tensor,
+    baseline: Tensor,
+    choice: LogProbEntropy,
+    rows: ValidRows,
 ) -> dict[str, Tensor]:
     """The metrics of every on-policy learner; ``policy``, ``baseline``: losses, 0-d."""
     entropy = rows.mean(choice.entropy)

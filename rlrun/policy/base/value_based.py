@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from rlrun.functional.value import Loss
+from rlrun.functional.value import QLoss
 from rlrun.nets.forward_noise import NoiseGenerator
 from rlrun.optim.autograd import GradientSource
 from rlrun.optim.compute import Compute
@@ -52,7 +52,7 @@ class ValuePolicy(ABC, Generic[C, Net]):
         return replace(update, metrics=update.metrics | self.draws.metrics())
 
     @abstractmethod
-    def loss(self, segment: Segment, weight: Tensor) -> Loss:
+    def loss(self, segment: Segment, weight: Tensor) -> QLoss:
         """Loss, priorities (|delta|, mixed over a window) and metrics of a batch of windows."""
 
     @torch.no_grad()

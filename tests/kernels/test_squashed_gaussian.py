@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rlrun.functional.continuous import squashed_gaussian
-from rlrun.functional.squash import squashed, squashed_slope
+from rlrun.kernels.squashed_gaussian import squashed, squashed_grad
 
 
 def heads(scale):
@@ -39,6 +39,6 @@ def test_slopes(scale, count):
     (expected,) = torch.autograd.grad(
         [out.action, out.log_prob], [x], [torch.from_numpy(v) for v in (over_action, over_log)]
     )
-    found = squashed_slope(squashed(head, noise), over_action, over_log)
+    found = squashed_grad(squashed(head, noise), over_action, over_log)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)

@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rlrun.functional.continuous import LOG_STD
+from rlrun.functional.continuous import LOG_STD_BOUNDS
 
-_LOW, _HIGH = (np.float32(x) for x in LOG_STD)
+_LOW, _HIGH = (np.float32(x) for x in LOG_STD_BOUNDS)
 _LOG_2, _HALF, _TWO = (np.float32(x) for x in (math.log(2.0), 0.5, 2.0))
 _LOG_ROOT = np.float32(0.5 * math.log(2 * math.pi))
 
 
-class Drawn(NamedTuple):
+class SquashedActions(NamedTuple):
     """Samples of tanh(Normal), and what their slopes need."""
 
     action: np.ndarray  # [N, A] in [-1, 1]
@@ -21,7 +21,7 @@ class Drawn(NamedTuple):
     free: np.ndarray  # bool [N, A]: log std within its bounds, both included
 
 
-def squashed(head: np.ndarray, noise: np.ndarray) -> Drawn:
+def squashed(head: np.ndarray, noise: np.ndarray) -> SquashedActions:
     """``squashed_gaussian`` of ``head`` [N, 2 A] (means, then log standard deviations).
 
     ``noise`` float32 [N, A], standard normal. Source: Haarnoja et al. 2018a, appendix C, eq. 21.
@@ -36,10 +36,10 @@ def squashed(head: np.ndarray, noise: np.ndarray) -> Drawn:
     log_prob -= log_std
     log_prob -= _LOG_ROOT
     log_prob -= _TWO * (_LOG_2 - u - np.logaddexp(np.float32(0), -_TWO * u))
-    return Drawn(np.tanh(u), log_prob.sum(1), swing, raw == log_std)
+    return SquashedActions(np.tanh(u), log_prob.sum(1), swing, raw == log_std)
 
 
-def squashed_slope(drawn: Drawn, action: np.ndarray, log_prob: np.ndarray) -> np.ndarray:
+def squashed_grad(drawn: SquashedActions, action: np.ndarray, log_prob: np.ndarray) -> np.ndarray:
     """The slope over ``head`` [n, 2 A] of one over actions [n, A] and log pi [n].
 
     Of the first n samples. With a = tanh u: da/du = 1 - a^2, and log pi falls by log(1 - a^2),

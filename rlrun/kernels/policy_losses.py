@@ -11,7 +11,7 @@ import numpy as np
 from rlrun.functional.policy import LOG_2PI
 
 
-class Drawn(NamedTuple):
+class ActionLogProb(NamedTuple):
     """What a distribution says of the actions taken, and what its slopes are made of."""
 
     log_prob: np.ndarray  # [N]
@@ -29,7 +29,7 @@ class Drawn(NamedTuple):
 
 def categorical(
     logits: np.ndarray, action: np.ndarray, sizes: tuple[int, ...], *, entropy: bool
-) -> Drawn:
+) -> ActionLogProb:
     """As ``functional.policy.categorical``; ``logits`` [N, sum(sizes)], ``action`` int64 [N, *].
 
     Kept: for every choice log p [K, N] (an action's numbers side by side: sums over actions are
@@ -50,10 +50,12 @@ def categorical(
             spread = spread - np.add.reduce(p * log_p)
         kept += [log_p, p, place]
         at += size
-    return Drawn(np.asarray(total), np.asarray(spread) if entropy else None, tuple(kept))
+    return ActionLogProb(np.asarray(total), np.asarray(spread) if entropy else None, tuple(kept))
 
 
-def categorical_slope(drawn: Drawn, log_prob: np.ndarray, entropy: np.ndarray | None) -> np.ndarray:
+def categorical_grad(
+    drawn: ActionLogProb, log_prob: np.ndarray, entropy: np.ndarray | None
+) -> np.ndarray:
     """[N, sum(sizes)]: d loss / d logits, of its slopes over log pi and the entropies' sum, [N].
 
     d log p_a / d z_j = 1[j = a] - p_j; dH / d z_j = -p_j (log p_j + H).
@@ -70,7 +72,9 @@ def categorical_slope(drawn: Drawn, log_prob: np.ndarray, entropy: np.ndarray | 
     return joined.T
 
 
-def gaussian(mean: np.ndarray, log_std: np.ndarray, action: np.ndarray, *, entropy: bool) -> Drawn:
+def gaussian(
+    mean: np.ndarray, log_std: np.ndarray, action: np.ndarray, *, entropy: bool
+) -> ActionLogProb:
     """As ``functional.policy.gaussian``; ``mean``, ``action`` [N, A], ``log_std`` [A].
 
     Kept: (a - mean) / std [N, A] and 1 / std [A].
@@ -80,11 +84,13 @@ def gaussian(mean: np.ndarray, log_std: np.ndarray, action: np.ndarray, *, entro
     constant = np.float32((log_std + np.float32(0.5 * LOG_2PI)).sum())
     log_prob = np.float32(-0.5) * np.square(scaled).sum(-1) - constant
     spread = constant + np.float32(0.5 * len(log_std))
-    return Drawn(log_prob, np.full_like(log_prob, spread) if entropy else None, (scaled, inverse))
+    return ActionLogProb(
+        log_prob, np.full_like(log_prob, spread) if entropy else None, (scaled, inverse)
+    )
 
 
-def gaussian_slope(
-    drawn: Drawn, log_prob: np.ndarray, entropy: np.ndarray | None
+def gaussian_grad(
+    drawn: ActionLogProb, log_prob: np.ndarray, entropy: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """(d loss / d mean [N, A], d loss / d log std [A]) of its slopes over log pi and entropy, [N].
 
@@ -100,10 +106,10 @@ def gaussian_slope(
 # -- what is descended on --------------------------------------------------------------------------
 
 
-def ppo_slope(
+def ppo_grad(
     log_prob: np.ndarray, behaviour: np.ndarray, advantage: np.ndarray, *, clip: float
 ) -> np.ndarray:
-    """As ``functional.policy.ppo_slope``, [N]."""
+    """As ``functional.policy.ppo_grad``, [N]."""
     ratio = np.exp(log_prob - behaviour)
     free = ratio * advantage
     held = np.minimum(np.maximum(ratio, np.float32(1 - clip)), np.float32(1 + clip)) * advantage
@@ -113,10 +119,10 @@ def ppo_slope(
     return slope
 
 
-def value_slope(
+def value_grad(
     value: np.ndarray, target: np.ndarray, old: np.ndarray, *, clip: float | None
 ) -> np.ndarray:
-    """The slope of ``functional.policy.value_terms`` over V, [N]."""
+    """The slope of ``functional.policy.value_loss`` over V, [N]."""
     error: np.ndarray = value - target
     if clip is not None:
         moved = value - old
@@ -126,7 +132,7 @@ def value_slope(
     return error
 
 
-def entropy_slope(count: int, coef: float) -> np.ndarray | None:
+def entropy_grad(count: int, coef: float) -> np.ndarray | None:
     """The slope of -coef mean entropy over every one of ``count`` entropies, [N]; None: of 0."""
     return np.full(count, -coef / max(1, count), np.float32) if coef > 0 else None
 
