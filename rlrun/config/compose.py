@@ -31,13 +31,11 @@ from rlrun.config.reader import (
     field_types,
     read_config,
     unknown_key,
-    unknown_option,
 )
 from rlrun.schema import Config, EnvConfig
 
 VERSION_BASE = "1.3"
 _PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.")
-_BASE = "base/"  # keys that several options of a group start from: conf/policy/base/
 _FREE = ("env.kwargs", "env.eval_kwargs")  # dicts whose keys the environment defines
 _EXCLUSIVE = (  # of two such keys one is a number, the other null
     ("learner.update_per_collect", "learner.replay_ratio"),
@@ -112,14 +110,7 @@ class Composer:
             )
         except Exception as e:  # Hydra asserts on input, and more
             raise as_config_error(e, overrides, self.groups(), self.options) from e
-        return self._checked(cfg)
-
-    def _checked(self, cfg: DictConfig) -> DictConfig:
-        """Return ``cfg`` if its hydra node names no code and no option is a base file."""
         _check_hydra(cfg)
-        for group, option in cfg.hydra.runtime.choices.items():
-            if str(option).startswith(_BASE):
-                raise unknown_option(group, option, self.options(group))
         return cfg
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
@@ -148,7 +139,8 @@ class Composer:
             raise as_config_error(e, overrides, self.groups(), self.options) from e
         with open_dict(job):
             job.hydra.job.id, job.hydra.job.num = str(num), num
-        return self._checked(job)
+        _check_hydra(job)
+        return job
 
     def directory(self, cfg: DictConfig, key: str) -> Path:
         """The path that ``key`` of the hydra node gives, e.g. ``hydra.run.dir``."""

@@ -109,6 +109,8 @@ def _typed_key(key: str, overrides: Sequence[str]) -> str:
 def _missing_option_error(e: MissingConfigException, options: Options) -> ConfigError:
     name = e.missing_cfg_file or ""
     group, _, option = name.replace(".yaml", "").rpartition("/")
+    if not options(group):  # policy=x/y
+        group, _, option = name.replace(".yaml", "").partition("/")
     if not group:
         return ConfigError(
             f"--config-name = {name}: no such file; a yaml in --config-dir; leave it out for config"

@@ -13,7 +13,7 @@ from rlrun.config.checks.datasets import demonstration_errors, offline_errors, r
 from rlrun.config.checks.graphs import graph_errors
 from rlrun.config.checks.rollouts import policies_that, rollout_errors
 from rlrun.config.checks.spaces import check_spaces
-from rlrun.config.checks.windows import capacity_errors, overlap_errors, relabel_errors, window_rows
+from rlrun.config.checks.windows import capacity_errors, overlap_errors, relabel_errors
 from rlrun.config.reader import config_error
 from rlrun.errors import ConfigError, ResourceError, extra
 from rlrun.schema import Config, ControlConfig
@@ -55,7 +55,7 @@ def bf16_fault(config: Config) -> str | None:
 
 
 def _errors_across_keys(config: Config) -> Iterator[ConfigError]:
-    window = window_rows(config)
+    window = config.policy.window
     if config.policy.on_policy:
         yield from rollout_errors(config)
     elif window is not None and config.buffer.name == "rollout":

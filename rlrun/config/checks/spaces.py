@@ -12,7 +12,7 @@ from rlrun.config.checks.rollouts import (
     rollout_capacity_errors,
     space_text,
 )
-from rlrun.config.checks.windows import capacity_errors, window_rows
+from rlrun.config.checks.windows import capacity_errors
 from rlrun.config.reader import config_error
 from rlrun.joint import JointSpace
 from rlrun.schema import Config, ScriptedConfig
@@ -56,7 +56,7 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
         allowed = "torso=nature_cnn is allowed"
         fix = "set torso=nature_cnn, or 'env.wrappers=[flatten_obs]' if that is meant"
         raise config_error("torso", "mlp", wrong, allowed, fix)
-    window = window_rows(config)
+    window = config.policy.window
     if window is not None and config.buffer.compress:
         _check_images(config, row_of(config, obs, action), window)
     if config.policy.on_policy and fresh:

@@ -7,11 +7,6 @@ from rlrun.errors import ConfigError
 from rlrun.schema import Config
 
 
-def window_rows(config: Config) -> tuple[int, int, int] | None:
-    """(burn-in, learned, nstep) rows of a window, None for a policy that learns nothing."""
-    return config.policy.window
-
-
 def overlap_errors(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
     collector = config.collector
     if collector.overlap is not None and collector.overlap >= rows:
