@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from rlrun.buffer.storage.compressed import saved
+from rlrun.buffer.storage.compressed import is_saved
 from rlrun.buffer.storage.ring import read_columns
 from rlrun.codec import table
 from rlrun.dataset import read_dataset
@@ -143,7 +143,7 @@ def _columns(tree: Tree, slots: np.ndarray) -> Tree:
     """``read_columns`` of a tree of arrays and blocks."""
     if isinstance(tree, tuple):
         return tuple(_columns(node, slots) for node in tree)
-    if isinstance(tree, dict) and not saved(tree):
+    if isinstance(tree, dict) and not is_saved(tree):
         return {name: _columns(node, slots) for name, node in tree.items()}
     return read_columns(tree, slots)
 

@@ -64,8 +64,8 @@ def _errors_across_keys(config: Config) -> Iterator[ConfigError]:
         others = "uniform, prioritized or rank are allowed"
         yield config_error("buffer", "rollout", wrong, others, f"or use {fits}")
     if window is not None:
-        yield from overlap_errors(config, sum(window), window[1])
-        yield from capacity_errors(config, sum(window), window[1], config.collector.num_envs)
+        yield from overlap_errors(config, window)
+        yield from capacity_errors(config, window, config.collector.num_envs)
         yield from relabel_errors(config, window)
     elif config.collector.unit == "window":
         allowed = "step or episode"
