@@ -76,6 +76,8 @@ def test_wheel_runs_from_another_directory(wheel: Path, tmp_path: Path) -> None:
     assert run("--version") == f"rlrun {rlrun.__version__}\n"
     assert "name: dqn" in run("--cfg", "job", "policy=dqn", "--package", "policy")
     assert "cartpole" in run("list")
+    assert "rows of reward" in run("help", "policy.nstep")
+    assert "SIGTERM" in run("help", "exit", "codes")
 
 
 def test_entry_point_and_requirements(wheel: Path) -> None:

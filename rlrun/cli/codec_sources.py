@@ -1,4 +1,4 @@
-"""What ``rlrun codec bench`` measures: the weights and rows of runs, datasets and array files."""
+"""The data that ``rlrun codec bench`` measures: weights and rows of runs, datasets and files."""
 
 import logging
 import zlib
@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from rlrun.buffer.storage.compressed import saved
+from rlrun.buffer.storage.compressed import is_saved
 from rlrun.buffer.storage.ring import read_columns
 from rlrun.codec import table
 from rlrun.dataset import read_dataset
@@ -29,7 +29,7 @@ _SNAPSHOTS = (".npz", ".safetensors")
 
 @dataclass(slots=True)
 class Series:
-    """What one stream would carry: snapshots that differ little, or chunks of rows."""
+    """The items of one stream: snapshots that differ little, or chunks of rows."""
 
     name: str
     rows: bool  # chunks [T, …]; else trees of the same arrays
@@ -143,7 +143,7 @@ def _columns(tree: Tree, slots: np.ndarray) -> Tree:
     """``read_columns`` of a tree of arrays and blocks."""
     if isinstance(tree, tuple):
         return tuple(_columns(node, slots) for node in tree)
-    if isinstance(tree, dict) and not saved(tree):
+    if isinstance(tree, dict) and not is_saved(tree):
         return {name: _columns(node, slots) for name, node in tree.items()}
     return read_columns(tree, slots)
 

@@ -1,4 +1,4 @@
-"""The subcommands of ``rlrun``: their arguments, checked and handed on."""
+"""The subcommands of ``rlrun``: parsing and checking of their arguments."""
 
 import argparse
 import math
@@ -13,7 +13,7 @@ from rlrun.errors import ConfigError
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose errors are one line."""
+    """argparse with errors of one line."""
 
     def error(self, message: str) -> NoReturn:
         found = re.search(r"unrecognized arguments: --(\w[\w.-]*)", message)
@@ -68,7 +68,7 @@ def eval_command(argv: list[str]) -> int:
     load(args.run_dir, [f"device={args.device}"] if args.device else [])
     given = {name: getattr(args, name) for name in ("episodes", "weights", "seed", "device")}
     try:
-        from rlrun.run.finished import evaluate_run
+        from rlrun.run.evaluate import evaluate_run
 
         return evaluate_run(args.run_dir, **given)
     except Exception as e:
@@ -76,7 +76,7 @@ def eval_command(argv: list[str]) -> int:
 
 
 def resume_command(argv: list[str]) -> int:
-    quiet, argv = take_quiet(argv)
+    quiet, argv = split_quiet(argv)
     parser = Parser(prog="rlrun resume", description="Goes on with an interrupted run.")
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE")
@@ -87,10 +87,10 @@ def resume_command(argv: list[str]) -> int:
     config, raw_yaml = load(args.run_dir, overrides)
     try:
         if config.pipeline.name == "overlapped":
-            from rlrun.pipeline.warm import warm
+            from rlrun.pipeline.forkserver import start_forkserver
 
-            warm()
-        from rlrun.run.life import resume
+            start_forkserver()
+        from rlrun.run.train import resume
 
         return resume(args.run_dir, config, raw_yaml=raw_yaml, overrides=overrides)
     except Exception as e:
@@ -166,7 +166,7 @@ def doctor_command(argv: list[str]) -> int:
     return doctor()
 
 
-def take_quiet(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_quiet(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """(overrides that -q stands for, the rest of the line)."""
     rest = [a for a in argv if a not in ("-q", "--quiet")]
     return (["logger.progress=off"] if len(rest) < len(argv) else []), rest

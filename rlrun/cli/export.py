@@ -26,7 +26,7 @@ def export(
     directories.require_new(data_dir, "DATA_DIR")  # before torch, which takes seconds to import
     try:
         from rlrun.dataset import read_dataset, require_new_directory
-        from rlrun.run.finished import export_run
+        from rlrun.run.export import export_run
 
         require_new_directory(data_dir)
         raw_yaml = (run_dir / "config.yaml").read_text(encoding="utf-8")

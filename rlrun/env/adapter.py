@@ -19,8 +19,9 @@ from rlrun.errors import ConfigError, EnvError
 from rlrun.joint import JointSpace
 from rlrun.schema import AgentsConfig, EnvConfig
 
-__all__ = ["Env", "Step", "make_env", "probe", "probe_agents"]
+__all__ = ["Env", "Step", "known_spaces", "make_env", "probe", "probe_agents"]
 
+_known: dict[str, tuple[gym.Space[Any], gym.Space[Any], int]] = {}
 _NATIVE_DIFFERS = (
     "ALE/"  # ids whose native vector environment is not their single one: ale-py's own
 )
@@ -150,6 +151,14 @@ def probe_agents(
             "agents=joint; set env.backend=auto"
         )
     return found
+
+
+def known_spaces(config: EnvConfig, agents: AgentsConfig) -> tuple[Any, Any, int]:
+    """``probe_agents``, done once per process for a config."""
+    key = repr((config, agents))
+    if key not in _known:
+        _known[key] = probe_agents(config, agents)
+    return _known[key]
 
 
 def _spaces(

@@ -34,7 +34,7 @@ class A2C(RolloutPolicy[A2CConfig]):
         c, real = self.config, valid_rows(rows.valid)
         net, began = self.descender, opening(rows.states)
         head, value = net.outputs(rows.obs, rows.side, rows.first, began)
-        choice = net.choice(head[:-1], rows.action)
+        choice = net.evaluate_actions(head[:-1], rows.action)
         found = gae(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)
         gain = standardise(found.advantage, real) if c.normalize_advantage else found.advantage
         now = value[:-1]

@@ -64,24 +64,24 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
         gap_c = log int exp Q_c(s, a) da - Q_c(s, action). Source: Kumar et al. 2020, eq. 4.
         """
         c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
-        view, n, taken = prepare_windows(
+        windows, n, taken = prepare_windows(
             segment, self.bounds, self.window, c, memory=self.recurrent
         )
         valid = segment.valid[bs : bs + learned]
         state = segment.state if c.state_init == "stored" else None
         temperature = self.temperature.value()
         strength = self.conservatism.value().clamp(max=MOST)
-        here, there = (self.pi.net(x) for x in view.both(self.pi.net.encoder, state))
+        here, there = (self.pi.net(x) for x in windows.encode_both(self.pi.net.encoder, state))
         with torch.no_grad():
             ahead, lagging = self.drawn(there, 1), self.q.target
-            q_ahead = lagging(view.ahead(lagging.encoder, None), ahead.action)
+            q_ahead = lagging(windows.encode_next(lagging.encoder, None), ahead.action)
             bonus = temperature if c.entropy_in_target else torch.zeros_like(temperature)
             target = bootstrap_target(
                 n.reward, n.discount, soft_value(q_ahead, ahead.log_prob, bonus)
             )
             behind = torch.where((n.discount > 0).unsqueeze(-1), there, here)
             others, log_density = self.others(here, behind)
-        features = view.now(self.q.net.encoder, None)
+        features = windows.encode(self.q.net.encoder, None)
         actions = torch.cat([taken.unsqueeze(0), others])  # [1 + 3 samples, L, B, A]
         q = self.q.net(features.expand(len(actions), *features.shape), actions)
         out = critic_loss(q[:, 0], target, valid, weight, td_clip=c.td_clip)
@@ -107,7 +107,7 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
             multipliers["conservatism"] = multiplier_loss(log, gap, c.gap_threshold, valid, weight)
         if self.nets.actor_due():
             now = self.drawn(here, 0)
-            chosen = self.q.net(features.detach(), now.action, fixed=True)
+            chosen = self.q.net(features.detach(), now.action, frozen=True)
             actor = actor_loss(chosen, now.log_prob, temperature, valid, weight)
             if c.temperature_auto:
                 log = self.temperature.log

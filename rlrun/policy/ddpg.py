@@ -48,17 +48,17 @@ class DDPG(ControlPolicy[DDPGConfig]):
 
     def _loss(self, segment: Segment, weight: Tensor) -> ActorCriticsLoss:
         c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
-        view, n, taken = prepare_windows(
+        windows, n, taken = prepare_windows(
             segment, self.bounds, self.window, c, memory=self.recurrent
         )
         valid = segment.valid[bs : bs + learned]
         state = segment.state if c.state_init == "stored" else None
         with torch.no_grad():
             lagging, behind = self.q.target, self.pi.target
-            action = behind(view.ahead(behind.encoder, state)).tanh()
-            value = lagging(view.ahead(lagging.encoder, None), action)[0]
+            action = behind(windows.encode_next(behind.encoder, state)).tanh()
+            value = lagging(windows.encode_next(lagging.encoder, None), action)[0]
             target = bootstrap_target(n.reward, n.discount, value)
-        features = view.now(self.q.net.encoder, None)
+        features = windows.encode(self.q.net.encoder, None)
         q = self.q.net(features, taken)
         out = critic_loss(q, target, valid, weight, td_clip=c.td_clip)
         metrics = {
@@ -70,8 +70,8 @@ class DDPG(ControlPolicy[DDPGConfig]):
         }
         actor = None
         if self.nets.actor_due():
-            chosen = self.pi.net(view.now(self.pi.net.encoder, state)).tanh()
-            value = self.q.net(features.detach(), chosen, fixed=True)[0]
+            chosen = self.pi.net(windows.encode(self.pi.net.encoder, state)).tanh()
+            value = self.q.net(features.detach(), chosen, frozen=True)[0]
             actor = weighted_row_mean(-value, valid, weight)
             metrics["train/actor_loss"] = actor.detach()
         priority = mixed_priority(out.td, valid, c.eta)

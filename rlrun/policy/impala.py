@@ -28,7 +28,7 @@ class IMPALA(RolloutPolicy[IMPALAConfig]):
         c, real = self.config, valid_rows(rows.valid)
         net, began = self.descender, opening(rows.states)
         head, value = net.outputs(rows.obs, rows.side, rows.first, began)
-        choice = net.choice(head[:-1], rows.action)
+        choice = net.evaluate_actions(head[:-1], rows.action)
         log_ratio = choice.log_prob.detach() - rows.behaviour
         found = vtrace(
             log_ratio, rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.vtrace_lambda,

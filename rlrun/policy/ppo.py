@@ -98,7 +98,7 @@ class PPO(RolloutPolicy[PPOConfig]):
         """Clipped surrogate, (clipped) value error and the entropy bonus of a minibatch."""
         c, net, real = self.config, self.descender, batch.valid_rows()
         head, value = net.outputs(batch.obs, batch.side, batch.first, batch.state)
-        choice = net.choice(head, batch.action)
+        choice = net.evaluate_actions(head, batch.action)
         given = (choice.log_prob, batch.behaviour, batch.advantage, real)
         baseline = value_loss(value, batch.target, real, old=batch.value, clip=c.value_clip)
         return join(c, choice, ppo_grad(*given, clip=clip), value, baseline.grad, real)
@@ -109,8 +109,8 @@ class PPO(RolloutPolicy[PPOConfig]):
         """``minibatch`` with a plain network, in numpy: no operation of torch but Adam's."""
         c, net = self.config, self.plain
         assert net is not None
-        head, value = net.run(batch.x, batch.side)
-        drawn = net.say(head, batch.action, entropy=tell or c.entropy_coef > 0)
+        head, value = net.forward(batch.x, batch.side)
+        drawn = net.evaluate(head, batch.action, entropy=tell or c.entropy_coef > 0)
         policy = policy_losses.ppo_grad(drawn.log_prob, batch.behaviour, batch.advantage, clip=clip)
         error = policy_losses.value_grad(value, batch.target, batch.value, clip=c.value_clip)
         lr, baseline = self.descender.lr_at(clock), np.float32(c.value_coef) * error

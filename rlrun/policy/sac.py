@@ -57,19 +57,19 @@ class SAC(ControlPolicy[SACConfig]):
 
     def _loss(self, segment: Segment, weight: Tensor) -> ActorCriticsLoss:
         c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
-        view, n, taken = prepare_windows(
+        windows, n, taken = prepare_windows(
             segment, self.bounds, self.window, c, memory=self.recurrent
         )
         valid = segment.valid[bs : bs + learned]
         state = segment.state if c.state_init == "stored" else None
         temperature = self.temperature.value()
-        here, there = view.both(self.pi.net.encoder, state)
+        here, there = windows.encode_both(self.pi.net.encoder, state)
         with torch.no_grad():
             ahead, lagging = self.fresh(there, 1), self.q.target
-            q_ahead = lagging(view.ahead(lagging.encoder, None), ahead.action)
+            q_ahead = lagging(windows.encode_next(lagging.encoder, None), ahead.action)
             value = soft_value(q_ahead, ahead.log_prob, temperature)
             target = bootstrap_target(n.reward, n.discount, value)
-        features = view.now(self.q.net.encoder, None)
+        features = windows.encode(self.q.net.encoder, None)
         q = self.q.net(features, taken)
         out = critic_loss(q, target, valid, weight, td_clip=c.td_clip)
         metrics = {
@@ -83,7 +83,7 @@ class SAC(ControlPolicy[SACConfig]):
         actor, multipliers = None, {}
         if self.nets.actor_due():
             now = self.fresh(here, 0)
-            chosen = self.q.net(features.detach(), now.action, fixed=True)
+            chosen = self.q.net(features.detach(), now.action, frozen=True)
             actor = actor_loss(chosen, now.log_prob, temperature, valid, weight)
             if c.temperature_auto:
                 multipliers["temperature"] = temperature_loss(

@@ -1,4 +1,4 @@
-"""Policies whose actions are real numbers within bounds."""
+"""Policies of bounded continuous actions."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -7,11 +7,12 @@ from rlrun.schema.policy import PolicyConfig
 from rlrun.schema.ranges import at_least, exactly_one, positive, require, unit
 from rlrun.schema.readers import WITH_MEMORY, read_when
 from rlrun.schema.schedule import ScheduleConfig
+from rlrun.schema.window import Window
 
 
 @dataclass(frozen=True)
 class ControlConfig(PolicyConfig):
-    """What every actor-critic with replay has; lengths are rows."""
+    """Keys of every actor-critic with replay; lengths are rows."""
 
     actions: ClassVar[tuple[str, ...]] = ("Box",)
 
@@ -46,15 +47,15 @@ class ControlConfig(PolicyConfig):
         )
 
     @property
-    def window(self) -> tuple[int, int, int]:
-        """(burn-in, learned, nstep) rows."""
+    def window(self) -> Window:
         unroll = self.learn_unroll_len
-        return self.burnin_step, 1 if unroll is None else unroll - self.nstep, self.nstep
+        learned = 1 if unroll is None else unroll - self.nstep
+        return Window(self.burnin_step, learned, self.nstep)
 
 
 @dataclass(frozen=True)
 class DDPGConfig(ControlConfig):
-    """A deterministic actor; ``noise`` is a share of half the distance between the bounds."""
+    """Keys of DDPG; ``noise`` is a share of half the distance between the bounds."""
 
     noise: ScheduleConfig = field(metadata=at_least(0))
 

@@ -1,4 +1,4 @@
-"""The run, the environment, and the loop around the policy."""
+"""Run, environment, exploration, collector, learner, logger, pipeline and transport."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -6,6 +6,7 @@ from typing import Any, Literal
 from rlrun.schema.ranges import Ranged, at_least, exactly_one, positive, require, unit
 from rlrun.schema.readers import default_of, read_when
 from rlrun.schema.schedule import ScheduleConfig
+from rlrun.schema.window import Window
 from rlrun.schema.wrappers import WrapperConfig
 
 _LADDER = read_when("explore=ladder")
@@ -98,6 +99,16 @@ class CollectorConfig(Ranged):
             text = "belongs to collector.tiling=lossless; set it to 0"
             require(self.learned_overlap == 0, "learned_overlap", self.learned_overlap, text)
 
+    @property
+    def shared_rows(self) -> int:
+        """Rows that successive windows share: learned ones (lossless), or any (plain)."""
+        return self.learned_overlap if self.tiling == "lossless" else self.overlap or 0
+
+    def stride(self, window: Window) -> int:
+        """Rows from the start of one window to that of the next."""
+        own = window.learned if self.tiling == "lossless" else window.rows
+        return own - self.shared_rows
+
 
 @dataclass(frozen=True)
 class LearnerConfig(Ranged):
@@ -135,7 +146,7 @@ Coder = Literal["auto", "raw", "xor", "planes", "planes_ctx", "xorz", "zstd", "p
 
 @dataclass(frozen=True)
 class TransportConfig(Ranged):
-    """How weights and collected rows travel between learner and collector."""
+    """Transfer of weights and collected rows between learner and collector."""
 
     name: Literal["raw", "coded"]
     weights: Coder = field(metadata=_CODED)

@@ -7,6 +7,7 @@ from rlrun.schema.policy import PolicyConfig
 from rlrun.schema.ranges import at_least, at_most, exactly_one, positive, require, unit
 from rlrun.schema.readers import WITH_MEMORY, read_when
 from rlrun.schema.schedule import ScheduleConfig
+from rlrun.schema.window import Window
 
 _CATEGORICAL = read_when("policy.distribution=categorical")
 _IMPLICIT = read_when("policy.distribution=implicit")
@@ -15,7 +16,7 @@ _MUNCHAUSEN = read_when("policy.munchausen", fix="set policy.munchausen=0.9")
 
 @dataclass(frozen=True)
 class ValueConfig(PolicyConfig):
-    """What every value-based policy has."""
+    """Keys of every value-based policy."""
 
     nstep: int = field(metadata=at_least(1))
     gamma: float = field(metadata=unit())
@@ -40,7 +41,7 @@ class ValueConfig(PolicyConfig):
 
 @dataclass(frozen=True)
 class SwitchedConfig(ValueConfig):
-    """What the core's switches are: what heads say, their noise, Munchausen."""
+    """Keys that DQN and R2D2 share: distribution of returns, noisy heads, Munchausen."""
 
     has_values: ClassVar[bool] = True
     masks: ClassVar[bool] = True
@@ -80,7 +81,7 @@ class SwitchedConfig(ValueConfig):
         require(self.distribution == "none" or self.td_clip is None, "td_clip", self.td_clip, text)
 
     def _check_munchausen(self) -> None:
-        """What the paper leaves undefined is refused."""
+        """Refuse the combinations that Vieillard et al. 2020 leave undefined."""
         value = self.munchausen
         if value is None:
             return
@@ -95,7 +96,7 @@ class SwitchedConfig(ValueConfig):
 
 @dataclass(frozen=True)
 class SequenceConfig(ValueConfig):
-    """What a learner of sequences has besides."""
+    """Keys of policies that learn sequences."""
 
     learn_unroll_len: int
     burnin_step: int = field(metadata=at_least(0))
@@ -113,23 +114,21 @@ class SequenceConfig(ValueConfig):
         )
 
     @property
-    def window(self) -> tuple[int, int, int]:
-        """(burn-in, learned, nstep) rows."""
-        return self.burnin_step, self.learn_unroll_len - self.nstep, self.nstep
+    def window(self) -> Window:
+        return Window(self.burnin_step, self.learn_unroll_len - self.nstep, self.nstep)
 
 
 @dataclass(frozen=True)
 class R2D2Config(SequenceConfig, SwitchedConfig):
-    """What both have."""
+    """Keys of R2D2: those of sequences and those shared with DQN."""
 
 
 class DQNConfig(SwitchedConfig):
-    """What SwitchedConfig has."""
+    """Keys of DQN: those shared with R2D2."""
 
     recurrent: ClassVar[bool] = False
-    remembers: ClassVar[str | None] = "policy=r2d2 (with distributions: r2d2_c51, r2d2_qr)"
+    recurrent_variant: ClassVar[str | None] = "policy=r2d2 (with distributions: r2d2_c51, r2d2_qr)"
 
     @property
-    def window(self) -> tuple[int, int, int]:
-        """(burn-in, learned, nstep) rows."""
-        return 0, 1, self.nstep
+    def window(self) -> Window:
+        return Window(0, 1, self.nstep)

@@ -21,7 +21,7 @@ Export = Callable[..., None]
 
 @pytest.fixture
 def exports(build: Build, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """Calls of a stand-in for ``finished.export_run`` that writes a small dataset."""
+    """Calls of a stand-in for ``rlrun.run.export.export_run`` that writes a small dataset."""
     calls: list[tuple[Any, ...]] = []
 
     def export_run(
@@ -39,7 +39,7 @@ def exports(build: Build, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ..
         write_dataset(out, [segment], spec=SPEC, meta={"seed": config.seed}, shard_rows=shard_rows,
               coder=coder)  # fmt: skip
 
-    monkeypatch.setattr(sys.modules["rlrun.run.finished"], "export_run", export_run, raising=False)
+    monkeypatch.setattr(sys.modules["rlrun.run.export"], "export_run", export_run, raising=False)
     return calls
 
 
@@ -134,7 +134,7 @@ def test_errors_of_the_export_itself(
     def fails(*_: Any, **__: Any) -> None:
         raise CheckpointError("none")
 
-    monkeypatch.setattr(sys.modules["rlrun.run.finished"], "export_run", fails)
+    monkeypatch.setattr(sys.modules["rlrun.run.export"], "export_run", fails)
     assert rlrun("export", "old", "data") == (5, "", "rlrun: error: none\n")
 
 

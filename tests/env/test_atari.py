@@ -201,6 +201,7 @@ def test_the_replay_holds_single_frames():
     """7056 bytes of a frame, 8 of an action, 4 of a reward, 1 of flags; four frames are seen."""
     from rlrun.buffer.storage.sizing import make_layout, row_of
     from rlrun.build import pipeline as build
+    from rlrun.build.plan import make_plan
     from rlrun.types import Counters
     from tests.compose import config
 
@@ -210,7 +211,7 @@ def test_the_replay_holds_single_frames():
     )
     layout = make_layout(c, row_of(c, *probe(c.env)), c.policy.window)
     assert layout.nbytes == 8 * 2501 * (84 * 84 + 8 + 4 + 1)
-    collector = build.make_collector(c, Counters())
+    collector = build.make_collector(make_plan(c), Counters())
     chunk = collector.collect()
     assert chunk.obs.shape[1:] == (8, 84, 84)
     assert collector.stack.push(collector.obs, collector.first).shape == (8, 4, 84, 84)

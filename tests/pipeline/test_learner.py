@@ -76,7 +76,7 @@ def test_updates_per_collect():
     assert feed(learner, stream, counters, [20, 20, 20]) == [3, 3, 3]
 
 
-def test_nothing_before_start_after_and_no_burst_behind_it():
+def test_nothing_before_learning_starts_and_no_burst_after_it():
     learner, stream, counters = make(replay_ratio=32.0, learning_starts=50)
     done = feed(learner, stream, counters, [20] * 10)
     steps = np.cumsum([int(part(stream.segment, r, r + 20).valid.sum()) for r in range(0, 200, 20)])
@@ -115,7 +115,7 @@ def test_metrics_are_added_up_by_name():
     policy, means = control("td3", actor_every=2), Means(Counters())
     told = [policy.update(box_batch(policy)).metrics for _ in range(5)]
     for metrics in told:
-        means.gather(metrics)
+        means.add(metrics)
     found = means.report()
     assert found.pop("train/updates") == 0
     assert len({tuple(m) for m in told}) == 2

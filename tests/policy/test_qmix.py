@@ -95,7 +95,7 @@ def agents_q(policy, net, segment, b):
                 action, reward = segment.action[t - 1, b, i], segment.reward[t - 1, b]
             if segment.first[t, b]:
                 action, reward = torch.tensor(-1), torch.tensor(0.0)
-            side = net.agents.side(action[None], c.reward_scale * reward[None])
+            side = net.agents.encode_previous(action[None], c.reward_scale * reward[None])
             seen = segment.obs["agents"][t, b, i][None]
             if c.agent_id:
                 seen = {"agent": torch.eye(N)[i][None], "observation": seen}

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.errors import CheckpointError, StorageError
-from rlrun.run import finished, life
+from rlrun.run import train
+from rlrun.run.evaluate import evaluate_run
 from rlrun.rundir import checkpoint, durable, history, tensorfile
 from tests.compose import config
 from tests.pipeline.test_serial import SMOKE, go
@@ -272,20 +273,20 @@ def test_a_run_keeps_its_past_and_plays_it(tmp_path, capsys):
     text = to_yaml(composer.compose([*SMOKE, *LINE]))
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(text)))
     for weights_ in (str(min(kept)), str(max(kept)), "final"):
-        assert finished.evaluate_run(
+        assert evaluate_run(
             tmp_path, episodes=2, weights=weights_, seed=None, device=None
         ) == 0  # fmt: skip
     out = capsys.readouterr().out
     assert f"env_steps      {min(kept)}" in out
     with pytest.raises(CheckpointError, match=f"there are {', '.join(map(str, kept))}"):
-        finished.evaluate_run(tmp_path, episodes=2, weights="1", seed=None, device=None)
+        evaluate_run(tmp_path, episodes=2, weights="1", seed=None, device=None)
 
 
 def test_a_resumed_run_goes_on_with_it(tmp_path):
     go(tmp_path, *LINE)
     before = list(history.versions(tmp_path / "checkpoints/history"))
     longer = config(*SMOKE, *LINE, "run.total_steps=700")
-    assert life.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    assert train.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
     after = list(history.versions(tmp_path / "checkpoints/history"))
     assert len(after) == 3
     assert min(after) > before[0]

@@ -59,7 +59,7 @@ class Descender:
         self.device = next(net.parameters()).device
         self.flat = FlatParameters(net.parameters())
         self.backprop = make_actor_critic_backprop(net, self.flat, compute)
-        self.outputs, self.choice = self.backprop.outputs, self.backprop.choice
+        self.outputs, self.evaluate_actions = self.backprop.outputs, self.backprop.evaluate_actions
         self.adam = Adam([self.flat.values], eps=config.adam_eps, grad_clip=config.grad_clip)
         self.returns = RunningMoments(
             ()
@@ -122,7 +122,7 @@ class Descender:
         Gradient norm before clipping, step size.
         """
         began = time.perf_counter()
-        self.backprop.back(out.choice, out.value, out.slopes)
+        self.backprop.backward(out.choice, out.value, out.slopes)
         backward, lr = time.perf_counter(), self.lr_at(env_steps)
         norm = self.adam.step([self.flat.grads], lr)
         self.seconds["backward"] += backward - began
@@ -143,7 +143,7 @@ class Descender:
         """
         assert isinstance(self.backprop, NumpyActorCritic)
         began = time.perf_counter()
-        self.backprop.descend(drawn, log_prob, value, entropy)
+        self.backprop.backward_arrays(drawn, log_prob, value, entropy)
         backward = time.perf_counter()
         norm = self.adam.numpy_step(self.flat.grads, lr)
         self.seconds["backward"] += backward - began
