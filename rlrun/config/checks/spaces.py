@@ -10,7 +10,8 @@ from rlrun.config.checks.rollouts import check_normalised, policies, rollout_cap
 from rlrun.config.checks.windows import capacity
 from rlrun.config.reader import fail
 from rlrun.joint import JointSpace
-from rlrun.schema import Config, ScriptedConfig
+from rlrun.schema import Config, MemoryConfig, ScriptedConfig
+from rlrun.tree import Tree
 from rlrun.trust import trusted_function
 
 _NATURE_CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
@@ -49,7 +50,7 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
         allowed = "torso=nature_cnn is allowed"
         fix = "set torso=nature_cnn, or 'env.wrappers=[flatten_obs]' if that is meant"
         raise fail("torso", "mlp", wrong, allowed, fix)
-    window, row = config.policy.window, row_of(config, obs, action)
+    window, row = config.policy.window, row_of(config, obs, action, custom_state(config.memory))
     columns = agents * config.collector.num_envs
     if config.policy.on_policy and fresh:
         for error in rollout_capacity(config, agents):
@@ -154,3 +155,15 @@ def _image(space: Any) -> bool:
         and len(shape) == 3
         and min(big) >= _NATURE_CNN_SIDE
     )
+
+
+def custom_state(memory: MemoryConfig) -> Tree | None:
+    """Initial state [1, ...] of a memory ``mypkg.mod:Cell``; None: a built-in one."""
+    if ":" not in memory.name:
+        return None
+    import torch  # the user's module has imported it
+
+    from rlrun.nets.memory import make_memory
+
+    with torch.random.fork_rng(devices=[]):
+        return make_memory(memory, 1).initial_state(1, torch.device("cpu"))
