@@ -150,7 +150,7 @@ class NumpyActorCritic:
         self.drawn = self.say(
             head.flatten(0, 1).numpy(), action.flatten(0, 1).numpy(), entropy=True
         )
-        return LogProbEntropy(*(torch.from_numpy(x).reshape(lead) for x in self.drawn.said()))
+        return LogProbEntropy(*(torch.from_numpy(x).reshape(lead) for x in self.drawn.terms()))
 
     def back(self, choice: LogProbEntropy, value: Tensor, slopes: OutputGrads) -> None:
         """See ``Backprop``."""
