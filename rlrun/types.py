@@ -30,7 +30,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.tree import Tree as Tree  # the three are part of this vocabulary
+from rlrun.schema.window import Window as Window  # the four are part of this vocabulary
+from rlrun.tree import Tree as Tree
 from rlrun.tree import tree_leaves as tree_leaves
 from rlrun.tree import tree_map as tree_map
 
@@ -41,24 +42,6 @@ class Spec:
 
     obs: gym.Space[Any]
     action: gym.Space[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The rows ``update`` needs of one window: S = burnin + learned + nstep positions.
-
-    Positions [0, burnin) warm the state up, [burnin, burnin + learned) are learned, the last
-    ``nstep`` are read by targets only.
-    """
-
-    burnin: int
-    learned: int
-    nstep: int
-
-    @property
-    def rows(self) -> int:
-        """S."""
-        return self.burnin + self.learned + self.nstep
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class Done(NamedTuple):
 @pytest.fixture
 def build(monkeypatch: pytest.MonkeyPatch) -> Build:
     stand_in = Build()
-    for module, names in {"life": ("run", "resume"), "finished": ("evaluate_run",)}.items():
+    for module, names in {"train": ("run", "resume"), "evaluate": ("evaluate_run",)}.items():
         fake = types.ModuleType(f"rlrun.run.{module}")
         for name in names:
             setattr(fake, name, getattr(stand_in, name))

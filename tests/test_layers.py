@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "rlrun").rglob("*.py"))
 
 LAYERS = [  # from the ground up; a room imports only from layers below its own, or from itself
-    "tree jit joint",
-    "types errors schema",
+    "tree jit joint errors schema",
+    "types",
     "functional codec log",
     "schedule trust rundir",
     "nets buffer env transport",

@@ -54,7 +54,7 @@ def test_wheel_holds_the_tree(wheel: Path) -> None:
     expected = {p.relative_to(ROOT).as_posix() for p in (ROOT / "rlrun").rglob("*.py")}
     expected |= {f"rlrun/{p.relative_to(ROOT).as_posix()}" for p in ROOT.glob("conf/**/*.yaml")}
     assert {*expected, "rlrun/py.typed"} <= names
-    assert not any(n.startswith(("tests", "conf/")) for n in names)
+    assert not any(n.startswith(("tests", "conf/")) or n.endswith(".md") for n in names)
 
 
 def test_wheel_runs_from_another_directory(wheel: Path, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""One step of E environments: numpy in, numpy out."""
+"""Actors: actions of E environments from a copy of a policy's weights, arrays in and out."""

@@ -1,4 +1,4 @@
-"""Hindsight experience replay: windows whose goal is one that was reached later.
+"""Hindsight experience replay: windows relabelled with a goal that was reached later.
 
 Andrychowicz et al., "Hindsight Experience Replay", NeurIPS 2017.
 """
@@ -13,22 +13,22 @@ from rlrun.types import Segment
 
 
 class Goals(Protocol):
-    """What the environment says of goals [*, G] it did not have."""
+    """Reward and termination of the environment for other goals [*, G]."""
 
     def reward(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
         """float32 [*] of steps to ``achieved``."""
 
     def terminated(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
-        """bool [*]: whether these steps had ended the episode."""
+        """bool [*]: whether steps to ``achieved`` terminate the episode."""
 
 
 class Hindsight:
-    """Gives a share of sampled windows of one learned row a goal that its episode reached.
+    """Relabels a share of sampled windows of one learned row with a goal its episode reached.
 
-    ``future``: at a row after the learned one, each alike; ``final``: at the episode's end;
-    ``episode``: at any of its rows that is still stored. Episodes that go on count as far as they
-    are. Goals, rewards and terminations of the whole window are those the environment computes for
-    the new goal; where the episode ended for the old goal only, the step counts as truncated.
+    ``future``: reached at a uniformly drawn row after the learned one; ``final``: at the episode's
+    end; ``episode``: at any of its stored rows. Of unfinished episodes the stored rows count.
+    Goals, rewards and terminations of the whole window are those the environment computes for the
+    new goal; where the episode ended for the old goal only, the step counts as truncated.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Hindsight:
         self.achieved = ring.obs["achieved_goal"].reshape(shape[0] * shape[1], *shape[2:])
 
     def __call__(self, segment: Segment, spans: Spans) -> Segment:
-        """The segment, its arrays changed where a window got another goal."""
+        """Relabel the segment in place and return it."""
         which = np.flatnonzero(self.generator.random(len(spans)) < self.ratio)
         if not len(which):
             return segment
@@ -72,7 +72,7 @@ class Hindsight:
         return segment
 
     def _rows(self, row: np.ndarray, cell: np.ndarray) -> np.ndarray:
-        """The rows whose achieved goals the windows that learn ``row`` get."""
+        """Draw the rows whose achieved goals the windows that learn ``row`` get."""
         ring = self.ring
         final = ring.fields["final"].reshape(-1)[cell]
         final = np.where(final < 0, ring.head, final)

@@ -1,4 +1,4 @@
-"""Two replays as one: the run's own rows, and demonstrations that never leave."""
+"""Sampling from two replays: the run's own rows, and demonstrations that are never overwritten."""
 
 from typing import Any
 
@@ -10,15 +10,15 @@ from rlrun.buffer.replay import Replay
 from rlrun.errors import CheckpointError
 from rlrun.types import Chunk, Sample, Segment, tree_leaves, tree_map
 
-_OF_WINDOWS = ("prev_action", "prev_reward")  # extras with one entry per window, not per row
+_PER_WINDOW = ("prev_action", "prev_reward")  # extras with one entry per window, not per row
 
 
 class Mixed:
     """Draws every window of a batch from ``demos`` with probability ``ratio``, else from ``own``.
 
-    Each replay has priorities, importance weights (largest 1) and schedules of its own; a priority
-    goes back to where its window came from. Keys of demonstrations are negative. What is collected
-    goes to ``own``. Source: Paine et al. 2019 (R2D3), section 3.
+    Each replay has its own priorities, importance weights (largest 1) and schedules. Keys of
+    demonstrations are negative. Collected rows are added to ``own``.
+    Source: Paine et al. 2019 (R2D3), section 3.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Mixed:
         self.counts = {"windows": 0, "demos": 0}  # sampled so far
 
     def __len__(self) -> int:
-        """Own windows: nothing is learned before there are some."""
+        """Own windows that can be sampled: learning starts when there are some."""
         return len(self.own)
 
     @property
@@ -44,7 +44,7 @@ class Mixed:
         return self.own.nbytes + self.demos.nbytes
 
     def add(self, rows: Chunk | Segment) -> np.ndarray:
-        """See ``Replay.add``."""
+        """Add collected rows to the own replay, as ``Replay.add``."""
         return self.own.add(rows)
 
     def sample(self, batch: int, env_steps: int) -> Sample:
@@ -65,18 +65,18 @@ class Mixed:
         return Sample(segment, torch.cat([part.weight for part in parts]), key, env_steps)
 
     def get(self, key: np.ndarray | Tensor, env_steps: int) -> Sample:
-        """See ``Replay.get``; own windows only."""
-        assert (_host(key) >= 0).all(), "demonstrations are not asked for by name"
+        """As ``Replay.get``, of own windows only."""
+        assert (_host(key) >= 0).all(), "demonstrations are not read by key"
         return self.own.get(key, env_steps)
 
     def prioritize(self, key: np.ndarray | Tensor, priority: np.ndarray | Tensor) -> None:
-        """See ``Replay.prioritize``: each to the replay its window came from."""
+        """As ``Replay.prioritize``, for both replays."""
         key = _host(key)
         if len(key) != len(priority):
-            self.own.prioritize(key, priority)  # says what is wrong
+            self.own.prioritize(key, priority)  # raises
         demos = key < 0
         count = int(np.count_nonzero(~demos))
-        if key is self.drawn[0]:  # own ones first; the keys as their replays gave them
+        if key is self.drawn[0]:  # own windows first; each replay gets the keys it returned
             given = list(self.drawn[1])
             if count:
                 self.own.prioritize(given.pop(0), priority[:count])
@@ -89,7 +89,7 @@ class Mixed:
             self.demos.prioritize(-1 - key[demos], priority[_like(demos, priority)])
 
     def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
-        """See ``Replay.histories``; own windows, whose stored states the run's networks made."""
+        """As ``Replay.histories``, of own windows, whose states are from the run's networks."""
         return self.own.histories(count, generator)
 
     def metrics(self, env_steps: int) -> dict[str, float]:
@@ -98,17 +98,17 @@ class Mixed:
         found = {"buffer/demo_windows": float(len(self.demos)), "buffer/demo_fraction": share}
         return self.own.metrics(env_steps) | found
 
-    def coded(self) -> dict[str, float]:
-        """codec/ metrics of the own rows; demonstrations are kept as they are."""
-        return self.own.coded()
+    def codec_metrics(self) -> dict[str, float]:
+        """codec/ metrics of the own rows; demonstrations are not compressed."""
+        return self.own.codec_metrics()
 
     def check(self) -> None:
-        """Raises AssertionError naming the broken invariant in words."""
+        """Raises AssertionError naming the broken invariant."""
         self.own.check()
         self.demos.check()
 
     def state_dict(self) -> dict[str, Any]:
-        """The own replay whole; of the demonstrations, which are read anew, what draws them."""
+        """The own replay, and the sampler of the demonstrations, whose rows are read again."""
         return {
             "own": self.own.state_dict(),
             "demos": {
@@ -121,17 +121,14 @@ class Mixed:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of ``state_dict``, given the same demonstrations.
-
-        Raises: CheckpointError when they are others.
-        """
+        """Load a ``state_dict``. Raises: CheckpointError when the demonstrations differ."""
         saved, own = state["demos"], self.state_dict()["demos"]
         names = ("layout", "rows")
         if any(saved[name] != own[name] for name in names):
             raise CheckpointError(
-                f"buffer.demos = {own['rows']} steps, {own['layout']}: the run went on from "
-                f"{saved['rows']} steps, {saved['layout']}; a run keeps its demonstrations; bring "
-                "the dataset back as it was"
+                f"buffer.demos = {own['rows']} steps, {own['layout']}: the checkpoint has "
+                f"{saved['rows']} steps, {saved['layout']}; allowed are the demonstrations the run "
+                "began with; restore that dataset"
             )
         self.own.load_state_dict(state["own"])
         self.demos.sampler.load_state_dict(saved["sampler"])
@@ -140,29 +137,29 @@ class Mixed:
 
 
 def join(segments: list[Segment]) -> Segment:
-    """Segments [T, B_i] of the same fields side by side: [T, sum B_i]."""
+    """Concatenate segments [T, B_i] of the same fields to [T, sum B_i]."""
     if len(segments) == 1:
         return segments[0]
 
-    def beside(name: str, dim: int) -> Any:
-        return _zip([getattr(s, name) for s in segments], dim)
+    def concatenated(name: str, dim: int) -> Any:
+        return _cat_trees([getattr(s, name) for s in segments], dim)
 
     first = segments[0]
     extras = {
-        name: torch.cat([s.extras[name] for s in segments], 0 if name in _OF_WINDOWS else 1)
+        name: torch.cat([s.extras[name] for s in segments], 0 if name in _PER_WINDOW else 1)
         for name in first.extras
     }
     fields = ("obs", "first", "action", "reward", "terminated", "truncated", "valid")
     return Segment(
-        **{name: beside(name, 1) for name in fields},
+        **{name: concatenated(name, 1) for name in fields},
         extras=extras,
-        state=beside("state", 0),
+        state=concatenated("state", 0),
         partial=tuple(sorted({n for s in segments for n in s.partial})),
     )
 
 
-def _zip(trees: list[Any], dim: int) -> Any:
-    """Trees of the same structure, their leaves concatenated along ``dim``."""
+def _cat_trees(trees: list[Any], dim: int) -> Any:
+    """Concatenate the leaves of trees of the same structure along ``dim``."""
     leaves = [tree_leaves(tree) for tree in trees]
     joined = iter([torch.cat(same, dim) for same in zip(*leaves, strict=True)])
     return tree_map(lambda _: next(joined), trees[0])

@@ -11,16 +11,16 @@ from rlrun.buffer.fused_append import FusedAppend
 from rlrun.buffer.hindsight import Hindsight
 from rlrun.buffer.samplers.base import Sampler
 from rlrun.buffer.samplers.proportional import Proportional
-from rlrun.buffer.storage.accept import Accept
 from rlrun.buffer.storage.base import VALID, Storage
 from rlrun.buffer.storage.layout import Allocate, Layout, in_memory
 from rlrun.buffer.storage.ring import Ring
+from rlrun.buffer.storage.validator import ChunkValidator
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.buffer.windows.reader import HostReader, WindowReader
-from rlrun.buffer.windows.single_row import Cells
+from rlrun.buffer.windows.single_row import SingleRowWindows
 from rlrun.buffer.windows.spans import Spans
 from rlrun.buffer.windows.states import HostStates, StateStore
-from rlrun.buffer.windows.table import Table
+from rlrun.buffer.windows.table import WindowTable
 from rlrun.errors import CheckpointError
 from rlrun.types import Chunk, Sample, Segment, Tree, Window
 
@@ -42,7 +42,7 @@ class Replay:
         close: bool,
         stack: int,
         storage: Storage,
-        windows: Cells | Table,
+        windows: SingleRowWindows | WindowTable,
         sampler: Sampler,
         reader: WindowReader,
         fused: FusedAppend | None = None,
@@ -52,8 +52,8 @@ class Replay:
         self.layout, self.window, self.close, self.stack = layout, window, close, stack
         self.ring, self.windows, self.sampler, self.reader = storage, windows, sampler, reader
         self.fused = fused
-        self.max_steps = layout.rows - window.rows - windows.reach  # rows of one write
-        self.validate = Accept(layout)
+        self.max_steps = layout.rows - window.rows - windows.rows_before  # rows of one write
+        self.validate = ChunkValidator(layout)
         self.counts = {"rows": 0, "learned": 0, "late": 0}
         self.hindsight: Hindsight | None = None  # relabels sampled windows
         self.drawn: tuple[Any, Any] = _NOTHING  # keys and slots of the last sample, until rows come
@@ -74,12 +74,12 @@ class Replay:
         arrays = [x for part in parts for x in part.arrays()]
         return sum(int(a.nbytes) for a in arrays) + sum(b.coded for b in self.ring.blocks)
 
-    # -- writing ---------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     def add(self, rows: Chunk | Segment) -> np.ndarray:
-        """Store collected rows; the keys of the windows they completed.
+        """Store collected rows and return the keys of the windows they complete, int64.
 
-        Raises: ValueError, with nothing stored, when its fields are not those of the layout.
+        Raises: ValueError, with nothing stored, when the fields differ from the layout.
         """
         chunk = rows if type(rows) is Chunk else Chunk.of(rows)
         given = self.validate(chunk)
@@ -93,7 +93,7 @@ class Replay:
             piece = chunk.rows(start, min(start + self.max_steps, steps))
             close = self.close and start + self.max_steps >= steps
             keys.append(self._add(piece, self.validate(piece), close=close))
-        new = np.concatenate(keys)  # of a chunk longer than the ring only the end is left
+        new = np.concatenate(keys)  # the ring keeps only the end of a longer chunk
         alive: np.ndarray = new[self.windows.find(new)[1]]
         return alive
 
@@ -110,15 +110,15 @@ class Replay:
         new = windows.extend(chunk, close=close)
         if len(new.dropped):
             dead = np.concatenate([dead, new.dropped])
-        sampler.exchange(dead, new.slots)
+        sampler.replace_slots(dead, new.slots)
         self.reader.insert(new.slots)
         self.counts["learned"] += new.learned
         return new.keys
 
-    # -- reading ---------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def sample(self, batch: int, env_steps: int) -> Sample:
-        """``batch`` windows drawn by the sampler, with importance weights.
+        """Sample ``batch`` windows, with importance weights float32 [batch].
 
         ``batch`` 0: all windows, oldest first, weight 1.
         """
@@ -137,8 +137,8 @@ class Replay:
     def _require_windows(self, batch: int) -> None:
         if batch and not len(self):
             raise ValueError(
-                f"batch = {batch}: no window is complete yet, {self.rows} steps are stored; a "
-                f"window is {self.window.rows} rows or an episode's rest; add rows first"
+                f"batch = {batch}: no window is complete yet, {self.rows} steps are stored; "
+                f"{self.window.rows} rows or the rest of an episode complete one; add rows first"
             )
 
     def get(self, key: np.ndarray | Tensor, env_steps: int) -> Sample:
@@ -158,8 +158,8 @@ class Replay:
         """
         if priority.shape != key.shape:
             raise ValueError(
-                f"priority = shape {list(priority.shape)}: keys have {list(key.shape)}; one number "
-                "for every window sampled; hand back Sample.key and Update.priority"
+                f"priority = shape {list(priority.shape)}: keys have {list(key.shape)}; allowed is "
+                "one number per sampled window; pass Sample.key and Update.priority"
             )
         values = self.reader.priorities(priority)
         if key is self.drawn[0]:  # no row was added since: the common case
@@ -169,14 +169,14 @@ class Replay:
         self.counts["late"] += self.sampler.update_found(slots, values, alive)
 
     def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
-        """(windows, the rows of their trajectories before them) of at most ``count`` windows.
+        """Return at most ``count`` windows and the rows of their trajectories before them.
 
         Drawn uniformly among those that are not their trajectory's first and whose trajectory is
         still stored from its start; left-aligned, possibly empty.
         """
         windows = self.windows
-        slots = np.flatnonzero(windows.alive) if isinstance(windows, Table) else _NONE
-        if not isinstance(windows, Table):
+        slots = np.flatnonzero(windows.alive) if isinstance(windows, WindowTable) else _NONE
+        if not isinstance(windows, WindowTable):
             nothing = self.reader.read_slots(slots)
             return nothing, nothing
         table, ring = windows.columns, self.ring
@@ -190,32 +190,32 @@ class Replay:
         before = Spans.of(cell, own.column, origin, origin, own.first - 1, own.first)
         return self.reader.read_slots(slots), self.reader.read_rows(before, longest + 1)
 
-    def steps_held(self) -> int:
-        """Steps whose rows are still there."""
+    def stored_steps(self) -> int:
+        """Number of valid rows in the ring."""
         row = np.arange(self.ring.oldest, self.ring.head)[:, None]
         flags = self.ring.flags[self.ring.cells(row, np.arange(self.ring.columns))]
         return int((flags & VALID > 0).sum())
 
     def stored(self, rows: int, *, skip: int = 0) -> Iterator[Segment]:
-        """All rows still whole but the oldest ``skip``, oldest first, in collected segments of at
-        most ``rows`` rows."""
+        """Iterate over the stored rows but the oldest ``skip``, oldest first, as collected segments
+        of at most ``rows`` rows."""
         ring = self.ring
         column = np.arange(ring.columns)
         for start in range(ring.oldest + skip, ring.head, rows):
             yield self.reader.read_collected(start, min(start + rows, ring.head), column)
 
     def stored_states(self) -> tuple[np.ndarray, np.ndarray, Tree]:
-        """(row, column, state) of every recurrent state kept: those windows start from."""
+        """Return (row, column, state) of the recurrent states that windows start from."""
         slots = self.windows.all()
         spans = self.windows.spans(slots)
         windows = self.windows
-        states = windows.states.read(slots) if isinstance(windows, Table) else ()
+        states = windows.states.read(slots) if isinstance(windows, WindowTable) else ()
         return spans.first, spans.column, states
 
-    # -- accounts --------------------------------------------------------------------------------
+    # -- metrics, checkpoints ----------------------------------------------------------------------
 
     def metrics(self, env_steps: int) -> dict[str, float]:
-        """buffer/ metrics. Raises: NumericError for bad priorities a device was given."""
+        """buffer/ metrics. Raises: NumericError for bad priorities passed to a device."""
         counts = self.counts
         counts["late"] += self.sampler.synchronize()
         return {
@@ -227,21 +227,21 @@ class Replay:
             **self.sampler.metrics(env_steps),
         }
 
-    def coded(self) -> dict[str, float]:
-        """codec/ metrics of compressed observations, once there are some."""
+    def codec_metrics(self) -> dict[str, float]:
+        """codec/ metrics of compressed observations; empty while there are none."""
         raw, coded = (sum(getattr(b, n) for b in self.ring.blocks) for n in ("raw", "coded"))
         if not raw:
             return {}
         return {"codec/buffer_ratio": coded / raw, "codec/buffer_bytes": float(coded)}
 
     def check(self) -> None:
-        """Raises AssertionError naming the broken invariant in words."""
+        """Raises AssertionError naming the broken invariant."""
         problem = self.windows.check() or self.sampler.check(self.windows.all())
         problem = problem or self.reader.check()
         assert problem is None, problem
 
     def fingerprint(self) -> str:
-        """What a saved state must have in common with a replay that goes on with it."""
+        """Text that a saved state and the replay that loads it must have in common."""
         w, hindsight = self.window, "" if self.hindsight is None else ", hindsight goals"
         cut = ", cut at a collect's end" if self.close else ""
         window = f"burn-in {w.burnin}, learned {w.learned}, nstep {w.nstep}{cut}{hindsight}"
@@ -260,14 +260,14 @@ class Replay:
         }
 
     def load_rows(self, state: dict[str, Any]) -> None:
-        """Rows and windows of a state, not what draws them: for reading (``stored``)."""
+        """Load rows and windows of a state, without the sampler: for ``stored``."""
         self.drawn = _NOTHING
         self.counts = {name: int(value) for name, value in state["counts"].items()}
         self.ring.load_state_dict(state["ring"])
         self.windows.load_state_dict(state["windows"])
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of ``state_dict``. Raises: CheckpointError: of a replay of another shape."""
+        """Load a ``state_dict``. Raises: CheckpointError when it is of another shape."""
         own, other = (
             f"{rows}; drawn by {', '.join(sorted(sampler))}"
             for rows, sampler in (
@@ -277,9 +277,9 @@ class Replay:
         )
         if own != other:
             raise CheckpointError(
-                f"buffer = {own}: the saved one is {other}; a "
-                "buffer goes on with the config it was made with; undo the change, or export the "
-                "old run (rlrun export) and start from it (buffer.load)"
+                f"buffer = {own}: the saved one is {other}; allowed is the config it was saved "
+                "with; undo the change, or export the old run (rlrun export) and start from it "
+                "(buffer.load)"
             )
         self.load_rows(state)
         self.sampler.load_state_dict(state["sampler"])
@@ -305,7 +305,7 @@ def host_replay(
     Arguments as for ``Replay``; ``cutter``: of the windows in the table; ``allocate``: makes the
     arrays of rows, table and states. Raises: ConfigError when a column is too short for a window.
     """
-    layout.require_rows(window.rows, rows_before(stack))
+    layout.require_rows(window.rows, num_rows_before(stack))
     ring = Ring(layout, allocate)
     states = HostStates(layout.states(), allocate)
     windows = make_windows(
@@ -313,7 +313,11 @@ def host_replay(
         allocate=allocate,
     )  # fmt: skip
     fused = None
-    if isinstance(windows, Cells) and type(sampler) is Proportional and not sampler.least:
+    if (
+        isinstance(windows, SingleRowWindows)
+        and type(sampler) is Proportional
+        and not sampler.min_tree
+    ):
         fused = FusedAppend(ring, windows, sampler)
     reader = HostReader(ring, windows, layout.row, window, stack=stack)
     return Replay(
@@ -322,7 +326,7 @@ def host_replay(
     )  # fmt: skip
 
 
-def rows_before(stack: int) -> int:
+def num_rows_before(stack: int) -> int:
     """Rows read before a window's own: for the previous action and reward, and for frames."""
     return max(1, stack - 1)
 
@@ -337,13 +341,20 @@ def make_windows(
     close: bool,
     stack: int,
     allocate: Allocate,
-) -> Cells | Table:
+) -> SingleRowWindows | WindowTable:
     """The windows of a layout over ``ring``."""
-    reach = rows_before(stack)
+    before = num_rows_before(stack)
     if layout.windows is None:
-        return Cells(ring, window, close=close, reach=reach)
-    return Table(
-        ring, window, layout, allocate, states=states, cutter=cutter, close=close, reach=reach
+        return SingleRowWindows(ring, window, close=close, rows_before=before)
+    return WindowTable(
+        ring,
+        window,
+        layout,
+        allocate,
+        states=states,
+        cutter=cutter,
+        close=close,
+        rows_before=before,
     )
 
 

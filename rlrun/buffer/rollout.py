@@ -1,4 +1,4 @@
-"""On-policy storage: the rows since the last update, all out at once, then cleared."""
+"""On-policy storage: the rows since the last update, taken out together."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,17 +12,17 @@ _STEPS = ("action", "reward", "terminated", "truncated", "valid")
 
 
 class Rollout:
-    """Up to ``rows`` rows of every column, time-major and contiguous, with what acting wrote down.
+    """Up to ``rows`` rows of every column, time-major and contiguous, with the extras of acting.
 
     ``extras`` (behaviour log-probability, value) are those of the collected segments. The segment
-    that comes out has ``states``, the recurrent state before every row, so that minibatches of
-    whole sub-segments start from exact states. What the rows before it say of its first rows is
-    remembered: the previous action and reward, and the frames that stacks begin with.
+    taken has ``states``, the recurrent state before every row, so that minibatches of whole
+    sub-segments start from exact states. The previous action and reward and the frames of stacks
+    before its first row are stored across ``take`` calls.
     """
 
     def __init__(self, example: Chunk | Segment, *, rows: int, stack: int = 1) -> None:
-        """``example``: collected rows (none will do) that show shapes and dtypes. ``stack``: how
-        many observations the policy sees at once; rows hold single ones."""
+        """``example``: collected rows, or none, with the shapes and dtypes to store. ``stack``:
+        observations per input of the policy; rows hold single ones."""
         example = Chunk.of(example).segment()
         self.rows, self.filled, self.stack = rows, 0, stack
         self.columns = example.reward.shape[1]
@@ -49,12 +49,12 @@ class Rollout:
         self.prev_action, self.prev_reward = like(action, 1)[0], like(reward, 1)[0]
 
     def __len__(self) -> int:
-        """Rows of every column held."""
+        """Number of rows stored in every column."""
         return self.filled
 
     @property
     def full(self) -> bool:
-        """Whether no row fits any more."""
+        """Whether all rows are used."""
         return self.filled == self.rows
 
     @property
@@ -71,16 +71,16 @@ class Rollout:
         return (self.past_obs, self.past_first, self.prev_action, self.prev_reward)
 
     def add(self, rows: Chunk | Segment) -> np.ndarray:
-        """Append collected rows (the arrays are copied); the keys of the columns.
+        """Append a copy of collected rows; returns the keys of the columns.
 
-        Raises: ValueError when they do not fit (take() what is there first).
+        Raises: ValueError when they do not fit.
         """
         chunk = Chunk.of(rows).segment()
         start, steps = self.filled, len(chunk.reward)
         if start + steps > self.rows:
             raise ValueError(
-                f"chunk rows = {steps}: {self.rows - start} of {self.rows} rows are free; "
-                "take() the segment before more rows are added"
+                f"chunk rows = {steps}: too many; allowed are {self.rows - start} (the free "
+                f"rows of {self.rows}); call take() before adding more rows"
             )
 
         def put(store: torch.Tensor, new: torch.Tensor, count: int = steps) -> None:
@@ -98,12 +98,12 @@ class Rollout:
         return np.arange(self.columns)
 
     def take(self, env_steps: int) -> Sample:
-        """All rows as one segment, weight 1, and an empty rollout.
+        """Return all rows as one segment, weight 1, and clear the rollout.
 
         The segment's tensors are overwritten by the next ``add``.
         """
         n, s = self.filled, self.store
-        assert n, "nothing was added"
+        assert n, "the rollout is empty"
         before = {"prev_action": self.prev_action.clone(), "prev_reward": self.prev_reward.clone()}
         segment = replace(
             s,
@@ -118,14 +118,14 @@ class Rollout:
             truncated=s.truncated[:n],
             valid=s.valid[:n],
         )
-        self._remember(n)
+        self._store_past(n)
         self.filled = 0
         return Sample(segment, torch.ones(self.columns), np.arange(self.columns), env_steps)
 
     def _stacked(self, n: int) -> Tree:
         """Observations [n+1, B, *O], or stacks [n+1, B, k, *O] of them, oldest first.
 
-        Before an episode's first frame stand copies of it, as in ``rlrun.env.framestack``.
+        Frames before an episode's first are copies of it, as in ``rlrun.env.framestack``.
         """
         k, s = self.stack, self.store
         if k == 1:
@@ -135,15 +135,15 @@ class Rollout:
         opened = torch.where(first, row, 0).cummax(0).values[k - 1 :]  # the episode's first row
         frame = (row[: n + 1] + torch.arange(k)).unsqueeze(1)  # [n+1, 1, k]
         frame = torch.maximum(frame, opened.unsqueeze(-1))  # [n+1, B, k]
-        place = frame * self.columns + torch.arange(self.columns).unsqueeze(-1)
+        index = frame * self.columns + torch.arange(self.columns).unsqueeze(-1)
 
         def stacks(past: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-            return torch.cat([past, x[: n + 1]]).flatten(0, 1)[place]
+            return torch.cat([past, x[: n + 1]]).flatten(0, 1)[index]
 
         return tree_map(stacks, self.past_obs, s.obs)
 
-    def _remember(self, n: int) -> None:
-        """What stands before the row behind the last."""
+    def _store_past(self, n: int) -> None:
+        """Store previous action, reward and frames for the row after the last."""
         past, s = self.stack - 1, self.store
         self.prev_action, self.prev_reward = s.action[n - 1].clone(), s.reward[n - 1].clone()
         if past:
@@ -153,15 +153,15 @@ class Rollout:
             self.past_first = torch.cat([self.past_first, s.first[:n]])[-past:]
 
     def metrics(self, env_steps: int) -> dict[str, float]:
-        """buffer/ metrics: a rollout has none."""
+        """buffer/ metrics: none."""
         return {}
 
-    def coded(self) -> dict[str, float]:
-        """codec/ metrics: rows are stored as they are."""
+    def codec_metrics(self) -> dict[str, float]:
+        """codec/ metrics: none, rows are not compressed."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows held."""
+        """The stored rows."""
         n, s = self.filled, self.store
         return {
             "filled": n,

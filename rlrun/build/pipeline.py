@@ -1,4 +1,4 @@
-"""From a validated config to running objects, and the run's life around the pipeline."""
+"""A plan's collector, learner and pipeline, wired."""
 
 from functools import partial
 from pathlib import Path
@@ -6,116 +6,136 @@ from pathlib import Path
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout
+from rlrun.build.plan import Plan
 from rlrun.build.policy import make_bonus, make_policy
 from rlrun.build.replay import make_cutter, make_rollout, make_store
-from rlrun.build.transport import make_collector_end
-from rlrun.env import Env, make_env
-from rlrun.env.framestack import make_stack, stack_space
-from rlrun.kernels.dqn import DQNKernel
+from rlrun.build.transport import collector_side_of
+from rlrun.env import make_env
+from rlrun.env.framestack import make_frame_stack
 from rlrun.log import Log
-from rlrun.pipeline.collector import Collector
+from rlrun.pipeline.bonus import RND
+from rlrun.pipeline.collector import CollectMetrics, Collector, Explore
 from rlrun.pipeline.evaluate import Evaluator
 from rlrun.pipeline.learner import Learner, RolloutLearner
-from rlrun.pipeline.offline import Offline
-from rlrun.pipeline.overlapped import Overlapped
+from rlrun.pipeline.offline import OfflineSource
+from rlrun.pipeline.overlapped import OverlappedSource
+from rlrun.pipeline.process import CollectorProcess
 from rlrun.pipeline.profile import Profiler
-from rlrun.pipeline.remote import Remote
-from rlrun.pipeline.serial import Serial
+from rlrun.pipeline.serial import Pipeline
+from rlrun.pipeline.source import SerialSource, Source
 from rlrun.schedule import make_explore
-from rlrun.schema import Config, PriorityConfig
-from rlrun.transport import Local, learner_end
-from rlrun.types import Counters, Policy, Spec, generator
-
-SEEDS = {"collect": 0, "eval": 1, "final": 2}  # disjoint ranges of environment seeds
+from rlrun.schema import PriorityConfig
+from rlrun.transport import InProcess, make_learner_side
+from rlrun.types import Counters, Policy
 
 
-def env_seed(seed: int, purpose: str) -> int:
-    """An environment seed in the purpose's own range of 2^29 (environments add 0..E-1 to it)."""
-    return SEEDS[purpose] * 2**29 + int(generator(seed, f"env/{purpose}").integers(2**28))
-
-
-def make_collector(config: Config, counters: Counters) -> Collector:
+def make_collector(plan: Plan, counters: Counters) -> Collector:
     """Environments, policy, and the collector that joins them."""
-    c = config.collector
+    config, c = plan.config, plan.config.collector
     env = make_env(config.env, num_envs=c.num_envs, keep_info=c.keep_info, agents=config.agents)
-    policy = make_policy(config, spec_of(config, env))
-    window, total, columns = policy.window, config.run.total_steps, env.num_envs
+    by_window = plan.window is not None and c.unit == "window"
     return Collector(
         c,
         env=env,
-        policy=policy,
-        explore=make_explore(config.explore, num_envs=columns, total_steps=total),
+        policy=make_policy(plan),
+        explore=_explore(plan),
         counters=counters,
-        seed=env_seed(config.seed, "collect"),
-        cutter=make_cutter(config, window, columns) if window and c.unit == "window" else None,
-        stack=make_stack(config.env.frame_stack, env.obs_space, columns),
+        seed=plan.env_seeds.collect,
+        cutter=make_cutter(plan) if by_window else None,
+        stack=make_frame_stack(config.env.frame_stack, env.obs_space, plan.columns),
     )
 
 
-def spec_of(config: Config, env: Env) -> Spec:
-    """The spaces a policy sees: those of the environment, frames stacked."""
-    return Spec(stack_space(env.obs_space, config.env.frame_stack), env.action_space)
+def make_evaluator(plan: Plan) -> Evaluator:
+    """Evaluation episodes of a training run."""
+    c = plan.config
+    return Evaluator(c.env, episodes=c.run.eval_episodes, seed=plan.env_seeds.eval, agents=c.agents)
 
 
-def make_pipeline(config: Config, run_dir: Path, log: Log) -> Serial:
+def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
     """All components of a run, wired."""
-    counters = Counters()
-    collector = make_collector(config, counters)
-    policy = make_learner_policy(config, collector)
+    config, counters = plan.config, Counters()
+    collector = make_collector(plan, counters) if config.pipeline.name == "serial" else None
+    policy = _learner_policy(plan, collector)
     if config.learner.cuda_graph and config.device == "cpu":
         log.note("learner.cuda_graph: device=cpu has none; updates go on one operation at a time")
-    if config.learner.compile and isinstance(getattr(policy, "step", None), DQNKernel):
+    if config.learner.compile and plan.backend == "kernel" and config.policy.name == "dqn":
         log.note("learner.compile: plain layers learn in numpy here, which nothing compiles")
-    buffer: Replay | Mixed | Rollout | None = None
-    learner: Learner | RolloutLearner | None = None
-    bonus = make_bonus(config, collector.env.obs_space, columns=collector.num_envs)
-    if config.policy.on_policy:
-        buffer = make_rollout(config, collector.example(), note=log.note)
-        learner = RolloutLearner(
-            config.learner, policy=policy, buffer=buffer, counters=counters, bonus=bonus
-        )
-    elif policy.window is not None:
-        buffer = make_store(config, collector, policy.window, note=log.note)
-        td = isinstance(config.buffer, PriorityConfig) and config.buffer.initial_priority == "td"
-        learner = Learner(
-            config.learner,
-            policy=policy,
-            buffer=buffer,
-            counters=counters,
-            td_priority=td,
-            bonus=bonus,
-        )
-    evaluator = Evaluator(
-        config.env,
-        episodes=config.run.eval_episodes,
-        seed=env_seed(config.seed, "eval"),
-        agents=config.agents,
+    bonus = make_bonus(plan)
+    buffer, learner = _buffer_and_learner(plan, policy, counters, bonus, log)
+    evaluator, recorded = make_evaluator(plan), config.logger.profile
+    return Pipeline(
+        config.run,
+        config.logger,
+        run_dir,
+        source=_source(plan, collector, policy, learner, counters),
+        policy=policy,
+        buffer=buffer,
+        learner=learner,
+        evaluator=evaluator,
+        log=log,
+        counters=counters,
+        profiler=Profiler(run_dir / "profile", recorded) if recorded is not None else None,
+        bonus=bonus,
+        versions=config.checkpoint.history,
     )
-    recorded = config.logger.profile
-    profiler = Profiler(run_dir / "profile", recorded) if recorded is not None else None
-    parts = (
-        config.run, config.logger, run_dir, collector, policy, buffer, learner, evaluator, log,
-        counters, profiler, config.checkpoint.history,
-    )  # fmt: skip
-    far = partial(make_collector_end, config, policy.window)
-    if config.pipeline.name == "serial":
-        coded = config.transport.name != "raw"
-        link = Local(learner_end(config.transport), far()) if coded else None
-        return Serial(*parts, link, bonus)
-    collector.env.close()  # it showed shapes; rows come from a dataset, or from another process
-    if config.pipeline.name == "offline":
-        return Offline(*parts)
-    remote = Remote(partial(make_collector, config), policy, learner_end(config.transport), far)
-    return Overlapped(*parts, bonus=bonus, remote=remote)
 
 
-def make_learner_policy(config: Config, collector: Collector) -> Policy:
-    """Whose weights are learned: the collector's own policy, unless weights travel to that.
+def _explore(plan: Plan) -> Explore:
+    total = plan.config.run.total_steps
+    return make_explore(plan.config.explore, num_envs=plan.columns, total_steps=total)
 
-    Both draw from one generator, as if they were one.
+
+def _learner_policy(plan: Plan, collector: Collector | None) -> Policy:
+    """The policy that learns: the collector's own, unless weights are sent to that.
+
+    A second policy in this process has the collector's exploration generator.
     """
-    if config.pipeline.name != "serial" or config.transport.name == "raw":
+    if collector is None:
+        return make_policy(plan)
+    if plan.config.transport.name == "raw":
         return collector.policy
-    policy = make_policy(config, spec_of(config, collector.env))
+    policy = make_policy(plan)
     policy.generator = collector.policy.generator
     return policy
+
+
+def _buffer_and_learner(
+    plan: Plan, policy: Policy, counters: Counters, bonus: RND | None, log: Log
+) -> tuple[Replay | Mixed | Rollout | None, Learner | RolloutLearner | None]:
+    c = plan.config
+    if c.policy.on_policy:
+        rollout = make_rollout(plan, policy.actor(plan.columns), note=log.note)
+        return rollout, RolloutLearner(
+            c.learner, policy=policy, buffer=rollout, counters=counters, bonus=bonus
+        )
+    if plan.window is None:
+        return None, None
+    replay = make_store(plan, note=log.note)
+    td = isinstance(c.buffer, PriorityConfig) and c.buffer.initial_priority == "td"
+    return replay, Learner(
+        c.learner, policy=policy, buffer=replay, counters=counters, td_priority=td, bonus=bonus
+    )
+
+
+def _source(
+    plan: Plan,
+    collector: Collector | None,
+    policy: Policy,
+    learner: Learner | RolloutLearner | None,
+    counters: Counters,
+) -> Source:
+    """The source of chunks that ``pipeline`` names."""
+    config, side = plan.config, partial(collector_side_of, plan)
+    if collector is not None:
+        coded = config.transport.name != "raw"
+        transport = InProcess(make_learner_side(config.transport), side()) if coded else None
+        return SerialSource(collector, policy, transport)
+    if config.pipeline.name == "offline":
+        assert isinstance(learner, Learner), "checked in rlrun.config"
+        return OfflineSource(config.learner, learner.buffer, counters)
+    process = CollectorProcess(
+        partial(make_collector, plan), policy, make_learner_side(config.transport), side
+    )
+    metrics = CollectMetrics(counters, _explore(plan))
+    return OverlappedSource(process, policy, metrics, total_steps=config.run.total_steps)

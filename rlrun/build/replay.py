@@ -1,9 +1,11 @@
-"""The replay of a config, its parts wired."""
+"""Replays and rollouts, their parts wired; datasets read into them and written from them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from rlrun.buffer.device.proportional import DeviceProportional, DeviceSampler, DeviceUniform
@@ -16,44 +18,59 @@ from rlrun.buffer.rollout import Rollout
 from rlrun.buffer.samplers.base import Sampler
 from rlrun.buffer.samplers.proportional import Proportional, Uniform
 from rlrun.buffer.samplers.rank import Rank
-from rlrun.buffer.storage.layout import Row, in_memory, on_disk
-from rlrun.buffer.storage.sizing import check_rollout, check_size, demo_config
-from rlrun.buffer.windows.cutter import Cutter
-from rlrun.dataset import export, named, open_source
-from rlrun.env import Env, goal_functions
+from rlrun.buffer.storage.layout import REWARD, ArraySpec, Row, in_memory, on_disk
+from rlrun.buffer.storage.sizing import check_rollout, check_size
+from rlrun.buffer.windows.cutter import Cutter, StateFilter
+from rlrun.build.plan import Plan, plan_of_demos
+from rlrun.dataset import errors_name_key, export_replay, open_source
+from rlrun.env import goal_functions
 from rlrun.errors import ConfigError
-from rlrun.pipeline.collector import Collector
 from rlrun.schema import Config, PrioritizedConfig, RankConfig
-from rlrun.types import CHUNK_FIELDS, Chunk, Spec, Window, generator, torch_seed, tree_map
+from rlrun.types import Actor, Chunk, generator, torch_seed, tree_map
 
 Note = Callable[[str], None]
-CHUNK = 256  # rows of a column that a dataset brings at once
+READ_ROWS = 256  # rows of a column that a dataset yields at a time
 
 
-def make_cutter(config: Config, window: Window, columns: int) -> Cutter:
+def _silent(line: str) -> None:
+    """A note that nobody reads."""
+
+
+def make_cutter(plan: Plan) -> Cutter:
     """The slicer of ``collector.tiling``."""
-    c = config.collector
-    plain = c.tiling == "plain"
-    overlap = (c.overlap or 0) if plain else c.learned_overlap
-    return Cutter(window, columns=columns, overlap=overlap, residual=c.residual, plain=plain)
+    assert plan.window is not None
+    c = plan.config.collector
+    return Cutter(
+        plan.window, columns=plan.columns, overlap=plan.overlap, residual=c.residual,
+        plain=c.tiling == "plain",
+    )  # fmt: skip
 
 
-def make_replay(
-    config: Config, example: Chunk, window: Window, *, note: Note = lambda line: None
-) -> Replay:
-    """Ring, windows and sampler of ``config.buffer``; ``example`` shows the shapes of rows.
+def make_state_filter(plan: Plan) -> StateFilter:
+    """The filter that zeros the recurrent states no window starts from."""
+    assert plan.window is not None
+    c = plan.config.collector
+    return StateFilter(
+        plan.window, columns=plan.columns, overlap=plan.overlap, residual=c.residual,
+        plain=c.tiling == "plain", close=c.trajectory == "collect",
+    )  # fmt: skip
 
-    ``note`` is told the size before anything is allocated.
+
+def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
+    """Ring, windows and sampler of ``config.buffer``.
+
+    ``note`` receives a line on the size before anything is allocated.
 
     Raises: ResourceError when it would be too large.
     """
-    c, columns = config.buffer, example.first.shape[1]
-    rows = window.burnin, window.learned, window.nstep
-    layout = check_size(config, Row.of(example), rows, free=_free_on(c.device), columns=columns)
+    config, c, window = plan.config, plan.config.buffer, plan.window
+    assert window is not None
+    assert plan.layout is not None
+    layout = check_size(config, plan.layout, window, free=_free_on(c.device))
     note(layout.describe())
     parts: dict[str, Any] = {
         "window": window,
-        "cutter": make_cutter(config, window, columns),
+        "cutter": make_cutter(plan),
         "close": config.collector.trajectory == "collect",
         "stack": config.env.frame_stack,
     }
@@ -72,16 +89,40 @@ def make_replay(
     return replay
 
 
-def make_rollout(config: Config, example: Chunk, *, note: Note = lambda line: None) -> Rollout:
-    """Storage for what one collect call brings; ``example`` shows the shapes of rows.
+def make_rollout(plan: Plan, actor: Actor, *, note: Note = _silent) -> Rollout:
+    """Storage for the rows of one collect call; ``actor`` shows which arrays it adds to a row.
 
-    ``note`` is told the size before anything is allocated.
+    ``note`` receives a line on the size before anything is allocated.
 
     Raises: ResourceError when it would be too large.
     """
-    note(check_rollout(config, Row.of(example)))
-    rows = config.buffer.capacity // example.first.shape[1]
-    return Rollout(example, rows=rows, stack=config.env.frame_stack)
+    added = {k: ArraySpec(x.shape[1:], x.dtype) for k, x in actor.extras.items()}
+    state = tree_map(lambda x: ArraySpec(x.shape[1:], x.dtype), actor.initial_state())
+    row = replace(plan.row, extras=plan.row.extras | added, state=state)
+    note(check_rollout(plan.config, row))
+    rows = plan.config.buffer.capacity // plan.columns
+    example = empty_chunk(row, plan.columns)
+    return Rollout(example, rows=rows, stack=plan.config.env.frame_stack)
+
+
+def empty_chunk(row: Row, columns: int) -> Chunk:
+    """A chunk of no rows: shapes and dtypes."""
+
+    def zeros(block: ArraySpec, rows: int = 0) -> np.ndarray:
+        return np.zeros((rows, columns, *block.shape), block.dtype)
+
+    flag, reward = np.zeros((0, columns), bool), np.zeros((0, columns), REWARD)
+    return Chunk(
+        obs=tree_map(lambda block: zeros(block, 1), row.obs),
+        first=np.zeros((1, columns), bool),
+        action=zeros(row.action),
+        reward=reward,
+        terminated=flag,
+        truncated=flag,
+        valid=flag,
+        extras={name: zeros(block) for name, block in row.extras.items()},
+        states=tree_map(zeros, row.state),
+    )
 
 
 def _free_on(name: str) -> int | None:
@@ -96,7 +137,7 @@ def torch_device(name: str) -> torch.device:
 
 
 def _sampler(config: Config, slots: int) -> Sampler:
-    """What draws windows in host memory."""
+    """The sampler of a replay in host memory."""
     c, rng, total = config.buffer, generator(config.seed, "buffer"), config.run.total_steps
     if isinstance(c, PrioritizedConfig):
         return Proportional(c, slots, generator=rng, total_steps=total)
@@ -106,7 +147,7 @@ def _sampler(config: Config, slots: int) -> Sampler:
 
 
 def _device_sampler(config: Config, slots: int) -> DeviceSampler:
-    """What draws windows on ``buffer.device``."""
+    """The sampler of a replay on ``buffer.device``."""
     c, device = config.buffer, torch_device(config.buffer.device)
     random = torch.Generator(device).manual_seed(torch_seed(config.seed, "buffer"))
     common: dict[str, Any] = {"generator": random, "device": device}
@@ -117,75 +158,67 @@ def _device_sampler(config: Config, slots: int) -> DeviceSampler:
     return DeviceUniform(slots, **common)
 
 
-def load_rows(config: Config, buffer: Replay | Mixed, collector: Collector) -> str:
-    """Fill a new replay with the rows of ``buffer.load``; a line that says what came.
+def load_rows(plan: Plan, buffer: Replay | Mixed) -> str:
+    """Fill a new replay with the rows of ``buffer.load``; return a line on what was loaded.
 
     Raises: ConfigError when they are not of this environment, StorageError when damaged.
     """
-    assert config.buffer.load is not None
-    env, replay = collector.env, buffer.own if isinstance(buffer, Mixed) else buffer
-    source = open_source(config.buffer.load)
-    source.require(Spec(env.obs_space, env.action_space), config.collector.keep_info)
-    close, replay.close = replay.close, False  # no collect call ends where a piece of it does
-    for chunk in source.chunks(env.num_envs, CHUNK, like=collector.example().segment()):
+    c = plan.config.buffer
+    assert c.load is not None
+    replay = buffer.own if isinstance(buffer, Mixed) else buffer
+    source = open_source(c.load)
+    source.require(plan.row_spec, plan.config.collector.keep_info)
+    _add_all(replay, source, plan)
+    held = replay.stored_steps()
+    lost = f", of which the newest {held} fit (buffer.capacity)" if held < replay.rows else ""
+    return f"loaded: {replay.rows} steps from {c.load}{lost}; {len(replay)} windows"
+
+
+def _add_all(replay: Replay, source: Any, plan: Plan) -> None:
+    """Add the rows of a dataset; its pieces end no trajectory, as a collect call may."""
+    close, replay.close = replay.close, False
+    like = empty_chunk(plan.row, plan.columns).segment()
+    for chunk in source.chunks(plan.columns, READ_ROWS, like=like):
         replay.add(chunk)
     replay.close = close
-    kept = replay.steps_held()
-    lost = f", of which the newest {kept} fit (buffer.capacity)" if kept < replay.rows else ""
-    return f"loaded: {replay.rows} steps from {config.buffer.load}{lost}; {len(replay)} windows"
 
 
-def make_store(
-    config: Config, collector: Collector, window: Window, *, note: Note
-) -> Replay | Mixed:
-    """What a learner draws from: a replay, beside one of demonstrations where there are such.
+def make_store(plan: Plan, *, note: Note) -> Replay | Mixed:
+    """The learner's replay, beside one of demonstrations where there are such.
 
     Raises: ConfigError, ResourceError, StorageError.
     """
-    own = make_replay(config, collector.example(), window, note=note)
-    if config.buffer.demos is None:
-        return own
-    return with_demos(config, own, collector, window, note=note)
+    own = make_replay(plan, note=note)
+    return own if plan.config.buffer.demos is None else with_demos(plan, own, note=note)
 
 
-def _one_column(example: Chunk) -> Chunk:
-    """The first column of an example."""
-    return Chunk(*(tree_map(lambda x: x[:, :1], getattr(example, n)) for n in CHUNK_FIELDS))
-
-
-def with_demos(
-    config: Config, own: Replay, collector: Collector, window: Window, *, note: Note
-) -> Mixed:
+def with_demos(plan: Plan, own: Replay, *, note: Note) -> Mixed:
     """``own`` and the demonstrations of ``buffer.demos``, which are read here.
 
     Raises: ConfigError when they are not of this environment, StorageError when damaged.
     """
-    c, env = config.buffer, collector.env
+    c = plan.config.buffer
     assert c.demos is not None
-    one = _one_column(collector.example())
-    rows = window.burnin, window.learned, window.nstep
-    with named("demos"):
+    assert plan.window is not None
+    with errors_name_key("demos"):
         source = open_source(c.demos)
-        source.require(Spec(env.obs_space, env.action_space), config.collector.keep_info)
-        lengths = [trajectory.steps for trajectory in source.trajectories()]
-        demos = make_replay(demo_config(config, rows, lengths), one, window)
-        close, demos.close = demos.close, False  # no collect call ends where a piece of it does
-        for chunk in source.chunks(1, CHUNK, like=one.segment()):
-            demos.add(chunk)
-        demos.close = close
+        source.require(plan.row_spec, plan.config.collector.keep_info)
+        one = plan_of_demos(plan, [trajectory.steps for trajectory in source.trajectories()])
+        demos = make_replay(one)
+        _add_all(demos, source, one)
     if not len(demos):
         raise ConfigError(
             f"buffer.demos = {c.demos}: its {demos.rows} steps make no window; a window is "
-            f"{window.rows} rows or an episode's rest; choose another dataset"
+            f"{plan.window.rows} rows or an episode's rest; choose another dataset"
         )
     note(f"demonstrations: {demos.rows} steps from {c.demos}; {len(demos)} windows")
-    rng = generator(config.seed, "demos")
+    rng = generator(plan.config.seed, "demos")
     return Mixed(own, demos, ratio=c.demo_ratio, generator=rng)
 
 
 def write_rows(
     replay: Replay,
-    env: Env,
+    plan: Plan,
     data_dir: Path,
     *,
     config_text: str,
@@ -194,13 +227,15 @@ def write_rows(
     last: int | None,
     coder: str | None,
 ) -> None:
-    """Write the ``last`` stored rows of all environments together (None: all) as a dataset
-    directory. Raises: ConfigError, StorageError."""
-    export(
+    """Write the ``last`` stored rows of all environments together (None: all) as a dataset.
+
+    Raises: ConfigError, StorageError.
+    """
+    export_replay(
         replay,
         data_dir,
         config_text=config_text,
-        spec=Spec(env.obs_space, env.action_space),
+        spec=plan.row_spec,
         meta=meta,
         shard_rows=shard_rows,
         last=last,

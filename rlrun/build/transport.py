@@ -1,22 +1,13 @@
-"""The link between learner and collector of a config."""
+"""The collector's side of the transport of a plan."""
 
-from rlrun.buffer.windows.cutter import Starts
-from rlrun.schema import Config
-from rlrun.transport import CollectorEnd, collector_end
-from rlrun.types import Window
+from rlrun.build.plan import Plan
+from rlrun.build.replay import make_state_filter
+from rlrun.transport import CollectorSide, make_collector_side
 
 
-def make_collector_end(config: Config, window: Window | None) -> CollectorEnd:
-    """The collector's end; recurrent states that no window starts from are blanked."""
-    if window is None:
-        return collector_end(config.transport)
-    c = config.collector
-    starts = Starts(
-        window,
-        columns=c.num_envs,
-        overlap=(c.overlap or 0) if c.tiling == "plain" else c.learned_overlap,
-        residual=c.residual,
-        plain=c.tiling == "plain",
-        close=c.trajectory == "collect",
-    )
-    return collector_end(config.transport, thin=starts.thin)
+def collector_side_of(plan: Plan) -> CollectorSide:
+    """The collector's side; recurrent states that no window starts from are blanked."""
+    transport = plan.config.transport
+    if plan.window is None:
+        return make_collector_side(transport)
+    return make_collector_side(transport, thin=make_state_filter(plan).filter)

@@ -10,11 +10,11 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from rlrun.buffer.storage.compressed import saved
+from rlrun.buffer.storage.compressed import is_saved
 from rlrun.buffer.storage.ring import read_columns
 from rlrun.codec import table
-from rlrun.dataset import read
-from rlrun.dataset.files import DESCRIPTION
+from rlrun.dataset import read_dataset
+from rlrun.dataset.format import DESCRIPTION_FILE
 from rlrun.errors import CheckpointError, ConfigError
 from rlrun.rundir import checkpoint, history, tensorfile
 from rlrun.tree import Tree, tree_leaves
@@ -80,7 +80,7 @@ def _unreadable(path: Path, why: str) -> ConfigError:
 
 
 def _of_directory(path: Path) -> list[Series]:
-    if (path / DESCRIPTION).is_file():
+    if (path / DESCRIPTION_FILE).is_file():
         return _of_rows(_dataset_chunks(path), str(path))
     if (path / "config.yaml").is_file():
         return _of_run(path)
@@ -94,11 +94,11 @@ def _of_run(path: Path) -> list[Series]:
     """Weights of its history, else of its checkpoints, and the rows of its replay."""
     directory = path / "checkpoints"
     weights = Series(f"{path}: weights", rows=False, unit="env steps")
-    for steps, tree in history.newest_first(directory / history.DIRECTORY):
+    for steps, tree in history.iterate_newest_first(directory / history.DIRECTORY):
         weights.items.insert(0, tree)
         weights.at.insert(0, steps)
     if not weights.items:
-        for file in checkpoint.checkpoints(directory):
+        for file in checkpoint.list_checkpoints(directory):
             state = _state(file)
             if "net" in state.get("policy", {}):
                 weights.items.append(state["policy"]["net"])
@@ -143,7 +143,7 @@ def _columns(tree: Tree, slots: np.ndarray) -> Tree:
     """``read_columns`` of a tree of arrays and blocks."""
     if isinstance(tree, tuple):
         return tuple(_columns(node, slots) for node in tree)
-    if isinstance(tree, dict) and not saved(tree):
+    if isinstance(tree, dict) and not is_saved(tree):
         return {name: _columns(node, slots) for name, node in tree.items()}
     return read_columns(tree, slots)
 
@@ -153,7 +153,7 @@ def _columns(tree: Tree, slots: np.ndarray) -> Tree:
 
 def _dataset_chunks(path: Path) -> Iterator[tuple[int, dict[str, Tree]]]:
     """The same of a dataset's newest rows."""
-    dataset = read(path)
+    dataset = read_dataset(path)
     rows = dataset.rows // dataset.columns
     for start in _starts(0, rows):
         yield start, dataset.block(start, min(start + ROWS, rows))

@@ -68,7 +68,7 @@ def eval_command(argv: list[str]) -> int:
     load(args.run_dir, [f"device={args.device}"] if args.device else [])
     given = {name: getattr(args, name) for name in ("episodes", "weights", "seed", "device")}
     try:
-        from rlrun.run.finished import evaluate_run
+        from rlrun.run.evaluate import evaluate_run
 
         return evaluate_run(args.run_dir, **given)
     except Exception as e:
@@ -87,10 +87,10 @@ def resume_command(argv: list[str]) -> int:
     config, raw_yaml = load(args.run_dir, overrides)
     try:
         if config.pipeline.name == "overlapped":
-            from rlrun.pipeline.warm import warm
+            from rlrun.pipeline.forkserver import start_forkserver
 
-            warm()
-        from rlrun.run.life import resume
+            start_forkserver()
+        from rlrun.run.train import resume
 
         return resume(args.run_dir, config, raw_yaml=raw_yaml, overrides=overrides)
     except Exception as e:

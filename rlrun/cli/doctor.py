@@ -37,14 +37,13 @@ def calibrate(
     ``seconds`` are those of one setting, None: so many that all take about 20 s.
     """
     from rlrun.config import Composer, check, check_precision
-    from rlrun.config.checks.windows import window_rows
     from rlrun.config.chosen import by_preset, read_chosen
 
     composer = Composer(config_dir=config_dir)
     overrides = composer.rewrite(overrides)
     cfg = composer.compose(overrides)
     config = read_chosen(composer, cfg, overrides)
-    if window_rows(config) is None:
+    if config.policy.window is None:
         raise ConfigError(
             f"policy.name = {config.policy.name}: it draws from no replay, which is what is "
             "calibrated; a policy that does is allowed; choose policy=r2d2, drqn or dqn"

@@ -25,15 +25,15 @@ def export(
     config, _ = load(run_dir, ["device=cpu"], replay=False)
     directories.require_new(data_dir, "DATA_DIR")  # before torch, which takes seconds to import
     try:
-        from rlrun.dataset import read, require_new
-        from rlrun.run.finished import export_run
+        from rlrun.dataset import read_dataset, require_new_directory
+        from rlrun.run.export import export_run
 
-        require_new(data_dir)
+        require_new_directory(data_dir)
         raw_yaml = (run_dir / "config.yaml").read_text(encoding="utf-8")
         given: dict[str, Any] = {"raw_yaml": raw_yaml, "shard_rows": shard_rows}
         given |= {"last": last, "coder": coder}
         export_run(run_dir, data_dir, config, **given)
-        print(read(data_dir).summary())
+        print(read_dataset(data_dir).summary())
     except Exception as e:
         return report_job_error(e, run_dir)
     return 0

@@ -90,7 +90,7 @@ def _environment(name: str, path: Path, config_dir: str | None) -> tuple[str, st
 
     from rlrun.config import Composer
     from rlrun.config.reader import read
-    from rlrun.env.describe import describe
+    from rlrun.env.summary import env_summary
     from rlrun.errors import RlrunError
     from rlrun.schema import EnvConfig
 
@@ -107,7 +107,7 @@ def _environment(name: str, path: Path, config_dir: str | None) -> tuple[str, st
         if OmegaConf.is_missing(cfg, "id"):
             return "any -> any", note
         config = read(EnvConfig, OmegaConf.to_container(cfg, resolve=True), "env")
-        spaces = describe(config)
+        spaces = env_summary(config)
     except (RlrunError, OmegaConfBaseException) as e:
         return "", f"{note} (cannot be made: {' '.join(str(e).split())})"
     names = ", ".join(wrapper.name for wrapper in config.wrappers)
@@ -126,10 +126,10 @@ def _environments(config_dir: str | None) -> Iterator[str]:
 
 def _wrappers() -> Iterator[str]:
     """A line each: name and arguments, what it does."""
-    from rlrun.env.wrappers import TABLE
+    from rlrun.env.wrappers import WRAPPERS
     from rlrun.schema import WRAPPER_CONFIGS
 
-    for name, (_, what) in TABLE.items():
+    for name, (_, what) in WRAPPERS.items():
         arguments = [f.name for f in fields(WRAPPER_CONFIGS[name])][1:]
         yield f"  {' '.join([name, *arguments]):<26}{what}"
 

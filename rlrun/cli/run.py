@@ -112,14 +112,14 @@ def job(cfg: "DictConfig", config: "Config | None" = None) -> int:
     try:
         config, raw_yaml = config or read_composed(cfg), to_yaml(cfg)
         if config.pipeline.name == "overlapped":
-            from rlrun.pipeline.warm import warm
+            from rlrun.pipeline.forkserver import start_forkserver
 
-            warm()
+            start_forkserver()
         overrides = _as_typed(hydra.overrides.task)
         (run_dir / "config.yaml").write_text(raw_yaml, encoding="utf-8")
         text = OmegaConf.to_yaml(OmegaConf.create(overrides))
         (run_dir / "overrides.yaml").write_text(text, encoding="utf-8")
-        from rlrun.run.life import run
+        from rlrun.run.train import run
 
         return run(config, run_dir, raw_yaml=raw_yaml, overrides=overrides)
     except Exception as e:

@@ -1,42 +1,42 @@
-"""Rows on disk, to learn from without (or before) an environment.
+"""Datasets on disk, for offline training and demonstrations.
 
-files     what a dataset directory looks like: names, structure, spaces, the sealed description
-writing   rows -> a dataset directory, whole or not there at all
-dealing   trajectories -> collected segments of any number of columns, ready for a buffer
-reading   a dataset directory -> its trajectories
+format    layout of a dataset directory: file names, tree structure, spaces
+writer    rows -> a dataset directory, written atomically
+reader    a dataset directory -> its trajectories
+packing   trajectories -> collected segments with any number of columns, for a buffer
 minari    a Minari dataset -> its trajectories
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rlrun.dataset.dealing import Trajectory, deal
-from rlrun.dataset.files import require_new
-from rlrun.dataset.minari import Minari, import_minari
-from rlrun.dataset.reading import Dataset, read
-from rlrun.dataset.writing import export, write
+from rlrun.dataset.format import require_new_directory
+from rlrun.dataset.minari import MinariDataset, import_minari
+from rlrun.dataset.packing import Trajectory, pack_trajectories
+from rlrun.dataset.reader import Dataset, read_dataset
+from rlrun.dataset.writer import export_replay, write_dataset
 from rlrun.errors import ConfigError, StorageError
 
 __all__ = [
     "Dataset",
-    "Minari",
+    "MinariDataset",
     "Trajectory",
-    "deal",
-    "export",
+    "errors_name_key",
+    "export_replay",
     "import_minari",
-    "named",
     "open_source",
-    "read",
-    "require_new",
-    "write",
+    "pack_trajectories",
+    "read_dataset",
+    "require_new_directory",
+    "write_dataset",
 ]
 
 _MINARI = "minari:"
 
 
 @contextmanager
-def named(key: str) -> Iterator[None]:
-    """Errors about a dataset name ``buffer.KEY``, the key that led to it."""
+def errors_name_key(key: str) -> Iterator[None]:
+    """Let errors about a dataset name ``buffer.KEY`` instead of ``buffer.load``."""
     try:
         yield
     except (ConfigError, StorageError) as e:
@@ -46,11 +46,11 @@ def named(key: str) -> Iterator[None]:
         raise type(e)(text.replace("buffer.load", f"buffer.{key}", 1)) from e
 
 
-def open_source(where: str) -> Dataset | Minari:
-    """What ``buffer.load`` names: a dataset directory, or ``minari:`` and a dataset id.
+def open_source(path: str) -> Dataset | MinariDataset:
+    """Open a value of ``buffer.load``: a dataset directory, or ``minari:`` and a dataset id.
 
-    Raises: ConfigError (nothing there, minari missing), StorageError (damaged).
+    Raises: ConfigError (no dataset, minari missing), StorageError (damaged).
     """
-    if where.startswith(_MINARI):
-        return import_minari(where.removeprefix(_MINARI))
-    return read(where)
+    if path.startswith(_MINARI):
+        return import_minari(path.removeprefix(_MINARI))
+    return read_dataset(path)

@@ -1,4 +1,4 @@
-"""Minari's datasets as trajectories; needs the package minari, which rlrun does not bring."""
+"""Minari datasets as trajectories; requires the optional package minari."""
 
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
@@ -9,20 +9,20 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from rlrun.dataset.dealing import Trajectory, deal
-from rlrun.dataset.files import require_spaces, spec_json
-from rlrun.env.contract import unsupported
+from rlrun.dataset.format import require_spaces, spec_json
+from rlrun.dataset.packing import Trajectory, pack_trajectories
+from rlrun.env.contract import unsupported_space
 from rlrun.errors import ConfigError, StorageError
 from rlrun.types import Segment, Spec, Tree, tree_leaves, tree_map
 
-_FLAT = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+_ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
-def import_minari(dataset_id: str) -> "Minari":
-    """The local Minari dataset ``dataset_id``; nothing is downloaded.
+def import_minari(dataset_id: str) -> "MinariDataset":
+    """Open the local Minari dataset ``dataset_id``; nothing is downloaded.
 
-    Raises: ConfigError when the package or the dataset is missing, or its spaces hold what cannot
-    be stored as arrays.
+    Raises: ConfigError when the package or the dataset is missing, or its spaces have parts that
+    cannot be stored as arrays.
     """
     where = f"buffer.load = minari:{dataset_id}"
     install = "install it: pip install 'minari[hdf5]' pillow"
@@ -33,7 +33,7 @@ def import_minari(dataset_id: str) -> "Minari":
         raise ConfigError(f"{where}: it is not installed; {need}; {install}") from e
     try:
         dataset = minari.load_dataset(dataset_id)
-        return Minari(dataset, dataset_id)
+        return MinariDataset(dataset, dataset_id)
     except ImportError as e:
         raise ConfigError(f"{where}: {e}; minari needs it for this dataset; {install}") from e
     except (FileNotFoundError, ValueError) as e:
@@ -42,16 +42,16 @@ def import_minari(dataset_id: str) -> "Minari":
         raise ConfigError(f"{where}: cannot be opened ({e}); {allowed}; {fix}") from e
 
 
-class Minari:
-    """A Minari dataset as a source of trajectories: one of every episode."""
+class MinariDataset:
+    """A Minari dataset as a source of trajectories, one per episode."""
 
     def __init__(self, dataset: Any, dataset_id: str) -> None:
-        """``dataset``: has observation_space, action_space, iterate_episodes()."""
+        """Wrap ``dataset`` (observation_space, action_space, iterate_episodes())."""
         self.dataset, self.dataset_id = dataset, dataset_id
         self.where = f"buffer.load = minari:{dataset_id}"
         self.spec = Spec(dataset.observation_space, dataset.action_space)
-        wrong = unsupported(self.spec.obs)
-        if wrong is None and not isinstance(self.spec.action, _FLAT):
+        wrong = unsupported_space(self.spec.obs)
+        if wrong is None and not isinstance(self.spec.action, _ACTION_SPACES):
             wrong = f"action space is {self.spec.action}"
         if wrong:
             allowed = "Box, Discrete, MultiDiscrete, MultiBinary (observations: or Dict, Tuple)"
@@ -59,39 +59,39 @@ class Minari:
         self.source: dict[str, Any] = {"minari": dataset_id}
 
     def require(self, spec: Spec, extras: Collection[str] = ()) -> None:
-        """Raises ConfigError unless the spaces are ``spec``; extras there are none."""
+        """Raise ConfigError unless the spaces equal ``spec`` and ``extras`` is empty."""
         require_spaces(spec_json(self.spec), spec, self.where)
         if extras:
             raise ConfigError(
-                f"{self.where}: it brings no {', '.join(sorted(extras))} (collector.keep_info); "
+                f"{self.where}: it has no {', '.join(sorted(extras))} (collector.keep_info); "
                 "allowed is none; set collector.keep_info=[]"
             )
 
     def trajectories(self) -> Iterator[Trajectory]:
-        """Every episode that has steps, in the dataset's order; infos are left out.
+        """Yield every episode with steps, in the dataset's order, without infos.
 
-        Raises: StorageError for an episode that breaks Minari's format.
+        Raises: StorageError for an episode that violates Minari's format.
         """
-        return convert(self.dataset.iterate_episodes(), self.spec, self.where)
+        return to_trajectories(self.dataset.iterate_episodes(), self.spec, self.where)
 
     def episodes(self) -> Iterator[Segment]:
-        """The same, each in memory: T steps [T, 1] and T + 1 observations."""
+        """Yield the trajectories as segments in memory: T steps [T, 1], T + 1 observations."""
         return (trajectory.read(0, trajectory.steps) for trajectory in self.trajectories())
 
     def chunks(self, columns: int, rows: int, *, like: Segment | None = None) -> Iterator[Segment]:
-        """All episodes dealt into ``columns``, as ``deal`` describes it; states are zeros.
+        """Yield all episodes as segments of ``pack_trajectories``, with zero states.
 
-        An episode is in memory until its last row is dealt.
+        An episode is in memory until its last row is returned.
         """
-        return deal(self.trajectories(), columns, rows, like=like, where=self.where)
+        return pack_trajectories(self.trajectories(), columns, rows, like=like, where=self.where)
 
 
-def convert(episodes: Iterable[Any], spec: Spec, where: str) -> Iterator[Trajectory]:
-    """The trajectories of episodes with Minari's fields.
+def to_trajectories(episodes: Iterable[Any], spec: Spec, where: str) -> Iterator[Trajectory]:
+    """Yield the trajectories of episodes with Minari's fields.
 
-    ``observations`` T + 1 (a tree where the space is one), ``actions``, ``rewards``,
-    ``terminations``, ``truncations`` T. Arrays get the dtypes of ``spec``, rewards float32. An
-    episode whose last step has neither flag was cut: it is truncated there.
+    ``observations`` have T + 1 entries (a tree for Dict and Tuple spaces), ``actions``,
+    ``rewards``, ``terminations`` and ``truncations`` T. Arrays are cast to the dtypes of ``spec``,
+    rewards to float32. An episode whose last step has neither flag is truncated there.
     """
     for number, episode in enumerate(episodes):
         if len(episode.rewards):
@@ -100,24 +100,24 @@ def convert(episodes: Iterable[Any], spec: Spec, where: str) -> Iterator[Traject
 
 def _trajectory(episode: Any, spec: Spec, where: str) -> Trajectory:
     steps = len(episode.rewards)
-    obs = _arranged(episode.observations, spec.obs)
+    obs = _as_space(episode.observations, spec.obs)
     fields = {
         "action": np.asarray(episode.actions, spec.action.dtype),
         "reward": np.asarray(episode.rewards, np.float32),
         "terminated": np.asarray(episode.terminations, bool),
         "truncated": np.array(episode.truncations, bool),
     }
-    problem = _problem(obs, fields, steps)
-    if problem is not None:
+    violation = _format_violation(obs, fields, steps)
+    if violation is not None:
         allowed = f"{steps} steps, {steps + 1} observations, an end at the last step only"
-        fix = "repair or leave out the episode"
-        raise StorageError(f"{where}: {problem}; a Minari episode has {allowed}; {fix}")
+        fix = "repair or remove the episode"
+        raise StorageError(f"{where}: {violation}; a Minari episode has {allowed}; {fix}")
     fields["truncated"][-1] |= not fields["terminated"][-1]
     return Trajectory(steps, partial(_read, obs, fields))
 
 
-def _problem(obs: Tree, fields: dict[str, np.ndarray], steps: int) -> str | None:
-    """What breaks the format."""
+def _format_violation(obs: Tree, fields: dict[str, np.ndarray], steps: int) -> str | None:
+    """Describe how an episode violates the format; None if it does not."""
     lengths = {name: len(x) for name, x in fields.items() if len(x) != steps}
     if lengths:
         return f"it has {steps} rewards but {lengths}"
@@ -127,20 +127,20 @@ def _problem(obs: Tree, fields: dict[str, np.ndarray], steps: int) -> str | None
     if not np.isfinite(fields["reward"]).all():
         return "it has a reward that is not finite"
     early = np.flatnonzero((fields["terminated"] | fields["truncated"])[:-1])
-    return f"it goes on behind its end at step {early[0]}" if len(early) else None
+    return f"it continues after its end at step {early[0]}" if len(early) else None
 
 
-def _arranged(value: Any, space: gym.Space[Any]) -> Tree:
-    """The observations as the space orders and types them."""
+def _as_space(value: Any, space: gym.Space[Any]) -> Tree:
+    """Return observations in the key order and dtypes of ``space``."""
     if isinstance(space, spaces.Dict):
-        return {key: _arranged(value[key], part) for key, part in space.spaces.items()}
+        return {key: _as_space(value[key], part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_arranged(v, part) for v, part in zip(value, space.spaces, strict=True))
+        return tuple(_as_space(v, part) for v, part in zip(value, space.spaces, strict=True))
     return np.asarray(value, space.dtype)
 
 
 def _read(obs: Tree, fields: dict[str, np.ndarray], start: int, stop: int) -> Segment:
-    """``Trajectory.read`` of an episode in memory."""
+    """Return steps [start, stop) of an episode in memory (``Trajectory.read``)."""
 
     def rows(x: np.ndarray, end: int = stop) -> torch.Tensor:
         return torch.from_numpy(np.array(x[start:end, None]))

@@ -1,13 +1,13 @@
 """Environments as NEXT_STEP rows, and the diagnostic environments of the ``rlrun/`` namespace.
 
-Torch-free: config validation imports it. Importing it registers the ids below with Gymnasium, each
-with a native vector implementation and a single environment derived from it.
+Torch-free, since config validation imports it. The import registers the ids below with Gymnasium,
+each with a native vector implementation and a single environment derived from it.
 """
 
 import gymnasium as gym
 
-from rlrun.env.adapter import Env, Step, make_env, probe, probe_agents
-from rlrun.env.atari import ATARI
+from rlrun.env.adapter import Env, Step, known_spaces, make_env, probe, probe_agents
+from rlrun.env.atari import ATARI_ID
 from rlrun.env.goal import GoalFunctions, goal_functions
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "GoalFunctions",
     "Step",
     "goal_functions",
+    "known_spaces",
     "make_env",
     "probe",
     "probe_agents",
@@ -35,14 +36,14 @@ DIAGNOSTIC = {
     "rlrun/TwoStep-v0": ("diagnostic.cooperative", "TwoStep", None),
     "rlrun/Relay-v0": ("diagnostic.cooperative", "Relay", None),
 }
-"""id -> (module, class, max_episode_steps); <class>Single is the single environment's class."""
+"""id -> (module, class, max_episode_steps); classes are <class>Env and <class>VectorEnv."""
 
-for _id, (_module, _name, _limit) in {**DIAGNOSTIC, ATARI: ("atari", "Atari", None)}.items():
+for _id, (_module, _name, _limit) in {**DIAGNOSTIC, ATARI_ID: ("atari", "Atari", None)}.items():
     if _id not in gym.registry:
         gym.register(
             id=_id,
-            entry_point=f"rlrun.env.{_module}:{_name}Single",
-            vector_entry_point=f"rlrun.env.{_module}:{_name}",
+            entry_point=f"rlrun.env.{_module}:{_name}Env",
+            vector_entry_point=f"rlrun.env.{_module}:{_name}VectorEnv",
             max_episode_steps=_limit,
             disable_env_checker=True,  # the adapter's own checks are stricter
         )

@@ -1,4 +1,4 @@
-"""``make_env``: an environment config as NEXT_STEP rows; ``probe``: its spaces, before a run."""
+"""Construction of environments from their config, and of their spaces before a run."""
 
 from dataclasses import replace
 from functools import partial
@@ -9,19 +9,22 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlrun.env.agents.columns import Columns
-from rlrun.env.agents.zoo import PREFIX, Zoo
+from rlrun.env.agents.columns import AgentColumns
+from rlrun.env.agents.pettingzoo import PREFIX, PettingZooEnv
 from rlrun.env.catalog import find_spec, make_native, make_single
-from rlrun.env.contract import Checked, unsupported
-from rlrun.env.rows import Env, Raw, Step, SyncEnv
+from rlrun.env.contract import CheckedEnv, unsupported_space
+from rlrun.env.rows import AnyVectorEnv, Env, Step, SyncEnv
 from rlrun.env.wrappers import wrap
 from rlrun.errors import ConfigError, EnvError
 from rlrun.joint import JointSpace
 from rlrun.schema import AgentsConfig, EnvConfig
 
-__all__ = ["Env", "Step", "make_env", "probe", "probe_agents"]
+__all__ = ["Env", "Step", "known_spaces", "make_env", "probe", "probe_agents"]
 
-_OTHER_TASK = "ALE/"  # ids whose native vector environment is not their single one: ale-py's own
+_known: dict[str, tuple[gym.Space[Any], gym.Space[Any], int]] = {}
+_NATIVE_DIFFERS = (
+    "ALE/"  # ids whose native vector environment is not their single one: ale-py's own
+)
 
 
 def make_env(
@@ -32,17 +35,22 @@ def make_env(
     evaluate: bool = False,
     agents: AgentsConfig | None = None,
 ) -> Env:
-    """``num_envs`` environments in lock-step, as NEXT_STEP rows.
+    """Return ``num_envs`` environments that step together and emit NEXT_STEP rows.
 
-    ``config.backend``: ``auto`` takes the id's native vector environment where there is one that
-    resets NEXT_STEP and accepts the arguments, else ``sync`` (also for one environment of
-    Gymnasium's own: see ``_faster_alone``; and for ``_OTHER_TASK``); ``vector`` insists on it;
-    ``async`` is one process per environment; ``envpool`` is the id of that name in the package
-    envpool.
-    ``config.wrappers`` stand around single environments: with them ``auto`` is ``sync``.
-    ``evaluate`` lays ``config.eval_kwargs`` over ``config.kwargs``. ``keep_info`` names the numbers
-    of ``info`` that a Step carries. ``agents`` says how environments of several agents are shown:
-    as columns, N for each environment, or (None: too) as joint rows.
+    Args:
+        config: the environment. Its ``backend`` selects the implementation:
+
+            - ``auto``: the id's native vector environment if it resets NEXT_STEP and accepts the
+              arguments, otherwise ``sync``. ``sync`` too with wrappers, for a single environment
+              from Gymnasium (``_single_is_faster``) and for ids of ``_NATIVE_DIFFERS``.
+            - ``vector``: the native vector environment, or an error.
+            - ``sync``: SyncVectorEnv; ``async``: one process per environment.
+            - ``envpool``: the id of that name in the package envpool.
+        num_envs: number of environments.
+        keep_info: keys of ``info`` that a ``Step`` carries.
+        evaluate: update ``config.kwargs`` with ``config.eval_kwargs``.
+        agents: layout of environments with N agents: N columns per environment, or joint rows
+            (also with None).
 
     Raises:
         ConfigError: no such environment, or it cannot be made from this config.
@@ -54,63 +62,67 @@ def make_env(
     if config.wrappers and config.backend in ("vector", "envpool"):
         names = ", ".join(w.name for w in config.wrappers)
         raise ConfigError(
-            f"env.backend = {config.backend}: it steps all environments at once, wrappers "
-            f"({names}) stand around single ones; allowed with them: auto, sync, async; "
+            f"env.backend = {config.backend}: wrappers ({names}) apply to single environments, "
+            "this backend steps all at once; allowed with wrappers: auto, sync, async; "
             "set env.backend=auto or env.wrappers=[]"
         )
     if config.backend == "envpool":
-        return _pool(config.id, kwargs, num_envs, keep_info)
+        return _make_envpool(config.id, kwargs, num_envs, keep_info)
     if config.id.startswith(PREFIX):
         if config.wrappers:
             raise ConfigError(
-                f"env.wrappers = {', '.join(w.name for w in config.wrappers)}: they stand around "
+                f"env.wrappers = {', '.join(w.name for w in config.wrappers)}: they apply to "
                 "environments of one agent; allowed here: []; wrap the PettingZoo environment"
             )
-        env_fns = [partial(_zoo, config, kwargs, agents, i) for i in range(num_envs)]
+        env_fns = [partial(_make_pettingzoo, config, kwargs, agents, i) for i in range(num_envs)]
     else:
         spec = find_spec(config.id)
-        alone = config.backend == "auto" and (
-            spec.id.startswith(_OTHER_TASK) or (num_envs == 1 and _faster_alone(spec))
+        prefer_sync = config.backend == "auto" and (
+            spec.id.startswith(_NATIVE_DIFFERS) or (num_envs == 1 and _single_is_faster(spec))
         )
-        if config.backend in ("auto", "vector") and not config.wrappers and not alone:
-            raw = _native(spec, kwargs, num_envs, required=config.backend == "vector")
+        if config.backend in ("auto", "vector") and not config.wrappers and not prefer_sync:
+            raw = _make_native_rows(spec, kwargs, num_envs, required=config.backend == "vector")
             if raw is not None:
-                _need_supported(spec.id, raw.single_observation_space, raw.single_action_space)
-                raw = _shown(raw, agents, config.id)
+                _require_supported(spec.id, raw.single_observation_space, raw.single_action_space)
+                raw = _agents_as_columns(raw, agents, config.id)
                 return Env(raw, env_id=config.id, keep_info=keep_info)
-        env_fns = [partial(_checked, spec, kwargs, config, i) for i in range(num_envs)]
+        env_fns = [partial(_make_checked, spec, kwargs, config, i) for i in range(num_envs)]
     if config.backend == "async":
-        from rlrun.env.workers import AsyncEnv  # multiprocessing only where it is asked for
+        from rlrun.env.workers import AsyncEnv  # imports multiprocessing
 
         return AsyncEnv(env_fns, env_id=config.id, keep_info=keep_info)
     try:
         sync = SyncVectorEnv(env_fns, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
     except RuntimeError as e:
         raise ConfigError(f"env.id = {config.id}: its copies differ in their spaces ({e})") from e
-    return SyncEnv(_shown(sync, agents, config.id), env_id=config.id, keep_info=keep_info)
+    return SyncEnv(
+        _agents_as_columns(sync, agents, config.id), env_id=config.id, keep_info=keep_info
+    )
 
 
-def _shown(raw: Raw, agents: AgentsConfig | None, env_id: str) -> Raw:
-    """``raw``, or its agents as columns."""
+def _agents_as_columns(raw: AnyVectorEnv, agents: AgentsConfig | None, env_id: str) -> AnyVectorEnv:
+    """Give every agent a column of its own where ``agents`` asks for it, else return ``raw``."""
     if agents is None or agents.name == "joint":
         return raw
     if not isinstance(raw.single_observation_space, JointSpace):
         return raw
-    return Columns(raw, agents, env_id)
+    return AgentColumns(raw, agents, env_id)
 
 
-def _zoo(config: EnvConfig, kwargs: dict[str, Any], agents: AgentsConfig | None, i: int) -> Checked:
+def _make_pettingzoo(
+    config: EnvConfig, kwargs: dict[str, Any], agents: AgentsConfig | None, i: int
+) -> CheckedEnv:
     if config.backend == "vector":
         raise ConfigError(
             f"env.backend = vector: {config.id} has no native vector environment; "
             "allowed: auto, sync, async; set env.backend=auto"
         )
-    assert agents is not None, "who makes one says how its agents are shown"
-    return Checked(Zoo(config.id, kwargs, agents), env_id=config.id, index=i)
+    assert agents is not None, "PettingZoo environments need an AgentsConfig"
+    return CheckedEnv(PettingZooEnv(config.id, kwargs, agents), env_id=config.id, index=i)
 
 
 def probe(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
-    """Observation and action space of one environment; also tries ``eval_kwargs``.
+    """Return the observation and action space of one environment; also try ``eval_kwargs``.
 
     Raises:
         ConfigError: no such environment, a missing package, arguments it does not take, spaces
@@ -122,13 +134,16 @@ def probe(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
 def probe_agents(
     config: EnvConfig, agents: AgentsConfig | None
 ) -> tuple[gym.Space[Any], gym.Space[Any], int]:
-    """``probe``, and how many columns one environment has: its agents, where each has its own."""
-    tried = replace(config, backend="sync") if config.backend == "async" else config
-    found = _spaces(tried, agents, evaluate=False)  # without processes: the same environment
-    if config.eval_kwargs and _spaces(tried, agents, evaluate=True) != found:
+    """Return (observation space, action space, columns per environment); raises as ``probe``.
+
+    An environment has one column, or one per agent.
+    """
+    in_process = replace(config, backend="sync") if config.backend == "async" else config
+    found = _spaces(in_process, agents, evaluate=False)
+    if config.eval_kwargs and _spaces(in_process, agents, evaluate=True) != found:
         raise ConfigError(
             f"env.eval_kwargs = {config.eval_kwargs}: evaluation has other observation or action "
-            "spaces than training; a policy fits one pair only; change env.eval_kwargs"
+            "spaces than training; both must be the same; change env.eval_kwargs"
         )
     if config.backend == "async" and found[-1] > 1:
         raise ConfigError(
@@ -136,6 +151,14 @@ def probe_agents(
             "agents=joint; set env.backend=auto"
         )
     return found
+
+
+def known_spaces(config: EnvConfig, agents: AgentsConfig) -> tuple[Any, Any, int]:
+    """``probe_agents``, done once per process for a config."""
+    key = repr((config, agents))
+    if key not in _known:
+        _known[key] = probe_agents(config, agents)
+    return _known[key]
 
 
 def _spaces(
@@ -146,52 +169,68 @@ def _spaces(
     return env.obs_space, env.action_space, env.num_envs
 
 
-def _checked(spec: EnvSpec, kwargs: dict[str, Any], config: EnvConfig, index: int) -> Checked:
+def _make_checked(
+    spec: EnvSpec, kwargs: dict[str, Any], config: EnvConfig, index: int
+) -> CheckedEnv:
     env = wrap(make_single(spec, kwargs, index), config.wrappers)
-    _need_supported(config.id, env.observation_space, env.action_space)
-    return Checked(env, env_id=config.id, index=index)
+    _require_supported(config.id, env.observation_space, env.action_space)
+    return CheckedEnv(env, env_id=config.id, index=index)
 
 
-def _need_supported(env_id: str, obs: gym.Space[Any], action: gym.Space[Any]) -> None:
-    if (what := unsupported(obs)) is not None:
+def _require_supported(env_id: str, obs: gym.Space[Any], action: gym.Space[Any]) -> None:
+    if (what := unsupported_space(obs)) is not None:
         raise ConfigError(
             f"env.id = {env_id}: {what}; allowed are Box, Discrete, MultiDiscrete, MultiBinary "
-            f"and Dict or Tuple of them; {_way_out(obs)}"
+            f"and Dict or Tuple of them; {_suggestion(obs)}"
         )
-    if isinstance(action, spaces.Dict | spaces.Tuple) or unsupported(action) is not None:
+    if isinstance(action, spaces.Dict | spaces.Tuple) or unsupported_space(action) is not None:
         raise ConfigError(
             f"env.id = {env_id}: its action space is {' '.join(str(action).split())}; allowed are "
             "Box, Discrete, MultiDiscrete and MultiBinary; wrap the environment"
         )
 
 
-def _way_out(obs: gym.Space[Any]) -> str:
-    """How to do without the parts of an observation that cannot be stored."""
+def _suggestion(obs: gym.Space[Any]) -> str:
+    """Return the advice for an observation with parts that cannot be stored."""
     parts = obs.spaces if isinstance(obs, spaces.Dict) else {}
-    good = [key for key, part in parts.items() if unsupported(part) is None]
-    if not good:
+    supported = [key for key, part in parts.items() if unsupported_space(part) is None]
+    if not supported:
         return "wrap the environment"
-    return f"leave it out: 'env.wrappers=[{{name: filter_obs, keys: [{', '.join(good)}]}}]'"
+    return f"leave it out: 'env.wrappers=[{{name: filter_obs, keys: [{', '.join(supported)}]}}]'"
 
 
-def _pool(env_id: str, kwargs: dict[str, Any], num_envs: int, keep_info: tuple[str, ...]) -> Env:
-    from rlrun.env.pool import Pool, PoolEnv  # a package that only this backend needs
+def _make_envpool(
+    env_id: str, kwargs: dict[str, Any], num_envs: int, keep_info: tuple[str, ...]
+) -> Env:
+    from rlrun.env.envpool import (
+        EnvPoolRows,
+        EnvPoolVectorEnv,
+    )  # a package that only this backend needs
 
-    pool = Pool(env_id, num_envs, kwargs)
-    _need_supported(env_id, pool.single_observation_space, pool.single_action_space)
+    pool = EnvPoolVectorEnv(env_id, num_envs, kwargs)
+    _require_supported(env_id, pool.single_observation_space, pool.single_action_space)
     limit = kwargs.get("max_episode_steps")
-    return PoolEnv(pool, env_id=env_id, keep_info=keep_info, limit=limit)
+    return EnvPoolRows(pool, env_id=env_id, keep_info=keep_info, limit=limit)
 
 
-def _faster_alone(spec: EnvSpec) -> bool:
-    """Whether one environment steps faster by itself: Gymnasium's native CartPole takes 28 us for
-    one (numpy calls on arrays of one number), SyncVectorEnv around the single one 15 us."""
+def _single_is_faster(spec: EnvSpec) -> bool:
+    """Return True for Gymnasium's own environments.
+
+    For one environment, a step of the native CartPole takes 28 us (numpy calls on arrays of one
+    element), a step of SyncVectorEnv around the single one 15 us.
+    """
     entry = spec.entry_point
     return isinstance(entry, str) and entry.startswith("gymnasium.envs.")
 
 
-def _native(spec: EnvSpec, kwargs: dict[str, Any], num_envs: int, *, required: bool) -> Raw | None:
-    """The native vector environment when it can serve; None: take sync, unless ``required``."""
+def _make_native_rows(
+    spec: EnvSpec, kwargs: dict[str, Any], num_envs: int, *, required: bool
+) -> AnyVectorEnv | None:
+    """Return the native vector environment, or None if ``sync`` has to replace it.
+
+    Raises:
+        ConfigError, EnvError: as ``make_env``; always instead of None when ``required``.
+    """
     if spec.vector_entry_point is None:
         if required:
             raise ConfigError(

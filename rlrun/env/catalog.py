@@ -1,4 +1,4 @@
-"""From an id to an environment: what is registered, and the ConfigError when it cannot be made."""
+"""Look-up of environment ids, construction of single and native vector environments."""
 
 import difflib
 import importlib.util
@@ -14,11 +14,11 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from rlrun.env.diagnostic.lockstep import Single
+from rlrun.env.diagnostic.vector import SingleFromVector
 from rlrun.errors import ConfigError, extra
 from rlrun.trust import import_named
 
-# Packages that register their environments when imported: id prefix, module, what to install.
+# Packages that register environments on import: id prefix, module, pip requirement.
 _PACKAGES = (
     ("ALE/", "ale_py", extra("atari")),
     ("rlrun/Atari-", "ale_py", extra("atari")),
@@ -34,22 +34,22 @@ _FAMILIES = {  # of Gymnasium's own environments
 }
 
 
-class MissingPackage(ConfigError):
-    """An environment's package is not installed; ``install`` is what pip installs for it."""
+class MissingPackageError(ConfigError):
+    """The package of an environment is not installed; ``install`` is pip's name for it."""
 
-    def __init__(self, env_id: str, why: str, install: str) -> None:
+    def __init__(self, env_id: str, reason: str, install: str) -> None:
         super().__init__(
-            f"env.id = {env_id}: it needs a package that is not installed ({why}); "
+            f"env.id = {env_id}: it needs a package that is not installed ({reason}); "
             f"install it: pip install {install}"
         )
         self.install = install
 
 
 def find_spec(env_id: str) -> EnvSpec:
-    """The registry entry of ``env_id``, ``module:id`` imports the module first.
+    """Return Gymnasium's registry entry of ``env_id``; ``module:id`` imports the module first.
 
     Raises:
-        ConfigError: there is none; names the closest ids or the package to install.
+        ConfigError: there is none; the message names the closest ids or the package to install.
     """
     module, _, name = env_id.rpartition(":")
     if module:
@@ -57,7 +57,7 @@ def find_spec(env_id: str) -> EnvSpec:
     elif (package := next((p for p in _PACKAGES if name.startswith(p[0])), None)) is not None:
         _, module, install = package
         if importlib.util.find_spec(module) is None:
-            raise MissingPackage(env_id, f"it comes with the package {module}", install)
+            raise MissingPackageError(env_id, f"it comes with the package {module}", install)
         _import(env_id, module)
     if name in gym.registry:
         return gym.registry[name]
@@ -66,12 +66,14 @@ def find_spec(env_id: str) -> EnvSpec:
             f"env.id = {env_id}: no such environment; Atari games are made with their settings as "
             f"keys; use env=atari env.game={game[1]}"
         )
-    near = ", ".join(closest(name, gym.registry))
-    raise ConfigError(f"env.id = {env_id}: no such environment; closest: {near}; see `rlrun list`")
+    similar = ", ".join(closest_ids(name, gym.registry))
+    raise ConfigError(
+        f"env.id = {env_id}: no such environment; closest: {similar}; see `rlrun list`"
+    )
 
 
-def broken_import(env_id: str, module: str, e: BaseException) -> ConfigError:
-    """The error for a module that raised ``e``, anything but that it is missing, when imported."""
+def import_error(env_id: str, module: str, e: BaseException) -> ConfigError:
+    """Return the error for a module whose import raised ``e`` (other than a missing module)."""
     text = f"{type(e).__name__}: {' '.join(str(e).split())}".removesuffix(": ")
     return ConfigError(
         f"env.id = {env_id}: importing {module} raised {text}; a module that can be imported is "
@@ -80,7 +82,7 @@ def broken_import(env_id: str, module: str, e: BaseException) -> ConfigError:
 
 
 def _import(env_id: str, module: str) -> None:
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # else its import prints to stdout
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # pygame prints to stdout otherwise
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -91,36 +93,36 @@ def _import(env_id: str, module: str) -> None:
             "colon must be a module that registers the id, installed or in the working directory; "
             "install it or fix the name"
         ) from e
-    except (Exception, SystemExit) as e:  # whatever a user's module raises
-        raise broken_import(env_id, module, e) from e
+    except (Exception, SystemExit) as e:  # a user's module may raise anything
+        raise import_error(env_id, module, e) from e
 
 
-def closest(name: str, ids: Iterable[str]) -> list[str]:
-    """The three of ``ids`` most like ``name``, by whole id or by the part after the slash."""
+def closest_ids(name: str, ids: Iterable[str]) -> list[str]:
+    """Return the three ``ids`` most similar to ``name``, with or without namespace and version."""
     wanted = name.lower()
 
-    def likeness(env_id: str) -> float:
+    def similarity(env_id: str) -> float:
         full = env_id.lower()
         short = full.rpartition("/")[2]
         forms = (full, short, short.rpartition("-v")[0])
         return max(difflib.SequenceMatcher(None, wanted, form).ratio() for form in forms)
 
-    return sorted(ids, key=lambda env_id: (-likeness(env_id), env_id))[:3]
+    return sorted(ids, key=lambda env_id: (-similarity(env_id), env_id))[:3]
 
 
-def _install(spec: EnvSpec) -> str | None:
-    """What brings the packages Gymnasium's own environment needs, None for others' ones."""
+def _pip_requirement(spec: EnvSpec) -> str | None:
+    """Return pip's name of Gymnasium's extra for ``spec``, None if it is not Gymnasium's own."""
     entry = spec.entry_point if isinstance(spec.entry_point, str) else ""
     family = entry.removeprefix("gymnasium.envs.").partition(".")[0]
     return _FAMILIES.get(family) if entry.startswith("gymnasium.envs.") else None
 
 
 @contextmanager
-def _narrated(spec: EnvSpec, kwargs: dict[str, Any]) -> Iterator[None]:
-    """Turn what goes wrong while an environment is made into a ConfigError.
+def _construction_errors(spec: EnvSpec, kwargs: dict[str, Any]) -> Iterator[None]:
+    """Convert errors in the construction of an environment to ConfigError.
 
-    Gymnasium's own remarks about how an environment was registered are no concern of a run, nor are
-    deprecations in packages that are imported now (one of them crashes when they are raised).
+    Gymnasium's warnings about registration and DeprecationWarnings of imported packages are
+    ignored: they do not concern a run, and one package crashes when they are raised.
     """
     try:
         with warnings.catch_warnings():
@@ -128,15 +130,15 @@ def _narrated(spec: EnvSpec, kwargs: dict[str, Any]) -> Iterator[None]:
             warnings.simplefilter("ignore", DeprecationWarning)
             yield
     except (ImportError, gym.error.DependencyNotInstalled) as e:
-        if (install := _install(spec)) is None:
-            text = f"env.id = {spec.id}: it cannot be imported ({e}); install what it asks for"
+        if (install := _pip_requirement(spec)) is None:
+            text = f"env.id = {spec.id}: it cannot be imported ({e}); install what it requires"
             raise ConfigError(text) from e
-        raise MissingPackage(spec.id, str(e), install) from e
+        raise MissingPackageError(spec.id, str(e), install) from e
     except (TypeError, ValueError) as e:
         raise ConfigError(
             f"env.kwargs = {kwargs}: {spec.id} does not accept them "
             f"({e.__cause__ or e}); "
-            "allowed is what its constructor takes; change env.kwargs"
+            "allowed are the arguments of its constructor; change env.kwargs"
         ) from e
     except ConfigError:
         raise
@@ -146,27 +148,27 @@ def _narrated(spec: EnvSpec, kwargs: dict[str, Any]) -> Iterator[None]:
 
 
 def make_single(spec: EnvSpec, kwargs: dict[str, Any], index: int) -> gym.Env[Any, Any]:
-    """Environment number ``index`` of a sync or async vector.
+    """Return environment number ``index`` of a sync or async vector.
 
     Raises:
         ConfigError: it cannot be made.
     """
-    with _narrated(spec, kwargs):
+    with _construction_errors(spec, kwargs):
         if spec.entry_point is None:
             raise ConfigError(
                 f"env.backend = sync: {spec.id} exists only as a native vector environment; "
                 "allowed: auto, vector; set env.backend=auto"
             )
-        if _install(spec) == extra("mujoco"):
-            _log_mujoco()
+        if _pip_requirement(spec) == extra("mujoco"):
+            _log_mujoco_warnings()
         env: gym.Env[Any, Any] = gym.make(spec, disable_env_checker=True, **kwargs)
-    if isinstance(env.unwrapped, Single):
-        env.unwrapped.place(index)
+    if isinstance(env.unwrapped, SingleFromVector):
+        env.unwrapped.set_index(index)
     return env
 
 
-def _log_mujoco() -> None:
-    """MuJoCo's warnings to the log of the run instead of a file in the working directory."""
+def _log_mujoco_warnings() -> None:
+    """Send MuJoCo's warnings to the run's log instead of a file in the working directory."""
     with suppress(ImportError):
         import mujoco
 
@@ -175,14 +177,14 @@ def _log_mujoco() -> None:
 
 
 def make_native(spec: EnvSpec, kwargs: dict[str, Any], num_envs: int) -> VectorEnv[Any, Any, Any]:
-    """The native vector environment of ``spec``, which must have one.
+    """Return the native vector environment of ``spec``, which must have one.
 
-    ale-py's clips rewards unless it is told not to; here they are raw, clipping is the policy's.
+    ale-py clips rewards by default; rewards are raw here and clipped by the policy.
 
     Raises:
         ConfigError: it cannot be made.
     """
     if spec.id.startswith("ALE/"):
         kwargs = {"reward_clipping": False, **kwargs}
-    with _narrated(spec, kwargs):
+    with _construction_errors(spec, kwargs):
         return gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **kwargs)

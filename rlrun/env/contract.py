@@ -1,9 +1,9 @@
-"""What an environment promises, and the EnvError it earns when it breaks it.
+"""Validation of what environments return and of the actions they get.
 
-Promised: an observation of the structure, shape and dtype of its space, finite; a finite number as
-reward; no exception. ``fault`` words every breach the same way: environment index, step, what was
-got, what is allowed. Step s is the s-th ``step()`` of the vector environment since its ``reset``
-(step 0); the autoreset of an ended episode takes a step too.
+The contract: observations have the structure, shape and dtype of their space and are finite;
+rewards are finite numbers; no exception. Every violation is an EnvError that names the index of
+the environment, the step, the value found and the values allowed. Step s is the s-th ``step()`` of
+the vector environment since its ``reset`` (step 0), autoresets included.
 """
 
 import math
@@ -16,18 +16,18 @@ from gymnasium import spaces
 
 from rlrun.errors import EnvError
 
-_SLACK = 1e-6  # relative: what a policy in float32 may miss a bound by
-_LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+_TOLERANCE = 1e-6  # relative: float32 rounding of a policy at the bounds of a Box
+_STORABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
-def fault(env_id: str, who: str, step: int, what: str) -> EnvError:
-    """The error for environment ``who`` ("environment 3") at its step; ``what`` says the rest."""
+def contract_error(env_id: str, who: str, step: int, what: str) -> EnvError:
+    """Return the error of environment ``who`` ("environment 3") at ``step``, with text ``what``."""
     when = "in reset" if step == 0 else f"at step {step}"
     return EnvError(f"env.id = {env_id}: {who} {when}: {what}")
 
 
-def raised(error: Exception, call: str) -> str:
-    """The ``what`` of a fault for an exception that left ``call``."""
+def exception_text(error: Exception, call: str) -> str:
+    """Return the text of a contract error for an exception raised by ``call``."""
     text = str(error).strip().splitlines()
     return (
         f"{call}() raised {type(error).__name__}: {text[0] if text else '(no message)'}; "
@@ -35,49 +35,49 @@ def raised(error: Exception, call: str) -> str:
     )
 
 
-def unsupported(space: gym.Space[Any], where: str = "observation") -> str | None:
-    """The first part of an observation space that cannot be stored as arrays, None if all can."""
+def unsupported_space(space: gym.Space[Any], where: str = "observation") -> str | None:
+    """Describe the first part of ``space`` that cannot be stored as arrays; None if all can."""
     if isinstance(space, spaces.Dict):
-        parts = [unsupported(s, f"{where}[{k!r}]") for k, s in space.spaces.items()]
+        parts = [unsupported_space(s, f"{where}[{k!r}]") for k, s in space.spaces.items()]
     elif isinstance(space, spaces.Tuple):
-        parts = [unsupported(s, f"{where}[{i}]") for i, s in enumerate(space.spaces)]
+        parts = [unsupported_space(s, f"{where}[{i}]") for i, s in enumerate(space.spaces)]
     else:
-        parts = [None if isinstance(space, _LEAVES) else f"{where} space is {space}"]
+        parts = [None if isinstance(space, _STORABLE) else f"{where} space is {space}"]
     return next((part for part in parts if part), None)
 
 
-def problem(space: gym.Space[Any], obs: Any, where: str = "observation") -> str | None:
-    """What is wrong with the observation of one environment, None when nothing is."""
+def obs_violation(space: gym.Space[Any], obs: Any, where: str = "observation") -> str | None:
+    """Describe how the observation of one environment violates ``space``; None if it does not."""
     if isinstance(space, spaces.Box):
-        return _array_problem(space, obs, where)
+        return _array_violation(space, obs, where)
     if isinstance(space, spaces.Dict):
         if not isinstance(obs, Mapping) or set(obs) != set(space.spaces):
             got = sorted(obs) if isinstance(obs, Mapping) else type(obs).__name__
             return f"{where} is {got}; allowed is a dict with keys {sorted(space.spaces)}"
-        parts = [problem(s, obs[k], f"{where}[{k!r}]") for k, s in space.spaces.items()]
+        parts = [obs_violation(s, obs[k], f"{where}[{k!r}]") for k, s in space.spaces.items()]
         return next((part for part in parts if part), None)
     if isinstance(space, spaces.Tuple):
         if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
             got = f"{type(obs).__name__} of {len(obs) if hasattr(obs, '__len__') else 'no'} parts"
             return f"{where} is a {got}; allowed is a tuple of {len(space.spaces)} parts"
-        parts = [problem(s, obs[i], f"{where}[{i}]") for i, s in enumerate(space.spaces)]
+        parts = [obs_violation(s, obs[i], f"{where}[{i}]") for i, s in enumerate(space.spaces)]
         return next((part for part in parts if part), None)
     if isinstance(space, spaces.Discrete):
-        return _discrete_problem(space, obs, where)
-    return _array_problem(space, obs, where)
+        return _discrete_violation(space, obs, where)
+    return _array_violation(space, obs, where)
 
 
-def _discrete_problem(space: spaces.Discrete, obs: Any, where: str) -> str | None:
+def _discrete_violation(space: spaces.Discrete, obs: Any, where: str) -> str | None:
     whole = isinstance(obs, int | np.integer) and not isinstance(obs, bool)
     if isinstance(obs, np.ndarray) and obs.shape == () and np.issubdtype(obs.dtype, np.integer):
         whole = True
     low, high = int(space.start), int(space.start + space.n - 1)
     if whole and low <= obs <= high:
         return None
-    return f"{where} is {_short(obs)}; allowed is an integer within [{low}, {high}]"
+    return f"{where} is {_truncated_repr(obs)}; allowed is an integer within [{low}, {high}]"
 
 
-def _array_problem(space: gym.Space[Any], obs: Any, where: str) -> str | None:
+def _array_violation(space: gym.Space[Any], obs: Any, where: str) -> str | None:
     allowed = f"allowed is {space.dtype} {space.shape}, finite"
     if not isinstance(obs, np.ndarray | np.generic):
         return f"{where} is a {type(obs).__name__}; {allowed} (a numpy array)"
@@ -92,24 +92,24 @@ def _array_problem(space: gym.Space[Any], obs: Any, where: str) -> str | None:
     return None
 
 
-def reward_problem(reward: Any) -> str | None:
-    """What is wrong with the reward of one environment, None when nothing is."""
+def reward_violation(reward: Any) -> str | None:
+    """Describe why a reward is not one finite number; None if it is."""
     if isinstance(reward, float | int | np.floating | np.integer) and math.isfinite(reward):
         return None
     if np.ndim(reward) != 0 or not np.isreal(reward):
-        return f"reward is {_short(reward)}; allowed is one finite number"
+        return f"reward is {_truncated_repr(reward)}; allowed is one finite number"
     return None if np.isfinite(reward) else f"reward is {reward}; allowed is a finite number"
 
 
-def _short(value: object) -> str:
+def _truncated_repr(value: object) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-class Checked(gym.Wrapper[Any, Any, Any, Any]):
-    """One environment of a sync or async vector that knows its index and checks what it returns.
+class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
+    """Environment ``index`` of a sync or async vector, with validation of its returns.
 
-    SyncVectorEnv would silently cast or broadcast a wrong observation into its batch.
+    Without it SyncVectorEnv casts or broadcasts wrong observations into its batch silently.
     A ``reset`` with a seed is the vector's reset (step 0), one without is an autoreset.
     """
 
@@ -119,7 +119,7 @@ class Checked(gym.Wrapper[Any, Any, Any, Any]):
         self._space = env.observation_space
 
     def _fault(self, what: str) -> EnvError:
-        return fault(self._id, self._who, self._steps, what)
+        return contract_error(self._id, self._who, self._steps, what)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -128,8 +128,8 @@ class Checked(gym.Wrapper[Any, Any, Any, Any]):
         try:
             obs, info = self.env.reset(seed=seed, options=options)
         except Exception as e:
-            raise self._fault(raised(e, "reset")) from e
-        if (what := problem(self._space, obs)) is not None:
+            raise self._fault(exception_text(e, "reset")) from e
+        if (what := obs_violation(self._space, obs)) is not None:
             raise self._fault(f"{what}; fix the environment or wrap it")
         return obs, info
 
@@ -139,17 +139,17 @@ class Checked(gym.Wrapper[Any, Any, Any, Any]):
             obs, reward, terminated, truncated, info = self.env.step(action)
             ends = bool(terminated), bool(truncated)
         except Exception as e:
-            raise self._fault(raised(e, "step")) from e
-        if (what := problem(self._space, obs) or reward_problem(reward)) is not None:
+            raise self._fault(exception_text(e, "step")) from e
+        if (what := obs_violation(self._space, obs) or reward_violation(reward)) is not None:
             raise self._fault(f"{what}; fix the environment or wrap it")
         return obs, reward, *ends, info
 
 
-class BatchCheck:
-    """The same promises for a native vector environment: a few comparisons per step.
+class BatchValidator:
+    """Validator of a native vector environment, with a few comparisons per step.
 
-    The culprit's index is looked for only after a breach. Values of discrete observations are not
-    compared with their range here.
+    The index of the environment is determined only after a violation. Values of discrete
+    observations are not compared with their range.
     """
 
     def __init__(self, space: gym.Space[Any], num_envs: int, env_id: str) -> None:
@@ -161,7 +161,7 @@ class BatchCheck:
         ]
 
     def obs(self, obs: Any, step: int) -> None:
-        """Raise EnvError unless every leaf is right."""
+        """Raise EnvError unless every leaf has the shape and dtype of its space and is finite."""
         for path, shape, dtype, floating in self._leaves:
             leaf = obs
             try:
@@ -177,11 +177,11 @@ class BatchCheck:
         """Raise EnvError unless the reward is [E] and finite."""
         if reward.shape != (self._num_envs,):
             what = f"rewards have shape {reward.shape}; allowed is ({self._num_envs},)"
-            raise fault(self._id, "the vector environment", step, what)
+            raise contract_error(self._id, "the vector environment", step, what)
         if not np.isfinite(reward).all():
             index = int(np.flatnonzero(~np.isfinite(reward))[0])
-            text = f"{reward_problem(reward[index])}; fix the environment"
-            raise fault(self._id, f"environment {index}", step, text)
+            text = f"{reward_violation(reward[index])}; fix the environment"
+            raise contract_error(self._id, f"environment {index}", step, text)
 
     def _obs_fault(self, obs: Any, path: tuple[Any, ...], leaf: Any, step: int) -> EnvError:
         where = "observation" + "".join(f"[{key!r}]" for key in path)
@@ -192,12 +192,18 @@ class BatchCheck:
         if isinstance(leaf, np.ndarray) and (leaf.shape, leaf.dtype) == (batch, space.dtype):
             finite = np.isfinite(leaf).reshape(self._num_envs, -1).all(axis=1)
             index = int(np.flatnonzero(~finite)[0])
-            what = problem(space, leaf[index], where)
-            return fault(self._id, f"environment {index}", step, f"{what}; fix the environment")
-        got = f"{leaf.dtype} {leaf.shape}" if isinstance(leaf, np.ndarray) else _short(leaf)
+            what = obs_violation(space, leaf[index], where)
+            return contract_error(
+                self._id, f"environment {index}", step, f"{what}; fix the environment"
+            )
+        got = (
+            f"{leaf.dtype} {leaf.shape}" if isinstance(leaf, np.ndarray) else _truncated_repr(leaf)
+        )
         what = f"{where} of all environments is {got}; allowed is {space.dtype} {batch}"
         who = f"environments 0 to {self._num_envs - 1}"
-        return fault(self._id, who, step, f"{what}; fix the environment or set env.backend=sync")
+        return contract_error(
+            self._id, who, step, f"{what}; fix the environment or set env.backend=sync"
+        )
 
 
 def _leaves(
@@ -210,11 +216,11 @@ def _leaves(
     return [(path, space)]
 
 
-class ActionCheck:
-    """An action [E, *A] in the dtype of its space, after the promises of whoever acts are checked.
+class ActionValidator:
+    """Validator of actions [E, *A], which it returns in the dtype of the action space.
 
-    Promised: shape [E, *A], integers for a discrete space, finite numbers within the bounds of a
-    Box (a few roundings of float32 beyond them are let through). Nothing is clipped.
+    Actions have shape [E, *A], integers for a discrete space, finite numbers within the bounds of
+    a Box (up to a few roundings of float32). Nothing is clipped.
     """
 
     def __init__(self, space: gym.Space[Any], num_envs: int) -> None:
@@ -223,12 +229,12 @@ class ActionCheck:
         self._box: tuple[np.ndarray, np.ndarray] | None = None
         if isinstance(space, spaces.Box):
             bounds = np.stack([space.low, space.high]).astype(np.float64)
-            slack = _SLACK * np.maximum(1, np.abs(np.nan_to_num(bounds, posinf=0, neginf=0)))
+            slack = _TOLERANCE * np.maximum(1, np.abs(np.nan_to_num(bounds, posinf=0, neginf=0)))
             self._box = bounds[0] - slack[0], bounds[1] + slack[1]
             self._bounds = bounds
 
     def __call__(self, action: Any) -> tuple[np.ndarray, str | None, int | None]:
-        """The action, what is wrong with it and in which environment (None: nothing, all)."""
+        """Return (action, violation or None, index of the environment or None for all)."""
         given = np.asarray(action)
         kinds = "iu" if self._box is None else "fiu"
         if given.shape != self._shape or given.dtype.kind not in kinds:
@@ -236,13 +242,13 @@ class ActionCheck:
             return given, what, None
         if self._box is None:
             return given.astype(self._dtype, copy=False), None, None
-        inside = (given >= self._box[0]) & (given <= self._box[1])  # NaN is not
+        inside = (given >= self._box[0]) & (given <= self._box[1])  # False for NaN
         if not inside.all():
             place = tuple(int(i) for i in np.argwhere(~inside)[0])
             low, high = (float(bound[place[1:]]) for bound in self._bounds)
             what = (
                 f"action is {given[place]} at position {list(place[1:])}; allowed is "
-                f"[{low:g}, {high:g}]; what acts has to keep it"
+                f"[{low:g}, {high:g}]; the policy must keep the bounds"
             )
             return given, what, place[0]
         return given.astype(self._dtype, copy=False), None, None

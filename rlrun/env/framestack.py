@@ -1,7 +1,7 @@
-"""Frame stacking for whoever acts: environments, rows and storage know single frames only.
+"""Frame stacking for actors; environments, rows and storage hold single frames.
 
-A stack is the last k observations of one episode, oldest first, on an axis in front of the
-observation's own shape; before the episode's first frame stand copies of it. Torch-free.
+A stack is the last k observations of one episode, oldest first, on a new leading axis. At the
+start of an episode it is padded with copies of the first frame. Torch-free.
 Source: Mnih et al. 2015, methods (k = 4); Gymnasium's FrameStackObservation, padding_type="reset".
 """
 
@@ -16,10 +16,10 @@ from rlrun.tree import Tree, tree_map
 
 
 def stack_space(space: gym.Space[Any], k: int, where: str = "observation") -> gym.Space[Any]:
-    """The space of stacks of ``k`` frames: every Box [*O] becomes a Box [k, *O]; k = 1: ``space``.
+    """Return the space of stacks of ``k`` frames: Box [*O] becomes Box [k, *O]; k = 1: ``space``.
 
     Raises:
-        ConfigError: a part of the observation is no Box; it has no axis to stack along.
+        ConfigError: a part of the observation is not a Box.
     """
     if k == 1:
         return space
@@ -41,51 +41,51 @@ def stack_space(space: gym.Space[Any], k: int, where: str = "observation") -> gy
 
 
 class FrameStack:
-    """The stacks of E environments, one ``push`` per row.
+    """Frame stacks of E environments, updated by one ``push`` per row.
 
-    Frames lie on a tape of 2k per environment on which the stack moves on; only every k + 1 rows
-    k - 1 of them are copied back to its start.
+    The stack is a sliding view of a buffer of 2k frames per environment, so that k - 1 frames are
+    copied only once in k + 1 rows.
     """
 
     def __init__(self, k: int, example: Tree) -> None:
-        """``example``: observations [E, *O] that show shapes and dtypes."""
-        assert k > 1, "who sees single frames needs no FrameStack"
+        """Allocate for observations of the shapes [E, *O] and dtypes of ``example``."""
+        assert k > 1, "single frames need no FrameStack"
         self.k = k
-        self._start = 0  # where the stack lies on the tape
-        self._tape = tree_map(lambda x: np.zeros((len(x), 2 * k, *x.shape[1:]), x.dtype), example)
+        self._start = 0  # first frame of the stack in the buffer
+        self._buffer = tree_map(lambda x: np.zeros((len(x), 2 * k, *x.shape[1:]), x.dtype), example)
 
     def push(self, obs: Tree, first: np.ndarray) -> Tree:
-        """The stacks [E, k, *O] that end with ``obs`` [E, *O]; they begin anew where ``first`` [E].
+        """Return stacks [E, k, *O] that end with ``obs`` [E, *O]; ``first`` [E] restarts a stack.
 
-        Arrays are views, overwritten by the next push.
+        The arrays are views that the next push overwrites.
         """
         k = self.k
         full = self._start == k
         self._start = 0 if full else self._start + 1
         stop = self._start + k
-        opens = np.flatnonzero(first)
+        restarts = np.flatnonzero(first)
 
-        def put(tape: np.ndarray, x: np.ndarray) -> np.ndarray:
+        def put(frames: np.ndarray, x: np.ndarray) -> np.ndarray:
             if full:
-                tape[:, : k - 1] = tape[:, k + 1 :]
-            tape[:, stop - 1] = x
-            if len(opens):
-                tape[opens, self._start : stop] = x[opens, None]
-            return tape[:, self._start : stop]
+                frames[:, : k - 1] = frames[:, k + 1 :]
+            frames[:, stop - 1] = x
+            if len(restarts):
+                frames[restarts, self._start : stop] = x[restarts, None]
+            return frames[:, self._start : stop]
 
-        return tree_map(put, self._tape, obs)
+        return tree_map(put, self._buffer, obs)
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of the stacks after the last push."""
+        """Return copies of the stacks after the last push."""
         stop = self._start + self.k
-        return {"frames": tree_map(lambda tape: tape[:, self._start : stop].copy(), self._tape)}
+        return {"frames": tree_map(lambda x: x[:, self._start : stop].copy(), self._buffer)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of ``state_dict``."""
+        """Restore the stacks of ``state_dict``."""
         self._start = 0
-        tree_map(lambda tape, x: np.copyto(tape[:, : self.k], x), self._tape, state["frames"])
+        tree_map(lambda frames, x: np.copyto(frames[:, : self.k], x), self._buffer, state["frames"])
 
 
-def make_stack(k: int, space: gym.Space[Any], num_envs: int) -> FrameStack | None:
-    """A FrameStack for observations of this (single) space; None where nothing is stacked."""
+def make_frame_stack(k: int, space: gym.Space[Any], num_envs: int) -> FrameStack | None:
+    """Return a FrameStack for observations of a single environment's space; None for k = 1."""
     return FrameStack(k, create_empty_array(space, num_envs)) if k > 1 else None

@@ -1,4 +1,4 @@
-"""Rows out of worker processes: what can go wrong with a process becomes an EnvError."""
+"""Rows of environments in worker processes; failures of a process become EnvError."""
 
 import multiprocessing
 import os
@@ -14,24 +14,24 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from rlrun.env.contract import fault
+from rlrun.env.contract import contract_error
 from rlrun.env.rows import Env
 from rlrun.errors import NO_GUARD, ConfigError, EnvError, end_if_importing_main
 
-ANSWER_SECONDS = 60.0  # a worker that takes longer for one step or reset counts as hung
-EXIT_SECONDS = 5.0  # how long a closed pipe may precede the end of its process
+STEP_TIMEOUT_SECONDS = 60.0  # for one step or reset
+EXIT_SECONDS = 5.0  # between a closed pipe and the end of its process
 
-MakeOne = Callable[[], gym.Env[Any, Any]]
+EnvFn = Callable[[], gym.Env[Any, Any]]
 
 
-class InWorker:
-    """An ``env_fn`` that leaves the handling of signals to the main process.
+class WorkerEnvFn:
+    """An ``env_fn`` that ignores signals in worker processes.
 
-    Ctrl-C reaches every process of a terminal; the main process finishes its step and saves, so
-    its workers must not fall over first. (Gymnasium calls one env_fn in the main process too.)
+    Ctrl-C reaches every process of a terminal, but workers must outlive the step that the main
+    process finishes before it saves. (Gymnasium calls one env_fn in the main process too.)
     """
 
-    def __init__(self, make: MakeOne) -> None:
+    def __init__(self, make: EnvFn) -> None:
         self._make = make
         self._main = os.getpid()
 
@@ -43,114 +43,119 @@ class InWorker:
         return self._make()
 
 
-def _context() -> str:
-    """How workers start: not by forking this process, whose threads (torch) may hold locks."""
+def _start_method() -> str:
+    """Return multiprocessing's start method; not fork, since torch's threads may hold locks."""
     methods = multiprocessing.get_all_start_methods()
     if "forkserver" not in methods:
         return "spawn"
-    multiprocessing.set_forkserver_preload(["rlrun.env"])  # each worker then starts in ms
+    multiprocessing.set_forkserver_preload(["rlrun.env"])  # workers then start within ms
     return "forkserver"
 
 
-def _let_go(e: Exception) -> None:
-    """Empty the frames that ``e`` came through.
+def _clear_frames(e: Exception) -> None:
+    """Clear the local variables of the frames in ``e``'s traceback.
 
-    One of a pipe's holds a view of a BytesIO, which CPython's garbage collector complains of, or
-    dies of (3.12.1), when both go in one cycle (python/cpython#111049, #111331).
+    A frame of the pipe holds a view of a BytesIO. CPython's garbage collector warns or crashes
+    (3.12.1) when it frees both in one cycle (python/cpython#111049, #111331).
     """
     traceback.clear_frames(e.__traceback__)
 
 
 class AsyncEnv(Env):
-    """Rows of an AsyncVectorEnv (shared memory); its environments check themselves.
+    """Rows of an AsyncVectorEnv (shared memory) of ``contract.CheckedEnv``.
 
-    After an EnvError its workers are gone and it can only be closed.
+    An EnvError ends the workers; afterwards only ``close`` is allowed.
     """
 
     _raw: AsyncVectorEnv
 
     def __init__(
-        self, env_fns: Sequence[MakeOne], *, env_id: str, keep_info: tuple[str, ...]
+        self, env_fns: Sequence[EnvFn], *, env_id: str, keep_info: tuple[str, ...]
     ) -> None:
         end_if_importing_main()
-        self._raw = AsyncVectorEnv.__new__(AsyncVectorEnv)  # whose processes are then known
+        self._raw = AsyncVectorEnv.__new__(AsyncVectorEnv)  # keeps its processes if __init__ fails
         try:
             self._raw.__init__(  # type: ignore[misc]
-                [InWorker(make) for make in env_fns],
+                [WorkerEnvFn(make) for make in env_fns],
                 copy=False,
-                context=_context(),
+                context=_start_method(),
                 autoreset_mode=AutoresetMode.NEXT_STEP,
             )
         except (EOFError, OSError) as e:
-            _let_go(e)
+            _clear_frames(e)
             raise self._start_error(e, env_id, len(env_fns)) from e
         super().__init__(self._raw, env_id=env_id, keep_info=keep_info)
-        self._broken = False
+        self._failed = False
 
     def _start_error(self, e: Exception, env_id: str, num_envs: int) -> ConfigError | EnvError:
-        """The error for workers that could not start, or ended before their environments were."""
+        """Return the error for workers that ended before their environments were made."""
         codes: set[int | None] = set()
         if getattr(self._raw, "processes", []):
-            codes = {self._raw.processes[i].exitcode for i in self._dead()}
-            self._kill()
+            codes = {self._raw.processes[i].exitcode for i in self._ended()}
+            self._end_workers()
         if NO_GUARD in codes:
             script = getattr(sys.modules["__main__"], "__file__", "the script")
             return ConfigError(
                 f"env.backend = async: every worker process imports {script} again, which would "
-                "start the workers anew; what a script runs stands under a guard; put it under "
+                "start the workers again; a script needs a guard; put its code under "
                 'if __name__ == "__main__":, or set env.backend=sync'
             )
         ended = "".join(f", exit code {code}" for code in codes)
         what = f"a worker ended while it made its environment ({type(e).__name__}: {e}{ended})"
         who = f"environments 0 to {num_envs - 1}"
-        return fault(env_id, who, 0, f"{what}; env.backend=sync shows why")
+        return contract_error(env_id, who, 0, f"{what}; env.backend=sync shows why")
 
     def _reset(self, seed: int) -> Any:
-        with self._watched():
+        with self._errors_converted():
             self._raw.reset_async(seed=seed)
-            return self._raw.reset_wait(timeout=ANSWER_SECONDS)[0]
+            return self._raw.reset_wait(timeout=STEP_TIMEOUT_SECONDS)[0]
 
     def _advance(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        with self._watched():
+        with self._errors_converted():
             self._raw.step_async(action)
-            return self._raw.step_wait(timeout=ANSWER_SECONDS)
+            return self._raw.step_wait(timeout=STEP_TIMEOUT_SECONDS)
 
     def close(self) -> None:
-        if not self._broken:
-            self._broken = True  # whatever comes of it, _watched ends the workers
-            with suppress(EnvError), self._watched():
+        if not self._failed:
+            self._failed = True  # so that the workers are ended in any case
+            with suppress(EnvError), self._errors_converted():
                 self._raw.close()
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
-        level, broken = gym.logger.min_level, self._broken
+    def _errors_converted(self) -> Iterator[None]:
+        level, failed = gym.logger.min_level, self._failed
         gym.logger.min_level = 50  # Gymnasium would print the worker's traceback as a warning
-        self._broken = True
+        self._failed = True
         try:
             yield
-            self._broken = broken
-        except EnvError as e:  # a worker's own, without its cause: that stayed in the worker
+            self._failed = failed
+        except EnvError as e:  # raised in a worker; its cause is not pickled
             raise EnvError(f"{e} (env.backend=sync shows its traceback)") from e
         except multiprocessing.TimeoutError as e:
-            what = f"no answer within {ANSWER_SECONDS:g} s; a step must return; fix the environment"
-            raise fault(self._id, self._names(self._silent()), self._steps, what) from e
+            what = (
+                f"no answer within {STEP_TIMEOUT_SECONDS:g} s; a step must return; fix the "
+                "environment"
+            )
+            raise contract_error(
+                self._id, self._names(self._unanswered()), self._steps, what
+            ) from e
         except (EOFError, OSError) as e:
-            _let_go(e)
-            dead = self._dead()
-            codes = ", ".join(str(self._raw.processes[i].exitcode) for i in dead)
+            _clear_frames(e)
+            ended = self._ended()
+            codes = ", ".join(str(self._raw.processes[i].exitcode) for i in ended)
             what = (
                 f"its worker process ended (exit code {codes}); look for a crash or lack of memory"
             )
-            raise fault(self._id, self._names(dead), self._steps, what) from e
+            raise contract_error(self._id, self._names(ended), self._steps, what) from e
         finally:
             gym.logger.min_level = level
-            if self._broken:
-                self._kill()
+            if self._failed:
+                self._end_workers()
 
-    def _silent(self) -> list[int]:
+    def _unanswered(self) -> list[int]:
         return [i for i, pipe in enumerate(self._raw.parent_pipes) if not pipe.poll(0)]
 
-    def _dead(self) -> list[int]:
+    def _ended(self) -> list[int]:
         processes = self._raw.processes
         connection.wait([p.sentinel for p in processes], timeout=EXIT_SECONDS)
         return [i for i, process in enumerate(processes) if not process.is_alive()]
@@ -159,8 +164,8 @@ class AsyncEnv(Env):
     def _names(indices: list[int]) -> str:
         return "environment " + (", ".join(map(str, indices)) or "?")
 
-    def _kill(self) -> None:
-        """End what still runs; nothing is waited for."""
+    def _end_workers(self) -> None:
+        """Kill the workers and close their pipes."""
         for process in self._raw.processes:
             process.kill()
         for process in self._raw.processes:

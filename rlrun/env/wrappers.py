@@ -1,9 +1,8 @@
-"""``env.wrappers``: what stands between an environment and its rows, in the order of the list.
+"""``env.wrappers``: wrappers of a single environment, the first entry innermost.
 
-The first entry of the list is next to the environment, the last one next to the policy: actions
-come in from the end of the list, observations and rewards go out towards it. Gymnasium's wrappers
-where it has one. None learns: statistics that a wrapper gathered would differ from column to
-column, be absent in evaluation and lost by a resume.
+Observations and rewards pass through the list from first to last, actions from last to first.
+Gymnasium's implementations are used where they exist. No wrapper keeps statistics: they would
+differ between columns, be missing in evaluation and be lost on resume.
 """
 
 import warnings
@@ -15,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces, wrappers
 
-from rlrun.env.mask import MaskFromInfo
+from rlrun.env.action_mask import ActionMaskObservation
 from rlrun.errors import ConfigError, extra
 from rlrun.schema import WrapperConfig
 
@@ -23,34 +22,34 @@ AnyEnv = gym.Env[Any, Any]
 
 
 def wrap(env: AnyEnv, configs: Sequence[WrapperConfig]) -> AnyEnv:
-    """``env`` inside its wrappers, the first one innermost.
+    """Return ``env`` wrapped by ``configs``, the first one innermost.
 
     Raises:
-        ConfigError: a wrapper does not fit the spaces it finds; names its place in the list.
+        ConfigError: a wrapper does not support the spaces; the message names its index.
     """
     for i, config in enumerate(configs):
         arguments = {k: v for k, v in asdict(config).items() if k != "name"}
         try:
-            with warnings.catch_warnings():  # Gymnasium's remarks about the bounds of spaces
+            with warnings.catch_warnings():  # Gymnasium's warnings about the bounds of spaces
                 warnings.filterwarnings("ignore", module=r"gymnasium\.")
-                env = TABLE[config.name][0](env, **arguments)
+                env = WRAPPERS[config.name][0](env, **arguments)
         except ImportError as e:
             text = f"it needs the package {e.name}; install it: pip install {e.name}"
-            raise _unfit(i, config, text) from e
+            raise _wrapper_error(i, config, text) from e
         except gym.error.DependencyNotInstalled as e:
             text = f"it needs the package OpenCV; install it: pip install {extra('images')}"
-            raise _unfit(i, config, text) from e
+            raise _wrapper_error(i, config, text) from e
         except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as e:
-            text = f"{' '.join(str(e).split())}; observations before it are {_short(env)}"
-            raise _unfit(i, config, f"{text}; move or remove it") from e
+            text = f"{' '.join(str(e).split())}; observations before it are {_spaces_text(env)}"
+            raise _wrapper_error(i, config, f"{text}; move or remove it") from e
     return env
 
 
-def _unfit(index: int, config: WrapperConfig, text: str) -> ConfigError:
+def _wrapper_error(index: int, config: WrapperConfig, text: str) -> ConfigError:
     return ConfigError(f"env.wrappers[{index}] = {config.name}: {text}")
 
 
-def _short(env: AnyEnv) -> str:
+def _spaces_text(env: AnyEnv) -> str:
     obs, action = (" ".join(str(s).split()) for s in (env.observation_space, env.action_space))
     return f"{obs[:80]}, actions {action[:60]}"
 
@@ -70,7 +69,7 @@ def _filter_obs(env: AnyEnv, keys: tuple[str, ...]) -> AnyEnv:
 def _encode_mission(env: AnyEnv) -> AnyEnv:
     from minigrid.wrappers import DictObservationSpaceWrapper
 
-    words: AnyEnv = DictObservationSpaceWrapper(env)  # its words are a list, not of its space
+    words: AnyEnv = DictObservationSpaceWrapper(env)  # returns a list, its space is an array
 
     def as_array(obs: dict[str, Any]) -> dict[str, Any]:
         return {**obs, "mission": np.asarray(obs["mission"], np.int64)}
@@ -83,7 +82,7 @@ def _mask_obs(env: AnyEnv, keep: tuple[int, ...]) -> AnyEnv:
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
         raise ValueError("it needs a Box of one dimension")
     if max(positions) >= space.shape[0]:
-        raise ValueError(f"keep = {positions}: positions 0 to {space.shape[0] - 1} are there")
+        raise ValueError(f"keep = {positions}: allowed are positions 0 to {space.shape[0] - 1}")
     bounds = space.low[positions], space.high[positions]
     kept = spaces.Box(*bounds, dtype=space.dtype.type)
     return wrappers.TransformObservation(env, lambda obs: obs[positions], kept)
@@ -101,15 +100,15 @@ def _time_obs(env: AnyEnv) -> AnyEnv:
     return wrappers.TimeAwareObservation(env, flatten=True, normalize_time=True)
 
 
-class _Random(gym.Wrapper[Any, Any, Any, Any]):
-    """Observations changed at random, by a stream of its own: the environment's stays as it is."""
+class _RandomObservation(gym.Wrapper[Any, Any, Any, Any]):
+    """Base class of random changes of observations, with a generator separate from the env's."""
 
     def __init__(self, env: AnyEnv, salt: int) -> None:
         super().__init__(env)
         self._salt = salt
         self._rng = np.random.default_rng()
 
-    def _change(self, obs: Any) -> Any:
+    def _transform(self, obs: Any) -> Any:
         raise NotImplementedError
 
     def reset(
@@ -118,15 +117,15 @@ class _Random(gym.Wrapper[Any, Any, Any, Any]):
         if seed is not None:
             self._rng = np.random.default_rng((self._salt, seed))
         obs, info = self.env.reset(seed=seed, options=options)
-        return self._change(obs), info
+        return self._transform(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        return self._change(obs), reward, terminated, truncated, info
+        return self._transform(obs), reward, terminated, truncated, info
 
 
-class Flicker(_Random):
-    """Each observation is all zeros with a probability. Source: Hausknecht & Stone 2015."""
+class FlickerObservation(_RandomObservation):
+    """Observations replaced by zeros with ``probability``. Source: Hausknecht & Stone 2015."""
 
     def __init__(self, env: AnyEnv, probability: float) -> None:
         super().__init__(env, salt=1)
@@ -134,12 +133,12 @@ class Flicker(_Random):
             raise ValueError("it needs a Box observation")
         self._probability = probability
 
-    def _change(self, obs: Any) -> Any:
+    def _transform(self, obs: Any) -> Any:
         return np.zeros_like(obs) if self._rng.random() < self._probability else obs
 
 
-class Noise(_Random):
-    """Normal noise on every number of an observation, whose space then has no bounds."""
+class NoiseObservation(_RandomObservation):
+    """Observations plus Gaussian noise of standard deviation ``std``; the space is unbounded."""
 
     def __init__(self, env: AnyEnv, std: float) -> None:
         super().__init__(env, salt=2)
@@ -149,7 +148,7 @@ class Noise(_Random):
         self.observation_space = spaces.Box(-np.inf, np.inf, space.shape, space.dtype.type)
         self._std = std
 
-    def _change(self, obs: Any) -> Any:
+    def _transform(self, obs: Any) -> Any:
         return (obs + self._std * self._rng.standard_normal(obs.shape)).astype(obs.dtype)
 
 
@@ -158,12 +157,12 @@ def _rescale_action(env: AnyEnv, low: float, high: float) -> AnyEnv:
 
 
 Factory = Callable[..., AnyEnv]
-TABLE: dict[str, tuple[Factory, str]] = {
+WRAPPERS: dict[str, tuple[Factory, str]] = {
     "pick_obs": (_pick_obs, "the entry `key` of a Dict observation, alone"),
     "filter_obs": (_filter_obs, "the entries `keys` of a Dict observation"),
     "encode_mission": (_encode_mission, "MiniGrid's mission as indices of words (minigrid)"),
     "mask_obs": (_mask_obs, "the positions `keep` of an observation vector, the rest is hidden"),
-    "mask_from_info": (MaskFromInfo, 'info["action_mask"] as an entry of the observation'),
+    "mask_from_info": (ActionMaskObservation, 'info["action_mask"] as an entry of the observation'),
     "flatten_obs": (wrappers.FlattenObservation, "any observation as one vector"),
     "rescale_obs": (_rescale_obs, "a bounded Box observation mapped to [`low`, `high`]"),
     "cast_obs": (wrappers.DtypeObservation, "the observation in `dtype`"),
@@ -176,10 +175,10 @@ TABLE: dict[str, tuple[Factory, str]] = {
     "time_obs": (_time_obs, "the share of the episode's steps that is over, appended"),
     "delay_obs": (
         lambda env, steps: wrappers.DelayObservation(env, steps),
-        "the observation of `steps` steps ago, zeros before there is one",
+        "the observation of `steps` steps ago, zeros in the first `steps` steps",
     ),
-    "flicker_obs": (Flicker, "all zeros with `probability`; Hausknecht & Stone 2015"),
-    "noise_obs": (Noise, "normal noise of standard deviation `std` on every number"),
+    "flicker_obs": (FlickerObservation, "all zeros with `probability`; Hausknecht & Stone 2015"),
+    "noise_obs": (NoiseObservation, "normal noise of standard deviation `std` on every number"),
     "rescale_action": (
         _rescale_action,
         "actions within [`low`, `high`] instead of their own bounds",
@@ -201,4 +200,4 @@ TABLE: dict[str, tuple[Factory, str]] = {
         "rewards within [`low`, `high`], scores too (policy.reward_clip leaves scores as they are)",
     ),
 }
-"""name -> (what makes it of an environment and its arguments, what it does)."""
+"""name -> (factory of the wrapper, one-line description)."""

@@ -1,7 +1,7 @@
-"""What an actor-critic says of rows, and the slopes of a loss over its parameters.
+"""Forward and backward passes of an actor-critic network, by autograd or in numpy.
 
-``Recorded`` asks autograd. ``Written`` is the chain rule of a network of linear layers in numpy:
-at 256 rows through two nets of 64 x 64 tanh units the matrix products are all but a quarter of it.
+``NumpyActorCritic`` is the chain rule of a network of linear layers: at 256 rows through two nets
+of 64 x 64 tanh units three quarters of its time are matrix products.
 """
 
 from typing import NamedTuple, Protocol, cast
@@ -22,7 +22,7 @@ from rlrun.types import Tree
 
 
 class OutputGrads(NamedTuple):
-    """d loss over log pi, V and entropy of the same rows [*]; entropy None: it plays no part."""
+    """d loss / d (log pi, V, entropy) of the same rows [*]; entropy None: not in the loss."""
 
     log_prob: Tensor
     value: Tensor
@@ -30,16 +30,21 @@ class OutputGrads(NamedTuple):
 
 
 class ActorCriticBackprop(Protocol):
-    """One network; ``choice`` belongs to the last ``outputs``, ``back`` to both."""
+    """A network with gradients: ``outputs``, ``evaluate_actions``, then ``backward``."""
 
-    def outputs(self, obs: Tree, side: Tensor, first: Tensor, state: Tree) -> tuple[Tensor, Tensor]:
-        """(parameters of the distribution [T, M, K], V [T, M]) in float32."""
+    def outputs(
+        self, obs: Tree, previous: Tensor, first: Tensor, state: Tree
+    ) -> tuple[Tensor, Tensor]:
+        """Return (parameters of the distribution [T, M, K], V [T, M]) in float32."""
 
-    def choice(self, head: Tensor, action: Tensor) -> LogProbEntropy:
-        """log pi(action) and entropy [T, M]; ``head``: ``outputs``' or its first rows."""
+    def evaluate_actions(self, params: Tensor, action: Tensor) -> LogProbEntropy:
+        """Return log pi(action) and entropy [T, M].
 
-    def back(self, choice: LogProbEntropy, value: Tensor, slopes: OutputGrads) -> None:
-        """The slopes over the parameters into ``FlatParameters.grads``."""
+        ``params``: those of the last ``outputs``, or their first rows.
+        """
+
+    def backward(self, choice: LogProbEntropy, value: Tensor, grads: OutputGrads) -> None:
+        """Write the gradients of the parameters to ``FlatParameters.grads``."""
 
 
 class AutogradActorCritic:
@@ -48,130 +53,139 @@ class AutogradActorCritic:
     def __init__(self, net: ActorCritic, flat: FlatParameters, compute: Compute) -> None:
         self.net, self.flat, self.compute = net, flat, compute
         self.parameters = list(net.parameters())
-        self.choice = net.choice
+        self.evaluate_actions = net.evaluate_actions
 
-    def outputs(self, obs: Tree, side: Tensor, first: Tensor, state: Tree) -> tuple[Tensor, Tensor]:
-        """See ``Backprop``."""
+    def outputs(
+        self, obs: Tree, previous: Tensor, first: Tensor, state: Tree
+    ) -> tuple[Tensor, Tensor]:
         with self.compute.autocast(self.parameters[0].device):
-            head, value = self.net(obs, side, first, state)
-        return head.float(), value.float()
+            params, value = self.net(obs, previous, first, state)
+        return params.float(), value.float()
 
-    def back(self, choice: LogProbEntropy, value: Tensor, slopes: OutputGrads) -> None:
-        """See ``Backprop``."""
-        outputs, given = [choice.log_prob, value], [slopes.log_prob, slopes.value]
-        if slopes.entropy is not None:
-            outputs, given = [*outputs, choice.entropy], [*given, slopes.entropy]
-        grads = torch.autograd.grad(outputs, self.parameters, given)
+    def backward(self, choice: LogProbEntropy, value: Tensor, grads: OutputGrads) -> None:
+        outputs, output_grads = [choice.log_prob, value], [grads.log_prob, grads.value]
+        if grads.entropy is not None:
+            outputs, output_grads = [*outputs, choice.entropy], [*output_grads, grads.entropy]
+        parameter_grads = torch.autograd.grad(outputs, self.parameters, output_grads)
         with torch.no_grad():
-            torch._foreach_copy_(self.flat.grad_views, list(grads))
+            torch._foreach_copy_(self.flat.grad_views, list(parameter_grads))
 
 
 class NumpyActorCritic:
-    """A feed-forward network of linear layers in float32 on the CPU; nothing is recorded.
+    """A feed-forward network of linear layers in float32 on the CPU.
 
-    ``run``, ``say`` and ``descend`` are the same as the three of ``Backprop``, in numpy.
+    ``forward``, ``evaluate`` and ``backward_arrays`` are the methods of ``ActorCriticBackprop`` on
+    arrays.
     """
 
     def __init__(self, net: ActorCritic, flat: FlatParameters) -> None:
-        """``net``: see ``is_plain``; its parameters lie in ``flat``."""
+        """``net``: one that ``supports`` accepts; its parameters lie in ``flat``."""
         self.net, self.flat, self.sizes = net, flat, net.sizes
         self.torso_space = cast("MLP", net.trunk.torso).space
-        self.beside, self.width = net.prev_inputs, net.trunk.torso.size
-        places = {
-            p.data_ptr(): s.numpy() for p, s in zip(net.parameters(), flat.grad_views, strict=True)
-        }
-        self.torsos = [DifferentiableMLP(cast("MLP", t.torso).layers, places) for t in net.trunks]
-        self.heads = [DifferentiableMLP(m, places) for m in (net.policy, net.value)]
-        self.log_std = self.over_std = np.zeros(0, np.float32)
+        self.prev_inputs, self.width = net.prev_inputs, net.trunk.torso.size
+        parts = zip(net.parameters(), flat.grad_views, strict=True)
+        grads = {p.data_ptr(): grad.numpy() for p, grad in parts}
+        self.torsos = [DifferentiableMLP(cast("MLP", t.torso).layers, grads) for t in net.trunks]
+        self.heads = [DifferentiableMLP(m, grads) for m in (net.policy, net.value)]
+        self.log_std = self.log_std_grad = np.zeros(0, np.float32)
         if net.log_std is not None:
             self.log_std = net.log_std.detach().numpy()
-            self.over_std = places[net.log_std.data_ptr()]
-        self.drawn: ActionLogProb | None = None
+            self.log_std_grad = grads[net.log_std.data_ptr()]
+        self.evaluated: ActionLogProb | None = None  # of the last ``evaluate_actions``
 
-    # -- in numpy --------------------------------------------------------------------------------
+    # -- arrays ----------------------------------------------------------------------------------
 
     def inputs(self, obs: Tree) -> np.ndarray:
-        """float32 [N, F]: what the first layer sees of ``obs`` [*, *O]."""
-        seen = obs if self.net.moments is None else self.net.moments(obs)
-        x = flatten(self.torso_space, seen)
+        """Return the first layer's inputs, float32 [N, F], of ``obs`` [*, *O]."""
+        normalized = obs if self.net.moments is None else self.net.moments(obs)
+        x = flatten(self.torso_space, normalized)
         return x.reshape(-1, x.shape[-1]).numpy()
 
-    def run(self, x: np.ndarray, side: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(parameters of the distribution [N, K], V [N]); ``side`` [N, S] beside the features."""
+    def forward(self, x: np.ndarray, previous: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (parameters of the distribution [N, K], V [N]).
+
+        ``previous`` [N, S]: encoded previous action and reward, where the network reads them.
+        """
         h = [torso(x) for torso in self.torsos]
-        if self.beside:
-            h = [np.concatenate([part, side], 1) for part in h]
+        if self.prev_inputs:
+            h = [np.concatenate([features, previous], 1) for features in h]
         return self.heads[0](h[0]), self.heads[1](h[-1])[:, 0]
 
-    def say(self, head: np.ndarray, action: np.ndarray, *, entropy: bool) -> ActionLogProb:
-        """Of the actions [N, *A]."""
+    def evaluate(self, params: np.ndarray, action: np.ndarray, *, entropy: bool) -> ActionLogProb:
+        """Return log pi [N] of actions [N, *A], and with ``entropy`` the entropy [N]."""
         if self.sizes:
-            return policy_losses.categorical(head, action, self.sizes, entropy=entropy)
-        return policy_losses.gaussian(head, self.log_std, action, entropy=entropy)
+            return policy_losses.categorical(params, action, self.sizes, entropy=entropy)
+        return policy_losses.gaussian(params, self.log_std, action, entropy=entropy)
 
-    def descend(
+    def backward_arrays(
         self,
-        drawn: ActionLogProb,
-        log_prob: np.ndarray,
-        value: np.ndarray,
-        entropy: np.ndarray | None,
+        evaluated: ActionLogProb,
+        log_prob_grad: np.ndarray,
+        value_grad: np.ndarray,
+        entropy_grad: np.ndarray | None,
     ) -> None:
-        """The slopes over the parameters, of those over log pi, V and entropy [N]; once a ``run``.
+        """Write the gradients of the parameters, once per ``forward``; the arguments are [n].
 
-        Fewer rows than ``run`` saw are the first of those; the loss does not know the others.
+        Where n is smaller than the rows of ``forward``, they are the first ones, and the loss does
+        not depend on the others.
         """
         if self.sizes:
-            slope = policy_losses.categorical_grad(drawn, log_prob, entropy)
+            params_grad = policy_losses.categorical_grad(evaluated, log_prob_grad, entropy_grad)
         else:
-            slope, self.over_std[:] = policy_losses.gaussian_grad(drawn, log_prob, entropy)
-        needed = self.beside or bool(self.torsos[0].layers)
-        slopes = [
-            part.back(over, inputs=needed)
-            for part, over in zip(self.heads, (slope, value[:, None]), strict=True)
+            params_grad, self.log_std_grad[:] = policy_losses.gaussian_grad(
+                evaluated, log_prob_grad, entropy_grad
+            )
+        deep = bool(self.torsos[0].layers)
+        feature_grads = [
+            head.backward(grad, inputs=self.prev_inputs or deep)
+            for head, grad in zip(self.heads, (params_grad, value_grad[:, None]), strict=True)
         ]
-        if not self.torsos[0].layers:
+        if not deep:
             return
         if len(self.torsos) == 1:
-            slopes = [slopes[0] + slopes[1]]
-        for torso, over in zip(self.torsos, slopes, strict=True):
-            torso.back(over[:, : self.width], inputs=False)
+            feature_grads = [feature_grads[0] + feature_grads[1]]
+        for torso, grad in zip(self.torsos, feature_grads, strict=True):
+            torso.backward(grad[:, : self.width], inputs=False)
 
-    # -- Backprop --------------------------------------------------------------------------------
+    # -- tensors ---------------------------------------------------------------------------------
 
-    def outputs(self, obs: Tree, side: Tensor, first: Tensor, state: Tree) -> tuple[Tensor, Tensor]:
-        """See ``Backprop``."""
-        lead = side.shape[:-1]
-        head, value = self.run(self.inputs(obs), side.flatten(0, 1).numpy())
-        return torch.from_numpy(head).reshape(*lead, -1), torch.from_numpy(value).reshape(lead)
+    def outputs(
+        self, obs: Tree, previous: Tensor, first: Tensor, state: Tree
+    ) -> tuple[Tensor, Tensor]:
+        lead = previous.shape[:-1]
+        params, value = self.forward(self.inputs(obs), previous.flatten(0, 1).numpy())
+        return torch.from_numpy(params).reshape(*lead, -1), torch.from_numpy(value).reshape(lead)
 
-    def choice(self, head: Tensor, action: Tensor) -> LogProbEntropy:
-        """See ``Backprop``."""
+    def evaluate_actions(self, params: Tensor, action: Tensor) -> LogProbEntropy:
         lead = action.shape[:2]
-        self.drawn = self.say(
-            head.flatten(0, 1).numpy(), action.flatten(0, 1).numpy(), entropy=True
+        self.evaluated = self.evaluate(
+            params.flatten(0, 1).numpy(), action.flatten(0, 1).numpy(), entropy=True
         )
-        return LogProbEntropy(*(torch.from_numpy(x).reshape(lead) for x in self.drawn.terms()))
+        return LogProbEntropy(*(torch.from_numpy(x).reshape(lead) for x in self.evaluated.terms()))
 
-    def back(self, choice: LogProbEntropy, value: Tensor, slopes: OutputGrads) -> None:
-        """See ``Backprop``."""
-        assert self.drawn is not None
-        entropy = None if slopes.entropy is None else slopes.entropy.flatten().numpy()
-        given = slopes.log_prob.flatten().numpy(), slopes.value.flatten().numpy()
-        self.descend(self.drawn, *given, entropy)
+    def backward(self, choice: LogProbEntropy, value: Tensor, grads: OutputGrads) -> None:
+        assert self.evaluated is not None
+        entropy = None if grads.entropy is None else grads.entropy.flatten().numpy()
+        arrays = grads.log_prob.flatten().numpy(), grads.value.flatten().numpy()
+        self.backward_arrays(self.evaluated, *arrays, entropy)
 
 
 def supports(net: ActorCritic) -> bool:
-    """Whether the network is linear layers and activations, nothing else, masks included."""
+    """Return whether ``NumpyActorCritic`` can compute the network.
+
+    It can where there are only linear layers and activations, and no action masks.
+    """
     if net.recurrent or net.masked or not all(isinstance(t.torso, MLP) for t in net.trunks):
         return False
-    chains = [*(cast("MLP", t.torso).layers for t in net.trunks), net.policy, net.value]
-    return all(type(m) is nn.Linear or type(m) in FORWARD for chain in chains for m in chain)
+    parts = [*(cast("MLP", t.torso).layers for t in net.trunks), net.policy, net.value]
+    return all(type(m) is nn.Linear or type(m) in FORWARD for part in parts for m in part)
 
 
 def make_actor_critic_backprop(
     net: ActorCritic, flat: FlatParameters, compute: Compute
 ) -> NumpyActorCritic | AutogradActorCritic:
-    """``Written`` where it can be, by a fixed rule; both give the same numbers to 1e-5."""
+    """Return ``NumpyActorCritic`` where it is possible, by a fixed rule; numbers agree to 1e-5."""
     cpu = next(net.parameters()).device.type == "cpu"
-    plain = cpu and compute.precision == "float32" and supports(net)
-    return NumpyActorCritic(net, flat) if plain else AutogradActorCritic(net, flat, compute)
+    if cpu and compute.precision == "float32" and supports(net):
+        return NumpyActorCritic(net, flat)
+    return AutogradActorCritic(net, flat, compute)

@@ -1,8 +1,12 @@
-"""One step of the recurrent memories in numpy, with weights of their own."""
+"""One step of the recurrent memories in numpy, on copies of their weights."""
+
+from collections.abc import Iterable
 
 import numpy as np
+from torch import Tensor
 
 from rlrun.kernels.mlp import copy_parameter
+from rlrun.nets.memory import Memory
 from rlrun.nets.memory.mingru import MinGRU
 from rlrun.nets.memory.recurrent import GRU, LSTM
 from rlrun.types import Tree
@@ -11,8 +15,8 @@ from rlrun.types import Tree
 class LSTMCell:
     """torch.lstm_cell; one product for inputs and state, one tanh for all gates.
 
-    sigmoid(x) = tanh(x / 2) / 2 + 1/2: the rows of the gates i, f, o are halved beforehand. They
-    stand before those of g here.
+    sigmoid(x) = tanh(x / 2) / 2 + 1/2: weights of the gates i, f, o are halved in advance. The
+    order of gates is i, f, o, g (torch: i, f, g, o).
     """
 
     def __init__(self, memory: LSTM, num_envs: int) -> None:
@@ -26,11 +30,11 @@ class LSTMCell:
     def refresh(self) -> None:
         w_x, w_h, b_x, b_h = (p.detach().numpy() for p in self.core.all_weights[0])
         h, features = self.size, self.core.input_size
-        places = (slice(0, 2 * h), slice(2 * h, 3 * h), slice(3 * h, 4 * h))
-        sources = (slice(0, 2 * h), slice(3 * h, 4 * h), slice(2 * h, 3 * h))  # torch: i, f, g, o
-        for to, of in zip(places, sources, strict=True):
-            self.weight[to, :features], self.weight[to, features:] = w_x[of], w_h[of]
-            self.bias[to] = b_x[of] + b_h[of]
+        own_rows = (slice(0, 2 * h), slice(2 * h, 3 * h), slice(3 * h, 4 * h))
+        torch_rows = (slice(0, 2 * h), slice(3 * h, 4 * h), slice(2 * h, 3 * h))
+        for own, source in zip(own_rows, torch_rows, strict=True):
+            self.weight[own, :features], self.weight[own, features:] = w_x[source], w_h[source]
+            self.bias[own] = b_x[source] + b_h[source]
         self.weight[: 3 * h] *= 0.5
         self.bias[: 3 * h] *= 0.5
 
@@ -43,9 +47,9 @@ class LSTMCell:
         gates = joined @ self.weight.T
         gates += self.bias
         np.tanh(gates, out=gates)
-        opened = gates[:, : 3 * size]
-        opened *= np.float32(0.5)
-        opened += np.float32(0.5)
+        sigmoids = gates[:, : 3 * size]
+        sigmoids *= np.float32(0.5)
+        sigmoids += np.float32(0.5)
         c = gates[:, size : 2 * size] * state[1]
         c += gates[:, :size] * gates[:, 3 * size :]
         h = np.tanh(c)
@@ -53,50 +57,62 @@ class LSTMCell:
         return h, (h, c)
 
 
-class GRUCell:
-    """torch.gru_cell."""
+class _CopiedCell:
+    """Copies of a core's parameters; the state is one array [B, H]."""
 
-    def __init__(self, memory: GRU) -> None:
-        self.core, self.size = memory.core, memory.size
-        self.weights = [copy_parameter(p) for p in self.core.all_weights[0]]
+    def __init__(self, parameters: Iterable[Tensor], size: int) -> None:
+        self.sources, self.size = list(parameters), size
+        self.weights = [copy_parameter(p) for p in self.sources]
 
     def refresh(self) -> None:
-        for own, p in zip(self.weights, self.core.all_weights[0], strict=True):
-            np.copyto(own, p.detach().numpy())
+        for own, source in zip(self.weights, self.sources, strict=True):
+            np.copyto(own, source.detach().numpy())
 
     def initial_state(self, num_envs: int) -> Tree:
         return (np.zeros((num_envs, self.size), np.float32),)
+
+
+class GRUCell(_CopiedCell):
+    """torch.gru_cell."""
+
+    def __init__(self, memory: GRU) -> None:
+        super().__init__(memory.core.all_weights[0], memory.size)
 
     def __call__(self, x: np.ndarray, state: Tree) -> tuple[np.ndarray, Tree]:
         (h,), size = state, self.size
         w_x, w_h, b_x, b_h = self.weights
         a, b = x @ w_x.T + b_x, h @ w_h.T + b_h
-        opened = a[:, : 2 * size] + b[:, : 2 * size]  # r, z
-        opened = np.tanh(opened * np.float32(0.5)) * np.float32(0.5) + np.float32(0.5)
-        r, z = opened[:, :size], opened[:, size:]
-        new = np.tanh(a[:, 2 * size :] + r * b[:, 2 * size :])
-        h = new + z * (h - new)
+        gates = a[:, : 2 * size] + b[:, : 2 * size]  # r, z
+        gates = np.tanh(gates * np.float32(0.5)) * np.float32(0.5) + np.float32(0.5)
+        r, z = gates[:, :size], gates[:, size:]
+        candidate = np.tanh(a[:, 2 * size :] + r * b[:, 2 * size :])
+        h = candidate + z * (h - candidate)
         return h, (h,)
 
 
-class MinGRUCell:
-    """One step of a ``MinGRU`` in numpy, with weights of its own."""
+class MinGRUCell(_CopiedCell):
+    """``MinGRU.step``."""
 
     def __init__(self, memory: MinGRU) -> None:
-        self.core, self.size = memory.core, memory.size
-        self.weight, self.bias = (p.detach().numpy().copy() for p in self.core.parameters())
-
-    def refresh(self) -> None:
-        np.copyto(self.weight, self.core.weight.detach().numpy())
-        np.copyto(self.bias, self.core.bias.detach().numpy())
-
-    def initial_state(self, num_envs: int) -> Tree:
-        return (np.zeros((num_envs, self.size), np.float32),)
+        super().__init__((memory.core.weight, memory.core.bias), memory.size)
 
     def __call__(self, x: np.ndarray, state: Tree) -> tuple[np.ndarray, Tree]:
-        both = x @ self.weight.T
-        both += self.bias
-        keep, candidate = both[:, : self.size], both[:, self.size :]
+        weight, bias = self.weights
+        out = x @ weight.T
+        out += bias
+        keep, candidate = out[:, : self.size], out[:, self.size :]
         keep = np.tanh(keep * np.float32(0.5)) * np.float32(0.5) + np.float32(0.5)
         h = candidate + keep * (state[0] - candidate)
         return h, (h,)
+
+
+def make_cell(memory: Memory, num_envs: int) -> LSTMCell | GRUCell | MinGRUCell | None:
+    """Return the cell of ``memory``, None for ``NoMemory``."""
+    match memory:
+        case LSTM():
+            return LSTMCell(memory, num_envs)
+        case GRU():
+            return GRUCell(memory)
+        case MinGRU():
+            return MinGRUCell(memory)
+    return None

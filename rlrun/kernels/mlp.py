@@ -6,9 +6,15 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
+# A run whose loss overflows ends with one error line; numpy's warnings would stand before it.
+IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+
 
 class ForwardMLP:
-    """The linear layers of a Sequential and the activations between them."""
+    """Copies of the linear layers of a Sequential and the activations between them.
+
+    ``refresh`` copies the current weights.
+    """
 
     def __init__(self, layers: nn.Module) -> None:
         assert isinstance(layers, nn.Sequential)
@@ -18,7 +24,7 @@ class ForwardMLP:
         self.activations: list[Callable[[np.ndarray], None] | None] = [
             FORWARD[kind] for kind in kinds
         ]
-        self.activations += [None] * (len(self.sources) - len(kinds))  # none behind the last
+        self.activations += [None] * (len(self.sources) - len(kinds))  # none after the last
 
     def refresh(self) -> None:
         for source, (weight, bias) in zip(self.sources, self.weights, strict=True):
@@ -26,7 +32,7 @@ class ForwardMLP:
             np.copyto(bias, source.bias.detach().numpy())
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """[E, in] -> [E, out], fresh."""
+        """[E, in] -> [E, out], a new array."""
         for (weight, bias), activation in zip(self.weights, self.activations, strict=True):
             x = x @ weight.T
             x += bias
@@ -36,71 +42,74 @@ class ForwardMLP:
 
 
 def copy_parameter(parameter: Tensor) -> np.ndarray:
-    """Return the parameter as an array of its own."""
+    """Return a copy of the parameter as an array."""
     return parameter.detach().numpy().copy()
 
 
-# A learner that diverges ends its run with one line; numpy's own warnings would come before it.
-IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore", divide="ignore")
-
-
 class LinearLayer(NamedTuple):
+    """Views of a layer's parameters and of their gradients."""
+
     weight: np.ndarray  # [out, in]
     bias: np.ndarray  # [out]
-    over_weight: np.ndarray  # their slopes
-    over_bias: np.ndarray
+    weight_grad: np.ndarray
+    bias_grad: np.ndarray
     activation: type[nn.Module] | None
 
 
 class DifferentiableMLP:
-    """The linear layers of a Sequential and the activations between them."""
+    """The linear layers of a Sequential and the activations between them, with their gradients.
 
-    def __init__(self, layers: nn.Sequential, places: dict[int, np.ndarray] | None) -> None:
-        """``places``: address of a parameter -> where its slope belongs; None: it has none."""
+    Weights are views of the network's own parameters.
+    """
+
+    def __init__(self, layers: nn.Sequential, grads: dict[int, np.ndarray] | None) -> None:
+        """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""
         self.layers: list[LinearLayer] = []
         for module in layers:
             if isinstance(module, nn.Linear):
                 weight, bias = module.weight, module.bias
                 none = np.zeros(0, np.float32)
-                over = (none, none)
-                if places is not None:
-                    over = places[weight.data_ptr()], places[bias.data_ptr()]
-                layer = LinearLayer(weight.detach().numpy(), bias.detach().numpy(), *over, None)
+                own = (none, none)
+                if grads is not None:
+                    own = grads[weight.data_ptr()], grads[bias.data_ptr()]
+                layer = LinearLayer(weight.detach().numpy(), bias.detach().numpy(), *own, None)
                 self.layers.append(layer)
             else:
                 self.layers[-1] = self.layers[-1]._replace(activation=type(module))
-        self.kept: list[np.ndarray] = []
+        self.activations: list[np.ndarray] = []  # input and every layer's output, of the last call
         self.ones = np.ones(0, np.float32)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """[N, in] -> [N, out], fresh."""
-        self.kept = [x]
+        """[N, in] -> [N, out], a new array; keeps what ``backward`` needs."""
+        self.activations = [x]
         for layer in self.layers:
             x = x @ layer.weight.T
             x += layer.bias
             if layer.activation is not None:
                 FORWARD[layer.activation](x)
-            self.kept.append(x)
+            self.activations.append(x)
         return x
 
-    def back(self, slope: np.ndarray, *, inputs: bool) -> np.ndarray:
-        """The slope over the input (where asked for), of that [n, out] over the first n outputs.
+    def backward(self, grad: np.ndarray, *, inputs: bool) -> np.ndarray:
+        """Write the gradients of the parameters; return that of the first n inputs.
 
-        Those over the parameters go to their places. What activations gave is overwritten.
+        ``grad`` [n, out]: d loss / d output of the first n rows of the last call; the loss does
+        not depend on the others. ``inputs``: whether the gradient [n, in] is computed; without it
+        the return value has no meaning. Overwrites the kept activations.
         """
-        count = len(slope)
+        count = len(grad)
         if len(self.ones) < count:
             self.ones = np.ones(count, np.float32)
         ones = self.ones[:count]
         for i in reversed(range(len(self.layers))):
             layer = self.layers[i]
             if layer.activation is not None:
-                slope = BACKWARD[layer.activation](slope, self.kept[i + 1][:count])
-            np.matmul(slope.T, self.kept[i][:count], out=layer.over_weight)
-            np.matmul(ones, slope, out=layer.over_bias)
+                grad = BACKWARD[layer.activation](grad, self.activations[i + 1][:count])
+            np.matmul(grad.T, self.activations[i][:count], out=layer.weight_grad)
+            np.matmul(ones, grad, out=layer.bias_grad)
             if i or inputs:
-                slope = slope @ layer.weight
-        return slope
+                grad = grad @ layer.weight
+        return grad
 
 
 def _relu(x: np.ndarray) -> None:
@@ -115,20 +124,20 @@ def _elu(x: np.ndarray) -> None:
     np.expm1(x, out=x, where=x <= 0)
 
 
-def _relu_back(slope: np.ndarray, out: np.ndarray) -> np.ndarray:
-    passed: np.ndarray = slope * (out > 0)  # half the time of np.where
-    return passed
+def _relu_backward(grad: np.ndarray, out: np.ndarray) -> np.ndarray:
+    masked: np.ndarray = grad * (out > 0)  # half the time of np.where
+    return masked
 
 
-def _tanh_back(slope: np.ndarray, out: np.ndarray) -> np.ndarray:
+def _tanh_backward(grad: np.ndarray, out: np.ndarray) -> np.ndarray:
     out *= out
     np.subtract(np.float32(1), out, out=out)
-    out *= slope
+    out *= grad
     return out
 
 
-def _elu_back(slope: np.ndarray, out: np.ndarray) -> np.ndarray:
-    return np.where(out > 0, slope, slope * (out + np.float32(1)))
+def _elu_backward(grad: np.ndarray, out: np.ndarray) -> np.ndarray:
+    return np.where(out > 0, grad, grad * (out + np.float32(1)))
 
 
 FORWARD: dict[type[nn.Module], Callable[[np.ndarray], None]] = {  # in place
@@ -137,8 +146,9 @@ FORWARD: dict[type[nn.Module], Callable[[np.ndarray], None]] = {  # in place
     nn.ELU: _elu,
 }
 
+# (d loss / d output, output) -> d loss / d input; may overwrite the output.
 BACKWARD: dict[type[nn.Module], Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    nn.ReLU: _relu_back,  # (slope, output)
-    nn.Tanh: _tanh_back,
-    nn.ELU: _elu_back,
+    nn.ReLU: _relu_backward,
+    nn.Tanh: _tanh_backward,
+    nn.ELU: _elu_backward,
 }

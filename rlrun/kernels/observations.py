@@ -9,7 +9,7 @@ from rlrun.types import Tree
 
 
 def flatten(space: gym.Space[Any], obs: Tree) -> np.ndarray:
-    """``torso.flatten`` in numpy: float32 [E, flat_size]."""
+    """Return float32 [E, flat_size] of observations [E, ...]; ``torso.flatten`` in numpy."""
     match space:
         case gym.spaces.Discrete():
             return _one_hot(obs - space.start, int(space.n))
@@ -26,7 +26,7 @@ def flatten(space: gym.Space[Any], obs: Tree) -> np.ndarray:
         case _:
             x: np.ndarray = obs.reshape(len(obs), -1).astype(np.float32, copy=False)
             if obs.dtype == np.uint8:
-                x /= np.float32(255)  # a copy: it was bytes
+                x /= np.float32(255)  # astype made a copy
             return x
 
 

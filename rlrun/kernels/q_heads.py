@@ -1,4 +1,4 @@
-"""The heads of ``DistNet`` in numpy: action values of E environments, with noise of their own."""
+"""The heads of ``DistNet`` in numpy, with weight noise per environment; forward only."""
 
 import numpy as np
 from torch import nn
@@ -9,7 +9,7 @@ from rlrun.nets.qnet import DistNet
 
 
 class NumpyQHead:
-    """Weights of its own; ``refresh`` copies the network's present ones."""
+    """Action values of E environments; ``refresh`` copies the network's current weights."""
 
     def __init__(self, net: DistNet, num_envs: int) -> None:
         self.kind, self.actions, self.num_envs = net.kind, net.actions, num_envs
@@ -24,11 +24,11 @@ class NumpyQHead:
     def refresh(self) -> None:
         for stream in self.streams:
             stream.refresh()
-        if self.kind == "implicit":  # the levels never change: [K, H] factors of the features
+        if self.kind == "implicit":  # the levels are fixed: [K, H] factors of the features
             self.phi = self.net.embedding().detach().numpy()
 
     def perturb(self, generator: np.random.Generator | None) -> None:
-        """Noise of every environment, the stream's layers in order; None: mean weights."""
+        """Draw noise for every environment, in the order of the layers; None: mean weights."""
         for stream in self.streams:
             stream.noise = None
         if generator is None:
@@ -41,25 +41,25 @@ class NumpyQHead:
             stream.noise, parts = parts[: len(stream.sizes)], parts[len(stream.sizes) :]
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Memory outputs [E, H] -> action values [E, A]."""
+        """Return action values [E, A] of memory outputs [E, H]."""
         if self.kind == "implicit":
-            x = x[:, None] * self.phi  # [E, K, H]; means over levels are those of the values
+            x = x[:, None] * self.phi  # [E, K, H]; dueling commutes with the mean over levels
             advantage = self.advantage(x).mean(1)
-            return self.dueling(advantage, self.value(x).mean(1) if self.value else None)
+            return self._dueling(advantage, self.value(x).mean(1) if self.value else None)
         advantage, value = self.advantage(x), self.value(x) if self.value else None
         if self.kind == "none":
-            return self.dueling(advantage, value)
+            return self._dueling(advantage, value)
         atoms = advantage.reshape(len(x), self.actions, -1)
         if self.kind == "quantile":
             mean = None if value is None else value.mean(-1, keepdims=True)
-            return self.dueling(atoms.mean(-1), mean)
+            return self._dueling(atoms.mean(-1), mean)
         if value is not None:
             atoms = value[:, None] + atoms - atoms.mean(1, keepdims=True)
         p = np.exp(atoms - atoms.max(-1, keepdims=True))
         q: np.ndarray = (p @ self.grid) / p.sum(-1)
         return q
 
-    def dueling(self, advantage: np.ndarray, value: np.ndarray | None) -> np.ndarray:
+    def _dueling(self, advantage: np.ndarray, value: np.ndarray | None) -> np.ndarray:
         if value is None:
             return advantage
         advantage -= advantage.mean(-1, keepdims=True)
@@ -68,29 +68,31 @@ class NumpyQHead:
 
 
 class NumpyStream:
-    """The layers of one head, noisy or not."""
+    """Copies of the layers of one stream (advantage or value), noisy or not."""
 
     def __init__(self, layers: nn.Module) -> None:
         modules = list(layers.modules())
         self.sources = [m for m in modules if isinstance(m, (nn.Linear, NoisyLinear))]
-        others = [type(m) for m in modules if type(m) in FORWARD]
-        self.activation = FORWARD[others[0]] if others else None
+        activations = [type(m) for m in modules if type(m) in FORWARD]
+        self.activation = FORWARD[activations[0]] if activations else None
         noisy = isinstance(layers, NoisyMLP)
-        mine = [m for m in self.sources if isinstance(m, NoisyLinear)]
-        self.sizes = [n for m in mine for n in (m.n_in, m.n_out)]
+        noisy_layers = [m for m in self.sources if isinstance(m, NoisyLinear)]
+        self.sizes = [n for m in noisy_layers for n in (m.n_in, m.n_out)]
         self.noise: list[np.ndarray] | None = None
         names = ["weight", "bias"] + (["weight_sigma", "bias_sigma"] if noisy else [])
-        self.own = [[copy_parameter(m.get_parameter(name)) for name in names] for m in self.sources]
+        self.weights = [
+            [copy_parameter(m.get_parameter(name)) for name in names] for m in self.sources
+        ]
         self.names = names
 
     def refresh(self) -> None:
-        for source, own in zip(self.sources, self.own, strict=True):
+        for source, own in zip(self.sources, self.weights, strict=True):
             for name, array in zip(self.names, own, strict=True):
                 np.copyto(array, source.get_parameter(name).detach().numpy())
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """[E, *, in] -> [E, *, out], fresh."""
-        for i, (weight, bias, *sigma) in enumerate(self.own):
+        """[E, *, in] -> [E, *, out], a new array."""
+        for i, (weight, bias, *sigma) in enumerate(self.weights):
             y = x @ weight.T
             y += bias
             if self.noise is not None and sigma:
@@ -98,6 +100,6 @@ class NumpyStream:
                 eps_in, eps_out = (e.reshape(lead) for e in self.noise[2 * i : 2 * i + 2])
                 y += eps_out * ((x * eps_in) @ sigma[0].T + sigma[1])
             x = y
-            if i < len(self.own) - 1 and self.activation is not None:
+            if i < len(self.weights) - 1 and self.activation is not None:
                 self.activation(x)
         return x

@@ -1,12 +1,12 @@
-"""Updates of plain actors and critics in numpy: what SAC, TD3 and DDPG do with single rows.
+"""Updates of feed-forward actors and critics in numpy: SAC, TD3 and DDPG on single rows.
 
 An update of 256 rows through nets of 256 x 256 units is products for two thirds of its time; the
-rest is torch's calls and autograd's bookkeeping, most of which numpy does without. The numbers are
-those of ``SAC.loss`` and its kin to 1e-5.
+rest is torch's calls and autograd's bookkeeping, most of which numpy does without. Numbers agree
+with ``SAC.loss`` (``TD3``, ``DDPG``) to 1e-5.
 
-Neither half of an update, the critics' and the actor's, waits for the other: both see the weights
-from before it. ``Compute.run_in_thread`` may have a second thread do the actor's, and before it
-what the critics say of the actions taken; no bit depends on it.
+The gradients of critics and actor are both taken at the weights before the update, so they do not
+depend on each other: ``Compute.run_in_thread`` may compute the actor's, and the critics' values of
+stored actions, in a second thread. No bit depends on it.
 """
 
 import time
@@ -28,138 +28,143 @@ from rlrun.optim.compute import Compute
 from rlrun.optim.lagrange import LagrangeMultiplier
 from rlrun.optim.target import OnlineTarget
 from rlrun.schema import MemoryConfig, SACConfig, TD3Config
-from rlrun.types import Sample, Update, Window
+from rlrun.types import Sample, Update
 
 T = TypeVar("T")
 
 
 class RowBatch(NamedTuple):
-    """What a batch of single rows brings, [N, ...]."""
+    """A batch of single rows, arrays [N, ...]."""
 
-    here: np.ndarray  # features of the row
-    there: np.ndarray  # of the row its target bootstraps from
-    taken: np.ndarray  # unit actions
-    reward: np.ndarray
+    obs: np.ndarray  # features of the row
+    next_obs: np.ndarray  # features of the row that its target bootstraps from
+    action: np.ndarray  # in [-1, 1]
+    reward: np.ndarray  # n-step
     discount: np.ndarray
     valid: np.ndarray
-    share: np.ndarray  # weight / N, 0 where not valid
+    weight: np.ndarray  # importance weight / N, 0 where not valid
 
     def mean(self, x: np.ndarray) -> float:
-        """Of ``x`` [N] over valid rows, 0 where there is none."""
+        """Return the mean of ``x`` [N] over valid rows, 0 where there is none."""
         return float(np.where(self.valid, x, np.float32(0)).sum() / max(self.valid.sum(), 1))
 
 
 class ActorUpdate(NamedTuple):
-    """Of the actor's half of an update."""
+    """The actor's half of an update, its gradients in place."""
 
-    least: np.ndarray  # min Q [N]
-    seconds: float  # its slopes took
+    min_q: np.ndarray  # [N] of the actor's actions
+    seconds: float  # of the backward pass
 
 
 class ContinuousKernel:
-    """The parts that updates of SAC, TD3 and DDPG are made of."""
+    """The parts of an update that SAC, TD3 and DDPG share."""
 
-    def __init__(self, pair: ActorCritics, compute: Compute, judges: int | None) -> None:
-        """``judges``: how many critics the actor listens to, None: to all."""
-        self.pair, self.config, self.window = pair, pair.config, Window(*pair.config.window)
+    def __init__(self, pair: ActorCritics, compute: Compute, actor_critics: int | None) -> None:
+        """``actor_critics``: number of critics in the actor's loss, None: all."""
+        self.pair, self.config, self.window = pair, pair.config, pair.config.window
         self.compute = compute
-        self.of_actor, self.of_critics = _like(pair.pi), _like(pair.q)
-        places = zip(pair.pi.params, self.of_actor, strict=True)
-        self.pi = DifferentiableMLP(pair.pi.net.head, {p.data_ptr(): s.numpy() for p, s in places})
-        self.behind = DifferentiableMLP(pair.pi.target.head, None)
-        self.q, self.lagging = (
-            NumpyCritics(pair.q.net, self.of_critics),
-            NumpyCritics(pair.q.target),
+        self.actor_grads, self.critic_grads = _zero_grads(pair.pi), _zero_grads(pair.q)
+        grads = zip(pair.pi.params, self.actor_grads, strict=True)
+        self.actor = DifferentiableMLP(
+            pair.pi.net.head, {p.data_ptr(): grad.numpy() for p, grad in grads}
         )
-        self.judges = NumpyCritics(
-            pair.q.net, count=judges
-        )  # the same weights, for the actor's half
+        self.target_actor = DifferentiableMLP(pair.pi.target.head, None)
+        self.critics = NumpyCritics(pair.q.net, self.critic_grads)
+        self.target_critics = NumpyCritics(pair.q.target)
+        # The same weights with activations of their own: another thread may run at the same time.
+        self.actor_critics = NumpyCritics(pair.q.net, count=actor_critics)
         self.size = pair.bounds.size
 
     def rows(self, sample: Sample) -> RowBatch:
-        """Of a sample on the CPU."""
+        """Return the arrays of a sample on the CPU."""
         segment = sample.segment
-        view, n, taken = prepare_windows(
+        windows, n, action = prepare_windows(
             segment, self.pair.bounds, self.window, self.config, memory=False
         )
-        here, there = (x[0].numpy() for x in view.both(self.pair.pi.net.encoder, None))
+        obs, next_obs = (x[0].numpy() for x in windows.encode_both(self.pair.pi.net.encoder, None))
         valid = segment.valid[0].numpy()
-        share = sample.weight.numpy() * valid / np.float32(len(valid))
-        action, reward, discount = (x[0].numpy() for x in (taken, n.reward, n.discount))
-        return RowBatch(here, there, action, reward, discount, valid, share)
+        weight = sample.weight.numpy() * valid / np.float32(len(valid))
+        unit, reward, discount = (x[0].numpy() for x in (action, n.reward, n.discount))
+        return RowBatch(obs, next_obs, unit, reward, discount, valid, weight)
 
     def noise(self, number: int, count: int) -> np.ndarray:
-        """[count, A] standard normal; see ``control.Noise``."""
+        """Return standard normal numbers [count, A]; ``number``: of the draw."""
         return self.pair.noise(number, 1, count, self.size)[0].numpy()
 
-    def ahead(self, rows: RowBatch, action: np.ndarray) -> np.ndarray:
-        """[N]: the target critics' least value of ``action`` in the rows behind."""
-        least: np.ndarray = self.lagging(np.concatenate([rows.there, action], 1)).min(0)
-        return least
+    def next_q(self, rows: RowBatch, action: np.ndarray) -> np.ndarray:
+        """Return the minimum [N] of the target critics at the bootstrap rows and ``action``."""
+        q: np.ndarray = self.target_critics(np.concatenate([rows.next_obs, action], 1)).min(0)
+        return q
 
-    def taken(self, rows: RowBatch) -> np.ndarray:
-        """[C, N]: what the critics say of the actions taken."""
-        return self.q(np.concatenate([rows.here, rows.taken], 1))
+    def q_selected(self, rows: RowBatch) -> np.ndarray:
+        """Return Q [C, N] of the stored actions."""
+        return self.critics(np.concatenate([rows.obs, rows.action], 1))
 
-    def critics(
-        self, rows: RowBatch, q: np.ndarray, value: np.ndarray
+    def critic_loss(
+        self, rows: RowBatch, q: np.ndarray, next_value: np.ndarray
     ) -> tuple[np.ndarray, dict[str, float]]:
-        """|delta| [N], and the metrics; the slopes over the critics' parameters are in place.
+        """Write the critics' gradients; return |delta| [N] and the metrics.
 
-        ``q``: of ``taken``; ``value`` [N]: of the rows behind. See ``continuous.critic_loss``.
+        ``q``: of ``q_selected``; ``next_value`` [N]. Formula: ``continuous.critic_loss``.
         """
-        alive, clip = rows.discount > 0, self.config.td_clip
-        target = rows.reward + np.where(alive, rows.discount * value, np.float32(0))
+        bootstraps, clip = rows.discount > 0, self.config.td_clip
+        target = rows.reward + np.where(bootstraps, rows.discount * next_value, np.float32(0))
         delta = np.where(rows.valid, target - q, np.float32(0))
-        within = delta if clip is None else np.clip(delta, -clip, clip)
+        clipped = delta if clip is None else np.clip(delta, -clip, clip)
         began = time.perf_counter()
-        self.q.back(within * -rows.share)
+        self.critics.backward(clipped * -rows.weight)
         self.pair.seconds["backward"] += time.perf_counter() - began
-        loss = (rows.share * (within * (delta - np.float32(0.5) * within))).sum()
-        surprise = np.abs(delta).mean(0)
-        told = (rows.mean(x) for x in (surprise, q.mean(0), target))
+        loss = (rows.weight * (clipped * (delta - np.float32(0.5) * clipped))).sum()
+        td_abs = np.abs(delta).mean(0)
+        means = (rows.mean(x) for x in (td_abs, q.mean(0), target))
         names = ("train/loss", "train/td_abs", "train/q_taken", "train/target")
-        metrics = dict(zip(names, (float(loss), *told), strict=True))
-        return surprise, metrics | {"train/valid_fraction": float(rows.valid.mean())}
+        metrics = dict(zip(names, (float(loss), *means), strict=True))
+        return td_abs, metrics | {"train/valid_fraction": float(rows.valid.mean())}
 
-    def actor(
-        self, rows: RowBatch, action: np.ndarray, over: Callable[[np.ndarray], np.ndarray]
+    def actor_loss(
+        self,
+        rows: RowBatch,
+        action: np.ndarray,
+        output_grad: Callable[[np.ndarray], np.ndarray],
     ) -> ActorUpdate:
-        """The judges' least value; the slopes over the actor's parameters are in place.
+        """Write the actor's gradients; return the minimum of Q over the critics.
 
-        ``over``: the slope [N, A] of -min Q over ``action`` -> that of the loss over what the
-        actor's last layer gave. Where critics agree, each has its part, as in torch.
+        ``output_grad``: maps d(-min Q) / d action [N, A] to the gradient of the loss with respect
+        to the actor's outputs. Where critics are equal the gradient is shared evenly, as in torch.
         """
-        q = self.judges(np.concatenate([rows.here, action], 1))
-        least: np.ndarray = q.min(0)
-        chosen = (q == least).astype(np.float32)
-        slope = chosen * (-rows.share / chosen.sum(0))
+        q = self.actor_critics(np.concatenate([rows.obs, action], 1))
+        min_q: np.ndarray = q.min(0)
+        selected = (q == min_q).astype(np.float32)
+        q_grad = selected * (-rows.weight / selected.sum(0))
         began = time.perf_counter()
-        self.pi.back(over(self.judges.over_action(slope, self.size)), inputs=False)
-        return ActorUpdate(least, time.perf_counter() - began)
+        grad = output_grad(self.actor_critics.action_grad(q_grad, self.size))
+        self.actor.backward(grad, inputs=False)
+        return ActorUpdate(min_q, time.perf_counter() - began)
 
-    def beside(self, function: Callable[[], T]) -> Callable[[], T]:
-        """See ``Compute.run_in_thread``."""
+    def run_in_thread(self, function: Callable[[], T]) -> Callable[[], T]:
+        """Start ``function``, in a second thread where there is one; the result waits for it."""
         return self.compute.run_in_thread(IGNORE_OVERFLOW(function))
 
-    def waited(self, half: Callable[[], ActorUpdate]) -> ActorUpdate:
-        """The actor's half, when it is done."""
+    def wait(self, actor_update: Callable[[], ActorUpdate]) -> ActorUpdate:
+        """Return the actor's half of the update; counts only the wait for a second thread."""
         began = time.perf_counter()
-        done = half()
+        result = actor_update()
         waited = time.perf_counter() - began
-        self.pair.seconds["backward"] += waited if self.compute.target_thread else done.seconds
-        return done
+        self.pair.seconds["backward"] += waited if self.compute.target_thread else result.seconds
+        return result
 
-    def move(self, sample: Sample, metrics: dict[str, float], *, actor: bool) -> dict[str, Tensor]:
-        """Both networks along the slopes in place; all metrics."""
-        told = torch.tensor(list(metrics.values()), dtype=torch.float32).unbind()
-        of_actor = self.of_actor if actor else None
-        named = dict(zip(metrics, told, strict=True))
-        return self.pair.apply_gradients(self.of_critics, of_actor, named, sample.env_steps)
+    def apply_gradients(
+        self, sample: Sample, metrics: dict[str, float], *, actor: bool
+    ) -> dict[str, Tensor]:
+        """Step the critics and, with ``actor``, the actor; return all metrics."""
+        values = torch.tensor(list(metrics.values()), dtype=torch.float32).unbind()
+        actor_grads = self.actor_grads if actor else None
+        named = dict(zip(metrics, values, strict=True))
+        return self.pair.apply_gradients(self.critic_grads, actor_grads, named, sample.env_steps)
 
 
 class SACKernel(ContinuousKernel):
-    """One step of critics, actor and temperature; stands in for ``SAC.update``."""
+    """One step of critics, actor and temperature, in place of ``SAC.update``."""
 
     def __init__(
         self,
@@ -171,43 +176,46 @@ class SACKernel(ContinuousKernel):
         super().__init__(pair, compute, None)
         self.temperature, self.target_entropy = temperature, target_entropy
         assert isinstance(pair.config, SACConfig)
-        self.adapts = pair.config.temperature_auto
+        self.temperature_auto = pair.config.temperature_auto
 
     @torch.no_grad()
     @IGNORE_OVERFLOW
     def __call__(self, sample: Sample) -> Update:
-        """See ``SAC.update``; targets stay."""
+        """Apply one step on ``sample``; target networks are not updated."""
         rows, number, due = self.rows(sample), 2 * self.pair.q.updates, self.pair.actor_due()
-        count, temperature = len(rows.share), np.float32(self.temperature.value().item())
-        taken = self.beside(lambda: self.taken(rows))
-        drawn = squashed(
-            self.pi(np.concatenate([rows.here, rows.there])),
+        count, temperature = len(rows.weight), np.float32(self.temperature.value().item())
+        q_selected = self.run_in_thread(lambda: self.q_selected(rows))
+        samples = squashed(
+            self.actor(np.concatenate([rows.obs, rows.next_obs])),
             np.concatenate([self.noise(number, count), self.noise(number + 1, count)]),
         )
-        action, log_prob = drawn.action[:count], drawn.log_prob[:count]
+        action, log_prob = samples.action[:count], samples.log_prob[:count]
 
-        def over(over_action: np.ndarray) -> np.ndarray:
-            return squashed_grad(drawn, over_action, temperature * rows.share)
+        def output_grad(action_grad: np.ndarray) -> np.ndarray:
+            return squashed_grad(samples, action_grad, temperature * rows.weight)
 
-        half = self.beside(lambda: self.actor(rows, action, over)) if due else None
-        ahead = self.ahead(rows, drawn.action[count:])
-        value = ahead - temperature * drawn.log_prob[count:]
-        surprise, metrics = self.critics(rows, taken(), value)
+        actor_update = None
+        if due:
+            actor_update = self.run_in_thread(lambda: self.actor_loss(rows, action, output_grad))
+        next_q = self.next_q(rows, samples.action[count:])
+        next_value = next_q - temperature * samples.log_prob[count:]
+        td_abs, metrics = self.critic_loss(rows, q_selected(), next_value)
         metrics["train/temperature"] = float(temperature)
         lr = self.pair.lr_at(sample.env_steps)
-        if half is not None:
-            loss = (rows.share * (temperature * log_prob - self.waited(half).least)).sum()
+        if actor_update is not None:
+            min_q = self.wait(actor_update).min_q
+            loss = (rows.weight * (temperature * log_prob - min_q)).sum()
             metrics["train/actor_loss"] = float(loss)
             metrics["train/entropy"] = rows.mean(-log_prob)
-        told = self.move(sample, metrics, actor=due)
-        if due and self.adapts:
-            surplus = (rows.share * (-log_prob - np.float32(self.target_entropy))).sum()
+        all_metrics = self.apply_gradients(sample, metrics, actor=due)
+        if due and self.temperature_auto:
+            surplus = (rows.weight * (-log_prob - np.float32(self.target_entropy))).sum()
             self.temperature.apply_gradient(torch.as_tensor(temperature * surplus), lr)
-        return Update(torch.from_numpy(surprise), told)
+        return Update(torch.from_numpy(td_abs), all_metrics)
 
 
 class TD3Kernel(ContinuousKernel):
-    """One step of critics and actor; stands in for ``TD3.update`` and ``DDPG.update``."""
+    """One step of critics and actor, in place of ``TD3.update`` and ``DDPG.update``."""
 
     def __init__(self, pair: ActorCritics, compute: Compute) -> None:
         super().__init__(pair, compute, 1)
@@ -215,33 +223,38 @@ class TD3Kernel(ContinuousKernel):
     @torch.no_grad()
     @IGNORE_OVERFLOW
     def __call__(self, sample: Sample) -> Update:
-        """See ``TD3.update``; targets stay."""
+        """Apply one step on ``sample``; target networks are not updated."""
         rows, due = self.rows(sample), self.pair.actor_due()
-        taken = self.beside(lambda: self.taken(rows))
-        half = self.beside(lambda: self.chosen(rows)) if due else None
-        action = np.tanh(self.behind(rows.there))
+        q_selected = self.run_in_thread(lambda: self.q_selected(rows))
+        actor_update = self.run_in_thread(lambda: self.update_actor(rows)) if due else None
+        next_action = np.tanh(self.target_actor(rows.next_obs))
         if isinstance(self.config, TD3Config):
             sigma, clip = self.config.smoothing, self.config.smoothing_clip
-            noise = np.float32(sigma) * self.noise(self.pair.q.updates, len(action))
-            action = (action + noise.clip(-clip, clip)).clip(-1, 1)
-        ahead = self.ahead(rows, action)
-        surprise, metrics = self.critics(rows, taken(), ahead)
-        if half is not None:
-            metrics["train/actor_loss"] = float(-(rows.share * self.waited(half).least).sum())
-        return Update(torch.from_numpy(surprise), self.move(sample, metrics, actor=due))
+            noise = np.float32(sigma) * self.noise(self.pair.q.updates, len(next_action))
+            next_action = (next_action + noise.clip(-clip, clip)).clip(-1, 1)
+        next_q = self.next_q(rows, next_action)
+        td_abs, metrics = self.critic_loss(rows, q_selected(), next_q)
+        if actor_update is not None:
+            min_q = self.wait(actor_update).min_q
+            metrics["train/actor_loss"] = float(-(rows.weight * min_q).sum())
+        all_metrics = self.apply_gradients(sample, metrics, actor=due)
+        return Update(torch.from_numpy(td_abs), all_metrics)
 
-    def chosen(self, rows: RowBatch) -> ActorUpdate:
-        """The actor's half."""
-        action = np.tanh(self.pi(rows.here))
-        return self.actor(rows, action, lambda over: over * (np.float32(1) - action * action))
+    def update_actor(self, rows: RowBatch) -> ActorUpdate:
+        """Write the gradients of the deterministic policy gradient."""
+        action = np.tanh(self.actor(rows.obs))
+        return self.actor_loss(rows, action, lambda grad: grad * (np.float32(1) - action * action))
 
 
 def supports(pair: ActorCritics, compute: Compute, memory: MemoryConfig) -> bool:
-    """Whether these updates compute what the config asks for: single rows, linear layers."""
-    plain = isinstance(pair.pi.net.encoder.torso, FlatObs) and memory.name == "none"
+    """Return whether the kernels compute the configured update.
+
+    They do for single rows, linear layers, float32 and the CPU.
+    """
+    mlp = isinstance(pair.pi.net.encoder.torso, FlatObs) and memory.name == "none"
     single = pair.config.window[:2] == (0, 1) and not pair.config.prev_inputs
-    return plain and single and pair.device.type == "cpu" and compute.precision == "float32"
+    return mlp and single and pair.device.type == "cpu" and compute.precision == "float32"
 
 
-def _like(side: OnlineTarget[ActorNet] | OnlineTarget[Critics]) -> list[Tensor]:
-    return [torch.zeros_like(p, requires_grad=False) for p in side.params]
+def _zero_grads(trained: OnlineTarget[ActorNet] | OnlineTarget[Critics]) -> list[Tensor]:
+    return [torch.zeros_like(p, requires_grad=False) for p in trained.params]

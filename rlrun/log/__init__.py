@@ -1,4 +1,4 @@
-"""Where a run writes what it measured: metrics.jsonl, timings.jsonl, TensorBoard, the terminal."""
+"""Logging of metrics to metrics.jsonl, timings.jsonl, TensorBoard and the terminal."""
 
 import shlex
 import sys
@@ -8,9 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rlrun.log.jsonl import JsonLines, number
-from rlrun.log.progress import Progress, choose
-from rlrun.log.reading import duration
+from rlrun.log.jsonl import JsonLinesFile, finite_number
+from rlrun.log.progress import Progress, resolve_mode
+from rlrun.log.snapshot import format_duration
 from rlrun.schema import LoggerConfig
 
 __all__ = ["Log", "final_line"]
@@ -19,14 +19,14 @@ METRICS, TIMINGS = "metrics.jsonl", "timings.jsonl"
 
 
 class Log:
-    """The one way out for numbers.
+    """Metrics and timings of a run, keyed by env steps.
 
-    ``metrics.jsonl`` holds what determinism covers: same calls, same bytes. ``time/`` and
-    ``codec/`` keys go to ``timings.jsonl``. TensorBoard shows both. Everything is keyed by env
-    steps. With ``resume_from`` all of them forget what came after that env step.
+    ``metrics.jsonl`` is deterministic: same calls, same bytes. ``time/`` and ``codec/`` keys go to
+    ``timings.jsonl``. TensorBoard shows both. With ``resume_from`` records after that env step are
+    dropped from all of them.
 
-    Raises: StorageError when one of the two files cannot be written (TensorBoard and the terminal
-    may fail without harm), NumericError when a metric is not finite.
+    Raises: StorageError when one of the two files cannot be written (failures of TensorBoard and
+    the terminal are ignored), NumericError when a metric is not finite.
     """
 
     def __init__(
@@ -38,17 +38,17 @@ class Log:
         title: str,
         resume_from: int | None = None,
     ) -> None:
-        self._metrics = JsonLines(run_dir / METRICS, resume_from=resume_from)
-        self._timings = JsonLines(run_dir / TIMINGS, resume_from=resume_from)
+        self._metrics = JsonLinesFile(run_dir / METRICS, resume_from=resume_from)
+        self._timings = JsonLinesFile(run_dir / TIMINGS, resume_from=resume_from)
         self._board, self._config_shown = None, False
         if config.tensorboard:
-            from rlrun.log.tensorboard import TensorBoard  # protobuf, only when wanted
+            from rlrun.log.tensorboard import TensorBoardWriter  # imports protobuf
 
             purge = None if resume_from is None else resume_from + 1
-            self._board = TensorBoard(run_dir, purge_step=purge)
+            self._board = TensorBoardWriter(run_dir, purge_step=purge)
         start = resume_from or 0
         self._progress = Progress(
-            choose(config.progress, sys.stderr),
+            resolve_mode(config.progress, sys.stderr),
             title=title,
             total_steps=total_steps,
             start_steps=start,
@@ -62,11 +62,11 @@ class Log:
 
     @property
     def wall_seconds(self) -> float:
-        """Seconds this run has taken, those before a resume included."""
+        """Wall-clock seconds of this run, including those before a resume."""
         return time.monotonic() - self._started
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
-        """Writes one line of metrics.jsonl, and the same points to TensorBoard."""
+        """Write a line of metrics.jsonl and the same points to TensorBoard."""
         if not metrics:
             return
         for key in metrics:
@@ -75,13 +75,13 @@ class Log:
         self._metrics.write(env_steps, metrics)
         self._env_steps = env_steps
         if self._board is not None:
-            self._board.scalars(env_steps, {k: number(k, v) for k, v in metrics.items()})
+            self._board.scalars(env_steps, {k: finite_number(k, v) for k, v in metrics.items()})
 
-    def time(self, env_steps: int, timings: Mapping[str, float]) -> None:
-        """Writes ``time/`` and ``codec/`` keys, what the digest leaves out; wall_seconds and the
-        rates since the last call are added.
+    def write_timings(self, env_steps: int, timings: Mapping[str, float]) -> None:
+        """Write ``time/`` and ``codec/`` keys, wall_seconds and the rates since the last call.
 
-        The updates behind ``time/updates_per_s`` are those last told to ``progress``.
+        They are not part of the run's digest. ``time/updates_per_s`` uses the update count of the
+        last call of ``progress``.
         """
         wall = self.wall_seconds
         values = {"time/wall_seconds": wall}
@@ -96,10 +96,10 @@ class Log:
             values[key] = value
         self._timings.write(env_steps, values)
         if self._board is not None:
-            self._board.scalars(env_steps, {k: number(k, v) for k, v in values.items()})
+            self._board.scalars(env_steps, {k: finite_number(k, v) for k, v in values.items()})
 
     def progress(self, env_steps: int, updates: int, **latest: float) -> None:
-        """Tells the terminal where the run is; values not named keep their last reading."""
+        """Update the progress display; values that are not passed keep their last value."""
         self._env_steps, self._updates = env_steps, updates
         self._progress.update(env_steps, updates, latest)
 
@@ -109,10 +109,10 @@ class Log:
         flat: Mapping[str, bool | int | float | str | None],
         final: Mapping[str, float],
     ) -> None:
-        """Shows the config in TensorBoard: as a text, and as a row of the HPARAMS tab.
+        """Write the config to TensorBoard, as a text and as a row of the HPARAMS tab.
 
-        Call it at the start with an empty ``final`` (a killed run then has its row too), and at
-        the end with the final metrics, named by their tags (``eval/return_mean``).
+        Call it at the start with an empty ``final``, so that a killed run has a row, and at the
+        end with the final metrics by tag (``eval/return_mean``).
         """
         if self._board is not None:
             if not self._config_shown:
@@ -121,27 +121,27 @@ class Log:
             self._board.hparams(self._env_steps, flat, final)
 
     def text(self, tag: str, text: str) -> None:
-        """Shows a markdown text in TensorBoard."""
+        """Write a markdown text to TensorBoard."""
         if self._board is not None:
             self._board.text(tag, text)
 
     def sync(self) -> None:
-        """Returns when the disk has all of it: to be called before a checkpoint is saved."""
+        """Flush and fsync all files; call it before a checkpoint is saved."""
         self._metrics.sync()
         self._timings.sync()
         if self._board is not None:
             self._board.flush()
 
     def note(self, line: str) -> None:
-        """Prints a line to stdout before the run begins (not when progress is off)."""
+        """Print a line to stdout before the run begins (not when progress is off)."""
         self._progress.note(line)
 
-    def done(self, line: str) -> None:
-        """Ends the display and prints the run's last line to stdout (not when progress is off)."""
-        self._progress.done(line)
+    def finish(self, line: str) -> None:
+        """End the display and print the run's last line to stdout (not when progress is off)."""
+        self._progress.finish(line)
 
     def close(self) -> None:
-        """Ends the display and closes the files; harmless twice."""
+        """End the display and close the files; idempotent."""
         self._progress.close()
         if self._board is not None:
             self._board.close()
@@ -149,7 +149,7 @@ class Log:
         self._timings.close()
 
     def __enter__(self) -> Self:
-        """The log itself; leaving the block closes it."""
+        """Return the log, which is closed on exit."""
         return self
 
     def __exit__(
@@ -158,7 +158,7 @@ class Log:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Closes the log, so that an error's text finds the terminal as it should be."""
+        """Close the log, so that error messages are printed to a restored terminal."""
         self.close()
 
 
@@ -170,11 +170,10 @@ def final_line(
     run_dir: Path,
     clock: str = "env steps",
 ) -> str:
-    """The last line of a run: score, env steps, wall time, run directory, TensorBoard command.
+    """Return the last line of a run: score, env steps, wall time, directory, TensorBoard command.
 
-    ``clock``: what ``env_steps`` counts.
-
-    ``result`` is an evaluation with ``return_mean``, ``return_std`` and ``episodes``.
+    ``result`` is an evaluation with ``return_mean``, ``return_std`` and ``episodes``; ``clock`` is
+    the unit of ``env_steps``.
     """
     score = "not evaluated"
     if result is not None:
@@ -184,6 +183,6 @@ def final_line(
             score += f", success {result['success']:.3g}"
     path = shlex.quote(str(run_dir))
     return (
-        f"rlrun: {score}; {env_steps} {clock} in {duration(wall_seconds)}; run directory {path}; "
-        f"see it with: tensorboard --logdir {path}"
+        f"rlrun: {score}; {env_steps} {clock} in {format_duration(wall_seconds)}; "
+        f"run directory {path}; see it with: tensorboard --logdir {path}"
     )

@@ -1,4 +1,4 @@
-"""The live display: two lines at the bottom of a terminal, redrawn in place."""
+"""Live progress display: two lines at the bottom of a terminal, redrawn in place."""
 
 import logging
 import sys
@@ -10,14 +10,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rlrun.log.reading import Reading, duration
+from rlrun.log.snapshot import ProgressSnapshot, format_duration
 
 
 class LiveDisplay:
-    """Draws when told to (no thread of its own).
+    """Display drawn by ``show``, without a thread.
 
-    While it lives, what is printed to the terminal and what logging handlers write there appears
-    above it, line by line; a stdout that goes to a file is left alone.
+    Until it is closed, output to the terminal by print and logging handlers appears above it, line
+    by line. A stdout redirected to a file is not changed.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -31,19 +31,18 @@ class LiveDisplay:
         self._live.start()
         self._handlers = self._redirect_handlers()
 
-    def show(self, reading: Reading) -> None:
-        """Draws one frame."""
-        self._live.update(frame(reading), refresh=True)
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        self._live.update(render(snapshot), refresh=True)
 
     def close(self) -> None:
-        """Leaves the last frame on the screen and gives the cursor and the streams back."""
+        """Leave the last frame on the screen; restore the cursor and the streams."""
         self._live.stop()
         for handler, stream in self._handlers:
             handler.setStream(stream)
         self._handlers = []
 
     def _redirect_handlers(self) -> list[tuple["logging.StreamHandler[TextIO]", TextIO]]:
-        """Points handlers that hold the terminal at the redirected stderr; what they held."""
+        """Redirect logging handlers of the terminal; return them with their streams."""
         found = []
         for logger in (
             logging.getLogger(),
@@ -59,20 +58,20 @@ class LiveDisplay:
         return found
 
 
-def frame(reading: Reading) -> Group:
-    """A line with the bar, and a line with the newest values."""
+def render(snapshot: ProgressSnapshot) -> Group:
+    """Return a line with the progress bar and a line with the latest values."""
     bar = Table.grid(padding=(0, 2))
-    eta = "-:--" if reading.eta is None else duration(reading.eta)
+    eta = "-:--" if snapshot.eta is None else format_duration(snapshot.eta)
     bar.add_row(
-        Text(reading.title, style="bold"),
-        ProgressBar(total=1.0, completed=reading.fraction, width=24),
-        Text(f"{reading.env_steps:,}/{reading.total_steps:,}"),
-        Text(f"{reading.fraction:4.0%}"),
-        Text(f"{reading.fps:,.0f} fps", style="cyan"),
+        Text(snapshot.title, style="bold"),
+        ProgressBar(total=1.0, completed=snapshot.fraction, width=24),
+        Text(f"{snapshot.env_steps:,}/{snapshot.total_steps:,}"),
+        Text(f"{snapshot.fraction:4.0%}"),
+        Text(f"{snapshot.fps:,.0f} fps", style="cyan"),
         Text(f"ETA {eta}", style="cyan"),
     )
     values = Text("  ")
-    values.append(f"updates {reading.updates:,}", style="dim")
-    for name, value in reading.latest.items():
+    values.append(f"updates {snapshot.updates:,}", style="dim")
+    for name, value in snapshot.latest.items():
         values.append(f"   {name} ", style="dim").append(f"{value:.4g}", style="bold")
     return Group(bar, values)

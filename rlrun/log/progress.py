@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live display, or plain lines, or nothing; never two."""
+"""Progress display of a run: live, plain lines, or off."""
 
 import contextlib
 import os
@@ -7,35 +7,35 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Literal, Protocol, TextIO
 
-from rlrun.log.reading import Reading, duration
+from rlrun.log.snapshot import ProgressSnapshot, format_duration
 
 Mode = Literal["live", "plain", "off"]
 
 LIVE_SECONDS = 0.25  # between two frames of the live display
 
-RATE_SECONDS = 5.0  # the span fps is measured over
+RATE_SECONDS = 5.0  # window of the fps estimate
 
 
 class Display(Protocol):
-    """Shows readings; an OSError or ValueError out of it turns the display off."""
+    """Output of progress snapshots; an OSError or ValueError turns the display off."""
 
-    def show(self, reading: Reading) -> None:
-        """Shows one reading."""
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        """Show one snapshot."""
 
     def close(self) -> None:
-        """Puts the terminal back as it was; harmless twice."""
+        """Restore the terminal; idempotent."""
 
 
-def choose(wish: Literal["auto", "live", "plain", "off"], stream: TextIO) -> Mode:
-    """The mode a wish comes to on this stream: live needs a terminal that can move its cursor."""
-    if wish in ("plain", "off"):
-        return wish
+def resolve_mode(setting: Literal["auto", "live", "plain", "off"], stream: TextIO) -> Mode:
+    """Return the mode for a setting: live on a terminal with cursor control, otherwise plain."""
+    if setting in ("plain", "off"):
+        return setting
     terminal = stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
     return "live" if terminal else "plain"
 
 
 class Progress:
-    """Decides when something is shown; ``update`` costs a microsecond when nothing is due."""
+    """Rate-limited progress display; ``update`` takes 1 us when nothing is shown."""
 
     def __init__(
         self,
@@ -56,30 +56,30 @@ class Progress:
         self._past = deque([(now, start_steps)])
         self._env_steps, self._updates = start_steps, 0
         self._latest: dict[str, float] = {}
-        self._display: Display | None = _display(mode, stream)
+        self._display: Display | None = _make_display(mode, stream)
 
     def update(self, env_steps: int, updates: int, latest: Mapping[str, float]) -> None:
-        """Takes note of the counters and the newest values, and shows them when it is time."""
+        """Store the counters and latest values; show them if the interval has passed."""
         self._env_steps, self._updates = env_steps, updates
         if latest:
             self._latest.update(latest)
         if self._display is not None and self._clock() >= self._due:
             self._show()
 
-    def done(self, line: str) -> None:
-        """Ends the display and prints the run's last word to stdout (nothing when off)."""
+    def finish(self, line: str) -> None:
+        """End the display and print the run's last line to stdout (nothing when off)."""
         self.close()
         self.note(line)
 
     def note(self, line: str) -> None:
-        """Prints a line to stdout (nothing when off)."""
+        """Print a line to stdout (nothing when off)."""
         if self.mode != "off":
-            # A closed stdout is no reason to fail a run.
+            # A closed stdout must not fail a run.
             with contextlib.suppress(OSError, ValueError):
                 print(line, flush=True)
 
     def close(self) -> None:
-        """Ends the display; a live one shows the last counters first. Harmless twice."""
+        """End the display; a live one shows the last counters first. Idempotent."""
         if self._display is None:
             return
         if self.mode == "live":
@@ -93,20 +93,20 @@ class Progress:
         now = self._clock()
         self._due = now + self._every
         try:
-            self._display.show(self._reading(now))
-        except (OSError, ValueError):  # the terminal went away; training stays
+            self._display.show(self._snapshot(now))
+        except (OSError, ValueError):  # the terminal was closed; training continues
             display, self._display = self._display, None
             with contextlib.suppress(OSError, ValueError):
                 display.close()
 
-    def _reading(self, now: float) -> Reading:
+    def _snapshot(self, now: float) -> ProgressSnapshot:
         while len(self._past) > 1 and now - self._past[1][0] >= RATE_SECONDS:
             self._past.popleft()
         then, steps = self._past[0]
         self._past.append((now, self._env_steps))
         fps = (self._env_steps - steps) / max(now - then, 1e-9)
         left = max(self._total - self._env_steps, 0)
-        return Reading(
+        return ProgressSnapshot(
             title=self._title,
             env_steps=self._env_steps,
             total_steps=self._total,
@@ -117,40 +117,40 @@ class Progress:
         )
 
 
-def _display(mode: Mode, stream: TextIO) -> Display | None:
+def _make_display(mode: Mode, stream: TextIO) -> Display | None:
     if mode == "off":
         return None
     if mode == "plain":
         return PlainLines(stream)
-    from rlrun.log.live import LiveDisplay  # rich is imported only for a live display
+    from rlrun.log.live import LiveDisplay  # imports rich
 
     return LiveDisplay(stream)
 
 
 class PlainLines:
-    """One line per reading, for files and pipes."""
+    """One line per snapshot, for files and pipes."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def show(self, reading: Reading) -> None:
-        """Writes and flushes one line."""
-        self._stream.write(plain(reading) + "\n")
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        """Write and flush one line."""
+        self._stream.write(format_line(snapshot) + "\n")
         self._stream.flush()
 
     def close(self) -> None:
-        """Nothing to put back."""
+        """Do nothing; the stream is not owned."""
 
 
-def plain(reading: Reading) -> str:
-    """The line of a reading: ASCII, one ``name value`` after another."""
+def format_line(snapshot: ProgressSnapshot) -> str:
+    """Return a snapshot as an ASCII line of ``name value`` pairs."""
     parts = [
-        f"{reading.title}: {reading.fraction:4.0%}",
-        f"steps {reading.env_steps}/{reading.total_steps}",
-        f"updates {reading.updates}",
-        f"fps {reading.fps:.0f}",
-        *(f"{name} {value:.4g}" for name, value in reading.latest.items()),
+        f"{snapshot.title}: {snapshot.fraction:4.0%}",
+        f"steps {snapshot.env_steps}/{snapshot.total_steps}",
+        f"updates {snapshot.updates}",
+        f"fps {snapshot.fps:.0f}",
+        *(f"{name} {value:.4g}" for name, value in snapshot.latest.items()),
     ]
-    if reading.eta is not None:
-        parts.append(f"eta {duration(reading.eta)}")
+    if snapshot.eta is not None:
+        parts.append(f"eta {format_duration(snapshot.eta)}")
     return "  ".join(parts)

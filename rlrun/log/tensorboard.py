@@ -1,8 +1,8 @@
 """TensorBoard event files.
 
-TensorBoard's protobuf messages and its record writer, without torch's SummaryWriter and its
-thread: what is pending is written in one piece. A failing disk stops TensorBoard, with one
-warning, and never the training.
+Uses TensorBoard's protobuf messages and record writer. Unlike torch's SummaryWriter there is no
+thread: pending records are written together. A failing disk stops the event file with one warning,
+not the training.
 """
 
 import io
@@ -60,10 +60,10 @@ CHARTS: dict[str, dict[str, list[str]]] = {
 }
 
 
-class TensorBoard:
-    """An event file in ``run_dir``: scalars, texts, the chart layout and the hyperparameters.
+class TensorBoardWriter:
+    """Event file in ``run_dir`` with scalars, texts, the chart layout and hyperparameters.
 
-    ``purge_step``: what earlier event files of the directory say from this step on is void.
+    ``purge_step``: TensorBoard discards events of earlier files from this step on.
     """
 
     def __init__(self, run_dir: Path, *, purge_step: int | None = None) -> None:
@@ -85,7 +85,7 @@ class TensorBoard:
         self.flush()
 
     def scalars(self, env_steps: int, values: Mapping[str, float]) -> None:
-        """One point per key, tag = key, step = env steps."""
+        """Write one point per key, with tag = key and step = env steps."""
         self._last.update(values)
         points = [Summary.Value(tag=key, simple_value=value) for key, value in values.items()]
         self._event(env_steps, summary=Summary(value=points))
@@ -93,7 +93,7 @@ class TensorBoard:
             self.flush()
 
     def text(self, tag: str, text: str) -> None:
-        """A markdown text in the TEXT tab."""
+        """Write a markdown text, shown in the TEXT tab."""
         self._event(0, summary=Summary(value=[_string_value(tag, "text", text.encode())]))
 
     def hparams(
@@ -102,24 +102,24 @@ class TensorBoard:
         flat: Mapping[str, bool | int | float | str | None],
         final: Mapping[str, float],
     ) -> None:
-        """This run's row of the HPARAMS tab; the metrics are scalars of this run (no sub-run).
+        """Write this run's row of the HPARAMS tab; its metrics are scalars of this run.
 
-        The first call declares the row; a call with ``final`` closes it, and adds those values
-        that are not already the last point of their tag.
+        The first call declares the row. A call with ``final`` ends it and writes the values that
+        differ from the last point of their tag.
         """
-        values = [] if self._declared else _declare(flat, final)
+        values = [] if self._declared else _declare_hparams(flat, final)
         self._declared = True
         if final:
             values.append(_session_end())
-            fresh = {key: v for key, v in final.items() if self._last.get(key) != v}
-            if fresh:
-                self.scalars(env_steps, fresh)
+            changed = {key: v for key, v in final.items() if self._last.get(key) != v}
+            if changed:
+                self.scalars(env_steps, changed)
         for value in values:
             self._event(0, summary=Summary(value=[value]))
         self.flush()
 
     def flush(self) -> None:
-        """Hands what is pending to the operating system."""
+        """Pass pending records to the operating system."""
         self._flushed = time.monotonic()
         if self._file is None:
             return
@@ -135,7 +135,7 @@ class TensorBoard:
             self._stop(e)
 
     def close(self) -> None:
-        """Flushes and closes; harmless twice."""
+        """Flush and close; idempotent."""
         self.flush()
         if self._file is not None:
             self._file.close()
@@ -147,7 +147,7 @@ class TensorBoard:
             self._records.write(event.SerializeToString())
 
     def _stop(self, error: OSError) -> None:
-        _logger.warning("TensorBoard stops here, training goes on: %s", error)
+        _logger.warning("TensorBoard logging stops, training continues: %s", error)
         if self._file is not None:
             self._file.close()
         self._file = None
@@ -156,7 +156,7 @@ class TensorBoard:
 
 
 def _file_name(run_dir: Path) -> str:
-    """A name that sorts after every event file there is: readers take files in name order."""
+    """Return a file name that sorts after all existing ones, since readers use name order."""
     second = int(time.time())
     for path in run_dir.glob("events.out.tfevents.*"):
         match = re.match(r"events\.out\.tfevents\.(\d{10})\.", path.name)
@@ -166,7 +166,7 @@ def _file_name(run_dir: Path) -> str:
 
 
 def _string_value(tag: str, plugin: str, content: bytes) -> Summary.Value:
-    """A value that carries bytes for a plugin."""
+    """Return a summary value with bytes for a plugin."""
     shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)] if plugin == "text" else [])
     tensor = TensorProto(dtype=DT_STRING, string_val=[content], tensor_shape=shape)
     return Summary.Value(tag=tag, metadata=_metadata(plugin), tensor=tensor)
@@ -178,7 +178,7 @@ def _metadata(plugin: str, content: bytes = b"") -> SummaryMetadata:
 
 
 def _layout() -> Summary.Value:
-    """The charts of the CUSTOM SCALARS tab."""
+    """Return the charts of the CUSTOM SCALARS tab."""
     categories = []
     for title, charts in CHARTS.items():
         rows = [
@@ -200,10 +200,10 @@ def _hparams_value(tag: str, **what: Any) -> Summary.Value:
     return Summary.Value(tag=tag, metadata=_metadata("hparams", data.SerializeToString()))
 
 
-def _declare(
+def _declare_hparams(
     flat: Mapping[str, bool | int | float | str | None], final: Mapping[str, float]
 ) -> list[Summary.Value]:
-    """The experiment (columns) and session start (this run's values). Source: api.proto."""
+    """Return the experiment (columns) and session start (values). Source: api.proto."""
     start = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
     columns = []
     for name, value in sorted(flat.items()):

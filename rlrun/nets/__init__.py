@@ -1,1 +1,1 @@
-"""Torsos, memories and heads."""
+"""Networks of torch: torsos, memories, heads, and the networks of every family of policies."""

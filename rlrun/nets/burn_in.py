@@ -1,4 +1,4 @@
-"""Warming a recurrent state up over the rows before the learned ones."""
+"""Burn-in: the recurrent state after the rows before the learned ones."""
 
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from rlrun.types import Tree, tree_map
 
 
 class RecurrentNet(Protocol):
-    """What has a memory."""
+    """A network with a ``memory``."""
 
     @property
     def memory(self) -> Memory: ...
@@ -23,21 +23,21 @@ def burn_in(
     valid: Tensor,
     partial: tuple[int, ...] = (),
     *,
-    alone: bool | None = None,
+    select_partial: bool | None = None,
 ) -> Tree:
-    """The state [B, H] behind the burn-in rows ``x`` [bs, B, F], warmed up by ``net`` itself.
+    """Return the state [B, H] after the burn-in rows ``x`` [bs, B, F] of every window.
 
-    Window b brings its last ``valid[:, b].sum()`` rows. The filler before them never touches a
-    state: with none of its own the stored state is returned as it is; windows with one of the
-    ``partial`` numbers of rows (0 < rows < bs, possible where bs > L) run over those rows alone.
-    ``alone``: such windows run by themselves, None: on the CPU; else all run and the results of
-    others are dropped, so that a GPU has not to be asked which they are.
+    The last ``valid[:, b].sum()`` rows of window b are its own; filler before them does not change
+    the state. A window with no own rows keeps the stored state; windows with one of the
+    ``partial`` numbers of rows (0 < rows < bs, possible where bs > L) are unrolled over those rows
+    only. ``select_partial``: unroll only those windows (None: on the CPU), else unroll all windows
+    and discard the results of the others, which avoids a synchronisation with a GPU.
     """
     _, warm = net.memory.unroll(x, state)
     none = ~valid[-1].unsqueeze(-1)  # own rows stand right before the learned ones
     warm = tree_map(lambda w, s: torch.where(none, s, w), warm, state)
     for count in partial:
-        if not (x.device.type == "cpu" if alone is None else alone):
+        if not (x.device.type == "cpu" if select_partial is None else select_partial):
             _, part = net.memory.unroll(x[len(x) - count :], state)
             own = (valid.sum(0) == count).unsqueeze(-1)
             warm = tree_map(lambda w, p, own=own: torch.where(own, p, w), warm, part)

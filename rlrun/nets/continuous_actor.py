@@ -1,25 +1,25 @@
-"""The actor over bounded real actions, and what moves it and its critics."""
+"""The actor network over bounded real actions."""
 
 import torch
 from torch import Tensor, nn
 
 from rlrun.nets.critics import Critics
 from rlrun.nets.encoder import Encoder
+from rlrun.nets.memory import reset_state
 from rlrun.nets.torso import mlp
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Spec, Tree, torch_seed, tree_map
+from rlrun.types import Spec, Tree, torch_seed
 
 
 class ActorNet(nn.Module):
-    """Features -> ``outputs`` numbers per action dimension (1: the action before tanh; 2: the mean
-    before tanh and the log standard deviation).
+    """Encoder and head with ``outputs`` numbers per action dimension.
 
-    Two buffers travel with the weights, so that whoever acts has them, in whatever process: whether
-    anything was learned yet, and the standard deviation of the exploration noise.
+    1: the action before tanh. 2: the mean before tanh and the log standard deviation. Two buffers
+    travel with the weights to actors in any process.
     """
 
-    learned: Tensor  # 0-d: 0 until the first update, then 1
-    noise: Tensor  # 0-d
+    learned: Tensor  # 0-d: 0 before the first update, then 1
+    noise: Tensor  # 0-d: standard deviation of the exploration noise
 
     def __init__(
         self,
@@ -40,23 +40,23 @@ class ActorNet(nn.Module):
         self.register_buffer("noise", torch.zeros(()))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features [*, F] -> float32 [*, outputs A]."""
+        """Return float32 [*, outputs A] of features [*, F]."""
         out: Tensor = self.head(features)
         return out.float()
 
     def step(
         self, obs: Tree, first: Tensor, prev_action: Tensor, prev_reward: Tensor, state: Tree
     ) -> tuple[Tensor, Tree]:
-        """Outputs [B, outputs A] of one row; where ``first`` the state starts afresh.
+        """Return outputs [B, outputs A] of one row, and the next state.
 
+        Rows with ``first`` start from a zero state, without previous action and reward.
         ``prev_action`` [B, A] in [-1, 1].
         """
         if first.any():
-            opens = first.unsqueeze(-1)
-            state = tree_map(lambda x: torch.where(opens, torch.zeros_like(x), x), state)
-            prev_action = torch.where(opens, 0.0, prev_action)
+            state = reset_state(first, state)
+            prev_action = torch.where(first.unsqueeze(-1), 0.0, prev_action)
             prev_reward = torch.where(first, 0.0, prev_reward)
-        x = self.encoder.inputs(obs, self.encoder.side(prev_action, prev_reward))
+        x = self.encoder.inputs(obs, self.encoder.encode_previous(prev_action, prev_reward))
         h, state = self.encoder.memory.step(x, state)
         return self(h), state
 
@@ -72,7 +72,7 @@ def make_actor_and_critics(
     critics: int,
     seed: int,
 ) -> tuple[ActorNet, Critics]:
-    """Both networks, which depend on ``seed`` only; torch's global generator stays as it was."""
+    """Return both networks initialised from ``seed``; torch's global generator does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "network"))
         actor = ActorNet(policy, torso, memory, spec, actions=actions, outputs=outputs)

@@ -1,4 +1,4 @@
-"""Several critics as one network whose every layer is one batched product."""
+"""Several critics as one network, every layer one batched product."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -25,9 +25,9 @@ _ACTIVATION_GRADS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # (d loss 
 
 
 class Critics(nn.Module):
-    """Q_c(s, a) of ``count`` critics at once.
+    """Q_c(s, a) of ``count`` critics.
 
-    Heads have weights of their own; what encodes images or the past is shared by them.
+    Every critic has its own head; the encoder of images and of the past is shared.
     """
 
     def __init__(
@@ -47,26 +47,27 @@ class Critics(nn.Module):
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         sizes = [self.encoder.size + actions, *self.encoder.head_hidden, 1]
         for n_in, n_out in pairwise(sizes):
-            bound = n_in**-0.5  # torch's own for nn.Linear
+            bound = n_in**-0.5  # the default of nn.Linear
             weight = torch.empty(count, n_in, n_out).uniform_(-bound, bound)
             self.weights.append(nn.Parameter(weight))
             self.biases.append(nn.Parameter(torch.empty(count, 1, n_out).uniform_(-bound, bound)))
 
     def forward(
-        self, features: Tensor, action: Tensor, count: int | None = None, *, fixed: bool = False
+        self, features: Tensor, action: Tensor, count: int | None = None, *, frozen: bool = False
     ) -> Tensor:
-        """float32 [C, L, B] of features [L, B, F] and unit actions [L, B, A].
+        """Return float32 [C, L, B] of features [L, B, F] and unit actions [L, B, A].
 
-        ``count``: only the first so many critics. ``fixed``: gradients reach the inputs alone.
+        ``count``: number of critics evaluated, the first ones; None: all. ``frozen``: gradients
+        reach the inputs only, not the parameters.
         """
         lead, stop = features.shape[:-1], self.count if count is None else count
         flat = features.flatten(0, -2), action.flatten(0, -2)
         params = [*self.weights, *self.biases]
         if stop < self.count:
             params = [p[:stop] for p in params]
-        if fixed:
+        if frozen:
             params = [p.detach() for p in params]
-        if torch.is_autocast_enabled(features.device.type):  # its casts are autograd's to undo
+        if torch.is_autocast_enabled(features.device.type):  # autograd differentiates its casts
             q = forward_critics(*flat, self.activation, params)[-1]
         else:
             q = _CriticsFunction.apply(*flat, self.activation, *params)  # type: ignore[no-untyped-call]
@@ -76,7 +77,10 @@ class Critics(nn.Module):
 def forward_critics(
     features: Tensor, action: Tensor, activation: str, params: Sequence[Tensor]
 ) -> list[Tensor]:
-    """[inputs [C, N, F + A], outputs of every hidden layer, q [C, N]] of weights, then biases."""
+    """Return [inputs [C, N, F + A], output of every hidden layer ..., q [C, N]].
+
+    ``params``: all weights, then all biases.
+    """
     half = len(params) // 2
     weights, biases = params[:half], params[half:]
     x = torch.cat([features, action], -1)
@@ -90,48 +94,50 @@ def forward_critics(
 
 
 class _CriticsFunction(torch.autograd.Function):
-    """``forward_critics`` with its derivative written down.
+    """``forward_critics`` with an explicit backward pass.
 
-    A general one multiplies matrices where a row by a number would do (the last layer), and finds
-    the slopes over all inputs where only those of the actions are asked for: measured, a third of
-    an update at [256, 256] and batch 256.
+    Autograd multiplies matrices in the last layer, where vectors are enough, and computes the
+    gradients of all inputs where only those of the actions are used: measured, a third of an
+    update at [256, 256] and batch 256.
     """
 
     @staticmethod
     def forward(
         ctx: Any, features: Tensor, action: Tensor, activation: str, *params: Tensor
     ) -> Tensor:
-        *seen, q = forward_critics(features, action, activation, params)
+        *activations, q = forward_critics(features, action, activation, params)
         ctx.activation, ctx.split = activation, features.shape[-1]
-        ctx.save_for_backward(*seen, *params[: len(seen)])
+        ctx.save_for_backward(*activations, *params[: len(activations)])
         return q
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         half = len(ctx.saved_tensors) // 2
-        seen, weights = ctx.saved_tensors[:half], ctx.saved_tensors[half:]
-        learns, need = ctx.needs_input_grad[3], ctx.needs_input_grad[:2]
+        activations, weights = ctx.saved_tensors[:half], ctx.saved_tensors[half:]
+        learns, needs_grad = ctx.needs_input_grad[3], ctx.needs_input_grad[:2]
         d_weights: list[Tensor | None] = [None] * half
         d_biases: list[Tensor | None] = [None] * half
-        d = slope.unsqueeze(-1)  # [C, N, 1]
+        d = grad.unsqueeze(-1)  # [C, N, 1]
         if learns:
-            d_weights[-1] = (seen[-1] * d).sum(1).unsqueeze(-1)
+            d_weights[-1] = (activations[-1] * d).sum(1).unsqueeze(-1)
             d_biases[-1] = d.sum(1, keepdim=True)
         d = d * weights[-1].squeeze(-1).unsqueeze(1)
         for i in range(half - 2, -1, -1):
-            d = _ACTIVATION_GRADS[ctx.activation](d, seen[i + 1])
+            d = _ACTIVATION_GRADS[ctx.activation](d, activations[i + 1])
             if learns:
-                d_weights[i] = torch.bmm(seen[i].mT, d)
+                d_weights[i] = torch.bmm(activations[i].mT, d)
                 d_biases[i] = d.sum(1, keepdim=True)
             if i:
                 d = torch.bmm(d, weights[i].mT)
         parts = weights[0][:, : ctx.split], weights[0][:, ctx.split :]
-        inputs = (_grad_of_inputs(d, w) if n else None for w, n in zip(parts, need, strict=True))
+        inputs = (
+            _grad_of_inputs(d, w) if n else None for w, n in zip(parts, needs_grad, strict=True)
+        )
         return (*inputs, None, *d_weights, *d_biases)
 
 
 def _grad_of_inputs(d: Tensor, weight: Tensor) -> Tensor:
-    """[N, K]: the sum over critics of d [C, N, H] times weight [C, K, H]."""
+    """Return [N, K]: the sum over critics of d [C, N, H] times weight [C, K, H]."""
     total = d[0] @ weight[0].T
     for one, w in zip(d[1:], weight[1:], strict=True):
         total = torch.addmm(total, one, w.T)

@@ -1,4 +1,4 @@
-"""What is drawn at random in a network's forward pass: weight noise and quantile levels."""
+"""Random numbers of a network's forward pass: weight noise and quantile levels."""
 
 from dataclasses import dataclass
 
@@ -13,11 +13,10 @@ from rlrun.types import moved, torch_seed
 
 @dataclass(frozen=True, slots=True)
 class ForwardNoise:
-    """One forward pass: noise of every noisy layer (none: mean weights), levels tau [*, N] (None:
-    the midpoints of equal shares)."""
+    """Random numbers of one forward pass."""
 
-    noise: tuple[LayerNoise, ...] = ()
-    taus: Tensor | None = None
+    layers: tuple[LayerNoise, ...] = ()  # of every noisy layer; empty: mean weights
+    taus: Tensor | None = None  # quantile levels [*, N]; None: the midpoints of N equal intervals
 
 
 MEAN_WEIGHTS = ForwardNoise()
@@ -25,21 +24,21 @@ MEAN_WEIGHTS = ForwardNoise()
 
 @dataclass(frozen=True, slots=True)
 class UpdateNoise:
-    """The passes of one update; each draws its own (Fortunato et al. 2018, eq. 16)."""
+    """Noise of the passes of one update, drawn independently (Fortunato et al. 2018, eq. 16)."""
 
-    online: ForwardNoise = MEAN_WEIGHTS  # what learns
-    select: ForwardNoise = MEAN_WEIGHTS  # the online network as it picks the bootstrap action
+    online: ForwardNoise = MEAN_WEIGHTS  # values of the actions taken
+    select: ForwardNoise = MEAN_WEIGHTS  # the online network's choice of the bootstrap action
     target: ForwardNoise = MEAN_WEIGHTS
 
 
-_PLAIN = UpdateNoise()
+_NO_NOISE = UpdateNoise()
 
 
 class NoiseGenerator:
-    """The random numbers of updates: those of update u are a function of (key, u) alone.
+    """Noise of updates; that of update u is a function of (key, u) alone.
 
-    A counter-based generator needs no state of its own: asking twice gives the same, a checkpoint
-    holds the key, and acting draws from another stream.
+    A counter-based generator has no state: equal arguments give equal noise, a checkpoint holds the
+    key, and acting uses another stream.
     """
 
     def __init__(self, net: nn.Module, config: SwitchedConfig, *, seed: int) -> None:
@@ -51,28 +50,28 @@ class NoiseGenerator:
         self.device = next(net.parameters()).device
 
     def __call__(self, update: int, *lead: int) -> UpdateNoise:
-        """Those of update number ``update``; levels are [*lead, N]."""
+        """Return the noise of update number ``update``; quantile levels are [*lead, N]."""
         if not self.size and self.taus is None:
-            return _PLAIN
+            return _NO_NOISE
         bits = np.random.Philox(key=self.key, counter=[0, 0, 0, update])
         random = np.random.Generator(bits)
-        noises: list[tuple[LayerNoise, ...]] = [(), (), ()]
+        layers: list[tuple[LayerNoise, ...]] = [(), (), ()]
         if self.size:
             eps = self._tensor(random.standard_normal((3, self.size), np.float32))
-            noises = [tuple(split_noise(row, self.layers)) for row in eps]
+            layers = [tuple(split_noise(row, self.layers)) for row in eps]
         online = target = None
         if self.taus is not None:
             online, target = (
                 self._tensor(random.random((*lead, count), np.float32)) for count in self.taus
             )
         return UpdateNoise(
-            ForwardNoise(noises[0], online),
-            ForwardNoise(noises[1]),
-            ForwardNoise(noises[2], target),
+            ForwardNoise(layers[0], online),
+            ForwardNoise(layers[1]),
+            ForwardNoise(layers[2], target),
         )
 
     def metrics(self) -> dict[str, Tensor]:
-        """How much noise the weights have learned to carry."""
+        """Return the mean |sigma| of the noisy layers, if there are any."""
         if not self.layers:
             return {}
         with torch.no_grad():

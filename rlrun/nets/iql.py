@@ -1,4 +1,4 @@
-"""State and action values of IQL: twin critics over discrete or continuous actions."""
+"""Networks of IQL: policy, twin critics and state value, for discrete or continuous actions."""
 
 import gymnasium as gym
 import torch
@@ -13,7 +13,7 @@ from rlrun.types import Spec, Tree, torch_seed
 
 
 class Critic(nn.Module):
-    """Q(s, a): one output per action of a Discrete space, one of state and action for a Box."""
+    """Q(s, a): one output per action of a Discrete space; one output of (s, a) for a Box."""
 
     def __init__(self, torso: TorsoConfig, head: tuple[int, ...], spec: Spec) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Critic(nn.Module):
         self.head = mlp([*sizes, size if self.discrete else 1], torso.activation, last=False)
 
     def forward(self, obs: Tree, action: Tensor) -> Tensor:
-        """Q [B] of observations and actions: int64 [B], or [B, N] in [-1, 1]."""
+        """Return Q [B]; actions are int64 [B], or [B, N] in [-1, 1]."""
         x: Tensor = self.torso(obs)
         if self.discrete:
             return take_action(self.head(x), action)
@@ -40,13 +40,13 @@ class StateValue(nn.Module):
         self.head = mlp([self.torso.size, *head, 1], torso.activation, last=False)
 
     def forward(self, obs: Tree) -> Tensor:
-        """V [B]."""
+        """Return V [B]."""
         value: Tensor = self.head(self.torso(obs))
         return value.squeeze(-1)
 
 
 class IQLNets(nn.Module):
-    """What implicit Q-learning learns: policy, two critics, a state value."""
+    """Policy, two critics and a state value."""
 
     def __init__(self, policy: PolicyNet, torso: TorsoConfig, head: tuple[int, ...], spec: Spec):
         super().__init__()
@@ -56,14 +56,14 @@ class IQLNets(nn.Module):
 
 
 def twin_q(critics: nn.ModuleList, obs: Tree, action: Tensor) -> Tensor:
-    """[2, B]: Q of each critic."""
+    """Return Q [2, B] of both critics."""
     return torch.stack([critic(obs, action) for critic in critics])
 
 
 def make_iql_nets(
     torso: TorsoConfig, memory: MemoryConfig, head: tuple[int, ...], spec: Spec, *, seed: int
 ) -> IQLNets:
-    """Parameters depend on ``seed`` only; torch's global generator stays as it was."""
+    """Return IQLNets initialised from ``seed``; torch's global generator does not change."""
     policy = make_policy_net(torso, memory, head, spec, seed=seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "values"))

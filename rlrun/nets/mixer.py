@@ -1,4 +1,4 @@
-"""Mixers: the agents' values of the actions taken, and the global state, to the team's value."""
+"""Mixers: Q_tot of the agents' values and the global state."""
 
 import gymnasium as gym
 from torch import Tensor, nn
@@ -10,7 +10,10 @@ from rlrun.types import Tree
 
 
 class VDNMixer(nn.Module):
-    """VDN: the sum; it has no parameters and reads no state."""
+    """VDN: the sum of values; no parameters, the state is not used.
+
+    Source: Sunehag et al. 2018.
+    """
 
     def forward(self, q: Tensor, state: Tree) -> Tensor:
         """[*, N] -> [*]."""
@@ -18,20 +21,20 @@ class VDNMixer(nn.Module):
 
 
 class QMixer(nn.Module):
-    """QMIX: a network of one hidden layer whose weights other networks make of the state.
+    """QMIX: a network with one hidden layer whose weights are functions of the state.
 
-    Source: Rashid et al. 2018, section 4 (one linear layer each; the last bias two layers with a
-    ReLU), Rashid et al. 2020, appendix (``hyper_hidden`` units in those of the weights).
+    Source: Rashid et al. 2018, section 4 (hypernetworks of one linear layer; two layers with a ReLU
+    for the last bias); Rashid et al. 2020, appendix (``hyper_hidden`` for those of the weights).
     """
 
     def __init__(self, config: QMIXConfig, state: gym.Space[object], num_agents: int) -> None:
         super().__init__()
         self.space, self.hidden = state, config.mixer_hidden
         size, hidden = flat_size(state), config.mixer_hidden
-        inner = [size, *config.hyper_hidden]
-        self.w1 = mlp([*inner, num_agents * hidden], "relu", last=False)
+        hyper = [size, *config.hyper_hidden]
+        self.w1 = mlp([*hyper, num_agents * hidden], "relu", last=False)
         self.b1 = mlp([size, hidden], "relu", last=False)
-        self.w2 = mlp([*inner, hidden], "relu", last=False)
+        self.w2 = mlp([*hyper, hidden], "relu", last=False)
         self.b2 = mlp([size, hidden, 1], "relu", last=False)
 
     def forward(self, q: Tensor, state: Tree) -> Tensor:
@@ -42,5 +45,5 @@ class QMixer(nn.Module):
 
 
 def make_mixer(config: QMIXConfig, state: gym.Space[object], num_agents: int) -> VDNMixer | QMixer:
-    """The configured mixer."""
+    """Return the configured mixer."""
     return VDNMixer() if config.mixer == "sum" else QMixer(config, state, num_agents)

@@ -1,7 +1,7 @@
-"""Linear layers whose weights carry learned noise (Fortunato et al. 2018), factorised Gaussian.
+"""Noisy linear layers with factorised Gaussian noise (Fortunato et al. 2018).
 
-Noise is an argument of a forward pass, never a state of a layer: the online network, the target
-network and every environment can have noise of their own at the same time.
+Noise is an argument of the forward pass, not state of a layer: the online network, the target
+network and every environment have their own noise at the same time.
 """
 
 import math
@@ -13,13 +13,12 @@ from torch import Tensor, nn
 
 from rlrun.nets.torso import ACTIVATIONS
 
-LayerNoise = tuple[
-    Tensor, Tensor
-]  # f(eps) of a layer's inputs and outputs, [in] and [out], or [B, ...]
+# f(eps) of a layer's inputs [in] and outputs [out], or [B, ...] each
+LayerNoise = tuple[Tensor, Tensor]
 
 
 def scale_noise(eps: Tensor) -> Tensor:
-    """f(eps) = sign(eps) sqrt(|eps|). Source: Fortunato et al. 2018, section 3.1 (b)."""
+    """Return f(eps) = sign(eps) sqrt(|eps|). Source: Fortunato et al. 2018, section 3.1 (b)."""
     return eps.sign() * eps.abs().sqrt()
 
 
@@ -40,7 +39,7 @@ class NoisyLinear(nn.Module):
         self.bias_sigma = nn.Parameter(torch.full((n_out,), spread))
 
     def forward(self, x: Tensor, noise: LayerNoise | None) -> Tensor:
-        """[*, in] -> [*, out]; ``noise`` None: the mean weights. One for all rows, or [B, ...]."""
+        """[*, in] -> [*, out]; ``noise``: [in] and [out], or [B, ...]; None: mean weights."""
         if noise is None:
             return nn.functional.linear(x, self.weight, self.bias)
         eps_in, eps_out = noise
@@ -50,7 +49,7 @@ class NoisyLinear(nn.Module):
             return nn.functional.linear(
                 x, weight, torch.addcmul(self.bias, self.bias_sigma, eps_out)
             )
-        lead = [len(eps_in), *[1] * (x.ndim - 2)]  # a row's own noise: move it onto x and y
+        lead = [len(eps_in), *[1] * (x.ndim - 2)]  # noise per row: applied to x and y
         eps_in, eps_out = eps_in.reshape(*lead, -1), eps_out.reshape(*lead, -1)
         mean = nn.functional.linear(x, self.weight, self.bias)
         return mean + eps_out * nn.functional.linear(x * eps_in, self.weight_sigma, self.bias_sigma)
@@ -65,7 +64,7 @@ class NoisyMLP(nn.Module):
         self.activation = ACTIVATIONS[activation]()
 
     def forward(self, x: Tensor, noise: Iterator[LayerNoise] | None) -> Tensor:
-        """[*, in] -> [*, out]; takes the next noise of each layer."""
+        """[*, in] -> [*, out]; consumes one item of ``noise`` per layer."""
         for i, layer in enumerate(self.layers):
             x = layer(x, None if noise is None else next(noise))
             if i < len(self.layers) - 1:
@@ -74,17 +73,17 @@ class NoisyMLP(nn.Module):
 
 
 def noisy_layers(net: nn.Module) -> list[NoisyLinear]:
-    """The noisy layers in the order in which ``split_noise`` serves them."""
+    """Return the noisy layers in the order of ``split_noise``."""
     return [m for m in net.modules() if isinstance(m, NoisyLinear)]
 
 
 def split_noise(eps: Tensor, layers: Sequence[NoisyLinear]) -> list[LayerNoise]:
-    """Standard normal numbers [..., sum of in + out] -> the noise of every layer."""
+    """Return the noise of every layer of standard normal numbers [..., sum of in + out]."""
     sizes = [size for layer in layers for size in (layer.n_in, layer.n_out)]
     parts = torch.split(scale_noise(eps), sizes, -1)
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
 def noise_size(layers: Sequence[NoisyLinear]) -> int:
-    """How many normal numbers one draw of noise takes."""
+    """Return the number of normal numbers that the layers' noise takes."""
     return sum(layer.n_in + layer.n_out for layer in layers)

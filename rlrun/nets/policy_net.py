@@ -1,4 +1,4 @@
-"""Policies that are a network: logits of actions, or a Gaussian in a box; and who acts by them."""
+"""The policy network of behaviour cloning and IQL."""
 
 import gymnasium as gym
 import numpy as np
@@ -8,22 +8,19 @@ from torch import Tensor, nn
 from rlrun.functional.masks import has_mask, unmasked
 from rlrun.functional.offline import categorical_log_prob, normal_log_prob, to_unit
 from rlrun.functional.policy import mask_logits
-from rlrun.nets.memory import make_memory
+from rlrun.nets.memory import make_memory, reset_state
 from rlrun.nets.torso import make_torso, mlp
 from rlrun.schema import MemoryConfig, TorsoConfig
-from rlrun.types import Spec, Tree, torch_seed, tree_map
+from rlrun.types import Spec, Tree, torch_seed
 
-LOG_STD_BOUNDS = (
-    -5.0,
-    2.0,
-)  # bounds of a Gaussian's spread; Kostrikov et al. 2022 (IQL), their code
+LOG_STD_BOUNDS = (-5.0, 2.0)  # bounds of the log std; Kostrikov et al. 2022 (IQL), their code
 
 
 class PolicyNet(nn.Module):
     """pi(action | observations): torso, memory, head.
 
-    Discrete: logits. Box: a normal in the box scaled to [-1, 1], its mean a tanh, its spread one
-    learned number per dimension.
+    Discrete: logits. Box: a Gaussian over the box scaled to [-1, 1] with a tanh mean and one
+    learned log standard deviation per dimension.
     """
 
     def __init__(
@@ -38,76 +35,72 @@ class PolicyNet(nn.Module):
         self.log_std: nn.Parameter | None = None
         if isinstance(spec.action, gym.spaces.Box):
             self.log_std = nn.Parameter(torch.zeros(size))
-            low, high = (torch.as_tensor(x).float().flatten() for x in bounds(spec.action))
+            low, high = (
+                torch.as_tensor(x).float().flatten() for x in (spec.action.low, spec.action.high)
+            )
             self.register_buffer("low", low, persistent=False)
             self.register_buffer("high", high, persistent=False)
 
     def inputs(self, obs: Tree) -> Tensor:
-        """[*, F] what the memory sees."""
+        """Return the memory's inputs [*, F]."""
         features: Tensor = self.torso(obs)
         return features
 
     def unroll(self, inputs: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """Logits or means [T, B, N] of ``inputs`` [T, B, F], and the state behind them."""
+        """Return logits or means [T, B, N] of ``inputs`` [T, B, F], and the state after row T-1."""
         h, state = self.memory.unroll(inputs, state)
-        return self.out(h), state
+        return self.outputs(h), state
 
-    def out(self, h: Tensor) -> Tensor:
-        """Memory outputs [*, H] -> logits, or means in [-1, 1]."""
+    def outputs(self, h: Tensor) -> Tensor:
+        """Return logits, or means in [-1, 1], [*, N] of memory outputs [*, H]."""
         out: Tensor = self.head(h)
         return out if self.log_std is None else out.tanh()
 
-    def within(self, out: Tensor, obs: Tree) -> Tensor:
-        """``out`` [*, N], without the actions that observations ``obs`` forbid."""
-        return mask_logits(out, obs) if self.masked else out
+    def apply_mask(self, outputs: Tensor, obs: Tree) -> Tensor:
+        """Return ``outputs`` [*, N] with the logits of forbidden actions masked."""
+        return mask_logits(outputs, obs) if self.masked else outputs
 
-    def log_prob(self, out: Tensor, action: Tensor) -> Tensor:
-        """log pi(action) [*] under ``out`` [*, N]; ``action`` [*, *A] as stored.
+    def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
+        """Return log pi(action) [*] for ``outputs`` [*, N]; ``action`` [*, *A] as stored.
 
-        In a box: the density over the box scaled to [-1, 1].
+        Box: the density over the box scaled to [-1, 1].
         """
         if self.log_std is None:
-            return categorical_log_prob(out, action)
-        return normal_log_prob(out, self.log_std.clamp(*LOG_STD_BOUNDS), self.unit(action))
+            return categorical_log_prob(outputs, action)
+        return normal_log_prob(outputs, self.log_std.clamp(*LOG_STD_BOUNDS), self.to_unit(action))
 
-    def miss(self, out: Tensor, action: Tensor) -> Tensor:
-        """How far [*] the mode is from ``action``: 1 - its probability, or the mean distance."""
+    def mode_error(self, outputs: Tensor, action: Tensor) -> Tensor:
+        """Return 1 - pi(action) [*]; Box: the mean distance of the mode from ``action``."""
         if self.log_std is None:
-            return 1 - categorical_log_prob(out, action).exp()
-        return (out - self.unit(action)).abs().mean(-1)
+            return 1 - categorical_log_prob(outputs, action).exp()
+        return (outputs - self.to_unit(action)).abs().mean(-1)
 
-    def unit(self, action: Tensor) -> Tensor:
-        """Stored actions [*, *A] of a box as [*, N] in [-1, 1]."""
+    def to_unit(self, action: Tensor) -> Tensor:
+        """Return stored actions [*, *A] of a Box as [*, N] in [-1, 1]."""
         lead = action.shape[: action.ndim - len(self.space.shape or ())]
         low, high = self.get_buffer("low"), self.get_buffer("high")
         return to_unit(action.reshape(*lead, -1).float(), low, high)
 
     def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """Logits or means [B, N] of one row; where ``first`` the state starts afresh."""
+        """Return logits or means [B, N] of one row; rows with ``first`` start from a zero state."""
         if first.any():
-            opens = first.unsqueeze(-1)
-            state = tree_map(lambda x: torch.where(opens, torch.zeros_like(x), x), state)
+            state = reset_state(first, state)
         h, state = self.memory.step(self.inputs(obs), state)
-        return self.out(h), state
+        return self.outputs(h), state
 
 
 def output_size(space: gym.Space[object]) -> int:
-    """Logits of a Discrete space, numbers of a Box."""
+    """Return the number of logits of a Discrete space, of dimensions of a Box."""
     if isinstance(space, gym.spaces.Discrete):
         return int(space.n)
     assert isinstance(space, gym.spaces.Box), "checked in rlrun.config"
     return int(np.prod(space.shape))
 
 
-def bounds(space: gym.spaces.Box) -> tuple[np.ndarray, np.ndarray]:
-    """(low, high) of a box."""
-    return space.low, space.high
-
-
 def make_policy_net(
     torso: TorsoConfig, memory: MemoryConfig, head: tuple[int, ...], spec: Spec, *, seed: int
 ) -> PolicyNet:
-    """A PolicyNet whose parameters depend on ``seed`` only; torch's generator stays as it was."""
+    """Return a PolicyNet initialised from ``seed``; torch's global generator does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "network"))
         return PolicyNet(torso, memory, head, spec)

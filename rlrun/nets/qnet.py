@@ -1,4 +1,4 @@
-"""Q-networks that say a distribution of returns, or whose heads are noisy, or both."""
+"""Q-networks: action values, distributions of returns, noisy heads."""
 
 from collections.abc import Iterator
 
@@ -10,18 +10,18 @@ from rlrun.functional.distributional import cosines, midpoints, support
 from rlrun.functional.masks import unmasked
 from rlrun.functional.value import dueling
 from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise
-from rlrun.nets.memory import make_memory
+from rlrun.nets.memory import make_memory, reset_state
 from rlrun.nets.noisy import LayerNoise, NoisyMLP
 from rlrun.nets.torso import make_torso, mlp, one_hot
 from rlrun.schema import MemoryConfig, SwitchedConfig, TorsoConfig, ValueConfig
-from rlrun.types import Spec, Tree, torch_seed, tree_map
+from rlrun.types import Spec, Tree, torch_seed
 
 
 class QNet(nn.Module):
     """Q(obs, previous action, previous reward, state) for every action.
 
-    The memory's input is the torso's features and, with ``prev_inputs``, the previous action
-    (one-hot, zeros before an episode's first row) and the previous reward.
+    The memory reads the torso's features and, with ``prev_inputs``, the previous action (one-hot,
+    zeros in an episode's first row) and the previous reward.
     Source: R2D2 section 2.3.
     """
 
@@ -35,44 +35,46 @@ class QNet(nn.Module):
         extra = self.actions + 1 if policy.prev_inputs else 0
         self.memory = make_memory(memory, self.torso.size + extra)
         sizes = [self.memory.size, *policy.head_hidden]
-        self.advantage = self.stream([*sizes, self.actions], torso.activation, policy)
-        self.value = self.stream([*sizes, 1], torso.activation, policy) if policy.dueling else None
+        self.advantage = self.make_stream([*sizes, self.actions], torso.activation, policy)
+        self.value = (
+            self.make_stream([*sizes, 1], torso.activation, policy) if policy.dueling else None
+        )
 
-    def stream(self, sizes: list[int], activation: str, policy: ValueConfig) -> nn.Module:
-        """The layers of one head."""
+    def make_stream(self, sizes: list[int], activation: str, policy: ValueConfig) -> nn.Module:
+        """Return the layers of one dueling stream."""
         return mlp(sizes, activation, last=False)
 
-    def side(self, prev_action: Tensor, prev_reward: Tensor) -> Tensor:
-        """[*, A + 1] what the memory sees beside the torso; ``prev_action`` int64, -1: none."""
+    def encode_previous(self, prev_action: Tensor, prev_reward: Tensor) -> Tensor:
+        """Return one-hot action and reward [*, A + 1]; action -1: none. [*, 0] if not used."""
         if not self.prev_inputs:
             return prev_reward.new_empty(*prev_reward.shape, 0)
-        previous = one_hot(prev_action, self.actions)
-        return torch.cat([previous, prev_reward.unsqueeze(-1)], -1)
+        action = one_hot(prev_action, self.actions)
+        return torch.cat([action, prev_reward.unsqueeze(-1)], -1)
 
-    def inputs(self, obs: Tree, side: Tensor) -> Tensor:
-        """[*, F] what the memory sees."""
+    def inputs(self, obs: Tree, previous: Tensor) -> Tensor:
+        """Return the memory's inputs [*, F]; ``previous``: of ``encode_previous``."""
         features: Tensor = self.torso(obs)
-        return torch.cat([features, side], -1) if self.prev_inputs else features
+        return torch.cat([features, previous], -1) if self.prev_inputs else features
 
-    def q(self, h: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
-        """Memory outputs [*, H] -> action values [*, A]."""
+    def q(self, h: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
+        """Return action values [*, A] of memory outputs [*, H]."""
         advantage: Tensor = self.advantage(h)
         return advantage if self.value is None else dueling(self.value(h), advantage)
 
-    def say(self, h: Tensor, draw: ForwardNoise) -> Tensor:
-        """What a loss is about: action values [*, A], or [*, A, N] of a distribution."""
-        return self.q(h, draw)
+    def outputs(self, h: Tensor, noise: ForwardNoise) -> Tensor:
+        """Return action values [*, A], or the distribution's parameters [*, A, N]."""
+        return self.q(h, noise)
 
-    def mean(self, said: Tensor) -> Tensor:
-        """Action values [*, A] of what ``say`` said."""
-        return said
+    def expected_q(self, outputs: Tensor) -> Tensor:
+        """Return action values [*, A] of ``outputs``."""
+        return outputs
 
     def unroll(
-        self, inputs: Tensor, state: Tree, draw: ForwardNoise = MEAN_WEIGHTS
+        self, inputs: Tensor, state: Tree, noise: ForwardNoise = MEAN_WEIGHTS
     ) -> tuple[Tensor, Tree]:
-        """What ``say`` says of ``inputs`` [T, B, F], and the state behind them."""
+        """Return ``outputs`` of ``inputs`` [T, B, F], and the state after row T-1."""
         h, state = self.memory.unroll(inputs, state)
-        return self.say(h, draw), state
+        return self.outputs(h, noise), state
 
     def step(
         self,
@@ -81,20 +83,23 @@ class QNet(nn.Module):
         prev_action: Tensor,
         prev_reward: Tensor,
         state: Tree,
-        draw: ForwardNoise = MEAN_WEIGHTS,
+        noise: ForwardNoise = MEAN_WEIGHTS,
     ) -> tuple[Tensor, Tree]:
-        """Action values [B, A] of one row; where ``first`` the state starts afresh."""
+        """Return action values [B, A] of one row, and the next state.
+
+        Rows with ``first`` start from a zero state, without previous action and reward.
+        """
         if first.any():
-            opens = first.unsqueeze(-1)
-            state = tree_map(lambda x: torch.where(opens, torch.zeros_like(x), x), state)
+            state = reset_state(first, state)
             prev_action = torch.where(first, -1, prev_action)
             prev_reward = torch.where(first, 0.0, prev_reward)
-        h, state = self.memory.step(self.inputs(obs, self.side(prev_action, prev_reward)), state)
-        return self.q(h, draw), state
+        previous = self.encode_previous(prev_action, prev_reward)
+        h, state = self.memory.step(self.inputs(obs, previous), state)
+        return self.q(h, noise), state
 
 
 class DistNet(QNet):
-    """Torso and memory of ``QNet`` under heads with N numbers per action.
+    """Torso and memory of ``QNet``, heads with N outputs per action.
 
     none         Q itself (noisy heads)
     categorical  logits of N atoms; Bellemare et al. 2017
@@ -116,24 +121,25 @@ class DistNet(QNet):
         elif self.kind == "implicit":
             grid = midpoints(policy.taus_act)
             self.embed = mlp([self.cosines, self.memory.size], "relu", last=True)
-        self.register_buffer("grid", grid, persistent=False)  # atoms z, or levels for acting
+        self.register_buffer(
+            "grid", grid, persistent=False
+        )  # atoms z, or the quantile levels of acting
 
-    def stream(self, sizes: list[int], activation: str, policy: ValueConfig) -> nn.Module:
-        """The layers of one head, its last one as wide as the distribution needs."""
+    def make_stream(self, sizes: list[int], activation: str, policy: ValueConfig) -> nn.Module:
         assert isinstance(policy, SwitchedConfig)
-        each = policy.atoms if policy.distribution in ("categorical", "quantile") else 1
-        sizes = [*sizes[:-1], sizes[-1] * each]
+        per_action = policy.atoms if policy.distribution in ("categorical", "quantile") else 1
+        sizes = [*sizes[:-1], sizes[-1] * per_action]
         if policy.noisy is None:
             return mlp(sizes, activation, last=False)
         return NoisyMLP(sizes, activation, sigma=policy.noisy)
 
-    def say(self, h: Tensor, draw: ForwardNoise) -> Tensor:
-        """Memory outputs [*, H] -> [*, A, N] (none: [*, A])."""
+    def outputs(self, h: Tensor, noise: ForwardNoise) -> Tensor:
+        """Return [*, A, N] (none: [*, A]) of memory outputs [*, H]."""
         if self.kind == "implicit":
-            h = h.unsqueeze(-2) * self.embedding(draw.taus)  # [*, N, H]
-        noise = iter(draw.noise) if draw.noise else None
-        advantage = _through(self.advantage, h, noise)
-        value = None if self.value is None else _through(self.value, h, noise)
+            h = h.unsqueeze(-2) * self.embedding(noise.taus)  # [*, N, H]
+        layer_noise = iter(noise.layers) if noise.layers else None
+        advantage = _apply_stream(self.advantage, h, layer_noise)
+        value = None if self.value is None else _apply_stream(self.value, h, layer_noise)
         if self.kind in ("none", "implicit"):
             q = advantage if value is None else dueling(value, advantage)
             return q if self.kind == "none" else q.movedim(-1, -2)
@@ -143,26 +149,25 @@ class DistNet(QNet):
         return value.unsqueeze(-2) + advantage - advantage.mean(-2, keepdim=True)
 
     def embedding(self, taus: Tensor | None = None) -> Tensor:
-        """phi [*, N, H] of the levels ``taus`` [*, N]; None: those for acting, the midpoints."""
+        """Return phi [*, N, H] of the levels ``taus`` [*, N]; None: the midpoints, for acting."""
         assert self.embed is not None, "distribution = implicit"
         levels = self.get_buffer("grid") if taus is None else taus
         phi: Tensor = self.embed(cosines(levels, self.cosines))
         return phi
 
-    def mean(self, said: Tensor) -> Tensor:
-        """Action values [*, A] of what ``say`` said."""
+    def expected_q(self, outputs: Tensor) -> Tensor:
         if self.kind == "none":
-            return said
+            return outputs
         if self.kind == "categorical":
-            return said.softmax(-1) @ self.get_buffer("grid")
-        return said.mean(-1)
+            return outputs.softmax(-1) @ self.get_buffer("grid")
+        return outputs.mean(-1)
 
-    def q(self, h: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
-        """Memory outputs [*, H] -> action values [*, A]."""
-        return self.mean(self.say(h, draw))
+    def q(self, h: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
+        """Return action values [*, A] of memory outputs [*, H]."""
+        return self.expected_q(self.outputs(h, noise))
 
 
-def _through(stream: nn.Module, x: Tensor, noise: Iterator[LayerNoise] | None) -> Tensor:
+def _apply_stream(stream: nn.Module, x: Tensor, noise: Iterator[LayerNoise] | None) -> Tensor:
     out: Tensor = stream(x, noise) if isinstance(stream, NoisyMLP) else stream(x)
     return out
 
@@ -170,9 +175,7 @@ def _through(stream: nn.Module, x: Tensor, noise: Iterator[LayerNoise] | None) -
 def make_qnet(
     policy: ValueConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, *, seed: int
 ) -> QNet:
-    """A QNet whose parameters depend on ``seed`` only; torch's global generator stays as it was."""
-    from rlrun.nets.qnet import DistNet  # which builds on this module
-
+    """Return a QNet initialised from ``seed``; torch's global generator does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "network"))
         if not isinstance(policy, SwitchedConfig) or (

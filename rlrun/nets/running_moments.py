@@ -1,14 +1,14 @@
-"""Running mean and variance, part of the weights: who acts and who evaluates sees them too."""
+"""Running mean and variance, as buffers: they travel with the weights to actors and evaluators."""
 
 import torch
 from torch import Tensor, nn
 
 CLIP = 10.0  # standard deviations; OpenAI Baselines' VecNormalize
-EPS = 1e-8  # added to the variance; likewise
+EPS = 1e-8  # added to the variance; OpenAI Baselines' VecNormalize
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance [*S] of everything added, in float64; before that 0 and 1."""
+    """Mean and variance [*S] of all values added, in float64; 0 and 1 before the first."""
 
     count: Tensor
     mean: Tensor
@@ -21,20 +21,20 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def add(self, x: Tensor) -> None:
-        """Take in N >= 1 values, x [N, *S]. Source: Chan, Golub & LeVeque 1979, eq. 2.1."""
+        """Add N >= 1 values, x [N, *S]. Source: Chan, Golub & LeVeque 1979, eq. 2.1."""
         x = x.double()
         mean, count = x.mean(0), len(x)
         total, shift = self.count + count, mean - self.mean
-        joint = (x - mean).square().sum(0) + shift.square() * (self.count * count / total)
-        self.square += joint
+        deviations = (x - mean).square().sum(0) + shift.square() * (self.count * count / total)
+        self.square += deviations
         self.mean += shift * (count / total)
         self.count.copy_(total)
 
     def scale(self) -> Tensor:
-        """float32 [*S]: 1 / sqrt(variance + EPS), 1 before anything was added."""
+        """Return float32 [*S]: 1 / sqrt(variance + EPS); 1 before the first value."""
         variance = torch.where(self.count > 0, self.square / self.count.clamp(min=1), 1.0)
         return (variance + EPS).rsqrt().float()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(x - mean) / std in float32, within [-CLIP, CLIP]; x [*, *S]."""
+        """Return (x - mean) / std in float32, clipped to [-CLIP, CLIP]; x [*, *S]."""
         return ((x.float() - self.mean.float()) * self.scale()).clamp(-CLIP, CLIP)

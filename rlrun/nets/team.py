@@ -1,4 +1,4 @@
-"""The networks of a team: one Q-network for all agents and a mixer; and who acts with them."""
+"""The networks of a team: one Q-network for all agents, and a mixer."""
 
 import gymnasium as gym
 import numpy as np
@@ -16,12 +16,12 @@ MASK = "action_mask"  # PettingZoo's key of a dict observation: 1 where an actio
 
 
 class TeamNet(nn.Module):
-    """Q_i of N agents from shared parameters, and their team's Q_tot.
+    """Q_i of N agents with shared parameters, and the team's Q_tot.
 
-    Agents lie beside each other: [T, B, N, ...] is [T, B N, ...] to ``agents``.
+    ``agents`` sees the agents as a batch: [T, B, N, ...] as [T, B N, ...].
     """
 
-    counts: Tensor
+    available: Tensor
 
     def __init__(
         self, policy: QMIXConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec
@@ -30,37 +30,37 @@ class TeamNet(nn.Module):
         space, action = spec.obs, spec.action
         assert isinstance(space, JointSpace), "checked in rlrun.config"
         assert isinstance(action, gym.spaces.MultiDiscrete), "checked in rlrun.config"
-        self.size, self.numbered = space.num_agents, policy.agent_id
-        inner = space.agent
-        self.masked = isinstance(inner, gym.spaces.Dict) and MASK in inner.spaces
-        number = gym.spaces.Box(0, 1, (self.size,), np.float32)
-        if self.numbered:
-            inner = gym.spaces.Dict({"agent": number, "observation": inner})
+        self.num_agents, self.agent_id = space.num_agents, policy.agent_id
+        agent_space = space.agent
+        self.masked = isinstance(agent_space, gym.spaces.Dict) and MASK in agent_space.spaces
+        agent_id = gym.spaces.Box(0, 1, (self.num_agents,), np.float32)
+        if self.agent_id:
+            agent_space = gym.spaces.Dict({"agent": agent_id, "observation": agent_space})
         actions = gym.spaces.Discrete(int(action.nvec.max()))
-        self.agents = QNet(policy, torso, memory, Spec(inner, actions))
-        self.mixer = make_mixer(policy, space["state"], self.size)
-        can = np.arange(actions.n) < action.nvec[:, None]
-        self.register_buffer("counts", torch.from_numpy(can), persistent=False)
+        self.agents = QNet(policy, torso, memory, Spec(agent_space, actions))
+        self.mixer = make_mixer(policy, space["state"], self.num_agents)
+        available = np.arange(actions.n) < action.nvec[:, None]  # agents may have fewer actions
+        self.register_buffer("available", torch.from_numpy(available), persistent=False)
 
-    def beside(self, obs: Tree) -> Tree:
-        """What ``agents`` sees of joint observations [*, N, *O], still with the axis of agents."""
-        seen = obs["agents"]
-        if not self.numbered:
-            return seen
+    def agent_inputs(self, obs: Tree) -> Tree:
+        """Return observations of ``agents`` [*, N, ...] of joint observations [*, N, *O]."""
+        agent_obs = obs["agents"]
+        if not self.agent_id:
+            return agent_obs
         lead = obs["alive"].shape
-        number = torch.eye(self.size, device=obs["alive"].device).expand(*lead, self.size)
-        return {"agent": number, "observation": seen}
+        one_hot = torch.eye(self.num_agents, device=obs["alive"].device)
+        return {"agent": one_hot.expand(*lead, self.num_agents), "observation": agent_obs}
 
-    def allowed(self, obs: Tree) -> Tensor:
-        """bool [*, N, A]: the actions an agent has and its observation's mask allows (or all)."""
-        can = self.counts.expand(*obs["alive"].shape, -1)
+    def allowed_actions(self, obs: Tree) -> Tensor:
+        """Return bool [*, N, A]: the actions that an agent's mask allows; all if it allows none."""
+        available = self.available.expand(*obs["alive"].shape, -1)
         if not self.masked:
-            return can
-        some = can & (obs["agents"][MASK] > 0)
-        return torch.where(some.any(-1, keepdim=True), some, can)
+            return available
+        allowed = available & (obs["agents"][MASK] > 0)
+        return torch.where(allowed.any(-1, keepdim=True), allowed, available)
 
-    def total(self, q: Tensor, obs: Tree) -> Tensor:
-        """Q_tot [*] of the agents' values [*, N] in joint observations."""
+    def q_total(self, q: Tensor, obs: Tree) -> Tensor:
+        """Return Q_tot [*] of the agents' values [*, N] in joint observations."""
         value: Tensor = self.mixer(mask_left_agents(q, obs["alive"] > 0), obs["state"])
         return value
 
@@ -68,7 +68,7 @@ class TeamNet(nn.Module):
 def make_team_net(
     policy: QMIXConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, *, seed: int
 ) -> TeamNet:
-    """A TeamNet whose parameters depend on ``seed`` only; torch's own generator stays as it was."""
+    """Return a TeamNet initialised from ``seed``; torch's global generator does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "network"))
         return TeamNet(policy, torso, memory, spec)

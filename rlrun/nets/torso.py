@@ -1,4 +1,4 @@
-"""Torsos: one observation to one feature vector. Leading axes [T, B] pass through."""
+"""Torsos: observations [*, *O] to feature vectors [*, F]."""
 
 import math
 from itertools import pairwise
@@ -15,18 +15,23 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "el
 
 
 class Stack(nn.Sequential):
-    """Layers one behind the other. The method is there for torch.compile, which looks into no
-    function of torch's own modules."""
+    """``nn.Sequential`` with a ``forward`` of its own.
+
+    torch.compile does not trace into methods of torch's own modules.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the last layer says."""
+        """Return the last layer's output."""
         for layer in self:
             x = layer(x)
         return x
 
 
 def mlp(sizes: list[int], activation: str, *, last: bool) -> Stack:
-    """Linear layers sizes[0] -> ... -> sizes[-1]; ``last``: an activation behind the last too."""
+    """Return linear layers sizes[0] -> ... -> sizes[-1] with activations between them.
+
+    ``last``: an activation after the last one too.
+    """
     layers: list[nn.Module] = []
     for i, (n_in, n_out) in enumerate(pairwise(sizes)):
         layers.append(nn.Linear(n_in, n_out))
@@ -36,7 +41,7 @@ def mlp(sizes: list[int], activation: str, *, last: bool) -> Stack:
 
 
 def flat_size(space: gym.Space[Any]) -> int:
-    """The number of floats ``flatten`` makes of one observation."""
+    """Return the number of floats of a flattened observation."""
     match space:
         case gym.spaces.Discrete():
             return int(space.n)
@@ -51,7 +56,7 @@ def flat_size(space: gym.Space[Any]) -> int:
 
 
 def flatten(space: gym.Space[Any], obs: Tree) -> Tensor:
-    """One float32 vector per observation: [*, flat_size].
+    """Return observations [*, *O] as float32 vectors [*, flat_size].
 
     Discrete spaces become one-hot, uint8 boxes are divided by 255, dicts and tuples concatenate.
     """
@@ -74,12 +79,12 @@ def flatten(space: gym.Space[Any], obs: Tree) -> Tensor:
 
 
 def one_hot(index: Tensor, size: int) -> Tensor:
-    """float32 [*, size]; an index outside [0, size) gives zeros."""
+    """Return float32 [*, size]; an index outside [0, size) gives zeros."""
     return (index.unsqueeze(-1) == torch.arange(size, device=index.device)).float()
 
 
 class MLP(nn.Module):
-    """flatten -> layers of ``config.hidden`` sizes with activations."""
+    """Flattened observations through layers of ``config.hidden`` sizes with activations."""
 
     def __init__(self, config: TorsoConfig, space: gym.Space[Any]) -> None:
         super().__init__()
@@ -89,11 +94,11 @@ class MLP(nn.Module):
         self.size = sizes[-1]
 
     def inputs(self, obs: Tree) -> Tensor:
-        """float32 [*, F]: what the first layer sees."""
+        """Return the first layer's inputs, float32 [*, F]."""
         return flatten(self.space, obs)
 
     def features(self, inputs: Tensor) -> Tensor:
-        """[*, size] of what ``inputs`` gives."""
+        """Return features [*, size] of ``inputs``."""
         features: Tensor = self.layers(inputs)
         return features
 
@@ -128,11 +133,11 @@ class NatureCNN(nn.Module):
         self.size = config.hidden[-1]
 
     def inputs(self, obs: Tensor) -> Tensor:
-        """float32 [*, *O], uint8 divided by 255, the axes as they are."""
+        """Return images [*, *O] as float32, uint8 divided by 255."""
         return obs.float() / 255 if obs.dtype == torch.uint8 else obs.float()
 
     def features(self, inputs: Tensor) -> Tensor:
-        """[*, size] of what ``inputs`` gives."""
+        """Return features [*, size] of ``inputs``."""
         lead = inputs.shape[:-3]
         x = inputs.reshape(-1, *inputs.shape[-3:])
         if self.channels_last:
@@ -145,5 +150,5 @@ class NatureCNN(nn.Module):
 
 
 def make_torso(config: TorsoConfig, space: gym.Space[Any]) -> MLP | NatureCNN:
-    """The configured torso; ``size`` is the width of its features."""
+    """Return the configured torso; ``size`` is the width of its features."""
     return NatureCNN(config, space) if config.name == "nature_cnn" else MLP(config, space)

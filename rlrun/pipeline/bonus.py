@@ -1,21 +1,21 @@
-"""RND: the learner is paid for what a network cannot yet predict (Burda et al. 2018).
+"""Intrinsic reward proportional to the prediction error of a random target network (RND).
 
-A fixed random network names features of every observation; a second one learns to predict them
-from what was collected. Where it errs the observation is new. The bonus belongs to the learner: it
-is added to the rewards of a sample right before the policy learns from it, so any policy, on- or
-off-policy, has it without knowing; what is stored, logged and evaluated stays raw. Old rows are
-paid by the novelty they have now, not by that of the day they were collected.
+Burda et al. 2018. A fixed random network maps every observation to features; a second network, the
+predictor, learns to predict them from collected rows. Its error is large where observations are
+new. The bonus is added to the rewards of a sample right before the policy learns from it, so any
+policy, on- or off-policy, can be used with it; stored, logged and evaluated rewards stay raw. Old
+rows get the bonus of their present novelty, not of that when they were collected.
 
 The predictor learns from collected chunks, every row once, not from samples: novelty then counts
-visits to the environment, not how often replay happened to draw a row (prioritized replay draws
-surprising rows most), and the sums that normalise it need successive rows.
+visits to the environment, not how often a row was sampled (prioritized replay samples rows of large
+TD error most). The sums that normalise the bonus need successive rows, too.
 
-Which rows are paid: a valid step for the observation behind it, the end row of a truncated episode
-included. A step that terminated is not: what stands behind it belongs to no return (it may hold
-anything), and novelty there would pay for dying.
+A row with a bonus is a valid step whose next observation counts: the last step of a truncated
+episode included, a step that terminated not. The observation after a termination belongs to no
+return and may hold anything; a bonus there would reward dying.
 
-Unlike Burda et al. there is one value for both rewards, with the policy's own discount: the bonus
-ends with the episode. ``policy.reward_scale`` and ``policy.reward_clip`` act on the sum.
+Unlike Burda et al. there is one value for both rewards, with the policy's own discount, so the
+bonus ends with the episode. ``policy.reward_scale`` and ``policy.reward_clip`` apply to the sum.
 """
 
 import math
@@ -45,11 +45,11 @@ from rlrun.schedule import make_schedule
 from rlrun.schema import RNDConfig, TorsoConfig
 from rlrun.types import Chunk, Sample, Tree, torch_seed, tree_map
 
-TINY = 1e-8  # of the standard deviation the bonus is divided by
+MIN_STD = 1e-8  # of the bonus, which is divided by it
 
 
-class Features(nn.Module):
-    """Torso, then linear layers to ``sizes``; orthogonal weights of gain sqrt(2), no biases yet."""
+class FeatureNet(nn.Module):
+    """Torso and linear layers to ``sizes``; orthogonal weights of gain sqrt(2), zero biases."""
 
     def __init__(self, torso: TorsoConfig, space: gym.Space[Any], sizes: tuple[int, ...]) -> None:
         super().__init__()
@@ -62,13 +62,13 @@ class Features(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, whitened: Tensor) -> Tensor:
-        """[*, K] of whitened inputs of the torso."""
+        """Features [*, K] of whitened torso inputs."""
         features: Tensor = self.head(self.torso.features(whitened))
         return features
 
 
 class RND:
-    """``see`` every chunk, ``shaped`` every sample, ``learn`` once behind them."""
+    """Random network distillation: ``observe`` a chunk, ``add_to`` its samples, then ``update``."""
 
     def __init__(
         self,
@@ -83,21 +83,21 @@ class RND:
         device: torch.device,
     ) -> None:
         """``space``: of the rows' observations (single frames). ``stacked``: samples hold stacks of
-        them, whose newest frame is looked at. ``torso``: its kind and activation are taken over."""
+        them, of which the newest frame is used. ``torso``: its kind and activation are used."""
         self.config, self.stacked, self.device = config, stacked, device
         self.coefficient = make_schedule(config.coefficient, total_steps=total_steps)
         self.lr = make_schedule(config.lr, total_steps=total_steps)
         if not isinstance(space, gym.spaces.Box):  # several agents' images come as a dict
             torso = replace(torso, name="mlp")
         self.plane = torso.name == "nature_cnn" and len(space.shape or ()) == 2
-        if self.plane:  # a single grey frame: convolutions want channels
+        if self.plane:  # a single grey frame: convolutions need a channel axis
             space = gym.spaces.Box(0, 255, (1, *(space.shape or ())), np.uint8)
-        own = replace(torso, hidden=config.hidden)
+        torso = replace(torso, hidden=config.hidden)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed, "bonus"))
-            self.target = Features(own, space, (config.features,)).to(device)
+            self.target = FeatureNet(torso, space, (config.features,)).to(device)
             sizes = (*config.predictor_hidden, config.features)
-            self.predictor = Features(own, space, sizes).to(device)
+            self.predictor = FeatureNet(torso, space, sizes).to(device)
         self.target.requires_grad_(False)
         parameters = list(self.predictor.parameters())
         self.optimiser = Adam(parameters, eps=config.adam_eps, grad_clip=None)
@@ -105,31 +105,31 @@ class RND:
         self.obs = empty_moments(self._inputs(example).shape[1:], device)
         self.sums = empty_moments((), device)  # of the discounted sums
         self.carried = torch.zeros(columns, device=device)
-        self.fresh: Tensor | None = None  # whitened inputs of the last chunk, not learned yet
-        self.totals: dict[str, list[Tensor]] = {}  # metrics since they were last asked for
+        self.pending: Tensor | None = None  # whitened inputs of the last chunk, not learned yet
+        self.totals: dict[str, list[Tensor]] = {}  # sum and count of metrics since the last report
 
     # -- collected rows --------------------------------------------------------------------------
 
     @torch.no_grad()
-    def see(self, chunk: Chunk) -> None:
-        """Take a collected chunk into all running statistics; ``learn`` learns from it."""
-        paid = torch.from_numpy(chunk.valid & ~chunk.terminated)
+    def observe(self, chunk: Chunk) -> None:
+        """Add a collected chunk to all running statistics; ``update`` learns from it."""
+        rewarded = torch.from_numpy(chunk.valid & ~chunk.terminated)
         valid = torch.from_numpy(chunk.valid).to(self.device)
 
-        def behind(x: np.ndarray) -> Tensor:  # observations [N, *O] behind the steps that are paid
-            return torch.from_numpy(x[1:])[paid].to(self.device)
+        def next_obs(x: np.ndarray) -> Tensor:  # [N, *O] of the rows with a bonus
+            return torch.from_numpy(x[1:])[rewarded].to(self.device)
 
-        inputs = self._inputs(self._frames(tree_map(behind, chunk.obs)))
+        inputs = self._inputs(self._frames(tree_map(next_obs, chunk.obs)))
         self.obs = merge_moments(self.obs, inputs)
-        self.fresh = whiten(inputs, self.obs, self.config.obs_clip)
-        novelty = torch.zeros(paid.shape, device=self.device)
-        novelty[paid.to(self.device)] = self._novelty(self.fresh)
+        self.pending = whiten(inputs, self.obs, self.config.obs_clip)
+        novelty = torch.zeros(rewarded.shape, device=self.device)
+        novelty[rewarded.to(self.device)] = self._novelty(self.pending)
         sums, self.carried = discounted_sums(novelty, valid, self.carried, self.config.gamma)
         self.sums = merge_moments(self.sums, sums[valid])
 
-    def learn(self, env_steps: int) -> None:
-        """The predictor's steps on the rows of the last ``see``, each once, in their order."""
-        rows, self.fresh = self.fresh, None
+    def update(self, env_steps: int) -> None:
+        """Train the predictor on the rows of the last ``observe``, each once, in their order."""
+        rows, self.pending = self.pending, None
         if rows is None or not len(rows):
             return
         lr = self.lr(env_steps)
@@ -138,32 +138,32 @@ class RND:
                 loss = prediction_error(self.predictor(batch), self.target(batch)).mean()
                 grads = torch.autograd.grad(loss, self.optimiser.parameters)
             self.optimiser.step(list(grads), lr)
-            self._note("train/bonus_loss", loss.detach())
+            self._add_metric("train/bonus_loss", loss.detach())
 
     # -- samples ---------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def shaped(self, sample: Sample) -> Sample:
-        """The sample with coefficient * novelty / scale added to the rewards of its paid steps.
+    def add_to(self, sample: Sample) -> Sample:
+        """Return the sample with coefficient * novelty / scale added to its rewards.
 
-        The raw rewards stay at hand for networks that read them (``network_inputs``). Before
-        anything was seen the sample is returned as it is.
+        The raw rewards are kept in ``extras`` for networks that read them (``network_inputs``).
+        Before the first ``observe`` the sample is returned unchanged.
         """
         if not self.sums.count:
             return sample
         segment = sample.segment.to(self.device)
-        paid = segment.valid & ~segment.terminated
+        rewarded = segment.valid & ~segment.terminated
         newest = tree_map(lambda x: x[1:, :, -1] if self.stacked else x[1:], segment.obs)
         inputs = self._inputs(self._frames(newest))
-        behind = paid.reshape(*paid.shape, *[1] * (inputs.ndim - 2))
-        inputs = torch.where(behind, inputs, torch.zeros_like(inputs))  # it may hold anything
+        mask = rewarded.reshape(*rewarded.shape, *[1] * (inputs.ndim - 2))
+        inputs = torch.where(mask, inputs, torch.zeros_like(inputs))  # end rows may hold anything
         novelty = self._novelty(whiten(inputs, self.obs, self.config.obs_clip))
-        scale = self.sums.var.sqrt().clamp(min=TINY)
+        scale = self.sums.var.sqrt().clamp(min=MIN_STD)
         coefficient = self.coefficient(sample.env_steps)
-        reward, mean = bonus_reward(segment.reward, novelty, paid, factor=coefficient / scale)
-        self._note("train/bonus_mean", mean)
-        self._note("train/bonus_scale", scale)
-        self._note("train/bonus_coefficient", torch.tensor(coefficient))
+        reward, mean = bonus_reward(segment.reward, novelty, rewarded, factor=coefficient / scale)
+        self._add_metric("train/bonus_mean", mean)
+        self._add_metric("train/bonus_scale", scale)
+        self._add_metric("train/bonus_coefficient", torch.tensor(coefficient))
         extras = segment.extras | {RAW_REWARD: segment.reward}
         return replace(sample, segment=replace(segment, reward=reward, extras=extras))
 
@@ -176,9 +176,9 @@ class RND:
     def _frames(self, obs: Tree) -> Tree:
         return obs.unsqueeze(-3) if self.plane else obs
 
-    # -- accounts --------------------------------------------------------------------------------
+    # -- metrics, state --------------------------------------------------------------------------
 
-    def _note(self, name: str, value: Tensor) -> None:
+    def _add_metric(self, name: str, value: Tensor) -> None:
         """Add to a running sum without reading a value (no device synchronisation)."""
         total = self.totals.setdefault(name, [torch.zeros_like(value), torch.zeros(())])
         total[0] = total[0] + value
@@ -200,7 +200,7 @@ class RND:
         return means
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything ``shaped`` and ``learn`` depend on."""
+        """Networks, optimiser and running statistics."""
         return {
             "target": dict(self.target.state_dict()),
             "predictor": dict(self.predictor.state_dict()),
@@ -218,4 +218,4 @@ class RND:
             moved = (saved[n].to(self.device, copy=True) for n in ("mean", "var"))
             setattr(self, name, SampleMoments(float(saved["count"]), *moved))
         self.carried = state["carried"].to(self.device, copy=True)
-        self.fresh = None
+        self.pending = None

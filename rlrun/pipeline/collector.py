@@ -1,4 +1,4 @@
-"""Steps the environments with the policy and writes rows into preallocated chunk arrays."""
+"""The collector: steps the environments with the policy and returns chunks of rows."""
 
 import time
 from collections.abc import Callable
@@ -18,11 +18,44 @@ Explore = Callable[[int], np.ndarray]
 
 
 @dataclass(slots=True)
-class Brought:
-    """What a chunk adds to the counters."""
+class ChunkStats:
+    """Steps of one chunk and the episodes that finished in it."""
 
     steps: int = 0
-    finished: list[tuple[float, int]] = field(default_factory=list)  # (return, length)
+    finished_episodes: list[tuple[float, int]] = field(default_factory=list)  # (return, length)
+
+
+class CollectMetrics:
+    """Adds chunks to the run's counters and averages finished episodes between two log lines."""
+
+    def __init__(self, counters: Counters, explore: Explore) -> None:
+        """``explore``: env_steps -> epsilon [E]."""
+        self.counters, self.explore = counters, explore
+        self.finished_episodes: list[tuple[float, int]] = []  # since the last ``report``
+
+    def commit(self, stats: ChunkStats) -> None:
+        """Count a chunk."""
+        self.counters.env_steps += stats.steps
+        self.counters.episodes += len(stats.finished_episodes)
+        self.counters.chunks += 1
+        self.finished_episodes += stats.finished_episodes
+
+    def report(self) -> dict[str, float]:
+        """collect/ metrics of the episodes finished since the last call."""
+        epsilon = self.explore(self.counters.env_steps)
+        name = "temperature" if isinstance(epsilon, Temperature) else "epsilon"
+        out = {
+            "collect/episodes": float(self.counters.episodes),
+            f"collect/{name}_mean": float(epsilon.mean()),
+        }
+        if self.finished_episodes:
+            returns, lengths = np.array(self.finished_episodes).T
+            out["collect/return_mean"] = float(returns.mean())
+            out["collect/return_min"] = float(returns.min())
+            out["collect/return_max"] = float(returns.max())
+            out["collect/length_mean"] = float(lengths.mean())
+            self.finished_episodes.clear()
+        return out
 
 
 class Collector:
@@ -41,7 +74,7 @@ class Collector:
         stack: FrameStack | None,
     ) -> None:
         """``explore``: env_steps -> epsilon [E]. ``cutter`` counts windows for unit: window.
-        ``stack`` is what the policy sees instead of single observations; rows never hold it."""
+        ``stack``: the frames that the policy sees; rows hold single observations."""
         self.config, self.env, self.policy, self.explore = config, env, policy, explore
         self.counters, self.cutter, self.stack = counters, cutter, stack
         self.num_envs, self.seed = env.num_envs, seed
@@ -52,12 +85,12 @@ class Collector:
         self.prev_action = no_actions(env.action_space, self.num_envs)
         self.prev_reward = np.zeros(self.num_envs, np.float32)
         self.state: Tree = self.actor.initial_state()
-        self.fresh: Tree = self.actor.initial_state()  # before an episode's first row
+        self.initial_state: Tree = self.actor.initial_state()  # before an episode's first row
         self.episode_return = np.zeros(self.num_envs)
         self.episode_length = np.zeros(self.num_envs, np.int64)
-        self.brought = Brought()  # by the chunk that is not accounted for yet
-        self.finished: list[tuple[float, int]] = []  # (return, length) since the last metrics()
-        self.cut_first = False  # restored: the open episodes were cut, see load_state_dict
+        self.stats = ChunkStats()  # of the chunk that is not committed yet
+        self.collect_metrics = CollectMetrics(counters, explore)
+        self.restored = False  # the open episodes were cut, see load_state_dict
         self.seconds = {"act": 0.0, "env": 0.0}
         self.flat = isinstance(self.obs, np.ndarray)
         self.arrays: dict[str, Any] = {}
@@ -66,18 +99,17 @@ class Collector:
     # -- collecting ------------------------------------------------------------------------------
 
     def collect(self) -> Chunk:
-        """``gather`` with the policy's present weights, accounted for at once."""
+        """Collect rows with the policy's present weights and count them."""
         self.actor.refresh()
-        chunk = self.gather()
-        self.account()
+        chunk = self.collect_rows()
+        self.collect_metrics.commit(self.take_stats())
         return chunk
 
-    def gather(self) -> Chunk:
-        """At least ``n_sample`` units of new rows; overshoot is kept.
+    def collect_rows(self) -> Chunk:
+        """Return at least ``n_sample`` units of new rows; overshoot is kept.
 
-        Acts with the weights of the actor's last ``refresh``; changes nothing outside the
-        collector but the exploration's random numbers, so it may run beside the learner. The
-        chunk's arrays are overwritten by the next call.
+        Acts with the weights of the actor's last ``refresh``. Changes nothing outside the collector
+        but the exploration's random numbers. The chunk's arrays are overwritten by the next call.
         """
         epsilon = self.explore(self.counters.env_steps)
         self._put_obs(0)
@@ -91,41 +123,37 @@ class Collector:
             self.cutter.origin[:] = self.cutter.row  # the next row opens a new trajectory
         return self._chunk(t)
 
-    def account(self) -> None:
-        """Count the gathered chunk."""
-        counters, brought = self.counters, self.brought
-        counters.env_steps += brought.steps
-        counters.episodes += len(brought.finished)
-        counters.chunks += 1
-        self.finished += brought.finished
-        self.brought = Brought()
+    def take_stats(self) -> ChunkStats:
+        """Return the statistics of the chunk collected last, and reset them."""
+        stats, self.stats = self.stats, ChunkStats()
+        return stats
 
     def _step(self, t: int, epsilon: np.ndarray) -> int:
-        """One row of every environment; how many units it brought."""
-        a, first, began = self.arrays, self.first, time.perf_counter()
+        """Collect one row of every environment; return its units."""
+        a, first, start = self.arrays, self.first, time.perf_counter()
         if first.any():
             self.state = tree_map(
                 lambda s, z: np.where(first.reshape(-1, *[1] * (s.ndim - 1)), z, s),
                 self.state,
-                self.fresh,
+                self.initial_state,
             )
         for store, values in zip(self.states, tree_leaves(self.state), strict=True):
             store[t] = values
-        seen = a["obs"][t] if self.flat else tree_map(lambda x: x[t], a["obs"])
+        obs = a["obs"][t] if self.flat else tree_map(lambda x: x[t], a["obs"])
         if self.stack is not None:
-            seen = self.stack.push(seen, first)
+            obs = self.stack.push(obs, first)
         out = self.actor.act(
-            seen, first, self.prev_action, self.prev_reward, self.state, explore=epsilon
+            obs, first, self.prev_action, self.prev_reward, self.state, explore=epsilon
         )
         acted = time.perf_counter()
-        self.seconds["act"] += acted - began
+        self.seconds["act"] += acted - start
         action = out.action
         valid = ~self.ended
         a["first"][t], a["valid"][t], a["action"][t] = first, valid, action
         for name, extra in out.extras.items():
             a["extras"][name][t] = extra
-        if self.cut_first:
-            self._reopen(t)
+        if self.restored:
+            self._end_row(t)
         else:
             step = self.env.step(action)
             self.obs = step.obs
@@ -141,29 +169,27 @@ class Collector:
         self._put_obs(t + 1)
         return self._count(t, valid)
 
-    def _reopen(self, t: int) -> None:
-        """After a restore the environments are new: row t is the end row of the cut episodes."""
+    def _end_row(self, t: int) -> None:
+        """Make row t the end row of the episodes that a restore cut."""
         a = self.arrays
         a["valid"][t] = a["terminated"][t] = a["truncated"][t] = False
         a["reward"][t] = 0
         self.first, self.ended = np.ones(self.num_envs, bool), np.zeros(self.num_envs, bool)
-        self.obs, self.cut_first = self.fresh_obs, False
+        self.obs, self.restored = self.reset_obs, False
 
     def _count(self, t: int, valid: np.ndarray) -> int:
         a = self.arrays
         valid = a["valid"][t]
         steps = int(np.count_nonzero(valid))
-        self.brought.steps += steps
+        self.stats.steps += steps
         self.episode_return += a["reward"][t]  # 0 on end rows
         self.episode_length += valid
-        over = (
-            self.ended & valid
-        )  # an agent that waits for its team (rlrun.env.agents.columns) is not
-        episodes = int(np.count_nonzero(over))
+        finished = self.ended & valid  # not valid: an agent that waits for its team
+        episodes = int(np.count_nonzero(finished))
         if episodes:
-            for i in np.flatnonzero(over):
+            for i in np.flatnonzero(finished):
                 result = float(self.episode_return[i]), int(self.episode_length[i])
-                self.brought.finished.append(result)
+                self.stats.finished_episodes.append(result)
                 self.episode_return[i] = self.episode_length[i] = 0
         if self.config.unit == "episode":
             return episodes
@@ -174,7 +200,7 @@ class Collector:
     # -- arrays ----------------------------------------------------------------------------------
 
     def _allocate(self, capacity: int) -> None:
-        """Chunk arrays for ``capacity`` rows, what they hold kept."""
+        """Allocate chunk arrays for ``capacity`` rows and copy the present ones."""
         e, old = self.num_envs, self.arrays
         self.capacity = capacity
 
@@ -196,7 +222,9 @@ class Collector:
         }
         self.states = tree_leaves(self.arrays["states"])
         if old:
-            tree_map(lambda new, was: np.copyto(new[: len(was)], was), self.arrays, old)
+            tree_map(
+                lambda new, previous: np.copyto(new[: len(previous)], previous), self.arrays, old
+            )
 
     def _put_obs(self, t: int) -> None:
         if self.flat:
@@ -205,7 +233,7 @@ class Collector:
             tree_map(lambda store, x: np.copyto(store[t], x), self.arrays["obs"], self.obs)
 
     def example(self) -> Chunk:
-        """A chunk of no rows: shapes and dtypes for whoever stores rows."""
+        """Return a chunk of no rows: shapes and dtypes."""
         return self._chunk(0)
 
     def _chunk(self, steps: int) -> Chunk:
@@ -227,24 +255,11 @@ class Collector:
             valid=rows(a["valid"]),
         )
 
-    # -- accounts --------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, float]:
         """collect/ metrics of the episodes finished since the last call."""
-        epsilon = self.explore(self.counters.env_steps)
-        name = "temperature" if isinstance(epsilon, Temperature) else "epsilon"
-        out = {
-            "collect/episodes": float(self.counters.episodes),
-            f"collect/{name}_mean": float(epsilon.mean()),
-        }
-        if self.finished:
-            returns, lengths = np.array(self.finished).T
-            out["collect/return_mean"] = float(returns.mean())
-            out["collect/return_min"] = float(returns.min())
-            out["collect/return_max"] = float(returns.max())
-            out["collect/length_mean"] = float(lengths.mean())
-            self.finished.clear()
-        return out
+        return self.collect_metrics.report()
 
     def state_dict(self) -> dict[str, Any]:
         names = ("obs", "first", "ended", "prev_action", "prev_reward")
@@ -255,13 +270,13 @@ class Collector:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue the columns: environments were reset, so their open episodes are cut.
+        """Continue after a restore: environments are reset, so their open episodes are cut.
 
-        The saved last observation becomes the end row of each (value still counts, no return
-        looks past it), and the next row opens a new episode.
+        The saved last observation becomes the end row of each: its value still counts, no return
+        extends past it. The next row opens a new episode.
         """
-        seed = self.seed + self.counters.env_steps  # not the episodes the run began with
-        self.fresh_obs = tree_map(np.array, self.env.reset(seed=seed))
+        seed = self.seed + self.counters.env_steps  # other episodes than at the run's start
+        self.reset_obs = tree_map(np.array, self.env.reset(seed=seed))
         for name in ("obs", "first", "ended", "prev_action", "prev_reward"):
             setattr(self, name, tree_map(np.array, state[name]))
         self.state = tree_map(np.array, state["state"])
@@ -269,4 +284,4 @@ class Collector:
             self.cutter.load_state_dict(state["cutter"])
         if self.stack is not None:
             self.stack.load_state_dict(state["stack"])
-        self.cut_first = True
+        self.restored = True

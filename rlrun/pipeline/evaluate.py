@@ -1,4 +1,4 @@
-"""Greedy episodes in environments of their own, with fixed seeds and their own recurrent state."""
+"""Evaluation: greedy episodes in separate environments with fixed seeds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from rlrun.env import make_env
-from rlrun.env.framestack import make_stack
+from rlrun.env.framestack import make_frame_stack
 from rlrun.schema import AgentsConfig, EnvConfig
 from rlrun.types import Actor, Policy, no_actions
 
-MOST_ENVS = 50  # evaluation environments stepped side by side
+MAX_ENVS = 50  # evaluation environments stepped in lock-step
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,11 @@ class Evaluation:
 
     returns: np.ndarray  # float64 [episodes]
     lengths: np.ndarray  # int64 [episodes]
-    success: np.ndarray | None  # float64 [episodes], where the environment says so
+    success: np.ndarray | None  # float64 [episodes], where the environment reports it
     env_steps: int
 
     def summary(self) -> dict[str, float]:
-        """The figures of run.json."""
+        """The statistics written to run.json."""
         r = self.returns
         out = {
             "return_mean": float(r.mean()),
@@ -51,13 +51,13 @@ def eval_metrics(summary: dict[str, float]) -> dict[str, float]:
 
 
 class Evaluator:
-    """Holds the evaluation environments; every call replays the same seeds."""
+    """Plays evaluation episodes; every call uses the same seeds."""
 
     def __init__(
         self, config: EnvConfig, *, episodes: int, seed: int, agents: AgentsConfig | None = None
     ) -> None:
-        """``agents``: see ``make_env``."""
-        envs = min(episodes, MOST_ENVS)
+        """``agents``: as for ``make_env``."""
+        envs = min(episodes, MAX_ENVS)
         self.seed = seed
         self.policy: Policy | None = None
         self.actor: Actor | None = None
@@ -65,23 +65,24 @@ class Evaluator:
         keep = (config.success,) if config.success else ()
         self.env = make_env(config, num_envs=envs, keep_info=keep, evaluate=True, agents=agents)
         self.num_envs = self.env.num_envs
-        self.share = np.repeat(_shares(episodes, envs), self.num_envs // envs)
-        self.stack = make_stack(config.frame_stack, self.env.obs_space, self.num_envs)
+        self.episodes = np.repeat(_split(episodes, envs), self.num_envs // envs)  # of each column
+        self.stack = make_frame_stack(config.frame_stack, self.env.obs_space, self.num_envs)
 
     def run(self, policy: Policy, *, env_steps: int) -> Evaluation:
-        """Each environment plays its share of the episodes to their ends.
+        """Play all episodes to their ends and return their results.
 
-        Shares are fixed beforehand: counting whichever episodes end first would favour short ones.
+        The number of episodes of each environment is fixed beforehand: counting whichever episodes
+        end first would favour short ones.
         """
-        found = self.run_unless(lambda: False, policy, env_steps=env_steps)
-        assert found is not None
-        return found
+        evaluation = self.run_until(lambda: False, policy, env_steps=env_steps)
+        assert evaluation is not None
+        return evaluation
 
-    def run_unless(
+    def run_until(
         self, stop: Callable[[], bool], policy: Policy, *, env_steps: int
     ) -> Evaluation | None:
-        """``run``, or None as soon as ``stop`` says so; it is asked before every step."""
-        share = self.share
+        """``run``, or None as soon as ``stop()`` is true; it is called before every step."""
+        episodes = self.episodes
         played = np.zeros(self.num_envs, np.int64)
         total, length = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
         results: list[tuple[int, int, float, int, float]] = []
@@ -92,18 +93,18 @@ class Evaluator:
         action = no_actions(self.env.action_space, self.num_envs)
         actor = self._actor(policy)
         state = actor.initial_state()
-        while (played < share).any():
+        while (played < episodes).any():
             if stop():
                 return None
-            seen = obs if self.stack is None else self.stack.push(obs, first)
-            out = actor.act(seen, first, action, reward, state, explore=None)
+            stacked = obs if self.stack is None else self.stack.push(obs, first)
+            out = actor.act(stacked, first, action, reward, state, explore=None)
             action, state = out.action, out.state
             step = self.env.step(action)
             total += np.where(ended, 0.0, step.reward)
             length += ~ended
-            obs, first, reward, took = step.obs, step.first, step.reward, ~ended
+            obs, first, reward, valid = step.obs, step.first, step.reward, ~ended
             ended = step.terminated | step.truncated
-            for i in np.flatnonzero(took & ended & (played < share)):
+            for i in np.flatnonzero(valid & ended & (played < episodes)):
                 solved = float(step.info[self.success][i]) if self.success else 0.0
                 results.append((int(played[i]), int(i), float(total[i]), int(length[i]), solved))
                 played[i] += 1
@@ -111,7 +112,7 @@ class Evaluator:
         return self._evaluation(results, env_steps)
 
     def _actor(self, policy: Policy) -> Actor:
-        """One with the policy's present weights; kept for the next evaluation of this policy."""
+        """Return an actor with the policy's present weights; it is reused for the same policy."""
         if self.policy is not policy:
             self.policy, self.actor = policy, policy.actor(self.num_envs)
         assert self.actor is not None
@@ -126,8 +127,8 @@ class Evaluator:
         self.env.close()
 
 
-def _shares(episodes: int, envs: int) -> np.ndarray:
-    """How many of ``episodes`` each environment plays."""
-    share = np.full(envs, episodes // envs)
-    share[: episodes % envs] += 1
-    return share
+def _split(episodes: int, envs: int) -> np.ndarray:
+    """Return the number of episodes that each environment plays."""
+    counts = np.full(envs, episodes // envs)
+    counts[: episodes % envs] += 1
+    return counts

@@ -1,6 +1,6 @@
-"""Paces updates against collected rows, feeds priorities back, gathers metrics.
+"""Learners: pace updates against collected rows, feed priorities back, average metrics.
 
-``Learner`` draws from a replay, ``RolloutLearner`` takes every rollout whole, once.
+``Learner`` samples from a replay, ``RolloutLearner`` takes every rollout whole, once.
 """
 
 import math
@@ -19,7 +19,7 @@ from rlrun.pipeline.bonus import RND
 from rlrun.schema import LearnerConfig
 from rlrun.types import Counters, Policy, RecurrentPolicy, Sample
 
-DIAGNOSED = 32  # windows looked at by ``diagnose``
+DIAGNOSED = 32  # windows in ``diagnose``
 
 
 class Means:
@@ -32,10 +32,10 @@ class Means:
         self.updates = 0
 
     @torch.no_grad()
-    def gather(self, metrics: dict[str, Tensor]) -> None:
+    def add(self, metrics: dict[str, Tensor]) -> None:
         """Add to running sums without reading a value (no device synchronisation).
 
-        Updates say the same, but not always in the same order: a delayed actor's come last.
+        All updates have the same metrics, but not in the same order: a delayed actor's come last.
         """
         if self.sums is None:
             self.names = list(metrics)
@@ -63,7 +63,7 @@ class Means:
 
 
 class Learner:
-    """Turns new rows into ``update_per_collect`` updates, or ``replay_ratio`` learned rows each."""
+    """Does ``update_per_collect`` updates a chunk, or learns ``replay_ratio`` rows per new row."""
 
     def __init__(
         self,
@@ -81,51 +81,54 @@ class Learner:
         self.config, self.policy, self.buffer, self.counters = config, policy, buffer, counters
         self.td_priority, self.bonus = td_priority, bonus
         self.rows_per_update = config.batch_size * policy.window.learned
-        self.credit = 0.0  # learned rows owed
+        self.credit = 0.0  # rows to be learned by the next updates
         self.means = Means(counters)
-        self.metrics = self.means.report
         self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
 
     def step(self, rows: int, keys: np.ndarray) -> int:
-        """Learn after ``rows`` new valid rows and windows ``keys``; the updates done."""
+        """Learn after ``rows`` new valid rows and windows ``keys``; return the update count."""
         if self.td_priority and len(keys):
-            fresh = self._shaped(self.buffer.get(keys, self.counters.env_steps))
-            self.buffer.prioritize(keys, self.policy.priority(fresh))
+            new = self._with_bonus(self.buffer.get(keys, self.counters.env_steps))
+            self.buffer.prioritize(keys, self.policy.priority(new))
         if self.buffer.rows < self.config.learning_starts or not len(self.buffer):
             return 0
-        due = self._due(rows)
-        for _ in range(due):
+        updates = self._updates_for(rows)
+        for _ in range(updates):
             self._update()
-        return due
+        return updates
 
-    def _due(self, rows: int) -> int:
+    def _updates_for(self, rows: int) -> int:
         if self.config.update_per_collect is not None:
             return self.config.update_per_collect
         assert self.config.replay_ratio is not None  # LearnerConfig: exactly one is set
         self.credit += rows * self.config.replay_ratio
-        due = int(self.credit // self.rows_per_update)
-        self.credit -= due * self.rows_per_update
-        return due
+        updates = int(self.credit // self.rows_per_update)
+        self.credit -= updates * self.rows_per_update
+        return updates
 
     def _update(self) -> None:
         start = time.perf_counter()
         sample = self.buffer.sample(self.config.batch_size, self.counters.env_steps)
         sampled = time.perf_counter()
-        update = self.policy.update(self._shaped(sample))
+        update = self.policy.update(self._with_bonus(sample))
         updated = time.perf_counter()
         self.counters.updates += update.steps
-        self.means.gather(update.metrics)
+        self.means.add(update.metrics)
         if update.priority is not None:
             self.buffer.prioritize(sample.key, update.priority)
         self.seconds["sample"] += sampled - start
         self.seconds["update"] += updated - sampled
         self.seconds["prioritize"] += time.perf_counter() - updated
 
-    def _shaped(self, sample: Sample) -> Sample:
-        return sample if self.bonus is None else self.bonus.shaped(sample)
+    def _with_bonus(self, sample: Sample) -> Sample:
+        return sample if self.bonus is None else self.bonus.add_to(sample)
+
+    def metrics(self) -> dict[str, float]:
+        """train/ metrics averaged over the updates since the last call."""
+        return self.means.report()
 
     def diagnose(self) -> dict[str, float]:
-        """delta_q metrics of a recurrent policy on windows with their whole past in the buffer."""
+        """delta_q metrics of a recurrent policy on windows whose whole past is in the buffer."""
         generator = np.random.default_rng(self.counters.env_steps)  # a function of the clock
         if not isinstance(self.policy, RecurrentPolicy) or not len(self.buffer):
             return {}
@@ -133,8 +136,8 @@ class Learner:
         if not windows.valid.shape[1]:
             return {}
         device = self.policy.device
-        found = self.policy.delta_q(windows.to(device), history.to(device))
-        return {name: value.item() for name, value in found.items()}
+        errors = self.policy.delta_q(windows.to(device), history.to(device))
+        return {name: value.item() for name, value in errors.items()}
 
     def state_dict(self) -> dict[str, Any]:
         return {"credit": self.credit}
@@ -144,7 +147,7 @@ class Learner:
 
 
 class RolloutLearner:
-    """Learns once from every rollout, as soon as it was collected."""
+    """Learns once from every rollout, as soon as it is collected."""
 
     def __init__(
         self,
@@ -159,11 +162,10 @@ class RolloutLearner:
         self.bonus = bonus
         self.config, self.policy, self.buffer, self.counters = config, policy, buffer, counters
         self.means = Means(counters)
-        self.metrics = self.means.report
         self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
 
     def step(self, rows: int, keys: np.ndarray) -> int:
-        """Learn from all that is stored, which empties it; the gradient steps done.
+        """Learn from all stored rows and drop them; return the number of gradient steps.
 
         Rollouts before ``learning_starts`` env steps are dropped.
         """
@@ -173,20 +175,24 @@ class RolloutLearner:
             return 0
         sampled = time.perf_counter()
         if self.bonus is not None:
-            sample = self.bonus.shaped(sample)
+            sample = self.bonus.add_to(sample)
         update = self.policy.update(sample)
         self.counters.updates += update.steps
-        self.means.gather(update.metrics)
+        self.means.add(update.metrics)
         self.seconds["sample"] += sampled - start
         self.seconds["update"] += time.perf_counter() - sampled
         return update.steps
 
+    def metrics(self) -> dict[str, float]:
+        """train/ metrics averaged over the updates since the last call."""
+        return self.means.report()
+
     def diagnose(self) -> dict[str, float]:
-        """Nothing: states are exact at segment starts."""
+        """Empty: states are exact at segment starts."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """There is nothing to load."""
+        """A rollout learner has no state."""

@@ -1,88 +1,98 @@
-"""The overlapped pipeline: the next chunk is collected while the learner works on the last."""
+"""Overlapped collecting: the next chunk is collected while the learner works on the last."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from rlrun.errors import RlrunError
-from rlrun.pipeline.collector import Brought
-from rlrun.pipeline.remote import Gathered, Remote, Settled, settled
-from rlrun.pipeline.serial import Serial
-from rlrun.types import Chunk
+from rlrun.pipeline.collector import ChunkStats, CollectMetrics
+from rlrun.pipeline.process import CollectedChunk, CollectorProcess, CollectorState
+from rlrun.types import Chunk, Policy
 
 
-@dataclass(slots=True)
-class Overlapped(Serial):
-    """``Serial`` with one chunk in flight, in a process of its own (two threads would share one
-    interpreter's lock: measured, no faster than taking turns).
+class OverlappedSource:
+    """A collector in a process of its own, one chunk ahead of the learner.
+
+    Two threads would share one interpreter lock: measured, no faster than the serial pipeline.
 
     Chunk k + 1 is collected with the weights from before learning on chunk k: exactly one chunk
     old, however fast either side is, so a run is as deterministic as a serial one. The first chunk
-    is collected alone. Evaluations, logs and checkpoints show the learner, as in ``Serial``.
-    ``collector`` only counts here.
+    is collected alone. Evaluations, logs and checkpoints use the learner's weights.
     """
 
-    remote: Remote | None = None
-    settled: Settled | None = None  # behind the chunk that was counted last
-    landed: Gathered | None = None  # collected before it was asked for
-    crashed: RlrunError | None = None  # a chunk nobody asked for yet ended with it
+    clock: ClassVar[str] = "env steps"
 
-    def close(self) -> None:
-        """See ``Serial.close``."""
-        assert self.remote is not None
-        self.remote.close()
-        Serial.close(self)
+    def __init__(
+        self,
+        process: CollectorProcess,
+        policy: Policy,
+        collect_metrics: CollectMetrics,
+        *,
+        total_steps: int,
+    ) -> None:
+        """``policy``: the learner's. No chunk is started from ``total_steps`` on."""
+        self.process, self.policy, self.total_steps = process, policy, total_steps
+        self.collect_metrics, self.counters = collect_metrics, collect_metrics.counters
+        self.seconds: dict[str, float] = {"act": 0.0, "env": 0.0}
+        self.counted: CollectorState | None = None  # after the chunk that was counted last
+        self.received: CollectedChunk | None = None  # in flight at a checkpoint, not counted yet
+        self.pending_error: RlrunError | None = None  # of the chunk in flight at a checkpoint
 
-    def _next_chunk(self) -> Chunk:
-        assert self.remote is not None
-        if self.crashed is not None:
-            raise self.crashed
-        gathered, self.landed = self.landed, None
-        if gathered is None:
-            if not self.remote.flying:
-                self.remote.start(self.counters.env_steps)
-            gathered = self.remote.result()
-        self.collector.brought, self.collector.seconds = gathered.brought, gathered.seconds
-        self.collector.account()
-        self.settled = gathered.after
-        if self.counters.env_steps < self.run_config.total_steps:
-            self.remote.start(self.counters.env_steps)  # before this chunk is stored or learned
-        return gathered.chunk
+    def next_chunk(self) -> Chunk:
+        if self.pending_error is not None:
+            raise self.pending_error
+        collected, self.received = self.received, None
+        if collected is None:
+            if not self.process.in_flight:
+                self.process.start(self.counters.env_steps)
+            collected = self.process.result()
+        self.collect_metrics.commit(collected.stats)
+        self.seconds, self.counted = collected.seconds, collected.state
+        if self.counters.env_steps < self.total_steps:
+            self.process.start(self.counters.env_steps)  # before this chunk is stored or learned
+        return collected.chunk
 
-    def _link_metrics(self) -> dict[str, float]:
-        assert self.remote is not None
-        return self.remote.link.metrics()
+    def after_updates(self, updates: int) -> None:
+        pass
+
+    def metrics(self) -> dict[str, float]:
+        return self.collect_metrics.report()
+
+    def transport_metrics(self) -> dict[str, float]:
+        return self.process.transport.metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        """That of ``Serial`` and the chunk in flight, which is waited for.
+        """State of the collector and the chunk in flight, which is waited for.
 
-        When that chunk fails the state is the one before it: what was learned is saved.
+        When that chunk fails, the state is the one before it: all learned updates are saved.
         """
-        assert self.remote is not None
-        if self.remote.flying:
+        if self.process.in_flight:
             try:
-                self.landed = self.remote.result()
+                self.received = self.process.result()
             except RlrunError as e:
-                self.crashed = e
-        after = self.landed.after if self.landed is not None else self.settled
-        after = after or settled(self.collector)  # nothing was collected yet
+                self.pending_error = e
+        after = self.received.state if self.received is not None else self.counted
+        after = after or self.process.state()  # nothing was collected yet
         self.policy.generator.bit_generator.state = after.generator
-        state = Serial.state_dict(self) | {"collector": after.collector}
-        if self.landed is not None:
-            chunk, brought = self.landed.chunk, self.landed.brought
+        state: dict[str, Any] = {"collector": after.collector}
+        if self.received is not None:
+            chunk, stats = self.received.chunk, self.received.stats
             rows = {name: getattr(chunk, name) for name in chunk.__slots__}
-            state["flight"] = {"rows": rows, "steps": brought.steps, "finished": brought.finished}
+            flight = {"rows": rows, "steps": stats.steps, "finished": stats.finished_episodes}
+            state["flight"] = flight
         return state
 
-    def _load_collector(self, state: dict[str, Any]) -> None:
-        assert self.remote is not None
-        behind = Settled(state["collector"], dict(self.policy.generator.bit_generator.state))
-        flight, clock = state.get("flight"), self.counters.env_steps
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        generator = dict(self.policy.generator.bit_generator.state)
+        after = CollectorState(state["collector"], generator)
+        flight, env_steps = state.get("flight"), self.counters.env_steps
         if flight is None:
-            self.settled = behind
+            self.counted = after
         else:
             finished = [(float(r), int(n)) for r, n in flight["finished"]]
-            brought = Brought(int(flight["steps"]), finished)
-            clock += brought.steps
-            seconds = self.collector.seconds
-            self.landed = Gathered(Chunk(**flight["rows"]), brought, seconds, behind)
-        self.remote.load(behind, clock)
+            stats = ChunkStats(int(flight["steps"]), finished)
+            env_steps += stats.steps
+            chunk = Chunk(**flight["rows"])
+            self.received = CollectedChunk(chunk, stats, self.seconds, after)
+        self.process.load(after, env_steps)
+
+    def close(self) -> None:
+        self.process.close()

@@ -1,4 +1,4 @@
-"""Where the time of a run goes: torch's profiler over some updates, and the sums of all parts."""
+"""Profiling of a run: torch's profiler over some updates, and a table of seconds by part."""
 
 import os
 import time
@@ -16,21 +16,21 @@ OPS = 12  # lines of the table of operators
 
 
 class Profiler:
-    """Records ``updates`` updates and what is collected between them, once learning has begun.
+    """Record ``updates`` updates and the collecting between them, once learning has begun.
 
-    The trace lies in ``directory`` as TensorBoard's profiler plugin (torch-tb-profiler) and
-    Perfetto read it: ``profile.pt.trace.json``. What is recorded runs slower.
+    The trace is written to ``directory/profile.pt.trace.json``, for Perfetto and TensorBoard's
+    profiler plugin (torch-tb-profiler). Recorded updates run slower.
     """
 
     def __init__(self, directory: Path, updates: int) -> None:
         self.directory, self.updates = directory, updates
-        self.begun: int | None = None
+        self.first_update: int | None = None
         self.table: str | None = None
         self.torch: profile | None = None
-        self.seconds = 0.0  # spent on writing the trace
+        self.seconds = 0.0  # to write the trace
 
     def step(self, updates: int) -> None:
-        """To be called between chunks; ``updates`` done so far."""
+        """Start or stop recording; called between chunks with the updates done so far."""
         if self.table is not None or updates == 0:
             return
         if self.torch is None:
@@ -40,12 +40,12 @@ class Profiler:
             self.torch = profile(activities=activities, acc_events=True)
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")
             self.torch.start()
-            self.begun = updates
-        elif self.begun is not None and updates - self.begun >= self.updates:
+            self.first_update = updates
+        elif self.first_update is not None and updates - self.first_update >= self.updates:
             self.stop()
 
     def stop(self) -> None:
-        """Write the trace; harmless when nothing was recorded."""
+        """Write the trace, if something was recorded."""
         if self.torch is None or self.table is not None:
             return
         began = time.perf_counter()
@@ -57,13 +57,13 @@ class Profiler:
         self.seconds += time.perf_counter() - began
 
 
-def shares(seconds: Mapping[str, float], wall: float) -> list[str]:
-    """Lines that say what share of ``wall`` seconds each part took."""
+def time_table(seconds: Mapping[str, float], wall: float) -> list[str]:
+    """Return lines with the seconds of each part and their share of ``wall`` seconds."""
     lines = ["part          seconds   share"]
     for part in PARTS:
-        spent = seconds.get(part.strip())
-        if spent is not None:
-            lines.append(f"{part:12s} {spent:8.2f}  {spent / max(wall, 1e-9):6.1%}")
-    told = sum(seconds.get(p, 0.0) for p in PARTS if not p.startswith(" "))
-    rest = max(0.0, wall - told)
+        took = seconds.get(part.strip())
+        if took is not None:
+            lines.append(f"{part:12s} {took:8.2f}  {took / max(wall, 1e-9):6.1%}")
+    listed = sum(seconds.get(p, 0.0) for p in PARTS if not p.startswith(" "))
+    rest = max(0.0, wall - listed)
     return [*lines, f"{'other':12s} {rest:8.2f}  {rest / max(wall, 1e-9):6.1%}"]

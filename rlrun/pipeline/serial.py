@@ -1,27 +1,31 @@
-"""The serial pipeline: collect, learn, evaluate, save, in one visible loop."""
+"""The training loop: collect, store, learn, evaluate, save.
+
+All pipelines run this loop. They differ in where chunks come from (``rlrun.pipeline.source``).
+"""
 
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
+
+import numpy as np
 
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout
-from rlrun.errors import CheckpointError
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
-from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.evaluate import Evaluator, eval_metrics
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.profile import Profiler
-from rlrun.pipeline.stop import StopWish, stop_wish
+from rlrun.pipeline.source import Source
+from rlrun.pipeline.stop import StopRequest, stop_on_signals
 from rlrun.rundir import checkpoint, history
 from rlrun.schema import LoggerConfig, RunConfig
-from rlrun.transport import Local
 from rlrun.types import Chunk, Counters, Policy
 
 CHECKPOINTS = "checkpoints"
+_NO_WINDOWS = np.empty(0, np.int64)
 
 
 @dataclass(slots=True)
@@ -34,15 +38,13 @@ class Result:
 
 
 @dataclass(slots=True)
-class Serial:
-    """Strictly alternating and deterministic: weights never change while rows are collected."""
-
-    clock: ClassVar[str] = "env steps"  # what ``env_steps`` counts
+class Pipeline:
+    """A source of chunks, a buffer, a learner and an evaluator."""
 
     run_config: RunConfig
     logger: LoggerConfig
     run_dir: Path
-    collector: Collector
+    source: Source
     policy: Policy
     buffer: Replay | Mixed | Rollout | None  # None: the policy does not learn
     learner: Learner | RolloutLearner | None
@@ -50,81 +52,88 @@ class Serial:
     log: Log
     counters: Counters
     profiler: Profiler | None = None
-    versions: int = 0  # past weights kept (checkpoint.history)
-    link: Local | None = None  # between learner and collector; None: they share one policy
     bonus: RND | None = None  # the learner adds it to rewards
+    versions: int = 0  # past weights kept (checkpoint.history)
     best: dict[str, float] | None = None  # summary of the best evaluation so far
-    hits: int = 0  # successive evaluations at stop_value
     last: dict[str, float] | None = None  # summary of the last evaluation
-    owed: bool = False  # a signal came during an evaluation: whoever goes on begins with it
-    unsaved: bool = True  # something has happened since the last checkpoint
+    consecutive_solved: int = 0  # successive evaluations at stop_value
+    pending_evaluation: bool = False  # a signal interrupted one; a resumed run begins with it
+    dirty: bool = True  # something has changed since the last checkpoint
     seconds: dict[str, float] = field(default_factory=dict)
-    kept: history.Size | None = None  # what the past weights took when last saved
+    history_size: history.HistorySize | None = None  # of the past weights when last saved
 
     def run(self) -> Result:
-        """Collect until total_steps, stop_value or a signal; the last state is always saved."""
+        """Run until total_steps, stop_value or a signal; the last state is always saved."""
         c, counters = self.run_config, self.counters
-        with stop_wish() as wish:
-            if self.owed:
-                self._evaluate(wish)
-                self._save()  # so that it is told once
-            while counters.env_steps < c.total_steps and wish.code is None and not self._solved():
+        with stop_on_signals() as stop:
+            if self.pending_evaluation:
+                self._evaluate(stop)
+                self._save()  # else a second resume would evaluate again
+            while counters.env_steps < c.total_steps and stop.code is None and not self._solved():
                 before = counters.env_steps
-                self._collect_and_learn()
+                chunk = self._collect()
+                keys = self._store(chunk)
+                self._learn(counters.env_steps - before, keys)
+                self.log.progress(counters.env_steps, counters.updates)
                 if self.profiler is not None:
                     self.profiler.step(counters.updates)
                 if self._due(self.logger.every, before):
                     self._log()
                 if self._due(c.eval_every, before):
-                    self._evaluate(wish)
+                    self._evaluate(stop)
                 if self._due(c.checkpoint_every, before):
                     self._save()
-            if wish.code is None and not self._evaluated():
-                self._evaluate(wish)
-            if self.unsaved:
+            if stop.code is None and not self._evaluated():
+                self._evaluate(stop)
+            if self.dirty:
                 self._save()
             if self.profiler is not None:
                 self.profiler.stop()
         final = self.last if self._evaluated() else None
-        return Result(final, self.best, wish.code)
+        return Result(final, self.best, stop.code)
 
     def close(self) -> None:
-        """Give back the environments."""
-        self.collector.env.close()
+        """Close all environments."""
+        self.source.close()
         self.evaluator.close()
 
-    def _collect_and_learn(self) -> None:
-        start, before = time.perf_counter(), self.counters.env_steps
-        chunk = self._next_chunk()
-        self.unsaved = True
-        self._spent("collect", start)
-        start, keys = time.perf_counter(), None
+    def _collect(self) -> Chunk | None:
+        start = time.perf_counter()
+        chunk = self.source.next_chunk()
+        self.dirty = True
+        if chunk is not None:
+            self._add_seconds("collect", start)
+        return chunk
+
+    def _store(self, chunk: Chunk | None) -> np.ndarray:
+        """Add the chunk to the buffer; return the keys of its windows."""
+        if chunk is None:
+            return _NO_WINDOWS
+        start, keys = time.perf_counter(), _NO_WINDOWS
         if self.buffer is not None:
             keys = self.buffer.add(chunk)
-        self._spent("add", start)
+        self._add_seconds("add", start)
         if self.bonus is not None:
             start = time.perf_counter()
-            self.bonus.see(chunk)
-            self._spent("bonus", start)
-        if self.learner is not None and keys is not None:
-            self.learner.step(self.counters.env_steps - before, keys)
-        if self.bonus is not None:  # only now: the chunk is as new as it was when it came
-            start = time.perf_counter()
-            self.bonus.learn(self.counters.env_steps)
-            self._spent("bonus", start)
-        self.log.progress(self.counters.env_steps, self.counters.updates)
+            self.bonus.observe(chunk)
+            self._add_seconds("bonus", start)
+        return keys
 
-    def _next_chunk(self) -> Chunk:
-        if self.link is None:
-            return self.collector.collect()
-        self.collector.policy.load(self.link.weights(self.policy.weights()))
-        return self.link.rows(self.collector.collect())
+    def _learn(self, rows: int, keys: np.ndarray) -> None:
+        """Learn after ``rows`` new rows and windows ``keys``."""
+        if self.learner is not None:
+            self.source.after_updates(self.learner.step(rows, keys))
+        if self.bonus is not None:  # after the policy, for which the chunk was still new
+            start = time.perf_counter()
+            self.bonus.update(self.counters.env_steps)
+            self._add_seconds("bonus", start)
 
     def _due(self, every: int, before: int) -> bool:
         return self.counters.env_steps // every > before // every
 
     def _solved(self) -> bool:
-        return self.run_config.stop_value is not None and self.hits >= self.run_config.stop_after
+        c = self.run_config
+        return c.stop_value is not None and self.consecutive_solved >= c.stop_after
 
     def _evaluated(self) -> bool:
         """Whether the present weights are those last evaluated."""
@@ -132,7 +141,7 @@ class Serial:
 
     def _log(self) -> None:
         start, steps = time.perf_counter(), self.counters.env_steps
-        metrics = self._collected()
+        metrics = self.source.metrics()
         if self.buffer is not None and self.learner is not None:
             metrics |= self.learner.metrics() | self.buffer.metrics(steps)
         if self.bonus is not None:
@@ -141,56 +150,54 @@ class Serial:
         names = {"collect/return_mean": "return", "collect/epsilon_mean": "epsilon"}
         shown = {short: metrics[name] for name, short in names.items() if name in metrics}
         self.log.progress(steps, self.counters.updates, **shown)
-        self._spent("log", start)
-        spent = {f"time/{name}_seconds": value for name, value in self.spent.items()}
-        self.log.time(steps, spent | self._coded())
+        self._add_seconds("log", start)
+        elapsed = {f"time/{name}_seconds": value for name, value in self.elapsed().items()}
+        self.log.write_timings(steps, elapsed | self._codec_metrics())
 
-    def _coded(self) -> dict[str, float]:
-        """codec/ metrics. They are told with ``time/``: coded or not, a run has the same digest."""
-        found = self._link_metrics() | (self.buffer.coded() if self.buffer is not None else {})
-        if self.kept is not None:
-            found["codec/history_ratio"] = self.kept.coded / self.kept.raw
-            found["codec/history_bytes"] = float(self.kept.coded)
-        return found
+    def _codec_metrics(self) -> dict[str, float]:
+        """codec/ metrics, logged with ``time/``: a run has the same digest whether coded or not."""
+        metrics = self.source.transport_metrics()
+        if self.buffer is not None:
+            metrics |= self.buffer.codec_metrics()
+        if self.history_size is not None:
+            metrics["codec/history_ratio"] = self.history_size.coded / self.history_size.raw
+            metrics["codec/history_bytes"] = float(self.history_size.coded)
+        return metrics
 
-    def _link_metrics(self) -> dict[str, float]:
-        return self.link.metrics() if self.link is not None else {}
+    def elapsed(self) -> dict[str, float]:
+        """Seconds of each part since this process began.
 
-    def _collected(self) -> dict[str, float]:
-        return self.collector.metrics()
-
-    @property
-    def spent(self) -> dict[str, float]:
-        """Seconds since this process began by part; act, env are part of collect, forward,
-        backward, optimiser of update."""
-        spent = self.seconds | self.collector.seconds
+        act and env are part of collect; forward, backward and optimiser of update.
+        """
+        seconds = self.seconds | self.source.seconds
         if self.learner is not None:
             parts = self.policy.seconds
-            spent |= self.learner.seconds | parts
-            spent["forward"] = max(0.0, spent["update"] - sum(parts.values()))
-        return spent
+            seconds |= self.learner.seconds | parts
+            seconds["forward"] = max(0.0, seconds["update"] - sum(parts.values()))
+        return seconds
 
-    def _evaluate(self, wish: StopWish) -> None:
-        """Unless a signal comes: then it is ``owed``, and nothing of it is kept."""
+    def _evaluate(self, stop: StopRequest) -> None:
+        """Evaluate the present weights; pending, without results, when a signal interrupts it."""
         start, steps = time.perf_counter(), self.counters.env_steps
-        found = self.evaluator.run_unless(
-            lambda: wish.code is not None, self.policy, env_steps=steps
+        evaluation = self.evaluator.run_until(
+            lambda: stop.code is not None, self.policy, env_steps=steps
         )
-        self.owed, self.unsaved = found is None, True
-        if found is not None:
-            self._judge(found.summary(), steps)
-        self._spent("eval", start)
+        self.pending_evaluation, self.dirty = evaluation is None, True
+        if evaluation is not None:
+            self._record_evaluation(evaluation.summary(), steps)
+        self._add_seconds("eval", start)
 
-    def _judge(self, summary: dict[str, float], steps: int) -> None:
-        self.last, stop = summary, self.run_config.stop_value
+    def _record_evaluation(self, summary: dict[str, float], steps: int) -> None:
+        self.last, target = summary, self.run_config.stop_value
         if self.best is None or summary["return_mean"] > self.best["return_mean"]:
             self.best = summary
             path = self.run_dir / CHECKPOINTS / "best.safetensors"
             checkpoint.save_weights(path, self.policy.weights(), summary)
-        self.hits = self.hits + 1 if stop is not None and summary["return_mean"] >= stop else 0
+        solved = target is not None and summary["return_mean"] >= target
+        self.consecutive_solved = self.consecutive_solved + 1 if solved else 0
         best = {"eval/best_return_mean": self.best["return_mean"]}
-        found = self.learner.diagnose() if self.learner is not None else {}
-        self.log.write(steps, eval_metrics(summary) | best | found)
+        diagnosis = self.learner.diagnose() if self.learner is not None else {}
+        self.log.write(steps, eval_metrics(summary) | best | diagnosis)
         self.log.progress(steps, self.counters.updates, eval=summary["return_mean"])
 
     def _save(self) -> None:
@@ -200,53 +207,46 @@ class Serial:
         meta = {"env_steps": steps, "updates": self.counters.updates}
         checkpoint.save_weights(directory / "last.safetensors", self.policy.weights(), meta)
         if self.versions and self.learner is not None:
-            self.kept = history.save(
+            self.history_size = history.save(
                 directory / history.DIRECTORY, self.policy.weights(),
                 env_steps=steps, updates=self.counters.updates, keep=self.versions,
             )  # fmt: skip
         keep = self.run_config.keep_checkpoints
         checkpoint.save(directory, self.state_dict(), env_steps=steps, keep=keep)
-        self.unsaved = False
-        self._spent("checkpoint", start)
+        self.dirty = False
+        self._add_seconds("checkpoint", start)
 
-    def _spent(self, name: str, start: float) -> None:
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+    def _add_seconds(self, part: str, start: float) -> None:
+        self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the rest of the run depends on, but the environments."""
-        counters = self.counters
+        """Everything the rest of the run depends on, except the environments."""
+        counters, source = self.counters, self.source.state_dict()  # first: see ``Source``
         state: dict[str, Any] = {
             "counters": {n: getattr(counters, n) for n in counters.__slots__},
             "policy": self.policy.state_dict(),
-            "collector": self.collector.state_dict(),
+            "collector": source.pop("collector"),
             "best": self.best,
             "last": self.last,
-            "hits": self.hits,
-            "owed": self.owed,
+            "hits": self.consecutive_solved,
+            "owed": self.pending_evaluation,
         }
         if self.buffer is not None and self.learner is not None:
             state |= {"buffer": self.buffer.state_dict(), "learner": self.learner.state_dict()}
         if self.bonus is not None:
             state["bonus"] = self.bonus.state_dict()
-        return state
+        return state | source
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, value in state["counters"].items():
             setattr(self.counters, name, value)
         self.policy.load_state_dict(state["policy"])
-        self._load_collector(state)
-        self.best, self.last, self.hits = state["best"], state["last"], state["hits"]
-        self.owed, self.unsaved = state.get("owed", False), False
+        self.source.load_state_dict(state)
+        self.best, self.last = state["best"], state["last"]
+        self.consecutive_solved = state["hits"]
+        self.pending_evaluation, self.dirty = state.get("owed", False), False
         if self.buffer is not None and self.learner is not None:
             self.buffer.load_state_dict(state["buffer"])
             self.learner.load_state_dict(state["learner"])
         if self.bonus is not None:
             self.bonus.load_state_dict(state["bonus"])
-
-    def _load_collector(self, state: dict[str, Any]) -> None:
-        if "flight" in state:
-            raise CheckpointError(
-                "pipeline.name = serial: the checkpoint holds a chunk in flight; allowed is the "
-                "pipeline the run began with; set pipeline=overlapped"
-            )
-        self.collector.load_state_dict(state["collector"])

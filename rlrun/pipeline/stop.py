@@ -1,4 +1,4 @@
-"""Signals as a wish to stop: the loop finishes its step and saves before it leaves."""
+"""Signals as requests to stop: the loop finishes its step and saves before it ends."""
 
 import os
 import signal
@@ -7,30 +7,30 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class StopWish:
-    """``code`` is None, or the exit code that the signal stands for (130 Ctrl-C, 75 SIGTERM)."""
+class StopRequest:
+    """``code``: None, or the exit code of the signal received (130 Ctrl-C, 75 SIGTERM)."""
 
     code: int | None = None
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """The first signal is a wish; the second ends the process at once."""
+        """Record the first signal; the second ends the process at once."""
         if self.code is not None:
             os._exit(130 if number == signal.SIGINT else 128 + number)
         self.code = 130 if number == signal.SIGINT else 75
 
 
 @contextmanager
-def stop_wish() -> Iterator[StopWish]:
-    """Catches SIGINT, SIGTERM and SIGUSR1 within the block (main thread only)."""
-    wish = StopWish()
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Catch SIGINT, SIGTERM and SIGUSR1 within the block (main thread only)."""
+    request = StopRequest()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     try:
-        before = [signal.signal(n, wish.receive) for n in numbers]
-    except ValueError:  # not the main thread: signals are somebody else's
-        yield wish
+        before = [signal.signal(n, request.receive) for n in numbers]
+    except ValueError:  # outside the main thread Python refuses handlers
+        yield request
         return
     try:
-        yield wish
+        yield request
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)

@@ -40,7 +40,7 @@ class A2C(OnPolicy[A2CConfig]):
         c, valid = self.config, valid_rows(rows.valid)
         net, state = self.learner, first_states(rows.states)
         head, value = net.outputs(rows.obs, rows.side, rows.first, state)
-        choice = net.choice(head[:-1], rows.action)
+        choice = net.evaluate_actions(head[:-1], rows.action)
         advantages = gae(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)
         advantage = (
             standardise(advantages.advantage, valid)

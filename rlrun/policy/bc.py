@@ -17,7 +17,7 @@ from rlrun.optim.adam import Adam
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.schedule import make_schedule
 from rlrun.schema import BCConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Sample, Segment, Spec, Tree, Update, Window, generator, tree_map
+from rlrun.types import Sample, Segment, Spec, Tree, Update, generator, tree_map
 
 
 class ImitationLoss(NamedTuple):
@@ -44,7 +44,7 @@ class BC:
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.config, self.device, self.compute = config, device, compute
-        self.window = Window(*config.window)
+        self.window = config.window
         self.net = make_policy_net(torso, memory, config.head_hidden, spec, seed=seed).to(device)
         self.adam = Adam(self.net.parameters(), eps=config.adam_eps, grad_clip=config.grad_clip)
         self.lr_at = make_schedule(config.lr, total_steps=total_steps)
@@ -88,7 +88,7 @@ class BC:
         action = torch.where(keep, action, torch.zeros_like(action))
         log_prob = torch.where(valid, self.net.log_prob(out, action), 0.0)
         loss = -(weight * log_prob.sum(0) / learned).mean()
-        error = torch.where(valid, self.net.miss(out.detach(), action), 0.0)
+        error = torch.where(valid, self.net.mode_error(out.detach(), action), 0.0)
         metrics = {
             "train/loss": loss,
             "train/log_prob": masked_mean(log_prob, valid),
@@ -105,7 +105,7 @@ class BC:
             with torch.no_grad():
                 state = self._burn_in(tree_map(lambda x: x[:bs], obs), segment, state)
         rows = tree_map(lambda x: x[bs : bs + learned], obs)
-        return net.within(net.unroll(net.inputs(rows), state)[0], rows)
+        return net.apply_mask(net.unroll(net.inputs(rows), state)[0], rows)
 
     def _burn_in(self, obs: Tree, segment: Segment, zero: Tree) -> Tree:
         """The state after each window's own burn-in rows, of which there may be none."""

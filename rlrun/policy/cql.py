@@ -23,7 +23,7 @@ from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.optim.step import GradientStep
 from rlrun.policy.base.value_based import ValueBasedPolicy
 from rlrun.schema import CQLConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Segment, Spec, Tree, Window
+from rlrun.types import Segment, Spec, Tree
 
 
 class CQL(ValueBasedPolicy[CQLConfig, QNet]):
@@ -41,7 +41,7 @@ class CQL(ValueBasedPolicy[CQLConfig, QNet]):
         device: torch.device,
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
-        self.window = Window(*config.window)
+        self.window = config.window
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
         super().__init__(
             config, net, seed=seed, total_steps=total_steps, device=device, compute=compute
@@ -94,5 +94,5 @@ class CQL(ValueBasedPolicy[CQLConfig, QNet]):
     def q_values(self, net: QNet, obs: Tree, previous: tuple[Tensor, Tensor]) -> Tensor:
         """Q [B, A] of one row of every window."""
         with self.compute.autocast(self.device):
-            q: Tensor = net.unroll(net.inputs(obs, net.side(*previous)), ())[0]
+            q: Tensor = net.unroll(net.inputs(obs, net.encode_previous(*previous)), ())[0]
         return q.float()

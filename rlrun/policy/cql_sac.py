@@ -64,24 +64,28 @@ class CQLSAC(OffPolicyControl[CQLSACConfig]):
         gap_c = log int exp Q_c(s, a) da - Q_c(s, action). Source: Kumar et al. 2020, eq. 4.
         """
         c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
-        view, n, taken = prepare_windows(
+        windows, n, taken = prepare_windows(
             segment, self.bounds, self.window, c, memory=self.recurrent
         )
         valid = segment.valid[bs : bs + learned]
         state = segment.state if c.state_init == "stored" else None
         temperature = self.temperature.value()
         strength = self.conservatism.value().clamp(max=MAX_CONSERVATISM)
-        outputs, next_outputs = (self.pi.net(x) for x in view.both(self.pi.net.encoder, state))
+        outputs, next_outputs = (
+            self.pi.net(x) for x in windows.encode_both(self.pi.net.encoder, state)
+        )
         with torch.no_grad():
             next_sample, target_critics = self.sample_action(next_outputs, 1), self.q.target
-            next_q = target_critics(view.ahead(target_critics.encoder, None), next_sample.action)
+            next_q = target_critics(
+                windows.encode_next(target_critics.encoder, None), next_sample.action
+            )
             bonus = temperature if c.entropy_in_target else torch.zeros_like(temperature)
             value = soft_value(next_q, next_sample.log_prob, bonus)
             target = bootstrap_target(n.reward, n.discount, value)
             alive = (n.discount > 0).unsqueeze(-1)
             bootstrap_outputs = torch.where(alive, next_outputs, outputs)
             sampled, log_density = self.gap_actions(outputs, bootstrap_outputs)
-        features = view.now(self.q.net.encoder, None)
+        features = windows.encode(self.q.net.encoder, None)
         actions = torch.cat([taken.unsqueeze(0), sampled])  # [1 + 3 samples, L, B, A]
         q = self.q.net(features.expand(len(actions), *features.shape), actions)
         out = critic_loss(q[:, 0], target, valid, weight, td_clip=c.td_clip)
@@ -107,7 +111,7 @@ class CQLSAC(OffPolicyControl[CQLSACConfig]):
             multipliers["conservatism"] = multiplier_loss(log, gap, c.gap_threshold, valid, weight)
         if self.nets.actor_due():
             pi_sample = self.sample_action(outputs, 0)
-            q_pi = self.q.net(features.detach(), pi_sample.action, fixed=True)
+            q_pi = self.q.net(features.detach(), pi_sample.action, frozen=True)
             actor = actor_loss(q_pi, pi_sample.log_prob, temperature, valid, weight)
             if c.temperature_auto:
                 log = self.temperature.log

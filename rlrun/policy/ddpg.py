@@ -48,17 +48,17 @@ class DDPG(OffPolicyControl[DDPGConfig]):
 
     def _loss(self, segment: Segment, weight: Tensor) -> ActorCriticsLoss:
         c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
-        view, n, taken = prepare_windows(
+        windows, n, taken = prepare_windows(
             segment, self.bounds, self.window, c, memory=self.recurrent
         )
         valid = segment.valid[bs : bs + learned]
         state = segment.state if c.state_init == "stored" else None
         with torch.no_grad():
             target_critics, target_actor = self.q.target, self.pi.target
-            action = target_actor(view.ahead(target_actor.encoder, state)).tanh()
-            value = target_critics(view.ahead(target_critics.encoder, None), action)[0]
+            action = target_actor(windows.encode_next(target_actor.encoder, state)).tanh()
+            value = target_critics(windows.encode_next(target_critics.encoder, None), action)[0]
             target = bootstrap_target(n.reward, n.discount, value)
-        features = view.now(self.q.net.encoder, None)
+        features = windows.encode(self.q.net.encoder, None)
         q = self.q.net(features, taken)
         out = critic_loss(q, target, valid, weight, td_clip=c.td_clip)
         metrics = {
@@ -70,8 +70,8 @@ class DDPG(OffPolicyControl[DDPGConfig]):
         }
         actor = None
         if self.nets.actor_due():
-            pi_action = self.pi.net(view.now(self.pi.net.encoder, state)).tanh()
-            value = self.q.net(features.detach(), pi_action, fixed=True)[0]
+            pi_action = self.pi.net(windows.encode(self.pi.net.encoder, state)).tanh()
+            value = self.q.net(features.detach(), pi_action, frozen=True)[0]
             actor = weighted_row_mean(-value, valid, weight)
             metrics["train/actor_loss"] = actor.detach()
         priority = mixed_priority(out.td, valid, c.eta)

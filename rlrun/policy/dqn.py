@@ -25,7 +25,7 @@ from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.optim.step import GradientStep
 from rlrun.policy.base.value_based import ValueBasedPolicy
 from rlrun.schema import DQNConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Segment, Spec, Tree, Window, tree_map
+from rlrun.types import Segment, Spec, Tree, tree_map
 
 
 class DQN(ValueBasedPolicy[DQNConfig, QNet]):
@@ -45,7 +45,7 @@ class DQN(ValueBasedPolicy[DQNConfig, QNet]):
         device: torch.device,
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
-        self.window = Window(burnin=0, learned=1, nstep=config.nstep)
+        self.window = config.window
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
         float32 = compute.precision == "float32"
         self.q_function = make_q_function(net, float32=float32)
@@ -114,10 +114,10 @@ class DQN(ValueBasedPolicy[DQNConfig, QNet]):
         assert self.munchausen is not None
         c = self.config
         obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
-        obs, side = tree_map(lambda x: x[:-1], (obs, self.net.side(*previous)))
+        obs, side = tree_map(lambda x: x[:-1], (obs, self.net.encode_previous(*previous)))
         with self.compute.autocast(self.device):
             inputs = self.target.inputs(obs, side)
-            outputs = self.target.unroll(inputs, (), ForwardNoise(noise.noise))[0].float()
+            outputs = self.target.unroll(inputs, (), ForwardNoise(noise.layers))[0].float()
         mask = allowed_actions(obs) if self.masked else None
         action = torch.where(segment.valid, segment.action, 0)
         return self.munchausen.reward(outputs, action, mask)
@@ -136,7 +136,7 @@ class DQN(ValueBasedPolicy[DQNConfig, QNet]):
 
         if self.net.prev_inputs:
             obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
-            side = self.net.side(*previous)
+            side = self.net.encode_previous(*previous)
             return (tree_map(lambda x: x[0], obs), side[0]), (tree_map(at, obs), at(side))
 
         def masked(x: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class IMPALA(OnPolicy[IMPALAConfig]):
         c, valid = self.config, valid_rows(rows.valid)
         net, state = self.learner, first_states(rows.states)
         head, value = net.outputs(rows.obs, rows.side, rows.first, state)
-        choice = net.choice(head[:-1], rows.action)
+        choice = net.evaluate_actions(head[:-1], rows.action)
         log_ratio = choice.log_prob.detach() - rows.behaviour_log_prob
         advantages = vtrace(
             log_ratio, rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.vtrace_lambda,

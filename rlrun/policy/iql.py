@@ -21,7 +21,7 @@ from rlrun.optim.adam import Adam
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.schedule import make_schedule
 from rlrun.schema import IQLConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Sample, Segment, Spec, Update, Window, generator
+from rlrun.types import Sample, Segment, Spec, Update, generator
 
 
 class IQLLoss(NamedTuple):
@@ -48,7 +48,7 @@ class IQL:
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.config, self.device, self.compute = config, device, compute
-        self.window = Window(*config.window)
+        self.window = config.window
         self.nets = make_iql_nets(torso, memory, config.head_hidden, spec, seed=seed).to(device)
         self.net = self.nets.policy
         self.target = copy.deepcopy(self.nets.critics).requires_grad_(False)
@@ -110,7 +110,7 @@ class IQL:
     def _parts(self, t: Transition) -> tuple[Tensor, Tensor, Tensor]:
         """(min target Q - V [B], target - Q of both critics [2, B], log pi(a | s) [B])."""
         nets, none = self.nets, ()
-        action = t.action if self.net.log_std is None else self.net.unit(t.action)
+        action = t.action if self.net.log_std is None else self.net.to_unit(t.action)
         with torch.no_grad():
             target_q = twin_q(self.target, t.obs, action).amin(0)
             next_value = nets.value(t.next_obs)
@@ -118,7 +118,7 @@ class IQL:
         gap = target_q - nets.value(t.obs)
         deltas = target - twin_q(nets.critics, t.obs, action)
         out, _ = self.net.unroll(self.net.inputs(t.obs), none)
-        return gap, deltas, self.net.log_prob(self.net.within(out.float(), t.obs), t.action)
+        return gap, deltas, self.net.log_prob(self.net.apply_mask(out.float(), t.obs), t.action)
 
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:

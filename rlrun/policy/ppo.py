@@ -108,7 +108,7 @@ class PPO(OnPolicy[PPOConfig]):
         """Clipped surrogate, (clipped) value error and the entropy bonus of a minibatch."""
         c, net, valid = self.config, self.learner, batch.valid_rows()
         head, value = net.outputs(batch.obs, batch.side, batch.first, batch.state)
-        choice = net.choice(head, batch.action)
+        choice = net.evaluate_actions(head, batch.action)
         given = (choice.log_prob, batch.behaviour_log_prob, batch.advantage, valid)
         value_term = value_loss(value, batch.target, valid, old=batch.value, clip=c.value_clip)
         return make_loss(c, choice, ppo_grad(*given, clip=clip), value, value_term.grad, valid)
@@ -119,8 +119,8 @@ class PPO(OnPolicy[PPOConfig]):
         """``minibatch`` of a network of linear layers, in numpy except for Adam."""
         c, net = self.config, self.numpy_net
         assert net is not None
-        head, value = net.run(batch.x, batch.side)
-        drawn = net.say(head, batch.action, entropy=with_metrics or c.entropy_coef > 0)
+        head, value = net.forward(batch.x, batch.side)
+        drawn = net.evaluate(head, batch.action, entropy=with_metrics or c.entropy_coef > 0)
         policy = policy_losses.ppo_grad(
             drawn.log_prob, batch.behaviour_log_prob, batch.advantage, clip=clip
         )

@@ -26,7 +26,7 @@ from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.optim.step import GradientStep
 from rlrun.policy.base.value_based import ValueBasedPolicy
 from rlrun.schema import MemoryConfig, QMIXConfig, TorsoConfig
-from rlrun.types import Segment, Spec, Tree, Window, tree_map
+from rlrun.types import Segment, Spec, Tree, tree_map
 
 
 class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
@@ -44,8 +44,7 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
         device: torch.device,
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
-        learned = config.learn_unroll_len - config.nstep
-        self.window = Window(config.burnin_step, learned, config.nstep)
+        self.window = config.window
         net = make_team_net(config, torso, memory, spec, seed=seed).to(device)
         super().__init__(
             config, net, seed=seed, total_steps=total_steps, device=device, compute=compute
@@ -56,7 +55,7 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
 
     def initial_state(self, batch: int) -> Tree:
         """The recurrent state before an episode's first row, [batch, N, H] each."""
-        size = self.net.size
+        size = self.net.num_agents
         state = self.net.agents.memory.initial_state(batch * size, self.device)
         return tree_map(lambda s: s.unflatten(0, (batch, size)), state)
 
@@ -90,15 +89,15 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
         n = nstep_return(reward, *ends, nstep=c.nstep, gamma=c.gamma)
         seen = rows(obs, bs, None)
         with torch.no_grad():
-            best = team_greedy(q if c.double else q_target, self.net.allowed(seen))
-            next_value = self.target.total(take_action(q_target, best), seen)
+            best = team_greedy(q if c.double else q_target, self.net.allowed_actions(seen))
+            next_value = self.target.q_total(take_action(q_target, best), seen)
         bootstrap = gather_bootstrap(next_value, n.steps[:learned])
         target = td_target(
             n.reward[:learned], n.discount[:learned], bootstrap, rescale_eps=c.value_rescale_eps
         )
         valid = ends[2][:learned]
         action = torch.where(valid.unsqueeze(-1), segment.action[bs : bs + learned], 0)
-        q_selected = self.net.total(take_action(q[:learned], action), rows(seen, 0, learned))
+        q_selected = self.net.q_total(take_action(q[:learned], action), rows(seen, 0, learned))
         loss, td, grad = sequence_loss(q_selected, target, valid, weight, td_clip=c.td_clip)
         count = valid.sum().clamp(min=1)
         metrics = {
@@ -113,8 +112,8 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
     def inputs(self, obs: Tree, prev_action: Tensor, prev_reward: Tensor) -> tuple[Tree, Tensor]:
         """(observations of agents [T, B N, ...], previous action and reward) of every position."""
         reward = prev_reward.unsqueeze(-1).expand(prev_action.shape)
-        side = self.net.agents.side(prev_action, reward)
-        seen = tree_map(lambda x: x.flatten(1, 2), self.net.beside(obs))
+        side = self.net.agents.encode_previous(prev_action, reward)
+        seen = tree_map(lambda x: x.flatten(1, 2), self.net.agent_inputs(obs))
         return seen, side.flatten(1, 2)
 
     def q_values(
@@ -129,8 +128,8 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
         with self.compute.autocast(self.device):
             if bs:
                 with torch.no_grad():
-                    own = segment.valid[:bs].repeat_interleave(net.size, 1)
+                    own = segment.valid[:bs].repeat_interleave(net.num_agents, 1)
                     x = agents.inputs(*rows(inputs, 0, bs))
                     state = burn_in(agents, x, state, own, segment.partial)
             q: Tensor = agents.unroll(agents.inputs(*rows(inputs, bs, None)), state)[0]
-        return q.float().reshape(len(q), -1, net.size, q.shape[-1])
+        return q.float().reshape(len(q), -1, net.num_agents, q.shape[-1])

@@ -20,7 +20,7 @@ from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.optim.step import GradientStep
 from rlrun.policy.base.value_based import ValueBasedPolicy
 from rlrun.schema import MemoryConfig, R2D2Config, TorsoConfig
-from rlrun.types import Segment, Spec, Tree, Window
+from rlrun.types import Segment, Spec, Tree
 
 
 class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
@@ -40,8 +40,7 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
         device: torch.device,
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
-        learned = config.learn_unroll_len - config.nstep
-        self.window = Window(config.burnin_step, learned, config.nstep)
+        self.window = config.window
         net = make_qnet(config, torso, memory, spec, seed=seed).to(device)
         super().__init__(
             config, net, seed=seed, total_steps=total_steps, device=device, compute=compute
@@ -117,7 +116,7 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
         """(obs, previous action and reward) of every position, padding masked out."""
         c = self.config
         obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
-        return obs, self.net.side(*previous)
+        return obs, self.net.encode_previous(*previous)
 
     def q_values(
         self,

@@ -57,19 +57,21 @@ class SAC(OffPolicyControl[SACConfig]):
 
     def _loss(self, segment: Segment, weight: Tensor) -> ActorCriticsLoss:
         c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
-        view, n, taken = prepare_windows(
+        windows, n, taken = prepare_windows(
             segment, self.bounds, self.window, c, memory=self.recurrent
         )
         valid = segment.valid[bs : bs + learned]
         state = segment.state if c.state_init == "stored" else None
         temperature = self.temperature.value()
-        features_pi, next_features_pi = view.both(self.pi.net.encoder, state)
+        features_pi, next_features_pi = windows.encode_both(self.pi.net.encoder, state)
         with torch.no_grad():
             next_sample, target_critics = self.sample_action(next_features_pi, 1), self.q.target
-            next_q = target_critics(view.ahead(target_critics.encoder, None), next_sample.action)
+            next_q = target_critics(
+                windows.encode_next(target_critics.encoder, None), next_sample.action
+            )
             value = soft_value(next_q, next_sample.log_prob, temperature)
             target = bootstrap_target(n.reward, n.discount, value)
-        features = view.now(self.q.net.encoder, None)
+        features = windows.encode(self.q.net.encoder, None)
         q = self.q.net(features, taken)
         out = critic_loss(q, target, valid, weight, td_clip=c.td_clip)
         metrics = {
@@ -83,7 +85,7 @@ class SAC(OffPolicyControl[SACConfig]):
         actor, multipliers = None, {}
         if self.nets.actor_due():
             sampled = self.sample_action(features_pi, 0)
-            q_pi = self.q.net(features.detach(), sampled.action, fixed=True)
+            q_pi = self.q.net(features.detach(), sampled.action, frozen=True)
             actor = actor_loss(q_pi, sampled.log_prob, temperature, valid, weight)
             if c.temperature_auto:
                 multipliers["temperature"] = temperature_loss(

@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.build.pipeline import make_collector, spec_of
-from rlrun.build.policy import has_halves, make_compute, make_policy, thread_count
+from rlrun.build.pipeline import make_collector
+from rlrun.build.plan import Plan, make_plan
+from rlrun.build.policy import make_policy, set_threads
 from rlrun.build.replay import make_replay
 from rlrun.config.checks.keys import bf16_fault
 from rlrun.errors import ResourceError, RlrunError
 from rlrun.optim.compute import Precision
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.learner import Learner
-from rlrun.run.life import set_threads
-from rlrun.schema import Config, R2D2Config
-from rlrun.types import Chunk, Counters, Spec, tree_map
+from rlrun.schema import Config
+from rlrun.types import Chunk, Counters, tree_map
 
 TOTAL = 10.0  # seconds of all settings by default: with start-up and filling about 20
 MOST = 1.5  # seconds of one setting by default
@@ -82,10 +82,9 @@ Measure = Callable[[Config, Sequence[Setting], float], list[list[float]]]
 
 def picked(config: Config) -> Setting:
     """What a run of ``config`` computes with: its keys, the fixed rule where they are null."""
-    compute = make_compute(config)
-    used = isinstance(config.policy, R2D2Config) or has_halves(config)
-    target = compute.target_thread if used else None
-    return Setting(thread_count(config), target, compute.precision)
+    plan = make_plan(config)
+    target = plan.target_thread if plan.target_thread_used else None
+    return Setting(plan.threads, target, config.learner.precision)
 
 
 def settings(config: Config, cores: int) -> list[Setting]:
@@ -118,12 +117,13 @@ def measure(config: Config, tried: Sequence[Setting], seconds: float) -> list[li
     In memory only: ``buffer.mmap``, ``buffer.load`` and ``buffer.demos`` are left out.
     """
     config = replace(config, buffer=replace(config.buffer, mmap=None, load=None, demos=None))
-    collector = make_collector(config, Counters())
+    plan = make_plan(config)
+    collector = make_collector(plan, Counters())
     benches: list[Bench] = []
     try:
-        spec, chunks = spec_of(config, collector.env), _collected(config, collector)
+        chunks = _collect(plan, collector)
         for setting in tried:
-            benches.append(Bench(setting.of(config), spec, chunks))
+            benches.append(Bench(make_plan(setting.of(config)), chunks))
         return interleave(benches, seconds)
     finally:
         collector.env.close()
@@ -131,12 +131,11 @@ def measure(config: Config, tried: Sequence[Setting], seconds: float) -> list[li
             bench.close()
 
 
-def _collected(config: Config, collector: Collector) -> list[Chunk]:
-    """Chunks that hold a batch of windows; one window at least where that takes long."""
-    window = collector.policy.window
-    assert window is not None, "rlrun.cli.doctor has checked that"
-    replay = make_replay(config, collector.example(), window)
-    chunks, start = [tree_map(np.array, asdict(collector.example()))], time.perf_counter()
+def _collect(plan: Plan, collector: Collector) -> list[Chunk]:
+    """Collect chunks of a batch of windows; of one window at least where that takes long."""
+    config, replay = plan.config, make_replay(plan)
+    chunks: list[dict[str, Any]] = []
+    start = time.perf_counter()
     while len(replay) < config.learner.batch_size and replay.rows < config.buffer.capacity:
         chunk = collector.collect()
         replay.add(chunk)
@@ -153,8 +152,8 @@ class Bench:
     each other (OpenMP counts them all), by a factor of two.
     """
 
-    def __init__(self, config: Config, spec: Spec, chunks: Sequence[Chunk]) -> None:
-        """``chunks``: what the replay gets to hold, the first one's rows none."""
+    def __init__(self, plan: Plan, chunks: Sequence[Chunk]) -> None:
+        """``chunks``: the rows of the replay."""
         methods = multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context(
             "forkserver" if "forkserver" in methods else "spawn"
@@ -162,7 +161,7 @@ class Bench:
         if "forkserver" in methods:
             context.set_forkserver_preload([__name__])  # torch is imported once
         self.pipe, theirs = context.Pipe()
-        given = theirs, config, spec, chunks
+        given = theirs, plan, chunks
         self.process = context.Process(target=_serve, args=given, daemon=True)
         self.process.start()
         theirs.close()
@@ -191,7 +190,7 @@ class Bench:
             self.process.join()
 
 
-def _serve(pipe: Connection, config: Config, spec: Spec, chunks: Sequence[Chunk]) -> None:
+def _serve(pipe: Connection, plan: Plan, chunks: Sequence[Chunk]) -> None:
     """The process: time updates until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends this one
     learner: Learner | None = None
@@ -201,7 +200,7 @@ def _serve(pipe: Connection, config: Config, spec: Spec, chunks: Sequence[Chunk]
         except (EOFError, OSError):
             return
         try:
-            learner = learner or make_learner(config, spec, chunks)
+            learner = learner or make_learner(plan, chunks)
             answer: float | Exception = time_updates(learner, updates)
         except (RlrunError, MemoryError) as e:
             answer = type(e)(str(e))
@@ -214,17 +213,15 @@ def _serve(pipe: Connection, config: Config, spec: Spec, chunks: Sequence[Chunk]
             return
 
 
-def make_learner(config: Config, spec: Spec, chunks: Sequence[Chunk]) -> Learner:
-    """A learner as a run makes it, its replay holding ``chunks``; sets torch's threads."""
-    set_threads(config)
-    policy = make_policy(config, spec)
-    assert policy.window is not None
-    replay = make_replay(config, chunks[0], policy.window)
+def make_learner(plan: Plan, chunks: Sequence[Chunk]) -> Learner:
+    """Make a run's learner with ``chunks`` in its replay, and set torch's threads."""
+    set_threads(plan)
+    policy, replay = make_policy(plan), make_replay(plan)
     for chunk in chunks:
         replay.add(chunk)
     counters = Counters(env_steps=replay.rows)
     return Learner(
-        config.learner, policy=policy, buffer=replay, counters=counters, td_priority=False
+        plan.config.learner, policy=policy, buffer=replay, counters=counters, td_priority=False
     )
 
 

@@ -1,1 +1,1 @@
-"""What a run leaves on disk: record, checkpoints, weights."""
+"""Files of a run directory: record, lock, checkpoints, weights."""

@@ -1,9 +1,9 @@
-"""Checkpoints: whole or not there at all, and never trusted unread.
+"""Checkpoints, written atomically and verified when they are read.
 
 ``checkpoints/step_000030000/`` holds ``tensors.safetensors`` (every tensor and array),
-``state.json`` (the tree around them) and ``manifest.json`` (sha256 and size of both, and its own).
-It is written under a temporary name, fsynced, then renamed, so a crash at any moment leaves the
-earlier checkpoints as they were; every flipped bit is found when it is read. No pickle anywhere.
+``state.json`` (the tree around them) and ``manifest.json`` (SHA-256 and size of both, and its own
+SHA-256). It is written under a temporary name, fsynced, then renamed, so that a crash leaves the
+earlier checkpoints unchanged; any corruption is detected on read. No pickle.
 """
 
 import hashlib
@@ -23,6 +23,15 @@ from torch import Tensor
 from rlrun import __version__
 from rlrun.errors import CheckpointError, StorageError
 from rlrun.rundir import tensorfile
+from rlrun.rundir.durable import (
+    fsync_directory,
+    replace_file,
+    seal,
+    sha256_file,
+    unseal,
+    verify_file,
+    write_file,
+)
 from rlrun.rundir.tensorfile import Array
 
 _logger = logging.getLogger(__name__)
@@ -33,43 +42,43 @@ _NAME = re.compile(r"step_(\d{9,})(?:_(\d+))?")
 
 
 def save(directory: Path, state: dict[str, Any], *, env_steps: int, keep: int) -> Path:
-    """The new checkpoint ``directory/step_<env_steps>`` of ``state``.
+    """Save ``state`` as the checkpoint ``directory/step_<env_steps>``; return its path.
 
     ``state`` is a tree of dicts (keys: str, int, float, bool or None), lists and tuples over
-    tensors, arrays, int, float, str, bool and None; numpy scalars become Python's. Afterwards the
-    ``keep`` newest checkpoints remain; those of a later env step are gone too, since a run that
-    saves here has left that future behind.
+    tensors, arrays, int, float, str, bool and None; numpy scalars become Python's. The ``keep``
+    newest checkpoints are kept; those of later env steps are deleted, since the run has resumed
+    before them.
 
-    Raises: StorageError (disk full, not writable), TypeError for a value the format lacks.
+    Raises: StorageError (disk full, not writable), TypeError for an unsupported value.
     """
     target = _free_name(directory, env_steps)
     temporary = directory / f".tmp_{target.name}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        _sweep(directory)
+        _remove_temporaries(directory)
         _write(temporary, state, env_steps)
         os.rename(temporary, target)
-        _fsync(directory)
+        fsync_directory(directory)
         _prune(directory, target, env_steps, keep)
     except OSError as e:
         shutil.rmtree(temporary, ignore_errors=True)  # a full disk needs the space
         raise StorageError(
             f"{directory}: the checkpoint of env step {env_steps} cannot be written "
-            f"({e.strerror or e}); the earlier ones are untouched; free space or fix the "
+            f"({e.strerror or e}); the earlier ones are unchanged; free space or fix the "
             "permissions, then `rlrun resume` the run"
         ) from e
     return target
 
 
 def load_newest(directory: Path) -> tuple[dict[str, Any], Path]:
-    """The state and the path of the newest checkpoint whose every byte is right.
+    """Return (state, path) of the newest intact checkpoint; warn about damaged ones.
 
-    Tensors come back in host memory. A checkpoint that is skipped is warned about.
+    Tensors are in host memory.
 
-    Raises: CheckpointError, naming what was tried, when none can be used.
+    Raises: CheckpointError when none can be used; the message lists the reasons.
     """
     tried = []
-    for path in reversed(checkpoints(directory)):
+    for path in reversed(list_checkpoints(directory)):
         try:
             state = _read(path)
         except (OSError, ValueError, KeyError, TypeError) as e:
@@ -79,34 +88,34 @@ def load_newest(directory: Path) -> tuple[dict[str, Any], Path]:
         return state, path
     what = "tried " + ", ".join(tried) if tried else "there is none in it"
     raise CheckpointError(
-        f"{directory}: no usable checkpoint: {what}; a run resumes from a checkpoint it wrote "
-        "whole; remove the directory and start the run again (overrides.yaml has what was typed)"
+        f"{directory}: no usable checkpoint: {what}; a run resumes from an intact checkpoint; "
+        "remove the directory and start the run again (overrides.yaml has its command line)"
     )
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The state of one checkpoint. Raises: CheckpointError unless its every byte is right."""
+    """Return the state of one checkpoint. Raises: CheckpointError unless it is intact."""
     try:
         return _read(path)
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise CheckpointError(
-            f"{path}: cannot be used: {e}; a checkpoint must be as it was written; use another"
+            f"{path}: cannot be used: {e}; a checkpoint must be unchanged; use another"
         ) from e
 
 
-def checkpoints(directory: Path) -> list[Path]:
-    """The checkpoints of a directory, oldest first, valid or not."""
+def list_checkpoints(directory: Path) -> list[Path]:
+    """Return the checkpoints of a directory, oldest first, intact or not."""
     if not directory.is_dir():
         return []
-    named = [(match, path) for path in directory.iterdir() if (match := _order(path))]
+    named = [(match, path) for path in directory.iterdir() if (match := _parse_name(path))]
     return [path for _, path in sorted(named)]
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Writes ``path`` (.safetensors) and beside it the json with its sha256 and ``meta``.
+    """Write weights to ``path`` (.safetensors), their SHA-256 and ``meta`` to the json next to it.
 
-    The json is replaced first and still knows the hash and meta of the weights before it, so
-    the pair is readable at every moment. ``meta``: finite JSON values.
+    The json is replaced first and includes the hash and meta of the previous weights, so that the
+    pair is readable at any time. ``meta``: finite JSON values.
 
     Raises: StorageError.
     """
@@ -117,9 +126,9 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, A
         temporary.unlink(missing_ok=True)
         digest, _ = tensorfile.write(temporary, weights, {"format": "pt"})
         entry = {"format": FORMAT, "weights_sha256": digest, "meta": dict(meta)}
-        replace(description, _seal({**entry, "previous": _current(path)}))
+        replace_file(description, seal({**entry, "previous": _current_weights(path)}))
         os.rename(temporary, path)
-        _fsync(path.parent)
+        fsync_directory(path.parent)
     except OSError as e:
         raise StorageError(
             f"{path}: the weights cannot be written ({e.strerror or e}); free space or fix the "
@@ -128,80 +137,66 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, A
 
 
 def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The weights and the meta that ``save_weights`` wrote.
+    """Return the weights and meta written by ``save_weights``.
 
     Raises: CheckpointError when they are missing or damaged.
     """
     try:
-        fields = _unseal(path.with_suffix(".json").read_bytes())
-        digest = _sha256(path)
+        fields = unseal(path.with_suffix(".json").read_bytes())
+        digest = sha256_file(path)
         for entry in (fields, fields["previous"] or {}):
             if entry.get("weights_sha256") == digest:
                 weights = tensorfile.read(path)
                 return {k: v for k, v in weights.items() if isinstance(v, Tensor)}, entry["meta"]
-        raise ValueError("its sha256 is not the one in the json beside it")
+        raise ValueError("its sha256 is not the one in its json")
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise CheckpointError(
-            f"{path}: the weights cannot be used: {e}; weights must be as they were written; use "
-            "a checkpoint of the run (`rlrun resume`) or train again"
+            f"{path}: the weights cannot be used: {e}; weights must be unchanged; use a checkpoint "
+            "of the run (`rlrun resume`) or train again"
         ) from e
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Replaces a file's content at once: a reader sees the old or the new, also after a crash.
-
-    Raises: OSError.
-    """
-    temporary = path.with_name(f".tmp_{path.name}")
-    _write_file(temporary, content)
-    os.rename(temporary, path)
-    _fsync(path.parent)
 
 
 def _write(directory: Path, state: dict[str, Any], env_steps: int) -> None:
     tensors: dict[str, Array] = {}
-    text = json.dumps(_pack(state, "", tensors), allow_nan=False).encode()
+    text = json.dumps(_encode(state, "", tensors), allow_nan=False).encode()
     directory.mkdir()
     digest, size = tensorfile.write(directory / TENSORS, tensors, {"format": "pt"})
-    _write_file(directory / STATE, text)
+    write_file(directory / STATE, text)
     files = {
         TENSORS: {"sha256": digest, "bytes": size},
         STATE: {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)},
     }
     fields = {"format": FORMAT, "env_steps": env_steps, "rlrun": __version__, "files": files}
-    _write_file(directory / MANIFEST, _seal(fields))
-    _fsync(directory)
+    write_file(directory / MANIFEST, seal(fields))
+    fsync_directory(directory)
 
 
 def _read(directory: Path) -> dict[str, Any]:
-    """The state of a checkpoint; ValueError says why it is not to be trusted."""
+    """Return the state of a checkpoint. Raises: ValueError with the reason unless it is intact."""
     try:
-        fields = _unseal((directory / MANIFEST).read_bytes())
+        fields = unseal((directory / MANIFEST).read_bytes())
     except FileNotFoundError:
         raise ValueError(f"{MANIFEST} is missing") from None
     if fields["format"] != FORMAT:
         raise ValueError(f"has format {fields['format']}, this rlrun {__version__} reads {FORMAT}")
     for name, expected in fields["files"].items():
-        path = directory / name
-        if not path.exists():
-            raise ValueError(f"{name} is missing")
-        if path.stat().st_size != expected["bytes"]:
-            raise ValueError(f"{name} has {path.stat().st_size} bytes, not {expected['bytes']}")
-        if _sha256(path) != expected["sha256"]:
-            raise ValueError(f"{name} is damaged (its sha256 is wrong)")
+        try:
+            verify_file(directory / name, expected)
+        except ValueError as e:
+            raise ValueError(f"{name} {e}") from None
     packed = json.loads((directory / STATE).read_bytes())
     arrays: set[str] = set()
-    _find_arrays(packed, arrays)
+    _array_names(packed, arrays)
     tensors = tensorfile.read(directory / TENSORS, numpy=arrays)
-    state: dict[str, Any] = _unpack(packed, tensors)
+    state: dict[str, Any] = _decode(packed, tensors)
     return state
 
 
-def _pack(node: Any, path: str, tensors: dict[str, Array]) -> Any:
-    """JSON for ``node``; its tensors go into ``tensors``, named by their path.
+def _encode(node: Any, path: str, tensors: dict[str, Array]) -> Any:
+    """Return ``node`` as JSON; add its tensors to ``tensors`` under their path.
 
-    What JSON lacks is an object with one key: $torch, $numpy (a tensor's name), $tuple,
-    $dict (pairs, for keys that are not plain strings), $float (nan, inf, -inf).
+    Types without a JSON equivalent become an object with one key: $torch, $numpy (a tensor's
+    name), $tuple, $dict (pairs, for keys that are not plain strings), $float (nan, inf, -inf).
     """
     if isinstance(node, np.generic):
         node = node.item()
@@ -218,11 +213,11 @@ def _pack(node: Any, path: str, tensors: dict[str, Array]) -> Any:
         tensors[name] = node
         return {"$torch" if isinstance(node, Tensor) else "$numpy": name}
     if isinstance(node, list | tuple):
-        items = [_pack(child, _join(path, i), tensors) for i, child in enumerate(node)]
+        items = [_encode(child, _join(path, i), tensors) for i, child in enumerate(node)]
         return items if isinstance(node, list) else {"$tuple": items}
     if isinstance(node, Mapping):
         pairs = [
-            (_pack(key, path, tensors), _pack(child, _join(path, key), tensors))
+            (_encode(key, path, tensors), _encode(child, _join(path, key), tensors))
             for key, child in node.items()
         ]
         if all(isinstance(key, str) and not key.startswith("$") for key in node):
@@ -235,10 +230,10 @@ def _join(path: str, part: object) -> str:
     return f"{path}/{part}" if path else str(part)
 
 
-def _unpack(node: Any, tensors: Mapping[str, Array]) -> Any:
-    """The inverse of ``_pack``."""
+def _decode(node: Any, tensors: Mapping[str, Array]) -> Any:
+    """Return the tree of ``_encode``'s JSON."""
     if isinstance(node, list):
-        return [_unpack(child, tensors) for child in node]
+        return [_decode(child, tensors) for child in node]
     if not isinstance(node, dict):
         return node
     match next(iter(node.items()), None):
@@ -247,49 +242,29 @@ def _unpack(node: Any, tensors: Mapping[str, Array]) -> Any:
         case ("$float", text):
             return float(text)
         case ("$tuple", items):
-            return tuple(_unpack(child, tensors) for child in items)
+            return tuple(_decode(child, tensors) for child in items)
         case ("$dict", pairs):
-            return {_unpack(k, tensors): _unpack(v, tensors) for k, v in pairs}
-    return {key: _unpack(child, tensors) for key, child in node.items()}
+            return {_decode(k, tensors): _decode(v, tensors) for k, v in pairs}
+    return {key: _decode(child, tensors) for key, child in node.items()}
 
 
-def _find_arrays(node: Any, names: set[str]) -> None:
-    """Adds the names of the tensors that were numpy arrays."""
+def _array_names(node: Any, names: set[str]) -> None:
+    """Add the names of tensors that were numpy arrays."""
     if isinstance(node, dict):
         if isinstance(node.get("$numpy"), str):
             names.add(node["$numpy"])
         for child in node.values():
-            _find_arrays(child, names)
+            _array_names(child, names)
     elif isinstance(node, list):
         for child in node:
-            _find_arrays(child, names)
+            _array_names(child, names)
 
 
-def _seal(fields: dict[str, Any]) -> bytes:
-    """The fields as JSON, with the sha256 of the rest as their last key."""
-    text = json.dumps(fields, indent=1, allow_nan=False)
-    sealed = {**fields, "sha256": hashlib.sha256(text.encode()).hexdigest()}
-    return json.dumps(sealed, indent=1, allow_nan=False).encode() + b"\n"
-
-
-def _unseal(content: bytes) -> dict[str, Any]:
-    """The fields of sealed JSON; ValueError unless it is byte for byte what ``_seal`` writes."""
+def _current_weights(path: Path) -> dict[str, Any] | None:
+    """Return hash and meta of the weights at ``path``, None if there are no intact ones."""
     try:
-        fields: dict[str, Any] = json.loads(content)
-        fields.pop("sha256")
-        intact = _seal(fields) == content
-    except (ValueError, KeyError, TypeError, AttributeError):
-        intact = False
-    if not intact:
-        raise ValueError("its json description is damaged")
-    return fields
-
-
-def _current(path: Path) -> dict[str, Any] | None:
-    """Hash and meta of the weights now at ``path``, None when there are no sound ones."""
-    try:
-        fields = _unseal(path.with_suffix(".json").read_bytes())
-        digest = _sha256(path)
+        fields = unseal(path.with_suffix(".json").read_bytes())
+        digest = sha256_file(path)
     except (OSError, ValueError):
         return None
     for entry in (fields, fields["previous"] or {}):
@@ -298,14 +273,14 @@ def _current(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _order(path: Path) -> tuple[int, int] | None:
-    """(env steps, serial) of a checkpoint's name, None when it is not one."""
+def _parse_name(path: Path) -> tuple[int, int] | None:
+    """Return (env steps, serial) of a checkpoint's name, None for other names."""
     match = _NAME.fullmatch(path.name)
     return (int(match[1]), int(match[2] or 0)) if match else None
 
 
 def _free_name(directory: Path, env_steps: int) -> Path:
-    """A name not in use: saving the same step twice must not have a moment without either."""
+    """Return an unused name, so that saving a step again never leaves it without a checkpoint."""
     target, serial = directory / f"step_{env_steps:09d}", 0
     while target.exists():
         serial += 1
@@ -314,37 +289,18 @@ def _free_name(directory: Path, env_steps: int) -> Path:
 
 
 def _prune(directory: Path, target: Path, env_steps: int, keep: int) -> None:
-    older = [path for path in checkpoints(directory) if (_order(path) or (0,))[0] < env_steps]
-    stay = {target, *older[max(len(older) - keep + 1, 0) :]}
-    for path in checkpoints(directory):
-        if path not in stay:
-            doomed = directory / f".tmp_gone_{path.name}"
-            os.rename(path, doomed)  # a half deleted one must not look like a damaged one
-            shutil.rmtree(doomed)
+    existing = list_checkpoints(directory)
+    older = [path for path in existing if (_parse_name(path) or (0,))[0] < env_steps]
+    kept = {target, *older[max(len(older) - keep + 1, 0) :]}
+    for path in existing:
+        if path not in kept:
+            deleted = directory / f".tmp_gone_{path.name}"
+            os.rename(path, deleted)  # a partly deleted one must not look like a damaged one
+            shutil.rmtree(deleted)
 
 
-def _sweep(directory: Path) -> None:
-    """Removes what a crash left behind; the run directory's lock makes it nobody else's."""
+def _remove_temporaries(directory: Path) -> None:
+    """Remove temporaries of a crashed process; the run directory is locked by this one."""
     for path in directory.glob(".tmp_*"):
         remove = shutil.rmtree if path.is_dir() else Path.unlink
         remove(path)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _fsync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

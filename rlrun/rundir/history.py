@@ -1,10 +1,9 @@
-"""Past weights beside the checkpoints: the newest whole, each older one as a delta to the next.
+"""History of weights: the newest version as a key frame, older ones as deltas to the next.
 
 ``checkpoints/history/step_000030000.rldf`` is one frame of ``rlrun.codec``: the weights of that env
-step. Nothing depends on the oldest file, so dropping it is all that pruning takes; and nothing is
-kept in memory between two saves, so a process that is killed leaves no stream to be mended. Every
-write is a file under a temporary name, fsynced, then renamed, in an order in which all versions can
-be read at every moment.
+step. No file depends on the oldest one, which can be deleted; no state is kept in memory between
+saves, so that a killed process leaves nothing to repair. Files are written under a temporary name,
+fsynced, then renamed, in an order that keeps every version readable at any time.
 """
 
 import logging
@@ -21,25 +20,25 @@ from rlrun import codec
 from rlrun.codec import frame
 from rlrun.codec.stream import MAX_BYTES
 from rlrun.errors import CheckpointError, CodecError, StorageError
-from rlrun.rundir.checkpoint import replace
+from rlrun.rundir.durable import replace_file
 
 _logger = logging.getLogger(__name__)
 
 DIRECTORY = "history"
-KEYS = 32  # a version in so many stays whole: bounds what a read decodes and one bad file spoils
+KEY_INTERVAL = 32  # versions per key frame: limits the frames a read decodes
 _NAME = re.compile(r"step_(\d{9,})\.rldf")
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """What a history takes: raw bytes of its versions and bytes of its files."""
+class HistorySize:
+    """Bytes of a history: of its weights uncompressed and of its files."""
 
     raw: int
     coded: int
 
 
 def versions(directory: Path) -> dict[int, Path]:
-    """{env steps: file} of a history directory, oldest first, readable or not."""
+    """Return {env steps: file} of a history directory, oldest first, readable or not."""
     if not directory.is_dir():
         return {}
     found = ((_NAME.fullmatch(path.name), path) for path in directory.iterdir())
@@ -48,11 +47,11 @@ def versions(directory: Path) -> dict[int, Path]:
 
 def save(
     directory: Path, weights: Mapping[str, Tensor], *, env_steps: int, updates: int, keep: int
-) -> Size:
-    """Adds a version; afterwards it and the ``keep`` >= 1 before it are there.
+) -> HistorySize:
+    """Add a version; keep the ``keep`` >= 1 versions before it.
 
-    Those of a later env step are gone: a run that saves here has left that future behind. Earlier
-    versions that cannot be read any more are dropped with a warning.
+    Versions of later env steps are deleted, since the run has resumed before them. Earlier versions
+    that cannot be read are deleted with a warning.
 
     Raises: StorageError (disk full, not writable).
     """
@@ -65,31 +64,31 @@ def save(
         directory.mkdir(parents=True, exist_ok=True)
         for path in directory.glob(".tmp_*"):
             path.unlink()
-        before = _rewind(directory, env_steps)
-        replace(_path(directory, env_steps), codec.encode(tree, coder="planes"))
+        before = _discard_from(directory, env_steps)
+        replace_file(_path(directory, env_steps), codec.encode(tree, coder="planes"))
         if before is not None:
-            _thin(directory, before, tree)
+            _store_as_delta(directory, before, tree)
         for steps in list(versions(directory))[: -keep - 1]:
             _path(directory, steps).unlink()
         files = versions(directory).values()
         raw = sum(tensor.nbytes for tensor in weights.values())
-        return Size(len(files) * raw, sum(path.stat().st_size for path in files))
+        return HistorySize(len(files) * raw, sum(path.stat().st_size for path in files))
     except OSError as e:
         raise StorageError(
             f"{directory}: the weights of env step {env_steps} cannot be written "
-            f"({e.strerror or e}); the earlier ones are untouched; free space, or set "
+            f"({e.strerror or e}); the earlier ones are unchanged; free space, or set "
             "checkpoint.history=0"
         ) from e
 
 
 def load(directory: Path, env_steps: int) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """The weights of a version and its meta (env_steps, updates).
+    """Return the weights of a version and its meta (env_steps, updates).
 
-    Raises: CheckpointError when it is not there or cannot be read.
+    Raises: CheckpointError when it does not exist or cannot be read.
     """
-    there = versions(directory)
-    if env_steps not in there:
-        listed = ", ".join(map(str, there)) or "none (checkpoint.history keeps them)"
+    existing = versions(directory)
+    if env_steps not in existing:
+        listed = ", ".join(map(str, existing)) or "none (checkpoint.history keeps them)"
         raise CheckpointError(
             f"{directory}: there are no weights of env step {env_steps}; there are {listed}; "
             "choose one of them"
@@ -98,24 +97,24 @@ def load(directory: Path, env_steps: int) -> tuple[dict[str, Tensor], dict[str, 
         tree = _read(directory, env_steps)
     except (OSError, CodecError) as e:
         raise CheckpointError(
-            f"{directory}: the weights of env step {env_steps} cannot be read: {e}; it and the "
-            "versions behind it up to a whole one must be as they were written; choose a later one"
+            f"{directory}: the weights of env step {env_steps} cannot be read: {e}; its file and "
+            "the later ones up to a key frame must be unchanged; choose a later version"
         ) from e
     weights: dict[str, Tensor] = codec.as_tensors(tree["weights"])
     return weights, {name: int(tree[name]) for name in ("env_steps", "updates")}
 
 
-def newest_first(directory: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(env steps, weights as read-only arrays) of every version, each frame decoded once.
+def iterate_newest_first(directory: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (env steps, weights as read-only arrays) of every version, newest first.
 
-    Ends with a warning before the first that cannot be read. Raises: OSError.
+    Each frame is decoded once. Stops with a warning at the first unreadable one. Raises: OSError.
     """
     after: Any = None
     for steps, path in reversed(versions(directory).items()):
         try:
             after = _decode(path, steps, after)
         except CodecError as e:
-            _logger.warning("history: %s and what is older cannot be read: %s", path, e)
+            _logger.warning("history: %s and older versions cannot be read: %s", path, e)
             return
         yield steps, after["weights"]
 
@@ -125,12 +124,12 @@ def _path(directory: Path, env_steps: int) -> Path:
 
 
 def _read(directory: Path, env_steps: int) -> Any:
-    """The tree of a version: from the next whole one back. Raises: CodecError, OSError."""
+    """Return the tree of a version, decoded from a key frame. Raises: CodecError, OSError."""
     chain = []
     for steps, path in versions(directory).items():
         if steps >= env_steps:
             chain.append((steps, path))
-            if _whole(path):
+            if _is_key_frame(path):
                 break
     tree: Any = None
     for steps, path in reversed(chain):
@@ -139,52 +138,53 @@ def _read(directory: Path, env_steps: int) -> Any:
 
 
 def _decode(path: Path, env_steps: int, after: Any) -> Any:
-    """The tree of a file, given that of the version after it. Raises: CodecError, OSError."""
+    """Return the tree of a file, given the next version's tree. Raises: CodecError, OSError."""
     tree = codec.decode(path.read_bytes(), base=after)
     if not isinstance(tree, dict) or int(tree.get("env_steps", -1)) != env_steps:
-        raise CodecError(f"{path.name}: holds another version; its own is needed; restore it")
+        raise CodecError(f"{path.name}: contains another version; restore the file")
     return tree
 
 
-def _whole(path: Path) -> bool:
-    """Whether the file needs no other. Raises: CodecError, OSError."""
+def _is_key_frame(path: Path) -> bool:
+    """Return True if the file needs no other one. Raises: CodecError, OSError."""
     return frame.unpack(path.read_bytes(), MAX_BYTES)[0].key
 
 
-def _rewind(directory: Path, env_steps: int) -> int | None:
-    """The newest version before ``env_steps``, whole now; all others from there on are gone."""
-    there = versions(directory)
-    earlier = [steps for steps in there if steps < env_steps]
-    later = [steps for steps in there if steps >= env_steps]
+def _discard_from(directory: Path, env_steps: int) -> int | None:
+    """Delete the versions from ``env_steps`` on; return the newest remaining one, a key frame."""
+    existing = versions(directory)
+    earlier = [steps for steps in existing if steps < env_steps]
+    later = [steps for steps in existing if steps >= env_steps]
     while earlier:
         newest = _path(directory, earlier[-1])
         try:
             tree = _read(directory, earlier[-1])
-            if not _whole(newest):
-                replace(newest, codec.encode(tree, coder="planes"))
+            if not _is_key_frame(newest):
+                replace_file(newest, codec.encode(tree, coder="planes"))
             break
         except CodecError as e:
             _logger.warning("history: %s cannot be read and is dropped: %s", newest, e)
             newest.unlink()
             earlier.pop()
-    for steps in later:  # oldest first: what is left can be read
+    for steps in later:  # oldest first, so that the remaining ones stay readable
         _path(directory, steps).unlink()
     return earlier[-1] if earlier else None
 
 
-def _thin(directory: Path, env_steps: int, after: Any) -> None:
-    """Make a whole version a delta to the one after it, unless it is its turn to stay whole."""
+def _store_as_delta(directory: Path, env_steps: int, after: Any) -> None:
+    """Replace a key frame by a delta to the next version, except once per ``KEY_INTERVAL``."""
     path = _path(directory, env_steps)
     older = [other for steps, other in versions(directory).items() if steps < env_steps]
-    if len(older) >= KEYS - 1 and not any(_is_whole(p) for p in older[1 - KEYS :]):
+    recent = older[1 - KEY_INTERVAL :]
+    if len(older) >= KEY_INTERVAL - 1 and not any(map(_is_readable_key_frame, recent)):
         return
     tree = _decode(path, env_steps, None)
-    replace(path, codec.encode(tree, base=after))
+    replace_file(path, codec.encode(tree, base=after))
 
 
-def _is_whole(path: Path) -> bool:
-    """The same of a file that may be damaged: it is not, then."""
+def _is_readable_key_frame(path: Path) -> bool:
+    """Return True if the file is a key frame, False if it is damaged."""
     try:
-        return _whole(path)
+        return _is_key_frame(path)
     except CodecError:
         return False

@@ -1,17 +1,14 @@
-"""What a run directory says about its run: run.json, the digest, and the lock."""
+"""Record of a run (run.json) and its digest."""
 
 import dataclasses
 import datetime
-import fcntl
 import hashlib
 import json
-import logging
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -21,21 +18,19 @@ import torch
 from torch import Tensor
 
 from rlrun import __version__
-from rlrun.errors import ConfigError, LockedError, StorageError
+from rlrun.errors import ConfigError, StorageError
 from rlrun.rundir import tensorfile
-from rlrun.rundir.checkpoint import replace
+from rlrun.rundir.durable import replace_file
 
-_logger = logging.getLogger(__name__)
-
-RECORD, LOCK = "run.json", ".lock"
+RECORD = "run.json"
 GIT_SECONDS = 2.0
 _PACKAGES = {"numpy": "numpy", "gymnasium": "gymnasium", "hydra": "hydra-core"}
 
 
-def versions() -> dict[str, str | None]:
-    """Versions of Python, rlrun and what its numbers depend on; None: not installed."""
+def package_versions() -> dict[str, str | None]:
+    """Return the versions of Python, rlrun and its numerical packages; None: not installed."""
     found: dict[str, str | None] = {"python": platform.python_version(), "rlrun": __version__}
-    found["torch"] = str(torch.__version__)  # with its build, which a wheel's metadata may lack
+    found["torch"] = str(torch.__version__)  # includes the build, unlike some wheels' metadata
     for name, package in _PACKAGES.items():
         try:
             found[name] = metadata.version(package)
@@ -44,8 +39,8 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def host() -> dict[str, str | int | None]:
-    """The machine: name, platform, CPU cores."""
+def host_info() -> dict[str, str | int | None]:
+    """Return the machine's name, platform and number of CPU cores."""
     return {
         "hostname": platform.node(),
         "platform": platform.platform(),
@@ -53,10 +48,10 @@ def host() -> dict[str, str | int | None]:
     }
 
 
-def git() -> dict[str, str | bool] | None:
-    """Commit and dirty flag of the repository rlrun runs from, else of the working directory.
+def git_state() -> dict[str, str | bool] | None:
+    """Return commit and dirty flag of rlrun's repository, else of the working directory's.
 
-    None: neither is in a repository, or git is missing or slow.
+    None if neither is in a repository, or git is missing or slow.
     """
     for directory in (Path(__file__).parent, Path.cwd()):
         commit = _git(directory, "rev-parse", "HEAD")
@@ -83,7 +78,7 @@ def _git(directory: Path, *arguments: str) -> str | None:
 
 @dataclass(slots=True)
 class RunRecord:
-    """run.json. Written when a run starts (status running) and when it ends, however it ends."""
+    """Contents of run.json, written when a run starts (status running) and when it ends."""
 
     seed: int
     device: str
@@ -95,25 +90,25 @@ class RunRecord:
     updates: int = 0
     wall_seconds: float = 0.0
     eval: dict[str, float] | None = None  # of the final weights
-    best_eval: dict[str, float] | None = None  # of the kept best
+    best_eval: dict[str, float] | None = None  # of the best weights
     digest: str | None = None
     command: list[str] = field(default_factory=lambda: list(sys.argv))
     resumes: list[list[str]] = field(default_factory=list)  # the command of every resume
     started: str = field(
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     )
-    versions: dict[str, str | None] = field(default_factory=versions)
-    git: dict[str, str | bool] | None = field(default_factory=git)
-    host: dict[str, str | int | None] = field(default_factory=host)
+    versions: dict[str, str | None] = field(default_factory=package_versions)
+    git: dict[str, str | bool] | None = field(default_factory=git_state)
+    host: dict[str, str | int | None] = field(default_factory=host_info)
 
     def write(self, run_dir: Path) -> None:
-        """Replaces run.json at once: a reader sees the old or the new.
+        """Replace run.json atomically.
 
         Raises: StorageError.
         """
         text = json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False)
         try:
-            replace(run_dir / RECORD, text.encode() + b"\n")
+            replace_file(run_dir / RECORD, text.encode() + b"\n")
         except OSError as e:
             raise StorageError(
                 f"{run_dir / RECORD}: cannot be written ({e.strerror or e}); the run directory "
@@ -122,9 +117,9 @@ class RunRecord:
 
     @classmethod
     def read(cls, run_dir: Path) -> "RunRecord":
-        """The record of a run directory.
+        """Return the record of a run directory.
 
-        Raises: ConfigError when the directory is not one.
+        Raises: ConfigError when it has no readable run.json.
         """
         path = run_dir / RECORD
         try:
@@ -133,13 +128,13 @@ class RunRecord:
         except (OSError, ValueError, TypeError) as e:
             reason = e.strerror if isinstance(e, OSError) else "it is damaged"
             raise ConfigError(
-                f"{path}: cannot be read ({reason}); a run directory is one that rlrun made; give "
+                f"{path}: cannot be read ({reason}); a run directory of rlrun is required; give "
                 "the directory that holds run.json"
             ) from e
 
 
-def digest(metrics: Path, weights: Mapping[str, Tensor]) -> str:
-    """The sha256 (hex) over the metrics file and the weights: equal digests, equal runs.
+def run_digest(metrics: Path, weights: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 (hex) of the metrics file and the weights, equal for equal runs.
 
     sha256(bytes of metrics.jsonl || for each name in sorted order: name as UTF-8, NUL, the
     dtype (torch.float32), NUL, the shape as JSON ([64, 4]), NUL, the elements' bytes,
@@ -151,7 +146,7 @@ def digest(metrics: Path, weights: Mapping[str, Tensor]) -> str:
         content = metrics.read_bytes()
     except OSError as e:
         raise StorageError(
-            f"{metrics}: cannot be read ({e.strerror or e}); a run needs its metrics file; look "
+            f"{metrics}: cannot be read ({e.strerror or e}); a run needs its metrics file; check "
             "whether the run directory was moved or removed"
         ) from e
     total = hashlib.sha256(content)
@@ -159,59 +154,5 @@ def digest(metrics: Path, weights: Mapping[str, Tensor]) -> str:
         tensor = weights[name]
         head = (name, str(tensor.dtype), json.dumps(list(tensor.shape)))
         total.update(b"".join(part.encode() + b"\0" for part in head))
-        total.update(tensorfile.raw(tensor))
+        total.update(tensorfile.raw_bytes(tensor))
     return total.hexdigest()
-
-
-_held: set[int] = set()
-
-
-def _forget_in_child() -> None:
-    """A forked worker closes its copies, so that the lock dies with the process that took it."""
-    for handle in _held:
-        os.close(handle)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
-
-
-@contextmanager
-def lock(run_dir: Path) -> Iterator[None]:
-    """Holds the run directory for this process within the block, and until it dies.
-
-    Raises: LockedError when another live process holds it, StorageError when the lock file
-    cannot be made.
-    """
-    path = run_dir / LOCK
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as e:
-        raise StorageError(
-            f"{path}: cannot be made ({e.strerror or e}); the run directory must be writable; fix "
-            "its permissions, or choose another with run.dir=PATH"
-        ) from e
-    _held.add(handle)
-    try:
-        _take(handle, path)
-        yield
-    finally:
-        if handle in _held:  # not in a forked child, which has closed its copy
-            _held.discard(handle)
-            os.close(handle)  # gives the lock back
-
-
-def _take(handle: int, path: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
-        raise LockedError(
-            f"{path.parent}: in use by {holder}; one process at a time may use a run directory; "
-            "wait for it to end, or stop it"
-        ) from None
-    except OSError as e:  # some network file systems have no locks
-        _logger.warning("%s: cannot be locked (%s); going on without", path.parent, e.strerror)
-        return
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)

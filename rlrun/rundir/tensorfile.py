@@ -1,4 +1,4 @@
-"""Tensors in safetensors files, with the sha256 of what was written."""
+"""Reading and streaming writing of safetensors files."""
 
 import hashlib
 import json
@@ -19,15 +19,15 @@ from torch import Tensor
 Array: TypeAlias = Tensor | np.ndarray
 
 
-def tensor(array: Array) -> Tensor:
-    """The array as a contiguous tensor in host memory; no copy when it is one already.
+def as_tensor(array: Array) -> Tensor:
+    """Return a contiguous tensor in host memory, without a copy where possible.
 
-    Raises: TypeError when torch has no such dtype.
+    Raises: TypeError when torch lacks the dtype.
     """
     if isinstance(array, np.ndarray):
         native = array.astype(array.dtype.newbyteorder("="), copy=False)
         if not native.flags.writeable or any(stride < 0 for stride in native.strides):
-            native = native.copy()  # torch takes neither
+            native = native.copy()  # torch supports neither
         try:
             return torch.from_numpy(np.ascontiguousarray(native)).reshape(array.shape)
         except TypeError as e:
@@ -35,27 +35,26 @@ def tensor(array: Array) -> Tensor:
     return array.detach().cpu().contiguous()
 
 
-def raw(array: Array) -> "memoryview[int]":
-    """The elements' bytes, row-major."""
-    flat = tensor(array).reshape(-1)
-    if flat.numel() <= 1:  # counts as contiguous whatever its stride, but cannot be viewed then
+def raw_bytes(array: Array) -> "memoryview[int]":
+    """Return the bytes of the elements, row-major."""
+    flat = as_tensor(array).reshape(-1)
+    if flat.numel() <= 1:  # contiguous for any stride, but view() needs stride 1
         flat = flat.as_strided((flat.numel(),), (1,))
     elements: memoryview[int] = flat.view(torch.uint8).numpy().data
     return elements
 
 
 def write(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> tuple[str, int]:
-    """The sha256 (hex) and size in bytes of the new file; it is on disk when this returns.
+    """Write and fsync a new file; return its SHA-256 (hex) and size in bytes.
 
-    Written here and not by the library, which holds all of it in memory once more: a replay may be
-    larger than that. Format: 8 bytes length of the header, the header (JSON, padded to 8 bytes),
-    the elements of all tensors one after the other.
+    The safetensors library would copy all tensors in memory, which a replay may exceed. Format:
+    8 bytes length of the header, the header (JSON, padded to 8 bytes), the elements of all tensors.
 
-    Raises: TypeError for a dtype the format lacks, OSError.
+    Raises: TypeError for an unsupported dtype, OSError.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
-    # Wide dtypes first, so that all are aligned.
+    # Wide dtypes first for alignment.
     names = sorted(tensors, key=lambda name: (-_dtype(tensors[name]).itemsize, name))
     for name in names:
         dtype, shape = _dtype(tensors[name]), list(tensors[name].shape)
@@ -68,7 +67,7 @@ def write(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str])
     digest = hashlib.sha256()
     with path.open("xb") as file:
         head = struct.pack("<Q", len(text)) + text
-        parts: Iterator[Any] = chain([head], _parts(tensors, names))
+        parts: Iterator[Any] = chain([head], _byte_chunks(tensors, names))
         for part in parts:
             file.write(part)
             digest.update(part)
@@ -77,20 +76,22 @@ def write(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str])
         return digest.hexdigest(), file.tell()
 
 
-def _parts(tensors: Mapping[str, Array], names: list[str]) -> Iterator["bytes | memoryview[int]"]:
-    """The elements' bytes, a tensor or (where it is not contiguous) an entry of it at a time."""
+def _byte_chunks(
+    tensors: Mapping[str, Array], names: list[str]
+) -> Iterator["bytes | memoryview[int]"]:
+    """Yield the bytes of the elements per tensor, or per entry of non-contiguous arrays."""
     for name in names:
         array = tensors[name]
-        whole = array.flags.c_contiguous if isinstance(array, np.ndarray) else True
-        if whole or array.ndim < 2:
-            yield raw(array)
+        contiguous = array.flags.c_contiguous if isinstance(array, np.ndarray) else True
+        if contiguous or array.ndim < 2:
+            yield raw_bytes(array)
         else:
-            yield from (raw(entry) for entry in array)
+            yield from (raw_bytes(entry) for entry in array)
 
 
 def _dtype(array: Array) -> torch.dtype:
-    """Raises: TypeError when the format has no such dtype."""
-    dtype = array.dtype if isinstance(array, Tensor) else tensor(np.empty(0, array.dtype)).dtype
+    """Return the torch dtype. Raises: TypeError when the format lacks it."""
+    dtype = array.dtype if isinstance(array, Tensor) else as_tensor(np.empty(0, array.dtype)).dtype
     if dtype not in _NAMES:
         raise TypeError(f"cannot store dtype {array.dtype}")
     return dtype
@@ -105,11 +106,11 @@ _NAMES = {
 
 
 def read(path: Path, numpy: Container[str] = ()) -> dict[str, Array]:
-    """The tensors of a file (host memory); those named in ``numpy`` come as arrays.
+    """Return the tensors of a file in host memory, those named in ``numpy`` as arrays.
 
-    The file's hash must have been checked: a wrong header is found out, wrong data is not.
+    Verify the file's hash before: a damaged header is detected, damaged data is not.
 
-    Raises: ValueError when it is no such file, OSError.
+    Raises: ValueError when it is not a safetensors file, OSError.
     """
     try:
         tensors = load_file(path)

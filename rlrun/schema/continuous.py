@@ -7,6 +7,7 @@ from rlrun.schema.policy import PolicyConfig
 from rlrun.schema.ranges import at_least, exactly_one, positive, require, unit
 from rlrun.schema.readers import WITH_MEMORY, read_when
 from rlrun.schema.schedule import ScheduleConfig
+from rlrun.schema.window import Window
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,10 @@ class ControlConfig(PolicyConfig):
         )
 
     @property
-    def window(self) -> tuple[int, int, int]:
-        """(burn-in, learned, nstep) rows."""
+    def window(self) -> Window:
         unroll = self.learn_unroll_len
-        return self.burnin_step, 1 if unroll is None else unroll - self.nstep, self.nstep
+        learned = 1 if unroll is None else unroll - self.nstep
+        return Window(self.burnin_step, learned, self.nstep)
 
 
 @dataclass(frozen=True)

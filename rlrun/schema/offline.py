@@ -8,6 +8,7 @@ from rlrun.schema.policy import PolicyConfig
 from rlrun.schema.ranges import at_least, positive, require, unit
 from rlrun.schema.schedule import ScheduleConfig
 from rlrun.schema.value import ValueConfig
+from rlrun.schema.window import Window
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,9 @@ class BCConfig(PolicyConfig):
     head_hidden: tuple[int, ...] = field(metadata=positive())
 
     @property
-    def window(self) -> tuple[int, int, int]:
-        """(burn-in, learned, nstep) rows; the row behind the learned ones is not looked at."""
-        return self.burnin_step, self.learn_unroll_len - 1, 1
+    def window(self) -> Window:
+        """The row after the learned ones is not read."""
+        return Window(self.burnin_step, self.learn_unroll_len - 1, 1)
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,8 @@ class CQLConfig(ValueConfig):
     conservatism: float = field(metadata=at_least(0))
 
     @property
-    def window(self) -> tuple[int, int, int]:
-        """(burn-in, learned, nstep) rows."""
-        return 0, 1, self.nstep
+    def window(self) -> Window:
+        return Window(0, 1, self.nstep)
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,5 @@ class IQLConfig(PolicyConfig):
     reward_clip: float | None = field(metadata=positive())
 
     @property
-    def window(self) -> tuple[int, int, int]:
-        """(burn-in, learned, nstep) rows."""
-        return 0, 1, self.nstep
+    def window(self) -> Window:
+        return Window(0, 1, self.nstep)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from rlrun.schema.ranges import Ranged, at_least, positive, require, unit
+from rlrun.schema.window import Window
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class PolicyConfig(Ranged):
         return self.on_policy or self.window is not None
 
     @property
-    def window(self) -> tuple[int, int, int] | None:
-        """(burn-in, learned, nstep) rows of a window; None: it keeps no replay."""
+    def window(self) -> Window | None:
+        """The rows of a window; None: the policy keeps no replay."""
         return None
 
 

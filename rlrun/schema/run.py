@@ -6,6 +6,7 @@ from typing import Any, Literal
 from rlrun.schema.ranges import Ranged, at_least, exactly_one, positive, require, unit
 from rlrun.schema.readers import default_of, read_when
 from rlrun.schema.schedule import ScheduleConfig
+from rlrun.schema.window import Window
 from rlrun.schema.wrappers import WrapperConfig
 
 _LADDER = read_when("explore=ladder")
@@ -97,6 +98,16 @@ class CollectorConfig(Ranged):
                 require(value is not None, key, value, text)
             text = "belongs to collector.tiling=lossless; set it to 0"
             require(self.learned_overlap == 0, "learned_overlap", self.learned_overlap, text)
+
+    @property
+    def shared_rows(self) -> int:
+        """Rows that successive windows share: learned ones (lossless), or any (plain)."""
+        return self.learned_overlap if self.tiling == "lossless" else self.overlap or 0
+
+    def stride(self, window: Window) -> int:
+        """Rows from the start of one window to that of the next."""
+        own = window.learned if self.tiling == "lossless" else window.rows
+        return own - self.shared_rows
 
 
 @dataclass(frozen=True)

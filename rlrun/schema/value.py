@@ -7,6 +7,7 @@ from rlrun.schema.policy import PolicyConfig
 from rlrun.schema.ranges import at_least, at_most, exactly_one, positive, require, unit
 from rlrun.schema.readers import WITH_MEMORY, read_when
 from rlrun.schema.schedule import ScheduleConfig
+from rlrun.schema.window import Window
 
 _CATEGORICAL = read_when("policy.distribution=categorical")
 _IMPLICIT = read_when("policy.distribution=implicit")
@@ -113,9 +114,8 @@ class SequenceConfig(ValueConfig):
         )
 
     @property
-    def window(self) -> tuple[int, int, int]:
-        """(burn-in, learned, nstep) rows."""
-        return self.burnin_step, self.learn_unroll_len - self.nstep, self.nstep
+    def window(self) -> Window:
+        return Window(self.burnin_step, self.learn_unroll_len - self.nstep, self.nstep)
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,5 @@ class DQNConfig(SwitchedConfig):
     remembers: ClassVar[str | None] = "policy=r2d2 (with distributions: r2d2_c51, r2d2_qr)"
 
     @property
-    def window(self) -> tuple[int, int, int]:
-        """(burn-in, learned, nstep) rows."""
-        return 0, 1, self.nstep
+    def window(self) -> Window:
+        return Window(0, 1, self.nstep)

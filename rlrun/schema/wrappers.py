@@ -115,4 +115,4 @@ WRAPPER_CONFIGS: dict[str, type[WrapperConfig]] = {
     "repeat_action": Steps,
     "clip_reward": Bounds,
 }
-"""name in ``env.wrappers`` -> its arguments; ``rlrun.env.wrappers.TABLE`` says what each does."""
+"""name in ``env.wrappers`` -> its arguments; ``rlrun.env.wrappers.WRAPPERS`` describes each."""

@@ -1,13 +1,13 @@
-"""How weights travel to whoever collects, and rows to whoever learns.
+"""How weights travel to a collector, and rows to the learner.
 
-``LearnerEnd`` and ``CollectorEnd`` are the two ends of one link; what ``pack`` returns is what the
-wire carries and what the other end's ``unpack`` takes. They know of no wire: ``local`` joins them
-in one process, ``rlrun.pipeline.remote`` puts a pipe between them. A learner with several
-collectors packs weights once for all of them and has an end for the rows of each.
+``LearnerSide`` and ``CollectorSide`` are the two sides of one transport: a message that ``pack``
+returns on one side is what ``unpack`` takes on the other. Neither knows how messages are carried:
+``InProcess`` hands them over in one process, ``rlrun.pipeline.process`` sends them through a pipe.
+A learner with several collectors packs weights once for all and has one side for each one's rows.
 
-raw     values as they are
-coded   frames of ``rlrun.codec``, bit for bit the same values
-local   both ends in one process
+raw         values as they are
+coded       frames of ``rlrun.codec``, bit for bit the same values
+in_process  both sides in one process
 """
 
 from collections.abc import Callable
@@ -16,57 +16,67 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from rlrun.schema import TransportConfig
-from rlrun.transport.coded import CodedCollectorEnd, CodedLearnerEnd
-from rlrun.transport.local import Local, answered
-from rlrun.transport.raw import RawCollectorEnd, RawLearnerEnd
+from rlrun.transport.coded import CodedCollectorSide, CodedLearnerSide
+from rlrun.transport.in_process import InProcess, wait_for_answer
+from rlrun.transport.raw import RawCollectorSide, RawLearnerSide
 from rlrun.types import Chunk
 
-__all__ = ["CollectorEnd", "LearnerEnd", "Local", "answered", "collector_end", "learner_end"]
+__all__ = [
+    "CollectorSide",
+    "InProcess",
+    "LearnerSide",
+    "make_collector_side",
+    "make_learner_side",
+    "wait_for_answer",
+]
 
 Weights = dict[str, Tensor]
 
 
-class LearnerEnd(Protocol):
+class LearnerSide(Protocol):
     """Sends weights, receives rows."""
 
     def pack(self, weights: Weights) -> Any:
-        """The message that carries these weights; the tensors may change afterwards."""
+        """Return the message that carries these weights; the tensors may change afterwards."""
 
     def answer(self, need: Any) -> Any:
-        """The message for a collector whose ``unpack`` raised ``need`` (NeedKeyFrame).
+        """Return the message for a collector whose ``unpack`` raised ``need`` (NeedKeyFrame).
 
-        None: too soon after the last key frame, ask again.
+        None: too soon after the last key frame, to be called again later.
         """
 
     def unpack(self, message: Any) -> Chunk:
-        """The rows of a message of the other end."""
+        """Return the rows of a message of the collector's side."""
 
     def metrics(self) -> dict[str, float]:
         """codec/ metrics of what was packed and unpacked since the last call."""
 
 
-class CollectorEnd(Protocol):
+class CollectorSide(Protocol):
     """Receives weights, sends rows."""
 
     def unpack(self, message: Any) -> Weights:
-        """The weights of a message. Raises: NeedKeyFrame: tell the other end, it can answer."""
+        """Return the weights of a message.
+
+        Raises: NeedKeyFrame, which the learner's side can answer.
+        """
 
     def pack(self, chunk: Chunk) -> Any:
-        """The message that carries these rows; the arrays may be overwritten afterwards."""
+        """Return the message that carries these rows; the arrays may be overwritten afterwards."""
 
 
-def learner_end(config: TransportConfig, number: int = 0) -> LearnerEnd:
-    """That of ``config``, whose rows come from collector ``number``."""
-    return RawLearnerEnd() if config.name == "raw" else CodedLearnerEnd(config, number)
+def make_learner_side(config: TransportConfig, number: int = 0) -> LearnerSide:
+    """The learner's side of ``config``; ``number``: of the collector whose rows it receives."""
+    return RawLearnerSide() if config.name == "raw" else CodedLearnerSide(config, number)
 
 
-def collector_end(
+def make_collector_side(
     config: TransportConfig, number: int = 0, *, thin: Callable[[Chunk], Chunk] = lambda rows: rows
-) -> CollectorEnd:
-    """That of ``config`` in collector ``number``.
+) -> CollectorSide:
+    """The side of ``config`` in collector ``number``.
 
-    ``thin`` blanks what no learner reads (coded only: raw rows do not get smaller).
+    ``thin`` blanks arrays that the learner never reads (coded only: raw rows do not get smaller).
     """
     if config.name == "raw":
-        return RawCollectorEnd()
-    return CodedCollectorEnd(config, number, thin=thin)
+        return RawCollectorSide()
+    return CodedCollectorSide(config, number, thin=thin)

@@ -9,7 +9,8 @@ import torch
 
 from rlrun.buffer.rollout import Rollout
 from rlrun.build import pipeline as build
-from rlrun.env.mask import MaskFromInfo
+from rlrun.build.plan import make_plan
+from rlrun.env.action_mask import ActionMaskObservation
 from rlrun.errors import ConfigError
 from rlrun.functional.explore import Temperature, boltzmann, draw_categorical, epsilon_greedy
 from rlrun.functional.masks import (
@@ -57,7 +58,7 @@ def test_a_run_takes_no_forbidden_action(tmp_path, line):
     """Collecting, evaluating and resuming; the environment raises if one is taken."""
     c = config(*line.split(), *ENV, *TINY)
     with Log(c.logger, tmp_path, total_steps=600, title="") as log:
-        pipeline = build.make_pipeline(c, tmp_path, log)
+        pipeline = build.make_pipeline(make_plan(c), tmp_path, log)
         result = pipeline.run()
         pipeline.close()
     assert pipeline.counters.env_steps >= 600
@@ -70,7 +71,7 @@ def test_a_mask_from_info_is_kept_to(tmp_path, policy):
     shown = ("env.kwargs={where: info}", "env.wrappers=[{name: mask_from_info}]")
     c = config(f"policy={policy}", *ENV, *shown, *TINY)
     with Log(c.logger, tmp_path, total_steps=600, title="") as log:
-        pipeline = build.make_pipeline(c, tmp_path, log)
+        pipeline = build.make_pipeline(make_plan(c), tmp_path, log)
         pipeline.run()
         pipeline.close()
     assert pipeline.counters.updates > 0
@@ -84,7 +85,7 @@ def test_the_mask_is_learned_from(tmp_path):
         "learner.learning_starts=200", "collector.num_envs=4",
     )  # fmt: skip
     with Log(c.logger, tmp_path, total_steps=4000, title="") as log:
-        pipeline = build.make_pipeline(c, tmp_path, log)
+        pipeline = build.make_pipeline(make_plan(c), tmp_path, log)
         result = pipeline.run()
         pipeline.close()
     assert result.final["return_mean"] >= 5.9
@@ -93,7 +94,7 @@ def test_the_mask_is_learned_from(tmp_path):
 def test_a_random_policy_keeps_to_the_mask(tmp_path):
     c = config("policy=random", *ENV, *TINY)
     with Log(c.logger, tmp_path, total_steps=600, title="") as log:
-        pipeline = build.make_pipeline(c, tmp_path, log)
+        pipeline = build.make_pipeline(make_plan(c), tmp_path, log)
         pipeline.run()
         pipeline.close()
     assert pipeline.counters.env_steps >= 600
@@ -160,14 +161,14 @@ def test_acting_and_learning_have_the_same_masked_distribution(name, memory):
     """What acting wrote down is what learning finds, all of it finite, in every row there is."""
     c = config(f"policy={name}", f"memory={memory}", *ENV, *TINY, *ROLLOUT.split(),
                "policy.head_hidden=[8]")  # fmt: skip
-    collector = build.make_collector(c, Counters())
+    collector = build.make_collector(make_plan(c), Counters())
     policy, store = collector.policy, Rollout(collector.example(), rows=400, stack=1)
     chunk = collector.collect()
     store.add(chunk)
     rows = policy.learner.prepare(store.take(0).segment)
     learned = policy.learner.backprop
     head, _ = learned.outputs(rows.obs, rows.side, rows.first, first_states(rows.states))
-    choice = learned.choice(head[:-1], rows.action)
+    choice = learned.evaluate_actions(head[:-1], rows.action)
     torch.testing.assert_close(
         choice.log_prob[rows.valid], rows.behaviour_log_prob[rows.valid], rtol=1e-4, atol=1e-5
     )
@@ -193,7 +194,7 @@ def test_masked_on_policy_learns(tmp_path, policy):
         "collector.num_envs=8", "collector.n_sample=128", "learner.batch_size=64",
     )  # fmt: skip
     with Log(c.logger, tmp_path, total_steps=8000, title="") as log:
-        pipeline = build.make_pipeline(c, tmp_path, log)
+        pipeline = build.make_pipeline(make_plan(c), tmp_path, log)
         result = pipeline.run()
         pipeline.close()
     assert result.final["return_mean"] >= 5.9
@@ -204,11 +205,11 @@ def test_imitation_is_of_allowed_actions(name):
     """A forbidden action's logit gets no gradient and no probability, however high it is."""
     spec = Spec(Masked().observation_space, gym.spaces.Discrete(4))
     c = config(f"policy={name}", *ENV, *TINY)
-    net = build.make_policy(c, spec).net
+    net = build.make_policy(make_plan(c, (spec.obs, spec.action, 1))).net
     obs = observed([[1, 0, 1, 1]])
     with torch.no_grad():
         net.head[-1].bias[1] = 50.0
-    out = net.within(net.unroll(net.inputs(obs)[None], ())[0][0], obs)
+    out = net.apply_mask(net.unroll(net.inputs(obs)[None], ())[0][0], obs)
     log_prob = net.log_prob(out, torch.tensor([2]))
     assert log_prob.item() > -5
     slope = torch.autograd.grad(log_prob.sum(), net.head[-1].bias)[0]
@@ -268,7 +269,7 @@ def test_masks_of_the_wrong_width_are_refused():
 
 
 def test_masks_from_info():
-    env = MaskFromInfo(Masked(where="info"))
+    env = ActionMaskObservation(Masked(where="info"))
     assert has_mask(env.observation_space)
     assert not has_mask(unmasked(env.observation_space))
     obs, _ = env.reset(seed=0)
@@ -280,9 +281,9 @@ def test_masks_from_info():
         if terminated or truncated:
             obs, _ = env.reset()
     with pytest.raises(ValueError, match="info has no action_mask"):
-        MaskFromInfo(Masked(where="obs")).reset(seed=0)
+        ActionMaskObservation(Masked(where="obs")).reset(seed=0)
     with pytest.raises(ValueError, match="Discrete"):
-        MaskFromInfo(gym.make("Pendulum-v1"))
+        ActionMaskObservation(gym.make("Pendulum-v1"))
 
 
 def test_a_mask_of_zeros_allows_all():

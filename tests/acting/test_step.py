@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.acting.step import NumpyQNetStep, TorchQNetStep, make_qnet_step
+from rlrun.acting.value import NumpyQNetStep, TorchQNetStep, make_qnet_step
 from rlrun.nets.qnet import QNet
 from rlrun.schema import MemoryConfig, TorsoConfig
 from rlrun.types import Spec, tree_leaves

@@ -9,6 +9,7 @@ solve      seconds to 195 on CartPole-v0 beside DI-engine
 endtoend   DQN runs beside Stable-Baselines3, Tianshou and a CleanRL-style script
 ppo        PPO runs beside Stable-Baselines3 and a CleanRL-style script
 replay     the replay beside others (python -m tests.benchmarks.replay has options of its own)
+curve      draws the README's learning curves (alone; --peers DIR makes the runs it lacks)
 
 Without a name all are run. Exit code 1 when a target is missed or a comparison with a target could
 not be made (its cells say so); 0 otherwise. ``--quick`` shows that a benchmark works: short runs,
@@ -96,6 +97,10 @@ def main(argv: list[str] | None = None) -> int:
     if given.table is not None:
         print(markdown(read_rows(given.table)))
         return 0
+    if given.names == ["curve"]:  # a picture, no rows
+        from tests.benchmarks import curve
+
+        return curve.main(given.peers)
     unknown = [n for n in given.names if n not in BENCHMARKS]
     if unknown:
         _parser().error(f"unknown benchmark {unknown[0]}; there are: {', '.join(BENCHMARKS)}")

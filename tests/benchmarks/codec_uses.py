@@ -28,10 +28,10 @@ from tests.benchmarks.product import (
     Uniform,
     Window,
     blocks,
-    collector_end,
     host_replay,
     layout,
-    learner_end,
+    make_collector_side,
+    make_learner_side,
 )
 
 KINDS = ("raw", "coded")
@@ -58,7 +58,7 @@ def median(function: Callable[[], Any], count: int) -> float:
 def far(pipe: Connection, kind: str, chunk: Chunk) -> None:
     """The collector's process: weights in, a chunk out."""
     torch.set_num_threads(1)
-    end = collector_end(setting(kind))
+    end = make_collector_side(setting(kind))
     while (message := pipe.recv()) is not None:
         what, given = message
         if what == "weights":
@@ -76,7 +76,7 @@ def pipes(snapshots: list[dict[str, torch.Tensor]], chunk: Chunk, calls: int) ->
         ours, theirs = context.Pipe()
         process = context.Process(target=far, args=(theirs, kind, chunk))
         process.start()
-        end, at, sent = learner_end(setting(kind)), 0, []
+        end, at, sent = make_learner_side(setting(kind)), 0, []
 
         def send(end: Any = end, ours: Connection = ours, sent: list[int] = sent) -> None:
             nonlocal at
@@ -97,7 +97,9 @@ def pipes(snapshots: list[dict[str, torch.Tensor]], chunk: Chunk, calls: int) ->
             f"weights, {nbytes / 1e6:.1f} MB, {kind:6s} {1e3 * spent:8.2f} ms  "
             f"{100 * statistics.median(sent[-calls:]) / nbytes:6.1f} % on the wire"
         )
-        size = len(collector_end(setting(kind)).pack(chunk)) if kind == "coded" else raw(chunk)
+        size = (
+            len(make_collector_side(setting(kind)).pack(chunk)) if kind == "coded" else raw(chunk)
+        )
         print(
             f"rows, {raw(chunk) / 1e3:.0f} KB, {kind:6s} {1e6 * median(rows, 5 * calls):8.0f} µs  "
             f"{100 * size / raw(chunk):6.1f} % on the wire"
@@ -155,7 +157,7 @@ def replays(rows: int, columns: int, sizes: Sequence[int] = SIZES) -> None:
             replay.sample(batch, 0)
             times.append(median(lambda r=replay, b=batch: r.sample(b, 0), 40))
         segments[name] = replay.get(replay.windows.keys(replay.windows.all()[:64]), 0).segment.obs
-        held = replay.steps_held()
+        held = replay.stored_steps()
         print(
             f"{name}  {replay.nbytes / held:8.1f} bytes a row  add of {16 * columns} rows "
             f"{1e6 * added:6.0f} µs  sample of 32 {1e6 * times[0]:7.0f} µs, of 256 "

@@ -11,7 +11,7 @@ import torch
 from tests.benchmarks.client import asked
 from tests.benchmarks.floor import ACTIONS, Net, Shape
 from tests.benchmarks.process import PeerFailed, interpreter
-from tests.benchmarks.product import Collector, Counters, make_collector
+from tests.benchmarks.product import Collector, Counters, make_collector, make_plan
 from tests.benchmarks.timing import Row, calls_for, interleaved, make_row, time_calls, timing_row
 from tests.compose import config
 
@@ -36,7 +36,7 @@ def make(envs: int) -> Collector:
         f"collector.n_sample={ROWS * envs}", "torso.hidden=[128,128,64]", "memory.hidden=64",
         "policy.head_hidden=[64]",
     )  # fmt: skip
-    return make_collector(c, Counters())
+    return make_collector(make_plan(c), Counters())
 
 
 class BareLoop:

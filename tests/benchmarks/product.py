@@ -6,12 +6,13 @@ Benchmarks of whole runs import nothing of rlrun: they call its command line and
 
 from rlrun.buffer.replay import Replay, host_replay
 from rlrun.buffer.samplers.proportional import Uniform
-from rlrun.buffer.samplers.sumtree import Tree
+from rlrun.buffer.samplers.sumtree import SumTree
 from rlrun.buffer.storage import compressed as blocks
 from rlrun.buffer.storage import layout
 from rlrun.buffer.storage.layout import Layout, Row
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.build.pipeline import make_collector
+from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
 from rlrun.codec.coders import NAMES as CODERS
 from rlrun.codec.coders import decode_field, encode_field
@@ -23,7 +24,7 @@ from rlrun.optim.compute import cpu_has_bf16_lstm
 from rlrun.pipeline.collector import Collector
 from rlrun.policy.r2d2 import R2D2
 from rlrun.schema import TransportConfig
-from rlrun.transport import collector_end, learner_end
+from rlrun.transport import make_collector_side, make_learner_side
 from rlrun.types import Chunk, Counters, Sample, Segment, Spec, Window
 
 __all__ = [
@@ -42,12 +43,11 @@ __all__ = [
     "Sample",
     "Segment",
     "Spec",
+    "SumTree",
     "TransportConfig",
-    "Tree",
     "Uniform",
     "Window",
     "blocks",
-    "collector_end",
     "cpu_has_bf16_lstm",
     "decode_field",
     "encode_field",
@@ -55,8 +55,10 @@ __all__ = [
     "jit",
     "kind_of",
     "layout",
-    "learner_end",
     "make_collector",
+    "make_collector_side",
+    "make_learner_side",
+    "make_plan",
     "make_policy",
     "to_words",
 ]

@@ -6,7 +6,7 @@ Every side runs on one thread, in turn with the others; figures are medians with
 code 1 when a target is missed or a peer is missing (its rows say so); 0 otherwise. ``--quick``:
 little data, no targets, rows of missing peers left out.
 
-``--table FILE`` prints the README's tables from the rows that ``--out FILE`` has written.
+``--table FILE`` prints the tables of TABLES.md from the rows that ``--out FILE`` has written.
 """
 
 import argparse

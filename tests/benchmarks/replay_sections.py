@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tests.benchmarks import cliffwalk
-from tests.benchmarks.product import Tree
+from tests.benchmarks.product import SumTree
 from tests.benchmarks.replay_client import PEERS, PYTHON, Effort, Peer, Peers, compare, open_peers
 from tests.benchmarks.replay_ours import COLUMNS, EPISODE, KINDS, STEPS, Bare, Filled, filled
 from tests.benchmarks.timing import Row, calls_for, interleaved, make_row, time_calls, timing_row
@@ -199,8 +199,9 @@ def size(folder: Path | None, sizes: Sizes, effort: Effort) -> list[Row]:
     )
     visits = make_row(
         "nodes a search visits", {"rows": sizes.large}, "ceil(log2 N)", "nodes",
-        [float(Tree(sizes.large).depth)], [float(math.ceil(math.log2(sizes.large)))], kind="cost",
-        target=1.0, note="counted by a naive descent in tests/benchmarks/test_replay_bench.py",
+        [float(SumTree(sizes.large).depth)], [float(math.ceil(math.log2(sizes.large)))],
+        kind="cost", target=1.0,
+        note="counted by a naive descent in tests/benchmarks/test_replay_bench.py",
     )  # fmt: skip
     return [cost, visits]
 

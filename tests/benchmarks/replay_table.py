@@ -1,4 +1,4 @@
-"""The README's tables of the replay benchmark, from its JSON rows."""
+"""The tables of TABLES.md of the replay benchmark, from its JSON rows."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The README's score table, from the JSON lines of finished runs."""
+"""The score table of TABLES.md, from the JSON lines of finished runs."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,9 @@
-"""``python -m tests.benchmarks.scores [options]``: the README's score table, one process per run.
+"""``python -m tests.benchmarks.scores [options]``: scores, one process per run.
 
 Every run is the command a user would type (with one thread when others run beside it); its wall
 time includes start-up. Scores are those of ``rlrun eval`` on the final weights, on seeds that
 training never used. With ``--out`` a table that was interrupted goes on where it stopped, and runs
-that failed are tried again; ``--table FILE`` writes what such a file holds into the README.
+that failed are tried again; ``--table FILE`` writes what such a file holds into TABLES.md.
 ``--quick`` shows that it works, on one short run. Exit code 1 when a run failed.
 
 Thresholds were fixed before any run. IQM: mean of the middle half of the seeds' scores.
@@ -141,9 +141,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
     o = _parser().parse_args(argv)
     if o.table is not None:
-        readme = CHECKOUT / "README.md"
+        page = CHECKOUT / "tests/benchmarks/TABLES.md"
         table = markdown(ROWS, read(o.table))
-        readme.write_text(insert(readme.read_text("utf-8"), table), "utf-8")
+        page.write_text(insert(page.read_text("utf-8"), table), "utf-8")
         return 0
     if o.quick:
         rows = {n: shortened(ROWS[n]) for n in o.rows or [QUICK]}
@@ -228,7 +228,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines, one per run; goes on")
     parser.add_argument("--peers", type=Path, metavar="DIR", help="folder of peers' environments")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="write the README's table")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write the table of TABLES.md")
     return parser
 
 

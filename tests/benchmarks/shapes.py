@@ -18,7 +18,7 @@ from tests.benchmarks.floor import (
     Floor,
     Shape,
 )
-from tests.benchmarks.product import R2D2, Replay, Sample, Segment, Spec
+from tests.benchmarks.product import R2D2, Replay, Sample, Segment, make_plan
 from tests.benchmarks.product import make_policy as make_named_policy
 from tests.buffer.factory import make_replay as make_table_replay
 from tests.compose import config
@@ -53,7 +53,7 @@ def make_policy(
         f"memory.hidden={shape.lstm}", "memory.forget_bias=1.0",
     )  # fmt: skip
     box = gym.spaces.Box(-np.inf, np.inf, (shape.obs,), np.float32)
-    policy = make_named_policy(c, Spec(box, gym.spaces.Discrete(ACTIONS)))
+    policy = make_named_policy(make_plan(c, (box, gym.spaces.Discrete(ACTIONS), 1)))
     assert isinstance(policy, R2D2)
     return policy
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.benchmarks import cliffwalk, replay, replay_ours, replay_own
-from tests.benchmarks.product import Tree
+from tests.benchmarks.product import SumTree
 from tests.benchmarks.replay_client import Effort, Peer, compare, open_peers, rounds
 from tests.benchmarks.replay_ours import EPISODE, KINDS, PERIOD, Bare, Stream, filled
 from tests.benchmarks.replay_sections import Sizes
@@ -155,7 +155,7 @@ def test_memory_of_a_row_is_measured(capsys):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 100, 1000, 4097])
 def test_a_search_visits_as_many_nodes_as_the_logarithm(count):
-    tree, g = Tree(count), np.random.default_rng(count)
+    tree, g = SumTree(count), np.random.default_rng(count)
     tree.set(np.arange(count), g.integers(1, 9, count).astype(np.float64))  # sums are exact
     mass = g.integers(0, int(tree.root), 20) + 0.5
     visits, found = zip(*(naive_descent(tree, m) for m in mass), strict=True)
@@ -163,7 +163,7 @@ def test_a_search_visits_as_many_nodes_as_the_logarithm(count):
     assert set(visits) == {tree.depth} == {math.ceil(math.log2(count))}
 
 
-def naive_descent(tree: Tree, mass: float) -> tuple[int, int]:
+def naive_descent(tree: SumTree, mass: float) -> tuple[int, int]:
     """(nodes visited below the root, leaf): halves of the leaves, summed anew at every node."""
     low, high, visits = 0, tree.leaves, 0
     while high - low > 1:

@@ -253,7 +253,7 @@ def test_table_goes_between_the_markers():
     assert insert(text, "| new |\n") == f"a\n{BEGIN}| new |\n{END}b\n"
     with pytest.raises(AssertionError, match="markers"):
         insert("a\n", "b")
-    assert BEGIN in (CHECKOUT / "README.md").read_text("utf-8")
+    assert BEGIN in (CHECKOUT / "tests/benchmarks/TABLES.md").read_text("utf-8")
 
 
 def test_prepare_makes_data_and_scores_the_behaviour(tmp_path, in_process):

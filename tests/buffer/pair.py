@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from rlrun.buffer.replay import Replay, host_replay
-from rlrun.buffer.storage.layout import Block, in_memory
+from rlrun.buffer.storage.layout import ArraySpec, in_memory
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.types import Sample, Window, tree_map
 from tests.buffer.factory import make_layout, make_sampler
@@ -34,7 +34,7 @@ def poison(dtype: np.dtype[Any]) -> Any:
     return {"f": np.nan, "i": -1, "u": 0xAB, "b": True}[dtype.kind]
 
 
-def poisoned(name: str, block: Block) -> np.ndarray:
+def poisoned(name: str, block: ArraySpec) -> np.ndarray:
     """Arrays full of poison; flags and ``alive`` say of every slot that nothing is there."""
     array = in_memory(name, block)
     if name not in ("flags", "alive"):
@@ -51,7 +51,7 @@ class Setup:
 
     window: Window = ROW
     slack: int = 10  # rows a column beyond the least
-    table: int | None = None  # slots of the window table; None: ``Cells``
+    table: int | None = None  # slots of the window table; None: ``SingleRowWindows``
     kind: str = "uniform"
     close: bool = False
     stack: int = 1

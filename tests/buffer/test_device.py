@@ -24,7 +24,7 @@ from rlrun.buffer.device.proportional import (
 )
 from rlrun.buffer.device.rank import DeviceRank
 from rlrun.buffer.device.replay import device_replay
-from rlrun.buffer.device.sumtree import DeviceTree
+from rlrun.buffer.device.sumtree import DeviceSumTree
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.storage.layout import total
 from rlrun.buffer.windows.cutter import Cutter
@@ -79,7 +79,7 @@ def make_device_replay(
     replay = device_replay(
         layout, window=s.window, cutter=cutter, close=s.close, sampler=sampler, stack=s.stack
     )
-    noted = [field.array for field in replay.ring.noted_fields.values()]
+    noted = [field.array for field in replay.ring.step_fields.values()]
     states = replay.reader.states.arrays()
     for x in (*tree_leaves(replay.ring.obs), *noted, *states, replay.ring.rewards):
         x.fill_(poison(np.dtype(str(x.dtype).removeprefix("torch."))))
@@ -249,7 +249,7 @@ SIZES = [1, 2, 5, FAN - 1, FAN, FAN + 1, 1000, FAN**2, FAN**2 + 1]
 def test_sums_do_not_drift(size):
     """Every level is the exact sum of the one below after updates over 12 decades."""
     rng = np.random.default_rng(size)
-    tree, leaves = DeviceTree(size, device=CPU), np.zeros(size)
+    tree, leaves = DeviceSumTree(size, device=CPU), np.zeros(size)
     for _ in range(60):
         index, value = rng.integers(size, size=300), 10.0 ** rng.uniform(-6, 6, 300)
         leaves[index] = value
@@ -257,7 +257,7 @@ def test_sums_do_not_drift(size):
     np.testing.assert_array_equal(tree.leaves[:size], leaves)
     assert tree.check() is None
     assert tree.root.item() == pytest.approx(leaves.sum(), rel=1e-14)
-    filled = DeviceTree(size, device=CPU)
+    filled = DeviceSumTree(size, device=CPU)
     filled.fill(torch.from_numpy(leaves))
     torch.testing.assert_close(filled.nodes, tree.nodes, rtol=1e-14, atol=0)
     tree.nodes[-1] *= 1 + 1e-12
@@ -266,7 +266,7 @@ def test_sums_do_not_drift(size):
 
 def test_minima_are_exact():
     rng, leaves = np.random.default_rng(0), np.full(300, np.inf)
-    tree = DeviceTree(300, least=True, device=CPU)
+    tree = DeviceSumTree(300, minimum=True, device=CPU)
     for _ in range(20):
         index = rng.choice(300, 40, replace=False)
         leaves[index] = rng.random(40)
@@ -286,7 +286,7 @@ def test_levels_are_as_few_as_can_be():
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=3 * FAN), st.floats(0, 1, exclude_max=True))
 def test_find_is_the_naive_search(values, place):
-    tree = DeviceTree(len(values), device=CPU)
+    tree = DeviceSumTree(len(values), device=CPU)
     tree.fill(torch.tensor(values, dtype=torch.float64))
     if tree.root == 0:
         return
@@ -300,7 +300,7 @@ def test_find_is_the_naive_search(values, place):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_zero_leaves_are_never_drawn(size):
-    tree, values = DeviceTree(size, device=CPU), torch.zeros(size, dtype=torch.float64)
+    tree, values = DeviceSumTree(size, device=CPU), torch.zeros(size, dtype=torch.float64)
     values[size // 2] = 1e-300 if size == 5 else 0.7
     tree.fill(values)
     root = tree.root.item()
@@ -318,8 +318,8 @@ def test_frequencies_are_as_promised(kind, size):
     rng = np.random.default_rng(size)
     sampler = make_device_sampler(kind, size, seed=1)
     filled = np.arange(max(1, size - size // 3))  # a partly filled buffer
-    sampler.exchange(NONE, np.arange(size))
-    sampler.exchange(np.arange(len(filled), size), NONE)
+    sampler.replace_slots(NONE, np.arange(size))
+    sampler.replace_slots(np.arange(len(filled), size), NONE)
     raw = rng.random(len(filled)) ** 4
     sampler.update(torch.from_numpy(filled), torch.from_numpy(raw))
     counts, batch = np.zeros(size), 20_000
@@ -340,7 +340,7 @@ def test_draws_are_stratified():
     """k equal ranges of the total, one draw each: with k equal priorities every slot once."""
     for kind in ("prioritized", "rank"):
         sampler = make_device_sampler(kind, 8, alpha=constant(0.0))
-        sampler.exchange(NONE, np.arange(8))
+        sampler.replace_slots(NONE, np.arange(8))
         for _ in range(30):
             assert sorted(sampler.draw(None, 8, 0)[0].tolist()) == list(range(8))
 
@@ -348,7 +348,7 @@ def test_draws_are_stratified():
 @pytest.mark.parametrize("norm", ["batch", "buffer"])
 def test_weights_follow_the_paper(norm):
     sampler = make_device_sampler("prioritized", 80, weight_norm=norm, beta=constant(0.5))
-    sampler.exchange(NONE, np.arange(70))
+    sampler.replace_slots(NONE, np.arange(70))
     raw = np.linspace(0.01, 5, 70)
     sampler.update(torch.arange(70), torch.from_numpy(raw))
     slots, weight = sampler.draw(None, 64, 0)
@@ -367,14 +367,14 @@ def test_ranks_and_weights_are_those_of_a_sorted_heap(norm):
     ours = make_device_sampler("rank", 300, weight_norm=norm)
     rng = np.random.default_rng(0)
     for sampler in (host, ours):
-        sampler.exchange(NONE, np.arange(250))
+        sampler.replace_slots(NONE, np.arange(250))
     slots, priority = rng.integers(250, size=100), rng.integers(5, size=100).astype(np.float32)
     host.update(slots, priority)
     ours.update(torch.from_numpy(slots), torch.from_numpy(priority))
     ours.update(torch.tensor([3]), torch.tensor([-0.0]))
     host.update(np.array([3]), np.array([-0.0]))
-    host.exchange(np.array([7, 8]), np.array([8, 260]))
-    ours.exchange(np.array([7, 8]), np.array([8, 260]))
+    host.replace_slots(np.array([7, 8]), np.array([8, 260]))
+    ours.replace_slots(np.array([7, 8]), np.array([8, 260]))
     host.resort(0)
     assert not torch.signbit(ours.raw[3]), "it would come behind 0 where bits are sorted"
     drawn, weight = ours.draw(None, 64, 0)
@@ -387,9 +387,9 @@ def test_ranks_and_weights_are_those_of_a_sorted_heap(norm):
 
 def test_a_rank_is_exact_at_every_draw(monkeypatch):
     sampler = make_device_sampler("rank", 5, alpha=constant(0.0))
-    sampler.exchange(NONE, np.arange(4))
+    sampler.replace_slots(NONE, np.arange(4))
     edges = torch.tensor([0.0, np.nextafter(1, 0), 1.0, 3.5, 4.0], dtype=torch.float64)
-    monkeypatch.setattr(sampler, "_places", lambda batch, total: edges)
+    monkeypatch.setattr(sampler, "_stratified", lambda batch, total: edges)
     assert sampler.draw(None, 5, 0)[0].tolist() == [0, 0, 1, 3, 3]
     sampler.update(torch.tensor([0, 2]), torch.tensor([0.5, 3.0]))
     assert sampler.draw(None, 5, 0)[0].tolist() == [2, 2, 1, 0, 0]
@@ -399,7 +399,7 @@ def test_a_rank_is_exact_at_every_draw(monkeypatch):
 def test_alpha_and_beta_follow_their_schedules(kind):
     changes = {"alpha": linear(1.0, 0.0), "beta": linear(0.0, 1.0)}
     ours = make_device_sampler(kind, 100, **changes)
-    ours.exchange(NONE, np.arange(100))
+    ours.replace_slots(NONE, np.arange(100))
     ours.update(torch.arange(100), torch.arange(100.0))
     ours.draw(None, 4, 5)
     assert ours.alpha == 1.0, "a move of less than 0.01 changes nothing"
@@ -407,7 +407,7 @@ def test_alpha_and_beta_follow_their_schedules(kind):
     assert ours.alpha == 0.5
     if kind == "prioritized":
         expected = (np.arange(100) + 1e-6) ** 0.5
-        np.testing.assert_allclose(ours.sum.leaves[:100], expected, rtol=1e-6)
+        np.testing.assert_allclose(ours.sum_tree.leaves[:100], expected, rtol=1e-6)
     else:
         np.testing.assert_allclose(ours.cdf, np.cumsum(np.arange(1.0, 101) ** -0.5), rtol=1e-12)
         least = 100**-0.25  # weight of rank 1: rank^(alpha beta) of rank 100 is the largest
@@ -440,7 +440,7 @@ def test_no_write_is_ambiguous(shape, kind):
         twins.device.sampler.update(torch.tensor([0, 1, 0]), torch.tensor([1.0, 2.0, 3.0]))
         live = twins.device.windows.all()
         free = np.setdiff1d(np.arange(twins.device.layout.slots), live)[:3]
-        twins.device.sampler.exchange(live[:3], np.concatenate([live[1:2], free]))
+        twins.device.sampler.replace_slots(live[:3], np.concatenate([live[1:2], free]))
         with pytest.raises(AssertionError):
             torch.zeros(3).index_copy_(0, torch.tensor([1, 1]), torch.tensor([1.0, 2.0]))
 
@@ -455,7 +455,7 @@ def test_entries_of_one_slot_get_the_last_value():
 @pytest.mark.parametrize("kind", ["prioritized", "rank"])
 def test_huge_priorities_stay_finite(kind):
     sampler = make_device_sampler(kind, 4)
-    sampler.exchange(NONE, np.arange(4))
+    sampler.replace_slots(NONE, np.arange(4))
     sampler.update(torch.tensor([1]), torch.tensor([1e300], dtype=torch.float64))
     assert sampler.metrics(0)["buffer/priority_max"] == np.finfo(np.float32).max
     assert torch.isfinite(sampler.draw(None, 8, 0)[1]).all()
@@ -467,7 +467,7 @@ def test_of_duplicates_the_last_wins(kind):
     rng = np.random.default_rng(0)
     one, many = (make_device_sampler(kind, 10) for _ in range(2))
     for sampler in (one, many):
-        sampler.exchange(NONE, np.arange(9))
+        sampler.replace_slots(NONE, np.arange(9))
     slots, priority = torch.from_numpy(rng.integers(9, size=500)), torch.from_numpy(rng.random(500))
     there = torch.from_numpy(rng.random(500) < 0.7)
     many.update_found(slots, priority, there)
@@ -482,9 +482,9 @@ def test_of_duplicates_the_last_wins(kind):
 def test_a_slot_that_dies_and_is_filled_at_once_is_new():
     for kind in KINDS:
         sampler = make_device_sampler(kind, 6)
-        sampler.exchange(NONE, np.arange(4))
+        sampler.replace_slots(NONE, np.arange(4))
         sampler.update(torch.arange(4), torch.full((4,), 0.1))
-        sampler.exchange(np.array([1, 2]), np.array([2, 5]))
+        sampler.replace_slots(np.array([1, 2]), np.array([2, 5]))
         assert sampler.check(np.array([0, 2, 3, 5])) is None
         if kind != "uniform":
             assert sampler.raw[2] == sampler.raw[5] == 1.0
@@ -495,7 +495,7 @@ def test_a_slot_that_dies_and_is_filled_at_once_is_new():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0, -np.inf])
 def test_bad_priorities_are_dropped_and_raised_when_next_read(kind, alpha, bad):
     sampler = make_device_sampler(kind, 8, alpha=constant(alpha))
-    sampler.exchange(NONE, np.arange(8))
+    sampler.replace_slots(NONE, np.arange(8))
     sampler.update(torch.tensor([3, 4]), torch.tensor([bad, 2.0]))
     sampler.update(torch.tensor([5]), torch.tensor([2.0]))
     assert sampler.raw[3] == 1.0
@@ -508,7 +508,7 @@ def test_bad_priorities_are_dropped_and_raised_when_next_read(kind, alpha, bad):
 
 def test_late_priorities_are_looked_at_too():
     sampler = make_device_sampler("prioritized", 8)
-    sampler.exchange(NONE, np.arange(8))
+    sampler.replace_slots(NONE, np.arange(8))
     sampler.update_found(
         torch.tensor([3, 4]), torch.tensor([2.0, 3.0]), torch.tensor([False, True])
     )
@@ -522,7 +522,7 @@ def test_late_priorities_are_looked_at_too():
 
 def test_all_zero_priorities_name_the_remedy():
     sampler = make_device_sampler("prioritized", 4, priority_eps=0.0)
-    sampler.exchange(NONE, np.arange(4))
+    sampler.replace_slots(NONE, np.arange(4))
     sampler.update(torch.arange(4), torch.zeros(4))
     sampler.synchronize()
     sampler.draw(None, 2, 0)
@@ -592,11 +592,11 @@ def test_resume_equals_uninterrupted(shape, kind, norm, tmp_path):
 def test_sums_come_back_as_they_were():
     """Also where a pass over all leaves would round otherwise, as it may on a GPU."""
     one, two = (make_device_sampler("prioritized", 300, seed=seed) for seed in (0, 1))
-    one.exchange(NONE, np.arange(300))
-    one.sum.nodes.copy_(torch.nextafter(one.sum.nodes, torch.tensor(np.inf).double()))
+    one.replace_slots(NONE, np.arange(300))
+    one.sum_tree.nodes.copy_(torch.nextafter(one.sum_tree.nodes, torch.tensor(np.inf).double()))
     two.load_state_dict(one.state_dict())
     two.set_live(np.arange(300))
-    assert torch.equal(one.sum.nodes, two.sum.nodes)
+    assert torch.equal(one.sum_tree.nodes, two.sum_tree.nodes)
     assert torch.equal(one.draw(None, 50, 0)[0], two.draw(None, 50, 0)[0])
 
 

@@ -117,15 +117,15 @@ def read(rng):
     return *where, rng.random(batch) < 0.5, *out, reward, np.full(batch, np.nan, np.float32)
 
 
-def tree(rng, least=False):
+def tree(rng, minimum=False):
     size = int(rng.integers(1, 40))
     leaves = 1 << (size - 1).bit_length()
-    nodes = np.full(2 * leaves, np.inf if least else 0.0)
+    nodes = np.full(2 * leaves, np.inf if minimum else 0.0)
     values = 10.0 ** rng.uniform(-6, 6, size) * (rng.random(size) < 0.7)
     nodes[leaves : leaves + size] = values
     for i in range(leaves - 1, 0, -1):
         a, b = nodes[2 * i], nodes[2 * i + 1]
-        nodes[i] = min(a, b) if least else a + b
+        nodes[i] = min(a, b) if minimum else a + b
     return nodes, leaves, leaves.bit_length() - 1, size
 
 
@@ -274,38 +274,40 @@ def mend(rng):
 
 
 TWINS = {
-    "storage.ring.note": note,
-    "storage.ring.put": put,
+    "storage.ring.write_flags": note,
+    "storage.ring.write_rows": put,
     "windows.single_row.spans": spans,
     "windows.table.spans": lines,
-    "windows.gather.place": place,
-    "windows.gather.read": read,
+    "windows.gather.window_cells": place,
+    "windows.gather.read_flags": read,
     "samplers.sumtree.set": set_,
-    "samplers.sumtree.exchange": exchange,
-    "samplers.priority.raise": raise_,
-    "samplers.priority.by_least": by_least,
+    "samplers.sumtree.replace_leaves": exchange,
+    "samplers.priority.store_priorities": raise_,
+    "samplers.priority.divide_by_min": by_least,
     "samplers.sumtree.find": find,
     "samplers.sumtree.draw": draw,
 }
-NO_RESULT = ("windows.gather.touch",)  # interpreted, it adds Python's integers, which do not wrap
+NO_RESULT = (
+    "windows.gather.prefetch_fields",
+)  # interpreted, it adds Python's integers, which do not wrap
 USED_UP = {
     "samplers.sumtree.find": 3,
     "samplers.sumtree.draw": 3,
 }  # an argument that holds anything in the end
 SINGLE = {
-    "fused_append.append": append,
-    "fused_append.append_pair": append_pair,
+    "fused_append.fused_append": append,
+    "fused_append.fused_append_pair": append_pair,
     "windows.single_row.expire": expire,
     "windows.single_row.release": release,
-    "windows.gather.reach": reach,
-    "windows.gather.touch": touch,
-    "samplers.heap.rise": rise,
-    "samplers.heap.sink": sink,
+    "windows.gather.prefetch": reach,
+    "windows.gather.prefetch_fields": touch,
+    "samplers.heap.sift_up": rise,
+    "samplers.heap.sift_down": sink,
     "samplers.heap.push": push,
     "samplers.heap.remove": remove,
     "samplers.heap.update": update,
     "samplers.priority.first_bad": first_bad,
-    "samplers.sumtree.mend": mend,
+    "samplers.sumtree.propagate": mend,
 }
 
 

@@ -15,7 +15,7 @@ import torch
 from rlrun.buffer.replay import host_replay
 from rlrun.buffer.storage import layout as layouts
 from rlrun.buffer.storage.layout import (
-    Block,
+    ArraySpec,
     Layout,
     Row,
     amount,
@@ -119,7 +119,7 @@ def test_stated_bytes_are_owned_bytes(shape, kind, changes, table, goals):
 def test_bytes_worked_by_hand():
     """10 whole rows a column and one more slot; 3 columns."""
     slots = 3 * 11
-    row = Row(Block((4,), np.dtype(np.float32)), Block((), np.dtype(np.int64)), {}, ())
+    row = Row(ArraySpec((4,), np.dtype(np.float32)), ArraySpec((), np.dtype(np.int64)), {}, ())
     plain = Layout(row, 3, 11, None, {})
     assert plain.nbytes == slots * (16 + 8 + 4 + 1)
     tree = 2 * 64 * 8
@@ -129,7 +129,7 @@ def test_bytes_worked_by_hand():
         assert with_sampler.nbytes == plain.nbytes + 4 * slots + trees * tree
     by_rank = replace(plain, sampler=sampler_blocks("rank", slots))
     assert by_rank.nbytes == plain.nbytes + 20 * slots
-    state = (Block((8,), np.dtype(np.float32)),) * 2
+    state = (ArraySpec((8,), np.dtype(np.float32)),) * 2
     table = replace(plain, windows=20, row=replace(row, state=state))
     assert table.nbytes == plain.nbytes + 20 * (7 * 8 + 1 + 2 * 8 * 4)
     assert replace(plain, goals=True).nbytes == plain.nbytes + slots * 2 * 8
@@ -138,8 +138,8 @@ def test_bytes_worked_by_hand():
 def test_the_line_that_is_printed():
     """Rows, fields, bytes; states; the rest; the sum."""
     row = Row(
-        Block((3,), np.dtype(np.float32)), Block((), np.dtype(np.int64)), {},
-        (Block((125,), np.dtype(np.float32)),) * 2,
+        ArraySpec((3,), np.dtype(np.float32)), ArraySpec((), np.dtype(np.int64)), {},
+        (ArraySpec((125,), np.dtype(np.float32)),) * 2,
     )  # fmt: skip
     flat = Layout(replace(row, state=()), 4, 250_001, None, {})
     assert flat.describe() == "buffer: 1 000 000 rows, 4 fields, 25.0 MB"
@@ -162,7 +162,7 @@ def test_bytes_for_people(nbytes, text):
 
 # -- what is too large -----------------------------------------------------------------------------
 
-WINDOWS = [(0, 1, 3), (4, 15, 5)]
+WINDOWS = [Window(0, 1, 3), Window(4, 15, 5)]
 
 
 @functools.cache
@@ -178,8 +178,8 @@ def sized(name, capacity, *, norm="batch", envs=4, max_bytes=None, mmap=None):
 
 
 ROW = Row(
-    Block((4,), np.dtype(np.float32)), Block((), np.dtype(np.int64)), {},
-    (Block((16,), np.dtype(np.float32)),) * 2,
+    ArraySpec((4,), np.dtype(np.float32)), ArraySpec((), np.dtype(np.int64)), {},
+    (ArraySpec((16,), np.dtype(np.float32)),) * 2,
 )  # fmt: skip
 
 
@@ -192,10 +192,10 @@ def bytes_of(c, window):
 def test_a_buffer_that_fits_is_made(name, window):
     c = sized(name, 5000)
     exact = changed(c, buffer=changed(c.buffer, max_bytes=bytes_of(c, window)))
-    check_size(exact, ROW, window)
+    check_size(exact, make_layout(exact, ROW, window), window)
     less = changed(c, buffer=changed(c.buffer, max_bytes=bytes_of(c, window) - 1))
     with pytest.raises(ResourceError, match=r"buffer\.capacity = 5000: buffer: 5 000 rows, "):
-        check_size(less, ROW, window)
+        check_size(less, make_layout(less, ROW, window), window)
 
 
 def test_the_default_limit_is_a_share_of_what_is_free(monkeypatch, tmp_path):
@@ -211,10 +211,10 @@ def test_the_default_limit_is_a_share_of_what_is_free(monkeypatch, tmp_path):
         for mmap in (None, str(tmp_path)):
             c = sized("uniform", 5000, mmap=mmap)
             if fits:
-                check_size(c, ROW, WINDOWS[0])
+                check_size(c, make_layout(c, ROW, WINDOWS[0]), WINDOWS[0])
                 continue
             with pytest.raises(ResourceError, match="80 % of the free") as e:
-                check_size(c, ROW, WINDOWS[0])
+                check_size(c, make_layout(c, ROW, WINDOWS[0]), WINDOWS[0])
             assert ("free disk" in str(e.value)) == (mmap is not None)
             assert ("buffer.mmap=" in str(e.value)) == (mmap is None)
         assert asked[:2] == [None, tmp_path]  # priorities stay in memory, so that is asked, too
@@ -230,7 +230,7 @@ def test_the_capacity_that_is_recommended_fits(seed):
     limit = int(bytes_of(c, window) * rng.uniform(0.02, 0.999))
     c = changed(c, buffer=changed(c.buffer, max_bytes=limit))
     with pytest.raises(ResourceError) as e:
-        check_size(c, ROW, window)
+        check_size(c, make_layout(c, ROW, window), window)
     least = (sum(window) + 1) * envs
 
     def size(capacity):

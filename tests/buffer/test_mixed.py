@@ -91,7 +91,7 @@ def test_priorities_go_back_to_where_windows_came_from(as_drawn):
 def test_as_many_priorities_as_keys():
     buffer = mixed()
     key = buffer.sample(4, 0).key
-    with pytest.raises(ValueError, match="one number for every window"):
+    with pytest.raises(ValueError, match="one number per sampled window"):
         buffer.prioritize(key, torch.ones(3))
 
 
@@ -132,5 +132,5 @@ def test_other_demonstrations_are_refused():
     demos = make_replay(segment, rows=120, window=WINDOW, kind="prioritized")
     demos.add(segment)
     other = Mixed(own, demos, ratio=0.4, generator=np.random.default_rng(0))
-    with pytest.raises(CheckpointError, match="keeps its demonstrations"):
+    with pytest.raises(CheckpointError, match="allowed are the demonstrations"):
         other.load_state_dict(buffer.state_dict())

@@ -24,7 +24,7 @@ def make_rank(capacity: int, seed: int = 0, **changes) -> Rank:
 def filled(size: int, seed: int = 0, **changes) -> Rank:
     """All slots live, with distinct priorities in random order, sorted."""
     sampler = make_rank(size, seed, **changes)
-    sampler.exchange(NONE, np.arange(size))
+    sampler.replace_slots(NONE, np.arange(size))
     sampler.update(np.arange(size), np.random.default_rng(seed).permutation(size) / size)
     sampler.resort(0)
     return sampler
@@ -55,10 +55,10 @@ def drive(sampler: Rank, *, seed: int, rounds: int) -> list[np.ndarray]:
     for step in range(rounds):
         dead = np.setdiff1d(np.arange(capacity), live)
         fresh = rng.permutation(dead)[: rng.integers(1, 9)]
-        sampler.exchange(NONE, fresh)
+        sampler.replace_slots(NONE, fresh)
         live = list(rng.permutation([*live, *fresh]))
         gone = np.array([live.pop() for _ in range(min(len(live) - 1, rng.integers(0, 7)))], int)
-        sampler.exchange(gone, NONE)
+        sampler.replace_slots(gone, NONE)
         slots = rng.choice(live, 12)
         sampler.update(slots, rng.choice([rng.exponential(size=12), rng.integers(4, size=12)]))
         out += sampler.draw(None, 16, 10 * step)
@@ -74,7 +74,7 @@ def test_frequencies_follow_ranks(size):
     rng = np.random.default_rng(size)
     sampler = make_rank(size, seed=1)
     live = rng.permutation(size)[: max(1, size - size // 3)]  # a partly filled buffer
-    sampler.exchange(NONE, live)
+    sampler.replace_slots(NONE, live)
     raw = rng.permutation(len(live)) / len(live)
     sampler.update(live, raw)
     sampler.resort(0)
@@ -123,7 +123,7 @@ def test_equal_segments_of_a_uniform_distribution_draw_every_slot_once():
 def test_the_ends_of_the_distribution(live):
     """A place of 0 is the first rank; one carried to the very end by rounding is the last."""
     sampler = filled(8)
-    sampler.exchange(sampler.heap[live:].copy(), NONE)
+    sampler.replace_slots(sampler.heap[live:].copy(), NONE)
 
     class Edge:
         def __init__(self, place):
@@ -143,7 +143,7 @@ def test_the_ends_of_the_distribution(live):
 
 def test_weights_follow_the_paper():
     sampler = filled(50, beta=constant(0.6))
-    sampler.exchange(np.arange(7, 20), NONE)
+    sampler.replace_slots(np.arange(7, 20), NONE)
     sampler.resort(0)
     slots, weight = sampler.draw(None, 64, 0)
     ranks = true_ranks(np.nan_to_num(sampler.priority, nan=-1.0))[slots]
@@ -159,7 +159,7 @@ def test_weights_by_the_whole_buffer():
     sampler = filled(64, weight_norm="buffer", beta=constant(1.0))
     slots, weight = sampler.draw(None, 4, 0)
     np.testing.assert_allclose(weight, (true_ranks(sampler.priority)[slots] / 64) ** 0.7, rtol=1e-6)
-    sampler.exchange(sampler.heap[32:].copy(), NONE)
+    sampler.replace_slots(sampler.heap[32:].copy(), NONE)
     slots, weight = sampler.draw(None, 4, 0)
     np.testing.assert_allclose(weight, ((sampler.position[slots] + 1) / 32) ** 0.7, rtol=1e-6)
 
@@ -210,12 +210,12 @@ def test_any_sequence_of_operations_is_that_of_a_plain_list(operations):
     for operation, slots, values in operations:
         if operation == "insert":
             slots = [s for s in dict.fromkeys(slots) if model[s] is None]
-            sampler.exchange(NONE, np.array(slots, np.int64))
+            sampler.replace_slots(NONE, np.array(slots, np.int64))
             for slot in slots:
                 model[slot] = largest
         elif operation == "remove":
             slots = [s for s in dict.fromkeys(slots) if model[s] is not None]
-            sampler.exchange(np.array(slots, np.int64), NONE)
+            sampler.replace_slots(np.array(slots, np.int64), NONE)
             for slot in slots:
                 model[slot] = None
         elif operation == "update":
@@ -242,15 +242,15 @@ def test_a_batch_is_the_sequence_of_single_operations():
     one, many = make_rank(37), make_rank(37)
     order = rng.permutation(37)
     slots, values = rng.integers(37, size=200), rng.random(200)
-    many.exchange(NONE, order)
+    many.replace_slots(NONE, order)
     many.update(slots, values)
-    many.exchange(order[5:9], NONE)
+    many.replace_slots(order[5:9], NONE)
     for slot in order:
-        one.exchange(NONE, np.array([slot]))
+        one.replace_slots(NONE, np.array([slot]))
     for slot, value in zip(slots, values, strict=True):
         one.update(np.array([slot]), np.array([value]))
     for slot in order[5:9]:
-        one.exchange(np.array([slot]), NONE)
+        one.replace_slots(np.array([slot]), NONE)
     assert same(one, many)
 
 
@@ -263,7 +263,7 @@ def test_of_duplicates_the_last_wins():
 
 def test_equal_priorities_keep_their_places():
     sampler = make_rank(3)
-    sampler.exchange(NONE, np.arange(3))
+    sampler.replace_slots(NONE, np.arange(3))
     sampler.update(np.array([0, 0]), np.array([3.0, 1.0]))
     assert sampler.heap.tolist() == [0, 1, 2]
     sampler.update(np.array([0]), np.array([0.5]))
@@ -273,7 +273,7 @@ def test_equal_priorities_keep_their_places():
 def test_a_negative_zero_is_a_zero():
     """Its bits would sort before those of every positive priority."""
     sampler = make_rank(3)
-    sampler.exchange(NONE, np.arange(3))
+    sampler.replace_slots(NONE, np.arange(3))
     sampler.update(np.arange(3), np.array([-0.0, 0.0, 1.0]))
     sampler.resort(0)
     assert sampler.heap.tolist() == [2, 0, 1]
@@ -282,11 +282,11 @@ def test_a_negative_zero_is_a_zero():
 def test_a_removal_can_lift_a_slot_of_another_branch():
     """The last slot is larger than the parent of the place that it fills."""
     sampler = make_rank(7)
-    sampler.exchange(NONE, np.arange(7))
+    sampler.replace_slots(NONE, np.arange(7))
     order = np.array([3, 4, 5, 6, 1, 2, 0])  # leaves first, so that no slot moves
     sampler.update(order, np.array([0.05, 0.04, 0.8, 0.7, 0.1, 0.9, 1.0]))
     assert sampler.heap.tolist() == list(range(7))
-    sampler.exchange(np.array([3]), NONE)
+    sampler.replace_slots(np.array([3]), NONE)
     assert sampler.heap.tolist() == [0, 6, 2, 1, 4, 5, -1]
     assert sampler.check(np.array([0, 1, 2, 4, 5, 6])) is None
 
@@ -294,7 +294,7 @@ def test_a_removal_can_lift_a_slot_of_another_branch():
 def test_without_a_sort_the_heap_approximates_and_a_sort_makes_ranks_exact():
     size = 1000
     sampler = make_rank(size, resort_every=100)
-    sampler.exchange(NONE, np.arange(size))
+    sampler.replace_slots(NONE, np.arange(size))
     rng = np.random.default_rng(0)
     for _ in range(50):
         sampler.update(rng.integers(size, size=100), rng.exponential(size=100))
@@ -317,13 +317,13 @@ def test_without_a_sort_the_heap_approximates_and_a_sort_makes_ranks_exact():
 
 def test_new_slots_get_the_largest_priority():
     sampler = make_rank(8)
-    sampler.exchange(NONE, np.array([0]))
+    sampler.replace_slots(NONE, np.array([0]))
     assert sampler.priority[0] == 1.0
     sampler.update(np.array([0]), np.array([5.0]))
-    sampler.exchange(NONE, np.array([1]))
+    sampler.replace_slots(NONE, np.array([1]))
     assert sampler.priority[1] == 5.0
     sampler.update(np.array([0, 1]), np.array([0.1, 0.1]))
-    sampler.exchange(NONE, np.array([2]))
+    sampler.replace_slots(NONE, np.array([2]))
     assert sampler.priority[2] == 5.0, "the largest seen so far, not the largest now"
     assert sampler.heap[0] == 2
     metrics = sampler.metrics(0)
@@ -334,7 +334,7 @@ def test_new_slots_get_the_largest_priority():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
 def test_bad_priorities_are_refused(bad):
     sampler = make_rank(8)
-    sampler.exchange(NONE, np.arange(8))
+    sampler.replace_slots(NONE, np.arange(8))
     with pytest.raises(NumericError, match=f"priority = {bad}: .* lower policy.lr"):
         sampler.update(np.array([1, 3]), np.array([0.5, bad]))
     assert (sampler.priority == 1.0).all(), "a refused batch changes nothing"
@@ -345,8 +345,8 @@ def test_no_slots_are_no_change():
     sampler = filled(4)
     before = [array.copy() for array in sampler.arrays()]
     none = np.zeros(0, np.int64)
-    sampler.exchange(NONE, none)
-    sampler.exchange(none, NONE)
+    sampler.replace_slots(NONE, none)
+    sampler.replace_slots(none, NONE)
     sampler.update(none, np.zeros(0))
     for old, new in zip(before, sampler.arrays(), strict=True):
         np.testing.assert_array_equal(old, new)
@@ -356,11 +356,11 @@ def test_misuse_is_an_assertion():
     sampler = make_rank(4)
     with pytest.raises(AssertionError):
         sampler.draw(None, 1, 0)
-    sampler.exchange(NONE, np.array([2]))
+    sampler.replace_slots(NONE, np.array([2]))
     with pytest.raises(AssertionError, match="inserted again"):
-        sampler.exchange(NONE, np.array([2]))
+        sampler.replace_slots(NONE, np.array([2]))
     with pytest.raises(AssertionError, match="dead slot is removed"):
-        sampler.exchange(np.array([1]), NONE)
+        sampler.replace_slots(np.array([1]), NONE)
     with pytest.raises(AssertionError, match="dead slot is updated"):
         sampler.update(np.array([1]), np.array([1.0]))
 
@@ -386,7 +386,7 @@ def swap(array, i, j):
 )
 def test_check_names_what_is_broken(damage, words):
     sampler = make_rank(13)
-    sampler.exchange(NONE, np.arange(12))
+    sampler.replace_slots(NONE, np.arange(12))
     sampler.update(np.arange(12), np.random.default_rng(0).permutation(12) / 12)
     assert sampler.check(np.arange(12)) is None
     assert "count" in sampler.check(np.arange(13))
@@ -404,7 +404,7 @@ def test_resumed_is_uninterrupted(rounds):
     whole = make_rank(64, **changes)
     drive(whole, seed=1, rounds=rounds)
     resumed = make_rank(64, seed=9, **changes)
-    resumed.exchange(NONE, np.arange(5))  # must be forgotten
+    resumed.replace_slots(NONE, np.arange(5))  # must be forgotten
     resumed.load_state_dict(whole.state_dict())
     assert same(whole, resumed)
     expected, got = (drive(s, seed=2, rounds=30) for s in (whole, resumed))

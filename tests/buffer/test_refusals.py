@@ -82,7 +82,7 @@ def test_a_chunk_of_another_kind(table, how, field):
     else:
         bad = replace(chunk, **{field: unfit(getattr(chunk, field), how)})
     named = "" if (field, how) == ("reward", "rows") else field  # rows are counted in rewards
-    with pytest.raises(ValueError, match=rf"{named}.* = \w+ \[.*: .* made for \w+ \["):
+    with pytest.raises(ValueError, match=rf"{named}.* = \w+ \[.*: .* allowed is \w+ \["):
         pair.replay.add(bad)
     assert bits(pair.replay.state_dict()) == saved, "a refused chunk changes nothing"
     pair.agree()
@@ -179,7 +179,7 @@ def test_another_number_of_priorities_than_keys(kind, shape):
 @pytest.mark.parametrize("kind", ["prioritized", "rank"])
 def test_a_priority_beyond_float32_is_the_largest_there_is(kind):
     sampler = make_sampler(kind, 4)
-    sampler.exchange(NONE, np.arange(4))
+    sampler.replace_slots(NONE, np.arange(4))
     sampler.update(np.arange(1), np.array([1e300]))
     kept = sampler.raw if kind == "prioritized" else sampler.priority
     assert kept[0] == np.finfo(np.float32).max == sampler.largest

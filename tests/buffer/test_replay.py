@@ -479,13 +479,13 @@ def test_overwriting_a_window_drops_its_priority(table):
     doomed = replay.windows.keys(replay.windows.all())[:2]
     pair.prioritize(doomed, np.full(2, 1e6, np.float32))
     sampler = replay.sampler
-    assert sampler.sum.root > 2 * 1e6**0.6
+    assert sampler.sum_tree.root > 2 * 1e6**0.6
     for _ in range(30):
         pair.add(5)
         pair.agree()
         keys = replay.windows.keys(replay.windows.all())
         pair.prioritize(keys, np.full(len(keys), 0.5, np.float32))
-    assert sampler.sum.root == pytest.approx(len(replay) * (0.5 + 1e-6) ** 0.6)
+    assert sampler.sum_tree.root == pytest.approx(len(replay) * (0.5 + 1e-6) ** 0.6)
     assert sampler.largest == pytest.approx(1e6)
     assert not replay.windows.find(doomed)[1].any()
 

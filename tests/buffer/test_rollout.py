@@ -51,7 +51,7 @@ def test_too_many_rows_are_refused_and_nothing_is_lost():
     whole = stream()
     rollout = Rollout(whole, rows=10)
     rollout.add(piece(whole, 0, 6))
-    with pytest.raises(ValueError, match="4 of 10 rows are free"):
+    with pytest.raises(ValueError, match=r"allowed are 4 \(the free rows of 10\)"):
         rollout.add(piece(whole, 6, 11))
     assert same(rollout.take(0).segment, piece(whole, 0, 6))
 

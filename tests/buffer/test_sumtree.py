@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlrun.buffer.samplers import sumtree
 from rlrun.buffer.samplers.proportional import Proportional
-from rlrun.buffer.samplers.sumtree import Tree
+from rlrun.buffer.samplers.sumtree import SumTree
 from rlrun.errors import NumericError
 from tests.buffer.factory import NONE, constant, linear, make_sampler, prioritized
 
@@ -31,7 +31,7 @@ def way(request, monkeypatch):
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40), st.floats(0, 1, exclude_max=True))
 def test_find_is_the_naive_search(values, place):
-    tree = Tree(len(values))
+    tree = SumTree(len(values))
     tree.set(np.arange(len(values)), np.array(values))
     if tree.root == 0:
         return
@@ -47,7 +47,7 @@ def test_find_is_the_naive_search(values, place):
 @pytest.mark.parametrize("size", SIZES)
 def test_zero_leaves_are_never_drawn(size):
     """Also at 0, just below the total, and where rounding carries a search past the total."""
-    tree = Tree(size)
+    tree = SumTree(size)
     edges = lambda: np.array([0.0, np.nextafter(tree.root, 0), tree.root, 2 * tree.root])  # noqa: E731
     for alive in {0, size // 2, size - 1}:
         values = np.zeros(size)
@@ -69,7 +69,7 @@ def test_zero_leaves_are_never_drawn(size):
 @pytest.mark.parametrize("size", TREES)
 def test_every_leaf_is_found(size):
     """A tutorial tree stops one level early for odd capacities, and never for capacity 1."""
-    tree = Tree(size)
+    tree = SumTree(size)
     values = np.arange(1.0, size + 1)
     tree.set(np.arange(size), values)
     below = np.cumsum(values) - values
@@ -106,8 +106,8 @@ def test_a_search_visits_a_node_a_level(size, name, monkeypatch):
         for which in ("compiled", "vectorised"):
             plain = getattr(function, "py_func", function)
             monkeypatch.setattr(sumtree, f"{verb}_{which}", plain)
-    monkeypatch.setattr(sumtree, "mend", getattr(sumtree.mend, "py_func", sumtree.mend))
-    tree, depth = Tree(size), math.ceil(math.log2(size))
+    monkeypatch.setattr(sumtree, "mend", getattr(sumtree.propagate, "py_func", sumtree.propagate))
+    tree, depth = SumTree(size), math.ceil(math.log2(size))
     tree.fill(np.ones(size))
     tree.nodes = tree.nodes.view(Watched)
     for mass in (0.0, size / 2, size - 0.5):
@@ -125,7 +125,7 @@ def test_a_search_visits_a_node_a_level(size, name, monkeypatch):
 @pytest.mark.parametrize("least", [False, True])
 def test_batch_update_is_the_sequence_of_single_ones(size, least):
     rng = np.random.default_rng(0)
-    one, many, filled = (Tree(size, least=least) for _ in range(3))
+    one, many, filled = (SumTree(size, minimum=least) for _ in range(3))
     for count in (1, 7, 200):  # with duplicates, of which the last wins
         index, value = rng.integers(size, size=count), 10.0 ** rng.uniform(-6, 6, count)
         many.set(index, value)
@@ -140,7 +140,7 @@ def test_batch_update_is_the_sequence_of_single_ones(size, least):
 
 
 def test_no_updates_are_no_change():
-    tree = Tree(5)
+    tree = SumTree(5)
     tree.fill(np.arange(5.0))
     before = tree.nodes.copy()
     tree.set(NONE, np.empty(0))
@@ -153,14 +153,14 @@ def test_sums_do_not_drift(size):
     """Semantics section 6: |root - sum| / sum < 1e-9 after 1e7 updates over 12 decades."""
     rng = np.random.default_rng(0)
     sampler = make_sampler("prioritized", size, weight_norm="buffer", alpha=constant(1.0))
-    sampler.exchange(NONE, np.arange(size))
+    sampler.replace_slots(NONE, np.arange(size))
     for _ in range(1000):
         slots = rng.integers(size, size=10_000)
         sampler.update(slots, (10.0 ** rng.uniform(-6, 6, 10_000)).astype(np.float32))
-    leaves = sampler.sum.get(np.arange(size))
+    leaves = sampler.sum_tree.get(np.arange(size))
     total = math.fsum(leaves)
-    assert abs(sampler.sum.root - total) / total < 1e-9
-    assert sampler.least.root == leaves.min()
+    assert abs(sampler.sum_tree.root - total) / total < 1e-9
+    assert sampler.min_tree.root == leaves.min()
     assert sampler.check(np.arange(size)) is None
 
 
@@ -199,26 +199,26 @@ def test_frequencies_follow_priorities(size, alpha):
         np.testing.assert_allclose(sampler.raw[slots], values + 1e-6, rtol=1e-6)
 
     part = np.arange(max(1, size - size // 3))
-    sampler.exchange(NONE, part)
+    sampler.replace_slots(NONE, part)
     learn(part)
     assert_frequencies(sampler, part, alpha)
-    sampler.exchange(NONE, np.arange(len(part), size))
+    sampler.replace_slots(NONE, np.arange(len(part), size))
     head = 0
     for _ in range(5):  # the ring of slots, a third at a time, priorities as they come
         slots = (head + np.arange(1 + size // 3)) % size
-        sampler.exchange(slots, slots)
+        sampler.replace_slots(slots, slots)
         assert (sampler.raw[slots] == sampler.largest).all(), "what was overwritten has no say"
         learn(rng.permutation(slots)[: 1 + size // 4])
         head += len(slots)
     assert_frequencies(sampler, np.arange(size), alpha)
     gone = rng.permutation(size)[: size // 2]
-    sampler.exchange(gone, NONE)
+    sampler.replace_slots(gone, NONE)
     assert_frequencies(sampler, np.setdiff1d(np.arange(size), gone), alpha)
 
 
 def test_weights_follow_the_paper():
     sampler = make_sampler("prioritized", 4, alpha=constant(0.7), beta=constant(0.5))
-    sampler.exchange(NONE, np.arange(4))
+    sampler.replace_slots(NONE, np.arange(4))
     raw = np.array([1.0, 2.0, 3.0, 4.0])
     sampler.update(np.arange(4), raw)
     slots, weight = sampler.draw(None, 64, 0)
@@ -231,25 +231,25 @@ def test_weights_follow_the_paper():
 
 def test_weights_by_the_whole_buffer():
     sampler = make_sampler("prioritized", 64, weight_norm="buffer", beta=constant(1.0))
-    sampler.exchange(NONE, np.arange(64))
+    sampler.replace_slots(NONE, np.arange(64))
     raw = np.linspace(0.01, 5, 64)
     sampler.update(np.arange(64), raw)
     slots, weight = sampler.draw(None, 32, 0)
     p = (raw + 1e-6) ** 0.6
     np.testing.assert_allclose(weight, (p.min() / p)[slots], rtol=1e-5)
-    sampler.exchange(np.array([0]), NONE)
+    sampler.replace_slots(np.array([0]), NONE)
     assert sampler.check(np.arange(1, 64)) is None
 
 
 def test_new_items_get_the_largest_priority():
     sampler = make_sampler("prioritized", 8)
-    sampler.exchange(NONE, np.array([0]))
+    sampler.replace_slots(NONE, np.array([0]))
     assert sampler.raw[0] == 1.0
     sampler.update(np.array([0]), np.array([5.0]))
-    sampler.exchange(NONE, np.array([1]))
+    sampler.replace_slots(NONE, np.array([1]))
     assert sampler.raw[1] == pytest.approx(5.0)
     sampler.update(np.array([0, 1]), np.array([0.1, 0.1]))
-    sampler.exchange(NONE, np.array([2]))
+    sampler.replace_slots(NONE, np.array([2]))
     assert sampler.raw[2] == pytest.approx(5.0), "the largest seen so far, not the largest now"
 
 
@@ -257,13 +257,13 @@ def test_a_moving_alpha_rebuilds_the_tree_from_raw_priorities():
     config = prioritized(alpha=linear(1.0, 0.0))
     rng = np.random.default_rng(0)
     sampler = Proportional(config, 16, generator=rng, total_steps=1000)
-    sampler.exchange(NONE, np.arange(16))
+    sampler.replace_slots(NONE, np.arange(16))
     sampler.update(np.arange(16), np.arange(16.0))
     sampler.draw(None, 4, env_steps=5)
     assert sampler.alpha == 1.0, "a move of less than 0.01 changes nothing"
     sampler.draw(None, 4, env_steps=500)
     assert sampler.alpha == 0.5
-    np.testing.assert_allclose(sampler.sum.get(np.arange(16)), (np.arange(16) + 1e-6) ** 0.5)
+    np.testing.assert_allclose(sampler.sum_tree.get(np.arange(16)), (np.arange(16) + 1e-6) ** 0.5)
     assert sampler.metrics(500)["buffer/alpha"] == 0.5
 
 
@@ -271,9 +271,11 @@ def test_a_moving_alpha_rebuilds_the_tree_from_raw_priorities():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_bad_priorities_are_refused(bad, dtype):
     sampler = make_sampler("prioritized", 8, weight_norm="buffer")
-    sampler.exchange(NONE, np.arange(8))
+    sampler.replace_slots(NONE, np.arange(8))
     before = [array.copy() for array in sampler.arrays()]
-    with pytest.raises(NumericError, match=r"priority = .* must be finite and >= 0; .* lower"):
+    with pytest.raises(
+        NumericError, match=r"priority = .*; finite numbers >= 0 are allowed; lower"
+    ):
         sampler.update(np.array([1, 3, 4]), np.array([0.5, bad, 2.0], dtype))
     for old, new in zip(before, sampler.arrays(), strict=True):
         np.testing.assert_array_equal(old, new)
@@ -283,7 +285,7 @@ def test_bad_priorities_are_refused(bad, dtype):
 
 def test_all_zero_priorities_name_the_remedy():
     sampler = make_sampler("prioritized", 4, priority_eps=0.0)
-    sampler.exchange(NONE, np.arange(4))
+    sampler.replace_slots(NONE, np.arange(4))
     sampler.update(np.arange(4), np.zeros(4))
     with pytest.raises(NumericError, match=r"buffer\.priority_eps=1e-6"):
         sampler.draw(None, 2, 0)
@@ -292,7 +294,7 @@ def test_all_zero_priorities_name_the_remedy():
 def test_draws_are_stratified():
     """k equal ranges of the total, one draw each: with k equal priorities every slot once."""
     sampler = make_sampler("prioritized", 8, priority_eps=0.0)
-    sampler.exchange(NONE, np.arange(8))
+    sampler.replace_slots(NONE, np.arange(8))
     for _ in range(50):
         assert sampler.draw(None, 8, 0)[0].tolist() == list(range(8))
 
@@ -301,9 +303,9 @@ def test_draws_are_stratified():
 def test_one_draw_in_each_range(batch):
     """Draw j lies between j / k and (j + 1) / k of the total: no bound is reversed."""
     sampler = make_sampler("prioritized", 100, alpha=constant(1.0))
-    sampler.exchange(NONE, np.arange(100))
+    sampler.replace_slots(NONE, np.arange(100))
     sampler.update(np.arange(100), np.random.default_rng(0).exponential(size=100))
-    p = sampler.sum.get(np.arange(100)) / sampler.sum.root
+    p = sampler.sum_tree.get(np.arange(100)) / sampler.sum_tree.root
     above = np.cumsum(p)
     reached = set()
     for _ in range(100):
@@ -317,7 +319,7 @@ def test_one_draw_in_each_range(batch):
 
 def test_beta_follows_its_schedule():
     sampler = make_sampler("prioritized", 2, alpha=constant(1.0), beta=linear(0.0, 1.0))
-    sampler.exchange(NONE, np.arange(2))
+    sampler.replace_slots(NONE, np.arange(2))
     sampler.update(np.arange(2), np.array([1.0, 4.0]))
     for env_steps, beta in ((0, 0.0), (500, 0.5), (1000, 1.0)):
         slots, weight = sampler.draw(None, 200, env_steps)
@@ -334,21 +336,23 @@ def test_wrapping_round_stays_within_the_slots(size):
     rng = np.random.default_rng(0)
     for i in range(5 * size):
         slot = np.array([i % size])
-        sampler.exchange(slot if i >= size else NONE, slot)
+        sampler.replace_slots(slot if i >= size else NONE, slot)
         sampler.update(slot, rng.random(1))
         assert sampler.check(np.arange(min(i + 1, size))) is None
-        assert sampler.sum.root == pytest.approx(np.nansum(sampler.raw.astype(float)), rel=1e-12)
+        assert sampler.sum_tree.root == pytest.approx(
+            np.nansum(sampler.raw.astype(float)), rel=1e-12
+        )
         assert 0 <= sampler.draw(None, 1, 0)[0][0] < min(i + 1, size)
 
 
 def test_leaves_hold_p_to_the_alpha():
     """Not the raw value: |delta| + eps, to the power alpha."""
     sampler = make_sampler("prioritized", 3, alpha=constant(0.5), priority_eps=0.25)
-    sampler.exchange(NONE, np.arange(3))
+    sampler.replace_slots(NONE, np.arange(3))
     sampler.update(np.array([0, 2]), np.array([2.0, 0.0]))
     assert sampler.raw.tolist() == [2.25, 1.0, 0.25]
-    assert sampler.sum.get(np.arange(3)).tolist() == [1.5, 1.0, 0.5]
-    assert sampler.sum.root == 3.0
+    assert sampler.sum_tree.get(np.arange(3)).tolist() == [1.5, 1.0, 0.5]
+    assert sampler.sum_tree.root == 3.0
 
 
 def test_the_smallest_priority_may_rise():
@@ -357,22 +361,22 @@ def test_the_smallest_priority_may_rise():
         "prioritized", 5, weight_norm="buffer", alpha=constant(1.0), beta=constant(1.0),
         priority_eps=0.0,
     )  # fmt: skip
-    sampler.exchange(NONE, np.arange(4))
+    sampler.replace_slots(NONE, np.arange(4))
     sampler.update(np.arange(4), np.array([0.001, 0.5, 1.0, 2.0]))
-    assert sampler.least.root == pytest.approx(0.001)
+    assert sampler.min_tree.root == pytest.approx(0.001)
     sampler.update(np.array([0]), np.array([4.0]))
-    assert sampler.least.root == 0.5
+    assert sampler.min_tree.root == 0.5
     slots, weight = sampler.draw(None, 50, 0)
     np.testing.assert_allclose(weight, (0.5 / np.array([4.0, 0.5, 1.0, 2.0]))[slots], rtol=1e-6)
-    sampler.exchange(np.array([1]), NONE)
-    assert sampler.least.root == 1.0
+    sampler.replace_slots(np.array([1]), NONE)
+    assert sampler.min_tree.root == 1.0
     sampler.update(np.array([3]), np.array([0.0]))  # never drawn, so it has no weight
-    assert sampler.least.root == 1.0
+    assert sampler.min_tree.root == 1.0
 
 
 def test_every_sample_can_be_updated_not_only_the_latest():
     sampler = make_sampler("prioritized", 50)
-    sampler.exchange(NONE, np.arange(50))
+    sampler.replace_slots(NONE, np.arange(50))
     samples = [sampler.draw(None, 5, 0)[0] for _ in range(6)]
     for i, slots in enumerate(samples):
         sampler.update(slots, np.full(5, float(i)))
@@ -396,7 +400,7 @@ def test_weights_are_within_one(values, alpha, beta, norm, batch):
     sampler = make_sampler(
         "prioritized", len(values), alpha=constant(alpha), beta=constant(beta), weight_norm=norm
     )
-    sampler.exchange(NONE, np.arange(len(values)))
+    sampler.replace_slots(NONE, np.arange(len(values)))
     sampler.update(np.arange(len(values)), np.array(values, np.float32))
     slots, weight = sampler.draw(None, batch, 0)
     assert weight.dtype == np.float32
@@ -423,7 +427,7 @@ def drive(sampler, *, seed, rounds):
         dead = rng.permutation(np.flatnonzero(live))[: rng.integers(0, 6)]
         free = np.union1d(np.flatnonzero(~live), dead)
         new = rng.permutation(free)[: 1 + rng.integers(0, 9)]
-        sampler.exchange(dead, new)
+        sampler.replace_slots(dead, new)
         live = np.flatnonzero(~np.isnan(sampler.raw))
         assert sampler.check(live) is None
         sampler.update(rng.choice(live, 12), 10.0 ** rng.uniform(-6, 3, 12).astype(np.float32))
@@ -441,7 +445,7 @@ def test_resumed_is_uninterrupted(norm, rounds):
     )
     whole, resumed = make(1), make(2)
     drive(whole, seed=1, rounds=rounds)
-    resumed.exchange(NONE, np.arange(9))  # must be forgotten
+    resumed.replace_slots(NONE, np.arange(9))  # must be forgotten
     resumed.load_state_dict(whole.state_dict())
     for _ in range(2):
         for a, b in zip(whole.arrays(), resumed.arrays(), strict=True):
@@ -458,18 +462,18 @@ def test_resumed_is_uninterrupted(norm, rounds):
     [
         (lambda s: s.raw.__setitem__(3, np.nan), "that have a priority differ"),
         (lambda s: s.raw.__setitem__(12, 1.0), "that have a priority differ"),
-        (lambda s: s.sum.set(np.array([12]), np.ones(1)), "without a window has a priority"),
-        (lambda s: s.sum.set(np.array([3]), np.ones(1)), "differs from p^alpha"),
+        (lambda s: s.sum_tree.set(np.array([12]), np.ones(1)), "without a window has a priority"),
+        (lambda s: s.sum_tree.set(np.array([3]), np.ones(1)), "differs from p^alpha"),
         (lambda s: s.raw.__setitem__(3, 9.0), "differs from p^alpha"),
         (lambda s: setattr(s, "count", 11), "count of windows"),
-        (lambda s: s.sum.nodes.__setitem__(1, 5.0), "reduction of its children"),
-        (lambda s: s.sum.nodes.__setitem__(9, 0.25), "reduction of its children"),
-        (lambda s: s.least.nodes.__setitem__(2, 0.25), "reduction of its children"),
+        (lambda s: s.sum_tree.nodes.__setitem__(1, 5.0), "reduction of its children"),
+        (lambda s: s.sum_tree.nodes.__setitem__(9, 0.25), "reduction of its children"),
+        (lambda s: s.min_tree.nodes.__setitem__(2, 0.25), "reduction of its children"),
     ],
 )
 def test_check_names_what_is_broken(damage, words):
     sampler = make_sampler("prioritized", 13, weight_norm="buffer")
-    sampler.exchange(NONE, np.arange(12))
+    sampler.replace_slots(NONE, np.arange(12))
     sampler.update(np.arange(12), np.random.default_rng(0).random(12))
     assert sampler.check(np.arange(12)) is None
     assert "differ" in sampler.check(np.arange(1, 13))
@@ -481,10 +485,10 @@ class Places:
     """An index of places of which some are dead."""
 
     def __init__(self, live: np.ndarray) -> None:
-        self.live, self.extent = live, len(live)
+        self.live, self.num_candidates = live, len(live)
 
-    def pick(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return place, self.live[place]
+    def candidates(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return number, self.live[number]
 
 
 @pytest.mark.parametrize("capacity", [1, 7, 64])

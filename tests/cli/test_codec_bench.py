@@ -17,7 +17,7 @@ from rlrun.cli.codec_sources import CHUNKS, ROWS, Series, series_of
 from rlrun.cli.main import main
 from rlrun.codec import pco
 from rlrun.config import Composer, to_yaml
-from rlrun.run.finished import export_run
+from rlrun.run.export import export_run
 from rlrun.rundir import history, tensorfile
 from tests.compose import config
 from tests.pipeline.test_serial import SMOKE, go

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlrun.dataset import read, write
+from rlrun.dataset import read_dataset, write_dataset
 from rlrun.errors import CheckpointError
 from tests.dataset.test_dataset import SPEC
 from tests.in_process import Build, Done, files_under
@@ -21,7 +21,7 @@ Export = Callable[..., None]
 
 @pytest.fixture
 def exports(build: Build, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """Calls of a stand-in for ``finished.export_run`` that writes a small dataset."""
+    """Calls of a stand-in for ``rlrun.run.export.export_run`` that writes a small dataset."""
     calls: list[tuple[Any, ...]] = []
 
     def export_run(
@@ -36,10 +36,10 @@ def exports(build: Build, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ..
     ) -> None:
         calls.append((run_dir, out, config, raw_yaml, last, shard_rows))
         segment = make_stream([[4]], [[True]], 20).segment
-        write(out, [segment], spec=SPEC, meta={"seed": config.seed}, shard_rows=shard_rows,
+        write_dataset(out, [segment], spec=SPEC, meta={"seed": config.seed}, shard_rows=shard_rows,
               coder=coder)  # fmt: skip
 
-    monkeypatch.setattr(sys.modules["rlrun.run.finished"], "export_run", export_run, raising=False)
+    monkeypatch.setattr(sys.modules["rlrun.run.export"], "export_run", export_run, raising=False)
     return calls
 
 
@@ -62,7 +62,7 @@ def test_export(
     assert last is None
     assert (path, out, config.seed, shard_rows) == (Path("old"), Path("data"), 5, 65_536)
     assert raw_yaml == (run_dir / "config.yaml").read_text()
-    assert read(tmp_path / "data").source == {"seed": 5}
+    assert read_dataset(tmp_path / "data").source == {"seed": 5}
     more = ("--shard-rows", "7", "--last", "9", str(tmp_path / "more"))
     assert rlrun("export", str(run_dir), *more).code == 0
     assert exports[-1][-2:] == (9, 7)
@@ -134,7 +134,7 @@ def test_errors_of_the_export_itself(
     def fails(*_: Any, **__: Any) -> None:
         raise CheckpointError("none")
 
-    monkeypatch.setattr(sys.modules["rlrun.run.finished"], "export_run", fails)
+    monkeypatch.setattr(sys.modules["rlrun.run.export"], "export_run", fails)
     assert rlrun("export", "old", "data") == (5, "", "rlrun: error: none\n")
 
 

@@ -13,7 +13,7 @@ from rlrun.errors import ResourceError
 from rlrun.optim import compute
 from rlrun.run import calibrate
 from rlrun.run.calibrate import lines, settings
-from rlrun.run.life import resume
+from rlrun.run.train import resume
 from rlrun.schema import Config
 from tests.in_process import Done, files_under
 

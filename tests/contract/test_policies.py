@@ -11,6 +11,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from rlrun.buffer.rollout import Rollout
 from rlrun.build import pipeline as build
+from rlrun.build.plan import make_plan
 from rlrun.log import Log
 from rlrun.schema import POLICY_CONFIGS
 from rlrun.types import no_actions, tree_leaves, tree_map
@@ -61,9 +62,9 @@ def pipeline(request, tmp_path):
     policy, env = request.param
     c = config(f"policy={policy}", *f"env={env}".split(), *online(policy), *TINY)
     with Log(c.logger, tmp_path, total_steps=400, title="") as log:
-        made = build.make_pipeline(c, tmp_path, log)
+        made = build.make_pipeline(make_plan(c), tmp_path, log)
         yield made
-    made.collector.env.close()
+    made.source.collector.env.close()
     made.evaluator.close()
 
 
@@ -77,7 +78,7 @@ def on_policy(pipeline):
 
 def collect(pipeline, chunks=8):
     for _ in range(chunks):
-        chunk = pipeline.collector.collect()
+        chunk = pipeline.source.collector.collect()
         if learns(pipeline):
             pipeline.buffer.add(chunk)
 
@@ -95,9 +96,9 @@ def drawn(pipeline):
 
 
 def test_act_shapes_and_greediness(pipeline):
-    policy, space = pipeline.policy, pipeline.collector.env.obs_space
+    policy, space = pipeline.policy, pipeline.source.collector.env.obs_space
     obs, actor = several(space, 5), policy.actor(5)
-    actions = pipeline.collector.env.action_space
+    actions = pipeline.source.collector.env.action_space
     first, action = np.array([True, False, True, False, False]), no_actions(actions, 5)
     state = actor.initial_state()
     given = (obs, first, action, np.ones(5, np.float32), state)
@@ -117,11 +118,11 @@ def test_act_shapes_and_greediness(pipeline):
 
 def test_a_given_generator_is_drawn_from_and_saved(pipeline, request):
     """Policies of one run share a stream: agents apart, and the collector's with the learner's."""
-    policy, space = pipeline.policy, pipeline.collector.env.obs_space
+    policy, space = pipeline.policy, pipeline.source.collector.env.obs_space
     policy.generator = np.random.default_rng(3)
     begin = policy.generator.bit_generator.state
     assert policy.state_dict()["generator"] == begin
-    actor, action = policy.actor(5), no_actions(pipeline.collector.env.action_space, 5)
+    actor, action = policy.actor(5), no_actions(pipeline.source.collector.env.action_space, 5)
     first, none, chance = np.ones(5, bool), np.zeros(5, np.float32), np.full(5, 0.5, np.float32)
     given = (several(space, 5), first, action, none, actor.initial_state())
     once = actor.act(*given, explore=chance).action
@@ -133,11 +134,14 @@ def test_a_given_generator_is_drawn_from_and_saved(pipeline, request):
 
 def test_first_forgets_state_and_previous_inputs(pipeline):
     """What stood before an episode's first row must not matter."""
-    policy, space = pipeline.policy, pipeline.collector.env.obs_space
+    policy, space = pipeline.policy, pipeline.source.collector.env.obs_space
     if not learns(pipeline):
         return
     obs, actor = tree_map(lambda x: x.repeat(2, 0), several(space, 1)), policy.actor(2)
-    first, action = np.array([True, True]), no_actions(pipeline.collector.env.action_space, 2)
+    first, action = (
+        np.array([True, True]),
+        no_actions(pipeline.source.collector.env.action_space, 2),
+    )
     action[1] += 1
     noise = np.random.default_rng(0)
     state = tree_map(lambda x: noise.normal(size=x.shape).astype(x.dtype), actor.initial_state())
@@ -153,8 +157,10 @@ def test_weights_and_state_round_trip(pipeline, request):
     policy, buffer = pipeline.policy, pipeline.buffer
     preset, env = request.node.callspec.params["pipeline"]
     other = config(f"policy={preset}", *f"env={env}".split(), "seed=9", *online(preset), *TINY)
-    spec = build.Spec(pipeline.collector.env.obs_space, pipeline.collector.env.action_space)
-    twin = build.make_policy(other, spec)
+    spec = build.Spec(
+        pipeline.source.collector.env.obs_space, pipeline.source.collector.env.action_space
+    )
+    twin = build.make_policy(make_plan(other, (spec.obs, spec.action, 1)))
     if buffer is not None:
         sample = drawn(pipeline)
         policy.update(sample)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.run import life
+from rlrun.run import train
 from tests.compose import config
 from tests.installed import CONTINUOUS, PRESETS, case, env_of, module_of, needs
 
@@ -25,7 +25,7 @@ SHRUNK = {  # what a laptop's test needs of the large presets
 
 def chunks(tmp_path: Path, *overrides: str) -> dict:
     c = config(*overrides, *QUIET)
-    assert life.run(c, tmp_path, raw_yaml="", overrides=[]) == 0
+    assert train.run(c, tmp_path, raw_yaml="", overrides=[]) == 0
     from rlrun.rundir.checkpoint import load_newest
 
     state, _ = load_newest(tmp_path / "checkpoints")

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from rlrun import codec
 from rlrun.codec import pco
-from rlrun.dataset import read, reading, write
-from rlrun.dataset.files import DESCRIPTION, seal, unseal
+from rlrun.dataset import read_dataset, reader, write_dataset
+from rlrun.dataset.format import DESCRIPTION_FILE
 from rlrun.errors import ConfigError, StorageError
+from rlrun.rundir.durable import seal, unseal
 from tests.codec import samples
 from tests.dataset.test_dataset import KINDS, SOURCE, SPEC, cut, dress
 from tests.reference.streams import make_stream
@@ -23,9 +24,9 @@ def both(tmp_path, kind="plain", rows=40, shard_rows=14, coder="auto", lengths=(
     segment = dress(stream, kind)
     parts = [cut(segment, 0, rows // 2), cut(segment, rows // 2, rows)]
     given_ = {"spec": SPEC, "meta": SOURCE, "shard_rows": shard_rows}
-    write(tmp_path / "plain", parts, **given_)
-    write(tmp_path / "coded", parts, **given_, coder=coder)
-    return read(tmp_path / "plain"), read(tmp_path / "coded")
+    write_dataset(tmp_path / "plain", parts, **given_)
+    write_dataset(tmp_path / "coded", parts, **given_, coder=coder)
+    return read_dataset(tmp_path / "plain"), read_dataset(tmp_path / "coded")
 
 
 def bits(segment):
@@ -56,7 +57,7 @@ def test_the_same_rows(tmp_path, kind, coder):
         for a, b in zip(tree_leaves(x), tree_leaves(coded.block(3, 33)[name]), strict=True):
             np.testing.assert_array_equal(a, b)
     same = {"shards", "format", "sha256"}
-    ours, theirs = plain.described, coded.described
+    ours, theirs = plain.description, coded.description
     assert {k: v for k, v in ours.items() if k not in same} == {
         k: v for k, v in theirs.items() if k not in same
     }
@@ -77,7 +78,7 @@ def test_any_shape(tmp_path_factory, lengths, rows, shard_rows, kind):
 def test_only_a_few_shards_are_in_memory(tmp_path):
     _, coded = both(tmp_path, shard_rows=4)
     for episode in coded.episodes():
-        assert len(coded._open) <= reading.DECODED
+        assert len(coded._open) <= reader.MAX_DECODED_SHARDS
         del episode
 
 
@@ -93,29 +94,29 @@ def test_damage(tmp_path, how):
     if how == "gone":
         path.unlink()
     with pytest.raises(StorageError, match=r"data-00001\.rldf"):
-        list(read(tmp_path / "coded").episodes())
+        list(read_dataset(tmp_path / "coded").episodes())
 
 
 def test_a_forged_size_is_refused(tmp_path):
     """Whoever seals a wrong description gets an error, not memory."""
     both(tmp_path)
-    path = tmp_path / "coded" / DESCRIPTION
+    path = tmp_path / "coded" / DESCRIPTION_FILE
     fields = unseal(path.read_bytes())
     fields["shards"][0]["raw"] = 3
     path.write_bytes(seal(fields))
     with pytest.raises(StorageError, match="decodes to"):
-        list(read(tmp_path / "coded").episodes())
+        list(read_dataset(tmp_path / "coded").episodes())
 
 
 def test_formats(tmp_path):
     """Plain datasets stay as they were; an rlrun that knows no coded ones refuses them."""
     plain, coded = both(tmp_path)
-    assert (plain.described["format"], coded.described["format"]) == (1, 2)
-    path = tmp_path / "coded" / DESCRIPTION
+    assert (plain.description["format"], coded.description["format"]) == (1, 2)
+    path = tmp_path / "coded" / DESCRIPTION_FILE
     path.write_bytes(seal({**unseal(path.read_bytes()), "format": 3}))
     with pytest.raises(ConfigError, match="reads formats 1 and 2"):
-        read(tmp_path / "coded")
-    assert json.loads((tmp_path / "plain" / DESCRIPTION).read_bytes())["format"] == 1
+        read_dataset(tmp_path / "coded")
+    assert json.loads((tmp_path / "plain" / DESCRIPTION_FILE).read_bytes())["format"] == 1
 
 
 def test_no_such_coder(tmp_path):

@@ -19,10 +19,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlrun.buffer.windows.cutter import Cutter
-from rlrun.dataset import export, open_source, read, reading, require_new, write
-from rlrun.dataset.files import DESCRIPTION, INDEX, STATES, seal, unseal
+from rlrun.dataset import (
+    export_replay,
+    open_source,
+    read_dataset,
+    reader,
+    require_new_directory,
+    write_dataset,
+)
+from rlrun.dataset.format import DESCRIPTION_FILE, INDEX_FILE, STATES_FILE
 from rlrun.errors import ConfigError, StorageError
 from rlrun.rundir import tensorfile
+from rlrun.rundir.durable import seal, unseal
 from rlrun.types import Segment, Spec, Window, tree_leaves, tree_map
 from tests.buffer.factory import make_replay
 from tests.reference.streams import make_stream, part, state_of
@@ -141,10 +149,10 @@ def test_every_trajectory_comes_back_whole_in_one_column(
     path = tmp_path_factory.mktemp("d") / "data"
     if not segment.valid.any():
         with pytest.raises(ConfigError, match="there are no steps to write"):
-            write(path, parts, spec=SPEC, meta=SOURCE, shard_rows=shard_rows)
+            write_dataset(path, parts, spec=SPEC, meta=SOURCE, shard_rows=shard_rows)
         return
-    write(path, parts, spec=SPEC, meta=SOURCE, shard_rows=shard_rows)
-    dataset = read(path)
+    write_dataset(path, parts, spec=SPEC, meta=SOURCE, shard_rows=shard_rows)
+    dataset = read_dataset(path)
     assert dataset.steps == int(segment.valid.sum())
     assert Counter(spell(e, 0, 0, len(e.reward)) for e in dataset.episodes()) == expected
     chunks = list(dataset.chunks(columns, height))
@@ -210,8 +218,10 @@ def test_windows_of_the_chunks_learn_every_step_once_and_find_their_states(
     at = np.clip(row, 0, rows - 1)
     states = (source.states[0].numpy()[at, column],)
     path = tmp_path_factory.mktemp("d") / "data"
-    write(path, [source], spec=SPEC, meta=SOURCE, shard_rows=7, states=(row, column, states))
-    chunks = list(read(path).chunks(columns, height))
+    write_dataset(
+        path, [source], spec=SPEC, meta=SOURCE, shard_rows=7, states=(row, column, states)
+    )
+    chunks = list(read_dataset(path).chunks(columns, height))
     shutil.rmtree(path.parent)
     one = joined(chunks)
     cutting, learned_rows = cutter(window, columns), np.zeros(one.valid.shape, int)
@@ -260,16 +270,16 @@ def made(tmp_path: Path) -> Path:
     states = (row, column, (np.ones((3, 2), np.float32),))
     path = tmp_path / "in" / "data"
     parts = [cut(segment, 0, 13), cut(segment, 13, 30)]
-    write(path, parts, spec=SPEC, meta=SOURCE, shard_rows=24, states=states)
+    write_dataset(path, parts, spec=SPEC, meta=SOURCE, shard_rows=24, states=states)
     return path
 
 
 def test_description(made: Path) -> None:
     names = sorted(p.name for p in made.iterdir())
     shards = [f"data-{i:05d}.safetensors" for i in range(4)]
-    assert names == sorted([*shards, DESCRIPTION, INDEX, STATES])
+    assert names == sorted([*shards, DESCRIPTION_FILE, INDEX_FILE, STATES_FILE])
     assert [p.name for p in made.parent.iterdir()] == ["data"]
-    said = json.loads((made / DESCRIPTION).read_text())
+    said = json.loads((made / DESCRIPTION_FILE).read_text())
     assert (said["format"], said["columns"], said["rows"]) == (1, 3, 90)
     assert [s["rows"] for s in said["shards"]] == [24, 24, 24, 18]
     for entry in (*said["shards"], said["index"], said["states"]):
@@ -286,30 +296,33 @@ def test_description(made: Path) -> None:
     values = {n: getattr(np.array(returns), n)() for n in ("mean", "std", "min", "max")}
     assert said["return"] == pytest.approx(values)
     assert said["length_mean"] == pytest.approx((6 * 4 + 9 + 2 + 9 + 2) / 10)
-    assert "80 steps in 12 trajectories, 10 finished episodes of return" in read(made).summary()
+    assert (
+        "80 steps in 12 trajectories, 10 finished episodes of return"
+        in read_dataset(made).summary()
+    )
 
 
 def test_statistics_know_only_whole_finished_episodes(tmp_path: Path) -> None:
     segment = make_stream([[5]], [[True]], 30).segment  # an episode every 6 rows
     path = tmp_path / "fragments"
-    write(path, [cut(segment, 2, 28)], spec=SPEC, meta={}, shard_rows=5)
-    said = read(path).described
+    write_dataset(path, [cut(segment, 2, 28)], spec=SPEC, meta={}, shard_rows=5)
+    said = read_dataset(path).description
     assert (said["trajectories"], said["episodes"]) == (5, 3)
     assert said["return"]["min"] == sum(10 + t + 1 for t in range(5))
     # The last row of the data ends an episode: its end row is only the observation behind.
-    write(tmp_path / "end", [cut(segment, 0, 5)], spec=SPEC, meta={}, shard_rows=2)
-    said = read(tmp_path / "end").described
+    write_dataset(tmp_path / "end", [cut(segment, 0, 5)], spec=SPEC, meta={}, shard_rows=2)
+    said = read_dataset(tmp_path / "end").description
     assert (said["trajectories"], said["episodes"], said["length_mean"]) == (1, 1, 5.0)
-    write(tmp_path / "open", [cut(segment, 0, 4)], spec=SPEC, meta={}, shard_rows=2)
-    said = read(tmp_path / "open").described
+    write_dataset(tmp_path / "open", [cut(segment, 0, 4)], spec=SPEC, meta={}, shard_rows=2)
+    said = read_dataset(tmp_path / "open").description
     assert (said["trajectories"], said["episodes"], said["return"]) == (1, 0, None)
-    assert "finished episodes; 0.0 MB in" in read(tmp_path / "open").summary()
+    assert "finished episodes; 0.0 MB in" in read_dataset(tmp_path / "open").summary()
 
 
 def test_an_open_trajectory_ends_truncated_with_its_last_observation(tmp_path: Path) -> None:
     segment = make_stream([[50]], [[True]], 9).segment
-    write(tmp_path / "d", [segment], spec=SPEC, meta={}, shard_rows=4)
-    (chunk,) = read(tmp_path / "d").chunks(1, 20)
+    write_dataset(tmp_path / "d", [segment], spec=SPEC, meta={}, shard_rows=4)
+    (chunk,) = read_dataset(tmp_path / "d").chunks(1, 20)
     assert chunk.truncated[:, 0].tolist() == [False] * 8 + [True, False]
     assert not chunk.terminated.any()
     assert chunk.valid[:, 0].tolist() == [True] * 9 + [False]
@@ -321,14 +334,14 @@ def test_a_trajectory_that_a_resume_cut_ends_truncated(tmp_path: Path) -> None:
     """The collector's end row after a restore: no flag on the step before."""
     segment = make_stream([[4]], [[False]], 12).segment
     segment.truncated[3] = False
-    write(tmp_path / "d", [segment], spec=SPEC, meta={}, shard_rows=4)
-    dataset = read(tmp_path / "d")
-    assert dataset.described["episodes"] == 1
+    write_dataset(tmp_path / "d", [segment], spec=SPEC, meta={}, shard_rows=4)
+    dataset = read_dataset(tmp_path / "d")
+    assert dataset.description["episodes"] == 1
     assert [e.truncated[-1].item() for e in dataset.episodes()] == [True] * 3
 
 
 def test_more_columns_than_trajectories(made: Path) -> None:
-    one = joined(list(read(made).chunks(13, 100)))
+    one = joined(list(read_dataset(made).chunks(13, 100)))
     assert len(one.reward) == 31
     assert (one.valid.sum(0) == 0).sum() == 1
     assert_well_formed(one)
@@ -336,12 +349,12 @@ def test_more_columns_than_trajectories(made: Path) -> None:
 
 def test_few_shards_are_open_and_each_is_verified_once(tmp_path: Path, monkeypatch) -> None:
     segment = make_stream([[7], [60]], [[True], [True]], 64).segment
-    write(tmp_path / "d", [segment], spec=SPEC, meta={}, shard_rows=4)
+    write_dataset(tmp_path / "d", [segment], spec=SPEC, meta={}, shard_rows=4)
     seen: list[str] = []
-    verify = reading._verify
-    monkeypatch.setattr(reading, "_verify", lambda p, e: (seen.append(p.name), verify(p, e)))
-    monkeypatch.setattr(reading, "MAPPED", 1)
-    dataset = read(tmp_path / "d")
+    verify = reader.verify_file
+    monkeypatch.setattr(reader, "verify_file", lambda p, e: (seen.append(p.name), verify(p, e)))
+    monkeypatch.setattr(reader, "MAX_MAPPED_SHARDS", 1)
+    dataset = read_dataset(tmp_path / "d")
     assert seen == []
     for _ in dataset.chunks(2, 3):
         assert len(dataset._open) <= 1
@@ -350,7 +363,7 @@ def test_few_shards_are_open_and_each_is_verified_once(tmp_path: Path, monkeypat
 
 def test_what_is_read_is_a_copy(made: Path) -> None:
     before = (made / "data-00000.safetensors").read_bytes()
-    dataset = read(made)
+    dataset = read_dataset(made)
     for episode in dataset.episodes():
         episode.obs.fill_(-9)
         episode.reward.fill_(-9)
@@ -360,11 +373,17 @@ def test_what_is_read_is_a_copy(made: Path) -> None:
 
 # -- what is wrong with it -------------------------------------------------------------------------
 
-FILES = ["data-00000.safetensors", "data-00002.safetensors", INDEX, STATES, DESCRIPTION]
+FILES = [
+    "data-00000.safetensors",
+    "data-00002.safetensors",
+    INDEX_FILE,
+    STATES_FILE,
+    DESCRIPTION_FILE,
+]
 
 
 def use(path: Path) -> int:
-    return sum(int(c.valid.sum()) for c in read(path).chunks(2, 8))
+    return sum(int(c.valid.sum()) for c in read_dataset(path).chunks(2, 8))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -385,7 +404,7 @@ def test_damage_is_found_before_a_row_is_used(made: Path, name: str) -> None:
         with pytest.raises(StorageError, match=f"{name} (has .* bytes, not|is damaged)"):
             use(made)
     path.unlink()
-    missing = ConfigError if name == DESCRIPTION else StorageError
+    missing = ConfigError if name == DESCRIPTION_FILE else StorageError
     with pytest.raises(missing, match=f"{name}.*(missing|is allowed)"):
         use(made)
     path.write_bytes(content)
@@ -395,17 +414,17 @@ def test_damage_is_found_before_a_row_is_used(made: Path, name: str) -> None:
 def test_damage_is_found_when_the_shard_is_reached(made: Path) -> None:
     path = made / "data-00003.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    chunks = read(made).chunks(3, 8)
+    chunks = read_dataset(made).chunks(3, 8)
     next(chunks)
     with pytest.raises(StorageError, match=path.name):
         list(chunks)
 
 
 def test_another_version_is_named(made: Path) -> None:
-    fields = unseal((made / DESCRIPTION).read_bytes())
-    (made / DESCRIPTION).write_bytes(seal({**fields, "format": 99, "rlrun": "9.9"}))
+    fields = unseal((made / DESCRIPTION_FILE).read_bytes())
+    (made / DESCRIPTION_FILE).write_bytes(seal({**fields, "format": 99, "rlrun": "9.9"}))
     with pytest.raises(ConfigError, match=r"has format 99 \(of rlrun 9.9\)") as caught:
-        read(made)
+        read_dataset(made)
     assert caught.value.exit_code == 2
 
 
@@ -414,7 +433,7 @@ def test_no_dataset_there(made: Path) -> None:
         with pytest.raises(ConfigError, match=rf"buffer.load = {path}: {why}; .* rlrun export"):
             open_source(str(path))
     with pytest.raises(ConfigError, match="is no directory"):
-        read(made / INDEX)
+        read_dataset(made / INDEX_FILE)
     assert open_source(str(made)).steps == 80
 
 
@@ -430,7 +449,7 @@ def test_no_dataset_there(made: Path) -> None:
     ],
 )
 def test_other_spaces_are_refused(made: Path, obs, action, text: str) -> None:
-    dataset = read(made)
+    dataset = read_dataset(made)
     dataset.require(SPEC)
     with pytest.raises(ConfigError) as caught:
         dataset.require(Spec(obs, action))
@@ -447,8 +466,8 @@ def test_nested_spaces(tmp_path: Path) -> None:
         return Spec(spaces.Dict({"i": image, "t": spaces.Tuple(parts)}), SPEC.action)
 
     segment = make_stream([[3]], [[True]], 9).segment
-    write(tmp_path / "d", [segment], spec=spec(84, 5), meta={}, shard_rows=9)
-    dataset = read(tmp_path / "d")
+    write_dataset(tmp_path / "d", [segment], spec=spec(84, 5), meta={}, shard_rows=9)
+    dataset = read_dataset(tmp_path / "d")
     dataset.require(spec(84, 5))
     with pytest.raises(ConfigError, match=r"observation space i shape is \[84, 84, 3\], not \[6"):
         dataset.require(spec(64, 5))
@@ -463,8 +482,8 @@ def test_fields_must_be_those_of_the_run(tmp_path: Path, caplog) -> None:
     segment = dress(make_stream([[3]], [[True]], 9).segment, "nested")
     path = tmp_path / "d"
     states = (np.array([0]), np.array([0]), (np.ones((1, 2), np.float32),))
-    write(path, [segment], spec=SPEC, meta={}, shard_rows=4, states=states)
-    dataset = read(path)
+    write_dataset(path, [segment], spec=SPEC, meta={}, shard_rows=4, states=states)
+    dataset = read_dataset(path)
 
     def refused(like: Segment) -> str:
         with pytest.raises(ConfigError, match=str(path)) as caught:
@@ -491,10 +510,10 @@ def test_fields_must_be_those_of_the_run(tmp_path: Path, caplog) -> None:
     assert wide.states[0].shape == (4, 1, 5)
     assert not wide.states[0].any()
     assert "do not fit" in caplog.text
-    write(tmp_path / "without", [segment], spec=SPEC, meta={}, shard_rows=4)
-    plain = next(read(tmp_path / "without").chunks(1, 4, like=example))
+    write_dataset(tmp_path / "without", [segment], spec=SPEC, meta={}, shard_rows=4)
+    plain = next(read_dataset(tmp_path / "without").chunks(1, 4, like=example))
     assert plain.states[0].shape == (4, 1, 2)
-    assert next(read(tmp_path / "without").chunks(1, 4)).states == ()
+    assert next(read_dataset(tmp_path / "without").chunks(1, 4)).states == ()
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -503,10 +522,10 @@ def test_fields_must_be_those_of_the_run(tmp_path: Path, caplog) -> None:
 def write_one(path: Path) -> None:
     segment = make_stream([[4], [9]], [[True], [False]], 30).segment
     states = (np.array([0]), np.array([0]), (np.ones((1, 2), np.float32),))
-    write(path, [segment], spec=SPEC, meta=SOURCE, shard_rows=8, states=states)
+    write_dataset(path, [segment], spec=SPEC, meta=SOURCE, shard_rows=8, states=states)
 
 
-CRASHES = ["tensorfile.write", "write_file", "fsync", "os.rename", "seal"]
+CRASHES = ["tensorfile.write", "write_file", "fsync_directory", "os.rename", "seal"]
 
 
 @pytest.mark.parametrize("at", CRASHES)
@@ -522,7 +541,7 @@ def test_a_crash_leaves_nothing(tmp_path: Path, monkeypatch, at: str, error) -> 
 
     expected = StorageError if isinstance(error, OSError) else KeyboardInterrupt
     with monkeypatch.context() as patch:
-        patch.setattr(f"rlrun.dataset.writing.{at}", crash)
+        patch.setattr(f"rlrun.dataset.writer.{at}", crash)
         with pytest.raises(expected) as caught:
             write_one(tmp_path / "data")
     assert calls
@@ -531,7 +550,7 @@ def test_a_crash_leaves_nothing(tmp_path: Path, monkeypatch, at: str, error) -> 
         assert str(caught.value).startswith(f"DATA_DIR = {tmp_path / 'data'}: the dataset cannot")
         assert "No space left" in str(caught.value)
     write_one(tmp_path / "data")
-    assert read(tmp_path / "data").steps == 24 + 27
+    assert read_dataset(tmp_path / "data").steps == 24 + 27
 
 
 def test_an_error_of_the_rows_leaves_nothing(tmp_path: Path) -> None:
@@ -540,9 +559,9 @@ def test_an_error_of_the_rows_leaves_nothing(tmp_path: Path) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        write(tmp_path / "data", parts(), spec=SPEC, meta={}, shard_rows=4)
+        write_dataset(tmp_path / "data", parts(), spec=SPEC, meta={}, shard_rows=4)
     with pytest.raises(ConfigError, match="there are no steps to write"):
-        write(tmp_path / "data", [], spec=SPEC, meta={}, shard_rows=4)
+        write_dataset(tmp_path / "data", [], spec=SPEC, meta={}, shard_rows=4)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -552,22 +571,22 @@ def test_only_a_new_or_empty_directory_is_taken(made: Path, tmp_path: Path) -> N
         write_one(made)
     assert sorted((p.name, p.stat().st_mtime_ns) for p in made.iterdir()) == before
     with pytest.raises(ConfigError, match="is not a directory"):
-        write_one(made / INDEX)
-    with pytest.raises(StorageError, match=rf"{INDEX} is not a directory"):
-        require_new(made / INDEX / "deep")
+        write_one(made / INDEX_FILE)
+    with pytest.raises(StorageError, match=rf"{INDEX_FILE} is not a directory"):
+        require_new_directory(made / INDEX_FILE / "deep")
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "empty", tmp_path / "new/deep"):
         write_one(path)
-        assert read(path).steps == 51
+        assert read_dataset(path).steps == 51
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="is not a directory"):
-        require_new(tmp_path / "link")
+        require_new_directory(tmp_path / "link")
 
 
 def test_an_unwritable_place_is_known_before(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(StorageError, match=f"{tmp_path} is not writable"):
-        require_new(tmp_path / "a/b")
+        require_new_directory(tmp_path / "a/b")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -579,7 +598,7 @@ def test_rows_of_another_layout_are_refused(tmp_path: Path, broken: str) -> None
     else:
         segment.terminated[2] = True
     with pytest.raises(AssertionError, match="episode"):
-        write(tmp_path / "data", [segment], spec=SPEC, meta={}, shard_rows=4)
+        write_dataset(tmp_path / "data", [segment], spec=SPEC, meta={}, shard_rows=4)
 
 
 def test_the_writer_copies_arrays_that_are_overwritten(tmp_path: Path) -> None:
@@ -597,10 +616,10 @@ def test_the_writer_copies_arrays_that_are_overwritten(tmp_path: Path) -> None:
     expected = spelled(segment)
     segment = tree_copy(segment)
     shared = tree_copy(shared)
-    write(tmp_path / "data", parts(), spec=SPEC, meta={}, shard_rows=14)
-    assert Counter(spell(e, 0, 0, len(e.reward)) for e in read(tmp_path / "data").episodes()) == (
-        expected
-    )
+    write_dataset(tmp_path / "data", parts(), spec=SPEC, meta={}, shard_rows=14)
+    assert Counter(
+        spell(e, 0, 0, len(e.reward)) for e in read_dataset(tmp_path / "data").episodes()
+    ) == (expected)
 
 
 def tree_copy(segment: Segment) -> Segment:
@@ -609,7 +628,7 @@ def tree_copy(segment: Segment) -> Segment:
 
 
 def test_export(tmp_path: Path) -> None:
-    """A replay as ``export`` sees it: absolute row numbers, the oldest row not 0."""
+    """A replay as ``export_replay`` sees it: absolute row numbers, the oldest row not 0."""
     segment = make_stream([[4], [9]], [[True], [False]], 30).segment
     oldest = 1000
 
@@ -626,8 +645,8 @@ def test_export(tmp_path: Path) -> None:
             return row + oldest, column, (segment.states[0].numpy()[row, column],)
 
     out = tmp_path / "data"
-    export(Replay(), out, config_text="seed: 3\n", spec=SPEC, meta=SOURCE, shard_rows=16)
-    dataset = read(out)
+    export_replay(Replay(), out, config_text="seed: 3\n", spec=SPEC, meta=SOURCE, shard_rows=16)
+    dataset = read_dataset(out)
     assert dataset.source == {**SOURCE, "config": "seed: 3\n"}
     assert spelled(joined(list(dataset.chunks(3, 6)))) == spelled(segment)
     kept = [float(e.states[0][:, 0, 0].max()) for e in dataset.episodes()]
@@ -635,8 +654,8 @@ def test_export(tmp_path: Path) -> None:
     for last, skip in ((1000, 0), (60, 0), (51, 4), (12, 24)):
         out = tmp_path / f"last{last}"
         given = {"spec": SPEC, "meta": SOURCE, "shard_rows": 16, "last": last}
-        export(Replay(), out, config_text="", **given)
-        some = list(read(out).chunks(2, 6))
+        export_replay(Replay(), out, config_text="", **given)
+        some = list(read_dataset(out).chunks(2, 6))
         assert spelled(joined(some)) == spelled(cut(segment, skip, 30)), last
 
 
@@ -649,10 +668,10 @@ def test_a_replay_comes_back_window_for_window(tmp_path: Path, window: Window) -
     for start in range(0, 60, 8):
         replay.add(part(segment, start, min(start + 8, 60)))
     out = tmp_path / "data"
-    export(replay, out, config_text="", spec=SPEC, meta={}, shard_rows=50)
+    export_replay(replay, out, config_text="", spec=SPEC, meta={}, shard_rows=50)
     example = part(make_stream([[1]] * 2, [[True]] * 2, 1).segment, 0, 0)
     again = make_replay(example, rows=120, window=window, capacity=capacity)
-    for chunk in read(out).chunks(2, 16, like=example):
+    for chunk in read_dataset(out).chunks(2, 16, like=example):
         again.add(chunk)
         again.check()
     before, after = windows_in(replay), windows_in(again)
@@ -678,7 +697,7 @@ def windows_in(replay) -> Counter:
 
 
 def test_spaces_of_shipped_environments_are_described() -> None:
-    from rlrun.dataset.files import spec_json
+    from rlrun.dataset.format import spec_json
 
     for env_id in ("CartPole-v1", "Pendulum-v1", "FrozenLake-v1"):
         env = gym.make(env_id)

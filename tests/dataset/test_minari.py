@@ -9,8 +9,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rlrun.dataset import deal, import_minari, open_source, read, write
-from rlrun.dataset.minari import convert
+from rlrun.dataset import import_minari, open_source, pack_trajectories, read_dataset, write_dataset
+from rlrun.dataset.minari import to_trajectories
 from rlrun.errors import ConfigError, StorageError
 from rlrun.types import Segment, Spec
 
@@ -62,7 +62,7 @@ CASES = [(0, 3, "terminated"), (1, 1, "truncated"), (2, 5, "neither"), (3, 1, "t
 def test_episodes_become_trajectories() -> None:
     given = [episode(n, steps, ends=ends) for n, steps, ends in CASES]
     given.insert(1, episode(9, 0))
-    found = list(convert(given, SPEC, "x"))
+    found = list(to_trajectories(given, SPEC, "x"))
     assert [t.steps for t in found] == [steps for _, steps, _ in CASES]
     for trajectory, case in zip(found, CASES, strict=True):
         check_episode(trajectory.read(0, trajectory.steps), *case)
@@ -90,11 +90,13 @@ def break_episode(name: str) -> SimpleNamespace:
         ("observations", "has 6 observations for 6 steps"),
         ("actions", "has 6 rewards but {'action': 5}"),
         ("rewards", "has a reward that is not finite"),
-        ("terminations", "goes on behind its end at step 3"),
+        ("terminations", "continues after its end at step 3"),
     ],
 )
 def test_a_broken_episode_is_named(name: str, text: str) -> None:
-    found = convert([episode(0, 2), break_episode(name)], SPEC, "buffer.load = minari:a/b-v0")
+    found = to_trajectories(
+        [episode(0, 2), break_episode(name)], SPEC, "buffer.load = minari:a/b-v0"
+    )
     next(found)
     with pytest.raises(StorageError) as caught:
         next(found)
@@ -137,11 +139,11 @@ def test_a_minari_dataset_is_a_source_like_a_directory(monkeypatch, tmp_path) ->
     assert [len(c.reward) for c in chunks] == [4, 4]  # columns of 4 + 2 + 2 and 2 + 6 rows
     assert sum(int(c.valid.sum()) for c in chunks) == 10
     assert chunks[0].states[0].shape == (4, 2, 7)
-    parts = deal(source.trajectories(), 1, 100)
-    write(tmp_path / "d", parts, spec=source.spec, meta=source.source, shard_rows=5)
-    dataset = read(tmp_path / "d")
+    parts = pack_trajectories(source.trajectories(), 1, 100)
+    write_dataset(tmp_path / "d", parts, spec=source.spec, meta=source.source, shard_rows=5)
+    dataset = read_dataset(tmp_path / "d")
     dataset.require(SPEC)
-    assert dataset.described["episodes"] == 4
+    assert dataset.description["episodes"] == 4
     ends = Counter((len(e.reward), bool(e.terminated[-1])) for e in dataset.episodes())
     assert ends == Counter((steps, end == "terminated") for _, steps, end in CASES)
     for segment, case in zip(dataset.episodes(), CASES, strict=True):

@@ -10,7 +10,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlrun.env import make_env, probe
-from rlrun.env.diagnostic.lockstep import NEXT_STEP_METADATA
+from rlrun.env.diagnostic.vector import NEXT_STEP_METADATA
 from rlrun.errors import ConfigError, EnvError
 from tests.env.presets import config_of, needs_envpool, preset
 

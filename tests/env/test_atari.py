@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlrun.env import make_env, probe
-from rlrun.env.atari import find_game, pooled
+from rlrun.env.atari import envpool_arguments, find_game
 from rlrun.errors import ConfigError
 from tests.env.presets import needs_envpool, preset
 from tests.env.test_rows import assert_same, run, table
@@ -30,13 +30,18 @@ def test_an_unknown_game_names_the_closest():
 
 
 def test_arguments_for_envpool():
-    env_id, given = pooled({"game": "MsPacman", "sticky": 0.0, "frame_skip": 3}, ["MsPacman-v5"])
+    env_id, given = envpool_arguments(
+        {"game": "MsPacman", "sticky": 0.0, "frame_skip": 3}, ["MsPacman-v5"]
+    )
     assert env_id == "MsPacman-v5"
     off = ("reward_clip", "use_fire_reset", "episodic_life", "full_action_space")
     assert not any(given[key] for key in off)
     assert (given["stack_num"], given["frame_skip"], given["max_episode_steps"]) == (1, 3, 36_000)
     assert (
-        pooled({"noop_max": 30, "max_episode_steps": 7}, ["Pong-v5"])[1]["max_episode_steps"] == 7
+        envpool_arguments({"noop_max": 30, "max_episode_steps": 7}, ["Pong-v5"])[1][
+            "max_episode_steps"
+        ]
+        == 7
     )
 
 
@@ -196,6 +201,7 @@ def test_the_replay_holds_single_frames():
     """7056 bytes of a frame, 8 of an action, 4 of a reward, 1 of flags; four frames are seen."""
     from rlrun.buffer.storage.sizing import make_layout, row_of
     from rlrun.build import pipeline as build
+    from rlrun.build.plan import make_plan
     from rlrun.types import Counters
     from tests.compose import config
 
@@ -205,7 +211,7 @@ def test_the_replay_holds_single_frames():
     )
     layout = make_layout(c, row_of(c, *probe(c.env)), c.policy.window)
     assert layout.nbytes == 8 * 2501 * (84 * 84 + 8 + 4 + 1)
-    collector = build.make_collector(c, Counters())
+    collector = build.make_collector(make_plan(c), Counters())
     chunk = collector.collect()
     assert chunk.obs.shape[1:] == (8, 84, 84)
     assert collector.stack.push(collector.obs, collector.first).shape == (8, 4, 84, 84)

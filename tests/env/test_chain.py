@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from rlrun.env.diagnostic.chain import Chain
+from rlrun.env.diagnostic.chain import ChainVectorEnv
 from rlrun.errors import ConfigError
 
 
 @pytest.mark.parametrize("pattern", [None, 0, 3])
 @pytest.mark.parametrize("actions", [2, 5])
 def test_one_action_moves_up(actions, pattern):
-    env = Chain(actions, length=8, pattern=pattern, actions=actions)
+    env = ChainVectorEnv(actions, length=8, pattern=pattern, actions=actions)
     assert env.single_action_space.n == actions
     up = np.ones(8, int) if pattern is None else env.up
     assert np.array_equal(env.up, up)
@@ -26,10 +26,10 @@ def test_one_action_moves_up(actions, pattern):
 
 def test_every_action_moves_up_somewhere():
     for actions in (2, 3, 5):
-        env = Chain(1, length=100, pattern=0, actions=actions)
+        env = ChainVectorEnv(1, length=100, pattern=0, actions=actions)
         assert set(env.up) == set(range(actions))
 
 
 def test_one_action_is_no_choice():
     with pytest.raises((ValueError, ConfigError), match="actions"):
-        Chain(1, actions=1)
+        ChainVectorEnv(1, actions=1)

@@ -108,7 +108,7 @@ def test_a_worker_killed_between_steps_is_named():
 
 
 def test_a_hung_worker_is_named(monkeypatch):
-    monkeypatch.setattr(workers, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(workers, "STEP_TIMEOUT_SECONDS", 0.5)
     error = breach(bad("hang", backend="async"))
     assert "environment 1 at step 3: no answer within 0.5 s" in str(error)
 
@@ -242,13 +242,13 @@ def test_a_run_in_a_script_without_a_main_guard(tmp_path):
 
 def test_async_worker_that_ends_while_it_starts(monkeypatch):
     """Its exit code is told, and nothing goes on running."""
-    monkeypatch.setattr(workers, "InWorker", EndsAtOnce)
+    monkeypatch.setattr(workers, "WorkerEnvFn", EndsAtOnce)
     with pytest.raises(EnvError, match=r"worker ended .*exit code 5.*env\.backend=sync") as caught:
         make_env(config_of("CartPole-v1", backend="async"), num_envs=2)
     assert caught.value.exit_code == 3
 
 
-class EndsAtOnce(workers.InWorker):
+class EndsAtOnce(workers.WorkerEnvFn):
     def __call__(self):
         if os.getpid() != self._main:
             os._exit(5)

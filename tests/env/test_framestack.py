@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rlrun.config import check
 from rlrun.env import make_env
-from rlrun.env.framestack import FrameStack, make_stack, stack_space
+from rlrun.env.framestack import FrameStack, make_frame_stack, stack_space
 from rlrun.errors import ConfigError
 from rlrun.nets.torso import make_torso
 from rlrun.pipeline.collector import Collector
@@ -79,8 +79,8 @@ def columns_of(space, num_envs, rows):
 
 
 def poison(stack):
-    for tape in tree_leaves(stack._tape):
-        tape[:] = np.nan if tape.dtype.kind == "f" else 0xAB
+    for buffer in tree_leaves(stack._buffer):
+        buffer[:] = np.nan if buffer.dtype.kind == "f" else 0xAB
 
 
 @settings(max_examples=60, deadline=None)
@@ -114,7 +114,7 @@ def test_every_stack_is_the_naive_one(data, k, num_envs, rows):
 @pytest.mark.parametrize("k", [2, 4])
 def test_stacks_are_those_of_gymnasiums_wrapper(k):
     wrapped = FrameStackObservation(gym.make("CartPole-v1"), k, padding_type="reset")
-    stack = make_stack(k, gym.make("CartPole-v1").observation_space, 1)
+    stack = make_frame_stack(k, gym.make("CartPole-v1").observation_space, 1)
     rng, opens = np.random.default_rng(0), True
     for row in range(200):
         if opens:
@@ -126,11 +126,11 @@ def test_stacks_are_those_of_gymnasiums_wrapper(k):
 
 
 def test_nothing_is_made_where_nothing_is_stacked():
-    assert make_stack(1, IMAGE, 3) is None
+    assert make_frame_stack(1, IMAGE, 3) is None
 
 
 def test_a_saved_stack_is_a_copy():
-    stack = make_stack(3, IMAGE, 1)
+    stack = make_frame_stack(3, IMAGE, 1)
     one, two = list(columns_of(IMAGE, 1, 2))
     stack.push(one, np.array([True]))
     saved = stack.state_dict()["frames"]
@@ -171,7 +171,7 @@ def make(policy, k, env_config=None, **changes):
     env = make_env(env_config or counter(), num_envs=c.num_envs)
     return Collector(
         c, env=env, policy=policy, explore=lambda _: np.zeros(c.num_envs), counters=Counters(),
-        seed=0, cutter=None, stack=make_stack(k, env.obs_space, c.num_envs),
+        seed=0, cutter=None, stack=make_frame_stack(k, env.obs_space, c.num_envs),
     )  # fmt: skip
 
 
@@ -254,7 +254,7 @@ def test_nested_observations_reach_the_policy_as_stacked_trees():
     chunk = Collector(
         collecting(num_envs=2), env=env, policy=policy, explore=lambda _: np.ones(2),
         counters=Counters(), seed=0, cutter=None,
-        stack=make_stack(3, env.obs_space, 2),
+        stack=make_frame_stack(3, env.obs_space, 2),
     ).collect()  # fmt: skip
     assert set(map(tuple, shapes)) == {
         (((2, 3, 4, 4), np.dtype(np.uint8)), ((2, 3, 2), np.dtype(np.float32)))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.env import goal_functions, make_env
-from rlrun.env.diagnostic.bitflip import BitFlip
+from rlrun.env.diagnostic.bitflip import BitFlipVectorEnv
 from rlrun.errors import ConfigError, EnvError
 from rlrun.tree import tree_map
 from tests.env import faulty  # noqa: F401  registers the test/ ids
@@ -144,7 +144,7 @@ def test_the_static_methods_are_those_of_gymnasium_robotics():
     """On the class, on the vector and on the unwrapped single environment."""
     single = gym.make("rlrun/BitFlip-v0", bits=4).unwrapped
     here, there = np.array([1, 0, 0, 1], np.int8), np.array([1, 0, 1, 1], np.int8)
-    for owner in (BitFlip, BitFlip(2, bits=4), single):
+    for owner in (BitFlipVectorEnv, BitFlipVectorEnv(2, bits=4), single):
         assert owner.compute_reward(here, there, {}) == -1
         assert owner.compute_reward(here, here, {}) == 0
         assert not owner.compute_terminated(here, there, {})

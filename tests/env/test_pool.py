@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from rlrun.env import goal_functions, make_env, probe
-from rlrun.env.contract import unsupported
+from rlrun.env.contract import unsupported_space
 from rlrun.errors import ConfigError, EnvError
 from rlrun.schema import EnvConfig
 from tests.env.presets import config_of, needs_envpool
@@ -126,7 +126,10 @@ def test_the_step_limit_is_passed_on_and_watched():
     (truncated,) = table(rows, "truncated")
     assert np.flatnonzero(truncated.all(axis=1)).tolist() == [3, 7]
     env = make_env(pooled("Endless-v0", max_episode_steps=5), num_envs=2)
-    with pytest.raises(EnvError, match=r"Endless-v0: environment 1 at step 6: its episode goes on"):
+    with pytest.raises(
+        EnvError,
+        match=r"Endless-v0: environment 1 at step 6: its episode exceeds env.max_episode_steps",
+    ):
         run(env, 8, seed=0)
     run(make_env(pooled("Endless-v0"), num_envs=2), 20, seed=0)
 
@@ -170,7 +173,7 @@ def test_threads_change_no_row(env_id):
     for threads in (1, 3):
         config = pooled(env_id, kwargs={"num_threads": threads}, max_episode_steps=20)
         env = make_env(config, num_envs=5)
-        assert unsupported(env.obs_space) is None
+        assert unsupported_space(env.obs_space) is None
         found.append(run(env, 60, seed=4))
         env.close()
     for field in ("obs", "reward", "terminated", "truncated", "first"):
@@ -219,7 +222,9 @@ def test_probe_and_refusals_of_the_package():
     assert "'oops'" in refusal(pooled("CartPole-v1", kwargs={"oops": 1}))
     assert "env.kwargs" in refusal(pooled("CartPole-v1", kwargs={"max_episode_steps": 2.5}))
     env = make_env(pooled("CliffWalking-v1", max_episode_steps=4), num_envs=1)
-    with pytest.raises(EnvError, match=r"at step 5: its episode goes on behind"):
+    with pytest.raises(
+        EnvError, match=r"at step 5: its episode exceeds env.max_episode_steps behind"
+    ):
         run(env, 6, seed=0)
 
 

@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 
 from rlrun.env import make_env, probe_agents
-from rlrun.env.agents.columns import Columns
+from rlrun.env.agents.columns import AgentColumns
 from rlrun.errors import ConfigError, EnvError
 from rlrun.joint import AgentSpace, JointSpace, agent_action, joint_actions
 from rlrun.schema import AgentsConfig
@@ -109,7 +109,7 @@ def test_two_environments_and_processes_give_the_same_rows():
 @pytest.mark.parametrize(
     ("kwargs", "words"),
     [
-        ({"actions": [3, spaces.Box(0, 1, (2,), np.float32)]}, "actions do not go together"),
+        ({"actions": [3, spaces.Box(0, 1, (2,), np.float32)]}, "action spaces are incompatible"),
         ({"wrong": 1}, "env.kwargs"),
     ],
 )
@@ -142,7 +142,7 @@ def test_backends_that_do_not_fit():
 
 def test_an_observation_that_is_not_of_its_space_is_the_environments_fault():
     env = zoo(lives=(2, 2))
-    env._raw.envs[0].unwrapped.zoo.sizes = [2, 2]
+    env._raw.envs[0].unwrapped.parallel_env.sizes = [2, 2]
     with pytest.raises(EnvError, match="shape"):
         env.reset(seed=0)
 
@@ -166,7 +166,7 @@ def test_columns_need_agents_that_act_alike():
     with pytest.raises(ConfigError, match="differ in their actions"):
         zoo(SHARED, actions=[2, 5])
     several = [spaces.MultiDiscrete([2, n]) for n in (3, 4)]
-    with pytest.raises(ConfigError, match="act alike; choose another environment"):
+    with pytest.raises(ConfigError, match="of one action space; choose another environment"):
         zoo(SHARED, actions=several)
 
 
@@ -206,21 +206,21 @@ def test_actions_reach_their_agents():
     env = zoo(SHARED, lives=(5, 5))
     env.reset(seed=0)
     env.step(np.array([2, 1]))
-    assert env._raw.joint.envs[0].unwrapped.zoo.taken == [{"agent_0": 2, "agent_1": 1}]
+    assert env._raw.joint.envs[0].unwrapped.parallel_env.taken == [{"agent_0": 2, "agent_1": 1}]
 
 
 def test_agents_that_come_late_are_refused():
     joint = zoo(lives=(2, 2))._raw
-    columns = Columns(joint, SHARED, "some id")
-    reset = joint.envs[0].unwrapped.zoo.reset
+    columns = AgentColumns(joint, SHARED, "some id")
+    reset = joint.envs[0].unwrapped.parallel_env.reset
 
     def late(seed=None, options=None):
         found = reset(seed=seed, options=options)
-        joint.envs[0].unwrapped.zoo.agents = ["agent_0"]
+        joint.envs[0].unwrapped.parallel_env.agents = ["agent_0"]
         return found
 
-    joint.envs[0].unwrapped.zoo.reset = late
-    with pytest.raises(EnvError, match="not all agents are there"):
+    joint.envs[0].unwrapped.parallel_env.reset = late
+    with pytest.raises(EnvError, match="not all agents are alive"):
         columns.reset(seed=0)
 
 

@@ -65,7 +65,7 @@ def rows_of(net, obs, rows=5, columns=3):
     seen = torch.from_numpy(seen).reshape(*lead, *seen.shape[1:])
     actions = np.stack([net.space.sample() for _ in range(rows * columns)])
     action = torch.from_numpy(actions).reshape(rows, columns, *actions.shape[1:])
-    side = net.side(torch.cat([action, action[:1]]), torch.randn(lead, generator=make))
+    side = net.encode_previous(torch.cat([action, action[:1]]), torch.randn(lead, generator=make))
     slopes = [torch.randn(rows, columns, generator=make) for _ in range(3)]
     return (seen, side, torch.zeros(lead, dtype=torch.bool), ()), action, slopes
 
@@ -85,9 +85,9 @@ def compare(net, obs, *, entropy):
     found = []
     for back in pair_of(net):
         head, v = back.outputs(*given)
-        choice = back.choice(head[:-1], action)
+        choice = back.evaluate_actions(head[:-1], action)
         slopes = OutputGrads(log_prob, value, worth if entropy else None)
-        back.back(choice, v[:-1], slopes)
+        back.backward(choice, v[:-1], slopes)
         found.append((head, v, *choice, *back.flat.grad_views))
     for a, b in zip(*found, strict=True):
         assert a.shape == b.shape

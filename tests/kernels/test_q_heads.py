@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.acting.step import NumpyQNetStep, TorchQNetStep, make_qnet_step
+from rlrun.acting.value import NumpyQNetStep, TorchQNetStep, make_qnet_step
 from rlrun.nets.qnet import DistNet
 from rlrun.schema import MemoryConfig, TorsoConfig
 from rlrun.types import Spec
@@ -67,7 +67,7 @@ def test_what_acts_is_the_mean_of_what_learns(kind):
     policy = dqn(distribution=kind, prev_inputs=False)
     obs = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        said = policy.net.say(policy.net.inputs(obs, obs), policy.draws(0, 6).select)
+        said = policy.net.outputs(policy.net.inputs(obs, obs), policy.draws(0, 6).select)
         want = policy.criterion.mean(said)
     step = policy.actor(6).step
     none = np.zeros(6, np.int64), np.zeros(6, np.float32), ()

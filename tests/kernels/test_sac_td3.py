@@ -91,7 +91,7 @@ def test_gradients_of_one_step_are_the_same(name):
     out = theirs.loss(*sample.to(torch.device("cpu")))
     expected = [*theirs.q.grads(out.q, out.q_grad), *theirs.pi.grads(out.actor)]
     ours.kernel(sample)
-    found = [*ours.kernel.of_critics, *ours.kernel.of_actor]
+    found = [*ours.kernel.critic_grads, *ours.kernel.actor_grads]
     for a, b in zip(found, expected, strict=True):
         assert b.abs().max() > 0
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
@@ -168,7 +168,7 @@ def test_only_the_wait_for_a_second_thread_is_counted(beside):
     bare = control("sac").kernel
     bare.compute = Compute(target_thread=beside)
     half = ActorUpdate(np.zeros(1, np.float32), 1000.0)
-    assert bare.waited(lambda: half) is half
+    assert bare.wait(lambda: half) is half
     assert (bare.pair.seconds["backward"] >= 1000) != beside
 
 

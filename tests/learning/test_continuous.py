@@ -6,7 +6,7 @@ pendulum as the issue that asked for these policies has it, goals as in the bit 
 
 import pytest
 
-from rlrun.run import finished
+from rlrun.run.export import export_run
 from tests.compose import config
 from tests.env import boxes
 from tests.learning.test_learning import train
@@ -68,7 +68,7 @@ def test_offline_learning_beats_evenly_drawn_rows_and_imitation_does_not(
                  "run.total_steps=2000", *SMALL, "learner.learning_starts=1999")  # fmt: skip
     run_dir, data = tmp_path / "even", tmp_path / "data"
     train(run_dir, *behaviour)
-    finished.export_run(run_dir, data, config(*behaviour), raw_yaml="", shard_rows=100_000)
+    export_run(run_dir, data, config(*behaviour), raw_yaml="", shard_rows=100_000)
     own = ("policy.conservatism=1", *SMALL) if policy == "cql_sac" else ("learner.threads=1",)
     result, record = train(
         tmp_path / policy, f"policy={policy}", "env=bandit_continuous", f"buffer.load={data}",

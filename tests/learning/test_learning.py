@@ -1,7 +1,7 @@
 """Real training to real scores, with the memoryless control where memory is the claim.
 
-Thresholds were fixed before the runs (seconds-long ones: the optimum less 5 %; the others: README,
-"What it reaches"); the short horizon of the seconds-long ones was chosen after the general
+Thresholds were fixed before the runs (seconds-long ones: the optimum less 5 %; the others: in
+tests/benchmarks/TABLES.md); the short horizon of the seconds-long ones was chosen after the general
 defaults were too slow for them. Scores are those of the final weights on seeds
 that training never used.
 """
@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from rlrun.build import pipeline as build
+from rlrun.build.plan import make_plan
 from rlrun.pipeline.evaluate import Evaluator
-from rlrun.run import finished, life
+from rlrun.run import train as training
+from rlrun.run.export import export_run
 from rlrun.rundir import checkpoint
 from rlrun.rundir.record import RunRecord
 from tests.compose import config
@@ -25,11 +27,12 @@ def train(run_dir: Path, *overrides: str, episodes: int = 50) -> tuple[dict, Run
     run_dir.mkdir(exist_ok=True)
     quiet = ("logger.progress=off", "logger.tensorboard=false", "learner.threads=1")
     c = config(*quiet, *overrides)
-    assert life.run(c, run_dir, raw_yaml="", overrides=[]) == 0
+    assert training.run(c, run_dir, raw_yaml="", overrides=[]) == 0
     weights, meta = checkpoint.load_weights(run_dir / "checkpoints" / "last.safetensors")
-    seed = build.env_seed(c.seed, "final")
+    plan = make_plan(c)
+    seed = plan.env_seeds.final
     evaluator = Evaluator(c.env, episodes=episodes, seed=seed, agents=c.agents)
-    policy = build.make_policy(c, build.spec_of(c, evaluator.env))
+    policy = build.make_policy(plan)
     policy.load(weights)
     result = evaluator.run(policy, env_steps=int(meta["env_steps"])).summary()
     evaluator.close()
@@ -85,7 +88,7 @@ def random_rows(tmp_path_factory) -> Path:
                  "run.stop_value=null", *NARROW)  # fmt: skip
     run_dir, data = tmp_path_factory.mktemp("random"), tmp_path_factory.mktemp("rows") / "data"
     train(run_dir, *behaviour)
-    finished.export_run(run_dir, data, config(*behaviour), raw_yaml="", shard_rows=100_000)
+    export_run(run_dir, data, config(*behaviour), raw_yaml="", shard_rows=100_000)
     return data
 
 

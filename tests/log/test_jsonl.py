@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlrun.errors import NumericError, StorageError
-from rlrun.log.jsonl import JsonLines, line, number, read
+from rlrun.log.jsonl import JsonLinesFile, encode_record, finite_number, read_records
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False) | st.integers()
 
 
 def write(path, *steps, resume_from=None):
-    file = JsonLines(path, resume_from=resume_from)
+    file = JsonLinesFile(path, resume_from=resume_from)
     for step in steps:
         file.write(step, {"train/loss": step / 3})
     file.close()
@@ -24,32 +24,32 @@ def write(path, *steps, resume_from=None):
 
 
 def steps_of(path):
-    return [record["env_steps"] for record in read(path)]
+    return [record["env_steps"] for record in read_records(path)]
 
 
 @given(st.dictionaries(st.text(), FINITE), st.integers(0, 2**53))
 def test_a_line_reads_back_exactly_and_does_not_depend_on_the_order(values, env_steps):
     values.pop("env_steps", None)
-    text = line(env_steps, values)
+    text = encode_record(env_steps, values)
     back = json.loads(text)
     assert back == {"env_steps": env_steps, **values}
     assert [type(back[k]) for k in values] == [type(v) for v in values.values()]
     assert list(back) == ["env_steps", *sorted(values)]
-    assert line(env_steps, dict(reversed(values.items()))) == text
+    assert encode_record(env_steps, dict(reversed(values.items()))) == text
     assert text.count(b"\n") == 1
 
 
 def test_numbers_of_every_kind_become_plain_ones():
-    assert repr(number("a/b", torch.tensor(0.5))) == "0.5"
-    assert repr(number("a/b", np.float64(0.1))) == "0.1"
-    assert repr(number("a/b", np.int64(7))) == "7"
-    assert repr(number("a/b", np.float32(0.1))) == repr(float(np.float32(0.1)))
-    assert repr(number("a/b", True)) == "1"
+    assert repr(finite_number("a/b", torch.tensor(0.5))) == "0.5"
+    assert repr(finite_number("a/b", np.float64(0.1))) == "0.1"
+    assert repr(finite_number("a/b", np.int64(7))) == "7"
+    assert repr(finite_number("a/b", np.float32(0.1))) == repr(float(np.float32(0.1)))
+    assert repr(finite_number("a/b", True)) == "1"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, torch.tensor(math.nan)])
 def test_a_value_that_is_not_finite_is_refused_by_name_and_leaves_the_file_whole(tmp_path, value):
-    file = JsonLines(tmp_path / "m.jsonl", resume_from=None)
+    file = JsonLinesFile(tmp_path / "m.jsonl", resume_from=None)
     file.write(1, {"train/loss": 1.0})
     with pytest.raises(NumericError, match=r"^train/loss = (nan|inf|-inf): ") as caught:
         file.write(2, {"train/a": 1.0, "train/loss": value})
@@ -59,7 +59,7 @@ def test_a_value_that_is_not_finite_is_refused_by_name_and_leaves_the_file_whole
 
 
 def test_a_line_is_there_before_close(tmp_path):
-    file = JsonLines(tmp_path / "m.jsonl", resume_from=None)
+    file = JsonLinesFile(tmp_path / "m.jsonl", resume_from=None)
     file.write(1, {"train/loss": 1.0})
     assert steps_of(tmp_path / "m.jsonl") == [1]
     file.sync()
@@ -103,14 +103,14 @@ def test_resume_without_a_file_makes_one_and_a_new_run_never_appends(tmp_path):
     write(path, 5, resume_from=3)
     assert steps_of(path) == [5]
     with pytest.raises(StorageError, match="File exists"):
-        JsonLines(path, resume_from=None)
+        JsonLinesFile(path, resume_from=None)
 
 
 def test_errors_of_the_disk_are_storage_errors(tmp_path, monkeypatch):
     with pytest.raises(StorageError, match=r"gone.*No such file") as caught:
-        JsonLines(tmp_path / "gone" / "m.jsonl", resume_from=None)
+        JsonLinesFile(tmp_path / "gone" / "m.jsonl", resume_from=None)
     assert caught.value.exit_code == 6
-    file = JsonLines(tmp_path / "m.jsonl", resume_from=None)
+    file = JsonLinesFile(tmp_path / "m.jsonl", resume_from=None)
     (tmp_path / "m.jsonl").unlink()
     with pytest.raises(StorageError, match="was removed"):
         file.write(1, {"train/loss": 1.0})
@@ -118,7 +118,7 @@ def test_errors_of_the_disk_are_storage_errors(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_a_storage_error():
-    full = JsonLines.__new__(JsonLines)
+    full = JsonLinesFile.__new__(JsonLinesFile)
     full._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
     full.path, full.last = "metrics.jsonl", None
     with pytest.raises(StorageError, match="No space left"):
@@ -129,8 +129,8 @@ def test_a_full_disk_is_a_storage_error():
 def test_the_line_a_resumed_file_ends_with_is_not_written_twice(tmp_path):
     path, values = tmp_path / "metrics.jsonl", {"eval/return_mean": 0.1, "train/loss": 2}
     for resume_from in (None, 20):
-        lines = JsonLines(path, resume_from=resume_from)
+        lines = JsonLinesFile(path, resume_from=resume_from)
         lines.write(10 if resume_from is None else 20, values)
         lines.write(20, values)
         lines.close()
-    assert [line["env_steps"] for line in read(path)] == [10, 20]
+    assert [line["env_steps"] for line in read_records(path)] == [10, 20]

@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rlrun.errors import NumericError, StorageError
 from rlrun.log import Log, final_line
-from rlrun.log.jsonl import read
+from rlrun.log.jsonl import read_records
 from rlrun.schema import LoggerConfig
 
 QUIET = LoggerConfig(every=1, tensorboard=True, progress="off", progress_seconds=5.0, profile=None)
@@ -32,7 +32,7 @@ def run(log, steps):
         log.write(step, {"train/loss": 1 / (step + 3), "collect/return_mean": float(step)})
         if step % 30 == 0:
             log.write(step, {"eval/return_mean": step * 1.1})
-            log.time(step, {"time/collect": 0.25})
+            log.write_timings(step, {"time/collect": 0.25})
 
 
 def test_the_same_calls_give_the_same_bytes_and_tensorboard_agrees(tmp_path):
@@ -45,14 +45,14 @@ def test_the_same_calls_give_the_same_bytes_and_tensorboard_agrees(tmp_path):
     shown = scalars(tmp_path / "a")
     written = {}
     for file in ("metrics.jsonl", "timings.jsonl"):
-        for record in read(tmp_path / "a" / file):
+        for record in read_records(tmp_path / "a" / file):
             step = record.pop("env_steps")
             assert all(key.startswith("time/") == (file == "timings.jsonl") for key in record)
             written |= {(key, step): value for key, value in record.items()}
     assert shown.keys() == written.keys()
     assert all(shown[k] == pytest.approx(written[k], rel=1e-6) for k in written)
     assert ("time/updates_per_s", 270) in written
-    walls = [r["time/wall_seconds"] for r in read(tmp_path / "a/timings.jsonl")]
+    walls = [r["time/wall_seconds"] for r in read_records(tmp_path / "a/timings.jsonl")]
     assert walls == sorted(walls)
 
 
@@ -63,7 +63,7 @@ def test_a_resumed_run_leaves_the_files_of_an_uninterrupted_one(tmp_path):
         run(log, range(0, 200, 10))
         log.sync()
         assert ("train/loss", 190) in scalars(tmp_path / "cut")  # before it is closed
-    wall = list(read(tmp_path / "cut/timings.jsonl"))[4]["time/wall_seconds"]
+    wall = list(read_records(tmp_path / "cut/timings.jsonl"))[4]["time/wall_seconds"]
     with make(QUIET, tmp_path / "cut", resume_from=120) as log:
         assert log.wall_seconds >= wall
         run(log, range(130, 300, 10))
@@ -72,7 +72,7 @@ def test_a_resumed_run_leaves_the_files_of_an_uninterrupted_one(tmp_path):
     metrics = {k: v for k, v in scalars(tmp_path / "whole").items() if not k[0].startswith("time/")}
     again = {k: v for k, v in scalars(tmp_path / "cut").items() if not k[0].startswith("time/")}
     assert metrics == again
-    steps = [r["env_steps"] for r in read(tmp_path / "cut/timings.jsonl")]
+    steps = [r["env_steps"] for r in read_records(tmp_path / "cut/timings.jsonl")]
     assert steps == list(range(0, 300, 30))
 
 
@@ -108,7 +108,7 @@ def test_an_empty_write_and_a_wrong_group(tmp_path):
         with pytest.raises(AssertionError):
             log.write(0, {"env_steps": 1.0})
         with pytest.raises(AssertionError):
-            log.time(0, {"train/loss": 1.0})
+            log.write_timings(0, {"train/loss": 1.0})
         with pytest.raises(NumericError, match="train/loss"):
             log.write(0, {"train/loss": float("nan")})
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""
@@ -120,7 +120,7 @@ def test_a_removed_run_directory_stops_the_run_and_only_because_of_the_metrics(t
     with pytest.raises(StorageError, match=r"metrics\.jsonl"):
         log.write(1, {"train/loss": 1.0})
     log.close()
-    assert caplog.text.count("training goes on") == 1
+    assert caplog.text.count("training continues") == 1
 
 
 def test_progress_and_the_final_line(tmp_path, capsys):
@@ -129,7 +129,7 @@ def test_progress_and_the_final_line(tmp_path, capsys):
     )
     with make(config, tmp_path) as log:
         log.progress(10, 2, epsilon=0.5)
-        log.done("the end")
+        log.finish("the end")
     out, err = capsys.readouterr()
     assert out == "the end\n"
     assert err.startswith("r2d2 cartpole s0:   1%  steps 10/1000  updates 2  fps ")

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from rlrun.log.progress import PlainLines, Progress, choose, plain
-from rlrun.log.reading import Reading, duration
+from rlrun.log.progress import PlainLines, Progress, format_line, resolve_mode
+from rlrun.log.snapshot import ProgressSnapshot, format_duration
 
 pytest.importorskip("rich")
 
@@ -63,7 +63,7 @@ def terminal_kind(monkeypatch):
 )
 def test_the_mode_follows_the_wish_and_the_terminal(monkeypatch, wish, terminal, term, mode):
     monkeypatch.setenv("TERM", term)
-    assert choose(wish, Stream(terminal)) == mode
+    assert resolve_mode(wish, Stream(terminal)) == mode
 
 
 def test_plain_lines_come_every_few_seconds_and_hold_everything():
@@ -101,7 +101,7 @@ def test_off_shows_nothing(capsys):
     shown = progress("off", stream, clock)
     clock.now += 100
     shown.update(1, 1, {"return": 1.0})
-    shown.done("the end")
+    shown.finish("the end")
     assert stream.getvalue() == ""
     assert capsys.readouterr() == ("", "")
 
@@ -110,7 +110,7 @@ def test_off_shows_nothing(capsys):
 def test_the_last_line_goes_to_stdout(capsys, mode):
     stream = Stream(terminal=mode == "live")
     shown = progress(mode, stream, Clock())
-    shown.done("the end")
+    shown.finish("the end")
     assert capsys.readouterr().out == "the end\n"
     assert "the end" not in stream.getvalue()
 
@@ -178,7 +178,7 @@ def test_a_broken_terminal_does_not_stop_a_run():
 
 def test_a_broken_stdout_does_not_fail_a_finished_run(monkeypatch):
     monkeypatch.setattr(sys, "stdout", Broken())
-    progress("plain", Stream(), Clock()).done("the end")
+    progress("plain", Stream(), Clock()).finish("the end")
 
 
 def test_nothing_due_is_cheap():
@@ -196,10 +196,10 @@ def test_plain_needs_no_rich():
 
 
 def test_durations():
-    assert [duration(s) for s in (0, 7.4, 750, 3723)] == ["0:00", "0:07", "12:30", "1:02:03"]
+    assert [format_duration(s) for s in (0, 7.4, 750, 3723)] == ["0:00", "0:07", "12:30", "1:02:03"]
 
 
 def test_a_reading_without_rate_has_no_eta():
-    reading = Reading("t", 0, 10, 0, 0.0, None, {})
-    assert plain(reading) == "t:   0%  steps 0/10  updates 0  fps 0"
+    reading = ProgressSnapshot("t", 0, 10, 0, 0.0, None, {})
+    assert format_line(reading) == "t:   0%  steps 0/10  updates 0  fps 0"
     PlainLines(Stream()).close()

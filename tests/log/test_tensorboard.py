@@ -12,7 +12,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata
 
 from rlrun.log import tensorboard
-from rlrun.log.tensorboard import TensorBoard
+from rlrun.log.tensorboard import TensorBoardWriter
 
 
 def load(path):
@@ -29,7 +29,7 @@ def as_float32(value):
 
 
 def test_scalars_read_back(tmp_path):
-    board = TensorBoard(tmp_path)
+    board = TensorBoardWriter(tmp_path)
     expected = {"train/loss": [], "eval/return_mean": []}
     for step in range(0, 2000, 10):
         for tag in expected:
@@ -46,7 +46,7 @@ def test_scalars_read_back(tmp_path):
 
 
 def test_layout_text_and_hparams(tmp_path):
-    board = TensorBoard(tmp_path)
+    board = TensorBoardWriter(tmp_path)
     flat = {"seed": 3, "policy.name": "r2d2", "policy.double": True, "policy.lr": 1e-4, "x": None}
     board.text("config", "```yaml\nseed: 3\n```")
     board.hparams(0, flat, {})
@@ -89,11 +89,11 @@ def test_layout_text_and_hparams(tmp_path):
 
 
 def test_resume_voids_what_came_after_and_its_file_comes_last(tmp_path):
-    first = TensorBoard(tmp_path)
+    first = TensorBoardWriter(tmp_path)
     for step in range(0, 60, 10):
         first.scalars(step, {"train/loss": 1.0})
     first.close()
-    second = TensorBoard(tmp_path, purge_step=31)
+    second = TensorBoardWriter(tmp_path, purge_step=31)
     for step in range(40, 60, 10):
         second.scalars(step, {"train/loss": 2.0})
     second.close()
@@ -103,7 +103,7 @@ def test_resume_voids_what_came_after_and_its_file_comes_last(tmp_path):
 
 
 def test_a_flush_shows_what_was_written(tmp_path):
-    board = TensorBoard(tmp_path)
+    board = TensorBoardWriter(tmp_path)
     board.scalars(1, {"train/loss": 1.0})
     board.flush()
     seen = [v.tag for e in EventFileLoader(str(board.path)).Load() for v in e.summary.value]
@@ -112,13 +112,13 @@ def test_a_flush_shows_what_was_written(tmp_path):
 
 
 def test_a_removed_directory_stops_tensorboard_with_one_warning(tmp_path, caplog):
-    board = TensorBoard(tmp_path / "run_that_is_missing")
-    assert caplog.text.count("training goes on") == 1
+    board = TensorBoardWriter(tmp_path / "run_that_is_missing")
+    assert caplog.text.count("training continues") == 1
     board.scalars(1, {"train/loss": 1.0})
     board.close()
     caplog.clear()
     (tmp_path / "run").mkdir()
-    board = TensorBoard(tmp_path / "run")
+    board = TensorBoardWriter(tmp_path / "run")
     shutil.rmtree(tmp_path / "run")
     for step in range(3):
         board.scalars(step, {"train/loss": 1.0})
@@ -126,12 +126,12 @@ def test_a_removed_directory_stops_tensorboard_with_one_warning(tmp_path, caplog
     board.hparams(3, {"seed": 1}, {"eval/return_mean": 1.0})
     board.text("a", "b")
     board.close()
-    assert caplog.text.count("training goes on") == 1
+    assert caplog.text.count("training continues") == 1
     assert len(caplog.records) == 1
 
 
 def test_a_full_disk_stops_tensorboard(tmp_path, caplog):
-    board = TensorBoard(tmp_path)
+    board = TensorBoardWriter(tmp_path)
     board._file.close()
     board._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
     board.scalars(1, {"train/loss": 1.0})

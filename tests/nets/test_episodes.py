@@ -39,9 +39,9 @@ def test_pieces_by_hand():
     """Columns: rows 0-2 and 3 of the first; the second is one piece."""
     first = torch.tensor([[0, 1], [0, 0], [0, 0], [1, 0]], dtype=torch.bool)
     cut = cut_pieces(first)
-    assert (cut.pieces, cut.steps) == (3, 4)
-    assert cut.opening.tolist() == [0, 2]
-    assert cut.place.reshape(4, 2).tolist() == [[0, 2], [3, 5], [6, 8], [1, 11]]
+    assert (cut.num_pieces, cut.steps) == (3, 4)
+    assert cut.first_piece.tolist() == [0, 2]
+    assert cut.row_index.reshape(4, 2).tolist() == [[0, 2], [3, 5], [6, 8], [1, 11]]
 
 
 def test_a_state_never_crosses_an_episode():

@@ -35,7 +35,7 @@ def batch(obs, net):
     space = OBS[obs]
     space.seed(0)
     seen = torch.from_numpy(np.stack([np.asarray(space.sample()) for _ in range(7)]))
-    side = net.side(torch.from_numpy(rng.integers(-1, 5, 7)), torch.randn(7))
+    side = net.encode_previous(torch.from_numpy(rng.integers(-1, 5, 7)), torch.randn(7))
     return seen, side, torch.randn(7, 5)
 
 

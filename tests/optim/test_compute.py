@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlrun.build.pipeline import make_collector
-from rlrun.build.policy import make_compute, thread_count
+from rlrun.build.plan import make_plan
 from rlrun.optim.compute import Compute, cpu_has_bf16_lstm
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
@@ -112,23 +112,22 @@ def test_the_rule(monkeypatch, overrides, cores, threads, beside):
     """A function of config and cores alone: nothing is measured when a run begins."""
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     c = config(*overrides)
-    assert thread_count(c) == threads
-    assert make_compute(c).target_thread == beside
-    assert make_compute(config(*overrides, "learner.precision=bf16")).precision == "bf16"
+    plan = make_plan(c)
+    assert (plan.threads, plan.target_thread) == (threads, beside)
 
 
 def test_agents_with_parts_of_a_batch_share_no_update(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     c = config("policy=sac", "env=pendulum")
     separate = replace(c, agents=replace(c.agents, name="separate"))
-    assert (make_compute(c).target_thread, make_compute(separate).target_thread) == (True, False)
+    assert (make_plan(c).target_thread, make_plan(separate).target_thread) == (True, False)
 
 
 @pytest.mark.parametrize("wanted", [True, False])
 @pytest.mark.parametrize("policy", ["sac", "td3", "ddpg"])
 def test_the_halves_of_an_update_heed_the_key(policy, wanted):
     c = config(f"policy={policy}", "env=pendulum", f"learner.target_thread={wanted}")
-    collector = make_collector(c, Counters())
+    collector = make_collector(make_plan(c), Counters())
     assert collector.policy.kernel.compute.target_thread == wanted
     collector.env.close()
 
@@ -138,7 +137,7 @@ def test_a_run_s_policy_computes_as_its_config_says(policy):
     """The keys reach the learner, not only the rule."""
     c = config(f"policy={policy}", "env=cartpole", "learner.precision=bf16",
                "learner.target_thread=true")  # fmt: skip
-    collector = make_collector(c, Counters())
+    collector = make_collector(make_plan(c), Counters())
     compute = collector.policy.compute
     collector.env.close()
     assert (compute.precision, compute.target_thread) == ("bf16", True)

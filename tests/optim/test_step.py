@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rlrun.build import pipeline as build
+from rlrun.build.plan import make_plan
 from rlrun.nets.burn_in import burn_in
 from rlrun.nets.torso import Stack
 from rlrun.optim import step as graphed
@@ -157,7 +158,7 @@ class Notes:
 def test_who_asks_a_cpu_for_graphs_is_told(tmp_path, asked):
     log, line = Notes(), f"learner.cuda_graph={str(asked).lower()}"
     c = config("debug=smoke", "policy=dqn", "env=bandit", line)
-    build.make_pipeline(c, tmp_path, log).close()
+    build.make_pipeline(make_plan(c), tmp_path, log).close()
     assert any("learner.cuda_graph: device=cpu has none" in x for x in log.lines) == asked
 
 
@@ -166,7 +167,7 @@ def test_who_asks_numpy_to_be_compiled_is_told(tmp_path, monkeypatch, policy, sa
     monkeypatch.setattr(torch.nn.Module, "compile", lambda part: None)
     log, line = Notes(), "learner.compile=true"
     c = config("debug=smoke", f"policy={policy}", "env=bandit", line)
-    build.make_pipeline(c, tmp_path, log).close()
+    build.make_pipeline(make_plan(c), tmp_path, log).close()
     assert any("learner.compile: plain layers learn in numpy" in x for x in log.lines) == said
 
 
@@ -206,7 +207,7 @@ def test_partial_burn_ins_are_the_same_with_all_windows_run():
     x = torch.randn(7, segment.valid.shape[1], policy.net.memory.core.input_size)
     given = (policy.net, x, segment.state, segment.valid[:7], segment.partial)
     with torch.no_grad():
-        asked, dropped = (burn_in(*given, alone=alone) for alone in (True, False))
+        asked, dropped = (burn_in(*given, select_partial=select) for select in (True, False))
     for a, b in zip(asked, dropped, strict=True):
         torch.testing.assert_close(a, b)
     bare = burn_in(*given[:4])

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from rlrun.build import pipeline as build
+from rlrun.build.plan import make_plan
 from rlrun.errors import NumericError
 from rlrun.functional.rows import network_inputs
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.learner import Learner
-from rlrun.run import life
+from rlrun.run import train
 from rlrun.rundir import checkpoint
 from rlrun.schema import LearnerConfig, RNDConfig, ScheduleConfig, TorsoConfig
 from rlrun.types import Chunk, Counters, Sample, Segment, tree_leaves
@@ -55,9 +56,9 @@ def sample_of(segment: Segment, env_steps=0) -> Sample:
 def feed(bonus: RND, segment: Segment, pieces: list[int], *, learn=True) -> None:
     row = 0
     for n in pieces:
-        bonus.see(Chunk.of(part(segment, row, row + n)))
+        bonus.observe(Chunk.of(part(segment, row, row + n)))
         if learn:
-            bonus.learn(0)
+            bonus.update(0)
         row += n
 
 
@@ -66,8 +67,8 @@ def test_a_chunk_without_a_paid_row():
     segment = stream(4)
     over = torch.ones_like(segment.terminated)
     bonus = rnd()
-    bonus.see(Chunk.of(replace(segment, terminated=over, truncated=~over)))
-    bonus.learn(0)
+    bonus.observe(Chunk.of(replace(segment, terminated=over, truncated=~over)))
+    bonus.update(0)
     assert bonus.obs.count == 0
     assert bonus.metrics() == {}
 
@@ -94,7 +95,7 @@ def test_against_loops():
 
     start, sums, carried = 0, [], [0.0, 0.0]
     for n in (13, 1, 26):
-        bonus.see(Chunk.of(part(segment, start, start + n)))
+        bonus.observe(Chunk.of(part(segment, start, start + n)))
         here = [(t, b) for t, b in rows if start <= t < start + n]
         seen += [segment.obs[t + 1, b].tolist() for t, b in here if moved[t, b]]
         for t, b in here:
@@ -106,7 +107,7 @@ def test_against_loops():
         start += n
     scale = math.sqrt(naive.moments(sums)[1])
     assert bonus.sums.count == int(segment.valid.sum())
-    out = bonus.shaped(sample_of(segment)).segment
+    out = bonus.add_to(sample_of(segment)).segment
     for t, b in rows:
         added = novelty_of(segment.obs[t + 1, b].tolist()) * 2 / scale if moved[t, b] else 0.0
         want = segment.reward[t, b].item() + added
@@ -134,7 +135,7 @@ def test_what_stands_behind_a_termination_is_never_read(value):
     for rows in (segment, wild):
         bonus = rnd()
         feed(bonus, rows, [13, 1, 26])
-        reward = bonus.shaped(sample_of(rows)).segment.reward
+        reward = bonus.add_to(sample_of(rows)).segment.reward
         results.append((torch.where(segment.valid, reward, 0), bonus.state_dict()))
     (one, state), (two, other) = results
     assert torch.equal(one, two)
@@ -151,7 +152,7 @@ def test_every_row_is_learned_once():
         steps += -(-int(paid[row : row + n].sum()) // FIELDS["batch_size"])
         row += n
     assert bonus.optimiser.steps[0].item() == steps
-    bonus.learn(0)
+    bonus.update(0)
     assert bonus.optimiser.steps[0].item() == steps, "nothing is left of the last chunk"
 
 
@@ -165,13 +166,13 @@ def test_novelty_wears_off_where_one_has_been():
     )  # fmt: skip
     far = replace(segment, obs=known + torch.tensor([0.0, 4.0, 0.0]))
     bonus = rnd()
-    bonus.see(Chunk.of(segment))
-    before = [bonus.shaped(sample_of(s)).segment.reward.mean().item() for s in (segment, far)]
+    bonus.observe(Chunk.of(segment))
+    before = [bonus.add_to(sample_of(s)).segment.reward.mean().item() for s in (segment, far)]
     scale = bonus.sums.var.sqrt().item()
     for _ in range(60):
-        bonus.see(Chunk.of(segment))
-        bonus.learn(0)
-    after = [bonus.shaped(sample_of(s)).segment.reward.mean().item() for s in (segment, far)]
+        bonus.observe(Chunk.of(segment))
+        bonus.update(0)
+    after = [bonus.add_to(sample_of(s)).segment.reward.mean().item() for s in (segment, far)]
     rescaled = [x * bonus.sums.var.sqrt().item() / scale for x in after]
     assert rescaled[0] < 0.1 * before[0]
     assert rescaled[1] > 5 * rescaled[0]
@@ -179,7 +180,7 @@ def test_novelty_wears_off_where_one_has_been():
 
 def test_nothing_is_added_before_anything_was_seen():
     sample = sample_of(stream())
-    assert rnd().shaped(sample) is sample
+    assert rnd().add_to(sample) is sample
 
 
 def test_the_coefficient_follows_the_clock():
@@ -187,7 +188,7 @@ def test_the_coefficient_follows_the_clock():
     bonus, segment = rnd(coefficient=falling), stream()
     feed(bonus, segment, [40])
     added = [
-        (bonus.shaped(sample_of(segment, clock)).segment.reward - segment.reward).sum().item()
+        (bonus.add_to(sample_of(segment, clock)).segment.reward - segment.reward).sum().item()
         for clock in (0, 50, 100)
     ]
     assert added[0] == pytest.approx(2 * added[1], rel=1e-3)
@@ -200,7 +201,7 @@ def test_networks_go_on_seeing_the_rewards_that_acting_saw():
     policy = r2d2()
     sample, bonus = batch_of(policy), rnd()
     feed(bonus, stream(), [40])
-    shaped = bonus.shaped(sample)
+    shaped = bonus.add_to(sample)
     valid = sample.segment.valid
     assert (shaped.segment.reward > sample.segment.reward)[valid].float().mean() > 0.5
     for one, two in zip(
@@ -261,11 +262,11 @@ def test_state_round_trip():
     feed(one, rest, [11, 29])
     feed(two, rest, [11, 29])
     sample = sample_of(segment)
-    a, b = one.shaped(sample).segment.reward, two.shaped(sample).segment.reward
+    a, b = one.add_to(sample).segment.reward, two.add_to(sample).segment.reward
     assert torch.equal(a, b)
     fresh = rnd(seed=9)
     feed(fresh, segment, [40])
-    assert not torch.equal(a, fresh.shaped(sample).segment.reward)
+    assert not torch.equal(a, fresh.add_to(sample).segment.reward)
     for x, y in zip(tree_leaves(one.state_dict()), tree_leaves(two.state_dict()), strict=True):
         assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
 
@@ -324,7 +325,7 @@ def test_kinds_of_observations(kind, stacked):
         obs, first, flags.astype(np.int64), flags.astype(np.float32), flags, flags, ~flags
     )
     bonus = rnd(space=space, torso=torso, stacked=stacked)
-    feed_chunk = [bonus.see, lambda c: bonus.learn(0)]
+    feed_chunk = [bonus.observe, lambda c: bonus.update(0)]
     for step in feed_chunk:
         step(chunk)
     segment = chunk.segment()
@@ -333,8 +334,8 @@ def test_kinds_of_observations(kind, stacked):
         segment = replace(segment, obs=torch.stack([other, other, segment.obs], 2))
     plain = rnd(space=space, torso=torso)
     plain.load_state_dict(bonus.state_dict())
-    reward = bonus.shaped(sample_of(segment)).segment.reward
-    assert torch.equal(reward, plain.shaped(sample_of(chunk.segment())).segment.reward)
+    reward = bonus.add_to(sample_of(segment)).segment.reward
+    assert torch.equal(reward, plain.add_to(sample_of(chunk.segment())).segment.reward)
     assert (reward > 0).all()
     assert torch.isfinite(reward).all()
 
@@ -387,7 +388,7 @@ def test_resume(tmp_path):
     saved, _ = checkpoint.load_newest(tmp_path / "one/checkpoints")
     (tmp_path / "made").mkdir()
     with Log(longer.logger, tmp_path / "made", total_steps=900, title="") as log:
-        made = build.make_pipeline(longer, tmp_path / "made", log)
+        made = build.make_pipeline(make_plan(longer), tmp_path / "made", log)
         made.load_state_dict(saved)
         state = made.bonus.state_dict()
         made.close()
@@ -395,7 +396,7 @@ def test_resume(tmp_path):
         assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
     assert state["sums"]["count"] == saved["counters"]["env_steps"]
     for name in ("one", "two"):
-        assert life.resume(tmp_path / name, longer, raw_yaml="", overrides=[]) == 0
+        assert train.resume(tmp_path / name, longer, raw_yaml="", overrides=[]) == 0
     weights = [(tmp_path / n / "checkpoints/last.safetensors").read_bytes() for n in ("one", "two")]
     assert weights[0] == weights[1]
     after, _ = checkpoint.load_newest(tmp_path / "one/checkpoints")

@@ -131,7 +131,7 @@ def test_stored_states_are_those_from_the_episodes_start(memory):
                 action, reward = s.action[row - 1, i][None], s.reward[row - 1, i][None] * scale
             for got, want in zip(tree_leaves(s.states), tree_leaves(state), strict=True):
                 torch.testing.assert_close(got[row, i], want[0], rtol=1e-5, atol=1e-6)
-            x = net.inputs(s.obs[row, i][None], net.side(action, reward))
+            x = net.inputs(s.obs[row, i][None], net.encode_previous(action, reward))
             with torch.no_grad():
                 _, state = net.memory.unroll(x[None], state)
 
@@ -151,7 +151,7 @@ def test_learner_q_is_acting_q():
         acted.append(torch.from_numpy(q.copy()))
         return q, state
 
-    record.refresh = step.refresh
+    record.refresh, record.initial_state = step.refresh, step.initial_state
     collector.actor.step = record
     replay = make_replay(collector.example(), rows=200, window=policy.window)
     keys = np.concatenate([replay.add(collector.collect()) for _ in range(6)])
@@ -309,7 +309,7 @@ def test_the_actor_is_shown_the_row_before_also_across_chunks():
         assert (obs, first) == (t, t == 0)
         assert state == rows.states[t] == t
         assert t == 0 or (action, reward) == (rows.action[t - 1], rows.reward[t - 1])
-    collector.gather()
+    collector.collect_rows()
     assert policy.refreshed == 3, "the overlapped pipeline chooses the weights itself"
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from rlrun.env.diagnostic.counter import counter_reward
 from rlrun.env.diagnostic.tmaze import FORWARD, LEFT, RIGHT
-from rlrun.pipeline.evaluate import MOST_ENVS, Evaluation, Evaluator, eval_metrics
+from rlrun.pipeline.evaluate import MAX_ENVS, Evaluation, Evaluator, eval_metrics
 from rlrun.types import Act, Spec
 from tests.compose import changed, config
 from tests.env.test_zoo import SHARED, ZOO, config_of
@@ -18,14 +18,14 @@ def expected(lengths, i, e):
     return sum(float(counter_reward(*(np.array(x) for x in (i, e, t)))) for t in steps)
 
 
-@pytest.mark.parametrize("episodes", [1, 7, MOST_ENVS, MOST_ENVS + 23])
+@pytest.mark.parametrize("episodes", [1, 7, MAX_ENVS, MAX_ENVS + 23])
 def test_every_environment_plays_its_share(episodes):
     """Counting whichever episodes end first would favour short ones."""
     lengths = (5, 1, 40, 3)
     evaluator = Evaluator(counter(lengths), episodes=episodes, seed=0)
     policy = r2d2(spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
     result = evaluator.run(policy, env_steps=12)
-    envs = min(episodes, MOST_ENVS)
+    envs = min(episodes, MAX_ENVS)
     share = [episodes // envs + (i < episodes % envs) for i in range(envs)]
     played = [(e, i) for e in range(max(share)) for i in range(envs) if e < share[i]]
     want = [expected(lengths, i, e) for e, i in played]
@@ -62,7 +62,7 @@ def test_it_can_be_stopped_and_begun_anew():
         asked.append(len(asked))
         return len(asked) == 3
 
-    assert evaluator.run_unless(third, policy, env_steps=0) is None
+    assert evaluator.run_until(third, policy, env_steps=0) is None
     assert len(asked) == 3
     whole = evaluator.run(policy, env_steps=0)
     fresh = Evaluator(config("env=cartpole").env, episodes=6, seed=5).run(policy, env_steps=0)
@@ -176,7 +176,7 @@ def test_summary_by_hand():
 
 def test_an_agent_that_waits_for_its_team_plays_no_episode():
     env = config_of(ZOO, kwargs={"lives": (1, 3)})
-    evaluator = Evaluator(env, episodes=2 * MOST_ENVS, seed=0, agents=SHARED)
+    evaluator = Evaluator(env, episodes=2 * MAX_ENVS, seed=0, agents=SHARED)
     found = evaluator.run(Recording(), env_steps=0)
-    assert found.lengths.tolist() == [1, 3] * 2 * MOST_ENVS
+    assert found.lengths.tolist() == [1, 3] * 2 * MAX_ENVS
     assert found.returns[:2].tolist() == [1, 101 + 102 + 103]

@@ -115,7 +115,7 @@ def test_metrics_are_added_up_by_name():
     policy, means = control("td3", actor_every=2), Means(Counters())
     told = [policy.update(box_batch(policy)).metrics for _ in range(5)]
     for metrics in told:
-        means.gather(metrics)
+        means.add(metrics)
     found = means.report()
     assert found.pop("train/updates") == 0
     assert len({tuple(m) for m in told}) == 2

@@ -10,12 +10,14 @@ import torch
 
 from rlrun.buffer.storage.sizing import demo_config, make_layout, row_of
 from rlrun.config import check
-from rlrun.dataset import read as read_dataset
+from rlrun.dataset import read_dataset
 from rlrun.env import probe
 from rlrun.errors import ConfigError, ResourceError
-from rlrun.log.jsonl import read
-from rlrun.run import finished, life
+from rlrun.log.jsonl import read_records
+from rlrun.run import train
+from rlrun.run.export import export_run
 from rlrun.rundir.checkpoint import load_newest
+from rlrun.types import Window
 from tests.compose import config
 
 QUIET = ("logger.progress=off", "logger.tensorboard=false", "learner.threads=1")
@@ -28,27 +30,27 @@ def go(run_dir: Path, *overrides: str) -> dict:
     run_dir.mkdir(parents=True, exist_ok=True)
     c = config(*overrides)
     (run_dir / "config.yaml").write_text("{}")
-    assert life.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert train.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
     return json.loads((run_dir / "run.json").read_text())
 
 
-def export(folder: Path, *overrides: str) -> Path:
+def exported(folder: Path, *overrides: str) -> Path:
     c = config(*QUIET, "debug=smoke", *overrides)
     go(folder / "run", *QUIET, "debug=smoke", *overrides)
-    finished.export_run(folder / "run", folder / "data", c, raw_yaml="", shard_rows=200)
+    export_run(folder / "run", folder / "data", c, raw_yaml="", shard_rows=200)
     return folder / "data"
 
 
 @pytest.fixture(scope="module")
 def cartpole(tmp_path_factory) -> Path:
-    return export(tmp_path_factory.mktemp("cartpole"), "policy=dqn", "env=cartpole")
+    return exported(tmp_path_factory.mktemp("cartpole"), "policy=dqn", "env=cartpole")
 
 
 @pytest.fixture(scope="module")
 def pendulum(tmp_path_factory) -> Path:
     """Rows of a policy in a box, 50 steps an episode."""
     few = ("env=pendulum", "env.max_episode_steps=50", "policy=iql", "pipeline=serial")
-    return export(tmp_path_factory.mktemp("pendulum"), *few)
+    return exported(tmp_path_factory.mktemp("pendulum"), *few)
 
 
 CASES = {
@@ -75,7 +77,7 @@ def case(request, cartpole, pendulum):
 def test_the_clock_counts_updates_and_nothing_is_collected(case, tmp_path):
     record = go(tmp_path, *case)
     assert (record["env_steps"], record["updates"]) == (60, 60)
-    lines = list(read(tmp_path / "metrics.jsonl"))
+    lines = list(read_records(tmp_path / "metrics.jsonl"))
     assert [li["env_steps"] for li in lines] == sorted(li["env_steps"] for li in lines)
     seen = {key for li in lines for key in li}
     assert not [key for key in seen if key.startswith("collect/")]
@@ -88,7 +90,7 @@ def test_same_seed_same_bytes_and_resume_is_uninterrupted(case, tmp_path):
     """Nothing outside the checkpoint matters offline, so a resumed run is the same run."""
     whole, other = go(tmp_path / "a", *case), go(tmp_path / "b", *case, "run.total_steps=20")
     assert other["digest"] != whole["digest"]
-    assert life.resume(tmp_path / "b", config(*case), raw_yaml="", overrides=[]) == 0
+    assert train.resume(tmp_path / "b", config(*case), raw_yaml="", overrides=[]) == 0
     states = [load_newest(tmp_path / n / "checkpoints")[0] for n in "ab"]
     for name in ("policy", "learner", "buffer", "counters"):
         assert same(states[0][name], states[1][name]), name
@@ -120,18 +122,18 @@ def test_demonstrations_are_mixed_in(tmp_path, cartpole, more):
     words = (*MIXED, *more, f"buffer.demos={cartpole}")
     one, two = go(tmp_path / "one", *words), go(tmp_path / "two", *words)
     assert one["digest"] == two["digest"]
-    found = {k: v for li in read(tmp_path / "one/metrics.jsonl") for k, v in li.items()}
+    found = {k: v for li in read_records(tmp_path / "one/metrics.jsonl") for k, v in li.items()}
     assert found["buffer/demo_fraction"] == pytest.approx(0.5, abs=0.15)
     assert found["buffer/demo_windows"] > 0
     state, _ = load_newest(tmp_path / "one/checkpoints")
-    assert life.resume(tmp_path / "one", config(*words, "run.total_steps=600"), raw_yaml="",
+    assert train.resume(tmp_path / "one", config(*words, "run.total_steps=600"), raw_yaml="",
                         overrides=[]) == 0  # fmt: skip
     later, _ = load_newest(tmp_path / "one/checkpoints")
     assert later["buffer"]["counts"]["windows"] > state["buffer"]["counts"]["windows"]
 
 
 def test_an_export_holds_the_own_rows_only(tmp_path, cartpole):
-    data = export(tmp_path, "policy=r2d2", "env=cartpole", f"buffer.demos={cartpole}")
+    data = exported(tmp_path, "policy=r2d2", "env=cartpole", f"buffer.demos={cartpole}")
     record = json.loads((tmp_path / "run/run.json").read_text())
     assert read_dataset(data).steps == record["env_steps"]
 
@@ -182,14 +184,14 @@ def test_what_is_refused(cartpole, words, key, says):
 def test_demonstrations_count_against_max_bytes(cartpole):
     words = ("buffer.capacity=2000", "learner.learning_starts=0")
     c = config(*words)
-    row, window = row_of(c, *probe(c.env)), (4, 15, 5)
+    row, window = row_of(c, *probe(c.env)), Window(4, 15, 5)
     most = make_layout(c, row, window).nbytes
     check(config(*words, f"buffer.max_bytes={most}"))
     demos = f"buffer.demos={cartpole}"
-    with pytest.raises(ResourceError, match="with the own rows"):
+    with pytest.raises(ResourceError, match="with the run's rows"):
         check(config(*words, f"buffer.max_bytes={most}", demos))
     lengths = [t.steps for t in read_dataset(cartpole).trajectories()]
-    more = make_layout(demo_config(c, window, lengths), row, window).nbytes
+    more = make_layout(demo_config(c, row, window, lengths), row, window).nbytes
     check(config(*words, f"buffer.max_bytes={most + more}", demos))
 
 
@@ -209,4 +211,4 @@ def test_demonstrations_that_are_gone_are_missed_by_a_resume(tmp_path, cartpole)
     go(tmp_path / "run", *words)
     shutil.rmtree(data)
     with pytest.raises(ConfigError, match=r"buffer\.demos = .* is no directory"):
-        life.resume(tmp_path / "run", config(*words), raw_yaml="", overrides=[])
+        train.resume(tmp_path / "run", config(*words), raw_yaml="", overrides=[])

@@ -16,29 +16,32 @@ import pytest
 import torch
 
 from rlrun.build import pipeline as build
+from rlrun.build.plan import make_plan
+from rlrun.build.policy import make_policy
 from rlrun.errors import CheckpointError, EnvError, Interrupted
-from rlrun.log.jsonl import read
-from rlrun.pipeline.collector import Brought, Collector
-from rlrun.pipeline.remote import Gathered, Remote, settled
-from rlrun.pipeline.warm import start_method
-from rlrun.run import life
+from rlrun.log.jsonl import read_records
+from rlrun.pipeline.collector import CollectMetrics
+from rlrun.pipeline.forkserver import start_method
+from rlrun.pipeline.process import CollectedChunk, CollectorProcess, state_of
+from rlrun.run import train
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.rundir.record import RunRecord
-from rlrun.transport import collector_end, learner_end
+from rlrun.transport import make_collector_side, make_learner_side
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
 from tests.env.faulty import register
 from tests.pipeline.test_serial import SMOKE, go
 
 OVERLAPPED = "pipeline=overlapped"
+COLLECT_SEED = make_plan(config(*SMOKE)).env_seeds.collect
 
 
 def failing(counters):
     """A collector whose environment 0 fails at its third step."""
     register()
-    seed = build.env_seed(0, "collect")
+    seed = COLLECT_SEED
     faulty = ("env=gym", "env.id=test/Faulty-v0", f"env.kwargs={{fault: raise, bad_seed: {seed}}}")
-    return build.make_collector(config(*SMOKE, "policy=random", *faulty), counters)
+    return build.make_collector(make_plan(config(*SMOKE, "policy=random", *faulty)), counters)
 
 
 def dying(counters):
@@ -48,29 +51,37 @@ def dying(counters):
 RAW = config(*SMOKE, "env=cartpole").transport
 
 
+def bandit_policy():
+    return make_policy(make_plan(config(*SMOKE, "policy=random", "env=bandit")))
+
+
 def remote_to(make, policy, transport=RAW):
-    """A process and its link."""
-    return Remote(make, policy, learner_end(transport), partial(collector_end, transport))
+    """A collector's process and the learner's side of its transport."""
+    return CollectorProcess(
+        make, policy, make_learner_side(transport), partial(make_collector_side, transport)
+    )
 
 
 class InTurn:
-    """``Remote`` without a process: weights are taken at ``start``, rows come at ``result``."""
+    """``CollectorProcess`` without a process: weights at ``start``, rows at ``result``."""
 
-    def __init__(self, make, policy, link, far):
-        self.counters, self.flying, self.link = Counters(), False, link
+    def __init__(self, make, policy, transport, make_side):
+        self.counters, self.in_flight, self.transport = Counters(), False, transport
         self.collector, self.policy = make(self.counters), policy
         self.started = []
 
     def start(self, env_steps):
-        self.flying, self.counters.env_steps = True, env_steps
+        self.in_flight, self.counters.env_steps = True, env_steps
         self.collector.policy.load(self.policy.weights())
         self.collector.actor.refresh()
         self.started.append(self.policy.online_target.updates)
 
     def result(self):
-        self.flying, chunk = False, self.collector.gather()
-        brought, self.collector.brought = self.collector.brought, Brought()
-        return Gathered(chunk, brought, {}, settled(self.collector))
+        self.in_flight, chunk = False, self.collector.collect_rows()
+        return CollectedChunk(chunk, self.collector.take_stats(), {}, self.state())
+
+    def state(self):
+        return state_of(self.collector)
 
     def close(self):
         self.collector.env.close()
@@ -96,7 +107,7 @@ def test_weights_are_exactly_one_chunk_old(tmp_path, monkeypatch):
     overrides = ("policy=r2d2", "env=cartpole", OVERLAPPED)
     apart = go(tmp_path / "apart", *overrides)
     made = []
-    monkeypatch.setattr(build, "Remote", lambda *a: made.append(InTurn(*a)) or made[-1])
+    monkeypatch.setattr(build, "CollectorProcess", lambda *a: made.append(InTurn(*a)) or made[-1])
     inside = go(tmp_path / "inside", *overrides)
     assert inside["digest"] == apart["digest"]
     started = np.array(made[0].started)  # smoke: one update behind every chunk, once it learns
@@ -109,12 +120,12 @@ def test_resume_goes_on_with_the_chunk_in_flight(tmp_path):
     """A checkpoint before the end holds a chunk nobody has counted; it is the next one learned."""
     go(tmp_path, "policy=r2d2", "env=cartpole", OVERLAPPED)
     longer = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, "run.total_steps=900")
-    assert life.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    assert train.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
     record = RunRecord.read(tmp_path)
     assert record.env_steps >= 900
     after, _ = load_newest(tmp_path / "checkpoints")
     assert after["buffer"]["counts"]["rows"] == after["counters"]["env_steps"]
-    steps = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
+    steps = [line["env_steps"] for line in read_records(tmp_path / "metrics.jsonl")]
     assert steps == sorted(steps)
 
 
@@ -124,25 +135,27 @@ def test_an_interrupted_run_keeps_its_flight(tmp_path, monkeypatch):
 
     step = Learner.step
 
-    def wish(self, *given):
+    def signalled(self, *given):
         if self.counters.chunks == 12:
             os.kill(os.getpid(), signal.SIGINT)
         return step(self, *given)
 
-    monkeypatch.setattr(Learner, "step", wish)
+    monkeypatch.setattr(Learner, "step", signalled)
     (tmp_path / "run").mkdir()
     c = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED)
     with pytest.raises(Interrupted):
-        life.run(c, tmp_path / "run", raw_yaml="", overrides=[])
+        train.run(c, tmp_path / "run", raw_yaml="", overrides=[])
     state, _ = load_newest(tmp_path / "run" / "checkpoints")
     flight = state["flight"]
     assert flight["steps"] == int(flight["rows"]["valid"].sum()) > 0
     behind = state["collector"]["obs"]  # the collector goes on behind the flight, not before it
     np.testing.assert_array_equal(behind, flight["rows"]["obs"][-1])
     monkeypatch.setattr(Learner, "step", step)
-    clocks, load = [], Remote.load
-    monkeypatch.setattr(Remote, "load", lambda self, *x: clocks.append(x[1]) or load(self, *x))
-    assert life.resume(tmp_path / "run", c, raw_yaml="", overrides=[]) == 0
+    clocks, load = [], CollectorProcess.load
+    monkeypatch.setattr(
+        CollectorProcess, "load", lambda self, *x: clocks.append(x[1]) or load(self, *x)
+    )
+    assert train.resume(tmp_path / "run", c, raw_yaml="", overrides=[]) == 0
     assert clocks == [state["counters"]["env_steps"] + flight["steps"]], "new episodes' seeds"
     after, _ = load_newest(tmp_path / "run" / "checkpoints")
     ring = after["buffer"]["ring"]
@@ -159,7 +172,7 @@ def leaves(chunk):
 
 def test_rows_from_afar_are_the_rows_from_here():
     c = config(*SMOKE, "policy=r2d2", "env=cartpole")
-    make = partial(build.make_collector, c)
+    make = partial(build.make_collector, make_plan(c))
     here = make(Counters())
     remote = remote_to(make, here.policy)
     try:
@@ -167,29 +180,26 @@ def test_rows_from_afar_are_the_rows_from_here():
             here.counters.env_steps = steps
             remote.start(steps)
             here.actor.refresh()
-            own, far = here.gather(), remote.result()
+            own, far = here.collect_rows(), remote.result()
             for x, y in zip(
                 leaves(own),
                 leaves(far.chunk),
                 strict=True,
             ):
                 np.testing.assert_array_equal(x, y)
-            assert (far.brought.steps, far.brought.finished) == (
-                here.brought.steps, here.brought.finished,
-            )  # fmt: skip
-            here.brought = Brought()
+            assert far.stats == here.take_stats()
             with torch.no_grad():
                 for p in here.policy.net.parameters():
                     p.mul_(1.1)
-        assert far.after.generator == here.policy.generator.bit_generator.state
-        np.testing.assert_array_equal(far.after.collector["obs"], here.obs)
+        assert far.state.generator == here.policy.generator.bit_generator.state
+        np.testing.assert_array_equal(far.state.collector["obs"], here.obs)
     finally:
         remote.close()
     assert not remote.process.is_alive()
 
 
 def test_what_goes_wrong_there_is_said_here():
-    policy = build.make_collector(config(*SMOKE, "policy=random", "env=bandit"), Counters()).policy
+    policy = bandit_policy()
     remote = remote_to(failing, policy)
     remote.start(0)
     with pytest.raises(EnvError, match=r"environment 0 at step 3: .*raised ZeroDivisionError"):
@@ -204,9 +214,11 @@ def ask(remote):
 
 @pytest.mark.parametrize("when", ["at once", "later"])
 def test_a_process_that_dies_is_an_error_in_one_line(when):
-    policy = build.make_collector(config(*SMOKE, "policy=random", "env=bandit"), Counters()).policy
+    policy = bandit_policy()
     c = config(*SMOKE, "policy=random", "env=bandit")
-    remote = remote_to(dying if when == "at once" else partial(build.make_collector, c), policy)
+    remote = remote_to(
+        dying if when == "at once" else partial(build.make_collector, make_plan(c)), policy
+    )
     if when == "later":
         remote.start(0)
         remote.result()
@@ -218,9 +230,9 @@ def test_a_process_that_dies_is_an_error_in_one_line(when):
 
 def test_the_process_ends_with_its_other_end():
     """Also when the main process is killed: the pipe is closed then."""
-    policy = build.make_collector(config(*SMOKE, "policy=random", "env=bandit"), Counters()).policy
+    policy = bandit_policy()
     c = config(*SMOKE, "policy=random", "env=bandit")
-    remote = remote_to(partial(build.make_collector, c), policy)
+    remote = remote_to(partial(build.make_collector, make_plan(c)), policy)
     remote.start(0)
     remote.result()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
@@ -239,7 +251,7 @@ def test_run_json_says_so(tmp_path: Path):
 
 def remote_of(*overrides):
     """(collector here, the same one there)."""
-    make = partial(build.make_collector, config(*SMOKE, *overrides))
+    make = partial(build.make_collector, make_plan(config(*SMOKE, *overrides)))
     here = make(Counters())
     return here, remote_to(make, here.policy)
 
@@ -249,7 +261,7 @@ def test_a_resumed_process_begins_with_other_episodes():
     here, remote = remote_of("policy=r2d2", "env=cartpole")
     begun = here.obs.copy()
     remote.start(0)
-    behind = remote.result().after
+    behind = remote.result().state
     remote.close()
     _, again = remote_of("policy=r2d2", "env=cartpole")
     again.load(behind, 500)
@@ -259,7 +271,7 @@ def test_a_resumed_process_begins_with_other_episodes():
     here.counters.env_steps = 500
     here.load_state_dict(behind.collector)
     np.testing.assert_array_equal(chunk.obs[0], behind.collector["obs"])  # the cut episodes' end
-    np.testing.assert_array_equal(chunk.obs[1], here.fresh_obs)
+    np.testing.assert_array_equal(chunk.obs[1], here.reset_obs)
     assert (chunk.obs[1] != begun).any()
 
 
@@ -274,7 +286,7 @@ FAILS_LATER = (  # the training environments fail in a chunk that nobody learns 
 def test_a_chunk_that_fails_in_flight_loses_nothing_learned(tmp_path):
     """The run is solved at 100; steps 101 to 150 are in flight and fail."""
     register()
-    seed = build.env_seed(0, "collect")
+    seed = COLLECT_SEED
     fault = f"env.kwargs={{fault: raise, at: 130, bad_seed: {seed}, length: 20}}"
     record = go(tmp_path, *FAILS_LATER[:-1], fault)
     assert record["status"] == "done"
@@ -288,7 +300,7 @@ def test_a_serial_run_refuses_a_chunk_in_flight(tmp_path, monkeypatch):
     state, path = load_newest(tmp_path / "run" / "checkpoints")
     del path
     pipeline = build.make_pipeline(
-        config(*SMOKE, "policy=r2d2", "env=cartpole"), tmp_path, Silent()
+        make_plan(config(*SMOKE, "policy=r2d2", "env=cartpole")), tmp_path, Silent()
     )
     with pytest.raises(CheckpointError, match="chunk in flight"):
         pipeline.load_state_dict(state | {"flight": {}})
@@ -305,24 +317,25 @@ def test_a_failed_resume_leaves_no_process(tmp_path):
     other = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, "buffer.capacity=3000")
     before = set(multiprocessing.active_children())
     with pytest.raises(CheckpointError):
-        life.resume(tmp_path, other, raw_yaml="", overrides=[])
+        train.resume(tmp_path, other, raw_yaml="", overrides=[])
     assert set(multiprocessing.active_children()) <= before
 
 
 EARLY = """
 import os, signal, sys, threading, time
-from rlrun.pipeline import remote
-started = remote.Remote.__init__
+from rlrun.pipeline.collector import CollectMetrics
+from rlrun.pipeline.process import CollectorProcess
+started = CollectorProcess.__init__
 def tell(self, *given):
     started(self, *given)
     threading.Timer(0.3, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
-remote.Remote.__init__ = tell
-from rlrun.cli import main
+CollectorProcess.__init__ = tell
+from rlrun.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_signal_while_the_process_starts_is_a_wish_to_stop(tmp_path):
+def test_a_signal_while_the_process_starts_is_a_request_to_stop(tmp_path):
     """It reaches the whole group; the process that imports torch meanwhile must not die of it."""
     given = [*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, f"run.dir={tmp_path}/run"]
     done = subprocess.run(
@@ -336,13 +349,9 @@ def test_a_signal_while_the_process_starts_is_a_wish_to_stop(tmp_path):
 HANGS = """
 import os, sys, time
 from functools import partial
-from rlrun.build import pipeline as build
-from rlrun.run import life
-from rlrun.types import Counters
 from tests.pipeline import test_overlapped as t
 if __name__ == "__main__":
-    bandit = t.config(*t.SMOKE, "policy=random", "env=bandit")
-    policy = build.make_collector(bandit, Counters()).policy
+    policy = t.bandit_policy()
     remote = t.remote_to(t.hanging, policy)
     remote.start(0)
     time.sleep(4)
@@ -354,9 +363,9 @@ if __name__ == "__main__":
 def hanging(counters):
     """A collector whose environment never answers its third step."""
     register()
-    seed = build.env_seed(0, "collect")
+    seed = COLLECT_SEED
     faulty = ("env=gym", "env.id=test/Faulty-v0", f"env.kwargs={{fault: hang, bad_seed: {seed}}}")
-    return build.make_collector(config(*SMOKE, "policy=random", *faulty), counters)
+    return build.make_collector(make_plan(config(*SMOKE, "policy=random", *faulty)), counters)
 
 
 def test_a_process_that_hangs_ends_with_the_main_process():
@@ -379,11 +388,11 @@ def test_a_warmed_start_forks_from_a_process_that_has_torch_and_one_thread():
     code = (
         "import multiprocessing, os, signal, sys\n"
         "from multiprocessing import forkserver\n"
-        "from rlrun.pipeline.warm import warm\n"
+        "from rlrun.pipeline.forkserver import start_forkserver\n"
         "def look(pipe):\n"
         "    pipe.send(('torch' in sys.modules, os.getppid()))\n"
         "if __name__ == '__main__':\n"
-        "    warm()\n"
+        "    start_forkserver()\n"
         "    assert 'torch' not in sys.modules\n"
         "    context = multiprocessing.get_context('forkserver')\n"
         "    pipe, theirs = context.Pipe()\n"
@@ -406,8 +415,8 @@ class Clocked(InTurn):
     """Notes the clocks it is sent off with; for policies without weights."""
 
     def start(self, env_steps):
-        assert not self.flying, "one chunk at a time"
-        self.flying, self.counters.env_steps = True, env_steps
+        assert not self.in_flight, "one chunk at a time"
+        self.in_flight, self.counters.env_steps = True, env_steps
         self.started.append(env_steps)
 
     def load(self, behind, env_steps):
@@ -421,7 +430,7 @@ STEPS_ONLY = ("policy=random", "env=bandit", OVERLAPPED, "run.stop_value=null",
 
 def test_every_chunk_is_sent_for_with_the_clock_and_none_behind_the_end(tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr(build, "Remote", lambda *a: made.append(Clocked(*a)) or made[-1])
+    monkeypatch.setattr(build, "CollectorProcess", lambda *a: made.append(Clocked(*a)) or made[-1])
     record = go(tmp_path, *STEPS_ONLY)
     assert made[0].started == [0, 16, 32, 48]
     assert record["env_steps"] == 64
@@ -430,26 +439,26 @@ def test_every_chunk_is_sent_for_with_the_clock_and_none_behind_the_end(tmp_path
 
 def test_the_flight_brings_its_episodes_too(tmp_path, monkeypatch):
     """Episodes of a run that was interrupted are as many as without."""
-    c, account = config(*SMOKE, *STEPS_ONLY), Collector.account
+    c, commit = config(*SMOKE, *STEPS_ONLY), CollectMetrics.commit
     made = []
-    monkeypatch.setattr(build, "Remote", lambda *a: made.append(Clocked(*a)) or made[-1])
+    monkeypatch.setattr(build, "CollectorProcess", lambda *a: made.append(Clocked(*a)) or made[-1])
 
-    def signalled(self):
-        account(self)
+    def signalled(self, stats):
+        commit(self, stats)
         if self.counters.chunks == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Collector, "account", signalled)
+        patch.setattr(CollectMetrics, "commit", signalled)
         with pytest.raises(Interrupted):
-            life.run(c, tmp_path, raw_yaml="", overrides=[])
+            train.run(c, tmp_path, raw_yaml="", overrides=[])
     state = load_newest(tmp_path / "checkpoints")[0]
     assert len(state["flight"]["finished"]) == state["flight"]["steps"] == 16, "of one step each"
     behind = made[0].collector.policy.generator.bit_generator.state
     assert state["policy"]["generator"] == behind, "exploration goes on where the flight ended"
     np.testing.assert_equal(state["collector"], made[0].collector.state_dict())
     longer = config(*SMOKE, *STEPS_ONLY, "run.total_steps=96")
-    assert life.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    assert train.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
     assert [remote.started for remote in made] == [[0, 16, 32], [48, 64, 80]]
     assert made[1].loaded == 48, "the clock behind the flight"
     counters = load_newest(tmp_path / "checkpoints")[0]["counters"]
@@ -462,13 +471,13 @@ def test_a_chunk_that_failed_while_a_checkpoint_waited_for_it_ends_the_run(tmp_p
     class Failing(Clocked):
         def result(self):
             if len(self.started) == 2:
-                self.flying = False
+                self.in_flight = False
                 raise EnvError("the second chunk")
             return super().result()
 
-    monkeypatch.setattr(build, "Remote", lambda *a: made.append(Failing(*a)) or made[-1])
+    monkeypatch.setattr(build, "CollectorProcess", lambda *a: made.append(Failing(*a)) or made[-1])
     c = config(*SMOKE, *STEPS_ONLY, "run.checkpoint_every=16")
     with pytest.raises(EnvError, match="the second chunk"):
-        life.run(c, tmp_path, raw_yaml="", overrides=[])
+        train.run(c, tmp_path, raw_yaml="", overrides=[])
     assert made[0].started == [0, 16], "no other chunk takes its place"
     assert load_newest(tmp_path / "checkpoints")[0]["counters"]["env_steps"] == 16

@@ -15,17 +15,20 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rlrun.build import pipeline as build
 from rlrun.build import replay as build_replay
+from rlrun.build.plan import make_plan
 from rlrun.errors import ConfigError, Interrupted
 from rlrun.log import Log
-from rlrun.log.jsonl import read
+from rlrun.log.jsonl import read_records
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.evaluate import Evaluation, Evaluator
 from rlrun.pipeline.learner import Learner
-from rlrun.pipeline.serial import Serial
-from rlrun.run import finished, life
+from rlrun.pipeline.serial import Pipeline
+from rlrun.run import train
+from rlrun.run.evaluate import evaluate_run
+from rlrun.run.export import export_run
 from rlrun.rundir import checkpoint
-from rlrun.rundir.checkpoint import checkpoints, load_newest, load_weights
+from rlrun.rundir.checkpoint import list_checkpoints, load_newest, load_weights
 from rlrun.rundir.record import RunRecord
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
@@ -39,7 +42,7 @@ def go(run_dir: Path, *overrides: str) -> dict:
     run_dir.mkdir(parents=True, exist_ok=True)
     c = config(*SMOKE, *overrides)
     (run_dir / "config.yaml").write_text("{}")
-    assert life.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert train.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
     return json.loads((run_dir / "run.json").read_text())
 
 
@@ -84,7 +87,7 @@ def test_tensorboard_shows_the_metrics(tmp_path):
     board = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     points: dict[str, list] = {}
     for file in ("metrics.jsonl", "timings.jsonl"):
-        for line in read(tmp_path / file):
+        for line in read_records(tmp_path / file):
             step = line.pop("env_steps")
             for key, value in line.items():
                 points.setdefault(key, []).append((step, pytest.approx(value, rel=1e-6)))
@@ -99,14 +102,14 @@ def test_tensorboard_shows_the_metrics(tmp_path):
 def test_resume_finishes_the_run(tmp_path):
     """Counters, replay, optimiser and evaluations go on; the logs have no step twice."""
     go(tmp_path, "policy=r2d2", "env=cartpole")
-    before = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
+    before = [line["env_steps"] for line in read_records(tmp_path / "metrics.jsonl")]
     state, _ = load_newest(tmp_path / "checkpoints")
     longer = config(*SMOKE, "policy=r2d2", "env=cartpole", "run.total_steps=900")
-    assert life.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    assert train.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
     record = RunRecord.read(tmp_path)
     assert record.env_steps >= 900
     assert record.updates > state["counters"]["updates"]
-    steps = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
+    steps = [line["env_steps"] for line in read_records(tmp_path / "metrics.jsonl")]
     assert steps[: len(before)] == before
     assert steps == sorted(steps)
     assert steps[-1] >= 900
@@ -130,11 +133,11 @@ def test_an_on_policy_run_resumes(tmp_path, overrides):
     state, _ = load_newest(tmp_path / "checkpoints")
     assert state["buffer"]["filled"] == 0, "everything was learned from"
     longer = config(*SMOKE, *overrides, "run.total_steps=900")
-    assert life.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    assert train.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
     record = RunRecord.read(tmp_path)
     assert record.env_steps >= 900
     assert record.updates > state["counters"]["updates"]
-    steps = [line["env_steps"] for line in read(tmp_path / "metrics.jsonl")]
+    steps = [line["env_steps"] for line in read_records(tmp_path / "metrics.jsonl")]
     assert steps == sorted(steps)
 
 
@@ -142,7 +145,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
     first = go(tmp_path, "policy=r2d2", "env=cartpole")
     before = (tmp_path / "metrics.jsonl").read_bytes()
     c = config(*SMOKE, "policy=r2d2", "env=cartpole")
-    assert life.resume(tmp_path, c, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert train.resume(tmp_path, c, raw_yaml="seed: 0\n", overrides=[]) == 0
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
     again = json.loads((tmp_path / "run.json").read_text())
     assert again["digest"] == first["digest"]
@@ -165,7 +168,7 @@ def test_a_buffer_on_a_device(tmp_path, monkeypatch, policy, buffer):
     host = go(tmp_path / "host", *line[:-1], "buffer.device=cpu")
     assert abs(host["env_steps"] - one["env_steps"]) <= 16  # other draws, other episode ends
     c = config(*SMOKE, *line, "run.total_steps=700")
-    assert life.resume(tmp_path / "one", c, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert train.resume(tmp_path / "one", c, raw_yaml="seed: 0\n", overrides=[]) == 0
     assert json.loads((tmp_path / "one" / "run.json").read_text())["env_steps"] >= 700
 
 
@@ -184,9 +187,7 @@ def test_a_run_starts_from_anothers_rows(tmp_path, policy):
     """export -> buffer.load: every step is there before the first is collected."""
     c = config(*SMOKE, f"policy={policy}", "env=cartpole")
     first = go(tmp_path / "first", f"policy={policy}", "env=cartpole")
-    finished.export_run(
-        tmp_path / "first", tmp_path / "data", c, raw_yaml="seed: 0\n", shard_rows=100
-    )
+    export_run(tmp_path / "first", tmp_path / "data", c, raw_yaml="seed: 0\n", shard_rows=100)
     go(tmp_path / "second", f"policy={policy}", "env=cartpole",
        f"buffer.load={tmp_path / 'data'}", "collector.num_envs=3", "seed=5")  # fmt: skip
     state, _ = load_newest(tmp_path / "second" / "checkpoints")
@@ -197,16 +198,16 @@ def test_a_run_starts_from_anothers_rows(tmp_path, policy):
 @pytest.mark.parametrize("chunk", [3, 256])
 def test_loading_cuts_no_trajectory(tmp_path, monkeypatch, chunk):
     """collector.trajectory=collect: what a dataset brings at once ends no collect call."""
-    monkeypatch.setattr("rlrun.build.replay.CHUNK", chunk)
+    monkeypatch.setattr("rlrun.build.replay.READ_ROWS", chunk)
     line = ("policy=r2d2", "env=cartpole")
     go(tmp_path / "first", *line)
     c = config(*SMOKE, *line)
     data = tmp_path / "data"
-    finished.export_run(tmp_path / "first", data, c, raw_yaml="seed: 0\n", shard_rows=100)
+    export_run(tmp_path / "first", data, c, raw_yaml="seed: 0\n", shard_rows=100)
     c = config(*SMOKE, *line, f"buffer.load={data}", "collector.trajectory=collect")
-    collector = build.make_collector(c, Counters())
-    replay = build_replay.make_replay(c, collector.example(), collector.policy.window)
-    build_replay.load_rows(c, replay, collector)
+    plan = make_plan(c)
+    replay = build_replay.make_replay(plan)
+    build_replay.load_rows(plan, replay)
     replay.check()
     assert replay.close
     segment = replay.sample(0, 0).segment
@@ -234,11 +235,11 @@ def test_a_resumed_buffer_has_no_window_across_the_cut(tmp_path):
 
     c = config(*SMOKE, "policy=r2d2", "env=counter", "run.total_steps=300")
     (tmp_path / "run").mkdir()
-    life.run(c, tmp_path / "run", raw_yaml="", overrides=[])
+    train.run(c, tmp_path / "run", raw_yaml="", overrides=[])
     longer = replace(c, run=replace(c.run, total_steps=600))
     state, _ = load_newest(tmp_path / "run" / "checkpoints")
     with Log(c.logger, tmp_path / "run", total_steps=600, title="", resume_from=300) as log:
-        pipeline = build.make_pipeline(longer, tmp_path / "run", log)
+        pipeline = build.make_pipeline(make_plan(longer), tmp_path / "run", log)
         pipeline.load_state_dict(state)
         pipeline.run()
         replay = pipeline.buffer
@@ -257,7 +258,9 @@ def test_a_resumed_buffer_has_no_window_across_the_cut(tmp_path):
 def test_two_evaluations_at_the_stop_value_end_the_run(tmp_path):
     record = go(tmp_path, "policy=random", "env=bandit", "run.stop_value=-1",
                 "run.eval_every=50", "run.total_steps=100000")  # fmt: skip
-    evals = [line for line in read(tmp_path / "metrics.jsonl") if "eval/return_mean" in line]
+    evals = [
+        line for line in read_records(tmp_path / "metrics.jsonl") if "eval/return_mean" in line
+    ]
     assert len(evals) == 2
     assert record["env_steps"] < 200
 
@@ -305,42 +308,42 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number, code):
 @pytest.mark.parametrize("when", [1, 2, 3])
 @pytest.mark.parametrize("pipeline", ["serial", "overlapped"])
 def test_a_signal_does_not_wait_for_an_evaluation(tmp_path, monkeypatch, pipeline, when, killed):
-    """Which is owed then: the run that goes on begins with it and tells of it once."""
+    """The evaluation is pending then: the resumed run begins with it and reports it once."""
     words = (*SMOKE, "policy=r2d2", "env=cartpole", f"pipeline={pipeline}", "run.eval_every=150",
              "run.total_steps=400", "run.stop_value=null")  # fmt: skip
     go(tmp_path, *words)
     run_dir, c, calls = tmp_path / "stopped", config(*words), []
     run_dir.mkdir()
-    run_unless = Evaluator.run_unless
+    run_until = Evaluator.run_until
 
     def signalled(self, stop, policy, *, env_steps):
         calls.append(env_steps)
         if len(calls) == when:
             os.kill(os.getpid(), signal.SIGTERM)
-        return run_unless(self, stop, policy, env_steps=env_steps)
+        return run_until(self, stop, policy, env_steps=env_steps)
 
     with monkeypatch.context() as m:
-        m.setattr(Evaluator, "run_unless", signalled)
+        m.setattr(Evaluator, "run_until", signalled)
         with pytest.raises(Interrupted):
-            life.run(c, run_dir, raw_yaml="", overrides=[])
+            train.run(c, run_dir, raw_yaml="", overrides=[])
     state, _ = load_newest(run_dir / "checkpoints")
     assert (state["owed"], state["counters"]["env_steps"]) == (True, calls[-1])
     assert len(calls) == when
     if killed:  # behind the evaluation, before the next checkpoint
         with monkeypatch.context() as m:
-            m.setattr(Serial, "_collect_and_learn", lambda self: {}["killed"])
-            m.setattr(Serial, "_save", lambda self: {}["killed"])
+            m.setattr(Pipeline, "_collect", lambda self: {}["killed"])
+            m.setattr(Pipeline, "_save", lambda self: {}["killed"])
             with pytest.raises(KeyError):
-                life.resume(run_dir, c, raw_yaml="", overrides=[])
+                train.resume(run_dir, c, raw_yaml="", overrides=[])
     with monkeypatch.context() as m:
-        m.setattr(Serial, "_collect_and_learn", lambda self: {}["killed"])
+        m.setattr(Pipeline, "_collect", lambda self: {}["killed"])
         if when < 3:  # there is something left to collect
             with pytest.raises(KeyError):
-                life.resume(run_dir, c, raw_yaml="", overrides=[])
+                train.resume(run_dir, c, raw_yaml="", overrides=[])
             assert not load_newest(run_dir / "checkpoints")[0]["owed"], "saved as soon as done"
-    assert life.resume(run_dir, c, raw_yaml="", overrides=[]) == 0
+    assert train.resume(run_dir, c, raw_yaml="", overrides=[]) == 0
     until = [
-        [line for line in read(path / "metrics.jsonl") if line["env_steps"] <= calls[-1]]
+        [line for line in read_records(path / "metrics.jsonl") if line["env_steps"] <= calls[-1]]
         for path in (run_dir, tmp_path)
     ]
     assert until[0] == until[1]
@@ -363,34 +366,34 @@ def test_a_killed_run_resumes_from_its_checkpoint(tmp_path):
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    steps = [line["env_steps"] for line in read(run_dir / "metrics.jsonl")]
+    steps = [line["env_steps"] for line in read_records(run_dir / "metrics.jsonl")]
     assert steps == sorted(steps)
     assert RunRecord.read(run_dir).env_steps >= 2000
 
 
 def test_a_second_process_is_kept_out(tmp_path):
     from rlrun.errors import LockedError
-    from rlrun.rundir.record import lock
+    from rlrun.rundir.lock import lock_run_dir
 
     c = config(*SMOKE)
-    with lock(tmp_path), pytest.raises(LockedError):
-        life.run(c, tmp_path, raw_yaml="", overrides=[])
+    with lock_run_dir(tmp_path), pytest.raises(LockedError):
+        train.run(c, tmp_path, raw_yaml="", overrides=[])
 
 
 def test_interrupted_is_not_a_failure():
-    error = life._interrupted(75, 10, Path("x"))
+    error = train._interrupted(75, 10, Path("x"))
     assert isinstance(error, Interrupted)
     assert error.exit_code == 75
     assert Interrupted.exit_code == 130, "the class keeps its own code"
 
 
 def test_eval_uses_seeds_training_never_used(tmp_path, capsys):
-    seeds = {p: build.env_seed(3, p) // 2**29 for p in build.SEEDS}
-    assert sorted(seeds.values()) == [0, 1, 2]
+    seeds = make_plan(config("seed=3", "env=cartpole")).env_seeds
+    assert [s // 2**29 for s in (seeds.collect, seeds.eval, seeds.final)] == [0, 1, 2]
     go(tmp_path, "policy=random", "env=cartpole")
     (tmp_path / "config.yaml").unlink()
     with pytest.raises(ConfigError):
-        finished.evaluate_run(tmp_path, episodes=3, weights="final", seed=None, device=None)
+        evaluate_run(tmp_path, episodes=3, weights="final", seed=None, device=None)
 
 
 def test_a_board_shows_the_question_not_the_secret(tmp_path, monkeypatch):
@@ -423,33 +426,31 @@ def test_rows_that_lay_on_a_device_are_exported_without_it(tmp_path, monkeypatch
     line = ("policy=r2d2", "env=cartpole")
     record = go(tmp_path / "one", *line, "buffer.device=cuda")
     c = config(*SMOKE, *line)  # as rlrun export reads the config: buffer.device=cpu
-    finished.export_run(
-        tmp_path / "one", tmp_path / "data", c, raw_yaml="seed: 0\n", shard_rows=1000
-    )
-    from rlrun.dataset import read as read_dataset
+    export_run(tmp_path / "one", tmp_path / "data", c, raw_yaml="seed: 0\n", shard_rows=1000)
+    from rlrun.dataset import read_dataset
 
     assert read_dataset(tmp_path / "data").steps == record["env_steps"]
 
 
 def test_the_newest_rows_are_exported_with_their_states(tmp_path):
     """--last of a ring that wrapped: the end of every trajectory, and the states within it."""
-    from rlrun.dataset import read as read_dataset
+    from rlrun.dataset import read_dataset
 
     line = (
         "policy=r2d2", "env=cartpole", "buffer.capacity=200", "policy.learn_unroll_len=5",
         "policy.burnin_step=3", "policy.nstep=2", "memory.hidden=4", "torso.hidden=[4]",
     )  # fmt: skip
     c, counters = config(*SMOKE, *line), Counters()
-    collector = build.make_collector(c, counters)
-    replay = build_replay.make_replay(c, collector.example(), collector.policy.window)
+    plan = make_plan(c)
+    collector, replay = build.make_collector(plan, counters), build_replay.make_replay(plan)
     for _ in range(20):
-        replay.add(collector.gather())
+        replay.add(collector.collect_rows())
     state = {"buffer": replay.state_dict(), "counters": {"env_steps": counters.env_steps}}
     checkpoint.save(tmp_path / "run" / "checkpoints", state, env_steps=1, keep=1)
 
     def export(name, last):
         given = {"raw_yaml": "", "shard_rows": 64, "last": last}
-        finished.export_run(tmp_path / "run", tmp_path / name, c, **given)
+        export_run(tmp_path / "run", tmp_path / name, c, **given)
         return read_dataset(tmp_path / name)
 
     every = export("every", None)
@@ -479,7 +480,7 @@ def test_profile_says_where_the_time_went(tmp_path, capsys):
     run_dir.mkdir()
     quick = ("debug=profile", "run.total_steps=2000", "run.eval_every=2000", "run.eval_episodes=2")
     c = config(*quick, "policy=r2d2", "env=cartpole", "logger.progress=plain", "logger.profile=3")
-    assert life.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert train.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
     trace = json.loads((run_dir / "profile" / "profile.pt.trace.json").read_text())
     names = {event.get("name") for event in trace["traceEvents"]}
     assert "aten::mkldnn_rnn_layer_backward" in names or "aten::lstm" in names
@@ -494,7 +495,7 @@ def test_profile_says_where_the_time_went(tmp_path, capsys):
 def test_the_parts_make_up_the_whole(tmp_path):
     """time/ seconds: act and env are within collect, forward, backward and optimiser are update."""
     go(tmp_path, "policy=r2d2", "env=cartpole")
-    last = list(read(tmp_path / "timings.jsonl"))[-1]
+    last = list(read_records(tmp_path / "timings.jsonl"))[-1]
     t = {key[5:-8]: value for key, value in last.items() if key.endswith("_seconds")}
     assert 0 < t["act"] + t["env"] <= t["collect"]
     assert t["forward"] + t["backward"] + t["optimiser"] == pytest.approx(t["update"])
@@ -514,25 +515,25 @@ def evaluations(monkeypatch, *returns):
     def evaluated(self, stop, policy, *, env_steps):
         return Evaluation(np.array([next(left)]), np.array([1]), None, env_steps)
 
-    monkeypatch.setattr(Evaluator, "run_unless", evaluated)
+    monkeypatch.setattr(Evaluator, "run_until", evaluated)
 
 
 def resumed(run_dir: Path, *overrides: str) -> dict:
     """The run.json of a run that went on."""
     c = config(*SMOKE, *overrides)
-    assert life.resume(run_dir, c, raw_yaml="seed: 0\n", overrides=[]) == 0
+    assert train.resume(run_dir, c, raw_yaml="seed: 0\n", overrides=[]) == 0
     return json.loads((run_dir / "run.json").read_text())
 
 
 def shown(run_dir: Path, key: str) -> list:
     """(env_steps, value) of every line of metrics.jsonl that has ``key``."""
-    lines = read(run_dir / "metrics.jsonl")
+    lines = read_records(run_dir / "metrics.jsonl")
     return [(line["env_steps"], line[key]) for line in lines if key in line]
 
 
 def saved(run_dir: Path) -> list[int]:
     """The env steps of the checkpoints."""
-    return [int(path.name.split("_")[1]) for path in checkpoints(run_dir / "checkpoints")]
+    return [int(path.name.split("_")[1]) for path in list_checkpoints(run_dir / "checkpoints")]
 
 
 @pytest.mark.parametrize(
@@ -619,7 +620,7 @@ def test_an_interrupted_run_claims_no_evaluation_of_its_last_weights(tmp_path, m
     monkeypatch.setattr(Collector, "collect", signalled)
     c = config(*SMOKE, *STEPWISE, "run.total_steps=100")
     with pytest.raises(Interrupted):
-        life.run(c, tmp_path, raw_yaml="", overrides=[])
+        train.run(c, tmp_path, raw_yaml="", overrides=[])
     record = RunRecord.read(tmp_path)
     assert (record.env_steps, record.eval) == (12, None)
     assert record.best_eval["env_steps"] == 8
@@ -671,7 +672,7 @@ def test_a_restored_pipeline_is_the_one_that_was_saved(tmp_path):
     assert min(state["counters"].values()) > 0
     c = config(*SMOKE, *LEARNING)
     with Log(c.logger, tmp_path / "again", total_steps=200, title="", resume_from=200) as log:
-        pipeline = build.make_pipeline(c, tmp_path / "again", log)
+        pipeline = build.make_pipeline(make_plan(c), tmp_path / "again", log)
         pipeline.load_state_dict(state)
         back = pipeline.state_dict()
         pipeline.close()

@@ -420,7 +420,7 @@ def test_the_written_derivative_is_autograds(activation, count):
     got = torch.autograd.grad(q[:, 0], [x, a, *params], slope.float())
     for one, two in zip(got, want, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
-    (fixed,) = torch.autograd.grad(critics(x.detach(), a, fixed=True)[:, 0], a, slope.float())
+    (fixed,) = torch.autograd.grad(critics(x.detach(), a, frozen=True)[:, 0], a, slope.float())
     torch.testing.assert_close(fixed, want[1], rtol=1e-5, atol=1e-6)
     if count == 2:
         torch.testing.assert_close(critics(x, a, 1), q[:1])
@@ -489,7 +489,7 @@ def test_uniform_before_the_first_update_then_the_policy(name):
     np.testing.assert_array_equal(play(actor, None), greedy)  # weights of its own
     actor.refresh()
     greedy, acted = play(actor, None), play(actor, zero)
-    unit = policy.bounds.unit_array
+    unit = policy.bounds.to_unit_array
     apart = (unit(acted) - unit(greedy)).std(0)
     if "sac" not in name:
         np.testing.assert_allclose(apart, 0.1, rtol=0.15)
@@ -504,25 +504,25 @@ def test_bounds_both_ways():
     bounds = ActionBounds(BOX.action, torch.device("cpu"))
     unit = np.array([[-1, -1], [0, 0], [1, 1], [0.5, -0.5]], np.float32)
     own = np.array([[-1, 0], [1, 0.25], [3, 0.5], [2, 0.125]], np.float32)
-    np.testing.assert_array_equal(bounds.own(unit), own)
-    np.testing.assert_array_equal(bounds.unit(torch.from_numpy(own)), unit)
-    np.testing.assert_array_equal(bounds.unit_array(own), unit)
+    np.testing.assert_array_equal(bounds.from_unit(unit), own)
+    np.testing.assert_array_equal(bounds.to_unit(torch.from_numpy(own)), unit)
+    np.testing.assert_array_equal(bounds.to_unit_array(own), unit)
     g = np.random.default_rng(0)
     low = g.normal(size=(3, 2)).astype("f4")
     for dtype in (np.float32, np.float64):
         space = gym.spaces.Box(low.astype(dtype), (low + 1e-3).astype(dtype), dtype=dtype)
         odd = ActionBounds(space, torch.device("cpu"))
-        drawn = odd.own(g.uniform(-1, 1, (1000, 6)).astype("f4"))
-        edges = odd.own(np.array([[1.0] * 6, [-1.0] * 6], np.float32))
+        drawn = odd.from_unit(g.uniform(-1, 1, (1000, 6)).astype("f4"))
+        edges = odd.from_unit(np.array([[1.0] * 6, [-1.0] * 6], np.float32))
         assert all(space.contains(a) for a in (*drawn, *edges))
-        back = odd.unit(torch.from_numpy(edges))
+        back = odd.to_unit(torch.from_numpy(edges))
         torch.testing.assert_close(
             back, torch.tensor([[1.0] * 6, [-1.0] * 6]), rtol=1e-3, atol=1e-3
         )
     flat = gym.spaces.Box(np.array([1.0, 0.0], "f4"), np.array([1.0, 2.0], "f4"))
     still = ActionBounds(flat, torch.device("cpu"))
-    assert still.own(np.array([[0.7, 0.0]], "f4")).tolist() == [[1.0, 1.0]]
-    assert still.unit(torch.tensor([[1.0, 2.0]])).tolist() == [[0.0, 1.0]]
+    assert still.from_unit(np.array([[0.7, 0.0]], "f4")).tolist() == [[1.0, 1.0]]
+    assert still.to_unit(torch.tensor([[1.0, 2.0]])).tolist() == [[0.0, 1.0]]
 
 
 def test_images_are_encoded_once_for_both_critics():

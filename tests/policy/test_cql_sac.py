@@ -14,7 +14,7 @@ def values(policy, sample):
     """(mean value of the rows' own actions, of even ones) by both critics."""
     s = sample.segment
     view = policy.q.net.encoder.inputs(s.obs[:1], s.reward.new_empty(0))
-    own = policy.bounds.unit(s.action[:1])
+    own = policy.bounds.to_unit(s.action[:1])
     even = policy.nets.noise.uniform(10**6, 64, *own.shape)
     with torch.no_grad():
         many = policy.q.net(view.expand(64, *view.shape), even)

@@ -14,11 +14,12 @@ from rlrun.acting.on_policy import (
 )
 from rlrun.buffer.rollout import Rollout
 from rlrun.build import pipeline as build
+from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
 from rlrun.nets.running_moments import RunningMoments
 from rlrun.policy.base.minibatch import segment_index
 from rlrun.policy.base.rollout import first_states
-from rlrun.types import Chunk, Counters, Spec, no_actions, tree_leaves, tree_map
+from rlrun.types import Chunk, Counters, no_actions, tree_leaves, tree_map
 from tests.compose import config
 
 SMALL = (
@@ -41,7 +42,7 @@ SHAPES = [
 
 def collector_of(*overrides, policy="ppo", env="cartpole"):
     c = config(f"policy={policy}", f"env={env}", *SMALL, *overrides)
-    return build.make_collector(c, Counters())
+    return build.make_collector(make_plan(c), Counters())
 
 
 def copied(chunk):
@@ -61,7 +62,7 @@ def rollout_of(collector, chunks=1, stack=1):
 def learned_log_prob(policy, segment):
     rows = policy.learner.prepare(segment)
     head, value = policy.net(rows.obs, rows.side, rows.first, first_states(rows.states))
-    return policy.net.choice(head[:-1], rows.action).log_prob, value, rows
+    return policy.net.evaluate_actions(head[:-1], rows.action).log_prob, value, rows
 
 
 # -- acting ----------------------------------------------------------------------------------------
@@ -69,7 +70,7 @@ def learned_log_prob(policy, segment):
 
 def spec_policy(space, *overrides, seed=0):
     c = config("policy=ppo", "env=cartpole", "torso.hidden=[8,6]", f"seed={seed}", *overrides)
-    return make_policy(c, Spec(gym.spaces.Box(-5, 5, (3,), np.float32), space))
+    return make_policy(make_plan(c, (gym.spaces.Box(-5, 5, (3,), np.float32), space, 1)))
 
 
 def play(step, space, rows=6, envs=4):
@@ -125,7 +126,7 @@ def test_real_actions_are_clipped_for_the_environment_only():
     assert (np.abs(raw) > 1).mean() > 0.5
     np.testing.assert_array_equal(out.action, raw.clip(-1, 1))
     head = torch.from_numpy(actor.step(*given)[0])
-    want = policy.net.choice(head[None], torch.from_numpy(raw)[None]).log_prob[0]
+    want = policy.net.evaluate_actions(head[None], torch.from_numpy(raw)[None]).log_prob[0]
     np.testing.assert_allclose(out.extras["log_prob"], want.detach(), rtol=1e-4, atol=1e-5)
     mode = actor.act(*given, explore=None)
     np.testing.assert_array_equal(mode.extras["raw_action"], head)

@@ -49,7 +49,10 @@ def one_by_one(policy, segment: Segment, b: int):
         if segment.first[p, b]:
             action, reward = torch.tensor(-1), torch.tensor(0.0)
         scaled = shaped(reward, c)
-        x = (segment.obs[p, b][None, None], policy.net.side(action[None, None], scaled[None, None]))
+        x = (
+            segment.obs[p, b][None, None],
+            policy.net.encode_previous(action[None, None], scaled[None, None]),
+        )
         for name, n, out in (("net", net, q), ("target", target, q_target)):
             if p < w.burnin:
                 with torch.no_grad():
@@ -351,7 +354,7 @@ def dqn_one_by_one(policy, segment, b):
             action, reward = segment.action[p - 1, b], segment.reward[p - 1, b]
         if first:
             action, reward = torch.tensor(-1), torch.tensor(0.0)
-        side = net.side(action[None], torch.as_tensor(shaped(reward, c))[None])
+        side = net.encode_previous(action[None], torch.as_tensor(shaped(reward, c))[None])
         return net.unroll(net.inputs(segment.obs[p, b][None], side), ())[0][0]
 
     ret, k, dead = 0.0, 0, False

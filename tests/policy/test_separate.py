@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rlrun.build import pipeline as build
+from rlrun.build.plan import make_plan
 from rlrun.env.framestack import stack_space
 from rlrun.joint import AgentSpace
 from rlrun.log import Log
@@ -24,9 +25,9 @@ TINY = ("debug=smoke", "logger.progress=off", "logger.tensorboard=false",
 def pipeline(request, tmp_path):
     c = config(f"policy={request.param}", "buffer=prioritized", *TINY)
     with Log(c.logger, tmp_path, total_steps=400, title="") as log:
-        made = build.make_pipeline(c, tmp_path, log)
+        made = build.make_pipeline(make_plan(c), tmp_path, log)
         yield made
-    made.collector.env.close()
+    made.source.collector.env.close()
     made.evaluator.close()
 
 
@@ -43,10 +44,10 @@ LEAVING = ("env=pettingzoo", "env.id=pettingzoo:tests.env.zoo_example",
 def on_policy(request, tmp_path):
     c = config(f"policy={request.param}", *ROLLOUTS[request.param], *TINY, *LEAVING)
     with Log(c.logger, tmp_path, total_steps=400, title="") as log:
-        made = build.make_pipeline(c, tmp_path, log)
-        made.buffer.add(made.collector.collect())
+        made = build.make_pipeline(make_plan(c), tmp_path, log)
+        made.buffer.add(made.source.collector.collect())
         yield c, made.policy, made.buffer.take(made.counters.env_steps)
-    made.collector.env.close()
+    made.source.collector.env.close()
     made.evaluator.close()
 
 
@@ -58,7 +59,7 @@ def test_a_rollout_is_dealt_out_by_column(on_policy):
     whose = segment.obs["agent"].argmax(-1)[:-1]
     assert (whose == torch.arange(whose.shape[1]) % 3)[segment.valid].all()
     spec = Spec(AgentSpace(gym.spaces.Box(-1, 1e6, (3,), np.float32), 3), gym.spaces.Discrete(3))
-    twin = build.make_policy(c, spec)
+    twin = build.make_policy(make_plan(c, (spec.obs, spec.action, 1)))
     twin.load_state_dict(policy.state_dict())
     steps = []
     for i, own in enumerate(twin.policies):
@@ -91,7 +92,7 @@ def test_an_agent_that_was_away_learns_nothing(on_policy):
 
 def filled(pipeline, chunks=12):
     for _ in range(chunks):
-        pipeline.buffer.add(pipeline.collector.collect())
+        pipeline.buffer.add(pipeline.source.collector.collect())
     return pipeline.buffer.sample(32, 0)
 
 
@@ -150,7 +151,7 @@ def test_agents_start_apart_and_act_by_themselves(pipeline):
     names = [k[2:] for k in policy.weights() if k.startswith("0.")]
     weights = policy.weights()
     assert any(not torch.equal(weights[f"0.{n}"], weights[f"1.{n}"]) for n in names)
-    env, g = pipeline.collector.env, np.random.default_rng(0)
+    env, g = pipeline.source.collector.env, np.random.default_rng(0)
     assert isinstance(env.obs_space, AgentSpace)
     actor, ones = policy.actor(6), [p.actor(3) for p in policy.policies]
     obs = {
@@ -172,11 +173,12 @@ def test_state_round_trip(pipeline):
     policy, sample = pipeline.policy, filled(pipeline)
     policy.update(sample)
     name = "dqn" if pipeline.policy.window.learned == 1 else "r2d2"
-    spec = Spec(pipeline.collector.env.obs_space, pipeline.collector.env.action_space)
-    twin = build.make_policy(config(f"policy={name}", "seed=5", *TINY), spec)
+    env = pipeline.source.collector.env
+    spaces = (env.obs_space, env.action_space, 1)
+    twin = build.make_policy(make_plan(config(f"policy={name}", "seed=5", *TINY), spaces))
     twin.load_state_dict(policy.state_dict())
     assert torch.equal(policy.update(sample).priority, twin.update(sample).priority)
-    again = build.make_policy(config(f"policy={name}", "seed=6", *TINY), spec)
+    again = build.make_policy(make_plan(config(f"policy={name}", "seed=6", *TINY), spaces))
     again.load(policy.weights())
     assert all(torch.equal(w, again.weights()[k]) for k, w in policy.weights().items())
     assert policy.generator is policy.policies[1].generator, "one stream for all"

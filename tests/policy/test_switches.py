@@ -153,11 +153,11 @@ def test_draws_follow_the_update_and_the_checkpoint(make, switches):
 def test_online_selecting_and_target_noise_are_independent():
     policy = dqn(noisy=0.5)
     draws = policy.draws(3, 4)
-    eps = [torch.cat([x for pair in d.noise for x in pair])
+    eps = [torch.cat([x for pair in d.layers for x in pair])
            for d in (draws.online, draws.select, draws.target)]  # fmt: skip
     assert len({tuple(x.tolist()) for x in eps}) == 3
     many = torch.stack([
-        torch.cat([d.online.noise[0][0], d.target.noise[0][0]])
+        torch.cat([d.online.layers[0][0], d.target.layers[0][0]])
         for d in (policy.draws(i, 4) for i in range(2000))
     ])  # fmt: skip
     sizes = many.shape[1]

@@ -10,7 +10,8 @@ import pytest
 from rlrun.config import check
 from rlrun.dataset import open_source
 from rlrun.errors import ConfigError
-from rlrun.run import finished, life
+from rlrun.run import train
+from rlrun.run.export import export_run
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.rundir.record import RunRecord
 from tests.compose import config
@@ -49,7 +50,7 @@ TEAMS = {
 
 def go(run_dir: Path, *overrides: str) -> RunRecord:
     run_dir.mkdir(exist_ok=True)
-    assert life.run(config(*SMOKE, *overrides), run_dir, raw_yaml="", overrides=[]) == 0
+    assert train.run(config(*SMOKE, *overrides), run_dir, raw_yaml="", overrides=[]) == 0
     return RunRecord.read(run_dir)
 
 
@@ -64,7 +65,7 @@ def test_same_seed_same_bytes_also_when_resumed(tmp_path, team):
     longer = config(*SMOKE, *TEAMS[team], "run.total_steps=700")
     digests = set()
     for name in ("one", "two"):
-        assert life.resume(tmp_path / name, longer, raw_yaml="", overrides=[]) == 0
+        assert train.resume(tmp_path / name, longer, raw_yaml="", overrides=[]) == 0
         record = RunRecord.read(tmp_path / name)
         assert record.env_steps >= 700
         assert record.updates > one.updates
@@ -79,7 +80,7 @@ def test_same_seed_same_bytes_also_when_resumed(tmp_path, team):
 def test_rows_of_teams_survive_export_and_loading(tmp_path, team):
     go(tmp_path / "run", *TEAMS[team])
     given = config(*SMOKE, *TEAMS[team])
-    finished.export_run(tmp_path / "run", tmp_path / "data", given, raw_yaml="", shard_rows=64)
+    export_run(tmp_path / "run", tmp_path / "data", given, raw_yaml="", shard_rows=64)
     state, _ = load_newest(tmp_path / "run" / "checkpoints")
     source = open_source(str(tmp_path / "data"))
     assert source.steps == state["counters"]["env_steps"]

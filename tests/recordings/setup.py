@@ -8,16 +8,17 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
 from rlrun.cli.main import main
 from rlrun.joint import JointSpace
-from rlrun.types import Sample, Segment, Spec
+from rlrun.types import Sample, Segment
 from tests.compose import config
 
 
 def policy_of(overrides: tuple[str, ...], obs: gym.Space[Any], action: gym.Space[Any]) -> Any:
     """The policy of ``rlrun *overrides`` in an environment with these spaces."""
-    return make_policy(config(*overrides), Spec(obs, action))
+    return make_policy(make_plan(config(*overrides), (obs, action, 1)))
 
 
 def team_spaces() -> tuple[gym.Space[Any], gym.Space[Any]]:

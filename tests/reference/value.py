@@ -38,7 +38,7 @@ def _walk(policy, segment, b, draws, single):
     passes = {"online": draws.online, "target": draws.target}
     if single:
         nets |= {"select": policy.net, "bonus": policy.target}
-        passes |= {"select": draws.select, "bonus": ForwardNoise(draws.target.noise)}
+        passes |= {"select": draws.select, "bonus": ForwardNoise(draws.target.layers)}
     state = tree_map(lambda x: x[b : b + 1], segment.state)
     states = dict.fromkeys(nets, state)
     valid = [bool(v) for v in segment.valid[:, b]] + [False]
@@ -52,13 +52,15 @@ def _walk(policy, segment, b, draws, single):
         began = True
         if segment.first[p, b]:
             action, reward = torch.tensor(-1), torch.tensor(0.0)
-        side = policy.net.side(action[None, None], (reward * c.reward_scale)[None, None].float())
+        side = policy.net.encode_previous(
+            action[None, None], (reward * c.reward_scale)[None, None].float()
+        )
         obs = tree_map(lambda x, p=p: x[p, b][None, None], segment.obs)
         for who, net in nets.items():
             taus = passes[who].taus
             if taus is not None:
                 taus = taus[b] if single else taus[max(p - w.burnin, 0), b]
-            draw = ForwardNoise(passes[who].noise, None if taus is None else taus[None, None])
+            draw = ForwardNoise(passes[who].layers, None if taus is None else taus[None, None])
             with torch.set_grad_enabled(p >= w.burnin):
                 value, states[who] = net.unroll(net.inputs(obs, side), states[who], draw)
             out[who, p] = value[0, 0]

@@ -17,8 +17,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rlrun.errors import CheckpointError, StorageError
-from rlrun.rundir import checkpoint, tensorfile
-from rlrun.rundir.checkpoint import checkpoints, load, load_newest, load_weights, save, save_weights
+from rlrun.rundir import durable, tensorfile
+from rlrun.rundir.checkpoint import (
+    list_checkpoints,
+    load,
+    load_newest,
+    load_weights,
+    save,
+    save_weights,
+)
 
 TORCH = [
     torch.bool,
@@ -166,7 +173,7 @@ def test_the_library_reads_what_is_written(tmp_path):
     tensors |= {"empty": torch.zeros(0, 3), "scalar": torch.tensor(2.5)}
     digest, size = tensorfile.write(tmp_path / "t.safetensors", tensors, {"format": "pt"})
     assert size == (tmp_path / "t.safetensors").stat().st_size
-    assert digest == checkpoint._sha256(tmp_path / "t.safetensors")
+    assert digest == durable.sha256_file(tmp_path / "t.safetensors")
     back = safetensors.torch.load_file(tmp_path / "t.safetensors")
     assert tensors.keys() == back.keys()
     assert all(same(tensors[name], back[name]) for name in tensors)
@@ -183,7 +190,7 @@ def test_the_library_reads_what_is_written(tmp_path):
 def test_what_the_format_lacks_is_refused_and_leaves_nothing(tmp_path, value):
     with pytest.raises(TypeError, match=r"cannot (hold|store)"):
         save(tmp_path, {"deep": [value]}, env_steps=1, keep=1)
-    assert checkpoints(tmp_path) == []
+    assert list_checkpoints(tmp_path) == []
 
 
 @pytest.fixture
@@ -226,16 +233,16 @@ def test_every_truncation_a_missing_file_and_added_bytes_are_found(two, name):
 
 def test_another_format_is_named(two, caplog):
     directory, newest = two
-    fields = checkpoint._unseal((newest / "manifest.json").read_bytes())
-    (newest / "manifest.json").write_bytes(checkpoint._seal({**fields, "format": 99}))
+    fields = durable.unseal((newest / "manifest.json").read_bytes())
+    (newest / "manifest.json").write_bytes(durable.seal({**fields, "format": 99}))
     assert load_newest(directory)[0]["mark"] == 1
     assert "has format 99" in caplog.text
 
 
 def test_a_sealed_description_of_another_shape_is_skipped_too(two):
     directory, newest = two
-    fields = checkpoint._unseal((newest / "manifest.json").read_bytes())
-    sealed = checkpoint._seal({**fields, "files": {"state.json": None}})
+    fields = durable.unseal((newest / "manifest.json").read_bytes())
+    sealed = durable.seal({**fields, "files": {"state.json": None}})
     (newest / "manifest.json").write_bytes(sealed)
     assert load_newest(directory)[0]["mark"] == 1
 
@@ -253,7 +260,7 @@ def test_no_usable_checkpoint_lists_what_was_tried(two):
         load_newest(directory / "nowhere")
 
 
-CRASHES = ["_write_file", "_fsync", "tensorfile.write", "os.rename", "_prune"]
+CRASHES = ["write_file", "fsync_directory", "tensorfile.write", "os.rename", "_prune"]
 
 
 @pytest.mark.parametrize("at", CRASHES)
@@ -313,22 +320,22 @@ def test_a_full_disk_is_a_storage_error_and_leaves_no_remains(two, monkeypatch):
 def test_only_the_newest_are_kept_and_the_left_future_goes(tmp_path):
     for step in (100, 200, 300, 1_000_000_000):
         save(tmp_path, small(1), env_steps=step, keep=3)
-    assert [p.name for p in checkpoints(tmp_path)] == [
+    assert [p.name for p in list_checkpoints(tmp_path)] == [
         "step_000000200",
         "step_000000300",
         "step_1000000000",
     ]
     save(tmp_path, small(2), env_steps=250, keep=10)  # resumed from 200
-    assert [p.name for p in checkpoints(tmp_path)] == ["step_000000200", "step_000000250"]
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["step_000000200", "step_000000250"]
     again = save(tmp_path, small(3), env_steps=250, keep=10)
-    assert [p.name for p in checkpoints(tmp_path)] == ["step_000000200", "step_000000250_1"]
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["step_000000200", "step_000000250_1"]
     assert load_newest(tmp_path)[1] == again
     save(tmp_path, small(4), env_steps=255, keep=4)
-    assert len(checkpoints(tmp_path)) == 3
+    assert len(list_checkpoints(tmp_path)) == 3
     save(tmp_path, small(4), env_steps=260, keep=1)
-    assert [p.name for p in checkpoints(tmp_path)] == ["step_000000260"]
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["step_000000260"]
     (tmp_path / "step_notes.txt").touch()
-    assert len(checkpoints(tmp_path)) == 1
+    assert len(list_checkpoints(tmp_path)) == 1
 
 
 def test_weights_round_trip_and_damage(tmp_path):
@@ -441,7 +448,7 @@ def test_checkpoints_are_ordered_by_number_not_by_name(tmp_path):
         (tmp_path / name).mkdir()
     for name in ("step_9", "step_000000009_", "xstep_000000009", ".tmp_step_000000009"):
         (tmp_path / name).mkdir()
-    assert [path.name for path in checkpoints(tmp_path)] == names
+    assert [path.name for path in list_checkpoints(tmp_path)] == names
 
 
 def test_a_crash_while_an_old_one_is_deleted_leaves_no_damaged_one(two, monkeypatch, caplog):
@@ -455,6 +462,6 @@ def test_a_crash_while_an_old_one_is_deleted_leaves_no_damaged_one(two, monkeypa
         patch.setattr(shutil, "rmtree", half)
         with pytest.raises(KeyboardInterrupt):
             save(directory, small(3), env_steps=3, keep=1)
-    assert all(load(path)["mark"] > 1 for path in checkpoints(directory))
+    assert all(load(path)["mark"] > 1 for path in list_checkpoints(directory))
     assert load_newest(directory)[0]["mark"] == 3
     assert not caplog.records

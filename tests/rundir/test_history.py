@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.errors import CheckpointError, StorageError
-from rlrun.run import finished, life
-from rlrun.rundir import checkpoint, history, tensorfile
+from rlrun.run import train
+from rlrun.run.evaluate import evaluate_run
+from rlrun.rundir import checkpoint, durable, history, tensorfile
 from tests.compose import config
 from tests.pipeline.test_serial import SMOKE, go
 
@@ -53,7 +54,7 @@ def same(found, expected) -> None:
         own = torch.as_tensor(found[name])
         assert own.dtype == tensor.dtype
         assert own.shape == tensor.shape
-        assert bytes(tensorfile.raw(own)) == bytes(tensorfile.raw(tensor))
+        assert bytes(tensorfile.raw_bytes(own)) == bytes(tensorfile.raw_bytes(tensor))
 
 
 @given(
@@ -72,7 +73,7 @@ def test_what_is_kept_is_a_prefix_of_the_newest(tmp_path_factory, times, keeps):
         assert list(history.versions(directory)) == list(model)
         for s, w in model.items():
             holds(directory, s, w)
-        read = list(history.newest_first(directory))
+        read = list(history.iterate_newest_first(directory))
         assert [s for s, _ in read] == list(reversed(model))
     assert not list(directory.glob(".tmp*"))
 
@@ -92,9 +93,9 @@ def test_older_ones_are_small_deltas(tmp_path):
 
 
 def test_one_in_so_many_stays_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(history, "KEYS", 4)
+    monkeypatch.setattr(history, "KEY_INTERVAL", 4)
     saved = {k: put(tmp_path, k, keep=20) for k in range(14)}
-    whole = [s for s, path in history.versions(tmp_path).items() if history._whole(path)]
+    whole = [s for s, path in history.versions(tmp_path).items() if history._is_key_frame(path)]
     assert max(b - a for a, b in itertools.pairwise([-1, *whole])) <= 4
     assert len(whole) <= 5
     for k, w in saved.items():
@@ -120,7 +121,7 @@ def points(tmp_path, monkeypatch, act) -> int:
     with monkeypatch.context() as m:
         m.setattr(os, "rename", counted(os.rename))
         m.setattr(Path, "unlink", counted(Path.unlink))
-        m.setattr(checkpoint, "_write_file", counted(checkpoint._write_file))
+        m.setattr(durable, "write_file", counted(durable.write_file))
         act()
     return count
 
@@ -152,7 +153,7 @@ def test_killed_at_every_moment(tmp_path, monkeypatch, back):
         with monkeypatch.context() as m:
             m.setattr(os, "rename", dies(os.rename))
             m.setattr(Path, "unlink", dies(Path.unlink))
-            m.setattr(checkpoint, "_write_file", dies(checkpoint._write_file, half=True))
+            m.setattr(durable, "write_file", dies(durable.write_file, half=True))
             put(directory, steps)
 
     whole = tmp_path / "whole"
@@ -199,7 +200,7 @@ def test_a_file_cut_short(tmp_path, caplog, which, cut):
         assert "cannot be read and is dropped" in caplog.text
     else:
         holds(tmp_path, 30, saved[30])
-        assert [s for s, _ in history.newest_first(tmp_path)] == [50, 40, 30]
+        assert [s for s, _ in history.iterate_newest_first(tmp_path)] == [50, 40, 30]
 
 
 def test_no_flipped_bit_gives_wrong_weights(tmp_path):
@@ -222,7 +223,7 @@ def test_no_flipped_bit_gives_wrong_weights(tmp_path):
 def test_a_file_under_another_name_is_found_out(tmp_path):
     put(tmp_path, 10)
     history._path(tmp_path, 10).rename(history._path(tmp_path, 11))
-    with pytest.raises(CheckpointError, match="holds another version"):
+    with pytest.raises(CheckpointError, match="contains another version"):
         history.load(tmp_path, 11)
 
 
@@ -238,7 +239,7 @@ def test_a_full_disk_is_said(tmp_path, monkeypatch):
     def full(*given):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "_write_file", full)
+    monkeypatch.setattr(durable, "write_file", full)
     with pytest.raises(StorageError, match="No space left on device"):
         put(tmp_path, 1)
 
@@ -256,7 +257,7 @@ def test_a_run_keeps_its_past_and_plays_it(tmp_path, capsys):
     assert len(kept) == 3
     last, _ = checkpoint.load_weights(directory / "last.safetensors")
     same(history.load(directory / "history", max(kept))[0], last)
-    for path in checkpoint.checkpoints(directory)[-3:]:
+    for path in checkpoint.list_checkpoints(directory)[-3:]:
         steps = int(path.name.removeprefix("step_"))
         found, meta = history.load(directory / "history", steps)
         state = checkpoint._read(path)
@@ -272,24 +273,26 @@ def test_a_run_keeps_its_past_and_plays_it(tmp_path, capsys):
     text = to_yaml(composer.compose([*SMOKE, *LINE]))
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(text)))
     for weights_ in (str(min(kept)), str(max(kept)), "final"):
-        assert finished.evaluate_run(
+        assert evaluate_run(
             tmp_path, episodes=2, weights=weights_, seed=None, device=None
         ) == 0  # fmt: skip
     out = capsys.readouterr().out
     assert f"env_steps      {min(kept)}" in out
     with pytest.raises(CheckpointError, match=f"there are {', '.join(map(str, kept))}"):
-        finished.evaluate_run(tmp_path, episodes=2, weights="1", seed=None, device=None)
+        evaluate_run(tmp_path, episodes=2, weights="1", seed=None, device=None)
 
 
 def test_a_resumed_run_goes_on_with_it(tmp_path):
     go(tmp_path, *LINE)
     before = list(history.versions(tmp_path / "checkpoints/history"))
     longer = config(*SMOKE, *LINE, "run.total_steps=700")
-    assert life.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
+    assert train.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
     after = list(history.versions(tmp_path / "checkpoints/history"))
     assert len(after) == 3
     assert min(after) > before[0]
-    assert [s for s, _ in history.newest_first(tmp_path / "checkpoints/history")] == after[::-1]
+    assert [s for s, _ in history.iterate_newest_first(tmp_path / "checkpoints/history")] == after[
+        ::-1
+    ]
 
 
 def test_it_changes_nothing_else(tmp_path):

@@ -1,5 +1,6 @@
 """run.json, the digest and the lock."""
 
+import fcntl
 import hashlib
 import json
 import logging
@@ -17,7 +18,8 @@ import torch
 from rlrun.cli.main import main
 from rlrun.errors import ConfigError, LockedError, StorageError
 from rlrun.rundir import record as rundir
-from rlrun.rundir.record import RunRecord, digest, lock
+from rlrun.rundir.lock import lock_run_dir
+from rlrun.rundir.record import RunRecord, run_digest
 
 
 def record(**more):
@@ -56,24 +58,24 @@ def test_git_says_commit_and_dirty_or_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(rundir, "__file__", str(tmp_path / "elsewhere" / "rundir.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
-    assert rundir.git() is None
+    assert rundir.git_state() is None
 
     def run(*arguments):
         who = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
         subprocess.run(["git", *who, *arguments], check=True, capture_output=True, timeout=30)
 
     run("init", "-q")
-    assert rundir.git() is None  # no commit yet
+    assert rundir.git_state() is None  # no commit yet
     run("commit", "-q", "--allow-empty", "-m", "first")
-    found = rundir.git()
+    found = rundir.git_state()
     assert len(found["commit"]) == 40
     assert found["dirty"] is False
     (tmp_path / "new.py").touch()
-    assert rundir.git()["dirty"] is True
+    assert rundir.git_state()["dirty"] is True
     monkeypatch.setattr(rundir, "GIT_SECONDS", 0.0)
-    assert rundir.git() is None
+    assert rundir.git_state() is None
     monkeypatch.setenv("PATH", "")
-    assert rundir.git() is None
+    assert rundir.git_state() is None
 
 
 def test_the_digest_is_what_its_docstring_says(tmp_path):
@@ -86,10 +88,10 @@ def test_the_digest_is_what_its_docstring_says(tmp_path):
         + b"b\0torch.float32\0[1, 2]\0"
         + b"\0\0\x80?\0\0\0@"
     ).hexdigest()
-    assert digest(metrics, weights) == expected
-    assert digest(metrics, dict(reversed(weights.items()))) == expected
+    assert run_digest(metrics, weights) == expected
+    assert run_digest(metrics, dict(reversed(weights.items()))) == expected
     strided = {**weights, "b": torch.tensor([[1.0, 9.0], [2.0, 9.0]])[:, 0][None]}
-    assert digest(metrics, strided) == expected
+    assert run_digest(metrics, strided) == expected
     others = [
         {**weights, "b": torch.tensor([1.0, 2.0])},
         {**weights, "b": torch.tensor([[1.0, 2.0]], dtype=torch.float64)},
@@ -97,31 +99,32 @@ def test_the_digest_is_what_its_docstring_says(tmp_path):
         {"b": weights["b"]},
         {"b": weights["b"], "c": weights["a"]},
     ]
-    assert len({expected, *(digest(metrics, other) for other in others)}) == 6
+    assert len({expected, *(run_digest(metrics, other) for other in others)}) == 6
     metrics.write_bytes(b'{"env_steps": 2}\n')
-    assert digest(metrics, weights) != expected
+    assert run_digest(metrics, weights) != expected
     with pytest.raises(StorageError, match="No such file"):
-        digest(tmp_path / "gone", weights)
+        run_digest(tmp_path / "gone", weights)
 
 
 def test_a_locked_directory_is_refused_and_free_afterwards(tmp_path):
     with (
-        lock(tmp_path),
+        lock_run_dir(tmp_path),
         pytest.raises(LockedError, match=f"in use by process {os.getpid()}") as caught,
-        lock(tmp_path),
+        lock_run_dir(tmp_path),
     ):
         raise AssertionError
     assert caught.value.exit_code == 8
-    with lock(tmp_path):
+    with lock_run_dir(tmp_path):
         pass
-    with pytest.raises(StorageError, match="No such file"), lock(tmp_path / "gone"):
+    with pytest.raises(StorageError, match="No such file"), lock_run_dir(tmp_path / "gone"):
         raise AssertionError
 
 
 def test_the_lock_dies_with_its_process_even_when_a_forked_worker_lives_on(tmp_path):
     code = (
-        "import os, sys, time; from pathlib import Path; from rlrun.rundir.record import lock\n"
-        "with lock(Path(sys.argv[1])):\n"
+        "import os, sys, time; from pathlib import Path\n"
+        "from rlrun.rundir.lock import lock_run_dir\n"
+        "with lock_run_dir(Path(sys.argv[1])):\n"
         "    worker = os.fork()\n"
         "    if worker: print(worker, flush=True)\n"
         "    time.sleep(60)\n"
@@ -129,13 +132,13 @@ def test_the_lock_dies_with_its_process_even_when_a_forked_worker_lives_on(tmp_p
     child = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE)
     worker = int(child.stdout.readline())
     try:
-        with pytest.raises(LockedError, match=f"process {child.pid} "), lock(tmp_path):
+        with pytest.raises(LockedError, match=f"process {child.pid} "), lock_run_dir(tmp_path):
             raise AssertionError
         child.kill()
         child.wait(timeout=30)
         time.sleep(0.05)
         os.kill(worker, 0)  # still there
-        with lock(tmp_path):
+        with lock_run_dir(tmp_path):
             pass
     finally:
         os.kill(worker, signal.SIGKILL)
@@ -146,8 +149,8 @@ def test_a_file_system_without_locks_is_warned_about(tmp_path, monkeypatch, capl
     def unsupported(*_):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(rundir.fcntl, "flock", unsupported)
-    with lock(tmp_path):
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with lock_run_dir(tmp_path):
         pass
     assert "cannot be locked" in caplog.text
 

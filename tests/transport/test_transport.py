@@ -10,16 +10,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.buffer.windows.cutter import Cutter, Starts
+from rlrun.buffer.windows.cutter import Cutter, StateFilter
 from rlrun.build import pipeline as build
-from rlrun.build.transport import make_collector_end
+from rlrun.build.plan import make_plan
+from rlrun.build.transport import collector_side_of
 from rlrun.codec import CHOICES, CodecError, DamagedFrame, ForeignFrame, NeedKeyFrame, StaleFrame
-from rlrun.pipeline.remote import Remote
-from rlrun.run import life
+from rlrun.pipeline.process import CollectorProcess
+from rlrun.run import train
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.schema import TransportConfig
 from rlrun.schema.run import Coder
-from rlrun.transport import Local, collector_end, learner_end
+from rlrun.transport import InProcess, make_collector_side, make_learner_side
 from rlrun.types import CHUNK_FIELDS, Chunk, Counters, Window, tree_leaves, tree_map
 from tests.codec import samples
 from tests.compose import changed, config
@@ -74,7 +75,7 @@ def test_schema_and_codec_know_the_same_coders():
 
 @pytest.mark.parametrize("setting", [RAW, CODED], ids=["raw", "coded"])
 def test_weights_and_rows_arrive(setting):
-    link = Local(learner_end(setting), collector_end(setting))
+    link = InProcess(make_learner_side(setting), make_collector_side(setting))
     rng = np.random.default_rng(0)
     for k in range(6):
         given = weights(k)
@@ -101,7 +102,7 @@ def test_weights_and_rows_arrive(setting):
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_any_chunk_arrives(seed, steps, columns, obs):
-    link = Local(learner_end(CODED), collector_end(CODED))
+    link = InProcess(make_learner_side(CODED), make_collector_side(CODED))
     chunk = chunk_of(np.random.default_rng(seed), steps, columns, obs)
     before = tree_map(np.copy, tuple(fields(chunk)))
     found = link.rows(chunk)
@@ -114,7 +115,7 @@ def test_any_chunk_arrives(seed, steps, columns, obs):
 @pytest.mark.parametrize("coder", samples.CODERS)
 def test_every_coder(coder):
     setting = changed(CODED, weights=coder, chunks=coder)
-    link = Local(learner_end(setting), collector_end(setting))
+    link = InProcess(make_learner_side(setting), make_collector_side(setting))
     rng = np.random.default_rng(1)
     for k in range(4):
         assert_same(link.weights(weights(k)), weights(k))
@@ -130,7 +131,7 @@ def test_every_coder(coder):
 @settings(max_examples=80, deadline=None)
 def test_a_bad_wire(plan):
     """Lost, doubled, damaged, late frames: a collector has the newest weights or an error."""
-    learner, collector = learner_end(CODED), collector_end(CODED)
+    learner, collector = make_learner_side(CODED), make_collector_side(CODED)
     held, late = None, []
     for k, event in enumerate(plan):
         message = learner.pack(weights(k))
@@ -159,14 +160,14 @@ def test_a_bad_wire(plan):
 
 
 def test_a_late_joiner_and_a_restarted_learner():
-    learner, first = learner_end(CODED), collector_end(CODED)
+    learner, first = make_learner_side(CODED), make_collector_side(CODED)
     for k in range(3):
         first.unpack(learner.pack(weights(k)))
-    second = collector_end(CODED, 1)
+    second = make_collector_side(CODED, 1)
     with pytest.raises(NeedKeyFrame) as raised:
         second.unpack(learner.pack(weights(3)))
     assert_same(second.unpack(learner.answer(raised.value)), weights(3))
-    again = learner_end(CODED)
+    again = make_learner_side(CODED)
     assert_same(second.unpack(again.pack(weights(9))), weights(9))
     with pytest.raises(ForeignFrame):
         second.unpack(learner.pack(weights(4)))
@@ -174,19 +175,19 @@ def test_a_late_joiner_and_a_restarted_learner():
 
 def test_key_frames_are_rationed_and_waited_for():
     setting = changed(CODED, key_seconds=0.3)
-    learner = learner_end(setting)
+    learner = make_learner_side(setting)
     learner.pack(weights(0))
-    collector = collector_end(setting)
-    link = Local(learner, collector)
+    collector = make_collector_side(setting)
+    link = InProcess(learner, collector)
     assert_same(link.weights(weights(1)), weights(1))
 
 
 def test_rows_of_another_collector_are_refused():
     rng = np.random.default_rng(0)
-    learner = learner_end(CODED, 0)
+    learner = make_learner_side(CODED, 0)
     with pytest.raises(ForeignFrame):
-        learner.unpack(collector_end(CODED, 1).pack(chunk_of(rng, 3, 2)))
-    message = collector_end(CODED, 0).pack(chunk_of(rng, 3, 2))
+        learner.unpack(make_collector_side(CODED, 1).pack(chunk_of(rng, 3, 2)))
+    message = make_collector_side(CODED, 0).pack(chunk_of(rng, 3, 2))
     with pytest.raises(DamagedFrame):
         learner.unpack(message[:-1])
     learner.unpack(message)
@@ -205,12 +206,12 @@ STREAMS = st.lists(st.lists(st.integers(1, 14), min_size=1, max_size=4), min_siz
 def test_windows_start_only_where_states_are_kept(
     lengths, burnin, learned, nstep, plain, residual, close, data
 ):
-    """Whatever the tiling and the pieces: a window's first row is one ``Starts`` keeps."""
+    """Whatever the tiling and the pieces: a window's first row is one ``StateFilter`` keeps."""
     window = Window(burnin, learned, nstep)
     most = window.rows - 1 if plain else window.learned - 1
     overlap = data.draw(st.integers(0, most))
     given = {"columns": len(lengths), "overlap": overlap, "residual": residual, "plain": plain}
-    cutter, starts = Cutter(window, **given), Starts(window, **given, close=close)
+    cutter, starts = Cutter(window, **given), StateFilter(window, **given, close=close)
     first, valid = [], []
     for own in lengths:  # an end row behind every episode
         steps = [
@@ -224,7 +225,7 @@ def test_windows_start_only_where_states_are_kept(
     while seen < size:
         count = data.draw(st.integers(1, size - seen))
         part = slice(seen, seen + count)
-        kept.append(starts.keeps(first[part]))
+        kept.append(starts.may_start(first[part]))
         windows = cutter.cut(first[part], valid[part], close=close)
         begun += zip(windows.learn - windows.burnin, windows.column, strict=True)
         seen += count
@@ -237,20 +238,20 @@ def test_windows_start_only_where_states_are_kept(
 
 def test_blanked_states_are_most_of_them_and_the_rest_is_untouched():
     c = config("policy=r2d2", "env=cartpole", "transport=coded")
-    end = make_collector_end(c, Window(4, 15, 5))
+    end = collector_side_of(make_plan(c))
     rng = np.random.default_rng(0)
     chunk = chunk_of(rng, 200, 16)
     chunk.first[:] = False
     chunk.first[0] = True
     before = tree_map(np.copy, chunk.states)
-    thin = end.thin(chunk)
+    thin = end.filter(chunk)
     np.testing.assert_array_equal(chunk.states[0], before[0])
     some = (thin.states[0] != 0).any(-1)
     np.testing.assert_array_equal(thin.states[0][some], chunk.states[0][some])
     assert 0.05 < some.mean() < 0.1  # every 15th row
     assert thin.obs is chunk.obs
     raw = changed(c, transport=RAW)
-    assert make_collector_end(raw, Window(4, 15, 5)).pack(chunk) is chunk
+    assert collector_side_of(make_plan(raw)).pack(chunk) is chunk
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -298,30 +299,33 @@ def test_resume_coded_as_raw(tmp_path, name, pipeline):
     for wire in ("raw", "coded"):
         go(tmp_path / wire, *line, f"transport={wire}")
         longer = config(*SMOKE, *line, f"transport={wire}", "run.total_steps=700")
-        assert life.resume(tmp_path / wire, longer, raw_yaml="", overrides=[]) == 0
+        assert train.resume(tmp_path / wire, longer, raw_yaml="", overrides=[]) == 0
         ends.append(json.loads((tmp_path / wire / "run.json").read_text())["digest"])
     assert ends[0] == ends[1]
     change = config(*SMOKE, *line, "transport=raw", "run.total_steps=1000")
-    assert life.resume(tmp_path / "coded", change, raw_yaml="", overrides=[]) == 0
+    assert train.resume(tmp_path / "coded", change, raw_yaml="", overrides=[]) == 0
     state, _ = load_newest(tmp_path / "coded/checkpoints")
     assert state["counters"]["env_steps"] >= 1000
 
 
-def test_a_lost_message_on_the_pipe_is_asked_for_again():
-    """The collector's process lacks a base: it says so, gets one, and goes on."""
+def test_a_lost_message_on_the_pipe_is_requested_again():
+    """The collector's process lacks a base, gets one, and continues."""
     c = config(*SMOKE, "policy=r2d2", "env=cartpole", "transport=coded")
-    make = partial(build.make_collector, c)
+    plan = make_plan(c)
+    make = partial(build.make_collector, plan)
     here = make(Counters())
-    far = partial(make_collector_end, c, here.policy.window)
-    remote = Remote(make, here.policy, learner_end(changed(c.transport, key_seconds=0.0)), far)
+    far = partial(collector_side_of, plan)
+    remote = CollectorProcess(
+        make, here.policy, make_learner_side(changed(c.transport, key_seconds=0.0)), far
+    )
     try:
         for k in range(4):
             if k in (0, 2):
-                remote.link.pack(here.policy.weights())  # a frame that never arrives
+                remote.transport.pack(here.policy.weights())  # a frame that never arrives
             remote.start(100 * k)
             here.counters.env_steps = 100 * k
             here.actor.refresh()
-            own, got = here.gather(), remote.result()
+            own, got = here.collect_rows(), remote.result()
             for name in ("obs", "action", "reward", "first"):
                 np.testing.assert_array_equal(getattr(own, name), getattr(got.chunk, name))
             with torch.no_grad():

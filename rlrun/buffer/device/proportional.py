@@ -1,4 +1,4 @@
-"""Which windows a batch is made of, decided where the priorities lie: samplers in torch ops.
+"""Which windows a batch is made of, decided where the priorities spans: samplers in torch ops.
 
 ``draw`` and ``update`` never wait for the device: no number is read, no shape depends on data. A
 bad priority is therefore noted on the device and raised by ``synchronize``, which ``metrics`` and
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.buffer.device.sumtree import DeviceTree
+from rlrun.buffer.device.sumtree import DeviceSumTree
 from rlrun.buffer.samplers.priority import ALPHA_STEP, LARGEST, finite_priorities
 from rlrun.errors import NumericError
 from rlrun.schedule import Schedule, make_schedule
@@ -20,68 +20,63 @@ from rlrun.schema import PrioritizedConfig
 
 
 def upload(array: np.ndarray, device: torch.device) -> Tensor:
-    """The array on ``device``, not waited for; on the host it shares the array's memory.
+    """Copy the array to ``device`` asynchronously; on the CPU the tensor shares its memory.
 
-    CUDA has copied ordinary memory aside when this returns; pinned memory it reads later, so an
-    array in pinned memory must not be written to again.
+    CUDA stages pageable memory before this returns, but reads pinned memory later: a pinned array
+    must not be written to again.
     """
     return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
 
 
 class DeviceSampler(ABC):
-    """What all samplers on a device share: which slots are live, and the notes.
+    """Base class of samplers on a device: the live slots, and errors deferred to ``synchronize``.
 
-    Slot ``slots`` is nobody's: what must not be kept is written there, because leaving it out would
-    make shapes depend on data.
+    Slot number ``slots`` is a dummy: values that must not be kept are written there, because
+    leaving them out would make shapes depend on data.
     """
 
     def __init__(self, slots: int, *, generator: torch.Generator, device: torch.device) -> None:
         self.slots, self.generator, self.device = slots, generator, device
         self.alive = torch.zeros(slots + 1, dtype=torch.bool, device=device)
         self.count = 0
-        self.notes = torch.zeros(3, dtype=torch.float64, device=device)
-        self.late, self.worst, self.total = self.notes.unbind()  # views
-        self.total.fill_(np.inf)
+        self.deferred = torch.zeros(3, dtype=torch.float64, device=device)
+        self.late, self.worst_priority, self.smallest_total = self.deferred.unbind()  # views
+        self.smallest_total.fill_(np.inf)
 
-    # -- life ------------------------------------------------------------------------------------
+    # -- live slots --------------------------------------------------------------------------------
 
-    def exchange(self, dead: np.ndarray, new: np.ndarray) -> None:
-        """Take live slots away (they are never drawn again) and make others live.
-
-        A slot in both stays, as a new one.
-        """
+    def replace_slots(self, dead: np.ndarray, new: np.ndarray) -> None:
         self.count += len(new) - len(dead)
         if len(dead) and len(new):
             dead = dead[~np.isin(dead, new)]
-        gone, came = upload(dead, self.device), upload(new, self.device)
-        self.alive.index_fill_(0, gone, False)
-        self.alive.index_fill_(0, came, True)
+        removed, inserted = upload(dead, self.device), upload(new, self.device)
+        self.alive.index_fill_(0, removed, False)
+        self.alive.index_fill_(0, inserted, True)
         if len(dead) or len(new):
-            self._exchange(gone, came)
+            self._replace_slots(removed, inserted)
 
     def set_live(self, live: np.ndarray) -> None:
-        """After a state was loaded: exactly these slots are live."""
         self.count = len(live)
         self.alive.fill_(False)
         self.alive.index_fill_(0, upload(live, self.device), True)
 
     def synchronize(self) -> int:
-        """Late priorities since the last call. This reads from the device.
+        """Return the late priorities since the last call; waits for the device.
 
         Raises: NumericError when a priority was NaN, infinite or negative, or all of them were 0.
         """
-        late, worst, total = self.notes.tolist()
+        late, worst, total = self.deferred.tolist()
         finite_priorities(np.array([worst]))
         if not total > 0:
             raise NumericError(
-                "buffer.priority_eps = 0: every stored priority was 0, nothing could be drawn; "
+                "buffer.priority_eps = 0: every stored priority was 0, so none could be drawn; "
                 "allowed is any number > 0; set buffer.priority_eps=1e-6"
             )
         self.late.zero_()
         return int(late)
 
     def update(self, slots: Tensor, priority: Tensor) -> None:
-        """Set |delta| of live slots; bad priorities are dropped and noted."""
+        """Set |delta| of live slots; bad priorities are dropped and raised by ``synchronize``."""
         if len(slots):
             self._update(slots, priority, None)
 
@@ -92,39 +87,38 @@ class DeviceSampler(ABC):
             self._update(slots, priority, alive)
         return 0
 
-    def _checked(self, slots: Tensor, priority: Tensor, alive: Tensor | None) -> tuple[Tensor, ...]:
-        """(slots, priority, whether to keep it): nobody's slot and 0 where it is not kept."""
+    def _masked(self, slots: Tensor, priority: Tensor, alive: Tensor | None) -> tuple[Tensor, ...]:
+        """(slots, priority, keep): the dummy slot and priority 0 where ``keep`` is False."""
         fault = torch.where(priority < 0, priority, priority - priority)  # NaN - NaN, inf - inf
-        self.worst.copy_(torch.minimum(self.worst, fault.amin()))
+        self.worst_priority.copy_(torch.minimum(self.worst_priority, fault.amin()))
         keep = fault == 0 if alive is None else (fault == 0) & alive
         return torch.where(keep, slots, self.slots), torch.where(keep, priority, 0), keep
 
-    def _places(self, batch: int, total: Tensor) -> Tensor:
-        """A number from each of ``batch`` equal ranges of [0, total), float64 [batch]."""
+    def _stratified(self, batch: int, total: Tensor) -> Tensor:
+        """One number from each of ``batch`` equal ranges of [0, total), float64 [batch]."""
         random, device = self.generator, self.device
-        place = torch.rand(batch, generator=random, dtype=torch.float64, device=device)
-        place += torch.arange(batch, device=device)
-        return place.mul_(total / batch)
+        mass = torch.rand(batch, generator=random, dtype=torch.float64, device=device)
+        mass += torch.arange(batch, device=device)
+        return mass.mul_(total / batch)
 
-    # -- what a sampler is -----------------------------------------------------------------------
+    # -- implemented by each sampler ---------------------------------------------------------------
 
     @abstractmethod
     def draw(self, index: object, batch: int, env_steps: int) -> tuple[Tensor, Tensor]:
         """Live slots int64 [batch] and weights float32 [batch]."""
 
     @abstractmethod
-    def _exchange(self, gone: Tensor, came: Tensor) -> None:
-        """``alive`` knows already; no slot is in both."""
+    def _replace_slots(self, removed: Tensor, inserted: Tensor) -> None:
+        """Update the priorities; ``alive`` is up to date and no slot is in both."""
 
     @abstractmethod
     def _update(self, slots: Tensor, priority: Tensor, alive: Tensor | None) -> None:
-        """``update`` of at least one slot; what is not ``alive`` has been counted."""
+        """``update`` of at least one slot where ``alive``; None: everywhere."""
 
     def metrics(self, env_steps: int) -> dict[str, float]:
         return {}
 
     def check(self, live: np.ndarray) -> str | None:
-        """None, or the broken invariant in words; ``live``: the slots of the stored windows."""
         known = np.flatnonzero(self.alive.numpy(force=True))
         if self.count != len(known):
             return "the count of windows is wrong"
@@ -133,7 +127,7 @@ class DeviceSampler(ABC):
         return None
 
     def arrays(self) -> list[Tensor]:
-        """Every array owned (the notes, three numbers, are not counted)."""
+        """Every array owned but ``deferred`` (three numbers)."""
         return [self.alive]
 
     def state_dict(self) -> dict[str, Any]:
@@ -141,23 +135,23 @@ class DeviceSampler(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.generator.set_state(state["rng"])
-        self.notes.zero_()
-        self.total.fill_(np.inf)
+        self.deferred.zero_()
+        self.smallest_total.fill_(np.inf)
 
 
 class DeviceUniform(DeviceSampler):
     """Every live window with the same probability, with replacement; weights are 1.
 
     The i-th live slot is found in the running count of live ones, which is made anew by the first
-    draw after rows came: O(slots) then, O(log slots) for a draw.
+    draw after rows new_slots: O(slots) then, O(log slots) for a draw.
     """
 
     def __init__(self, slots: int, *, generator: torch.Generator, device: torch.device) -> None:
         super().__init__(slots, generator=generator, device=device)
-        self.upto = torch.zeros(slots, dtype=torch.int32, device=device)
+        self.cumulative = torch.zeros(slots, dtype=torch.int32, device=device)
         self.stale = False
 
-    def _exchange(self, gone: Tensor, came: Tensor) -> None:
+    def _replace_slots(self, removed: Tensor, inserted: Tensor) -> None:
         self.stale = True
 
     def set_live(self, live: np.ndarray) -> None:
@@ -167,20 +161,20 @@ class DeviceUniform(DeviceSampler):
     def draw(self, index: object, batch: int, env_steps: int) -> tuple[Tensor, Tensor]:
         assert self.count > 0, "a draw from an empty buffer"
         if self.stale:
-            torch.cumsum(self.alive[:-1], 0, dtype=torch.int32, out=self.upto)
+            torch.cumsum(self.alive[:-1], 0, dtype=torch.int32, out=self.cumulative)
             self.stale = False
         random, device = self.generator, self.device
         number = torch.randint(
             self.count, (batch,), generator=random, dtype=torch.int32, device=device
         )
-        slots = torch.searchsorted(self.upto, number, right=True)
+        slots = torch.searchsorted(self.cumulative, number, right=True)
         return slots, torch.ones(batch, device=device)
 
     def _update(self, slots: Tensor, priority: Tensor, alive: Tensor | None) -> None:
-        """Priorities have no meaning here."""
+        """Nothing: uniform sampling has no priorities."""
 
     def arrays(self) -> list[Tensor]:
-        return [*super().arrays(), self.upto]
+        return [*super().arrays(), self.cumulative]
 
 
 class DeviceProportional(DeviceSampler):
@@ -205,49 +199,49 @@ class DeviceProportional(DeviceSampler):
         self.alpha = self.alpha_at(0)
         self.raw = torch.zeros(slots + 1, device=device)  # p of live slots, 0 elsewhere
         self.last = torch.full((slots + 1,), -1, dtype=torch.int32, device=device)
-        self.sum = DeviceTree(slots + 1, device=device)
-        self.least: DeviceTree | None = None
+        self.sum_tree = DeviceSumTree(slots + 1, device=device)
+        self.min_tree: DeviceSumTree | None = None
         if config.weight_norm == "buffer":
-            self.least = DeviceTree(slots + 1, least=True, device=device)
+            self.min_tree = DeviceSumTree(slots + 1, minimum=True, device=device)
         self.largest = torch.ones((), device=device)  # the largest p ever seen
 
-    def _exchange(self, gone: Tensor, came: Tensor) -> None:
+    def _replace_slots(self, removed: Tensor, inserted: Tensor) -> None:
         """New ones get the largest priority seen so far (1 at first)."""
-        new = self.largest.expand(len(came))
-        slots = torch.cat([gone, came])
-        self._write(slots, torch.cat([new.new_zeros(len(gone)), new]), self.alive[slots])
+        new = self.largest.expand(len(inserted))
+        slots = torch.cat([removed, inserted])
+        self._write(slots, torch.cat([new.new_zeros(len(removed)), new]), self.alive[slots])
 
     def _write(self, slots: Tensor, raw: Tensor, live: Tensor) -> None:
-        """p of slots; where they are not ``live`` no mass. Duplicates must agree."""
+        """Set p of slots, and mass 0 where not ``live``. Duplicates must agree."""
         self.raw.index_copy_(0, slots, raw)
         mass = torch.where(live, raw.double() ** self.alpha, 0)
-        self.sum.set(slots, mass)
-        if self.least is not None:
-            self.least.set(slots, _positive(mass))
+        self.sum_tree.set(slots, mass)
+        if self.min_tree is not None:
+            self.min_tree.set(slots, _positive(mass))
 
     def draw(self, index: object, batch: int, env_steps: int) -> tuple[Tensor, Tensor]:
         """One slot from each of ``batch`` equal ranges; weights (N P(i))^-beta / max w."""
         assert self.count > 0, "a draw from an empty buffer"
-        alpha, beta, total = self.alpha_at(env_steps), self.beta_at(env_steps), self.sum.root
+        alpha, beta, total = self.alpha_at(env_steps), self.beta_at(env_steps), self.sum_tree.root
         if abs(alpha - self.alpha) >= ALPHA_STEP:
             self.alpha = alpha
             self._fill(torch.where(self.alive, self.raw.double() ** alpha, 0))
-        self.total.copy_(torch.minimum(self.total, total[0]))
-        slots, mass = self.sum.find(self._places(batch, total))
+        self.smallest_total.copy_(torch.minimum(self.smallest_total, total[0]))
+        slots, mass = self.sum_tree.find(self._stratified(batch, total))
         weight = (mass / total * self.count) ** -beta
-        if self.least is not None:
-            weight /= (self.least.root / total * self.count) ** -beta
+        if self.min_tree is not None:
+            weight /= (self.min_tree.root / total * self.count) ** -beta
         else:
             weight /= weight.amax()
         return slots, weight.float()
 
     def _fill(self, mass: Tensor) -> None:
-        self.sum.fill(mass)
-        if self.least is not None:
-            self.least.fill(_positive(mass))
+        self.sum_tree.fill(mass)
+        if self.min_tree is not None:
+            self.min_tree.fill(_positive(mass))
 
     def _update(self, slots: Tensor, priority: Tensor, alive: Tensor | None) -> None:
-        slots, priority, keep = self._checked(slots, priority, alive)
+        slots, priority, keep = self._masked(slots, priority, alive)
         raw = (priority.double() + self.config.priority_eps).float()
         raw = raw.clamp(max=LARGEST).masked_fill(~keep, 0)
         self.largest.copy_(torch.maximum(self.largest, raw.amax()))
@@ -265,21 +259,21 @@ class DeviceProportional(DeviceSampler):
 
     def check(self, live: np.ndarray) -> str | None:
         mass = torch.where(self.alive, self.raw.double() ** self.alpha, 0)
-        if not torch.allclose(self.sum.leaves[: len(mass)], mass, rtol=1e-12, atol=0):
+        if not torch.allclose(self.sum_tree.leaves[: len(mass)], mass, rtol=1e-12, atol=0):
             return "a leaf differs from p^alpha, or a slot without a window has one"
-        trees = [self.sum] if self.least is None else [self.sum, self.least]
+        trees = [self.sum_tree] if self.min_tree is None else [self.sum_tree, self.min_tree]
         problems = [super().check(live), *(tree.check() for tree in trees)]
         return next((p for p in problems if p), None)
 
     def arrays(self) -> list[Tensor]:
-        least = [] if self.least is None else [self.least.nodes]
-        return [*super().arrays(), self.last, self.raw, self.sum.nodes, *least]
+        min_nodes = [] if self.min_tree is None else [self.min_tree.nodes]
+        return [*super().arrays(), self.last, self.raw, self.sum_tree.nodes, *min_nodes]
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums too: neither p^alpha nor a sum of many has the same last bit in every shape."""
+        """Includes the sums: their last bits depend on the shapes they were computed in."""
         return super().state_dict() | {
             "raw": self.raw,
-            "sum": self.sum.nodes,
+            "sum": self.sum_tree.nodes,
             "alpha": self.alpha,
             "largest": self.largest.item(),
         }
@@ -287,17 +281,17 @@ class DeviceProportional(DeviceSampler):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.raw.copy_(state["raw"])
-        self.sum.nodes.copy_(state["sum"])
+        self.sum_tree.nodes.copy_(state["sum"])
         self.alpha = float(state["alpha"])
         self.largest.fill_(float(state["largest"]))
-        if self.least is not None:
-            self.least.fill(_positive(self.sum.leaves))
+        if self.min_tree is not None:
+            self.min_tree.fill(_positive(self.sum_tree.leaves))
 
 
 def last_wins(slots: Tensor, values: Tensor, last: Tensor) -> Tensor:
-    """For every entry the value of the last one with its slot; ``last`` int32 [slots], -1 all over.
+    """For every entry the value of the last entry with the same slot, so that duplicates agree.
 
-    Where duplicates agree it does not matter which of them an index write takes.
+    ``last``: scratch int32 [slots], filled with -1 before and after.
     """
     order = torch.arange(len(slots), dtype=torch.int32, device=slots.device)
     last.scatter_reduce_(0, slots, order, "amax")
@@ -307,5 +301,5 @@ def last_wins(slots: Tensor, values: Tensor, last: Tensor) -> Tensor:
 
 
 def _positive(mass: Tensor) -> Tensor:
-    """Masses with 0 (never drawn, so without a weight) as infinity."""
+    """Masses with 0 (never drawn, so without a weight) replaced by infinity."""
     return mass.masked_fill(mass <= 0, torch.inf)

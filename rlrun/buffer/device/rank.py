@@ -1,4 +1,4 @@
-"""Windows drawn by the rank of their priority, in torch ops."""
+"""Rank-based prioritized sampling on a device, in torch ops."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ from rlrun.schema import RankConfig
 class DeviceRank(DeviceSampler):
     """P(i) = p_i^alpha / sum p^alpha with p_i = 1 / rank(i), as ``Rank``; stratified draws.
 
-    Every rank is exact: where ``Rank`` keeps a heap from sort to sort, the first draw after a
-    change sorts (ties: lower slots first), so ``resort_every`` has no effect. A heap would take a
-    launch for every step of every slot; a radix sort takes a few.
+    Every rank is exact: the first draw after a change sorts (ties: lower slots first), where
+    ``Rank`` keeps a heap between sorts, so ``resort_every`` has no effect. A heap would need a
+    kernel launch per step of every slot; a radix sort needs a few.
 
     Source: Schaul et al. 2016, section 3.3.
     """
@@ -37,7 +37,7 @@ class DeviceRank(DeviceSampler):
         self.beta_at: Schedule = make_schedule(config.beta, total_steps=total_steps)
         self.raw = torch.full((slots + 1,), -1.0, device=device)  # |delta| of live slots, else -1
         self.last = torch.full((slots + 1,), -1, dtype=torch.int32, device=device)
-        self.falling = torch.empty_like(self.raw)
+        self.sorted_raw = torch.empty_like(self.raw)
         self.order = torch.zeros(slots + 1, dtype=torch.int64, device=device)  # slots by rank
         self.stale = True
         self.cdf = torch.empty(slots, dtype=torch.float64, device=device)
@@ -45,15 +45,15 @@ class DeviceRank(DeviceSampler):
         self._tabulate(self.alpha_at(0))
 
     def _tabulate(self, alpha: float) -> None:
-        """The cumulative table: on the host, since a parallel scan rounds as it pleases."""
+        """Compute the cumulative table on the host: the rounding of a parallel scan varies."""
         self.alpha = alpha
         table = np.cumsum(np.arange(1, self.slots + 1, dtype=np.float64) ** -alpha)
         self.cdf.copy_(upload(table, self.device))
 
-    def _exchange(self, gone: Tensor, came: Tensor) -> None:
+    def _replace_slots(self, removed: Tensor, inserted: Tensor) -> None:
         """New ones get the largest priority seen so far (1 at first)."""
-        self.raw.index_fill_(0, gone, -1)
-        self.raw.index_copy_(0, came, self.largest.expand(len(came)))
+        self.raw.index_fill_(0, removed, -1)
+        self.raw.index_copy_(0, inserted, self.largest.expand(len(inserted)))
         self.stale = True
 
     def set_live(self, live: np.ndarray) -> None:
@@ -67,18 +67,18 @@ class DeviceRank(DeviceSampler):
         if abs(alpha - self.alpha) >= ALPHA_STEP:
             self._tabulate(alpha)
         if self.stale:
-            torch.sort(self.raw, descending=True, stable=True, out=(self.falling, self.order))
+            torch.sort(self.raw, descending=True, stable=True, out=(self.sorted_raw, self.order))
             self.stale = False
-        place = self._places(batch, self.cdf[self.count - 1])
-        at = torch.searchsorted(self.cdf[: self.count], place, right=True)
-        at.clamp_(max=self.count - 1)  # rounding may carry a place to the very end
+        mass = self._stratified(batch, self.cdf[self.count - 1])
+        at = torch.searchsorted(self.cdf[: self.count], mass, right=True)
+        at.clamp_(max=self.count - 1)  # rounding may carry a mass past the total
         rank = (at + 1).double()
         most = self.count if self.config.weight_norm == "buffer" else rank.amax()
         weight = (rank / most) ** (self.alpha * beta)
         return self.order.index_select(0, at), weight.float()
 
     def _update(self, slots: Tensor, priority: Tensor, alive: Tensor | None) -> None:
-        slots, priority, keep = self._checked(slots, priority, alive)
+        slots, priority, keep = self._masked(slots, priority, alive)
         raw = priority.float().clamp(max=LARGEST) + 0.0  # turns -0.0 into 0.0
         self.largest.copy_(torch.maximum(self.largest, raw.amax()))
         raw = last_wins(slots, raw.masked_fill(~keep, -1), self.last)
@@ -102,7 +102,7 @@ class DeviceRank(DeviceSampler):
         return super().check(live)
 
     def arrays(self) -> list[Tensor]:
-        return [*super().arrays(), self.last, self.raw, self.falling, self.order, self.cdf]
+        return [*super().arrays(), self.last, self.raw, self.sorted_raw, self.order, self.cdf]
 
     def state_dict(self) -> dict[str, Any]:
         largest = self.largest.item()

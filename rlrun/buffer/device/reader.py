@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from rlrun.buffer.device.proportional import upload
-from rlrun.buffer.device.ring import DeviceGather, DeviceRing, Lie
+from rlrun.buffer.device.ring import DeviceGather, DeviceRing, DeviceSpans
 from rlrun.buffer.device.states import DeviceStates
 from rlrun.buffer.storage.base import FIRST, TERMINATED, TRUNCATED, VALID
-from rlrun.buffer.storage.layout import Block
-from rlrun.buffer.windows.single_row import Cells
+from rlrun.buffer.storage.layout import ArraySpec
+from rlrun.buffer.windows.single_row import SingleRowWindows
 from rlrun.buffer.windows.spans import Spans
-from rlrun.buffer.windows.table import Table
+from rlrun.buffer.windows.table import WindowTable
 from rlrun.types import Segment, Window, tree_map
 
 _SHARED = FIRST | TERMINATED | TRUNCATED | VALID  # flags that host and device both have
@@ -26,9 +26,9 @@ class DeviceReader:
     def __init__(
         self,
         ring: DeviceRing,
-        windows: Cells | Table,
+        windows: SingleRowWindows | WindowTable,
         states: DeviceStates,
-        index: Block,
+        index: ArraySpec,
         window: Window,
         *,
         alive: Tensor,
@@ -45,7 +45,7 @@ class DeviceReader:
         """Upload the rows of the windows now in ``slots``."""
         w = self.windows.spans(slots)
         numbers = [w.last - w.first, w.stop - w.first]
-        if isinstance(self.windows, Table):
+        if isinstance(self.windows, WindowTable):
             numbers = [w.cell, w.first - w.learn + self.window.burnin, *numbers]
         new = upload(np.stack(numbers, 1).astype(np.int32), self.device)
         self.index.index_copy_(0, upload(slots, self.device), new)
@@ -59,25 +59,25 @@ class DeviceReader:
         if isinstance(key, np.ndarray):
             key = upload(key, self.device)
         windows: Any = self.windows  # its arithmetic holds for tensors as well
-        if isinstance(windows, Table):
+        if isinstance(windows, WindowTable):
             slots = key % windows.capacity
         else:
             rows, columns = self.ring.rows, self.ring.columns
             slots = key % columns * rows + key // columns % rows
         return slots, self.alive[slots] & (windows.keys(slots) == key)
 
-    def spans(self, slots: Tensor) -> Lie:
+    def spans(self, slots: Tensor) -> DeviceSpans:
         windows: Any = self.windows
         key = windows.keys(slots)
         found = self.index.index_select(0, slots).long().unbind(1)
-        if isinstance(windows, Cells):
-            return Lie(slots, 0, found[0], found[1], key)
-        return Lie(found[0], found[1], found[2], found[3], key)
+        if isinstance(windows, SingleRowWindows):
+            return DeviceSpans(slots, 0, found[0], found[1], key)
+        return DeviceSpans(found[0], found[1], found[2], found[3], key)
 
-    def read(self, slots: Tensor, spans: Lie, *, reuse: bool) -> Segment:
+    def read(self, slots: Tensor, spans: DeviceSpans, *, reuse: bool) -> Segment:
         """The windows; ``reuse`` or not, fresh tensors: the device's allocator reuses memory."""
         segment = self.gather.show(spans, self.window.rows)
-        if isinstance(self.windows, Cells):
+        if isinstance(self.windows, SingleRowWindows):
             return segment
         return replace(segment, state=self.states.select(slots), partial=self.partial)
 
@@ -93,7 +93,7 @@ class DeviceReader:
         row = np.arange(start, stop + 1)[:, None]
         at = upload(ring.cells(row, column), self.device)
         first, *ends = (torch.from_numpy(x) for x in ring.flags_of(row, column))
-        taken = {name: field.take(at[:-1]).cpu() for name, field in ring.noted_fields.items()}
+        taken = {name: field.take(at[:-1]).cpu() for name, field in ring.step_fields.items()}
         terminated, truncated, valid = (x[:-1] for x in ends)
         return Segment(
             tree_map(lambda field: field.take(at).cpu(), ring.obs_fields),
@@ -111,7 +111,7 @@ class DeviceReader:
 
     def check(self) -> str | None:
         flags = upload(self.ring.flags & _SHARED, self.device)
-        if not torch.equal(self.ring.marks & _SHARED, flags):
+        if not torch.equal(self.ring.device_flags & _SHARED, flags):
             return "flags differ on device and host"
         before = self.index.clone()
         self.insert(self.windows.all())

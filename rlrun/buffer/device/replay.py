@@ -1,15 +1,15 @@
 """A replay whose rows, states and priorities are on a device and never leave it.
 
-Rows come from the host, and which windows they complete and which slots die is decided there by the
-same ``Cutter``, ``Cells`` and ``Table``; ``add`` uploads the outcome. ``sample`` and ``prioritize``
-are torch ops that never wait for the device.
+Rows come from the host. Which windows they complete and which slots are dropped is decided there,
+by the same ``Cutter``, ``SingleRowWindows`` and ``WindowTable``, and ``add`` uploads the outcome.
+``sample`` and ``prioritize`` are torch ops that never wait for the device.
 """
 
 from rlrun.buffer.device.proportional import DeviceSampler
 from rlrun.buffer.device.reader import DeviceReader
 from rlrun.buffer.device.ring import DeviceRing
 from rlrun.buffer.device.states import DeviceStates
-from rlrun.buffer.replay import Replay, make_windows, rows_before
+from rlrun.buffer.replay import Replay, make_windows, num_rows_before
 from rlrun.buffer.storage.layout import Layout, in_memory
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.types import Window
@@ -34,10 +34,10 @@ def device_replay(
     ``layout``: from ``with_device``; the device is the sampler's. Raises: ConfigError, as
     ``host_replay``.
     """
-    layout.require_rows(window.rows, rows_before(stack))
+    layout.require_rows(window.rows, num_rows_before(stack))
     assert not layout.goals, "hindsight goals are found in host memory"
     assert layout.columns * layout.rows < 2**31, "cells are numbered in int32"
-    device = sampler.notes.device  # its index, too
+    device = sampler.deferred.device  # its index, too
     ring = DeviceRing(layout, device)
     states = DeviceStates(layout.states(), device)
     windows = make_windows(

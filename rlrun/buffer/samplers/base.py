@@ -1,4 +1,4 @@
-"""The interface of samplers: they know slots 0..capacity-1, some of which hold a live window."""
+"""Interface of samplers over slots 0..capacity-1, some of which hold a live window."""
 
 from typing import Any, Protocol
 
@@ -11,20 +11,20 @@ class WindowIndex(Protocol):
     """The stored windows, as far as uniform sampling reads them."""
 
     @property
-    def extent(self) -> int:
+    def num_candidates(self) -> int:
         """Number of candidates; most hold a live window."""
 
-    def pick(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(slots, whether a live window is there) of candidates 0..extent-1."""
+    def candidates(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(slots, whether each holds a live window) of candidates 0..num_candidates-1."""
 
 
 class Sampler(Protocol):
     """Draws slots of live windows; in host memory on numpy arrays, on a device on tensors."""
 
-    def exchange(self, dead: np.ndarray, new: np.ndarray) -> None:
-        """Take live slots away (they are never drawn again) and make others live.
+    def replace_slots(self, dead: np.ndarray, new: np.ndarray) -> None:
+        """Remove live slots ``dead`` (they are never drawn again) and insert ``new`` ones.
 
-        A slot in both stays, as a new one.
+        A slot in both is new.
         """
 
     def set_live(self, live: np.ndarray) -> None:
@@ -46,7 +46,7 @@ class Sampler(Protocol):
         """buffer/ metrics of the priorities."""
 
     def check(self, live: np.ndarray) -> str | None:
-        """None, or the broken invariant in words; ``live``: the slots of the stored windows."""
+        """None, or the broken invariant; ``live``: the slots of the stored windows."""
 
     def arrays(self) -> list[Any]:
         """Every array owned."""
@@ -56,7 +56,7 @@ class Sampler(Protocol):
 
 
 class HostSampler:
-    """The part of ``Sampler`` that all samplers in host memory have in common."""
+    """Defaults of samplers in host memory."""
 
     def set_live(self, live: np.ndarray) -> None:
         """Nothing: the loaded state has the live slots."""

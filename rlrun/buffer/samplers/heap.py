@@ -1,6 +1,6 @@
-"""An array-based binary max-heap of slots that knows where each slot lies.
+"""Array-based binary max-heap of slots with the position of every slot.
 
-heap      slots in heap order: the one at ``at`` has its children at 2 at + 1 and 2 at + 2; -1 from
+heap      slots in heap order: the children of index ``at`` are 2 at + 1 and 2 at + 2; -1 from
           ``count`` on
 position  its inverse: heap[position[slot]] == slot; -1 for dead slots
 priority  float32 of live slots, NaN for dead ones
@@ -16,8 +16,8 @@ from rlrun.jit import jit
 
 
 @jit
-def rise(heap: np.ndarray, position: np.ndarray, priority: np.ndarray, at: int) -> int:
-    """Where the slot at ``at`` comes to lie once no parent of it is smaller."""
+def sift_up(heap: np.ndarray, position: np.ndarray, priority: np.ndarray, at: int) -> int:
+    """Move the slot at ``at`` up until no parent is smaller; returns its new position."""
     slot = heap[at]
     value = priority[slot]
     while at > 0:
@@ -34,8 +34,10 @@ def rise(heap: np.ndarray, position: np.ndarray, priority: np.ndarray, at: int) 
 
 
 @jit
-def sink(heap: np.ndarray, position: np.ndarray, priority: np.ndarray, at: int, count: int) -> int:
-    """Where the slot at ``at`` comes to lie once no child of it is larger."""
+def sift_down(
+    heap: np.ndarray, position: np.ndarray, priority: np.ndarray, at: int, count: int
+) -> int:
+    """Move the slot at ``at`` down until no child is larger; returns its new position."""
     slot = heap[at]
     value = priority[slot]
     while 2 * at + 1 < count:
@@ -63,12 +65,12 @@ def push(
     slots: np.ndarray,
     value: float,
 ) -> int:
-    """The new count, after dead ``slots`` (int64 [n]) came to life with priority ``value``."""
+    """Insert dead ``slots`` (int64 [n]) with priority ``value``; returns the new count."""
     for slot in slots:
         assert position[slot] < 0, "a live slot is inserted again"
         priority[slot] = value
         heap[count] = slot
-        rise(heap, position, priority, count)
+        sift_up(heap, position, priority, count)
         count += 1
     return count
 
@@ -77,7 +79,7 @@ def push(
 def remove(
     heap: np.ndarray, position: np.ndarray, priority: np.ndarray, count: int, slots: np.ndarray
 ) -> int:
-    """The new count, after the last slot of the heap took the place of each of live ``slots``."""
+    """Remove live ``slots`` (int64 [n]); returns the new count."""
     for slot in slots:
         at = int(position[slot])
         assert at >= 0, "a dead slot is removed"
@@ -89,7 +91,7 @@ def remove(
         if at < count:
             heap[at] = moved
             # The last slot may come from another branch, so it can be too large for this one.
-            sink(heap, position, priority, rise(heap, position, priority, at), count)
+            sift_down(heap, position, priority, sift_up(heap, position, priority, at), count)
     return count
 
 
@@ -103,9 +105,9 @@ def update(
     values: np.ndarray,
     largest: float,
 ) -> float:
-    """The largest of ``largest`` and ``values`` (float64 [n]), which live ``slots`` now have.
+    """Set the priorities ``values`` (float64 [n]) of live ``slots``; of duplicates the last wins.
 
-    One slot after the other: of duplicates the last wins.
+    Returns the maximum of ``largest`` and ``values``.
     """
     for i in range(len(slots)):
         slot = slots[i]
@@ -115,9 +117,9 @@ def update(
         priority[slot] = min(values[i], LARGEST) + 0.0  # + 0.0 turns -0.0 into 0.0
         new = priority[slot]
         if new > old:
-            rise(heap, position, priority, at)
+            sift_up(heap, position, priority, at)
         elif new < old:
-            sink(heap, position, priority, at, count)
+            sift_down(heap, position, priority, at, count)
         largest = max(largest, float(new))
     return largest
 
@@ -140,7 +142,7 @@ def resort(heap: np.ndarray, position: np.ndarray, priority: np.ndarray, count: 
 def check(
     heap: np.ndarray, position: np.ndarray, priority: np.ndarray, count: int, live: np.ndarray
 ) -> str | None:
-    """None, or the broken invariant in words; ``live``: the slots that should be in the heap."""
+    """None, or the broken invariant; ``live``: the slots that should be in the heap."""
     live = np.sort(live)
     if count != len(live):
         return "the count of live slots is wrong"

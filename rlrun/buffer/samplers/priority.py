@@ -1,26 +1,23 @@
-"""What both prioritized samplers have in common."""
+"""Checks and kernels for priorities, shared by the prioritized samplers."""
 
 import numpy as np
 
 from rlrun.errors import NumericError
 from rlrun.jit import COMPILED, jit
 
-LARGEST = float(np.finfo(np.float32).max)  # larger finite priorities are stored as this one
-ALPHA_STEP = 0.01  # how far alpha may move before what depends on it is computed again
+LARGEST = float(np.finfo(np.float32).max)  # larger finite priorities are clipped to this
+ALPHA_STEP = 0.01  # change of alpha after which p^alpha is recomputed
 
 
 def finite_priorities(priority: np.ndarray) -> None:
-    """Returns nothing; |delta| priorities (float [n]) that are finite and >= 0 pass.
-
-    Raises: NumericError naming the first priority that is NaN, infinite or negative.
-    """
+    """Raise NumericError naming the first of |delta| (float [n]) that is NaN, inf or negative."""
     if COMPILED and first_bad(priority) < 0:
         return
     good = (priority >= 0) & (priority < np.inf)
     if not good.all():
         raise NumericError(
-            f"priority = {priority[~good][0]}: priorities must be finite and >= 0; the loss has "
-            "diverged; lower policy.lr or set policy.reward_clip"
+            f"priority = {priority[~good][0]}: the loss has diverged; finite numbers >= 0 are "
+            "allowed; lower policy.lr or set policy.reward_clip"
         )
 
 
@@ -34,12 +31,12 @@ def first_bad(priority: np.ndarray) -> int:
 
 
 @jit
-def raise_compiled(
+def store_priorities_compiled(
     priority: np.ndarray, eps: float, slots: np.ndarray, raw: np.ndarray, mass: np.ndarray
 ) -> float:
-    """Write p = priority + eps to ``raw`` (float32, at ``slots``) and ``mass``; the largest p.
+    """Write p = priority + eps to ``raw`` (float32, at ``slots``) and to ``mass``.
 
-    -1, with nothing written, when a priority is NaN, infinite or negative.
+    Returns the largest p, or -1 with nothing written when a priority is NaN, infinite or negative.
     """
     for i in range(len(priority)):
         if not 0 <= priority[i] < np.inf:
@@ -53,10 +50,10 @@ def raise_compiled(
     return largest
 
 
-def raise_vectorised(
+def store_priorities_vectorised(
     priority: np.ndarray, eps: float, slots: np.ndarray, raw: np.ndarray, mass: np.ndarray
 ) -> float:
-    """The same in numpy."""
+    """Twin in numpy."""
     if not ((priority >= 0) & (priority < np.inf)).all():
         return -1.0
     p = np.minimum(priority.astype(np.float64) + eps, LARGEST)
@@ -64,22 +61,22 @@ def raise_vectorised(
     return float(mass.max(initial=0.0))
 
 
-raise_priorities = raise_compiled if COMPILED else raise_vectorised
+store_priorities = store_priorities_compiled if COMPILED else store_priorities_vectorised
 
 
 @jit
-def by_least_compiled(mass: np.ndarray) -> None:
-    """Divide all by the smallest."""
-    least = mass[0]
+def divide_by_min_compiled(mass: np.ndarray) -> None:
+    """Divide in place by the minimum."""
+    smallest = mass[0]
     for x in mass:
-        least = min(least, x)
+        smallest = min(smallest, x)
     for i in range(len(mass)):
-        mass[i] /= least
+        mass[i] /= smallest
 
 
-def by_least_vectorised(mass: np.ndarray) -> None:
-    """The same in numpy."""
+def divide_by_min_vectorised(mass: np.ndarray) -> None:
+    """Twin in numpy."""
     mass /= mass.min()
 
 
-by_least = by_least_compiled if COMPILED else by_least_vectorised
+divide_by_min = divide_by_min_compiled if COMPILED else divide_by_min_vectorised

@@ -1,4 +1,4 @@
-"""Windows drawn by the rank of their priority instead of by the priority itself."""
+"""Rank-based prioritized sampling."""
 
 from typing import Any
 
@@ -15,15 +15,14 @@ from rlrun.schema import RankConfig
 class Rank(HostSampler):
     """P(i) = p_i^alpha / sum p^alpha with p_i = 1 / rank(i); stratified draws.
 
-    rank(i) is the place of slot i, from 1, in the array of a binary max-heap over |delta|, which
-    stands in for the array sorted by |delta| descending; every ``resort_every`` environment steps
-    it is sorted fully (ties: lower slots first). The k equal-probability segments are equal ranges
-    of the cumulative distribution over ranks, cut within a rank where need be, so the frequencies
-    are P(i) exactly for any number of live slots. Weights are w_i = (N P(i))^-beta / max w.
+    rank(i) is the index of slot i, from 1, in the array of a binary max-heap over |delta|, which
+    approximates the array sorted by |delta| descending; every ``resort_every`` environment steps it
+    is sorted fully (ties: lower slots first). The k equal-probability segments are equal ranges of
+    the cumulative distribution over ranks, split within a rank where needed, so the frequencies are
+    exactly P(i) for any number of live slots. Weights are w_i = (N P(i))^-beta / max w.
 
-    Cost for N live slots: an update O(log N) comparisons at most, a draw O(log N) (search in the
-    cumulative table), a re-sort O(N log N), a move of alpha by 0.01 O(capacity). Memory: 20 bytes
-    a slot.
+    Cost for N live slots: update O(log N), draw O(log N) (search in the cumulative table), re-sort
+    O(N log N), a change of alpha by 0.01 O(capacity). Memory: 20 bytes per slot.
 
     Source: Schaul et al. 2016, section 3.3 and its implementation appendix (heap, re-sort).
     """
@@ -51,11 +50,8 @@ class Rank(HostSampler):
         self.sorted_at = 0  # env steps of the last full sort
         self._tabulate(self.alpha_at(0))
 
-    def exchange(self, dead: np.ndarray, new: np.ndarray) -> None:
-        """Slots ``dead`` go; ``new`` ones get the largest priority seen so far (1 at first).
-
-        A slot in both stays, as a new one.
-        """
+    def replace_slots(self, dead: np.ndarray, new: np.ndarray) -> None:
+        """``new`` slots get the largest priority seen so far (1 at first)."""
         arrays = self.heap, self.position, self.priority
         self.count = heaps.remove(*arrays, self.count, dead)
         self.count = heaps.push(*arrays, self.count, new, self.largest)
@@ -72,10 +68,10 @@ class Rank(HostSampler):
             self._tabulate(alpha)
         if env_steps - self.sorted_at >= self.config.resort_every:
             self.resort(env_steps)
-        place = np.arange(batch) + self.generator.random(batch)
-        place *= self.cdf[self.count - 1] / batch
-        at = self.cdf[: self.count].searchsorted(place, side="right")
-        np.minimum(at, self.count - 1, out=at)  # rounding may carry a place to the very end
+        mass = np.arange(batch) + self.generator.random(batch)
+        mass *= self.cdf[self.count - 1] / batch
+        at = self.cdf[: self.count].searchsorted(mass, side="right")
+        np.minimum(at, self.count - 1, out=at)  # rounding may carry a mass past the total
         rank = at + 1
         most = self.count if self.config.weight_norm == "buffer" else rank.max()
         weight = (rank / most) ** (self.alpha * self.beta_at(env_steps))
@@ -97,7 +93,7 @@ class Rank(HostSampler):
         self.sorted_at = env_steps
 
     def _tabulate(self, alpha: float) -> None:
-        """The cumulative table for ``alpha``, over all ranks there can be."""
+        """Compute the cumulative table for ``alpha`` over all possible ranks."""
         self.alpha = alpha
         self.cdf[:] = np.arange(1, len(self.cdf) + 1)
         np.power(self.cdf, -alpha, out=self.cdf)
@@ -113,7 +109,6 @@ class Rank(HostSampler):
         }
 
     def check(self, live: np.ndarray) -> str | None:
-        """None, or the broken invariant in words; ``live``: the slots of the stored windows."""
         mass = np.arange(1, len(self.cdf) + 1) ** -self.alpha
         if not np.allclose(np.diff(self.cdf, prepend=0), mass, rtol=1e-6):
             return "the cumulative table is not that of alpha"
@@ -122,16 +117,11 @@ class Rank(HostSampler):
         return heaps.check(self.heap, self.position, self.priority, self.count, live)
 
     def arrays(self) -> list[np.ndarray]:
-        """Every array it owns, those of ``rank_arrays`` in their order."""
+        """Every array owned, in the order of ``rank_arrays``."""
         return [self.heap, self.position, self.priority, self.cdf]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays it owns."""
-        return sum(array.nbytes for array in self.arrays())
-
     def state_dict(self) -> dict[str, Any]:
-        """The heap as it is arranged, not only the priorities: ranks depend on its history."""
+        """Includes the order of the heap: ranks depend on its history."""
         return {
             "heap": self.heap,
             "priority": self.priority,

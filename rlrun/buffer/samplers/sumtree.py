@@ -1,4 +1,4 @@
-"""A binary tree over priorities: O(log N) update and search, parents recomputed from children.
+"""Binary sum tree: O(log N) update and search, parents recomputed from children.
 
 Parents are never adjusted by differences: difference updates drift (2.7e-4 relative after 2e5
 updates, Schaul et al. 2016's reference scheme), recomputed float64 sums do not.
@@ -6,22 +6,22 @@ updates, Schaul et al. 2016's reference scheme), recomputed float64 sums do not.
 
 import numpy as np
 
-from rlrun.buffer.storage.layout import leaves_for
+from rlrun.buffer.storage.layout import num_leaves
 from rlrun.jit import COMPILED, jit
 
 
-class Tree:
-    """Leaves 0..capacity-1 under sums, or under minima (``least``)."""
+class SumTree:
+    """Tree of sums, or of minima (``minimum``), over leaves 0..capacity-1."""
 
-    def __init__(self, capacity: int, *, least: bool = False) -> None:
+    def __init__(self, capacity: int, *, minimum: bool = False) -> None:
         assert capacity >= 1
-        self.capacity, self.least = capacity, least
-        self.empty = np.inf if least else 0.0
-        self.leaves = leaves_for(capacity)
+        self.capacity, self.minimum = capacity, minimum
+        self.empty = np.inf if minimum else 0.0
+        self.leaves = num_leaves(capacity)
         self.depth = self.leaves.bit_length() - 1  # nodes visited below the root in a search
-        # Node i has children 2i and 2i + 1. zeros: pages nobody wrote take no memory.
+        # Node i has children 2i and 2i + 1. Zeros: untouched pages take no memory.
         self.nodes = np.zeros(2 * self.leaves, np.float64)
-        if least:
+        if minimum:
             self.nodes.fill(np.inf)
 
     @property
@@ -35,24 +35,24 @@ class Tree:
         return values
 
     def set(self, index: np.ndarray, value: np.ndarray) -> None:
-        """Write leaves (int64 [n], float64 [n]; last duplicate wins) and mend their parents."""
+        """Write leaves (int64 [n], float64 [n]; last duplicate wins) and their ancestors."""
         write = set_compiled if COMPILED else set_vectorised
-        write(self.nodes, self.leaves, self.depth, index, value, self.least)
+        write(self.nodes, self.leaves, self.depth, index, value, self.minimum)
 
-    def exchange(
+    def replace_slots(
         self, dead: np.ndarray, new: np.ndarray, value: float, raw: np.ndarray, p: float
     ) -> None:
-        """Empty leaves ``dead`` and give ``new`` ones ``value``; NaN and ``p`` go to ``raw``.
+        """Clear leaves ``dead`` and set leaves ``new`` to ``value``; ``raw`` gets NaN and ``p``.
 
-        A leaf in both is a new one.
+        A leaf in both is new.
         """
-        exchange(
-            self.nodes, self.leaves, self.depth, dead, new, value, self.least, raw, p, self.empty
+        replace_leaves(
+            self.nodes, self.leaves, self.depth, dead, new, value, self.minimum, raw, p, self.empty
         )
 
     def fill(self, values: np.ndarray) -> None:
-        """Write all leaves 0..len(values)-1 and empty the rest, in one vectorised pass."""
-        reduce = np.minimum if self.least else np.add
+        """Write leaves 0..len(values)-1 and clear the rest, in one vectorised pass."""
+        reduce = np.minimum if self.minimum else np.add
         self.nodes[self.leaves :] = self.empty
         self.nodes[self.leaves : self.leaves + len(values)] = values
         size = self.leaves
@@ -64,24 +64,24 @@ class Tree:
     def find(self, mass: np.ndarray) -> np.ndarray:
         """Leaf i with sum(leaves < i) <= mass < sum(leaves <= i), int64 [n]; sums only.
 
-        Never a leaf of priority 0 while the root is positive: rounding may carry ``mass`` past the
-        last positive leaf, and the search turns back to it. O(n log N): ``depth`` nodes for each.
+        Never a leaf of priority 0 while the root is positive: where rounding carries ``mass`` past
+        the last positive leaf, that leaf is returned. O(n log N).
         """
         search = find_compiled if COMPILED else find_vectorised
         index: np.ndarray = search(self.nodes, self.leaves, self.depth, mass.copy())[0]
         return index
 
     def draw(self, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(leaves int64 [n], their values): one from each of n equal ranges of the root.
+        """Stratified draw: (leaves int64 [n], their values), one from each of n equal ranges.
 
-        ``uniform`` float64 [n] in [0, 1), used up, says where in the ranges.
+        ``uniform`` float64 [n] in [0, 1): offsets in the ranges; overwritten.
         """
         drawn: tuple[np.ndarray, np.ndarray] = draw(self.nodes, self.leaves, self.depth, uniform)
         return drawn
 
     def check(self) -> str | None:
-        """None, or the broken invariant in words."""
-        reduce = np.minimum if self.least else np.add
+        """None, or the broken invariant."""
+        reduce = np.minimum if self.minimum else np.add
         level = self.nodes[2:]
         parents = reduce(level[0::2], level[1::2])
         if not np.array_equal(parents, self.nodes[1 : self.leaves]):
@@ -90,10 +90,10 @@ class Tree:
 
 
 @jit
-def mend(nodes: np.ndarray, depth: int, node: np.ndarray, least: bool) -> None:
-    """Recompute all ancestors of ``node`` (used up) level by level: memory accesses overlap.
+def propagate(nodes: np.ndarray, depth: int, node: np.ndarray, minimum: bool) -> None:
+    """Recompute all ancestors of ``node`` (overwritten), each once, level by level.
 
-    Neighbours share their parents' work.
+    Level by level memory accesses overlap.
     """
     count, one = np.uint64(len(node)), np.uint64(1)  # unsigned: no test for negative indices
     for _ in range(depth):
@@ -102,7 +102,7 @@ def mend(nodes: np.ndarray, depth: int, node: np.ndarray, least: bool) -> None:
             parent = np.uint64(node[j]) >> one
             if parent != last:
                 a, b = nodes[parent + parent], nodes[parent + parent + one]
-                nodes[parent] = min(a, b) if least else a + b
+                nodes[parent] = min(a, b) if minimum else a + b
                 node[kept] = last = parent
                 kept += one
         count = kept
@@ -110,21 +110,21 @@ def mend(nodes: np.ndarray, depth: int, node: np.ndarray, least: bool) -> None:
 
 @jit
 def set_compiled(
-    nodes: np.ndarray, leaves: int, depth: int, index: np.ndarray, value: np.ndarray, least: bool
+    nodes: np.ndarray, leaves: int, depth: int, index: np.ndarray, value: np.ndarray, minimum: bool
 ) -> None:
-    """Write the leaves and mend their parents."""
+    """Write the leaves and recompute their ancestors."""
     node = np.empty(len(index), np.int64)
     for j in range(len(index)):
         node[j] = leaves + index[j]
         nodes[node[j]] = value[j]
-    mend(nodes, depth, node, least)
+    propagate(nodes, depth, node, minimum)
 
 
 def set_vectorised(
-    nodes: np.ndarray, leaves: int, depth: int, index: np.ndarray, value: np.ndarray, least: bool
+    nodes: np.ndarray, leaves: int, depth: int, index: np.ndarray, value: np.ndarray, minimum: bool
 ) -> None:
-    """The same in numpy."""
-    reduce = np.minimum if least else np.add
+    """Twin in numpy."""
+    reduce = np.minimum if minimum else np.add
     node = leaves + index
     nodes[node] = value
     for _ in range(depth):
@@ -134,11 +134,11 @@ def set_vectorised(
 
 
 @jit
-def exchange_compiled(
+def replace_leaves_compiled(
     nodes: np.ndarray, leaves: int, depth: int, dead: np.ndarray, new: np.ndarray, value: float,
-    least: bool, raw: np.ndarray, p: float, empty: float,
+    minimum: bool, raw: np.ndarray, p: float, empty: float,
 ) -> None:  # fmt: skip
-    """``Tree.exchange``; both merged, so that neighbours share their parents' work."""
+    """``SumTree.replace_slots``; sorted ``dead`` and ``new`` are merged so parents are shared."""
     for slot in dead:
         raw[np.uint64(slot)], nodes[np.uint64(leaves + slot)] = np.nan, empty
     for slot in new:
@@ -152,33 +152,33 @@ def exchange_compiled(
         else:
             leaf = leaves + new[j]
             j += one
-        if leaf >> 1 != last:  # one of each pair of children will do
+        if leaf >> 1 != last:  # one child of each parent suffices
             node[k], last = leaf, leaf >> 1
             k += one
-    mend(nodes, depth, node[:k], least)
+    propagate(nodes, depth, node[:k], minimum)
 
 
-def exchange_vectorised(
+def replace_leaves_vectorised(
     nodes: np.ndarray, leaves: int, depth: int, dead: np.ndarray, new: np.ndarray, value: float,
-    least: bool, raw: np.ndarray, p: float, empty: float,
+    minimum: bool, raw: np.ndarray, p: float, empty: float,
 ) -> None:  # fmt: skip
-    """The same in numpy."""
+    """Twin in numpy."""
     raw[dead], raw[new] = np.nan, p
     values = np.full(len(dead) + len(new), empty)
     values[len(dead) :] = value
-    set_vectorised(nodes, leaves, depth, np.concatenate([dead, new]), values, least)
+    set_vectorised(nodes, leaves, depth, np.concatenate([dead, new]), values, minimum)
 
 
-exchange = exchange_compiled if COMPILED else exchange_vectorised
+replace_leaves = replace_leaves_compiled if COMPILED else replace_leaves_vectorised
 
 
 @jit
 def find_compiled(
     nodes: np.ndarray, leaves: int, depth: int, mass: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(leaves, their values); all searches one level at a time: their cache misses overlap.
+    """Returns (leaves, their values); searches go level by level so that cache misses overlap.
 
-    ``mass`` is used up: it holds the values in the end.
+    ``mass`` is overwritten with the values.
     """
     node, one = np.ones(len(mass), np.int64), np.uint64(1)
     for _ in range(depth):
@@ -197,7 +197,7 @@ def find_compiled(
 def find_vectorised(
     nodes: np.ndarray, leaves: int, depth: int, mass: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same in numpy."""
+    """Twin in numpy."""
     node = np.ones(len(mass), np.int64)
     for _ in range(depth):
         left = node << 1
@@ -212,7 +212,7 @@ def find_vectorised(
 def draw_compiled(
     nodes: np.ndarray, leaves: int, depth: int, uniform: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``find`` for mass (j + uniform[j]) root / n; ``uniform`` holds the values in the end."""
+    """``find`` for mass (j + uniform[j]) root / n; ``uniform`` is overwritten with the values."""
     each = nodes[1] / len(uniform)
     for j in range(len(uniform)):
         uniform[j] = (uniform[j] + j) * each
@@ -222,7 +222,7 @@ def draw_compiled(
 def draw_vectorised(
     nodes: np.ndarray, leaves: int, depth: int, uniform: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same in numpy."""
+    """Twin in numpy."""
     uniform += np.arange(len(uniform))
     uniform *= nodes[1] / len(uniform)
     return find_vectorised(nodes, leaves, depth, uniform)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.buffer.storage.compressed import Blocks
+from rlrun.buffer.storage.compressed import CompressedRows
 from rlrun.types import Chunk, Tree
 
 FIRST, TERMINATED, TRUNCATED, VALID = 1, 2, 4, 8  # of a row, in one byte
@@ -19,10 +19,10 @@ class Storage(ABC):
     Row r of column c is in cell c * rows + r % rows. The flags of all cells are in host memory.
     """
 
-    obs: Tree  # arrays or tensors [columns, rows, *O], or ``Blocks``
+    obs: Tree  # arrays or tensors [columns, rows, *O], or ``CompressedRows``
     fields: dict[str, Any]  # the other fields, [columns, rows, ...]
     flags: np.ndarray  # uint8 [cells]
-    blocks: tuple[Blocks, ...] = ()  # compressed observations
+    blocks: tuple[CompressedRows, ...] = ()  # compressed observations
 
     def __init__(self, rows: int, columns: int) -> None:
         self.rows, self.columns = rows, columns

@@ -1,7 +1,7 @@
-"""Image observations in memory as compressed blocks of consecutive rows.
+"""Image observations as compressed blocks of consecutive rows.
 
-zstd finds the frame before by itself, so a few frames of one column together take a hundredth of
-what they do apart (Atari), and a row costs the decoding of its block.
+zstd finds the repeated previous frame, so 16 Atari frames of a column compressed together take a
+hundredth of their separate size; reading a row decodes its block.
 """
 
 import math
@@ -11,78 +11,78 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.buffer.storage.layout import BLOCK_ROWS, Allocate, Block, in_memory
+from rlrun.buffer.storage.layout import BLOCK_ROWS, Allocate, ArraySpec, in_memory
 from rlrun.codec import zstd
 from rlrun.errors import ResourceError
 
 _SAVED = {"zstd", "sizes", "open", "at", "rows"}
 
 
-class Blocks:
-    """Entries of ``columns`` x ``rows`` cells, read and written like an array's.
+class CompressedRows:
+    """Entries of ``columns`` x ``rows`` cells, read and written like an array.
 
-    Rows arrive in order and for all columns at once. The block that is written lies open, one a
-    column; when the rows go on to the next one it is packed. A block that does not get smaller
-    stays as it is.
+    Rows arrive in order, for all columns at once. Each column has one open block, uncompressed,
+    which is compressed when the next block begins. A block that compression does not shrink is
+    stored uncompressed.
     """
 
     def __init__(
-        self, name: str, entry: Block, columns: int, rows: int, allocate: Allocate
+        self, name: str, entry: ArraySpec, columns: int, rows: int, allocate: Allocate
     ) -> None:
-        """``name``: for ``allocate``, which makes room for the open blocks."""
+        """``name``: passed to ``allocate`` for the open blocks."""
         self.entry, self.columns, self.rows = entry, columns, rows
         self.open = allocate(name, entry.times(columns, BLOCK_ROWS))
-        self.at = -1  # which block is open; -1: nothing was written
-        self.a_column = -(-rows // BLOCK_ROWS)  # blocks
-        self.packed: list[bytes | None] = [None] * (columns * self.a_column)
-        self.raw = 0  # bytes of what is packed, before
-        self.coded = sys.getsizeof(self.packed)  # and now, with all there is to it
-        self.room: int | None = None  # bytes ``coded`` may reach
+        self.number = -1  # of the open block in its column; -1: none
+        self.column_blocks = -(-rows // BLOCK_ROWS)
+        self.packed: list[bytes | None] = [None] * (columns * self.column_blocks)
+        self.raw = 0  # uncompressed bytes of the packed blocks
+        self.coded = sys.getsizeof(self.packed)  # their compressed bytes, objects included
+        self.room: int | None = None  # limit of ``coded`` in bytes
 
-    # -- writing ---------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     def write(self, entries: np.ndarray, start: int) -> None:
-        """Rows ``entries`` [T, columns, …] to the slots from ``start`` on, T <= rows.
+        """Write rows ``entries`` [T, columns, …] to the slots from ``start`` on, T <= rows.
 
-        Raises: ResourceError when what is packed outgrows its room.
+        Raises: ResourceError when the packed blocks exceed ``room``.
         """
         done = 0
         while done < len(entries):
             slot = (start + done) % self.rows
             number, offset = divmod(slot, BLOCK_ROWS)
-            if number != self.at:
-                self._turn_to(number)
+            if number != self.number:
+                self._open_block(number)
             count = min(len(entries) - done, BLOCK_ROWS - offset, self.rows - slot)
             for column in range(self.columns):
                 self.open[column, offset : offset + count] = entries[done : done + count, column]
             done += count
 
-    def _turn_to(self, number: int) -> None:
-        """Pack the open block and open another, with what it holds already."""
-        if self.at >= 0:
+    def _open_block(self, number: int) -> None:
+        """Pack the open blocks and open block ``number`` of every column, with its content."""
+        if self.number >= 0:
             for column in range(self.columns):
-                self._keep(column * self.a_column + self.at, self._pack(column))
-        self.at = number
+                self._set_packed(column * self.column_blocks + self.number, self._pack(column))
+        self.number = number
         for column in range(self.columns):
-            place = column * self.a_column + number
-            held = self.packed[place]
-            if held is not None:
-                self.open[column] = self._unpacked(held)
-                self._keep(place, None)
+            index = column * self.column_blocks + number
+            packed = self.packed[index]
+            if packed is not None:
+                self.open[column] = self._unpacked(packed)
+                self._set_packed(index, None)
 
     def _pack(self, column: int) -> bytes:
         block = self.open[column]
         packed = zstd.compress(block.data.cast("B"))
         return packed if len(packed) < block.nbytes else block.tobytes()
 
-    def _keep(self, place: int, data: bytes | None) -> None:
-        """Replace a packed block, and account for it."""
+    def _set_packed(self, index: int, data: bytes | None) -> None:
+        """Replace a packed block and update the byte counts."""
         size = self.open[0].nbytes
-        for one, sign in ((self.packed[place], -1), (data, 1)):
+        for one, sign in ((self.packed[index], -1), (data, 1)):
             if one is not None:
                 self.coded += sign * sys.getsizeof(one)
                 self.raw += sign * size
-        self.packed[place] = data
+        self.packed[index] = data
         if self.room is not None and self.coded > self.room:
             rows = self.raw // size * BLOCK_ROWS
             fits = int(rows * self.room / self.coded)
@@ -93,33 +93,33 @@ class Blocks:
                 "buffer.max_bytes"
             )
 
-    # -- reading ---------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def take(self, cells: np.ndarray, axis: int, out: np.ndarray, mode: str = "clip") -> None:
-        """The entries at ``cells`` [*], to ``out`` [*, …]: ``ndarray.take`` for its users."""
+        """Copy the entries at ``cells`` [*] to ``out`` [*, …], as ``ndarray.take``."""
         assert axis == 0, "cells are the first axis"
         wanted = cells.reshape(-1)
         into = out.reshape(len(wanted), *self.entry.shape)
         assert into.base is not None, "out is contiguous"
         column, slot = np.divmod(wanted, self.rows)
         number, offset = np.divmod(slot, BLOCK_ROWS)
-        place = column * self.a_column + number
-        order = np.argsort(place, kind="stable")
-        ordered = place[order]
+        index = column * self.column_blocks + number
+        order = np.argsort(index, kind="stable")
+        ordered = index[order]
         edges = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
         for at in np.split(order, edges) if len(order) else ():
-            into[at] = self._block(int(place[at[0]]))[offset[at]]
+            into[at] = self._block(int(index[at[0]]))[offset[at]]
 
-    def _block(self, place: int) -> np.ndarray:
-        """The rows of a block, zeros where nothing was written."""
-        column, number = divmod(place, self.a_column)
-        if number == self.at:
+    def _block(self, index: int) -> np.ndarray:
+        """The rows of a block; zeros where none was written."""
+        column, number = divmod(index, self.column_blocks)
+        if number == self.number:
             opened: np.ndarray = self.open[column]
             return opened
-        held = self.packed[place]
-        if held is None:
+        packed = self.packed[index]
+        if packed is None:
             return np.zeros(self.open.shape[1:], self.entry.dtype)
-        return self._unpacked(held)
+        return self._unpacked(packed)
 
     def _unpacked(self, data: bytes) -> np.ndarray:
         shape = self.open.shape[1:]
@@ -127,37 +127,37 @@ class Blocks:
         whole = data if len(data) == size else zstd.decompress(memoryview(data), size)
         return np.frombuffer(whole, self.entry.dtype).reshape(shape)
 
-    # -- saving ----------------------------------------------------------------------------------
+    # -- saving ------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All blocks as they are packed."""
+        """All blocks, packed."""
         return {
             "zstd": np.frombuffer(b"".join(x or b"" for x in self.packed), np.uint8),
             "sizes": np.array([len(x or b"") for x in self.packed], np.int64),
             "open": self.open,
-            "at": self.at,
+            "at": self.number,
             "rows": self.rows,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of ``state_dict``."""
+        """Load a ``state_dict``."""
         data, start = state["zstd"], 0
-        self.open[:], self.at = state["open"], int(state["at"])
-        for place, size in enumerate(state["sizes"].tolist()):
-            self._keep(place, data[start : start + size].tobytes() if size else None)
+        self.open[:], self.number = state["open"], int(state["at"])
+        for index, size in enumerate(state["sizes"].tolist()):
+            self._set_packed(index, data[start : start + size].tobytes() if size else None)
             start += size
 
 
-def saved(tree: Any) -> bool:
-    """Whether the node of a saved ring is the state of ``Blocks``."""
+def is_saved(tree: Any) -> bool:
+    """Whether ``tree`` is a ``state_dict`` of ``CompressedRows``."""
     return isinstance(tree, Mapping) and set(tree) == _SAVED
 
 
-def restored(state: Mapping[str, Any]) -> Blocks:
-    """The blocks of a state, for reading."""
+def from_state(state: Mapping[str, Any]) -> CompressedRows:
+    """``CompressedRows`` with a saved state, for reading."""
     opened = state["open"]
-    entry = Block(opened.shape[2:], opened.dtype)
+    entry = ArraySpec(opened.shape[2:], opened.dtype)
     columns, rows = opened.shape[0], int(state["rows"])
-    blocks = Blocks("obs", entry, columns, rows, in_memory)
+    blocks = CompressedRows("obs", entry, columns, rows, in_memory)
     blocks.load_state_dict(state)
     return blocks

@@ -1,4 +1,4 @@
-"""What a replay allocates: name, shape and dtype of every array, known before any is made.
+"""Name, shape and dtype of every array of a replay, known before allocation.
 
 Torch-free: config validation computes sizes with it.
 """
@@ -17,8 +17,8 @@ from rlrun.tree import Tree, tree_leaves, tree_map
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Shape and dtype of an array, or of a field's one entry."""
+class ArraySpec:
+    """Shape and dtype of an array, or of one entry of a field."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -27,26 +27,26 @@ class Block:
     def nbytes(self) -> int:
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
 
-    def times(self, *lead: int) -> "Block":
+    def times(self, *lead: int) -> "ArraySpec":
         """With ``lead`` axes in front."""
-        return Block((*lead, *self.shape), self.dtype)
+        return ArraySpec((*lead, *self.shape), self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one row of one environment consists of."""
+    """Shapes and dtypes of one row of one environment."""
 
-    obs: Tree  # of Blocks
-    action: Block
-    extras: dict[str, Block]
-    state: Tree  # of Blocks: recurrent state before the row, kept once per window
+    obs: Tree  # of ArraySpecs
+    action: ArraySpec
+    extras: dict[str, ArraySpec]
+    state: Tree  # of ArraySpecs: recurrent state before the row, kept once per window
 
     @classmethod
     def of(cls, example: Any) -> "Row":
-        """That of a chunk, which may have no rows."""
+        """The row of a chunk, which may have no rows."""
 
-        def block(x: Any) -> Block:
-            return Block(tuple(x.shape[2:]), np.asarray(x).dtype)
+        def block(x: Any) -> ArraySpec:
+            return ArraySpec(tuple(x.shape[2:]), np.asarray(x).dtype)
 
         return cls(
             tree_map(block, example.obs),
@@ -68,28 +68,25 @@ TABLE = ("column", "learn", "burnin", "last", "ended", "release", "origin")
 class Layout:
     """All arrays of a replay of ``rows`` rows in each of ``columns``.
 
-    ``windows``: slots of the window table, None where every row is the window of its own.
-    ``sampler``: name -> Block of the sampler's arrays. ``goals``: for every row the first and the
-    last row of its episode are kept, for hindsight relabelling. ``compress``: image observations
-    are kept in ``Blocks``, of which only the open ones have a size that is known here; ``room``:
-    bytes that the others may take, None: as many as they need.
+    ``windows``: slots of the window table, None where every row has a window of its own.
+    ``sampler``: name -> ArraySpec of the sampler's arrays. ``goals``: store the first and the last
+    row of every row's episode, for hindsight relabelling. ``compress``: store image observations as
+    ``CompressedRows``, whose compressed size is not known here; ``room``: its limit in bytes, None:
+    no limit.
     """
 
     row: Row
     columns: int
     rows: int
     windows: int | None
-    sampler: dict[str, Block]
+    sampler: dict[str, ArraySpec]
     goals: bool = False
     compress: bool = False
     room: int | None = None
 
-    def require_rows(self, window: int, reach: int) -> None:
-        """Raises ConfigError unless a column holds a window of ``window`` rows.
-
-        With it, the ``reach`` rows read before it and the row of the observation behind it.
-        """
-        least = window + reach + 1
+    def require_rows(self, window: int, rows_before: int) -> None:
+        """Raise ConfigError unless a column holds a window, the rows before it, and one more."""
+        least = window + rows_before + 1
         if self.rows < least:
             raise ConfigError(
                 f"buffer.capacity = {self.columns * self.rows}: {self.columns} columns of "
@@ -97,39 +94,43 @@ class Layout:
                 f"column are allowed; give {self.columns * least} or more"
             )
 
-    def packs(self, entry: Block) -> bool:
+    def packs(self, entry: ArraySpec) -> bool:
         """Whether observations like this are compressed."""
         image = entry.dtype == np.uint8 and entry.nbytes >= IMAGE_BYTES
         return self.compress and image
 
     def ring(self) -> dict[str, Tree]:
-        """Field -> tree of Blocks [columns, rows, ...]."""
+        """Field -> tree of ArraySpecs [columns, rows, ...]."""
         lead = (self.columns, self.rows)
         fields = {f"extras/{name}": block for name, block in self.row.extras.items()}
-        fields |= {"action": self.row.action, "reward": Block((), REWARD), "flags": Block((), FLAG)}
+        fields |= {
+            "action": self.row.action,
+            "reward": ArraySpec((), REWARD),
+            "flags": ArraySpec((), FLAG),
+        }
         out = {name: block.times(*lead) for name, block in fields.items()}
         if self.goals:
-            out |= {"origin": Block(lead, NUMBER), "final": Block(lead, NUMBER)}
+            out |= {"origin": ArraySpec(lead, NUMBER), "final": ArraySpec(lead, NUMBER)}
 
-        def held(entry: Block) -> Block:
+        def stored(entry: ArraySpec) -> ArraySpec:
             return entry.times(self.columns, BLOCK_ROWS if self.packs(entry) else self.rows)
 
-        return {"obs": tree_map(held, self.row.obs), **out}
+        return {"obs": tree_map(stored, self.row.obs), **out}
 
-    def table(self) -> dict[str, Block]:
-        """Name -> Block of the window table."""
+    def table(self) -> dict[str, ArraySpec]:
+        """Name -> ArraySpec of the window table."""
         if self.windows is None:
             return {}
-        lines = Block((self.windows, len(TABLE)), NUMBER)  # a window's numbers side by side
-        return {"lines": lines, "alive": Block((self.windows,), np.dtype(bool))}
+        lines = ArraySpec((self.windows, len(TABLE)), NUMBER)  # a window's numbers side by side
+        return {"lines": lines, "alive": ArraySpec((self.windows,), np.dtype(bool))}
 
     def states(self) -> Tree:
-        """Tree of Blocks [windows, ...]."""
+        """Tree of ArraySpecs [windows, ...]."""
         return tree_map(lambda b: b.times(self.windows or 0), self.row.state)
 
     @property
     def slots(self) -> int:
-        """Windows that can be told apart."""
+        """Number of slots for windows."""
         return self.windows if self.windows is not None else self.columns * self.rows
 
     def parts(self) -> dict[str, int]:
@@ -159,7 +160,7 @@ class Layout:
         return sum(self.parts().values())
 
     def fingerprint(self) -> str:
-        """What a saved state must have in common with a replay that goes on with it."""
+        """Text that a saved state and the replay that loads it must have in common."""
         row = self.row
         blocks = [*tree_leaves(row.obs), row.action, *row.extras.values(), *tree_leaves(row.state)]
         fields = [f"{b.dtype}{list(b.shape)}" for b in blocks]
@@ -172,7 +173,7 @@ class Layout:
         parts, rows = self.parts(), (self.rows - 1) * self.columns
         fields = len(tree_leaves(self.ring()))
         text = f"buffer: {_grouped(rows)} rows, {fields} fields, {amount(parts['rows'])}"
-        states = [b for b in tree_leaves(self.row.state) if isinstance(b, Block)]
+        states = [b for b in tree_leaves(self.row.state) if isinstance(b, ArraySpec)]
         if states and self.windows is not None:
             each = sum(b.nbytes for b in states)
             text += f"; states {_grouped(self.windows)} x {amount(each)}"
@@ -186,7 +187,7 @@ class Layout:
         return text + whole
 
 
-def leaves_for(capacity: int) -> int:
+def num_leaves(capacity: int) -> int:
     """Leaves of a sum tree over ``capacity`` slots: the smallest power of two that holds them."""
     return 1 << max(capacity - 1, 0).bit_length()
 
@@ -202,24 +203,24 @@ def rank_arrays(capacity: int) -> dict[str, tuple[tuple[int, ...], str]]:
     }
 
 
-def sampler_blocks(name: str, slots: int, weight_norm: str = "batch") -> dict[str, Block]:
-    """Name -> Block of the named sampler's arrays over ``slots``."""
+def sampler_blocks(name: str, slots: int, weight_norm: str = "batch") -> dict[str, ArraySpec]:
+    """Name -> ArraySpec of the named sampler's arrays over ``slots``."""
     if name == "uniform":
         return {}
     if name == "rank":
-        return {n: Block(shape, np.dtype(t)) for n, (shape, t) in rank_arrays(slots).items()}
-    nodes = Block((2 * leaves_for(slots),), np.dtype(np.float64))
-    least = {"least": nodes} if weight_norm == "buffer" else {}
-    return {"raw": Block((slots,), np.dtype(np.float32)), "sum": nodes, **least}
+        return {n: ArraySpec(shape, np.dtype(t)) for n, (shape, t) in rank_arrays(slots).items()}
+    nodes = ArraySpec((2 * num_leaves(slots),), np.dtype(np.float64))
+    minimum = {"min": nodes} if weight_norm == "buffer" else {}
+    return {"raw": ArraySpec((slots,), np.dtype(np.float32)), "sum": nodes, **minimum}
 
 
 def total(tree: Tree) -> int:
-    """Bytes of a tree of Blocks."""
-    return sum(b.nbytes for b in tree_leaves(tree) if isinstance(b, Block))
+    """Bytes of a tree of ArraySpecs."""
+    return sum(b.nbytes for b in tree_leaves(tree) if isinstance(b, ArraySpec))
 
 
 def amount(nbytes: float) -> str:
-    """Bytes for people: 24.0 MB, 1.0 KB (powers of 1000)."""
+    """Format bytes: 24.0 MB, 1.0 KB (powers of 1000)."""
     for unit in ("B", "KB", "MB", "GB", "TB"):
         if nbytes < 1000:
             return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
@@ -232,7 +233,7 @@ def _grouped(number: int) -> str:
 
 
 def free_bytes(directory: Path | None) -> int:
-    """What may still be allocated: memory (cgroup limits count), or disk where ``directory``."""
+    """Free bytes of memory (cgroup limits included), or of the disk of ``directory``."""
     if directory is not None:
         while not directory.exists():
             directory = directory.parent
@@ -256,7 +257,7 @@ def _meminfo() -> int | None:
 
 
 def _cgroup() -> Iterator[int]:
-    """Room under the container's limit, versions 2 and 1."""
+    """Free bytes under the container's limit, cgroup versions 2 and 1."""
     root = Path("/sys/fs/cgroup")
     pairs = (
         (root / "memory.max", root / "memory.current"),
@@ -269,24 +270,24 @@ def _cgroup() -> Iterator[int]:
             continue
 
 
-Allocate = Callable[[str, Block], np.ndarray]
+Allocate = Callable[[str, ArraySpec], np.ndarray]
 
 
-def in_memory(name: str, block: Block) -> np.ndarray:
-    """Zeros: pages nobody wrote take no memory."""
+def in_memory(name: str, block: ArraySpec) -> np.ndarray:
+    """Zeros; untouched pages take no memory."""
     return np.zeros(block.shape, block.dtype)
 
 
 def on_disk(directory: Path) -> Allocate:
     """Zeros in nameless files of ``directory``, mapped into memory.
 
-    The system keeps what is hot; the files are gone when the process is, however it ends.
+    The system caches hot pages; the files vanish with the process, however it ends.
 
     Raises (when called): StorageError: no such directory can be made, or it has no room.
     """
     key = f"buffer.mmap = {directory}"
 
-    def allocate(name: str, block: Block) -> np.ndarray:
+    def allocate(name: str, block: ArraySpec) -> np.ndarray:
         if not block.nbytes:
             return np.zeros(block.shape, block.dtype)
         try:
@@ -298,8 +299,8 @@ def on_disk(directory: Path) -> Allocate:
                 return np.memmap(file, block.dtype, "w+", shape=block.shape)
         except (OSError, ValueError, OverflowError) as e:
             raise StorageError(
-                f"{key}: {amount(block.nbytes)} for {name} cannot be had there ({e}); allowed is "
-                "a directory that can be written, with room; choose another, or less capacity"
+                f"{key}: {amount(block.nbytes)} for {name} cannot be allocated ({e}); allowed is a "
+                "writable directory with enough space; choose another, or lower buffer.capacity"
             ) from e
 
     return allocate

@@ -1,4 +1,4 @@
-"""The bytes of the rows: one contiguous array per field, overwritten in a ring."""
+"""Rows in host memory: one contiguous array per field, overwritten in a ring."""
 
 import math
 from typing import Any
@@ -6,17 +6,16 @@ from typing import Any
 import numpy as np
 
 from rlrun.buffer.storage.base import CUT, FIRST, TERMINATED, TRUNCATED, VALID, Storage
-from rlrun.buffer.storage.compressed import Blocks, restored, saved
+from rlrun.buffer.storage.compressed import CompressedRows, from_state, is_saved
 from rlrun.buffer.storage.layout import Allocate, Layout
 from rlrun.jit import COMPILED, jit
 from rlrun.types import Chunk, Tree, tree_leaves, tree_map
 
 
 class Ring(Storage):
-    """The last ``rows`` rows of each column, as numpy arrays [columns, rows, ...].
+    """``Storage`` of numpy arrays [columns, rows, ...].
 
-    A column's rows follow each other in memory: the next observation is the next entry. Row r of
-    column c lies in cell c * rows + r % rows.
+    The rows of a column are contiguous: the next observation is the next entry.
     """
 
     def __init__(self, layout: Layout, allocate: Allocate) -> None:
@@ -29,23 +28,27 @@ class Ring(Storage):
         self.reward = self.fields["reward"].reshape(-1)
         stored = [*tree_leaves(self.obs), self.fields["action"]]
         stored += [self.fields[f"extras/{name}"] for name in layout.row.extras]
-        self.blocks = tuple(x for x in stored if isinstance(x, Blocks))
+        self.blocks = tuple(x for x in stored if isinstance(x, CompressedRows))
         for one in self.blocks:
             one.room = None if layout.room is None else layout.room // len(self.blocks)
-        # Unsigned words [cells, words of an entry], or Blocks.
-        self.leaves: list[Any] = [x if isinstance(x, Blocks) else words(x) for x in stored]
-        plain = [x for x in self.leaves if not isinstance(x, Blocks)]
-        self.kinds = [(x.shape[1], x.dtype) for x in plain]
-        self.marks_episodes = "final" in self.fields
+        # Unsigned words [cells, words of an entry], or CompressedRows.
+        self.leaves: list[Any] = [
+            x if isinstance(x, CompressedRows) else as_words(x) for x in stored
+        ]
+        plain = [x for x in self.leaves if not isinstance(x, CompressedRows)]
+        self.word_types = [(x.shape[1], x.dtype) for x in plain]
+        self.tracks_episodes = "final" in self.fields
         # Observation and action only, both plain.
-        self.pair = len(self.kinds) == len(self.leaves) == 2 and not self.marks_episodes
+        self.obs_action_only = (
+            len(self.word_types) == len(self.leaves) == 2 and not self.tracks_episodes
+        )
 
     def arrays(self) -> list[np.ndarray]:
-        obs = [x.open if isinstance(x, Blocks) else x for x in tree_leaves(self.obs)]
+        obs = [x.open if isinstance(x, CompressedRows) else x for x in tree_leaves(self.obs)]
         return [*obs, *self.fields.values()]
 
     def write(self, chunk: Chunk, given: list[np.ndarray], *, close: bool) -> int:
-        valid: int = note(
+        valid: int = write_flags(
             self.flags, self.reward, self.head, self.rows,
             chunk.first, chunk.terminated, chunk.truncated, chunk.valid, chunk.reward, close,
         )  # fmt: skip
@@ -57,31 +60,31 @@ class Ring(Storage):
         steps = len(chunk.reward)
         assert steps < self.rows, "a ring takes fewer rows at once than it holds"
         start = self.head % self.rows
-        kinds = iter(self.kinds)
-        for leaf, rows in zip(self.leaves, given, strict=False):  # ``given`` goes on
-            if isinstance(leaf, Blocks):
+        kinds = iter(self.word_types)
+        for leaf, rows in zip(self.leaves, given, strict=False):  # ``given`` has more
+            if isinstance(leaf, CompressedRows):
                 leaf.write(rows, start)
                 continue
             entries = _entries(rows, rows.shape[0] * rows.shape[1], *next(kinds))
-            put(leaf, entries, start, self.rows, self.columns)
+            write_rows(leaf, entries, start, self.rows, self.columns)
         self.head += steps
-        if self.marks_episodes:
-            self._mark_episodes(chunk.first[:steps], chunk.valid)
+        if self.tracks_episodes:
+            self._track_episodes(chunk.first[:steps], chunk.valid)
 
     def entries(self, given: list[np.ndarray]) -> tuple[Any, ...]:
-        """(store, new entries) of the observation, the same of the action: see ``pair``."""
+        """(store, new entries) of observation and action, for ``obs_action_only``."""
         (obs, action), steps = self.leaves, len(given[1]) * self.columns
-        (wide, word), (narrow, byte) = self.kinds
+        (wide, word), (narrow, byte) = self.word_types
         behind = steps + self.columns
         return (
             obs, _entries(given[0], behind, wide, word),
             action, _entries(given[1], steps, narrow, byte),
         )  # fmt: skip
 
-    def _mark_episodes(self, first: np.ndarray, valid: np.ndarray) -> None:
-        """Note for every row the episode's first row and, once known, that of its last observation.
+    def _track_episodes(self, first: np.ndarray, valid: np.ndarray) -> None:
+        """Store every row's first row of the episode (``origin``) and its end row (``final``).
 
-        ``final`` is -1 in episodes that go on.
+        ``final`` is -1 while the episode continues.
         """
         origin, final = self.fields["origin"], self.fields["final"]
         row = np.arange(self.head - len(valid), self.head)[:, None]
@@ -102,7 +105,7 @@ class Ring(Storage):
         used = min(self.head + 1, self.rows)
 
         def written(store: Any) -> Any:
-            return store.state_dict() if isinstance(store, Blocks) else store[:, :used]
+            return store.state_dict() if isinstance(store, CompressedRows) else store[:, :used]
 
         part: tuple[Tree, Tree] = tree_map(written, (self.obs, self.fields))
         return {"head": self.head, "obs": part[0], "fields": part[1]}
@@ -112,7 +115,7 @@ class Ring(Storage):
         saved = (state["obs"], state["fields"])
 
         def restore(store: Any, x: Any) -> None:
-            if isinstance(store, Blocks):
+            if isinstance(store, CompressedRows):
                 store.load_state_dict(x)
                 return
             store[:, : x.shape[1]] = x
@@ -130,21 +133,24 @@ def _entries(rows: np.ndarray, count: int, width: int, word: np.dtype[Any]) -> n
 
 
 def _observations(layout: Layout, tree: Tree, name: str, allocate: Allocate) -> Tree:
-    """Arrays [columns, rows, …], or Blocks, for a tree of entries."""
+    """Arrays [columns, rows, …], or CompressedRows, for a tree of entries."""
     if isinstance(tree, dict):
         return {k: _observations(layout, v, f"{name}/{k}", allocate) for k, v in tree.items()}
     if isinstance(tree, tuple):
         parts = enumerate(tree)
         return tuple(_observations(layout, v, f"{name}/{i}", allocate) for i, v in parts)
     if layout.packs(tree):
-        return Blocks(name, tree, layout.columns, layout.rows, allocate)
+        return CompressedRows(name, tree, layout.columns, layout.rows, allocate)
     return allocate(name, tree.times(layout.columns, layout.rows))
 
 
 def read_columns(store: Any, slots: np.ndarray) -> np.ndarray:
-    """Rows [T, columns, …] at ``slots`` [T] of an array [columns, rows, …] or a Blocks' state."""
-    if saved(store):
-        blocks = restored(store)
+    """Rows [T, columns, …] at ``slots`` [T].
+
+    ``store``: an array [columns, rows, …], or the state of ``CompressedRows``.
+    """
+    if is_saved(store):
+        blocks = from_state(store)
         cells = slots[:, None] + np.arange(blocks.columns) * blocks.rows
         out = np.empty((*cells.shape, *blocks.entry.shape), blocks.entry.dtype)
         blocks.take(cells, 0, out)
@@ -152,8 +158,8 @@ def read_columns(store: Any, slots: np.ndarray) -> np.ndarray:
     return np.stack([column[slots] for column in store], axis=1)
 
 
-def words(array: np.ndarray) -> np.ndarray:
-    """An array [A, B, ...] as rows of the widest unsigned words that fit them: [A * B, words]."""
+def as_words(array: np.ndarray) -> np.ndarray:
+    """View an array [A, B, ...] as [A * B, words] of the widest unsigned words that fit."""
     entries = array.shape[0] * array.shape[1]
     size = array.nbytes // entries if entries else array.dtype.itemsize * math.prod(array.shape[2:])
     word, width = (_U64, 8) if size % 8 == 0 else (_U32, 4) if size % 4 == 0 else (_U8, 1)
@@ -165,12 +171,12 @@ _U64, _U32, _U8 = np.dtype(np.uint64), np.dtype(np.uint32), np.dtype(np.uint8)
 
 
 @jit
-def note_compiled(
+def write_flags_compiled(
     flags: np.ndarray, rewards: np.ndarray, head: int, rows: int,
     first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray,
     reward: np.ndarray, close: bool,
 ) -> int:  # fmt: skip
-    """Write flags and rewards of T rows [T, B]; how many are steps. The row behind is blank."""
+    """Write flags and rewards of T rows [T, B] and clear the next row's; returns the valid rows."""
     steps, columns = reward.shape
     count = 0
     for c in range(columns):
@@ -192,12 +198,12 @@ def note_compiled(
     return count
 
 
-def note_vectorised(
+def write_flags_vectorised(
     flags: np.ndarray, rewards: np.ndarray, head: int, rows: int,
     first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray,
     reward: np.ndarray, close: bool,
 ) -> int:  # fmt: skip
-    """The same in numpy."""
+    """Twin in numpy."""
     steps, columns = reward.shape
     packed = np.zeros((steps + 1, columns), np.uint8)
     packed[:-1] = FIRST * first[:steps] + TERMINATED * terminated + TRUNCATED * truncated
@@ -210,17 +216,17 @@ def note_vectorised(
     return int(valid.sum())
 
 
-note = note_compiled if COMPILED else note_vectorised
+write_flags = write_flags_compiled if COMPILED else write_flags_vectorised
 
 
 @jit
-def put_compiled(
+def write_rows_compiled(
     store: np.ndarray, source: np.ndarray, start: int, rows: int, columns: int
 ) -> None:
     """Rows ``source`` [T * columns, words], time-major, to slots ``start``... of every column."""
     steps, width = len(source) // columns, source.shape[1]
     to, given, one = store.reshape(-1), source.reshape(-1), np.uint64(1)
-    for c in range(columns):  # a column's rows lie side by side
+    for c in range(columns):  # a column is contiguous
         slot = start
         for t in range(steps):
             if slot == rows:
@@ -236,12 +242,12 @@ def put_compiled(
             slot += 1
 
 
-def put_vectorised(
+def write_rows_vectorised(
     store: np.ndarray, source: np.ndarray, start: int, rows: int, columns: int
 ) -> None:
-    """The same in numpy."""
+    """Twin in numpy."""
     slot = (start + np.arange(len(source) // columns)[:, None]) % rows
     store[(slot + np.arange(columns) * rows).reshape(-1)] = source
 
 
-put = put_compiled if COMPILED else put_vectorised
+write_rows = write_rows_compiled if COMPILED else write_rows_vectorised

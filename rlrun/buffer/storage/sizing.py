@@ -1,4 +1,4 @@
-"""How large a config's replay gets, before anything is allocated. Torch-free."""
+"""Size of the replay of a config, computed before allocation. Torch-free."""
 
 import os
 from dataclasses import replace
@@ -9,10 +9,11 @@ import gymnasium as gym
 import numpy as np
 
 from rlrun.buffer.device.layout import with_device
-from rlrun.buffer.storage.layout import Block, Layout, Row, amount, free_bytes, sampler_blocks
+from rlrun.buffer.storage.layout import ArraySpec, Layout, Row, amount, free_bytes, sampler_blocks
 from rlrun.errors import ConfigError, ResourceError
 from rlrun.joint import JointSpace
 from rlrun.schema import Config, MemoryConfig, PriorityConfig
+from rlrun.schema.window import Window
 from rlrun.tree import Tree, tree_leaves, tree_map
 
 SHARE = 0.8  # of what is free, when buffer.max_bytes is null
@@ -22,8 +23,8 @@ _FLAGS = 8  # bytes of a row's reward, first, terminated, truncated and valid
 
 def row_of(config: Config, obs: gym.Space[Any], action: gym.Space[Any]) -> Row:
     """One row of an environment with these spaces under this config."""
-    info = {name: Block((), _FLOAT) for name in config.collector.keep_info}
-    number = Block(action.shape or (), np.dtype(action.dtype or np.int64))
+    info = {name: ArraySpec((), _FLOAT) for name in config.collector.keep_info}
+    number = ArraySpec(action.shape or (), np.dtype(action.dtype or np.int64))
     state = _state(config.memory)
     if isinstance(obs, JointSpace):  # every agent has a state of its own
         agents = obs.num_agents
@@ -38,11 +39,11 @@ def _blocks(space: gym.Space[Any]) -> Tree:
         case gym.spaces.Tuple():
             return tuple(_blocks(s) for s in space.spaces)
         case _:
-            return Block(space.shape or (), np.dtype(space.dtype or np.int64))
+            return ArraySpec(space.shape or (), np.dtype(space.dtype or np.int64))
 
 
 def _state(memory: MemoryConfig) -> Tree:
-    one = Block((memory.hidden,), _FLOAT)
+    one = ArraySpec((memory.hidden,), _FLOAT)
     known = {"lstm": (one, one), "gru": (one,), "mingru": (one,), "none": ()}
     return known[memory.name] if memory.name in known else _own_state(memory)
 
@@ -55,30 +56,23 @@ def _own_state(memory: MemoryConfig) -> Tree:
 
     with torch.random.fork_rng(devices=[]):
         state = make_memory(memory, 1).initial_state(1, torch.device("cpu"))
-    return tree_map(lambda s: Block(tuple(s.shape[1:]), _FLOAT), state)
+    return tree_map(lambda s: ArraySpec(tuple(s.shape[1:]), _FLOAT), state)
 
 
-def make_layout(
-    config: Config, row: Row, window: tuple[int, int, int], columns: int | None = None
-) -> Layout:
-    """Arrays for ``buffer.capacity`` rows over all columns, and windows (burn-in, learned, nstep).
+def make_layout(config: Config, row: Row, window: Window, columns: int | None = None) -> Layout:
+    """Arrays for ``buffer.capacity`` rows over all columns, and their windows.
 
-    Windows of one learned row without a recurrent state need no table. Else it holds twice the
-    windows that whole ones would make, unless buffer.window_capacity says otherwise: short episodes
-    make more windows, and the oldest are dropped early then. ``columns``: None is one for each
+    Windows of one learned row without a recurrent state need no table. Else buffer.window_capacity
+    is its size, by default twice the number of full windows: short episodes make more windows, and
+    the oldest are dropped early when the table is full. ``columns``: None is one for each
     environment.
     """
     c, collector = config.buffer, config.collector
     columns = columns or collector.num_envs
-    burnin, learned, nstep = window
     rows = c.capacity // columns + 1  # a slot for the newest observation
-    lossless = collector.tiling == "lossless"
     windows = c.window_capacity
-    single = lossless and learned == 1 and not burnin and not tree_leaves(row.state)
-    if windows is None and not single:
-        overlap = collector.learned_overlap if lossless else collector.overlap or 0
-        stride = (learned if lossless else burnin + learned + nstep) - overlap
-        whole = -(-c.capacity // stride)
+    if windows is None and not _single_rows(config, row, window):
+        whole = -(-c.capacity // collector.stride(window))
         windows = min(2 * whole + 2 * columns, rows * columns)
     slots = rows * columns if windows is None else windows
     norm = c.weight_norm if isinstance(c, PriorityConfig) else "batch"
@@ -88,39 +82,39 @@ def make_layout(
     return layout if c.device == "cpu" else with_device(layout, c.name, norm)
 
 
+def _single_rows(config: Config, row: Row, window: Window) -> bool:
+    """Whether every stored row has a window of its own, so that no table is needed."""
+    one = window.learned == 1 and not window.burnin and not tree_leaves(row.state)
+    return one and config.collector.tiling == "lossless"
+
+
 def check_size(
-    config: Config,
-    row: Row,
-    window: tuple[int, int, int],
-    *,
-    free: int | None = None,
-    columns: int | None = None,
+    config: Config, layout: Layout, window: Window, *, free: int | None = None
 ) -> Layout:
-    """The layout, when it takes no more than buffer.max_bytes, or 80 % of what is free.
+    """Return the layout if it takes at most buffer.max_bytes, or 80 % of the free memory.
 
-    ``free``: bytes free on buffer.device, where that is not the host. ``columns``: None is one for
-    each environment.
+    ``free``: bytes free on buffer.device, where that is not the host.
 
-    Compressed images are not in this sum, their size is not known: the layout's ``room`` is what
-    is left for them.
+    Compressed images are not in this sum, their size is not known: the layout's ``room`` is the
+    rest of the limit.
 
-    Raises: ResourceError naming the largest capacity that does.
+    Raises: ResourceError naming the largest capacity that fits.
     """
-    c, layout = config.buffer, make_layout(config, row, window, columns)
+    c = config.buffer
     if c.mmap is not None:
         return _check_files(config, layout)
     if c.device != "cpu" and c.max_bytes is None and free is None:
-        return layout  # looked at again when the device is there
+        return layout  # checked again when the device is open
     limit, why = c.max_bytes, "buffer.max_bytes"
     if limit is None and free is not None:
         limit, why = int(SHARE * free), f"80 % of the free memory of {c.device}"
     if limit is None:
         limit, why = int(SHARE * free_bytes(None)), "80 % of the free memory"
     if layout.nbytes <= limit:
-        left = limit - layout.nbytes  # what compression makes of images is seen as they come
+        left = limit - layout.nbytes  # for compressed images
         return layout if layout.packed <= left else replace(layout, room=left)
-    fits = _largest(config, row, window, limit, columns)
-    fixes = [f"set buffer.capacity={fits}"] if fits else ["no capacity fits: make room"]
+    fits = _largest(config, layout, window, limit)
+    fixes = [f"set buffer.capacity={fits}"] if fits else ["no capacity fits: free memory"]
     fixes += ["raise buffer.max_bytes"] if c.max_bytes is not None else []
     fixes += ["lower buffer.window_capacity"] if c.window_capacity is not None else []
     movable = c.device == "cpu" and not c.compress
@@ -131,15 +125,11 @@ def check_size(
     )
 
 
-def demo_config(config: Config, window: tuple[int, int, int], lengths: list[int]) -> Config:
-    """The config of a replay that keeps trajectories of ``lengths`` steps whole, in one column."""
-    burnin, learned, nstep = window
-    c, size = config.collector, burnin + learned + nstep
-    lossless = c.tiling == "lossless"
-    stride = learned - c.learned_overlap if lossless else size - (c.overlap or 0)
-    rows = sum(lengths) + len(lengths) + size + config.env.frame_stack + 1
-    windows = sum(-(-steps // stride) + 1 for steps in lengths)
-    single = lossless and learned == 1 and not burnin and config.memory.name == "none"
+def demo_config(config: Config, row: Row, window: Window, lengths: list[int]) -> Config:
+    """Config of a replay that holds trajectories of ``lengths`` steps in one column."""
+    c, single = config.collector, _single_rows(config, row, window)
+    rows = sum(lengths) + len(lengths) + window.rows + config.env.frame_stack + 1
+    windows = sum(-(-steps // c.stride(window)) + 1 for steps in lengths)
     buffer = replace(
         config.buffer, capacity=rows, window_capacity=None if single else windows, mmap=None,
         load=None, demos=None, max_bytes=None, compress=False,
@@ -148,13 +138,10 @@ def demo_config(config: Config, window: tuple[int, int, int], lengths: list[int]
     return replace(config, seed=seed, buffer=buffer, collector=replace(c, num_envs=1))
 
 
-def check_demos(
-    config: Config, row: Row, window: tuple[int, int, int], lengths: list[int], *, columns: int
-) -> None:
-    """Raises ResourceError when demonstrations do not fit beside the own rows in ``columns``."""
-    c = config.buffer
-    own = make_layout(config, row, window, columns)
-    demos = make_layout(demo_config(config, window, lengths), row, window, 1)
+def check_demos(config: Config, own: Layout, window: Window, lengths: list[int]) -> None:
+    """Raise ResourceError if demonstrations and the ``own`` rows do not fit."""
+    c, row = config.buffer, own.row
+    demos = make_layout(demo_config(config, row, window, lengths), row, window, 1)
     need = demos.nbytes + own.nbytes - (own.movable if c.mmap is not None else 0)
     limit, why = c.max_bytes, "buffer.max_bytes"
     if limit is None:
@@ -162,15 +149,15 @@ def check_demos(
     if need > limit:
         fix = "lower buffer.capacity, or choose a smaller dataset"
         raise ResourceError(
-            f"buffer.demos = {c.demos}: {demos.describe()}; {amount(need)} with the own rows, "
+            f"buffer.demos = {c.demos}: {demos.describe()}; {amount(need)} with the run's rows; "
             f"allowed are {amount(limit)} ({why}); {fix}"
         )
 
 
 def check_rollout(config: Config, row: Row) -> str:
-    """A line on the size of an on-policy rollout, when it fits as ``check_size`` has it.
+    """Return a line on the size of an on-policy rollout.
 
-    Raises: ResourceError.
+    Raises: ResourceError when it does not fit, as ``check_size``.
     """
     c = config.buffer
     each = sum(b.nbytes for b in tree_leaves((row.obs, row.action, row.extras, row.state)))
@@ -178,26 +165,26 @@ def check_rollout(config: Config, row: Row) -> str:
     limit, why = c.max_bytes, "buffer.max_bytes"
     if limit is None:
         limit, why = int(SHARE * free_bytes(None)), "80 % of the free memory"
-    told = f"rollout: {c.capacity} rows in {config.collector.num_envs} columns, {amount(need)}"
+    text = f"rollout: {c.capacity} rows in {config.collector.num_envs} columns, {amount(need)}"
     if need > limit:
         raise ResourceError(
-            f"buffer.capacity = {c.capacity}: {told}; allowed are {amount(limit)} ({why}); lower "
+            f"buffer.capacity = {c.capacity}: {text}; allowed are {amount(limit)} ({why}); lower "
             "buffer.capacity and collector.n_sample"
         )
-    return told
+    return text
 
 
 def _check_files(config: Config, layout: Layout) -> Layout:
-    """The layout of a replay in files: those must fit the disk, priorities the memory."""
+    """Return the layout if its files fit the disk and its priorities the memory."""
     c = config.buffer
     assert c.mmap is not None
     directory = Path(c.mmap)
-    there = next(p for p in (directory, *directory.absolute().parents) if p.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        what = f"{there} is no directory" if not there.is_dir() else f"{there} cannot be written"
+    existing = next(p for p in (directory, *directory.absolute().parents) if p.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        wrong = "is not writable" if existing.is_dir() else "is no directory"
         fix = "choose another directory, or set buffer.mmap=null"
         raise ConfigError(
-            f"buffer.mmap = {c.mmap}: {what}; a directory with room is allowed; {fix}"
+            f"buffer.mmap = {c.mmap}: {existing} {wrong}; allowed is a writable directory; {fix}"
         )
     memory = layout.nbytes - layout.movable
     for need, free, where in (
@@ -215,21 +202,16 @@ def _check_files(config: Config, layout: Layout) -> Layout:
     return layout
 
 
-def _largest(
-    config: Config, row: Row, window: tuple[int, int, int], limit: int, columns: int | None
-) -> int | None:
-    """The largest capacity of two digits that takes at most ``limit`` bytes, None: none does."""
+def _largest(config: Config, layout: Layout, window: Window, limit: int) -> int | None:
+    """The largest capacity of two digits that fits ``limit`` bytes, None: none does."""
 
     def fits(capacity: int) -> bool:
         changed = replace(config, buffer=replace(config.buffer, capacity=capacity))
-        return make_layout(changed, row, window, columns).nbytes <= limit
+        return make_layout(changed, layout.row, window, layout.columns).nbytes <= limit
 
-    burnin, learned, nstep = window
-    rows = burnin + learned + nstep + max(1, config.env.frame_stack - 1)
-    batch = config.learner.batch_size * (burnin + learned + nstep)
-    least = max(
-        rows * (columns or config.collector.num_envs), config.learner.learning_starts, batch
-    )
+    rows = window.rows + max(1, config.env.frame_stack - 1)
+    batch = config.learner.batch_size * window.rows
+    least = max(rows * layout.columns, config.learner.learning_starts, batch)
     if not fits(least):
         return None
     low, high = least, config.buffer.capacity  # fits, does not

@@ -1,11 +1,12 @@
-"""Which rows a window holds: pure slicers, and the cutter that applies them as rows arrive.
+"""Slicing of trajectories into windows: pure slicers, and a cutter for rows that arrive in chunks.
 
 A window has S = burnin + learned + nstep positions; position p holds row ``learn + p - burnin``
 of its column where such a row exists in the trajectory, and is filler (left) or null (right)
-where it does not. Numbers of rows are absolute: the column's row counter since the run began.
+where it does not. Row numbers are absolute: counted per column since the run began.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from rlrun.types import Chunk, Window, tree_leaves, tree_map
 
 
 def plain_starts(length: int, rows: int, overlap: int, residual: str) -> list[int]:
-    """First positions of the windows of a trajectory of ``length`` steps: the reference slicer.
+    """Return the first positions of the windows of a trajectory of ``length`` steps.
 
     Starts are 0, S - m, 2 (S - m), ... while start + S <= T. If steps remain, ``last`` adds
     T - S, ``null_padding`` adds the next grid start, ``drop`` adds nothing; T < S is always one
@@ -32,7 +33,7 @@ def plain_starts(length: int, rows: int, overlap: int, residual: str) -> list[in
 
 
 def lossless_starts(length: int, learned: int, overlap: int) -> list[int]:
-    """First learned step of every window of an episode of ``length`` steps.
+    """Return the first learned step of every window of an episode of ``length`` steps.
 
     Spans of L = ``learned`` steps start L - m apart until one reaches the last step: every step is
     learned exactly once (at least once with ``overlap`` m > 0). Source: semantics section 3.
@@ -44,15 +45,15 @@ def lossless_starts(length: int, learned: int, overlap: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """N windows in the order they became complete; int64 [N] unless said otherwise."""
+    """N windows in the order they became complete; int64 [N] unless noted."""
 
     column: np.ndarray
     learn: np.ndarray  # row of the first learned position
     burnin: np.ndarray  # own rows before it; the stored state is the one before row learn - burnin
-    last: np.ndarray  # last row a position may show
-    ended: np.ndarray  # bool: ``last`` only carries an observation (end row, or chunk's end)
-    release: np.ndarray  # row with which the window was complete; never decreases
-    origin: np.ndarray  # row that opened the trajectory
+    last: np.ndarray  # last row shown at a position
+    ended: np.ndarray  # bool: only the observation of ``last`` is used (end row, or end of a chunk)
+    release: np.ndarray  # row that completed the window; never decreases
+    origin: np.ndarray  # first row of the trajectory
 
     def __len__(self) -> int:
         return len(self.learn)
@@ -67,8 +68,8 @@ def _none() -> Windows:
 class Cutter:
     """Cuts windows out of columns of rows that arrive chunk by chunk.
 
-    Feeding a trajectory in any partition gives the windows of the pure slicers above, each as soon
-    as its last row is known: an endless episode is learned from.
+    Any partition of a trajectory into chunks gives the windows of the pure slicers above, each as
+    soon as its last row is known, so endless episodes are learned from.
     """
 
     def __init__(
@@ -78,18 +79,18 @@ class Cutter:
         self.window, self.plain, self.residual = window, plain, residual
         self.stride = (window.rows if plain else window.learned) - overlap
         self.origin = np.full(columns, -1, np.int64)  # row that opened the open trajectory
-        self.row = 0  # rows seen
+        self.row = 0  # rows received
 
     def cut(self, first: np.ndarray, valid: np.ndarray, *, close: bool = False) -> Windows:
-        """Windows completed by the next T rows; ``first``/``valid`` bool [T, B].
+        """Return the windows completed by the next T rows; ``first``/``valid`` bool [T, B].
 
-        ``close`` ends every open trajectory behind the last row (its observation is row T's).
+        ``close`` ends every open trajectory after the last row (its last observation is row T's).
         """
         rows = self.row + np.arange(len(first) + close, dtype=np.int64)[:, None]
         if close:
             first = np.concatenate([first, np.zeros_like(first[:1])])
             ended = np.concatenate([~valid, valid[-1:]])
-            first[-1] = ~valid[-1]  # nothing is open behind an end row: a trajectory of 0 steps
+            first[-1] = ~valid[-1]  # no trajectory is open after an end row: one of 0 steps
         else:
             ended = ~valid
         opened = np.where(first, rows, -1)
@@ -101,21 +102,21 @@ class Cutter:
         return windows
 
     def count(self, first: np.ndarray, valid: np.ndarray) -> int:
-        """How many windows the next row completes; ``first``/``valid`` bool [B]."""
+        """Return the number of windows the next row completes; ``first``/``valid`` bool [B]."""
         if valid.all() and not first.any():
-            behind = self.row - self._complete - self.origin  # rows behind the first release
-            if not ((behind >= 0) & (behind % self.stride == 0)).any():
-                self.row += 1  # nothing begins, ends or is released: the common case
+            since = self.row - self._complete - self.origin  # rows since the first release
+            if not ((since >= 0) & (since % self.stride == 0)).any():
+                self.row += 1  # the common case: no episode begins or ends, no window is complete
                 return 0
         return len(self.cut(first[None], valid[None]))
 
     @property
     def _complete(self) -> int:
-        """A trajectory's row with which its first window is complete, counted from 0."""
+        """Row of a trajectory, from 0, that completes its first window."""
         return self.window.rows - 1 - (0 if self.plain else self.window.burnin)
 
     def _release(self, index: np.ndarray, opened: np.ndarray, ended: np.ndarray) -> Windows:
-        """``index`` [T, B]: a row's number in its trajectory, steps counted from 0."""
+        """``index`` [T, B]: number of each row in its trajectory, from 0."""
         complete = self._complete
         grid = (index >= complete) & ((index - complete) % self.stride == 0)
         if self.plain:
@@ -134,14 +135,14 @@ class Cutter:
     def _tails(
         self, index: np.ndarray, ended: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(t, b, start) of the windows that only the trajectory's end completes."""
+        """(t, b, start) of the windows completed by the end of their trajectory."""
         t, b = np.nonzero(ended & (index > 0))
         length = index[t, b]
         rows, stride = self.window.rows, self.stride
         if not self.plain:
-            ahead = rows - self.window.burnin - 1
-            out = np.maximum((length - ahead) // stride + 1, 0)  # released by the grid
-            out = np.where(length >= ahead, out, 0)
+            horizon = rows - self.window.burnin - 1
+            out = np.maximum((length - horizon) // stride + 1, 0)  # released by the grid
+            out = np.where(length >= horizon, out, 0)
             count = 1 + -(-np.maximum(length - self.window.learned, 0) // stride)
             left = count - out
             which = np.repeat(np.arange(len(t)), left)
@@ -179,20 +180,19 @@ class Cutter:
             origin=opened,
         )
 
-    def state_dict(self) -> dict[str, object]:
-        """The open trajectories and the rows seen."""
+    def state_dict(self) -> dict[str, Any]:
+        """The open trajectories and the number of rows received."""
         return {"origin": self.origin.copy(), "row": self.row}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        self.origin, self.row = np.array(state["origin"]), int(state["row"])  # type: ignore[call-overload]
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.origin, self.row = np.array(state["origin"]), int(state["row"])
 
 
-class Starts:
-    """Blanks, in rows that are on their way to a buffer, recurrent states no window starts from.
+class StateFilter:
+    """Zeros the recurrent states of collected rows that no window starts from (they compress well).
 
-    Which rows those are follows from their place in the trajectory; with ``residual: last`` it
-    depends on where that will end, and in a trajectory whose beginning was not seen nothing is
-    known: all states stay then.
+    Which rows those are follows from their index in the trajectory. All states are kept where it is
+    unknown: with ``residual: last``, and in a trajectory whose first row was not seen.
     """
 
     def __init__(
@@ -208,24 +208,26 @@ class Starts:
         """``close``: the end of a chunk ends its trajectories; the rest as in ``Cutter``."""
         self.window, self.plain, self.close = window, plain, close
         self.stride = (window.rows if plain else window.learned) - overlap
-        self.every = plain and residual == "last"
+        self.keep_all = plain and residual == "last"
         self.index = np.full(
             columns, -1, np.int64
         )  # of the next row in its trajectory; -1: unknown
 
-    def thin(self, chunk: Chunk) -> Chunk:
-        """The chunk with zeros for states that nobody reads; its arrays are not changed."""
-        if self.every or not tree_leaves(chunk.states):
+    def filter(self, chunk: Chunk) -> Chunk:
+        """Return the chunk with unused states zeroed; its arrays are not changed."""
+        if self.keep_all or not tree_leaves(chunk.states):
             return chunk
-        keep = self.keeps(chunk.first[: len(chunk.reward)])
+        keep = self.may_start(chunk.first[: len(chunk.reward)])
 
         def blank(x: np.ndarray) -> np.ndarray:
-            shown: np.ndarray = np.where(keep[..., *(None,) * (x.ndim - 2)], x, 0).astype(x.dtype)
-            return shown
+            filtered: np.ndarray = np.where(keep[..., *(None,) * (x.ndim - 2)], x, 0).astype(
+                x.dtype
+            )
+            return filtered
 
         return replace(chunk, states=tree_map(blank, chunk.states))
 
-    def keeps(self, first: np.ndarray) -> np.ndarray:
+    def may_start(self, first: np.ndarray) -> np.ndarray:
         """Whether a window may start at each of the next rows; ``first`` and result bool [T, B]."""
         rows = np.arange(len(first), dtype=np.int64)[:, None]
         opened = np.maximum.accumulate(np.where(first, rows, -1), axis=0)
@@ -234,7 +236,9 @@ class Starts:
         self.index = np.where(known[-1], index[-1] + 1, -1)
         if self.close:
             self.index[:] = 0
-        learn = index + self.window.burnin  # of a window that starts here with all its burn-in
+        learn = (
+            index + self.window.burnin
+        )  # of a window that starts at the row, with its full burn-in
         if self.plain:
             starts = index % self.stride == 0
         else:

@@ -1,4 +1,4 @@
-"""From where windows lie to a Segment: indices, copies, reused output arrays."""
+"""Gathering of windows into a segment: cells, copies, reused output arrays."""
 
 from sys import getrefcount
 from typing import Any
@@ -7,23 +7,23 @@ import numpy as np
 import torch
 
 from rlrun.buffer.storage.base import FIRST, TERMINATED, TRUNCATED
-from rlrun.buffer.storage.compressed import Blocks
+from rlrun.buffer.storage.compressed import CompressedRows
 from rlrun.buffer.storage.layout import REWARD, Row
-from rlrun.buffer.storage.ring import Ring, words
+from rlrun.buffer.storage.ring import Ring, as_words
 from rlrun.buffer.windows.spans import Spans
 from rlrun.jit import COMPILED, jit
 from rlrun.types import Segment, Tree, tree_leaves, tree_map
 
-_SETS, _SIZES = 4, 4  # output sets kept per batch size, batch sizes they are kept for
-_FEW = 8  # positions up to which copies overlap well enough without touching ahead
-_SMALL = 256  # bytes of an entry up to which touching it ahead pays; longer ones stream
+_SETS, _SIZES = 4, 4  # output sets cached per batch size, batch sizes cached
+_FEW = 8  # positions up to which copies overlap well without prefetching
+_SMALL = 256  # bytes of an entry up to which prefetching pays; longer ones stream
 
 
 class Gather:
     """Copies windows out of a ring, time-major.
 
-    Output arrays are used again as soon as nobody holds a tensor of them: fresh arrays of image
-    batches cost more in page faults than the copy.
+    Output arrays are reused once no tensor of them is left: the page faults of fresh image batches
+    cost more than the copy.
     """
 
     def __init__(self, ring: Ring, row: Row, *, stack: int) -> None:
@@ -31,13 +31,13 @@ class Gather:
         self.ring, self.row, self.stack = ring, row, stack
         flat = {name: _flat(x) for name, x in ring.fields.items()}
         leaves = tree_leaves(ring.obs)
-        self.obs: list[Any] = [x if isinstance(x, Blocks) else _flat(x) for x in leaves]
+        self.obs: list[Any] = [x if isinstance(x, CompressedRows) else _flat(x) for x in leaves]
         self.action, self.flags, self.reward = flat["action"], flat["flags"], flat["reward"]
         self.extras = {name[7:]: x for name, x in flat.items() if name.startswith("extras/")}
-        plain = [x for x in (*self.obs, *self.extras.values()) if not isinstance(x, Blocks)]
+        plain = [x for x in (*self.obs, *self.extras.values()) if not isinstance(x, CompressedRows)]
         small = [x for x in plain if 0 < x[:1].nbytes <= _SMALL]
-        small = [words(x[None]) for x in (*small, self.action)]
-        self.touched = (small[0], self.reward, self.flags)
+        small = [as_words(x[None]) for x in (*small, self.action)]
+        self.prefetched = (small[0], self.reward, self.flags)
         self.others = small[1:]
         self.sets: dict[tuple[int, int], list[Outputs]] = {}
 
@@ -45,26 +45,26 @@ class Gather:
         self,
         spans: Spans,
         positions: int,
-        before: int,
+        burnin: int,
         *,
-        keep: bool,
+        reuse: bool,
         state: Tree = (),
         partial: tuple[int, ...] = (),
     ) -> Segment:
-        """The positions from learn - ``before`` on; filler and null rows are not valid.
+        """The positions from learn - ``burnin`` on; filler and null rows are not valid.
 
-        ``keep`` the arrays for another batch of the same size. ``state``, ``partial``: of the
+        ``reuse`` the arrays for another batch of the same size. ``state``, ``partial``: of the
         segment.
         """
-        at = spans.at
-        out = self._outputs(positions, at.shape[1], keep)
+        at = spans.lines
+        out = self._outputs(positions, at.shape[1], reuse)
         if COMPILED and positions > _FEW:
-            touch(*self.touched, at[0], positions)
+            prefetch_fields(*self.prefetched, at[0], positions)
             for store in self.others:
-                reach(store, at[0], positions)
-        place(
-            at, before, self.ring.rows,
-            out.shift, out.steps, out.seen, out.step, out.ahead,
+                prefetch(store, at[0], positions)
+        window_cells(
+            at, burnin, self.ring.rows,
+            out.shift, out.steps, out.seen, out.step, out.before,
         )  # fmt: skip
         shown = out.seen if self.stack == 1 else self.frames(out.seen)
         for store, leaf in zip(self.obs, out.leaves, strict=True):
@@ -72,9 +72,9 @@ class Gather:
         self.action.take(out.step, 0, out.action, "clip")
         for name, store in self.extras.items():
             store.take(out.step, 0, out.extras[name], "clip")
-        self.action.take(out.ahead, 0, out.prev_action, "clip")
-        read(
-            self.flags, self.reward, at, out.ahead, out.step, out.shift, out.steps, out.opens,
+        self.action.take(out.before, 0, out.prev_action, "clip")
+        read_flags(
+            self.flags, self.reward, at, out.before, out.step, out.shift, out.steps, out.opens,
             out.first, out.terminated, out.truncated, out.valid, out.reward, out.prev_reward,
         )  # fmt: skip
         out.prev_action[out.opens] = 0
@@ -93,12 +93,12 @@ class Gather:
             cells = np.where(self.flags[cells] & FIRST > 0, cells, back)
         return out
 
-    def _outputs(self, positions: int, batch: int, keep: bool) -> "Outputs":
-        """Arrays nobody uses."""
-        if not keep:
+    def _outputs(self, positions: int, batch: int, reuse: bool) -> "Outputs":
+        """Output arrays that are not in use."""
+        if not reuse:
             return Outputs(self.row, positions, batch, self.stack)
         sets = self.sets.pop((positions, batch), [])
-        self.sets[positions, batch] = sets  # the size used last stands last
+        self.sets[positions, batch] = sets  # most recently used size last
         if len(self.sets) > _SIZES:
             del self.sets[next(iter(self.sets))]
         for i, out in enumerate(sets):
@@ -107,7 +107,7 @@ class Gather:
                     sets.insert(0, sets.pop(i))
                 return out
         out = Outputs(self.row, positions, batch, self.stack)
-        out.settle()
+        out.count_references()
         if len(sets) < _SETS:
             sets.append(out)
         return out
@@ -120,10 +120,10 @@ class Outputs:
         steps = positions - 1
         lead = (positions, batch) if stack == 1 else (positions, batch, stack)
         self.seen = np.empty((positions, batch), np.int64)  # cells of the observations shown
-        self.step = np.empty((steps, batch), np.int64)  # cells of the steps
-        self.ahead = np.empty(batch, np.int64)  # cells of the rows before the windows
+        self.step = np.empty((steps, batch), np.int64)  # cells of the transitions
+        self.before = np.empty(batch, np.int64)  # cells of the rows before the windows
         self.shift = np.empty(batch, np.int64)  # positions of the windows' first own rows
-        self.steps = np.empty(batch, np.int64)  # steps behind those
+        self.steps = np.empty(batch, np.int64)  # transitions after those
         self.opens = np.empty(batch, bool)  # whether these open an episode
         self.obs: Tree = tree_map(lambda b: np.empty((*lead, *b.shape), b.dtype), row.obs)
         self.leaves = tree_leaves(self.obs)
@@ -144,16 +144,16 @@ class Outputs:
         self.given = [*self.leaves, *given, *self.extras.values()]
         self.idle: list[int] = []
 
-    def settle(self) -> None:
-        """Note how often the arrays are referred to while nobody uses them."""
+    def count_references(self) -> None:
+        """Store the reference counts of the idle arrays."""
         self.idle = [getrefcount(x) for x in self.given]
 
     def free(self) -> bool:
-        """Whether no tensor made from these arrays is left."""
+        """Whether no tensor of these arrays is left."""
         return self.idle == [getrefcount(x) for x in self.given]
 
     def segment(self, state: Tree, partial: tuple[int, ...]) -> Segment:
-        """The arrays as tensors, not copied."""
+        """The arrays as tensors sharing memory."""
         tensor = torch.from_numpy
         extras = {name: tensor(x) for name, x in self.extras.items()} if self.extras else {}
         extras["prev_action"] = tensor(self.prev_action)
@@ -173,48 +173,48 @@ def _flat(store: np.ndarray) -> np.ndarray:
 
 
 @jit
-def reach(store: np.ndarray, cell: np.ndarray, count: int) -> np.uint64:
-    """Bring ``count`` entries from each ``cell`` on into the cache; the sum of the words read.
+def prefetch(store: np.ndarray, cell: np.ndarray, count: int) -> np.uint64:
+    """Load ``count`` entries from each ``cell`` on into the cache; returns the sum of the words.
 
-    Loads that wait for nothing overlap: the copies behind them take half the time.
+    Independent loads overlap: the copies that follow take half the time.
     """
     width, last = store.shape[1], len(store) - 1
     source = store.reshape(-1)
     line = max(64 // (width * store.itemsize), 1)  # entries a cache line holds at least
     total = np.uint64(0)
     for k in range(0, count - 1 + line, line):
-        ahead = min(k, count - 1)
+        offset = min(k, count - 1)
         for b in range(len(cell)):
-            total += np.uint64(source[np.uint64(min(cell[b] + ahead, last) * width)])
+            total += np.uint64(source[np.uint64(min(cell[b] + offset, last) * width)])
     return total
 
 
 @jit
-def touch(
+def prefetch_fields(
     store: np.ndarray, rewards: np.ndarray, flags: np.ndarray, cell: np.ndarray, count: int
 ) -> np.uint64:
-    """``reach`` for three arrays at once."""
-    total = reach(store, cell, count) + reach(flags.reshape(-1, 1), cell, count)
-    return total + reach(rewards.view(np.uint32).reshape(-1, 1), cell, count)
+    """``prefetch`` for three arrays at once."""
+    total = prefetch(store, cell, count) + prefetch(flags.reshape(-1, 1), cell, count)
+    return total + prefetch(rewards.view(np.uint32).reshape(-1, 1), cell, count)
 
 
 @jit
-def place_compiled(
-    at: np.ndarray, before: int, rows: int,
-    shift: np.ndarray, steps: np.ndarray, seen: np.ndarray, step: np.ndarray, ahead: np.ndarray,
+def window_cells_compiled(
+    at: np.ndarray, burnin: int, rows: int,
+    shift: np.ndarray, steps: np.ndarray, seen: np.ndarray, step: np.ndarray, before: np.ndarray,
 ) -> None:  # fmt: skip
-    """Where the rows of windows lie; ``at``: ``Spans.at``.
+    """Compute the cells of windows; ``at``: ``Spans.lines``.
 
     ``seen`` [S, B] for observations, ``step`` [S - 1, B] for the rest; a position outside a
-    window's rows shows the nearest of them. ``ahead`` [B]: the rows before the windows.
+    window's rows gets the nearest of them. ``before`` [B]: the rows before the windows.
     """
     cell, column, first, learn, stop, last = at[0], at[1], at[2], at[3], at[4], at[5]
     batch = len(cell)
     end = (column + 1) * rows
     for b in range(batch):
-        shift[b] = first[b] - learn[b] + before
+        shift[b] = first[b] - learn[b] + burnin
         steps[b] = stop[b] - first[b]
-        ahead[b] = (end[b] if cell[b] == end[b] - rows else cell[b]) - 1
+        before[b] = (end[b] if cell[b] == end[b] - rows else cell[b]) - 1
     for t in range(len(seen)):
         for b in range(batch):
             to = cell[b] + min(max(t - shift[b], 0), last[b] - first[b])
@@ -225,31 +225,31 @@ def place_compiled(
             step[t, b] = to - rows if to >= end[b] else to
 
 
-def place_vectorised(
-    at: np.ndarray, before: int, rows: int,
-    shift: np.ndarray, steps: np.ndarray, seen: np.ndarray, step: np.ndarray, ahead: np.ndarray,
+def window_cells_vectorised(
+    at: np.ndarray, burnin: int, rows: int,
+    shift: np.ndarray, steps: np.ndarray, seen: np.ndarray, step: np.ndarray, before: np.ndarray,
 ) -> None:  # fmt: skip
-    """The same in numpy."""
+    """Twin in numpy."""
     cell, column, first, learn, stop, last, _ = at
     start = column * rows
-    shift[:] = first - learn + before
+    shift[:] = first - learn + burnin
     steps[:] = stop - first
     t = np.arange(len(seen))[:, None] - shift
     seen[:] = start + (cell - start + np.clip(t, 0, last - first)) % rows
     step[:] = start + (cell - start + np.clip(t[: len(step)], 0, steps)) % rows
-    ahead[:] = start + (cell - start - 1) % rows
+    before[:] = start + (cell - start - 1) % rows
 
 
 @jit
-def read_compiled(
-    flags: np.ndarray, rewards: np.ndarray, at: np.ndarray, ahead: np.ndarray, step: np.ndarray,
+def read_flags_compiled(
+    flags: np.ndarray, rewards: np.ndarray, at: np.ndarray, before: np.ndarray, step: np.ndarray,
     shift: np.ndarray, steps: np.ndarray,
     opens: np.ndarray, first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray,
     valid: np.ndarray, reward: np.ndarray, prev_reward: np.ndarray,
 ) -> None:  # fmt: skip
-    """What flags say of the steps at ``step`` [S - 1, B], and their rewards.
+    """Decode flags and rewards of the cells ``step`` [S - 1, B].
 
-    Positions outside a window's steps: no reward, not valid.
+    Positions outside a window's rows get reward 0 and valid False.
     """
     batch = len(shift)
     flag, since, until = (
@@ -261,17 +261,17 @@ def read_compiled(
         opens[b] = flags[np.uint64(at[0, b])] & FIRST > 0
         since[b], until[b] = shift[b], shift[b] + steps[b]
     for b in range(batch):
-        before = rewards[np.uint64(ahead[b])]
-        prev_reward[b] = np.float32(0) if opens[b] else before
+        previous = rewards[np.uint64(before[b])]
+        prev_reward[b] = np.float32(0) if opens[b] else previous
     for t in range(len(first)):
         for b in range(batch):
             first[t, b] = opens[b] & (t == since[b])
     for t in range(len(step)):
-        for b in range(batch):  # the loop that waits for memory
+        for b in range(batch):  # bound by memory latency
             row = np.uint64(step[t, b])
             flag[b], reward[t, b] = flags[row], rewards[row]
         now = np.int32(t)
-        for b in range(batch):  # the loop that is made of wide instructions
+        for b in range(batch):  # vectorised by the compiler
             own = (now >= since[b]) & (now <= until[b])
             valid[t, b] = own
             terminated[t, b] = own & (flag[b] & TERMINATED > 0)
@@ -279,15 +279,15 @@ def read_compiled(
             reward[t, b] = reward[t, b] if own else np.float32(0)
 
 
-def read_vectorised(
-    flags: np.ndarray, rewards: np.ndarray, at: np.ndarray, ahead: np.ndarray, step: np.ndarray,
+def read_flags_vectorised(
+    flags: np.ndarray, rewards: np.ndarray, at: np.ndarray, before: np.ndarray, step: np.ndarray,
     shift: np.ndarray, steps: np.ndarray,
     opens: np.ndarray, first: np.ndarray, terminated: np.ndarray, truncated: np.ndarray,
     valid: np.ndarray, reward: np.ndarray, prev_reward: np.ndarray,
 ) -> None:  # fmt: skip
-    """The same in numpy."""
+    """Twin in numpy."""
     opens[:] = flags[at[0]] & FIRST > 0
-    prev_reward[:] = np.where(opens, np.float32(0), rewards[ahead])
+    prev_reward[:] = np.where(opens, np.float32(0), rewards[before])
     t = np.arange(len(first))[:, None] - shift
     first[:] = opens & (t == 0)
     valid[:] = (t[: len(step)] >= 0) & (t[: len(step)] <= steps)
@@ -296,5 +296,5 @@ def read_vectorised(
     reward[:] = np.where(valid, rewards[step], np.float32(0))
 
 
-place = place_compiled if COMPILED else place_vectorised
-read = read_compiled if COMPILED else read_vectorised
+window_cells = window_cells_compiled if COMPILED else window_cells_vectorised
+read_flags = read_flags_compiled if COMPILED else read_flags_vectorised

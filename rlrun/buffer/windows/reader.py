@@ -10,9 +10,9 @@ from torch import Tensor
 from rlrun.buffer.storage.layout import Row
 from rlrun.buffer.storage.ring import Ring
 from rlrun.buffer.windows.gather import Gather
-from rlrun.buffer.windows.single_row import Cells
+from rlrun.buffer.windows.single_row import SingleRowWindows
 from rlrun.buffer.windows.spans import Spans
-from rlrun.buffer.windows.table import Table
+from rlrun.buffer.windows.table import WindowTable
 from rlrun.types import Segment, Window, tree_map
 
 _FLOATS = (torch.float32, torch.float64)  # dtypes that priorities keep
@@ -62,7 +62,13 @@ class HostReader:
     """``WindowReader`` of rows in host memory."""
 
     def __init__(
-        self, ring: Ring, windows: Cells | Table, row: Row, window: Window, *, stack: int
+        self,
+        ring: Ring,
+        windows: SingleRowWindows | WindowTable,
+        row: Row,
+        window: Window,
+        *,
+        stack: int,
     ) -> None:
         """``stack``: frames of an observation."""
         self.ring, self.windows, self.row, self.window = ring, windows, row, window
@@ -87,24 +93,24 @@ class HostReader:
 
     def read(self, slots: np.ndarray, spans: Spans, *, reuse: bool) -> Segment:
         windows, w = self.windows, self.window
-        if isinstance(windows, Cells):
-            return self.gather(spans, w.rows, w.burnin, keep=reuse)
+        if isinstance(windows, SingleRowWindows):
+            return self.gather(spans, w.rows, w.burnin, reuse=reuse)
         state = tree_map(torch.from_numpy, windows.states.read(slots))
         partial = windows.partial(slots)
-        return self.gather(spans, w.rows, w.burnin, keep=reuse, state=state, partial=partial)
+        return self.gather(spans, w.rows, w.burnin, reuse=reuse, state=state, partial=partial)
 
     def read_slots(self, slots: np.ndarray) -> Segment:
         return self.read(slots, self.windows.spans(slots), reuse=False)
 
     def read_rows(self, spans: Spans, positions: int) -> Segment:
-        return self.gather(spans, positions, 0, keep=False)
+        return self.gather(spans, positions, 0, reuse=False)
 
     def read_collected(self, start: int, stop: int, column: np.ndarray) -> Segment:
         ring = self.ring
         first, last = np.full_like(column, start), np.full_like(column, stop)
         spans = Spans.of(ring.cells(first, column), column, first, first, last - 1, last)
         gather = Gather(ring, self.row, stack=1)  # single frames
-        segment = gather(spans, stop - start + 1, 0, keep=False)
+        segment = gather(spans, stop - start + 1, 0, reuse=False)
         row = np.arange(start, stop + 1)[:, None]
         flags = [torch.from_numpy(x) for x in ring.flags_of(row, column)]
         extras = {name: segment.extras[name] for name in self.row.extras}

@@ -1,39 +1,40 @@
-"""Windows of one learned row: every valid row is one, so no table of them is kept."""
+"""Windows of one learned row: every valid row has one, so they need no table."""
 
 from typing import Any
 
 import numpy as np
 
 from rlrun.buffer.storage.base import CUT, LIVE, VALID, Storage
-from rlrun.buffer.windows.spans import Extended, Spans
+from rlrun.buffer.windows.spans import NewWindows, Spans
 from rlrun.jit import COMPILED, jit
 from rlrun.types import Chunk, Window
 
 
-class Cells:
-    """The window of row r is r and the n rows behind it. Its slot is the row's cell.
+class SingleRowWindows:
+    """The window of row r is r and the next n rows. Its slot is the cell of row r.
 
-    It can be sampled once row r + n, or the end of its trajectory, is there, and dies when the ring
-    overwrites one of the ``reach`` rows before it (previous action and reward, stacked frames).
+    It can be sampled once row r + n or the end of its trajectory is stored, until the ring
+    overwrites one of the ``rows_before`` rows before it (previous action and reward, stacked
+    frames).
     """
 
-    def __init__(self, ring: Storage, window: Window, *, close: bool, reach: int) -> None:
+    def __init__(self, ring: Storage, window: Window, *, close: bool, rows_before: int) -> None:
         """``close``: the end of a chunk ends its trajectories (collector.trajectory)."""
-        self.ring, self.close, self.reach, self.nstep = ring, close, reach, window.nstep
+        self.ring, self.close, self.rows_before, self.nstep = ring, close, rows_before, window.nstep
         self.pending = np.zeros(ring.columns, np.int64)  # the first row not yet released
         self.live = 0
-        self.tail = 0  # rows below are dead
-        self.early = 0  # windows dropped before their rows: none
+        self.tail = 0  # the oldest row that may have a live window
+        self.early = 0  # windows dropped before their rows were: always 0
 
     def __len__(self) -> int:
         """Windows that can be sampled."""
         return self.live
 
-    # -- life ------------------------------------------------------------------------------------
+    # -- live windows ------------------------------------------------------------------------------
 
     def expire(self, oldest: int) -> np.ndarray:
-        """The slots that die when rows below ``oldest`` go."""
-        until = oldest + self.reach if oldest else 0
+        """Drop the windows that read rows below ``oldest``; returns their slots."""
+        until = oldest + self.rows_before if oldest else 0
         if until <= self.tail:
             return _NONE
         ring = self.ring
@@ -42,34 +43,34 @@ class Cells:
         self.live -= len(dead)
         return dead
 
-    def extend(self, chunk: Chunk, *, close: bool) -> "Extended":
-        """The windows that the rows just written complete."""
+    def extend(self, chunk: Chunk, *, close: bool) -> "NewWindows":
+        """Insert the windows completed by the rows just written."""
         ring, steps = self.ring, len(chunk.reward)
         slots, keys = release(
             ring.flags, ring.rows, ring.columns, self.pending, self.nstep, ring.head - steps, steps
         )
         self.live += len(slots)
-        return Extended(_NONE, slots, keys, len(slots))
+        return NewWindows(_NONE, slots, keys, len(slots))
 
-    # -- names -----------------------------------------------------------------------------------
+    # -- slots and keys ----------------------------------------------------------------------------
 
     def row_of(self, slots: np.ndarray) -> np.ndarray:
-        """The row that lies in each slot's cell."""
+        """The row stored in each slot's cell."""
         newest = self.ring.head - 1
         row: np.ndarray = newest - (newest - slots % self.ring.rows) % self.ring.rows
         return row
 
     def keys(self, slots: np.ndarray) -> np.ndarray:
-        """The names of the windows in ``slots``."""
+        """The keys of the windows in ``slots``."""
         named: np.ndarray = self.row_of(slots) * self.ring.columns + slots // self.ring.rows
         return named
 
     def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(slots, whether the window is still there) of named windows."""
+        """(slots, whether the window is still stored) of keys."""
         row, column = np.divmod(keys, self.ring.columns)
         slots = self.ring.cells(row, column)
-        there = (row >= self.tail) & (row < self.ring.head)
-        return slots, there & (self.ring.flags[slots] & LIVE > 0)
+        stored = (row >= self.tail) & (row < self.ring.head)
+        return slots, stored & (self.ring.flags[slots] & LIVE > 0)
 
     def all(self) -> np.ndarray:
         """Live slots, oldest first."""
@@ -77,39 +78,39 @@ class Cells:
         return slots[np.argsort(self.keys(slots))]
 
     @property
-    def extent(self) -> int:
-        """Places ``pick`` may be asked for; most hold a live window."""
+    def num_candidates(self) -> int:
+        """Number of ``candidates``; most hold a live window."""
         return (self.ring.head - self.tail) * self.ring.columns
 
-    def pick(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(slots, whether a live window is there) of places 0..extent-1."""
-        back, column = np.divmod(place, self.ring.columns)
+    def candidates(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(slots, whether each holds a live window) of candidates 0..num_candidates-1."""
+        back, column = np.divmod(number, self.ring.columns)
         slots = self.ring.cells(self.tail + back, column)
         return slots, self.ring.flags[slots] & LIVE > 0
 
     def spans(self, slots: np.ndarray) -> Spans:
-        """Where the windows lie."""
+        """The rows of the windows in ``slots``."""
         ring = self.ring
         return Spans(spans(ring.flags, slots, ring.head, ring.rows, ring.columns, self.nstep))
 
-    # -- accounts --------------------------------------------------------------------------------
+    # -- checks, checkpoints -----------------------------------------------------------------------
 
     def arrays(self) -> list[np.ndarray]:
-        """Every array owned (``pending``, a number per column, is not counted)."""
+        """Every array owned but ``pending`` (one number per column)."""
         return []
 
     def check(self) -> str | None:
-        """None, or the broken invariant in words."""
+        """None, or the broken invariant."""
         ring = self.ring
         live = np.flatnonzero(ring.flags & LIVE)
         row = self.row_of(live)
         oldest = ring.oldest
         if len(live) != self.live:
             return "the count of live windows is wrong"
-        if oldest and (row - self.reach < oldest).any():
+        if oldest and (row - self.rows_before < oldest).any():
             return "a window needs an overwritten row"
         if not (ring.flags[live] & VALID).all():
-            return "a row that is no step has a window"
+            return "an invalid row has a window"
         if (row >= self.pending[live // ring.rows]).any():
             return "a window can be sampled before it is complete"
         if (self.spans(live).last > ring.head).any():
@@ -129,7 +130,7 @@ _NONE = np.empty(0, np.int64)
 
 @jit
 def expire(flags: np.ndarray, rows: int, columns: int, start: int, stop: int) -> np.ndarray:
-    """Take the windows of rows start..stop-1 away; their cells, column by column."""
+    """Drop the windows of rows start..stop-1; returns their cells, column by column."""
     out = np.empty((stop - start) * columns, np.int64)
     count = 0
     for c in range(columns):
@@ -150,7 +151,7 @@ def release(
     flags: np.ndarray, rows: int, columns: int, pending: np.ndarray, nstep: int, start: int,
     steps: int,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Make the windows live that rows start, ... complete; cells and keys, column by column."""
+    """Insert the windows completed by rows start, ...; returns cells and keys, by column."""
     out = np.empty((2, (steps + nstep) * columns), np.int64)
     count = np.uint64(0)
     for c in range(columns):
@@ -159,7 +160,7 @@ def release(
         for row in range(start, start + steps):
             flag = flags[np.uint64(at)]
             at = at + 1 if at + 1 < base + rows else base
-            until = row - nstep + 1  # what is complete with this row
+            until = row - nstep + 1  # windows of rows below are complete
             if not flag & VALID:
                 until = row
             elif flag & CUT:
@@ -180,13 +181,13 @@ def release(
 def spans_compiled(
     flags: np.ndarray, slots: np.ndarray, head: int, rows: int, columns: int, nstep: int
 ) -> np.ndarray:
-    """``Spans.at`` of the windows in ``slots``."""
+    """``Spans.lines`` of the windows in ``slots``."""
     out = np.empty((7, len(slots)), np.int64)
-    place = (head - 1) % rows
+    newest = (head - 1) % rows
     for i in range(len(slots)):
         c = slots[i] // rows
         at = slots[i] - c * rows
-        r = head - 1 - (place - at if at <= place else place - at + rows)
+        r = head - 1 - (newest - at if at <= newest else newest - at + rows)
         out[0, i], out[1, i], out[6, i] = slots[i], c, r * columns + c
         out[2, i] = out[3, i] = r
         out[4, i] = out[5, i] = r + nstep
@@ -204,7 +205,7 @@ def spans_compiled(
 def spans_vectorised(
     flags: np.ndarray, slots: np.ndarray, head: int, rows: int, columns: int, nstep: int
 ) -> np.ndarray:
-    """The same in numpy."""
+    """Twin in numpy."""
     column, at = np.divmod(slots, rows)
     row = head - 1 - (head - 1 - at) % rows
     last = row + nstep

@@ -1,4 +1,4 @@
-"""Where windows lie in their columns."""
+"""Rows of windows."""
 
 from typing import Any, NamedTuple
 
@@ -6,35 +6,35 @@ import numpy as np
 
 
 class Spans:
-    """Where B windows lie in their columns: lines of ``at``, int64 [7, B], absolute rows."""
+    """Rows of B windows, counted since the run began: ``lines`` int64 [7, B]."""
 
-    __slots__ = ("at",)
+    __slots__ = ("lines",)
 
-    def __init__(self, at: np.ndarray) -> None:
-        self.at = at
+    def __init__(self, lines: np.ndarray) -> None:
+        self.lines = lines
 
     @classmethod
     def of(cls, cell: Any, column: Any, first: Any, learn: Any, stop: Any, last: Any) -> "Spans":
-        """From the lines but the names."""
+        """From all lines but the keys."""
         return cls(np.stack([cell, column, first, learn, stop, last, cell]))
 
     def __len__(self) -> int:
         """B."""
-        return int(self.at.shape[1])
+        return int(self.lines.shape[1])
 
-    cell = property(lambda self: self.at[0], doc="where the first own row lies")
-    column = property(lambda self: self.at[1])
-    first = property(lambda self: self.at[2], doc="first own row")
-    learn = property(lambda self: self.at[3], doc="first learned row")
-    stop = property(lambda self: self.at[4], doc="last row that is a step")
-    last = property(lambda self: self.at[5], doc="last row shown: stop or the observation behind")
-    key = property(lambda self: self.at[6], doc="the windows' names")
+    cell = property(lambda self: self.lines[0], doc="of the first own row")
+    column = property(lambda self: self.lines[1])
+    first = property(lambda self: self.lines[2], doc="first own row")
+    learn = property(lambda self: self.lines[3], doc="first learned row")
+    stop = property(lambda self: self.lines[4], doc="last valid row")
+    last = property(lambda self: self.lines[5], doc="last row shown: stop or the one after it")
+    key = property(lambda self: self.lines[6], doc="keys of the windows")
 
 
-class Extended(NamedTuple):
-    """What an addition of rows did to the windows."""
+class NewWindows(NamedTuple):
+    """Windows completed by appended rows, and windows evicted for them."""
 
-    dropped: np.ndarray  # slots of windows that went for want of room
+    dropped: np.ndarray  # slots of windows evicted from a full table
     slots: np.ndarray  # slots of new windows
-    keys: np.ndarray  # their names
-    learned: int  # rows that some window learns for the first time
+    keys: np.ndarray  # their keys
+    learned: int  # rows learned by some window for the first time

@@ -58,7 +58,7 @@ class HostStates:
 
 
 def _allocated(name: str, tree: Tree, allocate: Allocate) -> Tree:
-    """The arrays of a tree of Blocks, named by their path in it."""
+    """The arrays of a tree of ArraySpecs, named by their path in it."""
     if isinstance(tree, dict):
         return {k: _allocated(f"{name}/{k}", v, allocate) for k, v in tree.items()}
     if isinstance(tree, tuple):

@@ -1,4 +1,4 @@
-"""Windows of several rows: a table of where they lie, and the recurrent state before each."""
+"""Windows of several rows: a table of their rows, and the recurrent state before each."""
 
 from typing import Any
 
@@ -7,20 +7,22 @@ import numpy as np
 from rlrun.buffer.storage.base import LEARNED, Storage
 from rlrun.buffer.storage.layout import TABLE, Allocate, Layout
 from rlrun.buffer.windows.cutter import Cutter, Windows
-from rlrun.buffer.windows.spans import Extended, Spans
+from rlrun.buffer.windows.spans import NewWindows, Spans
 from rlrun.buffer.windows.states import StateStore
 from rlrun.jit import COMPILED, jit
 from rlrun.types import Chunk, Tree, Window, tree_leaves, tree_map
 
-SCAN = 1024  # windows looked at together when old ones are buried
+SCAN = 1024  # windows checked together when old ones are dropped
 
 _NONE = np.empty(0, np.int64)
 
 
-class Table:
-    """Window number ``key`` (counted since the run began, never reused) lies in slot
-    key % capacity. It dies when the ring overwrites one of the ``reach`` rows before its first
-    (previous action and reward, stacked frames).
+class WindowTable:
+    """Table of ``capacity`` windows: window ``key``, counted since the run began, is in slot
+    key % capacity.
+
+    A window is dropped when the ring overwrites one of the ``rows_before`` rows before its first
+    (previous action and reward, stacked frames), or when the table is full of younger ones.
     """
 
     def __init__(
@@ -33,51 +35,53 @@ class Table:
         states: StateStore,
         cutter: Cutter,
         close: bool,
-        reach: int,
+        rows_before: int,
     ) -> None:
         """``close``: the end of a chunk ends its trajectories (collector.trajectory)."""
         assert layout.windows is not None
         self.ring, self.window, self.states, self.cutter = ring, window, states, cutter
-        self.close, self.reach, self.capacity = close, reach, layout.windows
+        self.close, self.rows_before, self.capacity = close, rows_before, layout.windows
         blocks = layout.table()
         self.alive = allocate("alive", blocks["alive"])
         self.lines = allocate("table", blocks["lines"])
         self.columns = {name: self.lines[:, i] for i, name in enumerate(TABLE)}
-        self.recent: Tree = None  # states before the last S rows: starts of windows yet to be cut
-        self.head = self.tail = 0  # keys: next to be given, oldest that may be alive
+        self.recent: Tree = None  # states before the last S rows, of windows not yet complete
+        self.head = self.tail = 0  # keys: the next one, the oldest that may be alive
         self.live = 0
-        self.early = 0  # windows dropped before their rows were, for want of room
+        self.early = 0  # windows evicted from a full table before their rows were overwritten
 
     def __len__(self) -> int:
         """Windows that can be sampled."""
         return self.live
 
-    # -- life ------------------------------------------------------------------------------------
+    # -- live windows ------------------------------------------------------------------------------
 
     def expire(self, oldest: int) -> np.ndarray:
-        """The slots that die when rows below ``oldest`` go."""
+        """Drop the windows that read rows below ``oldest``; returns their slots."""
         if oldest == 0:
             return _NONE
         table, scan, dead = self.columns, self.tail, [_NONE]
         while scan < self.head:
             slots = np.arange(scan, min(self.head, scan + SCAN)) % self.capacity
-            needs = table["learn"][slots] - table["burnin"][slots] - self.reach
-            dead.append(self._kill(slots[self.alive[slots] & (needs < oldest)]))
-            # A window is complete at most S rows behind its first: later ones are young enough.
-            if table["release"][slots[-1]] > oldest + self.window.rows + self.reach:
+            needs = table["learn"][slots] - table["burnin"][slots] - self.rows_before
+            dead.append(self._drop(slots[self.alive[slots] & (needs < oldest)]))
+            # A window is complete at most S rows after its first: later ones are young enough.
+            if table["release"][slots[-1]] > oldest + self.window.rows + self.rows_before:
                 break
             scan += len(slots)
         while self.tail < self.head and not self.alive[self.tail % self.capacity]:
             self.tail += 1
         return np.concatenate(dead)
 
-    def extend(self, chunk: Chunk, *, close: bool) -> Extended:
-        """The windows that the rows just written complete."""
+    def extend(self, chunk: Chunk, *, close: bool) -> NewWindows:
+        """Insert the windows completed by the rows just written."""
         steps = len(chunk.reward)
         windows = self.cutter.cut(chunk.first[:steps], chunk.valid, close=close)
         states = self._with_recent(chunk.states, steps)
         oldest = self.ring.oldest
-        whole = windows.learn - windows.burnin - self.reach >= oldest if oldest else slice(None)
+        whole = (
+            windows.learn - windows.burnin - self.rows_before >= oldest if oldest else slice(None)
+        )
         windows = Windows(**{n: getattr(windows, n)[whole] for n in TABLE})
         keys = np.arange(self.head, self.head + len(windows))
         keys = keys[max(0, len(keys) - self.capacity) :]
@@ -91,7 +95,7 @@ class Table:
         self.live += len(slots)
         self.head += len(windows)
         self._keep_states(windows, states, slots, skip)
-        return Extended(dropped, slots, keys, self._mark(windows))
+        return NewWindows(dropped, slots, keys, self._mark(windows))
 
     def _with_recent(self, states: Tree, steps: int) -> Tree:
         """States before the rows of this chunk and of up to S rows before it."""
@@ -114,7 +118,7 @@ class Table:
         self.states.write(slots, tree_map(lambda x: x[first - begin, column], states))
 
     def _mark(self, windows: Windows) -> int:
-        """Note which rows some window learns; how many were not noted before."""
+        """Flag the rows that windows learn; returns how many were not flagged before."""
         row = windows.learn[:, None] + np.arange(self.window.learned)
         known = row <= (windows.last - windows.ended)[:, None]
         column = np.broadcast_to(windows.column[:, None], row.shape)[known]
@@ -125,30 +129,30 @@ class Table:
         return count
 
     def _evict(self, until: int) -> np.ndarray:
-        """Kill windows with keys below ``until``: the table is full of younger ones."""
+        """Drop windows with keys below ``until``: the table is full of younger ones."""
         if until <= self.tail:
             return _NONE
         slots = np.arange(self.tail, min(until, self.head)) % self.capacity
-        live = self._kill(slots[self.alive[slots]])
+        live = self._drop(slots[self.alive[slots]])
         self.early += len(live)
-        self.tail = until  # keys up to it are never given where one add overfills the table
+        self.tail = until  # one add that overfills the table skips keys below it
         return live
 
-    def _kill(self, slots: np.ndarray) -> np.ndarray:
+    def _drop(self, slots: np.ndarray) -> np.ndarray:
         self.alive[slots] = False
         self.live -= len(slots)
         return slots
 
-    # -- names -----------------------------------------------------------------------------------
+    # -- slots and keys ----------------------------------------------------------------------------
 
     def keys(self, slots: np.ndarray) -> np.ndarray:
-        """The keys that lie in ``slots`` now."""
+        """The keys of the windows now in ``slots``."""
         newest = self.head - 1
         keys: np.ndarray = newest - (newest - slots) % self.capacity
         return keys
 
     def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(slots, whether the window is still there) of named windows."""
+        """(slots, whether the window is still stored) of keys."""
         slots = keys % self.capacity
         return slots, self.alive[slots] & (self.keys(slots) == keys)
 
@@ -158,44 +162,44 @@ class Table:
         return slots[np.argsort(self.keys(slots))]
 
     @property
-    def extent(self) -> int:
-        """Places ``pick`` may be asked for; most hold a live window."""
+    def num_candidates(self) -> int:
+        """Number of ``candidates``; most hold a live window."""
         return self.head - self.tail
 
-    def pick(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(slots, whether a live window is there) of places 0..extent-1."""
-        slots = (self.tail + place) % self.capacity
+    def candidates(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(slots, whether each holds a live window) of candidates 0..num_candidates-1."""
+        slots = (self.tail + number) % self.capacity
         return slots, self.alive[slots]
 
     def spans(self, slots: np.ndarray) -> Spans:
-        """Where the windows lie."""
+        """The rows of the windows in ``slots``."""
         return Spans(spans(self.lines, slots, self.ring.rows, self.head, self.capacity))
 
     def partial(self, slots: np.ndarray) -> tuple[int, ...]:
-        """Burn-in lengths among ``slots`` besides 0 and all."""
+        """Burn-in lengths of the windows in ``slots`` strictly between 0 and the full one."""
         bs = self.window.burnin
-        if bs <= self.cutter.stride:  # windows have all of their burn-in or none
+        if bs <= self.cutter.stride:  # every window has its full burn-in or none
             return ()
         burnin = self.columns["burnin"][slots]
         return tuple(np.unique(burnin[(burnin > 0) & (burnin < bs)]).tolist())
 
-    # -- accounts --------------------------------------------------------------------------------
+    # -- checks, checkpoints -----------------------------------------------------------------------
 
     def arrays(self) -> list[np.ndarray]:
-        """Every array owned (``recent``, S rows of states, is not counted)."""
+        """Every array owned but ``recent`` (S rows of states)."""
         return [self.lines, self.alive, *self.states.arrays()]
 
     def check(self) -> str | None:
-        """None, or the broken invariant in words."""
+        """None, or the broken invariant."""
         slots, table, ring = np.flatnonzero(self.alive), self.columns, self.ring
         keys = self.keys(slots)
-        needs = (table["learn"] - table["burnin"])[slots] - self.reach
+        needs = (table["learn"] - table["burnin"])[slots] - self.rows_before
         if len(slots) != self.live:
             return "the count of live windows is wrong"
         if (keys < self.tail).any():
             return "a live window is older than the tail"
         if (keys >= self.head).any():
-            return "a live window has a key not yet given"
+            return "a live window has a key not yet assigned"
         if ring.oldest and (needs < ring.oldest).any():
             return "a window needs an overwritten row"
         if (table["last"][slots] > ring.head).any():
@@ -205,7 +209,7 @@ class Table:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but slots that were never written."""
+        """Everything but slots never written."""
         used = min(self.head, self.capacity)
         numbers = {name: getattr(self, name) for name in ("head", "tail", "live", "early")}
         return numbers | {
@@ -234,7 +238,7 @@ class Table:
 def spans_compiled(
     lines: np.ndarray, slots: np.ndarray, rows: int, head: int, capacity: int
 ) -> np.ndarray:
-    """``Spans.at`` of the windows in ``slots`` of the table."""
+    """``Spans.lines`` of the windows in ``slots`` of the table."""
     out = np.empty((7, len(slots)), np.int64)
     for b in range(len(slots)):
         line = np.uint64(slots[b])
@@ -251,7 +255,7 @@ def spans_compiled(
 def spans_vectorised(
     lines: np.ndarray, slots: np.ndarray, rows: int, head: int, capacity: int
 ) -> np.ndarray:
-    """The same in numpy."""
+    """Twin in numpy."""
     column, learn, burnin, last, ended = lines[slots, :5].T
     first = learn - burnin
     key = head - 1 - (head - 1 - slots) % capacity

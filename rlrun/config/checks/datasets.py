@@ -72,10 +72,10 @@ def check_dataset(config: Config, key: str, where: str, obs: Any, action: Any) -
         what = "has no dataset.json" if Path(where).is_dir() else "is no directory"
         fix = "make one with rlrun export RUN_DIR DATA_DIR"
         raise fail(f"buffer.{key}", where, what, "a dataset directory is allowed", fix)
-    from rlrun.dataset import named, open_source
+    from rlrun.dataset import errors_name_key, open_source
     from rlrun.types import Spec  # torch, only now
 
-    with named(key):
+    with errors_name_key(key):
         source = open_source(where)
         source.require(Spec(obs, action), config.collector.keep_info)
         lengths = [trajectory.steps for trajectory in source.trajectories()]

@@ -13,7 +13,7 @@ from rlrun.config.checks.datasets import check_given, demonstrations, offline
 from rlrun.config.checks.graphs import graphs
 from rlrun.config.checks.rollouts import policies, rollouts
 from rlrun.config.checks.spaces import check_spaces
-from rlrun.config.checks.windows import capacity, relabel, shares, window_rows
+from rlrun.config.checks.windows import capacity, relabel, shares
 from rlrun.config.reader import fail
 from rlrun.errors import ConfigError, ResourceError, extra
 from rlrun.schema import Config, ControlConfig
@@ -55,7 +55,7 @@ def bf16_fault(config: Config) -> str | None:
 
 
 def _across_keys(config: Config) -> Iterator[ConfigError]:
-    window = window_rows(config)
+    window = config.policy.window
     if config.policy.on_policy:
         yield from rollouts(config)
     elif window is not None and config.buffer.name == "rollout":
@@ -64,8 +64,8 @@ def _across_keys(config: Config) -> Iterator[ConfigError]:
         others = "uniform, prioritized or rank are allowed"
         yield fail("buffer", "rollout", wrong, others, f"or use {fits}")
     if window is not None:
-        yield from shares(config, sum(window), window[1])
-        yield from capacity(config, sum(window), window[1], config.collector.num_envs)
+        yield from shares(config, window)
+        yield from capacity(config, window, config.collector.num_envs)
         yield from relabel(config, window)
     elif config.collector.unit == "window":
         allowed = "step or episode"

@@ -7,7 +7,7 @@ import numpy as np
 from rlrun.config.checks.datasets import check_dataset, check_load
 from rlrun.config.checks.mask import check_mask
 from rlrun.config.checks.rollouts import check_normalised, policies, rollout_capacity, short
-from rlrun.config.checks.windows import capacity, window_rows
+from rlrun.config.checks.windows import capacity
 from rlrun.config.reader import fail
 from rlrun.joint import JointSpace
 from rlrun.schema import Config, ScriptedConfig
@@ -15,19 +15,19 @@ from rlrun.trust import trusted_function
 
 _NATURE_CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
 
-_spaces: dict[str, tuple[Any, Any, int]] = {}
-
 
 def check_spaces(config: Config, *, fresh: bool) -> None:
-    from rlrun.buffer.storage.sizing import check_demos, check_rollout, check_size, row_of
+    from rlrun.buffer.storage.sizing import (
+        check_demos,
+        check_rollout,
+        check_size,
+        make_layout,
+        row_of,
+    )
+    from rlrun.env import known_spaces
     from rlrun.env.framestack import stack_space  # gymnasium takes its time
 
-    key = repr((config.env, config.agents))
-    if key not in _spaces:
-        from rlrun.env import probe_agents
-
-        _spaces[key] = probe_agents(config.env, config.agents)
-    obs, action, agents = _spaces[key]
+    obs, action, agents = known_spaces(config.env, config.agents)
     _check_agents(config, obs, action, agents)
     _check_actions(config, action)
     if isinstance(config.policy, ScriptedConfig):
@@ -49,24 +49,28 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
         allowed = "torso=nature_cnn is allowed"
         fix = "set torso=nature_cnn, or 'env.wrappers=[flatten_obs]' if that is meant"
         raise fail("torso", "mlp", wrong, allowed, fix)
-    window = window_rows(config)
-    if window is not None and config.buffer.compress:
-        _check_images(config, row_of(config, obs, action), window)
+    window, row = config.policy.window, row_of(config, obs, action)
+    columns = agents * config.collector.num_envs
     if config.policy.on_policy and fresh:
         for error in rollout_capacity(config, agents):
             raise error
-        check_rollout(config, row_of(config, obs, action))
-    if window is not None and fresh:
+        check_rollout(config, row)
+    if window is None:
+        return
+    layout = make_layout(config, row, window, columns)
+    if config.buffer.compress and not layout.packed:
+        wrong = f"{config.env.id} observes no images (uint8, at least 256 bytes a row)"
+        allowed = "an environment that does, or false, is allowed"
+        raise fail("buffer.compress", True, wrong, allowed, "set buffer.compress=false")
+    if fresh:
         if config.buffer.load is not None:
             check_load(config, config.buffer.load, obs, action)
-        columns = agents * config.collector.num_envs
-        for error in capacity(config, sum(window), window[1], columns):
+        for error in capacity(config, window, columns):
             raise error
-        row = row_of(config, obs, action)
-        check_size(config, row, window, columns=columns)
+        check_size(config, layout, window)
         if config.buffer.demos is not None:
             lengths = check_dataset(config, "demos", config.buffer.demos, obs, action)
-            check_demos(config, row, window, lengths, columns=columns)
+            check_demos(config, layout, window, lengths)
 
 
 def _check_agents(config: Config, obs: Any, action: Any, columns: int) -> None:
@@ -126,15 +130,6 @@ def _check_script(policy: ScriptedConfig, action: Any) -> None:
             allowed = "numbers within the bounds are allowed (Discrete actions count from 0)"
             fix = "change policy.choices"
             raise fail("policy.choices", policy.choices, str(e), allowed, fix) from e
-
-
-def _check_images(config: Config, row: Any, window: tuple[int, int, int]) -> None:
-    from rlrun.buffer.storage.sizing import make_layout
-
-    if not make_layout(config, row, window).packed:
-        wrong = f"{config.env.id} observes no images (uint8, at least 256 bytes a row)"
-        allowed = "an environment that does, or false, is allowed"
-        raise fail("buffer.compress", True, wrong, allowed, "set buffer.compress=false")
 
 
 def _check_goals(config: Config) -> None:

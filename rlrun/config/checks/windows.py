@@ -5,15 +5,11 @@ from collections.abc import Iterator
 from rlrun.config.reader import fail
 from rlrun.errors import ConfigError
 from rlrun.schema import Config
+from rlrun.schema.window import Window
 
 
-def window_rows(config: Config) -> tuple[int, int, int] | None:
-    """(burn-in, learned, nstep) rows of a window, None for a policy that learns nothing."""
-    return config.policy.window
-
-
-def shares(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
-    collector = config.collector
+def shares(config: Config, window: Window) -> Iterator[ConfigError]:
+    collector, rows, learned = config.collector, window.rows, window.learned
     if collector.overlap is not None and collector.overlap >= rows:
         wrong = f"windows of {rows} rows cannot share that many"
         allowed = f"0 to {rows - 1} are allowed"
@@ -26,9 +22,9 @@ def shares(config: Config, rows: int, learned: int) -> Iterator[ConfigError]:
         yield fail("collector.learned_overlap", collector.learned_overlap, wrong, allowed, fix)
 
 
-def capacity(config: Config, rows: int, learned: int, envs: int) -> Iterator[ConfigError]:
+def capacity(config: Config, window: Window, envs: int) -> Iterator[ConfigError]:
     """``envs``: columns."""
-    buffer, batch = config.buffer, config.learner.batch_size
+    buffer, batch, rows = config.buffer, config.learner.batch_size, window.rows
     least = rows + max(1, config.env.frame_stack - 1)  # a window and the rows read before it
     if buffer.capacity // envs < least:
         wrong = f"{envs} columns of {buffer.capacity // envs} rows hold no window of {rows} rows"
@@ -37,16 +33,11 @@ def capacity(config: Config, rows: int, learned: int, envs: int) -> Iterator[Con
         allowed = f"at least collector.num_envs x {each}{least} = {envs * least} rows"
         fix = f"set buffer.capacity={envs * least} or more"
         yield fail("buffer.capacity", buffer.capacity, wrong, allowed, fix)
-    lossless = config.collector.tiling == "lossless"
-    step = (
-        learned - config.collector.learned_overlap
-        if lossless
-        else rows - (config.collector.overlap or 0)
-    )
-    windows = min(buffer.capacity // max(step, 1), buffer.window_capacity or buffer.capacity)
+    stride = max(config.collector.stride(window), 1)
+    windows = min(buffer.capacity // stride, buffer.window_capacity or buffer.capacity)
     if batch > windows:
         wrong = f"the buffer holds at most {windows} windows ({buffer.capacity} rows)"
-        fix = f"lower it, or raise buffer.capacity to {batch * max(step, 1)} rows"
+        fix = f"lower it, or raise buffer.capacity to {batch * stride} rows"
         if buffer.window_capacity is not None and batch > buffer.window_capacity:
             fix = f"lower it, or raise buffer.window_capacity to {batch}"
         yield fail("learner.batch_size", batch, wrong, f"1 to {windows} are allowed", fix)
@@ -57,7 +48,7 @@ def capacity(config: Config, rows: int, learned: int, envs: int) -> Iterator[Con
         yield fail("learner.learning_starts", config.learner.learning_starts, wrong, allowed, fix)
 
 
-def relabel(config: Config, window: tuple[int, int, int]) -> Iterator[ConfigError]:
+def relabel(config: Config, window: Window) -> Iterator[ConfigError]:
     kind, none = config.buffer.relabel, "set buffer.relabel=null"
     if kind is None:
         return

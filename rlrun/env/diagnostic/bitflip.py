@@ -1,31 +1,31 @@
-"""BitFlip: reach a goal among 2^n states by flipping bits, paid only for being there."""
+"""BitFlip: reach a goal among 2^n states by flipping bits, with a sparse reward."""
 
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from rlrun.env.diagnostic.lockstep import Lockstep, Single, need_count
+from rlrun.env.diagnostic.vector import LockstepVectorEnv, SingleFromVector, require_int
 
 
-class BitFlip(Lockstep):
-    """A state and a goal of ``bits`` bits, drawn anew for every episode; action i flips bit i.
+class BitFlipVectorEnv(LockstepVectorEnv):
+    """A state and a goal of ``bits`` bits, sampled for every episode; action i flips bit i.
 
     Observation: dict of ``observation`` and ``achieved_goal`` (both the state) and
     ``desired_goal``, int8 [bits] each. Reward 0 for the step that reaches the goal, which ends the
     episode, -1 for every other. Truncated after ``bits`` steps, as many as the farthest goal needs.
-    ``info["is_success"]`` of an episode's last step says whether it was reached.
+    ``info["is_success"]`` of an episode's last step is True if the goal was reached.
 
-    Goals that the start already equals are drawn again. Return of an oracle 1 - d for a goal d
-    bits away, 1 - bits/2 · 2^bits/(2^bits - 1) on average; of who never arrives -bits.
+    Goals that equal the initial state are resampled. Return of an oracle: 1 - d for a goal d bits
+    away, 1 - bits/2 · 2^bits/(2^bits - 1) on average. Return without success: -bits.
 
-    Source: Andrychowicz et al. 2017, section 3.1 (the task; an episode there goes on at the goal).
+    Source: Andrychowicz et al. 2017, section 3.1 (the task; its episodes continue at the goal).
     """
 
     def __init__(
         self, num_envs: int = 1, *, bits: int = 16, max_episode_steps: int | None = None
     ) -> None:
-        need_count("bits", bits, 1)
+        require_int("bits", bits, 1)
         keys = ("achieved_goal", "desired_goal", "observation")
         super().__init__(
             num_envs,
@@ -42,19 +42,19 @@ class BitFlip(Lockstep):
     def compute_reward(
         achieved_goal: np.ndarray, desired_goal: np.ndarray, info: object
     ) -> np.ndarray:
-        """float32 [*]: 0 where the goals [*, bits] are equal, -1 elsewhere."""
-        equal = BitFlip.compute_terminated(achieved_goal, desired_goal, info)
+        """Return float32 [*]: 0 where the goals [*, bits] are equal, -1 elsewhere."""
+        equal = BitFlipVectorEnv.compute_terminated(achieved_goal, desired_goal, info)
         return np.where(equal, np.float32(0), np.float32(-1))
 
     @staticmethod
     def compute_terminated(
         achieved_goal: np.ndarray, desired_goal: np.ndarray, info: object
     ) -> np.ndarray:
-        """bool [*]: where the goals [*, bits] are equal."""
+        """Return bool [*]: True where the goals [*, bits] are equal."""
         equal: np.ndarray = np.equal(achieved_goal, desired_goal).all(axis=-1)
         return equal
 
-    def _open(self, columns: np.ndarray) -> None:
+    def _reset_columns(self, columns: np.ndarray) -> None:
         for i in columns:
             start, goal = self.rngs[i].integers(2, size=(2, self.bits), dtype=np.int8)
             while (start == goal).all():
@@ -76,7 +76,7 @@ class BitFlip(Lockstep):
         return {"is_success": self.success & done, "_is_success": done} if done.any() else {}
 
 
-class BitFlipSingle(Single):
-    vector = BitFlip
-    compute_reward = staticmethod(BitFlip.compute_reward)
-    compute_terminated = staticmethod(BitFlip.compute_terminated)
+class BitFlipEnv(SingleFromVector):
+    vector = BitFlipVectorEnv
+    compute_reward = staticmethod(BitFlipVectorEnv.compute_reward)
+    compute_terminated = staticmethod(BitFlipVectorEnv.compute_terminated)

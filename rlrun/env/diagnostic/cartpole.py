@@ -1,4 +1,4 @@
-"""CartPole-v1 without its velocities: the physics is Gymnasium's own vector environment."""
+"""CartPole-v1 without velocities; the physics is Gymnasium's vector environment."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rlrun.env.diagnostic.lockstep import NEXT_STEP_METADATA, Single
+from rlrun.env.diagnostic.vector import NEXT_STEP_METADATA, SingleFromVector
 
 
-class CartPoleNoVel(VectorEnv[Any, Any, Any]):
+class CartPoleNoVelVectorEnv(VectorEnv[Any, Any, Any]):
     """Observation float32 [2] = (cart position in m, pole angle in rad) of CartPole.
 
     The velocities have to be inferred from two observations. Reward 1 per step; terminated when
@@ -24,10 +24,10 @@ class CartPoleNoVel(VectorEnv[Any, Any, Any]):
     def __init__(self, num_envs: int = 1, *, max_episode_steps: int | None = None) -> None:
         limit = np.iinfo(np.int32).max if max_episode_steps is None else max_episode_steps
         self._cartpole = CartPoleVectorEnv(num_envs, max_episode_steps=limit)
-        whole = self._cartpole.single_observation_space
-        assert isinstance(whole, spaces.Box)
+        full = self._cartpole.single_observation_space
+        assert isinstance(full, spaces.Box)
         self.num_envs = num_envs
-        self.single_observation_space = spaces.Box(whole.low[::2], whole.high[::2])
+        self.single_observation_space = spaces.Box(full.low[::2], full.high[::2])
         self.single_action_space = self._cartpole.single_action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = self._cartpole.action_space
@@ -45,5 +45,5 @@ class CartPoleNoVel(VectorEnv[Any, Any, Any]):
         return np.ascontiguousarray(obs[:, ::2]), reward, terminated, truncated, info
 
 
-class CartPoleNoVelSingle(Single):
-    vector = CartPoleNoVel
+class CartPoleNoVelEnv(SingleFromVector):
+    vector = CartPoleNoVelVectorEnv

@@ -1,11 +1,11 @@
-"""Environments of continuous actions that a correct learner solves in seconds."""
+"""Environments with continuous actions that a correct learner solves in seconds."""
 
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from rlrun.env.diagnostic.lockstep import Lockstep, Single, need_count
+from rlrun.env.diagnostic.vector import LockstepVectorEnv, SingleFromVector, require_int
 
 
 def _box(low: Any, high: Any, size: int) -> spaces.Box:
@@ -17,12 +17,12 @@ def _box(low: Any, high: Any, size: int) -> spaces.Box:
     return spaces.Box(low, high, (size,), np.float32)
 
 
-class BanditContinuous(Lockstep):
+class BanditContinuousVectorEnv(LockstepVectorEnv):
     """One step per episode, a constant observation: reward -mean((action - target)^2).
 
-    Actions [dims] lie within [low, high], which need not be centred at 0 nor at the target: a
-    policy that scales its actions wrongly does not get there. Best return 0; of actions drawn
-    evenly -((high - low)^2 / 12 + (centre - target)^2).
+    Actions [dims] lie within [low, high], which need not be centred at 0 or at the target, so that
+    a policy with wrongly scaled actions fails. Best return 0; of uniform actions
+    -((high - low)^2 / 12 + (centre - target)^2).
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class BanditContinuous(Lockstep):
         dims: int = 1,
         max_episode_steps: int | None = None,
     ) -> None:
-        need_count("dims", dims, 1)
+        require_int("dims", dims, 1)
         action = _box(low, high, dims)
         if not low <= target <= high:
             raise ValueError(f"target = {target}: must be within [{low}, {high}]")
@@ -55,12 +55,12 @@ class BanditContinuous(Lockstep):
         return np.ones((self.num_envs, 1), np.float32)
 
 
-class Tracking(Lockstep):
-    """Observation float32 [1], drawn evenly from [-1, 1] each step: name what was seen ``lag`` ago.
+class TrackingVectorEnv(LockstepVectorEnv):
+    """Reproduce the observation of ``lag`` steps ago; observations float32 [1] uniform in [-1, 1].
 
-    The action [1] lies within [-2, 2]; reward -(action - seen)^2, 0 in the first ``lag`` steps.
-    Episodes are truncated after ``length`` steps. Best return 0; of actions drawn evenly
-    -(length - lag) * (4/3 + 1/3), of the action 0 (the best without memory when ``lag`` > 0)
+    The action [1] lies within [-2, 2]; the reward is -(action - obs[t - lag])^2, 0 in the first
+    ``lag`` steps. Episodes are truncated after ``length`` steps. Best return 0; of uniform actions
+    -(length - lag) * (4/3 + 1/3); of action 0 (the best without memory for ``lag`` > 0)
     -(length - lag) / 3.
     """
 
@@ -72,8 +72,8 @@ class Tracking(Lockstep):
         lag: int = 0,
         max_episode_steps: int | None = None,
     ) -> None:
-        need_count("length", length, 1)
-        need_count("lag", lag, 0, length - 1)
+        require_int("length", length, 1)
+        require_int("lag", lag, 0, length - 1)
         super().__init__(
             num_envs,
             observation_space=spaces.Box(-1, 1, (1,), np.float32),
@@ -81,26 +81,26 @@ class Tracking(Lockstep):
             max_episode_steps=max_episode_steps,
         )
         self.length, self.lag = length, lag
-        self.shown = np.zeros((num_envs, length + 1), np.float32)
+        self.symbols = np.zeros((num_envs, length + 1), np.float32)
 
-    def _open(self, columns: np.ndarray) -> None:
+    def _reset_columns(self, columns: np.ndarray) -> None:
         for i in columns:
-            self.shown[i] = self.rngs[i].uniform(-1, 1, self.length + 1)
+            self.symbols[i] = self.rngs[i].uniform(-1, 1, self.length + 1)
         self.limit[columns] = self.length
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        asked = self.t - self.lag  # negative while nothing has been seen that long ago
-        seen = self.shown[self.columns, np.maximum(asked, 0)]
-        reward = np.where(asked < 0, 0.0, -np.square(action[:, 0] - seen))
+        past = self.t - self.lag  # negative in the first lag steps
+        target = self.symbols[self.columns, np.maximum(past, 0)]
+        reward = np.where(past < 0, 0.0, -np.square(action[:, 0] - target))
         return reward.astype(np.float32), np.zeros(self.num_envs, np.bool_)
 
     def _observe(self) -> np.ndarray:
-        return self.shown[self.columns, self.t][:, None]
+        return self.symbols[self.columns, self.t][:, None]
 
 
-class BanditContinuousSingle(Single):
-    vector = BanditContinuous
+class BanditContinuousEnv(SingleFromVector):
+    vector = BanditContinuousVectorEnv
 
 
-class TrackingSingle(Single):
-    vector = Tracking
+class TrackingEnv(SingleFromVector):
+    vector = TrackingVectorEnv

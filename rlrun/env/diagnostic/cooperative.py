@@ -1,22 +1,23 @@
-"""Teams of two, as small as what they test: the two-step game of QMIX, and a relayed cue."""
+"""Cooperative environments of two agents: the two-step game of QMIX, and a relayed cue."""
 
 import numpy as np
 from gymnasium import spaces
 
-from rlrun.env.diagnostic.lockstep import Lockstep, Single, need_count
+from rlrun.env.diagnostic.vector import LockstepVectorEnv, SingleFromVector, require_int
 from rlrun.joint import JointSpace
 from rlrun.tree import Tree
 
 PAYOFF = np.array([[0, 1], [1, 8]], np.float32)  # of the second step in state 2B
 
 
-class TwoStep(Lockstep):
-    """Two agents, two actions, two steps: 7 for sure, or 8 for those who can tell a joint value.
+class TwoStepVectorEnv(LockstepVectorEnv):
+    """Two agents, two actions, two steps: return 7 in one branch, 8 with coordination in the other.
 
-    In the first state the first agent's action chooses: A leads to state 2A, where every joint
-    action pays 7, B to state 2B, where (A, A) pays 0, (B, B) 8 and anything else 1. Both agents
-    observe the state's number; it is the global state, too. A sum of one value per agent cannot
-    represent 2B's table: under full exploration it fits 6.5 at best and prefers 2A.
+    In the first state the first agent's action decides: A leads to state 2A, where every joint
+    action is worth 7, B to state 2B, where (A, A) is worth 0, (B, B) 8 and any other 1. Both agents
+    observe the index of the state, which is also the global state (one-hot). A sum of one value per
+    agent cannot represent the payoffs of 2B: under full exploration it fits 6.5 at best and
+    prefers 2A.
     Source: Rashid et al. 2018, section 5 and table 1.
     """
 
@@ -31,7 +32,7 @@ class TwoStep(Lockstep):
         )
         self.state = np.zeros(num_envs, np.int64)  # 0: first, 1: 2A, 2: 2B
 
-    def _open(self, columns: np.ndarray) -> None:
+    def _reset_columns(self, columns: np.ndarray) -> None:
         self.state[columns] = 0
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -41,21 +42,21 @@ class TwoStep(Lockstep):
         return np.where(second, paid, np.float32(0)), second
 
     def _observe(self) -> Tree:
-        return joint_row(np.stack([self.state] * 2, 1), np.eye(3, dtype=np.float32)[self.state])
+        return joint_obs(np.stack([self.state] * 2, 1), np.eye(3, dtype=np.float32)[self.state])
 
 
-class Relay(Lockstep):
-    """Two agents must both name a cue at the end that only the first one saw, at the start.
+class RelayVectorEnv(LockstepVectorEnv):
+    """Both agents must recall a cue that only the first one observes, at the start.
 
-    At t = 0 the first agent sees the cue, one of ``cues``. What it does then is its word, shown to
-    the second agent at t = 1: nothing else passes between them. After ``delay`` blank steps more
-    both see a question. The team is paid 1/2 if the word was the cue and 1/4 for each agent that
-    names the cue at the question: 1 in all, 1 / cues for random agents, 1/2 + 1 / (2 cues) at best
-    without memory.
+    At t = 0 the first agent observes the cue, one of ``cues``. Its action is a message that the
+    second agent observes at t = 1, the only communication. After ``delay`` more blank steps both
+    observe a question. Reward 1/2 if the message equals the cue, 1/4 for each agent that answers
+    the question with the cue. Return: 1 at best, 1 / cues for random agents, 1/2 + 1 / (2 cues) at
+    best without memory.
 
-    Observations are symbols: 0 to cues - 1 shown, ``cues`` blank, cues + 1 the question. The global
-    state is both symbols, one-hot. (Were the cue in it all the time, a mixer could learn to give no
-    weight to an agent where it is wrong, and the agent would stay wrong.)
+    Observations are symbols: 0 to cues - 1 a cue or message, ``cues`` blank, cues + 1 the question.
+    The global state is both symbols, one-hot. It contains the cue only while it is observed:
+    otherwise a mixer could learn to ignore an agent where it is wrong.
     """
 
     def __init__(
@@ -66,9 +67,9 @@ class Relay(Lockstep):
         delay: int = 1,
         max_episode_steps: int | None = None,
     ) -> None:
-        need_count("cues", cues, 2)
-        need_count("delay", delay, 0)
-        self.cues, self.length = cues, delay + 3  # steps: cue, word, delay, question
+        require_int("cues", cues, 2)
+        require_int("delay", delay, 0)
+        self.cues, self.length = cues, delay + 3  # steps: cue, message, delay, question
         self.symbols = np.eye(cues + 2, dtype=np.float32)
         state = spaces.Box(0, 1, (2 * (cues + 2),), np.float32)
         super().__init__(
@@ -77,34 +78,34 @@ class Relay(Lockstep):
             action_space=spaces.MultiDiscrete([cues, cues]),
             max_episode_steps=max_episode_steps,
         )
-        self.cue, self.word = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
+        self.cue, self.message = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
 
-    def _open(self, columns: np.ndarray) -> None:
+    def _reset_columns(self, columns: np.ndarray) -> None:
         self.cue[columns] = [self.rngs[i].integers(self.cues) for i in columns]
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         last = self.t == self.length - 1
-        self.word = np.where(self.t == 0, action[:, 0], self.word)
-        right = action == self.cue[:, None]
-        word = np.where(self.t == 0, 0.5 * right[:, 0], 0)
-        return (word + np.where(last, 0.25 * right.sum(1), 0)).astype(np.float32), last
+        self.message = np.where(self.t == 0, action[:, 0], self.message)
+        correct = action == self.cue[:, None]
+        sent = np.where(self.t == 0, 0.5 * correct[:, 0], 0)
+        return (sent + np.where(last, 0.25 * correct.sum(1), 0)).astype(np.float32), last
 
     def _observe(self) -> Tree:
-        shown = np.full((self.num_envs, 2), self.cues)
-        shown[self.t == self.length - 1] = self.cues + 1
-        shown[:, 0] = np.where(self.t == 0, self.cue, shown[:, 0])
-        shown[:, 1] = np.where(self.t == 1, self.word, shown[:, 1])
-        return joint_row(shown, self.symbols[shown].reshape(self.num_envs, -1))
+        obs = np.full((self.num_envs, 2), self.cues)
+        obs[self.t == self.length - 1] = self.cues + 1
+        obs[:, 0] = np.where(self.t == 0, self.cue, obs[:, 0])
+        obs[:, 1] = np.where(self.t == 1, self.message, obs[:, 1])
+        return joint_obs(obs, self.symbols[obs].reshape(self.num_envs, -1))
 
 
-def joint_row(agents: np.ndarray, state: np.ndarray) -> Tree:
-    """The observation of environments whose agents [E, N] are all there."""
+def joint_obs(agents: np.ndarray, state: np.ndarray) -> Tree:
+    """Return the joint observation of environments whose agents [E, N] are all alive."""
     return {"agents": agents, "alive": np.ones(agents.shape, np.int8), "state": state}
 
 
-class TwoStepSingle(Single):
-    vector = TwoStep
+class TwoStepEnv(SingleFromVector):
+    vector = TwoStepVectorEnv
 
 
-class RelaySingle(Single):
-    vector = Relay
+class RelayEnv(SingleFromVector):
+    vector = RelayVectorEnv

@@ -1,4 +1,4 @@
-"""The environment whose observation says where it comes from: tests of all that moves rows."""
+"""Counter: observations that identify their environment, episode and step, for tests of rows."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -6,20 +6,20 @@ from typing import Literal
 import numpy as np
 from gymnasium import spaces
 
-from rlrun.env.diagnostic.lockstep import NO_LIMIT, Lockstep, Single, need_count
+from rlrun.env.diagnostic.vector import NO_LIMIT, LockstepVectorEnv, SingleFromVector, require_int
 
 
 def counter_reward(index: np.ndarray, episode: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """(t + 1) + (episode mod 4) / 4 + (index mod 4) / 16 of step t, float32, exact."""
+    """Return the reward of step t: (t + 1) + (episode mod 4) / 4 + (index mod 4) / 16, float32."""
     return np.asarray(t + 1 + episode % 4 / 4 + index % 4 / 16, np.float32)
 
 
-class Counter(Lockstep):
+class CounterVectorEnv(LockstepVectorEnv):
     """Observation float32 [3] = (env index, episode number, t within the episode), exactly.
 
     Episode e of environment i has ``lengths[(i + e) mod len]`` steps, or with ``random`` a number
-    drawn from [min(lengths), max(lengths)]. ``end`` says how it ends; ``alternate``: terminated
-    where i + e is even, truncated where it is odd. Actions change nothing.
+    uniform in [min(lengths), max(lengths)]. ``end`` is the kind of end; ``alternate``: terminated
+    where i + e is even, truncated where it is odd. Actions have no effect.
     """
 
     def __init__(
@@ -31,9 +31,9 @@ class Counter(Lockstep):
         end: Literal["terminated", "truncated", "alternate"] = "terminated",
         max_episode_steps: int | None = None,
     ) -> None:
-        need_count("number of lengths", len(lengths), 1)
+        require_int("number of lengths", len(lengths), 1)
         for length in lengths:
-            need_count("lengths", length, 1)
+            require_int("lengths", length, 1)
         if end not in ("terminated", "truncated", "alternate"):
             raise ValueError(f"end = {end}: must be terminated, truncated or alternate")
         super().__init__(
@@ -47,15 +47,15 @@ class Counter(Lockstep):
         self.end = end
         self.final = np.full(num_envs, NO_LIMIT)  # steps after which an episode is terminated
 
-    def _open(self, columns: np.ndarray) -> None:
-        turn = self.index[columns] + self.episode[columns]
+    def _reset_columns(self, columns: np.ndarray) -> None:
+        number = self.index[columns] + self.episode[columns]
         if self.random:
             low, high = self.lengths.min(), self.lengths.max()
-            drawn = [self.rngs[i].integers(low, high, endpoint=True) for i in columns]
-            length = np.array(drawn, np.int64)
+            sampled = [self.rngs[i].integers(low, high, endpoint=True) for i in columns]
+            length = np.array(sampled, np.int64)
         else:
-            length = self.lengths[turn % len(self.lengths)]
-        even = turn % 2 == 0
+            length = self.lengths[number % len(self.lengths)]
+        even = number % 2 == 0
         terminates = (
             even if self.end == "alternate" else np.full_like(even, self.end == "terminated")
         )
@@ -69,5 +69,5 @@ class Counter(Lockstep):
         return np.stack((self.index, self.episode, self.t), axis=1).astype(np.float32)
 
 
-class CounterSingle(Single):
-    vector = Counter
+class CounterEnv(SingleFromVector):
+    vector = CounterVectorEnv

@@ -1,22 +1,22 @@
-"""RepeatPrevious: name the suit seen k - 1 steps ago."""
+"""RepeatPrevious: recall the suit observed k - 1 steps ago."""
 
 import numpy as np
 from gymnasium import spaces
 
-from rlrun.env.diagnostic.lockstep import Lockstep, Single, need_count
+from rlrun.env.diagnostic.vector import LockstepVectorEnv, SingleFromVector, require_int
 
 SUITS, CARDS = 4, 52
 
 
-class RepeatPrevious(Lockstep):
+class RepeatPreviousVectorEnv(LockstepVectorEnv):
     """POPGym's rules and scoring; k = 4 and one deck are its RepeatPreviousEasy.
 
-    A shuffled deck is turned over card by card, the observation is the suit of the newest card.
-    Once k cards lie on the table, the action must name the suit of the k-th newest (k = 4: the
-    card seen 3 steps ago): +1 / (52 decks - k) when right, minus the same when wrong, 0 before
-    k cards lie there. The episode terminates when the last card is turned, after 52 decks - 1
-    steps, 52 decks - k of them scored. Return of an oracle 1, of random actions -0.5, of the best
-    memoryless policy (name a suit other than the one seen) 2 * 13/51 - 1 = -0.490.
+    A shuffled deck is revealed card by card; the observation is the suit of the newest card. Once
+    k cards are revealed, the action must name the suit of the k-th newest (k = 4: the card observed
+    3 steps ago). Reward +1 / (52 decks - k) if correct, minus the same if not, 0 before k cards are
+    revealed. The episode terminates with the last card, after 52 decks - 1 steps, 52 decks - k of
+    them scored. Return of an oracle 1, of random actions -0.5, of the best memoryless policy (a
+    suit other than the observed one) 2 * 13/51 - 1 = -0.490.
 
     Same seed, same cards as POPGym. Source: Morad et al., ICLR 2023 (popgym 1.0.7).
     """
@@ -29,8 +29,8 @@ class RepeatPrevious(Lockstep):
         decks: int = 1,
         max_episode_steps: int | None = None,
     ) -> None:
-        need_count("decks", decks, 1)
-        need_count("k", k, 1, CARDS * decks - 1)
+        require_int("decks", decks, 1)
+        require_int("k", k, 1, CARDS * decks - 1)
         super().__init__(
             num_envs,
             observation_space=spaces.Discrete(SUITS),
@@ -39,24 +39,24 @@ class RepeatPrevious(Lockstep):
         )
         self.k = k
         self.cards = CARDS * decks
-        self.suits = np.zeros((num_envs, self.cards), np.int64)  # in the order they are turned
+        self.suits = np.zeros((num_envs, self.cards), np.int64)  # in the order of the deck
 
-    def _open(self, columns: np.ndarray) -> None:
+    def _reset_columns(self, columns: np.ndarray) -> None:
         for i in columns:
             deck = np.arange(self.cards)
             self.rngs[i].shuffle(deck)
             self.suits[i] = deck[::-1] % SUITS
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        asked = self.t + 1 - self.k  # negative while fewer than k cards lie on the table
-        right = action == self.suits[self.columns, np.maximum(asked, 0)]
-        reward = np.where(right, 1.0, -1.0) * (asked >= 0) / (self.cards - self.k)
+        past = self.t + 1 - self.k  # negative while fewer than k cards are revealed
+        correct = action == self.suits[self.columns, np.maximum(past, 0)]
+        reward = np.where(correct, 1.0, -1.0) * (past >= 0) / (self.cards - self.k)
         return reward.astype(np.float32), self.t + 2 >= self.cards
 
     def _observe(self) -> np.ndarray:
-        seen: np.ndarray = self.suits[self.columns, self.t]
-        return seen
+        suit: np.ndarray = self.suits[self.columns, self.t]
+        return suit
 
 
-class RepeatPreviousSingle(Single):
-    vector = RepeatPrevious
+class RepeatPreviousEnv(SingleFromVector):
+    vector = RepeatPreviousVectorEnv

@@ -3,13 +3,13 @@
 import numpy as np
 from gymnasium import spaces
 
-from rlrun.env.diagnostic.lockstep import Lockstep, Single, need_count
+from rlrun.env.diagnostic.vector import LockstepVectorEnv, SingleFromVector, require_int
 
 
-class Bandit(Lockstep):
-    """Two arms, one step per episode, a constant observation: arm 1 pays 1, arm 0 pays 0.
+class BanditVectorEnv(LockstepVectorEnv):
+    """Two arms, one step per episode, a constant observation: reward 1 for arm 1, 0 for arm 0.
 
-    With probability ``noise`` an episode pays the other arm's reward. Expected return of arm 1 is
+    With probability ``noise`` the rewards of an episode are swapped. Expected return of arm 1 is
     1 - noise, of random actions 0.5.
     """
 
@@ -27,20 +27,20 @@ class Bandit(Lockstep):
         self.noise = noise
         self.swapped = np.zeros(num_envs, np.bool_)
 
-    def _open(self, columns: np.ndarray) -> None:
+    def _reset_columns(self, columns: np.ndarray) -> None:
         if self.noise > 0:
             self.swapped[columns] = [self.rngs[i].random() < self.noise for i in columns]
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        paid = (action == 1) ^ self.swapped
-        return paid.astype(np.float32), np.ones(self.num_envs, np.bool_)
+        rewarded = (action == 1) ^ self.swapped
+        return rewarded.astype(np.float32), np.ones(self.num_envs, np.bool_)
 
     def _observe(self) -> np.ndarray:
         return np.ones((self.num_envs, 1), np.float32)
 
 
-class Identity(Lockstep):
-    """Observation a symbol in 0..n-1, drawn anew each step: reward 1 for naming it, else 0.
+class IdentityVectorEnv(LockstepVectorEnv):
+    """Observation a symbol in 0..n-1, sampled each step: reward 1 for the same action, else 0.
 
     Episodes are truncated after ``length`` steps: return of an oracle ``length``, of random
     actions length / n.
@@ -54,8 +54,8 @@ class Identity(Lockstep):
         length: int = 10,
         max_episode_steps: int | None = None,
     ) -> None:
-        need_count("n", n, 2)
-        need_count("length", length, 1)
+        require_int("n", n, 2)
+        require_int("length", length, 1)
         super().__init__(
             num_envs,
             observation_space=spaces.Discrete(n),
@@ -66,23 +66,23 @@ class Identity(Lockstep):
         self.length = length
         self.symbols = np.zeros((num_envs, length + 1), np.int64)
 
-    def _open(self, columns: np.ndarray) -> None:
+    def _reset_columns(self, columns: np.ndarray) -> None:
         for i in columns:
             self.symbols[i] = self.rngs[i].integers(self.n, size=self.length + 1)
         self.limit[columns] = self.length
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        right = action == self.symbols[self.columns, self.t]
-        return right.astype(np.float32), np.zeros(self.num_envs, np.bool_)
+        correct = action == self.symbols[self.columns, self.t]
+        return correct.astype(np.float32), np.zeros(self.num_envs, np.bool_)
 
     def _observe(self) -> np.ndarray:
-        shown: np.ndarray = self.symbols[self.columns, self.t]
-        return shown
+        symbol: np.ndarray = self.symbols[self.columns, self.t]
+        return symbol
 
 
-class BanditSingle(Single):
-    vector = Bandit
+class BanditEnv(SingleFromVector):
+    vector = BanditVectorEnv
 
 
-class IdentitySingle(Single):
-    vector = Identity
+class IdentityEnv(SingleFromVector):
+    vector = IdentityVectorEnv

@@ -1,30 +1,31 @@
-"""The T-maze: a cue at the start decides which way to turn at the end of a corridor."""
+"""T-maze: a cue at the start determines the rewarded turn at the end of a corridor."""
 
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from rlrun.env.diagnostic.lockstep import Lockstep, Single, need_count
+from rlrun.env.diagnostic.vector import LockstepVectorEnv, SingleFromVector, require_int
 
 FORWARD, LEFT, RIGHT = range(3)
 
 
-class TMaze(Lockstep):
+class TMazeVectorEnv(LockstepVectorEnv):
     """Observation float32 [4], one-hot: cue "left", cue "right" (t = 0 only), corridor, junction.
 
-    ``length`` forward moves lead to the junction, where turning to the side the cue named gives
-    +1, to the other side -0.1, and ends the episode. Every move without progress (a turn in the
-    corridor, forward at the junction) gives -``penalty``. Truncated after 4 * ``length`` steps.
-    ``info["is_success"]`` of an episode's last step says whether the turn was right.
+    ``length`` forward moves lead to the junction, where a turn to the side of the cue is rewarded
+    with +1, to the other side with -0.1, and ends the episode. Every move without progress (a turn
+    in the corridor, forward at the junction) is rewarded with -``penalty``. Truncated after
+    4 * ``length`` steps. ``info["is_success"]`` of an episode's last step is True for a turn to the
+    side of the cue.
 
-    Nothing after t = 0 depends on the cue: corridor cells look alike, the cell is left behind even
-    when the agent stays in it, and only 'forward' enters the junction, with reward 0, so that the
-    previous action and reward seen there are the same in every episode. Three actions suffice: a
-    fourth ('back') would only be one more idle move.
+    Nothing after t = 0 depends on the cue: corridor cells look alike, and the cue is observed at
+    t = 0 only, even if the agent does not move. Only 'forward' enters the junction, with reward 0,
+    so that the previous action and reward observed there are the same in every episode. A fourth
+    action ('back') would only be one more move without progress.
 
-    ``balanced``: the cue is (env index + episode number) mod 2 instead of random, which splits an
-    even number of episodes per environment (or of environments) exactly in half.
+    ``balanced``: the cue is (env index + episode number) mod 2 instead of random, so that the cues
+    of an even number of episodes per environment (or of environments) are balanced exactly.
 
     Source: Bakker 2002 (the task); penalty, limit and wrong-turn reward are rlrun's own.
     """
@@ -38,7 +39,7 @@ class TMaze(Lockstep):
         balanced: bool = False,
         max_episode_steps: int | None = None,
     ) -> None:
-        need_count("length", length, 1)
+        require_int("length", length, 1)
         if penalty < 0:
             raise ValueError(f"penalty = {penalty}: must be >= 0 (it is subtracted)")
         super().__init__(
@@ -54,7 +55,7 @@ class TMaze(Lockstep):
         self.cell = np.zeros(num_envs, np.int64)
         self.success = np.zeros(num_envs, np.bool_)
 
-    def _open(self, columns: np.ndarray) -> None:
+    def _reset_columns(self, columns: np.ndarray) -> None:
         if self.balanced:
             self.cue[columns] = (self.index[columns] + self.episode[columns]) % 2
         else:
@@ -65,23 +66,23 @@ class TMaze(Lockstep):
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         forward = action == FORWARD
         junction = self.cell == self.length
-        turned = junction & ~forward
-        walked = forward & ~junction
-        self.success = turned & (action == self.cue + LEFT)
-        self.cell += walked
-        choices = [self.success, turned, walked]
+        turns = junction & ~forward
+        moves = forward & ~junction
+        self.success = turns & (action == self.cue + LEFT)
+        self.cell += moves
+        choices = [self.success, turns, moves]
         reward = np.select(choices, [1.0, -0.1, 0.0], -self.penalty).astype(np.float32)
-        return reward, turned
+        return reward, turns
 
     def _observe(self) -> np.ndarray:
         obs = np.zeros((self.num_envs, 4), np.float32)
-        place = np.where(self.cell == self.length, 3, 2)
-        obs[self.columns, np.where(self.t == 0, self.cue, place)] = 1
+        symbol = np.where(self.cell == self.length, 3, 2)
+        obs[self.columns, np.where(self.t == 0, self.cue, symbol)] = 1
         return obs
 
     def _info(self, done: np.ndarray) -> dict[str, Any]:
         return {"is_success": self.success & done, "_is_success": done} if done.any() else {}
 
 
-class TMazeSingle(Single):
-    vector = TMaze
+class TMazeEnv(SingleFromVector):
+    vector = TMazeVectorEnv

@@ -1,4 +1,7 @@
-"""Recurrent cores with one set of parameters and two forms: unroll [T, B] and step [B]."""
+"""Recurrent memories with one set of parameters and two forms: unroll [T, B, F] and step [B, F]."""
+
+import torch
+from torch import Tensor
 
 from rlrun.errors import ConfigError
 from rlrun.nets.memory.cell import Cell as Cell
@@ -6,6 +9,7 @@ from rlrun.nets.memory.mingru import MinGRU
 from rlrun.nets.memory.recurrent import GRU, LSTM, NoMemory
 from rlrun.schema import MemoryConfig
 from rlrun.trust import trusted_class
+from rlrun.types import Tree, tree_map
 
 Memory = LSTM | GRU | MinGRU | NoMemory | Cell
 
@@ -19,14 +23,24 @@ _MEMORIES: dict[str, type[Memory]] = {
 
 
 def make_memory(config: MemoryConfig, features: int) -> Memory:
-    """The configured memory over inputs of width ``features``; ``size`` is its output width.
+    """Return the configured memory of inputs [*, features]; ``size`` is its output width.
 
     ``config.name`` may be ``mypkg.mod:Cell``, a ``Cell`` of a trusted package.
     """
     cls = _MEMORIES.get(config.name) or trusted_class("memory.name", config.name)
     if not issubclass(cls, Memory):
         wrong = "the class is no Cell"
-        allowed = "a class derived from rlrun.nets.memory.recurrent.Cell is allowed"
+        allowed = "a class derived from rlrun.nets.memory.Cell is allowed"
         raise ConfigError(f"memory.name = {config.name}: {wrong}; {allowed}; derive it")
     memory: Memory = cls(config, features)
     return memory
+
+
+def reset_state(first: Tensor, state: Tree) -> Tree:
+    """Return ``state`` [B, ...] with zeros in the rows where ``first`` bool [B] is set."""
+
+    def reset(s: Tensor) -> Tensor:
+        mask = first.to(s.device).reshape(-1, *[1] * (s.ndim - 1))
+        return torch.where(mask, torch.zeros_like(s), s)
+
+    return tree_map(reset, state)

@@ -8,9 +8,10 @@ from rlrun.types import Tree
 
 
 class Cell(nn.Module):
-    """A memory of your own: define ``__init__``, ``initial_state`` and ``step`` as ``GRU`` does.
+    """A user's memory: define ``__init__``, ``initial_state`` and ``step`` as ``GRU`` does.
 
-    ``unroll`` and ``state_after`` step row by row; override them where it can be done at once.
+    ``unroll`` and ``state_after`` call ``step`` row by row; override them where all rows can be
+    computed at once.
     States start at zero, and their shapes do not depend on the number of features.
     """
 
@@ -21,15 +22,15 @@ class Cell(nn.Module):
         self.size = config.hidden
 
     def initial_state(self, batch: int, device: torch.device) -> Tree:
-        """A tuple of zeros [B, S], of any widths S."""
+        """Return a tuple of zeros [B, S], of any widths S."""
         raise NotImplementedError
 
     def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """One row [B, F] and the state before it -> output [B, size], the state behind it."""
+        """Return output [B, size] and state of one row [B, F]."""
         raise NotImplementedError
 
     def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """As ``LSTM.unroll``."""
+        """Return outputs [T, B, size] of ``x`` [T, B, F], and the state after row T-1."""
         out = []
         for row in x:
             y, state = self.step(row, state)
@@ -37,9 +38,11 @@ class Cell(nn.Module):
         return torch.stack(out), state
 
     def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
-        """As ``LSTM.state_after``."""
+        """Return the states after the first ``lengths[b]`` rows of ``x`` [T, B, F]."""
         for t, row in enumerate(x):
-            on = (t < lengths).unsqueeze(-1)
+            within = (t < lengths).unsqueeze(-1)
             after = self.step(row, state)[1]
-            state = tuple(torch.where(on, new, old) for new, old in zip(after, state, strict=True))
+            state = tuple(
+                torch.where(within, new, old) for new, old in zip(after, state, strict=True)
+            )
         return state

@@ -1,4 +1,4 @@
-"""A recurrent memory that is linear in its state, so that a window is a scan and not a loop."""
+"""minGRU: a recurrent memory linear in its state, which unrolls as a parallel scan."""
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ class MinGRU(nn.Module):
     """minGRU: h_t = (1 - z_t) h_{t-1} + z_t c_t with z_t = sigmoid(W_z x_t), c_t = W_c x_t.
 
     Gate and candidate read the input alone, never the state. The keep gates 1 - z start with
-    biases spread evenly over [0, ``forget_bias``]: unit by unit they remember for 2 to
+    biases spread evenly over [0, ``forget_bias``]: time scales of the units range from 2 to
     1 + e^forget_bias rows. State h [B, H].
     Source: Feng et al. 2024, section 3.1; Tallec & Ollivier 2018 (the spread of time scales).
     """
@@ -29,12 +29,12 @@ class MinGRU(nn.Module):
         return (torch.zeros(batch, self.size, device=device),)
 
     def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """[T, B, F] from the state before row 0 -> outputs [T, B, H], the state after row T-1."""
+        """Return outputs [T, B, H] of ``x`` [T, B, F], and the state after row T-1."""
         h = linear_scan(*self._gates(x), state[0])
         return h, (h[-1],)
 
     def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
-        """The states [B, H] behind the first ``lengths[b]`` rows of ``x`` [T, B, F]."""
+        """Return the states [B, H] after the first ``lengths[b]`` rows of ``x`` [T, B, F]."""
         if not len(x):
             return state
         h = linear_scan(*self._gates(x), state[0])
@@ -42,14 +42,14 @@ class MinGRU(nn.Module):
         return (torch.where((lengths > 0).unsqueeze(-1), last, state[0]),)
 
     def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """One row [B, F]: ``unroll`` with T = 1."""
-        keep, drive = self._gates(x)
-        h = keep * state[0] + drive
+        """Return output [B, H] and state of one row [B, F]: ``unroll`` with T = 1."""
+        keep, update = self._gates(x)
+        h = keep * state[0] + update
         return h, (h,)
 
     def _gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(1 - z, z c), at least float32: a scan adds up many rows."""
-        both = self.core(x)
-        wide = torch.promote_types(both.dtype, torch.float32)
-        gate, candidate = both.to(wide).chunk(2, -1)
+        """Return (1 - z, z c), at least float32: the scan sums over many rows."""
+        out = self.core(x)
+        dtype = torch.promote_types(out.dtype, torch.float32)
+        gate, candidate = out.to(dtype).chunk(2, -1)
         return torch.sigmoid(gate), torch.sigmoid(-gate) * candidate

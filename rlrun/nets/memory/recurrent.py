@@ -1,4 +1,4 @@
-"""Recurrent cores with one set of parameters and two forms: unroll [T, B] and step [B]."""
+"""LSTM, GRU and the feed-forward control, with the interface of all memories."""
 
 import torch
 from torch import Tensor, nn
@@ -25,17 +25,17 @@ class LSTM(nn.Module):
         return (zero, zero.clone())
 
     def unroll(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """[T, B, F] from the state before row 0 -> outputs [T, B, H], the state after row T-1."""
+        """Return outputs [T, B, H] of ``x`` [T, B, F], and the state after row T-1."""
         h, c = state
         out, (h, c) = self.core(x, (h.unsqueeze(0), c.unsqueeze(0)))
         return out, (h.squeeze(0), c.squeeze(0))
 
     def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
-        """The states [B, H] behind the first ``lengths[b]`` rows of ``x`` [T, B, F]."""
+        """Return the states [B, H] after the first ``lengths[b]`` rows of ``x`` [T, B, F]."""
         return _state_after(self, x, lengths, state)
 
     def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """One row [B, F]: ``unroll`` with T = 1, at a fraction of its overhead."""
+        """Return output [B, H] and state of one row [B, F], faster than ``unroll`` with T = 1."""
         h, c = torch.lstm_cell(x, state, *self.core.all_weights[0])
         return h, (h, c)
 
@@ -64,7 +64,7 @@ class GRU(nn.Module):
 
 
 class NoMemory(nn.Module):
-    """The feed-forward control: outputs are inputs, the state is empty."""
+    """No memory: outputs are inputs, the state is empty."""
 
     def __init__(self, config: MemoryConfig, features: int) -> None:
         super().__init__()
@@ -84,12 +84,12 @@ class NoMemory(nn.Module):
 
 
 def _state_after(memory: LSTM | GRU, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
-    """The states [B, H] behind the first ``lengths[b]`` rows of ``x`` [T, B, F]; one sync."""
-    some = (lengths > 0).nonzero().squeeze(-1)
-    if not len(some):
+    """Return the states after ``lengths[b]`` rows; synchronises with the device once."""
+    nonempty = (lengths > 0).nonzero().squeeze(-1)
+    if not len(nonempty):
         return state
-    packed = pack_padded_sequence(x[:, some], lengths[some].cpu(), enforce_sorted=False)
-    first = tree_map(lambda s: s[some].unsqueeze(0), state)
-    _, last = memory.core(packed, first if isinstance(memory, LSTM) else first[0])
+    packed = pack_padded_sequence(x[:, nonempty], lengths[nonempty].cpu(), enforce_sorted=False)
+    initial = tree_map(lambda s: s[nonempty].unsqueeze(0), state)
+    _, last = memory.core(packed, initial if isinstance(memory, LSTM) else initial[0])
     last = last if isinstance(memory, LSTM) else (last,)
-    return tree_map(lambda s, new: s.index_copy(0, some, new.squeeze(0)), state, last)
+    return tree_map(lambda s, new: s.index_copy(0, nonempty, new.squeeze(0)), state, last)

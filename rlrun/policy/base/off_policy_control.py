@@ -15,7 +15,7 @@ from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.optim.lagrange import LagrangeMultiplier
 from rlrun.schedule import make_schedule
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Sample, Segment, Spec, Update, Window, generator
+from rlrun.types import Sample, Segment, Spec, Update, generator
 
 C = TypeVar("C", bound=ControlConfig)
 
@@ -40,7 +40,7 @@ class OffPolicyControl(ABC, Generic[C]):
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.config, self.device, self.compute = config, device, compute
-        self.window, self.memory = Window(*config.window), memory
+        self.window, self.memory = config.window, memory
         self.recurrent, self.total_steps = memory.name != "none", total_steps
         self.nets = ActorCritics(
             config, torso, memory, spec=spec, seed=seed, device=device,

@@ -59,7 +59,7 @@ class ActorCriticLearner:
         self.device = next(net.parameters()).device
         self.flat = FlatParameters(net.parameters())
         self.backprop = make_actor_critic_backprop(net, self.flat, compute)
-        self.outputs, self.choice = self.backprop.outputs, self.backprop.choice
+        self.outputs, self.evaluate_actions = self.backprop.outputs, self.backprop.evaluate_actions
         self.adam = Adam([self.flat.values], eps=config.adam_eps, grad_clip=config.grad_clip)
         self.returns = RunningMoments(
             ()
@@ -121,7 +121,7 @@ class ActorCriticLearner:
     def step(self, out: "ActorCriticLoss", env_steps: int) -> dict[str, Tensor]:
         """One gradient step on a loss of the last ``outputs`` and ``choice``; its metrics."""
         began = time.perf_counter()
-        self.backprop.back(out.choice, out.value, out.grads)
+        self.backprop.backward(out.choice, out.value, out.grads)
         backward, lr = time.perf_counter(), self.lr_at(env_steps)
         norm = self.adam.step([self.flat.grads], lr)
         self.seconds["backward"] += backward - began
@@ -139,7 +139,7 @@ class ActorCriticLearner:
         """``step`` in numpy; d loss / d log pi, V and entropy are [N]. The norm before clipping."""
         assert isinstance(self.backprop, NumpyActorCritic)
         began = time.perf_counter()
-        self.backprop.descend(drawn, log_prob, value, entropy)
+        self.backprop.backward_arrays(drawn, log_prob, value, entropy)
         backward = time.perf_counter()
         norm = self.adam.numpy_step(self.flat.grads, lr)
         self.seconds["backward"] += backward - began

@@ -15,23 +15,23 @@ from hypothesis import strategies as st
 from rlrun.buffer.replay import Replay, host_replay
 from rlrun.buffer.storage import compressed as blocks
 from rlrun.buffer.storage import layout, sizing
-from rlrun.buffer.storage.compressed import Blocks, restored, saved
-from rlrun.buffer.storage.layout import Block, in_memory
+from rlrun.buffer.storage.compressed import CompressedRows, from_state, is_saved
+from rlrun.buffer.storage.layout import ArraySpec, in_memory
 from rlrun.buffer.storage.ring import read_columns
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.config import check
 from rlrun.errors import CheckpointError, ConfigError, ResourceError
-from rlrun.run import life
+from rlrun.run import train
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.schema import Invalid
-from rlrun.types import Chunk, tree_leaves, tree_map
+from rlrun.types import Chunk, Window, tree_leaves, tree_map
 from tests.buffer.factory import make_layout, make_sampler
 from tests.buffer.pair import Setup, setups
 from tests.compose import changed, config
 from tests.pipeline.test_serial import SMOKE, go
 from tests.reference.replay_model import World
 
-IMAGE = Block((9, 31), np.dtype(np.uint8))
+IMAGE = ArraySpec((9, 31), np.dtype(np.uint8))
 SCREEN = ("env=gym", "env.id=tests.env.screen:test/Screen-v0", "env.backend=sync")
 
 
@@ -54,7 +54,7 @@ def test_an_array_and_its_blocks(rows, columns, writes, noise, seed, size):
     plain = np.zeros((columns, rows, *IMAGE.shape), np.uint8)
     with pytest.MonkeyPatch.context() as m:
         m.setattr(blocks, "BLOCK_ROWS", size)
-        packed, start = Blocks("x", IMAGE, columns, rows, in_memory), 0
+        packed, start = CompressedRows("x", IMAGE, columns, rows, in_memory), 0
         for wanted in writes:
             steps = min(wanted, rows)
             new = frames(rng, steps, columns, noise)
@@ -70,8 +70,8 @@ def test_an_array_and_its_blocks(rows, columns, writes, noise, seed, size):
             packed.take(cells, 0, out)
             np.testing.assert_array_equal(out, plain.reshape(-1, *IMAGE.shape)[cells])
         state = packed.state_dict()
-        assert saved(state)
-        again = restored(state)
+        assert is_saved(state)
+        again = from_state(state)
         assert (again.raw, again.coded) == (packed.raw, packed.coded)
         found = read_columns(state, np.asarray(known))
         np.testing.assert_array_equal(found, np.stack([plain[:, s] for s in known]))
@@ -80,7 +80,7 @@ def test_an_array_and_its_blocks(rows, columns, writes, noise, seed, size):
 
 def test_bytes_are_counted_to_the_last(monkeypatch):
     """``coded`` is what the packed blocks and their list take, whatever was replaced."""
-    rng, one = np.random.default_rng(0), Blocks("x", IMAGE, 2, 50, in_memory)
+    rng, one = np.random.default_rng(0), CompressedRows("x", IMAGE, 2, 50, in_memory)
     start = 0
     for k in range(40):
         new = frames(rng, 7, 2, k % 3 == 0)
@@ -93,7 +93,7 @@ def test_bytes_are_counted_to_the_last(monkeypatch):
 
 
 def test_no_room():
-    one = Blocks("x", IMAGE, 1, 999, in_memory)
+    one = CompressedRows("x", IMAGE, 1, 999, in_memory)
     one.room = one.coded + 20_000
     rng = np.random.default_rng(0)
     noise = frames(rng, 900, 1, True)
@@ -216,10 +216,10 @@ def test_what_is_certain_is_computed_and_the_rest_is_counted():
     assert packed.layout.nbytes == plain.layout.nbytes - image + opened
     assert packed.nbytes == packed.layout.nbytes + sum(b.coded for b in packed.ring.blocks)
     assert packed.nbytes < plain.nbytes / 2
-    told = packed.coded()
+    told = packed.codec_metrics()
     assert told["codec/buffer_bytes"] == packed.nbytes - packed.layout.nbytes
     assert 0 < told["codec/buffer_ratio"] < 0.5
-    assert plain.coded() == {}
+    assert plain.codec_metrics() == {}
     assert f"{layout.amount(image)} at most" in packed.layout.describe()
     assert "at most" not in plain.layout.describe()
 
@@ -229,7 +229,8 @@ def sized(free: int, **buffer) -> layout.Layout:
     c = changed(c, buffer=changed(c.buffer, **buffer))
     image = gym.spaces.Box(0, 255, (36, 36), np.uint8)
     row = sizing.row_of(c, image, gym.spaces.Discrete(2))
-    return sizing.check_size(c, row, (0, 1, 3), free=free)
+    window = Window(0, 1, 3)
+    return sizing.check_size(c, sizing.make_layout(c, row, window), window, free=free)
 
 
 def test_room_is_what_is_left_of_the_limit():
@@ -262,7 +263,7 @@ def test_a_run_is_the_same_run(tmp_path, name):
     ends = []
     for x in ("false", "true"):
         c = config(*SMOKE, *line, f"buffer.compress={x}", "run.total_steps=600")
-        assert life.resume(tmp_path / x, c, raw_yaml="", overrides=[]) == 0
+        assert train.resume(tmp_path / x, c, raw_yaml="", overrides=[]) == 0
         ends.append(json.loads((tmp_path / x / "run.json").read_text())["digest"])
     assert ends[0] == ends[1]
     sizes = [load_size(tmp_path / x) for x in ("false", "true")]
@@ -281,7 +282,7 @@ def test_images_that_do_not_compress_end_the_run_in_one_line(tmp_path):
     c = config(*SMOKE, *line, "buffer.compress=true", "buffer.max_bytes=1000000",
                "run.total_steps=1500")  # fmt: skip
     with pytest.raises(ResourceError, match=r"set buffer.capacity to \d+ or less"):
-        life.run(c, tmp_path, raw_yaml="", overrides=[])
+        train.run(c, tmp_path, raw_yaml="", overrides=[])
     assert json.loads((tmp_path / "run.json").read_text())["exit_code"] == 7
 
 

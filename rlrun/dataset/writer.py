@@ -1,4 +1,4 @@
-"""Rows into a dataset directory, which is there whole or not at all."""
+"""Writer of dataset directories, which appear atomically."""
 
 import hashlib
 import math
@@ -12,77 +12,81 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlrun import __version__, codec
-from rlrun.dataset.files import (
-    CODED,
+from rlrun.dataset.format import (
     CODED_FORMAT,
-    DESCRIPTION,
+    CODED_SUFFIX,
+    DESCRIPTION_FILE,
     FORMAT,
-    INDEX,
-    STATES,
-    arrays_of,
-    behind,
+    INDEX_FILE,
+    STATES_FILE,
+    arrays_by_name,
     flatten,
-    fsync,
-    require_new,
-    seal,
+    has_final_entry,
+    require_new_directory,
     spec_json,
     write_error,
-    write_file,
 )
 from rlrun.errors import ConfigError
 from rlrun.rundir import tensorfile
+from rlrun.rundir.durable import fsync_directory, seal, write_file
 from rlrun.types import Segment, Spec, Tree, tree_leaves, tree_map
 
-PART = 1024  # rows of every column that are taken out of a replay at once
+EXPORT_ROWS = 1024  # rows per column and segment in the export of a replay
 
-States = tuple[np.ndarray, np.ndarray, Tree]  # row [N], column [N], leaves [N, ...]
+KeptStates = tuple[np.ndarray, np.ndarray, Tree]  # row [N], column [N], leaves [N, ...]
 
 
-def write(
+def write_dataset(
     directory: str | Path,
     parts: Iterable[Segment],
     *,
     spec: Spec,
     meta: dict[str, Any],
     shard_rows: int,
-    states: States | None = None,
+    states: KeptStates | None = None,
     coder: str | None = None,
 ) -> None:
-    """Writes collected segments, each the continuation of the one before, as a dataset.
+    """Write consecutive collected segments as a dataset.
 
-    ``parts``: time-major [T, B] segments with the same B columns; their ``states`` are left out.
-    ``states``: (row, column, leaves) of the recurrent states that are kept, row 0 being the first
-    row of the parts; those of rows that are not written are left out. ``meta`` (JSON values) says
-    where the rows come from. ``shard_rows``: rows over all columns in one file. Memory: one shard,
-    the states, and the index of trajectories. ``coder``: shards are frames of ``rlrun.codec`` with
-    that coder; memory is about three shards then, here and for who reads them.
+    The dataset is written into a temporary directory next to ``directory``, fsynced and renamed, so
+    that a crash leaves no partial dataset. End rows end a trajectory; one that is unfinished after
+    the last segment is truncated by the reader.
 
-    A segment's end rows are what closes a trajectory; one that is open behind the last part is
-    closed when it is read. Everything is written into a temporary directory beside ``directory``,
-    fsynced and renamed: after a crash there is no half dataset.
+    Args:
+        directory: the new dataset.
+        parts: time-major [T, B] segments with the same B columns; their ``states`` are ignored.
+        spec: the spaces of the environment.
+        meta: origin of the rows (JSON values).
+        shard_rows: rows per file, over all columns.
+        states: (row, column, leaves) of stored recurrent states, row 0 being the first row of
+            ``parts``; states of rows that are not written are dropped.
+        coder: write shards as frames of ``rlrun.codec`` with this coder.
+
+    Memory: one shard, the states and the index of trajectories; with ``coder`` about three shards,
+    for the reader as well.
 
     Raises: ConfigError (``directory`` is not new or empty, no steps), StorageError.
     """
     if coder is not None:
         codec.check_coder(coder)
     directory = Path(directory).absolute()
-    require_new(directory)
+    require_new_directory(directory)
     temporary = directory.with_name(f".tmp_{directory.name}_{os.getpid()}")
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)  # of a process that had our number
+        shutil.rmtree(temporary, ignore_errors=True)  # of an earlier process with this pid
         temporary.mkdir()
-        described = _fill(temporary, iter(parts), shard_rows, states, coder)
-        if described["steps"] == 0:
+        description = _write_tensors(temporary, iter(parts), shard_rows, states, coder)
+        if description["steps"] == 0:
             wrong = "there are no steps to write; at least one is needed; collect some first"
             raise ConfigError(f"DATA_DIR = {directory}: {wrong}")
         kind = FORMAT if coder is None else CODED_FORMAT
         head = {"format": kind, "rlrun": __version__, "spaces": spec_json(spec)}
-        content = seal({**head, **described, "source": meta})
-        write_file(temporary / DESCRIPTION, content)
-        fsync(temporary)
+        content = seal({**head, **description, "source": meta})
+        write_file(temporary / DESCRIPTION_FILE, content)
+        fsync_directory(temporary)
         os.rename(temporary, directory)
-        fsync(directory.parent)
+        fsync_directory(directory.parent)
     except BaseException as e:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(e, OSError):
@@ -90,27 +94,27 @@ def write(
         raise
 
 
-def _fill(
+def _write_tensors(
     directory: Path,
     parts: Iterator[Segment],
     shard_rows: int,
-    states: States | None,
+    states: KeptStates | None,
     coder: str | None,
 ) -> dict[str, Any]:
-    """Writes the tensors; what dataset.json says of them."""
+    """Write the tensors; return their description for dataset.json."""
     like = next(parts, None)
     if like is None:
         return {"steps": 0}
     columns = like.reward.shape[1]
-    runs, shards = _Runs(columns), list[dict[str, Any]]()
-    for arrays in _shards(chain([like], parts), max(1, shard_rows // columns)):
+    runs, shards = _TrajectoryIndex(columns), list[dict[str, Any]]()
+    for arrays in _split_into_shards(chain([like], parts), max(1, shard_rows // columns)):
         runs.add(arrays)
         entry = _write_shard(directory / f"data-{len(shards):05d}", arrays, coder)
         shards.append({**entry, "rows": len(arrays["reward"]) * columns})
     index, episodes = runs.finish()
     fields = {
         name: {"dtype": str(x.dtype), "shape": [*x.shape[2:]]}
-        for name, x in arrays_of(like).items()
+        for name, x in arrays_by_name(like).items()
         if not name.startswith("states")
     }
     return {
@@ -122,93 +126,94 @@ def _fill(
         "obs": flatten(like.obs, "obs")[0],
         "fields": fields,
         "shards": shards,
-        "index": _write(directory / INDEX, index),
-        "states": _write_states(directory / STATES, states, runs.row),
+        "index": _write_arrays(directory / INDEX_FILE, index),
+        "states": _write_states(directory / STATES_FILE, states, runs.row),
     }
 
 
-def _write(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     digest, size = tensorfile.write(path, arrays, {"format": "pt"})
     return {"file": path.name, "sha256": digest, "bytes": size}
 
 
 def _write_shard(path: Path, arrays: dict[str, np.ndarray], coder: str | None) -> dict[str, Any]:
-    """The rows of a shard; coded, they say how many bytes they are decoded."""
+    """Write the rows of a shard; return its entry, with the decoded size if it is coded."""
     if coder is None:
-        return _write(path.with_suffix(".safetensors"), arrays)
-    frame, path = codec.encode_chunk(arrays, coder=coder), path.with_suffix(CODED)
+        return _write_arrays(path.with_suffix(".safetensors"), arrays)
+    frame, path = codec.encode_chunk(arrays, coder=coder), path.with_suffix(CODED_SUFFIX)
     write_file(path, frame)
     raw = sum(x.nbytes for x in arrays.values())
     digest = hashlib.sha256(frame).hexdigest()
     return {"file": path.name, "sha256": digest, "bytes": len(frame), "coder": coder, "raw": raw}
 
 
-def _write_states(path: Path, states: States | None, rows: int) -> dict[str, Any] | None:
-    """The states in the order of column and row."""
+def _write_states(path: Path, states: KeptStates | None, rows: int) -> dict[str, Any] | None:
+    """Write the states, sorted by column and row."""
     if states is None or not tree_leaves(states[2]):
         return None
     row, column = (x.astype(np.int64) for x in states[:2])
     order = np.lexsort((row, column))
     order = order[(row[order] >= 0) & (row[order] < rows)]
     structure, leaves = flatten(tree_map(lambda x: np.asarray(x)[order], states[2]), "states")
-    entry = _write(path, {"row": row[order], "column": column[order], **leaves})
+    entry = _write_arrays(path, {"row": row[order], "column": column[order], **leaves})
     return {**entry, "states": len(order), "tree": structure}
 
 
-def _shards(parts: Iterable[Segment], rows: int) -> Iterator[dict[str, np.ndarray]]:
-    """The same rows in pieces of ``rows`` per column, each with the observation behind its last.
+def _split_into_shards(parts: Iterable[Segment], rows: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the rows in shards of ``rows`` per column, each with the observation after its last.
 
-    The arrays are overwritten by the next piece.
+    The next shard overwrites the arrays.
     """
     store: dict[str, np.ndarray] = {}
     filled = 0
     for part in parts:
-        arrays = {n: x for n, x in arrays_of(part).items() if not n.startswith("states")}
-        _check(arrays)
+        arrays = {n: x for n, x in arrays_by_name(part).items() if not n.startswith("states")}
+        _check_rows(arrays)
         if not store:
             store = {
-                n: np.empty((rows + behind(n), *x.shape[1:]), x.dtype) for n, x in arrays.items()
+                n: np.empty((rows + has_final_entry(n), *x.shape[1:]), x.dtype)
+                for n, x in arrays.items()
             }
         at, steps = 0, len(arrays["reward"])
         while at < steps:
             count = min(steps - at, rows - filled)
             for name, x in arrays.items():
-                more = count + behind(name)
+                more = count + has_final_entry(name)
                 store[name][filled : filled + more] = x[at : at + more]
             at, filled = at + count, filled + count
             if filled == rows:
                 yield store
                 filled = 0
     if filled:
-        yield {name: x[: filled + behind(name)] for name, x in store.items()}
+        yield {name: x[: filled + has_final_entry(name)] for name, x in store.items()}
 
 
-def _check(arrays: dict[str, np.ndarray]) -> None:
-    """The layout of rows: what the index relies on."""
+def _check_rows(arrays: dict[str, np.ndarray]) -> None:
+    """Assert the layout of rows that the index relies on."""
     valid = arrays["valid"]
-    assert not (valid & arrays["first"][1:]).any(), "an episode opens without an end row before it"
+    assert not (valid & arrays["first"][1:]).any(), "an episode starts without an end row before"
     done = arrays["terminated"] | arrays["truncated"]
-    assert not (done & valid)[:-1][valid[1:]].any(), "an episode goes on behind its end"
+    assert not (done & valid)[:-1][valid[1:]].any(), "an episode continues after its end"
 
 
-class _Runs:
-    """Trajectories: the runs of valid rows in a column, found as rows arrive piece by piece."""
+class _TrajectoryIndex:
+    """Incremental index of trajectories, the runs of valid rows in a column."""
 
     def __init__(self, columns: int) -> None:
         self.row = 0
-        self.begin = np.full(columns, -1, np.int64)  # first row of the open trajectory
-        self.whole = np.zeros(columns, bool)  # it begins with its episode
-        self.done = np.zeros(columns, bool)  # the row before ended its episode
-        self.total = np.zeros(columns)  # its rewards in the pieces before
+        self.begin = np.full(columns, -1, np.int64)  # first row of the current trajectory
+        self.whole = np.zeros(columns, bool)  # it starts with its episode
+        self.done = np.zeros(columns, bool)  # the previous row ended its episode
+        self.total = np.zeros(columns)  # sum of its rewards in earlier shards
         self.table: list[tuple[int, int, int]] = []  # row, column, steps
-        self.finished: list[tuple[float, int]] = []  # return, length of whole finished episodes
+        self.finished: list[tuple[float, int]] = []  # return, length of complete episodes
 
     def add(self, arrays: dict[str, np.ndarray]) -> None:
-        """The next rows of every column."""
+        """Add the next rows of every column."""
         valid, reward = arrays["valid"], arrays["reward"]
         done = np.concatenate([self.done[None], arrays["terminated"] | arrays["truncated"]])
         changes = valid != np.concatenate([(self.begin >= 0)[None], valid[:-1]])
-        start = np.zeros(len(self.begin), np.int64)  # where an open trajectory begins in here
+        start = np.zeros(len(self.begin), np.int64)  # first row of a trajectory in this shard
         for t, c in zip(*(x.tolist() for x in np.nonzero(changes)), strict=True):
             if valid[t, c]:
                 self.begin[c], self.whole[c] = self.row + t, arrays["first"][t, c]
@@ -229,49 +234,53 @@ class _Runs:
         self.begin[column] = -1
 
     def finish(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """(the index, in the order of first rows; what dataset.json says of the episodes)."""
+        """Return (the index by first row, the episode statistics of dataset.json)."""
         for c in np.flatnonzero(self.begin >= 0):
             self._close(int(c), self.row, bool(self.done[c]))
         row, column, steps = np.array(sorted(self.table), np.int64).reshape(-1, 3).T
-        said: dict[str, Any] = {"episodes": len(self.finished), "return": None, "length_mean": None}
+        stats: dict[str, Any] = {
+            "episodes": len(self.finished),
+            "return": None,
+            "length_mean": None,
+        }
         if self.finished:
             returns, lengths = np.array(self.finished).T
             values = {n: float(getattr(returns, n)()) for n in ("mean", "std", "min", "max")}
             assert all(map(math.isfinite, values.values())), "a reward is not finite"
-            said |= {"return": values, "length_mean": float(lengths.mean())}
-        return {"row": row, "column": column, "steps": steps}, said
+            stats |= {"return": values, "length_mean": float(lengths.mean())}
+        return {"row": row, "column": column, "steps": steps}, stats
 
 
 class _Ring(Protocol):
     @property
     def columns(self) -> int:
-        """Environments, or agents."""
+        """Number of environments, or agents."""
 
     @property
     def oldest(self) -> int:
-        """The first row of ``stored``."""
+        """First row of ``stored``."""
 
     @property
     def head(self) -> int:
-        """The row behind the last."""
+        """One past the last row."""
 
 
-class Stored(Protocol):
-    """What a replay must offer to be exported."""
+class ExportableReplay(Protocol):
+    """Interface of a replay that can be exported."""
 
     @property
     def ring(self) -> _Ring:
-        """Knows which rows there are."""
+        """The ring of rows."""
 
     def stored(self, rows: int, /, *, skip: int) -> Iterator[Segment]:
-        """All rows but the oldest, in order, as [T, B] segments of at most ``rows`` rows."""
+        """Yield all rows but the ``skip`` oldest as [T, B] segments of at most ``rows`` rows."""
 
-    def stored_states(self) -> States:
-        """The states of the windows: (row, column, leaves)."""
+    def stored_states(self) -> KeptStates:
+        """Return the states of the windows: (row, column, leaves)."""
 
 
-def export(
-    replay: Stored,
+def export_replay(
+    replay: ExportableReplay,
     out: Path,
     *,
     config_text: str,
@@ -281,19 +290,19 @@ def export(
     last: int | None = None,
     coder: str | None = None,
 ) -> None:
-    """Writes what a replay holds, and the states of its windows, as the dataset ``out``.
+    """Write the rows of a replay and the states of its windows as the dataset ``out``.
 
-    ``last``: only the newest rows, so many over all columns (rounded up), as many of each.
+    ``last``: number of newest rows to write, over all columns, rounded up to equal columns.
 
-    Raises: ConfigError, StorageError, as ``write``.
+    Raises: ConfigError, StorageError, as ``write_dataset``.
     """
     row, column, leaves = replay.stored_states()
     ring = replay.ring
-    kept = ring.head - ring.oldest
-    skip = 0 if last is None else max(0, kept - -(-last // ring.columns))
-    write(
+    available = ring.head - ring.oldest
+    skip = 0 if last is None else max(0, available - -(-last // ring.columns))
+    write_dataset(
         out,
-        replay.stored(PART, skip=skip),
+        replay.stored(EXPORT_ROWS, skip=skip),
         spec=spec,
         meta={**meta, "config": config_text},
         shard_rows=shard_rows,

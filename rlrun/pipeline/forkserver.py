@@ -1,7 +1,7 @@
-"""How the collector's process starts, and its head start. Torch-free.
+"""Start of the collector's process. Torch-free.
 
-Such a process imports torch, which takes a second or two. ``warm`` lets that begin before the main
-process does the same.
+Such a process imports torch, which takes a second or two. ``start_forkserver`` begins that before
+the main process imports torch itself.
 """
 
 import multiprocessing
@@ -14,12 +14,12 @@ SIGNALS = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGUSR1") if hasat
 
 
 def start_method() -> str:
-    """Not as a fork of this process, whose threads (torch) may hold locks."""
+    """``forkserver`` or ``spawn``; a fork would copy locks that torch's threads may hold."""
     return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
-def warm() -> None:
-    """Start the process that collectors' processes are forked from; it imports what they need.
+def start_forkserver() -> None:
+    """Start the process that collectors' processes are forked from; it imports torch and rlrun.
 
     It has one thread as long as ``import torch`` starts none.
     """
@@ -28,14 +28,13 @@ def warm() -> None:
     from multiprocessing import forkserver
 
     multiprocessing.set_forkserver_preload(["rlrun.build.pipeline"])
-    with signals_held():
+    with signals_blocked():
         forkserver.ensure_running()
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
-    """What is started meanwhile hears no signal until it is ready to ignore it (importing torch
-    takes seconds)."""
+def signals_blocked() -> Iterator[None]:
+    """Block signals, also in processes started meanwhile until these ignore them themselves."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

@@ -1,9 +1,9 @@
 """Parallel environments of PettingZoo's interface as environments of joint rows.
 
 ``env.id = pettingzoo:MODULE`` names a module with ``parallel_env(**env.kwargs)``, or, with a
-version as in ``sisl/pursuit-v5``, an id of PettingZoo's own registry (from 1.27 on). The agents are
-its ``possible_agents``, in that order. Observation vectors of different lengths are filled up with
-zeros. The team's episode ends when no agent is left; it is truncated when one of the last was.
+version as in ``sisl/pursuit-v5``, an id of PettingZoo's registry (from 1.27 on). The agents are its
+``possible_agents``, in that order. Observation vectors of different lengths are padded with zeros.
+The team's episode ends when no agent is left, truncated if one of the last agents was truncated.
 """
 
 import importlib
@@ -15,19 +15,19 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rlrun.env.catalog import broken_import
-from rlrun.env.contract import problem, unsupported
+from rlrun.env.catalog import import_error
+from rlrun.env.contract import obs_violation, unsupported_space
 from rlrun.errors import ConfigError
 from rlrun.joint import JointSpace, joint_actions
 from rlrun.schema import AgentsConfig
 from rlrun.tree import Tree, tree_map
 
 PREFIX = "pettingzoo:"
-_INSTALL = {"pettingzoo": "'pettingzoo[{family}]'", "mpe2": "mpe2"}  # package -> what pip takes
+_INSTALL = {"pettingzoo": "'pettingzoo[{family}]'", "mpe2": "mpe2"}  # package -> pip requirement
 
 
-class Zoo(gym.Env[Any, Any]):
-    """One parallel environment; per agent and step its info has reward, terminated and truncated.
+class PettingZooEnv(gym.Env[Any, Any]):
+    """One parallel environment; ``info`` has reward, terminated and truncated of every agent.
 
     ``alive`` [N]: the agent is in the episode, or was when it was truncated with the team.
     """
@@ -35,19 +35,19 @@ class Zoo(gym.Env[Any, Any]):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own convention)
 
     def __init__(self, env_id: str, kwargs: dict[str, Any], agents: AgentsConfig) -> None:
-        """Raises: ConfigError: no such module, no such package, agents that do not go together."""
+        """Make it. Raises: ConfigError: unknown module or package, incompatible agents."""
         kwargs = dict(kwargs)
         self.limit: int | None = kwargs.pop("max_episode_steps", None)
-        self.id, self.config, self.zoo = env_id, agents, _make(env_id, kwargs)
-        self.names: list[str] = list(self.zoo.possible_agents)
-        own = [self.zoo.observation_space(name) for name in self.names]
-        action = joint_actions([self.zoo.action_space(name) for name in self.names])
+        self.id, self.config, self.parallel_env = env_id, agents, _make(env_id, kwargs)
+        self.names: list[str] = list(self.parallel_env.possible_agents)
+        agent_spaces = [self.parallel_env.observation_space(name) for name in self.names]
+        action = joint_actions([self.parallel_env.action_space(name) for name in self.names])
         if action is None:
-            each = {n: str(self.zoo.action_space(n)) for n in self.names}
-            raise self._unfit(f"its agents' actions do not go together: {each}")
-        self.action_space, self.own = action, own
-        agent = self._agent_space(own)
-        self.blank = tree_map(lambda x: np.zeros_like(x), _example(agent))
+            each = {n: str(self.parallel_env.action_space(n)) for n in self.names}
+            raise self._spaces_error(f"its agents' action spaces are incompatible: {each}")
+        self.action_space, self.agent_spaces = action, agent_spaces
+        agent = self._agent_space(agent_spaces)
+        self.zero_obs = tree_map(lambda x: np.zeros_like(x), _sample(agent))
         self.global_state = agents.state == "env" and self._has_state()
         self.agent, self.state_space = agent, self._state_space()
         self.observation_space = JointSpace(agent, self.state_space, len(self.names))
@@ -55,17 +55,19 @@ class Zoo(gym.Env[Any, Any]):
 
     # -- spaces ----------------------------------------------------------------------------------
 
-    def _agent_space(self, own: list[gym.Space[Any]]) -> gym.Space[Any]:
-        """One space for all agents; vectors get the length of the longest."""
-        if all(space == own[0] for space in own):
-            if (what := unsupported(own[0])) is not None:
-                raise self._unfit(what)
-            return own[0]
-        flat = all(isinstance(s, spaces.Box) and s.shape and len(s.shape) == 1 for s in own)
-        if not flat or len({s.dtype for s in own}) > 1:
-            each = {n: str(s) for n, s in zip(self.names, own, strict=True)}
-            raise self._unfit(f"its agents' observations do not go together: {each}")
-        shape, dtype = (max(s.shape[0] for s in own if s.shape),), own[0].dtype
+    def _agent_space(self, agent_spaces: list[gym.Space[Any]]) -> gym.Space[Any]:
+        """Return one space for all agents; vectors get the length of the longest."""
+        if all(space == agent_spaces[0] for space in agent_spaces):
+            if (what := unsupported_space(agent_spaces[0])) is not None:
+                raise self._spaces_error(what)
+            return agent_spaces[0]
+        flat = all(
+            isinstance(s, spaces.Box) and s.shape and len(s.shape) == 1 for s in agent_spaces
+        )
+        if not flat or len({s.dtype for s in agent_spaces}) > 1:
+            each = {n: str(s) for n, s in zip(self.names, agent_spaces, strict=True)}
+            raise self._spaces_error(f"its agents' observation spaces are incompatible: {each}")
+        shape, dtype = (max(s.shape[0] for s in agent_spaces if s.shape),), agent_spaces[0].dtype
         assert dtype is not None
         if dtype.kind == "f":
             return spaces.Box(-np.inf, np.inf, shape, dtype.type)
@@ -73,26 +75,26 @@ class Zoo(gym.Env[Any, Any]):
         return spaces.Box(limits.min, limits.max, shape, dtype.type)
 
     def _has_state(self) -> bool:
-        """Whether the environment answers ``state()``; some do only behind a reset."""
-        if not callable(getattr(self.zoo, "state", None)):
+        """Return True if ``state()`` returns numbers; some environments need a reset before."""
+        if not callable(getattr(self.parallel_env, "state", None)):
             return False
         try:
-            self.zoo.reset(seed=0)
-            self.shown = np.asarray(self.zoo.state())
-        except (AttributeError, NotImplementedError, TypeError):  # a name only, or no state of it
+            self.parallel_env.reset(seed=0)
+            self.example_state = np.asarray(self.parallel_env.state())
+        except (AttributeError, NotImplementedError, TypeError):  # inherited but not implemented
             return False
-        return self.shown.dtype.kind in "fiub"
+        return self.example_state.dtype.kind in "fiub"
 
     def _state_space(self) -> spaces.Box:
-        """uint8 states keep their dtype and shape, others become float32."""
+        """Return the space of the global state; uint8 keeps its dtype, others become float32."""
         if not self.global_state:
-            size = sum(spaces.flatdim(space) for space in self.own)
+            size = sum(spaces.flatdim(space) for space in self.agent_spaces)
             return spaces.Box(-np.inf, np.inf, (size,), np.float32)
-        if self.shown.dtype == np.uint8:
-            return spaces.Box(0, 255, self.shown.shape, np.uint8)
-        return spaces.Box(-np.inf, np.inf, self.shown.shape, np.float32)
+        if self.example_state.dtype == np.uint8:
+            return spaces.Box(0, 255, self.example_state.shape, np.uint8)
+        return spaces.Box(-np.inf, np.inf, self.example_state.shape, np.float32)
 
-    def _unfit(self, what: str) -> ConfigError:
+    def _spaces_error(self, what: str) -> ConfigError:
         return ConfigError(
             f"env.id = {self.id}: {what}; allowed are actions all Discrete from 0, "
             "MultiDiscrete of one length or Box of one shape, and observations of one space or "
@@ -105,47 +107,59 @@ class Zoo(gym.Env[Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Tree, dict[str, Any]]:
         self.steps = 0
-        obs, _ = self.zoo.reset(seed=seed, options=options)
-        return self._row(obs, self._living()), {}
+        obs, _ = self.parallel_env.reset(seed=seed, options=options)
+        return self._row(obs, self._alive()), {}
 
     def step(self, action: Any) -> tuple[Tree, float, bool, bool, dict[str, Any]]:
         self.steps += 1
-        acted = self._living()
-        chosen = {
+        acted = self._alive()
+        actions = {
             name: int(a)
             if isinstance(self.action_space, spaces.MultiDiscrete) and not a.ndim
             else a
-            for name, a, here in zip(self.names, action, acted, strict=True)
-            if here
+            for name, a, active in zip(self.names, action, acted, strict=True)
+            if active
         }
-        obs, rewards, terminations, truncations, infos = self.zoo.step(chosen)
-        living = self._living()
+        obs, rewards, terminations, truncations, infos = self.parallel_env.step(actions)
+        alive_after = self._alive()
         reward = np.array([rewards.get(n, 0) for n in self.names], np.float32) * acted
         terminated = acted & [bool(terminations.get(n, False)) for n in self.names]
         truncated = acted & [bool(truncations.get(n, False)) for n in self.names]
-        truncated = (truncated | (acted & ~living)) & ~terminated
+        truncated = (truncated | (acted & ~alive_after)) & ~terminated
         if self.limit is not None and self.steps >= self.limit:
             truncated |= acted & ~terminated
-        goes_on = bool((living & ~truncated & ~terminated).any())
-        cut = not goes_on and bool(truncated.any())
+        continues = bool((alive_after & ~truncated & ~terminated).any())
+        team_truncated = not continues and bool(truncated.any())
         team = reward.mean() if self.config.team_reward == "mean" else reward.sum()
-        own = {"agent_reward": reward, "agent_terminated": terminated, "agent_truncated": truncated}
-        own |= self._numbers(infos)
-        alive = (acted & ~terminated) if cut else (living & ~truncated & ~terminated)
-        return self._row(obs, alive), float(team), not (goes_on or cut), cut, own
+        info = {
+            "agent_reward": reward,
+            "agent_terminated": terminated,
+            "agent_truncated": truncated,
+        }
+        info |= self._numbers(infos)
+        alive = (
+            (acted & ~terminated) if team_truncated else (alive_after & ~truncated & ~terminated)
+        )
+        return (
+            self._row(obs, alive),
+            float(team),
+            not (continues or team_truncated),
+            team_truncated,
+            info,
+        )
 
-    def _living(self) -> np.ndarray:
-        here = set(self.zoo.agents)
-        return np.array([name in here for name in self.names])
+    def _alive(self) -> np.ndarray:
+        alive = set(self.parallel_env.agents)
+        return np.array([name in alive for name in self.names])
 
     def _row(self, obs: dict[str, Any], alive: np.ndarray) -> Tree:
-        """The joint observation; agents that have none are shown zeros."""
-        each = [self._padded(obs[n]) if n in obs else self.blank for n in self.names]
+        """Return the joint observation, zeros for agents without one."""
+        each = [self._padded(obs[n]) if n in obs else self.zero_obs for n in self.names]
         agents = tree_map(lambda *x: np.stack(x), *each)
         return {"agents": agents, "alive": alive.astype(np.int8), "state": self._state(obs)}
 
     def _padded(self, obs: Any) -> Tree:
-        """An observation in shape and dtype of the agents' space."""
+        """Return an observation padded and cast to the agents' space."""
         space = self.agent
         if isinstance(space, spaces.Box):
             x = np.asarray(obs)
@@ -154,21 +168,21 @@ class Zoo(gym.Env[Any, Any]):
             obs = x.astype(space.dtype, copy=False)
         if isinstance(space, spaces.Discrete):
             obs = np.asarray(obs, space.dtype)
-        if (what := problem(space, obs)) is not None:
+        if (what := obs_violation(space, obs)) is not None:
             raise ValueError(what)
         return tree_map(np.asarray, obs)
 
     def _state(self, obs: dict[str, Any]) -> np.ndarray:
         if self.global_state:
-            return np.asarray(self.zoo.state()).astype(self.state_space.dtype)
+            return np.asarray(self.parallel_env.state()).astype(self.state_space.dtype)
         parts: list[Any] = [
             spaces.flatten(s, obs[n]) if n in obs else np.zeros(spaces.flatdim(s))
-            for n, s in zip(self.names, self.own, strict=True)
+            for n, s in zip(self.names, self.agent_spaces, strict=True)
         ]
         return np.concatenate(parts).astype(np.float32)
 
     def _numbers(self, infos: dict[str, Any]) -> dict[str, Any]:
-        """The numbers in agents' infos, [N] each, for collector.keep_info."""
+        """Return the numbers in the agents' infos, float32 [N] each, for collector.keep_info."""
         found = {k for info in infos.values() for k, v in info.items() if np.isscalar(v)}
         numeric = {k: [infos.get(n, {}).get(k, 0) for n in self.names] for k in found}
         arrays = {k: np.asarray(v) for k, v in numeric.items()}
@@ -177,15 +191,15 @@ class Zoo(gym.Env[Any, Any]):
         }
 
     def close(self) -> None:
-        self.zoo.close()
+        self.parallel_env.close()
 
 
-def _example(space: gym.Space[Any]) -> Tree:
+def _sample(space: gym.Space[Any]) -> Tree:
     return tree_map(np.asarray, space.sample())
 
 
 def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
-    """The parallel environment. Raises: ConfigError."""
+    """Return the parallel environment of an env.id. Raises: ConfigError."""
     name = env_id.removeprefix(PREFIX)
     if "-v" in name or "/" in name:
         return _registered(env_id, name, kwargs)
@@ -200,10 +214,10 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
     except (ImportError, ValueError):
         found = False
     if not found:
-        raise _missing(env_id, name, f"there is no package {package!r}")
+        raise _missing_package(env_id, name, f"there is no package {package!r}")
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=DeprecationWarning)  # of the module's own
+            warnings.filterwarnings("ignore", category=DeprecationWarning)  # of the module itself
             module = importlib.import_module(name)
     except ModuleNotFoundError as e:
         if e.name and name.startswith(e.name):
@@ -211,11 +225,11 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
                 f"env.id = {env_id}: {package} has no module {e.name!r}; allowed is "
                 "pettingzoo:MODULE with a parallel_env(); fix the name"
             ) from e
-        raise _missing(env_id, name, str(e)) from e
+        raise _missing_package(env_id, name, str(e)) from e
     except ImportError as e:
-        raise _missing(env_id, name, str(e)) from e
-    except (Exception, SystemExit) as e:  # whatever a user's module raises
-        raise broken_import(env_id, name, e) from e
+        raise _missing_package(env_id, name, str(e)) from e
+    except (Exception, SystemExit) as e:  # a user's module may raise anything
+        raise import_error(env_id, name, e) from e
     if not callable(getattr(module, "parallel_env", None)):
         raise ConfigError(
             f"env.id = {env_id}: {name} has no parallel_env(); allowed are parallel environments "
@@ -229,18 +243,18 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
             "its arguments; change env.kwargs"
         ) from e
     except ImportError as e:
-        raise _missing(env_id, name, str(e)) from e
+        raise _missing_package(env_id, name, str(e)) from e
 
 
 def _registered(env_id: str, name: str, kwargs: dict[str, Any]) -> Any:
-    """The parallel environment of an id in PettingZoo's registry. Raises: ConfigError."""
+    """Return the parallel environment of an id in PettingZoo's registry. Raises: ConfigError."""
     try:
         import pettingzoo
 
         make = pettingzoo.make
     except (ImportError, AttributeError) as e:
         why = "there is no pettingzoo with a registry of ids (1.27)"
-        raise _missing(env_id, "pettingzoo", why) from e
+        raise _missing_package(env_id, "pettingzoo", why) from e
     try:
         return make("parallel", name, **kwargs)
     except (TypeError, ValueError) as e:
@@ -248,7 +262,7 @@ def _registered(env_id: str, name: str, kwargs: dict[str, Any]) -> Any:
             f"env.kwargs = {kwargs}: {name} does not accept them ({e}); allowed are its arguments; "
             "change env.kwargs"
         ) from e
-    except Exception as e:  # its own errors: no such id, a family that is not installed
+    except Exception as e:  # PettingZoo's own errors: unknown id, family not installed
         text = " ".join(str(e).split())
         raise ConfigError(
             f"env.id = {env_id}: PettingZoo cannot make it ({text}); allowed are the ids of "
@@ -256,7 +270,7 @@ def _registered(env_id: str, name: str, kwargs: dict[str, Any]) -> Any:
         ) from e
 
 
-def _missing(env_id: str, name: str, why: str) -> ConfigError:
+def _missing_package(env_id: str, name: str, why: str) -> ConfigError:
     package, _, rest = name.partition(".")
     family = rest.partition(".")[0] or "all"
     install = _INSTALL.get(package, package).format(family=family)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rlrun.buffer.storage.base import LIVE, VALID
-from rlrun.buffer.windows.single_row import Cells
-from rlrun.buffer.windows.table import Table
+from rlrun.buffer.windows.single_row import SingleRowWindows
+from rlrun.buffer.windows.table import WindowTable
 from rlrun.types import Window, tree_leaves
 from tests.buffer.pair import Pair, Setup
 from tests.buffer.test_sumtree import chi_square
@@ -20,8 +20,8 @@ def both(setup):
     """The same replay without and with a table."""
     cells = Pair(replace(setup, table=None))
     table = Pair(replace(setup, table=4 * setup.rows * len(setup.lengths), states=False))
-    assert isinstance(cells.replay.windows, Cells)
-    assert isinstance(table.replay.windows, Table)
+    assert isinstance(cells.replay.windows, SingleRowWindows)
+    assert isinstance(table.replay.windows, WindowTable)
     return cells, table
 
 
@@ -153,9 +153,9 @@ def test_prioritized_draws_follow_keys(kind, table):
 BROKEN = [
     (lambda w: setattr(w, "live", w.live + 1), "the count of live windows is wrong"),
     (lambda w: w.ring.flags.__ior__(LIVE), "the count of live windows is wrong"),
-    (lambda w: swap(w, LIVE, VALID), "a row that is no step has a window"),
+    (lambda w: swap(w, LIVE, VALID), "an invalid row has a window"),
     (lambda w: w.pending.__isub__(3), "a window can be sampled before it is complete"),
-    (lambda w: setattr(w, "reach", 9), "a window needs an overwritten row"),
+    (lambda w: setattr(w, "rows_before", 9), "a window needs an overwritten row"),
 ]
 
 

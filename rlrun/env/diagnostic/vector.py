@@ -1,9 +1,9 @@
-"""The frame of the diagnostic environments: rules are written once, for E columns at a time.
+"""Base classes of the diagnostic environments, whose rules are written once for E columns.
 
-``Lockstep`` is the native vector environment (NEXT_STEP rows), ``Single`` makes the one-column
-environment of ``gymnasium.make`` out of it, so that sync, async and native backends run the same
-lines. Column i draws from its own generator, seeded ``seed + i`` as Gymnasium's SyncVectorEnv does:
-all three backends give the same numbers.
+``LockstepVectorEnv`` is the native vector environment (NEXT_STEP rows). ``SingleFromVector``
+derives the environment of ``gymnasium.make`` from it, so that sync, async and native backends run
+the same code. Column i has its own generator, seeded ``seed + i`` as in Gymnasium's SyncVectorEnv:
+all three backends return the same numbers.
 """
 
 from typing import Any, ClassVar
@@ -21,24 +21,20 @@ SINGLE_METADATA: dict[str, Any] = {"render_modes": []}
 NEXT_STEP_METADATA = {**SINGLE_METADATA, "autoreset_mode": AutoresetMode.NEXT_STEP}
 
 
-def need_count(name: str, value: Any, low: int, high: int = NO_LIMIT) -> None:
-    """Refuse a keyword argument that is no integer within [low, high].
-
-    Raises:
-        ValueError: it is not.
-    """
+def require_int(name: str, value: Any, low: int, high: int = NO_LIMIT) -> None:
+    """Raise ValueError unless the argument ``name`` is an integer within [low, high]."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         span = f">= {low}" if high == NO_LIMIT else f"within [{low}, {high}]"
         raise ValueError(f"{name} = {value}: must be an integer {span}")
 
 
-class Lockstep(VectorEnv[Any, Any, Any]):
-    """E columns of one environment; a subclass writes ``_open``, ``_advance`` and ``_observe``.
+class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
+    """E columns of one environment. Subclasses define ``_advance`` and ``_observe``.
 
-    ``index`` [E] is the number of the environment a column stands for, ``episode`` [E] counts its
-    episodes from 0, ``t`` [E] the steps taken in the current one. Episodes are numbered on over
-    autoresets and over ``reset()`` without a seed; ``reset(seed=...)`` starts again at 0.
-    A step in a column whose episode has ended ignores the action and opens the next episode.
+    ``index`` [E] is the environment number of a column, ``episode`` [E] counts its episodes from 0,
+    ``t`` [E] the steps of the current one. The episode count continues over autoresets and over
+    ``reset()`` without a seed; ``reset(seed=...)`` restarts it at 0.
+    A step in a column whose episode has ended ignores the action and starts the next episode.
     """
 
     metadata = NEXT_STEP_METADATA
@@ -65,28 +61,28 @@ class Lockstep(VectorEnv[Any, Any, Any]):
         self._max_episode_steps = NO_LIMIT if max_episode_steps is None else max_episode_steps
         self._done = np.zeros(num_envs, np.bool_)
 
-    def _open(self, columns: np.ndarray) -> None:
-        """Draw what the new episodes of these columns need; may set ``limit``."""
+    def _reset_columns(self, columns: np.ndarray) -> None:
+        """Sample the initial state of these columns' new episodes; may set ``limit``."""
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Reward [E] float32 and terminated [E] of the step from ``t`` to ``t + 1``.
+        """Return reward [E] float32 and terminated [E] of the step from ``t`` to ``t + 1``.
 
-        Called for all columns; what it does to columns whose episode has ended is discarded.
+        Called for all columns; its effect on columns whose episode has ended is discarded.
         """
         raise NotImplementedError
 
     def _observe(self) -> Tree:
-        """A fresh observation [E, ...] at ``t``: an array, or a tree of arrays."""
+        """Return a new observation [E, ...] at ``t``: an array or a tree of arrays."""
         raise NotImplementedError
 
     def _info(self, done: np.ndarray) -> dict[str, Any]:
-        """Gymnasium's vector info of the step just taken."""
+        """Return Gymnasium's vector info of the last step."""
         return {}
 
-    def _begin(self, columns: np.ndarray) -> None:
+    def _start_episodes(self, columns: np.ndarray) -> None:
         self.episode[columns] += 1
         self.t[columns] = 0
-        self._open(columns)
+        self._reset_columns(columns)
         self.limit[columns] = np.minimum(self.limit[columns], self._max_episode_steps)
 
     def reset(
@@ -97,7 +93,7 @@ class Lockstep(VectorEnv[Any, Any, Any]):
             self.rngs = [seeding.np_random(s)[0] for s in seeds]
             self.episode[:] = -1
         self._done = np.zeros(self.num_envs, np.bool_)
-        self._begin(self.columns)
+        self._start_episodes(self.columns)
         return self._observe(), {}
 
     def step(
@@ -112,13 +108,13 @@ class Lockstep(VectorEnv[Any, Any, Any]):
             columns = np.flatnonzero(self._done)
             reward[columns] = 0
             terminated[columns] = truncated[columns] = False
-            self._begin(columns)
+            self._start_episodes(columns)
         self._done = terminated | truncated
         return self._observe(), reward, terminated, truncated, self._info(self._done)
 
 
-class Single(gym.Env[Any, Any]):
-    """The environment of ``gymnasium.make`` behind a vector environment of one column."""
+class SingleFromVector(gym.Env[Any, Any]):
+    """Single environment (``gymnasium.make``) backed by a vector environment of one column."""
 
     vector: ClassVar[type[Any]]
     metadata = SINGLE_METADATA
@@ -128,9 +124,9 @@ class Single(gym.Env[Any, Any]):
         self.observation_space = self._vector.single_observation_space
         self.action_space = self._vector.single_action_space
 
-    def place(self, index: int) -> None:
-        """Stand for environment number ``index`` of a vector of them."""
-        if isinstance(self._vector, Lockstep):
+    def set_index(self, index: int) -> None:
+        """Act as environment number ``index`` of a vector."""
+        if isinstance(self._vector, LockstepVectorEnv):
             self._vector.index = np.array([index])
 
     def reset(

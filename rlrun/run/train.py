@@ -1,4 +1,4 @@
-"""The life of a run: start or resume, build, loop, record."""
+"""Training runs: start or resume, build, loop, record."""
 
 import logging
 import re
@@ -8,46 +8,34 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
-from rlrun.build.pipeline import (
-    make_pipeline,
-)
-from rlrun.build.policy import thread_count
+from rlrun.build.pipeline import make_pipeline
+from rlrun.build.plan import Plan, make_plan
+from rlrun.build.policy import set_threads
 from rlrun.build.replay import load_rows
 from rlrun.config import check_precision
 from rlrun.errors import Interrupted, RlrunError
 from rlrun.log import Log, final_line
 from rlrun.pipeline.evaluate import eval_metrics
-from rlrun.pipeline.profile import Profiler, shares
+from rlrun.pipeline.profile import Profiler, time_table
 from rlrun.pipeline.serial import CHECKPOINTS
 from rlrun.rundir import checkpoint
-from rlrun.rundir.record import RunRecord, digest, lock
+from rlrun.rundir.durable import replace_file
+from rlrun.rundir.lock import lock_run_dir
+from rlrun.rundir.record import RunRecord, run_digest
 from rlrun.schema import Config
 
 
-def set_threads(config: Config) -> int:
-    """Torch's thread count: learner.threads, else a fixed rule over shape, cores and device.
-
-    One thread until an update's matrices are large enough to share: measured on 2 cores, a second
-    thread gains nothing at batch 32 x hidden 32 and a third at 64 x 64 and above. The overlapped
-    pipeline leaves a core to its collector.
-    """
-    threads = thread_count(config)
-    torch.set_num_threads(threads)
-    return threads
-
-
 def run(config: Config, run_dir: Path, *, raw_yaml: str, overrides: list[str]) -> int:
-    """One run in ``run_dir`` (which exists); its exit code. Errors are raised, and recorded."""
+    """Run in ``run_dir``, which exists; return the exit code. Errors are recorded and raised."""
     return _run(config, run_dir, raw_yaml=raw_yaml, resumed=False)
 
 
 def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]) -> int:
-    """Continue a run from its newest valid checkpoint; its exit code.
+    """Continue a run from its newest valid checkpoint; return the exit code.
 
     ``raw_yaml`` (config.yaml with ``overrides`` in it) becomes the run's config.
     """
@@ -61,20 +49,21 @@ def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]
 
 
 def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
-    threads = set_threads(config)
-    check_precision(config)  # the run may have been begun, or its job sent from, elsewhere
-    with lock(run_dir):
+    check_precision(config)  # the run may have begun, or its job been sent from, elsewhere
+    plan = make_plan(config)
+    set_threads(plan)
+    with lock_run_dir(run_dir):
         state = None
         if resumed:
             state, _ = checkpoint.load_newest(run_dir / CHECKPOINTS)
-            checkpoint.replace(run_dir / "config.yaml", raw_yaml.encode())
-        record = RunRecord(config.seed, config.device, threads, parameters=0)
+            replace_file(run_dir / "config.yaml", raw_yaml.encode())
+        record = RunRecord(config.seed, config.device, plan.threads, parameters=0)
         if resumed:
             earlier = RunRecord.read(run_dir)
             record.started, record.command = earlier.started, earlier.command
             record.resumes = [*earlier.resumes, list(sys.argv)]
         try:
-            return _life(config, run_dir, record, raw_yaml, state)
+            return _run_to_end(plan, run_dir, record, raw_yaml, state)
         except Interrupted:
             raise
         except RlrunError as e:
@@ -85,21 +74,22 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
             raise
 
 
-def _life(
-    config: Config, run_dir: Path, record: RunRecord, raw_yaml: str, state: dict[str, Any] | None
+def _run_to_end(
+    plan: Plan, run_dir: Path, record: RunRecord, raw_yaml: str, state: dict[str, Any] | None
 ) -> int:
-    """Build, run, account for."""
+    """Build the pipeline, run it, write its record."""
+    config = plan.config
     title = f"{config.policy.name} on {config.env.id}, seed {config.seed}"
     since = state["counters"]["env_steps"] if state else None
     total = config.run.total_steps
     with (
         Log(config.logger, run_dir, total_steps=total, title=title, resume_from=since) as log,
-        closing(make_pipeline(config, run_dir, log)) as pipeline,
+        closing(make_pipeline(plan, run_dir, log)) as pipeline,
     ):
         if state is not None:
             pipeline.load_state_dict(state)
         elif isinstance(pipeline.buffer, Replay | Mixed) and config.buffer.load is not None:
-            log.note(load_rows(config, pipeline.buffer, pipeline.collector))
+            log.note(load_rows(plan, pipeline.buffer))
         record.parameters = sum(w.numel() for w in pipeline.policy.weights().values())
         record.write(run_dir)
         flat = _flat(asdict(config)) | _secrets(raw_yaml)
@@ -114,30 +104,30 @@ def _life(
             record.wall_seconds = log.wall_seconds
         record.best_eval = result.best
         record.eval = result.final
-        record.digest = digest(run_dir / "metrics.jsonl", pipeline.policy.weights())
+        record.digest = run_digest(run_dir / "metrics.jsonl", pipeline.policy.weights())
         if result.stopped is not None:
             _close_record(record, run_dir, "interrupted", result.stopped)
             raise _interrupted(result.stopped, pipeline.counters.env_steps, run_dir)
         if pipeline.profiler is not None:
-            _tell(pipeline.profiler, pipeline.spent, log)
+            _report_profile(pipeline.profiler, pipeline.elapsed(), log)
         final = eval_metrics(result.final) if result.final else {}
         log.hparams(raw_yaml, flat, final)
         _close_record(record, run_dir, "done", 0)
-        log.done(
+        log.finish(
             final_line(
                 record.eval,
                 env_steps=record.env_steps,
                 wall_seconds=record.wall_seconds,
                 run_dir=run_dir,
-                clock=pipeline.clock,
+                clock=pipeline.source.clock,
             )
         )
     return 0
 
 
-def _tell(profiler: Profiler, spent: dict[str, float], log: Log) -> None:
-    """Where the time went, on the terminal and in TensorBoard."""
-    lines = shares(spent, log.wall_seconds - profiler.seconds)
+def _report_profile(profiler: Profiler, elapsed: dict[str, float], log: Log) -> None:
+    """Write the seconds of each part to the terminal and to TensorBoard."""
+    lines = time_table(elapsed, log.wall_seconds - profiler.seconds)
     if profiler.table is not None:
         lines += ["", profiler.table, f"trace: {profiler.directory}/profile.pt.trace.json"]
     log.text("profile", "```text\n" + "\n".join(lines) + "\n```")
@@ -158,7 +148,7 @@ def _interrupted(code: int, env_steps: int, run_dir: Path) -> RlrunError:
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """{"a.b": scalar} of a nested config."""
+    """Return {"a.b": scalar} of a nested config."""
     if not isinstance(tree, dict):
         return {prefix: tree if isinstance(tree, (bool, int, float, str)) else str(tree)}
     out: dict[str, Any] = {}
@@ -168,6 +158,6 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _secrets(raw_yaml: str) -> dict[str, str]:
-    """Keys whose yaml asks a resolver (${oc.env:...}): what a board may show is the question."""
+    """Keys whose yaml has a resolver (${oc.env:...}), with that text in place of its value."""
     raw = _flat(yaml.safe_load(raw_yaml) or {})
     return {k: v for k, v in raw.items() if isinstance(v, str) and re.search(r"\$\{\w+\.\w+:", v)}

@@ -1,13 +1,12 @@
-"""A dataset directory: its files, the names in them, and the words for what is wrong with one.
+"""Format of a dataset directory: file names, names of arrays, spaces, error messages.
 
 ``data-00000.safetensors, …``   rows in the order they were collected, [T, columns, …] per field
-``data-00000.rldf, …``          the same as one frame of ``rlrun.codec`` each (rlrun export --codec)
+``data-00000.rldf, …``          the same, each a frame of ``rlrun.codec`` (rlrun export --codec)
 ``index.safetensors``           column, row and steps of every trajectory
-``states.safetensors``          recurrent states before some rows (only if there are any)
-``dataset.json``                everything about them, with the sha256 and size of each, and its own
+``states.safetensors``          recurrent states before some rows (optional)
+``dataset.json``                metadata, SHA-256 and size of every file, its own SHA-256
 """
 
-import hashlib
 import json
 import math
 import os
@@ -22,9 +21,10 @@ from gymnasium import spaces
 from rlrun.errors import ConfigError, StorageError
 from rlrun.types import Segment, Spec, Tree, tree_leaves
 
-FORMAT, CODED_FORMAT = 1, 2  # of safetensors shards, of coded ones
-CODED = ".rldf"
-DESCRIPTION, INDEX, STATES = "dataset.json", "index.safetensors", "states.safetensors"
+FORMAT, CODED_FORMAT = 1, 2  # versions for safetensors shards and coded shards
+CODED_SUFFIX = ".rldf"
+DESCRIPTION_FILE, INDEX_FILE = "dataset.json", "index.safetensors"
+STATES_FILE = "states.safetensors"
 STEP_FIELDS = ("action", "reward", "terminated", "truncated", "valid")
 
 
@@ -32,7 +32,7 @@ STEP_FIELDS = ("action", "reward", "terminated", "truncated", "valid")
 
 
 def flatten(tree: Tree, name: str) -> tuple[Any, dict[str, Any]]:
-    """(the structure as JSON with names for leaves, the leaves by name): obs/position, obs/0, …"""
+    """Return (structure of ``tree`` as JSON over leaf names, leaves by name: obs/0, obs/key, …)."""
     leaves: dict[str, Any] = {}
 
     def visit(node: Tree, path: str) -> Any:
@@ -49,7 +49,7 @@ def flatten(tree: Tree, name: str) -> tuple[Any, dict[str, Any]]:
 
 
 def unflatten(structure: Any, leaf: Callable[[str], Any]) -> Tree:
-    """The tree of ``leaf(name)``: the inverse of ``flatten``."""
+    """Return the tree of ``leaf(name)``, the inverse of ``flatten``."""
     match structure:
         case {"dict": pairs}:
             return {key: unflatten(node, leaf) for key, node in pairs}
@@ -58,8 +58,8 @@ def unflatten(structure: Any, leaf: Callable[[str], Any]) -> Tree:
     return leaf(structure)
 
 
-def arrays_of(segment: Segment) -> dict[str, np.ndarray]:
-    """The arrays of a collected segment by name, ``states/…`` where it has some."""
+def arrays_by_name(segment: Segment) -> dict[str, np.ndarray]:
+    """Return the arrays of a collected segment by name, with ``states/…`` if it has states."""
     found = flatten(segment.obs, "obs")[1]
     found |= {name: getattr(segment, name) for name in ("first", *STEP_FIELDS)}
     found |= {f"extras/{name}": x for name, x in segment.extras.items()}
@@ -68,8 +68,8 @@ def arrays_of(segment: Segment) -> dict[str, np.ndarray]:
     return {name: x.numpy() for name, x in found.items()}
 
 
-def behind(name: str) -> bool:
-    """Whether a field has an entry behind the last row: T + 1 of them."""
+def has_final_entry(name: str) -> bool:
+    """Return True for fields with T + 1 entries, one after the last row (obs, first)."""
     return name == "first" or name.partition("/")[0] == "obs"
 
 
@@ -77,7 +77,7 @@ def behind(name: str) -> bool:
 
 
 def spec_json(spec: Spec) -> dict[str, Any]:
-    """The spaces of one environment as JSON."""
+    """Return the spaces of one environment as JSON."""
     return {"obs": _space(spec.obs), "action": _space(spec.action)}
 
 
@@ -104,7 +104,7 @@ def _start(space: spaces.MultiDiscrete) -> Any:
 
 
 def _bounds(x: np.ndarray) -> Any:
-    """One number where all are the same; JSON has no infinity."""
+    """Return bounds as JSON: one number if all are equal, infinities as strings."""
     if x.size and (x == x.flat[0]).all():
         return _finite(x.flat[0].item())
     return _finite(x.tolist())
@@ -116,19 +116,20 @@ def _finite(value: Any) -> Any:
     return value if math.isfinite(value) else str(value)
 
 
-def difference(own: Any, other: Any, path: str) -> str | None:
-    """``path is OWN, not OTHER`` of the first place where two space descriptions differ."""
+def space_difference(own: Any, other: Any, path: str) -> str | None:
+    """Return ``path is OWN, not OTHER`` for the first difference of two space descriptions."""
     if isinstance(own, dict) and isinstance(other, dict) and own.keys() == other.keys():
         for key in own:
-            if found := difference(own[key], other[key], f"{path} {key}".replace(" spaces", "")):
+            inner = f"{path} {key}".replace(" spaces", "")
+            if found := space_difference(own[key], other[key], inner):
                 return found
         return None
     if own == other:
         return None
-    return f"{path} is {_short(own)}, not {_short(other)}"
+    return f"{path} is {_space_text(own)}, not {_space_text(other)}"
 
 
-def _short(value: Any) -> str:
+def _space_text(value: Any) -> str:
     if isinstance(value, dict) and "type" in value:
         value = {k: v for k, v in value.items() if k != "type"} | {"type": value["type"]}
     text = json.dumps(value)
@@ -136,46 +137,23 @@ def _short(value: Any) -> str:
 
 
 def require_spaces(given: dict[str, Any], spec: Spec, where: str) -> None:
-    """Raises ConfigError unless the described spaces are those of ``spec``."""
+    """Raise ConfigError unless the described spaces equal those of ``spec``."""
     needed = spec_json(spec)
     for name, word in (("obs", "observation space"), ("action", "action space")):
-        if wrong := difference(given[name], needed[name], word):
+        if wrong := space_difference(given[name], needed[name], word):
             raise ConfigError(
                 f"{where}: its {wrong} as the environment's; both must be the same; use the env "
                 "it came from, or another dataset"
             )
 
 
-# -- the description -------------------------------------------------------------------------------
-
-
-def seal(fields: dict[str, Any]) -> bytes:
-    """The fields as JSON, with the sha256 of the rest as their last key."""
-    text = json.dumps(fields, indent=1, allow_nan=False)
-    sealed = {**fields, "sha256": hashlib.sha256(text.encode()).hexdigest()}
-    return json.dumps(sealed, indent=1, allow_nan=False).encode() + b"\n"
-
-
-def unseal(content: bytes) -> dict[str, Any]:
-    """The fields of sealed JSON; ValueError unless it is byte for byte what ``seal`` writes."""
-    try:
-        fields: dict[str, Any] = json.loads(content)
-        del fields["sha256"]
-        intact = seal(fields) == content
-    except (ValueError, KeyError, TypeError):
-        intact = False
-    if not intact:
-        raise ValueError("is damaged (its sha256 is wrong)")
-    return fields
-
-
 # -- directories -----------------------------------------------------------------------------------
 
 
-def require_new(directory: Path) -> None:
-    """Raises ConfigError unless ``directory`` is new or empty, StorageError unless it can be made.
+def require_new_directory(directory: Path) -> None:
+    """Raise ConfigError unless ``directory`` is new or empty, StorageError if it cannot be made.
 
-    Makes nothing.
+    The file system is not changed.
     """
     allowed = "a new or empty directory is allowed; choose another path"
     if directory.is_dir() and any(directory.iterdir()):
@@ -190,25 +168,8 @@ def require_new(directory: Path) -> None:
 
 
 def write_error(directory: Path, why: str) -> StorageError:
-    """The error for a dataset that cannot be written."""
+    """Return the error for a dataset that cannot be written."""
     return StorageError(
         f"DATA_DIR = {directory}: the dataset cannot be written ({why}); a writable directory with "
         "room for it is needed; free space or choose another"
     )
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Writes a new file, which is on disk when this returns."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def fsync(directory: Path) -> None:
-    """Makes the names in a directory durable."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,6 +1,5 @@
-"""A dataset directory: verified before it is used, mapped rather than read."""
+"""Reader of dataset directories: files are verified at first use and memory-mapped."""
 
-import hashlib
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
 from functools import cached_property, partial
@@ -12,47 +11,50 @@ import torch
 
 from rlrun import codec
 from rlrun.codec import MissingCoder
-from rlrun.dataset.dealing import Trajectory, deal
-from rlrun.dataset.files import (
-    CODED,
+from rlrun.dataset.format import (
     CODED_FORMAT,
-    DESCRIPTION,
+    CODED_SUFFIX,
+    DESCRIPTION_FILE,
     FORMAT,
     require_spaces,
     unflatten,
-    unseal,
 )
+from rlrun.dataset.packing import Trajectory, pack_trajectories
 from rlrun.errors import CodecError, ConfigError, StorageError
 from rlrun.rundir import tensorfile
+from rlrun.rundir.durable import unseal, verify_file
 from rlrun.types import Segment, Spec, Tree
 
-MAPPED = 8  # shards that are open at once
-DECODED = 2  # of coded ones: they lie in memory
+MAX_MAPPED_SHARDS = 8  # open at once
+MAX_DECODED_SHARDS = 2  # coded shards are decoded into memory
 
 
-class _Every:
-    """Every name: all tensors are wanted as numpy arrays."""
+class _AllNames:
+    """Container of every name: all tensors are read as numpy arrays."""
 
     def __contains__(self, name: object) -> bool:
         return True
 
 
-def read(directory: str | Path) -> "Dataset":
-    """The dataset in ``directory``. Its rows are verified and read when they are asked for.
+def read_dataset(directory: str | Path) -> "Dataset":
+    """Open the dataset in ``directory``; its rows are verified and read lazily.
 
-    Raises: ConfigError when there is none or another rlrun wrote it, StorageError when its
+    Raises: ConfigError when there is none or its format is unknown, StorageError when its
     description is damaged.
     """
     directory = Path(directory)
     key = f"buffer.load = {directory}"
     try:
-        fields = unseal((directory / DESCRIPTION).read_bytes())
+        fields = unseal((directory / DESCRIPTION_FILE).read_bytes())
     except (FileNotFoundError, NotADirectoryError) as e:
-        what = f"has no {DESCRIPTION}" if directory.is_dir() else "is no directory"
+        what = f"has no {DESCRIPTION_FILE}" if directory.is_dir() else "is no directory"
         fix = "make one with rlrun export RUN_DIR DATA_DIR"
         raise ConfigError(f"{key}: {what}; a dataset directory is allowed; {fix}") from e
-    except (OSError, ValueError) as e:
-        raise _damaged(directory, DESCRIPTION, str(e)) from e
+    except ValueError as e:
+        reason = "is damaged (its sha256 is wrong)"
+        raise _damaged_error(directory, DESCRIPTION_FILE, reason) from e
+    except OSError as e:
+        raise _damaged_error(directory, DESCRIPTION_FILE, str(e)) from e
     if fields["format"] not in (FORMAT, CODED_FORMAT):
         wrong = f"has format {fields['format']} (of rlrun {fields.get('rlrun')})"
         raise ConfigError(
@@ -61,7 +63,7 @@ def read(directory: str | Path) -> "Dataset":
     return Dataset(directory, fields)
 
 
-def _damaged(directory: Path, file: str, why: str) -> StorageError:
+def _damaged_error(directory: Path, file: str, why: str) -> StorageError:
     return StorageError(
         f"buffer.load = {directory}: {file} {why}; a dataset must be as it was written; restore "
         "the file, or export it anew"
@@ -69,84 +71,86 @@ def _damaged(directory: Path, file: str, why: str) -> StorageError:
 
 
 class Dataset:
-    """Rows that some run collected: ``columns`` environments side by side.
+    """Rows collected by a run, in ``columns`` environments.
 
-    ``described`` is dataset.json. Memory: 24 bytes per trajectory; at most MAPPED shards (and the
-    states) are mapped at a time, and the system takes their pages back when it needs them.
-    Coded shards are decoded into memory instead, DECODED at a time.
+    ``description`` is dataset.json. Memory: 24 bytes per trajectory. At most ``MAX_MAPPED_SHARDS``
+    shards (and the states) are mapped at a time; coded shards are decoded into memory,
+    ``MAX_DECODED_SHARDS`` at a time.
     """
 
-    def __init__(self, directory: Path, described: dict[str, Any]) -> None:
-        self.directory, self.described = directory, described
-        self.columns = int(described["columns"])
-        self.rows = int(described["rows"])  # over all columns, end rows included
-        self.steps = int(described["steps"])
-        self.episodes_finished = int(described["episodes"])
-        self.source: dict[str, Any] = described["source"]
-        rows = [shard["rows"] // self.columns for shard in described["shards"]]
+    def __init__(self, directory: Path, description: dict[str, Any]) -> None:
+        self.directory, self.description = directory, description
+        self.columns = int(description["columns"])
+        self.rows = int(description["rows"])  # over all columns, end rows included
+        self.steps = int(description["steps"])
+        self.episodes_finished = int(description["episodes"])
+        self.source: dict[str, Any] = description["source"]
+        rows = [shard["rows"] // self.columns for shard in description["shards"]]
         self._starts = np.cumsum([0, *rows])[:-1].tolist()  # first row of every shard
         self._open: dict[int, dict[str, np.ndarray]] = {}  # least recently used first
         self._verified: set[str] = set()
 
     def summary(self) -> str:
-        """One line for a person."""
-        files = [*self.described["shards"], self.described["index"], self.described["states"]]
+        """Return a one-line summary."""
+        files = [*self.description["shards"], self.description["index"], self.description["states"]]
         size = sum(entry["bytes"] for entry in files if entry)
-        score = self.described["return"]
+        score = self.description["return"]
         mean = f" of return {score['mean']:.4g} +- {score['std']:.4g}" if score else ""
         return (
-            f"dataset: {self.steps} steps in {self.described['trajectories']} trajectories, "
+            f"dataset: {self.steps} steps in {self.description['trajectories']} trajectories, "
             f"{self.episodes_finished} finished episodes{mean}; "
-            f"{size / 1e6:.1f} MB in {self.directory} (shards: {len(self.described['shards'])})"
+            f"{size / 1e6:.1f} MB in {self.directory} (shards: {len(self.description['shards'])})"
         )
 
     def require(self, spec: Spec, extras: Collection[str] = ()) -> None:
-        """Raises ConfigError unless the rows come from an environment with the spaces ``spec``
-        and have these ``extras``, StorageError unless every file is there in its size."""
+        """Raise ConfigError unless the rows have the spaces ``spec`` and these ``extras``.
+
+        Raise StorageError unless every file exists with its size.
+        """
         where = f"buffer.load = {self.directory}"
-        require_spaces(self.described["spaces"], spec, where)
-        have = [n.removeprefix("extras/") for n in self.described["fields"] if "extras/" in n]
+        require_spaces(self.description["spaces"], spec, where)
+        have = [n.removeprefix("extras/") for n in self.description["fields"] if "extras/" in n]
         if missing := sorted(set(extras) - set(have)):
             raise ConfigError(
                 f"{where}: its rows lack {', '.join(missing)} (collector.keep_info); there are "
                 f"{', '.join(have) or 'none'}; set collector.keep_info=[], or export with it"
             )
-        files = [*self.described["shards"], self.described["index"], self.described["states"]]
+        files = [*self.description["shards"], self.description["index"], self.description["states"]]
         for entry in filter(None, files):
             path = self.directory / entry["file"]
             if not path.is_file() or path.stat().st_size != entry["bytes"]:
                 what = "has another size" if path.is_file() else "is missing"
-                raise _damaged(self.directory, entry["file"], what)
+                raise _damaged_error(self.directory, entry["file"], what)
 
     def trajectories(self) -> Iterator[Trajectory]:
-        """All trajectories, by first row.
+        """Yield all trajectories in the order of their first rows.
 
-        One whose beginning the buffer had overwritten begins with its oldest row; one that was open
-        when it was written, or that a resume cut, ends truncated, as by a time limit.
+        A trajectory whose beginning the buffer had overwritten starts with its oldest row. One that
+        was unfinished when it was written, or was interrupted by a resume, ends truncated.
         """
         index = self._index
         for row, column, steps in zip(*(x.tolist() for x in index), strict=True):
             yield Trajectory(steps, partial(self._read, column, row, steps))
 
     def episodes(self) -> Iterator[Segment]:
-        """The same, each in memory: T steps [T, 1] and T + 1 observations."""
+        """Yield the trajectories as segments in memory: T steps [T, 1], T + 1 observations."""
         return (trajectory.read(0, trajectory.steps) for trajectory in self.trajectories())
 
     def chunks(self, columns: int, rows: int, *, like: Segment | None = None) -> Iterator[Segment]:
-        """All rows dealt anew into ``columns``, as ``deal`` describes it.
+        """Yield all rows as segments of ``pack_trajectories``.
 
-        ``states`` are zeros but before the rows the dataset has a state for, the first rows of the
-        windows it was exported with: windows cut by the same tiling find theirs (but in a
-        trajectory whose beginning was overwritten: it is tiled from where it begins now).
-        Memory: the segment, and of one trajectory the rows that lie in it.
+        ``states`` are zeros except before rows with a stored state, the first rows of the exported
+        windows. Windows of the same tiling find theirs, except in a trajectory whose beginning was
+        overwritten, which is tiled from its new beginning.
+        Memory: the segment and its rows of one trajectory.
 
         Raises: ConfigError (fields differ from ``like``), StorageError (damaged files).
         """
         where = f"buffer.load = {self.directory}"
-        return deal(self.trajectories(), columns, rows, like=like, where=where)
+        return pack_trajectories(self.trajectories(), columns, rows, like=like, where=where)
 
     def block(self, start: int, stop: int) -> dict[str, Tree]:
-        """Rows [start, stop) of all columns, time first: obs [T, columns, …], action, reward.
+        """Return rows [start, stop) of all columns: obs [T, columns, …], action, reward.
 
         Raises: StorageError (damaged files).
         """
@@ -156,12 +160,12 @@ class Dataset:
             return np.stack(each, axis=1)
 
         found = {name: rows(name) for name in ("action", "reward")}
-        return {"obs": unflatten(self.described["obs"], rows), **found}
+        return {"obs": unflatten(self.description["obs"], rows), **found}
 
     # -- rows ------------------------------------------------------------------------------------
 
     def _read(self, column: int, row: int, steps: int, start: int, stop: int) -> Segment:
-        """Steps [start, stop) of the trajectory of ``steps`` steps from ``row``."""
+        """Return steps [start, stop) of the trajectory with ``steps`` steps from ``row`` on."""
         first, last = row + start, row + stop
 
         def field(name: str) -> torch.Tensor:
@@ -172,10 +176,10 @@ class Dataset:
             truncated[-1] |= ~terminated[-1]
         opens = torch.zeros(stop - start + 1, 1, dtype=torch.bool)
         opens[0] = start == 0
-        extras = [n for n in self.described["fields"] if n.startswith("extras/")]
+        extras = [n for n in self.description["fields"] if n.startswith("extras/")]
         return Segment(
             obs=unflatten(
-                self.described["obs"],
+                self.description["obs"],
                 lambda n: torch.from_numpy(self._rows(n, column, first, last + 1)[:, None]),
             ),
             first=opens,
@@ -200,7 +204,7 @@ class Dataset:
         return np.concatenate(found)
 
     def _states_of(self, column: int, start: int, stop: int) -> Tree:
-        entry = self.described["states"]
+        entry = self.description["states"]
         if entry is None:
             return ()
         key, tensors = self._states
@@ -219,19 +223,19 @@ class Dataset:
 
     @cached_property
     def _index(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        tensors = self._load(self.described["index"])
+        tensors = self._load(self.description["index"])
         return tensors["row"], tensors["column"], tensors["steps"]
 
     @cached_property
     def _states(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        tensors = self._load(self.described["states"])
+        tensors = self._load(self.description["states"])
         return tensors["column"] * self.rows + tensors["row"], tensors
 
     def _shard(self, number: int) -> dict[str, np.ndarray]:
         found = self._open.pop(number, None)
         if found is None:
-            entry = self.described["shards"][number]
-            most = DECODED if "coder" in entry else MAPPED
+            entry = self.description["shards"][number]
+            most = MAX_DECODED_SHARDS if "coder" in entry else MAX_MAPPED_SHARDS
             while len(self._open) >= most:
                 del self._open[next(iter(self._open))]
             found = self._load(entry)
@@ -239,29 +243,18 @@ class Dataset:
         return found
 
     def _load(self, entry: dict[str, Any]) -> dict[str, np.ndarray]:
-        """The tensors of a file, whose bytes are checked the first time."""
+        """Return the tensors of a file; verify it the first time."""
         name = entry["file"]
         path = self.directory / name
         try:
             if name not in self._verified:
-                _verify(path, entry)
+                verify_file(path, entry)
                 self._verified.add(name)
-            if path.suffix == CODED:
+            if path.suffix == CODED_SUFFIX:
                 return dict(codec.decode(path.read_bytes(), max_bytes=int(entry["raw"])))
-            tensors = tensorfile.read(path, numpy=_Every())
+            tensors = tensorfile.read(path, numpy=_AllNames())
         except MissingCoder:
             raise
         except (OSError, ValueError, CodecError) as e:
-            raise _damaged(self.directory, name, str(e)) from e
+            raise _damaged_error(self.directory, name, str(e)) from e
         return {n: x for n, x in tensors.items() if isinstance(x, np.ndarray)}
-
-
-def _verify(path: Path, entry: dict[str, Any]) -> None:
-    """Raises ValueError unless the file is the one that was written."""
-    if not path.is_file():
-        raise ValueError("is missing")
-    if path.stat().st_size != entry["bytes"]:
-        raise ValueError(f"has {path.stat().st_size} bytes, not {entry['bytes']}")
-    with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
-            raise ValueError("is damaged (its sha256 is wrong)")

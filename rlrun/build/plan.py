@@ -1,0 +1,162 @@
+"""Every number that follows from a config, computed once and handed on."""
+
+import os
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal
+
+import gymnasium as gym
+
+from rlrun.buffer.storage.layout import Layout, Row
+from rlrun.buffer.storage.sizing import demo_config, make_layout, row_of
+from rlrun.env import known_spaces
+from rlrun.env.framestack import stack_space
+from rlrun.functional.masks import has_mask
+from rlrun.schema import Config, ControlConfig, DQNConfig, R2D2Config
+from rlrun.types import Spec, Window, generator
+
+Backend = Literal["kernel", "torch"]
+EnvSpaces = tuple[Any, Any, int]  # observation, action; columns of one environment
+
+_SEED_RANGES = {"collect": 0, "eval": 1, "final": 2}  # disjoint ranges of environment seeds
+_MAX_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSeeds:
+    """First environment seed of each purpose; environments add 0, ..., E - 1."""
+
+    collect: int
+    eval: int  # evaluations during training
+    final: int  # ``rlrun eval``
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A config with its derived numbers.
+
+    Thread count, target thread and backend follow from a fixed rule over shapes, cores and device,
+    never from a measurement.
+    """
+
+    config: Config
+    row_spec: Spec  # spaces of a collected row: single frames
+    policy_spec: Spec  # spaces the policy sees: frames stacked
+    columns: int  # of rows: one per environment, or per agent with rows of its own
+    row: Row  # arrays of one collected row, without those that an actor adds
+    window: Window | None  # None: the policy keeps no replay
+    overlap: int  # rows that successive windows share
+    layout: Layout | None  # arrays of the replay, before its size is checked
+    env_seeds: EnvSeeds
+    threads: int  # of torch
+    target_thread: bool  # whether an update gets a second thread
+    target_thread_used: bool  # whether updates of this policy can use one
+    backend: Backend  # what computes gradients: a numpy kernel or autograd
+
+
+def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
+    """``spaces``: those of one environment; None: it is created to ask."""
+    obs, action, columns = spaces or known_spaces(config.env, config.agents)
+    columns *= config.collector.num_envs
+    row, window = row_of(config, obs, action), config.policy.window
+    threads = _thread_count(config)
+    return Plan(
+        config,
+        row_spec=Spec(obs, action),
+        policy_spec=Spec(stack_space(obs, config.env.frame_stack), action),
+        columns=columns,
+        row=row,
+        window=window,
+        overlap=config.collector.shared_rows,
+        layout=None if window is None else make_layout(config, row, window, columns),
+        env_seeds=EnvSeeds(**{p: _env_seed(config.seed, p) for p in _SEED_RANGES}),
+        threads=threads,
+        target_thread=_target_thread(config, threads),
+        target_thread_used=_has_halves(config) or isinstance(config.policy, R2D2Config),
+        backend=_backend(config, obs),
+    )
+
+
+def plan_of_demos(plan: Plan, lengths: list[int]) -> Plan:
+    """The plan of a replay that keeps demonstrations of ``lengths`` steps whole, in one column."""
+    assert plan.window is not None
+    config = demo_config(plan.config, plan.row, plan.window, lengths)
+    layout = make_layout(config, plan.row, plan.window, 1)
+    return replace(plan, config=config, columns=1, layout=layout)
+
+
+def _env_seed(seed: int, purpose: str) -> int:
+    """An environment seed in the purpose's own range of 2^29."""
+    offset = int(generator(seed, f"env/{purpose}").integers(2**28))
+    return _SEED_RANGES[purpose] * 2**29 + offset
+
+
+def _thread_count(config: Config) -> int:
+    """``learner.threads``, else several where the matrix products of an update are large enough.
+
+    Measured on 2 cores. Windows: one thread up to batch 32 x 32 units, several from 64 x 64 on.
+    Single rows through linear layers need far more: DQN with 256 rows x 256 units took 3 to 5 ms
+    an update with one thread, 8 to 17 with two.
+    """
+    width = max(config.memory.hidden, *config.torso.hidden, 1)
+    large = config.learner.batch_size * width >= (2**18 if _feed_forward(config) else 4096)
+    return config.learner.threads or (min(_free_cores(config), _MAX_THREADS) if large else 1)
+
+
+def _target_thread(config: Config, threads: int) -> bool:
+    """``learner.target_thread``, else a rule over shapes.
+
+    Measured on 2 cores. Target network of windows, two torch threads: from 64 windows x 128 hidden
+    units on it saves 8 to 20 % of an update. Actor of single rows: with 256 rows and layers of 256
+    and 256 units 30 to 40 %, of 128 and 128 -25 to 15 %. Below it costs more than it saves.
+    """
+    c = config.learner
+    if c.target_thread is not None:
+        return c.target_thread
+    if _has_halves(config):
+        large = c.batch_size * _products_between_layers(config) >= 2**24
+        several = c.threads != 1 and _free_cores(config) >= 2
+    else:
+        large = c.batch_size * config.memory.hidden >= 8192
+        several = threads >= 2
+    return several and large and config.device == "cpu"
+
+
+def _free_cores(config: Config) -> int:
+    """Cores left to the learner: the overlapped pipeline's collector takes one."""
+    return max(1, (os.cpu_count() or 1) - (config.pipeline.name == "overlapped"))
+
+
+def _feed_forward(config: Config) -> bool:
+    return config.memory.name == "none" and config.torso.name == "mlp"
+
+
+def _has_halves(config: Config) -> bool:
+    """Whether the critics' half of an update and the actor's can run in two threads."""
+    alone = config.agents.name != "separate"  # each agent has its part of the batch
+    return _feed_forward(config) and alone and config.policy.name in ("ddpg", "td3", "sac")
+
+
+def _products_between_layers(config: Config) -> int:
+    """Weights from each hidden layer to the next: most of an update's products."""
+    assert isinstance(config.policy, ControlConfig)
+    sizes = (*config.torso.hidden, *config.policy.head_hidden)
+    return sum(one * two for one, two in pairwise(sizes))
+
+
+def _backend(config: Config, obs: Any) -> Backend:
+    """``kernel`` for single rows through linear layers in float32 on the CPU."""
+    policy, learner = config.policy, config.learner
+    linear = _feed_forward(config) and config.device == "cpu" and learner.precision == "float32"
+    several = config.agents.name == "separate" and isinstance(obs, gym.spaces.Dict)
+    if not linear or (policy.masks and has_mask(obs["observation"] if several else obs)):
+        return "torch"
+    if isinstance(policy, DQNConfig):
+        extended = policy.distribution != "none" or policy.noisy is not None
+        extended = extended or policy.munchausen is not None or policy.prev_inputs
+        return "torch" if extended else "kernel"
+    if policy.name in ("ddpg", "td3", "sac"):
+        assert isinstance(policy, ControlConfig)
+        single = policy.window[:2] == (0, 1) and not policy.prev_inputs
+        return "kernel" if single else "torch"
+    return "kernel" if policy.on_policy else "torch"

@@ -1,0 +1,161 @@
+"""Packing of trajectories into columns of collected segments, the input of a buffer."""
+
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.dataset.format import arrays_by_name, flatten, has_final_entry, unflatten
+from rlrun.errors import ConfigError
+from rlrun.types import Segment, tree_map
+
+_logger = logging.getLogger(__name__)
+
+ColumnQueues = list[deque[tuple[int, "Trajectory"]]]  # of every column: (first row, trajectory)
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """Consecutive steps of one episode, read lazily.
+
+    ``read(start, stop)`` returns steps [start, stop) as a segment [n, 1] and the observation after
+    them (that of the end row for stop = ``steps``). The last step is terminated or truncated, the
+    first one is ``first``, all are valid.
+    """
+
+    steps: int
+    read: Callable[[int, int], Segment]
+
+
+def pack_trajectories(
+    trajectories: Iterable[Trajectory],
+    columns: int,
+    rows: int,
+    *,
+    like: Segment | None = None,
+    where: str = "dataset",
+) -> Iterator[Segment]:
+    """Yield collected segments [T, columns], T = ``rows`` (the last one: at most), for a buffer.
+
+    Every trajectory lies in one column as a whole, starting with ``first`` and followed by its end
+    row; the least filled column gets the next one. The end of a column is padded with filler rows
+    (``first`` and truncated, episodes of no steps, not valid), so that rows added later start a new
+    trajectory. Actions, rewards and extras of end rows and filler rows are 0.
+
+    Args:
+        trajectories: the input.
+        columns: number of columns of the segments.
+        rows: rows T of a segment.
+        like: a collected segment (of any length) of the run that uses the segments. Its fields are
+            required; other extras are dropped. ``states`` have its shapes and are those of the
+            source where it has some for a row, zeros elsewhere.
+        where: prefix of error messages.
+
+    Memory: two segments and the queued trajectories, besides the memory of ``read``.
+
+    Raises: ConfigError when the fields differ from those of ``like``.
+    """
+    heap = [(0, column) for column in range(columns)]  # (rows assigned, column)
+    queues: ColumnQueues = [deque() for _ in range(columns)]
+    start, builder = 0, None
+    for trajectory in trajectories:
+        builder = builder or _SegmentBuilder(trajectory.read(0, 0), like, where)
+        offset, column = heap[0]
+        queues[column].append((offset, trajectory))
+        heapq.heapreplace(heap, (offset + trajectory.steps + 1, column))
+        while heap[0][0] > start + rows:  # every column has the row after the segment
+            yield builder.segment(queues, start, rows)
+            start += rows
+    end = max(heap)[0]
+    while builder is not None and start < end:
+        yield builder.segment(queues, start, min(rows, end - start))
+        start += rows
+
+
+class _SegmentBuilder:
+    """Builder of segments from the trajectories queued in every column."""
+
+    def __init__(self, source: Segment, like: Segment | None, where: str) -> None:
+        if like is not None:
+            _require_fields(source, like, where)
+        self.like = source if like is None else like
+        self.fields = arrays_by_name(self.like)
+        self.names = set(self.fields)
+        stored = {n: x for n, x in arrays_by_name(source).items() if n.startswith("states")}
+        needed = {n: x for n, x in self.fields.items() if n.startswith("states")}
+        if stored and needed and _shapes(stored) != _shapes(needed):
+            self.names -= set(needed)
+            text = "%s: its recurrent states do not fit this network's; zeros instead"
+            _logger.info(text, where)
+
+    def segment(self, queues: ColumnQueues, start: int, rows: int) -> Segment:
+        """Return rows [start, start + rows) of all columns; remove finished trajectories."""
+        out = {
+            name: np.zeros((rows + has_final_entry(name), len(queues), *x.shape[2:]), x.dtype)
+            for name, x in self.fields.items()
+        }
+        out["first"][:] = True
+        for column, queue in enumerate(queues):
+            for offset, trajectory in queue:
+                if offset > start + rows:
+                    break
+                begin = max(start - offset, 0)
+                stop = min(start + rows - offset, trajectory.steps)
+                self._write(out, trajectory.read(begin, stop), offset + begin - start, column)
+            while queue and queue[0][0] + queue[0][1].steps < start + rows:
+                queue.popleft()
+        return self._as_segment(out)
+
+    def _write(self, out: dict[str, np.ndarray], piece: Segment, row: int, column: int) -> None:
+        for name, x in arrays_by_name(piece).items():
+            if name in self.names:
+                out[name][row : row + len(x), column] = x[:, 0]
+
+    def _as_segment(self, out: dict[str, np.ndarray]) -> Segment:
+        tensors = {name: torch.from_numpy(x) for name, x in out.items()}
+        states = unflatten(flatten(self.like.states, "states")[0], tensors.__getitem__)
+        return Segment(
+            obs=unflatten(flatten(self.like.obs, "obs")[0], tensors.__getitem__),
+            first=tensors["first"],
+            extras={name: tensors[f"extras/{name}"] for name in self.like.extras},
+            states=states,
+            state=tree_map(lambda x: x[0], states),
+            action=tensors["action"],
+            reward=tensors["reward"],
+            terminated=tensors["terminated"],
+            truncated=tensors["truncated"],
+            valid=tensors["valid"],
+        )
+
+
+def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, str]:
+    return {n: f"{x.dtype} {list(x.shape[2:])}" for n, x in arrays.items()}
+
+
+def _require_fields(source: Segment, like: Segment, where: str) -> None:
+    """Raise ConfigError unless ``source`` has the fields of ``like``."""
+    own = {n: s for n, s in _shapes(arrays_by_name(source)).items() if not n.startswith("states")}
+    needed = {n: s for n, s in _shapes(arrays_by_name(like)).items() if not n.startswith("states")}
+    for name, shape in needed.items():
+        if name not in own and name.startswith("extras/"):
+            wrong = f"its rows lack {name.removeprefix('extras/')}, which collector.keep_info names"
+            raise ConfigError(
+                f"{where}: {wrong}; it has {_extra_names(own)}; export it from a run that keeps "
+                "it, or remove it from collector.keep_info"
+            )
+        if own.get(name) != shape:
+            wrong = f"its field {name} is {own.get(name, 'missing')}, this run's is {shape}"
+            raise ConfigError(f"{where}: {wrong}; both must be the same; use the env it came from")
+    if unknown := [n for n in own if n not in needed and has_final_entry(n)]:
+        wrong = f"its field {unknown[0]} is none of this run's"
+        raise ConfigError(f"{where}: {wrong}; both must be the same; use the env it came from")
+
+
+def _extra_names(fields: dict[str, Any]) -> str:
+    extras = [n.removeprefix("extras/") for n in fields if n.startswith("extras/")]
+    return ", ".join(extras) or "no extras"

@@ -1,0 +1,183 @@
+"""Environments of the package envpool as rows: written in C++, stepped by a thread pool.
+
+``EnvPoolVectorEnv`` is a NEXT_STEP vector environment around one pool, ``EnvPoolRows`` its rows. An
+episode that reaches ``max_episode_steps`` counts as truncated even if the same step terminates it,
+since envpool sets only one of the flags.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from rlrun.env.atari import ATARI_ID, envpool_arguments
+from rlrun.env.catalog import closest_ids
+from rlrun.env.contract import contract_error
+from rlrun.env.diagnostic.vector import NEXT_STEP_METADATA, require_int
+from rlrun.env.rows import Env
+from rlrun.errors import ConfigError, extra
+from rlrun.tree import Tree
+
+# Arguments set by env.id, collector.num_envs and seed, or incompatible with rows.
+_RESERVED = ("base_path", "batch_size", "env_seed", "max_num_players", "num_envs", "seed", "task")
+_NUM_SEEDS = 2**31  # envpool's seeds are int32
+
+
+def _import_envpool() -> Any:
+    try:
+        import envpool
+    except ImportError as e:
+        raise ConfigError(
+            f"env.backend = envpool: the package envpool cannot be imported ({e}); allowed without "
+            f"it: auto, vector, sync, async; install it: pip install {extra('envpool')}"
+        ) from e
+    return envpool
+
+
+@contextmanager
+def _construction_errors(env_id: str, kwargs: dict[str, Any]) -> Iterator[None]:
+    """Convert envpool's errors about its arguments to ConfigError."""
+    try:
+        with _space_warnings_ignored():
+            yield
+    except (AssertionError, TypeError, ValueError) as e:
+        raise ConfigError(
+            f"env.kwargs = {kwargs}: envpool's {env_id} does not accept them ({_first_line(e)}); "
+            "allowed are the keys and types of envpool.make_spec(id).config; change env.kwargs"
+        ) from e
+    except Exception as e:
+        what = f"envpool cannot make it ({_first_line(e)}); choose another or set env.backend=auto"
+        raise ConfigError(f"env.id = {env_id}: {what}") from e
+
+
+@contextmanager
+def _space_warnings_ignored() -> Iterator[None]:
+    """Ignore Gymnasium's warnings about the bounds of envpool's spaces."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"gymnasium\.")
+        yield
+
+
+def _first_line(error: Exception) -> str:
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return first.rstrip(".:")
+
+
+class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
+    """``num_envs`` environments of an id in ``envpool.list_all_envs()``.
+
+    envpool takes a seed only when a pool is made, so ``reset(seed=...)`` makes a new pool.
+    Environment i gets seed + i, and the number of threads (``num_threads``, 0: one per core) does
+    not affect rows. Integer and boolean observations are cast to the dtype of their space; the
+    reward of a reset is set to 0.
+    """
+
+    metadata = NEXT_STEP_METADATA
+
+    def __init__(self, env_id: str, num_envs: int, kwargs: dict[str, Any]) -> None:
+        """Raise ConfigError without envpool, for an unknown id or unknown arguments."""
+        envpool = _import_envpool()
+        self._frames = env_id == ATARI_ID  # envpool returns stacks of one frame
+        if self._frames:
+            with _construction_errors(env_id, kwargs):
+                env_id, kwargs = envpool_arguments(kwargs, envpool.list_all_envs())
+        if env_id not in (ids := envpool.list_all_envs()):
+            raise ConfigError(
+                f"env.id = {env_id}: envpool has no such environment; closest: "
+                f"{', '.join(closest_ids(env_id, ids))}; choose one of envpool.list_all_envs() or "
+                "set env.backend=auto"
+            )
+        with _construction_errors(env_id, kwargs):
+            spec = envpool.make_spec(env_id, num_envs=num_envs, **_checked_kwargs(kwargs))
+            single, action = spec.observation_space, spec.action_space
+        if (players := spec.config.max_num_players) > 1:
+            raise ConfigError(
+                f"env.id = {env_id}: it has {players} players; allowed is one agent per "
+                "environment; choose another"
+            )
+        if self._frames:
+            single = spaces.Box(0, 255, single.shape[1:], single.dtype)
+        self.num_envs = num_envs
+        self.single_observation_space, self.single_action_space = single, action
+        self.observation_space = batch_space(single, num_envs)
+        self.action_space = batch_space(action, num_envs)
+        self._make = partial(envpool.make_gymnasium, env_id, num_envs=num_envs, **kwargs)
+        self._pool: Any = None
+        self._done = np.zeros(num_envs, np.bool_)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Tree, dict[str, Any]]:
+        self._done = np.zeros(self.num_envs, np.bool_)
+        with _space_warnings_ignored():
+            if seed is not None or self._pool is None:
+                self._pool = None  # ends its threads before the next pool starts
+                self._pool = self._make(seed=(seed or 0) % (_NUM_SEEDS - self.num_envs))
+            obs, info = self._pool.reset()
+        return self._obs(obs), info
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[Tree, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        if self._pool is None:
+            raise gym.error.ResetNeeded("call reset() before step()")
+        obs, reward, terminated, truncated, info = self._pool.step(actions)
+        reward[self._done] = 0
+        self._done = terminated | truncated
+        return self._obs(obs), reward, terminated, truncated, info
+
+    def _obs(self, obs: Any) -> Tree:
+        return obs[:, 0] if self._frames else _cast(self.single_observation_space, obs)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self._pool = None
+
+
+def _checked_kwargs(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return ``kwargs``; raise ValueError for reserved keys and bad thread counts.
+
+    A negative number of threads would crash the process.
+    """
+    if reserved := sorted(set(kwargs) & set(_RESERVED)):
+        raise ValueError(f"{', '.join(reserved)}: set by env.id, collector.num_envs and seed")
+    require_int("num_threads", kwargs.get("num_threads", 0), 0)
+    return kwargs
+
+
+def _cast(space: gym.Space[Any], obs: Any) -> Tree:
+    """Cast ``obs`` to the dtypes of its space: envpool has int32 for int64, bool for int8."""
+    if isinstance(space, spaces.Dict):
+        return {key: _cast(part, obs[key]) for key, part in space.spaces.items()}
+    return obs.astype(space.dtype, copy=False)
+
+
+class EnvPoolRows(Env):
+    """Rows of an ``EnvPoolVectorEnv``; an EnvError for ids that ignore ``max_episode_steps``."""
+
+    def __init__(
+        self, pool: EnvPoolVectorEnv, *, env_id: str, keep_info: tuple[str, ...], limit: int | None
+    ) -> None:
+        super().__init__(pool, env_id=env_id, keep_info=keep_info)
+        self._limit = limit
+
+    def _advance(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        result = super()._advance(action)
+        if self._limit is not None:
+            self._check_limit(result[-1]["elapsed_step"], self._limit)
+        return result
+
+    def _check_limit(self, elapsed: np.ndarray, limit: int) -> None:
+        if elapsed.max() > limit:
+            who = f"environment {int(elapsed.argmax())}"
+            what = (
+                f"its episode exceeds env.max_episode_steps = {limit}; envpool does not truncate "
+                "episodes of this id; set env.max_episode_steps=null or env.backend=auto"
+            )
+            raise contract_error(self._id, who, self._steps, what)

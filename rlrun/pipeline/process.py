@@ -1,0 +1,212 @@
+"""A collector in a process of its own: commands and replies through a pipe."""
+
+import atexit
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from rlrun import errors
+from rlrun.codec import NeedKeyFrame
+from rlrun.errors import EnvError, RlrunError
+from rlrun.pipeline.collector import ChunkStats, Collector
+from rlrun.pipeline.forkserver import SIGNALS, signals_blocked, start_method
+from rlrun.transport import CollectorSide, LearnerSide, wait_for_answer
+from rlrun.types import Chunk, Counters, Policy
+
+EXIT_SECONDS = 5.0  # a process may take to end by itself
+
+MakeCollector = Callable[[Counters], Collector]
+MakeSide = Callable[[], CollectorSide]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedChunk:
+    """A chunk, its statistics, and the collector's state after it."""
+
+    chunk: Chunk
+    stats: ChunkStats
+    seconds: dict[str, float]  # acting and stepping environments since the process began
+    state: "CollectorState"
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorState:
+    """State between two chunks. Sent with every chunk, as the process may end at any time."""
+
+    collector: dict[str, Any]
+    generator: dict[str, Any]  # of exploration
+
+
+@dataclass(frozen=True, slots=True)
+class MissingBase:
+    """The weights were a delta to a frame that the collector lacks; no rows were collected."""
+
+    stream: int
+    have_seq: int
+    have_hash: int
+
+
+class CollectorProcess:
+    """Process of a collector, which receives weights and the clock and returns chunks.
+
+    Commands are answered in order; between ``start`` and ``result`` both processes work.
+    """
+
+    def __init__(
+        self,
+        make_collector: MakeCollector,
+        policy: Policy,
+        transport: LearnerSide,
+        make_side: MakeSide,
+    ) -> None:
+        """``policy``: whose weights are sent. ``make_side``: -> the collector's side of
+        ``transport``. Both functions are pickled."""
+        context: Any = multiprocessing.get_context(start_method())
+        self.policy, self.transport, self.in_flight, self.env_steps = policy, transport, False, 0
+        self.pipe, child = context.Pipe()
+        self.process = context.Process(target=_serve, args=(child, make_collector, make_side))
+        with signals_blocked():
+            self.process.start()
+        child.close()
+        atexit.register(self.close)  # before multiprocessing waits for its children
+
+    def start(self, env_steps: int) -> None:
+        """Start the next chunk, with the policy's present weights."""
+        assert not self.in_flight, "one chunk at a time"
+        self._send("collect", env_steps, self.transport.pack(self.policy.weights()))
+        self.in_flight, self.env_steps = True, env_steps
+
+    def result(self) -> CollectedChunk:
+        """Wait for the chunk that was started and return it."""
+        assert self.in_flight, "nothing was started"
+        self.in_flight = False
+        while isinstance(reply := self._reply(), MissingBase):
+            need = NeedKeyFrame(reply.stream, reply.have_seq, reply.have_hash)
+            self._send("collect", self.env_steps, wait_for_answer(self.transport, need))
+        rows, *rest = reply
+        return CollectedChunk(self.transport.unpack(rows), *rest)
+
+    def state(self) -> CollectorState:
+        """Return the collector's state; no chunk may be in flight."""
+        self._send("state")
+        state: CollectorState = self._reply()
+        return state
+
+    def load(self, state: CollectorState, env_steps: int) -> None:
+        """Continue from ``state`` at the clock ``env_steps``, with other episodes."""
+        self._send("load", state, env_steps)
+        self._reply()
+
+    def close(self) -> None:
+        """End the process; a chunk in flight is lost."""
+        atexit.unregister(self.close)
+        self.pipe.close()
+        self.process.join(EXIT_SECONDS)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+    def _send(self, command: str, *arguments: Any) -> None:
+        try:
+            self.pipe.send((command, arguments))
+        except OSError:
+            raise self._ended() from None
+
+    def _reply(self) -> Any:
+        try:
+            error, reply = self.pipe.recv()
+        except (EOFError, OSError):
+            raise self._ended() from None
+        if error is None:
+            return reply
+        kind = getattr(errors, error, None)
+        if isinstance(kind, type) and issubclass(kind, RlrunError):
+            raise kind(reply)
+        raise RuntimeError(f"in the collector's process:\n{reply}")
+
+    def _ended(self) -> EnvError:
+        self.process.join(EXIT_SECONDS)
+        return EnvError(
+            f"pipeline.name = overlapped: the collector's process ended (exit code "
+            f"{self.process.exitcode}); it must outlive the run; pipeline=serial shows why"
+        )
+
+
+def state_of(collector: Collector) -> CollectorState:
+    """The state of a collector between two chunks."""
+    generator = dict(collector.policy.generator.bit_generator.state)
+    return CollectorState(collector.state_dict(), generator)
+
+
+def _serve(pipe: Connection, make_collector: MakeCollector, make_side: MakeSide) -> None:
+    """Main function of the process: execute commands until the pipe is closed."""
+    for number in SIGNALS:  # sent to all processes; the main one saves
+        signal.signal(number, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    error, worker = _attempt(lambda: _Worker(make_collector, make_side))
+    while True:
+        try:
+            command, arguments = pipe.recv()
+            failed = error is not None
+            pipe.send((error, worker) if failed else _attempt(getattr(worker, command), *arguments))
+        except (EOFError, OSError):
+            break
+    if error is None:
+        worker.collector.env.close()
+
+
+def _exit_with_parent() -> None:
+    """Exit with the main process, even during a step that never ends."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _attempt(function: Callable[..., Any], *arguments: Any) -> tuple[str | None, Any]:
+    """Return (None, result), or (class, text) of the error."""
+    try:
+        return None, function(*arguments)
+    except RlrunError as e:
+        return type(e).__name__, str(e)
+    except Exception as e:
+        return type(e).__name__, traceback.format_exc()
+
+
+class _Worker:
+    """The commands of the process; those of ``CollectorProcess`` have the same names."""
+
+    def __init__(self, make_collector: MakeCollector, make_side: MakeSide) -> None:
+        self.counters, self.transport = Counters(), make_side()
+        self.collector: Collector = make_collector(self.counters)
+
+    def collect(self, env_steps: int, weights: Any) -> tuple[Any, ...] | MissingBase:
+        collector = self.collector
+        try:
+            collector.policy.load(self.transport.unpack(weights))
+        except NeedKeyFrame as need:
+            return MissingBase(need.stream, need.have_seq, need.have_hash)
+        collector.actor.refresh()
+        self.counters.env_steps = env_steps
+        rows = self.transport.pack(collector.collect_rows())
+        return rows, collector.take_stats(), dict(collector.seconds), state_of(collector)
+
+    def state(self) -> CollectorState:
+        return state_of(self.collector)
+
+    def load(self, state: CollectorState, env_steps: int) -> None:
+        self.counters.env_steps = env_steps
+        self.collector.load_state_dict(state.collector)
+        self.collector.policy.generator.bit_generator.state = state.generator

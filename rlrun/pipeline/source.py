@@ -1,0 +1,82 @@
+"""Sources of chunks: what differs between the serial, overlapped and offline pipelines."""
+
+from typing import Any, ClassVar, Protocol
+
+from rlrun.errors import CheckpointError
+from rlrun.pipeline.collector import Collector
+from rlrun.transport import InProcess
+from rlrun.types import Chunk, Policy
+
+
+class Source(Protocol):
+    """Yields the rows that a pipeline stores and learns from, and advances its clock."""
+
+    clock: ClassVar[str]  # unit of ``env_steps``: "env steps" or "updates"
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of the parts of collecting since this process began."""
+
+    def next_chunk(self) -> Chunk | None:
+        """Return the next rows, added to the run's counters; None: the buffer has all there are."""
+
+    def after_updates(self, updates: int) -> None:
+        """Called with the number of updates that followed a chunk."""
+
+    def metrics(self) -> dict[str, float]:
+        """collect/ metrics since the last call."""
+
+    def transport_metrics(self) -> dict[str, float]:
+        """codec/ metrics since the last call."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Entries of the checkpoint; may set the policy's exploration generator."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a whole checkpoint, after its counters and policy were loaded."""
+
+    def close(self) -> None:
+        """Close environments and processes."""
+
+
+class SerialSource:
+    """A collector in this process, which acts with the learner's present weights."""
+
+    clock: ClassVar[str] = "env steps"
+
+    def __init__(self, collector: Collector, policy: Policy, transport: InProcess | None) -> None:
+        """``policy``: the learner's. ``transport``: to the collector's own; None: they share it."""
+        self.collector, self.policy, self.transport = collector, policy, transport
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return self.collector.seconds
+
+    def next_chunk(self) -> Chunk:
+        if self.transport is None:
+            return self.collector.collect()
+        self.collector.policy.load(self.transport.weights(self.policy.weights()))
+        return self.transport.rows(self.collector.collect())
+
+    def after_updates(self, updates: int) -> None:
+        pass
+
+    def metrics(self) -> dict[str, float]:
+        return self.collector.metrics()
+
+    def transport_metrics(self) -> dict[str, float]:
+        return self.transport.metrics() if self.transport is not None else {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"collector": self.collector.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if "flight" in state:
+            raise CheckpointError(
+                "pipeline.name = serial: the checkpoint holds a chunk in flight; allowed is the "
+                "pipeline the run began with; set pipeline=overlapped"
+            )
+        self.collector.load_state_dict(state["collector"])
+
+    def close(self) -> None:
+        self.collector.env.close()

@@ -1,0 +1,44 @@
+"""Export of a run's replay as a dataset."""
+
+from pathlib import Path
+
+from rlrun.build.plan import make_plan
+from rlrun.build.replay import make_replay, write_rows
+from rlrun.errors import ConfigError
+from rlrun.pipeline.serial import CHECKPOINTS
+from rlrun.rundir import checkpoint
+from rlrun.schema import Config
+
+
+def export_run(
+    run_dir: Path,
+    data_dir: Path,
+    config: Config,
+    *,
+    raw_yaml: str,
+    shard_rows: int,
+    last: int | None = None,
+    coder: str | None = None,
+) -> None:
+    """Write the replay of a run's newest checkpoint as a dataset directory.
+
+    ``last``: only the newest rows, of all environments together. ``coder``: of the shards.
+
+    Raises: CheckpointError, ConfigError, StorageError.
+    """
+    state, path = checkpoint.load_newest(run_dir / CHECKPOINTS)
+    plan = make_plan(config)
+    if plan.window is None or "buffer" not in state:
+        raise ConfigError(
+            f"policy.name = {config.policy.name}: it keeps no replay; allowed is a run of a "
+            "policy with a replay; export another run"
+        )
+    replay = make_replay(plan)
+    saved = state["buffer"]
+    replay.load_rows(saved.get("own", saved))  # without demonstrations
+    source = {"run": run_dir.name, "checkpoint": path.name, **state["counters"]}
+    source |= {"policy": config.policy.name, "env": config.env.id, "seed": config.seed}
+    write_rows(
+        replay, plan, data_dir, config_text=raw_yaml, meta=source, shard_rows=shard_rows,
+        last=last, coder=coder,
+    )  # fmt: skip

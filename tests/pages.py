@@ -1,0 +1,97 @@
+"""The READMEs as their tests read them: pages, code blocks, sections, and how a command is run."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    "README.md",
+    "conf/README.md",
+    *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "rlrun").rglob("*.md")),
+    *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests").rglob("*.md")),
+]
+TINY = "debug=smoke"
+SHORTER = {  # what is added to end soon where debug=smoke does not win or is not allowed
+    "rlrun policy=dqn env=gym env.id=Acrobot-v1 run.total_steps=100000": "run.total_steps=400",
+    "rlrun resume outputs/first run.total_steps=100000 run.stop_value=null": "run.total_steps=600",
+    "rlrun doctor --calibrate policy=r2d2 env=cartpole memory.hidden=128": "--seconds 0.01",
+    "rlrun doctor --calibrate policy=sac env=pendulum": "--seconds 0.01",
+    **{
+        f"rlrun policy={p} env=cartpole buffer.load=data/first run.total_steps=10000": (
+            "run.total_steps=400"
+        )
+        for p in ("iql", "bc_recurrent")
+    },
+}
+SUBCOMMANDS = ("eval", "resume", "export", "codec", "doctor", "list")
+SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing
+DRIVER = """
+import contextlib, io, json, sys
+from rlrun.__main__ import main
+results = []
+for kind, what in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(what) if kind == "rlrun" else exec(what, {}) or 0
+    results.append((code, out.getvalue(), err.getvalue()))
+json.dump(results, sys.__stdout__)
+"""
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.M | re.S)
+
+
+def commands(page: str) -> list[str]:
+    """Every command line shown, without its comment."""
+    lines = (
+        re.sub(r"\s+# .*", "", li).strip()
+        for block in blocks(page, "sh")
+        for li in block.split("\n")
+    )
+    return list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
+
+
+def section(page: str, title: str) -> str:
+    """The text below ``## title``."""
+    text = (ROOT / page).read_text("utf-8")
+    match = re.search(rf"^(##+) {re.escape(title)}\n(.*?)(?=^##|\Z)", text, re.M | re.S)
+    assert match, title
+    return match[2]
+
+
+def first_cells(text: str) -> list[str]:
+    """What stands in backticks at the start of every table row."""
+    return re.findall(r"^\| `([^`]+)` \|", text, re.M)
+
+
+def argv_of(command: str) -> list[str]:
+    """What is run for a command line of a README."""
+    program, *words = shlex.split(command)
+    assert program == "rlrun", f"{command}: neither run nor excluded with a reason"
+    if SHOWS & {*words}:
+        return words
+    tiny = [] if words and words[0] in SUBCOMMANDS else [TINY]
+    return [*words, *tiny, *shlex.split(SHORTER.get(command, ""))]
+
+
+def drive(steps: list[tuple[str, Any]], path: Path) -> list[tuple[int, str, str]]:
+    """Exit code, stdout and stderr of each step; one process for all, torch is imported once."""
+    pythonpath = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER],
+        input=json.dumps(steps),
+        cwd=path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(pythonpath)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [tuple(result) for result in json.loads(done.stdout)]
