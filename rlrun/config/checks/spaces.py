@@ -15,7 +15,8 @@ from rlrun.config.checks.rollouts import (
 from rlrun.config.checks.windows import capacity_errors
 from rlrun.config.reader import config_error
 from rlrun.joint import JointSpace
-from rlrun.schema import Config, ScriptedConfig
+from rlrun.schema import Config, MemoryConfig, ScriptedConfig
+from rlrun.tree import Tree
 from rlrun.trust import trusted_function
 
 _NATURE_CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
@@ -56,7 +57,8 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
         allowed = "torso=nature_cnn is allowed"
         fix = "set torso=nature_cnn, or 'env.wrappers=[flatten_obs]' if that is meant"
         raise config_error("torso", "mlp", wrong, allowed, fix)
-    window, row = config.policy.window, row_of(config, obs, action)
+    row = row_of(config, obs, action, custom_state(config.memory))
+    window = config.policy.window
     columns = agents * config.collector.num_envs
     if config.policy.on_policy and fresh:
         for error in rollout_capacity_errors(config, agents):
@@ -169,3 +171,15 @@ def _image(space: Any) -> bool:
         and len(shape) == 3
         and min(big) >= _NATURE_CNN_SIDE
     )
+
+
+def custom_state(memory: MemoryConfig) -> Tree | None:
+    """Initial state [1, ...] of a memory ``mypkg.mod:Cell``; None: a built-in one."""
+    if ":" not in memory.name:
+        return None
+    import torch  # the user's module has imported it
+
+    from rlrun.nets.memory import make_memory
+
+    with torch.random.fork_rng(devices=[]):
+        return make_memory(memory, 1).initial_state(1, torch.device("cpu"))
