@@ -9,6 +9,7 @@ import gymnasium as gym
 
 from rlrun.buffer.storage.layout import Layout, Row
 from rlrun.buffer.storage.sizing import demo_config, make_layout, row_of
+from rlrun.config.checks.spaces import custom_state
 from rlrun.env import known_spaces
 from rlrun.env.framestack import stack_space
 from rlrun.functional.masks import has_mask
@@ -58,7 +59,8 @@ def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
     """Derive all numbers; ``spaces``: of one environment, which is created when None."""
     obs, action, columns = spaces or known_spaces(config.env, config.agents)
     columns *= config.collector.num_envs
-    row, window = row_of(config, obs, action), config.policy.window
+    row = row_of(config, obs, action, custom_state(config.memory))
+    window = config.policy.window
     threads = _thread_count(config)
     return Plan(
         config,

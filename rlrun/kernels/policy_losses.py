@@ -18,7 +18,7 @@ class ActionLogProb(NamedTuple):
     entropy: np.ndarray | None  # [N], where it was asked for
     kept: tuple[np.ndarray, ...]
 
-    def said(self) -> tuple[np.ndarray, np.ndarray]:
+    def terms(self) -> tuple[np.ndarray, np.ndarray]:
         """(log pi, entropy), which was asked for."""
         assert self.entropy is not None
         return self.log_prob, self.entropy
