@@ -1,4 +1,4 @@
-"""Every error a user can cause, and the exit code each one owns.
+"""Errors a user can cause, each with its exit code.
 
 RlrunError (9: a bug in rlrun when nothing more precise is known)
 ├── ConfigError      2  bad config or usage, also a run directory that does not exist
@@ -6,7 +6,7 @@ RlrunError (9: a bug in rlrun when nothing more precise is known)
 ├── NumericError     4  NaN or infinity in loss, gradient or priority
 ├── CheckpointError  5  no usable checkpoint
 ├── StorageError     6  a directory or file cannot be written, or a dataset is damaged
-│   └── CodecError   6  coded bytes are damaged, do not fit what is held, or cannot be made
+│   └── CodecError   6  coded bytes are damaged, do not match the held data, or cannot be made
 ├── ResourceError    7  GPU, memory, or another resource is missing
 ├── LockedError      8  the run directory is in use by another process
 └── Interrupted    130  Ctrl-C: the run was saved and can be resumed
@@ -37,7 +37,7 @@ def extra(name: str) -> str:
 
 
 class RlrunError(Exception):
-    """An error that is shown to the user as one line."""
+    """An error shown to the user as one line."""
 
     exit_code = 9
 
@@ -54,7 +54,7 @@ class ConfigError(RlrunError):
 
 class EnvError(RlrunError):
     """The environment broke its contract (NaN, shape, dtype, exception in step), or a user's
-    function that acts in it did.
+    function acting in it did.
     """
 
     exit_code = 3
@@ -73,13 +73,13 @@ class CheckpointError(RlrunError):
 
 
 class StorageError(RlrunError):
-    """A file or directory cannot be written, or a dataset is not as it was written."""
+    """A file or directory cannot be written, or a dataset is damaged."""
 
     exit_code = 6
 
 
 class CodecError(StorageError):
-    """Coded bytes are damaged or do not fit what is held here, or an array cannot be coded."""
+    """Coded bytes are damaged or do not match the held data, or an array cannot be coded."""
 
 
 class ResourceError(RlrunError):

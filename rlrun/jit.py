@@ -1,7 +1,7 @@
-"""Numba where it is installed: ``jit`` compiles a kernel at its first call and caches the result.
+"""Optional numba: ``jit`` compiles a kernel at its first call and caches the result.
 
-Without numba (or with RLRUN_NUMBA=0) ``jit`` returns the function as it is, and callers that would
-be slow as Python loops take their vectorised numpy twin instead; the numbers are the same.
+Without numba (or with RLRUN_NUMBA=0) ``jit`` returns the function unchanged, and callers that would
+be slow as Python loops use a vectorised numpy version; the numbers are the same.
 """
 
 import os
@@ -19,7 +19,7 @@ if COMPILED:
 
 
 def jit(function: F) -> F:
-    """The function compiled by numba (no fast math: sums keep their order), else itself."""
+    """Compile ``function`` with numba (no fast math: sums keep their order), where installed."""
     if not COMPILED:
         return function
     try:

@@ -1,9 +1,9 @@
 """The rows of several agents that act at once: their spaces, and one agent's part of them.
 
 A joint row belongs to one environment of N agents. Its observation is a dict: ``agents`` [N, *O],
-one agent's space N times; ``alive`` [N], 1 where an agent's value still counts (0: it has left, or
-is not there yet; its observation is zeros then); ``state`` [*S], the global state, which training
-may read and acting never does. Its action is [N, *A], its reward the team's. Torch-free.
+one agent's space N times; ``alive`` [N], 1 where an agent's value counts (0: it has left or not
+yet joined, with an observation of zeros); ``state`` [*S], the global state, read by training and
+never by acting. Its action is [N, *A], its reward the team's. Torch-free.
 """
 
 from typing import Any
@@ -29,8 +29,9 @@ class JointSpace(spaces.Dict):
 
 
 def joint_actions(agents: list[gym.Space[Any]]) -> gym.Space[Any] | None:
-    """What N agents can do: MultiDiscrete [N], or [N, K] of agents that choose K numbers each, or
-    Box [N, *A]; None: they do not go together.
+    """The joint action space of N agents; None where their spaces cannot be joined.
+
+    MultiDiscrete [N], or [N, K] of agents with K discrete actions each, or Box [N, *A].
     """
     counts = [int(a.n) for a in agents if isinstance(a, spaces.Discrete) and a.start == 0]
     if len(counts) == len(agents):
@@ -48,7 +49,7 @@ def joint_actions(agents: list[gym.Space[Any]]) -> gym.Space[Any] | None:
 
 
 def agent_action(joint: gym.Space[Any]) -> gym.Space[Any] | None:
-    """What each agent of a joint action space can do; None: not all the same."""
+    """The action space of each agent of a joint space; None where they differ."""
     if isinstance(joint, spaces.MultiDiscrete) and joint.nvec.ndim == 1:
         same = (joint.nvec == joint.nvec[0]).all()
         return spaces.Discrete(int(joint.nvec[0])) if same else None
@@ -63,7 +64,7 @@ def agent_action(joint: gym.Space[Any]) -> gym.Space[Any] | None:
 
 
 class AgentSpace(spaces.Dict):
-    """One agent's observation and its number, one-hot [N]: what columns of agents are told by."""
+    """One agent's observation and its number, one-hot [N], which identifies its columns."""
 
     def __init__(self, observation: gym.Space[Any], num_agents: int) -> None:
         number = spaces.Box(0, 1, (num_agents,), np.float32)

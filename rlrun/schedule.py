@@ -1,7 +1,7 @@
-"""Numbers that depend on environment steps. Torch-free.
+"""Schedules over environment steps. Torch-free.
 
 Everything scheduled (epsilon, alpha, beta, learning rate) is a pure function of ``env_steps``, so
-that resuming a run needs no counter of its own.
+that a resumed run needs no counter of its own.
 """
 
 import math
@@ -53,8 +53,8 @@ def ladder(eps: float, alpha: float, num_envs: int) -> np.ndarray:
 
     Source: Horgan et al. 2018 (Ape-X), section 4; eps 0.4, alpha 7.
     """
-    place = np.arange(num_envs) / max(num_envs - 1, 1)
-    return (eps ** (1 + alpha * place)).astype(np.float32)
+    position = np.arange(num_envs) / max(num_envs - 1, 1)
+    return (eps ** (1 + alpha * position)).astype(np.float32)
 
 
 def make_explore(
@@ -62,11 +62,11 @@ def make_explore(
 ) -> Callable[[int], np.ndarray]:
     """env_steps -> epsilon of every environment, float32 [num_envs]; or its Temperature.
 
-    A ladder over a single environment would act at ``eps`` for ever, so N = 1 follows the
+    A ladder over a single environment would be a constant ``eps``, so N = 1 follows the
     ``epsilon`` schedule (semantics: the default for a single environment).
     """
     if config.name == "ladder" and num_envs > 1:
-        assert config.eps is not None  # ExploreConfig refuses else
+        assert config.eps is not None  # checked by ExploreConfig
         assert config.alpha is not None
         fixed = ladder(config.eps, config.alpha, num_envs)
         return lambda env_steps: fixed
@@ -74,8 +74,10 @@ def make_explore(
         zero = np.zeros(num_envs, np.float32)
         return lambda env_steps: zero
     if config.name == "boltzmann":
-        assert config.temperature is not None  # ExploreConfig refuses else
-        heat = make_schedule(config.temperature, total_steps=total_steps)
-        return lambda env_steps: np.full(num_envs, heat(env_steps), np.float32).view(Temperature)
+        assert config.temperature is not None  # checked by ExploreConfig
+        temperature = make_schedule(config.temperature, total_steps=total_steps)
+        return lambda env_steps: np.full(num_envs, temperature(env_steps), np.float32).view(
+            Temperature
+        )
     schedule = make_schedule(config.epsilon, total_steps=total_steps)
     return lambda env_steps: np.full(num_envs, schedule(env_steps), np.float32)

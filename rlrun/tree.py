@@ -1,4 +1,4 @@
-"""Trees of arrays: what an observation or a recurrent state may be. Torch-free."""
+"""Trees of arrays: observations and recurrent states. Torch-free."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias

@@ -1,7 +1,7 @@
-"""Code that a config names: taken from packages only that the person at the command line trusts.
+"""Trusted packages: the only ones whose code a config may name.
 
-A config file may come from anywhere, so it can never vouch for itself: a package is trusted by
-``--trust PACKAGE`` or by the environment variable RLRUN_TRUST, and by nothing else.
+Config files may come from anywhere, so they cannot grant trust: a package is trusted only by
+``--trust PACKAGE`` or by the environment variable RLRUN_TRUST.
 """
 
 import os
@@ -20,15 +20,15 @@ _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 
 
 def trusted() -> list[str]:
-    """The packages trusted now."""
+    """Names of the trusted packages."""
     return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
 
 
 @contextmanager
 def trusting(packages: Sequence[str]) -> Iterator[None]:
-    """``packages`` are trusted too while this lasts, here and in processes started meanwhile.
+    """Trust ``packages`` within the context, in this process and in those it starts.
 
-    Raises: ConfigError when one of them is no name of a package.
+    Raises: ConfigError when one of them is not the name of a package.
     """
     for name in packages:
         if not re.fullmatch(_NAME, name):

@@ -1,20 +1,21 @@
-"""The datum and the words everything else is built from.
+"""The data types and protocols shared by all rooms.
 
 Glossary
     step      one action taken in one environment; the clock ``env_steps`` counts these
     row       obs[t] --action[t]--> reward[t], terminated[t], truncated[t]; obs[t+1] is the next row
     end row   the row that only holds an episode's final observation (valid = False)
     null row  padding after an episode's end inside a window (valid = False, never stored)
-    waiting   rows of an agent whose episode is over while its team's goes on: each an episode of no
+    waiting   rows of an agent whose episode has ended before its team's: each an episode of no
               steps (first, valid = False), stored, never learned
     joint row one row for all agents of an environment, with the team's reward (rlrun.joint)
     filler    the unused burn-in positions before a window's own rows (valid = False, never stored)
-    chunk     the rows one collect call brings, time-major [T, B], in host memory
+    chunk     the rows of one collect call, time-major [T, B], in host memory
     window    the S consecutive rows of one episode that a policy learns from at once
-    segment   a time-major batch of rows: a chunk, or B windows side by side
-    column    one environment's place in the B dimension, or one agent's of an environment
+    segment   a time-major batch of rows: a chunk, or a batch of B windows
+    column    index along B of one environment, or of one agent of an environment
     key       the name of a stored window; opaque, never reused
-    weight    importance-sampling weight of a sampled window; priority: what it is drawn by
+    weight    importance-sampling weight of a sampled window
+    priority  sampling probability of a window, up to a power and a factor
 
 Termination kills the discount, truncation kills the trace, padding kills the loss.
 Letters: T time, B batch, E environments, S window rows, A actions, H hidden, N capacity.
@@ -37,7 +38,7 @@ from rlrun.tree import tree_map as tree_map
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a policy must know of an environment: the spaces of one (unbatched) environment."""
+    """The observation and action space of one (unbatched) environment."""
 
     obs: gym.Space[Any]
     action: gym.Space[Any]
@@ -60,13 +61,13 @@ class Segment:
     terminated: Tensor  # [T, B] bool: no value after this step
     truncated: Tensor  # [T, B] bool: cut; the value of obs[t+1] still counts
     valid: Tensor  # [T, B] bool: False on end rows, null rows and filler
-    extras: dict[str, Tensor] = field(default_factory=dict)  # what acting wrote down
+    extras: dict[str, Tensor] = field(default_factory=dict)  # recorded by acting: log_prob, ...
     state: Tree = ()  # [B, ...] recurrent state before obs[0] (before the first own row)
     partial: tuple[int, ...] = ()  # burn-in lengths in the batch besides 0 and all (host numbers)
     states: Tree = ()  # [T, B, ...] only in collected segments
 
     def to(self, device: torch.device) -> "Segment":
-        """The same segment on ``device`` (itself when it is there already)."""
+        """The segment on ``device``; itself where it is on it already."""
         return self if self.reward.device == device else self.map(lambda x: moved(x, device))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Segment":
@@ -85,15 +86,15 @@ _FIELDS = (
 
 
 def moved(x: Tensor, device: torch.device) -> Tensor:
-    """``x`` on ``device``; nobody waits for a copy onto a GPU (from there one must)."""
+    """``x`` on ``device``; copies to a GPU are asynchronous, copies from it are not."""
     return x.to(device, non_blocking=device.type == "cuda")
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A collected segment as numpy arrays: what a collector hands to a buffer.
+    """A collected segment as numpy arrays, passed from a collector to a buffer.
 
-    Fields, shapes and meaning are those of ``Segment``; nothing here knows of torch.
+    Fields, shapes and meaning are those of ``Segment``.
     """
 
     obs: Tree  # [T+1, B, *O] native dtype
@@ -147,12 +148,12 @@ CHUNK_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """B windows drawn from a buffer: what ``Policy.update`` takes."""
+    """B windows sampled from a buffer, the argument of ``Policy.update``."""
 
     segment: Segment
     weight: Tensor  # [B] float32 importance weights in (0, 1]
-    key: np.ndarray | Tensor  # [B] int64, handed back with the priorities as it is
-    env_steps: int  # the clock, for what the policy schedules
+    key: np.ndarray | Tensor  # [B] int64, returned unchanged with the priorities
+    env_steps: int  # the clock of the policy's schedules
 
     def to(self, device: torch.device) -> tuple[Segment, Tensor]:
         """Windows and weights on ``device``."""
@@ -161,16 +162,16 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one learning step says: priorities as a value, metrics as 0-d tensors."""
+    """Result of one learning step: priorities, and metrics as 0-d tensors."""
 
     priority: Tensor | None  # [B] >= 0, in the order of Sample.key
     metrics: dict[str, Tensor]
-    steps: int = 1  # gradient steps it took
+    steps: int = 1  # gradient steps
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What acting says for E environments, on the host."""
+    """Actions for E environments, on the host."""
 
     action: np.ndarray  # [E, *A]
     extras: dict[str, np.ndarray]  # [E, ...]
@@ -179,7 +180,7 @@ class Act:
 
 @dataclass(slots=True)
 class Counters:
-    """The clock and its companions; the whole of it is in every checkpoint."""
+    """Counters of a run, saved in every checkpoint."""
 
     env_steps: int = 0  # valid rows collected
     updates: int = 0
@@ -190,13 +191,13 @@ class Counters:
 class Actor(Protocol):
     """Acts for E environments with the policy's weights of the last ``refresh``; numpy on the host.
 
-    Nothing it does changes the policy but the exploration's random numbers.
+    It changes nothing of the policy except the exploration generator.
     """
 
-    extras: dict[str, np.ndarray]  # what ``act`` writes down: shapes and dtypes, [E, ...]
+    extras: dict[str, np.ndarray]  # examples of ``act``'s extras: shapes and dtypes, [E, ...]
 
     def refresh(self) -> None:
-        """Take over the policy's present weights."""
+        """Copy the policy's current weights."""
 
     def initial_state(self) -> Tree:
         """The state before an episode's first row, fresh arrays [E, ...]."""
@@ -220,14 +221,14 @@ class Actor(Protocol):
 
 
 class Policy(Protocol):
-    """Learn, collect and evaluate are calls, not modes."""
+    """A policy that learns from samples and makes actors; it has no train or eval mode."""
 
     window: Window | None  # None: the policy does not learn
-    generator: np.random.Generator  # exploration's; its owner may set another before ``actor``
-    seconds: dict[str, float]  # in parts of ``update``: backward, optimiser
+    generator: np.random.Generator  # of exploration; may be replaced before ``actor``
+    seconds: dict[str, float]  # spent in parts of ``update``: backward, optimiser
 
     def actor(self, num_envs: int) -> Actor:
-        """Who acts for ``num_envs`` environments."""
+        """Return an actor for ``num_envs`` environments."""
 
     def update(self, sample: Sample) -> Update:
         """One learning step; owns optimisers and target networks."""
@@ -236,7 +237,7 @@ class Policy(Protocol):
         """|TD| priority [B] of windows that were just collected (initial_priority: td)."""
 
     def weights(self) -> dict[str, Tensor]:
-        """What acting needs."""
+        """The parameters an actor needs."""
 
     def load(self, weights: dict[str, Tensor]) -> None:
         """The inverse of ``weights``."""
@@ -250,12 +251,12 @@ class Policy(Protocol):
 
 @runtime_checkable
 class RecurrentPolicy(Protocol):
-    """A policy that can say how much a window's initial state matters."""
+    """A policy that measures the effect of a window's initial state."""
 
     device: torch.device
 
     def delta_q(self, windows: Segment, history: Segment) -> dict[str, Tensor]:
-        """Metrics of the error that stored and zero states cause."""
+        """Metrics of the error due to stored and zero states."""
 
 
 def no_actions(space: gym.Space[Any], num_envs: int) -> np.ndarray:

@@ -29,7 +29,7 @@ SHORTER = {  # what is added to end soon where debug=smoke does not win or is no
         for p in ("iql", "bc_recurrent")
     },
 }
-SUBCOMMANDS = ("eval", "resume", "export", "codec", "doctor", "list")
+SUBCOMMANDS = ("eval", "resume", "export", "codec", "doctor", "list", "help")
 SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing
 DRIVER = """
 import contextlib, io, json, sys

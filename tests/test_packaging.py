@@ -54,7 +54,7 @@ def test_wheel_holds_the_tree(wheel: Path) -> None:
     expected = {p.relative_to(ROOT).as_posix() for p in (ROOT / "rlrun").rglob("*.py")}
     expected |= {f"rlrun/{p.relative_to(ROOT).as_posix()}" for p in ROOT.glob("conf/**/*.yaml")}
     assert {*expected, "rlrun/py.typed"} <= names
-    assert not any(n.startswith(("tests", "conf/")) or n.endswith(".md") for n in names)
+    assert not any(n.startswith(("tests", "conf/")) for n in names)
 
 
 def test_wheel_runs_from_another_directory(wheel: Path, tmp_path: Path) -> None:
@@ -76,6 +76,8 @@ def test_wheel_runs_from_another_directory(wheel: Path, tmp_path: Path) -> None:
     assert run("--version") == f"rlrun {rlrun.__version__}\n"
     assert "name: dqn" in run("--cfg", "job", "policy=dqn", "--package", "policy")
     assert "cartpole" in run("list")
+    assert "rows of reward" in run("help", "policy.nstep")
+    assert "SIGTERM" in run("help", "exit", "codes")
 
 
 def test_entry_point_and_requirements(wheel: Path) -> None:

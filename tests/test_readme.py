@@ -2,7 +2,7 @@
 
 Every README has one test of its commands, which run in its order in a fresh directory. Tables that
 name what the code makes are tested in test_readme_tables.py, conf/README.md's keys in
-test_config_reference.py.
+test_key_reference.py.
 """
 
 import math

@@ -78,11 +78,11 @@ def test_run_directory_tables(tmp_path: Path) -> None:
 
 def test_wrapper_table() -> None:
     """Names, arguments and words are those of the code."""
-    from rlrun.env.wrappers import TABLE
+    from rlrun.env.wrappers import WRAPPERS
     from rlrun.schema import WRAPPER_CONFIGS
 
     listed = section("rlrun/env/README.md", "Wrappers")
-    for name, (_, what) in TABLE.items():
+    for name, (_, what) in WRAPPERS.items():
         arguments = ", ".join(f"`{f.name}`" for f in fields(WRAPPER_CONFIGS[name])[1:])
         assert f"| `{name}` | {arguments} | {what} |\n" in listed
 

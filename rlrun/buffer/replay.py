@@ -15,11 +15,12 @@ from rlrun.buffer.storage.base import VALID, Storage
 from rlrun.buffer.storage.layout import Allocate, Layout, in_memory
 from rlrun.buffer.storage.ring import Ring
 from rlrun.buffer.storage.validator import ChunkValidator
+from rlrun.buffer.windows.choose import make_windows, num_rows_before
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.buffer.windows.reader import HostReader, WindowReader
 from rlrun.buffer.windows.single_row import SingleRowWindows
 from rlrun.buffer.windows.spans import Spans
-from rlrun.buffer.windows.states import HostStates, StateStore
+from rlrun.buffer.windows.states import HostStates
 from rlrun.buffer.windows.table import WindowTable
 from rlrun.errors import CheckpointError
 from rlrun.types import Chunk, Sample, Segment, Tree, Window
@@ -324,38 +325,6 @@ def host_replay(
         layout, window=window, close=close, stack=stack, storage=ring, windows=windows,
         sampler=sampler, reader=reader, fused=fused,
     )  # fmt: skip
-
-
-def num_rows_before(stack: int) -> int:
-    """Rows read before a window's own: for the previous action and reward, and for frames."""
-    return max(1, stack - 1)
-
-
-def make_windows(
-    layout: Layout,
-    ring: Storage,
-    states: StateStore,
-    *,
-    window: Window,
-    cutter: Cutter,
-    close: bool,
-    stack: int,
-    allocate: Allocate,
-) -> SingleRowWindows | WindowTable:
-    """The windows of a layout over ``ring``."""
-    before = num_rows_before(stack)
-    if layout.windows is None:
-        return SingleRowWindows(ring, window, close=close, rows_before=before)
-    return WindowTable(
-        ring,
-        window,
-        layout,
-        allocate,
-        states=states,
-        cutter=cutter,
-        close=close,
-        rows_before=before,
-    )
 
 
 _NONE = np.empty(0, np.int64)

@@ -9,6 +9,7 @@ import gymnasium as gym
 
 from rlrun.buffer.storage.layout import Layout, Row
 from rlrun.buffer.storage.sizing import demo_config, make_layout, row_of
+from rlrun.config.checks.spaces import custom_state
 from rlrun.env import known_spaces
 from rlrun.env.framestack import stack_space
 from rlrun.functional.masks import has_mask
@@ -55,10 +56,11 @@ class Plan:
 
 
 def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
-    """``spaces``: those of one environment; None: it is created to ask."""
+    """Derive all numbers; ``spaces``: of one environment, which is created when None."""
     obs, action, columns = spaces or known_spaces(config.env, config.agents)
     columns *= config.collector.num_envs
-    row, window = row_of(config, obs, action), config.policy.window
+    row = row_of(config, obs, action, custom_state(config.memory))
+    window = config.policy.window
     threads = _thread_count(config)
     return Plan(
         config,
@@ -132,7 +134,7 @@ def _feed_forward(config: Config) -> bool:
 
 
 def _has_halves(config: Config) -> bool:
-    """Whether the critics' half of an update and the actor's can run in two threads."""
+    """Updates whose critics' half and actor's half can run in two threads."""
     alone = config.agents.name != "separate"  # each agent has its part of the batch
     return _feed_forward(config) and alone and config.policy.name in ("ddpg", "td3", "sac")
 
@@ -151,7 +153,7 @@ def _backend(config: Config, obs: Any) -> Backend:
     several = config.agents.name == "separate" and isinstance(obs, gym.spaces.Dict)
     if not linear or (policy.masks and has_mask(obs["observation"] if several else obs)):
         return "torch"
-    if isinstance(policy, DQNConfig):
+    if isinstance(policy, DQNConfig) and policy.name == "dqn":
         extended = policy.distribution != "none" or policy.noisy is not None
         extended = extended or policy.munchausen is not None or policy.prev_inputs
         return "torch" if extended else "kernel"

@@ -1,4 +1,4 @@
-"""``rlrun codec bench``: what the codec makes of a user's own data. Torch-free until it starts."""
+"""``rlrun codec bench``: its arguments are checked without torch, then codec_bench measures."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -24,7 +24,7 @@ def bench(paths: Sequence[Path], *, plot: Path | None) -> int:
 
 
 def check_paths(paths: Sequence[Path]) -> None:
-    """Raises: ConfigError for the first path that is not there."""
+    """Raise ConfigError for the first path that is not there."""
     for path in paths:
         if not path.exists():
             readable = "a run directory, a dataset directory, or .npy, .npz and .safetensors files"
@@ -33,14 +33,14 @@ def check_paths(paths: Sequence[Path]) -> None:
 
 
 def check_plot(path: Path) -> None:
-    """Raises: ConfigError before anything is measured."""
+    """Raise ConfigError before anything is measured."""
     if find_spec("matplotlib") is None:
         wrong = "drawing needs the package matplotlib, which is missing"
         raise ConfigError(
             f"--plot = {path}: {wrong}; the table needs nothing more; pip install {extra('plot')}"
         )
     if path.suffix not in (".png", ".svg", ".pdf"):
-        wrong = "its ending says no known format"
+        wrong = "its suffix names no known format"
         raise ConfigError(f"--plot = {path}: {wrong}; .png, .svg or .pdf; give such a name")
     if not path.absolute().parent.is_dir():
         wrong = f"there is no directory {path.absolute().parent}"

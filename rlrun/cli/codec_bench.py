@@ -23,7 +23,7 @@ PASSES, SECONDS = 3, 2.0  # at most, of one coder on one series
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """One coder on one series; a number for each item."""
 
     coder: str
@@ -46,13 +46,13 @@ class Measured:
         )
 
 
-def usable() -> list[str]:
+def usable_coders() -> list[str]:
     """The coders that can be measured here."""
     return [name for name in codec.CHOICES if name != "pco" or pco.installed()]
 
 
-def measure(series: Series, coder: str) -> Measured:
-    """Codes the series, decodes it, compares."""
+def measure(series: Series, coder: str) -> Measurement:
+    """Encode the series, decode it, compare."""
     best = np.full((2, len(series.items)), np.inf)
     began = time.perf_counter()
     for done in range(PASSES):
@@ -64,7 +64,7 @@ def measure(series: Series, coder: str) -> Measured:
     if coder == "auto":
         chosen = "; ".join(dict.fromkeys(f"{c.coder}: {c.why}" for c in encoder.choices))
     raw = np.array(series.nbytes)
-    return Measured(coder, series.rows, raw, coded, best[0], best[1], chosen)
+    return Measurement(coder, series.rows, raw, coded, best[0], best[1], chosen)
 
 
 def _pass(series: Series, coder: str) -> tuple[np.ndarray, np.ndarray, codec.Encoder]:
@@ -88,7 +88,7 @@ def _pass(series: Series, coder: str) -> tuple[np.ndarray, np.ndarray, codec.Enc
 # -- the table -------------------------------------------------------------------------------------
 
 
-def lines(series: Series, found: Sequence[Measured]) -> Iterator[str]:
+def table_lines(series: Series, found: Sequence[Measurement]) -> Iterator[str]:
     """The table of one series."""
     raw = series.nbytes
     what = "chunks" if series.rows else "snapshots" if len(raw) > 1 else "snapshot, by itself"
@@ -117,23 +117,23 @@ def bench(paths: Sequence[Path], plot: Path | None) -> Iterator[str]:
 
     Raises: ConfigError (nothing to read), CheckpointError, StorageError.
     """
-    measured: list[tuple[Series, list[Measured]]] = []
+    measured: list[tuple[Series, list[Measurement]]] = []
     for series in series_of(list(paths)):
-        found = [measure(series, coder) for coder in usable()]
+        found = [measure(series, coder) for coder in usable_coders()]
         measured.append((series, found))
-        yield from lines(series, found)
+        yield from table_lines(series, found)
         yield ""
     if not pco.installed():
         yield f"pco: not measured, pcodec is not installed ({pco.INSTALL})"
     if plot is not None:
-        draw(measured, plot)
+        plot_ratios(measured, plot)
         yield f"drawn: {plot}"
 
 
 # -- the plot --------------------------------------------------------------------------------------
 
 
-def draw(measured: Sequence[tuple[Series, Sequence[Measured]]], path: Path) -> None:
+def plot_ratios(measured: Sequence[tuple[Series, Sequence[Measurement]]], path: Path) -> None:
     """A panel a series: ratio of every coder over what the items are numbered by.
 
     Raises: StorageError when the file cannot be written.

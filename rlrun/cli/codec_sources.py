@@ -1,4 +1,4 @@
-"""What ``rlrun codec bench`` measures: the weights and rows of runs, datasets and array files."""
+"""The data that ``rlrun codec bench`` measures: weights and rows of runs, datasets and files."""
 
 import logging
 import zlib
@@ -29,7 +29,7 @@ _SNAPSHOTS = (".npz", ".safetensors")
 
 @dataclass(slots=True)
 class Series:
-    """What one stream would carry: snapshots that differ little, or chunks of rows."""
+    """The items of one stream: snapshots that differ little, or chunks of rows."""
 
     name: str
     rows: bool  # chunks [T, …]; else trees of the same arrays

@@ -1,4 +1,4 @@
-"""The subcommands of ``rlrun``: their arguments, checked and handed on."""
+"""The subcommands of ``rlrun``: parsing and checking of their arguments."""
 
 import argparse
 import math
@@ -13,7 +13,7 @@ from rlrun.errors import ConfigError
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose errors are one line."""
+    """argparse with errors of one line."""
 
     def error(self, message: str) -> NoReturn:
         found = re.search(r"unrecognized arguments: --(\w[\w.-]*)", message)
@@ -76,7 +76,7 @@ def eval_command(argv: list[str]) -> int:
 
 
 def resume_command(argv: list[str]) -> int:
-    quiet, argv = take_quiet(argv)
+    quiet, argv = split_quiet(argv)
     parser = Parser(prog="rlrun resume", description="Goes on with an interrupted run.")
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE")
@@ -166,7 +166,7 @@ def doctor_command(argv: list[str]) -> int:
     return doctor()
 
 
-def take_quiet(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_quiet(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """(overrides that -q stands for, the rest of the line)."""
     rest = [a for a in argv if a not in ("-q", "--quiet")]
     return (["logger.progress=off"] if len(rest) < len(argv) else []), rest

@@ -1,4 +1,4 @@
-"""``rlrun doctor``: what a bug report needs of this machine, and what an update costs on it."""
+"""``rlrun doctor``: facts for a bug report, and the cost of an update on this machine."""
 
 import importlib.metadata
 import os
@@ -23,7 +23,7 @@ Fact = tuple[str, str]  # name, value
 
 
 def doctor() -> int:
-    """The exit code; prints a fact a line."""
+    """Print a fact a line and return the exit code."""
     for name, value in facts():
         print(f"{name:<16}{value}", flush=True)
     return 0
@@ -37,18 +37,18 @@ def calibrate(
     ``seconds`` are those of one setting, None: so many that all take about 20 s.
     """
     from rlrun.config import Composer, check, check_precision
-    from rlrun.config.chosen import by_preset, read_chosen
+    from rlrun.config.presets import name_by_preset, read_presets
 
     composer = Composer(config_dir=config_dir)
     overrides = composer.rewrite(overrides)
     cfg = composer.compose(overrides)
-    config = read_chosen(composer, cfg, overrides)
+    config = read_presets(composer, cfg, overrides)
     if config.policy.window is None:
         raise ConfigError(
             f"policy.name = {config.policy.name}: it draws from no replay, which is what is "
             "calibrated; a policy that does is allowed; choose policy=r2d2, drqn or dqn"
         )
-    check(by_preset(config, cfg))
+    check(name_by_preset(config, cfg))
     check_precision(config)
     try:
         from rlrun.run.calibrate import lines
@@ -64,7 +64,7 @@ def calibrate(
 
 
 def facts() -> Iterator[Fact]:
-    """What is installed, what the machine has, what limits it."""
+    """Versions, hardware and limits of this machine."""
     yield "rlrun", __version__
     yield "python", f"{platform.python_version()} on {platform.platform()}"
     yield from ((name, _version(name)) for name in _PACKAGES)
@@ -105,7 +105,7 @@ def _torch() -> Iterator[Fact]:
         return
     yield "torch", torch.__version__
     if not torch.cuda.is_available():
-        yield "cuda", f"none: {_no_cuda()}"
+        yield "cuda", f"none: {_why_no_cuda()}"
         return
     from rlrun.buffer.storage.layout import amount
 
@@ -114,7 +114,7 @@ def _torch() -> Iterator[Fact]:
         yield f"cuda:{i}", f"{device.name}, {amount(device.total_memory)}"
 
 
-def _no_cuda() -> str:
+def _why_no_cuda() -> str:
     from rlrun.config.checks.keys import cuda_devices
 
     count, why = cuda_devices()
@@ -132,7 +132,7 @@ def cpu_facts(cpuinfo: str) -> Iterator[Fact]:
     else:
         yield "bf16", "unknown: this system does not tell what the CPU has"
         return
-    text = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in has.items())
+    text = ", ".join(f"{name} {'yes' if present else 'no'}" for name, present in has.items())
     hint = "" if any(has.values()) else ": learner.precision=bf16 is hardly faster here"
     yield "bf16", text + hint
 
@@ -177,17 +177,17 @@ def _memory() -> str:
 
 
 def extras() -> str:
-    """Which optional extras of the package are installed, and what the others lack."""
+    """The optional extras of the package: installed or not, with the missing packages."""
     try:
         requires = importlib.metadata.requires("rlrun") or []
     except importlib.metadata.PackageNotFoundError:
         return "unknown: rlrun runs from a checkout that is not installed"
     names = dict.fromkeys(found[1] for line in requires if (found := _EXTRA.search(line)))
-    return ", ".join(_extra(name, _brings("rlrun", name)) for name in names) or "none"
+    return ", ".join(_extra(name, _packages_of_extra("rlrun", name)) for name in names) or "none"
 
 
-def _brings(package: str, extra: str) -> list[str]:
-    """The packages that ``package[extra]`` brings under this Python, those of its parts' extras."""
+def _packages_of_extra(package: str, extra: str) -> list[str]:
+    """The packages that ``package[extra]`` installs under this Python, nested extras included."""
     try:
         requires = importlib.metadata.requires(package) or []
     except importlib.metadata.PackageNotFoundError:
@@ -199,7 +199,7 @@ def _brings(package: str, extra: str) -> list[str]:
         if not asked or not found or asked[1] != extra or not _for_this_python(marker):
             continue
         parts = [part.strip() for part in (found[2] or "").split(",") if part.strip()]
-        packages += [p for part in parts for p in _brings(found[1], part)] or [found[1]]
+        packages += [p for part in parts for p in _packages_of_extra(found[1], part)] or [found[1]]
     return list(dict.fromkeys(packages))
 
 

@@ -226,9 +226,9 @@ class Reference:
         """The lines about an option: what it chooses besides, and its keys."""
         path = yamls(group, self.config_dir)[option]
         yield _wrapped(f"{group}={option}: ", yaml_keys.first_comment(path))
-        brings = yaml_keys.companions(path)
-        if brings:
-            yield _wrapped("  chooses ", ", ".join(f"{g}={o}" for g, o in brings.items()))
+        chosen = yaml_keys.companions(path)
+        if chosen:
+            yield _wrapped("  chooses ", ", ".join(f"{g}={o}" for g, o in chosen.items()))
         keys = self.options[group][option]
         width = min(max((len(f"{n} = {k.value}") for n, k in keys.items()), default=0), 44) + 2
         for name, key in keys.items():

@@ -89,7 +89,7 @@ def _environment(name: str, path: Path, config_dir: str | None) -> tuple[str, st
     from omegaconf.errors import OmegaConfBaseException
 
     from rlrun.config import Composer
-    from rlrun.config.reader import read
+    from rlrun.config.reader import read_dataclass
     from rlrun.env.summary import env_summary
     from rlrun.errors import RlrunError
     from rlrun.schema import EnvConfig
@@ -106,7 +106,7 @@ def _environment(name: str, path: Path, config_dir: str | None) -> tuple[str, st
             cfg = Composer(config_dir=config_dir).compose([f"env={name}"]).env
         if OmegaConf.is_missing(cfg, "id"):
             return "any -> any", note
-        config = read(EnvConfig, OmegaConf.to_container(cfg, resolve=True), "env")
+        config = read_dataclass(EnvConfig, OmegaConf.to_container(cfg, resolve=True), "env")
         spaces = env_summary(config)
     except (RlrunError, OmegaConfBaseException) as e:
         return "", f"{note} (cannot be made: {' '.join(str(e).split())})"
@@ -115,7 +115,7 @@ def _environment(name: str, path: Path, config_dir: str | None) -> tuple[str, st
 
 
 def _environments(config_dir: str | None) -> Iterator[str]:
-    """A line each: name, what is observed -> what is done, note, wrappers in their order."""
+    """A line for each environment: name, observation -> action space, note, wrappers."""
     found = yamls("env", config_dir)
     rows = {name: _environment(name, path, config_dir) for name, path in found.items()}
     name_width = max(map(len, rows)) + 2
@@ -125,7 +125,7 @@ def _environments(config_dir: str | None) -> Iterator[str]:
 
 
 def _wrappers() -> Iterator[str]:
-    """A line each: name and arguments, what it does."""
+    """A line for each wrapper: name, arguments, effect."""
     from rlrun.env.wrappers import WRAPPERS
     from rlrun.schema import WRAPPER_CONFIGS
 

@@ -20,10 +20,10 @@ from rlrun.cli.commands import (
     export_command,
     list_command,
     resume_command,
-    take_quiet,
+    split_quiet,
 )
 from rlrun.cli.list import GROUPS, SUBCOMMANDS, TOPICS, help_text
-from rlrun.cli.report import Stopped, report, report_bug
+from rlrun.cli.report import SweepStopped, report, report_bug
 from rlrun.errors import ConfigError, Interrupted, RlrunError, end_if_importing_main
 from rlrun.trust import trusting
 
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # which then wait by spinning on cores the learner could use.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        packages, rest = _take_trust(sys.argv[1:] if argv is None else argv)
+        packages, rest = _split_trust(sys.argv[1:] if argv is None else argv)
         with trusting(packages):
             return _dispatch(rest)
     except RlrunError as e:
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("rlrun: interrupted", file=sys.stderr)
         return Interrupted.exit_code
-    except Stopped as e:
+    except SweepStopped as e:
         return e.code
     except BrokenPipeError:  # rlrun list | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -82,7 +82,7 @@ def _help(argv: list[str]) -> int:
 
 
 def _help_command(argv: list[str]) -> int:
-    """``rlrun help``; with a word: what that key, group, topic or subcommand is."""
+    """Print the help; with a word, that of the key, group, topic or subcommand."""
     config_dir, words = _config_dir(argv)
     if not words or "-h" in words or "--help" in words:
         return _help(argv)
@@ -120,8 +120,8 @@ def _subcommand(name: str, argv: list[str]) -> int:
     raise ConfigError(f"{name}: unknown subcommand; {allowed}; {fix}")
 
 
-def _take_trust(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(what --trust names, the rest of the line); it may stand anywhere, more than once."""
+def _split_trust(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(packages of --trust, the rest of the line); the flag may be anywhere, more than once."""
     packages, rest, words = [], [], iter(argv)
     for word in words:
         flag, equals, value = word.partition("=")
@@ -135,10 +135,10 @@ def _take_trust(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def _hydra(argv: list[str]) -> int:
     from hydra._internal.utils import get_args_parser
 
-    from rlrun.cli.run import single, sweep
+    from rlrun.cli.run import run_single, run_sweep
     from rlrun.config import Composer
 
-    quiet, argv = take_quiet(argv)
+    quiet, argv = split_quiet(argv)
     parser = get_args_parser()
     parser.prog = "rlrun"
     parser.error = Parser(prog="rlrun").error  # type: ignore[method-assign]
@@ -154,18 +154,18 @@ def _hydra(argv: list[str]) -> int:
         wrong = "the shell asks that while it completes a line, with the line in COMP_LINE"
         raise ConfigError(f"rlrun -sc {query}: {wrong}; install=SHELL is allowed; type {fix}")
     if args.shell_completion or args.hydra_help:
-        return _pass_on(parser, args)
+        return _run_hydra_flag(parser, args)
     args.overrides = [*composer.rewrite(args.overrides), *quiet]
     if args.cfg or args.info is not None:
         composer.compose(args.overrides, sweep=args.multirun)
-        return _pass_on(parser, args)
+        return _run_hydra_flag(parser, args)
     if args.multirun or _asks_for_sweep(composer, args.overrides):
-        return sweep(composer, [*args.overrides, *_hush(args.overrides, quiet)])
-    return single(composer, args.overrides)
+        return run_sweep(composer, [*args.overrides, *_silence_launcher(args.overrides, quiet)])
+    return run_single(composer, args.overrides)
 
 
-def _hush(overrides: Sequence[str], quiet: Sequence[str]) -> list[str]:
-    """What keeps Hydra's launcher from telling of every job, unless its logging was asked for."""
+def _silence_launcher(overrides: Sequence[str], quiet: Sequence[str]) -> list[str]:
+    """Overrides that silence Hydra's launcher, unless its logging was asked for."""
     asked = any("hydra_logging" in o for o in overrides)
     return ["hydra/hydra_logging=none"] if quiet and not asked else []
 
@@ -176,19 +176,19 @@ def _asks_for_sweep(composer: "Composer", overrides: Sequence[str]) -> bool:
     return str(composer.compose(overrides, sweep=True).hydra.mode) == "RunMode.MULTIRUN"
 
 
-def _pass_on(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
-    """What Hydra itself prints: --cfg, --info, --hydra-help, shell completion."""
+def _run_hydra_flag(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    """Let Hydra print: --cfg, --info, --hydra-help, shell completion."""
     from hydra._internal.utils import _run_hydra
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
 
-    from rlrun.cli.run import job
+    from rlrun.cli.run import run_job
     from rlrun.config.compose import search_path
 
     GlobalHydra.instance().clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise; Hydra's own report is a traceback
     try:
-        _run_hydra(args, parser, job, config_path=search_path(), config_name="config")
+        _run_hydra(args, parser, run_job, config_path=search_path(), config_name="config")
     except SystemExit as e:
         return 2 if e.code else 0
     except (ValueError, HydraException) as e:

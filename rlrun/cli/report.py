@@ -1,4 +1,4 @@
-"""How an error reaches the user: one line on stderr and its exit code, never a traceback."""
+"""Report errors: one line on stderr and an exit code, never a traceback."""
 
 import errno
 import logging
@@ -14,7 +14,7 @@ _BUG = 9
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
-class Stopped(BaseException):
+class SweepStopped(BaseException):
     """A job was stopped by a signal; the rest of the sweep is not started."""
 
     def __init__(self, code: int) -> None:
@@ -46,33 +46,33 @@ def _inside(name: Any, run_dir: Path | None) -> bool:
 
 
 def report(e: RlrunError) -> int:
-    """The exit code of ``e``, which is printed."""
+    """Print ``e`` and return its exit code."""
     line = " ".join(str(e).split())
     logging.getLogger("rlrun").info("exit %d: %s", e.exit_code, line)
-    said = line if isinstance(e, Interrupted) else f"error: {line}"
-    print(f"rlrun: {said}", file=sys.stderr)
-    _debug()
+    text = line if isinstance(e, Interrupted) else f"error: {line}"
+    print(f"rlrun: {text}", file=sys.stderr)
+    _print_traceback()
     return e.exit_code
 
 
 def report_bug(e: Exception, run_dir: Path | None) -> int:
-    """9; the traceback goes to the run directory, where there is one."""
-    where = "set RLRUN_DEBUG=1 for the traceback"
+    """Print one line, write the traceback into the run directory if there is one; return 9."""
+    hint = "set RLRUN_DEBUG=1 for the traceback"
     if run_dir is not None:
         try:
             (run_dir / "crash.txt").write_text(traceback.format_exc(), encoding="utf-8")
-            where = f"the traceback is in {run_dir / 'crash.txt'}"
+            hint = f"the traceback is in {run_dir / 'crash.txt'}"
         except OSError:
             pass
     text = " ".join(str(e).split())
     print(
-        f"rlrun: error: internal error: {type(e).__name__}: {text}; this is a bug; {where}",
+        f"rlrun: error: internal error: {type(e).__name__}: {text}; this is a bug; {hint}",
         file=sys.stderr,
     )
-    _debug()
+    _print_traceback()
     return _BUG
 
 
-def _debug() -> None:
+def _print_traceback() -> None:
     if os.environ.get("RLRUN_DEBUG") == "1":
         traceback.print_exc()

@@ -1,4 +1,4 @@
-"""Single runs and sweeps: validated first, then given a directory of their own, then started."""
+"""Single runs and sweeps: validated, given a directory of their own, started."""
 
 import logging
 import re
@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlrun.cli.report import Stopped, report_job_error
+from rlrun.cli.report import SweepStopped, report_job_error
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 
 if TYPE_CHECKING:
@@ -27,31 +27,31 @@ def _quote(value: object) -> str:
     return "'" + text.replace("${", "\\${") + "'"
 
 
-def single(composer: "Composer", overrides: Sequence[str]) -> int:
+def run_single(composer: "Composer", overrides: Sequence[str]) -> int:
     """The exit code of one run."""
     from rlrun.config import check, check_precision, read_composed
-    from rlrun.config.checks.idle import check_typed
-    from rlrun.config.chosen import by_preset, read_chosen
+    from rlrun.config.checks.unread_keys import check_typed_keys
     from rlrun.config.directories import claim, require_new, require_writable
+    from rlrun.config.presets import name_by_preset, read_presets
 
     cfg = composer.compose(overrides)
-    config = read_chosen(composer, cfg, overrides)
+    config = read_presets(composer, cfg, overrides)
     given = config.run.dir is not None
     path = Path(config.run.dir or composer.directory(cfg, "hydra.run.dir")).expanduser().absolute()
     if given:
         require_new(path)
     require_writable(path)
-    check(by_preset(config, cfg))
-    check_typed(config, overrides)
+    check(name_by_preset(config, cfg))
+    check_typed_keys(config, overrides)
     check_precision(config)
     run_dir = claim(path, exact=given)
     composer.set_directory(cfg, run_dir)
     if run_dir != path:  # another run has that name, which the config may speak of
         config = read_composed(cfg)
-    return int(composer.run(partial(job, config=config), cfg))
+    return int(composer.run(partial(run_job, config=config), cfg))
 
 
-def sweep(composer: "Composer", overrides: Sequence[str]) -> int:
+def run_sweep(composer: "Composer", overrides: Sequence[str]) -> int:
     """0 when every job of the sweep ended well, else 1."""
     from rlrun.config.directories import claim
 
@@ -62,7 +62,7 @@ def sweep(composer: "Composer", overrides: Sequence[str]) -> int:
     extra = [f"hydra.sweep.dir={_quote(path)}"]
     if any(len(part.encode()) > _LONGEST_NAME for name in names for part in name.split("/")):
         extra.append("hydra.sweep.subdir=${hydra.job.num}")
-    codes = composer.sweep(sweep_job, [*overrides, *extra])
+    codes = composer.sweep(run_sweep_job, [*overrides, *extra])
     failed = [f"#{i} (exit {code})" for i, code in enumerate(codes) if code]
     if failed:
         what = f"{len(failed)} of {len(codes)} jobs failed: {', '.join(failed)}"
@@ -73,15 +73,15 @@ def sweep(composer: "Composer", overrides: Sequence[str]) -> int:
 def _validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], num: int) -> str:
     """The directory name of a job that is valid; raises ConfigError for one that is not."""
     from rlrun.config import check, check_precision
-    from rlrun.config.chosen import by_preset, read_chosen
+    from rlrun.config.presets import name_by_preset, read_presets
 
     try:
         composed = composer.compose_job(cfg, job, num)
-        config = read_chosen(composer, composed, job)
+        config = read_presets(composer, composed, job)
         if config.run.dir is not None:
             wrong = "names the directory of a single run; null is allowed in a sweep"
             raise ConfigError(f"run.dir = {config.run.dir}: {wrong}; use hydra.sweep.dir=PATH")
-        check(by_preset(config, composed))
+        check(name_by_preset(config, composed))
         check_precision(config)
     except RlrunError as e:
         e.args = (f"{e} (sweep job {num}: {' '.join(job)}; no job was started)",)
@@ -89,7 +89,7 @@ def _validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], n
     return str(composer.directory(composed, "hydra.sweep.subdir"))
 
 
-def _as_typed(overrides: Any) -> list[str]:
+def _unresolved(overrides: Any) -> list[str]:
     """The overrides with their interpolations, which may hide secrets, left as they are."""
     from omegaconf import OmegaConf
 
@@ -97,10 +97,10 @@ def _as_typed(overrides: Any) -> list[str]:
     return [str(value) for value in values] if isinstance(values, list) else []
 
 
-def job(cfg: "DictConfig", config: "Config | None" = None) -> int:
+def run_job(cfg: "DictConfig", config: "Config | None" = None) -> int:
     """One run, in the directory Hydra was given; returns its exit code.
 
-    ``config``: ``cfg`` as it was read; None: it is read here (a launcher composes its jobs anew).
+    ``config``: ``cfg`` as it was read; None: read from ``cfg`` (a launcher composes its jobs anew).
     """
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
@@ -115,7 +115,7 @@ def job(cfg: "DictConfig", config: "Config | None" = None) -> int:
             from rlrun.pipeline.forkserver import start_forkserver
 
             start_forkserver()
-        overrides = _as_typed(hydra.overrides.task)
+        overrides = _unresolved(hydra.overrides.task)
         (run_dir / "config.yaml").write_text(raw_yaml, encoding="utf-8")
         text = OmegaConf.to_yaml(OmegaConf.create(overrides))
         (run_dir / "overrides.yaml").write_text(text, encoding="utf-8")
@@ -129,18 +129,18 @@ def job(cfg: "DictConfig", config: "Config | None" = None) -> int:
 
 
 def _close_log(run_dir: Path) -> None:
-    """The run's log ends with the run: what its process does afterwards belongs elsewhere."""
+    """Close the run's log: later records of this process are not of the run."""
     root = logging.getLogger()
     for handler in root.handlers[:]:
-        here = isinstance(handler, logging.FileHandler) and Path(handler.baseFilename).parent
-        if here == run_dir:
+        directory = isinstance(handler, logging.FileHandler) and Path(handler.baseFilename).parent
+        if directory == run_dir:
             root.removeHandler(handler)
             handler.close()
 
 
-def sweep_job(cfg: "DictConfig") -> int:
-    """One run of a sweep: its errors leave the other jobs alone, a signal ends the sweep."""
-    code = job(cfg)
+def run_sweep_job(cfg: "DictConfig") -> int:
+    """Run one job of a sweep: an error ends this job, a signal the sweep."""
+    code = run_job(cfg)
     if code in _STOPS:
-        raise Stopped(code)
+        raise SweepStopped(code)
     return code

@@ -87,8 +87,8 @@ def companions(path: Path) -> dict[str, str]:
 
 def bases(path: Path) -> list[Path]:
     """The base yamls, which are no options, that a yaml starts from."""
-    found = re.findall(r"- (base/\w+)@_here_\n", _text(path))
-    return [path.parent / f"{name}.yaml" for name in found]
+    found = re.findall(r"- /(_base/\w+)@_here_\n", _text(path))
+    return [shipped() / f"{name}.yaml" for name in found]
 
 
 def with_bases(path: Path, prefix: str) -> dict[str, Key]:
@@ -119,7 +119,7 @@ def option_keys(group: str, option: str, config_dir: str | None = None) -> dict[
 
 
 def _replaced(name: str, by: Mapping[str, Key]) -> bool:
-    """Whether ``name`` lies in a mapping that ``by`` replaces with one value."""
+    """True if ``name`` is in a mapping that ``by`` replaces with one value."""
     outer = name.rpartition(".")[0]
     return outer in by and by[outer].value != ""
 

@@ -24,13 +24,18 @@ from hydra.core.utils import configure_log, run_job
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
-from rlrun.config.messages import HYDRA_ERRORS, explain, homes, override_key
-from rlrun.config.reader import fail, hints, read_config, runs_code, unknown, unknown_option
+from rlrun.config.hydra_errors import HYDRA_ERRORS, as_config_error, override_key, possible_keys
+from rlrun.config.reader import (
+    code_error,
+    config_error,
+    field_types,
+    read_config,
+    unknown_key,
+)
 from rlrun.schema import Config, EnvConfig
 
 VERSION_BASE = "1.3"
 _PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.")
-_BASE = "base/"  # keys that several options of a group start from: conf/policy/base/
 _FREE = ("env.kwargs", "env.eval_kwargs")  # dicts whose keys the environment defines
 _EXCLUSIVE = (  # of two such keys one is a number, the other null
     ("learner.update_per_collect", "learner.replay_ratio"),
@@ -39,14 +44,14 @@ _EXCLUSIVE = (  # of two such keys one is a number, the other null
 
 
 def search_path() -> str:
-    """Where the shipped yaml files are: inside the package, or beside it in a bare checkout."""
+    """Hydra's address of the shipped yaml files: in the package, or beside it in a checkout."""
     if find_spec("rlrun.conf") is not None:
         return "pkg://rlrun.conf"
     return f"file://{Path(__file__).resolve().parents[2] / 'conf'}"
 
 
 def _refuse_shadows(directory: Path) -> None:
-    """A user's file with a shipped name would be ignored: Hydra takes the shipped one first."""
+    """Raise ConfigError for a user's file with a shipped name, which Hydra would ignore."""
     import rlrun
 
     package = Path(rlrun.__file__).parent
@@ -55,11 +60,11 @@ def _refuse_shadows(directory: Path) -> None:
             name = path.relative_to(directory)
             if (root / name).is_file() and root.resolve() != directory.resolve():
                 wrong = f"{name} has the name of a file that rlrun ships, which would win"
-                raise fail("--config-dir", directory, wrong, "new names", f"rename {name}")
+                raise config_error("--config-dir", directory, wrong, "new names", f"rename {name}")
 
 
 class Composer:
-    """Composes configs as ``rlrun KEY=VALUE…`` does. Nothing is written to the disk."""
+    """Compose configs as ``rlrun KEY=VALUE…`` does. Nothing is written to the disk."""
 
     def __init__(self, *, config_name: str | None = None, config_dir: str | None = None) -> None:
         version.setbase(VERSION_BASE)
@@ -68,7 +73,7 @@ class Composer:
         if config_dir is not None:
             path = Path(config_dir).absolute()
             if not path.is_dir():
-                raise fail(
+                raise config_error(
                     "--config-dir", config_dir, "no such directory", "a directory", "name it"
                 )
             _refuse_shadows(path)
@@ -78,7 +83,7 @@ class Composer:
         self.hydra = Hydra.create_main_hydra2(task_name="rlrun", config_search_path=search)
 
     def groups(self) -> list[str]:
-        """The names a user can choose an option of."""
+        """The names of the groups."""
         return [g for g in self.hydra.config_loader.list_groups("") if not g.startswith("_")]
 
     def options(self, group: str) -> list[str]:
@@ -86,7 +91,7 @@ class Composer:
         return self.hydra.config_loader.get_group_options(group, ObjectType.CONFIG)
 
     def gives(self, name: str, key: str) -> bool:
-        """Whether the yaml file ``name`` itself has a value for ``key``."""
+        """True if the yaml file ``name`` itself has a value for ``key``."""
         found = self.hydra.config_loader.repository.load_config(name)  # type: ignore[attr-defined]
         return found is not None and OmegaConf.select(found.config, key) is not None
 
@@ -104,15 +109,8 @@ class Composer:
                 with_log_configuration=False,
             )
         except Exception as e:  # Hydra asserts on input, and more
-            raise explain(e, overrides, self.groups(), self.options) from e
-        return self._checked(cfg)
-
-    def _checked(self, cfg: DictConfig) -> DictConfig:
-        """``cfg``; raises ConfigError for code in its hydra node, or a base file as an option."""
+            raise as_config_error(e, overrides, self.groups(), self.options) from e
         _check_hydra(cfg)
-        for group, option in cfg.hydra.runtime.choices.items():
-            if str(option).startswith(_BASE):
-                raise unknown_option(group, option, self.options(group))
         return cfg
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
@@ -121,10 +119,10 @@ class Composer:
         try:
             return parser.parse_overrides(list(overrides))
         except HYDRA_ERRORS as e:
-            raise explain(e, overrides, self.groups(), self.options) from e
+            raise as_config_error(e, overrides, self.groups(), self.options) from e
 
     def jobs(self, cfg: DictConfig) -> list[list[str]]:
-        """The overrides of every job of a sweep; empty when the sweeper chooses as it goes."""
+        """The overrides of every job of a sweep; empty for an adaptive sweeper."""
         sweeper = cfg.hydra.sweeper
         if not str(sweeper.get("_target_", "")).endswith(".BasicSweeper"):
             return []
@@ -138,10 +136,11 @@ class Composer:
         try:
             job = self.hydra.config_loader.load_sweep_config(cfg, list(overrides))
         except Exception as e:
-            raise explain(e, overrides, self.groups(), self.options) from e
+            raise as_config_error(e, overrides, self.groups(), self.options) from e
         with open_dict(job):
             job.hydra.job.id, job.hydra.job.num = str(num), num
-        return self._checked(job)
+        _check_hydra(job)
+        return job
 
     def directory(self, cfg: DictConfig, key: str) -> Path:
         """The path that ``key`` of the hydra node gives, e.g. ``hydra.run.dir``."""
@@ -149,18 +148,18 @@ class Composer:
         try:
             value = OmegaConf.select(cfg, key)
         except HYDRA_ERRORS as e:
-            raise explain(e, [], [], self.options) from e
+            raise as_config_error(e, [], [], self.options) from e
         if not isinstance(value, str) or not value:
-            raise fail(key, value, "is no path", "a path is allowed", f"set {key}=PATH")
+            raise config_error(key, value, "is no path", "a path is allowed", f"set {key}=PATH")
         return Path(value)
 
     def set_directory(self, cfg: DictConfig, path: Path) -> None:
-        """Makes ``path`` the directory of the single run ``cfg``."""
+        """Make ``path`` the directory of the single run ``cfg``."""
         with flag_override(cfg.hydra, "readonly", False):
             cfg.hydra.run.dir, cfg.hydra.mode = str(path), RunMode.RUN
 
     def run(self, task: TaskFunction, cfg: DictConfig) -> Any:
-        """What ``task`` returns, run in ``hydra.run.dir``: ``Hydra.run`` without composing."""
+        """Run ``task`` in ``hydra.run.dir``, return its result: ``Hydra.run`` without composing."""
         configure_log(cfg.hydra.hydra_logging, cfg.hydra.verbose)
         callbacks = Callbacks(cfg)
         callbacks.on_run_start(config=cfg, config_name=self.config_name)
@@ -170,7 +169,7 @@ class Composer:
         return done.return_value
 
     def sweep(self, task: TaskFunction, overrides: Sequence[str]) -> list[Any]:
-        """What ``task`` returns in every job, run by Hydra's launcher."""
+        """Run ``task`` in every job by Hydra's launcher and return the results."""
         args = [*overrides, "hydra.mode=MULTIRUN"]
         batches = self.hydra.multirun(self.config_name, task, args)
         return [job.return_value for batch in batches or [] for job in batch]
@@ -178,19 +177,19 @@ class Composer:
     def rewrite(self, overrides: Sequence[str]) -> list[str]:
         """``env.length=50`` as ``env.kwargs.length=50``, and ``++`` for new keys of free dicts.
 
-        Of two keys that exclude each other, the one that files gave is null where the other is
+        Of two keys that exclude each other, the one given by files is null where the other is
         typed.
         """
-        overrides = [*overrides, *self._without(overrides)]
+        overrides = [*overrides, *self._exclusive_nulls(overrides)]
         doubtful = [o for o in overrides if _is_free(override_key(o)) and o[:1] not in "+~"]
         if not doubtful:
             return overrides
         cfg = self.compose([o for o in overrides if o not in doubtful], sweep=True)
         kwargs = self._env_kwargs(cfg)
-        return [_rewrite(o, kwargs, cfg) if o in doubtful else o for o in overrides]
+        return [_rewrite_override(o, kwargs, cfg) if o in doubtful else o for o in overrides]
 
-    def _without(self, overrides: Sequence[str]) -> Iterator[str]:
-        """``learner.replay_ratio=null`` where only ``learner.update_per_collect=4`` was typed."""
+    def _exclusive_nulls(self, overrides: Sequence[str]) -> Iterator[str]:
+        """Yield ``learner.replay_ratio=null`` where only ``update_per_collect=4`` was typed."""
         typed = {override_key(o): o.partition("=")[2] for o in overrides}
         for pair in _EXCLUSIVE:
             for key, other in (pair, pair[::-1]):
@@ -215,41 +214,41 @@ def _is_free(key: str) -> bool:
     parts = key.split(".")
     if parts[0] != "env" or len(parts) < 2:
         return False
-    return ".".join(parts[:2]) in _FREE or parts[1] not in hints(EnvConfig)
+    return ".".join(parts[:2]) in _FREE or parts[1] not in field_types(EnvConfig)
 
 
-def _rewrite(override: str, known: Mapping[str, set[str]], cfg: DictConfig) -> str:
+def _rewrite_override(override: str, known: Mapping[str, set[str]], cfg: DictConfig) -> str:
     key, equals, value = override.partition("=")
     parts = key.split(".")
     name = ".".join(parts[:2])
     if name not in _FREE:
         if parts[1] in known["env.kwargs"]:
             return f"env.kwargs.{override.removeprefix('env.')}"
-        there = {*hints(EnvConfig), *known["env.kwargs"]}
-        raise unknown(key, value, there, homes=homes(key, cfg, there))
+        names = {*field_types(EnvConfig), *known["env.kwargs"]}
+        raise unknown_key(key, value, names, candidates=possible_keys(key, cfg, names))
     new = len(parts) == 2 or parts[2] not in known[name]
     return f"++{key}{equals}{value}" if new else override
 
 
 def _check_hydra(cfg: DictConfig) -> None:
-    """Raises ConfigError when the hydra node names code that is not Hydra's or a plugin's."""
-    _trusted(OmegaConf.to_container(cfg.hydra, resolve=False), "hydra")
+    """Raise ConfigError when the hydra node names code that is not Hydra's or a plugin's."""
+    _check_targets(OmegaConf.to_container(cfg.hydra, resolve=False), "hydra")
 
 
-def _trusted(value: object, path: str) -> None:
+def _check_targets(value: object, path: str) -> None:
     items = value.items() if isinstance(value, dict) else ()
     for key, inner in items:
         full = f"{path}.{key}"
         text = str(inner)
         if key == "_target_" and not text.startswith(_PLUGINS):
             allowed = "Hydra's own parts and installed hydra_plugins"
-            raise runs_code(full, inner, allowed)
+            raise code_error(full, inner, allowed)
         if "logging" in path and (
             key == "()" or (key == "class" and not text.startswith("logging."))
         ):
             allowed = "classes of Python's logging"
-            raise runs_code(full, inner, allowed)
-        _trusted(inner, full)
+            raise code_error(full, inner, allowed)
+        _check_targets(inner, full)
 
 
 def read_composed(cfg: DictConfig) -> Config:
@@ -260,7 +259,7 @@ def read_composed(cfg: DictConfig) -> Config:
     try:
         values = OmegaConf.to_container(strip(cfg), resolve=True)
     except HYDRA_ERRORS as e:
-        raise explain(e, [], [], lambda group: []) from e
+        raise as_config_error(e, [], [], lambda group: []) from e
     assert isinstance(values, dict)
     return read_config({str(k): v for k, v in values.items()})
 

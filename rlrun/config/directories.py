@@ -1,9 +1,9 @@
-"""Run and sweep directories: no two runs share one, and nothing is made where nothing can be."""
+"""Run and sweep directories, each of one run. A path is checked before anything is written."""
 
 import os
 from pathlib import Path
 
-from rlrun.config.reader import fail
+from rlrun.config.reader import config_error
 from rlrun.errors import ConfigError, StorageError
 
 
@@ -14,7 +14,7 @@ def storage_error(path: Path, why: str) -> StorageError:
 
 
 def require_writable(path: Path) -> None:
-    """Raises StorageError unless ``path`` could be made; makes nothing."""
+    """Raise StorageError unless ``path`` could be made; makes nothing."""
     for parent in (path, *path.absolute().parents):
         if not parent.exists():
             continue
@@ -26,7 +26,7 @@ def require_writable(path: Path) -> None:
 
 
 def require_new(path: Path, key: str = "run.dir") -> None:
-    """Raises ConfigError unless ``path``, given as ``key``, is new or empty; makes nothing."""
+    """Raise ConfigError unless ``path``, given as ``key``, is new or empty; makes nothing."""
     if path.is_dir() and not any(path.iterdir()):
         return
     if not os.path.lexists(path):
@@ -34,7 +34,7 @@ def require_new(path: Path, key: str = "run.dir") -> None:
     resumable = key == "run.dir" and (path / "config.yaml").exists()
     fix = f"rlrun resume {path}" if resumable else "choose another path"
     what = "the directory is not empty" if path.is_dir() else "this is not a directory"
-    raise fail(key, path, what, "a new or empty directory is allowed", fix)
+    raise config_error(key, path, what, "a new or empty directory is allowed", fix)
 
 
 def claim(path: Path, *, exact: bool) -> Path:

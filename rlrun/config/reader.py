@@ -31,59 +31,59 @@ _MANY = 14  # names in an error
 _LISTED = 30  # options in an error that has a guess
 
 
-def show(value: object) -> str:
+def format_value(value: object) -> str:
     """The value as it would be written on the command line, on one line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(show(v) for v in value)}]"
+        return f"[{', '.join(format_value(v) for v in value)}]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k}: {show(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{k}: {format_value(v)}" for k, v in value.items()) + "}"
     text = " ".join(str(value).split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-def fail(path: str, value: object, wrong: str, allowed: str, fix: str) -> ConfigError:
-    """The one form of an error: ``key = value: wrong; allowed; fix``."""
-    return ConfigError(f"{path} = {show(value)}: {wrong}; {allowed}; {fix}", key=path)
+def config_error(path: str, value: object, wrong: str, allowed: str, fix: str) -> ConfigError:
+    """The error ``key = value: wrong; allowed; fix``, the form of every config error."""
+    return ConfigError(f"{path} = {format_value(value)}: {wrong}; {allowed}; {fix}", key=path)
 
 
 class UnknownKey(ConfigError):
     """A key that the config does not have."""
 
 
-def unknown(
+def unknown_key(
     path: str,
     value: object,
     known: Collection[str],
     what: str = "key",
-    homes: Collection[str] = (),
+    candidates: Collection[str] = (),
 ) -> UnknownKey:
     """The error for a name that does not exist, with the names that do.
 
-    ``homes``: full keys of that name in other places, better guesses than names like it here.
+    ``candidates``: full keys of that name in other groups, better guesses than similar names.
     """
     if path in RENAMED:
-        homes = [RENAMED[path]]
+        candidates = [RENAMED[path]]
     parent, _, name = path.rpartition(".")
     dot = f"{parent}." if parent else ""
-    if owners := _owners(path):
-        here = [home for home in homes if home.startswith(_SHARED)]
-        fix = " or ".join([f"remove {path}", *(f"set {home}" for home in here)])
+    if owners := _options_with(path):
+        shared = [other for other in candidates if other.startswith(_SHARED)]
+        fix = " or ".join([f"remove {path}", *(f"set {other}" for other in shared)])
         allowed = f"{' or '.join(owners)} has it"
-        return UnknownKey(str(fail(path, value, f"unknown {what}", allowed, fix)), key=path)
+        return UnknownKey(str(config_error(path, value, f"unknown {what}", allowed, fix)), key=path)
     close = [dot + c for c in nearest(name, known)]
-    if homes:
-        close, parent = list(homes), ""
-    if close and (homes or len(known) > _MANY):
+    if candidates:
+        close, parent = list(candidates), ""
+    if close and (candidates or len(known) > _MANY):
         allowed = f"rlrun --cfg job{f' --package {parent}' if parent else ''} shows all"
     else:
         allowed = f"there are {', '.join(sorted(known))}" if known else "there are none"
     fix = f"did you mean {' or '.join(close)}?" if close else f"remove {path}"
-    return UnknownKey(str(fail(path, value, f"unknown {what}", allowed, fix)), key=path)
+    return UnknownKey(str(config_error(path, value, f"unknown {what}", allowed, fix)), key=path)
 
 
-def _owners(path: str) -> list[str]:
+def _options_with(path: str) -> list[str]:
     """``group=option`` of every option whose class has the key, where classes of a group differ."""
     group, _, name = path.partition(".")
     table = OPTION_CONFIGS.get(group, {})
@@ -93,9 +93,11 @@ def _owners(path: str) -> list[str]:
 def _number(path: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         what = "is not a number" if value is not None else "has no value"
-        raise fail(path, value, what, "a finite number is allowed", f"set {path}=NUMBER")
+        raise config_error(path, value, what, "a finite number is allowed", f"set {path}=NUMBER")
     if not math.isfinite(value):
-        raise fail(path, value, "is not finite", "a finite number is allowed", f"set {path}=NUMBER")
+        raise config_error(
+            path, value, "is not finite", "a finite number is allowed", f"set {path}=NUMBER"
+        )
     return value
 
 
@@ -108,13 +110,15 @@ def _int(path: str, value: object) -> int:
         return value
     number = _number(path, value) if isinstance(value, float) else 0.5
     if number != int(number):
-        raise fail(path, value, "is not an integer", "an integer is allowed", f"set {path}=INTEGER")
+        raise config_error(
+            path, value, "is not an integer", "an integer is allowed", f"set {path}=INTEGER"
+        )
     return int(number)
 
 
 def _bool(path: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise fail(
+        raise config_error(
             path, value, "is not a truth value", "true or false is allowed", f"set {path}=true"
         )
     return value
@@ -124,7 +128,7 @@ def _str(path: str, value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)  # a directory called 2024
     if not isinstance(value, str):
-        raise fail(path, value, "is not text", "text is allowed", f"set {path}=TEXT")
+        raise config_error(path, value, "is not text", "text is allowed", f"set {path}=TEXT")
     return value
 
 
@@ -160,7 +164,7 @@ def unknown_option(path: str, value: object, options: Collection[str]) -> Config
     allowed = f"one of {', '.join(sorted(options))}"
     if close and len(options) > _LISTED:
         allowed = "rlrun list shows all"
-    return fail(
+    return config_error(
         path, value, "unknown option", allowed, fix if close else f"choose one: {path}=NAME"
     )
 
@@ -169,7 +173,9 @@ def _tuple(args: tuple[Any, ...], path: str, value: object) -> tuple[Any, ...]:
     fixed = args[-1] is not Ellipsis
     if not isinstance(value, (list, tuple)) or (fixed and len(value) != len(args)):
         size = f"a list of {len(args)}" if fixed else "a list"
-        raise fail(path, value, f"is not {size}", f"{size} is allowed", f"set '{path}=[...]'")
+        raise config_error(
+            path, value, f"is not {size}", f"{size} is allowed", f"set '{path}=[...]'"
+        )
     inner = args if fixed else (args[0],) * len(value)
     return tuple(
         _value(t, f"{path}[{i}]", v) for i, (t, v) in enumerate(zip(inner, value, strict=True))
@@ -179,12 +185,14 @@ def _tuple(args: tuple[Any, ...], path: str, value: object) -> tuple[Any, ...]:
 def _dict(path: str, value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         allowed = "a mapping is allowed"
-        raise fail(path, value, "is not a mapping", allowed, f"set '{path}={{name: value}}'")
+        raise config_error(
+            path, value, "is not a mapping", allowed, f"set '{path}={{name: value}}'"
+        )
     return {str(k): v for k, v in value.items()}
 
 
 def _union(options: tuple[Any, ...], path: str, value: object) -> Any:
-    """A value, or null; or one of two kinds, of which one is a list."""
+    """Convert a value or null, or one of two types, of which one is a list."""
     inner = [t for t in options if t is not types.NoneType]
     if value is None and len(inner) < len(options):
         return None
@@ -196,7 +204,9 @@ def _union(options: tuple[Any, ...], path: str, value: object) -> Any:
 
 def _value(kind: Any, path: str, value: object) -> Any:
     if value == _MISSING:
-        raise fail(path, value, "has no value", "the yaml leaves it to you", f"give {path}=VALUE")
+        raise config_error(
+            path, value, "has no value", "the yaml leaves it to you", f"give {path}=VALUE"
+        )
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return _union(get_args(kind), path, value)
@@ -211,7 +221,7 @@ def _value(kind: Any, path: str, value: object) -> Any:
     if origin is dict:
         return _dict(path, value)
     if is_dataclass(kind):
-        return read(kind, value, path)
+        return read_dataclass(kind, value, path)
     return _SCALARS[kind](path, value)
 
 
@@ -222,15 +232,17 @@ def _wrapper(path: str, value: object) -> Any:
     name = value.get("name") if isinstance(value, Mapping) else None
     if name is None or not isinstance(value, Mapping):
         fix = f"write '{path}={{name: delay_obs, steps: 2}}'"
-        raise fail(path, value, "names no wrapper", f"one of {', '.join(WRAPPER_CONFIGS)}", fix)
+        raise config_error(
+            path, value, "names no wrapper", f"one of {', '.join(WRAPPER_CONFIGS)}", fix
+        )
     if name not in WRAPPER_CONFIGS:
         raise unknown_option(path, name, list(WRAPPER_CONFIGS))
     known = [f.name for f in fields(WRAPPER_CONFIGS[str(name)])]
-    if lacking := [key for key in known if key not in value]:
+    if missing := [key for key in known if key not in value]:
         form = ", ".join(f"{key}: {name if key == 'name' else key.upper()}" for key in known)
-        wrong = f"{', '.join(lacking)} is missing"
-        raise fail(path, value, wrong, f"{{{form}}} is allowed", "give it")
-    return _named(path, value, WRAPPER_CONFIGS)
+        wrong = f"{', '.join(missing)} is missing"
+        raise config_error(path, value, wrong, f"{{{form}}} is allowed", "give it")
+    return _read_option(path, value, WRAPPER_CONFIGS)
 
 
 def _schedule(path: str, value: object) -> ScheduleConfig:
@@ -244,34 +256,38 @@ def _schedule(path: str, value: object) -> ScheduleConfig:
     if full.get("kind") == "piecewise":
         points = full["points"] or [[0, 0.0]]
         full["start"], full["end"] = points[0][-1], points[-1][-1]
-    result: ScheduleConfig = read(ScheduleConfig, full, path)
+    result: ScheduleConfig = read_dataclass(ScheduleConfig, full, path)
     return result
 
 
 @cache
-def hints(cls: type) -> dict[str, Any]:
+def field_types(cls: type) -> dict[str, Any]:
     """The resolved types of a dataclass's fields."""
     return get_type_hints(cls)
 
 
-def read(cls: Any, value: object, path: str, given: Mapping[str, Any] | None = None) -> Any:
+def read_dataclass(
+    cls: Any, value: object, path: str, given: Mapping[str, Any] | None = None
+) -> Any:
     """The dataclass ``cls`` read from a mapping; ``given`` are fields that were read already.
 
     Raises: ConfigError naming the key.
     """
     if not isinstance(value, Mapping):
         fix = f"set the keys inside, {path}.KEY=VALUE"
-        raise fail(path, value, "is not a mapping", "a mapping of keys is allowed", fix)
-    known = {f.name: hints(cls)[f.name] for f in fields(cls)}
+        raise config_error(path, value, "is not a mapping", "a mapping of keys is allowed", fix)
+    known = {f.name: field_types(cls)[f.name] for f in fields(cls)}
     dot = f"{path}." if path else ""
     for key in value:
         if key not in known:
-            raise unknown(f"{dot}{key}", value[key], known)
+            raise unknown_key(f"{dot}{key}", value[key], known)
     for key in known:
         if key not in value:
             where = f"conf/{path}" if path else "conf/config.yaml"
             fix = f"give {dot}{key}=VALUE or add it to the yaml under {where}"
-            raise fail(f"{dot}{key}", "(absent)", "the key is missing", "it needs a value", fix)
+            raise config_error(
+                f"{dot}{key}", "(absent)", "the key is missing", "it needs a value", fix
+            )
     done = dict(given or {})
     for f in fields(cls):
         if (options := f.metadata.get("or_class")) and f.name not in done:
@@ -284,19 +300,21 @@ def read(cls: Any, value: object, path: str, given: Mapping[str, Any] | None = N
     except Invalid as e:
         full = dot + e.key
         fix = "" if ";" in e.text else f"; change {full}"
-        raise ConfigError(f"{full} = {show(e.value)}: {e.text}{fix}", key=full) from e
+        raise ConfigError(f"{full} = {format_value(e.value)}: {e.text}{fix}", key=full) from e
 
 
-def _named(path: str, value: object, table: Mapping[str, type]) -> Any:
+def _read_option(path: str, value: object, table: Mapping[str, type]) -> Any:
     """The dataclass that ``value['name']`` selects."""
     if not isinstance(value, Mapping) or "name" not in value:
-        raise fail(path, value, "has no name", f"one of {', '.join(table)}", f"give {path}=NAME")
+        raise config_error(
+            path, value, "has no name", f"one of {', '.join(table)}", f"give {path}=NAME"
+        )
     name = value["name"]
     if path == "policy" and isinstance(name, str) and ":" in name:
-        return read(_own_config(name), value, path)
+        return read_dataclass(_own_config(name), value, path)
     if name not in table:
         raise unknown_option(f"{path}.name", name, list(table))
-    return read(table[str(name)], value, path)
+    return read_dataclass(table[str(name)], value, path)
 
 
 def _own_config(name: str) -> type[PolicyConfig]:
@@ -306,7 +324,7 @@ def _own_config(name: str) -> type[PolicyConfig]:
         wrong = "the class does not say which keys it has"
         allowed = "a dataclass derived from rlrun.schema.PolicyConfig is allowed"
         fix = "write config_class = DQNConfig (or your own) in the class"
-        raise fail("policy.name", name, wrong, allowed, fix)
+        raise config_error("policy.name", name, wrong, allowed, fix)
     return kind
 
 
@@ -319,18 +337,18 @@ def read_config(value: Mapping[str, Any]) -> Config:
     given: dict[str, Any] = {}
     for key, table in OPTION_CONFIGS.items():
         if key in value:
-            given[key] = _named(key, value[key], table)
-    result: Config = read(Config, value, "", given)
+            given[key] = _read_option(key, value[key], table)
+    result: Config = read_dataclass(Config, value, "", given)
     return result
 
 
-def runs_code(path: str, value: object, allowed: str = "parts are chosen by name") -> ConfigError:
+def code_error(path: str, value: object, allowed: str = "parts are chosen by name") -> ConfigError:
     """The error for a key that Hydra would execute."""
-    return fail(path, value, "a config cannot run code", allowed, f"remove {path}")
+    return config_error(path, value, "a config cannot run code", allowed, f"remove {path}")
 
 
 def refuse_code(value: object, path: str) -> None:
-    """Raises ConfigError when a key that Hydra would execute stands anywhere in the config."""
+    """Raise ConfigError when a key that Hydra would execute stands anywhere in the config."""
     items: Collection[tuple[Any, Any]] = ()
     if isinstance(value, Mapping):
         items = value.items()
@@ -339,5 +357,5 @@ def refuse_code(value: object, path: str) -> None:
     for key, inner in items:
         full = f"{path}.{key}" if path else str(key)
         if key == "_target_":
-            raise runs_code(full, inner)
+            raise code_error(full, inner)
         refuse_code(inner, full)

@@ -9,9 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun.config.checks.keys import check
 from rlrun.config.compose import Composer, read_composed, to_yaml
-from rlrun.config.messages import HYDRA_ERRORS, explain
-from rlrun.config.reader import fail, show
-from rlrun.errors import ConfigError
+from rlrun.config.hydra_errors import HYDRA_ERRORS, as_config_error
+from rlrun.config.reader import config_error
 from rlrun.schema import Config
 from rlrun.schema.spelling import RENAMED
 
@@ -34,12 +33,14 @@ def load(
     if not path.is_file():
         what = "is no run directory" if run_dir.is_dir() else "no such directory"
         allowed = "a directory with a config.yaml"
-        raise fail("RUN_DIR", run_dir, what, allowed, "run directories are under outputs/")
+        raise config_error("RUN_DIR", run_dir, what, allowed, "run directories are under outputs/")
     composer = Composer()
     try:
         cfg = OmegaConf.load(path)
         if not isinstance(cfg, DictConfig):
-            raise fail("RUN_DIR", run_dir, "its config.yaml is damaged", "a mapping", "restore it")
+            raise config_error(
+                "RUN_DIR", run_dir, "its config.yaml is damaged", "a mapping", "restore it"
+            )
         _rename_keys(cfg)
         OmegaConf.set_struct(cfg, True)
         for override in composer.parse(overrides):
@@ -48,14 +49,14 @@ def load(
         if not replay:
             OmegaConf.update(cfg, "buffer.device", "cpu")
     except HYDRA_ERRORS as e:
-        raise explain(e, overrides, [], lambda group: []) from e
+        raise as_config_error(e, overrides, [], lambda group: []) from e
     config = read_composed(cfg)
     check(config, fresh=False)
     return config, to_yaml(cfg)
 
 
 def _rename_keys(cfg: DictConfig) -> None:
-    """Gives the keys of a config that an earlier version stored their present names."""
+    """Give the keys of a config that an earlier version stored their present names."""
     for old, new in RENAMED.items():
         group, _, name = old.partition(".")
         if OmegaConf.select(cfg, group) is not None and name in cfg[group]:
@@ -72,6 +73,5 @@ def _refuse_fixed(override: Override) -> None:
     if not plain or not allowed or key == "run.dir":
         text = re.sub(r"^[^=]*=?", "", str(override.input_line))
         may = f"{', '.join(_RESUMABLE)} may change (not run.dir)"
-        raise ConfigError(
-            f"{key} = {show(text)}: a resumed run cannot change this; {may}; start a new run"
-        )
+        wrong = "a resumed run cannot change this"
+        raise config_error(key, text, wrong, may, "start a new run")

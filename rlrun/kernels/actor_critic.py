@@ -161,9 +161,7 @@ class NumpyActorCritic:
         self.evaluated = self.evaluate(
             params.flatten(0, 1).numpy(), action.flatten(0, 1).numpy(), entropy=True
         )
-        return LogProbEntropy(
-            *(torch.from_numpy(x).reshape(lead) for x in self.evaluated.log_prob_entropy())
-        )
+        return LogProbEntropy(*(torch.from_numpy(x).reshape(lead) for x in self.evaluated.terms()))
 
     def backward(self, choice: LogProbEntropy, value: Tensor, grads: OutputGrads) -> None:
         assert self.evaluated is not None

@@ -18,7 +18,7 @@ class ActionLogProb(NamedTuple):
     entropy: np.ndarray | None  # [N]; None: not computed
     factors: tuple[np.ndarray, ...]
 
-    def log_prob_entropy(self) -> tuple[np.ndarray, np.ndarray]:
+    def terms(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (log pi, entropy); the entropy has been computed."""
         assert self.entropy is not None
         return self.log_prob, self.entropy

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlrun.nets.action_bounds import ActionBounds
 from rlrun.nets.continuous_actor import make_actor_and_critics
-from rlrun.optim.noise import UpdateNoise
+from rlrun.optim.noise import SeededNoise
 from rlrun.optim.target import OnlineTarget
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Spec
@@ -57,7 +57,7 @@ class ActorCritics:
         self.pi = OnlineTarget(actor.to(device), config)
         self.q = OnlineTarget(values.to(device), config)
         self.lr_at, self.actor_lr_at = lr_at, actor_lr_at
-        self.noise = UpdateNoise(seed, device)
+        self.noise = SeededNoise(seed, device)
         self.seconds = {"backward": 0.0, "optimiser": 0.0}
         names = ("train/actor_loss", "train/actor_grad_norm", *logged)
         self.last = {name: torch.zeros((), device=device) for name in names}

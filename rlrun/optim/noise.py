@@ -6,7 +6,7 @@ from torch import Tensor
 from rlrun.types import torch_seed
 
 
-class UpdateNoise:
+class SeededNoise:
     """Random numbers that depend on the seed and the number of the update alone.
 
     A loss is then a function of batch and parameters, and no generator state has to be saved.

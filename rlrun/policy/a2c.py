@@ -12,35 +12,47 @@ from rlrun.functional.policy import (
     value_loss,
 )
 from rlrun.functional.returns import gae
-from rlrun.policy.base.on_policy import RolloutPolicy
-from rlrun.policy.base.rollout import Loss, Rows, join, opening, told
+from rlrun.policy.base.on_policy import OnPolicy
+from rlrun.policy.base.rollout import (
+    ActorCriticLoss,
+    RolloutRows,
+    first_states,
+    loss_metrics,
+    make_loss,
+)
 from rlrun.schema import A2CConfig
 from rlrun.types import Sample, Update
 
 
-class A2C(RolloutPolicy[A2CConfig]):
-    """Draws actions from its distribution and learns from them once."""
+class A2C(OnPolicy[A2CConfig]):
+    """Samples actions from the policy and learns from them once."""
 
     def update(self, sample: Sample) -> Update:
-        """One gradient step on a whole rollout, whose actions are the present policy's."""
-        rows = self.descender.read(sample.segment)
+        """One gradient step on a whole rollout, whose actions are the current policy's."""
+        rows = self.learner.prepare(sample.segment)
         out = self.loss(rows)
-        stepped = self.descender.step(out, sample.env_steps)
-        self.descender.absorb(rows)
+        stepped = self.learner.step(out, sample.env_steps)
+        self.learner.update_obs_moments(rows)
         return Update(None, out.metrics | stepped)
 
-    def loss(self, rows: Rows) -> Loss:
+    def loss(self, rows: RolloutRows) -> ActorCriticLoss:
         """Policy gradient, half the squared error of V and the entropy bonus of a rollout."""
-        c, real = self.config, valid_rows(rows.valid)
-        net, began = self.descender, opening(rows.states)
-        head, value = net.outputs(rows.obs, rows.side, rows.first, began)
+        c, valid = self.config, valid_rows(rows.valid)
+        net, state = self.learner, first_states(rows.states)
+        head, value = net.outputs(rows.obs, rows.side, rows.first, state)
         choice = net.evaluate_actions(head[:-1], rows.action)
-        found = gae(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)
-        gain = standardise(found.advantage, real) if c.normalize_advantage else found.advantage
-        now = value[:-1]
-        baseline = value_loss(now, found.target, real, old=None, clip=None)
-        out = join(c, choice, reinforce_grad(gain, real), now, baseline.grad, real)
-        policy = -real.mean(gain * choice.log_prob.detach())
-        metrics = told(c, policy, baseline.loss, choice, real)
-        metrics["train/explained_variance"] = explained_variance(now, found.target, real)
+        advantages = gae(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)
+        advantage = (
+            standardise(advantages.advantage, valid)
+            if c.normalize_advantage
+            else advantages.advantage
+        )
+        current = value[:-1]
+        value_term = value_loss(current, advantages.target, valid, old=None, clip=None)
+        out = make_loss(
+            c, choice, reinforce_grad(advantage, valid), current, value_term.grad, valid
+        )
+        policy = -valid.mean(advantage * choice.log_prob.detach())
+        metrics = loss_metrics(c, policy, value_term.loss, choice, valid)
+        metrics["train/explained_variance"] = explained_variance(current, advantages.target, valid)
         return out._replace(metrics=metrics)

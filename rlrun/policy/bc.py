@@ -20,14 +20,16 @@ from rlrun.schema import BCConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Spec, Tree, Update, generator, tree_map
 
 
-class Loss(NamedTuple):
+class ImitationLoss(NamedTuple):
+    """Loss of a batch of windows, with its gradient."""
+
     loss: Tensor  # 0-d
     priority: Tensor  # [B] mean distance of the mode from the actions
     metrics: dict[str, Tensor]
 
 
 class BC:
-    """Imitates the rows it is given."""
+    """Behaviour cloning of sampled rows."""
 
     def __init__(
         self,
@@ -54,11 +56,11 @@ class BC:
         return self.net.memory.initial_state(batch, self.device)
 
     def actor(self, num_envs: int) -> PolicyNetActor:
-        """The mode when greedy, else a draw."""
+        """An actor that samples, or takes the mode when greedy."""
         return PolicyNetActor(self.net, self.generator, num_envs=num_envs)
 
     def update(self, sample: Sample) -> Update:
-        """One gradient step on ``sample``; priorities say how far the imitation is off."""
+        """One gradient step on ``sample``; priorities are the imitation errors."""
         out = self.loss(*sample.to(self.device))
         lr, began = self.lr_at(sample.env_steps), time.perf_counter()
         grads = list(torch.autograd.grad(out.loss, self.adam.parameters))
@@ -70,7 +72,7 @@ class BC:
         stepped = {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}
         return Update(out.priority, metrics | stepped)
 
-    def loss(self, segment: Segment, weight: Tensor) -> Loss:
+    def loss(self, segment: Segment, weight: Tensor) -> ImitationLoss:
         """- mean_b(w_b sum_t valid log pi(a_t | o_0..t) / L) over the learned rows.
 
         A stored state is another network's, so windows start from the zero state: exact where a
@@ -86,14 +88,14 @@ class BC:
         action = torch.where(keep, action, torch.zeros_like(action))
         log_prob = torch.where(valid, self.net.log_prob(out, action), 0.0)
         loss = -(weight * log_prob.sum(0) / learned).mean()
-        miss = torch.where(valid, self.net.mode_error(out.detach(), action), 0.0)
+        error = torch.where(valid, self.net.mode_error(out.detach(), action), 0.0)
         metrics = {
             "train/loss": loss,
             "train/log_prob": masked_mean(log_prob, valid),
-            "train/imitation_error": masked_mean(miss, valid),
+            "train/imitation_error": masked_mean(error, valid),
             "train/valid_fraction": valid.float().mean(),
         }
-        return Loss(loss, miss.sum(0) / valid.sum(0).clamp(min=1), metrics)
+        return ImitationLoss(loss, error.sum(0) / valid.sum(0).clamp(min=1), metrics)
 
     def _unroll(self, obs: Tree, segment: Segment) -> Tensor:
         """Logits or means [L, B, N] of the learned rows."""
@@ -106,10 +108,10 @@ class BC:
         return net.apply_mask(net.unroll(net.inputs(rows), state)[0], rows)
 
     def _burn_in(self, obs: Tree, segment: Segment, zero: Tree) -> Tree:
-        """The state behind each window's own burn-in rows, of which there are 0 to all."""
+        """The state after each window's own burn-in rows, of which there may be none."""
         bs, memory = self.window.burnin, self.net.memory
         x, owned = self.net.inputs(obs), segment.valid[:bs].sum(0)
-        # Own rows stand at the end: move them to the front, run over that many.
+        # A window's own rows are the last ones: move them to the front and unroll that many.
         row = torch.arange(bs, device=x.device).unsqueeze(-1) + (bs - owned)
         x = x.gather(0, row.clamp(max=bs - 1).unsqueeze(-1).expand_as(x))
         return memory.state_after(x, owned, zero)

@@ -1,4 +1,4 @@
-"""CQL on DQN: double Q-learning from a dataset, with values of actions it lacks pushed down.
+"""CQL on DQN: double Q-learning from a dataset, with a penalty on the values of actions outside it.
 
 Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020.
 """
@@ -21,12 +21,12 @@ from rlrun.functional.value import (
 from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.optim.step import GradientStep
-from rlrun.policy.base.value_based import ValuePolicy
+from rlrun.policy.base.value_based import ValueBasedPolicy
 from rlrun.schema import CQLConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree
 
 
-class CQL(ValuePolicy[CQLConfig, QNet]):
+class CQL(ValueBasedPolicy[CQLConfig, QNet]):
     """Acts greedily on Q; learns from single rows."""
 
     def __init__(
@@ -65,29 +65,31 @@ class CQL(ValuePolicy[CQLConfig, QNet]):
         q = self.q_values(self.net, t.obs, t.previous)
         with torch.no_grad():
             q_target = self.q_values(self.target, t.next_obs, t.next_previous)
-            select = self.q_values(self.net, t.next_obs, t.next_previous) if c.double else q_target
-            mask = allowed_actions(t.next_obs) if self.masked else None
-            bootstrap = take_action(q_target, greedy(select, mask))
+            selector = (
+                self.q_values(self.net, t.next_obs, t.next_previous) if c.double else q_target
+            )
+            next_mask = allowed_actions(t.next_obs) if self.masked else None
+            bootstrap = take_action(q_target, greedy(selector, next_mask))
             target = td_target(t.reward, t.discount, bootstrap, rescale_eps=c.value_rescale_eps)
-            taken, valid = take_action(q, t.action), t.valid.unsqueeze(0)
-            loss, td, slope = sequence_loss(
-                taken[None], target[None], valid, weight, td_clip=c.td_clip
+            q_selected, valid = take_action(q, t.action), t.valid.unsqueeze(0)
+            loss, td, row_grad = sequence_loss(
+                q_selected[None], target[None], valid, weight, td_clip=c.td_clip
             )
             share = torch.where(t.valid, weight, 0.0) * (c.conservatism / len(weight))
-            here = allowed_actions(t.obs) if self.masked else None
-            gap = conservative_gap(q, t.action, here)
-            slope = scatter_q_grad(q[None], t.action[None], slope)[0]
-            slope += conservative_grad(q, t.action, share, here)
+            mask = allowed_actions(t.obs) if self.masked else None
+            gap = conservative_gap(q, t.action, mask)
+            q_grad = scatter_q_grad(q[None], t.action[None], row_grad)[0]
+            q_grad += conservative_grad(q, t.action, share, mask)
             total = loss + (share * gap).sum()
             metrics = {
                 "train/loss": total,
                 "train/td_abs": td.mean(),
                 "train/conservative_gap": gap.mean(),
-                "train/q_taken": taken.mean(),
+                "train/q_taken": q_selected.mean(),
                 "train/target": target.mean(),
                 "train/valid_fraction": valid.float().mean(),
             }
-        return QLoss(total, td[0], metrics, q, slope)
+        return QLoss(total, td[0], metrics, q, q_grad)
 
     def q_values(self, net: QNet, obs: Tree, previous: tuple[Tensor, Tensor]) -> Tensor:
         """Q [B, A] of one row of every window."""

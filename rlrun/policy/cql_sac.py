@@ -1,4 +1,4 @@
-"""CQL on SAC: soft actor-critic from a dataset, with values of actions it lacks pushed down.
+"""CQL on SAC: soft actor-critic from a dataset, with a penalty on the values of actions outside it.
 
 Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning", NeurIPS 2020. As in the
 released code, targets hold no entropy bonus (``entropy_in_target``) and the gap is estimated with
@@ -27,19 +27,19 @@ from rlrun.functional.value import mixed_priority
 from rlrun.nets.encoder import prepare_windows
 from rlrun.optim.actor_and_critics import ActorCriticsLoss
 from rlrun.optim.lagrange import LagrangeMultiplier
-from rlrun.policy.base.off_policy_control import ControlPolicy
+from rlrun.policy.base.off_policy_control import OffPolicyControl
 from rlrun.schema import CQLSACConfig
 from rlrun.types import Sample, Segment, Update
 
-MOST = 1e6  # of the weight; Kumar et al. 2020, released code
+MAX_CONSERVATISM = 1e6  # of the weight; Kumar et al. 2020, released code
 
 
-class CQLSAC(ControlPolicy[CQLSACConfig]):
-    """Acts by sampling tanh(Normal); learns from windows of rows."""
+class CQLSAC(OffPolicyControl[CQLSACConfig]):
+    """A tanh(Normal) policy that learns from windows of rows."""
 
     outputs, critics, logged = 2, 2, ("train/entropy",)
 
-    def begin(self) -> None:
+    def set_up(self) -> None:
         c, size, wanted = self.config, self.bounds.size, self.config.target_entropy
         self.target_entropy = -float(size) if wanted is None else wanted  # Haarnoja et al. 2018b
         self.temperature, self.conservatism = (
@@ -50,11 +50,11 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
 
     def actor(self, num_envs: int) -> ContinuousActor:
         """Samples; uniform actions before the first update."""
-        return self.acting(sample_squashed, num_envs)
+        return self.make_actor(sample_squashed, num_envs)
 
     def update(self, sample: Sample) -> Update:
-        """One step of critics, actor, temperature and weight, all from the same parameters."""
-        update = self.recorded(sample)
+        """One step of critics, actor, temperature and penalty weight, from the same parameters."""
+        update = self.autograd_update(sample)
         self.q.update_target(self.q.updates, 1)
         return update
 
@@ -70,26 +70,30 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
         valid = segment.valid[bs : bs + learned]
         state = segment.state if c.state_init == "stored" else None
         temperature = self.temperature.value()
-        strength = self.conservatism.value().clamp(max=MOST)
-        here, there = (self.pi.net(x) for x in windows.encode_both(self.pi.net.encoder, state))
+        strength = self.conservatism.value().clamp(max=MAX_CONSERVATISM)
+        outputs, next_outputs = (
+            self.pi.net(x) for x in windows.encode_both(self.pi.net.encoder, state)
+        )
         with torch.no_grad():
-            ahead, lagging = self.drawn(there, 1), self.q.target
-            q_ahead = lagging(windows.encode_next(lagging.encoder, None), ahead.action)
-            bonus = temperature if c.entropy_in_target else torch.zeros_like(temperature)
-            target = bootstrap_target(
-                n.reward, n.discount, soft_value(q_ahead, ahead.log_prob, bonus)
+            next_sample, target_critics = self.sample_action(next_outputs, 1), self.q.target
+            next_q = target_critics(
+                windows.encode_next(target_critics.encoder, None), next_sample.action
             )
-            behind = torch.where((n.discount > 0).unsqueeze(-1), there, here)
-            others, log_density = self.others(here, behind)
+            bonus = temperature if c.entropy_in_target else torch.zeros_like(temperature)
+            value = soft_value(next_q, next_sample.log_prob, bonus)
+            target = bootstrap_target(n.reward, n.discount, value)
+            alive = (n.discount > 0).unsqueeze(-1)
+            bootstrap_outputs = torch.where(alive, next_outputs, outputs)
+            sampled, log_density = self.gap_actions(outputs, bootstrap_outputs)
         features = windows.encode(self.q.net.encoder, None)
-        actions = torch.cat([taken.unsqueeze(0), others])  # [1 + 3 samples, L, B, A]
+        actions = torch.cat([taken.unsqueeze(0), sampled])  # [1 + 3 samples, L, B, A]
         q = self.q.net(features.expand(len(actions), *features.shape), actions)
         out = critic_loss(q[:, 0], target, valid, weight, td_clip=c.td_clip)
         with torch.no_grad():
             share = torch.where(valid, weight, 0.0) * (strength / valid.numel())
             gap = sampled_gap(q[:, 1:], log_density, q[:, 0])
-            pushed = sampled_gap_grad(q[:, 1:], log_density, share)
-            slope = torch.cat([(out.q_grad - share).unsqueeze(1), pushed], 1)
+            sampled_grad = sampled_gap_grad(q[:, 1:], log_density, share)
+            q_grad = torch.cat([(out.q_grad - share).unsqueeze(1), sampled_grad], 1)
             loss = out.loss + strength * weighted_row_mean(gap.sum(0), valid, weight)
         metrics = {
             "train/loss": loss,
@@ -106,36 +110,37 @@ class CQLSAC(ControlPolicy[CQLSACConfig]):
             log = self.conservatism.log
             multipliers["conservatism"] = multiplier_loss(log, gap, c.gap_threshold, valid, weight)
         if self.nets.actor_due():
-            now = self.drawn(here, 0)
-            chosen = self.q.net(features.detach(), now.action, frozen=True)
-            actor = actor_loss(chosen, now.log_prob, temperature, valid, weight)
+            pi_sample = self.sample_action(outputs, 0)
+            q_pi = self.q.net(features.detach(), pi_sample.action, frozen=True)
+            actor = actor_loss(q_pi, pi_sample.log_prob, temperature, valid, weight)
             if c.temperature_auto:
                 log = self.temperature.log
                 multipliers["temperature"] = temperature_loss(
-                    log, now.log_prob, self.target_entropy, valid, weight
+                    log, pi_sample.log_prob, self.target_entropy, valid, weight
                 )
             metrics["train/actor_loss"] = actor.detach()
-            metrics["train/entropy"] = masked_mean(-now.log_prob.detach(), valid)
+            metrics["train/entropy"] = masked_mean(-pi_sample.log_prob.detach(), valid)
         priority = mixed_priority(out.td, valid, c.eta)
-        return ActorCriticsLoss(loss, priority, metrics, q, slope, actor, multipliers)
+        return ActorCriticsLoss(loss, priority, metrics, q, q_grad, actor, multipliers)
 
-    def drawn(self, outputs: Tensor, which: int, *lead: int) -> SquashedSample:
-        """Actions [*lead, L, B, A] of the policy that says ``outputs`` [L, B, 2 A].
+    def sample_action(self, outputs: Tensor, which: int, *lead: int) -> SquashedSample:
+        """Actions [*lead, L, B, A] sampled from the policy's ``outputs`` [L, B, 2 A].
 
-        ``which`` of an update's draws.
+        ``which``: the number of the noise, 0 to 3.
         """
         mean, log_std = outputs.chunk(2, -1)
         noise = self.nets.noise(5 * self.q.updates + which, *lead, *mean.shape)
         return squashed_gaussian(mean, log_std, noise)
 
-    def others(self, here: Tensor, behind: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions [3 N, L, B, A] that stand for all there are, and their log densities.
+    def gap_actions(self, outputs: Tensor, bootstrap_outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions [3 N, L, B, A] that estimate the gap, and their log densities.
 
-        N even ones, N of the policy's at the learned rows, N of its at the rows their targets
-        bootstrap from (behind a termination there is none: at the rows themselves).
+        N uniform ones, N of the policy at the learned rows, N of the policy at the rows that
+        targets bootstrap from (at the learned rows where the row terminated).
         """
-        count, (*rows, outputs) = self.config.samples, here.shape
-        even = self.nets.noise.uniform(5 * self.q.updates + 4, count, *rows, outputs // 2)
-        now, later = self.drawn(here, 2, count), self.drawn(behind, 3, count)
-        log_density = [uniform_log_density(even), now.log_prob, later.log_prob]
-        return torch.cat([even, now.action, later.action]), torch.cat(log_density)
+        count, (*rows, size) = self.config.samples, outputs.shape
+        uniform = self.nets.noise.uniform(5 * self.q.updates + 4, count, *rows, size // 2)
+        current = self.sample_action(outputs, 2, count)
+        bootstrap = self.sample_action(bootstrap_outputs, 3, count)
+        log_density = [uniform_log_density(uniform), current.log_prob, bootstrap.log_prob]
+        return torch.cat([uniform, current.action, bootstrap.action]), torch.cat(log_density)

@@ -1,4 +1,4 @@
-"""DDPG: a deterministic actor that climbs the critic's gradient over actions.
+"""DDPG: a deterministic actor that follows the critic's gradient over actions.
 
 Lillicrap et al. 2016, "Continuous control with deep reinforcement learning", ICLR. The noise is
 uncorrelated (Fujimoto et al. 2018 found no gain in the original's Ornstein-Uhlenbeck process).
@@ -14,35 +14,35 @@ from rlrun.functional.value import mixed_priority
 from rlrun.kernels.sac_td3 import TD3Kernel, supports
 from rlrun.nets.encoder import prepare_windows
 from rlrun.optim.actor_and_critics import ActorCriticsLoss
-from rlrun.policy.base.off_policy_control import ControlPolicy
+from rlrun.policy.base.off_policy_control import OffPolicyControl
 from rlrun.schedule import make_schedule
 from rlrun.schema import DDPGConfig
 from rlrun.types import Sample, Segment, Update
 
 
-class DDPG(ControlPolicy[DDPGConfig]):
-    """Acts with Gaussian noise on a deterministic action; learns from windows of rows."""
+class DDPG(OffPolicyControl[DDPGConfig]):
+    """A deterministic actor with Gaussian noise that learns from windows of rows."""
 
     outputs, critics = 1, 1
 
-    def begin(self) -> None:
+    def set_up(self) -> None:
         self.noise_at = make_schedule(self.config.noise, total_steps=self.total_steps)
         self.pi.net.noise.fill_(self.noise_at(0))
         own = type(self) is DDPG  # a subclass's loss is not what the kernel computes
-        plain = own and supports(self.nets, self.compute, self.memory)
-        self.bare = TD3Kernel(self.nets, self.compute) if plain else None
+        kernel = own and supports(self.nets, self.compute, self.memory)
+        self.kernel = TD3Kernel(self.nets, self.compute) if kernel else None
 
     def actor(self, num_envs: int) -> ContinuousActor:
         """Deterministic actions with noise; uniform ones before the first update."""
-        return self.acting(add_gaussian_noise, num_envs)
+        return self.make_actor(add_gaussian_noise, num_envs)
 
     def update(self, sample: Sample) -> Update:
         """One step of the critic; every ``actor_every`` also of the actor and all targets."""
         due = self.nets.actor_due()
-        update = self.recorded(sample) if self.bare is None else self.bare(sample)
+        update = self.autograd_update(sample) if self.kernel is None else self.kernel(sample)
         if due:
-            for side in (self.q, self.pi):
-                side.update_target(self.q.updates, self.config.actor_every)
+            for nets in (self.q, self.pi):
+                nets.update_target(self.q.updates, self.config.actor_every)
         noise = self.pi.net.noise.fill_(self.noise_at(sample.env_steps))
         return Update(update.priority, update.metrics | {"train/noise": noise.clone()})
 
@@ -54,9 +54,9 @@ class DDPG(ControlPolicy[DDPGConfig]):
         valid = segment.valid[bs : bs + learned]
         state = segment.state if c.state_init == "stored" else None
         with torch.no_grad():
-            lagging, behind = self.q.target, self.pi.target
-            action = behind(windows.encode_next(behind.encoder, state)).tanh()
-            value = lagging(windows.encode_next(lagging.encoder, None), action)[0]
+            target_critics, target_actor = self.q.target, self.pi.target
+            action = target_actor(windows.encode_next(target_actor.encoder, state)).tanh()
+            value = target_critics(windows.encode_next(target_critics.encoder, None), action)[0]
             target = bootstrap_target(n.reward, n.discount, value)
         features = windows.encode(self.q.net.encoder, None)
         q = self.q.net(features, taken)
@@ -70,8 +70,8 @@ class DDPG(ControlPolicy[DDPGConfig]):
         }
         actor = None
         if self.nets.actor_due():
-            chosen = self.pi.net(windows.encode(self.pi.net.encoder, state)).tanh()
-            value = self.q.net(features.detach(), chosen, frozen=True)[0]
+            pi_action = self.pi.net(windows.encode(self.pi.net.encoder, state)).tanh()
+            value = self.q.net(features.detach(), pi_action, frozen=True)[0]
             actor = weighted_row_mean(-value, valid, weight)
             metrics["train/actor_loss"] = actor.detach()
         priority = mixed_priority(out.td, valid, c.eta)

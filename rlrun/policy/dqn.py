@@ -1,9 +1,9 @@
-"""DQN and what grew out of it, on the same rows and windows as R2D2; every part is a switch.
+"""DQN and its extensions, on the same rows and windows as R2D2; each extension is a switch.
 
 Mnih et al. 2015; van Hasselt et al. 2016 (double); Wang et al. 2016 (dueling); C51, QR-DQN and IQN
 (``distribution``, functional/criterion.py); Fortunato et al. 2018 (noisy); Vieillard et al. 2020
 (Munchausen); Hessel et al. 2018 (Rainbow, all of them). A window is one learned row and the n rows
-behind it.
+after it.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,12 @@ from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.optim.autograd import make_q_function
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.optim.step import GradientStep
-from rlrun.policy.base.value_based import ValuePolicy
+from rlrun.policy.base.value_based import ValueBasedPolicy
 from rlrun.schema import DQNConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, tree_map
 
 
-class DQN(ValuePolicy[DQNConfig, QNet]):
+class DQN(ValueBasedPolicy[DQNConfig, QNet]):
     """Acts epsilon-greedily with a feed-forward Q-network and learns from single rows."""
 
     draws: NoiseGenerator
@@ -69,90 +69,89 @@ class DQN(ValuePolicy[DQNConfig, QNet]):
     def loss(self, segment: Segment, weight: Tensor) -> QLoss:
         """Loss, priorities (|delta|, or KL of atoms) and metrics of row 0 of every window.
 
-        Only two rows of a window meet a network: the learned one and the one its target
+        Only two rows of a window are network inputs: the learned one and the one its target
         bootstraps from, k <= n rows later.
         """
         c, criterion = self.config, self.criterion
-        draw = self.draws(self.online_target.updates, len(weight))
+        noise = self.draws(self.online_target.updates, len(weight))
         shaped = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
         if self.munchausen is not None:
-            shaped = shaped + self.bonus(segment, draw.target)
+            shaped = shaped + self.bonus(segment, noise.target)
         ends = (segment.terminated, segment.truncated, segment.valid)
         n = nstep_return(shaped, *ends, nstep=c.nstep, gamma=c.gamma)
         discount = n.discount[0]
-        now, ahead = self.inputs(segment, n.steps[0], discount > 0)
-        said = self.values(self.q_function.q, now, draw.online)
+        row, next_row = self.inputs(segment, n.steps[0], discount > 0)
+        outputs = self.values(self.q_function.q, row, noise.online)
         with torch.no_grad():
-            later = self.values(self.target_q_function.values, ahead, draw.target)
-            mask = allowed_actions(ahead[0]) if self.masked else None
+            target_outputs = self.values(self.target_q_function.values, next_row, noise.target)
+            mask = allowed_actions(next_row[0]) if self.masked else None
             if self.munchausen is not None:
-                bootstrap = self.munchausen.value(later, mask)
+                bootstrap = self.munchausen.value(target_outputs, mask)
             else:
-                select = later
+                selector = target_outputs
                 if c.double:
-                    select = self.values(self.q_function.values, ahead, draw.select)
-                bootstrap = criterion.select(later, greedy(criterion.mean(select), mask))
+                    selector = self.values(self.q_function.values, next_row, noise.select)
+                bootstrap = criterion.select(target_outputs, greedy(criterion.mean(selector), mask))
             target = criterion.target(n.reward[0], discount, bootstrap)
-            taken, valid = criterion.select(said, segment.action[0]), segment.valid[:1]
-            taus = draw.online.taus
-            fit = criterion.loss(
-                taken[None], target[None], valid, weight, None if taus is None else taus[None]
+            prediction, valid = criterion.select(outputs, segment.action[0]), segment.valid[:1]
+            taus = noise.online.taus
+            out = criterion.loss(
+                prediction[None], target[None], valid, weight, None if taus is None else taus[None]
             )
-            slope = criterion.outputs_grad(said[None], segment.action[:1], fit.grad)[0]
+            q_grad = criterion.outputs_grad(outputs[None], segment.action[:1], out.grad)[0]
             metrics = {
-                "train/loss": fit.loss,
-                "train/td_abs": fit.td.mean(),
-                "train/q_taken": fit.prediction.mean(),
-                "train/target": fit.target.mean(),
+                "train/loss": out.loss,
+                "train/td_abs": out.td.mean(),
+                "train/q_taken": out.prediction.mean(),
+                "train/target": out.target.mean(),
                 "train/valid_fraction": valid.float().mean(),
             }
-        return QLoss(fit.loss, fit.priority[0], metrics, said, slope)
+        return QLoss(out.loss, out.priority[0], metrics, outputs, q_grad)
 
     @torch.no_grad()
-    def bonus(self, segment: Segment, draw: ForwardNoise) -> Tensor:
-        """Munchausen's log pi(a) of the target network [T, B]; what padding says is not read."""
+    def bonus(self, segment: Segment, noise: ForwardNoise) -> Tensor:
+        """Munchausen's log pi(a) of the target network [T, B], not read in padding."""
         assert self.munchausen is not None
         c = self.config
         obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
         obs, side = tree_map(lambda x: x[:-1], (obs, self.net.encode_previous(*previous)))
         with self.compute.autocast(self.device):
             inputs = self.target.inputs(obs, side)
-            said = self.target.unroll(inputs, (), ForwardNoise(draw.layers))[0].float()
+            outputs = self.target.unroll(inputs, (), ForwardNoise(noise.layers))[0].float()
         mask = allowed_actions(obs) if self.masked else None
         action = torch.where(segment.valid, segment.action, 0)
-        return self.munchausen.reward(said, action, mask)
+        return self.munchausen.reward(outputs, action, mask)
 
     def inputs(
-        self, segment: Segment, later: Tensor, alive: Tensor
+        self, segment: Segment, bootstrap_row: Tensor, alive: Tensor
     ) -> tuple[tuple[Tree, Tensor], tuple[Tree, Tensor]]:
-        """(obs, previous action and reward) of row 0 and of row ``later`` [B].
+        """(obs, previous action and reward) of row 0 and of row ``bootstrap_row`` [B].
 
-        The observation behind a termination (not ``alive`` [B]) must not reach a network: it may
-        hold anything.
+        The observation after a termination (not ``alive`` [B]) is undefined and replaced by zeros.
         """
-        c, column = self.config, torch.arange(len(later), device=self.device)
+        c, column = self.config, torch.arange(len(bootstrap_row), device=self.device)
 
         def at(x: Tensor) -> Tensor:
-            return x[1] if c.nstep == 1 else x[later, column]
+            return x[1] if c.nstep == 1 else x[bootstrap_row, column]
 
         if self.net.prev_inputs:
             obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
             side = self.net.encode_previous(*previous)
             return (tree_map(lambda x: x[0], obs), side[0]), (tree_map(at, obs), at(side))
 
-        def seen(x: Tensor) -> Tensor:
+        def masked(x: Tensor) -> Tensor:
             x = at(x)
             return torch.where(alive.reshape(-1, *[1] * (x.ndim - 1)), x, torch.zeros_like(x))
 
-        none = segment.reward.new_empty(0)  # nothing stands beside the observation
-        return (tree_map(lambda x: x[0], segment.obs), none), (tree_map(seen, segment.obs), none)
+        none = segment.reward.new_empty(0)  # the observation is the only input
+        return (tree_map(lambda x: x[0], segment.obs), none), (tree_map(masked, segment.obs), none)
 
     def values(
         self,
         function: Callable[[Tree, Tensor, ForwardNoise], Tensor],
         row: tuple[Tree, Tensor],
-        draw: ForwardNoise,
+        noise: ForwardNoise,
     ) -> Tensor:
         """Q [B, A] of one row of every window, [B, A, N] where it is a distribution."""
         with self.compute.autocast(self.device):
-            return function(*row, draw).float()
+            return function(*row, noise).float()

@@ -1,7 +1,7 @@
 """IQL: values by expectile regression on a dataset's own actions, then weighted imitation.
 
-Kostrikov, Nair & Levine, "Offline Reinforcement Learning with Implicit Q-Learning", ICLR 2022. No
-action outside the dataset is ever asked for a value. Discrete or in a box.
+Kostrikov, Nair & Levine, "Offline Reinforcement Learning with Implicit Q-Learning", ICLR 2022.
+Values of actions outside the dataset are never used. Discrete actions, or in a box.
 """
 
 import copy
@@ -24,14 +24,16 @@ from rlrun.schema import IQLConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Spec, Update, generator
 
 
-class Loss(NamedTuple):
-    loss: Tensor  # 0-d: the three losses added up; no parameter is in two of them
+class IQLLoss(NamedTuple):
+    """Loss of a batch of windows, with its gradient."""
+
+    loss: Tensor  # 0-d: sum of the three losses, which share no parameters
     priority: Tensor  # [B] larger |delta| of the two critics
     metrics: dict[str, Tensor]
 
 
 class IQL:
-    """Acts by the imitated policy; learns from single rows."""
+    """Expectile values and an advantage-weighted policy, learned from single rows."""
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class IQL:
         self.seconds = {"backward": 0.0, "optimiser": 0.0}
 
     def actor(self, num_envs: int) -> PolicyNetActor:
-        """The mode when greedy, else a draw."""
+        """An actor that samples, or takes the mode when greedy."""
         return PolicyNetActor(self.net, self.generator, num_envs=num_envs)
 
     def update(self, sample: Sample) -> Update:
@@ -69,14 +71,14 @@ class IQL:
         self.seconds["backward"] += backward - began
         norm = self.adam.step(grads, lr)
         with torch.no_grad():
-            online, lagging = self.nets.critics.parameters(), self.target.parameters()
-            torch._foreach_lerp_(list(lagging), list(online), self.config.target_tau)
+            params, target_params = self.nets.critics.parameters(), self.target.parameters()
+            torch._foreach_lerp_(list(target_params), list(params), self.config.target_tau)
         self.seconds["optimiser"] += time.perf_counter() - backward
         metrics = {k: v.detach() for k, v in out.metrics.items()}
         stepped = {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}
         return Update(out.priority, metrics | stepped)
 
-    def loss(self, segment: Segment, weight: Tensor) -> Loss:
+    def loss(self, segment: Segment, weight: Tensor) -> IQLLoss:
         """Expectile loss of V, squared TD errors of both Q, weighted log-likelihood of pi.
 
         L_V = |tau - 1(u < 0)| u^2 with u = min Q^-(s, a) - V(s);  L_Q = (R + gamma^k V(s') - Q)^2;
@@ -103,17 +105,17 @@ class IQL:
             "train/log_prob": masked_mean(log_prob, count),
             "train/valid_fraction": count.float().mean(),
         }
-        return Loss(every.mean(), td, metrics)
+        return IQLLoss(every.mean(), td, metrics)
 
     def _parts(self, t: Transition) -> tuple[Tensor, Tensor, Tensor]:
         """(min target Q - V [B], target - Q of both critics [2, B], log pi(a | s) [B])."""
         nets, none = self.nets, ()
         action = t.action if self.net.log_std is None else self.net.to_unit(t.action)
         with torch.no_grad():
-            lagging = twin_q(self.target, t.obs, action).amin(0)
-            later = nets.value(t.next_obs)
-            target = td_target(t.reward, t.discount, later.float(), rescale_eps=None)
-        gap = lagging - nets.value(t.obs)
+            target_q = twin_q(self.target, t.obs, action).amin(0)
+            next_value = nets.value(t.next_obs)
+            target = td_target(t.reward, t.discount, next_value.float(), rescale_eps=None)
+        gap = target_q - nets.value(t.obs)
         deltas = target - twin_q(nets.critics, t.obs, action)
         out, _ = self.net.unroll(self.net.inputs(t.obs), none)
         return gap, deltas, self.net.log_prob(self.net.apply_mask(out.float(), t.obs), t.action)
@@ -124,7 +126,7 @@ class IQL:
         return self.loss(*sample.to(self.device)).priority
 
     def weights(self) -> dict[str, Tensor]:
-        """The policy's parameters, detached, not copied: acting needs no values."""
+        """The policy's parameters, detached, not copied; actors need no values."""
         return dict(self.net.state_dict())
 
     def load(self, weights: dict[str, Tensor]) -> None:

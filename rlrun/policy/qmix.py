@@ -1,4 +1,4 @@
-"""QMIX and VDN: one value of a team, learned from joint rows, acted on by every agent alone.
+"""QMIX and VDN: a team value learned from joint rows; every agent acts on its own values.
 
 Rashid et al., "QMIX: Monotonic Value Function Factorisation for Deep Multi-Agent Reinforcement
 Learning", ICML 2018; Sunehag et al., "Value-Decomposition Networks", AAMAS 2018. Agents share one
@@ -24,12 +24,12 @@ from rlrun.nets.burn_in import burn_in
 from rlrun.nets.team import TeamNet, make_team_net
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.optim.step import GradientStep
-from rlrun.policy.base.value_based import ValuePolicy
+from rlrun.policy.base.value_based import ValueBasedPolicy
 from rlrun.schema import MemoryConfig, QMIXConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, tree_map
 
 
-class QMIX(ValuePolicy[QMIXConfig, TeamNet]):
+class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
     """Acts epsilon-greedily agent by agent; learns the team's value from windows of joint rows."""
 
     def __init__(
@@ -77,9 +77,9 @@ class QMIX(ValuePolicy[QMIXConfig, TeamNet]):
             state = self.initial_state(segment.reward.shape[1])
         obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
         inputs = self.inputs(obs, *previous)
-        lagging = torch.no_grad()(self.q_values)
+        q_values_no_grad = torch.no_grad()(self.q_values)
         q_target_of = self.compute.run_in_thread(
-            lambda: lagging(self.target, inputs, segment, state)
+            lambda: q_values_no_grad(self.target, inputs, segment, state)
         )
         q = self.q_values(self.net, inputs, segment, state)
         q_target = q_target_of()
@@ -90,27 +90,27 @@ class QMIX(ValuePolicy[QMIXConfig, TeamNet]):
         seen = rows(obs, bs, None)
         with torch.no_grad():
             best = team_greedy(q if c.double else q_target, self.net.allowed_actions(seen))
-            ahead = self.target.q_total(take_action(q_target, best), seen)
-        bootstrap = gather_bootstrap(ahead, n.steps[:learned])
+            next_value = self.target.q_total(take_action(q_target, best), seen)
+        bootstrap = gather_bootstrap(next_value, n.steps[:learned])
         target = td_target(
             n.reward[:learned], n.discount[:learned], bootstrap, rescale_eps=c.value_rescale_eps
         )
         valid = ends[2][:learned]
         action = torch.where(valid.unsqueeze(-1), segment.action[bs : bs + learned], 0)
-        taken = self.net.q_total(take_action(q[:learned], action), rows(seen, 0, learned))
-        loss, td, slope = sequence_loss(taken, target, valid, weight, td_clip=c.td_clip)
+        q_selected = self.net.q_total(take_action(q[:learned], action), rows(seen, 0, learned))
+        loss, td, grad = sequence_loss(q_selected, target, valid, weight, td_clip=c.td_clip)
         count = valid.sum().clamp(min=1)
         metrics = {
             "train/loss": loss,
             "train/td_abs": td.sum() / count,
-            "train/q_taken": torch.where(valid, taken.detach(), 0.0).sum() / count,
+            "train/q_taken": torch.where(valid, q_selected.detach(), 0.0).sum() / count,
             "train/target": torch.where(valid, target, 0.0).sum() / count,
             "train/valid_fraction": valid.float().mean(),
         }
-        return QLoss(loss, mixed_priority(td, valid, c.eta), metrics, taken, slope)
+        return QLoss(loss, mixed_priority(td, valid, c.eta), metrics, q_selected, grad)
 
     def inputs(self, obs: Tree, prev_action: Tensor, prev_reward: Tensor) -> tuple[Tree, Tensor]:
-        """(what agents see [T, B N, ...], previous action and reward) of every position."""
+        """(observations of agents [T, B N, ...], previous action and reward) of every position."""
         reward = prev_reward.unsqueeze(-1).expand(prev_action.shape)
         side = self.net.agents.encode_previous(prev_action, reward)
         seen = tree_map(lambda x: x.flatten(1, 2), self.net.agent_inputs(obs))
@@ -119,7 +119,7 @@ class QMIX(ValuePolicy[QMIXConfig, TeamNet]):
     def q_values(
         self, net: TeamNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree
     ) -> Tensor:
-        """Q_i [L + n, B, N, A] of one unroll behind the burn-in, which carries no gradient.
+        """Q_i [L + n, B, N, A] of one unroll after the burn-in, which has no gradient.
 
         ``state`` [B, N, H] is the one before each window's first own row.
         """

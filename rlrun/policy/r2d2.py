@@ -18,12 +18,12 @@ from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise, NoiseGenerator
 from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.optim.step import GradientStep
-from rlrun.policy.base.value_based import ValuePolicy
+from rlrun.policy.base.value_based import ValueBasedPolicy
 from rlrun.schema import MemoryConfig, R2D2Config, TorsoConfig
 from rlrun.types import Segment, Spec, Tree
 
 
-class R2D2(ValuePolicy[R2D2Config, QNet]):
+class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
     """Acts epsilon-greedily with a recurrent Q-network and learns from windows of rows."""
 
     draws: NoiseGenerator
@@ -65,7 +65,7 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
     def loss(self, segment: Segment, weight: Tensor) -> QLoss:
         """Loss, eta-mixed priorities and metrics of a batch of windows (semantics section 5).
 
-        Window positions: [0, bs) burn-in, [bs, bs + L) learned, the last n only looked at.
+        Window positions: [0, bs) burn-in, [bs, bs + L) learned, the last n read by targets only.
         """
         c, bs, learned = self.config, self.window.burnin, self.window.learned
         criterion = self.criterion
@@ -73,47 +73,47 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
         if c.state_init == "zero":
             state = self.initial_state(segment.reward.shape[1])
         inputs = self.inputs(segment)
-        draw = self.draws(self.online_target.updates, self.window.rows - bs, len(weight))
-        lagging = torch.no_grad()(self.q_values)
-        later_of = self.compute.run_in_thread(
-            lambda: lagging(self.target, inputs, segment, state, draw.target)
+        noise = self.draws(self.online_target.updates, self.window.rows - bs, len(weight))
+        q_values_no_grad = torch.no_grad()(self.q_values)
+        target_outputs_of = self.compute.run_in_thread(
+            lambda: q_values_no_grad(self.target, inputs, segment, state, noise.target)
         )
-        said = self.q_values(self.net, inputs, segment, state, draw.online)
-        later = later_of()
+        outputs = self.q_values(self.net, inputs, segment, state, noise.online)
+        target_outputs = target_outputs_of()
 
         ends = rows((segment.terminated, segment.truncated, segment.valid), bs, None)
         mask = allowed_actions(rows(inputs[0], bs, None)) if self.masked else None
         action = torch.where(ends[2], segment.action[bs:], 0)
         reward = shape_reward(segment.reward[bs:], c.reward_scale, c.reward_clip)
         if self.munchausen is not None:
-            reward = reward + self.munchausen.reward(later, action, mask)
+            reward = reward + self.munchausen.reward(target_outputs, action, mask)
         n = nstep_return(reward, *ends, nstep=c.nstep, gamma=c.gamma)
         if self.munchausen is not None:
-            value = self.munchausen.value(later, mask)
+            value = self.munchausen.value(target_outputs, mask)
         else:
-            select = said.detach() if c.double else later
-            value = criterion.select(later, greedy(criterion.mean(select), mask))
+            selector = outputs.detach() if c.double else target_outputs
+            value = criterion.select(target_outputs, greedy(criterion.mean(selector), mask))
         bootstrap = gather_bootstrap(value, n.steps[:learned])
         target = criterion.target(n.reward[:learned], n.discount[:learned], bootstrap)
         valid, action = ends[2][:learned], action[:learned]
-        taken = criterion.select(said[:learned].detach(), action)
-        taus = None if draw.online.taus is None else draw.online.taus[:learned]
-        fit = criterion.loss(taken, target, valid, weight, taus)
+        prediction = criterion.select(outputs[:learned].detach(), action)
+        taus = None if noise.online.taus is None else noise.online.taus[:learned]
+        out = criterion.loss(prediction, target, valid, weight, taus)
         count = valid.sum().clamp(min=1)
         metrics = {
-            "train/loss": fit.loss,
-            "train/td_abs": fit.td.sum() / count,
-            "train/q_taken": torch.where(valid, fit.prediction, 0.0).sum() / count,
-            "train/target": torch.where(valid, fit.target, 0.0).sum() / count,
+            "train/loss": out.loss,
+            "train/td_abs": out.td.sum() / count,
+            "train/q_taken": torch.where(valid, out.prediction, 0.0).sum() / count,
+            "train/target": torch.where(valid, out.target, 0.0).sum() / count,
             "train/valid_fraction": valid.float().mean(),
         }
-        priority = mixed_priority(fit.priority, valid, c.eta)
+        priority = mixed_priority(out.priority, valid, c.eta)
         return QLoss(
-            fit.loss, priority, metrics, said, criterion.outputs_grad(said, action, fit.grad)
+            out.loss, priority, metrics, outputs, criterion.outputs_grad(outputs, action, out.grad)
         )
 
     def inputs(self, segment: Segment) -> tuple[Tree, Tensor]:
-        """(obs, previous action and reward) of every position, padding taken out."""
+        """(obs, previous action and reward) of every position, padding masked out."""
         c = self.config
         obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
         return obs, self.net.encode_previous(*previous)
@@ -124,12 +124,12 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
         inputs: tuple[Tree, Tensor],
         segment: Segment,
         state: Tree,
-        draw: ForwardNoise = MEAN_WEIGHTS,
+        noise: ForwardNoise = MEAN_WEIGHTS,
     ) -> Tensor:
-        """Q [L + n, B, A] of one unroll behind the burn-in, which carries no gradient.
+        """Q [L + n, B, A] of one unroll after the burn-in, which has no gradient.
 
-        A distribution is [L + n, B, A, N]. One unroll also means that noisy heads pick bootstrap
-        actions with the noise they learn with; the target network has its own.
+        A distribution is [L + n, B, A, N]. One unroll also means that noisy heads select bootstrap
+        actions with the noise of the update; the target network has its own.
         ``state`` [B, H] is the one before each window's first own row.
         """
         bs = self.window.burnin
@@ -138,12 +138,12 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
                 with torch.no_grad():
                     x = net.inputs(*rows(inputs, 0, bs))
                     state = burn_in(net, x, state, segment.valid[:bs], segment.partial)
-            q: Tensor = net.unroll(net.inputs(*rows(inputs, bs, None)), state, draw)[0]
+            q: Tensor = net.unroll(net.inputs(*rows(inputs, bs, None)), state, noise)[0]
         return q.float()
 
     @torch.no_grad()
     def delta_q(self, windows: Segment, history: Segment) -> dict[str, Tensor]:
-        """How far Q is off at the first and last learned row for a stored and for a zero state.
+        """Error of Q at the first and last learned row for a stored and for a zero state.
 
         |q(h') - q(h)|_2 / |max_a q(h)| averaged over windows, where h is the state unrolled by the
         present network from the trajectory's start (``history``, the rows before each window) and
@@ -162,11 +162,11 @@ class R2D2(ValuePolicy[R2D2Config, QNet]):
         q = values(true)
         scale = q.amax((0, 2)).abs().clamp(min=1e-6)
         full = windows.valid[bs + last]
-        out: dict[str, Tensor] = {}
+        found: dict[str, Tensor] = {}
         if not full.any():
-            return out
+            return found
         for name, state in (("stored", windows.state), ("zero", zero)):
             gap = (values(state) - q).norm(dim=-1) / scale
-            out[f"train/delta_q_{name}_first"] = masked_mean(gap[0], full)
-            out[f"train/delta_q_{name}_last"] = masked_mean(gap[last], full)
-        return out
+            found[f"train/delta_q_{name}_first"] = masked_mean(gap[0], full)
+            found[f"train/delta_q_{name}_last"] = masked_mean(gap[last], full)
+        return found

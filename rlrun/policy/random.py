@@ -1,4 +1,4 @@
-"""Uniformly random actions: the floor every learning curve starts from."""
+"""Uniformly random actions, a baseline."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from rlrun.types import Act, Sample, Spec, Tree, Update, Window, generator
 
 
 class Random:
-    """Draws from the action space; does not learn."""
+    """Samples from the action space; does not learn."""
 
     window: Window | None = None
 
@@ -36,7 +36,7 @@ class Random:
         self.seconds: dict[str, float] = {}
 
     def actor(self, num_envs: int) -> "RandomActor":
-        """Uniform actions."""
+        """An actor of uniform actions."""
         return RandomActor(self.space, self.generator, masked=self.masked)
 
     def update(self, sample: Sample) -> Update:
@@ -69,7 +69,7 @@ class RandomActor:
         self.refresh()
 
     def refresh(self) -> None:
-        """There are no weights; evaluations all draw the same."""
+        """Reset the generator of evaluations; there are no weights."""
         self.fixed = np.random.default_rng(0)
 
     def initial_state(self) -> Tree:
@@ -85,9 +85,9 @@ class RandomActor:
         *,
         explore: np.ndarray | None,
     ) -> Act:
-        """See ``Actor``; an evaluation (``explore`` None) leaves the exploration as it is."""
-        draws = self.fixed if explore is None else self.generator
+        """Actions; ``explore`` None (evaluation) uses a fixed generator, not exploration's."""
+        rng = self.fixed if explore is None else self.generator
         if self.masked:
             mask = allowed_actions(obs)
-            return Act(np.where(mask, draws.random(mask.shape), -1.0).argmax(-1), {}, ())
-        return Act(uniform_actions(self.space, len(first), draws), {}, ())
+            return Act(np.where(mask, rng.random(mask.shape), -1.0).argmax(-1), {}, ())
+        return Act(uniform_actions(self.space, len(first), rng), {}, ())

@@ -25,33 +25,33 @@ from rlrun.kernels.sac_td3 import SACKernel, supports
 from rlrun.nets.encoder import prepare_windows
 from rlrun.optim.actor_and_critics import ActorCriticsLoss
 from rlrun.optim.lagrange import LagrangeMultiplier
-from rlrun.policy.base.off_policy_control import ControlPolicy
+from rlrun.policy.base.off_policy_control import OffPolicyControl
 from rlrun.schema import SACConfig
 from rlrun.types import Sample, Segment, Update
 
 
-class SAC(ControlPolicy[SACConfig]):
-    """Acts by sampling tanh(Normal); learns from windows of rows."""
+class SAC(OffPolicyControl[SACConfig]):
+    """A tanh(Normal) policy that learns from windows of rows."""
 
     outputs, critics, logged = 2, 2, ("train/entropy",)
 
-    def begin(self) -> None:
+    def set_up(self) -> None:
         c, size, wanted = self.config, self.bounds.size, self.config.target_entropy
         self.target_entropy = -float(size) if wanted is None else wanted  # Haarnoja et al. 2018b
         self.temperature = LagrangeMultiplier(c.temperature, eps=c.adam_eps, device=self.device)
         self.multipliers = {"temperature": self.temperature}
-        self.bare: SACKernel | None = None
+        self.kernel: SACKernel | None = None
         own = type(self) is SAC  # a subclass's loss is not what the kernel computes
         if own and supports(self.nets, self.compute, self.memory):
-            self.bare = SACKernel(self.nets, self.compute, self.temperature, self.target_entropy)
+            self.kernel = SACKernel(self.nets, self.compute, self.temperature, self.target_entropy)
 
     def actor(self, num_envs: int) -> ContinuousActor:
         """Samples; uniform actions before the first update."""
-        return self.acting(sample_squashed, num_envs)
+        return self.make_actor(sample_squashed, num_envs)
 
     def update(self, sample: Sample) -> Update:
-        """One step of critics, actor and temperature, all three from the same weights."""
-        update = self.recorded(sample) if self.bare is None else self.bare(sample)
+        """One step of critics, actor and temperature, all from the same weights."""
+        update = self.autograd_update(sample) if self.kernel is None else self.kernel(sample)
         self.q.update_target(self.q.updates, 1)
         return update
 
@@ -63,11 +63,13 @@ class SAC(ControlPolicy[SACConfig]):
         valid = segment.valid[bs : bs + learned]
         state = segment.state if c.state_init == "stored" else None
         temperature = self.temperature.value()
-        here, there = windows.encode_both(self.pi.net.encoder, state)
+        features_pi, next_features_pi = windows.encode_both(self.pi.net.encoder, state)
         with torch.no_grad():
-            ahead, lagging = self.fresh(there, 1), self.q.target
-            q_ahead = lagging(windows.encode_next(lagging.encoder, None), ahead.action)
-            value = soft_value(q_ahead, ahead.log_prob, temperature)
+            next_sample, target_critics = self.sample_action(next_features_pi, 1), self.q.target
+            next_q = target_critics(
+                windows.encode_next(target_critics.encoder, None), next_sample.action
+            )
+            value = soft_value(next_q, next_sample.log_prob, temperature)
             target = bootstrap_target(n.reward, n.discount, value)
         features = windows.encode(self.q.net.encoder, None)
         q = self.q.net(features, taken)
@@ -82,20 +84,20 @@ class SAC(ControlPolicy[SACConfig]):
         }
         actor, multipliers = None, {}
         if self.nets.actor_due():
-            now = self.fresh(here, 0)
-            chosen = self.q.net(features.detach(), now.action, frozen=True)
-            actor = actor_loss(chosen, now.log_prob, temperature, valid, weight)
+            sampled = self.sample_action(features_pi, 0)
+            q_pi = self.q.net(features.detach(), sampled.action, frozen=True)
+            actor = actor_loss(q_pi, sampled.log_prob, temperature, valid, weight)
             if c.temperature_auto:
                 multipliers["temperature"] = temperature_loss(
-                    self.temperature.log, now.log_prob, self.target_entropy, valid, weight
+                    self.temperature.log, sampled.log_prob, self.target_entropy, valid, weight
                 )
             metrics["train/actor_loss"] = actor.detach()
-            metrics["train/entropy"] = masked_mean(-now.log_prob.detach(), valid)
+            metrics["train/entropy"] = masked_mean(-sampled.log_prob.detach(), valid)
         priority = mixed_priority(out.td, valid, c.eta)
         return ActorCriticsLoss(out.loss, priority, metrics, q, out.q_grad, actor, multipliers)
 
-    def fresh(self, features: Tensor, which: int) -> SquashedSample:
-        """Actions [L, B, A] that the present actor samples; ``which`` of an update's two draws."""
+    def sample_action(self, features: Tensor, which: int) -> SquashedSample:
+        """Actions [L, B, A] sampled by the actor; ``which``: 0 or 1, the number of the noise."""
         mean, log_std = self.pi.net(features).chunk(2, -1)
         noise = self.nets.noise(2 * self.q.updates + which, *mean.shape)
         return squashed_gaussian(mean, log_std, noise)

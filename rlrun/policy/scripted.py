@@ -1,6 +1,6 @@
-"""Scripted actions: a sanity check of an environment, a floor beside random actions, a data source.
+"""Scripted actions: to check an environment, as a baseline, or as a data source.
 
-A script knows the observation, how many steps ago the episode began, and nothing it has learned.
+A script is a function of the observation and the number of steps since the episode began.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ Script = Callable[[Tree, np.ndarray, np.random.Generator], np.ndarray]
 
 
 class Scripted:
-    """Acts by the script that ``policy.script`` names; does not learn."""
+    """Acts by the script of ``policy.script``; does not learn."""
 
     window: Window | None = None
 
@@ -75,7 +75,7 @@ class ScriptedActor:
         self.refresh()
 
     def refresh(self) -> None:
-        """There are no weights; evaluations all draw the same."""
+        """Reset the generator of evaluations; there are no weights."""
         self.fixed = np.random.default_rng(0)
 
     def initial_state(self) -> Tree:
@@ -91,57 +91,59 @@ class ScriptedActor:
         *,
         explore: np.ndarray | None,
     ) -> Act:
-        """See ``Actor``; an evaluation (``explore`` None) leaves the exploration as it is."""
+        """Actions; ``explore`` None (evaluation) uses a fixed generator, not exploration's."""
         steps = np.where(first, 0, state[:, 0])
-        draws = self.fixed if explore is None else self.generator
-        return Act(self.script(obs, steps, draws), {}, (steps + 1)[:, None])
+        rng = self.fixed if explore is None else self.generator
+        return Act(self.script(obs, steps, rng), {}, (steps + 1)[:, None])
 
 
 def make_script(config: ScriptedConfig, space: gym.Space[Any]) -> Script:
     """The script of a config, for actions of ``space``."""
     if config.script == "function":
-        assert config.function is not None  # ScriptedConfig refuses else
-        return users_script(config.function, space)
+        assert config.function is not None  # checked by ScriptedConfig
+        return user_script(config.function, space)
     if config.script == "sine":
-        turn = {"period": config.period, "amplitude": config.amplitude, "phase": config.phase}
-        return lambda obs, steps, draws: sine(space, steps, **turn)
+        wave = {"period": config.period, "amplitude": config.amplitude, "phase": config.phase}
+        return lambda obs, steps, rng: sine(space, steps, **wave)
     table, hold = action_table(config.choices, space), config.hold
     if config.script == "uniform":
-        return lambda obs, steps, draws: table[draws.integers(len(table), size=len(steps))]
-    return lambda obs, steps, draws: table[steps // hold % len(table)]  # constant: one choice
+        return lambda obs, steps, rng: table[rng.integers(len(table), size=len(steps))]
+    return lambda obs, steps, rng: table[steps // hold % len(table)]  # constant: one choice
 
 
-def users_script(name: str, space: gym.Space[Any]) -> Script:
-    """``name``(observations, steps) as a script, held to the action space at every call.
+def user_script(name: str, space: gym.Space[Any]) -> Script:
+    """``name``(observations, steps) as a script whose actions are checked at every call.
 
-    Raises: EnvError when it raises, or its actions are none.
+    Raises: EnvError when it raises, or returns no actions of ``space``.
     """
     function, shape = trusted_function("policy.function", name), space.shape or ()
 
-    def script(obs: Tree, steps: np.ndarray, draws: np.random.Generator) -> np.ndarray:
+    def script(obs: Tree, steps: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         try:
-            action = np.asarray(function(tree_map(_shown, obs), _shown(steps)))
+            action = np.asarray(function(tree_map(_read_only, obs), _read_only(steps)))
         except Exception as e:  # whatever a user's function raises
             text = f"raised {type(e).__name__}: {' '.join(str(e).split())}"
-            raise _wrong(name, text, space) from e
+            raise _script_error(name, text, space) from e
         if action.shape != (len(steps), *shape) or action.dtype.kind not in "biuf":
-            raise _wrong(name, f"returned {action.dtype} {list(action.shape)}", space)
+            raise _script_error(name, f"returned {action.dtype} {list(action.shape)}", space)
         bad = outside(action, space)
         if bad.any():
-            raise _wrong(name, f"returned {action[bad][0].tolist()}, which is no action", space)
+            raise _script_error(
+                name, f"returned {action[bad][0].tolist()}, which is no action", space
+            )
         return action.astype(space.dtype)
 
     return script
 
 
-def _shown(x: np.ndarray) -> np.ndarray:
-    """Not to be written to: the array belongs to the collected rows."""
+def _read_only(x: np.ndarray) -> np.ndarray:
+    """A read-only view: the array belongs to the collected rows."""
     view = x.view()
     view.flags.writeable = False
     return view
 
 
-def _wrong(name: str, text: str, space: gym.Space[Any]) -> EnvError:
+def _script_error(name: str, text: str, space: gym.Space[Any]) -> EnvError:
     return EnvError(
         f"policy.function = {name}: {text}; a function of observations [E, ...] and steps [E] that "
         f"returns an action of {space} for each of E environments is allowed_actions; correct it"

@@ -1,9 +1,9 @@
 """Independent learners with parameters of their own: one policy for each agent of a team.
 
-Tan, "Multi-Agent Reinforcement Learning: Independent vs. Cooperative Agents", 1993. Any policy will
-do: agent i acts in the columns of agent i and learns from the windows of them. Who a window belongs
-to is read off its observations (``rlrun.joint.AgentSpace``), which the policies never see; the
-columns of a rollout are all there, in their order.
+Tan, "Multi-Agent Reinforcement Learning: Independent vs. Cooperative Agents", 1993. Works with any
+policy: agent i acts in its columns and learns from their windows. The agent of a window is part of
+its observations (``rlrun.joint.AgentSpace``), hidden from the policies; a rollout has all columns
+in order.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Make = Callable[[Spec, int], Policy]
 
 
 class Separate:
-    """N policies; actions, updates and priorities are put together by column."""
+    """N policies, agent_of actions, updates and priorities are joined by column."""
 
     def __init__(self, make: Make, *, spec: Spec, seed: int) -> None:
         """``make``: (spec of one agent, seed) -> Policy."""
@@ -29,7 +29,7 @@ class Separate:
         assert isinstance(space, gym.spaces.Dict), "checked in rlrun.config"
         own, number = Spec(space["observation"], spec.action), space["agent"]
         assert number.shape is not None
-        self.size = number.shape[-1]  # before it may stand stacked frames
+        self.size = number.shape[-1]  # stacked frames are a leading axis
         seeds = [int(generator(seed, f"agent{i}").integers(2**32)) for i in range(self.size)]
         self.policies = [make(own, s) for s in seeds]
         self.window = self.policies[0].window
@@ -38,7 +38,7 @@ class Separate:
 
     @property
     def generator(self) -> np.random.Generator:
-        """Exploration's: one for all policies, each saves the state of it."""
+        """The exploration generator, shared by all policies; each saves its state."""
         return self.policies[0].generator
 
     @generator.setter
@@ -63,47 +63,47 @@ class Separate:
         self.seconds = {k: sum(p.seconds[k] for p in self.policies) for k in self.seconds}
         metrics = [update.metrics for _, update in done]
         mean = {k: torch.stack([m[k] for m in metrics]).mean() for k in metrics[0]}
-        return Update(self._together(sample, done), mean, max(u.steps for _, u in done))
+        return Update(self._join_priorities(sample, done), mean, max(u.steps for _, u in done))
 
     def priority(self, sample: Sample) -> Tensor:
         """|TD| priority [B] of every window, by its agent's policy."""
         parts = self._parts(sample)
         found = [(which, Update(policy.priority(part), {})) for which, part, policy in parts]
-        together = self._together(sample, found)
+        together = self._join_priorities(sample, found)
         assert together is not None
         return together
 
     def _parts(self, sample: Sample) -> list[tuple[Tensor, Sample, Policy]]:
-        """(windows, the sample of them alone, whose they are) of the agents that have some.
+        """(window index, sample of those windows, policy) of every agent that has windows.
 
-        Keys stay as they are: policies do not read them. Of a rollout, agents without a valid row
-        have nothing.
+        Keys are left unchanged, since policies do not read them. Of a rollout, agents without a
+        valid row are left out.
         """
         count, seen = sample.segment.valid.shape[1], sample.segment.valid.any(0)
         rollout = self.window is None
-        whose = torch.arange(count) % self.size if rollout else owners(sample.segment)
+        agent_of = torch.arange(count) % self.size if rollout else agents_of(sample.segment)
         out = []
         for i, policy in enumerate(self.policies):
-            which = (whose == i).nonzero().squeeze(-1)
+            which = (agent_of == i).nonzero().squeeze(-1)
             if seen[which].any() if rollout else len(which):
                 segment, weight = windows(sample.segment, which), sample.weight[which]
                 out.append((which, replace(sample, segment=segment, weight=weight), policy))
         return out
 
     @staticmethod
-    def _together(sample: Sample, parts: list[tuple[Tensor, Update]]) -> Tensor | None:
-        """Priorities in the order of the sample."""
-        whole = torch.zeros_like(sample.weight)
+    def _join_priorities(sample: Sample, parts: list[tuple[Tensor, Update]]) -> Tensor | None:
+        """Priorities [B] in the order of the sample."""
+        joined = torch.zeros_like(sample.weight)
         for which, update in parts:
             if update.priority is None:
                 return None
-            whole[which] = update.priority.to(whole)
-        return whole
+            joined[which] = update.priority.to(joined)
+        return joined
 
     # -- state -----------------------------------------------------------------------------------
 
     def weights(self) -> dict[str, Tensor]:
-        """Every policy's weights, their names behind the agent's number."""
+        """Every policy's weights, names prefixed with the agent's number."""
         named = enumerate(p.weights() for p in self.policies)
         return {f"{i}.{name}": w for i, weights in named for name, w in weights.items()}
 
@@ -121,7 +121,7 @@ class Separate:
 
 
 class SeparateActor:
-    """Actors of N agents side by side; column e N + i is agent i's."""
+    """Actors of N agents; column e N + i belongs to agent i."""
 
     def __init__(self, actors: list[Actor]) -> None:
         self.actors, self.size = actors, len(actors)
@@ -144,13 +144,12 @@ class SeparateActor:
         *,
         explore: np.ndarray | None,
     ) -> Act:
-        """See ``Actor``."""
         given = (obs["observation"], first, prev_action, prev_reward, state)
         acts = []
         for i, actor in enumerate(self.actors):
             own = tree_map(lambda x, i=i: np.ascontiguousarray(x[i :: self.size]), given)
-            coin = None if explore is None else explore[i :: self.size]
-            acts.append(actor.act(*own, explore=coin))
+            epsilon = None if explore is None else explore[i :: self.size]
+            acts.append(actor.act(*own, explore=epsilon))
         return Act(*(tree_map(self._join, *(getattr(a, n) for a in acts)) for n in ACT))
 
     @staticmethod
@@ -162,10 +161,10 @@ class SeparateActor:
 ACT = ("action", "extras", "state")
 
 
-def owners(segment: Segment) -> Tensor:
+def agents_of(segment: Segment) -> Tensor:
     """int64 [B]: the agent of every window, read where its rows are valid."""
     number = segment.obs["agent"][:-1]
-    while number.ndim > 3:  # stacked frames: all say the same
+    while number.ndim > 3:  # stacked frames: all equal
         number = number[:, :, -1]
     seen = torch.where(segment.valid.unsqueeze(-1), number, torch.zeros_like(number))
     return seen.amax(0).argmax(-1)

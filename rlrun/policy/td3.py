@@ -1,4 +1,4 @@
-"""TD3: a deterministic actor that moves less often, twin critics, smoothed target actions.
+"""TD3: a deterministic actor with delayed updates, twin critics, smoothed target actions.
 
 Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods", ICML. With
 a memory (policy=rtd3) actor and critics each unroll their own over the window: the actor's starts
@@ -20,35 +20,35 @@ from rlrun.functional.value import mixed_priority
 from rlrun.kernels.sac_td3 import TD3Kernel, supports
 from rlrun.nets.encoder import prepare_windows
 from rlrun.optim.actor_and_critics import ActorCriticsLoss
-from rlrun.policy.base.off_policy_control import ControlPolicy
+from rlrun.policy.base.off_policy_control import OffPolicyControl
 from rlrun.schedule import make_schedule
 from rlrun.schema import TD3Config
 from rlrun.types import Sample, Segment, Update
 
 
-class TD3(ControlPolicy[TD3Config]):
-    """Acts with Gaussian noise on a deterministic action; learns from windows of rows."""
+class TD3(OffPolicyControl[TD3Config]):
+    """A deterministic actor with Gaussian noise that learns from windows of rows."""
 
     outputs, critics = 1, 2
 
-    def begin(self) -> None:
+    def set_up(self) -> None:
         self.noise_at = make_schedule(self.config.noise, total_steps=self.total_steps)
         self.pi.net.noise.fill_(self.noise_at(0))
         own = type(self) is TD3  # a subclass's loss is not what the kernel computes
-        plain = own and supports(self.nets, self.compute, self.memory)
-        self.bare = TD3Kernel(self.nets, self.compute) if plain else None
+        kernel = own and supports(self.nets, self.compute, self.memory)
+        self.kernel = TD3Kernel(self.nets, self.compute) if kernel else None
 
     def actor(self, num_envs: int) -> ContinuousActor:
         """Deterministic actions with noise; uniform ones before the first update."""
-        return self.acting(add_gaussian_noise, num_envs)
+        return self.make_actor(add_gaussian_noise, num_envs)
 
     def update(self, sample: Sample) -> Update:
         """One step of the critics; every ``actor_every`` also of the actor and all targets."""
         due = self.nets.actor_due()
-        update = self.recorded(sample) if self.bare is None else self.bare(sample)
+        update = self.autograd_update(sample) if self.kernel is None else self.kernel(sample)
         if due:
-            for side in (self.q, self.pi):
-                side.update_target(self.q.updates, self.config.actor_every)
+            for nets in (self.q, self.pi):
+                nets.update_target(self.q.updates, self.config.actor_every)
         noise = self.pi.net.noise.fill_(self.noise_at(sample.env_steps))
         return Update(update.priority, update.metrics | {"train/noise": noise.clone()})
 
@@ -60,11 +60,13 @@ class TD3(ControlPolicy[TD3Config]):
         valid = segment.valid[bs : bs + learned]
         state = segment.state if c.state_init == "stored" else None
         with torch.no_grad():
-            lagging, behind = self.q.target, self.pi.target
-            action = behind(windows.encode_next(behind.encoder, state)).tanh()
+            target_critics, target_actor = self.q.target, self.pi.target
+            action = target_actor(windows.encode_next(target_actor.encoder, state)).tanh()
             noise = self.nets.noise(self.q.updates, *action.shape)
             action = smoothed_action(action, noise, sigma=c.smoothing, clip=c.smoothing_clip)
-            value = lagging(windows.encode_next(lagging.encoder, None), action).amin(0)
+            value = target_critics(windows.encode_next(target_critics.encoder, None), action).amin(
+                0
+            )
             target = bootstrap_target(n.reward, n.discount, value)
         features = windows.encode(self.q.net.encoder, None)
         q = self.q.net(features, taken)
@@ -78,9 +80,9 @@ class TD3(ControlPolicy[TD3Config]):
         }
         actor = None
         if self.nets.actor_due():
-            chosen = self.pi.net(windows.encode(self.pi.net.encoder, state)).tanh()
-            first = self.q.net(features.detach(), chosen, 1, frozen=True)[0]
-            actor = weighted_row_mean(-first, valid, weight)
+            pi_action = self.pi.net(windows.encode(self.pi.net.encoder, state)).tanh()
+            first_q = self.q.net(features.detach(), pi_action, 1, frozen=True)[0]
+            actor = weighted_row_mean(-first_q, valid, weight)
             metrics["train/actor_loss"] = actor.detach()
         priority = mixed_priority(out.td, valid, c.eta)
         return ActorCriticsLoss(out.loss, priority, metrics, q, out.q_grad, actor, {})

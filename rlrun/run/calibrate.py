@@ -1,6 +1,6 @@
-"""What one update costs under each setting of threads and precision, measured on this machine.
+"""The cost of one update under each setting of threads and precision, on this machine.
 
-For a person to read: nothing here is called by a run, whose settings follow from its config alone.
+``rlrun doctor --calibrate`` prints it. No run calls it: its settings follow from the config alone.
 """
 
 import multiprocessing
@@ -29,24 +29,24 @@ from rlrun.pipeline.learner import Learner
 from rlrun.schema import Config
 from rlrun.types import Chunk, Counters, tree_map
 
-TOTAL = 10.0  # seconds of all settings by default: with start-up and filling about 20
-MOST = 1.5  # seconds of one setting by default
-REPEATS = 5  # wanted of every setting
-FILL = 2.0  # seconds after which one window is enough
-QUIT_SECONDS = 5.0  # what a process gets to end by itself
+TOTAL_SECONDS = 10.0  # of all settings by default: with start-up and filling about 20
+MAX_SECONDS = 1.5  # of one setting by default
+REPEATS = 5  # of every setting
+FILL_SECONDS = 2.0  # after which one window is enough
+EXIT_SECONDS = 5.0  # a process may take to end by itself
 _NO_KEYS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What may change how long an update takes, and no hyperparameter."""
+    """Keys that change the duration of an update and are no hyperparameters."""
 
     threads: int
     target_thread: bool | None  # None: the policy has no use for one
     precision: Precision
 
     def overrides(self) -> str:
-        """The setting as words of a command line."""
+        """The setting as overrides of a command line."""
         words = [f"learner.threads={self.threads}"]
         if self.target_thread is not None:
             words.append(f"learner.target_thread={str(self.target_thread).lower()}")
@@ -81,14 +81,14 @@ Measure = Callable[[Config, Sequence[Setting], float], list[list[float]]]
 
 
 def picked(config: Config) -> Setting:
-    """What a run of ``config`` computes with: its keys, the fixed rule where they are null."""
+    """The setting of a run of ``config``: its keys, or the plan's rule where they are null."""
     plan = make_plan(config)
     target = plan.target_thread if plan.target_thread_used else None
     return Setting(plan.threads, target, config.learner.precision)
 
 
 def settings(config: Config, cores: int) -> list[Setting]:
-    """All that are worth a try on ``cores`` cores, those of ``picked`` among them.
+    """The settings to measure on ``cores`` cores, that of ``picked`` included.
 
     Threads in powers of two; on a GPU only the precision, where threads hardly matter. No bf16
     where this machine cannot learn in it.
@@ -139,8 +139,8 @@ def _collect(plan: Plan, collector: Collector) -> list[Chunk]:
     while len(replay) < config.learner.batch_size and replay.rows < config.buffer.capacity:
         chunk = collector.collect()
         replay.add(chunk)
-        chunks.append(tree_map(np.array, asdict(chunk)))  # a chunk's arrays are used again
-        if len(replay) and time.perf_counter() - start > FILL:
+        chunks.append(tree_map(np.array, asdict(chunk)))  # the collector reuses a chunk's arrays
+        if len(replay) and time.perf_counter() - start > FILL_SECONDS:
             break
     return [Chunk(**fields) for fields in chunks]
 
@@ -160,11 +160,11 @@ class Bench:
         )
         if "forkserver" in methods:
             context.set_forkserver_preload([__name__])  # torch is imported once
-        self.pipe, theirs = context.Pipe()
-        given = theirs, plan, chunks
-        self.process = context.Process(target=_serve, args=given, daemon=True)
+        self.pipe, child = context.Pipe()
+        arguments = child, plan, chunks
+        self.process = context.Process(target=_serve, args=arguments, daemon=True)
         self.process.start()
-        theirs.close()
+        child.close()
 
     def __call__(self, updates: int) -> float:
         """Mean milliseconds of ``updates`` updates."""
@@ -172,10 +172,10 @@ class Bench:
             self.pipe.send(updates)
             answer = self.pipe.recv()
         except (EOFError, OSError):
-            self.process.join(QUIT_SECONDS)
+            self.process.join(EXIT_SECONDS)
             raise ResourceError(
                 f"rlrun doctor: the process of a setting ended (exit code {self.process.exitcode}),"
-                " for want of memory maybe; as many are needed as there are settings; make room"
+                " perhaps for lack of memory: there is one process per setting; free some memory"
             ) from None
         if isinstance(answer, Exception):
             raise answer
@@ -184,14 +184,14 @@ class Bench:
     def close(self) -> None:
         """End the process."""
         self.pipe.close()
-        self.process.join(QUIT_SECONDS)
+        self.process.join(EXIT_SECONDS)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
 
 
 def _serve(pipe: Connection, plan: Plan, chunks: Sequence[Chunk]) -> None:
-    """The process: time updates until the other end is closed."""
+    """Main function of the process: time updates until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends this one
     learner: Learner | None = None
     while True:
@@ -239,12 +239,12 @@ Block = Callable[[int], float]  # updates -> mean milliseconds of one
 
 
 def interleave(blocks: Sequence[Block], seconds: float) -> list[list[float]]:
-    """What every block returned in rounds over all of them, forwards and back: drifts cancel.
+    """Run all blocks in rounds, forwards and backwards, so that drifts cancel; return their times.
 
     Two rounds at least, then as many as fit into ``seconds`` for each block.
     """
     for block in blocks:
-        block(1)  # what is made at the first update
+        block(1)  # allocates and compiles
     start = time.perf_counter()
     updates = [max(1, round(seconds * 1e3 / REPEATS / block(1))) for block in blocks]
     values: list[list[float]] = [[] for _ in blocks]
@@ -266,12 +266,12 @@ def interleave(blocks: Sequence[Block], seconds: float) -> list[list[float]]:
 def lines(
     config: Config, *, cores: int, seconds: float | None, measure: Measure = measure
 ) -> Iterator[str]:
-    """What is measured, a table, the fastest settings as overrides; the first line comes at once.
+    """Yield a title at once, then a table and the fastest settings as overrides.
 
     ``seconds`` of one setting; None: about 20 s in all.
     """
     tried = settings(config, cores)
-    each = min(MOST, TOTAL / len(tried)) if seconds is None else seconds
+    each = min(MAX_SECONDS, TOTAL_SECONDS / len(tried)) if seconds is None else seconds
     yield _title(config, cores, len(tried), each)
     yield from _busy()
     fault = bf16_fault(config)
@@ -293,7 +293,7 @@ def _title(config: Config, cores: int, count: int, seconds: float) -> str:
 
 
 def _busy() -> Iterator[str]:
-    """A warning when others compute: threads that wait for each other suffer most."""
+    """Warn about other load on the machine, which slows several threads most."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load >= 0.5:
         yield f"load {load:.1f}: other work slows this, more threads most; best on an idle machine"
@@ -317,7 +317,7 @@ def _cells(cost: Cost) -> tuple[str, ...]:
 
 
 def _advice(costs: Sequence[Cost], pick: Setting) -> Iterator[str]:
-    """The override lines of the fastest settings and what they gain."""
+    """Overrides of the fastest settings, and their gain."""
     own = next(c for c in costs if c.setting == pick)
     exact = min((c for c in costs if c.setting.precision == "float32"), key=lambda c: c.median)
     best = min(costs, key=lambda c: c.median)

@@ -1,4 +1,4 @@
-"""How an environment of several agents is shown to a policy."""
+"""Agents of an environment: columns of their own, or joint rows."""
 
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,4 +1,4 @@
-"""A reward for novelty, whatever the policy."""
+"""Intrinsic rewards for novelty."""
 
 from dataclasses import dataclass, field
 from typing import Literal

@@ -57,7 +57,7 @@ class BufferConfig(Ranged):
 
 @dataclass(frozen=True)
 class PriorityConfig(BufferConfig):
-    """What every buffer that draws by priority has."""
+    """Keys of every prioritized buffer."""
 
     alpha: ScheduleConfig = field(metadata=unit())
     beta: ScheduleConfig = field(metadata=unit())
@@ -87,7 +87,7 @@ class RankConfig(PriorityConfig):
 
 @dataclass(frozen=True)
 class RolloutConfig(BufferConfig):
-    """On-policy storage: what one collect call brought, in host memory."""
+    """On-policy storage: the rows of one collect call, in host memory."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

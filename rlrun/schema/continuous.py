@@ -1,4 +1,4 @@
-"""Policies whose actions are real numbers within bounds."""
+"""Policies of bounded continuous actions."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -12,7 +12,7 @@ from rlrun.schema.window import Window
 
 @dataclass(frozen=True)
 class ControlConfig(PolicyConfig):
-    """What every actor-critic with replay has; lengths are rows."""
+    """Keys of every actor-critic with replay; lengths are rows."""
 
     actions: ClassVar[tuple[str, ...]] = ("Box",)
 
@@ -55,7 +55,7 @@ class ControlConfig(PolicyConfig):
 
 @dataclass(frozen=True)
 class DDPGConfig(ControlConfig):
-    """A deterministic actor; ``noise`` is a share of half the distance between the bounds."""
+    """Keys of DDPG; ``noise`` is a share of half the distance between the bounds."""
 
     noise: ScheduleConfig = field(metadata=at_least(0))
 

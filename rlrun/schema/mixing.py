@@ -9,7 +9,7 @@ from rlrun.schema.value import SequenceConfig
 
 @dataclass(frozen=True)
 class QMIXConfig(SequenceConfig):
-    """R2D2's keys for the agents, and the mixer's."""
+    """Keys of R2D2 for the agents, and of the mixer."""
 
     actions: ClassVar[tuple[str, ...]] = ("MultiDiscrete",)
     agents: ClassVar[tuple[str, ...]] = ("joint",)

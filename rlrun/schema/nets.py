@@ -1,4 +1,4 @@
-"""Parts of networks."""
+"""Torsos and memories."""
 
 from dataclasses import dataclass, field
 from typing import Literal

@@ -35,7 +35,7 @@ class CQLConfig(ValueConfig):
     recurrent: ClassVar[bool] = False
     has_values: ClassVar[bool] = True
     masks: ClassVar[bool] = True
-    twin: ClassVar[str | None] = "cql_sac"
+    counterpart: ClassVar[str | None] = "cql_sac"
 
     conservatism: float = field(metadata=at_least(0))
 
@@ -46,7 +46,7 @@ class CQLConfig(ValueConfig):
 
 @dataclass(frozen=True)
 class CQLSACConfig(SACConfig):
-    twin: ClassVar[str | None] = "cql"
+    counterpart: ClassVar[str | None] = "cql"
 
     conservatism: float = field(metadata=at_least(0))
     gap_threshold: float | None

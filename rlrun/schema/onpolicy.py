@@ -1,4 +1,4 @@
-"""Policies that learn from what they have just collected."""
+"""On-policy policies."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -11,7 +11,7 @@ from rlrun.schema.schedule import ScheduleConfig
 
 @dataclass(frozen=True)
 class OnPolicyConfig(PolicyConfig):
-    """What every on-policy actor-critic has."""
+    """Keys of every on-policy actor-critic."""
 
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "Box")
     on_policy: ClassVar[bool] = True
@@ -36,7 +36,7 @@ class OnPolicyConfig(PolicyConfig):
 
 @dataclass(frozen=True)
 class A2CConfig(OnPolicyConfig):
-    off_by_one: ClassVar[bool] = False  # its gradient knows only its own actions
+    tolerates_lag: ClassVar[bool] = False  # its gradient knows only its own actions
 
     gae_lambda: float = field(metadata=unit())
     normalize_advantage: bool

@@ -1,4 +1,4 @@
-"""What the configs of all policies have in common."""
+"""Base of the policies' configs; random and scripted policies."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -9,24 +9,24 @@ from rlrun.schema.window import Window
 
 @dataclass(frozen=True)
 class PolicyConfig(Ranged):
-    """A policy's keys; what is true of its class stands beside them."""
+    """Keys of a policy; properties of its class are ClassVars."""
 
     actions: ClassVar[tuple[str, ...]] = ("Discrete",)  # action spaces it acts in
-    recurrent: ClassVar[bool] = True  # whether memory may be other than none
-    agents: ClassVar[tuple[str, ...]] = ("shared", "separate")  # how it may be shown several agents
-    learns: ClassVar[bool] = True  # whether rewards change it
-    has_values: ClassVar[bool] = False  # whether it acts on action values: explore=boltzmann
-    masks: ClassVar[bool] = False  # whether it keeps to an observed action_mask
-    twin: ClassVar[str | None] = None  # the same algorithm over other action spaces
-    remembers: ClassVar[str | None] = None  # the same with a memory, where it has none itself
-    on_policy: ClassVar[bool] = False  # whether it learns once from every rollout, then drops it
-    off_by_one: ClassVar[bool] = True  # whether rows of weights one chunk old will do
+    recurrent: ClassVar[bool] = True  # memory may be other than none
+    agents: ClassVar[tuple[str, ...]] = ("shared", "separate")  # how several agents are shown
+    learns: ClassVar[bool] = True  # rewards change it
+    has_values: ClassVar[bool] = False  # acts on action values: explore=boltzmann
+    masks: ClassVar[bool] = False  # keeps to an observed action_mask
+    counterpart: ClassVar[str | None] = None  # the same algorithm over other action spaces
+    recurrent_variant: ClassVar[str | None] = None  # the same algorithm with a memory
+    on_policy: ClassVar[bool] = False  # learns once from every rollout, then drops it
+    tolerates_lag: ClassVar[bool] = True  # may learn from rows of weights one chunk old
 
     name: str
 
     @property
     def updates(self) -> bool:
-        """Whether it has parameters that a learner updates."""
+        """True if the policy has parameters that a learner updates."""
         return self.on_policy or self.window is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Which other keys decide whether a key is read, as metadata of its dataclass field.
+"""Conditions under which a key is read, as metadata of its dataclass field.
 
 ``atoms: int = field(metadata=read_when("policy.distribution=categorical|quantile"))``
 ``total_steps: int = field(metadata=default_of("run.total_steps"))``
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-NOUNS = {  # what a policy must be like, which no key says
+NOUNS = {  # properties of a policy that are no keys
     "policy.recurrent": "a policy that has a memory",
     "policy.updates": "a policy that learns",
 }
 
 
-def listed(words: Sequence[str], last: str) -> str:
+def join_words(words: Sequence[str], last: str) -> str:
     """a, b and c."""
     most = ", ".join(words[:-1])
     return f"{most} {last} {words[-1]}" if most else words[-1]
@@ -30,7 +30,7 @@ class Condition:
     def __str__(self) -> str:
         if not self.values:
             return NOUNS.get(self.key, self.key)
-        return f"{self.key}={listed(self.values, 'or')}"
+        return f"{self.key}={join_words(self.values, 'or')}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The run, the environment, and the loop around the policy."""
+"""Run, environment, exploration, collector, learner, logger, pipeline and transport."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -146,7 +146,7 @@ Coder = Literal["auto", "raw", "xor", "planes", "planes_ctx", "xorz", "zstd", "p
 
 @dataclass(frozen=True)
 class TransportConfig(Ranged):
-    """How weights and collected rows travel between learner and collector."""
+    """Transfer of weights and collected rows between learner and collector."""
 
     name: Literal["raw", "coded"]
     weights: Coder = field(metadata=_CODED)

@@ -1,4 +1,4 @@
-"""A number that follows the clock."""
+"""Schedules over env steps."""
 
 from dataclasses import dataclass, field
 from typing import Literal

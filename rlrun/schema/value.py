@@ -16,7 +16,7 @@ _MUNCHAUSEN = read_when("policy.munchausen", fix="set policy.munchausen=0.9")
 
 @dataclass(frozen=True)
 class ValueConfig(PolicyConfig):
-    """What every value-based policy has."""
+    """Keys of every value-based policy."""
 
     nstep: int = field(metadata=at_least(1))
     gamma: float = field(metadata=unit())
@@ -41,7 +41,7 @@ class ValueConfig(PolicyConfig):
 
 @dataclass(frozen=True)
 class SwitchedConfig(ValueConfig):
-    """What the core's switches are: what heads say, their noise, Munchausen."""
+    """Keys that DQN and R2D2 share: distribution of returns, noisy heads, Munchausen."""
 
     has_values: ClassVar[bool] = True
     masks: ClassVar[bool] = True
@@ -81,7 +81,7 @@ class SwitchedConfig(ValueConfig):
         require(self.distribution == "none" or self.td_clip is None, "td_clip", self.td_clip, text)
 
     def _check_munchausen(self) -> None:
-        """What the paper leaves undefined is refused."""
+        """Refuse the combinations that Vieillard et al. 2020 leave undefined."""
         value = self.munchausen
         if value is None:
             return
@@ -96,7 +96,7 @@ class SwitchedConfig(ValueConfig):
 
 @dataclass(frozen=True)
 class SequenceConfig(ValueConfig):
-    """What a learner of sequences has besides."""
+    """Keys of policies that learn sequences."""
 
     learn_unroll_len: int
     burnin_step: int = field(metadata=at_least(0))
@@ -120,14 +120,14 @@ class SequenceConfig(ValueConfig):
 
 @dataclass(frozen=True)
 class R2D2Config(SequenceConfig, SwitchedConfig):
-    """What both have."""
+    """Keys of R2D2: those of sequences and those shared with DQN."""
 
 
 class DQNConfig(SwitchedConfig):
-    """What SwitchedConfig has."""
+    """Keys of DQN: those shared with R2D2."""
 
     recurrent: ClassVar[bool] = False
-    remembers: ClassVar[str | None] = "policy=r2d2 (with distributions: r2d2_c51, r2d2_qr)"
+    recurrent_variant: ClassVar[str | None] = "policy=r2d2 (with distributions: r2d2_c51, r2d2_qr)"
 
     @property
     def window(self) -> Window:

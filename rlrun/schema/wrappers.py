@@ -14,17 +14,17 @@ class WrapperConfig(Ranged):
 
 
 @dataclass(frozen=True)
-class Plain(WrapperConfig):
+class PlainConfig(WrapperConfig):
     """A wrapper without arguments."""
 
 
 @dataclass(frozen=True)
-class PickObs(WrapperConfig):
+class PickObsConfig(WrapperConfig):
     key: str  # of the Dict observation
 
 
 @dataclass(frozen=True)
-class FilterObs(WrapperConfig):
+class FilterObsConfig(WrapperConfig):
     keys: tuple[str, ...]  # of the Dict observation
 
     def __post_init__(self) -> None:
@@ -33,7 +33,7 @@ class FilterObs(WrapperConfig):
 
 
 @dataclass(frozen=True)
-class MaskObs(WrapperConfig):
+class MaskObsConfig(WrapperConfig):
     keep: tuple[int, ...]  # positions of the observation vector
 
     def __post_init__(self) -> None:
@@ -43,32 +43,32 @@ class MaskObs(WrapperConfig):
 
 
 @dataclass(frozen=True)
-class Steps(WrapperConfig):
+class StepsConfig(WrapperConfig):
     steps: int = field(metadata=at_least(1))  # env steps
 
 
 @dataclass(frozen=True)
-class MaxAndSkip(Steps):
+class MaxAndSkipConfig(StepsConfig):
     steps: int = field(metadata=at_least(2))  # env steps
 
 
 @dataclass(frozen=True)
-class Chance(WrapperConfig):
+class ProbabilityConfig(WrapperConfig):
     probability: float = field(metadata=unit())
 
 
 @dataclass(frozen=True)
-class Sticky(Chance):
+class StickyConfig(ProbabilityConfig):
     probability: float = field(metadata={"range": Range(0, 1, open_high=True)})
 
 
 @dataclass(frozen=True)
-class Noise(WrapperConfig):
+class NoiseConfig(WrapperConfig):
     std: float = field(metadata=at_least(0))  # in the observation's own unit
 
 
 @dataclass(frozen=True)
-class Bounds(WrapperConfig):
+class BoundsConfig(WrapperConfig):
     low: float
     high: float
 
@@ -78,41 +78,41 @@ class Bounds(WrapperConfig):
 
 
 @dataclass(frozen=True)
-class CastObs(WrapperConfig):
+class CastObsConfig(WrapperConfig):
     dtype: Literal["float32", "float64", "uint8", "int64"]
 
 
 @dataclass(frozen=True)
-class ResizeObs(WrapperConfig):
+class ResizeObsConfig(WrapperConfig):
     height: int = field(metadata=at_least(1))  # pixels
     width: int = field(metadata=at_least(1))  # pixels
 
 
 @dataclass(frozen=True)
-class DiscretizeAction(WrapperConfig):
+class DiscretizeActionConfig(WrapperConfig):
     bins: int = field(metadata=at_least(2))  # per dimension of the action
 
 
 WRAPPER_CONFIGS: dict[str, type[WrapperConfig]] = {
-    "pick_obs": PickObs,
-    "filter_obs": FilterObs,
-    "encode_mission": Plain,
-    "mask_obs": MaskObs,
-    "mask_from_info": Plain,
-    "flatten_obs": Plain,
-    "rescale_obs": Bounds,
-    "cast_obs": CastObs,
-    "grayscale_obs": Plain,
-    "resize_obs": ResizeObs,
-    "max_and_skip": MaxAndSkip,
-    "time_obs": Plain,
-    "delay_obs": Steps,
-    "flicker_obs": Chance,
-    "noise_obs": Noise,
-    "rescale_action": Bounds,
-    "discretize_action": DiscretizeAction,
-    "sticky_action": Sticky,
-    "repeat_action": Steps,
-    "clip_reward": Bounds,
+    "pick_obs": PickObsConfig,
+    "filter_obs": FilterObsConfig,
+    "encode_mission": PlainConfig,
+    "mask_obs": MaskObsConfig,
+    "mask_from_info": PlainConfig,
+    "flatten_obs": PlainConfig,
+    "rescale_obs": BoundsConfig,
+    "cast_obs": CastObsConfig,
+    "grayscale_obs": PlainConfig,
+    "resize_obs": ResizeObsConfig,
+    "max_and_skip": MaxAndSkipConfig,
+    "time_obs": PlainConfig,
+    "delay_obs": StepsConfig,
+    "flicker_obs": ProbabilityConfig,
+    "noise_obs": NoiseConfig,
+    "rescale_action": BoundsConfig,
+    "discretize_action": DiscretizeActionConfig,
+    "sticky_action": StickyConfig,
+    "repeat_action": StepsConfig,
+    "clip_reward": BoundsConfig,
 }
 """name in ``env.wrappers`` -> its arguments; ``rlrun.env.wrappers.WRAPPERS`` describes each."""

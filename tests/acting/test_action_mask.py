@@ -23,7 +23,7 @@ from rlrun.functional.masks import (
 from rlrun.functional.offline import conservative_gap, conservative_grad
 from rlrun.functional.policy import categorical, mask_logits
 from rlrun.log import Log
-from rlrun.policy.base.rollout import opening
+from rlrun.policy.base.rollout import first_states
 from rlrun.types import Counters, Spec
 from tests.compose import config
 from tests.env.masked import Masked
@@ -165,12 +165,12 @@ def test_acting_and_learning_have_the_same_masked_distribution(name, memory):
     policy, store = collector.policy, Rollout(collector.example(), rows=400, stack=1)
     chunk = collector.collect()
     store.add(chunk)
-    rows = policy.descender.read(store.take(0).segment)
-    learned = policy.descender.backprop
-    head, _ = learned.outputs(rows.obs, rows.side, rows.first, opening(rows.states))
+    rows = policy.learner.prepare(store.take(0).segment)
+    learned = policy.learner.backprop
+    head, _ = learned.outputs(rows.obs, rows.side, rows.first, first_states(rows.states))
     choice = learned.evaluate_actions(head[:-1], rows.action)
     torch.testing.assert_close(
-        choice.log_prob[rows.valid], rows.behaviour[rows.valid], rtol=1e-4, atol=1e-5
+        choice.log_prob[rows.valid], rows.behaviour_log_prob[rows.valid], rtol=1e-4, atol=1e-5
     )
     mask = rows.obs["action_mask"][:-1][rows.valid] != 0
     assert not mask.all()
@@ -209,7 +209,7 @@ def test_imitation_is_of_allowed_actions(name):
     obs = observed([[1, 0, 1, 1]])
     with torch.no_grad():
         net.head[-1].bias[1] = 50.0
-    out = net.within(net.unroll(net.inputs(obs)[None], ())[0][0], obs)
+    out = net.apply_mask(net.unroll(net.inputs(obs)[None], ())[0][0], obs)
     log_prob = net.log_prob(out, torch.tensor([2]))
     assert log_prob.item() > -5
     slope = torch.autograd.grad(log_prob.sum(), net.head[-1].bias)[0]

@@ -1,6 +1,7 @@
 """``rlrun help KEY|GROUP|TOPIC``: every key has an entry, and a misspelt word gets the nearest."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlrun.cli.help import Reference
+from rlrun.cli.list import TOPICS
 from rlrun.cli.yaml_keys import PRESETS, option_keys, shipped, yamls
 from rlrun.config import Composer
 from rlrun.schema.spelling import RENAMED
@@ -40,6 +42,7 @@ def test_every_key_of_every_yaml_has_an_entry() -> None:
     """Counted by OmegaConf, not by the parser of the help."""
     for path in sorted(CONF.rglob("*.yaml")):
         group = path.relative_to(CONF).parts[0]
+        group = group.replace("_base", "policy")
         prefix = "" if group in (*PRESETS, path.name) else f"{group}."
         for name in leaves(values(OmegaConf.load(path)), prefix):
             assert name in REFERENCE.keys, f"{path}: {name}"
@@ -114,6 +117,21 @@ def test_words(rlrun: Callable[..., Done], word: str, text: str) -> None:
     done = rlrun("help", word)
     assert (done.code, done.err) == (0, "")
     assert text in done.out
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_topic(rlrun: Callable[..., Done], topic: str) -> None:
+    """A section of a README, as it is there."""
+    done = rlrun("help", *topic.split())
+    assert (done.code, done.err) == (0, "")
+    room, title = TOPICS[topic]
+    lines = done.out.splitlines()
+    assert lines[0] == title
+    assert len(lines) > 5
+    text = (ROOT / "rlrun" / room / "README.md").read_text("utf-8")
+    assert {line for line in lines[1:] if "http" not in line} - {*text.splitlines()} <= {
+        re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", line) for line in text.splitlines()
+    }
 
 
 @pytest.mark.parametrize(

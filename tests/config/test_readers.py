@@ -6,15 +6,17 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from rlrun.config.checks.idle import check_typed
-from rlrun.config.reader import hints
+from rlrun.config.checks.unread_keys import check_typed_keys
+from rlrun.config.reader import field_types
 from rlrun.errors import ConfigError
 from rlrun.schema import BONUS_CONFIGS, BUFFER_CONFIGS, POLICY_CONFIGS, Config, PolicyConfig
 from rlrun.schema.readers import NOUNS, Reader
 from tests.compose import config
 
 CLASSES: dict[str, list[Any]] = {
-    **{name: [kind] for name, kind in hints(Config).items() if dataclasses.is_dataclass(kind)},
+    **{
+        name: [kind] for name, kind in field_types(Config).items() if dataclasses.is_dataclass(kind)
+    },
     "policy": [*POLICY_CONFIGS.values()],
     "buffer": [*BUFFER_CONFIGS.values()],
     "bonus": [*BONUS_CONFIGS.values()],
@@ -24,7 +26,9 @@ CLASSES: dict[str, list[Any]] = {
 def kinds(key: str) -> list[Any]:
     """The types of a key in every class of its group that has it; of a group, of its name."""
     group, _, name = key.partition(".")
-    return [hints(c)[name or "name"] for c in CLASSES[group] if (name or "name") in hints(c)]
+    return [
+        field_types(c)[name or "name"] for c in CLASSES[group] if (name or "name") in field_types(c)
+    ]
 
 
 def metadata(kind: str) -> Iterator[tuple[str, Any]]:
@@ -76,9 +80,9 @@ def test_a_reader_in_words() -> None:
 
 def test_cloning_reads_the_learners_keys() -> None:
     """No reward changes what it learns, batches do."""
-    check_typed(config("policy=bc"), ["learner.batch_size=64", "learner.precision=bf16"])
+    check_typed_keys(config("policy=bc"), ["learner.batch_size=64", "learner.precision=bf16"])
     with pytest.raises(ConfigError, match="a policy that learns reads it"):
-        check_typed(config("policy=random"), ["learner.batch_size=64"])
+        check_typed_keys(config("policy=random"), ["learner.batch_size=64"])
 
 
 @pytest.mark.parametrize(

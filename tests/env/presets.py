@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from rlrun.config.reader import read
+from rlrun.config.reader import read_dataclass
 from rlrun.schema import WRAPPER_CONFIGS, EnvConfig
 from tests.installed import FOLDER, PRESETS, needs
 
@@ -22,7 +22,7 @@ def preset(name: str, **changes: Any) -> EnvConfig:
     values = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
     if values["id"] == "???":
         values["id"] = ""
-    config: EnvConfig = read(EnvConfig, values, "env")
+    config: EnvConfig = read_dataclass(EnvConfig, values, "env")
     kwargs = {**config.kwargs, **changes.pop("kwargs", {})}
     return replace(config, kwargs=kwargs, **changes)
 

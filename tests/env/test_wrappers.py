@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlrun.config.reader import read
+from rlrun.config.reader import read_dataclass
 from rlrun.env import make_env, probe
 from rlrun.env.wrappers import WRAPPERS
 from rlrun.errors import ConfigError
@@ -260,7 +260,7 @@ def test_wrappers_that_do_not_fit(wrappers, text):
 
 def entry(value: object) -> Any:
     values = {f.name: getattr(preset("cartpole"), f.name) for f in fields(EnvConfig)}
-    return read(EnvConfig, {**values, "wrappers": [value]}, "env").wrappers[0]
+    return read_dataclass(EnvConfig, {**values, "wrappers": [value]}, "env").wrappers[0]
 
 
 def test_entries_are_read():

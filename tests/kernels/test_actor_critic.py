@@ -177,8 +177,8 @@ def test_an_update_is_the_same_either_way(more, env, monkeypatch):
     monkeypatch.setattr("rlrun.kernels.actor_critic.supports", lambda net: False)
     b = collector_of(*more, env=env)
     monkeypatch.undo()
-    assert a.policy.plain is not None
-    assert b.policy.plain is None
+    assert a.policy.numpy_net is not None
+    assert b.policy.numpy_net is None
     for _ in range(2):
         sample = rollout_of(a)
         one, two = a.policy.update(sample), b.policy.update(sample)
@@ -201,8 +201,8 @@ def test_single_steps_are_the_same_either_way(policy, env, monkeypatch):
     monkeypatch.setattr("rlrun.kernels.actor_critic.supports", lambda net: False)
     b = collector_of(*more, policy=policy, env=env)
     monkeypatch.undo()
-    assert isinstance(a.policy.descender.backprop, NumpyActorCritic)
-    assert isinstance(b.policy.descender.backprop, AutogradActorCritic)
+    assert isinstance(a.policy.learner.backprop, NumpyActorCritic)
+    assert isinstance(b.policy.learner.backprop, AutogradActorCritic)
     sample = rollout_of(a)
     for _ in range(4):
         one, two = a.policy.update(sample), b.policy.update(sample)

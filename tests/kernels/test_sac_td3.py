@@ -52,8 +52,8 @@ def close(one, two, name=""):
 
 def same(name, changes):
     ours, theirs = control(name, **changes), control(name, **changes)
-    assert isinstance(ours.bare, SACKernel if name == "sac" else TD3Kernel)
-    theirs.bare = None
+    assert isinstance(ours.kernel, SACKernel if name == "sac" else TD3Kernel)
+    theirs.kernel = None
     for sample in samples(ours):
         one, two = ours.update(sample), theirs.update(sample)
         close(one.priority, two.priority)
@@ -90,8 +90,8 @@ def test_gradients_of_one_step_are_the_same(name):
     sample = samples(ours)[1]
     out = theirs.loss(*sample.to(torch.device("cpu")))
     expected = [*theirs.q.grads(out.q, out.q_grad), *theirs.pi.grads(out.actor)]
-    ours.bare(sample)
-    found = [*ours.bare.critic_grads, *ours.bare.actor_grads]
+    ours.kernel(sample)
+    found = [*ours.kernel.critic_grads, *ours.kernel.actor_grads]
     for a, b in zip(found, expected, strict=True):
         assert b.abs().max() > 0
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
@@ -100,7 +100,7 @@ def test_gradients_of_one_step_are_the_same(name):
 @pytest.mark.parametrize("name", ["sac", "td3"])
 @pytest.mark.parametrize("changes", [RECURRENT, {"prev_inputs": True}], ids=str)
 def test_what_it_cannot_do_is_done_by_torch(name, changes):
-    assert control(name, **changes).bare is None
+    assert control(name, **changes).kernel is None
 
 
 def test_bf16_is_done_by_torch():
@@ -137,7 +137,7 @@ def test_results_belong_to_the_caller(name):
 )
 def test_a_second_thread_changes_no_bit(name, changes):
     alone, beside = control(name, **changes), control(name, **changes)
-    beside.bare.compute = Compute(target_thread=True)
+    beside.kernel.compute = Compute(target_thread=True)
     for sample in samples(alone):
         one, two = alone.update(sample), beside.update(sample)
         assert torch.equal(one.priority, two.priority)
@@ -146,7 +146,7 @@ def test_a_second_thread_changes_no_bit(name, changes):
     kept = [tree_leaves(p.state_dict()) for p in (alone, beside)]
     for a, b in zip(*kept, strict=True):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-    assert beside.bare.compute.pool is not None, "nothing ran beside"
+    assert beside.kernel.compute.pool is not None, "nothing ran beside"
     for policy in (alone, beside):
         assert policy.nets.seconds["backward"] > 0
 
@@ -155,7 +155,7 @@ def test_a_second_thread_changes_no_bit(name, changes):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_learner_that_diverges_says_nothing_from_either_thread(name):
     policy = control(name, activation="relu")
-    policy.bare.compute = Compute(target_thread=True)
+    policy.kernel.compute = Compute(target_thread=True)
     with torch.no_grad():
         for p in policy.q.params:
             p.mul_(1e38)
@@ -165,7 +165,7 @@ def test_a_learner_that_diverges_says_nothing_from_either_thread(name):
 
 @pytest.mark.parametrize("beside", [True, False])
 def test_only_the_wait_for_a_second_thread_is_counted(beside):
-    bare = control("sac").bare
+    bare = control("sac").kernel
     bare.compute = Compute(target_thread=beside)
     half = ActorUpdate(np.zeros(1, np.float32), 1000.0)
     assert bare.wait(lambda: half) is half

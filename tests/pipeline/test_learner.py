@@ -76,7 +76,7 @@ def test_updates_per_collect():
     assert feed(learner, stream, counters, [20, 20, 20]) == [3, 3, 3]
 
 
-def test_nothing_before_start_after_and_no_burst_behind_it():
+def test_nothing_before_learning_starts_and_no_burst_after_it():
     learner, stream, counters = make(replay_ratio=32.0, learning_starts=50)
     done = feed(learner, stream, counters, [20] * 10)
     steps = np.cumsum([int(part(stream.segment, r, r + 20).valid.sum()) for r in range(0, 200, 20)])

@@ -17,8 +17,8 @@ from rlrun.build import pipeline as build
 from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
 from rlrun.nets.running_moments import RunningMoments
-from rlrun.policy.base.minibatch import segment_places
-from rlrun.policy.base.rollout import opening
+from rlrun.policy.base.minibatch import segment_index
+from rlrun.policy.base.rollout import first_states
 from rlrun.types import Chunk, Counters, no_actions, tree_leaves, tree_map
 from tests.compose import config
 
@@ -60,8 +60,8 @@ def rollout_of(collector, chunks=1, stack=1):
 
 
 def learned_log_prob(policy, segment):
-    rows = policy.descender.read(segment)
-    head, value = policy.net(rows.obs, rows.side, rows.first, opening(rows.states))
+    rows = policy.learner.prepare(segment)
+    head, value = policy.net(rows.obs, rows.side, rows.first, first_states(rows.states))
     return policy.net.evaluate_actions(head[:-1], rows.action).log_prob, value, rows
 
 
@@ -142,9 +142,11 @@ def test_acting_and_learning_agree(shape, env):
     segment = rollout_of(collector, chunks=3).segment
     log_prob, _, rows = learned_log_prob(policy, segment)
     valid = rows.valid
-    torch.testing.assert_close(log_prob[valid], rows.behaviour[valid], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        log_prob[valid], rows.behaviour_log_prob[valid], rtol=1e-4, atol=1e-5
+    )
     if policy.net.recurrent:
-        cut = policy.prepared(rows)
+        cut = policy.with_advantages(rows)
         torch.testing.assert_close(
             policy.net(cut.obs, cut.side, cut.first, cut.state)[1][cut.valid],
             cut.value[cut.valid],
@@ -159,14 +161,14 @@ def test_stacked_frames_are_what_acting_saw():
     segment = rollout_of(collector, chunks=3, stack=3).segment
     assert segment.obs.shape[2:] == (3, 4)
     log_prob, _, rows = learned_log_prob(collector.policy, segment)
-    torch.testing.assert_close(log_prob[rows.valid], rows.behaviour[rows.valid])
+    torch.testing.assert_close(log_prob[rows.valid], rows.behaviour_log_prob[rows.valid])
 
 
 # -- learning --------------------------------------------------------------------------------------
 
 
 def test_segments_by_hand():
-    place, real = segment_places(5, 2, 3)
+    place, real = segment_index(5, 2, 3)
     assert place.tolist() == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 8, 9]]
     assert real.tolist() == [[True] * 4, [True] * 4, [True, True, False, False]]
 
@@ -175,10 +177,10 @@ def test_segments_by_hand():
 def test_minibatches_hold_every_row_once(memory):
     collector = collector_of(f"memory={memory}", "policy.segment_len=7")
     policy = collector.policy
-    rows = policy.descender.read(rollout_of(collector, chunks=2).segment)
-    whole = policy.prepared(rows)
+    rows = policy.learner.prepare(rollout_of(collector, chunks=2).segment)
+    whole = policy.with_advantages(rows)
     whole = replace(whole, target=torch.arange(whole.target.numel()).reshape(whole.target.shape))
-    parts = policy.shuffled(whole, 4)
+    parts = policy.shuffle(whole, 4)
     assert len(parts) == 4
     seen = torch.cat([p.target[p.valid] for p in parts])
     assert sorted(seen.tolist()) == whole.target[whole.valid].sort().values.tolist()
@@ -301,7 +303,7 @@ def test_rewards_are_divided_by_the_deviation_of_running_returns():
     for _ in range(2):
         store.add(collector.collect())
         segment = store.take(0).segment
-        rows = collector.policy.descender.read(segment)
+        rows = collector.policy.learner.prepare(segment)
         for t in range(len(segment.reward)):
             for b in range(4):
                 if not segment.valid[t, b]:
@@ -312,4 +314,4 @@ def test_rewards_are_divided_by_the_deviation_of_running_returns():
                     running[b] = 0
         want = segment.reward[segment.valid] / (np.var(returns) + 1e-8) ** 0.5
         torch.testing.assert_close(rows.reward[segment.valid], want.clamp(-10, 10).float())
-    assert len(returns) == collector.policy.descender.returns.count
+    assert len(returns) == collector.policy.learner.returns.count

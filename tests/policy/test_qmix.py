@@ -215,7 +215,7 @@ def test_the_network_is_monotonic_and_every_part_of_it_learns(seed):
     segment = batch(policy, seed)
     obs = tree_map(lambda x: x[0], segment.obs) | {"alive": torch.ones(7, N, dtype=torch.int8)}
     q = torch.randn(7, N, generator=torch.Generator().manual_seed(seed)).requires_grad_()
-    (slope,) = torch.autograd.grad(policy.net.total(q, obs).sum(), q)
+    (slope,) = torch.autograd.grad(policy.net.q_total(q, obs).sum(), q)
     assert (slope >= 0).all()
     out = policy.loss(segment, torch.ones(7))
     grads = torch.autograd.grad(out.q, list(policy.net.parameters()), out.q_grad)

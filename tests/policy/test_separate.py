@@ -12,7 +12,7 @@ from rlrun.build.plan import make_plan
 from rlrun.env.framestack import stack_space
 from rlrun.joint import AgentSpace
 from rlrun.log import Log
-from rlrun.policy.separate import Separate, owners, windows
+from rlrun.policy.separate import Separate, agents_of, windows
 from rlrun.types import Segment, Spec, tree_leaves, tree_map
 from tests.compose import config
 from tests.policy.factory import dqn, r2d2
@@ -98,7 +98,7 @@ def filled(pipeline, chunks=12):
 
 def alone(policy, sample, i):
     """What agent i's own policy says of its windows in the sample."""
-    which = (owners(sample.segment) == i).nonzero().squeeze(-1)
+    which = (agents_of(sample.segment) == i).nonzero().squeeze(-1)
     part = replace(sample, segment=windows(sample.segment, which), weight=sample.weight[which])
     return which, policy.policies[i].loss(part.segment, part.weight)
 
@@ -110,8 +110,8 @@ def test_windows_belong_to_the_columns_of_their_agent(pipeline):
     segment = pipeline.buffer.get(keys, 0).segment
     slots, _ = table.find(keys)
     column = np.asarray(table.spans(slots).column)
-    np.testing.assert_array_equal(owners(segment).numpy(), column % 2)
-    assert {0, 1} == set(owners(sample.segment).tolist())
+    np.testing.assert_array_equal(agents_of(segment).numpy(), column % 2)
+    assert {0, 1} == set(agents_of(sample.segment).tolist())
 
 
 def test_an_update_is_the_updates_of_all(pipeline):
@@ -196,4 +196,4 @@ def test_stacked_frames_say_whose_they_are_too(make):
     blank = torch.zeros(6, 6)
     obs = {"agent": torch.cat([torch.full_like(number[:3], torch.nan), number[3:]])}
     segment = Segment(obs, valid, blank, blank, valid, valid, valid)
-    assert owners(segment).tolist() == [0, 1, 2, 0, 1, 2]
+    assert agents_of(segment).tolist() == [0, 1, 2, 0, 1, 2]

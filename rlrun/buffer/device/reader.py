@@ -76,7 +76,7 @@ class DeviceReader:
 
     def read(self, slots: Tensor, spans: DeviceSpans, *, reuse: bool) -> Segment:
         """The windows; ``reuse`` or not, fresh tensors: the device's allocator reuses memory."""
-        segment = self.gather.show(spans, self.window.rows)
+        segment = self.gather.read(spans, self.window.rows)
         if isinstance(self.windows, SingleRowWindows):
             return segment
         return replace(segment, state=self.states.select(slots), partial=self.partial)

@@ -9,8 +9,9 @@ from rlrun.buffer.device.proportional import DeviceSampler
 from rlrun.buffer.device.reader import DeviceReader
 from rlrun.buffer.device.ring import DeviceRing
 from rlrun.buffer.device.states import DeviceStates
-from rlrun.buffer.replay import Replay, make_windows, num_rows_before
+from rlrun.buffer.replay import Replay
 from rlrun.buffer.storage.layout import Layout, in_memory
+from rlrun.buffer.windows.choose import make_windows, num_rows_before
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.types import Window
 

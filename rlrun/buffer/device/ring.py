@@ -89,7 +89,7 @@ class DeviceRing(Storage):
         at = upload(cells, self.device)
         self.device_flags.index_copy_(0, at, upload(flags.T.reshape(-1), self.device))
         obs = tree_leaves(self.obs_fields)
-        for field, new in zip(obs, given, strict=False):  # ``given`` goes on
+        for field, new in zip(obs, given, strict=False):  # ``given`` has more
             field.write(at, new)
         at = at[: steps * columns]
         self.rewards.index_copy_(0, at, upload(chunk.reward.reshape(-1), self.device))
@@ -117,7 +117,7 @@ class DeviceRing(Storage):
 
 
 class DeviceSpans(NamedTuple):
-    """Where B windows spans, as far as a device has to know; int64 [B]."""
+    """Rows of B windows, as ``DeviceGather`` reads them; int64 [B]."""
 
     cell: Tensor  # of the first own row
     shift: Tensor | int  # its position in the window
@@ -134,14 +134,14 @@ class DeviceGather:
         self.ring, self.stack = ring, stack
         self.positions: dict[int, Tensor] = {}  # 0..S-1 as [S, 1]
 
-    def __call__(self, spans: Spans, positions: int, before: int) -> Segment:
-        """The positions from learn - ``before`` on; filler and null rows are not valid."""
-        shift = spans.first - spans.learn + before
+    def __call__(self, spans: Spans, positions: int, burnin: int) -> Segment:
+        """The positions from learn - ``burnin`` on; filler and null rows are not valid."""
+        shift = spans.first - spans.learn + burnin
         seen, steps = spans.last - spans.first, spans.stop - spans.first
         numbers = upload(np.stack([spans.cell, shift, seen, steps]), self.ring.device)
-        return self.show(DeviceSpans(*numbers.unbind()), positions)
+        return self.read(DeviceSpans(*numbers.unbind()), positions)
 
-    def show(self, spans: DeviceSpans, positions: int) -> Segment:
+    def read(self, spans: DeviceSpans, positions: int) -> Segment:
         """The first ``positions`` of these windows."""
         ring, (cell, shift, seen, steps, _) = self.ring, spans
         if positions not in self.positions:
@@ -155,18 +155,18 @@ class DeviceGather:
 
         shown = cells(offset, seen)
         step = cells(offset[:-1], steps)
-        ahead = torch.where(cell == end - ring.rows, end, cell) - 1
+        before_first = torch.where(cell == end - ring.rows, end, cell) - 1
         valid = (offset[:-1] >= 0) & (offset[:-1] <= steps)
         flags = ring.device_flags[step]
         opens = ring.device_flags[cell] & FIRST > 0
         shown = self.frames(shown) if self.stack > 1 else shown
         taken = {name: field.take(step) for name, field in ring.step_fields.items()}
         extras = {name[7:]: x for name, x in taken.items() if name != "action"}
-        previous = ring.step_fields["action"].take(ahead)
+        previous = ring.step_fields["action"].take(before_first)
         extras["prev_action"] = previous.masked_fill_(
             opens.view(-1, *[1] * (previous.dim() - 1)), 0
         )
-        extras["prev_reward"] = ring.rewards[ahead].masked_fill_(opens, 0)
+        extras["prev_reward"] = ring.rewards[before_first].masked_fill_(opens, 0)
         return Segment(
             tree_map(lambda field: field.take(shown), ring.obs_fields),
             opens & (offset == 0),

@@ -20,8 +20,8 @@ class DeviceSumTree:
         sizes = tree_levels(slots)
         self.nodes = torch.full((sum(sizes),), self.empty, dtype=torch.float64, device=device)
         self.levels = list(torch.split(self.nodes, sizes))  # views
-        place = torch.arange(FAN, dtype=torch.int32, device=device)
-        self.score_above, self.score_below = 2 * FAN - place, place
+        child = torch.arange(FAN, dtype=torch.int32, device=device)
+        self.score_above, self.score_below = 2 * FAN - child, child
 
     @property
     def root(self) -> Tensor:

@@ -75,9 +75,9 @@ class Ring(Storage):
         """(store, new entries) of observation and action, for ``obs_action_only``."""
         (obs, action), steps = self.leaves, len(given[1]) * self.columns
         (wide, word), (narrow, byte) = self.word_types
-        behind = steps + self.columns
+        obs_count = steps + self.columns
         return (
-            obs, _entries(given[0], behind, wide, word),
+            obs, _entries(given[0], obs_count, wide, word),
             action, _entries(given[1], steps, narrow, byte),
         )  # fmt: skip
 

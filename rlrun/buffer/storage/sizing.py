@@ -21,15 +21,23 @@ _FLOAT = np.dtype(np.float32)
 _FLAGS = 8  # bytes of a row's reward, first, terminated, truncated and valid
 
 
-def row_of(config: Config, obs: gym.Space[Any], action: gym.Space[Any]) -> Row:
-    """One row of an environment with these spaces under this config."""
+def row_of(
+    config: Config, obs: gym.Space[Any], action: gym.Space[Any], state: Tree | None = None
+) -> Row:
+    """One row of an environment with these spaces under this config.
+
+    ``state``: an initial recurrent state [1, ...] of a memory ``mypkg.mod:Cell``, None: built in.
+    """
     info = {name: ArraySpec((), _FLOAT) for name in config.collector.keep_info}
     number = ArraySpec(action.shape or (), np.dtype(action.dtype or np.int64))
-    state = _state(config.memory)
+    if state is None:
+        specs = _state(config.memory)
+    else:
+        specs = tree_map(lambda s: ArraySpec(tuple(s.shape[1:]), _FLOAT), state)
     if isinstance(obs, JointSpace):  # every agent has a state of its own
         agents = obs.num_agents
-        state = tree_map(lambda one: replace(one, shape=(agents, *one.shape)), state)
-    return Row(_blocks(obs), number, info, state)
+        specs = tree_map(lambda one: replace(one, shape=(agents, *one.shape)), specs)
+    return Row(_blocks(obs), number, info, specs)
 
 
 def _blocks(space: gym.Space[Any]) -> Tree:
@@ -44,19 +52,7 @@ def _blocks(space: gym.Space[Any]) -> Tree:
 
 def _state(memory: MemoryConfig) -> Tree:
     one = ArraySpec((memory.hidden,), _FLOAT)
-    known = {"lstm": (one, one), "gru": (one,), "mingru": (one,), "none": ()}
-    return known[memory.name] if memory.name in known else _own_state(memory)
-
-
-def _own_state(memory: MemoryConfig) -> Tree:
-    """As ``_state``, of ``mypkg.mod:Cell``: that of one made for a single feature."""
-    import torch  # the user's module has imported it
-
-    from rlrun.nets.memory import make_memory
-
-    with torch.random.fork_rng(devices=[]):
-        state = make_memory(memory, 1).initial_state(1, torch.device("cpu"))
-    return tree_map(lambda s: ArraySpec(tuple(s.shape[1:]), _FLOAT), state)
+    return {"lstm": (one, one), "gru": (one,), "mingru": (one,), "none": ()}[memory.name]
 
 
 def make_layout(config: Config, row: Row, window: Window, columns: int | None = None) -> Layout:

@@ -1,4 +1,4 @@
-"""What spans several config keys, and what the machine must have. Torch-free."""
+"""Checks across several config keys, and of the machine. Torch-free."""
 
 import ctypes
 import os
@@ -9,31 +9,31 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from rlrun.config.checks.datasets import check_given, demonstrations, offline
-from rlrun.config.checks.graphs import graphs
-from rlrun.config.checks.rollouts import policies, rollouts
+from rlrun.config.checks.datasets import demonstration_errors, offline_errors, require_dataset
+from rlrun.config.checks.graphs import graph_errors
+from rlrun.config.checks.rollouts import policies_that, rollout_errors
 from rlrun.config.checks.spaces import check_spaces
-from rlrun.config.checks.windows import capacity, relabel, shares
-from rlrun.config.reader import fail
+from rlrun.config.checks.windows import capacity_errors, overlap_errors, relabel_errors
+from rlrun.config.reader import config_error
 from rlrun.errors import ConfigError, ResourceError, extra
 from rlrun.schema import Config, ControlConfig
 
 
 def check(config: Config, *, fresh: bool = True) -> None:
-    """Raises ConfigError or ResourceError for the first thing that does not fit together.
+    """Raise ConfigError or ResourceError for the first thing that does not fit together.
 
-    ``fresh``: a run is about to begin; what only matters then is not asked of an earlier one.
+    ``fresh``: for a run about to begin; False skips the checks that only matter then.
     """
     _check_device("device", config.device)
     _check_device("buffer.device", config.buffer.device)
-    for error in _across_keys(config):
+    for error in _errors_across_keys(config):
         raise error
     check_spaces(config, fresh=fresh)
-    check_given(config)
+    require_dataset(config)
 
 
 def check_precision(config: Config) -> None:
-    """Raises ResourceError where this machine cannot learn in ``learner.precision``.
+    """Raise ResourceError where this machine cannot learn in ``learner.precision``.
 
     Apart from ``check``, and last: asking for an LSTM in bf16 on a CPU imports torch.
     """
@@ -45,7 +45,7 @@ def check_precision(config: Config) -> None:
 
 
 def bf16_fault(config: Config) -> str | None:
-    """Why the networks of ``config`` cannot learn in bf16 on this machine; None: they can."""
+    """The reason why ``config`` cannot learn in bf16 on this machine; None: it can."""
     if config.device != "cpu" or config.memory.name != "lstm":
         return None
     from rlrun.optim import compute
@@ -54,100 +54,116 @@ def bf16_fault(config: Config) -> str | None:
     return None if has else "torch cannot compute an LSTM in bfloat16 on this CPU"
 
 
-def _across_keys(config: Config) -> Iterator[ConfigError]:
+def _errors_across_keys(config: Config) -> Iterator[ConfigError]:
     window = config.policy.window
     if config.policy.on_policy:
-        yield from rollouts(config)
+        yield from rollout_errors(config)
     elif window is not None and config.buffer.name == "rollout":
-        fits = policies(lambda p: p.on_policy)
+        fits = policies_that(lambda p: p.on_policy)
         wrong = f"policy {config.policy.name} replays what it once collected"
         others = "uniform, prioritized or rank are allowed"
-        yield fail("buffer", "rollout", wrong, others, f"or use {fits}")
+        yield config_error("buffer", "rollout", wrong, others, f"or use {fits}")
     if window is not None:
-        yield from shares(config, window)
-        yield from capacity(config, window, config.collector.num_envs)
-        yield from relabel(config, window)
+        yield from overlap_errors(config, window)
+        yield from capacity_errors(config, window, config.collector.num_envs)
+        yield from relabel_errors(config, window)
     elif config.collector.unit == "window":
         allowed = "step or episode"
         fix = "set collector.unit=step"
         wrong = f"policy {config.policy.name} has no windows"
-        yield fail("collector.unit", "window", wrong, allowed, fix)
+        yield config_error("collector.unit", "window", wrong, allowed, fix)
     if config.buffer.device not in ("cpu", config.device):
         wrong = f"the networks are on device = {config.device}"
         fix = f"set buffer.device=cpu or device={config.buffer.device}"
         allowed = (
             f"cpu or {config.device} is allowed" if config.device != "cpu" else "cpu is allowed"
         )
-        yield fail("buffer.device", config.buffer.device, wrong, allowed, fix)
+        yield config_error("buffer.device", config.buffer.device, wrong, allowed, fix)
     if config.buffer.demos is not None:
-        yield from demonstrations(config)
+        yield from demonstration_errors(config)
     for key in ("load", "relabel", "demos", "compress"):
         value = getattr(config.buffer, key)
         if window is None and value not in (None, False):
             wrong = f"policy {config.policy.name} keeps no replay"
             fix = f"set buffer.{key}={'false' if value is True else 'null'}"
-            yield fail(f"buffer.{key}", value, wrong, "a policy that replays", fix)
+            yield config_error(f"buffer.{key}", value, wrong, "a policy that replays", fix)
     if config.pipeline.name == "offline":
-        yield from offline(config, window is not None)
+        yield from offline_errors(config, window is not None)
     total = config.run.total_steps
     if window is not None and config.learner.learning_starts >= total:
         wrong = f"nothing would be learned in a run of {total} env steps"
         fix = "lower it or raise run.total_steps"
         allowed = f"less than run.total_steps = {total} is allowed"
-        yield fail("learner.learning_starts", config.learner.learning_starts, wrong, allowed, fix)
+        yield config_error(
+            "learner.learning_starts", config.learner.learning_starts, wrong, allowed, fix
+        )
     for key in ("weights", "chunks"):
         if getattr(config.transport, key) == "pco" and find_spec("pcodec") is None:
             wrong = "the package pcodec is missing"
             fix = f"pip install {extra('pco')}, or choose auto"
-            yield fail(f"transport.{key}", "pco", wrong, "another coder is allowed", fix)
+            yield config_error(f"transport.{key}", "pco", wrong, "another coder is allowed", fix)
     most = 4 * (os.cpu_count() or 1)
     if config.learner.threads is not None and config.learner.threads > most:
         wrong = f"this machine has {os.cpu_count()} cores"
         fix = "null is a fixed rule over shape and cores"
-        yield fail("learner.threads", config.learner.threads, wrong, f"1 to {most} or null", fix)
+        yield config_error(
+            "learner.threads", config.learner.threads, wrong, f"1 to {most} or null", fix
+        )
     if config.agents.name not in config.policy.agents:
         wrong = f"policy {config.policy.name} is not shown agents that way"
         named = [f"agents={name}" for name in config.policy.agents]
-        others = policies(lambda p: config.agents.name in p.agents)
+        others = policies_that(lambda p: config.agents.name in p.agents)
         fix = f"or use {others}" if "policy=random" not in others else "set it"
-        yield fail("agents", config.agents.name, wrong, f"{' or '.join(named)} is allowed", fix)
+        yield config_error(
+            "agents", config.agents.name, wrong, f"{' or '.join(named)} is allowed", fix
+        )
     if config.agents.agent_id and config.agents.name != "shared":
         wrong = f"agents={config.agents.name} has no use for it"
         own = "policy.agent_id=true" if config.agents.name == "joint" else "agents=shared"
-        yield fail("agents.agent_id", True, wrong, "false is allowed", f"set it, or {own}")
+        yield config_error("agents.agent_id", True, wrong, "false is allowed", f"set it, or {own}")
     if config.agents.name == "joint" and config.env.frame_stack > 1:
         wrong = "joint rows are not stacked"
         fix = "set env.frame_stack=1 or memory=gru"
-        yield fail("env.frame_stack", config.env.frame_stack, wrong, "1 is allowed", fix)
+        yield config_error("env.frame_stack", config.env.frame_stack, wrong, "1 is allowed", fix)
     if config.bonus.name != "none" and not config.policy.learns:
         wrong = f"policy {config.policy.name} learns from no reward"
-        yield fail("bonus", config.bonus.name, wrong, "a policy that learns", "set bonus=none")
+        yield config_error(
+            "bonus", config.bonus.name, wrong, "a policy that learns", "set bonus=none"
+        )
     if config.explore.name == "boltzmann" and not config.policy.has_values:
         wrong = f"policy {config.policy.name} has no action values to take a softmax of"
-        fitting = policies(lambda p: p.has_values)
-        yield fail("explore", "boltzmann", wrong, "explore=none is allowed", f"or use {fitting}")
+        fitting = policies_that(lambda p: p.has_values)
+        yield config_error(
+            "explore", "boltzmann", wrong, "explore=none is allowed", f"or use {fitting}"
+        )
     if not config.policy.recurrent and config.memory.name != "none":
         wrong = f"policy {config.policy.name} sees single rows and has no memory"
-        others = config.policy.remembers or policies(
+        others = config.policy.recurrent_variant or policies_that(
             lambda p: p.recurrent and set(p.actions) & set(config.policy.actions)
         )
-        yield fail("memory", config.memory.name, wrong, "memory=none is allowed", f"use {others}")
-    yield from graphs(config)
+        yield config_error(
+            "memory", config.memory.name, wrong, "memory=none is allowed", f"use {others}"
+        )
+    yield from graph_errors(config)
     if isinstance(config.policy, ControlConfig):
-        yield from _control(config, config.policy)
+        yield from _actor_critic_errors(config, config.policy)
 
 
-def _control(config: Config, policy: ControlConfig) -> Iterator[ConfigError]:
+def _actor_critic_errors(config: Config, policy: ControlConfig) -> Iterator[ConfigError]:
     memory = config.memory.name
     if memory != "none" and policy.learn_unroll_len is None:
         wrong = f"memory={memory} is learned over sequences of rows"
         fix = f"use policy=rsac or policy=rtd3, or set policy.learn_unroll_len={policy.nstep + 15}"
-        yield fail("policy.learn_unroll_len", None, wrong, "rows: learned rows + nstep", fix)
+        yield config_error(
+            "policy.learn_unroll_len", None, wrong, "rows: learned rows + nstep", fix
+        )
     encoded = memory != "none" or config.torso.name != "mlp"
     if not policy.head_hidden and (encoded or not config.torso.hidden):
         wrong = "the critic would be linear in the action"
         allowed = "at least one hidden layer is allowed"
-        yield fail("policy.head_hidden", [], wrong, allowed, "set 'policy.head_hidden=[256]'")
+        yield config_error(
+            "policy.head_hidden", [], wrong, allowed, "set 'policy.head_hidden=[256]'"
+        )
 
 
 def _check_device(key: str, device: str) -> None:
@@ -156,7 +172,7 @@ def _check_device(key: str, device: str) -> None:
     found = re.fullmatch(r"cuda(?::(\d+))?", device)
     if not found:
         allowed = "cpu, cuda or cuda:N are allowed"
-        raise fail(key, device, "unknown device", allowed, f"set {key}=cpu")
+        raise config_error(key, device, "unknown device", allowed, f"set {key}=cpu")
     count, why = cuda_devices()
     index = int(found.group(1) or 0)
     if index < count:

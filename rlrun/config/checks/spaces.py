@@ -1,4 +1,4 @@
-"""What the environment must observe and act in. Torch-free."""
+"""Checks of observation and action spaces. Torch-free."""
 
 from typing import Any
 
@@ -6,11 +6,17 @@ import numpy as np
 
 from rlrun.config.checks.datasets import check_dataset, check_load
 from rlrun.config.checks.mask import check_mask
-from rlrun.config.checks.rollouts import check_normalised, policies, rollout_capacity, short
-from rlrun.config.checks.windows import capacity
-from rlrun.config.reader import fail
+from rlrun.config.checks.rollouts import (
+    check_normalised,
+    policies_that,
+    rollout_capacity_errors,
+    space_text,
+)
+from rlrun.config.checks.windows import capacity_errors
+from rlrun.config.reader import config_error
 from rlrun.joint import JointSpace
-from rlrun.schema import Config, ScriptedConfig
+from rlrun.schema import Config, MemoryConfig, ScriptedConfig
+from rlrun.tree import Tree
 from rlrun.trust import trusted_function
 
 _NATURE_CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
@@ -25,7 +31,7 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
         row_of,
     )
     from rlrun.env import known_spaces
-    from rlrun.env.framestack import stack_space  # gymnasium takes its time
+    from rlrun.env.framestack import stack_space  # slow to import
 
     obs, action, agents = known_spaces(config.env, config.agents)
     _check_agents(config, obs, action, agents)
@@ -40,19 +46,22 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
     _check_goals(config)
     if config.torso.name == "nature_cnn" and not _image(seen):
         whose = "the environment has" if stack == 1 else f"with env.frame_stack = {stack} it sees"
-        wrong = f"it needs images, {whose} {short(seen)}"
+        wrong = f"it needs images, {whose} {space_text(seen)}"
         side = f"uint8 or float Box of three dimensions, sides >= {_NATURE_CNN_SIDE}"
         fix = " or agents.agent_id=false" if agents > 1 and config.agents.agent_id else ""
-        raise fail("torso", "nature_cnn", wrong, side, f"use torso=mlp{fix}")
+        raise config_error("torso", "nature_cnn", wrong, side, f"use torso=mlp{fix}")
     if config.torso.name == "mlp" and config.policy.learns and _image(seen):
-        wrong = f"layers of {[*config.torso.hidden]} units would see {short(seen)} as one flat row"
+        wrong = (
+            f"layers of {[*config.torso.hidden]} units would see {space_text(seen)} as one flat row"
+        )
         allowed = "torso=nature_cnn is allowed"
         fix = "set torso=nature_cnn, or 'env.wrappers=[flatten_obs]' if that is meant"
-        raise fail("torso", "mlp", wrong, allowed, fix)
-    window, row = config.policy.window, row_of(config, obs, action)
+        raise config_error("torso", "mlp", wrong, allowed, fix)
+    row = row_of(config, obs, action, custom_state(config.memory))
+    window = config.policy.window
     columns = agents * config.collector.num_envs
     if config.policy.on_policy and fresh:
-        for error in rollout_capacity(config, agents):
+        for error in rollout_capacity_errors(config, agents):
             raise error
         check_rollout(config, row)
     if window is None:
@@ -61,11 +70,11 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
     if config.buffer.compress and not layout.packed:
         wrong = f"{config.env.id} observes no images (uint8, at least 256 bytes a row)"
         allowed = "an environment that does, or false, is allowed"
-        raise fail("buffer.compress", True, wrong, allowed, "set buffer.compress=false")
+        raise config_error("buffer.compress", True, wrong, allowed, "set buffer.compress=false")
     if fresh:
         if config.buffer.load is not None:
             check_load(config, config.buffer.load, obs, action)
-        for error in capacity(config, window, columns):
+        for error in capacity_errors(config, window, columns):
             raise error
         check_size(config, layout, window)
         if config.buffer.demos is not None:
@@ -74,40 +83,48 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
 
 
 def _check_agents(config: Config, obs: Any, action: Any, columns: int) -> None:
-    """``columns``: of one environment."""
+    """Raise ConfigError for agents that do not fit. ``columns``: of one environment."""
     several = isinstance(obs, JointSpace) or columns > 1
     if several or config.agents.name == "shared":
         return
     single, team = "env.id", "env=twostep, env=relay or env=pettingzoo"
     wrong = f"one agent acts there, agents={config.agents.name} needs several"
     kind = type(action).__name__
-    others = policies(lambda p: kind in p.actions and "shared" in p.agents)
+    others = policies_that(lambda p: kind in p.actions and "shared" in p.agents)
     fix = f"take {team}"
     if "shared" in config.policy.agents:
         fix += ", or set agents=shared"
-        raise fail(single, config.env.id, wrong, "an environment of several agents is allowed", fix)
+        raise config_error(
+            single, config.env.id, wrong, "an environment of several agents is allowed", fix
+        )
     wrong = f"it learns the value of a team, one agent acts in {config.env.id}"
-    raise fail("policy", config.policy.name, wrong, f"{others} fits", fix)
+    raise config_error("policy", config.policy.name, wrong, f"{others} fits", fix)
 
 
 def _check_actions(config: Config, action: Any) -> None:
     kind, policy = type(action).__name__, config.policy
     if kind not in policy.actions:
         wrong = f"it acts in {' and '.join(policy.actions)} spaces, {config.env.id} has {kind}"
-        fitting = policies(lambda p: kind in p.actions and "shared" in p.agents)
-        own = f"policy={policy.twin} is its like there; " if policy.twin is not None else ""
-        raise fail("policy", policy.name, wrong, f"{own}{fitting} fits", "or choose another env")
+        fitting = policies_that(lambda p: kind in p.actions and "shared" in p.agents)
+        own = (
+            f"policy={policy.counterpart} is its like there; "
+            if policy.counterpart is not None
+            else ""
+        )
+        raise config_error(
+            "policy", policy.name, wrong, f"{own}{fitting} fits", "or choose another env"
+        )
     if config.agents.name == "joint" and policy.learns and np.ndim(getattr(action, "nvec", 0)) > 1:
         wrong = f"its agents choose one number each, those of {config.env.id} several"
-        fitting = policies(lambda p: kind in p.actions and "shared" in p.agents)
-        raise fail("policy", policy.name, wrong, f"{fitting} fits", "or choose another env")
+        fitting = policies_that(lambda p: kind in p.actions and "shared" in p.agents)
+        raise config_error("policy", policy.name, wrong, f"{fitting} fits", "or choose another env")
     if kind == "Box" and not np.isfinite([action.low, action.high]).all():
-        wrong = f"its actions have no bounds: {short(action)}"
+        wrong = f"its actions have no bounds: {space_text(action)}"
         allowed = "a Box with finite low and high is allowed"
-        raise fail("env.id", config.env.id, wrong, allowed, "wrap the environment")
+        raise config_error("env.id", config.env.id, wrong, allowed, "wrap the environment")
     if kind == "Box" and action.dtype.kind != "f" and policy.learns:
-        wrong = f"its actions are whole numbers: {short(action)}"
-        raise fail(
+        wrong = f"its actions are whole numbers: {space_text(action)}"
+        raise config_error(
             "env.id", config.env.id, wrong, "a Box of floats is allowed", "use policy=random"
         )
 
@@ -120,16 +137,16 @@ def _check_script(policy: ScriptedConfig, action: Any) -> None:
         trusted_function("policy.function", policy.function)
     elif policy.script == "sine":
         if type(action).__name__ != "Box" or action.dtype.kind != "f":
-            wrong = f"it moves real numbers, the actions are {short(action)}"
+            wrong = f"it moves real numbers, the actions are {space_text(action)}"
             allowed = "constant, cycle, uniform or function is allowed"
-            raise fail("policy.script", "sine", wrong, allowed, "set policy.script=cycle")
+            raise config_error("policy.script", "sine", wrong, allowed, "set policy.script=cycle")
     else:
         try:
             action_table(policy.choices, action)
         except ValueError as e:
             allowed = "numbers within the bounds are allowed (Discrete actions count from 0)"
             fix = "change policy.choices"
-            raise fail("policy.choices", policy.choices, str(e), allowed, fix) from e
+            raise config_error("policy.choices", policy.choices, str(e), allowed, fix) from e
 
 
 def _check_goals(config: Config) -> None:
@@ -141,7 +158,7 @@ def _check_goals(config: Config) -> None:
         wrong = f"{config.env.id} observes no goals"
         allowed = "a dict of observation, achieved_goal and desired_goal is needed"
         fix = "use env=bitflip, a goal environment of yours, or buffer.relabel=null"
-        raise fail("buffer.relabel", config.buffer.relabel, wrong, allowed, fix)
+        raise config_error("buffer.relabel", config.buffer.relabel, wrong, allowed, fix)
 
 
 def _image(space: Any) -> bool:
@@ -154,3 +171,15 @@ def _image(space: Any) -> bool:
         and len(shape) == 3
         and min(big) >= _NATURE_CNN_SIDE
     )
+
+
+def custom_state(memory: MemoryConfig) -> Tree | None:
+    """Initial state [1, ...] of a memory ``mypkg.mod:Cell``; None: a built-in one."""
+    if ":" not in memory.name:
+        return None
+    import torch  # the user's module has imported it
+
+    from rlrun.nets.memory import make_memory
+
+    with torch.random.fork_rng(devices=[]):
+        return make_memory(memory, 1).initial_state(1, torch.device("cpu"))

@@ -1,4 +1,7 @@
-"""What DDPG, TD3, SAC and CQL on SAC share: networks, saving, loading. Their maths are theirs."""
+"""Base class of DDPG, TD3, SAC and CQL on SAC: networks, steps, checkpointing.
+
+Subclasses define the loss.
+"""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, TypeVar
@@ -17,7 +20,7 @@ from rlrun.types import Sample, Segment, Spec, Update, generator
 C = TypeVar("C", bound=ControlConfig)
 
 
-class ControlPolicy(ABC, Generic[C]):
+class OffPolicyControl(ABC, Generic[C]):
     """An actor and critics that learn from windows of rows (DDPG, TD3, SAC, CQL on SAC)."""
 
     outputs: ClassVar[int]  # numbers of the actor per action dimension
@@ -48,17 +51,17 @@ class ControlPolicy(ABC, Generic[C]):
         self.pi, self.q, self.bounds = self.nets.pi, self.nets.q, self.nets.bounds
         self.generator, self.seconds = generator(seed, "explore"), self.nets.seconds
         self.multipliers: dict[str, LagrangeMultiplier] = {}
-        self.begin()
+        self.set_up()
 
     @abstractmethod
-    def begin(self) -> None:
-        """Set up what the policy has beyond actor and critics."""
+    def set_up(self) -> None:
+        """Set up the parts of a subclass beyond actor and critics."""
 
     @abstractmethod
     def actor(self, num_envs: int) -> ContinuousActor:
-        """Explored actions; uniform ones before the first update."""
+        """An exploring actor; uniform actions before the first update."""
 
-    def acting(self, explored: ExplorationFunction, num_envs: int) -> ContinuousActor:
+    def make_actor(self, explored: ExplorationFunction, num_envs: int) -> ContinuousActor:
         """Acts with the actor's weights, explored by ``explored``."""
         given = (self.pi.net, self.config, self.bounds, explored, self.generator)
         return ContinuousActor(*given, num_envs=num_envs)
@@ -67,8 +70,8 @@ class ControlPolicy(ABC, Generic[C]):
     def update(self, sample: Sample) -> Update:
         """One learning step, targets included."""
 
-    def recorded(self, sample: Sample) -> Update:
-        """One step by autograd, of all that ``loss`` says; targets stay."""
+    def autograd_update(self, sample: Sample) -> Update:
+        """One step by autograd of all losses of ``loss``; targets are not updated."""
         out = self.loss(*sample.to(self.device))
         metrics = self.nets.step(out, sample.env_steps)
         for name, loss in out.multipliers.items():
@@ -82,7 +85,7 @@ class ControlPolicy(ABC, Generic[C]):
 
     @abstractmethod
     def _loss(self, segment: Segment, weight: Tensor) -> ActorCriticsLoss:
-        """What ``loss`` returns, in the precision of its surroundings."""
+        """``loss``, within the autocast context."""
 
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:

@@ -1,4 +1,4 @@
-"""What A2C, PPO and IMPALA share: network, acting, saving, loading. Their maths are theirs."""
+"""Base class of A2C, PPO and IMPALA: network, acting, checkpointing. Subclasses define the loss."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
@@ -9,7 +9,7 @@ from torch import Tensor
 from rlrun.acting.on_policy import OnPolicyActor
 from rlrun.nets.actor_critic import make_actor_critic
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
-from rlrun.policy.base.rollout import Descender
+from rlrun.policy.base.rollout import ActorCriticLearner
 from rlrun.schedule import make_schedule
 from rlrun.schema import MemoryConfig, OnPolicyConfig, TorsoConfig
 from rlrun.types import Sample, Spec, Update, Window, generator
@@ -17,10 +17,10 @@ from rlrun.types import Sample, Spec, Update, Window, generator
 C = TypeVar("C", bound=OnPolicyConfig)
 
 
-class RolloutPolicy(ABC, Generic[C]):
-    """Draws actions from its distribution and learns from whole rollouts."""
+class OnPolicy(ABC, Generic[C]):
+    """A policy that samples its actions and learns from whole rollouts."""
 
-    window: Window | None = None  # it keeps no replay
+    window: Window | None = None  # no replay
 
     def __init__(
         self,
@@ -38,15 +38,15 @@ class RolloutPolicy(ABC, Generic[C]):
         self.seed, self.total_steps = seed, total_steps
         net = make_actor_critic(config, torso, memory, spec, seed=seed).to(device)
         lr_at = make_schedule(config.lr, total_steps=total_steps)
-        self.net, self.descender = net, Descender(net, config, lr_at, compute)
-        self.generator, self.seconds = generator(seed, "explore"), self.descender.seconds
-        self.begin()
+        self.net, self.learner = net, ActorCriticLearner(net, config, lr_at, compute)
+        self.generator, self.seconds = generator(seed, "explore"), self.learner.seconds
+        self.set_up()
 
-    def begin(self) -> None:
-        """Set up what the policy has beyond its network."""
+    def set_up(self) -> None:
+        """Set up the parts of a subclass beyond the network."""
 
     def actor(self, num_envs: int) -> OnPolicyActor:
-        """Draws from the policy's distribution."""
+        """An actor that samples from the policy's distribution."""
         return OnPolicyActor(self.net, self.config, self.generator, num_envs=num_envs)
 
     @abstractmethod
@@ -58,14 +58,14 @@ class RolloutPolicy(ABC, Generic[C]):
 
     def weights(self) -> dict[str, Tensor]:
         """The network's parameters and statistics, detached, not copied."""
-        return self.descender.weights()
+        return self.learner.weights()
 
     def load(self, weights: dict[str, Tensor]) -> None:
         self.net.load_state_dict(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        return self.descender.state_dict() | {"generator": self.generator.bit_generator.state}
+        return self.learner.state_dict() | {"generator": self.generator.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.descender.load_state_dict(state)
+        self.learner.load_state_dict(state)
         self.generator.bit_generator.state = state["generator"]

@@ -1,4 +1,4 @@
-"""What on-policy learners share: rows out of a rollout, descent, running statistics."""
+"""The learner of on-policy policies: rows of a rollout, gradient steps, running statistics."""
 
 import time
 from collections.abc import Callable
@@ -23,20 +23,20 @@ from rlrun.types import Segment, Tree, moved, tree_map
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """A rollout as a learner reads it, on its device; padding is zero everywhere."""
+class RolloutRows:
+    """A rollout on the learner's device; padding is zero everywhere."""
 
     obs: Tree  # [T+1, B, *O]
     side: Tensor  # [T+1, B, F] previous action and reward, where the network sees them
     first: Tensor  # [T+1, B] bool, on the host
     states: Tree  # [T, B, ...] before every row
     action: Tensor  # [T, B, *A] raw where it is real
-    behaviour: Tensor  # [T, B] log mu(action) of who acted
+    behaviour_log_prob: Tensor  # [T, B] log mu(action) of the acting policy
     reward: Tensor  # [T, B] scaled, clipped, normalised
     terminated: Tensor  # [T, B] bool
     truncated: Tensor  # [T, B] bool
     valid: Tensor  # [T, B] bool
-    places: Tensor  # [N] int64, on the host: where valid is, rows and columns flattened
+    index: Tensor  # [N] int64, on the host: valid rows of the flattened rows and columns
 
     @property
     def ends(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -44,8 +44,8 @@ class Rows:
         return self.terminated, self.truncated, self.valid
 
 
-class Descender:
-    """An actor-critic network, the Adam that moves it, and the running moments of returns."""
+class ActorCriticLearner:
+    """An actor-critic network, its Adam, and the running moments of returns."""
 
     def __init__(
         self,
@@ -67,32 +67,34 @@ class Descender:
         self.running = torch.zeros(0)  # [B] the discounted return of every open episode
         self.seconds = {"backward": 0.0, "optimiser": 0.0}
 
-    def read(self, segment: Segment) -> Rows:
-        """The rows of a rollout (on the host); takes its rewards into the statistics first."""
+    def prepare(self, segment: Segment) -> RolloutRows:
+        """The rows of a rollout (on the host), after adding its rewards to the statistics."""
         c = self.config
         reward = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
         reward = torch.where(segment.valid, reward, torch.zeros_like(reward))
         if c.normalize_reward:
             reward = self._normalise(reward, segment)
-        first, places = segment.first, segment.valid.flatten().nonzero().squeeze(-1)
+        first, index = segment.first, segment.valid.flatten().nonzero().squeeze(-1)
         segment, reward = segment.to(self.device), moved(reward, self.device)
         obs, side = self.net.inputs(segment)
         valid, extras = segment.valid, segment.extras
         action = extras.get("raw_action", segment.action)
         own = valid.reshape(*valid.shape, *[1] * (action.ndim - 2))
-        behaviour = extras["log_prob"]
-        return Rows(
+        behaviour_log_prob = extras["log_prob"]
+        return RolloutRows(
             obs=obs,
             side=side,
             first=first,
             states=segment.states,
             action=torch.where(own, action, torch.zeros_like(action)),
-            behaviour=torch.where(valid, behaviour, torch.zeros_like(behaviour)),
+            behaviour_log_prob=torch.where(
+                valid, behaviour_log_prob, torch.zeros_like(behaviour_log_prob)
+            ),
             reward=reward,
             terminated=segment.terminated,
             truncated=segment.truncated,
             valid=valid,
-            places=places,
+            index=index,
         )
 
     def _normalise(self, reward: Tensor, segment: Segment) -> Tensor:
@@ -116,20 +118,17 @@ class Descender:
             self.returns.add(seen)
         return (reward * self.returns.scale()).clamp(-CLIP, CLIP)
 
-    def step(self, out: "Loss", env_steps: int) -> dict[str, Tensor]:
-        """Descend on a loss of the last ``outputs`` and ``choice``.
-
-        Gradient norm before clipping, step size.
-        """
+    def step(self, out: "ActorCriticLoss", env_steps: int) -> dict[str, Tensor]:
+        """One gradient step on a loss of the last ``outputs`` and ``choice``; its metrics."""
         began = time.perf_counter()
-        self.backprop.backward(out.choice, out.value, out.slopes)
+        self.backprop.backward(out.choice, out.value, out.grads)
         backward, lr = time.perf_counter(), self.lr_at(env_steps)
         norm = self.adam.step([self.flat.grads], lr)
         self.seconds["backward"] += backward - began
         self.seconds["optimiser"] += time.perf_counter() - backward
         return {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}
 
-    def bare_step(
+    def numpy_step(
         self,
         drawn: ActionLogProb,
         log_prob: np.ndarray,
@@ -137,10 +136,7 @@ class Descender:
         entropy: np.ndarray | None,
         lr: float,
     ) -> float:
-        """``step`` in numpy, of the last ``run`` and ``say``; the norm before clipping.
-
-        The slopes [N] of the loss over log pi, V and entropy.
-        """
+        """``step`` in numpy; d loss / d log pi, V and entropy are [N]. The norm before clipping."""
         assert isinstance(self.backprop, NumpyActorCritic)
         began = time.perf_counter()
         self.backprop.backward_arrays(drawn, log_prob, value, entropy)
@@ -150,14 +146,14 @@ class Descender:
         self.seconds["optimiser"] += time.perf_counter() - backward
         return norm
 
-    def absorb(self, rows: Rows) -> None:
-        """Take the rollout's observations into the statistics that the next one is seen with.
+    def update_obs_moments(self, rows: RolloutRows) -> None:
+        """Add the rollout's observations to the statistics that normalise the next rollout.
 
-        Behind the update: who acted in this rollout saw it with the earlier ones.
+        Called after the update, since the rollout was acted with the earlier statistics.
         """
-        if self.net.moments is not None and len(rows.places):
+        if self.net.moments is not None and len(rows.index):
             seen = rows.obs[:-1].flatten(0, 1)
-            self.net.moments.add(seen[rows.places.to(seen.device)])
+            self.net.moments.add(seen[rows.index.to(seen.device)])
 
     def weights(self) -> dict[str, Tensor]:
         """The network's parameters and statistics, detached, not copied."""
@@ -178,50 +174,51 @@ class Descender:
         self.running = state["running"].clone()
 
 
-class Loss(NamedTuple):
-    """What is descended on: slopes over log pi, V and entropy, and 0-d metrics."""
+class ActorCriticLoss(NamedTuple):
+    """Outputs of a loss, its gradients over them, and 0-d metrics."""
 
     choice: LogProbEntropy
     value: Tensor
-    slopes: OutputGrads
+    grads: OutputGrads
     metrics: dict[str, Tensor]
 
 
-def join(
+def make_loss(
     config: OnPolicyConfig,
     choice: LogProbEntropy,
-    policy: Tensor,
+    policy_grad: Tensor,
     value: Tensor,
-    baseline: Tensor,
+    value_grad: Tensor,
     rows: ValidRows,
-) -> Loss:
-    """The loss of policy + value_coef V - entropy_coef mean entropy, no metrics yet.
+) -> ActorCriticLoss:
+    """Policy loss + value_coef value loss - entropy_coef mean entropy, without metrics.
 
-    ``policy``, ``baseline``: the slopes [*] of the first two over log pi and V.
+    ``policy_grad``, ``value_grad``: gradients [*] of the first two over log pi and V.
     """
-    worth = None
+    entropy_grad = None
     if config.entropy_coef > 0:
-        worth = rows.select((-config.entropy_coef * rows.share).expand_as(value))
-    return Loss(choice, value, OutputGrads(policy, config.value_coef * baseline, worth), {})
+        entropy_grad = rows.select((-config.entropy_coef * rows.share).expand_as(value))
+    grads = OutputGrads(policy_grad, config.value_coef * value_grad, entropy_grad)
+    return ActorCriticLoss(choice, value, grads, {})
 
 
-def told(
+def loss_metrics(
     config: OnPolicyConfig,
-    policy: Tensor,
-    baseline: Tensor,
+    policy_loss: Tensor,
+    value_loss: Tensor,
     choice: LogProbEntropy,
     rows: ValidRows,
 ) -> dict[str, Tensor]:
-    """The metrics of every on-policy learner; ``policy``, ``baseline``: losses, 0-d."""
+    """The metrics of every on-policy learner; losses are 0-d."""
     entropy = rows.mean(choice.entropy)
     return {
-        "train/loss": policy + config.value_coef * baseline - config.entropy_coef * entropy,
-        "train/policy_loss": policy,
-        "train/value_loss": baseline,
+        "train/loss": policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy,
+        "train/policy_loss": policy_loss,
+        "train/value_loss": value_loss,
         "train/entropy": entropy,
     }
 
 
-def opening(states: Tree) -> Tree:
-    """The states [B, ...] before row 0 of [T, B, ...]."""
+def first_states(states: Tree) -> Tree:
+    """States [B, ...] before row 0, of states [T, B, ...]."""
     return tree_map(lambda x: x[0], states)

@@ -1,4 +1,7 @@
-"""What DQN, R2D2, CQL and QMIX share: target network, saving, loading. Their maths are theirs."""
+"""Base class of DQN, R2D2, CQL and QMIX: target network, optimiser step, checkpointing.
+
+Subclasses define the loss.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -20,10 +23,10 @@ from rlrun.types import Sample, Segment, Update, generator
 C = TypeVar("C", bound=ValueConfig)
 
 
-class ValuePolicy(ABC, Generic[C, Net]):
-    """A Q-network and the target network that its updates bootstrap from."""
+class ValueBasedPolicy(ABC, Generic[C, Net]):
+    """A Q-network and the target network its updates bootstrap from."""
 
-    step: Callable[[Sample], Update]  # one gradient step; a policy says which
+    step: Callable[[Sample], Update]  # one gradient step, set by the subclass
     draws: NoiseGenerator | None = None  # random numbers of updates, where they need some
 
     def __init__(

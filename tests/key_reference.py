@@ -1,16 +1,9 @@
-"""conf/README.md lists the keys of the yaml files.
-
-``python -m tests.test_config_reference`` writes its generated section anew.
-"""
+"""The key reference in conf/README.md: ``python -m tests.key_reference`` writes it anew."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from omegaconf import OmegaConf
-
+from rlrun.cli.yaml_keys import PRESETS, Key, companions, file_keys, with_bases
 from tests import installed
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -21,53 +14,13 @@ GROUPS = (  # as a reader wants them
     *("policy", "torso", "memory", "buffer", "explore", "bonus"),
     *("collector", "learner", "env", "agents", "logger", "pipeline", "transport"),
 )
-PRESETS = ("experiment", "debug")
-
-
-@dataclass(frozen=True)
-class Key:
-    """One line of a yaml."""
-
-    name: str  # full, e.g. policy.lr.start
-    default: str  # as written; empty: a mapping, its keys follow
-    comment: str
-
-
-def option_keys(path: Path, prefix: str) -> list[Key]:
-    """The keys of a yaml in its order, without its defaults list and the hydra node."""
-    keys: list[Key] = []
-    parents: list[tuple[int, str]] = []  # (indentation, name)
-    for line in path.read_text("utf-8").split("\nhydra:")[0].splitlines():
-        code, _, comment = line.partition("  # ")
-        found = re.fullmatch(r"( *)(\w+):(?: +(.*\S))? *", code)
-        if not found or line.startswith("#") or found[2] == "defaults":
-            continue
-        indent, name, value = len(found[1]), found[2], found[3] or ""
-        parents = [p for p in parents if p[0] < indent]
-        full = ".".join([*([prefix] if prefix else []), *(p[1] for p in parents), name])
-        parents.append((indent, name))
-        keys.append(Key(full, value, comment.strip()))
-    return keys
-
-
-def companions(path: Path) -> dict[str, str]:
-    """{group: option} that a yaml chooses besides itself."""
-    found = re.findall(r"- override /(\w+)(?:@\S+)?: (\w+)", path.read_text("utf-8"))
-    return dict(found)
-
-
-def with_bases(path: Path, prefix: str) -> list[Key]:
-    """The keys of a yaml and those of the base yamls that it starts from."""
-    bases = re.findall(r"- (base/\w+)@_here_\n", path.read_text("utf-8"))
-    paths = [path, *(path.parent / f"{base}.yaml" for base in bases)]
-    return [key for p in paths for key in option_keys(p, prefix)]
 
 
 def options(group: str) -> dict[str, list[Key]]:
     """option -> keys, the one with the most keys first."""
     paths = sorted((CONF / group).glob("*.yaml"))
     prefix = "" if group in PRESETS else group
-    found = {p.stem: with_bases(p, prefix) for p in paths}
+    found = {p.stem: [*with_bases(p, prefix).values()] for p in paths}
     usual = re.findall(r"- (\w+): (\w+)\n", (CONF / "config.yaml").read_text("utf-8"))
     first = [o for g, o in usual if g == group == "policy"]  # others' keys are told apart from its
     order = {o: (o not in first, -len(keys), (group, o) not in usual) for o, keys in found.items()}
@@ -102,7 +55,7 @@ def _group(group: str) -> str:
         keys.setdefault(key.name, key)
     out = _table("key", "default", "unit, meaning; source")
     for name, key in keys.items():
-        values = {o: k.default for o, ks in found.items() for k in ks if k.name == name}
+        values = {o: k.value for o, ks in found.items() for k in ks if k.name == name}
         among = len(found) - len({*heirs} - {*values})
         out += _row(f"`{name}`", _default(values, among), key.comment)
     for option in found:
@@ -138,17 +91,17 @@ def _env() -> str:
         per_env = name in (*columns, "note", "kwargs", "eval_kwargs")
         # The part behind the last semicolon of these comments is about cartpole alone.
         text = key.comment.rpartition("; ")[0] or key.comment if per_env else key.comment
-        out += _row(f"`{key.name}`", "see below" if per_env else f"`{key.default}`", text)
+        out += _row(f"`{key.name}`", "see below" if per_env else f"`{key.value}`", text)
     out += "\n" + _table("env", *columns, "needs")
     for option, keys in found.items():
-        values = {k.name.removeprefix("env."): k.default for k in keys}
+        values = {k.name.removeprefix("env."): k.value for k in keys}
         module = option in installed.PRESETS and installed.module_of(option)
         out += _row(f"`{option}`", *(f"`{values[c]}`" for c in columns), installed.extra_of(module))
     out += "\n" + _table("argument", "env", "default", "unit, meaning; source")
     for option, keys in found.items():
         for key in keys:
             if re.match(r"env\.(eval_)?kwargs\.", key.name):
-                out += _row(f"`{key.name}`", f"`{option}`", f"`{key.default}`", key.comment)
+                out += _row(f"`{key.name}`", f"`{option}`", f"`{key.value}`", key.comment)
     return out
 
 
@@ -158,9 +111,9 @@ def _presets() -> str:
     out = _table("key", *(f"`{c}`" for c in found))
     for group in dict.fromkeys(g for brings in chosen.values() for g in brings):
         out += _row(f"`{group}=`", *(_cell(chosen[c].get(group)) for c in found))
-    order = dict.fromkeys(k.name for keys in found.values() for k in keys if k.default)
+    order = dict.fromkeys(k.name for keys in found.values() for k in keys if k.value)
     for name in sorted(order, key=lambda n: n.split(".")[0]):
-        values = ({k.name: k.default for k in keys}.get(name) for keys in found.values())
+        values = ({k.name: k.value for k in keys}.get(name) for keys in found.values())
         out += _row(f"`{name}`", *map(_cell, values))
     return out
 
@@ -172,50 +125,21 @@ def _cell(value: str | None) -> str:
 def reference() -> str:
     """The generated section."""
     out = "### Root and `run`\n\n" + _table("key", "default", "unit, meaning; source")
-    for key in option_keys(CONF / "config.yaml", ""):
-        if key.default:
-            out += _row(f"`{key.name}`", f"`{key.default}`", key.comment)
+    for key in file_keys(CONF / "config.yaml", "").values():
+        if key.value:
+            out += _row(f"`{key.name}`", f"`{key.value}`", key.comment)
     for group in GROUPS:
         out += f"\n### `{group}`\n\n{_env() if group == 'env' else _group(group)}"
     return f"{out}\n### Presets: `experiment` and `debug`\n\n{_presets()}"
 
 
-def _split() -> tuple[str, str, str]:
+def split() -> tuple[str, str, str]:
+    """conf/README.md before, inside and after the generated section."""
     before, _, rest = README.read_text("utf-8").partition(BEGIN)
     inside, _, after = rest.partition(END)
     return before, inside, after
 
 
-def rewrite() -> None:
-    """Writes the generated section anew."""
-    before, _, after = _split()
-    README.write_text(f"{before}{BEGIN}{reference()}{END}{after}", "utf-8")
-
-
-def test_config_reference_is_the_one_of_conf() -> None:
-    assert _split()[1] == reference(), "run: python -m tests.test_config_reference"
-
-
-def test_config_reference_has_every_key_of_every_yaml() -> None:
-    """Counted by OmegaConf, not by the parser above."""
-    text = _split()[1]
-    for path in sorted(CONF.rglob("*.yaml")):
-        values = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-        assert isinstance(values, dict)
-        group = path.relative_to(CONF).parts[0]
-        prefix = "" if group in (*PRESETS, path.name) else f"{group}."
-        values = {k: v for k, v in values.items() if k not in ("defaults", "hydra")}
-        for key in _leaves(values, prefix):
-            assert f"| `{key}` |" in text, f"{path}: {key}"
-
-
-def _leaves(values: dict[Any, Any], prefix: str) -> Iterator[str]:
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}"
-
-
 if __name__ == "__main__":
-    rewrite()
+    before, _, after = split()
+    README.write_text(f"{before}{BEGIN}{reference()}{END}{after}", "utf-8")

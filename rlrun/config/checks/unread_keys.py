@@ -8,20 +8,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
 from typing import Any
 
-from rlrun.config.messages import override_key
-from rlrun.config.reader import fail, show
+from rlrun.config.hydra_errors import override_key
+from rlrun.config.reader import config_error, format_value
 from rlrun.schema import Config
-from rlrun.schema.readers import NOUNS, Condition, Reader, listed
+from rlrun.schema.readers import NOUNS, Condition, Reader, join_words
 
 
-def check_typed(config: Config, overrides: Sequence[str]) -> None:
-    """Raises ConfigError for the first of ``overrides`` that would change nothing."""
+def check_typed_keys(config: Config, overrides: Sequence[str]) -> None:
+    """Raise ConfigError for the first of ``overrides`` that would change nothing."""
     for text in overrides:
         key, value = override_key(text), text.partition("=")[2]
         reason = _unread(config, key) if value != "null" else None
         if reason is not None:
             allowed, fix = reason
-            raise fail(key, value, "it would change nothing", allowed, f"{fix}, or leave it out")
+            raise config_error(
+                key, value, "it would change nothing", allowed, f"{fix}, or leave it out"
+            )
 
 
 def _unread(config: Config, key: str) -> tuple[str, str] | None:
@@ -33,16 +35,18 @@ def _unread(config: Config, key: str) -> tuple[str, str] | None:
         other = metadata["default_of"]
         value = _value(config, other)
         if value != _value(config, f"{group}.{name}"):
-            return f"{other} is {show(value)} whatever the environment", f"set {other}"
+            return f"{other} is {format_value(value)} whatever the environment", f"set {other}"
     reader: Reader | None = metadata.get("read_when")
     if reader is None:
         return None
-    unmet = [[c for c in every if not _holds(config, c)] for every in reader.any_of]
+    unmet = [[c for c in every if not _is_met(config, c)] for every in reader.any_of]
     if not all(unmet):
         return None
     reads = " or ".join(" with ".join(map(str, every)) for every in unmet)
     condition = unmet[0][-1]
-    return f"{reads} reads it{_instead(config, group, condition)}", _fix(config, reader, condition)
+    return f"{reads} reads it{_keys_read_instead(config, group, condition)}", _fix(
+        config, reader, condition
+    )
 
 
 def _fields(config: Config, group: str) -> dict[str, Field[Any]]:
@@ -51,34 +55,34 @@ def _fields(config: Config, group: str) -> dict[str, Field[Any]]:
 
 
 def _value(config: Config, key: str) -> Any:
-    """What the config has at ``key``; of a group, the option that was chosen."""
+    """The value of ``key`` in the config; of a group, the chosen option."""
     value: Any = config
     for name in key.split("."):
         value = getattr(value, name)
     return value.name if "." not in key else value
 
 
-def _holds(config: Config, condition: Condition) -> bool:
+def _is_met(config: Config, condition: Condition) -> bool:
     value = _value(config, condition.key)
     if not condition.values:
         return value not in (None, False)
     own_class = condition.key == "memory" and ":" in value  # it may read any key
-    return own_class or show(value) in condition.values
+    return own_class or format_value(value) in condition.values
 
 
 def _fix(config: Config, reader: Reader, condition: Condition) -> str:
     if condition.key in NOUNS:
-        return f"use {config.policy.remembers or 'one that does'}"
+        return f"use {config.policy.recurrent_variant or 'one that does'}"
     return reader.fix or f"set {condition.key}={condition.values[0]}"
 
 
-def _instead(config: Config, group: str, unmet: Condition) -> str:
-    """The keys of the group that are read now, and would not be if ``unmet`` were met."""
+def _keys_read_instead(config: Config, group: str, unmet: Condition) -> str:
+    """Text with the keys of the group that are read now, and would not be if ``unmet`` were met."""
     keys = []
     for name, field in _fields(config, group).items():
         reader: Reader | None = field.metadata.get("read_when")
         other = reader.any_of[0][0] if reader else unmet
         apart = other.key == unmet.key and not set(unmet.values[:1]) & set(other.values)
-        if apart and _holds(config, other):
+        if apart and _is_met(config, other):
             keys.append(f"{group}.{name}")
-    return f" (read now: {listed(keys, 'and')})" if keys else ""
+    return f" (read now: {join_words(keys, 'and')})" if keys else ""

@@ -1,4 +1,4 @@
-"""Errors in the words of who typed: presets and experiments by their names. Torch-free."""
+"""Errors that name the chosen policy preset and experiment. Torch-free."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,16 +6,16 @@ from dataclasses import replace
 from omegaconf import DictConfig
 
 from rlrun.config.compose import Composer, read_composed
-from rlrun.config.messages import override_key
+from rlrun.config.hydra_errors import override_key
 from rlrun.config.reader import UnknownKey
 from rlrun.errors import ConfigError
 from rlrun.schema import Config
 
 
-def read_chosen(composer: Composer, cfg: DictConfig, overrides: Sequence[str]) -> Config:
-    """The dataclasses of the composed ``cfg``.
+def read_presets(composer: Composer, cfg: DictConfig, overrides: Sequence[str]) -> Config:
+    """Read the dataclasses of the composed ``cfg``.
 
-    Raises: ConfigError, which names the experiment where that set a key that the rest lacks.
+    Raises: ConfigError, which names the experiment that set an unknown key.
     """
     try:
         return read_composed(cfg)
@@ -34,7 +34,7 @@ def read_chosen(composer: Composer, cfg: DictConfig, overrides: Sequence[str]) -
         ) from e
 
 
-def by_preset(config: Config, cfg: DictConfig) -> Config:
-    """The config for checks: its policy has the name of the chosen preset, rainbow, not dqn."""
+def name_by_preset(config: Config, cfg: DictConfig) -> Config:
+    """The config for checks, with the preset's name for its policy: rainbow, not dqn."""
     preset = cfg.hydra.runtime.choices.get("policy") or config.policy.name
     return replace(config, policy=replace(config.policy, name=preset))

@@ -1,0 +1,114 @@
+"""The plan of a run: derived numbers agree with the objects built from it."""
+
+import pickle
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlrun.buffer.storage.layout import Row
+from rlrun.build.pipeline import make_collector
+from rlrun.build.plan import make_plan
+from rlrun.build.policy import make_policy
+from rlrun.build.replay import empty_chunk, make_rollout
+from rlrun.build.transport import collector_side_of
+from rlrun.types import Counters, Window, tree_leaves
+from tests.compose import config
+
+PRESETS = sorted(p.stem for p in (Path(__file__).parents[2] / "conf/policy").glob("*.yaml"))
+BOX = ("ddpg", "td3", "sac", "rsac", "rtd3", "cql_sac")
+KERNELS = ("DQNKernel", "SACKernel", "TD3Kernel", "NumpyActorCritic")
+TEAM = {"qmix": ("agents=joint", "env=twostep"), "vdn": ("agents=joint", "env=twostep")}
+
+
+def line(preset: str) -> tuple[str, ...]:
+    env = ("env=pendulum",) if preset in BOX else ("env=cartpole",)
+    return (f"policy={preset}", *TEAM.get(preset, env), "torso.hidden=[8]", "memory.hidden=4")
+
+
+def has_kernel(policy: object) -> bool:
+    """Whether the policy or one of its attributes holds an update of ``rlrun.kernels``."""
+    near = [*vars(policy).values()]
+    near += [x for part in near if hasattr(part, "__dict__") for x in vars(part).values()]
+    return any(type(x).__name__ in KERNELS for x in near)
+
+
+@pytest.mark.parametrize("more", [(), ("learner.precision=bf16", "memory=none")])
+@pytest.mark.parametrize("preset", [p for p in PRESETS if p not in ("random", "scripted")])
+def test_the_backend_is_the_policy_s(preset, more):
+    plan = make_plan(config(*line(preset), *more))
+    assert (plan.backend == "kernel") == has_kernel(make_policy(plan))
+
+
+SOFT = ("policy.munchausen=0.9", "policy.double=false", "policy.value_rescale_eps=null")
+VARIANTS = [
+    ("policy.distribution=categorical",), ("policy.noisy=0.5",), SOFT, ("policy.prev_inputs=true",),
+    ("torso.hidden=[]",), ("agents=separate", "env=relay"), (),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", VARIANTS)
+def test_the_backend_of_dqn_s_variants(words):
+    plan = make_plan(config("policy=dqn", "env=cartpole", *words))
+    policy = make_policy(plan)
+    policy = policy.policies[0] if plan.config.agents.name == "separate" else policy
+    assert (plan.backend == "kernel") == has_kernel(policy)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("policy=r2d2", "env=cartpole"), ("policy=r2d2", "env=bitflip", "memory=gru"),
+     ("policy=dqn", "env=cartpole", "env.frame_stack=4", "collector.keep_info=[x]"),
+     ("policy=qmix", "agents=joint", "env=twostep"), ("policy=sac", "env=pendulum"),
+     ("policy=dqn", "agents=separate", "env=twostep"), ("policy=impala", "memory=lstm")],
+)  # fmt: skip
+def test_rows_are_those_the_collector_returns(words):
+    """Sizes, dtypes and the number of columns, known without a collector."""
+    plan = make_plan(config(*words))
+    collector = make_collector(plan, Counters())
+    example, columns = collector.example(), collector.num_envs
+    collector.env.close()
+    assert plan.columns == columns
+    assert plan.window == collector.policy.window
+    if plan.window is not None:
+        assert plan.row == Row.of(example)
+        empty = empty_chunk(plan.row, columns)
+    else:
+        rollout = make_rollout(plan, collector.actor)
+        assert rollout.columns == columns
+        assert rollout.store.extras.keys() == example.extras.keys()
+        return
+    for x, y in zip(tree_leaves(asdict(empty)), tree_leaves(asdict(example)), strict=True):
+        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+
+
+def test_the_window_is_derived_from_the_policy_s_keys():
+    c = config("policy=r2d2", "env=cartpole", "policy.burnin_step=7", "policy.learn_unroll_len=9",
+               "policy.nstep=2", "collector.learned_overlap=3")  # fmt: skip
+    plan = make_plan(c)
+    assert (plan.window, plan.overlap) == (Window(7, 7, 2), 3)
+    assert c.collector.stride(plan.window) == 4
+    plain = config("policy=r2d2", "env=cartpole", "collector.tiling=plain", "collector.overlap=2",
+                   "collector.residual=last")  # fmt: skip
+    plan = make_plan(plain)
+    assert plan.overlap == 2
+    assert plain.collector.stride(plan.window) == plan.window.rows - 2
+
+
+def test_a_plan_can_be_sent_to_another_process():
+    plan = make_plan(config("policy=r2d2", "env=cartpole"))
+    again = pickle.loads(pickle.dumps(plan))
+    assert again == plan
+
+
+def test_coded_rows_of_agents_with_columns_of_their_own():
+    """Columns are counted with the agents: two per environment."""
+    plan = make_plan(config("policy=r2d2", "agents=shared", "env=twostep", "transport=coded"))
+    chunk = empty_chunk(plan.row, plan.columns)
+    collector = make_collector(plan, Counters())
+    chunk = collector.collect()
+    collector.env.close()
+    assert plan.columns == 2 * plan.config.collector.num_envs
+    assert len(collector_side_of(plan).pack(chunk)) > 0
+    np.testing.assert_array_equal(chunk.valid.shape[1], plan.columns)
