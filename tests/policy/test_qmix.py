@@ -324,7 +324,7 @@ def test_masks_of_observations_are_kept():
         action = actor.act(*given, actor.initial_state(), explore=explore).action
         some = mask.any(-1)
         assert (np.take_along_axis(mask, action[..., None], -1)[..., 0] == 1)[some].all()
-    allowed = policy.net.allowed(tree_map(torch.from_numpy, obs)).numpy()
+    allowed = policy.net.allowed_actions(tree_map(torch.from_numpy, obs)).numpy()
     np.testing.assert_array_equal(allowed, np.where(some[..., None], mask, 1).astype(bool))
 
 
