@@ -33,7 +33,7 @@ READ_ROWS = 256  # rows of a column that a dataset yields at a time
 
 
 def _silent(line: str) -> None:
-    """A note that nobody reads."""
+    """Discard a note."""
 
 
 def make_cutter(plan: Plan) -> Cutter:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlrun.codec import context, pco, planes, xor, zstd
-from rlrun.codec.content import Plan
+from rlrun.codec.content import FieldSpec
 from rlrun.codec.cursor import damaged
 from rlrun.codec.words import Array
 from rlrun.errors import CodecError
@@ -48,7 +48,7 @@ def check_coder(name: str) -> None:
         pco.library()
 
 
-def choose(plan: Plan, base: Array | None, second: Array | None) -> tuple[int, str]:
+def choose(plan: FieldSpec, base: Array | None, second: Array | None) -> tuple[int, str]:
     """(coder, why) from what is known without the words: kind, shape and bases."""
     kind, n = plan.kind, plan.size
     if n * kind.width < TINY:
@@ -68,7 +68,7 @@ def choose(plan: Plan, base: Array | None, second: Array | None) -> tuple[int, s
 
 
 def encode_field(
-    name: str, plan: Plan, words: Array, base: Array | None, second: Array | None
+    name: str, plan: FieldSpec, words: Array, base: Array | None, second: Array | None
 ) -> tuple[int, bytes, Choice]:
     """(coder code, payload, choice): coder ``name``, or ``raw`` where it does not gain."""
     if name == "auto":
@@ -89,7 +89,9 @@ def encode_field(
     return code, payload, Choice(plan.path, NAMES[code], why, words.nbytes, len(payload))
 
 
-def _encode(code: int, plan: Plan, words: Array, base: Array | None, second: Array | None) -> bytes:
+def _encode(
+    code: int, plan: FieldSpec, words: Array, base: Array | None, second: Array | None
+) -> bytes:
     """The payload of n > 0 words."""
     if code == XOR:
         start, lengths, exclusive = _xor_start(plan, base, second)
@@ -110,7 +112,7 @@ def _encode(code: int, plan: Plan, words: Array, base: Array | None, second: Arr
 
 
 def decode_field(
-    code: int, plan: Plan, data: memoryview, base: Array | None, second: Array | None
+    code: int, plan: FieldSpec, data: memoryview, base: Array | None, second: Array | None
 ) -> Array:
     """The words [n] of a payload, in memory of their own. Raises: DamagedFrame."""
     n, word = plan.size, plan.kind.word
@@ -140,7 +142,9 @@ def decode_field(
     return planes.decode(data, plan.kind, plan.sizes, plan.rows, base, second)
 
 
-def _xor_start(plan: Plan, base: Array | None, second: Array | None) -> tuple[Array, Array, bool]:
+def _xor_start(
+    plan: FieldSpec, base: Array | None, second: Array | None
+) -> tuple[Array, Array, bool]:
     """(words before the first row, lengths of the deltas before, XOR or minus)."""
     columns = plan.size // max(plan.rows, 1)
     exclusive = plan.kind.floating or plan.kind.name == "bool"

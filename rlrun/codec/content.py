@@ -44,8 +44,8 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What both sides know about a field before its words."""
+class FieldSpec:
+    """Path, kind and sizes of a field, known to both sides before its words."""
 
     path: str  # of the leaf, or of the first of several
     kind: Kind
@@ -64,7 +64,7 @@ class Content:
 
     table: bytes
     chunk: bool
-    plans: tuple[Plan, ...]
+    plans: tuple[FieldSpec, ...]
     words: tuple[Array, ...]
     hash: int  # xxh3 of the table and all words
 
@@ -94,13 +94,15 @@ def content_hash(table: bytes, words: list[Array]) -> int:
     return state.intdigest()
 
 
-def plan(leaves: list[Leaf], *, chunk: bool) -> tuple[Plan, ...]:
+def plan(leaves: list[Leaf], *, chunk: bool) -> tuple[FieldSpec, ...]:
     """The fields of those leaves."""
     plans = []
     for members in _members(leaves, chunk):
         first = leaves[members[0]]
         rows = first.shape[0] if chunk and first.shape and first.size else 0
-        plans.append(Plan(first.path, first.kind, tuple(leaves[i].size for i in members), rows))
+        plans.append(
+            FieldSpec(first.path, first.kind, tuple(leaves[i].size for i in members), rows)
+        )
     return tuple(plans)
 
 

@@ -136,14 +136,14 @@ def _space_text(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def require_spaces(given: dict[str, Any], spec: Spec, where: str) -> None:
+def require_spaces(given: dict[str, Any], spec: Spec, prefix: str) -> None:
     """Raise ConfigError unless the described spaces equal those of ``spec``."""
     needed = spec_json(spec)
     for name, word in (("obs", "observation space"), ("action", "action space")):
-        if wrong := space_difference(given[name], needed[name], word):
+        if difference := space_difference(given[name], needed[name], word):
             raise ConfigError(
-                f"{where}: its {wrong} as the environment's; both must be the same; use the env "
-                "it came from, or another dataset"
+                f"{prefix}: its {difference} as the environment's; both must be the same; use the "
+                "env it came from, or another dataset"
             )
 
 
@@ -167,9 +167,9 @@ def require_new_directory(directory: Path) -> None:
         raise write_error(directory, f"{parent} is not writable")
 
 
-def write_error(directory: Path, why: str) -> StorageError:
+def write_error(directory: Path, reason: str) -> StorageError:
     """Return the error for a dataset that cannot be written."""
     return StorageError(
-        f"DATA_DIR = {directory}: the dataset cannot be written ({why}); a writable directory with "
-        "room for it is needed; free space or choose another"
+        f"DATA_DIR = {directory}: the dataset cannot be written ({reason}); a writable directory "
+        "with room for it is needed; free space or choose another"
     )

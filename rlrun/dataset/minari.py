@@ -24,22 +24,22 @@ def import_minari(dataset_id: str) -> "MinariDataset":
     Raises: ConfigError when the package or the dataset is missing, or its spaces have parts that
     cannot be stored as arrays.
     """
-    where = f"buffer.load = minari:{dataset_id}"
+    prefix = f"buffer.load = minari:{dataset_id}"
     install = "install it: pip install 'minari[hdf5]' pillow"
     try:
         import minari
     except ImportError as e:
         need = "the package minari is needed to read Minari datasets"
-        raise ConfigError(f"{where}: it is not installed; {need}; {install}") from e
+        raise ConfigError(f"{prefix}: it is not installed; {need}; {install}") from e
     try:
         dataset = minari.load_dataset(dataset_id)
         return MinariDataset(dataset, dataset_id)
     except ImportError as e:
-        raise ConfigError(f"{where}: {e}; minari needs it for this dataset; {install}") from e
+        raise ConfigError(f"{prefix}: {e}; minari needs it for this dataset; {install}") from e
     except (FileNotFoundError, ValueError) as e:
         allowed = "a dataset of `minari list local` is allowed"
         fix = f"get it with `minari download {dataset_id}`"
-        raise ConfigError(f"{where}: cannot be opened ({e}); {allowed}; {fix}") from e
+        raise ConfigError(f"{prefix}: cannot be opened ({e}); {allowed}; {fix}") from e
 
 
 class MinariDataset:
@@ -48,22 +48,22 @@ class MinariDataset:
     def __init__(self, dataset: Any, dataset_id: str) -> None:
         """Wrap ``dataset`` (observation_space, action_space, iterate_episodes())."""
         self.dataset, self.dataset_id = dataset, dataset_id
-        self.where = f"buffer.load = minari:{dataset_id}"
+        self.prefix = f"buffer.load = minari:{dataset_id}"
         self.spec = Spec(dataset.observation_space, dataset.action_space)
-        wrong = unsupported_space(self.spec.obs)
-        if wrong is None and not isinstance(self.spec.action, _ACTION_SPACES):
-            wrong = f"action space is {self.spec.action}"
-        if wrong:
+        violation = unsupported_space(self.spec.obs)
+        if violation is None and not isinstance(self.spec.action, _ACTION_SPACES):
+            violation = f"action space is {self.spec.action}"
+        if violation:
             allowed = "Box, Discrete, MultiDiscrete, MultiBinary (observations: or Dict, Tuple)"
-            raise ConfigError(f"{self.where}: {wrong}; {allowed}; choose another dataset")
+            raise ConfigError(f"{self.prefix}: {violation}; {allowed}; choose another dataset")
         self.source: dict[str, Any] = {"minari": dataset_id}
 
     def require(self, spec: Spec, extras: Collection[str] = ()) -> None:
         """Raise ConfigError unless the spaces equal ``spec`` and ``extras`` is empty."""
-        require_spaces(spec_json(self.spec), spec, self.where)
+        require_spaces(spec_json(self.spec), spec, self.prefix)
         if extras:
             raise ConfigError(
-                f"{self.where}: it has no {', '.join(sorted(extras))} (collector.keep_info); "
+                f"{self.prefix}: it has no {', '.join(sorted(extras))} (collector.keep_info); "
                 "allowed is none; set collector.keep_info=[]"
             )
 
@@ -72,7 +72,7 @@ class MinariDataset:
 
         Raises: StorageError for an episode that violates Minari's format.
         """
-        return to_trajectories(self.dataset.iterate_episodes(), self.spec, self.where)
+        return to_trajectories(self.dataset.iterate_episodes(), self.spec, self.prefix)
 
     def episodes(self) -> Iterator[Segment]:
         """Yield the trajectories as segments in memory: T steps [T, 1], T + 1 observations."""
@@ -83,10 +83,10 @@ class MinariDataset:
 
         An episode is in memory until its last row is returned.
         """
-        return pack_trajectories(self.trajectories(), columns, rows, like=like, where=self.where)
+        return pack_trajectories(self.trajectories(), columns, rows, like=like, prefix=self.prefix)
 
 
-def to_trajectories(episodes: Iterable[Any], spec: Spec, where: str) -> Iterator[Trajectory]:
+def to_trajectories(episodes: Iterable[Any], spec: Spec, prefix: str) -> Iterator[Trajectory]:
     """Yield the trajectories of episodes with Minari's fields.
 
     ``observations`` have T + 1 entries (a tree for Dict and Tuple spaces), ``actions``,
@@ -95,10 +95,10 @@ def to_trajectories(episodes: Iterable[Any], spec: Spec, where: str) -> Iterator
     """
     for number, episode in enumerate(episodes):
         if len(episode.rewards):
-            yield _trajectory(episode, spec, f"{where}: episode {number}")
+            yield _trajectory(episode, spec, f"{prefix}: episode {number}")
 
 
-def _trajectory(episode: Any, spec: Spec, where: str) -> Trajectory:
+def _trajectory(episode: Any, spec: Spec, prefix: str) -> Trajectory:
     steps = len(episode.rewards)
     obs = _as_space(episode.observations, spec.obs)
     fields = {
@@ -111,7 +111,7 @@ def _trajectory(episode: Any, spec: Spec, where: str) -> Trajectory:
     if violation is not None:
         allowed = f"{steps} steps, {steps + 1} observations, an end at the last step only"
         fix = "repair or remove the episode"
-        raise StorageError(f"{where}: {violation}; a Minari episode has {allowed}; {fix}")
+        raise StorageError(f"{prefix}: {violation}; a Minari episode has {allowed}; {fix}")
     fields["truncated"][-1] |= not fields["terminated"][-1]
     return Trajectory(steps, partial(_read, obs, fields))
 
@@ -121,9 +121,9 @@ def _format_violation(obs: Tree, fields: dict[str, np.ndarray], steps: int) -> s
     lengths = {name: len(x) for name, x in fields.items() if len(x) != steps}
     if lengths:
         return f"it has {steps} rewards but {lengths}"
-    wrong = next((len(x) for x in tree_leaves(obs) if len(x) != steps + 1), None)
-    if wrong is not None:
-        return f"it has {wrong} observations for {steps} steps"
+    count = next((len(x) for x in tree_leaves(obs) if len(x) != steps + 1), None)
+    if count is not None:
+        return f"it has {count} observations for {steps} steps"
     if not np.isfinite(fields["reward"]).all():
         return "it has a reward that is not finite"
     early = np.flatnonzero((fields["terminated"] | fields["truncated"])[:-1])

@@ -38,7 +38,7 @@ def pack_trajectories(
     rows: int,
     *,
     like: Segment | None = None,
-    where: str = "dataset",
+    prefix: str = "dataset",
 ) -> Iterator[Segment]:
     """Yield collected segments [T, columns], T = ``rows`` (the last one: at most), for a buffer.
 
@@ -54,7 +54,7 @@ def pack_trajectories(
         like: a collected segment (of any length) of the run that uses the segments. Its fields are
             required; other extras are dropped. ``states`` have its shapes and are those of the
             source where it has some for a row, zeros elsewhere.
-        where: prefix of error messages.
+        prefix: prefix of error messages.
 
     Memory: two segments and the queued trajectories, besides the memory of ``read``.
 
@@ -64,7 +64,7 @@ def pack_trajectories(
     queues: ColumnQueues = [deque() for _ in range(columns)]
     start, builder = 0, None
     for trajectory in trajectories:
-        builder = builder or _SegmentBuilder(trajectory.read(0, 0), like, where)
+        builder = builder or _SegmentBuilder(trajectory.read(0, 0), like, prefix)
         offset, column = heap[0]
         queues[column].append((offset, trajectory))
         heapq.heapreplace(heap, (offset + trajectory.steps + 1, column))
@@ -80,9 +80,9 @@ def pack_trajectories(
 class _SegmentBuilder:
     """Builder of segments from the trajectories queued in every column."""
 
-    def __init__(self, source: Segment, like: Segment | None, where: str) -> None:
+    def __init__(self, source: Segment, like: Segment | None, prefix: str) -> None:
         if like is not None:
-            _require_fields(source, like, where)
+            _require_fields(source, like, prefix)
         self.like = source if like is None else like
         self.fields = arrays_by_name(self.like)
         self.names = set(self.fields)
@@ -91,7 +91,7 @@ class _SegmentBuilder:
         if stored and needed and _shapes(stored) != _shapes(needed):
             self.names -= set(needed)
             text = "%s: its recurrent states do not fit this network's; zeros instead"
-            _logger.info(text, where)
+            _logger.info(text, prefix)
 
     def segment(self, queues: ColumnQueues, start: int, rows: int) -> Segment:
         """Return rows [start, start + rows) of all columns; remove finished trajectories."""
@@ -137,23 +137,27 @@ def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, str]:
     return {n: f"{x.dtype} {list(x.shape[2:])}" for n, x in arrays.items()}
 
 
-def _require_fields(source: Segment, like: Segment, where: str) -> None:
+def _require_fields(source: Segment, like: Segment, prefix: str) -> None:
     """Raise ConfigError unless ``source`` has the fields of ``like``."""
     own = {n: s for n, s in _shapes(arrays_by_name(source)).items() if not n.startswith("states")}
     needed = {n: s for n, s in _shapes(arrays_by_name(like)).items() if not n.startswith("states")}
     for name, shape in needed.items():
         if name not in own and name.startswith("extras/"):
-            wrong = f"its rows lack {name.removeprefix('extras/')}, which collector.keep_info names"
+            violation = (
+                f"its rows lack {name.removeprefix('extras/')}, which collector.keep_info names"
+            )
             raise ConfigError(
-                f"{where}: {wrong}; it has {_extra_names(own)}; export it from a run that keeps "
-                "it, or remove it from collector.keep_info"
+                f"{prefix}: {violation}; it has {_extra_names(own)}; export it from a run that "
+                "keeps it, or remove it from collector.keep_info"
             )
         if own.get(name) != shape:
-            wrong = f"its field {name} is {own.get(name, 'missing')}, this run's is {shape}"
-            raise ConfigError(f"{where}: {wrong}; both must be the same; use the env it came from")
+            violation = f"its field {name} is {own.get(name, 'missing')}, this run's is {shape}"
+            raise ConfigError(
+                f"{prefix}: {violation}; both must be the same; use the env it came from"
+            )
     if unknown := [n for n in own if n not in needed and has_final_entry(n)]:
-        wrong = f"its field {unknown[0]} is none of this run's"
-        raise ConfigError(f"{where}: {wrong}; both must be the same; use the env it came from")
+        violation = f"its field {unknown[0]} is none of this run's"
+        raise ConfigError(f"{prefix}: {violation}; both must be the same; use the env it came from")
 
 
 def _extra_names(fields: dict[str, Any]) -> str:

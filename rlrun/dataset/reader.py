@@ -47,26 +47,26 @@ def read_dataset(directory: str | Path) -> "Dataset":
     try:
         fields = unseal((directory / DESCRIPTION_FILE).read_bytes())
     except (FileNotFoundError, NotADirectoryError) as e:
-        what = f"has no {DESCRIPTION_FILE}" if directory.is_dir() else "is no directory"
+        violation = f"has no {DESCRIPTION_FILE}" if directory.is_dir() else "is no directory"
         fix = "make one with rlrun export RUN_DIR DATA_DIR"
-        raise ConfigError(f"{key}: {what}; a dataset directory is allowed; {fix}") from e
+        raise ConfigError(f"{key}: {violation}; a dataset directory is allowed; {fix}") from e
     except ValueError as e:
         reason = "is damaged (its sha256 is wrong)"
         raise _damaged_error(directory, DESCRIPTION_FILE, reason) from e
     except OSError as e:
         raise _damaged_error(directory, DESCRIPTION_FILE, str(e)) from e
     if fields["format"] not in (FORMAT, CODED_FORMAT):
-        wrong = f"has format {fields['format']} (of rlrun {fields.get('rlrun')})"
+        violation = f"has format {fields['format']} (of rlrun {fields.get('rlrun')})"
         raise ConfigError(
-            f"{key}: {wrong}; this one reads formats {FORMAT} and {CODED_FORMAT}; export it anew"
+            f"{key}: {violation}; this one reads formats {FORMAT} and {CODED_FORMAT}; export again"
         )
     return Dataset(directory, fields)
 
 
-def _damaged_error(directory: Path, file: str, why: str) -> StorageError:
+def _damaged_error(directory: Path, file: str, reason: str) -> StorageError:
     return StorageError(
-        f"buffer.load = {directory}: {file} {why}; a dataset must be as it was written; restore "
-        "the file, or export it anew"
+        f"buffer.load = {directory}: {file} {reason}; a dataset must be as it was written; restore "
+        "the file, or export it again"
     )
 
 
@@ -107,20 +107,20 @@ class Dataset:
 
         Raise StorageError unless every file exists with its size.
         """
-        where = f"buffer.load = {self.directory}"
-        require_spaces(self.description["spaces"], spec, where)
+        prefix = f"buffer.load = {self.directory}"
+        require_spaces(self.description["spaces"], spec, prefix)
         have = [n.removeprefix("extras/") for n in self.description["fields"] if "extras/" in n]
         if missing := sorted(set(extras) - set(have)):
             raise ConfigError(
-                f"{where}: its rows lack {', '.join(missing)} (collector.keep_info); there are "
+                f"{prefix}: its rows lack {', '.join(missing)} (collector.keep_info); there are "
                 f"{', '.join(have) or 'none'}; set collector.keep_info=[], or export with it"
             )
         files = [*self.description["shards"], self.description["index"], self.description["states"]]
         for entry in filter(None, files):
             path = self.directory / entry["file"]
             if not path.is_file() or path.stat().st_size != entry["bytes"]:
-                what = "has another size" if path.is_file() else "is missing"
-                raise _damaged_error(self.directory, entry["file"], what)
+                violation = "has another size" if path.is_file() else "is missing"
+                raise _damaged_error(self.directory, entry["file"], violation)
 
     def trajectories(self) -> Iterator[Trajectory]:
         """Yield all trajectories in the order of their first rows.
@@ -146,8 +146,8 @@ class Dataset:
 
         Raises: ConfigError (fields differ from ``like``), StorageError (damaged files).
         """
-        where = f"buffer.load = {self.directory}"
-        return pack_trajectories(self.trajectories(), columns, rows, like=like, where=where)
+        prefix = f"buffer.load = {self.directory}"
+        return pack_trajectories(self.trajectories(), columns, rows, like=like, prefix=prefix)
 
     def block(self, start: int, stop: int) -> dict[str, Tree]:
         """Return rows [start, stop) of all columns: obs [T, columns, …], action, reward.

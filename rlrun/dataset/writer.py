@@ -78,8 +78,8 @@ def write_dataset(
         temporary.mkdir()
         description = _write_tensors(temporary, iter(parts), shard_rows, states, coder)
         if description["steps"] == 0:
-            wrong = "there are no steps to write; at least one is needed; collect some first"
-            raise ConfigError(f"DATA_DIR = {directory}: {wrong}")
+            violation = "there are no steps to write; at least one is needed; collect some first"
+            raise ConfigError(f"DATA_DIR = {directory}: {violation}")
         kind = FORMAT if coder is None else CODED_FORMAT
         head = {"format": kind, "rlrun": __version__, "spaces": spec_json(spec)}
         content = seal({**head, **description, "source": meta})

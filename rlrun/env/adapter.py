@@ -178,9 +178,9 @@ def _make_checked(
 
 
 def _require_supported(env_id: str, obs: gym.Space[Any], action: gym.Space[Any]) -> None:
-    if (what := unsupported_space(obs)) is not None:
+    if (message := unsupported_space(obs)) is not None:
         raise ConfigError(
-            f"env.id = {env_id}: {what}; allowed are Box, Discrete, MultiDiscrete, MultiBinary "
+            f"env.id = {env_id}: {message}; allowed are Box, Discrete, MultiDiscrete, MultiBinary "
             f"and Dict or Tuple of them; {_suggestion(obs)}"
         )
     if isinstance(action, spaces.Dict | spaces.Tuple) or unsupported_space(action) is not None:

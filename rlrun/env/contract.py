@@ -20,10 +20,10 @@ _TOLERANCE = 1e-6  # relative: float32 rounding of a policy at the bounds of a B
 _STORABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
-def contract_error(env_id: str, who: str, step: int, what: str) -> EnvError:
-    """Return the error of environment ``who`` ("environment 3") at ``step``, with text ``what``."""
+def contract_error(env_id: str, subject: str, step: int, message: str) -> EnvError:
+    """Return the error of ``subject`` ("environment 3") at ``step``."""
     when = "in reset" if step == 0 else f"at step {step}"
-    return EnvError(f"env.id = {env_id}: {who} {when}: {what}")
+    return EnvError(f"env.id = {env_id}: {subject} {when}: {message}")
 
 
 def exception_text(error: Exception, call: str) -> str:
@@ -35,60 +35,60 @@ def exception_text(error: Exception, call: str) -> str:
     )
 
 
-def unsupported_space(space: gym.Space[Any], where: str = "observation") -> str | None:
+def unsupported_space(space: gym.Space[Any], path: str = "observation") -> str | None:
     """Describe the first part of ``space`` that cannot be stored as arrays; None if all can."""
     if isinstance(space, spaces.Dict):
-        parts = [unsupported_space(s, f"{where}[{k!r}]") for k, s in space.spaces.items()]
+        parts = [unsupported_space(s, f"{path}[{k!r}]") for k, s in space.spaces.items()]
     elif isinstance(space, spaces.Tuple):
-        parts = [unsupported_space(s, f"{where}[{i}]") for i, s in enumerate(space.spaces)]
+        parts = [unsupported_space(s, f"{path}[{i}]") for i, s in enumerate(space.spaces)]
     else:
-        parts = [None if isinstance(space, _STORABLE) else f"{where} space is {space}"]
+        parts = [None if isinstance(space, _STORABLE) else f"{path} space is {space}"]
     return next((part for part in parts if part), None)
 
 
-def obs_violation(space: gym.Space[Any], obs: Any, where: str = "observation") -> str | None:
+def obs_violation(space: gym.Space[Any], obs: Any, path: str = "observation") -> str | None:
     """Describe how the observation of one environment violates ``space``; None if it does not."""
     if isinstance(space, spaces.Box):
-        return _array_violation(space, obs, where)
+        return _array_violation(space, obs, path)
     if isinstance(space, spaces.Dict):
         if not isinstance(obs, Mapping) or set(obs) != set(space.spaces):
             got = sorted(obs) if isinstance(obs, Mapping) else type(obs).__name__
-            return f"{where} is {got}; allowed is a dict with keys {sorted(space.spaces)}"
-        parts = [obs_violation(s, obs[k], f"{where}[{k!r}]") for k, s in space.spaces.items()]
+            return f"{path} is {got}; allowed is a dict with keys {sorted(space.spaces)}"
+        parts = [obs_violation(s, obs[k], f"{path}[{k!r}]") for k, s in space.spaces.items()]
         return next((part for part in parts if part), None)
     if isinstance(space, spaces.Tuple):
         if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
             got = f"{type(obs).__name__} of {len(obs) if hasattr(obs, '__len__') else 'no'} parts"
-            return f"{where} is a {got}; allowed is a tuple of {len(space.spaces)} parts"
-        parts = [obs_violation(s, obs[i], f"{where}[{i}]") for i, s in enumerate(space.spaces)]
+            return f"{path} is a {got}; allowed is a tuple of {len(space.spaces)} parts"
+        parts = [obs_violation(s, obs[i], f"{path}[{i}]") for i, s in enumerate(space.spaces)]
         return next((part for part in parts if part), None)
     if isinstance(space, spaces.Discrete):
-        return _discrete_violation(space, obs, where)
-    return _array_violation(space, obs, where)
+        return _discrete_violation(space, obs, path)
+    return _array_violation(space, obs, path)
 
 
-def _discrete_violation(space: spaces.Discrete, obs: Any, where: str) -> str | None:
+def _discrete_violation(space: spaces.Discrete, obs: Any, path: str) -> str | None:
     whole = isinstance(obs, int | np.integer) and not isinstance(obs, bool)
     if isinstance(obs, np.ndarray) and obs.shape == () and np.issubdtype(obs.dtype, np.integer):
         whole = True
     low, high = int(space.start), int(space.start + space.n - 1)
     if whole and low <= obs <= high:
         return None
-    return f"{where} is {_truncated_repr(obs)}; allowed is an integer within [{low}, {high}]"
+    return f"{path} is {_truncated_repr(obs)}; allowed is an integer within [{low}, {high}]"
 
 
-def _array_violation(space: gym.Space[Any], obs: Any, where: str) -> str | None:
+def _array_violation(space: gym.Space[Any], obs: Any, path: str) -> str | None:
     allowed = f"allowed is {space.dtype} {space.shape}, finite"
     if not isinstance(obs, np.ndarray | np.generic):
-        return f"{where} is a {type(obs).__name__}; {allowed} (a numpy array)"
+        return f"{path} is a {type(obs).__name__}; {allowed} (a numpy array)"
     if obs.shape != space.shape:
-        return f"{where} has shape {obs.shape}; {allowed}"
+        return f"{path} has shape {obs.shape}; {allowed}"
     if obs.dtype != space.dtype:
-        return f"{where} has dtype {obs.dtype}; {allowed}"
+        return f"{path} has dtype {obs.dtype}; {allowed}"
     if obs.dtype.kind == "f" and not np.isfinite(obs).all():
         values = np.asarray(obs)
         place = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
-        return f"{where} has {values[place]} at position {list(place)}; {allowed}"
+        return f"{path} has {values[place]} at position {list(place)}; {allowed}"
     return None
 
 
@@ -115,11 +115,11 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gym.Env[Any, Any], *, env_id: str, index: int) -> None:
         super().__init__(env)
-        self._id, self._who, self._steps = env_id, f"environment {index}", 0
+        self._id, self._subject, self._steps = env_id, f"environment {index}", 0
         self._space = env.observation_space
 
-    def _fault(self, what: str) -> EnvError:
-        return contract_error(self._id, self._who, self._steps, what)
+    def _fault(self, message: str) -> EnvError:
+        return contract_error(self._id, self._subject, self._steps, message)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -129,8 +129,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             obs, info = self.env.reset(seed=seed, options=options)
         except Exception as e:
             raise self._fault(exception_text(e, "reset")) from e
-        if (what := obs_violation(self._space, obs)) is not None:
-            raise self._fault(f"{what}; fix the environment or wrap it")
+        if (message := obs_violation(self._space, obs)) is not None:
+            raise self._fault(f"{message}; fix the environment or wrap it")
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -140,8 +140,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             ends = bool(terminated), bool(truncated)
         except Exception as e:
             raise self._fault(exception_text(e, "step")) from e
-        if (what := obs_violation(self._space, obs) or reward_violation(reward)) is not None:
-            raise self._fault(f"{what}; fix the environment or wrap it")
+        if (message := obs_violation(self._space, obs) or reward_violation(reward)) is not None:
+            raise self._fault(f"{message}; fix the environment or wrap it")
         return obs, reward, *ends, info
 
 
@@ -176,15 +176,15 @@ class BatchValidator:
     def reward(self, reward: np.ndarray, step: int) -> None:
         """Raise EnvError unless the reward is [E] and finite."""
         if reward.shape != (self._num_envs,):
-            what = f"rewards have shape {reward.shape}; allowed is ({self._num_envs},)"
-            raise contract_error(self._id, "the vector environment", step, what)
+            message = f"rewards have shape {reward.shape}; allowed is ({self._num_envs},)"
+            raise contract_error(self._id, "the vector environment", step, message)
         if not np.isfinite(reward).all():
             index = int(np.flatnonzero(~np.isfinite(reward))[0])
             text = f"{reward_violation(reward[index])}; fix the environment"
             raise contract_error(self._id, f"environment {index}", step, text)
 
     def _obs_fault(self, obs: Any, path: tuple[Any, ...], leaf: Any, step: int) -> EnvError:
-        where = "observation" + "".join(f"[{key!r}]" for key in path)
+        name = "observation" + "".join(f"[{key!r}]" for key in path)
         space = self._space
         for key in path:
             space = space[key]  # type: ignore[index]
@@ -192,17 +192,17 @@ class BatchValidator:
         if isinstance(leaf, np.ndarray) and (leaf.shape, leaf.dtype) == (batch, space.dtype):
             finite = np.isfinite(leaf).reshape(self._num_envs, -1).all(axis=1)
             index = int(np.flatnonzero(~finite)[0])
-            what = obs_violation(space, leaf[index], where)
+            message = obs_violation(space, leaf[index], name)
             return contract_error(
-                self._id, f"environment {index}", step, f"{what}; fix the environment"
+                self._id, f"environment {index}", step, f"{message}; fix the environment"
             )
         got = (
             f"{leaf.dtype} {leaf.shape}" if isinstance(leaf, np.ndarray) else _truncated_repr(leaf)
         )
-        what = f"{where} of all environments is {got}; allowed is {space.dtype} {batch}"
-        who = f"environments 0 to {self._num_envs - 1}"
+        message = f"{name} of all environments is {got}; allowed is {space.dtype} {batch}"
+        subject = f"environments 0 to {self._num_envs - 1}"
         return contract_error(
-            self._id, who, step, f"{what}; fix the environment or set env.backend=sync"
+            self._id, subject, step, f"{message}; fix the environment or set env.backend=sync"
         )
 
 
@@ -238,17 +238,19 @@ class ActionValidator:
         given = np.asarray(action)
         kinds = "iu" if self._box is None else "fiu"
         if given.shape != self._shape or given.dtype.kind not in kinds:
-            what = f"action is {given.dtype} {given.shape}; allowed is {self._dtype} {self._shape}"
-            return given, what, None
+            message = (
+                f"action is {given.dtype} {given.shape}; allowed is {self._dtype} {self._shape}"
+            )
+            return given, message, None
         if self._box is None:
             return given.astype(self._dtype, copy=False), None, None
         inside = (given >= self._box[0]) & (given <= self._box[1])  # False for NaN
         if not inside.all():
             place = tuple(int(i) for i in np.argwhere(~inside)[0])
             low, high = (float(bound[place[1:]]) for bound in self._bounds)
-            what = (
+            message = (
                 f"action is {given[place]} at position {list(place[1:])}; allowed is "
                 f"[{low:g}, {high:g}]; the policy must keep the bounds"
             )
-            return given, what, place[0]
+            return given, message, place[0]
         return given.astype(self._dtype, copy=False), None, None

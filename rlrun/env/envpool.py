@@ -53,8 +53,10 @@ def _construction_errors(env_id: str, kwargs: dict[str, Any]) -> Iterator[None]:
             "allowed are the keys and types of envpool.make_spec(id).config; change env.kwargs"
         ) from e
     except Exception as e:
-        what = f"envpool cannot make it ({_first_line(e)}); choose another or set env.backend=auto"
-        raise ConfigError(f"env.id = {env_id}: {what}") from e
+        message = (
+            f"envpool cannot make it ({_first_line(e)}); choose another or set env.backend=auto"
+        )
+        raise ConfigError(f"env.id = {env_id}: {message}") from e
 
 
 @contextmanager
@@ -175,9 +177,9 @@ class EnvPoolRows(Env):
 
     def _check_limit(self, elapsed: np.ndarray, limit: int) -> None:
         if elapsed.max() > limit:
-            who = f"environment {int(elapsed.argmax())}"
-            what = (
+            subject = f"environment {int(elapsed.argmax())}"
+            message = (
                 f"its episode exceeds env.max_episode_steps = {limit}; envpool does not truncate "
                 "episodes of this id; set env.max_episode_steps=null or env.backend=auto"
             )
-            raise contract_error(self._id, who, self._steps, what)
+            raise contract_error(self._id, subject, self._steps, message)

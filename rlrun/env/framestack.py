@@ -15,7 +15,7 @@ from rlrun.errors import ConfigError
 from rlrun.tree import Tree, tree_map
 
 
-def stack_space(space: gym.Space[Any], k: int, where: str = "observation") -> gym.Space[Any]:
+def stack_space(space: gym.Space[Any], k: int, path: str = "observation") -> gym.Space[Any]:
     """Return the space of stacks of ``k`` frames: Box [*O] becomes Box [k, *O]; k = 1: ``space``.
 
     Raises:
@@ -26,16 +26,16 @@ def stack_space(space: gym.Space[Any], k: int, where: str = "observation") -> gy
     match space:
         case gym.spaces.Dict():
             parts = space.spaces.items()
-            named = {key: stack_space(s, k, f"{where}[{key!r}]") for key, s in parts}
+            named = {key: stack_space(s, k, f"{path}[{key!r}]") for key, s in parts}
             return gym.spaces.Dict(named)
         case gym.spaces.Tuple():
             several = enumerate(space.spaces)
-            return gym.spaces.Tuple([stack_space(s, k, f"{where}[{i}]") for i, s in several])
+            return gym.spaces.Tuple([stack_space(s, k, f"{path}[{i}]") for i, s in several])
         case gym.spaces.Box():
             return batch_space(space, k)
         case _:
             raise ConfigError(
-                f"env.frame_stack = {k}: {where} space is {space}; allowed is 1, or an observation "
+                f"env.frame_stack = {k}: {path} space is {space}; allowed is 1, or an observation "
                 "of Box spaces only; set env.frame_stack=1"
             )
 

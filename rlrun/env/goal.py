@@ -35,8 +35,8 @@ class GoalFunctions:
         self._id = env_id
         goal, other = space["achieved_goal"], space["desired_goal"]
         if goal.shape is None or (goal.shape, goal.dtype) != (other.shape, other.dtype):
-            what = f"achieved_goal is {goal}, desired_goal is {other}"
-            raise self._goal_error(f"{what}; allowed are two arrays of one shape and dtype")
+            message = f"achieved_goal is {goal}, desired_goal is {other}"
+            raise self._goal_error(f"{message}; allowed are two arrays of one shape and dtype")
         self.goal_shape, self.goal_dtype = goal.shape, goal.dtype
         self._functions = {
             name: function
@@ -62,9 +62,10 @@ class GoalFunctions:
             return np.zeros(self._leading_shape(achieved), np.bool_)
         return self._compute("compute_terminated", achieved, desired, np.bool_)
 
-    def _goal_error(self, what: str) -> ConfigError:
+    def _goal_error(self, message: str) -> ConfigError:
         return ConfigError(
-            f"env.id = {self._id}: {what}; fix the environment or do without hindsight relabelling"
+            f"env.id = {self._id}: {message}; fix the environment or do without "
+            "hindsight relabelling"
         )
 
     def _leading_shape(self, goals: np.ndarray) -> tuple[int, ...]:

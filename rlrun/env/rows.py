@@ -108,11 +108,13 @@ class Env:
         self._validate.reward(reward, self._steps)
         return obs, reward, terminated, truncated, info
 
-    def _error(self, index: int, what: str) -> EnvError:
-        return contract_error(self._id, f"environment {index}", self._steps, what)
+    def _error(self, index: int, message: str) -> EnvError:
+        return contract_error(self._id, f"environment {index}", self._steps, message)
 
-    def _vector_error(self, what: str) -> EnvError:
-        return contract_error(self._id, f"environments 0 to {self.num_envs - 1}", self._steps, what)
+    def _vector_error(self, message: str) -> EnvError:
+        return contract_error(
+            self._id, f"environments 0 to {self.num_envs - 1}", self._steps, message
+        )
 
     def _info_column(self, info: dict[str, Any], key: str) -> np.ndarray:
         """Return info[key] as float32 [E], zero for environments without it."""

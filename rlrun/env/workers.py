@@ -101,9 +101,9 @@ class AsyncEnv(Env):
                 'if __name__ == "__main__":, or set env.backend=sync'
             )
         ended = "".join(f", exit code {code}" for code in codes)
-        what = f"a worker ended while it made its environment ({type(e).__name__}: {e}{ended})"
-        who = f"environments 0 to {num_envs - 1}"
-        return contract_error(env_id, who, 0, f"{what}; env.backend=sync shows why")
+        message = f"a worker ended while it made its environment ({type(e).__name__}: {e}{ended})"
+        subject = f"environments 0 to {num_envs - 1}"
+        return contract_error(env_id, subject, 0, f"{message}; env.backend=sync shows why")
 
     def _reset(self, seed: int) -> Any:
         with self._errors_converted():
@@ -132,21 +132,21 @@ class AsyncEnv(Env):
         except EnvError as e:  # raised in a worker; its cause is not pickled
             raise EnvError(f"{e} (env.backend=sync shows its traceback)") from e
         except multiprocessing.TimeoutError as e:
-            what = (
+            message = (
                 f"no answer within {STEP_TIMEOUT_SECONDS:g} s; a step must return; fix the "
                 "environment"
             )
             raise contract_error(
-                self._id, self._names(self._unanswered()), self._steps, what
+                self._id, self._names(self._unanswered()), self._steps, message
             ) from e
         except (EOFError, OSError) as e:
             _clear_frames(e)
             ended = self._ended()
             codes = ", ".join(str(self._raw.processes[i].exitcode) for i in ended)
-            what = (
+            message = (
                 f"its worker process ended (exit code {codes}); look for a crash or lack of memory"
             )
-            raise contract_error(self._id, self._names(ended), self._steps, what) from e
+            raise contract_error(self._id, self._names(ended), self._steps, message) from e
         finally:
             gym.logger.min_level = level
             if self._failed:

@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import Any, SupportsFloat
@@ -95,16 +95,6 @@ class JsonLinesFile:
             f"{self.path}: cannot be written ({error.strerror or error}); a run needs its metrics "
             "file; free space, or choose a writable new directory with run.dir=PATH"
         )
-
-
-def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a file, oldest first, without an incomplete last line."""
-    with path.open("rb") as file:
-        for raw in file:
-            record = _parse(raw)
-            if record is None:
-                return
-            yield record
 
 
 def _parse(raw: bytes) -> dict[str, Any] | None:

@@ -141,9 +141,9 @@ class TensorBoardWriter:
             self._file.close()
             self._file = None
 
-    def _event(self, step: int, **what: Any) -> None:
+    def _event(self, step: int, **fields: Any) -> None:
         if self._file is not None:
-            event = Event(wall_time=time.time(), step=step, **what)
+            event = Event(wall_time=time.time(), step=step, **fields)
             self._records.write(event.SerializeToString())
 
     def _stop(self, error: OSError) -> None:
@@ -195,8 +195,8 @@ def _layout() -> Summary.Value:
     return _string_value("custom_scalars__config__", "custom_scalars", layout.SerializeToString())
 
 
-def _hparams_value(tag: str, **what: Any) -> Summary.Value:
-    data = plugin_data_pb2.HParamsPluginData(version=0, **what)
+def _hparams_value(tag: str, **fields: Any) -> Summary.Value:
+    data = plugin_data_pb2.HParamsPluginData(version=0, **fields)
     return Summary.Value(tag=tag, metadata=_metadata("hparams", data.SerializeToString()))
 
 

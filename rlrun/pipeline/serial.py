@@ -220,7 +220,7 @@ class Pipeline:
         self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the rest of the run depends on, except the environments."""
+        """The state of the run, except that of the environments."""
         counters, source = self.counters, self.source.state_dict()  # first: see ``Source``
         state: dict[str, Any] = {
             "counters": {n: getattr(counters, n) for n in counters.__slots__},

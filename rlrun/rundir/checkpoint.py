@@ -86,9 +86,9 @@ def load_newest(directory: Path) -> tuple[dict[str, Any], Path]:
             _logger.warning("checkpoint skipped: %s: %s", path, e)
             continue
         return state, path
-    what = "tried " + ", ".join(tried) if tried else "there is none in it"
+    reason = "tried " + ", ".join(tried) if tried else "there is none in it"
     raise CheckpointError(
-        f"{directory}: no usable checkpoint: {what}; a run resumes from an intact checkpoint; "
+        f"{directory}: no usable checkpoint: {reason}; a run resumes from an intact checkpoint; "
         "remove the directory and start the run again (overrides.yaml has its command line)"
     )
 

@@ -20,7 +20,14 @@ import torch
 import zstandard
 
 from tests.benchmarks import codec_data
-from tests.benchmarks.product import CODERS, Plan, decode_field, encode_field, kind_of, to_words
+from tests.benchmarks.product import (
+    CODERS,
+    FieldSpec,
+    decode_field,
+    encode_field,
+    kind_of,
+    to_words,
+)
 
 REPEATS = 9
 SNAPSHOTS = 24  # of the PPO weights, spread over the run
@@ -62,7 +69,7 @@ def own(name: str) -> Callable[[Item, bool], Coder]:
 
     def prepare(item: Item, rows: bool) -> Coder:
         now, kind = item[0], kind_of(item[0], "")
-        plan = Plan("", kind, (now.size,), len(now) if rows else 0)
+        plan = FieldSpec("", kind, (now.size,), len(now) if rows else 0)
         words, base, second = (None if x is None else to_words(x, kind) for x in item)
         code = encode_field(name, plan, words, base, second)[0]
         return (

@@ -16,7 +16,7 @@ from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
 from rlrun.codec.coders import NAMES as CODERS
 from rlrun.codec.coders import decode_field, encode_field
-from rlrun.codec.content import Plan
+from rlrun.codec.content import FieldSpec
 from rlrun.codec.words import kind_of, to_words
 from rlrun.errors import RlrunError
 from rlrun.jit import COMPILED, jit
@@ -35,8 +35,8 @@ __all__ = [
     "Collector",
     "Counters",
     "Cutter",
+    "FieldSpec",
     "Layout",
-    "Plan",
     "Replay",
     "RlrunError",
     "Row",

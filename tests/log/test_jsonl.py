@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlrun.errors import NumericError, StorageError
-from rlrun.log.jsonl import JsonLinesFile, encode_record, finite_number, read_records
+from rlrun.log.jsonl import JsonLinesFile, encode_record, finite_number
+from tests.log.records import read_records
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False) | st.integers()
 

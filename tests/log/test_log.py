@@ -8,8 +8,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rlrun.errors import NumericError, StorageError
 from rlrun.log import Log, final_line
-from rlrun.log.jsonl import read_records
 from rlrun.schema import LoggerConfig
+from tests.log.records import read_records
 
 QUIET = LoggerConfig(every=1, tensorboard=True, progress="off", progress_seconds=5.0, profile=None)
 BARE = LoggerConfig(every=1, tensorboard=False, progress="off", progress_seconds=5.0, profile=None)

@@ -8,7 +8,7 @@ from rlrun.env.diagnostic.tmaze import FORWARD, LEFT, RIGHT
 from rlrun.pipeline.evaluate import MAX_ENVS, Evaluation, Evaluator, eval_metrics
 from rlrun.types import Act, Spec
 from tests.compose import changed, config
-from tests.env.test_zoo import SHARED, ZOO, config_of
+from tests.env.test_pettingzoo import SHARED, ZOO, config_of
 from tests.pipeline.test_collector import counter
 from tests.policy.factory import r2d2
 

@@ -13,12 +13,12 @@ from rlrun.config import check
 from rlrun.dataset import read_dataset
 from rlrun.env import probe
 from rlrun.errors import ConfigError, ResourceError
-from rlrun.log.jsonl import read_records
 from rlrun.run import train
 from rlrun.run.export import export_run
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.types import Window
 from tests.compose import config
+from tests.log.records import read_records
 
 QUIET = ("logger.progress=off", "logger.tensorboard=false", "learner.threads=1")
 OFFLINE = (*QUIET, "run.total_steps=60", "run.eval_every=30", "run.eval_episodes=2",

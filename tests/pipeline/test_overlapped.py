@@ -19,7 +19,6 @@ from rlrun.build import pipeline as build
 from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
 from rlrun.errors import CheckpointError, EnvError, Interrupted
-from rlrun.log.jsonl import read_records
 from rlrun.pipeline.collector import CollectMetrics
 from rlrun.pipeline.forkserver import start_method
 from rlrun.pipeline.process import CollectedChunk, CollectorProcess, state_of
@@ -30,6 +29,7 @@ from rlrun.transport import make_collector_side, make_learner_side
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
 from tests.env.faulty import register
+from tests.log.records import read_records
 from tests.pipeline.test_serial import SMOKE, go
 
 OVERLAPPED = "pipeline=overlapped"

@@ -18,7 +18,6 @@ from rlrun.build import replay as build_replay
 from rlrun.build.plan import make_plan
 from rlrun.errors import ConfigError, Interrupted
 from rlrun.log import Log
-from rlrun.log.jsonl import read_records
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.evaluate import Evaluation, Evaluator
@@ -32,6 +31,7 @@ from rlrun.rundir.checkpoint import list_checkpoints, load_newest, load_weights
 from rlrun.rundir.record import RunRecord
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
+from tests.log.records import read_records
 from tests.rundir.test_checkpoint import same
 
 SMOKE = ("debug=smoke", "logger.progress=off")

@@ -58,8 +58,8 @@ class PettingZooEnv(gym.Env[Any, Any]):
     def _agent_space(self, agent_spaces: list[gym.Space[Any]]) -> gym.Space[Any]:
         """Return one space for all agents; vectors get the length of the longest."""
         if all(space == agent_spaces[0] for space in agent_spaces):
-            if (what := unsupported_space(agent_spaces[0])) is not None:
-                raise self._spaces_error(what)
+            if (message := unsupported_space(agent_spaces[0])) is not None:
+                raise self._spaces_error(message)
             return agent_spaces[0]
         flat = all(
             isinstance(s, spaces.Box) and s.shape and len(s.shape) == 1 for s in agent_spaces
@@ -94,9 +94,9 @@ class PettingZooEnv(gym.Env[Any, Any]):
             return spaces.Box(0, 255, self.example_state.shape, np.uint8)
         return spaces.Box(-np.inf, np.inf, self.example_state.shape, np.float32)
 
-    def _spaces_error(self, what: str) -> ConfigError:
+    def _spaces_error(self, message: str) -> ConfigError:
         return ConfigError(
-            f"env.id = {self.id}: {what}; allowed are actions all Discrete from 0, "
+            f"env.id = {self.id}: {message}; allowed are actions all Discrete from 0, "
             "MultiDiscrete of one length or Box of one shape, and observations of one space or "
             "vectors; choose another or wrap it"
         )
@@ -168,8 +168,8 @@ class PettingZooEnv(gym.Env[Any, Any]):
             obs = x.astype(space.dtype, copy=False)
         if isinstance(space, spaces.Discrete):
             obs = np.asarray(obs, space.dtype)
-        if (what := obs_violation(space, obs)) is not None:
-            raise ValueError(what)
+        if (message := obs_violation(space, obs)) is not None:
+            raise ValueError(message)
         return tree_map(np.asarray, obs)
 
     def _state(self, obs: dict[str, Any]) -> np.ndarray:
@@ -253,8 +253,8 @@ def _registered(env_id: str, name: str, kwargs: dict[str, Any]) -> Any:
 
         make = pettingzoo.make
     except (ImportError, AttributeError) as e:
-        why = "there is no pettingzoo with a registry of ids (1.27)"
-        raise _missing_package(env_id, "pettingzoo", why) from e
+        reason = "there is no pettingzoo with a registry of ids (1.27)"
+        raise _missing_package(env_id, "pettingzoo", reason) from e
     try:
         return make("parallel", name, **kwargs)
     except (TypeError, ValueError) as e:
@@ -270,11 +270,11 @@ def _registered(env_id: str, name: str, kwargs: dict[str, Any]) -> Any:
         ) from e
 
 
-def _missing_package(env_id: str, name: str, why: str) -> ConfigError:
+def _missing_package(env_id: str, name: str, reason: str) -> ConfigError:
     package, _, rest = name.partition(".")
     family = rest.partition(".")[0] or "all"
     install = _INSTALL.get(package, package).format(family=family)
     return ConfigError(
-        f"env.id = {env_id}: it needs a package that is not installed ({why}); "
+        f"env.id = {env_id}: it needs a package that is not installed ({reason}); "
         f"install it: pip install {install}"
     )
