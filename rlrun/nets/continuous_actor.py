@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.nets.critics import Critics
-from rlrun.nets.encoder import Encoder
+from rlrun.nets.encoder import ObsEncoder
 from rlrun.nets.memory import reset_state
 from rlrun.nets.torso import mlp
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
@@ -33,7 +33,7 @@ class ActorNet(nn.Module):
     ) -> None:
         super().__init__()
         self.actions, self.outputs = actions, outputs * actions
-        self.encoder = Encoder(policy, torso, memory, spec, actions=actions)
+        self.encoder = ObsEncoder(policy, torso, memory, spec, actions=actions)
         sizes = [self.encoder.size, *self.encoder.head_hidden, self.outputs]
         self.head = mlp(sizes, torso.activation, last=False)
         self.register_buffer("learned", torch.zeros(()))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlrun.nets.encoder import Encoder
+from rlrun.nets.encoder import ObsEncoder
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Spec
 
@@ -42,7 +42,7 @@ class Critics(nn.Module):
     ) -> None:
         super().__init__()
         self.count, self.activation = count, torso.activation
-        self.encoder = Encoder(policy, torso, memory, spec, actions=actions)
+        self.encoder = ObsEncoder(policy, torso, memory, spec, actions=actions)
         assert self.encoder.head_hidden, "a head linear in the action; checked in rlrun.config"
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         sizes = [self.encoder.size + actions, *self.encoder.head_hidden, 1]

@@ -28,7 +28,7 @@ class FlatObs(nn.Module):
         return flatten(self.space, obs)
 
 
-class Encoder(nn.Module):
+class ObsEncoder(nn.Module):
     """Features [*, F] of rows: the flat observation, or the output of torso and memory.
 
     Without a memory the layers of an MLP torso belong to the heads, one set per critic. Images and
@@ -81,15 +81,15 @@ class SingleRowInputs:
         self.next_obs = tree_map(bootstrap_row, segment.obs)
         self.previous = segment.reward.new_empty(0)
 
-    def encode(self, encoder: Encoder, state: Tree | None) -> Tensor:
+    def encode(self, encoder: ObsEncoder, state: Tree | None) -> Tensor:
         """Return features [1, B, F] of the learned row."""
         return encoder.inputs(self.obs, self.previous)
 
-    def encode_next(self, encoder: Encoder, state: Tree | None) -> Tensor:
+    def encode_next(self, encoder: ObsEncoder, state: Tree | None) -> Tensor:
         """Return features [1, B, F] of the row that the target bootstraps from."""
         return encoder.inputs(self.next_obs, self.previous)
 
-    def encode_both(self, encoder: Encoder, state: Tree | None) -> tuple[Tensor, Tensor]:
+    def encode_both(self, encoder: ObsEncoder, state: Tree | None) -> tuple[Tensor, Tensor]:
         """Return ``encode`` and ``encode_next``."""
         return self.encode(encoder, state), self.encode_next(encoder, state)
 
@@ -107,20 +107,20 @@ class SequenceInputs:
         self.bootstrap_row = learned + n.steps[: window.learned]
         self.column = torch.arange(segment.valid.shape[1], device=n.steps.device)
 
-    def encode(self, encoder: Encoder, state: Tree | None) -> Tensor:
+    def encode(self, encoder: ObsEncoder, state: Tree | None) -> Tensor:
         """Return features [L, B, F] of the learned rows."""
         return self._unroll(encoder, state, self.window.learned)
 
-    def encode_next(self, encoder: Encoder, state: Tree | None) -> Tensor:
+    def encode_next(self, encoder: ObsEncoder, state: Tree | None) -> Tensor:
         """Return features [L, B, F] of the rows that their targets bootstrap from."""
         return self.encode_both(encoder, state)[1]
 
-    def encode_both(self, encoder: Encoder, state: Tree | None) -> tuple[Tensor, Tensor]:
+    def encode_both(self, encoder: ObsEncoder, state: Tree | None) -> tuple[Tensor, Tensor]:
         """Return ``encode`` and ``encode_next`` of one unroll."""
         out = self._unroll(encoder, state, self.window.learned + self.window.nstep)
         return out[: self.window.learned], out[self.bootstrap_row, self.column]
 
-    def _unroll(self, encoder: Encoder, state: Tree | None, count: int) -> Tensor:
+    def _unroll(self, encoder: ObsEncoder, state: Tree | None, count: int) -> Tensor:
         """Return features [count, B, F] after the burn-in, which carries no gradient.
 
         ``state`` [B, H]: before each window's first own row; None: zeros.
@@ -136,7 +136,7 @@ class SequenceInputs:
         out: Tensor = encoder.memory.unroll(self._inputs(encoder, bs, bs + count), state)[0]
         return out
 
-    def _inputs(self, encoder: Encoder, start: int, stop: int) -> Tensor:
+    def _inputs(self, encoder: ObsEncoder, start: int, stop: int) -> Tensor:
         action, reward = (x[start:stop] for x in self.previous)
         obs = tree_map(lambda x: x[start:stop], self.obs)
         return encoder.inputs(obs, encoder.encode_previous(action, reward))

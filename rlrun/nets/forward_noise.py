@@ -23,7 +23,7 @@ MEAN_WEIGHTS = ForwardNoise()
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateNoise:
+class UpdateForwardNoise:
     """Noise of the passes of one update, drawn independently (Fortunato et al. 2018, eq. 16)."""
 
     online: ForwardNoise = MEAN_WEIGHTS  # values of the actions taken
@@ -31,7 +31,7 @@ class UpdateNoise:
     target: ForwardNoise = MEAN_WEIGHTS
 
 
-_NO_NOISE = UpdateNoise()
+_NO_NOISE = UpdateForwardNoise()
 
 
 class NoiseGenerator:
@@ -49,7 +49,7 @@ class NoiseGenerator:
         self.taus = (config.taus, config.taus_target) if implicit else None
         self.device = next(net.parameters()).device
 
-    def __call__(self, update: int, *lead: int) -> UpdateNoise:
+    def __call__(self, update: int, *lead: int) -> UpdateForwardNoise:
         """Return the noise of update number ``update``; quantile levels are [*lead, N]."""
         if not self.size and self.taus is None:
             return _NO_NOISE
@@ -64,7 +64,7 @@ class NoiseGenerator:
             online, target = (
                 self._tensor(random.random((*lead, count), np.float32)) for count in self.taus
             )
-        return UpdateNoise(
+        return UpdateForwardNoise(
             ForwardNoise(layers[0], online),
             ForwardNoise(layers[1]),
             ForwardNoise(layers[2], target),
