@@ -55,7 +55,8 @@ class Done(NamedTuple):
 @pytest.fixture
 def build(monkeypatch: pytest.MonkeyPatch) -> Build:
     stand_in = Build()
-    for module, names in {"train": ("run", "resume"), "evaluate": ("evaluate_run",)}.items():
+    names_of = {"train": ("run", "resume"), "evaluate": ("evaluate_run",), "export": ()}
+    for module, names in names_of.items():
         fake = types.ModuleType(f"rlrun.run.{module}")
         for name in names:
             setattr(fake, name, getattr(stand_in, name))

@@ -2,9 +2,9 @@
 
 compose      Hydra: yaml files and overrides -> a composed config
 reader       composed config -> dataclasses, strictly
-checks       what spans several keys, and what this machine must have
-idle         keys of the command line that would change nothing
-messages     Hydra's and OmegaConf's errors -> one line
+checks       across several keys, of this machine, of typed keys that would change nothing
+config_errors, hydra_errors  one line for every error
+presets      errors that name the chosen preset and experiment
 stored       the config of a run directory, for eval, resume and export
 directories  run and sweep directories that no two runs share
 """

@@ -24,14 +24,9 @@ from hydra.core.utils import configure_log, run_job
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
+from rlrun.config.config_errors import code_error, config_error, unknown_key
 from rlrun.config.hydra_errors import HYDRA_ERRORS, as_config_error, override_key, possible_keys
-from rlrun.config.reader import (
-    code_error,
-    config_error,
-    field_types,
-    read_config,
-    unknown_key,
-)
+from rlrun.config.reader import field_types, read_config
 from rlrun.schema import Config, EnvConfig
 
 VERSION_BASE = "1.3"

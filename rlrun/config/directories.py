@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from rlrun.config.reader import config_error
+from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError, StorageError
 
 

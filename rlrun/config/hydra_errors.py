@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError, safe_load
 
-from rlrun.config.reader import code_error, config_error, unknown_key, unknown_option
+from rlrun.config.config_errors import code_error, config_error, unknown_key, unknown_option
 from rlrun.errors import ConfigError
 from rlrun.schema import ScheduleConfig
 from rlrun.schema.spelling import SYNONYMS, nearest

@@ -6,8 +6,8 @@ from dataclasses import replace
 from omegaconf import DictConfig
 
 from rlrun.config.compose import Composer, read_composed
+from rlrun.config.config_errors import UnknownKey
 from rlrun.config.hydra_errors import override_key
-from rlrun.config.reader import UnknownKey
 from rlrun.errors import ConfigError
 from rlrun.schema import Config
 

@@ -9,8 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun.config.checks.keys import check
 from rlrun.config.compose import Composer, read_composed, to_yaml
+from rlrun.config.config_errors import config_error
 from rlrun.config.hydra_errors import HYDRA_ERRORS, as_config_error
-from rlrun.config.reader import config_error
 from rlrun.schema import Config
 from rlrun.schema.spelling import RENAMED
 

@@ -323,9 +323,8 @@ def test_a_real_one(
     assert files_under(tmp_path) == []
 
 
-def test_a_process_that_fails(composer: Composer) -> None:
-    config = config_of(composer, *TINY)
-    bench = Bench(config, None, [])  # type: ignore[arg-type]
+def test_a_process_that_fails() -> None:
+    bench = Bench(None, [])  # type: ignore[arg-type]
     try:
         with pytest.raises(RuntimeError, match=r"^AttributeError: 'NoneType'") as failed:
             bench(1)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlrun.config.reader import config_error
+from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError
 from rlrun.schema import Config
 

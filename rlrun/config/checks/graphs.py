@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from rlrun.config.checks.rollouts import policies_that
-from rlrun.config.reader import config_error
+from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError
 from rlrun.schema import Config, SwitchedConfig, ValueConfig
 

@@ -14,7 +14,7 @@ from rlrun.config.checks.graphs import graph_errors
 from rlrun.config.checks.rollouts import policies_that, rollout_errors
 from rlrun.config.checks.spaces import check_spaces
 from rlrun.config.checks.windows import capacity_errors, overlap_errors, relabel_errors
-from rlrun.config.reader import config_error
+from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError, ResourceError, extra
 from rlrun.schema import Config, ControlConfig
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rlrun.config.reader import config_error
+from rlrun.config.config_errors import config_error
 from rlrun.schema import Config
 
 

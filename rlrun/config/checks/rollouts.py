@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.config.reader import config_error
+from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError
 from rlrun.schema import POLICY_CONFIGS, Config, OnPolicyConfig, PolicyConfig
 

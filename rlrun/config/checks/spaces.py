@@ -13,7 +13,7 @@ from rlrun.config.checks.rollouts import (
     space_text,
 )
 from rlrun.config.checks.windows import capacity_errors
-from rlrun.config.reader import config_error
+from rlrun.config.config_errors import config_error
 from rlrun.joint import JointSpace
 from rlrun.schema import Config, MemoryConfig, ScriptedConfig
 from rlrun.tree import Tree

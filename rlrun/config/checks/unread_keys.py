@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
 from typing import Any
 
+from rlrun.config.config_errors import config_error, format_value
 from rlrun.config.hydra_errors import override_key
-from rlrun.config.reader import config_error, format_value
 from rlrun.schema import Config
 from rlrun.schema.readers import NOUNS, Condition, Reader, join_words
 

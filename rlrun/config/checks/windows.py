@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rlrun.config.reader import config_error
+from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError
 from rlrun.schema import Config
 from rlrun.schema.window import Window
