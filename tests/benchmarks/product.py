@@ -24,6 +24,7 @@ from rlrun.optim.compute import cpu_has_bf16_lstm
 from rlrun.pipeline.collector import Collector
 from rlrun.policy.r2d2 import R2D2
 from rlrun.schema import TransportConfig
+from rlrun.schema.spelling import RENAMED
 from rlrun.transport import make_collector_side, make_learner_side
 from rlrun.types import Chunk, Counters, Sample, Segment, Spec, Window
 
@@ -31,6 +32,7 @@ __all__ = [
     "CODERS",
     "COMPILED",
     "R2D2",
+    "RENAMED",
     "Chunk",
     "Collector",
     "Counters",

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.schema.spelling import RENAMED
 from tests.benchmarks.iqm import interval, iqm
+from tests.benchmarks.product import RENAMED
 from tests.benchmarks.score_row import Row, bound_of
 
 BEGIN, END = "<!-- scores:begin -->\n", "<!-- scores:end -->\n"
