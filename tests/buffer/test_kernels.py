@@ -66,7 +66,7 @@ def spans(rng):
 
 
 def windows(rng):
-    """``Spans.at`` of windows, positions before learned ones, rows, S."""
+    """``Spans.lines`` of windows, positions before learned ones, rows, S."""
     columns, rows, _, _ = ring(rng)
     batch, size = int(rng.integers(0, 9)), int(rng.integers(2, rows + 2))
     before = int(rng.integers(0, size))

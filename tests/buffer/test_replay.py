@@ -276,14 +276,9 @@ def test_sizes_are_exact():
 
 def test_the_smallest_ring_still_holds_a_window():
     """Capacity of S + 1 rows a column, the least allowed: a whole window and the row before."""
-    from rlrun.build.replay import make_replay as build_replay
-    from tests.compose import changed, config
-
-    c = config("policy=r2d2", "env=cartpole", "debug=smoke")
     window = Window(4, 15, 5)
-    c = changed(c, buffer=changed(c.buffer, capacity=(window.rows + 1) * 4))
     stream = make_stream([[200]] * 4, [[True]] * 4, 150)
-    replay = build_replay(c, stream.segment, window)
+    replay = make_replay(stream.segment, rows=window.rows + 1, window=window)
     held = []
     for row in range(150):
         replay.add(part(stream.segment, row, row + 1))

@@ -31,7 +31,7 @@ def in_order(pair):
     slots = replay.windows.all()
     spans = replay.windows.spans(slots)
     order = np.lexsort((spans.column, spans.learn))
-    places = [x[order].tolist() for x in spans.at[1:-1]]  # the names differ
+    places = [x[order].tolist() for x in spans.lines[1:-1]]  # the names differ
     return places, replay.get(replay.windows.keys(slots)[order], 0).segment
 
 

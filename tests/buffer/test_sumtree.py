@@ -106,7 +106,9 @@ def test_a_search_visits_a_node_a_level(size, name, monkeypatch):
         for which in ("compiled", "vectorised"):
             plain = getattr(function, "py_func", function)
             monkeypatch.setattr(sumtree, f"{verb}_{which}", plain)
-    monkeypatch.setattr(sumtree, "mend", getattr(sumtree.propagate, "py_func", sumtree.propagate))
+    monkeypatch.setattr(
+        sumtree, "propagate", getattr(sumtree.propagate, "py_func", sumtree.propagate)
+    )
     tree, depth = SumTree(size), math.ceil(math.log2(size))
     tree.fill(np.ones(size))
     tree.nodes = tree.nodes.view(Watched)

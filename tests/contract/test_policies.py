@@ -157,10 +157,8 @@ def test_weights_and_state_round_trip(pipeline, request):
     policy, buffer = pipeline.policy, pipeline.buffer
     preset, env = request.node.callspec.params["pipeline"]
     other = config(f"policy={preset}", *f"env={env}".split(), "seed=9", *online(preset), *TINY)
-    spec = build.Spec(
-        pipeline.source.collector.env.obs_space, pipeline.source.collector.env.action_space
-    )
-    twin = build.make_policy(make_plan(other, (spec.obs, spec.action, 1)))
+    env = pipeline.source.collector.env
+    twin = build.make_policy(make_plan(other, (env.obs_space, env.action_space, 1)))
     if buffer is not None:
         sample = drawn(pipeline)
         policy.update(sample)

@@ -645,15 +645,23 @@ LEARNING = (
 
 def test_a_chunk_is_seen_learned_from_and_counted_step_by_step(tmp_path, monkeypatch):
     """End rows are no steps; the bonus learns a chunk when its novelty has been paid."""
-    done, see, step, learn = [], RND.see, Learner.step, RND.learn
+    done, observe, step, update = [], RND.observe, Learner.step, RND.update
 
     def stepped(self, rows, keys):
         done.append(("step", rows, self.counters.env_steps))
         return step(self, rows, keys)
 
-    monkeypatch.setattr(RND, "see", lambda self, chunk: done.append(("see",)) or see(self, chunk))
+    def observed(self, chunk):
+        done.append(("see",))
+        return observe(self, chunk)
+
+    def updated(self, env_steps):
+        done.append(("learn", env_steps))
+        return update(self, env_steps)
+
+    monkeypatch.setattr(RND, "observe", observed)
     monkeypatch.setattr(Learner, "step", stepped)
-    monkeypatch.setattr(RND, "learn", lambda self, n: done.append(("learn", n)) or learn(self, n))
+    monkeypatch.setattr(RND, "update", updated)
     record = go(tmp_path, *LEARNING)
     clock = 0
     for seen, (word, rows, after), learned in zip(*(done[i::3] for i in range(3)), strict=True):
