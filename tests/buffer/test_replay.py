@@ -4,6 +4,7 @@ import dataclasses
 import weakref
 from dataclasses import replace
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -276,9 +277,20 @@ def test_sizes_are_exact():
 
 def test_the_smallest_ring_still_holds_a_window():
     """Capacity of S + 1 rows a column, the least allowed: a whole window and the row before."""
-    window = Window(4, 15, 5)
+    from rlrun.build.plan import make_plan
+    from rlrun.build.replay import make_replay as build_replay
+    from tests.compose import config
+
+    c = config(
+        "policy=r2d2", "env=cartpole", "debug=smoke", "policy.burnin_step=4", "policy.nstep=5",
+        "policy.learn_unroll_len=20", "memory=gru", "memory.hidden=2", "buffer.capacity=100",
+    )  # fmt: skip
+    spaces = gym.spaces.Box(-1, 200, (3,), np.float32), gym.spaces.Discrete(10), 1
+    plan = make_plan(c, spaces)
+    assert plan.window == Window(4, 15, 5)
+    assert c.buffer.capacity == (plan.window.rows + 1) * plan.columns
     stream = make_stream([[200]] * 4, [[True]] * 4, 150)
-    replay = make_replay(stream.segment, rows=window.rows + 1, window=window)
+    replay = build_replay(plan)
     held = []
     for row in range(150):
         replay.add(part(stream.segment, row, row + 1))
