@@ -290,7 +290,7 @@ def test_a_restored_learner_keeps_what_it_owes():
 class Doubled:
     """A bonus that doubles the weights of what it shapes."""
 
-    def shaped(self, sample):
+    def add_to(self, sample):
         return replace(sample, weight=2 * sample.weight)
 
 
