@@ -32,7 +32,7 @@ def end_if_importing_main() -> None:
 
 
 def extra(name: str) -> str:
-    """What pip installs for an optional part, from the directory of rlrun as in README."""
+    """Return what pip installs for an optional part, from the directory of rlrun as in README."""
     return f"'.[{name}]'"
 
 

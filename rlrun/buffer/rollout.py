@@ -54,7 +54,7 @@ class Rollout:
 
     @property
     def full(self) -> bool:
-        """Whether all rows are used."""
+        """Return whether all rows are used."""
         return self.filled == self.rows
 
     @property

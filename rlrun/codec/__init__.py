@@ -75,7 +75,7 @@ def table(tree: Any) -> bytes:
 def explain(
     tree: Any, *, coder: str = "auto", base: Any = None, second: Any = None, chunk: bool = False
 ) -> list[Choice]:
-    """What each field of the tree gets, why, and its size."""
+    """Coder of each field of the tree, the reason, and the size."""
     return _encode(tree, coder, base, second, chunk=chunk)[1]
 
 

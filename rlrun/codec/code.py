@@ -17,14 +17,14 @@ MAX_TABLE = 1 << 20  # bytes: some 20 000 named tensors
 
 @dataclass(frozen=True, slots=True)
 class Bases:
-    """What a delta is taken to: the content before, and the one before that."""
+    """Base of a delta: the content before, and the one before that."""
 
     first: Content
     second: Content | None = None
 
     @property
     def hash(self) -> int:
-        """What both sides must agree on: the content hash, or the hash of both."""
+        """Hash that both sides must agree on: of the content, or of both."""
         if self.second is None:
             return self.first.hash
         pair = self.first.hash.to_bytes(8, "little") + self.second.hash.to_bytes(8, "little")

@@ -1,4 +1,4 @@
-"""What a frame carries, in one canonical form: a table of the tree and flat words by field.
+"""Content of a frame in one canonical form: a table of the tree and flat words by field.
 
 A snapshot (state dict) has one field a dtype, its tensors side by side, so that a net of many
 small tensors is coded at once. A chunk (time-major rows) has one field a leaf.

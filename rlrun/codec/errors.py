@@ -1,4 +1,4 @@
-"""What can go wrong with coded bytes: every class is a ``CodecError`` and nothing else comes out.
+"""Errors of coded bytes: every class is a ``CodecError``, and decoding raises nothing else.
 
 CodecError
 ├── DamagedFrame    the bytes are not what an encoder wrote (truncated, flipped, foreign format)

@@ -1,4 +1,4 @@
-"""What ``planes_ctx`` says about blocks and contexts, found on an eighth of their words.
+"""Slopes of blocks and contexts for ``planes_ctx``, fitted on an eighth of their words.
 
 The encoder's business alone: a decoder takes any slopes, levels and usual buckets. The compiled
 kernel and its numpy twin find the same, so that frames do not depend on numba.

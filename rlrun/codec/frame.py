@@ -31,7 +31,7 @@ SMALLEST = _FIXED.size + _TAIL.size
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What stands before the payload."""
+    """Header of a frame."""
 
     codec: int
     flags: int
@@ -45,12 +45,12 @@ class Header:
 
     @property
     def key(self) -> bool:
-        """Whether the frame needs no base."""
+        """Return whether the frame needs no base."""
         return bool(self.flags & KEY)
 
     @property
     def chunk(self) -> bool:
-        """Whether its arrays are time-major rows."""
+        """Return whether its arrays are time-major rows."""
         return bool(self.flags & CHUNK)
 
 

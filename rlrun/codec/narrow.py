@@ -18,7 +18,7 @@ SMALLER = {  # narrowest first
 
 
 def worth_narrowing(kind: Kind, small: Kind) -> bool:
-    """Whether ``kind`` may be carried by ``small``."""
+    """Return whether ``kind`` may be carried by ``small``."""
     return small.name in SMALLER.get(kind.name, ())
 
 

@@ -22,7 +22,7 @@ INSTALL = f"pip install {extra('pco')}"
 
 
 def installed() -> bool:
-    """Whether the package is there; it is not imported."""
+    """Return whether the package is there; it is not imported."""
     return find_spec("pcodec") is not None
 
 

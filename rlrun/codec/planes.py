@@ -228,7 +228,7 @@ def sample_size(n: int) -> int:
 
 
 def strips(n: int) -> Array | slice:
-    """Where a sample of n words lies: runs of neighbours, evenly spread."""
+    """Positions of a sample of n words: runs of neighbours, evenly spread."""
     size = sample_size(n)
     if size == n:
         return slice(0, n)

@@ -33,7 +33,7 @@ _0, _1, _5, _8, _31, _32, _64 = (np.uint64(k) for k in (0, 1, 5, 8, 31, 32, 64))
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the kernels need to know of a kind."""
+    """Parameters of a kind of word for the kernels."""
 
     width: int  # bits W
     place: int  # where the exponent's lowest bit is
@@ -42,13 +42,13 @@ class Form:
 
     @property
     def contexts(self) -> int:
-        """How many there are."""
+        """Number of contexts."""
         return (self.width + 1) * 256
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What a payload says about its blocks and contexts."""
+    """Slopes and contexts of the blocks of a payload."""
 
     slopes: Array  # int8 [k], in 1/64
     levels: Array  # int8 [k]

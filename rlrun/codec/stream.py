@@ -119,7 +119,7 @@ class Encoder:
         return Bases(self._kept[self.seq], second)
 
     def _keyed(self, content: Content) -> bool:
-        """Whether the next frame of that content is a key frame."""
+        """Return whether the next frame of that content is a key frame."""
         last = self._kept.get(self.seq)
         return last is None or last.table != content.table
 
@@ -169,7 +169,7 @@ class Decoder:
         return tree
 
     def need(self, stream: int | None = None) -> NeedKeyFrame:
-        """What to send to the encoder's ``answer``: for a late joiner, or after an error."""
+        """Message for the encoder's ``answer``: of a late joiner, or after an error."""
         if stream is not None and stream != self.id:
             return NeedKeyFrame(stream, -1, 0)
         if self._first is None or self.id is None:
@@ -190,7 +190,7 @@ class Decoder:
             )
 
     def _bases(self, header: Header) -> Bases | None:
-        """What the frame is a delta to. Raises: NeedKeyFrame."""
+        """Return the base of a delta frame. Raises: NeedKeyFrame."""
         if header.key:
             return None
         held = self._first

@@ -30,7 +30,7 @@ _NO_WINDOWS = np.empty(0, np.int64)
 
 @dataclass(slots=True)
 class Result:
-    """How a run ended. ``stopped``: exit code of the signal that ended it, None: it is done."""
+    """End of a run. ``stopped``: exit code of the signal that ended it, None: it is done."""
 
     final: dict[str, float] | None  # summary of the final weights, where they were evaluated
     best: dict[str, float] | None
@@ -136,7 +136,7 @@ class Pipeline:
         return c.stop_value is not None and self.consecutive_solved >= c.stop_after
 
     def _evaluated(self) -> bool:
-        """Whether the present weights are those last evaluated."""
+        """Return whether the present weights are those last evaluated."""
         return self.last is not None and self.last["env_steps"] == self.counters.env_steps
 
     def _log(self) -> None:

@@ -1,4 +1,4 @@
-"""How weights travel to a collector, and rows to the learner.
+"""Transport of weights to a collector, and of rows to the learner.
 
 ``LearnerSide`` and ``CollectorSide`` are the two sides of one transport: a message that ``pack``
 returns on one side is what ``unpack`` takes on the other. Neither knows how messages are carried:

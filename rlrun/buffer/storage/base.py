@@ -39,7 +39,7 @@ class Storage(ABC):
         return flat
 
     def opens(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-        """Whether each row is the first of an episode, bool."""
+        """Return whether each row is the first of an episode, bool."""
         opens: np.ndarray = self.flags[self.cells(row, column)] & FIRST > 0
         return opens
 

@@ -149,7 +149,7 @@ class CompressedRows:
 
 
 def is_saved(tree: Any) -> bool:
-    """Whether ``tree`` is a ``state_dict`` of ``CompressedRows``."""
+    """Return whether ``tree`` is a ``state_dict`` of ``CompressedRows``."""
     return isinstance(tree, Mapping) and set(tree) == _SAVED
 
 

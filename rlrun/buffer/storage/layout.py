@@ -95,7 +95,7 @@ class Layout:
             )
 
     def packs(self, entry: ArraySpec) -> bool:
-        """Whether observations like this are compressed."""
+        """Return whether observations like this are compressed."""
         image = entry.dtype == np.uint8 and entry.nbytes >= IMAGE_BYTES
         return self.compress and image
 

@@ -79,7 +79,7 @@ def make_layout(config: Config, row: Row, window: Window, columns: int | None = 
 
 
 def _single_rows(config: Config, row: Row, window: Window) -> bool:
-    """Whether every stored row has a window of its own, so that no table is needed."""
+    """Return whether every stored row has a window of its own, so that no table is needed."""
     one = window.learned == 1 and not window.burnin and not tree_leaves(row.state)
     return one and config.collector.tiling == "lossless"
 

@@ -228,7 +228,7 @@ class StateFilter:
         return replace(chunk, states=tree_map(blank, chunk.states))
 
     def may_start(self, first: np.ndarray) -> np.ndarray:
-        """Whether a window may start at each of the next rows; ``first`` and result bool [T, B]."""
+        """Return whether a window may start at each of the next rows: bool [T, B], as ``first``."""
         rows = np.arange(len(first), dtype=np.int64)[:, None]
         opened = np.maximum.accumulate(np.where(first, rows, -1), axis=0)
         known = (opened >= 0) | (self.index >= 0)

@@ -149,7 +149,7 @@ class Outputs:
         self.idle = [getrefcount(x) for x in self.given]
 
     def free(self) -> bool:
-        """Whether no tensor of these arrays is left."""
+        """Return whether no tensor of these arrays is left."""
         return self.idle == [getrefcount(x) for x in self.given]
 
     def segment(self, state: Tree, partial: tuple[int, ...]) -> Segment:
