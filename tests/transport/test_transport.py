@@ -230,8 +230,8 @@ def test_windows_start_only_where_states_are_kept(
         begun += zip(windows.learn - windows.burnin, windows.column, strict=True)
         seen += count
     keep = np.concatenate(kept)
-    if starts.every:
-        return  # ``thin`` blanks nothing
+    if starts.keep_all:
+        return  # ``filter`` zeroes nothing
     for row, column in begun:
         assert keep[row, column], (row, column)
 
@@ -244,7 +244,7 @@ def test_blanked_states_are_most_of_them_and_the_rest_is_untouched():
     chunk.first[:] = False
     chunk.first[0] = True
     before = tree_map(np.copy, chunk.states)
-    thin = end.filter(chunk)
+    thin = end.thin(chunk)
     np.testing.assert_array_equal(chunk.states[0], before[0])
     some = (thin.states[0] != 0).any(-1)
     np.testing.assert_array_equal(thin.states[0][some], chunk.states[0][some])
