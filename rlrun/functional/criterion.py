@@ -189,7 +189,7 @@ class Munchausen:
         )  # fmt: skip
 
     def value(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
-        """sum_a pi(a) (said_a - temperature log pi(a)): what ``pick`` would have outputs."""
+        """Soft value sum_a pi(a) (outputs_a - temperature log pi(a)), in place of a maximum."""
         q = self.criterion.mean(outputs)
         return munchausen_value(outputs, q, temperature=self.temperature, allowed=mask)
 

@@ -65,14 +65,16 @@ class DQNKernel:
     def __init__(
         self,
         config: DQNConfig,
-        pair: ScheduledOnlineTarget[QNet],
+        online_target: ScheduledOnlineTarget[QNet],
         online: LinearQ,
         target: LinearQ,
     ) -> None:
-        self.config, self.pair, self.space = config, pair, online.space
-        parts = zip(pair.net.parameters(), online.flat.grad_views, strict=True)
-        self.online = NumpyQNet(pair.net, {p.data_ptr(): grad.numpy() for p, grad in parts})
-        self.select, self.target = NumpyQNet(pair.net), NumpyQNet(pair.target)
+        self.config, self.online_target, self.space = config, online_target, online.space
+        parts = zip(online_target.net.parameters(), online.flat.grad_views, strict=True)
+        self.online = NumpyQNet(
+            online_target.net, {p.data_ptr(): grad.numpy() for p, grad in parts}
+        )
+        self.select, self.target = NumpyQNet(online_target.net), NumpyQNet(online_target.target)
         self.grads = online.flat.grads
         self.row = np.arange(0)
 
@@ -80,7 +82,7 @@ class DQNKernel:
     @IGNORE_OVERFLOW
     def __call__(self, sample: Sample) -> Update:
         """Apply one gradient step on ``sample``; return priorities and metrics."""
-        c, segment, pair = self.config, sample.segment, self.pair
+        c, segment, online_target = self.config, sample.segment, self.online_target
         ends = (segment.terminated, segment.truncated, segment.valid)
         reward = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
         n = nstep_return(reward, *ends, nstep=c.nstep, gamma=c.gamma)
@@ -104,11 +106,11 @@ class DQNKernel:
         grad[row, action] = -weighted
         self.online.backward(grad)
         backward = time.perf_counter()
-        lr = pair.lr_at(sample.env_steps)
-        norm = pair.adam.numpy_step(self.grads, lr)
-        pair.finish_update()
-        pair.seconds["backward"] += backward - began
-        pair.seconds["optimiser"] += time.perf_counter() - backward
+        lr = online_target.lr_at(sample.env_steps)
+        norm = online_target.adam.numpy_step(self.grads, lr)
+        online_target.finish_update()
+        online_target.seconds["backward"] += backward - began
+        online_target.seconds["optimiser"] += time.perf_counter() - backward
 
         td_abs, count = np.abs(delta), len(row)
         loss = np.dot(weighted, delta - np.float32(0.5) * clipped)
@@ -132,7 +134,7 @@ class DQNKernel:
 
 def make_dqn_kernel(
     config: DQNConfig,
-    pair: ScheduledOnlineTarget[QNet],
+    online_target: ScheduledOnlineTarget[QNet],
     online: QFunction,
     target: QFunction,
     *,
@@ -147,4 +149,4 @@ def make_dqn_kernel(
         return None
     if not (isinstance(online, LinearQ) and isinstance(target, LinearQ)):
         return None
-    return DQNKernel(config, pair, online, target)
+    return DQNKernel(config, online_target, online, target)

@@ -59,37 +59,42 @@ class ActorUpdate(NamedTuple):
 class ContinuousKernel:
     """The parts of an update that SAC, TD3 and DDPG share."""
 
-    def __init__(self, pair: ActorCritics, compute: Compute, actor_critics: int | None) -> None:
-        """``actor_critics``: number of critics in the actor's loss, None: all."""
-        self.pair, self.config, self.window = pair, pair.config, pair.config.window
+    def __init__(
+        self, actor_critics: ActorCritics, compute: Compute, num_critics: int | None
+    ) -> None:
+        """``num_critics``: number of critics in the actor's loss, None: all."""
+        self.actor_critics, self.config = actor_critics, actor_critics.config
+        self.window = self.config.window
         self.compute = compute
-        self.actor_grads, self.critic_grads = _zero_grads(pair.pi), _zero_grads(pair.q)
-        grads = zip(pair.pi.params, self.actor_grads, strict=True)
+        self.actor_grads = _zero_grads(actor_critics.pi)
+        self.critic_grads = _zero_grads(actor_critics.q)
+        grads = zip(actor_critics.pi.params, self.actor_grads, strict=True)
         self.actor = DifferentiableMLP(
-            pair.pi.net.head, {p.data_ptr(): grad.numpy() for p, grad in grads}
+            actor_critics.pi.net.head, {p.data_ptr(): grad.numpy() for p, grad in grads}
         )
-        self.target_actor = DifferentiableMLP(pair.pi.target.head, None)
-        self.critics = NumpyCritics(pair.q.net, self.critic_grads)
-        self.target_critics = NumpyCritics(pair.q.target)
+        self.target_actor = DifferentiableMLP(actor_critics.pi.target.head, None)
+        self.critics = NumpyCritics(actor_critics.q.net, self.critic_grads)
+        self.target_critics = NumpyCritics(actor_critics.q.target)
         # The same weights with activations of their own: another thread may run at the same time.
-        self.actor_critics = NumpyCritics(pair.q.net, count=actor_critics)
-        self.size = pair.bounds.size
+        self.actor_loss_critics = NumpyCritics(actor_critics.q.net, count=num_critics)
+        self.size = actor_critics.bounds.size
 
     def rows(self, sample: Sample) -> RowBatch:
         """Return the arrays of a sample on the CPU."""
         segment = sample.segment
         windows, n, action = prepare_windows(
-            segment, self.pair.bounds, self.window, self.config, memory=False
+            segment, self.actor_critics.bounds, self.window, self.config, memory=False
         )
-        obs, next_obs = (x[0].numpy() for x in windows.encode_both(self.pair.pi.net.encoder, None))
+        features = windows.encode_both(self.actor_critics.pi.net.encoder, None)
+        obs, next_obs = (x[0].numpy() for x in features)
         valid = segment.valid[0].numpy()
         weight = sample.weight.numpy() * valid / np.float32(len(valid))
         unit, reward, discount = (x[0].numpy() for x in (action, n.reward, n.discount))
         return RowBatch(obs, next_obs, unit, reward, discount, valid, weight)
 
     def noise(self, number: int, count: int) -> np.ndarray:
-        """Return standard normal numbers [count, A]; ``number``: of the draw."""
-        return self.pair.noise(number, 1, count, self.size)[0].numpy()
+        """Return standard normal numbers [count, A]; ``number``: of the noise vector."""
+        return self.actor_critics.noise(number, 1, count, self.size)[0].numpy()
 
     def next_q(self, rows: RowBatch, action: np.ndarray) -> np.ndarray:
         """Return the minimum [N] of the target critics at the bootstrap rows and ``action``."""
@@ -113,7 +118,7 @@ class ContinuousKernel:
         clipped = delta if clip is None else np.clip(delta, -clip, clip)
         began = time.perf_counter()
         self.critics.backward(clipped * -rows.weight)
-        self.pair.seconds["backward"] += time.perf_counter() - began
+        self.actor_critics.seconds["backward"] += time.perf_counter() - began
         loss = (rows.weight * (clipped * (delta - np.float32(0.5) * clipped))).sum()
         td_abs = np.abs(delta).mean(0)
         means = (rows.mean(x) for x in (td_abs, q.mean(0), target))
@@ -132,12 +137,12 @@ class ContinuousKernel:
         ``output_grad``: maps d(-min Q) / d action [N, A] to the gradient of the loss with respect
         to the actor's outputs. Where critics are equal the gradient is shared evenly, as in torch.
         """
-        q = self.actor_critics(np.concatenate([rows.obs, action], 1))
+        q = self.actor_loss_critics(np.concatenate([rows.obs, action], 1))
         min_q: np.ndarray = q.min(0)
         selected = (q == min_q).astype(np.float32)
         q_grad = selected * (-rows.weight / selected.sum(0))
         began = time.perf_counter()
-        grad = output_grad(self.actor_critics.action_grad(q_grad, self.size))
+        grad = output_grad(self.actor_loss_critics.action_grad(q_grad, self.size))
         self.actor.backward(grad, inputs=False)
         return ActorUpdate(min_q, time.perf_counter() - began)
 
@@ -150,7 +155,8 @@ class ContinuousKernel:
         began = time.perf_counter()
         result = actor_update()
         waited = time.perf_counter() - began
-        self.pair.seconds["backward"] += waited if self.compute.target_thread else result.seconds
+        seconds = waited if self.compute.target_thread else result.seconds
+        self.actor_critics.seconds["backward"] += seconds
         return result
 
     def apply_gradients(
@@ -160,7 +166,9 @@ class ContinuousKernel:
         values = torch.tensor(list(metrics.values()), dtype=torch.float32).unbind()
         actor_grads = self.actor_grads if actor else None
         named = dict(zip(metrics, values, strict=True))
-        return self.pair.apply_gradients(self.critic_grads, actor_grads, named, sample.env_steps)
+        return self.actor_critics.apply_gradients(
+            self.critic_grads, actor_grads, named, sample.env_steps
+        )
 
 
 class SACKernel(ContinuousKernel):
@@ -168,21 +176,22 @@ class SACKernel(ContinuousKernel):
 
     def __init__(
         self,
-        pair: ActorCritics,
+        actor_critics: ActorCritics,
         compute: Compute,
         temperature: LagrangeMultiplier,
         target_entropy: float,
     ) -> None:
-        super().__init__(pair, compute, None)
+        super().__init__(actor_critics, compute, None)
         self.temperature, self.target_entropy = temperature, target_entropy
-        assert isinstance(pair.config, SACConfig)
-        self.temperature_auto = pair.config.temperature_auto
+        assert isinstance(actor_critics.config, SACConfig)
+        self.temperature_auto = actor_critics.config.temperature_auto
 
     @torch.no_grad()
     @IGNORE_OVERFLOW
     def __call__(self, sample: Sample) -> Update:
         """Apply one step on ``sample``; target networks are not updated."""
-        rows, number, due = self.rows(sample), 2 * self.pair.q.updates, self.pair.actor_due()
+        rows, number = self.rows(sample), 2 * self.actor_critics.q.updates
+        due = self.actor_critics.actor_due()
         count, temperature = len(rows.weight), np.float32(self.temperature.value().item())
         q_selected = self.run_in_thread(lambda: self.q_selected(rows))
         samples = squashed(
@@ -201,7 +210,7 @@ class SACKernel(ContinuousKernel):
         next_value = next_q - temperature * samples.log_prob[count:]
         td_abs, metrics = self.critic_loss(rows, q_selected(), next_value)
         metrics["train/temperature"] = float(temperature)
-        lr = self.pair.lr_at(sample.env_steps)
+        lr = self.actor_critics.lr_at(sample.env_steps)
         if actor_update is not None:
             min_q = self.wait(actor_update).min_q
             loss = (rows.weight * (temperature * log_prob - min_q)).sum()
@@ -217,20 +226,20 @@ class SACKernel(ContinuousKernel):
 class TD3Kernel(ContinuousKernel):
     """One step of critics and actor, in place of ``TD3.update`` and ``DDPG.update``."""
 
-    def __init__(self, pair: ActorCritics, compute: Compute) -> None:
-        super().__init__(pair, compute, 1)
+    def __init__(self, actor_critics: ActorCritics, compute: Compute) -> None:
+        super().__init__(actor_critics, compute, 1)
 
     @torch.no_grad()
     @IGNORE_OVERFLOW
     def __call__(self, sample: Sample) -> Update:
         """Apply one step on ``sample``; target networks are not updated."""
-        rows, due = self.rows(sample), self.pair.actor_due()
+        rows, due = self.rows(sample), self.actor_critics.actor_due()
         q_selected = self.run_in_thread(lambda: self.q_selected(rows))
         actor_update = self.run_in_thread(lambda: self.update_actor(rows)) if due else None
         next_action = np.tanh(self.target_actor(rows.next_obs))
         if isinstance(self.config, TD3Config):
             sigma, clip = self.config.smoothing, self.config.smoothing_clip
-            noise = np.float32(sigma) * self.noise(self.pair.q.updates, len(next_action))
+            noise = np.float32(sigma) * self.noise(self.actor_critics.q.updates, len(next_action))
             next_action = (next_action + noise.clip(-clip, clip)).clip(-1, 1)
         next_q = self.next_q(rows, next_action)
         td_abs, metrics = self.critic_loss(rows, q_selected(), next_q)
@@ -246,15 +255,15 @@ class TD3Kernel(ContinuousKernel):
         return self.actor_loss(rows, action, lambda grad: grad * (np.float32(1) - action * action))
 
 
-def supports(pair: ActorCritics, compute: Compute, memory: MemoryConfig) -> bool:
+def supports(actor_critics: ActorCritics, compute: Compute, memory: MemoryConfig) -> bool:
     """Return whether the kernels compute the configured update.
 
     They do for single rows, linear layers, float32 and the CPU.
     """
-    mlp = isinstance(pair.pi.net.encoder.torso, FlatObs) and memory.name == "none"
-    single = pair.config.window[:2] == (0, 1) and not pair.config.prev_inputs
-    return mlp and single and pair.device.type == "cpu" and compute.precision == "float32"
+    mlp = isinstance(actor_critics.pi.net.encoder.torso, FlatObs) and memory.name == "none"
+    single = actor_critics.config.window[:2] == (0, 1) and not actor_critics.config.prev_inputs
+    return mlp and single and actor_critics.device.type == "cpu" and compute.precision == "float32"
 
 
-def _zero_grads(trained: OnlineTarget[ActorNet] | OnlineTarget[Critics]) -> list[Tensor]:
-    return [torch.zeros_like(p, requires_grad=False) for p in trained.params]
+def _zero_grads(online_target: OnlineTarget[ActorNet] | OnlineTarget[Critics]) -> list[Tensor]:
+    return [torch.zeros_like(p, requires_grad=False) for p in online_target.params]

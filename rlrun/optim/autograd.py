@@ -36,11 +36,14 @@ class GradientSource(Protocol):
 class QFunction(GradientSource, Protocol):
     """A Q-network on single rows; ``grads`` belongs to the last ``q``."""
 
-    def q(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
-        """Action values [B, A], or [B, A, N] of a distribution; ``side`` [B, A + 1] or empty: the
-        previous action and reward, concatenated to the torso's features."""
+    def q(self, obs: Tree, previous: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
+        """Action values [B, A], or [B, A, N] of a distribution.
 
-    def values(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
+        ``previous`` [B, A + 1] or empty: encoded previous action and reward, concatenated to the
+        features of the torso.
+        """
+
+    def values(self, obs: Tree, previous: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
         """``q`` without a gradient."""
 
 
@@ -61,13 +64,13 @@ class AutogradQ(AutogradNet):
         super().__init__(net)
         self.net = net
 
-    def q(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
-        q: Tensor = self.net.unroll(self.net.inputs(obs, side), (), draw)[0]
+    def q(self, obs: Tree, previous: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
+        q: Tensor = self.net.unroll(self.net.inputs(obs, previous), (), noise)[0]
         return q
 
     @torch.no_grad()
-    def values(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
-        return self.q(obs, side, draw)
+    def values(self, obs: Tree, previous: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
+        return self.q(obs, previous, noise)
 
 
 class LinearQ:
@@ -87,17 +90,17 @@ class LinearQ:
         self.value = LinearLayers(net.value) if isinstance(net.value, nn.Sequential) else None
 
     @torch.no_grad()
-    def q(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
-        return self._q(obs, side, keep=True)
+    def q(self, obs: Tree, previous: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
+        return self._q(obs, previous, keep=True)
 
     @torch.no_grad()
-    def values(self, obs: Tree, side: Tensor, draw: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
-        return self._q(obs, side, keep=False)
+    def values(self, obs: Tree, previous: Tensor, noise: ForwardNoise = MEAN_WEIGHTS) -> Tensor:
+        return self._q(obs, previous, keep=False)
 
-    def _q(self, obs: Tree, side: Tensor, *, keep: bool) -> Tensor:
+    def _q(self, obs: Tree, previous: Tensor, *, keep: bool) -> Tensor:
         x = self.torso(flatten(self.space, obs), keep=keep)
         if self.prev_inputs:
-            x = torch.cat([x, side], -1)
+            x = torch.cat([x, previous], -1)
         advantage = self.advantage(x, keep=keep)
         return advantage if self.value is None else dueling(self.value(x, keep=keep), advantage)
 

@@ -39,7 +39,7 @@ class A2C(OnPolicy[A2CConfig]):
         """Policy gradient, half the squared error of V and the entropy bonus of a rollout."""
         c, valid = self.config, valid_rows(rows.valid)
         net, state = self.learner, first_states(rows.states)
-        head, value = net.outputs(rows.obs, rows.side, rows.first, state)
+        head, value = net.outputs(rows.obs, rows.previous, rows.first, state)
         choice = net.evaluate_actions(head[:-1], rows.action)
         advantages = gae(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)
         advantage = (

@@ -31,7 +31,7 @@ from rlrun.types import Segment, Spec, Tree, tree_map
 class DQN(ValueBasedPolicy[DQNConfig, QNet]):
     """Acts epsilon-greedily with a feed-forward Q-network and learns from single rows."""
 
-    draws: NoiseGenerator
+    noise_generator: NoiseGenerator
 
     def __init__(
         self,
@@ -56,7 +56,8 @@ class DQN(ValueBasedPolicy[DQNConfig, QNet]):
         self.target_q_function = make_q_function(self.target, float32=float32)
         self.criterion = make_criterion(config, device)
         self.munchausen = make_munchausen(config, self.criterion)
-        self.draws, self.masked = NoiseGenerator(net, config, seed=seed), has_mask(spec.obs)
+        self.noise_generator = NoiseGenerator(net, config, seed=seed)
+        self.masked = has_mask(spec.obs)
         given = (config, self.online_target, self.q_function, self.target_q_function)
         own = type(self) is DQN  # a subclass's loss is not what the kernel computes
         kernel = make_dqn_kernel(*given, masked=self.masked) if own else None
@@ -73,7 +74,7 @@ class DQN(ValueBasedPolicy[DQNConfig, QNet]):
         bootstraps from, k <= n rows later.
         """
         c, criterion = self.config, self.criterion
-        noise = self.draws(self.online_target.updates, len(weight))
+        noise = self.noise_generator(self.online_target.updates, len(weight))
         shaped = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
         if self.munchausen is not None:
             shaped = shaped + self.bonus(segment, noise.target)
@@ -114,9 +115,9 @@ class DQN(ValueBasedPolicy[DQNConfig, QNet]):
         assert self.munchausen is not None
         c = self.config
         obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
-        obs, side = tree_map(lambda x: x[:-1], (obs, self.net.encode_previous(*previous)))
+        obs, encoded = tree_map(lambda x: x[:-1], (obs, self.net.encode_previous(*previous)))
         with self.compute.autocast(self.device):
-            inputs = self.target.inputs(obs, side)
+            inputs = self.target.inputs(obs, encoded)
             outputs = self.target.unroll(inputs, (), ForwardNoise(noise.layers))[0].float()
         mask = allowed_actions(obs) if self.masked else None
         action = torch.where(segment.valid, segment.action, 0)
@@ -136,8 +137,8 @@ class DQN(ValueBasedPolicy[DQNConfig, QNet]):
 
         if self.net.prev_inputs:
             obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
-            side = self.net.encode_previous(*previous)
-            return (tree_map(lambda x: x[0], obs), side[0]), (tree_map(at, obs), at(side))
+            encoded = self.net.encode_previous(*previous)
+            return (tree_map(lambda x: x[0], obs), encoded[0]), (tree_map(at, obs), at(encoded))
 
         def masked(x: Tensor) -> Tensor:
             x = at(x)

@@ -33,7 +33,7 @@ class IMPALA(OnPolicy[IMPALAConfig]):
         """Policy gradient and value error towards V-trace targets, and the entropy bonus."""
         c, valid = self.config, valid_rows(rows.valid)
         net, state = self.learner, first_states(rows.states)
-        head, value = net.outputs(rows.obs, rows.side, rows.first, state)
+        head, value = net.outputs(rows.obs, rows.previous, rows.first, state)
         choice = net.evaluate_actions(head[:-1], rows.action)
         log_ratio = choice.log_prob.detach() - rows.behaviour_log_prob
         advantages = vtrace(

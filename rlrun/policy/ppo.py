@@ -77,7 +77,7 @@ class PPO(OnPolicy[PPOConfig]):
         """Rows, or with a memory segments, of a rollout with their advantages."""
         c = self.config
         state = first_states(rows.states)
-        value = self.learner.outputs(rows.obs, rows.side, rows.first, state)[1]
+        value = self.learner.outputs(rows.obs, rows.previous, rows.first, state)[1]
         advantages = gae(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)
         return split_rollout(
             rows, advantages, value[:-1], c.segment_len if self.net.recurrent else None
@@ -91,7 +91,7 @@ class PPO(OnPolicy[PPOConfig]):
         return [self.standardise(batch) for batch in rollout.take(order).split(parts)]
 
     def standardise(self, batch: Minibatch) -> Minibatch:
-        """The batch, with standardised advantages where the config asks for them."""
+        """The batch, with standardised advantages where ``policy.normalize_advantage`` is set."""
         return batch.standardised() if self.config.normalize_advantage else batch
 
     def minibatch(
@@ -107,7 +107,7 @@ class PPO(OnPolicy[PPOConfig]):
     def loss(self, batch: Batch, clip: float) -> ActorCriticLoss:
         """Clipped surrogate, (clipped) value error and the entropy bonus of a minibatch."""
         c, net, valid = self.config, self.learner, batch.valid_rows()
-        head, value = net.outputs(batch.obs, batch.side, batch.first, batch.state)
+        head, value = net.outputs(batch.obs, batch.previous, batch.first, batch.state)
         choice = net.evaluate_actions(head, batch.action)
         given = (choice.log_prob, batch.behaviour_log_prob, batch.advantage, valid)
         value_term = value_loss(value, batch.target, valid, old=batch.value, clip=c.value_clip)
@@ -119,18 +119,18 @@ class PPO(OnPolicy[PPOConfig]):
         """``minibatch`` of a network of linear layers, in numpy except for Adam."""
         c, net = self.config, self.numpy_net
         assert net is not None
-        head, value = net.forward(batch.x, batch.side)
-        drawn = net.evaluate(head, batch.action, entropy=with_metrics or c.entropy_coef > 0)
+        head, value = net.forward(batch.x, batch.previous)
+        evaluated = net.evaluate(head, batch.action, entropy=with_metrics or c.entropy_coef > 0)
         policy = policy_losses.ppo_grad(
-            drawn.log_prob, batch.behaviour_log_prob, batch.advantage, clip=clip
+            evaluated.log_prob, batch.behaviour_log_prob, batch.advantage, clip=clip
         )
         error = policy_losses.value_grad(value, batch.target, batch.value, clip=c.value_clip)
         lr, value_term = self.learner.lr_at(env_steps), np.float32(c.value_coef) * error
         entropy_term = policy_losses.entropy_grad(len(value), c.entropy_coef)
-        norm = self.learner.numpy_step(drawn, policy, value_term, entropy_term, lr)
+        norm = self.learner.numpy_step(evaluated, policy, value_term, entropy_term, lr)
         if not with_metrics:
             return {}
-        log_prob, entropy = (torch.from_numpy(x).unsqueeze(0) for x in drawn.terms())
+        log_prob, entropy = (torch.from_numpy(x).unsqueeze(0) for x in evaluated.terms())
         choice, current = LogProbEntropy(log_prob, entropy), torch.from_numpy(value).unsqueeze(0)
         metrics = self.metrics(choice, current, batch.batch(), clip)
         return metrics | {"train/grad_norm": torch.tensor(norm), "train/lr": torch.tensor(lr)}

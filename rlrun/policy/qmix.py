@@ -112,9 +112,9 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
     def inputs(self, obs: Tree, prev_action: Tensor, prev_reward: Tensor) -> tuple[Tree, Tensor]:
         """(observations of agents [T, B N, ...], previous action and reward) of every position."""
         reward = prev_reward.unsqueeze(-1).expand(prev_action.shape)
-        side = self.net.agents.encode_previous(prev_action, reward)
+        previous = self.net.agents.encode_previous(prev_action, reward)
         seen = tree_map(lambda x: x.flatten(1, 2), self.net.agent_inputs(obs))
-        return seen, side.flatten(1, 2)
+        return seen, previous.flatten(1, 2)
 
     def q_values(
         self, net: TeamNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree

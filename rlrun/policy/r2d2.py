@@ -26,7 +26,7 @@ from rlrun.types import Segment, Spec, Tree
 class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
     """Acts epsilon-greedily with a recurrent Q-network and learns from windows of rows."""
 
-    draws: NoiseGenerator
+    noise_generator: NoiseGenerator
 
     def __init__(
         self,
@@ -47,7 +47,8 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
         )
         self.criterion = make_criterion(config, device)
         self.munchausen = make_munchausen(config, self.criterion)
-        self.draws, self.masked = NoiseGenerator(net, config, seed=seed), has_mask(spec.obs)
+        self.noise_generator = NoiseGenerator(net, config, seed=seed)
+        self.masked = has_mask(spec.obs)
         self.step = GradientStep(self.online_target, self.loss, device, compute)
 
     # -- acting ----------------------------------------------------------------------------------
@@ -73,7 +74,7 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
         if c.state_init == "zero":
             state = self.initial_state(segment.reward.shape[1])
         inputs = self.inputs(segment)
-        noise = self.draws(self.online_target.updates, self.window.rows - bs, len(weight))
+        noise = self.noise_generator(self.online_target.updates, self.window.rows - bs, len(weight))
         q_values_no_grad = torch.no_grad()(self.q_values)
         target_outputs_of = self.compute.run_in_thread(
             lambda: q_values_no_grad(self.target, inputs, segment, state, noise.target)

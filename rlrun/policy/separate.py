@@ -173,15 +173,15 @@ def agents_of(segment: Segment) -> Tensor:
 def windows(segment: Segment, which: Tensor) -> Segment:
     """The windows ``which`` of a segment, their observations without the agent's number."""
 
-    def side(tree: Tree) -> Tree:
+    def select(tree: Tree) -> Tree:
         return tree_map(lambda x: x[:, which], tree)
 
     timed = ("first", "action", "reward", "terminated", "truncated", "valid")
-    fields = {n: side(getattr(segment, n)) for n in timed}
-    fields["obs"] = side(segment.obs["observation"])
+    fields = {n: select(getattr(segment, n)) for n in timed}
+    fields["obs"] = select(segment.obs["observation"])
     before = ("prev_action", "prev_reward")  # of the row before the window: [B, ...]
     extras = {k: x[which] if k in before else x[:, which] for k, x in segment.extras.items()}
     fields["extras"] = extras
     fields["state"] = tree_map(lambda x: x[which], segment.state)
-    fields["states"] = side(segment.states)
+    fields["states"] = select(segment.states)
     return replace(segment, **fields)

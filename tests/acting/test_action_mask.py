@@ -167,7 +167,7 @@ def test_acting_and_learning_have_the_same_masked_distribution(name, memory):
     store.add(chunk)
     rows = policy.learner.prepare(store.take(0).segment)
     learned = policy.learner.backprop
-    head, _ = learned.outputs(rows.obs, rows.side, rows.first, first_states(rows.states))
+    head, _ = learned.outputs(rows.obs, rows.previous, rows.first, first_states(rows.states))
     choice = learned.evaluate_actions(head[:-1], rows.action)
     torch.testing.assert_close(
         choice.log_prob[rows.valid], rows.behaviour_log_prob[rows.valid], rtol=1e-4, atol=1e-5

@@ -86,7 +86,7 @@ def test_the_best_actions_one_by_one_are_the_best_together():
         assert totals[tuple(own.tolist())] == pytest.approx(max(totals.values()))
 
 
-def test_who_has_left_adds_nothing_not_even_nan():
+def test_agents_that_left_contribute_zero():
     q = torch.tensor([[1.0, torch.nan], [2.0, 3.0]])
     alive = torch.tensor([[True, False], [True, True]])
     assert mask_left_agents(q, alive).tolist() == [[1, 0], [2, 3]]

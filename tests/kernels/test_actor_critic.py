@@ -1,4 +1,4 @@
-"""The written-down chain rule of on-policy networks: autograd's values, slopes and updates."""
+"""Kernels of on-policy networks against autograd: values, gradients and updates."""
 
 import functools
 import itertools
@@ -58,24 +58,25 @@ def network(action, torso=(8,), activation="tanh", *, obs="box", memory="none", 
 
 
 def rows_of(net, obs, rows=5, columns=3):
-    """(obs, side, first, state), actions and slopes of the rows but the last."""
+    """(obs, previous, first, state), actions and grads of the rows but the last."""
     make = torch.Generator().manual_seed(4)
     lead = (rows + 1, columns)
     seen = np.stack([np.asarray(OBS[obs].sample()) for _ in range(rows * columns + columns)])
     seen = torch.from_numpy(seen).reshape(*lead, *seen.shape[1:])
     actions = np.stack([net.space.sample() for _ in range(rows * columns)])
     action = torch.from_numpy(actions).reshape(rows, columns, *actions.shape[1:])
-    side = net.encode_previous(torch.cat([action, action[:1]]), torch.randn(lead, generator=make))
-    slopes = [torch.randn(rows, columns, generator=make) for _ in range(3)]
-    return (seen, side, torch.zeros(lead, dtype=torch.bool), ()), action, slopes
+    rewards = torch.randn(lead, generator=make)
+    previous = net.encode_previous(torch.cat([action, action[:1]]), rewards)
+    grads = [torch.randn(rows, columns, generator=make) for _ in range(3)]
+    return (seen, previous, torch.zeros(lead, dtype=torch.bool), ()), action, grads
 
 
 def pair_of(net):
-    """Both ways; their slopes do not share an array."""
+    """The kernel and its autograd version; their gradients do not share an array."""
     flat = FlatParameters(net.parameters())
-    written, recorded = NumpyActorCritic(net, flat), AutogradActorCritic(net, flat, DEFAULT_COMPUTE)
-    recorded.flat = FlatParameters([p.detach().clone() for p in net.parameters()])
-    return written, recorded
+    kernel, autograd = NumpyActorCritic(net, flat), AutogradActorCritic(net, flat, DEFAULT_COMPUTE)
+    autograd.flat = FlatParameters([p.detach().clone() for p in net.parameters()])
+    return kernel, autograd
 
 
 def compare(net, obs, *, entropy):
@@ -86,8 +87,8 @@ def compare(net, obs, *, entropy):
     for back in pair_of(net):
         head, v = back.outputs(*given)
         choice = back.evaluate_actions(head[:-1], action)
-        slopes = OutputGrads(log_prob, value, worth if entropy else None)
-        back.backward(choice, v[:-1], slopes)
+        grads = OutputGrads(log_prob, value, worth if entropy else None)
+        back.backward(choice, v[:-1], grads)
         found.append((head, v, *choice, *back.flat.grad_views))
     for a, b in zip(*found, strict=True):
         assert a.shape == b.shape
@@ -96,12 +97,16 @@ def compare(net, obs, *, entropy):
     assert any(part.abs().max() > 0.01 for part in found[0][4:])
 
 
-@pytest.mark.parametrize(("action", "activation", "torso", "separate", "head", "beside"), SHAPES)
-def test_values_and_slopes_are_those_of_autograd(action, activation, torso, separate, head, beside):
-    keys = {"separate_value": separate, "head_hidden": head, "prev_inputs": beside}
+@pytest.mark.parametrize(
+    ("action", "activation", "torso", "separate", "head", "prev_inputs"), SHAPES
+)
+def test_values_and_gradients_match_autograd(
+    action, activation, torso, separate, head, prev_inputs
+):
+    keys = {"separate_value": separate, "head_hidden": head, "prev_inputs": prev_inputs}
     net = network(action, torso, activation, **keys)
     assert supports(net)
-    compare(net, "box", entropy=beside)
+    compare(net, "box", entropy=prev_inputs)
 
 
 def test_of_numbers_and_of_standardised_observations():
@@ -111,7 +116,7 @@ def test_of_numbers_and_of_standardised_observations():
     compare(net, "box", entropy=True)
 
 
-def test_who_is_written():
+def test_supported_networks():
     net, half = network("one"), Compute("bf16")
     assert isinstance(
         make_actor_critic_backprop(net, FlatParameters(net.parameters()), DEFAULT_COMPUTE),
@@ -123,12 +128,12 @@ def test_who_is_written():
     assert not supports(network("one", memory="gru"))
 
 
-# -- the slopes of a loss --------------------------------------------------------------------------
+# -- loss gradients -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value_clip", [None, 0.3])
 @pytest.mark.parametrize("rows", [0, 1, 2, 300])
-def test_losses_have_the_slopes_of_their_torch_twins(rows, value_clip):
+def test_loss_gradients_match_the_torch_versions(rows, value_clip):
     rng = np.random.default_rng(rows)
     log_prob, behaviour, gain, value, target, old = rng.normal(0, 0.4, (6, rows)).astype("f4")
     tensors = [torch.from_numpy(x) for x in (log_prob, behaviour, gain, value, target, old)]
@@ -153,8 +158,8 @@ def test_far_logits_overflow_nowhere():
     logits = np.array([[300.0, -300.0], [0.0, 0.0]], np.float32)
     drawn = policy_losses.categorical(logits, np.array([1, 0]), (2,), entropy=True)
     np.testing.assert_allclose(drawn.log_prob, [-600, -np.log(2)], rtol=1e-6)
-    slope = policy_losses.categorical_grad(drawn, np.ones(2, np.float32), np.ones(2, np.float32))
-    np.testing.assert_allclose(slope, [[-1, 1], [0.5, -0.5]], atol=1e-6)
+    grad = policy_losses.categorical_grad(drawn, np.ones(2, np.float32), np.ones(2, np.float32))
+    np.testing.assert_allclose(grad, [[-1, 1], [0.5, -0.5]], atol=1e-6)
 
 
 # -- updates ---------------------------------------------------------------------------------------

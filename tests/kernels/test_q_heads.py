@@ -62,13 +62,14 @@ def test_a_step_keeps_its_weights_until_it_is_refreshed(kind, shape):
 
 
 @pytest.mark.parametrize("kind", ["categorical", "quantile", "implicit"])
-def test_what_acts_is_the_mean_of_what_learns(kind):
-    """Acting's values are the means of the distributions that the loss is about."""
+def test_acting_values_are_the_means_of_the_learned_distributions(kind):
+    """Values of the acting step against the criterion's mean."""
     policy = dqn(distribution=kind, prev_inputs=False)
     obs = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        said = policy.net.outputs(policy.net.inputs(obs, obs), policy.draws(0, 6).select)
-        want = policy.criterion.mean(said)
+        noise = policy.noise_generator(0, 6).select
+        outputs = policy.net.outputs(policy.net.inputs(obs, obs), noise)
+        want = policy.criterion.mean(outputs)
     step = policy.actor(6).step
     none = np.zeros(6, np.int64), np.zeros(6, np.float32), ()
     got, _ = step(obs.numpy(), np.ones(6, bool), *none)

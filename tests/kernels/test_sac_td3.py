@@ -136,24 +136,24 @@ def test_results_belong_to_the_caller(name):
     ids=str,
 )
 def test_a_second_thread_changes_no_bit(name, changes):
-    alone, beside = control(name, **changes), control(name, **changes)
-    beside.kernel.compute = Compute(target_thread=True)
-    for sample in samples(alone):
-        one, two = alone.update(sample), beside.update(sample)
+    single, threaded = control(name, **changes), control(name, **changes)
+    threaded.kernel.compute = Compute(target_thread=True)
+    for sample in samples(single):
+        one, two = single.update(sample), threaded.update(sample)
         assert torch.equal(one.priority, two.priority)
         assert list(one.metrics) == list(two.metrics)
         assert all(torch.equal(one.metrics[k], two.metrics[k]) for k in one.metrics)
-    kept = [tree_leaves(p.state_dict()) for p in (alone, beside)]
+    kept = [tree_leaves(p.state_dict()) for p in (single, threaded)]
     for a, b in zip(*kept, strict=True):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-    assert beside.kernel.compute.pool is not None, "nothing ran beside"
-    for policy in (alone, beside):
+    assert threaded.kernel.compute.pool is not None, "nothing ran in a second thread"
+    for policy in (single, threaded):
         assert policy.nets.seconds["backward"] > 0
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", NAMES)
-def test_a_learner_that_diverges_says_nothing_from_either_thread(name):
+def test_a_diverging_learner_warns_in_neither_thread(name):
     policy = control(name, activation="relu")
     policy.kernel.compute = Compute(target_thread=True)
     with torch.no_grad():
@@ -163,13 +163,13 @@ def test_a_learner_that_diverges_says_nothing_from_either_thread(name):
     assert not torch.isfinite(update.metrics["train/loss"])
 
 
-@pytest.mark.parametrize("beside", [True, False])
-def test_only_the_wait_for_a_second_thread_is_counted(beside):
-    bare = control("sac").kernel
-    bare.compute = Compute(target_thread=beside)
+@pytest.mark.parametrize("second_thread", [True, False])
+def test_only_the_wait_for_a_second_thread_is_counted(second_thread):
+    kernel = control("sac").kernel
+    kernel.compute = Compute(target_thread=second_thread)
     half = ActorUpdate(np.zeros(1, np.float32), 1000.0)
-    assert bare.wait(lambda: half) is half
-    assert (bare.pair.seconds["backward"] >= 1000) != beside
+    assert kernel.wait(lambda: half) is half
+    assert (kernel.actor_critics.seconds["backward"] >= 1000) != second_thread
 
 
 def test_loaded_weights_are_those_that_learn():

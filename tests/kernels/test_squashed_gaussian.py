@@ -28,7 +28,7 @@ def test_samples(scale):
 
 @pytest.mark.parametrize("scale", [0.1, 1])
 @pytest.mark.parametrize("count", [40, 7])
-def test_slopes(scale, count):
+def test_gradients(scale, count):
     """Bounds of the log standard deviation included; also of the first samples alone."""
     head, noise = heads(scale)
     g = np.random.default_rng(1)

@@ -35,8 +35,8 @@ def batch(obs, net):
     space = OBS[obs]
     space.seed(0)
     seen = torch.from_numpy(np.stack([np.asarray(space.sample()) for _ in range(7)]))
-    side = net.encode_previous(torch.from_numpy(rng.integers(-1, 5, 7)), torch.randn(7))
-    return seen, side, torch.randn(7, 5)
+    previous = net.encode_previous(torch.from_numpy(rng.integers(-1, 5, 7)), torch.randn(7))
+    return seen, previous, torch.randn(7, 5)
 
 
 SHAPES = list(itertools.product(
@@ -53,10 +53,10 @@ def test_values_and_gradients_are_those_of_autograd(
     linear, by_autograd = LinearQ(net), AutogradQ(net)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        seen, side, q_grad = batch(obs, net)
-    a, b = linear.q(seen, side), by_autograd.q(seen, side)
+        seen, previous, q_grad = batch(obs, net)
+    a, b = linear.q(seen, previous), by_autograd.q(seen, previous)
     torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(linear.values(seen.flip(0), side.flip(0)), b.flip(0))
+    torch.testing.assert_close(linear.values(seen.flip(0), previous.flip(0)), b.flip(0))
     (flat,), expected = linear.grads(a, q_grad), by_autograd.grads(b, q_grad)
     assert flat.numel() == sum(p.numel() for p in net.parameters())
     for x, y in zip(linear.flat.grad_views, expected, strict=True):
@@ -66,8 +66,8 @@ def test_values_and_gradients_are_those_of_autograd(
 
 def test_nothing_is_by_autograd():
     net = network("box", "relu", (8,), dueling=True, head=(), prev_inputs=False)
-    seen, side, _ = batch("box", net)
-    assert not LinearQ(net).q(seen, side).requires_grad
+    seen, previous, _ = batch("box", net)
+    assert not LinearQ(net).q(seen, previous).requires_grad
 
 
 def test_which_networks_are_linear():

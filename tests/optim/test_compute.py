@@ -27,20 +27,20 @@ def learned(make, compute, updates=4):
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_thread_for_the_target_network_changes_no_bit(name):
-    alone, beside = Compute(), Compute(target_thread=True)
-    _, want = learned(MAKERS[name], alone)
-    _, got = learned(MAKERS[name], beside)
-    assert beside.pool is not None, "nothing ran beside"
+    single, threaded = Compute(), Compute(target_thread=True)
+    _, want = learned(MAKERS[name], single)
+    _, got = learned(MAKERS[name], threaded)
+    assert threaded.pool is not None, "nothing ran in a second thread"
     for a, b in zip(want, got, strict=True):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
-def test_what_runs_beside_raises_where_it_is_waited_for():
+def test_an_exception_in_the_second_thread_is_raised_at_the_wait():
     def fail():
-        raise ZeroDivisionError("beside")
+        raise ZeroDivisionError("in a thread")
 
     waited = Compute(target_thread=True).run_in_thread(fail)
-    with pytest.raises(ZeroDivisionError, match="beside"):
+    with pytest.raises(ZeroDivisionError, match="in a thread"):
         waited()
 
 
@@ -73,7 +73,7 @@ LARGE = ("policy=r2d2", "env=cartpole", "learner.batch_size=64", "memory.hidden=
 
 
 @pytest.mark.parametrize(
-    ("overrides", "cores", "threads", "beside"),
+    ("overrides", "cores", "threads", "second_thread"),
     [
         (LARGE, 2, 2, True),
         (LARGE, 1, 1, False),
@@ -108,12 +108,12 @@ LARGE = ("policy=r2d2", "env=cartpole", "learner.batch_size=64", "memory.hidden=
         (("policy=dqn", "env=cartpole", "torso=nature_cnn"), 2, 2, False),
     ],
 )
-def test_the_rule(monkeypatch, overrides, cores, threads, beside):
-    """A function of config and cores alone: nothing is measured when a run begins."""
+def test_the_rule(monkeypatch, overrides, cores, threads, second_thread):
+    """A function of config and cores single: nothing is measured when a run begins."""
     monkeypatch.setattr("os.cpu_count", lambda: cores)
     c = config(*overrides)
     plan = make_plan(c)
-    assert (plan.threads, plan.target_thread) == (threads, beside)
+    assert (plan.threads, plan.target_thread) == (threads, second_thread)
 
 
 def test_agents_with_parts_of_a_batch_share_no_update(monkeypatch):
@@ -133,7 +133,7 @@ def test_the_halves_of_an_update_heed_the_key(policy, wanted):
 
 
 @pytest.mark.parametrize("policy", ["r2d2", "dqn"])
-def test_a_run_s_policy_computes_as_its_config_says(policy):
+def test_a_run_computes_as_configured(policy):
     """The keys reach the learner, not only the rule."""
     c = config(f"policy={policy}", "env=cartpole", "learner.precision=bf16",
                "learner.target_thread=true")  # fmt: skip

@@ -126,7 +126,7 @@ def test_partial_burn_ins_go_one_by_one():
     assert (recorder.captures, recorder.replays) == (1, 3)
 
 
-def test_a_capture_that_fails_is_said_once(caplog):
+def test_a_failed_capture_is_logged_once(caplog):
     plain, recorder = r2d2(device="cpu"), Recorder("operation not permitted\nmore")
     other = r2d2()
     other.step = stepper(other, recorder)
@@ -154,21 +154,21 @@ class Notes:
         self.lines.append(line)
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_who_asks_a_cpu_for_graphs_is_told(tmp_path, asked):
-    log, line = Notes(), f"learner.cuda_graph={str(asked).lower()}"
+@pytest.mark.parametrize("configured", [True, False])
+def test_graphs_are_unused_on_a_cpu(tmp_path, configured):
+    log, line = Notes(), f"learner.cuda_graph={str(configured).lower()}"
     c = config("debug=smoke", "policy=dqn", "env=bandit", line)
     build.make_pipeline(make_plan(c), tmp_path, log).close()
-    assert any("learner.cuda_graph: device=cpu has none" in x for x in log.lines) == asked
+    assert any("learner.cuda_graph: device=cpu has none" in x for x in log.lines) == configured
 
 
-@pytest.mark.parametrize(("policy", "said"), [("dqn", True), ("c51", False)])
-def test_who_asks_numpy_to_be_compiled_is_told(tmp_path, monkeypatch, policy, said):
+@pytest.mark.parametrize(("policy", "reported"), [("dqn", True), ("c51", False)])
+def test_compile_is_unused_by_a_numpy_learner(tmp_path, monkeypatch, policy, reported):
     monkeypatch.setattr(torch.nn.Module, "compile", lambda part: None)
     log, line = Notes(), "learner.compile=true"
     c = config("debug=smoke", f"policy={policy}", "env=bandit", line)
     build.make_pipeline(make_plan(c), tmp_path, log).close()
-    assert any("learner.compile: plain layers learn in numpy" in x for x in log.lines) == said
+    assert any("learner.compile: plain layers learn in numpy" in x for x in log.lines) == reported
 
 
 @CUDA

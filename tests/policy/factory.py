@@ -68,7 +68,7 @@ def uniform(*, spec, seed=0) -> Random:
 
 
 def gradient(policy, out) -> list[torch.Tensor]:
-    """The slope of a ``Loss`` over every parameter."""
+    """The gradient of a loss over every parameter."""
     found = policy.online_target.grads(out.q, out.q_grad)
     parts = (
         policy.q_function.flat.grad_views

@@ -101,7 +101,7 @@ def one_by_one(policy, segment: Segment, b: int, noise):
     see = lambda net, s: features_one_by_one(policy, net.encoder, segment, b, s)  # noqa: E731
     here, valued = see(actor, state), see(critics, zero[1])
     behind = see(policy.pi.target, state)
-    lagging = see(policy.q.target, zero[1])
+    next_features_target = see(policy.q.target, zero[1])
     low, high = (torch.from_numpy(getattr(policy.bounds.space, k)) for k in ("low", "high"))
 
     def sample(h, z):
@@ -111,11 +111,12 @@ def one_by_one(policy, segment: Segment, b: int, noise):
         return u.tanh(), (normal.log_prob(u) - torch.log1p(-u.tanh().square())).sum()
 
     def gap_of(p, t, h, unit):
-        """What is pushed down at position p: log mean exp(Q(a_i)) / p(a_i) - Q(taken)."""
-        even, here_z, there_z = (noise[i][:, t, b] for i in (4, 2, 3))
+        """Conservative gap at position p: log mean exp(Q(a_i)) / p(a_i) - Q(taken)."""
+        even, noise_at_row, noise_at_bootstrap = (noise[i][:, t, b] for i in (4, 2, 3))
         quarter = torch.tensor(0.25).log()
         drawn = [(a, quarter) for a in even]  # two dimensions of width 2
-        drawn += [sample(here[p], z) for z in here_z] + [sample(h, z) for z in there_z]
+        drawn += [sample(here[p], z) for z in noise_at_row]
+        drawn += [sample(h, z) for z in noise_at_bootstrap]
         each = [heads_one_by_one(critics, valued[p], a.detach()) for a, _ in drawn]
         total = sum(q.exp() / d.detach().exp() for q, (_, d) in zip(each, drawn, strict=True))
         return (total / len(drawn)).log() - heads_one_by_one(critics, valued[p], unit)
@@ -137,7 +138,7 @@ def one_by_one(policy, segment: Segment, b: int, noise):
         if not dead:
             if soft:
                 action, log_prob = sample(here[p + k], noise[1][t, b])
-                value = heads_one_by_one(policy.q.target, lagging[p + k], action).min()
+                value = heads_one_by_one(policy.q.target, next_features_target[p + k], action).min()
                 if name == "sac" or c.entropy_in_target:
                     value = value - c.temperature * log_prob
             else:
@@ -145,7 +146,7 @@ def one_by_one(policy, segment: Segment, b: int, noise):
                 if name == "td3":
                     blur = (c.smoothing * noise[0][t, b]).clamp(-c.smoothing_clip, c.smoothing_clip)
                     action = (action + blur).clamp(-1, 1)
-                value = heads_one_by_one(policy.q.target, lagging[p + k], action).min()
+                value = heads_one_by_one(policy.q.target, next_features_target[p + k], action).min()
             target = (target + c.gamma**k * value).detach()
         unit = 2 * (segment.action[p, b] - low) / (high - low) - 1
         q = heads_one_by_one(critics, valued[p], unit)
@@ -224,8 +225,8 @@ def test_learned_overlap_leaves_partial_burn_ins():
 @pytest.mark.parametrize("option", OPTIONS, ids=str)
 def test_options_are_those_of_the_naive_loop(option):
     changed, plain = (check_against_naive(control("td3", **RECURRENT, **o)) for o in (option, {}))
-    said = [torch.cat([out.loss[None], out.priority]) for out in (changed, plain)]
-    assert not torch.equal(*said), "it changes nothing"
+    results = [torch.cat([out.loss[None], out.priority]) for out in (changed, plain)]
+    assert not torch.equal(*results), "the setting has no effect"
 
 
 # -- what must not matter --------------------------------------------------------------------------
@@ -256,8 +257,8 @@ def test_padding_changes_no_bit(name, shape, value):
     for s in (segment, poisoned(segment, value)):
         out = policy.loss(s, weight)
         heat = out.multipliers.values()
-        slopes = (*policy.q.grads(out.q, out.q_grad), *policy.pi.grads(out.actor))
-        found.append((out.loss, out.priority, out.actor, *heat, *slopes, *out.metrics.values()))
+        grads = (*policy.q.grads(out.q, out.q_grad), *policy.pi.grads(out.actor))
+        found.append((out.loss, out.priority, out.actor, *heat, *grads, *out.metrics.values()))
     for clean, dirty in zip(*found, strict=True):
         assert torch.equal(clean, dirty)
 
@@ -410,17 +411,17 @@ def test_the_written_derivative_is_autograds(activation, count):
     x, a = (
         torch.randn(1, 6, n, generator=g, dtype=torch.float64, requires_grad=True) for n in (3, 2)
     )
-    slope = torch.randn(count, 6, generator=g, dtype=torch.float64)
+    grad = torch.randn(count, 6, generator=g, dtype=torch.float64)
     params = [*critics.weights, *critics.biases]
     plain = forward_critics(x[0], a[0], activation, params)[-1]
     q = critics(x, a)
     assert q.dtype == torch.float32
     torch.testing.assert_close(q[:, 0], plain.float())
-    want = torch.autograd.grad(plain, [x, a, *params], slope)
-    got = torch.autograd.grad(q[:, 0], [x, a, *params], slope.float())
+    want = torch.autograd.grad(plain, [x, a, *params], grad)
+    got = torch.autograd.grad(q[:, 0], [x, a, *params], grad.float())
     for one, two in zip(got, want, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
-    (fixed,) = torch.autograd.grad(critics(x.detach(), a, frozen=True)[:, 0], a, slope.float())
+    (fixed,) = torch.autograd.grad(critics(x.detach(), a, frozen=True)[:, 0], a, grad.float())
     torch.testing.assert_close(fixed, want[1], rtol=1e-5, atol=1e-6)
     if count == 2:
         torch.testing.assert_close(critics(x, a, 1), q[:1])

@@ -28,7 +28,7 @@ def test_options_are_those_of_the_naive_loop(option, shape):
 
 
 def test_without_conservatism_it_is_sac():
-    """The same critics, target and slope; the rest of the slope is that of SAC as well."""
+    """The same critics, target and gradient; the remaining gradient is that of SAC as well."""
     mild = control("cql_sac", conservatism=0.0, gap_threshold=None, entropy_in_target=True)
     plain, sample = control("sac"), box_batch(control("sac"))
     for _ in range(3):
@@ -85,9 +85,9 @@ def test_the_weight_grows_until_the_gap_is_narrow_enough_then_falls():
     turns where it does, up to what Adam's momentum carries it on."""
     policy = control("cql_sac", gap_threshold=0.3, gamma=0.0)
     sample = box_batch(policy)
-    told = [policy.update(sample).metrics for _ in range(450)]
+    logged = [policy.update(sample).metrics for _ in range(450)]
     gaps, weights = (
-        [m[f"train/{name}"].item() for m in told] for name in ("conservative_gap", "conservatism")
+        [m[f"train/{name}"].item() for m in logged] for name in ("conservative_gap", "conservatism")
     )
     assert gaps[0] == pytest.approx(math.log(4), abs=0.1)
     crossed = next(i for i, gap in enumerate(gaps) if gap < 0.3)

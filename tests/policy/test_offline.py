@@ -136,9 +136,9 @@ def test_resume_equals_uninterrupted(policy, request):
 
 def test_priority_is_that_of_update(policy):
     sample = windows(policy)
-    told = policy.priority(sample)
-    torch.testing.assert_close(told, policy.update(sample).priority, rtol=1e-5, atol=1e-6)
-    assert (told >= 0).all()
+    priority = policy.priority(sample)
+    torch.testing.assert_close(priority, policy.update(sample).priority, rtol=1e-5, atol=1e-6)
+    assert (priority >= 0).all()
 
 
 # -- naive twins -----------------------------------------------------------------------------------
@@ -251,8 +251,8 @@ def test_iql_is_the_naive_loop(name, option):
             action = 2 * (action - torch.tensor([-2.0, 0.0])) / torch.tensor([4.0, 10.0]) - 1
         if alive:
             reward += discount * nets.value(segment.obs[k, b][None]).item()
-        lagging = min(critic(obs, action).item() for critic in policy.target)
-        u = lagging - nets.value(obs)[0]
+        q_target = min(critic(obs, action).item() for critic in policy.target)
+        u = q_target - nets.value(obs)[0]
         fit = (c.expectile if u > 0 else 1 - c.expectile) * u**2
         regress = sum((reward - critic(obs, action)[0]) ** 2 for critic in nets.critics)
         logits = nets.policy.head(nets.policy.torso(obs))[0]
@@ -283,7 +283,7 @@ def test_iql_targets_follow_softly_and_losses_stay_apart():
 
 
 @pytest.mark.parametrize("name", ["bc_box", "iql_box", "bc", "iql"])
-def test_greedy_is_the_mode_and_exploring_draws(name):
+def test_greedy_is_the_mode_and_exploring_samples(name):
     policy = CASES[name]()
     actor, rng = policy.actor(64), np.random.default_rng(0)
     obs = rng.normal(size=(64, 3)).astype(np.float32)

@@ -61,7 +61,7 @@ def rollout_of(collector, chunks=1, stack=1):
 
 def learned_log_prob(policy, segment):
     rows = policy.learner.prepare(segment)
-    head, value = policy.net(rows.obs, rows.side, rows.first, first_states(rows.states))
+    head, value = policy.net(rows.obs, rows.previous, rows.first, first_states(rows.states))
     return policy.net.evaluate_actions(head[:-1], rows.action).log_prob, value, rows
 
 
@@ -148,7 +148,7 @@ def test_acting_and_learning_agree(shape, env):
     if policy.net.recurrent:
         cut = policy.with_advantages(rows)
         torch.testing.assert_close(
-            policy.net(cut.obs, cut.side, cut.first, cut.state)[1][cut.valid],
+            policy.net(cut.obs, cut.previous, cut.first, cut.state)[1][cut.valid],
             cut.value[cut.valid],
             rtol=1e-4, atol=1e-5,
         )  # fmt: skip

@@ -95,11 +95,11 @@ def agents_q(policy, net, segment, b):
                 action, reward = segment.action[t - 1, b, i], segment.reward[t - 1, b]
             if segment.first[t, b]:
                 action, reward = torch.tensor(-1), torch.tensor(0.0)
-            side = net.agents.encode_previous(action[None], c.reward_scale * reward[None])
+            previous = net.agents.encode_previous(action[None], c.reward_scale * reward[None])
             seen = segment.obs["agents"][t, b, i][None]
             if c.agent_id:
                 seen = {"agent": torch.eye(N)[i][None], "observation": seen}
-            h, state = net.agents.memory.step(net.agents.inputs(seen, side), state)
+            h, state = net.agents.memory.step(net.agents.inputs(seen, previous), state)
             out[t, i] = net.agents.q(h)[0]
     assert start <= bs
     return out
@@ -199,7 +199,7 @@ def test_padding_changes_no_bit(mixer, value):
         assert torch.isfinite(clean).all()
 
 
-def test_the_slope_is_the_gradient_of_the_loss():
+def test_gradient_of_the_loss():
     policy = qmix()
     segment = batch(policy)
     out = policy.loss(segment, torch.ones(segment.reward.shape[1]))
@@ -215,15 +215,15 @@ def test_the_network_is_monotonic_and_every_part_of_it_learns(seed):
     segment = batch(policy, seed)
     obs = tree_map(lambda x: x[0], segment.obs) | {"alive": torch.ones(7, N, dtype=torch.int8)}
     q = torch.randn(7, N, generator=torch.Generator().manual_seed(seed)).requires_grad_()
-    (slope,) = torch.autograd.grad(policy.net.q_total(q, obs).sum(), q)
-    assert (slope >= 0).all()
+    (grad,) = torch.autograd.grad(policy.net.q_total(q, obs).sum(), q)
+    assert (grad >= 0).all()
     out = policy.loss(segment, torch.ones(7))
     grads = torch.autograd.grad(out.q, list(policy.net.parameters()), out.q_grad)
     names = [n for n, _ in policy.net.named_parameters()]
     assert all(g.abs().sum() > 0 for g in grads), dict(zip(names, grads, strict=True))
 
 
-def test_who_has_left_has_no_part_in_the_loss():
+def test_agents_that_left_do_not_change_the_loss():
     policy = qmix()
     segment = batch(policy)
     gone = segment.obs["alive"].clone()
@@ -259,7 +259,7 @@ def policy_lr(value):
 
 
 def test_acting_is_learning_row_by_row():
-    """The actor's Q of every row is the learner's, with what the last row said and did."""
+    """The actor's Q of every row is the learner's, previous action and reward included."""
     policy, num_envs, rows = qmix(burnin_step=0, learn_unroll_len=9), 4, 8
     actor, g = policy.actor(num_envs), np.random.default_rng(0)
     obs = {

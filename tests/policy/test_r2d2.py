@@ -113,8 +113,8 @@ def test_options_are_those_of_the_naive_loop(option):
     segment = batch_of(plain).segment
     ones = torch.ones(segment.reward.shape[1])
     one, two = changed.loss(segment, ones), plain.loss(segment, ones)
-    said = [torch.cat([out.loss[None], out.priority]) for out in (one, two)]
-    assert not torch.equal(*said), "it changes nothing"
+    results = [torch.cat([out.loss[None], out.priority]) for out in (one, two)]
+    assert not torch.equal(*results), "the setting has no effect"
 
 
 def check_against_naive(policy):
@@ -354,8 +354,8 @@ def dqn_one_by_one(policy, segment, b):
             action, reward = segment.action[p - 1, b], segment.reward[p - 1, b]
         if first:
             action, reward = torch.tensor(-1), torch.tensor(0.0)
-        side = net.encode_previous(action[None], torch.as_tensor(shaped(reward, c))[None])
-        return net.unroll(net.inputs(segment.obs[p, b][None], side), ())[0][0]
+        previous = net.encode_previous(action[None], torch.as_tensor(shaped(reward, c))[None])
+        return net.unroll(net.inputs(segment.obs[p, b][None], previous), ())[0][0]
 
     ret, k, dead = 0.0, 0, False
     while k < c.nstep and segment.valid[k, b]:

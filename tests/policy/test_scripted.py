@@ -64,7 +64,7 @@ def test_constant_takes_numbers_and_lists():
     assert actions.dtype == np.float32
 
 
-def test_uniform_draws_from_the_choices_alone():
+def test_uniform_samples_the_listed_choices():
     policy = scripted(KNOBS, script="uniform", choices=((0.0, 3.0), (1.0, 1.0)))
     drawn = play(policy, [[1] * 200] + [[0] * 200] * 4).reshape(-1, 2).tolist()
     share = drawn.count([0, 3]) / len(drawn)

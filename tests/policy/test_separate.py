@@ -97,7 +97,7 @@ def filled(pipeline, chunks=12):
 
 
 def alone(policy, sample, i):
-    """What agent i's own policy says of its windows in the sample."""
+    """Outputs of the policy of agent i on its own windows of the sample."""
     which = (agents_of(sample.segment) == i).nonzero().squeeze(-1)
     part = replace(sample, segment=windows(sample.segment, which), weight=sample.weight[which])
     return which, policy.policies[i].loss(part.segment, part.weight)
@@ -185,7 +185,7 @@ def test_state_round_trip(pipeline):
 
 
 @pytest.mark.parametrize("make", [dqn, r2d2])
-def test_stacked_frames_say_whose_they_are_too(make):
+def test_stacked_frames_keep_the_agent_number(make):
     space = AgentSpace(gym.spaces.Box(-1, 1, (2,), np.float32), 3)
     spec = Spec(stack_space(space, 4), gym.spaces.Discrete(2))
     policy = Separate(lambda spec, seed: make(spec=spec, seed=seed), spec=spec, seed=0)

@@ -39,7 +39,7 @@ def moved(policy, seed=0):
 
 def draws_of(policy, count):
     lead = (count,) if policy.config.name == "dqn" else (policy.window.rows - 3, count)
-    return policy.draws(policy.online_target.updates, *lead)
+    return policy.noise_generator(policy.online_target.updates, *lead)
 
 
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
@@ -129,7 +129,7 @@ def test_overfits_one_sample(make, switches):
 
 @pytest.mark.parametrize("switches", [RAINBOW, {"distribution": "implicit", "noisy": 0.5}])
 @pytest.mark.parametrize("make", [dqn, r2d2])
-def test_draws_follow_the_update_and_the_checkpoint(make, switches):
+def test_noise_depends_on_the_update_and_is_restored_from_a_checkpoint(make, switches):
     policy, other = make(**switches), make(seed=7, **switches)
     sample = batch_of(policy)
     weight = torch.ones(len(sample.key))
@@ -152,13 +152,13 @@ def test_draws_follow_the_update_and_the_checkpoint(make, switches):
 
 def test_online_selecting_and_target_noise_are_independent():
     policy = dqn(noisy=0.5)
-    draws = policy.draws(3, 4)
-    eps = [torch.cat([x for pair in d.layers for x in pair])
-           for d in (draws.online, draws.select, draws.target)]  # fmt: skip
+    noise = policy.noise_generator(3, 4)
+    eps = [torch.cat([x for layer in d.layers for x in layer])
+           for d in (noise.online, noise.select, noise.target)]  # fmt: skip
     assert len({tuple(x.tolist()) for x in eps}) == 3
     many = torch.stack([
         torch.cat([d.online.layers[0][0], d.target.layers[0][0]])
-        for d in (policy.draws(i, 4) for i in range(2000))
+        for d in (policy.noise_generator(i, 4) for i in range(2000))
     ])  # fmt: skip
     sizes = many.shape[1]
     correlation = torch.corrcoef(many.T) - torch.eye(sizes)

@@ -52,7 +52,7 @@ def _walk(policy, segment, b, draws, single):
         began = True
         if segment.first[p, b]:
             action, reward = torch.tensor(-1), torch.tensor(0.0)
-        side = policy.net.encode_previous(
+        previous = policy.net.encode_previous(
             action[None, None], (reward * c.reward_scale)[None, None].float()
         )
         obs = tree_map(lambda x, p=p: x[p, b][None, None], segment.obs)
@@ -62,7 +62,7 @@ def _walk(policy, segment, b, draws, single):
                 taus = taus[b] if single else taus[max(p - w.burnin, 0), b]
             draw = ForwardNoise(passes[who].layers, None if taus is None else taus[None, None])
             with torch.set_grad_enabled(p >= w.burnin):
-                value, states[who] = net.unroll(net.inputs(obs, side), states[who], draw)
+                value, states[who] = net.unroll(net.inputs(obs, previous), states[who], draw)
             out[who, p] = value[0, 0]
         taus = passes["online"].taus
         if taus is not None:

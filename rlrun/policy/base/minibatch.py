@@ -21,7 +21,7 @@ class Batch:
     """M segments of S rows; without a memory M = N valid rows, S = 1."""
 
     obs: Tree  # [S, M, *O]
-    side: Tensor  # [S, M, F]
+    previous: Tensor  # [S, M, F]
     first: Tensor  # [S, M] bool, on the host
     state: Tree  # [M, ...] stored state before row 0
     action: Tensor  # [S, M, *A]
@@ -53,7 +53,7 @@ class Batch:
 
         return Batch(
             obs=tree_map(of, self.obs),
-            side=of(self.side),
+            previous=of(self.previous),
             first=self.first.index_select(1, on_host),
             state=tree_map(lambda x: x.index_select(0, on_device), self.state),
             action=of(self.action),
@@ -79,7 +79,7 @@ class NumpyBatch(NamedTuple):
     """RolloutRows of a plain network; every one counts."""
 
     x: np.ndarray  # float32 [N, F] inputs of the first layer
-    side: np.ndarray  # [N, S]
+    previous: np.ndarray  # [N, S]
     action: np.ndarray  # [N, *A]
     behaviour_log_prob: np.ndarray  # [N], like all that follow
     advantage: np.ndarray
@@ -103,10 +103,10 @@ class NumpyBatch(NamedTuple):
     def batch(self) -> Batch:
         """The same rows as tensors [1, N]."""
         tensors = (torch.from_numpy(part).unsqueeze(0) for part in self)
-        x, side, action, behaviour_log_prob, advantage, target, value = tensors
+        x, previous, action, behaviour_log_prob, advantage, target, value = tensors
         valid = torch.ones(1, self.size(), dtype=torch.bool)
         return Batch(
-            x, side, ~valid, (), action, behaviour_log_prob, advantage, target, value, valid,
+            x, previous, ~valid, (), action, behaviour_log_prob, advantage, target, value, valid,
         )  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def to_numpy_batch(batch: Batch, net: NumpyActorCritic) -> NumpyBatch:
         return x.squeeze(0).numpy()
 
     rows = (
-        batch.side,
+        batch.previous,
         batch.action,
         batch.behaviour_log_prob,
         batch.advantage,
@@ -159,7 +159,7 @@ def split_rollout(
 
     return Batch(
         obs=tree_map(lambda x: of(x[:-1]), rows.obs),
-        side=of(rows.side[:-1]),
+        previous=of(rows.previous[:-1]),
         first=rows.first[:-1].flatten()[index] & own,
         state=state,
         action=of(rows.action),

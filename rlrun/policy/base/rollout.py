@@ -27,7 +27,7 @@ class RolloutRows:
     """A rollout on the learner's device; padding is zero everywhere."""
 
     obs: Tree  # [T+1, B, *O]
-    side: Tensor  # [T+1, B, F] previous action and reward, where the network sees them
+    previous: Tensor  # [T+1, B, F] previous action and reward, where the network sees them
     first: Tensor  # [T+1, B] bool, on the host
     states: Tree  # [T, B, ...] before every row
     action: Tensor  # [T, B, *A] raw where it is real
@@ -76,14 +76,14 @@ class ActorCriticLearner:
             reward = self._normalise(reward, segment)
         first, index = segment.first, segment.valid.flatten().nonzero().squeeze(-1)
         segment, reward = segment.to(self.device), moved(reward, self.device)
-        obs, side = self.net.inputs(segment)
+        obs, previous = self.net.inputs(segment)
         valid, extras = segment.valid, segment.extras
         action = extras.get("raw_action", segment.action)
         own = valid.reshape(*valid.shape, *[1] * (action.ndim - 2))
         behaviour_log_prob = extras["log_prob"]
         return RolloutRows(
             obs=obs,
-            side=side,
+            previous=previous,
             first=first,
             states=segment.states,
             action=torch.where(own, action, torch.zeros_like(action)),
@@ -130,7 +130,7 @@ class ActorCriticLearner:
 
     def numpy_step(
         self,
-        drawn: ActionLogProb,
+        evaluated: ActionLogProb,
         log_prob: np.ndarray,
         value: np.ndarray,
         entropy: np.ndarray | None,
@@ -139,7 +139,7 @@ class ActorCriticLearner:
         """``step`` in numpy; d loss / d log pi, V and entropy are [N]. The norm before clipping."""
         assert isinstance(self.backprop, NumpyActorCritic)
         began = time.perf_counter()
-        self.backprop.backward_arrays(drawn, log_prob, value, entropy)
+        self.backprop.backward_arrays(evaluated, log_prob, value, entropy)
         backward = time.perf_counter()
         norm = self.adam.numpy_step(self.flat.grads, lr)
         self.seconds["backward"] += backward - began

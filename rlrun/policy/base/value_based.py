@@ -27,7 +27,7 @@ class ValueBasedPolicy(ABC, Generic[C, Net]):
     """A Q-network and the target network its updates bootstrap from."""
 
     step: Callable[[Sample], Update]  # one gradient step, set by the subclass
-    draws: NoiseGenerator | None = None  # random numbers of updates, where they need some
+    noise_generator: NoiseGenerator | None = None  # random numbers of updates, where they need some
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class ValueBasedPolicy(ABC, Generic[C, Net]):
     def update(self, sample: Sample) -> Update:
         """One gradient step on ``sample``; priorities are those of ``loss``."""
         update = self.step(sample)
-        if self.draws is None:
+        if self.noise_generator is None:
             return update
-        return replace(update, metrics=update.metrics | self.draws.metrics())
+        return replace(update, metrics=update.metrics | self.noise_generator.metrics())
 
     @abstractmethod
     def loss(self, segment: Segment, weight: Tensor) -> QLoss:
@@ -71,7 +71,7 @@ class ValueBasedPolicy(ABC, Generic[C, Net]):
         self.net.load_state_dict(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        own = {} if self.draws is None else {"draws": self.draws.key}
+        own = {} if self.noise_generator is None else {"draws": self.noise_generator.key}
         return (
             self.online_target.state_dict()
             | {"generator": self.generator.bit_generator.state}
@@ -80,6 +80,6 @@ class ValueBasedPolicy(ABC, Generic[C, Net]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.online_target.load_state_dict(state)
-        if self.draws is not None:
-            self.draws.key = state["draws"]
+        if self.noise_generator is not None:
+            self.noise_generator.key = state["draws"]
         self.generator.bit_generator.state = state["generator"]
