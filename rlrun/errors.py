@@ -83,7 +83,7 @@ class CodecError(StorageError):
 
 
 class ResourceError(RlrunError):
-    """A resource the config asks for is missing on this machine."""
+    """A resource the config requires is missing on this machine."""
 
     exit_code = 7
 

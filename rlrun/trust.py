@@ -50,7 +50,7 @@ def trusting(packages: Sequence[str]) -> Iterator[None]:
 def import_named(module: str) -> ModuleType:
     """The module a user typed, which may lie in the working directory (behind all other places)."""
     if not {"", os.getcwd()} & {*sys.path}:
-        sys.path.append(os.getcwd())  # for good: worker processes and pickles ask for it again
+        sys.path.append(os.getcwd())  # kept: worker processes and unpickling import it again
     return import_module(module)
 
 
@@ -74,11 +74,11 @@ def _trusted(key: str, name: str, form: str, fits: Callable[[Any], bool]) -> Any
     kind, found_form = form.lower(), re.fullmatch(rf"({_NAME}):([^\W\d]\w*)", name)
     if not found_form:
         allowed = f"mypkg.mod:{form} is allowed"
-        raise _refused(key, name, f"names no {kind}", allowed, "say both")
+        raise _refused(key, name, f"names no {kind}", allowed, "name both")
     module, attribute = found_form[1], found_form[2]
     if not any(module == p or module.startswith(f"{p}.") for p in trusted()):
         wrong = f"the package {module.partition('.')[0]} is not trusted, so none of it is run"
-        allowed = f"packages named by --trust or {VARIABLE} are allowed, whatever a file says"
+        allowed = f"packages named by --trust or {VARIABLE} are allowed, not those of a config"
         fix = f"if you know what it does, add --trust {module.partition('.')[0]}"
         raise _refused(key, name, wrong, allowed, fix)
     try:

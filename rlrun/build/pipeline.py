@@ -126,16 +126,16 @@ def _source(
     counters: Counters,
 ) -> Source:
     """The source of chunks that ``pipeline`` names."""
-    config, side = plan.config, partial(collector_side_of, plan)
+    config, make_side = plan.config, partial(collector_side_of, plan)
     if collector is not None:
         coded = config.transport.name != "raw"
-        transport = InProcess(make_learner_side(config.transport), side()) if coded else None
+        transport = InProcess(make_learner_side(config.transport), make_side()) if coded else None
         return SerialSource(collector, policy, transport)
     if config.pipeline.name == "offline":
         assert isinstance(learner, Learner), "checked in rlrun.config"
         return OfflineSource(config.learner, learner.buffer, counters)
     process = CollectorProcess(
-        partial(make_collector, plan), policy, make_learner_side(config.transport), side
+        partial(make_collector, plan), policy, make_learner_side(config.transport), make_side
     )
     metrics = CollectMetrics(counters, _explore(plan))
     return OverlappedSource(process, policy, metrics, total_steps=config.run.total_steps)

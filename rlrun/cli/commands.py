@@ -127,7 +127,7 @@ def codec_command(argv: list[str]) -> int:
     about = "Size and speed of every coder on runs, datasets, .npy, .npz and .safetensors files."
     bench = actions.add_parser("bench", description=about, help=about)
     bench.add_argument("paths", type=Path, nargs="+", metavar="RUN_DIR|FILE")
-    bench.add_argument("--plot", type=Path, metavar="FILE.png", help="draws ratio over training")
+    bench.add_argument("--plot", type=Path, metavar="FILE.png", help="plot the ratio over training")
     args = parser.parse_args(argv)
     from rlrun.cli.codec import bench as measure
 

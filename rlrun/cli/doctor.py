@@ -32,9 +32,9 @@ def doctor() -> int:
 def calibrate(
     overrides: Sequence[str], *, seconds: float | None, config_dir: str | None = None
 ) -> int:
-    """The exit code; prints what an update of the run ``overrides`` asks for costs. Writes nothing.
+    """Print the costs of an update of the run of ``overrides`` and return the exit code.
 
-    ``seconds`` are those of one setting, None: so many that all take about 20 s.
+    Nothing is written. ``seconds``: of one setting; None: all settings take about 20 s.
     """
     from rlrun.config import Composer, check, check_precision
     from rlrun.config.presets import name_by_preset, read_presets
@@ -45,7 +45,7 @@ def calibrate(
     config = read_presets(composer, cfg, overrides)
     if config.policy.window is None:
         raise ConfigError(
-            f"policy.name = {config.policy.name}: it draws from no replay, which is what is "
+            f"policy.name = {config.policy.name}: it samples from no replay, which is what is "
             "calibrated; a policy that does is allowed; choose policy=r2d2, drqn or dqn"
         )
     check(name_by_preset(config, cfg))

@@ -10,7 +10,7 @@ from rlrun.errors import CodecError, ConfigError
 def export(
     run_dir: Path, data_dir: Path, *, shard_rows: int, last: int | None, coder: str | None
 ) -> int:
-    """The exit code; one line on stdout says what was written.
+    """Export rows of a run as a dataset; print one line and return the exit code.
 
     The device of the run plays no part: one that was trained on a GPU is exported without.
     """

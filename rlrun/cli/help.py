@@ -191,18 +191,18 @@ class Reference:
         return ", or ".join(texts)
 
     def _readers(self, name: str, group: str, by_option: Mapping[str, Key]) -> str:
-        """Which runs read a key."""
+        """The runs that read a key."""
         if other := self._metadata(name).get("default_of"):
             return f"{other}, whose default it is"
-        who = "every run"
+        scope = "every run"
         if group in OPTION_CONFIGS and len(by_option) < len(self.options[group]):
-            who = f"{group}={', '.join(sorted(by_option))}"
+            scope = f"{group}={', '.join(sorted(by_option))}"
         elif name.startswith(("env.kwargs.", "env.eval_kwargs.")):
-            who = f"env={', '.join(sorted(by_option))}"
+            scope = f"env={', '.join(sorted(by_option))}"
         reader = self._metadata(name).get("read_when")
         if reader is None:
-            return who
-        return f"runs with {reader}" if who == "every run" else f"{who}, with {reader}"
+            return scope
+        return f"runs with {reader}" if scope == "every run" else f"{scope}, with {reader}"
 
     def group(self, group: str) -> Iterator[str]:
         """The lines about a group: its options and its keys."""

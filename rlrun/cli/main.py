@@ -151,7 +151,7 @@ def _hydra(argv: list[str]) -> int:
     query = args.shell_completion and next((o for o in args.overrides if "query=" in o), None)
     if query and "COMP_LINE" not in os.environ:
         fix = 'eval "$(rlrun -sc install=bash)"'
-        wrong = "the shell asks that while it completes a line, with the line in COMP_LINE"
+        wrong = "only for shell completion, which sets COMP_LINE to the line"
         raise ConfigError(f"rlrun -sc {query}: {wrong}; install=SHELL is allowed; type {fix}")
     if args.shell_completion or args.hydra_help:
         return _run_hydra_flag(parser, args)

@@ -101,7 +101,7 @@ def make_env(
 
 
 def _agents_as_columns(raw: AnyVectorEnv, agents: AgentsConfig | None, env_id: str) -> AnyVectorEnv:
-    """Give every agent a column of its own where ``agents`` asks for it, else return ``raw``."""
+    """Give every agent a column of its own where ``agents`` is "separate", else return ``raw``."""
     if agents is None or agents.name == "joint":
         return raw
     if not isinstance(raw.single_observation_space, JointSpace):

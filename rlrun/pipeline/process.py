@@ -25,7 +25,7 @@ from rlrun.types import Chunk, Counters, Policy
 EXIT_SECONDS = 5.0  # a process may take to end by itself
 
 MakeCollector = Callable[[Counters], Collector]
-MakeSide = Callable[[], CollectorSide]
+MakeCollectorSide = Callable[[], CollectorSide]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,14 @@ class CollectorProcess:
         make_collector: MakeCollector,
         policy: Policy,
         transport: LearnerSide,
-        make_side: MakeSide,
+        make_collector_side: MakeCollectorSide,
     ) -> None:
-        """``policy``: whose weights are sent. ``make_side``: -> the collector's side of
-        ``transport``. Both functions are pickled."""
+        """``policy``: the one whose weights are sent. Both functions are pickled."""
         context: Any = multiprocessing.get_context(start_method())
         self.policy, self.transport, self.in_flight, self.env_steps = policy, transport, False, 0
         self.pipe, child = context.Pipe()
-        self.process = context.Process(target=_serve, args=(child, make_collector, make_side))
+        given = (child, make_collector, make_collector_side)
+        self.process = context.Process(target=_serve, args=given)
         with signals_blocked():
             self.process.start()
         child.close()
@@ -147,7 +147,9 @@ def state_of(collector: Collector) -> CollectorState:
     return CollectorState(collector.state_dict(), generator)
 
 
-def _serve(pipe: Connection, make_collector: MakeCollector, make_side: MakeSide) -> None:
+def _serve(
+    pipe: Connection, make_collector: MakeCollector, make_collector_side: MakeCollectorSide
+) -> None:
     """Main function of the process: execute commands until the pipe is closed."""
     for number in SIGNALS:  # sent to all processes; the main one saves
         signal.signal(number, signal.SIG_IGN)
@@ -155,7 +157,7 @@ def _serve(pipe: Connection, make_collector: MakeCollector, make_side: MakeSide)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(1)
-    error, worker = _attempt(lambda: _Worker(make_collector, make_side))
+    error, worker = _attempt(lambda: _Worker(make_collector, make_collector_side))
     while True:
         try:
             command, arguments = pipe.recv()
@@ -188,8 +190,10 @@ def _attempt(function: Callable[..., Any], *arguments: Any) -> tuple[str | None,
 class _Worker:
     """The commands of the process; those of ``CollectorProcess`` have the same names."""
 
-    def __init__(self, make_collector: MakeCollector, make_side: MakeSide) -> None:
-        self.counters, self.transport = Counters(), make_side()
+    def __init__(
+        self, make_collector: MakeCollector, make_collector_side: MakeCollectorSide
+    ) -> None:
+        self.counters, self.transport = Counters(), make_collector_side()
         self.collector: Collector = make_collector(self.counters)
 
     def collect(self, env_steps: int, weights: Any) -> tuple[Any, ...] | MissingBase:

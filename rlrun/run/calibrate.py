@@ -80,7 +80,7 @@ class Cost:
 Measure = Callable[[Config, Sequence[Setting], float], list[list[float]]]
 
 
-def picked(config: Config) -> Setting:
+def chosen_setting(config: Config) -> Setting:
     """The setting of a run of ``config``: its keys, or the plan's rule where they are null."""
     plan = make_plan(config)
     target = plan.target_thread if plan.target_thread_used else None
@@ -88,16 +88,16 @@ def picked(config: Config) -> Setting:
 
 
 def settings(config: Config, cores: int) -> list[Setting]:
-    """The settings to measure on ``cores`` cores, that of ``picked`` included.
+    """The settings to measure on ``cores`` cores, that of ``chosen_setting`` included.
 
     Threads in powers of two; on a GPU only the precision, where threads hardly matter. No bf16
     where this machine cannot learn in it.
     """
-    pick = picked(config)
-    threads, targets = {pick.threads}, {pick.target_thread}
+    chosen = chosen_setting(config)
+    threads, targets = {chosen.threads}, {chosen.target_thread}
     if config.device == "cpu":
         threads |= {2**i for i in range(cores.bit_length())} | {cores}
-        if pick.target_thread is not None and cores > 1:
+        if chosen.target_thread is not None and cores > 1:
             targets = {False, True}
     precisions: list[Precision] = ["float32"] if bf16_fault(config) else ["float32", "bf16"]
     return [
@@ -279,9 +279,9 @@ def lines(
         yield f"bf16 is left out: {fault}"
     values = measure(config, tried, each)
     costs = [Cost(s, v) for s, v in zip(tried, values, strict=True)]
-    pick = picked(config)
-    yield from _table(costs, pick)
-    yield from _advice(costs, pick)
+    chosen = chosen_setting(config)
+    yield from _table(costs, chosen)
+    yield from _advice(costs, chosen)
 
 
 def _title(config: Config, cores: int, count: int, seconds: float) -> str:
@@ -299,11 +299,11 @@ def _busy() -> Iterator[str]:
         yield f"load {load:.1f}: other work slows this, more threads most; best on an idle machine"
 
 
-def _table(costs: Sequence[Cost], pick: Setting) -> Iterator[str]:
+def _table(costs: Sequence[Cost], chosen: Setting) -> Iterator[str]:
     head = ("threads", "target_thread", "precision", "ms", "range")
     cells = [head, *(_cells(cost) for cost in costs)]
     width = [max(len(line[i]) for line in cells) for i in range(len(head))]
-    marks = ["", *("  *" if cost.setting == pick else "" for cost in costs)]
+    marks = ["", *("  *" if cost.setting == chosen else "" for cost in costs)]
     for line, mark in zip(cells, marks, strict=True):
         text = "  ".join(c.ljust(w) for c, w in zip(line, width, strict=True))
         yield (text + mark).rstrip()
@@ -316,9 +316,9 @@ def _cells(cost: Cost) -> tuple[str, ...]:
     return str(s.threads), target, s.precision, f"{cost.median:.3g}", cost.span
 
 
-def _advice(costs: Sequence[Cost], pick: Setting) -> Iterator[str]:
+def _advice(costs: Sequence[Cost], chosen: Setting) -> Iterator[str]:
     """Overrides of the fastest settings, and their gain."""
-    own = next(c for c in costs if c.setting == pick)
+    own = next(c for c in costs if c.setting == chosen)
     exact = min((c for c in costs if c.setting.precision == "float32"), key=lambda c: c.median)
     best = min(costs, key=lambda c: c.median)
     gain = "this command's" if exact is own else _gain(exact, own, "this command's time")

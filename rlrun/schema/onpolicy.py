@@ -36,7 +36,7 @@ class OnPolicyConfig(PolicyConfig):
 
 @dataclass(frozen=True)
 class A2CConfig(OnPolicyConfig):
-    tolerates_lag: ClassVar[bool] = False  # its gradient knows only its own actions
+    tolerates_lag: ClassVar[bool] = False  # its gradient holds for its own actions only
 
     gae_lambda: float = field(metadata=unit())
     normalize_advantage: bool

@@ -1,7 +1,7 @@
 """Transport of weights to a collector, and of rows to the learner.
 
 ``LearnerSide`` and ``CollectorSide`` are the two sides of one transport: a message that ``pack``
-returns on one side is what ``unpack`` takes on the other. Neither knows how messages are carried:
+returns on one side is what ``unpack`` takes on the other. Neither depends on the carrier:
 ``InProcess`` hands them over in one process, ``rlrun.pipeline.process`` sends them through a pipe.
 A learner with several collectors packs weights once for all and has one side for each one's rows.
 

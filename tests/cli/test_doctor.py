@@ -16,7 +16,7 @@ from rlrun.config import Composer, check, read_composed
 from rlrun.errors import NumericError, ResourceError
 from rlrun.optim import compute
 from rlrun.run import calibrate
-from rlrun.run.calibrate import Bench, Setting, interleave, lines, picked, settings
+from rlrun.run.calibrate import Bench, Setting, chosen_setting, interleave, lines, settings
 from rlrun.schema import Config
 from tests.in_process import Done, files_under
 
@@ -155,7 +155,7 @@ def test_numba_that_is_not_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- usage -----------------------------------------------------------------------------------------
 
 USAGE = [
-    ("--calibrate policy=random", "policy.name = random: it draws from no replay"),
+    ("--calibrate policy=random", "policy.name = random: it samples from no replay"),
     ("--calibrate policy=r2d2 memory.hiden=3", "memory.hiden"),
     ("--calibrate policy=r2d3", "policy = r2d3"),
     ("--calibrate learner.batch_size=0", "learner.batch_size = 0"),
@@ -210,11 +210,11 @@ def test_settings(composer: Composer) -> None:
     counts = sorted({s.threads for s in settings(tiny, 6)})
     assert counts == [1, 2, 4, 6]
     given = config_of(composer, *TINY, "learner.threads=3", "learner.precision=bf16")
-    assert picked(given) == Setting(3, False, "bf16")
-    assert picked(given) in settings(given, 2)
+    assert chosen_setting(given) == Setting(3, False, "bf16")
+    assert chosen_setting(given) in settings(given, 2)
     dqn = config_of(composer, "policy=dqn", "env=bandit", "learner.target_thread=true")
     assert {s.target_thread for s in settings(dqn, 2)} == {None}
-    assert picked(dqn) in settings(dqn, 2)
+    assert chosen_setting(dqn) in settings(dqn, 2)
     sac = config_of(composer, "policy=sac", "env=pendulum")
     assert {s.target_thread for s in settings(sac, 2)} == {False, True}
     cuda = replace(tiny, device="cuda")
@@ -256,7 +256,7 @@ def test_lines(composer: Composer) -> None:
     for line in (out[12], out[14]):
         chosen = config_of(composer, *TINY, *line.split())
         check(chosen)
-        assert picked(chosen).overrides() == line.strip()
+        assert chosen_setting(chosen).overrides() == line.strip()
 
 
 def test_what_is_not_clearly_faster_is_called_noise(composer: Composer) -> None:

@@ -65,7 +65,7 @@ def remote_to(make, policy, transport=RAW):
 class InTurn:
     """``CollectorProcess`` without a process: weights at ``start``, rows at ``result``."""
 
-    def __init__(self, make, policy, transport, make_side):
+    def __init__(self, make, policy, transport, make_collector_side):
         self.counters, self.in_flight, self.transport = Counters(), False, transport
         self.collector, self.policy = make(self.counters), policy
         self.started = []

@@ -47,9 +47,9 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
     if config.torso.name == "nature_cnn" and not _image(seen):
         whose = "the environment has" if stack == 1 else f"with env.frame_stack = {stack} it sees"
         wrong = f"it needs images, {whose} {space_text(seen)}"
-        side = f"uint8 or float Box of three dimensions, sides >= {_NATURE_CNN_SIDE}"
+        allowed = f"uint8 or float Box of three dimensions, sides >= {_NATURE_CNN_SIDE}"
         fix = " or agents.agent_id=false" if agents > 1 and config.agents.agent_id else ""
-        raise config_error("torso", "nature_cnn", wrong, side, f"use torso=mlp{fix}")
+        raise config_error("torso", "nature_cnn", wrong, allowed, f"use torso=mlp{fix}")
     if config.torso.name == "mlp" and config.policy.learns and _image(seen):
         wrong = (
             f"layers of {[*config.torso.hidden]} units would see {space_text(seen)} as one flat row"

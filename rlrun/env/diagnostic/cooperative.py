@@ -37,9 +37,9 @@ class TwoStepVectorEnv(LockstepVectorEnv):
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         second = self.state > 0
-        paid = np.where(self.state == 1, np.float32(7), PAYOFF[action[:, 0], action[:, 1]])
+        reward = np.where(self.state == 1, np.float32(7), PAYOFF[action[:, 0], action[:, 1]])
         self.state = np.where(second, self.state, 1 + action[:, 0])
-        return np.where(second, paid, np.float32(0)), second
+        return np.where(second, reward, np.float32(0)), second
 
     def _observe(self) -> Tree:
         return joint_obs(np.stack([self.state] * 2, 1), np.eye(3, dtype=np.float32)[self.state])
