@@ -48,7 +48,7 @@ class Measurement:
 
 def usable_coders() -> list[str]:
     """The coders that can be measured here."""
-    return [name for name in codec.CHOICES if name != "pco" or pco.installed()]
+    return [name for name in codec.CODER_OPTIONS if name != "pco" or pco.installed()]
 
 
 def measure(series: Series, coder: str) -> Measurement:
@@ -62,7 +62,7 @@ def measure(series: Series, coder: str) -> Measurement:
             break
     chosen = ""
     if coder == "auto":
-        chosen = "; ".join(dict.fromkeys(f"{c.coder}: {c.why}" for c in encoder.choices))
+        chosen = "; ".join(dict.fromkeys(f"{c.coder}: {c.reason}" for c in encoder.choices))
     raw = np.array(series.nbytes)
     return Measurement(coder, series.rows, raw, coded, best[0], best[1], chosen)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlrun.buffer.storage.compressed import is_saved
 from rlrun.buffer.storage.ring import read_columns
-from rlrun.codec import table
+from rlrun.codec import tree_table
 from rlrun.dataset import read_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE
 from rlrun.errors import CheckpointError, ConfigError
@@ -60,7 +60,7 @@ def series_of(paths: list[Path]) -> list[Series]:
             found.append(_of_npy(path))
         elif path.suffix in _SNAPSHOTS:
             tree = _arrays(path)
-            key = table(tree)
+            key = tree_table(tree)
             if key not in snapshots:
                 snapshots[key] = Series(str(path), rows=False)
                 found.append(snapshots[key])

@@ -1,15 +1,14 @@
-"""Lossless differential codec: what changed since the array before, in as few bytes as it needs.
+"""Lossless differential compression of arrays and trees of arrays.
 
 ``encode`` and ``decode`` take an array or a tree of arrays (a state dict), alone or as a delta to
-a base that both sides hold; ``encode_chunk`` takes time-major rows. ``Encoder`` and ``Decoder``
-keep the bases of a stream of frames. Only ``CodecError`` comes out of any of them.
+a base that encoder and decoder share; ``encode_chunk`` takes time-major rows. ``Encoder`` and
+``Decoder`` keep the bases of a stream of frames. The only exception raised is ``CodecError``.
 """
 
 from typing import Any
 
 from rlrun.codec import frame
-from rlrun.codec.code import Bases, decode_content, encode_content
-from rlrun.codec.coders import CHOICES, Choice, check_coder
+from rlrun.codec.coders import CODER_OPTIONS, CoderChoice, check_coder
 from rlrun.codec.content import content_of, tree_of
 from rlrun.codec.errors import (
     DamagedFrame,
@@ -20,15 +19,16 @@ from rlrun.codec.errors import (
     StaleFrame,
 )
 from rlrun.codec.frame import SECOND
+from rlrun.codec.frame_coding import Bases, decode_content, encode_content
 from rlrun.codec.stream import MAX_BYTES, Decoder, Encoder
 from rlrun.codec.words import BFLOAT16, as_array, as_tensors, kind_of, to_words
 from rlrun.errors import CodecError
 
 __all__ = [
     "BFLOAT16",
-    "CHOICES",
-    "Choice",
+    "CODER_OPTIONS",
     "CodecError",
+    "CoderChoice",
     "DamagedFrame",
     "Decoder",
     "Encoder",
@@ -44,38 +44,41 @@ __all__ = [
     "encode",
     "encode_chunk",
     "explain",
-    "table",
+    "tree_table",
 ]
 
 
 def encode(tree: Any, *, coder: str = "auto", base: Any = None, second: Any = None) -> bytes:
-    """One frame of a tree, as a delta to ``base`` (and to ``second``, the tree before that).
+    """Encode a tree as one frame: a delta to ``base`` (and to ``second``, the tree before it).
 
-    Raises: CodecError for an array without a code.
+    Raises: CodecError for a dtype that cannot be coded.
     """
     return _encode(tree, coder, base, second, chunk=False)[0]
 
 
 def encode_chunk(tree: Any, *, coder: str = "auto") -> bytes:
-    """One frame of time-major rows [T, …], coded along time and by themselves."""
+    """Encode time-major rows [T, …] as one frame, by differences along time, without a base."""
     return _encode(tree, coder, None, None, chunk=True)[0]
 
 
 def as_bytes(array: Any) -> bytes:
-    """The elements of an array or tensor in C order, little-endian. Raises: CodecError."""
+    """Return the elements of an array or tensor in C order, little-endian. Raises: CodecError."""
     found = as_array(array, "array")
     return to_words(found, kind_of(found, "array")).tobytes()
 
 
-def table(tree: Any) -> bytes:
-    """The names, dtypes and shapes of a tree: equal tables, trees that can be deltas."""
+def tree_table(tree: Any) -> bytes:
+    """Return the encoded names, dtypes and shapes of a tree.
+
+    A tree can be a delta to another one if their tables are equal.
+    """
     return content_of(tree, chunk=False).table
 
 
 def explain(
     tree: Any, *, coder: str = "auto", base: Any = None, second: Any = None, chunk: bool = False
-) -> list[Choice]:
-    """Coder of each field of the tree, the reason, and the size."""
+) -> list[CoderChoice]:
+    """Return the chosen coder, the reason and the sizes of every field of a tree."""
     return _encode(tree, coder, base, second, chunk=chunk)[1]
 
 
@@ -86,28 +89,28 @@ def decode(
     second: Any = None,
     max_bytes: int = MAX_BYTES,
 ) -> Any:
-    """The tree of one frame: read-only numpy arrays.
+    """Return the tree of one frame as read-only numpy arrays.
 
-    Raises: DamagedFrame, LimitExceeded; NeedKeyFrame if it is a delta to other bases.
+    Raises: DamagedFrame, LimitExceeded; NeedKeyFrame if the frame is a delta to other bases.
     """
-    header, payload, stated = frame.unpack(data, max_bytes)
+    header, payload, payload_hash = frame.unpack(data, max_bytes)
     bases = None if header.key else _bases(base, second if header.flags & SECOND else None)
     if not header.key and (bases is None or bases.hash != header.base_hash):
         raise NeedKeyFrame(header.stream, -1, 0)
-    frame.check_payload(payload, stated)
+    frame.check_payload(payload, payload_hash)
     return tree_of(decode_content(header, payload, bases, max_bytes))
 
 
 def _encode(
     tree: Any, coder: str, base: Any, second: Any, *, chunk: bool
-) -> tuple[bytes, list[Choice]]:
+) -> tuple[bytes, list[CoderChoice]]:
     check_coder(coder)
     content = content_of(tree, chunk=chunk)
     return encode_content(content, _bases(base, second), coder=coder, stream=0, seq=0, base_seq=0)
 
 
 def _bases(base: Any, second: Any) -> Bases | None:
-    """The contents of the trees a delta is taken to."""
+    """Return the contents of the trees that a delta refers to."""
     if base is None:
         return None
     return Bases(

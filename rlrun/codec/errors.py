@@ -1,48 +1,48 @@
-"""Errors of coded bytes: every class is a ``CodecError``, and decoding raises nothing else.
+"""Errors of encoding and decoding. Every class is a ``CodecError``; decoding raises no other.
 
 CodecError
-├── DamagedFrame    the bytes are not what an encoder wrote (truncated, flipped, foreign format)
-├── LimitExceeded   the header asks for more memory than this decoder may use
-├── ForeignFrame    a whole frame, but of another stream (another worker or tensor set)
-├── StaleFrame      a whole frame of this stream that was already passed (duplicate, reordered)
-├── MissingCoder    the coder's package is not installed here
-└── NeedKeyFrame    a whole delta whose base is not held here; what the sender must be told
+├── DamagedFrame    bytes that no encoder writes (truncated, corrupted, another format)
+├── LimitExceeded   a frame whose arrays need more memory than the decoder may use
+├── ForeignFrame    a valid frame of another stream (another worker or set of tensors)
+├── StaleFrame      a valid frame of this stream that is not newer than the last decoded one
+├── MissingCoder    a frame or setting whose coder needs a package that is not installed
+└── NeedKeyFrame    a valid delta whose base the decoder does not have
 """
 
 from rlrun.errors import CodecError
 
 
 class DamagedFrame(CodecError):
-    """The bytes are not what an encoder wrote."""
+    """Bytes that no encoder writes."""
 
 
 class LimitExceeded(CodecError):
-    """The frame asks for more memory than the decoder may use; nothing was allocated."""
+    """A frame that needs more memory than the decoder may use; nothing was allocated."""
 
 
 class ForeignFrame(CodecError):
-    """The frame belongs to another stream."""
+    """A frame of another stream."""
 
 
 class StaleFrame(CodecError):
-    """The frame is not newer than what was decoded: a duplicate, or out of order."""
+    """A frame that is not newer than the last decoded one: duplicate or out of order."""
 
 
 class MissingCoder(CodecError):
-    """The package of an optional coder is not installed."""
+    """A coder whose optional package is not installed."""
 
 
 class NeedKeyFrame(CodecError):
-    """A delta whose base is not held: send this to the encoder's ``answer``.
+    """A delta whose base the decoder does not have; to be passed to the encoder's ``answer``.
 
-    ``stream`` is the stream id of the refused frame, ``have_seq`` and ``have_hash`` the sequence
-    number and content hash of what the decoder holds of it (−1 and 0: nothing).
+    ``stream`` is the stream id of the refused frame; ``have_seq`` and ``have_hash`` are sequence
+    number and content hash of the decoder's last frame of it (−1 and 0: none).
     """
 
     def __init__(self, stream: int, have_seq: int, have_hash: int) -> None:
-        held = f"frame {have_seq}" if have_seq >= 0 else "nothing"
+        last = f"its last is frame {have_seq}" if have_seq >= 0 else "it has none"
         super().__init__(
-            f"codec.base: the delta's base is not held ({held} is); a key frame or a delta to "
-            "what is held; pass this error to the encoder's answer()"
+            f"codec.base: the decoder does not have the base of this delta ({last}); a key frame "
+            "or a delta to its last frame is needed; pass this error to the encoder's answer()"
         )
         self.stream, self.have_seq, self.have_hash = stream, have_seq, have_hash

@@ -1,9 +1,9 @@
-"""Kernels of the plane coders: predict, zigzag, split into byte planes.
+"""Kernels of the plane coders: residuals, zigzag coding, byte planes.
 
-Every ``*_compiled`` kernel has a ``*_vectorised`` numpy twin with the same numbers; the function
-without a suffix takes the one there is. Words are unsigned [n] of one width; all arithmetic wraps.
-Compiled code adds, subtracts and multiplies words as unsigned numbers only: numba tells LLVM that
-signed ones never overflow, so what an overflow gives would depend on the CPU and on inlining.
+Every ``*_compiled`` kernel has a ``*_vectorised`` numpy version with the same results; the function
+without a suffix chooses one. Words are unsigned [n] of one width; all arithmetic wraps.
+Compiled code adds, subtracts and multiplies unsigned words only: LLVM assumes that signed
+arithmetic does not overflow, so its result would depend on the CPU and on inlining.
 Residuals: NONE word; SUB zigzag(word − base); SUB2 zigzag(word − 2·base + second).
 """
 
@@ -13,19 +13,19 @@ from rlrun.codec.words import Array
 from rlrun.jit import COMPILED, jit
 
 NONE, SUB, SUB2 = 0, 1, 2  # part of the format
-BLOCK = 2048  # words at a time: their residuals stay in the first cache
+BLOCK = 2048  # words whose residuals fit into the L1 cache
 
 
 def bit_lengths(words: Array) -> Array:
-    """Significant bits of each unsigned word, uint8 (0 for 0)."""
+    """Return the number of significant bits of every unsigned word, uint8 (0 for 0)."""
     if COMPILED:
-        return lengths_compiled(words, np.empty(len(words), np.uint8))
-    return lengths_vectorised(words)
+        return bit_lengths_compiled(words, np.empty(len(words), np.uint8))
+    return bit_lengths_vectorised(words)
 
 
 @jit
-def length_of(word: np.uint64) -> np.uint64:
-    """Significant bits of one word; the loop compiles to one instruction."""
+def bit_length(word: np.uint64) -> np.uint64:
+    """Return the number of significant bits of a word; the loop compiles to one instruction."""
     length = np.uint64(0)
     while word:
         word >>= np.uint64(1)
@@ -34,27 +34,27 @@ def length_of(word: np.uint64) -> np.uint64:
 
 
 @jit
-def signed_of(word: np.uint64, spare: int) -> np.int64:
-    """The number that the low 64 − ``spare`` bits of ``word`` are in two's complement."""
+def sign_extend(word: np.uint64, spare: int) -> np.int64:
+    """Return the low 64 − ``spare`` bits of ``word``, as two's complement."""
     return np.int64(word << np.uint64(spare)) >> np.int64(spare)
 
 
 @jit
-def zigzag_of(value: np.int64) -> np.uint64:
-    """0, −1, 1, −2, … as 0, 1, 2, 3, …"""
+def zigzag_word(value: np.int64) -> np.uint64:
+    """Map 0, −1, 1, −2, … to 0, 1, 2, 3, …"""
     return (np.uint64(value) << np.uint64(1)) ^ np.uint64(value >> np.int64(63))
 
 
 @jit
-def lengths_compiled(words: Array, out: Array) -> Array:
-    """``out`` uint8 [n], filled."""
+def bit_lengths_compiled(words: Array, out: Array) -> Array:
+    """Fill and return ``out`` uint8 [n]."""
     for i in range(len(words)):
-        out[i] = length_of(np.uint64(words[i]))
+        out[i] = bit_length(np.uint64(words[i]))
     return out
 
 
-def lengths_vectorised(words: Array) -> Array:
-    """The exponents of the words as floats; 64-bit words in halves, which floats hold exactly."""
+def bit_lengths_vectorised(words: Array) -> Array:
+    """Exponents of the words as floats; 64-bit words in halves, which floats represent exactly."""
     if words.itemsize < 8:
         return np.frexp(words.astype(np.float64))[1].astype(np.uint8)
     low = np.frexp((words & np.uint64(0xFFFFFFFF)).astype(np.float64))[1]
@@ -64,24 +64,24 @@ def lengths_vectorised(words: Array) -> Array:
 
 
 def zigzag(delta: Array) -> Array:
-    """0, −1, 1, −2, … as 0, 1, 2, 3, …"""
+    """Map wrapped deltas 0, −1, 1, −2, … to 0, 1, 2, 3, …"""
     shift = delta.dtype.type(8 * delta.itemsize - 1)
     one = delta.dtype.type(1)
     result: Array = (delta << one) ^ (np.zeros_like(delta) - (delta >> shift))
     return result
 
 
-def unzigzag(folded: Array) -> Array:
-    """The deltas back."""
-    one = folded.dtype.type(1)
-    result: Array = (folded >> one) ^ (np.zeros_like(folded) - (folded & one))
+def unzigzag(residual: Array) -> Array:
+    """Invert ``zigzag``."""
+    one = residual.dtype.type(1)
+    result: Array = (residual >> one) ^ (np.zeros_like(residual) - (residual & one))
     return result
 
 
 def residuals(
     words: Array, base: Array, second: Array, predictor: int, out: Array | None = None
 ) -> Array:
-    """The residuals [n], in ``out`` if given; bases the predictor has no use for are not read."""
+    """Return the residuals [n], in ``out`` if given; bases not used are not read."""
     out = np.empty_like(words) if out is None else out
     if COMPILED:
         return residuals_compiled(words, base, second, predictor, out)
@@ -93,25 +93,25 @@ def residuals(
 def residuals_compiled(
     words: Array, base: Array, second: Array, predictor: int, out: Array
 ) -> Array:
-    """``out`` [n], filled."""
+    """Fill and return ``out`` [n]."""
     n = len(words)
-    kind = words.dtype.type
-    top = kind(8 * words.itemsize - 1)
+    uint = words.dtype.type
+    top = uint(8 * words.itemsize - 1)
     if predictor == 0:
         out[:] = words
     elif predictor == 1:
         for i in range(n):
-            delta = kind(words[i] - base[i])
-            out[i] = kind(delta << kind(1)) ^ kind(kind(0) - kind(delta >> top))
+            delta = uint(words[i] - base[i])
+            out[i] = uint(delta << uint(1)) ^ uint(uint(0) - uint(delta >> top))
     else:
         for i in range(n):
-            delta = kind(words[i] - base[i] - base[i] + second[i])
-            out[i] = kind(delta << kind(1)) ^ kind(kind(0) - kind(delta >> top))
+            delta = uint(words[i] - base[i] - base[i] + second[i])
+            out[i] = uint(delta << uint(1)) ^ uint(uint(0) - uint(delta >> top))
     return out
 
 
 def residuals_vectorised(words: Array, base: Array, second: Array, predictor: int) -> Array:
-    """The same."""
+    """Return the residuals [n]."""
     if predictor == NONE:
         return words
     delta = words - base
@@ -121,118 +121,118 @@ def residuals_vectorised(words: Array, base: Array, second: Array, predictor: in
     return zigzag(delta)
 
 
-def restore(folded: Array, base: Array, second: Array, predictor: int) -> None:
+def restore(residual: Array, base: Array, second: Array, predictor: int) -> None:
     """Turn residuals [n] into their words, in place."""
     if COMPILED:
-        restore_compiled(folded, base, second, predictor)
+        restore_compiled(residual, base, second, predictor)
     else:
-        restore_vectorised(folded, base, second, predictor)
+        restore_vectorised(residual, base, second, predictor)
 
 
 @jit
-def restore_compiled(folded: Array, base: Array, second: Array, predictor: int) -> None:
-    """Predictor and delta added."""
-    n = len(folded)
-    kind = folded.dtype.type
+def restore_compiled(residual: Array, base: Array, second: Array, predictor: int) -> None:
+    """Turn residuals [n] into their words, in place."""
+    n = len(residual)
+    uint = residual.dtype.type
     if predictor == 1:
         for i in range(n):
-            word = folded[i]
-            delta = kind(word >> kind(1)) ^ kind(kind(0) - kind(word & kind(1)))
-            folded[i] = kind(delta + base[i])
+            word = residual[i]
+            delta = uint(word >> uint(1)) ^ uint(uint(0) - uint(word & uint(1)))
+            residual[i] = uint(delta + base[i])
     elif predictor == 2:
         for i in range(n):
-            word = folded[i]
-            delta = kind(word >> kind(1)) ^ kind(kind(0) - kind(word & kind(1)))
-            folded[i] = kind(delta + base[i] + base[i] - second[i])
+            word = residual[i]
+            delta = uint(word >> uint(1)) ^ uint(uint(0) - uint(word & uint(1)))
+            residual[i] = uint(delta + base[i] + base[i] - second[i])
 
 
-def restore_vectorised(folded: Array, base: Array, second: Array, predictor: int) -> None:
-    """The same."""
+def restore_vectorised(residual: Array, base: Array, second: Array, predictor: int) -> None:
+    """Turn residuals [n] into their words, in place."""
     if predictor == NONE:
         return
-    folded[:] = unzigzag(folded)
-    folded += base
+    residual[:] = unzigzag(residual)
+    residual += base
     if predictor == SUB2:
-        folded += base
-        folded -= second
+        residual += base
+        residual -= second
 
 
-def split(folded: Array) -> Array:
-    """uint8 [width, n]: plane k holds byte k, lowest first, of every word."""
-    planes = np.empty((folded.itemsize, len(folded)), np.uint8)
+def split_planes(residual: Array) -> Array:
+    """Return byte planes uint8 [width, n]: plane k is byte k of every word, lowest first."""
+    planes = np.empty((residual.itemsize, len(residual)), np.uint8)
     if COMPILED:
-        split_compiled(folded, planes)
+        split_planes_compiled(residual, planes)
     else:
-        planes[:] = folded.view(np.uint8).reshape(len(folded), folded.itemsize).T
+        planes[:] = residual.view(np.uint8).reshape(len(residual), residual.itemsize).T
     return planes
 
 
 @jit
-def split_compiled(folded: Array, planes: Array) -> None:
+def split_planes_compiled(residual: Array, planes: Array) -> None:
     """Fill ``planes``, block by block."""
-    n = len(folded)
+    n = len(residual)
     for start in range(0, n, BLOCK):
-        words = folded[start : start + BLOCK]
+        words = residual[start : start + BLOCK]
         for k in range(len(planes)):
-            shift = folded.dtype.type(8 * k)
+            shift = residual.dtype.type(8 * k)
             row = planes[k, start : start + BLOCK]
             for i in range(len(words)):
                 row[i] = np.uint8(words[i] >> shift)
 
 
-def join(
+def join_planes(
     planes: tuple[Array, ...], base: Array, second: Array, predictor: int, words: Array
 ) -> None:
-    """Fill ``words`` [n] from the read-only planes of their residuals, lowest first.
+    """Fill ``words`` [n] from the read-only byte planes of their residuals, lowest first.
 
-    Bases the predictor has no use for are not read.
+    Bases the predictor does not use are not read.
     """
     if COMPILED:
-        join_compiled(planes, base, second, predictor, words)
+        join_planes_compiled(planes, base, second, predictor, words)
     else:
-        join_vectorised(planes, base, second, predictor, words)
+        join_planes_vectorised(planes, base, second, predictor, words)
 
 
 @jit
-def join_compiled(
+def join_planes_compiled(
     planes: tuple[Array, ...], base: Array, second: Array, predictor: int, words: Array
 ) -> None:
-    """Block by block: joined, then restored while they are in the first cache."""
-    kind = words.dtype.type
+    """Join and restore block by block, while a block is in the L1 cache."""
+    uint = words.dtype.type
     for start in range(0, len(words), BLOCK):
         block = words[start : start + BLOCK]
         block[:] = planes[0][start : start + BLOCK]
         for k in range(1, len(planes)):
-            shift = kind(8 * k)
+            shift = uint(8 * k)
             row = planes[k][start : start + BLOCK]
             for i in range(len(block)):
-                block[i] |= kind(kind(row[i]) << shift)
+                block[i] |= uint(uint(row[i]) << shift)
         if predictor != 0:
             before = second[start : start + BLOCK]
             restore_compiled(block, base[start : start + BLOCK], before, predictor)
 
 
-def join_vectorised(
+def join_planes_vectorised(
     planes: tuple[Array, ...], base: Array, second: Array, predictor: int, words: Array
 ) -> None:
-    """The same."""
+    """Join all planes, then restore the words."""
     out = words.view(np.uint8).reshape(len(words), len(planes))
     for k, plane in enumerate(planes):
         out[:, k] = plane
     restore_vectorised(words, base, second, predictor)
 
 
-def counts(words: Array) -> Array:
-    """int64 [width, 256]: how often each byte value occurs in each plane."""
+def byte_counts(words: Array) -> Array:
+    """Return a histogram int64 [width, 256] of the bytes of every plane."""
     if COMPILED:
-        return counts_compiled(words, np.zeros((words.itemsize, 256), np.int64))
+        return byte_counts_compiled(words, np.zeros((words.itemsize, 256), np.int64))
     rows = words.view(np.uint8).reshape(len(words), words.itemsize)
     return np.stack([np.bincount(row, minlength=256) for row in rows.T])
 
 
 @jit
-def counts_compiled(words: Array, out: Array) -> Array:
-    """``out``, counted up."""
+def byte_counts_compiled(words: Array, out: Array) -> Array:
+    """Add to and return ``out``."""
     for i in range(len(words)):
         word = np.uint64(words[i])
         for k in range(len(out)):
@@ -241,25 +241,25 @@ def counts_compiled(words: Array, out: Array) -> Array:
     return out
 
 
-def series(words: Array, predictor: int) -> Array:
-    """Residuals along time of words [T, D], series by series: [D·T].
+def series_residuals(words: Array, predictor: int) -> Array:
+    """Return the residuals along time of words [T, D], series by series: [D·T].
 
-    Step 0 is verbatim; SUB2 takes step 1 as SUB does.
+    Row 0 is stored as it is; SUB2 uses SUB in row 1.
     """
     x = np.ascontiguousarray(words.T)
     if predictor == NONE:
         return x.reshape(-1)
-    folded = x.copy()
+    residual = x.copy()
     delta = x[:, 1:] - x[:, :-1]
     if predictor == SUB2 and delta.shape[1] > 1:
         delta[:, 1:] -= x[:, 1:-1] - x[:, :-2]
-    folded[:, 1:] = zigzag(delta)
-    return folded.reshape(-1)
+    residual[:, 1:] = zigzag(delta)
+    return residual.reshape(-1)
 
 
-def unseries(folded: Array, rows: int, predictor: int) -> Array:
-    """The words [T, D] back."""
-    x = folded.reshape(-1, rows)
+def restore_series(residual: Array, rows: int, predictor: int) -> Array:
+    """Invert ``series_residuals``: words [T, D]."""
+    x = residual.reshape(-1, rows)
     if predictor != NONE:
         x = x.copy()
         x[:, 1:] = unzigzag(x[:, 1:])

@@ -1,14 +1,14 @@
-"""Exact narrowing: float64 that holds float32, integers that fit into fewer bytes."""
+"""Exact narrowing: float64 words that are float32 values, integers that fit into fewer bytes."""
 
 import numpy as np
 
-from rlrun.codec.words import NAMED, Array, Kind
+from rlrun.codec.words import KIND_BY_NAME, Array, Kind
 from rlrun.jit import COMPILED, jit
 
-LOOK = 64  # words tried before all are
+SAMPLE = 64  # words tested before the whole array
 BLOCK = 2048
 
-SMALLER = {  # narrowest first
+NARROWER_KINDS = {  # narrowest first
     "float64": ("float32",),
     "int64": ("int8", "int16", "int32"),
     "int32": ("int8", "int16"),
@@ -17,52 +17,54 @@ SMALLER = {  # narrowest first
 }
 
 
-def worth_narrowing(kind: Kind, small: Kind) -> bool:
-    """Return whether ``kind`` may be carried by ``small``."""
-    return small.name in SMALLER.get(kind.name, ())
+def can_narrow(kind: Kind, narrow_kind: Kind) -> bool:
+    """Return whether ``kind`` may be narrowed to ``narrow_kind``."""
+    return narrow_kind.name in NARROWER_KINDS.get(kind.name, ())
 
 
-def narrowed(words: Array, kind: Kind, into: Kind | None) -> tuple[Kind | None, Array | None]:
-    """(the narrowest kind that holds these n > 0 words exactly, the words in it), or (None, None).
+def narrow(words: Array, kind: Kind, target: Kind | None) -> tuple[Kind | None, Array | None]:
+    """Return (narrowest kind that represents n > 0 words exactly, narrowed words); else Nones.
 
-    ``into`` asks for that kind only.
+    ``target``: the only kind to try; None: all narrower kinds.
     """
-    names = SMALLER.get(kind.name, ()) if into is None else (into.name,)
+    names = NARROWER_KINDS.get(kind.name, ()) if target is None else (target.name,)
     if not names:
         return None, None
     if kind.floating:
-        small = NAMED["float32"]
-        thin = as_float32(words[:LOOK])
-        if thin is not None and len(words) > LOOK:
-            thin = as_float32(words)
-        return (small, thin) if thin is not None else (None, None)
+        narrow_kind = KIND_BY_NAME["float32"]
+        narrow_words = as_float32(words[:SAMPLE])
+        if narrow_words is not None and len(words) > SAMPLE:
+            narrow_words = as_float32(words)
+        return (narrow_kind, narrow_words) if narrow_words is not None else (None, None)
     values = words.view(kind.dtype)
-    least, most = int(values.min()), int(values.max())
+    lowest, highest = int(values.min()), int(values.max())
     for name in names:
-        small = NAMED[name]
-        limits = np.iinfo(small.dtype)
-        if limits.min <= least and most <= limits.max:
-            return small, words.astype(small.word)  # low bytes: two's complement
+        narrow_kind = KIND_BY_NAME[name]
+        limits = np.iinfo(narrow_kind.dtype)
+        if limits.min <= lowest and highest <= limits.max:
+            return narrow_kind, words.astype(narrow_kind.word)  # low bytes: two's complement
     return None, None
 
 
-def widened(words: Array, small: Kind, kind: Kind) -> Array:
-    """The words in ``kind`` again."""
+def widen(words: Array, narrow_kind: Kind, kind: Kind) -> Array:
+    """Convert narrowed words back to ``kind``."""
     with np.errstate(all="ignore"):
-        wide: Array = words.view(small.dtype).astype(kind.dtype)
+        wide: Array = words.view(narrow_kind.dtype).astype(kind.dtype)
     return wide.view(kind.word)
 
 
 def as_float32(words: Array) -> Array | None:
-    """float32 words of float64 words, None unless every bit comes back (NaN payloads, −0.0)."""
+    """Return float32 words of float64 words; None unless exact, NaN payloads and −0.0 included."""
     if COMPILED:
-        thin = np.empty(len(words), np.uint32)
-        return thin if float32_compiled(words, words.view(np.float64), thin) else None
+        narrow_words = np.empty(len(words), np.uint32)
+        return (
+            narrow_words if float32_compiled(words, words.view(np.float64), narrow_words) else None
+        )
     return float32_vectorised(words)
 
 
 def float32_vectorised(words: Array) -> Array | None:
-    """There and back."""
+    """Convert in numpy and compare with the converse conversion."""
     with np.errstate(all="ignore"):
         values = words.view(np.float64).astype(np.float32)
         same = np.array_equal(values.astype(np.float64).view(np.uint64), words)
@@ -70,18 +72,18 @@ def float32_vectorised(words: Array) -> Array | None:
 
 
 @jit
-def float32_compiled(words: Array, values: Array, thin: Array) -> bool:
-    """The same, block by block until one differs."""
-    back = np.empty(BLOCK, np.float64)
-    bits = back.view(np.uint64)
-    into = thin.view(np.float32)
+def float32_compiled(words: Array, values: Array, narrow_words: Array) -> bool:
+    """Convert block by block into ``narrow_words``; False at the first block that differs."""
+    widened = np.empty(BLOCK, np.float64)
+    bits = widened.view(np.uint64)
+    target = narrow_words.view(np.float32)
     for start in range(0, len(words), BLOCK):
-        block, out = values[start : start + BLOCK], into[start : start + BLOCK]
+        block, out = values[start : start + BLOCK], target[start : start + BLOCK]
         expected = words[start : start + BLOCK]
         differ = np.uint64(0)
         for i in range(len(block)):
             out[i] = np.float32(block[i])
-            back[i] = np.float64(out[i])
+            widened[i] = np.float64(out[i])
         for i in range(len(block)):
             differ |= bits[i] ^ expected[i]
         if differ:

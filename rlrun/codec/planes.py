@@ -1,4 +1,4 @@
-"""``planes``: predict, zigzag, split into byte planes, zstd each.
+"""``planes``: residuals in byte planes, each compressed by zstd.
 
 Payload: form u8 (0 planes, 1 palette), then
 
@@ -8,31 +8,33 @@ Payload: form u8 (0 planes, 1 palette), then
   bit of the index
 
 A part is u8 0 and the one byte it repeats, u8 1 and its bytes, u8 2, a length and a zstd frame, or,
-where many bytes are zero, u8 3, the number of others, a part for the bits that say where they are
-and a part for them: entropy coding without a search for matches, which are short and cost the most.
-Time chunks are series by series (each scalar's T steps side by side).
+for planes with many zeros, u8 3, the number of nonzero bytes, a part for the bitmap of nonzero
+bytes and a part for these: short matches, which cost the most time, are not searched for.
+Time chunks are stored series by series (the T values of each scalar are adjacent).
 """
 
 import numpy as np
 
 from rlrun.codec import kernels, sparse, zstd
-from rlrun.codec.cursor import Cursor, damaged, varint
+from rlrun.codec.cursor import Cursor, damaged_frame, encode_varint
 from rlrun.codec.kernels import NONE, SUB, SUB2
-from rlrun.codec.narrow import narrowed, widened, worth_narrowing
-from rlrun.codec.words import CODED, Array, Kind
+from rlrun.codec.narrow import can_narrow, narrow, widen
+from rlrun.codec.words import KIND_BY_CODE, Array, Kind
 
-PALETTE = 32  # distinct words at most
-GLANCE, SAMPLE = 64, 1024  # words looked at before a whole array is searched for few values
-LEAST_SAMPLED, MOST_SAMPLED = 1024, 8192  # words by which a predictor is chosen
-STRIPS = 16  # runs of neighbours in a sample
-RUN = 4096  # words: smaller tensors share a predictor with their neighbours; part of the format
-NOISE = 7.8  # bits a byte: planes above it are stored, zstd would only cost time
-SURE = 1 << 16  # bytes a plane needs for that judgement
-MANY = 1 << 12  # bytes a plane needs to be split where
-SPARSE = (1 / 2, 15 / 16)  # its share of zeros lies between these; beyond, matches are long
+MAX_PALETTE = 32  # distinct words at most
+# Words tested before the whole array.
+FIRST_SAMPLE = 64
+SECOND_SAMPLE = 1024
+MIN_SAMPLE, MAX_SAMPLE = 1024, 8192  # words that choose a predictor
+SAMPLE_RUNS = 16  # runs of neighbours in a sample
+RUN_WORDS = 4096  # smaller tensors share a predictor; part of the format
+NOISE_BITS = 7.8  # bits per byte: planes of higher entropy are stored uncompressed
+NOISE_BYTES = 1 << 16  # smallest plane whose entropy is estimated
+SPARSE_BYTES = 1 << 12  # smallest plane stored as a bitmap
+SPARSE_ZEROS = (1 / 2, 15 / 16)  # fraction of zeros of such a plane; above it zstd has long matches
 
-# 2^16 · c · log2(c) of counts c, integers: the choice is the same however it was counted
-_LOGS = np.array([0, *np.arange(1, MOST_SAMPLED + 1)])
+# 2^16 · c · log2(c) of counts c, as integers: the choice does not depend on rounding
+_LOGS = np.array([0, *np.arange(1, MAX_SAMPLE + 1)])
 _LOGS = np.rint(65536 * _LOGS * np.log2(np.maximum(_LOGS, 1))).astype(np.int64)
 
 
@@ -44,15 +46,15 @@ def encode(
     base: Array | None,
     second: Array | None,
 ) -> bytes:
-    """The payload of n > 0 words; tensors of ``sizes`` elements, or a chunk of ``rows`` steps."""
+    """Return the payload of n > 0 words: tensors of ``sizes``, or a chunk of ``rows`` rows."""
     if base is None:
-        few = palette(words)
-        if few is not None:
-            return b"".join(palette_parts(words, few, rows))
-    code, (words, base, second) = narrow_all(words, kind, base, second)
-    predictors, folded = predicted(words, sizes, rows, base, second)
-    header = bytes((0, code)) + varint(len(predictors)) + bytes(predictors)
-    return b"".join([header, *(part(plane) for plane in kernels.split(folded))])
+        values = find_palette(words)
+        if values is not None:
+            return b"".join(encode_palette(words, values, rows))
+    code, (words, base, second) = narrow_with_bases(words, kind, base, second)
+    predictors, residuals = encode_residuals(words, sizes, rows, base, second)
+    header = bytes((0, code)) + encode_varint(len(predictors)) + bytes(predictors)
+    return b"".join([header, *(encode_part(plane) for plane in kernels.split_planes(residuals))])
 
 
 def decode(
@@ -63,83 +65,83 @@ def decode(
     base: Array | None,
     second: Array | None,
 ) -> Array:
-    """The words [n] of the payload, n > 0. Raises: DamagedFrame."""
+    """Return the words [n] of the payload, n > 0. Raises: DamagedFrame."""
     cursor, n = Cursor(data), sum(sizes)
-    form = cursor.byte()
+    form = cursor.read_byte()
     if form == 1 and base is None:
-        return from_palette(cursor, kind, n, rows)
+        return decode_palette(cursor, kind, n, rows)
     if form != 0:
-        raise damaged(f"planes have no form {form}")
-    small, code = read_kind(cursor, kind)
-    base, second = narrow_again(base, kind, small), narrow_again(second, kind, small)
-    predictors = read_predictors(cursor, 1 if rows or base is None else len(runs(sizes)))
-    planes = tuple(read_part(cursor, n) for _ in range(small.width))
-    cursor.done()
-    folded = np.empty(n, small.word)
-    words = restored(folded, sizes, rows, predictors, base, second, planes)
-    return widened(words, small, kind) if code else words
+        raise damaged_frame(f"planes have an unknown form {form}")
+    narrow_kind, code = read_kind(cursor, kind)
+    base, second = narrow_base(base, kind, narrow_kind), narrow_base(second, kind, narrow_kind)
+    predictors = read_predictors(cursor, 1 if rows or base is None else len(predictor_runs(sizes)))
+    planes = tuple(decode_part(cursor, n) for _ in range(narrow_kind.width))
+    cursor.require_end()
+    residuals = np.empty(n, narrow_kind.word)
+    words = restore_words(residuals, sizes, rows, predictors, base, second, planes)
+    return widen(words, narrow_kind, kind) if code else words
 
 
-def predicted(
+def encode_residuals(
     words: Array, sizes: tuple[int, ...], rows: int, base: Array | None, second: Array | None
 ) -> tuple[list[int], Array]:
-    """(predictors, residuals [n]) of tensors, or of a chunk of ``rows`` steps."""
+    """Return (predictors, residuals [n]) of tensors, or of a chunk of ``rows`` rows."""
     if not rows:
         return tensor_residuals(words, sizes, base, second)
     steps = words.reshape(rows, -1)
-    chosen = chunk_predictor(steps)
-    return [chosen], kernels.series(steps, chosen)
+    predictor = chunk_predictor(steps)
+    return [predictor], kernels.series_residuals(steps, predictor)
 
 
-def narrow_all(
+def narrow_with_bases(
     words: Array, kind: Kind, base: Array | None, second: Array | None
 ) -> tuple[int, tuple[Array, Array | None, Array | None]]:
-    """(code of the narrower kind that holds all three exactly, or 0; the three)."""
-    small, thin = narrowed(words, kind, None)
-    if small is None or thin is None:
+    """Return (code of the narrower kind that represents all three exactly, or 0; the three)."""
+    narrow_kind, narrowed = narrow(words, kind, None)
+    if narrow_kind is None or narrowed is None:
         return 0, (words, base, second)
     others = []
     for other in (base, second):
-        kept = None if other is None else narrowed(other, kind, small)[1]
-        if other is not None and kept is None:
+        narrowed_base = None if other is None else narrow(other, kind, narrow_kind)[1]
+        if other is not None and narrowed_base is None:
             return 0, (words, base, second)
-        others.append(kept)
-    return small.code, (thin, others[0], others[1])
+        others.append(narrowed_base)
+    return narrow_kind.code, (narrowed, others[0], others[1])
 
 
-def narrow_again(base: Array | None, kind: Kind, small: Kind) -> Array | None:
-    """The base as the encoder narrowed it. Raises: DamagedFrame if it cannot have."""
-    if base is None or small is kind:
+def narrow_base(base: Array | None, kind: Kind, narrow_kind: Kind) -> Array | None:
+    """Return the base in the narrowed kind. Raises: DamagedFrame if that is not exact."""
+    if base is None or narrow_kind is kind:
         return base
-    thin = narrowed(base, kind, small)[1]
-    if thin is None:
-        raise damaged(f"its base does not fit into {small.name}")
-    return thin
+    narrowed = narrow(base, kind, narrow_kind)[1]
+    if narrowed is None:
+        raise damaged_frame(f"its base does not fit into {narrow_kind.name}")
+    return narrowed
 
 
 def read_kind(cursor: Cursor, kind: Kind) -> tuple[Kind, int]:
-    """(the kind the words were narrowed to, or theirs; its code, or 0). Raises: DamagedFrame."""
-    code = cursor.byte()
-    small = CODED.get(code) if code else kind
-    if small is None or (code and not worth_narrowing(kind, small)):
-        raise damaged(f"{kind.name} is not narrowed to kind {code}")
-    return small, code
+    """Return (narrowed kind, or ``kind``; its code, or 0). Raises: DamagedFrame."""
+    code = cursor.read_byte()
+    narrow_kind = KIND_BY_CODE.get(code) if code else kind
+    if narrow_kind is None or (code and not can_narrow(kind, narrow_kind)):
+        raise damaged_frame(f"{kind.name} cannot be narrowed to kind {code}")
+    return narrow_kind, code
 
 
-def read_predictors(cursor: Cursor, wanted: int) -> list[int]:
-    """One predictor, or one for each run of tensors."""
-    count = cursor.varint()
-    if count not in (1, wanted):
-        raise damaged(f"{count} predictors in place of {wanted}")
-    return list(cursor.take(count))
+def read_predictors(cursor: Cursor, expected: int) -> list[int]:
+    """Read one predictor, or one for each run of tensors."""
+    count = cursor.read_varint()
+    if count not in (1, expected):
+        raise damaged_frame(f"{count} predictors instead of {expected}")
+    return list(cursor.read_bytes(count))
 
 
-def runs(sizes: tuple[int, ...]) -> list[int]:
-    """Words that share a predictor: whole tensors, together at least ``RUN`` but for the last."""
+def predictor_runs(sizes: tuple[int, ...]) -> list[int]:
+    """Return the words per predictor: whole tensors, at least ``RUN_WORDS`` except the last."""
     lengths, open_run = [], 0
     for size in sizes:
         open_run += size
-        if open_run >= RUN:
+        if open_run >= RUN_WORDS:
             lengths.append(open_run)
             open_run = 0
     return [*lengths, open_run] if open_run else lengths
@@ -148,22 +150,24 @@ def runs(sizes: tuple[int, ...]) -> list[int]:
 def tensor_residuals(
     words: Array, sizes: tuple[int, ...], base: Array | None, second: Array | None
 ) -> tuple[list[int], Array]:
-    """(the predictor of each run of tensors, all residuals [n])."""
+    """Return (predictor of each run of tensors, all residuals [n])."""
     if base is None:
         return [NONE], words
-    other = base if second is None else second  # stands in where nothing reads it
-    folded, predictors, start = np.empty_like(words), [], 0
-    for size in runs(sizes):
-        here = slice(start, start + size)
-        chosen = tensor_predictor(words[here], base[here], None if second is None else other[here])
-        kernels.residuals(words[here], base[here], other[here], chosen, folded[here])
-        predictors.append(chosen)
+    other = base if second is None else second  # a placeholder where it is not read
+    residuals, predictors, start = np.empty_like(words), [], 0
+    for size in predictor_runs(sizes):
+        span = slice(start, start + size)
+        predictor = tensor_predictor(
+            words[span], base[span], None if second is None else other[span]
+        )
+        kernels.residuals(words[span], base[span], other[span], predictor, residuals[span])
+        predictors.append(predictor)
         start += size
-    return (predictors[:1] if len(set(predictors)) == 1 else predictors), folded
+    return (predictors[:1] if len(set(predictors)) == 1 else predictors), residuals
 
 
-def restored(
-    folded: Array,
+def restore_words(
+    residuals: Array,
     sizes: tuple[int, ...],
     rows: int,
     predictors: list[int],
@@ -171,135 +175,141 @@ def restored(
     second: Array | None,
     planes: tuple[Array, ...] = (),
 ) -> Array:
-    """The words of all residuals [n], in their place; with ``planes`` these hold the residuals.
+    """Replace all residuals [n] by their words; with ``planes``, the residuals are read from these.
 
     Raises: DamagedFrame for missing bases.
     """
     highest = SUB2 if rows or second is not None else SUB if base is not None else NONE
     if max(predictors) > highest:
-        raise damaged(f"predictor {max(predictors)} without its bases")
+        raise damaged_frame(f"predictor {max(predictors)} without its bases")
     if rows or base is None:
         if planes:
-            kernels.join(planes, folded, folded, NONE, folded)
-        return kernels.unseries(folded, rows, predictors[0]).reshape(-1) if rows else folded
+            kernels.join_planes(planes, residuals, residuals, NONE, residuals)
+        return (
+            kernels.restore_series(residuals, rows, predictors[0]).reshape(-1)
+            if rows
+            else residuals
+        )
     other = base if second is None else second
     start = 0
-    lengths = [len(folded)] if len(predictors) == 1 else runs(sizes)
+    lengths = [len(residuals)] if len(predictors) == 1 else predictor_runs(sizes)
     for size, predictor in zip(lengths, predictors, strict=True):
-        here = slice(start, start + size)
+        span = slice(start, start + size)
         if planes:
-            some = tuple(plane[here] for plane in planes)
-            kernels.join(some, base[here], other[here], predictor, folded[here])
+            some = tuple(plane[span] for plane in planes)
+            kernels.join_planes(some, base[span], other[span], predictor, residuals[span])
         else:
-            kernels.restore(folded[here], base[here], other[here], predictor)
+            kernels.restore(residuals[span], base[span], other[span], predictor)
         start += size
-    return folded
+    return residuals
 
 
 def entropy(words: Array) -> int:
-    """2^16 × bits of a sample's byte planes, each coded by its own frequencies."""
-    found = kernels.counts(words)
+    """Return 2^16 × the empirical entropy in bits of the byte planes of a sample."""
+    found = kernels.byte_counts(words)
     n = len(words)
     return int(words.itemsize * _LOGS[n] - _LOGS[found].sum())
 
 
 def tensor_predictor(words: Array, base: Array, second: Array | None) -> int:
-    """The predictor whose residuals have the least entropy on a sample."""
-    at = strips(len(words))
-    now, before = words[at], base[at]
-    other = before if second is None else second[at]
+    """Return the predictor whose residuals have the least entropy on a sample."""
+    at = sample_indices(len(words))
+    sample, base_sample = words[at], base[at]
+    other = base_sample if second is None else second[at]
     allowed = (NONE, SUB) if second is None else (NONE, SUB, SUB2)
-    costs = [entropy(kernels.residuals(now, before, other, p)) for p in allowed]
+    costs = [entropy(kernels.residuals(sample, base_sample, other, p)) for p in allowed]
     return allowed[costs.index(min(costs))]
 
 
 def chunk_predictor(steps: Array) -> int:
-    """The same for words [T, D], on some of the series."""
+    """Return the predictor with the least entropy on a sample of the series of words [T, D]."""
     rows, columns = steps.shape
-    wanted = max(1, sample_size(steps.size) // rows)
-    some = steps[:MOST_SAMPLED, :: max(1, columns // wanted)][:, :wanted]
-    costs = [entropy(kernels.series(some, p)) for p in (NONE, SUB, SUB2)]
+    expected = max(1, sample_size(steps.size) // rows)
+    some = steps[:MAX_SAMPLE, :: max(1, columns // expected)][:, :expected]
+    costs = [entropy(kernels.series_residuals(some, p)) for p in (NONE, SUB, SUB2)]
     return costs.index(min(costs))
 
 
 def sample_size(n: int) -> int:
-    """Words looked at: an eighth, within bounds."""
-    return min(n, max(LEAST_SAMPLED, min(MOST_SAMPLED, n // 8)))
+    """Return the number of sampled words: an eighth, within bounds."""
+    return min(n, max(MIN_SAMPLE, min(MAX_SAMPLE, n // 8)))
 
 
-def strips(n: int) -> Array | slice:
-    """Positions of a sample of n words: runs of neighbours, evenly spread."""
+def sample_indices(n: int) -> Array | slice:
+    """Return the indices of a sample of n words: evenly spaced runs of neighbours."""
     size = sample_size(n)
     if size == n:
         return slice(0, n)
-    run = size // STRIPS
-    starts = np.arange(STRIPS) * ((n - run) // (STRIPS - 1))
+    run = size // SAMPLE_RUNS
+    starts = np.arange(SAMPLE_RUNS) * ((n - run) // (SAMPLE_RUNS - 1))
     at: Array = (starts[:, None] + np.arange(run)).reshape(-1)
     return at
 
 
-def part(plane: Array, *, whole: bool = False) -> bytes:
-    """One plane, uint8 [m], m > 0; ``whole``: not split."""
+def encode_part(plane: Array, *, no_bitmap: bool = False) -> bytes:
+    """Encode one plane, uint8 [m], m > 0; ``no_bitmap``: not as a bitmap and nonzero bytes."""
     if plane[0] == plane[-1] and (plane == plane[0]).all():
         return bytes((0, plane[0]))
-    if len(plane) >= SURE:
-        sample = plane[strips(len(plane))]
-        if entropy(sample) > NOISE * 65536 * len(sample):
+    if len(plane) >= NOISE_BYTES:
+        sample = plane[sample_indices(len(plane))]
+        if entropy(sample) > NOISE_BITS * 65536 * len(sample):
             return b"\x01" + plane.tobytes()
-    if not whole and len(plane) >= MANY:
+    if not no_bitmap and len(plane) >= SPARSE_BYTES:
         zeros = 1 - np.count_nonzero(plane) / len(plane)
-        if SPARSE[0] <= zeros <= SPARSE[1]:
-            bits, others = sparse.sparse(plane)
-            head = b"\x03" + varint(len(others))
-            return b"".join((head, part(bits, whole=True), part(others, whole=True)))
+        if SPARSE_ZEROS[0] <= zeros <= SPARSE_ZEROS[1]:
+            bitmap, nonzero = sparse.split_nonzero(plane)
+            head = b"\x03" + encode_varint(len(nonzero))
+            return b"".join(
+                (head, encode_part(bitmap, no_bitmap=True), encode_part(nonzero, no_bitmap=True))
+            )
     coded = zstd.compress_plane(plane.data)
     if len(coded) >= len(plane):
         return b"\x01" + plane.tobytes()
-    return b"\x02" + varint(len(coded)) + coded
+    return b"\x02" + encode_varint(len(coded)) + coded
 
 
-def read_part(cursor: Cursor, size: int, *, whole: bool = False) -> Array:
-    """The next plane: read-only uint8 [size], where it can a view of the payload."""
-    form = cursor.byte()
+def decode_part(cursor: Cursor, size: int, *, no_bitmap: bool = False) -> Array:
+    """Return the next plane: read-only uint8 [size], a view of the payload where possible."""
+    form = cursor.read_byte()
     if form == 0:
-        plane = np.full(size, cursor.byte(), np.uint8)
+        plane = np.full(size, cursor.read_byte(), np.uint8)
     elif form == 1:
-        plane = np.frombuffer(cursor.take(size), np.uint8)
+        plane = np.frombuffer(cursor.read_bytes(size), np.uint8)
     elif form == 2:
-        data = cursor.take(cursor.varint())
+        data = cursor.read_bytes(cursor.read_varint())
         plane = np.frombuffer(zstd.decompress(data, size), np.uint8)
-    elif form == 3 and not whole:
-        count = cursor.varint()
+    elif form == 3 and not no_bitmap:
+        count = cursor.read_varint()
         if not 0 < count <= size:
-            raise damaged(f"{count} bytes of {size} are not zero")
-        bits = read_part(cursor, (size + 7) // 8, whole=True)
-        others = read_part(cursor, count, whole=True)
+            raise damaged_frame(f"{count} bytes of {size} are not zero")
+        bitmap = decode_part(cursor, (size + 7) // 8, no_bitmap=True)
+        nonzero = decode_part(cursor, count, no_bitmap=True)
         plane = np.empty(size, np.uint8)
-        if sparse.dense(bits, others, plane) != count:
-            raise damaged("its bits do not fit its bytes")
+        if sparse.join_nonzero(bitmap, nonzero, plane) != count:
+            raise damaged_frame("its bitmap does not match its nonzero bytes")
     else:
-        raise damaged(f"parts have no form {form}")
-    plane.flags.writeable = False  # one type for the kernel
+        raise damaged_frame(f"a part has an unknown form {form}")
+    plane.flags.writeable = False  # kernels are compiled for one array type
     return plane
 
 
-def palette(words: Array) -> Array | None:
-    """The distinct words, ascending, or None where there are more than ``PALETTE``."""
-    for look in (GLANCE, SAMPLE):  # most arrays are out at a glance
-        values = np.unique(words[:: max(1, len(words) // look)])
-        if len(values) > PALETTE:
+def find_palette(words: Array) -> Array | None:
+    """Return the distinct words, ascending, or None if there are more than ``MAX_PALETTE``."""
+    for count in (FIRST_SAMPLE, SECOND_SAMPLE):  # rejects most arrays early
+        values = np.unique(words[:: max(1, len(words) // count)])
+        if len(values) > MAX_PALETTE:
             return None
-    while len(values) <= PALETTE:
+    while len(values) <= MAX_PALETTE:
         found = values[indices(words, values)] == words
         if found.all():
             return values
-        rest = np.unique(words[~found][: 2 * SAMPLE])
+        rest = np.unique(words[~found][: 2 * SECOND_SAMPLE])
         values = np.union1d(values, rest)
     return None
 
 
 def indices(words: Array, values: Array) -> Array:
-    """uint8 [n]: where each word stands, or would stand, among the values."""
+    """Return uint8 [n]: the index of every word, or of its insertion point, in ``values``."""
     if len(values) == 2:
         second: Array = words == values[1]
         return second.view(np.uint8)
@@ -307,30 +317,30 @@ def indices(words: Array, values: Array) -> Array:
     return np.minimum(at, len(values) - 1).astype(np.uint8)
 
 
-def palette_parts(words: Array, values: Array, rows: int) -> list[bytes]:
-    """Form, values and the bits of the indices, series by series."""
+def encode_palette(words: Array, values: Array, rows: int) -> list[bytes]:
+    """Return form, values and the bit planes of the indices, series by series."""
     at = indices(words, values)
     if rows:
         at = np.ascontiguousarray(at.reshape(rows, -1).T).reshape(-1)
     parts = [bytes((1, len(values))), values.tobytes()]
     for k in range((len(values) - 1).bit_length()):
-        parts.append(part(np.packbits(at >> k & 1, bitorder="little")))
+        parts.append(encode_part(np.packbits(at >> k & 1, bitorder="little")))
     return parts
 
 
-def from_palette(cursor: Cursor, kind: Kind, n: int, rows: int) -> Array:
-    """The words of a palette payload whose form was read. Raises: DamagedFrame."""
-    count = cursor.byte()
-    if not 1 <= count <= PALETTE:
-        raise damaged(f"a palette of {count} values")
-    values = np.frombuffer(cursor.take(count * kind.width), kind.word)
+def decode_palette(cursor: Cursor, kind: Kind, n: int, rows: int) -> Array:
+    """Return the words of a palette payload after its form. Raises: DamagedFrame."""
+    count = cursor.read_byte()
+    if not 1 <= count <= MAX_PALETTE:
+        raise damaged_frame(f"a palette of {count} values")
+    values = np.frombuffer(cursor.read_bytes(count * kind.width), kind.word)
     at = np.zeros(n, np.uint8)
     for k in range((count - 1).bit_length()):
-        packed = read_part(cursor, (n + 7) // 8)
+        packed = decode_part(cursor, (n + 7) // 8)
         at |= np.unpackbits(packed, count=n, bitorder="little") << np.uint8(k)
-    cursor.done()
+    cursor.require_end()
     if at.max() >= count:
-        raise damaged("an index is outside its palette")
+        raise damaged_frame("an index is outside its palette")
     words: Array = values[at]
     if rows:
         words = np.ascontiguousarray(words.reshape(-1, rows).T).reshape(-1)

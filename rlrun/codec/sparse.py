@@ -1,87 +1,92 @@
-"""Byte planes of many zeros as bits that say where the other bytes are, and those bytes."""
+"""Byte planes with many zeros as a bitmap of nonzero bytes and the nonzero bytes."""
 
 import numpy as np
 
-from rlrun.codec.kernels import length_of
+from rlrun.codec.kernels import bit_length
 from rlrun.codec.words import Array
 from rlrun.jit import COMPILED, jit
 
 
-def sparse(plane: Array) -> tuple[Array, Array]:
-    """(uint8 [(m + 7) / 8]: bits, lowest first, of bytes that are not zero; those bytes)."""
+def split_nonzero(plane: Array) -> tuple[Array, Array]:
+    """Return (bitmap uint8 [(m + 7) / 8] of nonzero bytes, lowest bit first; nonzero bytes)."""
     if not COMPILED:
         return np.packbits(plane != 0, bitorder="little"), plane[plane != 0]
-    bits = np.zeros((len(plane) + 7) // 8, np.uint8)
-    others = np.empty(len(plane) + 1, np.uint8)
-    return bits, others[: sparse_compiled(plane, bits, others)]
+    bitmap = np.zeros((len(plane) + 7) // 8, np.uint8)
+    values = np.empty(len(plane) + 1, np.uint8)
+    return bitmap, values[: split_nonzero_compiled(plane, bitmap, values)]
 
 
 @jit
-def sparse_compiled(plane: Array, bits: Array, others: Array) -> int:
-    """Fill both; how many are not zero. ``others`` has room for one more."""
-    count, whole = np.uint64(0), len(plane) // 8
-    for i in range(whole):
+def split_nonzero_compiled(plane: Array, bitmap: Array, values: Array) -> int:
+    """Fill both and return the number of nonzero bytes; ``values`` has one spare element."""
+    count, full = np.uint64(0), len(plane) // 8
+    for i in range(full):
         word = np.uint8(0)
         for k in range(8):
             byte = plane[8 * i + k]
-            some = np.uint8(byte != 0)
-            others[count] = byte
-            count += np.uint64(some)
-            word |= np.uint8(some << k)
-        bits[i] = word
-    for j in range(8 * whole, len(plane)):
+            nonzero = np.uint8(byte != 0)
+            values[count] = byte
+            count += np.uint64(nonzero)
+            word |= np.uint8(nonzero << k)
+        bitmap[i] = word
+    for j in range(8 * full, len(plane)):
         if plane[j]:
-            others[count] = plane[j]
+            values[count] = plane[j]
             count += np.uint64(1)
-            bits[whole] |= np.uint8(1 << (j - 8 * whole))
+            bitmap[full] |= np.uint8(1 << (j - 8 * full))
     return int(count)
 
 
-def dense(bits: Array, others: Array, plane: Array) -> int:
-    """Fill ``plane``; how many bits are set, −1 where they are more than ``others`` or behind the
-    end (``plane`` means nothing then)."""
+def join_nonzero(bitmap: Array, values: Array, plane: Array) -> int:
+    """Fill ``plane`` and return the number of set bits.
+
+    Return −1, with ``plane`` undefined, if more bits are set than ``values`` has bytes, or bits
+    beyond the end of ``plane``.
+    """
     if COMPILED:
-        return int(dense_compiled(bits, others, plane))
-    where = np.unpackbits(bits, bitorder="little")
-    count = int(np.count_nonzero(where))
-    if count != len(others) or where[len(plane) :].any():
+        return int(join_nonzero_compiled(bitmap, values, plane))
+    is_set = np.unpackbits(bitmap, bitorder="little")
+    count = int(np.count_nonzero(is_set))
+    if count != len(values) or is_set[len(plane) :].any():
         return -1
     plane[:] = 0
-    plane[where[: len(plane)].view(bool)] = others
+    plane[is_set[: len(plane)].view(bool)] = values
     return count
 
 
 @jit
-def dense_compiled(bits: Array, others: Array, plane: Array) -> int:
-    """The same; reads stay inside whatever the bits say."""
-    count, whole = np.uint64(0), len(plane) // 64
+def join_nonzero_compiled(bitmap: Array, values: Array, plane: Array) -> int:
+    """Compiled version; no read or write is out of bounds, whatever the bitmap."""
+    count, full = np.uint64(0), len(plane) // 64
     plane[:] = 0
-    for i in range(whole):
+    for i in range(full):
         word = np.uint64(0)
         for k in range(8):
-            word |= np.uint64(bits[8 * i + k]) << np.uint64(8 * k)
-        at = plane[64 * i : 64 * i + 64]
-        if count + np.uint64(64) > np.uint64(len(others)):
-            count = scatter(word, others, count, at)
+            word |= np.uint64(bitmap[8 * i + k]) << np.uint64(8 * k)
+        block = plane[64 * i : 64 * i + 64]
+        if count + np.uint64(64) > np.uint64(len(values)):
+            count = scatter(word, values, count, block)
             continue
-        while word:  # 64 more are there: nothing to look after
+        while word:  # at least 64 values are left: no bounds checks
             lowest = word & (np.uint64(0) - word)
-            at[length_of(lowest) - np.uint64(1)] = others[count]
+            block[bit_length(lowest) - np.uint64(1)] = values[count]
             count += np.uint64(1)
             word ^= lowest
-    for i in range(8 * whole, len(bits)):
-        count = scatter(np.uint64(bits[i]), others, count, plane[8 * i :])
-    return int(count) if count <= np.uint64(len(others)) else -1
+    for i in range(8 * full, len(bitmap)):
+        count = scatter(np.uint64(bitmap[i]), values, count, plane[8 * i :])
+    return int(count) if count <= np.uint64(len(values)) else -1
 
 
 @jit
-def scatter(word: np.uint64, others: Array, count: np.uint64, at: Array) -> np.uint64:
-    """One word with every index checked: the new count, beyond ``others`` for a bit behind it or
-    behind the end of ``at``."""
+def scatter(word: np.uint64, values: Array, count: np.uint64, block: Array) -> np.uint64:
+    """Write the bytes of one bitmap word with bounds checks; return the new count.
+
+    The count exceeds ``len(values)`` after a bit without a byte or beyond the end of ``block``.
+    """
     for k in range(64):
         if word >> np.uint64(k) & np.uint64(1):
-            if count >= np.uint64(len(others)) or k >= len(at):
-                return np.uint64(len(others) + 1)
-            at[k] = others[count]
+            if count >= np.uint64(len(values)) or k >= len(block):
+                return np.uint64(len(values) + 1)
+            block[k] = values[count]
             count += np.uint64(1)
     return count

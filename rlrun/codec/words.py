@@ -1,4 +1,4 @@
-"""Arrays as flat little-endian unsigned words, and back: bits are moved, numbers never read."""
+"""Conversion between arrays and flat little-endian unsigned words; bits are never interpreted."""
 
 import sys
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ import numpy as np
 
 from rlrun.errors import CodecError
 
-BFLOAT16 = np.dtype("V2")  # numpy has no bfloat16: two-byte voids; ``a.view(np.uint16)`` = the bits
+BFLOAT16 = np.dtype("V2")  # numpy has no bfloat16; ``a.view(np.uint16)`` are its bits
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One dtype of the wire: its code, its numpy dtype and the unsigned words that carry it."""
+    """A dtype of the format: its code, numpy dtype and unsigned word type."""
 
     code: int
     name: str
@@ -25,12 +25,12 @@ class Kind:
 
     @property
     def width(self) -> int:
-        """Bytes of an element."""
+        """Bytes per element."""
         return self.word.itemsize
 
     @property
     def bits(self) -> int:
-        """Bits of an element."""
+        """Bits per element."""
         return 8 * self.word.itemsize
 
 
@@ -44,20 +44,20 @@ def _kinds() -> tuple[Kind, ...]:
     return tuple(kinds)
 
 
-KINDS = _kinds()  # code = position + 1: part of the format, only ever appended to
-NAMED = {kind.name: kind for kind in KINDS}
-CODED = {kind.code: kind for kind in KINDS}
-_BY_DTYPE = {kind.dtype: kind for kind in KINDS}
+KINDS = _kinds()  # code = position + 1: part of the format, append only
+KIND_BY_NAME = {kind.name: kind for kind in KINDS}
+KIND_BY_CODE = {kind.code: kind for kind in KINDS}
+_KIND_BY_DTYPE = {kind.dtype: kind for kind in KINDS}
 
 
 def as_array(value: Any, path: str) -> Array:
-    """The numpy array of an array, numpy scalar or torch tensor (bfloat16: two-byte voids).
+    """Return the numpy array of an array, numpy scalar or torch tensor (bfloat16: two-byte voids).
 
     Raises: CodecError, naming ``path``, for anything else.
     """
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
-    torch = sys.modules.get("torch")  # a tensor can only be here if somebody imported torch
+    torch = sys.modules.get("torch")  # without torch imported there are no tensors
     if torch is not None and isinstance(value, torch.Tensor):
         tensor = value.detach().cpu()
         try:
@@ -75,37 +75,38 @@ def as_array(value: Any, path: str) -> Array:
 
 
 def kind_of(array: Array, path: str) -> Kind:
-    """The wire kind of the array's dtype in any byte order.
+    """Return the kind of the array's dtype, in any byte order.
 
-    Raises: CodecError for dtypes that have none.
+    Raises: CodecError for a dtype without a kind.
     """
     dtype = array.dtype
     if dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None and dtype.shape == ():
-        return NAMED["bfloat16"]  # also the bfloat16 of other packages
-    kind = _BY_DTYPE.get(dtype.newbyteorder("<"))
+        return KIND_BY_NAME["bfloat16"]  # other packages' bfloat16 included
+    kind = _KIND_BY_DTYPE.get(dtype.newbyteorder("<"))
     if kind is None:
         raise CodecError(
-            f"codec.{path} = {dtype}: this dtype has no code; {', '.join(NAMED)}; convert the array"
+            f"codec.{path} = {dtype}: this dtype cannot be coded; allowed are "
+            f"{', '.join(KIND_BY_NAME)}; convert the array"
         )
     return kind
 
 
 def to_words(array: Array, kind: Kind) -> Array:
-    """The elements in C order as unsigned words [n]; a view where the array allows it."""
+    """Return the elements in C order as unsigned words [n]: a view where possible."""
     if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and sys.byteorder == "big"):
         array = array.byteswap()
     return np.ascontiguousarray(array).reshape(-1).view(kind.word)
 
 
 def from_words(words: Array, kind: Kind, shape: tuple[int, ...]) -> Array:
-    """The read-only array of those words."""
+    """Return the read-only array of the words."""
     array: Array = words.view(kind.dtype).reshape(shape)
     array.flags.writeable = False
     return array
 
 
 def as_tensors(tree: Any) -> Any:
-    """The tree with a torch tensor, with memory of its own, for every array."""
+    """Convert every array of the tree to a torch tensor with its own memory."""
     import torch
 
     if isinstance(tree, dict):

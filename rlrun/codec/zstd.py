@@ -1,17 +1,17 @@
-"""zstd at level 1, with the expected size known to the reader: it never allocates more."""
+"""zstd at level 1; the reader is given the expected size and never allocates more."""
 
 import threading
 
 import zstandard
 
-from rlrun.codec.cursor import damaged
+from rlrun.codec.cursor import damaged_frame
 
 LEVEL = 1
-PLANE_HASH = 12  # log2 of the match table: planes hold few matches, a small one costs less time
+PLANE_HASH = 12  # log2 of the match table: planes have few matches, and a small table is faster
 
 
-class _Contexts(threading.local):
-    """One pair of contexts a thread: they are costly to make and not safe to share."""
+class _ThreadCoders(threading.local):
+    """Compressors and decompressor of a thread: expensive to create and not thread-safe."""
 
     def __init__(self) -> None:
         self.compressor = zstandard.ZstdCompressor(level=LEVEL)
@@ -20,30 +20,30 @@ class _Contexts(threading.local):
         self.decompressor = zstandard.ZstdDecompressor()
 
 
-_contexts = _Contexts()
+_coders = _ThreadCoders()
 
 
 def compress(data: memoryview | bytes) -> bytes:
-    """One zstd frame that states its content size."""
-    return _contexts.compressor.compress(data)
+    """Return one zstd frame, which contains its content size."""
+    return _coders.compressor.compress(data)
 
 
 def compress_plane(data: memoryview) -> bytes:
-    """The same for a byte plane of residuals."""
-    return _contexts.plane.compress(data)
+    """Return one zstd frame of a byte plane of residuals."""
+    return _coders.plane.compress(data)
 
 
 def decompress(data: memoryview, size: int) -> bytes:
-    """The ``size`` bytes of one zstd frame. Raises: DamagedFrame if it is anything else.
+    """Return the ``size`` bytes of one zstd frame. Raises: DamagedFrame for anything else.
 
-    The library allocates what the frame says whatever limit it is given, so that is asked first.
+    The library allocates the size stored in the frame whatever its limit: it is checked first.
     """
     try:
         if zstandard.frame_content_size(data) != size:
-            raise damaged(f"a zstd part does not hold {size} bytes")
-        out = _contexts.decompressor.decompress(data, allow_extra_data=False)
+            raise damaged_frame(f"a zstd part does not hold {size} bytes")
+        out = _coders.decompressor.decompress(data, allow_extra_data=False)
     except zstandard.ZstdError as e:
-        raise damaged(f"a zstd part cannot be read ({e})") from e
+        raise damaged_frame(f"a zstd part cannot be read ({e})") from e
     if len(out) != size:
-        raise damaged(f"a zstd part does not hold {size} bytes")
+        raise damaged_frame(f"a zstd part does not hold {size} bytes")
     return out

@@ -14,7 +14,7 @@ from rlrun.buffer.windows.cutter import Cutter
 from rlrun.build.pipeline import make_collector
 from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
-from rlrun.codec.coders import NAMES as CODERS
+from rlrun.codec.coders import CODER_NAMES as CODERS
 from rlrun.codec.coders import decode_field, encode_field
 from rlrun.codec.content import FieldSpec
 from rlrun.codec.words import kind_of, to_words

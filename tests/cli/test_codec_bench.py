@@ -59,7 +59,7 @@ def test_a_run_and_its_dataset(run_dir, capsys):
     expected += [(f"{run_dir.parent / 'data'}: {n}", "chunks") for n in names[1:]]
     assert [(name, what) for name, _, what in titles] == expected
     assert titles[0][1] == "3"
-    for coder in codec.CHOICES:
+    for coder in codec.CODER_OPTIONS:
         count = len(re.findall(rf"^  {coder} +\d+\.\d % +\d+ MB/s +\d+ MB/s ", out, re.M))
         assert count == (7 if coder != "pco" or pco.installed() else 0)
     assert ("pcodec is not installed (pip install" in out) != pco.installed()

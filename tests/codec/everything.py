@@ -1,4 +1,4 @@
-"""Frames of every coder × kind × form, named; their digest must not depend on numba."""
+"""Named frames of every coder, kind and form, whose digest must not depend on numba."""
 
 import hashlib
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def frames() -> Iterator[tuple[str, bytes, object, dict]]:
 
 
 def digest() -> str:
-    """One hash of all frames, each decoded to what it was made of."""
+    """Return one hash of all frames after a round trip of each."""
     state = hashlib.sha256()
     for name, frame, tree, bases in frames():
         back = codec.decode(frame, **bases)

@@ -1,15 +1,17 @@
-"""Arrays that break codecs, and sequences like those of training."""
+"""Arrays with special bit patterns, and sequences like those of training."""
 
 import numpy as np
 
-from rlrun.codec import BFLOAT16, CHOICES, pco
+from rlrun.codec import BFLOAT16, CODER_OPTIONS, pco
 from rlrun.codec.words import KINDS, Kind
 
 NAMES = [kind.name for kind in KINDS]
-CODERS = [name for name in CHOICES if name != "pco" or pco.installed()]  # that can be used here
+CODERS = [
+    name for name in CODER_OPTIONS if name != "pco" or pco.installed()
+]  # that can be used here
 KIND = {kind.name: kind for kind in KINDS}
 
-FLOAT_TRAPS = {  # ±0, denormals, ±inf, quiet and signalling NaN with payloads, extremes
+SPECIAL_FLOATS = {  # ±0, denormals, ±inf, quiet and signalling NaN with payloads, extremes
     2: (0, 0x8000, 1, 0x8001, 0x7C00, 0xFC00, 0x7E00, 0x7C01, 0xFE77, 0x7BFF, 0x3C00),
     4: (0, 1 << 31, 1, 0x80000001, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0xFFC12345,
         0x7F7FFFFF, 0x3F800000),
@@ -18,21 +20,21 @@ FLOAT_TRAPS = {  # ±0, denormals, ±inf, quiet and signalling NaN with payloads
 }  # fmt: skip
 
 
-def traps(kind: Kind) -> np.ndarray:
-    """The words of a kind that go wrong where numbers are read instead of moved."""
+def special_words(kind: Kind) -> np.ndarray:
+    """Return the words of a kind that change if numbers are converted instead of copied."""
     if kind.name == "bool":
         return np.array([0, 1], kind.word)
     if kind.floating:
-        return np.array(FLOAT_TRAPS[kind.width], kind.word)
+        return np.array(SPECIAL_FLOATS[kind.width], kind.word)
     top = 1 << kind.bits - 1
     return np.array([0, 1, top - 1, top, top + 1, 2 * top - 1, 77], kind.word)
 
 
 def array(kind: Kind, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Random bits with traps between them."""
+    """Return random bits mixed with special words."""
     rng = np.random.default_rng(seed)
     n = int(np.prod(shape))
-    words = rng.choice(traps(kind), n)
+    words = rng.choice(special_words(kind), n)
     if kind.name != "bool":
         noise = rng.integers(0, (1 << kind.bits) - 1, n, np.uint64, endpoint=True)
         words = np.where(rng.random(n) < 0.5, words, noise.astype(kind.word))
@@ -40,7 +42,7 @@ def array(kind: Kind, shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 
 def walk(kind: Kind, shape: tuple[int, ...], seed: int, steps: int = 3) -> list[np.ndarray]:
-    """A sequence of arrays that changes a little from one to the next."""
+    """Return a sequence of slightly changing arrays."""
     rng = np.random.default_rng(seed)
     if kind.name == "bool":
         return [rng.random(shape) < 0.1 for _ in range(steps)]
@@ -60,14 +62,14 @@ def walk(kind: Kind, shape: tuple[int, ...], seed: int, steps: int = 3) -> list[
 
 
 def same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether both have the same dtype (in little-endian), shape and bits."""
+    """Return whether both have the same dtype (in little-endian), shape and bits."""
     little = a.dtype.newbyteorder("<") if a.dtype.kind != "V" else a.dtype
     swapped = a.astype(little) if a.dtype != little else a
     return b.dtype == little and a.shape == b.shape and swapped.tobytes() == b.tobytes()
 
 
 def mixed_tree(seed: int) -> dict:
-    """A state dict with every kind of node, and arrays that move with the seed."""
+    """Return a state dict with every kind of node, whose arrays depend on the seed."""
     f32, i64 = KIND["float32"], KIND["int64"]
     return {
         "torso": {"weight": walk(f32, (17, 9), 1, 6)[seed % 6], "bias": np.zeros(9, np.float32)},

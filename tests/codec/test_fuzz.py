@@ -122,7 +122,7 @@ def test_mutated_streams() -> None:
             except codec.NeedKeyFrame as e:
                 need = e
             except codec.CodecError:
-                need = receiver.need()
+                need = receiver.key_frame_request()
             if need is not None and rng.random() < 0.5:
                 answer = sender.answer(need)
                 if answer is not None:

@@ -1,6 +1,6 @@
 """Frames written when this format version was fixed are read today, and written alike.
 
-Bytes of coders with a zstd stage may change with the zstd library; they are only read.
+Bytes of coders with a zstd stage may change with the zstd import_pcodec; they are only read.
 """
 
 import json
@@ -19,7 +19,7 @@ GOLDEN = json.loads(FILE.read_text("utf-8"))
 NOW = {name: rest for name, *rest in frames()}
 
 
-def test_all_are_there() -> None:
+def test_golden_file_is_complete() -> None:
     assert len(GOLDEN) > 250
     assert set(GOLDEN) <= set(NOW)
 

@@ -1,4 +1,4 @@
-"""Compiled kernels and their numpy twins give the same numbers, and their inverses undo them."""
+"""Compiled kernels and their numpy versions are equal, and their inverses restore the words."""
 
 import os
 import subprocess
@@ -31,22 +31,22 @@ def read_only(planes):
 @compiled
 @pytest.mark.parametrize("n", [0, 1, 5000])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_twins(dtype, n, monkeypatch) -> None:
+def test_compiled_and_vectorised_are_equal(dtype, n, monkeypatch) -> None:
     now, base, second = (words(dtype, n, seed) for seed in range(3))
 
     def everything():
         found = [kernels.bit_lengths(now)]
         for predictor in (kernels.NONE, kernels.SUB, kernels.SUB2):
-            folded = kernels.residuals(now, base, second, predictor)
-            back = folded.copy()
+            residuals = kernels.residuals(now, base, second, predictor)
+            back = residuals.copy()
             kernels.restore(back, base, second, predictor)
             assert np.array_equal(back, now)
-            found += [folded, kernels.split(folded)]
+            found += [residuals, kernels.split_planes(residuals)]
             back[:] = 0
-            kernels.join(read_only(found[-1]), base, second, predictor, back)
+            kernels.join_planes(read_only(found[-1]), base, second, predictor, back)
             assert np.array_equal(back, now)
             if n:
-                found.append(kernels.counts(folded))
+                found.append(kernels.byte_counts(residuals))
         return found
 
     fast = everything()
@@ -62,33 +62,33 @@ def test_bit_lengths(dtype) -> None:
     edges = [0, *(v for k in range(top) for v in ((1 << k), (1 << k + 1) - 1))]
     expected = [v.bit_length() for v in edges]
     assert kernels.bit_lengths(np.array(edges, dtype)).tolist() == expected
-    assert kernels.lengths_vectorised(np.array(edges, dtype)).tolist() == expected
+    assert kernels.bit_lengths_vectorised(np.array(edges, dtype)).tolist() == expected
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 9])
 @pytest.mark.parametrize("predictor", [kernels.NONE, kernels.SUB, kernels.SUB2])
-def test_series_undone(rows: int, predictor: int) -> None:
+def test_restore_series_inverts_series_residuals(rows: int, predictor: int) -> None:
     steps = words(np.uint16, rows * 4, 5).reshape(rows, 4)
-    folded = kernels.series(steps, predictor)
-    assert np.array_equal(kernels.unseries(folded, rows, predictor), steps)
+    residuals = kernels.series_residuals(steps, predictor)
+    assert np.array_equal(kernels.restore_series(residuals, rows, predictor), steps)
 
 
-def test_second_order_of_a_line_is_zero() -> None:
-    """x = 7 + 3t: 7, then the step 3 folded to 6, then nothing."""
+def test_second_differences_of_a_line_are_zero() -> None:
+    """x = 7 + 3t: 7, the zigzag code 6 of 3, then zeros."""
     line = (7 + 3 * np.arange(6, dtype=np.uint32))[:, None]
-    assert kernels.series(line, kernels.SUB2).tolist() == [7, 6, 0, 0, 0, 0]
+    assert kernels.series_residuals(line, kernels.SUB2).tolist() == [7, 6, 0, 0, 0, 0]
 
 
 @compiled
-def test_narrowing_twins() -> None:
-    """Every float64 trap alone, and all that float32 can hold together."""
-    for word in samples.traps(samples.KIND["float64"]):
+def test_compiled_and_vectorised_narrowing_are_equal() -> None:
+    """Every special float64 word alone, and all those of float32 widened."""
+    for word in samples.special_words(samples.KIND["float64"]):
         one = np.array([word])
         a, b = narrow.as_float32(one), narrow.float32_vectorised(one)
         assert (a is None) == (b is None), hex(word)
         assert a is None or np.array_equal(a, b)
-    for word in samples.traps(samples.KIND["float32"]):
-        wide = narrow.widened(np.array([word]), samples.KIND["float32"], samples.KIND["float64"])
+    for word in samples.special_words(samples.KIND["float32"]):
+        wide = narrow.widen(np.array([word]), samples.KIND["float32"], samples.KIND["float64"])
         quiet = 0x7FC00001 if word == 0x7F800001 else word  # a signalling NaN is made quiet
         thin = narrow.as_float32(wide)
         assert thin is not None
@@ -98,7 +98,7 @@ def test_narrowing_twins() -> None:
 
 @compiled
 def test_same_bytes_without_numba() -> None:
-    """Frames of all coders, kinds and forms, in a process that has no numba."""
+    """Frames of all coders, kinds and forms, written in a process without numba."""
     code = (
         "from tests.codec.everything import digest; from rlrun.jit import COMPILED;"
         "assert not COMPILED; print(digest())"

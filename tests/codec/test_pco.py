@@ -1,4 +1,4 @@
-"""The optional coder: as good as the package makes it, and a clear word where that is missing."""
+"""The optional coder: compression with the package, and the error without it."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ HERE = pytest.mark.skipif(not pco.installed(), reason="pcodec is not installed")
 
 
 def test_without_the_package():
-    """Encoding, making a stream and decoding say which package is missing, and how to get it."""
+    """Encoding, making a stream and decoding name the missing package and how to install it."""
     code = (
         "import sys; sys.modules['pcodec'] = None\n"
         "import numpy as np\n"
@@ -36,16 +36,16 @@ def test_without_the_package():
         assert "pip install '.[pco]'" in line
 
 
-def test_auto_never_takes_it():
+def test_auto_never_chooses_pco():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(3, 50_000)).astype(np.float32)
     for chosen in (codec.explain(x[0]), codec.explain(x[0], base=x[1], second=x[2])):
-        assert {choice.coder for choice in chosen} <= {*codec.CHOICES} - {"pco"}
+        assert {choice.coder for choice in chosen} <= {*codec.CODER_OPTIONS} - {"pco"}
 
 
 @HERE
 def test_small_and_narrow():
-    """Weights with few changed elements take less than in planes; float64 that holds float32."""
+    """Weights with few changed elements are smaller than with planes; float64 is narrowed."""
     rng = np.random.default_rng(0)
     base = rng.normal(size=40_000).astype(np.float32)
     now = np.where(rng.random(40_000) < 0.02, base * np.float32(1.001), base).astype(np.float32)
@@ -63,8 +63,8 @@ def test_single_bytes_go_to_planes(kind):
 
 
 @HERE
-def test_another_length_is_damage():
-    """The package ignores numbers that do not fit and bytes behind the end: the hash does not."""
+def test_a_different_length_is_a_damaged_frame():
+    """pcodec ignores wrong lengths and trailing bytes; the decoder does not."""
     x = np.arange(1000, dtype=np.int64) ** 2
     more = np.arange(1001, dtype=np.int64) ** 2
     frame, longer = codec.encode(x, coder="pco"), codec.encode(more, coder="pco")

@@ -1,4 +1,4 @@
-"""What is decoded has the bits of what was encoded, for every dtype, shape, layout and coder."""
+"""Decoding restores the bits of every dtype, shape, layout and coder."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ def test_chunks(kind, shape, seed, coder, smooth) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5), CODERS)
 def test_trees(seeds, coder) -> None:
-    """Names, nesting and node types come back; deltas are to the whole tree before."""
+    """Names, nesting and node types are restored; a delta refers to the whole previous tree."""
     trees = [samples.mixed_tree(seed) for seed in seeds]
     for k, tree in enumerate(trees):
         bases = dict(zip(("base", "second"), reversed(trees[max(0, k - 2) : k]), strict=False))
@@ -76,9 +76,9 @@ def test_trees(seeds, coder) -> None:
 
 
 @pytest.mark.parametrize("kind", samples.KINDS, ids=samples.NAMES)
-def test_every_trap(kind) -> None:
-    """Every pair of trap words as base and value, at the length where samples are taken."""
-    words = samples.traps(kind)
+def test_every_special_word(kind) -> None:
+    """Every pair of special words as base and value, in arrays long enough to be sampled."""
+    words = samples.special_words(kind)
     now = np.tile(np.repeat(words, len(words)), 7).view(kind.dtype)
     base = np.tile(words, 7 * len(words)).view(kind.dtype)
     for coder in samples.CODERS:
@@ -89,7 +89,7 @@ def test_every_trap(kind) -> None:
 
 
 def test_tensors() -> None:
-    """Tensors are taken as they are, bfloat16 too, and given back with memory of their own."""
+    """Tensors, bfloat16 included, are restored with their own memory."""
     value = torch.randn(5, 3)
     tree = {"a": value, "b": value.bfloat16().T, "c": torch.tensor(True), "d": value.half()}
     back = codec.as_tensors(codec.decode(codec.encode(tree)))
@@ -114,7 +114,7 @@ def test_tensors() -> None:
         ({"q": torch.zeros(2, dtype=torch.complex64)}, "complex64"),
     ],
 )
-def test_what_cannot_be_coded_is_named(tree, what) -> None:
+def test_an_error_names_the_array_at_fault(tree, what) -> None:
     with pytest.raises(codec.CodecError, match=what):
         codec.encode(tree)
 
@@ -132,8 +132,8 @@ def test_unknown_coder() -> None:
         codec.encode(np.zeros(3), coder="lz")
 
 
-def test_auto_says_why() -> None:
-    """Each field by its own rule."""
+def test_reasons_of_auto() -> None:
+    """Every field by its own rule."""
     rng = np.random.default_rng(0)
     chunk = {
         "obs": np.cumsum(rng.normal(0, 1e-3, (128, 8, 4)), 0).astype(np.float32),
@@ -153,8 +153,8 @@ def test_auto_says_why() -> None:
         "noise": "raw",
         "tiny": "raw",
     }
-    assert "along time" in found["obs"].why
-    assert "does not gain" in found["noise"].why
+    assert "along time" in found["obs"].reason
+    assert "saves nothing" in found["noise"].reason
     assert found["action"].coded_bytes < 0.04 * found["action"].raw_bytes  # 2 of 64 bits
     second, base, now = samples.walk(samples.KIND["float32"], (40000,), 0)
     (choice,) = codec.explain(now, base=base, second=second)

@@ -1,4 +1,4 @@
-"""Sequences: every fault is an error, nothing wrong is returned, and there is a way back."""
+"""Streams: every fault raises an error, no wrong tree is returned, and decoders recover."""
 
 import struct
 import zlib
@@ -43,7 +43,7 @@ def test_in_order(coder: str) -> None:
     assert coder == "raw" or max(sizes[1:]) < sizes[0]
 
 
-def test_the_encoder_keeps_its_own_copy() -> None:
+def test_the_encoder_copies_its_arrays() -> None:
     sender, receiver = encoder(), Decoder("w0/net")
     tree = {"w": np.zeros(100, np.float32)}
     for k in range(4):
@@ -75,42 +75,42 @@ def test_lost_frame_and_delta_answer() -> None:
         assert equal(receiver.decode(sender.encode(tree)), tree)
 
 
-def test_the_others_follow_after_an_answer() -> None:
-    """A receiver that missed nothing decodes what follows another's recovery."""
+def test_other_decoders_continue_after_an_answer() -> None:
+    """A decoder without losses decodes the frames after another's recovery."""
     sender, data = encoder(), trees(9)
     lucky, late = Decoder("w0/net"), Decoder("w0/net")
     for k, tree in enumerate(data):
         frame = sender.encode(tree)
         assert equal(lucky.decode(frame), tree)
         if k == 3:
-            answer = sender.answer(late.need())
+            answer = sender.answer(late.key_frame_request())
             assert answer is None  # a key frame 3 frames ago: too soon
             sender.clock = lambda: 1e9
         if k == 5:
-            assert equal(late.decode(sender.answer(late.need())), tree)
+            assert equal(late.decode(sender.answer(late.key_frame_request())), tree)
         if k > 5:
             assert equal(late.decode(frame), tree)
 
 
-def test_a_receiver_with_one_base_asks_and_is_served() -> None:
-    """It holds the last frame but not the one before: the next delta has one base."""
+def test_a_decoder_with_one_base_recovers() -> None:
+    """It has the last frame but not the one before: the next delta has one base."""
     sender, data = encoder(), trees(7)
     receiver = Decoder("w0/net")
     receiver.decode(sender.encode(data[0]))
     sender.encode(data[1])
     with pytest.raises(codec.NeedKeyFrame):
         receiver.decode(sender.encode(data[2]))
-    receiver.decode(sender.answer(receiver.need()))
-    sender._single = False  # as if the answer had come from another sender's ring
+    receiver.decode(sender.answer(receiver.key_frame_request()))
+    sender._one_base = False  # as after an answer of another encoder
     frame = sender.encode(data[3])
     with pytest.raises(codec.NeedKeyFrame) as caught:
         receiver.decode(frame)
     assert equal(receiver.decode(sender.answer(caught.value)), data[3])
     assert equal(receiver.decode(sender.encode(data[4])), data[4])
-    assert sender.answer(receiver.need()) is None  # it holds the last
+    assert sender.answer(receiver.key_frame_request()) is None  # it has the last frame
 
 
-def test_key_frame_when_the_ring_has_moved_on() -> None:
+def test_key_frame_when_the_content_is_dropped() -> None:
     clock = Clock()
     sender, receiver, data = encoder(keep=2, clock=clock), Decoder("w0/net"), trees(7)
     receiver.decode(sender.encode(data[0]))
@@ -120,11 +120,11 @@ def test_key_frame_when_the_ring_has_moved_on() -> None:
     assert sender.answer(caught.value) is None  # the first frame was a key, just now
     clock.now = 11.0
     answer = sender.answer(caught.value)
-    assert sender.answer(caught.value) is answer  # for the next that asks: made once
+    assert sender.answer(caught.value) is answer  # cached
     assert equal(receiver.decode(answer), data[4])
     clock.now = 12.0
     frame = sender.encode(data[5])
-    assert sender.answer(Decoder("w0/net").need()) is None  # rate-limited
+    assert sender.answer(Decoder("w0/net").key_frame_request()) is None  # rate-limited
     assert equal(receiver.decode(frame), data[5])
 
 
@@ -157,7 +157,7 @@ def test_foreign_worker() -> None:
 
 
 def test_restarted_worker() -> None:
-    """Its deltas fit nothing here; its key frame replaces the old life, which is then foreign."""
+    """Its deltas have no base; its key frame replaces the old stream, which is then foreign."""
     old, new, receiver, data = encoder(), encoder(), Decoder("w0/net"), trees(5)
     receiver.decode(old.encode(data[0]))
     key = new.encode(data[0])
@@ -171,7 +171,7 @@ def test_restarted_worker() -> None:
 
 
 def test_same_stream_but_another_base() -> None:
-    """A sender restored with its stream id and numbers, but other arrays: caught by the hash."""
+    """An encoder restored with its stream id, other arrays: detected by the hash."""
     one, two, receiver = encoder(), encoder(), Decoder("w0/net")
     two.id = one.id
     receiver.decode(one.encode(trees(1, seed=1)[0]))
@@ -187,8 +187,8 @@ def test_a_new_shape_is_a_key_frame() -> None:
         assert equal(receiver.decode(sender.encode(tree)), tree)
 
 
-def test_chunks_stand_alone() -> None:
-    """A lost one is counted, the next decodes; nothing is kept."""
+def test_chunks_need_no_base() -> None:
+    """A lost chunk is counted and the next one decoded."""
     sender, receiver = encoder("w0/rows"), Decoder("w0/rows")
     rows = [{"obs": x} for x in samples.walk(samples.KIND["float32"], (16, 8, 4), 3, 4)]
     frames = [sender.encode_chunk(row) for row in rows]
@@ -220,7 +220,7 @@ def test_a_damaged_frame_changes_nothing() -> None:
 
 
 def sealed(frame: bytes, at: int, form: str, value: int) -> bytes:
-    """The frame with one header field replaced and a right crc."""
+    """Return the frame with one header field replaced and a valid crc."""
     ndim = frame[8]
     end = 60 + 8 * ndim + 8
     head = bytearray(frame[:end])
@@ -247,15 +247,15 @@ def sealed(frame: bytes, at: int, form: str, value: int) -> bytes:
         (52, "<Q", 1 << 60, codec.DamagedFrame),  # payload length
     ],
 )
-def test_headers_that_lie(at, form, value, error) -> None:
+def test_wrong_header_fields_are_refused(at, form, value, error) -> None:
     frame = codec.encode(np.zeros(100, np.float32))
-    assert codec.decode(sealed(frame, 12, "<Q", 5)).shape == (100,)  # the seal itself is right
+    assert codec.decode(sealed(frame, 12, "<Q", 5)).shape == (100,)  # the crc is valid
     with pytest.raises(error):
         codec.decode(sealed(frame, at, form, value))
 
 
-def test_bombs() -> None:
-    """A small frame of a large array decodes within the limit and is refused beyond it."""
+def test_large_arrays_in_small_frames() -> None:
+    """Decoded within the limit, refused beyond it."""
     frame = codec.encode({"zeros": np.zeros(1 << 22, np.float32)})
     assert len(frame) < 200
     assert codec.decode(frame)["zeros"].shape == (1 << 22,)

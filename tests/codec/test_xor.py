@@ -1,4 +1,4 @@
-"""The scheme bit by bit."""
+"""The ``xor`` coder bit by bit."""
 
 import numpy as np
 import pytest
@@ -24,11 +24,11 @@ def test_worked_example() -> None:
 
 
 def test_worked_example_frame_by_frame() -> None:
-    """The same deltas one frame at a time: the previous length comes from the two bases."""
+    """The same deltas one frame at a time: the previous length is that of the two bases."""
     frames = [np.array([w], np.uint32) for w in (0, 0x43, 0x62, 0x62)]
     for k, expected in enumerate(["1 11001 000011", "0 0100001", "0 000000"]):
         base, second = frames[k], frames[k - 1] if k else None
-        lengths = xor.first_lengths(base, second, True, 1)
+        lengths = xor.initial_lengths(base, second, True, 1)
         coded = xor.encode(frames[k + 1][None], base, lengths, True)
         plain = expected.replace(" ", "")
         assert bits(coded, len(plain)) == plain
@@ -75,13 +75,13 @@ def reference(words, base, lengths, exclusive) -> str:
 
 @settings(max_examples=150, deadline=None)
 @given(cases())
-def test_twins_equal_the_reference(case) -> None:
+def test_compiled_and_vectorised_equal_the_reference(case) -> None:
     words, base, lengths, exclusive = case
     expected = reference(words, base, lengths, exclusive)
     coded = xor.encode(words, base, lengths, exclusive)
     assert bits(coded, len(expected)) == expected
     assert len(coded) == (len(expected) + 7) // 8
-    packed, count = xor.encode_vectorised(words, base, lengths, exclusive, xor.field_bits(words))
+    packed, count = xor.encode_vectorised(words, base, lengths, exclusive, xor.count_bits(words))
     assert (packed.tobytes(), count) == (coded, len(expected))
     assert np.array_equal(
         xor.decode(memoryview(coded), len(words), base, lengths, exclusive), words
@@ -92,16 +92,16 @@ def test_twins_equal_the_reference(case) -> None:
 def plain(coded, words, base, lengths, exclusive, expected):
     padded = np.frombuffer(coded + bytes(12 - len(coded) % 4), ">u4")
     out = np.empty_like(words)
-    read = xor.decode_plain(
-        padded, out, base, lengths, exclusive, xor.field_bits(words), 8 * len(coded)
+    read = xor.decode_python(
+        padded, out, base, lengths, exclusive, xor.count_bits(words), 8 * len(coded)
     )
     assert read == len(expected)
     return out
 
 
 @pytest.mark.parametrize("coded", [b"", b"\x00", b"\xff", b"\x00\x00\x00", b"\xc8\x31\x00\x01"])
-def test_wrong_bits_are_refused(coded: bytes) -> None:
-    """Too short, spare bits set, a long form where the short one was due, or too long."""
+def test_noncanonical_bits_are_refused(coded: bytes) -> None:
+    """Too short, spare bits set, a long form for a short delta, or too long."""
     base, lengths = np.zeros(1, np.uint32), np.full(1, 12, np.uint8)
     with pytest.raises(CodecError, match="xor payload"):
         xor.decode(memoryview(coded), 1, base, lengths, True)

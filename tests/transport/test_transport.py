@@ -14,7 +14,14 @@ from rlrun.buffer.windows.cutter import Cutter, StateFilter
 from rlrun.build import pipeline as build
 from rlrun.build.plan import make_plan
 from rlrun.build.transport import collector_side_of
-from rlrun.codec import CHOICES, CodecError, DamagedFrame, ForeignFrame, NeedKeyFrame, StaleFrame
+from rlrun.codec import (
+    CODER_OPTIONS,
+    CodecError,
+    DamagedFrame,
+    ForeignFrame,
+    NeedKeyFrame,
+    StaleFrame,
+)
 from rlrun.pipeline.process import CollectorProcess
 from rlrun.run import train
 from rlrun.rundir.checkpoint import load_newest
@@ -70,7 +77,7 @@ def chunk_of(rng: np.random.Generator, steps: int, columns: int, obs: str = "box
 
 
 def test_schema_and_codec_know_the_same_coders():
-    assert set(Coder.__args__) == {*CHOICES}
+    assert set(Coder.__args__) == {*CODER_OPTIONS}
 
 
 @pytest.mark.parametrize("setting", [RAW, CODED], ids=["raw", "coded"])
