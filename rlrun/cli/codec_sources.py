@@ -68,7 +68,7 @@ def series_of(paths: list[Path]) -> list[Series]:
             one.items.append(tree)
             one.at.append(len(one.items))
         else:
-            raise _unreadable(path, "not a file that is known")
+            raise _unreadable(path, "not a file of a supported format")
     found = [one for one in found if sum(one.nbytes)]
     if not found:
         raise ConfigError(f"{paths[0]}: holds no bytes; {READABLE} with some; give another")

@@ -99,12 +99,12 @@ def test_tensors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tree", "what"),
+    ("tree", "message"),
     [
         ({"a": {"b": 3.0}}, "a.b = float: not an array"),
         (np.zeros(3, np.complex64), "complex64"),
-        (np.array(["x"]), "no code"),
-        (np.zeros(2, np.dtype([("x", "i1", 2)])), "no code"),
+        (np.array(["x"]), "cannot be coded"),
+        (np.zeros(2, np.dtype([("x", "i1", 2)])), "cannot be coded"),
         (np.array([None]), "object"),
         ({"a": None}, "a = NoneType"),
         ({(1, 2): np.zeros(1)}, "key"),
@@ -114,8 +114,8 @@ def test_tensors() -> None:
         ({"q": torch.zeros(2, dtype=torch.complex64)}, "complex64"),
     ],
 )
-def test_an_error_names_the_array_at_fault(tree, what) -> None:
-    with pytest.raises(codec.CodecError, match=what):
+def test_an_error_names_the_array_at_fault(tree, message) -> None:
+    with pytest.raises(codec.CodecError, match=message):
         codec.encode(tree)
 
 
