@@ -59,11 +59,8 @@ class BlockParameters:
 
 def word_layout(kind: Kind) -> WordLayout:
     """Return the layout of a kind."""
-    exponent_shift = MANTISSA.get(kind.name)
-    bucket_bits = 2 if kind.bits == 64 else 3
-    return WordLayout(
-        kind.bits, exponent_shift or 0, 0 if exponent_shift is None else 255, bucket_bits
-    )
+    shift, bucket_bits = MANTISSA.get(kind.name), 2 if kind.bits == 64 else 3
+    return WordLayout(kind.bits, shift or 0, 0 if shift is None else 255, bucket_bits)
 
 
 def block_bounds(sizes: tuple[int, ...]) -> Array:
@@ -90,10 +87,10 @@ def zigzag_signed(values: Array) -> Array:
 def contexts_vectorised(base: Array, second: Array, layout: WordLayout) -> tuple[Array, Array]:
     """Return (steps int64 [n], contexts int64 [n])."""
     steps = as_signed(base - second)
-    exponents = (base >> base.dtype.type(layout.exponent_shift)).astype(
+    shifted = (base >> base.dtype.type(layout.exponent_shift)).astype(np.int64)
+    return steps, bit_lengths_vectorised(zigzag_signed(steps)).astype(
         np.int64
-    ) & layout.exponent_mask
-    return steps, bit_lengths_vectorised(zigzag_signed(steps)).astype(np.int64) << 8 | exponents
+    ) << 8 | shifted & layout.exponent_mask
 
 
 def buckets_vectorised(residuals: Array, bucket_bits: int) -> tuple[Array, Array]:
@@ -115,9 +112,7 @@ def pack(
     if not COMPILED:
         return pack_vectorised(words, base, second, bounds, layout, parameters)
     symbols = np.empty(len(words), np.uint8)
-    bits = np.empty(
-        len(words) * layout.width // 32 + 3, np.uint32
-    )  # memory is allocated as it is written
+    bits = np.empty(len(words) * layout.width // 32 + 3, np.uint32)
     count = pack_compiled(
         words, base, second, bounds, parameters.coefficients, parameters.offsets,
         parameters.expected_buckets, layout.exponent_shift, layout.exponent_mask,
@@ -143,10 +138,8 @@ def pack_vectorised(
         error = wrap_signed(change - (steps * coefficients + 32 >> 6), layout.width)
         residuals = zigzag_signed(error)
         buckets, extra_bits = buckets_vectorised(residuals, layout.bucket_bits)
-        symbols[span] = (
-            buckets - np.maximum(parameters.expected_buckets[contexts] + offsets - SYMBOL_CENTRE, 0)
-            & 255
-        )
+        shifts = np.maximum(parameters.expected_buckets[contexts] + offsets - SYMBOL_CENTRE, 0)
+        symbols[span] = buckets - shifts & 255
         counts = extra_bits.astype(np.int64)
         at = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         parts.append((np.repeat(residuals, counts) >> at.astype(np.uint64) & _1).astype(np.uint8))
@@ -195,19 +188,16 @@ def pack_compiled(
     exponent_byte = np.uint64(exponent_mask)
     low_bits, extra_bits = np.empty(BLOCK, kind), np.empty(BLOCK, np.uint8)
     contexts, residuals = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint64)
-    # the low ``pending_bits`` < 32 bits of ``pending`` are not written yet
-    pending = _0
-    pending_bits = _0
-    at = _0
+    # The low ``pending_bits`` < 32 bits of ``pending`` are not written yet.
+    pending, pending_bits, at = _0, _0, _0
     for k in range(len(bounds) - 1):
         block, block_base = words[bounds[k] : bounds[k + 1]], base[bounds[k] : bounds[k + 1]]
         block_second, out = second[bounds[k] : bounds[k + 1]], symbols[bounds[k] : bounds[k + 1]]
         coefficient, offset = np.uint64(coefficients[k]), np.int64(offsets[k]) - SYMBOL_CENTRE
         for i in range(len(block)):
             step = sign_extend(np.uint64(block_base[i]) - np.uint64(block_second[i]), spare)
-            error = (
-                np.uint64(block[i]) - np.uint64(block_base[i]) - predict_change(step, coefficient)
-            )
+            change = np.uint64(block[i]) - np.uint64(block_base[i])
+            error = change - predict_change(step, coefficient)
             residuals[i] = zigzag_word(sign_extend(error, spare))
             length = bit_length(zigzag_word(step))
             contexts[i] = np.uint32(
@@ -310,7 +300,7 @@ def unpack_compiled(
     bucket_bits: int,
     words: Array,
 ) -> int:
-    """Compiled version; all reads are within ``bits``, which are 96 longer than ``limit``."""
+    """Compiled version; all reads are within ``bits``, 96 bits longer than ``limit``."""
     spare, kind = 64 - 8 * words.itemsize, words.dtype.type
     fraction_bits = np.uint64(bucket_bits)
     exponent_at = np.uint64(exponent_shift)

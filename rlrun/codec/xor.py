@@ -92,10 +92,8 @@ def encode_compiled(
     mask = _ALL >> (_64 - width)
     count = np.uint64(count_size)
     out = np.empty(rows * columns * (8 * words.itemsize + count_size) // 32 + 3, np.uint32)
-    # the last ``pending_bits`` < 32 bits of ``pending`` are not written yet
-    at = _0
-    pending = _0
-    pending_bits = _0
+    # The last ``pending_bits`` < 32 bits of ``pending`` are not written yet.
+    at, pending, pending_bits = _0, _0, _0
     for d in range(columns):
         last, previous = np.uint64(base[d]), np.uint64(lengths[d])
         for t in range(rows):

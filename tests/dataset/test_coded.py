@@ -132,6 +132,6 @@ def test_a_missing_package_is_no_damage(tmp_path, monkeypatch):
     def gone():
         raise codec.MissingCoder("codec.coder = pco: the package pcodec is missing")
 
-    monkeypatch.setattr(pco, "library", gone)
+    monkeypatch.setattr(pco, "import_pcodec", gone)
     with pytest.raises(codec.MissingCoder):
         list(coded.episodes())
