@@ -1,4 +1,4 @@
-"""RND as a whole: against loops, padding, what the policy sees, state, kinds of observation."""
+"""RND: equality with loops, padding, inputs of the policy, state, kinds of observations."""
 
 import math
 import shutil
@@ -22,7 +22,7 @@ from rlrun.schema import LearnerConfig, RNDConfig, ScheduleConfig, TorsoConfig
 from rlrun.types import Chunk, Counters, Sample, Segment, tree_leaves
 from tests.buffer.factory import constant
 from tests.compose import config
-from tests.pipeline.test_learner import Fake, make
+from tests.pipeline.test_learner import RecordingPolicy, make
 from tests.pipeline.test_serial import SMOKE, go
 from tests.policy.factory import SPEC, batch_of, r2d2
 from tests.reference import novelty as naive
@@ -44,7 +44,7 @@ def rnd(*, space=SPEC.obs, torso=MLP, stacked=False, columns=2, seed=0, **change
 
 
 def stream(rows=40) -> Segment:
-    """Two columns; episodes that terminate and such that are truncated."""
+    """Two columns with terminated and truncated episodes."""
     return make_stream([[4, 9, 1], [6, 13]], [[True, False], [False, True]], rows).segment
 
 
@@ -62,8 +62,8 @@ def feed(bonus: RND, segment: Segment, pieces: list[int], *, learn=True) -> None
         row += n
 
 
-def test_a_chunk_without_a_paid_row():
-    """Every step of it terminated: nothing is added to the statistics, nothing is learned."""
+def test_a_chunk_without_a_row_with_a_bonus():
+    """Every step terminates: no statistics, no learning."""
     segment = stream(4)
     over = torch.ones_like(segment.terminated)
     bonus = rnd()
@@ -73,8 +73,8 @@ def test_a_chunk_without_a_paid_row():
     assert bonus.metrics() == {}
 
 
-def test_against_loops():
-    """Statistics of three chunks, then the rewards of a sample, one number after the other."""
+def test_statistics_and_rewards_equal_naive_loops():
+    """Statistics of three chunks, then the rewards of a sample."""
     segment, bonus = stream(), rnd()
     rows = [(t, b) for t in range(40) for b in range(2)]
     moved = {
@@ -121,7 +121,7 @@ def test_against_loops():
 
 
 @pytest.mark.parametrize("value", [math.nan, 1e9])
-def test_what_stands_behind_a_termination_is_never_read(value):
+def test_the_observation_after_a_termination_is_not_read(value):
     segment = stream()
     dead = torch.cat([torch.zeros_like(segment.valid[:1]), segment.valid & ~segment.terminated])
     dead = ~(dead | torch.cat([segment.valid, dead[-1:]]))  # neither stepped from nor paid for
@@ -156,7 +156,7 @@ def test_every_row_is_learned_once():
     assert bonus.optimiser.steps[0].item() == steps, "nothing is left of the last chunk"
 
 
-def test_novelty_wears_off_where_one_has_been():
+def test_novelty_of_visited_observations_decreases():
     g = torch.Generator().manual_seed(0)
     known = torch.randn(33, 2, 3, generator=g)
     flags = torch.zeros(32, 2, dtype=torch.bool)
@@ -178,12 +178,12 @@ def test_novelty_wears_off_where_one_has_been():
     assert rescaled[1] > 5 * rescaled[0]
 
 
-def test_nothing_is_added_before_anything_was_seen():
+def test_no_bonus_before_the_first_chunk():
     sample = sample_of(stream())
     assert rnd().add_to(sample) is sample
 
 
-def test_the_coefficient_follows_the_clock():
+def test_the_coefficient_follows_its_schedule():
     falling = ScheduleConfig("linear", 4.0, 0.0, 100, None)
     bonus, segment = rnd(coefficient=falling), stream()
     feed(bonus, segment, [40])
@@ -196,8 +196,8 @@ def test_the_coefficient_follows_the_clock():
     assert added[2] == 0
 
 
-def test_networks_go_on_seeing_the_rewards_that_acting_saw():
-    """Previous rewards are inputs of R2D2: with the bonus in them Q would be of another input."""
+def test_previous_rewards_stay_without_the_bonus():
+    """They are inputs of R2D2, which acted on rewards without the bonus."""
     policy = r2d2()
     sample, bonus = batch_of(policy), rnd()
     feed(bonus, stream(), [40])
@@ -215,8 +215,8 @@ def test_networks_go_on_seeing_the_rewards_that_acting_saw():
     assert shaped.segment.state is sample.segment.state
 
 
-class Told(Fake):
-    """Keeps the rewards it was shown."""
+class RewardRecorder(RecordingPolicy):
+    """A policy that records the rewards of its samples."""
 
     def __init__(self, window):
         super().__init__(window)
@@ -231,14 +231,14 @@ class Told(Fake):
         return super().priority(sample)
 
 
-def test_the_learner_adds_it_to_updates_and_first_priorities():
+def test_the_learner_adds_the_bonus_to_updates_and_initial_priorities():
     segment = make(td=True)[1].segment
     rewards = {}
     for name, bonus in {"plain": None, "paid": rnd(columns=1)}.items():
         if bonus is not None:
             feed(bonus, part(segment, 0, 60), [60])
         again, _, counters = make(td=True)
-        policy = Told(again.policy.window)
+        policy = RewardRecorder(again.policy.window)
         own = Learner(
             LearnerConfig(8, 1, None, 0, None, None, "float32", False, False), policy=policy,
             buffer=again.buffer, counters=counters, td_priority=True, bonus=bonus,
@@ -253,7 +253,7 @@ def test_the_learner_adds_it_to_updates_and_first_priorities():
 
 
 def test_state_round_trip():
-    """Another seed's RND becomes this one; then both go on with the same bits."""
+    """Loaded into an RND of another seed; both then continue with the same bits."""
     segment, one, two = stream(80), rnd(), rnd(seed=9)
     feed(one, segment, [17, 23])
     feed(two, segment, [5])
@@ -281,13 +281,13 @@ def test_a_loaded_state_is_a_copy():
     assert torch.equal(two.obs.mean, before[1])
 
 
-def test_torchs_generator_is_left_alone():
+def test_the_global_generator_is_not_used():
     before = torch.random.get_rng_state()
     feed(rnd(), stream(), [40])
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_numbers_that_are_not_finite_end_the_run():
+def test_a_value_that_is_not_finite_ends_the_run():
     segment, bonus = stream(), rnd()
     feed(bonus, replace(segment, obs=segment.obs * math.inf), [40])
     with pytest.raises(NumericError, match=r"train/bonus_loss = nan: .*lower bonus\.lr"):
@@ -311,7 +311,7 @@ KINDS = {
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_of_observations(kind, stacked):
-    """A stack's newest frame is what a chunk holds: with k = 3 the same bonus as without stacks."""
+    """A chunk contains the newest frame of a stack: with k = 3 the bonus is that without stacks."""
     space, torso = KINDS[kind]
     if stacked and not isinstance(space, gym.spaces.Box):
         return  # no stacks of these
@@ -369,8 +369,8 @@ def test_same_seed_same_digest(tmp_path, line):
     assert one["updates"] > 0
 
 
-def test_a_bonus_of_nothing_changes_no_weight(tmp_path):
-    """It draws from no generator of others, and rewards stay the very same bits."""
+def test_a_zero_coefficient_changes_no_weight(tmp_path):
+    """No other component's generator is used, and rewards keep their bits."""
     none = ("policy=dqn", "env=cartpole", "bonus=none")
     go(tmp_path / "none", *none)
     go(tmp_path / "zero", *LINE, "bonus.coefficient=0")
@@ -381,7 +381,7 @@ def test_a_bonus_of_nothing_changes_no_weight(tmp_path):
 
 
 def test_resume(tmp_path):
-    """A run goes on with the statistics, the predictor and the optimiser that were saved."""
+    """A resumed run has the saved statistics, predictor and optimiser."""
     go(tmp_path / "one", *LINE)
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     longer = config(*SMOKE, *LINE, "run.total_steps=900")

@@ -1,4 +1,4 @@
-"""Collected rows are what the counter environment spelled, whatever the chunking."""
+"""Collected rows equal the counter environment's steps for every chunking."""
 
 import gymnasium as gym
 import numpy as np
@@ -76,7 +76,7 @@ def joined(chunks) -> Segment:
     st.integers(1, 40),
     st.integers(1, 5),
 )
-def test_rows_are_what_happened(lengths, end, n_sample, num_envs):
+def test_rows_equal_the_environments_steps(lengths, end, n_sample, num_envs):
     collector = make(env_config=counter(lengths, end), n_sample=n_sample, num_envs=num_envs)
     steps, chunks = 0, []
     for _ in range(4):
@@ -113,7 +113,7 @@ def test_no_next_obs_anywhere():
 
 
 @pytest.mark.parametrize("memory", ["lstm", "gru", "mingru"])
-def test_stored_states_are_those_from_the_episodes_start(memory):
+def test_stored_states_equal_recomputed_ones(memory):
     """Invariant 4: with frozen weights, the state before every row = the state recomputed."""
     collector = make(n_sample=25)
     spec = Spec(collector.env.obs_space, collector.env.action_space)
@@ -136,7 +136,7 @@ def test_stored_states_are_those_from_the_episodes_start(memory):
                 _, state = net.memory.unroll(x[None], state)
 
 
-def test_learner_q_is_acting_q():
+def test_learned_q_equals_acting_q():
     """Invariant 6: with unchanged weights Q at learned positions = the acting Q of that row."""
     from tests.buffer.factory import make_replay
 
@@ -200,7 +200,7 @@ def test_units():
 
 
 def test_growing_chunks_keep_their_rows():
-    """unit: episode cannot know its length beforehand; arrays grow, rows stay."""
+    """With unit=episode the length is not known beforehand: arrays grow, rows stay."""
     long = make(env_config=counter([70]), unit="episode", n_sample=5, num_envs=2)
     chunk = long.collect()
     assert len(chunk.reward) > 100
@@ -237,7 +237,7 @@ def test_a_restored_collector_cuts_the_open_episodes():
     assert after.valid[1].all(), "the new episodes begin at once"
 
 
-def test_policies_without_learning_collect_too():
+def test_policies_without_learning_collect():
     env = make_env(counter(), num_envs=3)
     policy = uniform(spec=Spec(env.obs_space, env.action_space))
     chunk = make(policy, n_sample=300).collect()
@@ -275,7 +275,7 @@ GO, DIES, OPENS, WAITS = (0, 0, 0), (1, 0, 0), (0, 0, 1), (0, 1, 0)  # rows of `
 
 
 class Acting:
-    """A policy and its actor that note what they are shown; actions and states count the steps."""
+    """A policy and its actor that record their inputs; actions and states count the steps."""
 
     window, extras = None, {}
 
@@ -299,7 +299,7 @@ class Acting:
         return Act(np.full(self.num_envs, len(self.shown)), {}, state + 1)
 
 
-def test_the_actor_is_shown_the_row_before_also_across_chunks():
+def test_the_actor_receives_the_previous_row_across_chunks():
     policy = Acting()
     collector = make(policy, env=Scripted([GO]), num_envs=1, n_sample=3)
     chunks = [copied(collector.collect()) for _ in range(3)]
@@ -313,7 +313,7 @@ def test_the_actor_is_shown_the_row_before_also_across_chunks():
     assert policy.refreshed == 3, "the overlapped pipeline chooses the weights itself"
 
 
-def test_exploration_follows_the_clock():
+def test_exploration_follows_its_schedule():
     clocks = []
 
     def explore(env_steps):
@@ -332,7 +332,7 @@ def test_exploration_follows_the_clock():
 
 
 def test_counters_and_statistics_add_up_over_chunks():
-    """Episodes of 2 steps that pay 1 and 2 and of 1 step that pays 4, one step a chunk."""
+    """Episodes of 2 steps with rewards 1, 2 and of 1 step with reward 4; one step a chunk."""
     env = Scripted([GO, DIES, OPENS, DIES, OPENS, GO])
     collector = make(Acting(), env=env, num_envs=1, n_sample=1)
     while collector.counters.env_steps < 4:
@@ -344,8 +344,8 @@ def test_counters_and_statistics_add_up_over_chunks():
     assert found["collect/episodes"] == 2
 
 
-def test_an_agent_that_waits_finishes_no_episode():
-    """Its rows until the team's next episode say truncated without being steps."""
+def test_a_waiting_agent_finishes_no_episode():
+    """Its rows until the team's next episode are truncated and not valid."""
     env = Scripted([DIES, WAITS, WAITS, OPENS], [GO, GO, DIES, OPENS])
     collector = make(Acting(), env=env, num_envs=2, n_sample=8)
     collector.collect()
@@ -354,7 +354,7 @@ def test_an_agent_that_waits_finishes_no_episode():
     assert collector.metrics()["collect/length_mean"] == 2.0
 
 
-def test_kept_info_is_written_beside_its_row():
+def test_kept_info_is_stored_with_its_row():
     env = Scripted([GO, GO, DIES, OPENS], info=True)
     chunk = make(Acting(), env=env, num_envs=1, n_sample=6, keep_info=("seen",)).collect()
     seen = chunk.extras["seen"]
@@ -362,7 +362,7 @@ def test_kept_info_is_written_beside_its_row():
     assert seen[:, 0].tolist() == [10.0 * (t + 1) for t in range(7)]
 
 
-def test_the_actor_sees_stacks_that_begin_with_the_episode():
+def test_the_actor_receives_stacks_that_start_with_the_episode():
     policy, env = Acting(), Scripted([GO, DIES, OPENS, GO])
     stack = FrameStack(2, np.zeros((1, 1), np.float32))
     make(policy, env=env, stack=stack, num_envs=1, n_sample=4).collect()
@@ -371,14 +371,14 @@ def test_the_actor_sees_stacks_that_begin_with_the_episode():
 
 @pytest.mark.parametrize(("trajectory", "rows"), [("episode", [4, 3, 3]), ("collect", [4, 4, 4])])
 def test_a_chunk_may_end_its_trajectory(trajectory, rows):
-    """Windows of 3 learned rows and one behind them: in a new trajectory the first takes 4 rows."""
+    """Windows of 3 learned rows and one after: the first of a trajectory needs 4 rows."""
     cutter = Cutter(Window(0, 3, 1), columns=1, overlap=0, residual=None, plain=False)
     changes = {"unit": "window", "n_sample": 1, "num_envs": 1, "trajectory": trajectory}
     collector = make(Acting(), env=Scripted([GO]), cutter=cutter, **changes)
     assert [len(collector.collect().reward) for _ in range(3)] == rows
 
 
-def test_a_restored_collector_has_the_state_it_was_saved_with():
+def test_a_restored_collector_has_the_saved_state():
     def collector():
         cutter = Cutter(Window(2, 3, 1), columns=2, overlap=0, residual=None, plain=False)
         stack = FrameStack(2, np.zeros((2, 1), np.float32))
@@ -404,8 +404,8 @@ def test_a_restored_collector_has_the_state_it_was_saved_with():
 
 
 @pytest.mark.parametrize("last", [GO, DIES])
-def test_the_row_of_the_cut_pays_nothing_and_ends_nothing(last):
-    """Whatever the chunk's arrays held before, and also where an episode had just ended."""
+def test_the_row_of_the_cut_has_no_reward_and_no_end(last):
+    """Whatever the chunk's arrays contained, also after the end of an episode."""
     collector = make(Acting(), env=Scripted([DIES, OPENS, GO, last]), num_envs=1, n_sample=3)
     collector.collect()
     collector.load_state_dict(collector.state_dict())

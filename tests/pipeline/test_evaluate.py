@@ -1,4 +1,4 @@
-"""Evaluation: fixed shares and seeds, greedy, end rows not counted, success."""
+"""Evaluation: fixed shares and seeds, greedy actions, end rows not counted, success."""
 
 import numpy as np
 import pytest
@@ -19,8 +19,8 @@ def expected(lengths, i, e):
 
 
 @pytest.mark.parametrize("episodes", [1, 7, MAX_ENVS, MAX_ENVS + 23])
-def test_every_environment_plays_its_share(episodes):
-    """Counting whichever episodes end first would favour short ones."""
+def test_every_environment_plays_an_equal_number_of_episodes(episodes):
+    """Counting the episodes that end first would favour short ones."""
     lengths = (5, 1, 40, 3)
     evaluator = Evaluator(counter(lengths), episodes=episodes, seed=0)
     policy = r2d2(spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
@@ -41,7 +41,7 @@ def test_every_environment_plays_its_share(episodes):
     evaluator.close()
 
 
-def test_same_seeds_every_time_and_no_trace_in_the_policy():
+def test_evaluations_repeat_their_seeds_and_leave_the_policy_unchanged():
     evaluator = Evaluator(config("env=cartpole").env, episodes=6, seed=5)
     policy = r2d2(spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
     before = policy.generator.bit_generator.state
@@ -53,7 +53,7 @@ def test_same_seeds_every_time_and_no_trace_in_the_policy():
     assert one.returns.tolist() != other.returns.tolist(), "and by that of the evaluator"
 
 
-def test_it_can_be_stopped_and_begun_anew():
+def test_a_stopped_evaluation_can_be_repeated():
     evaluator = Evaluator(config("env=cartpole").env, episodes=6, seed=5)
     policy = r2d2(spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
     asked = []
@@ -70,7 +70,7 @@ def test_it_can_be_stopped_and_begun_anew():
 
 
 class Always:
-    """Walks to the junction and turns the same way."""
+    """A policy that goes to the junction and always turns the same way."""
 
     def actor(self, num_envs):
         return self
@@ -87,7 +87,7 @@ class Always:
 
 
 def test_success_is_balanced_without_memory():
-    """Always the same turn solves exactly half of the T-maze; never turning solves nothing."""
+    """A constant turn solves exactly half of the T-mazes; never turning solves none."""
     evaluator = Evaluator(config("env=tmaze").env, episodes=100, seed=0)
     share = []
     for turn in (FORWARD, LEFT, RIGHT):
@@ -105,7 +105,7 @@ def test_evaluation_config_overrides_kwargs():
 
 
 class Recording:
-    """Notes what it is shown; actions are 1, 2, 0, 1, ..."""
+    """A policy and its actor that record their inputs; actions are 1, 2, 0, 1, ..."""
 
     def __init__(self):
         self.weight, self.shown, self.used = 0, [], []
@@ -128,7 +128,7 @@ class Recording:
         return Act(np.full(self.num_envs, len(self.shown) % 3), {}, state + 1)
 
 
-def test_the_actor_is_shown_the_row_before():
+def test_the_actor_receives_the_previous_row():
     lengths, policy = (4, 2), Recording()
     Evaluator(counter(lengths), episodes=2, seed=0).run(policy, env_steps=0)
     assert len(policy.shown) == 4
@@ -153,7 +153,7 @@ def test_stacks_begin_with_the_episode():
     assert policy.shown[2][0][1].tolist() == [[1, 1, 0], [1, 1, 0]], "its second episode"
 
 
-def test_every_evaluation_is_of_the_present_weights_of_its_policy():
+def test_an_evaluation_uses_the_current_weights():
     evaluator, one, two = Evaluator(counter((2,)), episodes=1, seed=0), Recording(), Recording()
     evaluator.run(one, env_steps=0)
     one.weight = 1
@@ -163,7 +163,7 @@ def test_every_evaluation_is_of_the_present_weights_of_its_policy():
     assert (one.used, two.used) == ([0, 0, 1, 1], [2, 2])
 
 
-def test_summary_by_hand():
+def test_summary_of_hand_computed_episodes():
     returns, lengths = np.array([1.0, 2.0, 6.0]), np.array([4, 1, 1])
     summary = Evaluation(returns, lengths, np.array([1.0, 0.0, 0.5]), 30).summary()
     hand = {
@@ -174,7 +174,7 @@ def test_summary_by_hand():
     assert eval_metrics(summary) == {f"eval/{name}": summary[name] for name in hand}
 
 
-def test_an_agent_that_waits_for_its_team_plays_no_episode():
+def test_a_waiting_agent_plays_no_episode():
     env = config_of(ZOO, kwargs={"lives": (1, 3)})
     evaluator = Evaluator(env, episodes=2 * MAX_ENVS, seed=0, agents=SHARED)
     found = evaluator.run(Recording(), env_steps=0)

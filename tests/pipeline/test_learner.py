@@ -1,4 +1,4 @@
-"""Pacing: learned rows per env step, updates per collect, learning_starts; priorities go back."""
+"""Learned rows per env step, updates per collect, learning_starts; priorities are written back."""
 
 from dataclasses import replace
 
@@ -19,8 +19,8 @@ RULED = {"threads": None, "target_thread": None, "precision": "float32",
          "cuda_graph": False, "compile": False}  # fmt: skip
 
 
-class Fake:
-    """Learns nothing, says what it was given."""
+class RecordingPolicy:
+    """A policy that records its samples and does not learn."""
 
     def __init__(self, window, value=1.0):
         self.window, self.value, self.batches = window, value, []
@@ -47,7 +47,7 @@ def make(policy=None, td=False, **changes):
     counters = Counters()
     learner = Learner(
         LearnerConfig(**(fields | RULED | changes)),
-        policy=policy or Fake(window), buffer=replay, counters=counters, td_priority=td,
+        policy=policy or RecordingPolicy(window), buffer=replay, counters=counters, td_priority=td,
     )  # fmt: skip
     return learner, stream, counters
 
@@ -76,7 +76,7 @@ def test_updates_per_collect():
     assert feed(learner, stream, counters, [20, 20, 20]) == [3, 3, 3]
 
 
-def test_nothing_before_learning_starts_and_no_burst_after_it():
+def test_no_update_before_learning_starts_and_no_burst_after():
     learner, stream, counters = make(replay_ratio=32.0, learning_starts=50)
     done = feed(learner, stream, counters, [20] * 10)
     steps = np.cumsum([int(part(stream.segment, r, r + 20).valid.sum()) for r in range(0, 200, 20)])
@@ -84,12 +84,12 @@ def test_nothing_before_learning_starts_and_no_burst_after_it():
     assert max(done) <= 20
 
 
-def test_nothing_without_a_window():
+def test_no_update_without_a_window():
     learner, stream, counters = make()
     assert feed(learner, stream, counters, [2]) == [0]
 
 
-def test_priorities_return_and_new_windows_take_the_actors():
+def test_priorities_are_written_back_and_new_windows_get_initial_ones():
     learner, stream, counters = make(td=True, replay_ratio=1e-9)
     feed(learner, stream, counters, [60])
     raw = learner.buffer.sampler.raw
@@ -104,27 +104,27 @@ def test_metrics_are_means_and_refuse_nan():
     feed(learner, stream, counters, [60])
     assert learner.metrics() == {"train/loss": 1.0, "train/updates": counters.updates}
     assert learner.metrics() == {}
-    learner, stream, counters = make(policy=Fake(Window(1, 4, 2), float("nan")))
+    learner, stream, counters = make(policy=RecordingPolicy(Window(1, 4, 2), float("nan")))
     feed(learner, stream, counters, [60])
     with pytest.raises(NumericError, match="train/loss = nan"):
         learner.metrics()
 
 
-def test_metrics_are_added_up_by_name():
-    """A delayed actor's update says the same names in another order."""
+def test_metrics_are_summed_by_name():
+    """A policy with a delayed actor returns its metrics in varying order."""
     policy, means = control("td3", actor_every=2), Means(Counters())
-    told = [policy.update(box_batch(policy)).metrics for _ in range(5)]
-    for metrics in told:
+    logged = [policy.update(box_batch(policy)).metrics for _ in range(5)]
+    for metrics in logged:
         means.add(metrics)
     found = means.report()
     assert found.pop("train/updates") == 0
-    assert len({tuple(m) for m in told}) == 2
+    assert len({tuple(m) for m in logged}) == 2
     assert found["train/lr"] == pytest.approx(1e-2)
     for name, value in found.items():
-        assert value == pytest.approx(np.mean([m[name].item() for m in told]), rel=1e-5), name
+        assert value == pytest.approx(np.mean([m[name].item() for m in logged]), rel=1e-5), name
 
 
-def test_a_real_policy_moves_its_priorities():
+def test_a_real_policy_changes_its_priorities():
     policy = r2d2()
     stream = make_stream([[9, 14]], [[True]], 200)
     segment = states_like(policy, stream)
@@ -139,7 +139,7 @@ def test_a_real_policy_moves_its_priorities():
 
 
 class OnPolicy:
-    """Learns nothing, says how many rows it was given and that it took three steps."""
+    """A policy that records the number of rows and reports three gradient steps."""
 
     def __init__(self):
         self.given = []
@@ -149,7 +149,7 @@ class OnPolicy:
         return Update(None, {"train/loss": torch.tensor(float(len(self.given)))}, steps=3)
 
 
-def test_a_rollout_is_learned_from_whole_once_and_dropped():
+def test_a_rollout_is_learned_from_once_and_dropped():
     stream = make_stream([[9]], [[True]], 100)
     policy, counters = OnPolicy(), Counters()
     config = LearnerConfig(8, 1, None, 30, **RULED)
@@ -169,7 +169,7 @@ def test_a_rollout_is_learned_from_whole_once_and_dropped():
 
 
 class Replayed:
-    """A buffer of stated size that notes, in order, what is asked of it."""
+    """A buffer of constant size that records the calls in order."""
 
     def __init__(self, rows=100):
         self.rows, self.asked, self.drawn = rows, [], 0
@@ -196,7 +196,7 @@ class Replayed:
 
 
 class Keyed:
-    """Its priorities are half of the keys; every update takes two gradient steps."""
+    """Priorities are half of the keys; every update takes two gradient steps."""
 
     window, device = Window(0, 1, 1), torch.device("cpu")
 
@@ -225,7 +225,7 @@ def replayed(policy=None, td=False, bonus=None, **changes):
     )  # fmt: skip
 
 
-def test_every_update_feeds_its_priorities_back_before_the_next_draw():
+def test_priorities_are_written_back_before_the_next_sample():
     learner = replayed()
     learner.counters.env_steps = 70
     assert learner.step(20, np.arange(4)) == 3
@@ -236,7 +236,7 @@ def test_every_update_feeds_its_priorities_back_before_the_next_draw():
     assert learner.counters.updates == 6, "gradient steps, of which an update may take several"
 
 
-def test_every_new_window_takes_its_td_estimate_before_the_first_draw():
+def test_new_windows_get_their_td_error_before_the_first_sample():
     learner = replayed(td=True, update_per_collect=1)
     learner.counters.env_steps = 70
     learner.step(20, np.array([4, 6, 9]))
@@ -244,7 +244,7 @@ def test_every_new_window_takes_its_td_estimate_before_the_first_draw():
     assert learner.buffer.asked[:3] == [*new, ("sample", 70)]
 
 
-def test_learning_starts_with_the_row_that_was_named():
+def test_learning_starts_at_the_configured_row():
     assert [replayed(learning_starts=n).step(20, np.arange(4)) for n in (99, 100, 101)] == [3, 3, 0]
     stream = make_stream([[9]], [[True]], 40)
     done = []
@@ -257,7 +257,7 @@ def test_learning_starts_with_the_row_that_was_named():
     assert done == [3, 0]
 
 
-def test_every_report_is_of_its_own_updates():
+def test_reported_metrics_are_those_since_the_last_report():
     learner = replayed(Keyed([1.0, 2.0, 3.0, 7.0]), update_per_collect=1)
     found = []
     for count in (3, 1):
@@ -276,7 +276,7 @@ def test_a_loss_that_is_not_finite_is_refused(value):
         learner.metrics()
 
 
-def test_a_restored_learner_keeps_what_it_owes():
+def test_a_restored_learner_keeps_its_fraction_of_an_update():
     """5 rows at 0.75 are 3.75 learned rows, an update takes 2: the fraction is carried over."""
     changes = {"update_per_collect": None, "replay_ratio": 0.75}
     whole, first, second = (replayed(**changes) for _ in range(3))
@@ -288,13 +288,13 @@ def test_a_restored_learner_keeps_what_it_owes():
 
 
 class Doubled:
-    """A bonus that doubles the weights of what it shapes."""
+    """A bonus that doubles the weights of its samples."""
 
     def add_to(self, sample):
         return replace(sample, weight=2 * sample.weight)
 
 
-def test_all_that_is_learned_from_is_shaped_by_the_bonus():
+def test_every_sample_contains_the_bonus():
     policy = Keyed()
     replayed(policy, td=True, bonus=Doubled()).step(20, np.arange(4))
     assert len(policy.given) == 7
@@ -311,7 +311,7 @@ def test_all_that_is_learned_from_is_shaped_by_the_bonus():
     assert (given[0].weight == 2).all()
 
 
-def test_diagnosed_windows_are_a_function_of_the_clock():
+def test_diagnosed_windows_depend_on_env_steps_only():
     learner, drawn = replayed(), []
     for clock in (50, 60, 50):
         learner.counters.env_steps = clock

@@ -1,4 +1,4 @@
-"""Whole runs on exported rows: offline learning and mixed-in demonstrations; what is refused."""
+"""Runs on exported rows: offline learning, mixed-in demonstrations, refused configs."""
 
 import json
 import shutil
@@ -48,7 +48,7 @@ def cartpole(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def pendulum(tmp_path_factory) -> Path:
-    """Rows of a policy in a box, 50 steps an episode."""
+    """Rows of a policy with box actions, 50 steps per episode."""
     few = ("env=pendulum", "env.max_episode_steps=50", "policy=iql", "pipeline=serial")
     return exported(tmp_path_factory.mktemp("pendulum"), *few)
 
@@ -74,7 +74,7 @@ def case(request, cartpole, pendulum):
     return (*words, *OFFLINE, f"buffer.load={data}")
 
 
-def test_the_clock_counts_updates_and_nothing_is_collected(case, tmp_path):
+def test_offline_runs_count_updates_and_collect_nothing(case, tmp_path):
     record = go(tmp_path, *case)
     assert (record["env_steps"], record["updates"]) == (60, 60)
     lines = list(read_records(tmp_path / "metrics.jsonl"))
@@ -87,7 +87,7 @@ def test_the_clock_counts_updates_and_nothing_is_collected(case, tmp_path):
 
 
 def test_same_seed_same_bytes_and_resume_is_uninterrupted(case, tmp_path):
-    """Nothing outside the checkpoint matters offline, so a resumed run is the same run."""
+    """An offline run depends on its checkpoint only, so that a resumed run is the same run."""
     whole, other = go(tmp_path / "a", *case), go(tmp_path / "b", *case, "run.total_steps=20")
     assert other["digest"] != whole["digest"]
     assert train.resume(tmp_path / "b", config(*case), raw_yaml="", overrides=[]) == 0
@@ -132,14 +132,14 @@ def test_demonstrations_are_mixed_in(tmp_path, cartpole, more):
     assert later["buffer"]["counts"]["windows"] > state["buffer"]["counts"]["windows"]
 
 
-def test_an_export_holds_the_own_rows_only(tmp_path, cartpole):
+def test_an_export_contains_own_rows_only(tmp_path, cartpole):
     data = exported(tmp_path, "policy=r2d2", "env=cartpole", f"buffer.demos={cartpole}")
     record = json.loads((tmp_path / "run/run.json").read_text())
     assert read_dataset(data).steps == record["env_steps"]
 
 
 @pytest.mark.parametrize(
-    ("words", "key", "says"),
+    ("words", "key", "message"),
     [
         (("policy=bc",), "buffer.load = null", "rlrun export"),
         (("policy=cql", "env=cartpole"), "buffer.load = null", "pipeline=serial"),
@@ -173,12 +173,12 @@ def test_an_export_holds_the_own_rows_only(tmp_path, cartpole):
     ],
     ids=lambda v: " ".join(v) if isinstance(v, tuple) else None,
 )  # fmt: skip
-def test_what_is_refused(cartpole, words, key, says):
+def test_configs_that_are_refused(cartpole, words, key, message):
     given = [w.replace("DATA", str(cartpole)).replace("NONE", "no/where") for w in words]
     with pytest.raises(ConfigError) as e:
         check(config(*given))
     assert key in str(e.value)
-    assert says in str(e.value)
+    assert message in str(e.value)
 
 
 def test_demonstrations_count_against_max_bytes(cartpole):
@@ -196,7 +196,7 @@ def test_demonstrations_count_against_max_bytes(cartpole):
 
 
 def test_a_dataset_that_makes_no_update_is_refused(cartpole):
-    """By the checks, before a directory is made."""
+    """By the checks, before a directory is created."""
     words = (*CASES["bc"], *OFFLINE, "run.total_steps=60000", f"buffer.load={cartpole}")
     with pytest.raises(
         ConfigError, match=r"learner.learning_starts = 50000: the dataset has \d+ steps"
@@ -204,7 +204,7 @@ def test_a_dataset_that_makes_no_update_is_refused(cartpole):
         check(config(*words, "learner.learning_starts=50000"))
 
 
-def test_demonstrations_that_are_gone_are_missed_by_a_resume(tmp_path, cartpole):
+def test_a_resume_without_its_demonstrations_is_refused(tmp_path, cartpole):
     data = tmp_path / "moved"
     shutil.copytree(cartpole, data)
     words = (*MIXED, f"buffer.demos={data}")

@@ -1,4 +1,4 @@
-"""pipeline=overlapped: one chunk in flight, weights one chunk old, the same bytes every time."""
+"""pipeline=overlapped: one chunk in flight, weights one chunk old, deterministic."""
 
 import json
 import multiprocessing
@@ -97,13 +97,13 @@ def test_same_seed_same_bytes(tmp_path, policy):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     assert one["digest"] == two["digest"]
     if policy == "random":
-        assert one["digest"] == serial["digest"], "there are no weights to be old"
+        assert one["digest"] == serial["digest"], "without weights nothing lags"
     elif policy in ("r2d2", "ppo", "impala"):
         assert one["digest"] != serial["digest"], "weights are one chunk old"
 
 
 def test_weights_are_exactly_one_chunk_old(tmp_path, monkeypatch):
-    """The run is the one in which nothing happens at the same time, bit for bit."""
+    """The digest equals that of collecting and learning in turn."""
     overrides = ("policy=r2d2", "env=cartpole", OVERLAPPED)
     apart = go(tmp_path / "apart", *overrides)
     made = []
@@ -116,8 +116,8 @@ def test_weights_are_exactly_one_chunk_old(tmp_path, monkeypatch):
     assert inside["updates"] == started[-1] + 2, "the last two chunks were not yet learned from"
 
 
-def test_resume_goes_on_with_the_chunk_in_flight(tmp_path):
-    """A checkpoint before the end holds a chunk nobody has counted; it is the next one learned."""
+def test_resume_continues_with_the_chunk_in_flight(tmp_path):
+    """A checkpoint before the end contains an uncounted chunk, which is learned next."""
     go(tmp_path, "policy=r2d2", "env=cartpole", OVERLAPPED)
     longer = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, "run.total_steps=900")
     assert train.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
@@ -129,8 +129,8 @@ def test_resume_goes_on_with_the_chunk_in_flight(tmp_path):
     assert steps == sorted(steps)
 
 
-def test_an_interrupted_run_keeps_its_flight(tmp_path, monkeypatch):
-    """The chunk in flight at the signal is in the checkpoint and is the first one after it."""
+def test_an_interrupted_run_keeps_its_chunk_in_flight(tmp_path, monkeypatch):
+    """The chunk in flight at the signal is in the checkpoint and the first after the resume."""
     from rlrun.pipeline.learner import Learner
 
     step = Learner.step
@@ -170,7 +170,7 @@ def leaves(chunk):
     return tree_leaves(tuple(getattr(chunk, name) for name in chunk.__slots__))
 
 
-def test_rows_from_afar_are_the_rows_from_here():
+def test_rows_of_the_process_equal_those_of_a_local_collector():
     c = config(*SMOKE, "policy=r2d2", "env=cartpole")
     make = partial(build.make_collector, make_plan(c))
     here = make(Counters())
@@ -198,7 +198,7 @@ def test_rows_from_afar_are_the_rows_from_here():
     assert not remote.process.is_alive()
 
 
-def test_what_goes_wrong_there_is_said_here():
+def test_errors_of_the_process_are_raised_in_the_main_process():
     policy = bandit_policy()
     remote = remote_to(failing, policy)
     remote.start(0)
@@ -228,8 +228,8 @@ def test_a_process_that_dies_is_an_error_in_one_line(when):
     remote.close()
 
 
-def test_the_process_ends_with_its_other_end():
-    """Also when the main process is killed: the pipe is closed then."""
+def test_the_process_ends_when_its_pipe_closes():
+    """Also if the main process is killed, which closes the pipe."""
     policy = bandit_policy()
     c = config(*SMOKE, "policy=random", "env=bandit")
     remote = remote_to(partial(build.make_collector, make_plan(c)), policy)
@@ -243,21 +243,21 @@ def test_the_process_ends_with_its_other_end():
     assert remote.process.exitcode == 0
 
 
-def test_run_json_says_so(tmp_path: Path):
+def test_run_json_contains_the_pipeline(tmp_path: Path):
     record = go(tmp_path, "policy=dqn", "env=cartpole", OVERLAPPED)
     assert record["status"] == "done"
     assert json.loads((tmp_path / "run.json").read_text())["threads"] == 1
 
 
 def remote_of(*overrides):
-    """(collector here, the same one there)."""
+    """(a local collector, the same collector in a process)."""
     make = partial(build.make_collector, make_plan(config(*SMOKE, *overrides)))
     here = make(Counters())
     return here, remote_to(make, here.policy)
 
 
-def test_a_resumed_process_begins_with_other_episodes():
-    """As ``Collector.load_state_dict`` has it: the clock seeds them."""
+def test_a_resumed_process_starts_with_new_episodes():
+    """As in ``Collector.load_state_dict``: env steps seed them."""
     here, remote = remote_of("policy=r2d2", "env=cartpole")
     begun = here.obs.copy()
     remote.start(0)
@@ -296,7 +296,7 @@ def test_a_chunk_that_fails_in_flight_loses_nothing_learned(tmp_path):
 
 
 def test_a_serial_run_refuses_a_chunk_in_flight(tmp_path, monkeypatch):
-    test_an_interrupted_run_keeps_its_flight(tmp_path, monkeypatch)
+    test_an_interrupted_run_keeps_its_chunk_in_flight(tmp_path, monkeypatch)
     state, path = load_newest(tmp_path / "run" / "checkpoints")
     del path
     pipeline = build.make_pipeline(
@@ -336,7 +336,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_a_signal_while_the_process_starts_is_a_request_to_stop(tmp_path):
-    """It reaches the whole group; the process that imports torch meanwhile must not die of it."""
+    """The process group receives it; the process importing torch must survive."""
     given = [*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, f"run.dir={tmp_path}/run"]
     done = subprocess.run(
         [sys.executable, "-c", EARLY, *given], capture_output=True, text=True,
@@ -384,7 +384,7 @@ def test_a_process_that_hangs_ends_with_the_main_process():
 
 @pytest.mark.skipif(start_method() != "forkserver", reason="nothing to warm without forks")
 def test_a_warmed_start_forks_from_a_process_that_has_torch_and_one_thread():
-    """Before the main process imports torch itself; signals find the forked server deaf."""
+    """Before the main process imports torch; the fork server ignores signals."""
     code = (
         "import multiprocessing, os, signal, sys\n"
         "from multiprocessing import forkserver\n"
@@ -412,7 +412,7 @@ def test_a_warmed_start_forks_from_a_process_that_has_torch_and_one_thread():
 
 
 class Clocked(InTurn):
-    """Notes the clocks it is sent off with; for policies without weights."""
+    """Records the env steps at which chunks start; for policies without weights."""
 
     def start(self, env_steps):
         assert not self.in_flight, "one chunk at a time"
@@ -428,7 +428,7 @@ STEPS_ONLY = ("policy=random", "env=bandit", OVERLAPPED, "run.stop_value=null",
               "run.total_steps=64", "logger.tensorboard=false")  # fmt: skip
 
 
-def test_every_chunk_is_sent_for_with_the_clock_and_none_behind_the_end(tmp_path, monkeypatch):
+def test_every_chunk_is_started_at_its_env_step_and_none_after_the_end(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(build, "CollectorProcess", lambda *a: made.append(Clocked(*a)) or made[-1])
     record = go(tmp_path, *STEPS_ONLY)
@@ -437,8 +437,8 @@ def test_every_chunk_is_sent_for_with_the_clock_and_none_behind_the_end(tmp_path
     assert "flight" not in load_newest(tmp_path / "checkpoints")[0]
 
 
-def test_the_flight_brings_its_episodes_too(tmp_path, monkeypatch):
-    """Episodes of a run that was interrupted are as many as without."""
+def test_episodes_of_the_chunk_in_flight_are_counted(tmp_path, monkeypatch):
+    """An interrupted run counts as many episodes as an uninterrupted one."""
     c, commit = config(*SMOKE, *STEPS_ONLY), CollectMetrics.commit
     made = []
     monkeypatch.setattr(build, "CollectorProcess", lambda *a: made.append(Clocked(*a)) or made[-1])

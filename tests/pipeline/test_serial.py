@@ -1,4 +1,4 @@
-"""Whole small runs: files, determinism, resume, interruption, TensorBoard against metrics.jsonl."""
+"""Small runs: files, determinism, resume, interruption, TensorBoard against metrics.jsonl."""
 
 import json
 import os
@@ -100,7 +100,7 @@ def test_tensorboard_shows_the_metrics(tmp_path):
 
 
 def test_resume_finishes_the_run(tmp_path):
-    """Counters, replay, optimiser and evaluations go on; the logs have no step twice."""
+    """Counters, replay, optimiser and evaluations continue; no step is logged twice."""
     go(tmp_path, "policy=r2d2", "env=cartpole")
     before = [line["env_steps"] for line in read_records(tmp_path / "metrics.jsonl")]
     state, _ = load_newest(tmp_path / "checkpoints")
@@ -127,7 +127,7 @@ def test_resume_finishes_the_run(tmp_path):
     ],
 )
 def test_an_on_policy_run_resumes(tmp_path, overrides):
-    """Counters and logs go on; no rollout is learned from twice."""
+    """Counters and logs continue; no rollout is learned from twice."""
     overrides = ("env=cartpole", *overrides)
     go(tmp_path, *overrides)
     state, _ = load_newest(tmp_path / "checkpoints")
@@ -158,7 +158,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
 @pytest.mark.parametrize("policy", ["r2d2", "dqn"])
 @pytest.mark.parametrize("buffer", ["uniform", "prioritized", "rank"])
 def test_a_buffer_on_a_device(tmp_path, monkeypatch, policy, buffer):
-    """buffer.device=cuda with a CPU standing in for it: whole runs, deterministic, resumable."""
+    """buffer.device=cuda on a CPU: deterministic and resumable runs."""
     monkeypatch.setattr("rlrun.build.replay.torch_device", lambda name: torch.device("cpu"))
     line = (f"policy={policy}", "env=cartpole", f"buffer={buffer}", "buffer.device=cuda")
     if buffer == "prioritized":
@@ -173,7 +173,7 @@ def test_a_buffer_on_a_device(tmp_path, monkeypatch, policy, buffer):
 
 
 def test_rows_in_files_are_the_same_rows(tmp_path):
-    """buffer.mmap changes where rows lie and nothing else; the directory is left empty."""
+    """buffer.mmap changes the storage of rows only; the directory is emptied."""
     line = ("policy=r2d2", "env=cartpole")
     memory = go(tmp_path / "memory", *line)
     files = go(tmp_path / "files", *line, f"buffer.mmap={tmp_path / 'rows'}")
@@ -184,7 +184,7 @@ def test_rows_in_files_are_the_same_rows(tmp_path):
 
 @pytest.mark.parametrize("policy", ["r2d2", "dqn"])
 def test_a_run_starts_from_anothers_rows(tmp_path, policy):
-    """export -> buffer.load: every step is there before the first is collected."""
+    """export -> buffer.load: all steps are in the buffer before the first is collected."""
     c = config(*SMOKE, f"policy={policy}", "env=cartpole")
     first = go(tmp_path / "first", f"policy={policy}", "env=cartpole")
     export_run(tmp_path / "first", tmp_path / "data", c, raw_yaml="seed: 0\n", shard_rows=100)
@@ -197,7 +197,7 @@ def test_a_run_starts_from_anothers_rows(tmp_path, policy):
 
 @pytest.mark.parametrize("chunk", [3, 256])
 def test_loading_cuts_no_trajectory(tmp_path, monkeypatch, chunk):
-    """collector.trajectory=collect: what a dataset brings at once ends no collect call."""
+    """collector.trajectory=collect: loading a dataset ends no collect call."""
     monkeypatch.setattr("rlrun.build.replay.READ_ROWS", chunk)
     line = ("policy=r2d2", "env=cartpole")
     go(tmp_path / "first", *line)
@@ -219,7 +219,7 @@ def test_loading_cuts_no_trajectory(tmp_path, monkeypatch, chunk):
 
 
 def test_an_earlier_run_does_not_need_its_dataset(tmp_path):
-    """buffer.load belongs to a run's beginning: resume and export do without."""
+    """buffer.load is read at the start only: resume and export do not need it."""
     first = go(tmp_path / "first", "policy=dqn", "env=cartpole")
     assert first["status"] == "done"
     from rlrun.config import check
@@ -265,7 +265,7 @@ def test_two_evaluations_at_the_stop_value_end_the_run(tmp_path):
     assert record["env_steps"] < 200
 
 
-def test_one_lucky_evaluation_does_not(tmp_path):
+def test_one_evaluation_at_the_stop_value_does_not_end_the_run(tmp_path):
     record = go(tmp_path, "policy=random", "env=bandit", "run.stop_value=2")
     assert record["env_steps"] >= 400
 
@@ -279,7 +279,7 @@ def spawn(run_dir: Path, *overrides: str) -> subprocess.Popen:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75), (signal.SIGUSR1, 75)]
 )
-def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number, code):
+def test_a_signal_saves_and_prints_how_to_resume(tmp_path, number, code):
     run_dir = tmp_path / "run"
     process = spawn(run_dir)
     deadline = time.monotonic() + 60
@@ -308,7 +308,7 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number, code):
 @pytest.mark.parametrize("when", [1, 2, 3])
 @pytest.mark.parametrize("pipeline", ["serial", "overlapped"])
 def test_a_signal_does_not_wait_for_an_evaluation(tmp_path, monkeypatch, pipeline, when, killed):
-    """The evaluation is pending then: the resumed run begins with it and reports it once."""
+    """The evaluation is pending: the resumed run starts with it and reports it once."""
     words = (*SMOKE, "policy=r2d2", "env=cartpole", f"pipeline={pipeline}", "run.eval_every=150",
              "run.total_steps=400", "run.stop_value=null")  # fmt: skip
     go(tmp_path, *words)
@@ -371,7 +371,7 @@ def test_a_killed_run_resumes_from_its_checkpoint(tmp_path):
     assert RunRecord.read(run_dir).env_steps >= 2000
 
 
-def test_a_second_process_is_kept_out(tmp_path):
+def test_a_second_process_is_refused(tmp_path):
     from rlrun.errors import LockedError
     from rlrun.rundir.lock import lock_run_dir
 
@@ -396,7 +396,7 @@ def test_eval_uses_seeds_training_never_used(tmp_path, capsys):
         evaluate_run(tmp_path, episodes=3, weights="final", seed=None, device=None)
 
 
-def test_a_board_shows_the_question_not_the_secret(tmp_path, monkeypatch):
+def test_secrets_are_stored_unresolved(tmp_path, monkeypatch):
     """Unresolved secrets stay unresolved: in config.yaml and in the hyperparameters."""
     monkeypatch.setenv("RLRUN_TEST_SECRET", "hunter2")
     run_dir = tmp_path / "run"
@@ -421,7 +421,7 @@ def test_eval_into_a_closed_pipe_is_quiet(tmp_path):
     assert not (tmp_path / "crash.txt").exists()
 
 
-def test_rows_that_lay_on_a_device_are_exported_without_it(tmp_path, monkeypatch):
+def test_rows_of_a_device_buffer_are_exported_without_the_device(tmp_path, monkeypatch):
     monkeypatch.setattr("rlrun.build.replay.torch_device", lambda name: torch.device("cpu"))
     line = ("policy=r2d2", "env=cartpole")
     record = go(tmp_path / "one", *line, "buffer.device=cuda")
@@ -433,7 +433,7 @@ def test_rows_that_lay_on_a_device_are_exported_without_it(tmp_path, monkeypatch
 
 
 def test_the_newest_rows_are_exported_with_their_states(tmp_path):
-    """--last of a ring that wrapped: the end of every trajectory, and the states within it."""
+    """--last of a ring that wrapped: the end of every trajectory with its states."""
     from rlrun.dataset import read_dataset
 
     line = (
@@ -474,8 +474,8 @@ def test_the_newest_rows_are_exported_with_their_states(tmp_path):
     assert states > 20, "windows begin within episodes"
 
 
-def test_profile_says_where_the_time_went(tmp_path, capsys):
-    """A trace that TensorBoard's plugin reads; the shares on the terminal and in TensorBoard."""
+def test_profile_reports_the_shares_of_time(tmp_path, capsys):
+    """A trace for TensorBoard's plugin; shares on the terminal and in TensorBoard."""
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     quick = ("debug=profile", "run.total_steps=2000", "run.eval_every=2000", "run.eval_episodes=2")
@@ -492,8 +492,8 @@ def test_profile_says_where_the_time_went(tmp_path, capsys):
     assert any("profile" in tag for tag in board.Tags()["tensors"])
 
 
-def test_the_parts_make_up_the_whole(tmp_path):
-    """time/ seconds: act and env are within collect, forward, backward and optimiser are update."""
+def test_the_times_of_the_parts_sum_to_the_whole(tmp_path):
+    """time/ seconds: act and env are part of collect; forward, backward, optimiser of update."""
     go(tmp_path, "policy=r2d2", "env=cartpole")
     last = list(read_records(tmp_path / "timings.jsonl"))[-1]
     t = {key[5:-8]: value for key, value in last.items() if key.endswith("_seconds")}
@@ -509,7 +509,7 @@ STEPWISE = (
 
 
 def evaluations(monkeypatch, *returns):
-    """Evaluations bring ``returns``, one after the other."""
+    """Make successive evaluations return ``returns``."""
     left = iter(returns)
 
     def evaluated(self, stop, policy, *, env_steps):
@@ -519,7 +519,7 @@ def evaluations(monkeypatch, *returns):
 
 
 def resumed(run_dir: Path, *overrides: str) -> dict:
-    """The run.json of a run that went on."""
+    """The run.json of a resumed run."""
     c = config(*SMOKE, *overrides)
     assert train.resume(run_dir, c, raw_yaml="seed: 0\n", overrides=[]) == 0
     return json.loads((run_dir / "run.json").read_text())
@@ -543,8 +543,8 @@ def saved(run_dir: Path) -> list[int]:
         (7, [14, 21, 28, 35, 42], [14, 21, 35, 42], [21, 35, 42]),
     ],
 )
-def test_every_period_has_its_own_clock(tmp_path, monkeypatch, n_sample, evaluated, logged, kept):
-    """Due is whoever's multiple was reached or passed by a chunk; the end is saved and judged."""
+def test_periods_are_independent(tmp_path, monkeypatch, n_sample, evaluated, logged, kept):
+    """Each is due when a chunk reaches a multiple of it; the end is saved and evaluated."""
     evaluations(monkeypatch, *range(10))
     go(tmp_path, *STEPWISE, f"collector.n_sample={n_sample}", "run.total_steps=40",
        "logger.every=10", "run.checkpoint_every=15", "run.keep_checkpoints=9")  # fmt: skip
@@ -553,14 +553,14 @@ def test_every_period_has_its_own_clock(tmp_path, monkeypatch, n_sample, evaluat
     assert saved(tmp_path) == kept
 
 
-def test_as_many_checkpoints_stay_as_the_run_says(tmp_path, monkeypatch):
+def test_the_configured_number_of_checkpoints_is_kept(tmp_path, monkeypatch):
     evaluations(monkeypatch, *range(10))
     go(tmp_path, *STEPWISE, "run.total_steps=20", "run.checkpoint_every=5",
        "run.keep_checkpoints=3")  # fmt: skip
     assert saved(tmp_path) == [10, 15, 20]
 
 
-def test_the_first_of_equals_is_the_best(tmp_path, monkeypatch):
+def test_the_first_of_equal_evaluations_is_the_best(tmp_path, monkeypatch):
     evaluations(monkeypatch, 1.0, 3.0, 3.0, 2.0)
     record = go(tmp_path, *STEPWISE, "run.total_steps=32")
     assert (record["best_eval"]["return_mean"], record["best_eval"]["env_steps"]) == (3.0, 16)
@@ -572,7 +572,7 @@ def test_the_first_of_equals_is_the_best(tmp_path, monkeypatch):
     assert meta == {"env_steps": 32, "updates": 0}
 
 
-def test_the_best_is_still_the_best_after_a_resume(tmp_path, monkeypatch):
+def test_a_resume_keeps_the_best_evaluation(tmp_path, monkeypatch):
     evaluations(monkeypatch, 5.0, 3.0)
     go(tmp_path, *STEPWISE, "run.total_steps=8")
     record = resumed(tmp_path, *STEPWISE, "run.total_steps=16")
@@ -584,20 +584,20 @@ def test_the_best_is_still_the_best_after_a_resume(tmp_path, monkeypatch):
     ("returns", "end"), [((1, 1), 16), ((1, 0, 1, 1), 32), ((0, 1, 0, 1, 0), 40)]
 )
 def test_evaluations_that_end_a_run_are_successive(tmp_path, monkeypatch, returns, end):
-    """run.stop_value itself is enough, run.stop_after times in a row."""
+    """run.stop_after successive evaluations of at least run.stop_value."""
     evaluations(monkeypatch, *map(float, returns))
     record = go(tmp_path, *STEPWISE, "run.total_steps=40", "run.stop_value=1", "run.stop_after=2")
     assert record["env_steps"] == end
 
 
-def test_a_resume_does_not_break_the_row_of_solved_evaluations(tmp_path, monkeypatch):
+def test_a_resume_continues_the_count_of_solved_evaluations(tmp_path, monkeypatch):
     evaluations(monkeypatch, *[1.0] * 5)
     words = (*STEPWISE, "run.stop_value=1", "run.stop_after=2")
     assert go(tmp_path, *words, "run.total_steps=8")["env_steps"] == 8
     assert resumed(tmp_path, *words, "run.total_steps=40")["env_steps"] == 16
 
 
-def test_a_run_takes_no_step_too_many_and_judges_its_last_weights_once(tmp_path, monkeypatch):
+def test_a_run_ends_at_total_steps_and_evaluates_its_last_weights_once(tmp_path, monkeypatch):
     evaluations(monkeypatch, 1.0, 2.0)
     record = go(tmp_path, *STEPWISE, "run.total_steps=10")
     assert record["env_steps"] == record["eval"]["env_steps"] == 10
@@ -608,7 +608,7 @@ def test_a_run_takes_no_step_too_many_and_judges_its_last_weights_once(tmp_path,
     assert after == before, "there is nothing new to save"
 
 
-def test_an_interrupted_run_claims_no_evaluation_of_its_last_weights(tmp_path, monkeypatch):
+def test_an_interrupted_run_reports_no_evaluation_of_its_last_weights(tmp_path, monkeypatch):
     evaluations(monkeypatch, 1.0, 2.0)
     collect = Collector.collect
 
@@ -627,7 +627,7 @@ def test_an_interrupted_run_claims_no_evaluation_of_its_last_weights(tmp_path, m
     assert saved(tmp_path)[-1] == 12
 
 
-def test_logs_are_on_disk_before_a_checkpoint_counts_on_them(tmp_path, monkeypatch):
+def test_logs_are_flushed_before_a_checkpoint_refers_to_them(tmp_path, monkeypatch):
     evaluations(monkeypatch, *range(10))
     done, sync, save = [], Log.sync, checkpoint.save
     monkeypatch.setattr(Log, "sync", lambda self: done.append("sync") or sync(self))
@@ -643,8 +643,8 @@ LEARNING = (
 )  # fmt: skip
 
 
-def test_a_chunk_is_seen_learned_from_and_counted_step_by_step(tmp_path, monkeypatch):
-    """End rows are no steps; the bonus learns a chunk when its novelty has been paid."""
+def test_order_of_observing_learning_and_counting_a_chunk(tmp_path, monkeypatch):
+    """End rows are not steps; RND learns a chunk after its bonus was added."""
     done, observe, step, update = [], RND.observe, Learner.step, RND.update
 
     def stepped(self, rows, keys):
@@ -670,8 +670,8 @@ def test_a_chunk_is_seen_learned_from_and_counted_step_by_step(tmp_path, monkeyp
     assert clock == record["env_steps"]
 
 
-def test_a_restored_pipeline_is_the_one_that_was_saved(tmp_path):
-    """Everything that a checkpoint holds is taken over, and nothing but the environments lost."""
+def test_a_restored_pipeline_equals_the_saved_one(tmp_path):
+    """All of a checkpoint is restored; only the environments are not in it."""
     go(tmp_path / "run", *LEARNING)
     state, _ = load_newest(tmp_path / "run" / "checkpoints")
     (tmp_path / "again").mkdir()
