@@ -72,7 +72,7 @@ def _text(group: str, option: str) -> str:
 
 
 def _env() -> str:
-    """What the keys of an environment mean, then the values of each."""
+    """The meaning of the keys of an environment, then the values of each."""
     found = dict(sorted(options("env").items()))
     columns = [
         "id",

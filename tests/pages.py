@@ -67,12 +67,12 @@ def section(page: str, title: str) -> str:
 
 
 def first_cells(text: str) -> list[str]:
-    """What stands in backticks at the start of every table row."""
+    """The text in backticks at the start of every table row."""
     return re.findall(r"^\| `([^`]+)` \|", text, re.M)
 
 
 def argv_of(command: str) -> list[str]:
-    """What is run for a command line of a README."""
+    """The command that is run for a command line of a README."""
     program, *words = shlex.split(command)
     assert program == "rlrun", f"{command}: neither run nor excluded with a reason"
     if SHOWS & {*words}:

@@ -58,7 +58,7 @@ def is_run(command: str) -> bool:
 
 
 def steps_of(page: str) -> dict[str, tuple[str, Any]]:
-    """What is run for a page, by what it shows: command lines, then blocks of Python."""
+    """The command lines of a page that are run, then its blocks of Python."""
     lines = {c: ("rlrun", argv_of(c)) for c in EVERY[page] if is_run(c)}
     if any("rlrun -sc install=bash" in c for c in EVERY[page]):
         lines["rlrun -sc install=bash"] = ("rlrun", ["-sc", "install=bash"])

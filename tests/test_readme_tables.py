@@ -113,7 +113,7 @@ def test_exit_codes() -> None:
 
 
 def test_same_command_same_digest(tmp_path: Path) -> None:
-    """What the section on determinism says, with the two runs it shows."""
+    """The section on determinism, checked with its two runs."""
     lines = [c for c in commands("rlrun/run/README.md") if "seed=7" in c]
     runs([" ".join(argv_of(line)) for line in lines], tmp_path)
     records = [tmp_path / name / "run.json" for name in ("outputs/once", "outputs/again")]

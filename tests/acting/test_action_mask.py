@@ -126,7 +126,7 @@ def test_logits_within_a_mask_by_hand():
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
-def test_forbidden_actions_are_never_drawn(at):
+def test_forbidden_actions_are_never_sampled(at):
     """Forbidden ones before, between and behind the allowed, whose logits are the lowest."""
     mask = np.ones((100_000, 4), np.int8)
     mask[:, at] = 0
@@ -158,7 +158,7 @@ def test_the_highest_uniform_number_draws_an_allowed_action():
 @pytest.mark.parametrize("memory", ["none", "lstm"])
 @pytest.mark.parametrize("name", ["ppo", "a2c", "impala"])
 def test_acting_and_learning_have_the_same_masked_distribution(name, memory):
-    """What acting wrote down is what learning finds, all of it finite, in every row there is."""
+    """Stored and recomputed log-probs are equal and finite in every row."""
     c = config(f"policy={name}", f"memory={memory}", *ENV, *TINY, *ROLLOUT.split(),
                "policy.head_hidden=[8]")  # fmt: skip
     collector = build.make_collector(make_plan(c), Counters())

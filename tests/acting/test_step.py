@@ -99,7 +99,7 @@ def test_the_rule():
 
 @pytest.mark.parametrize("make", [r2d2, dqn])
 def test_rewards_are_shaped_before_they_are_seen(make):
-    """What acting sees of the reward is what learning sees (functional.rows.shape_reward)."""
+    """Acting and learning shape previous rewards alike (functional.rows.shape_reward)."""
     seen = []
     actor = make(reward_scale=2.0, reward_clip=3.0).actor(3)
     actor.step = lambda obs, first, action, reward, state: (

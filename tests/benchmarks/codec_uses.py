@@ -1,4 +1,4 @@
-"""What the codec's uses cost and save: ``python -m tests.benchmarks.codec_uses [--quick]``.
+"""Costs and savings of the codec's uses: ``python -m tests.benchmarks.codec_uses [--quick]``.
 
 Weights and rows through a pipe between two processes, raw and coded (a loopback link, as in
 pipeline=overlapped); image observations in compressed blocks beside plain arrays. One thread,

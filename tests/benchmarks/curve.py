@@ -30,7 +30,7 @@ OPTIONS = "run.stop_value=null run.eval_every=2000 run.eval_episodes=50 learner.
 
 @dataclass(frozen=True)
 class Panel:
-    """Who runs what for one picture."""
+    """Runs and peers of one plot."""
 
     title: str
     ours: str  # overrides of rlrun
@@ -78,7 +78,7 @@ def missing(results: Sequence[Result]) -> list[tuple[Panel, int, bool]]:
 
 
 def command(panel: Panel, *, theirs: bool) -> str:
-    """What is run, without its seed."""
+    """The command without its seed."""
     if theirs:
         return f"sb3: {panel.script} {panel.env_steps}"
     return f"rlrun {panel.ours} run.total_steps={panel.env_steps} {OPTIONS}"

@@ -25,7 +25,7 @@ SOLVED, IN_A_ROW = 475.0, 2
 
 @dataclass(frozen=True)
 class PeerRun:
-    """Who runs which script of ``peers`` in which environment, and what is wanted of rlrun.
+    """Peers' scripts and environments of a comparison, and the target of rlrun.
 
     ``venv`` "": this interpreter, for scripts that need torch and gymnasium alone.
     """

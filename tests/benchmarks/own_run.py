@@ -14,7 +14,7 @@ RLRUN = (sys.executable, "-m", "rlrun")
 
 
 def own_run(*overrides: str, seed: int, threads: int, env_steps: int) -> dict[str, Any]:
-    """What ``results`` reads of a run that no score stops, and the seconds of its process.
+    """The fields ``results`` reads of a run without early stop, and the seconds of its process.
 
     ``overrides`` come last, so they may set a score that stops it.
     """

@@ -27,7 +27,7 @@ def interpreter(peers: Path | None, name: str) -> Path | None:
 
 
 def peer_run(python: Path | None, script: str, *arguments: Any, threads: int) -> dict[str, Any]:
-    """What a script of ``peers`` prints, and ``process``.
+    """The output of a script of ``peers``, and ``process``.
 
     Raises:
         PeerFailed: there is no ``python``, or the script failed.
@@ -77,6 +77,6 @@ def environment(threads: int) -> dict[str, str]:
 
 
 def failure(code: int, log: Path) -> str:
-    """What a program that failed said last."""
+    """The last output line of a failed program."""
     lines = log.read_text(errors="replace").strip().splitlines()
     return f"failed (exit {code}): {lines[-1][:120] if lines else 'no output'}"

@@ -22,7 +22,7 @@ PIECE = 1 << 20  # bytes of observations made at a time while filling
 
 @dataclass(frozen=True)
 class Kind:
-    """What is stored and the window it is read by."""
+    """The stored rows and the window they are read by."""
 
     shape: tuple[int, ...]
     dtype: Any

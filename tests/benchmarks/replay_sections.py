@@ -1,4 +1,4 @@
-"""What the replay benchmark measures: one function a section, each gives its rows.
+"""Sections of the replay benchmark: one function each, which returns its rows.
 
 Everything runs on one thread. Our side ends in torch tensors, conversion included; peers return
 what they return. Samples of ours hold obs, next obs, action, reward, three flags, validity and the

@@ -46,7 +46,7 @@ class Row:
 
     @property
     def command(self) -> str:
-        """What names the row's results: a result of another command is none of it."""
+        """The key of the row's results; a result of another command is not used."""
         if self.peer:
             return f"{self.peer}: {self.overrides}"
         total = [] if self.steps is None else [f"run.total_steps={self.steps}"]
@@ -55,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Bound:
-    """What a score is held to: ``value``, or factor * other + offset of the score of ``other``."""
+    """Target of a score: ``value``, or factor * other + offset of the score of ``other``."""
 
     sign: str  # >=, <= or ==
     value: float | None = None
@@ -64,7 +64,7 @@ class Bound:
     offset: float = 0.0
 
     def met(self, score: float, score_of: Callable[[str], float | None]) -> bool | None:
-        """Whether ``score`` keeps it; None when the other's score is not known."""
+        """Return whether ``score`` keeps it; None when the other's score is not known."""
         limit = self.value
         if limit is None:
             theirs = score_of(self.other)
@@ -101,7 +101,7 @@ def missing(row: Row, peers: Path | None) -> str:
 def run_seed(
     row: Row, seed: int, work: Path, peers: Path | None, *, alone: bool = False
 ) -> dict[str, Any]:
-    """What the table needs of one seed: trained and scored, or why it failed.
+    """Result of one seed for the table: trained and scored, or the reason of its failure.
 
     ``alone``: it may use the threads it would use by itself, else one.
     """
@@ -136,7 +136,7 @@ def _own(row: Row, seed: int, work: Path, alone: bool) -> dict[str, Any]:
 
 
 def score(run_dir: Path, episodes: int) -> dict[str, float]:
-    """What ``rlrun eval`` says of the final weights, on seeds that training never used."""
+    """Result of ``rlrun eval`` for the final weights, on seeds that training never used."""
     lines = _call(["rlrun", "eval", str(run_dir), "--episodes", str(episodes)]).splitlines()
     return {name: float(value) for name, value in (line.split() for line in lines)}
 
@@ -187,7 +187,7 @@ def commit() -> str:
 
 @cache
 def machine() -> str:
-    """What the runs were made on."""
+    """The machine of the runs."""
     from importlib.metadata import version
 
     python = platform.python_version()

@@ -1,4 +1,4 @@
-"""What a user waits for: ``--help``, a config error, and the first rows of a run."""
+"""Startup times: ``--help``, a config error, and the first rows of a run."""
 
 import subprocess
 import tempfile

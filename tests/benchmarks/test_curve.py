@@ -6,7 +6,7 @@ from tests.benchmarks import curve
 from tests.benchmarks.__main__ import main
 
 
-def test_the_committed_picture_is_drawn_from_the_committed_runs(tmp_path, monkeypatch):
+def test_the_committed_plot_matches_the_committed_runs(tmp_path, monkeypatch):
     committed = curve.PICTURE.read_text("utf-8")
     monkeypatch.setattr(curve, "PICTURE", tmp_path / "picture.svg")
     assert main(["curve"]) == 0

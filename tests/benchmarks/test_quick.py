@@ -130,7 +130,7 @@ def test_results_without_evaluations(tmp_path):
     assert (found["curve"], found["eval_seconds"], found["evaluations"]) == ([], 0.0, 0)
 
 
-def test_later_overrides_win_and_a_failure_says_why():
+def test_last_override_wins_and_a_failure_gives_its_reason():
     with pytest.raises(own_run.PeerFailed, match=r"exit 2.*policy.gama"):
         own_run.own_run("policy=dqn", "policy.gama=1", seed=0, threads=1, env_steps=10)
     given = own_run.command({"a": 1, "b": 2}, ("b=3", "c=4"))

@@ -92,7 +92,7 @@ def test_lists_are_served_and_compared():
     assert all(r.ratio > 1 and r.met is False and len(r.spread) == 2 for r in rows)
 
 
-def test_a_peer_that_fails_says_why(tmp_path):
+def test_a_failing_peer_gives_its_reason(tmp_path):
     python = tmp_path / "torchrl" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text("#!/bin/sh\necho no such module >&2\nexit 3\n")

@@ -30,7 +30,7 @@ def test_cost_and_speedup_are_medians_of_pairs():
     assert rate.ratio == 2.0
 
 
-def test_who_goes_first_alternates():
+def test_the_order_of_the_two_sides_alternates():
     order = []
 
     def side(name):
@@ -40,7 +40,7 @@ def test_who_goes_first_alternates():
     assert order == ["ours", "other", "other", "ours", "ours", "other"]
 
 
-def test_a_peer_that_is_not_there_is_a_row_that_says_so(tmp_path):
+def test_a_missing_peer_is_a_row_with_the_reason(tmp_path):
     assert interpreter(tmp_path, "ding") is None
     row = diengine._update_row(None, TINY, "pytorch", 1, 2, 0.01)
     assert row.missing == "not installed"
@@ -53,7 +53,7 @@ def test_a_peer_that_is_not_there_is_a_row_that_says_so(tmp_path):
     assert json.loads((tmp_path / "rows.json").read_text())["missing"] == "not installed"
 
 
-def test_a_peer_that_fails_is_a_row_that_says_why(tmp_path):
+def test_a_failing_peer_is_a_row_with_the_reason(tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho no such module >&2\nexit 3\n")
     python.chmod(0o755)
@@ -196,7 +196,7 @@ def test_ppo_peers_have_the_settings_of_the_preset():
     assert collector["n_sample"] == peers.ENVS * peers.STEPS
 
 
-def test_own_steps_may_differ_by_a_share_where_the_contest_says_so(tmp_path, monkeypatch):
+def test_own_steps_may_differ_by_the_configured_share(tmp_path, monkeypatch):
     monkeypatch.setattr(endtoend, "own_run", lambda *_, **__: _answer(updates=100))
     _fake_peer(tmp_path, "sb3", f"echo '{json.dumps(_answer(updates=96))}'")
     rows = endtoend.measure(tmp_path, env_steps=10_000, runs=1, contest=_beside_sb3(endtoend.PPO))

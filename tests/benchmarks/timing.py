@@ -83,7 +83,7 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is reached; None without a target. A missing ratio is a miss."""
+        """Return whether the target is reached (no ratio: False); None without a target."""
         if self.target is None:
             return None
         if self.ratio is None:

@@ -113,7 +113,7 @@ def _in_bf16(shape: Shape, threads: int) -> R2D2 | None:
 
 
 def same_numbers(shape: Shape, *, ends: int = 0, rtol: float = 1e-4) -> bool:
-    """Whether floor and rlrun agree on loss, priorities, gradient and weights after an update."""
+    """Return whether floor and rlrun agree on loss, priorities, gradient and new weights."""
     policy = make_policy(shape)
     with torch.no_grad():  # a target of its own, else swapping the two nets would go unseen
         for p in policy.target.parameters():

@@ -30,7 +30,7 @@ EPS = 1e-6  # buffer.priority_eps
 
 
 def poison(dtype: np.dtype[Any]) -> Any:
-    """What no reader can take for something that was written."""
+    """Values that cannot be mistaken for written ones."""
     return {"f": np.nan, "i": -1, "u": 0xAB, "b": True}[dtype.kind]
 
 

@@ -168,7 +168,7 @@ class Twins:
         assert (ours.last == -1).all(), "the scratch for duplicates was left behind"
 
     def agree_on_the_rest(self) -> None:
-        """What is read rarely."""
+        """Values that are read rarely."""
         host, device = self.host, self.device
         a, b = (r.histories(5, np.random.default_rng(3)) for r in (host, device))
         for ours, theirs in zip(b, a, strict=True):
@@ -299,7 +299,7 @@ def test_find_is_the_naive_search(values, place):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_zero_leaves_are_never_drawn(size):
+def test_zero_leaves_are_never_sampled(size):
     tree, values = DeviceSumTree(size, device=CPU), torch.zeros(size, dtype=torch.float64)
     values[size // 2] = 1e-300 if size == 5 else 0.7
     tree.fill(values)

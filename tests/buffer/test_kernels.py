@@ -331,7 +331,7 @@ def test_every_kernel_is_tested():
 
 
 def ran(name, function, arguments) -> list[str]:
-    """What the function returned and made of its arguments, bit for bit."""
+    """The bits of the result and of the arguments after the call."""
     arguments = [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
     with np.errstate(over="ignore"):  # unsigned sums wrap
         result = function(*arguments)

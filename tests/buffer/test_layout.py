@@ -1,4 +1,4 @@
-"""What is stated before allocation is what is allocated, byte for byte; memory, disk, refusal."""
+"""The size computed before allocation is the allocated size; memory, disk, refusal."""
 
 import functools
 import re

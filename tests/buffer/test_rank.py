@@ -47,7 +47,7 @@ def same(one: Rank, other: Rank) -> bool:
 
 
 def drive(sampler: Rank, *, seed: int, rounds: int) -> list[np.ndarray]:
-    """What random inserts, removals, updates and draws give."""
+    """The results of random inserts, removals, updates and draws."""
     rng = np.random.default_rng(seed)
     capacity = len(sampler.heap)
     live = list(np.flatnonzero(sampler.position >= 0))

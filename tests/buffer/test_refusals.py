@@ -1,4 +1,4 @@
-"""What cannot be is refused in words, and leaves the replay as it was."""
+"""Invalid input is refused with a message and leaves the replay unchanged."""
 
 import signal
 from dataclasses import replace
@@ -208,7 +208,7 @@ def test_a_diverged_loss_is_refused_for_windows_that_are_gone_too(kind, bad):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("table", [None, 50])
-def test_loading_forgets_the_last_draw(kind, table):
+def test_loading_discards_the_last_sample(kind, table):
     """Priorities of a sample drawn before go by name: its windows may never have been."""
     pair = pair_of(table, kind, slack=30)
     pair.add(6)

@@ -1,4 +1,4 @@
-"""What replay hands out is what happened: windows, ring wrap, keys, late priorities, resume."""
+"""Samples equal the added rows: windows, ring wrap, keys, late priorities, resume."""
 
 import dataclasses
 import weakref
@@ -203,7 +203,7 @@ def test_late_priorities_are_ignored_and_counted():
     assert replay.counts["late"] == 8
 
 
-def test_a_full_window_table_drops_the_oldest_and_says_so():
+def test_a_full_window_table_drops_the_oldest_and_counts_them():
     stream = make_stream([[1]], [[True]], 100)
     replay = make_replay(stream.segment, rows=90, window=Window(0, 2, 1), capacity=10)
     feed(replay, stream, [7] * 14)
@@ -478,7 +478,7 @@ def test_few_arrays_are_kept_whatever_sizes_are_asked_for(table):
 
 @pytest.mark.parametrize("table", [None, 300])
 def test_overwriting_a_window_drops_its_priority(table):
-    """What is drawn by is what is stored: the total is that of the windows alive, no more."""
+    """The sampler's total is that of the live windows."""
     window = Window(1, 2, 1) if table else Window(0, 1, 2)
     pair = Pair(Setup(window=window, slack=25, table=table, kind="prioritized", lengths=((6, 3),)))
     pair.add(20)

@@ -102,7 +102,7 @@ def test_the_end_of_a_collect_releases_every_row():
 
 
 @pytest.mark.parametrize("table", [None, 64])
-def test_uniform_draws_follow_life(table):
+def test_uniform_samples_are_of_live_windows(table):
     """1e6 draws: every live window alike, also after wrap and where many places are dead."""
     setup = Setup(window=Window(0, 1, 3), slack=25, table=table, lengths=((3, 1), (1, 7)))
     pair = Pair(setup)

@@ -45,7 +45,7 @@ def test_find_is_the_naive_search(values, place):
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("size", SIZES)
-def test_zero_leaves_are_never_drawn(size):
+def test_zero_leaves_are_never_sampled(size):
     """Also at 0, just below the total, and where rounding carries a search past the total."""
     tree = SumTree(size)
     edges = lambda: np.array([0.0, np.nextafter(tree.root, 0), tree.root, 2 * tree.root])  # noqa: E731
@@ -421,7 +421,7 @@ def test_weights_are_within_one(values, alpha, beta, norm, batch):
 
 
 def drive(sampler, *, seed, rounds):
-    """What random exchanges, updates and draws give."""
+    """The results of random exchanges, updates and draws."""
     rng = np.random.default_rng(seed)
     capacity, out = sampler.capacity, []
     for step in range(rounds):

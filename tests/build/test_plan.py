@@ -28,7 +28,7 @@ def line(preset: str) -> tuple[str, ...]:
 
 
 def has_kernel(policy: object) -> bool:
-    """Whether the policy or one of its attributes holds an update of ``rlrun.kernels``."""
+    """Return whether the policy or one of its attributes holds an update of ``rlrun.kernels``."""
     near = [*vars(policy).values()]
     near += [x for part in near if hasattr(part, "__dict__") for x in vars(part).values()]
     return any(type(x).__name__ in KERNELS for x in near)

@@ -192,7 +192,7 @@ def test_usage(capsys):
     assert "invalid choice: 'mend'" in capsys.readouterr().err
 
 
-def test_no_matplotlib_is_said_before_anything_is_measured(tmp_path, monkeypatch, capsys):
+def test_missing_matplotlib_is_reported_before_measuring(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr(cli_codec, "find_spec", lambda name: None)
     code, out, err = bench(capsys, str(tmp_path), "--plot", "x.png")

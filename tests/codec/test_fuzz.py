@@ -91,7 +91,7 @@ def test_mutated_frames() -> None:
 
 
 def stated_hash_holds(frame: bytes, back) -> bool:
-    """Whether the tree is the one whose content hash the frame states."""
+    """Return whether the tree is the one whose content hash the frame states."""
     from rlrun.codec.content import content_of
 
     chunk = bool(frame[6] & 4)

@@ -59,7 +59,7 @@ def test_a_cpu_that_has_it(rlrun: Callable[..., Done], monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("without")
 def test_a_run_from_another_machine(tmp_path: Path) -> None:
-    """What was begun elsewhere is not resumed here; scoring its weights needs no bfloat16."""
+    """A bf16 run is not resumed without bfloat16; evaluating its weights does not need it."""
     with pytest.raises(ResourceError, match=r"^learner\.precision = bf16: "):
         resume(tmp_path, config_of(*TINY, BF16), raw_yaml="", overrides=[])
     assert [f for f in files_under(tmp_path) if f != "rlrun.log"] == []

@@ -163,7 +163,9 @@ def test_quick_start(composer: Composer) -> None:
         ("experiment=zoo_dqn_cartpole", "uniform schedule none None"),
     ],
 )
-def test_companions_of_a_policy_and_who_wins(composer: Composer, line: str, expected: str) -> None:
+def test_defaults_that_come_with_a_policy_and_their_precedence(
+    composer: Composer, line: str, expected: str
+) -> None:
     config = read_composed(composer.compose(line.split()))
     found = (
         config.buffer.name,
@@ -183,7 +185,9 @@ def test_command_line_beats_debug_beats_experiment_beats_policy(composer: Compos
 
 
 @pytest.mark.parametrize("policy", ["ddpg", "td3", "sac", "rtd3", "rsac"])
-def test_actor_critics_warm_up_as_the_environment_says(composer: Composer, policy: str) -> None:
+def test_actor_critics_start_learning_at_the_environments_setting(
+    composer: Composer, policy: str
+) -> None:
     given = (f"policy={policy}", "env=halfcheetah")
     assert read(composer, *given)["learner.learning_starts"] == 10_000
     assert read(composer, *given, "debug=profile")["learner.learning_starts"] == 1000
@@ -379,7 +383,7 @@ def test_random_steps_before_learning_are_the_environments(composer, env, policy
 @pytest.mark.parametrize(
     ("env", "steps"), [("cartpole", 2000), ("lunarlander", 20_000), ("atari", 250_000)]
 )
-def test_evaluations_are_as_far_apart_as_the_environment_says(composer, env, steps):
+def test_eval_every_is_the_environments_setting(composer, env, steps):
     """50 long episodes every 2000 steps took PPO on LunarLander 14 times as long as training."""
     assert read(composer, f"env={env}")["run.eval_every"] == steps
     assert read(composer, f"env={env}", "run.eval_every=70")["run.eval_every"] == 70

@@ -52,7 +52,7 @@ def pairs():
 
 
 def online(policy):
-    """What makes a preset that learns from a dataset collect its own rows here."""
+    """Overrides that make a preset for datasets collect its own rows."""
     offline = "pipeline: offline" in (CONF / f"policy/{policy}.yaml").read_text()
     return ("pipeline=serial",) if offline else ()
 
@@ -91,7 +91,7 @@ def several(space, count):
 
 
 def drawn(pipeline):
-    """What ``update`` takes: four windows, or all rows there are."""
+    """A sample for ``update``: four windows, or all rows."""
     return pipeline.buffer.take(0) if on_policy(pipeline) else pipeline.buffer.sample(4, 0)
 
 
@@ -133,7 +133,7 @@ def test_a_given_generator_is_drawn_from_and_saved(pipeline, request):
 
 
 def test_first_forgets_state_and_previous_inputs(pipeline):
-    """What stood before an episode's first row must not matter."""
+    """Rows before the first of an episode have no effect."""
     policy, space = pipeline.policy, pipeline.source.collector.env.obs_space
     if not learns(pipeline):
         return

@@ -171,7 +171,7 @@ def test_every_trajectory_comes_back_whole_in_one_column(
 
 
 def assert_well_formed(one: Segment) -> None:
-    """What a cutter, a ring and whoever collects after it rely on."""
+    """The contract that cutter, ring and collector rely on."""
     valid, first = one.valid, one.first
     assert not valid[-1].any(), "a column does not end with an end row"
     assert first[-1].all(), "the row behind opens"
@@ -302,7 +302,7 @@ def test_description(made: Path) -> None:
     )
 
 
-def test_statistics_know_only_whole_finished_episodes(tmp_path: Path) -> None:
+def test_statistics_are_of_finished_episodes_only(tmp_path: Path) -> None:
     segment = make_stream([[5]], [[True]], 30).segment  # an episode every 6 rows
     path = tmp_path / "fragments"
     write_dataset(path, [cut(segment, 2, 28)], spec=SPEC, meta={}, shard_rows=5)

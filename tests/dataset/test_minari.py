@@ -24,7 +24,7 @@ SPEC = Spec(OBS, spaces.Box(-1, 1, (2,), np.float32))
 
 
 def episode(number: int, steps: int, *, ends: str = "terminated") -> SimpleNamespace:
-    """What minari.EpisodeData holds; keys in another order and dtypes wider than the space's."""
+    """Fields of minari.EpisodeData; keys in another order, dtypes wider than the space's."""
     t = np.arange(steps + 1)
     flag = np.arange(steps) == steps - 1
     return SimpleNamespace(

@@ -35,7 +35,7 @@ def test_repeat_previous_lasts_51_steps_and_scores_48_of_them():
     np.testing.assert_allclose(np.abs(rewards[3:51]), 1 / 48, rtol=1e-6)
 
 
-def test_repeat_previous_deals_whole_decks():
+def test_repeat_previous_uses_whole_decks():
     env = make_env(preset("repeat_previous", kwargs={"decks": 2, "k": 7}), num_envs=2)
     seen = [env.reset(seed=0)] + [env.step(np.zeros(2, int)).obs for _ in range(103)]
     for column in np.array(seen).T:
@@ -141,7 +141,7 @@ def test_cartpole_novel_can_be_balanced_from_two_observations(backend):
     assert 18 < random.mean() < 27
 
 
-def test_cartpole_novel_is_truncated_where_the_config_says():
+def test_cartpole_novel_is_truncated_at_the_configured_step():
     for backend in ("vector", "sync"):
         config = preset("cartpole_novel", backend=backend, max_episode_steps=600)
         assert (play(make_env(config, num_envs=2), Balance(), 1, seed=0)[0] == 600).all()
@@ -159,7 +159,7 @@ def walking(env, move):
 
 
 @pytest.mark.parametrize("length", [3, 20, 50])
-def test_chain_pays_who_walks_to_its_end(length):
+def test_chain_rewards_its_last_state(length):
     config = preset("chain", kwargs={"length": length})
     env = make_env(config, num_envs=3)
     returns, _ = play(env, walking(env, 1), 2, seed=0)
@@ -239,7 +239,7 @@ def test_tracking(lag):
     assert abs(drawn.mean() + (10 - lag) * 5 / 3) < 5 * drawn.std() / np.sqrt(drawn.size)
 
 
-def test_twostep_pays_what_the_paper_says():
+def test_twostep_rewards_equal_the_papers():
     env = make_env(preset("twostep"), num_envs=8)
     first = env.reset(seed=0)
     assert (first["agents"] == 0).all()
@@ -255,7 +255,7 @@ def test_twostep_pays_what_the_paper_says():
 
 
 def relay_player(cues, delay, *, speaks=True, remembers=True):
-    """Who tells the cue, and both keep it; returns the team's mean pay."""
+    """Play with a fixed rule for cue and answer; return the team's mean reward."""
     env = make_env(preset("relay", kwargs={"cues": cues, "delay": delay}), num_envs=60)
     obs, heard, total = env.reset(seed=3), np.zeros((60, 2), np.int64), 0.0
     for t in range(delay + 3):

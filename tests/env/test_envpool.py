@@ -21,7 +21,7 @@ DEFAULTS = {"num_threads": 0, "max_episode_steps": 9, "max_num_players": 1}
 
 
 class StandIn:
-    """What envpool does, of environments that count their steps and end after 4 (i even) or never.
+    """A fake envpool of environments that count their steps and end after 4 (i even) or never.
 
     dtypes are int32 and bool, a reset row has reward 7, the flag at the limit is truncated only.
     """

@@ -178,7 +178,7 @@ def test_only_next_step_vectors_are_taken(env_id):
             make_env(config_of(env_id, backend="vector"), num_envs=2)
 
 
-def test_auto_takes_sync_when_the_native_environment_knows_fewer_arguments():
+def test_auto_takes_sync_if_the_native_environment_lacks_an_argument():
     config = config_of("test/FaultyVector-v0", kwargs={"length": 4})
     assert type(make_env(config, num_envs=2)).__name__ == "SyncEnv"
 
@@ -203,7 +203,7 @@ print("closed")
 """
 
 
-def test_async_without_a_main_guard_says_so(tmp_path):
+def test_async_without_a_main_guard_is_reported(tmp_path):
     """Each worker imports the script again, which would start workers of its own."""
 
     def run(text):

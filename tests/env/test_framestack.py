@@ -1,4 +1,4 @@
-"""What the policy sees is the naive stack of what the environment showed; rows stay single."""
+"""The policy's inputs are naive stacks of the environment's frames; rows stay single."""
 
 from dataclasses import replace
 
@@ -234,7 +234,7 @@ def test_a_restored_collector_shows_the_end_of_what_was_cut(tmp_path, before):
     )
 
 
-def test_the_state_of_a_collector_without_stack_says_so():
+def test_a_collector_without_stack_has_no_stack_state():
     collector = make(Recorder(), 1)
     assert collector.state_dict()["stack"] is None
     collector.load_state_dict(collector.state_dict())

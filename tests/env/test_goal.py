@@ -284,7 +284,7 @@ def test_functions_that_cannot_serve(mistake, error, text):
     assert "\n" not in str(caught.value)
 
 
-def test_a_function_that_fails_later_says_so():
+def test_a_failing_function_is_reported():
     functions = found(mistake="none")
     with pytest.raises(EnvError, match=r"goal/Reach-v0: compute_reward\(\) raised ValueError"):
         functions.reward(np.zeros((3, 2)), np.zeros((2, 2)))

@@ -29,7 +29,7 @@ def zoo(agents=JOINT, num_envs=1, keep_info=(), limit=None, backend="auto", **kw
 
 
 def play(env, steps):
-    """What ``steps`` rows answer, and the observations before them."""
+    """``steps`` rows and the observations before them."""
     obs, out = tree_map(np.array, env.reset(seed=0)), []
     zero = np.zeros((env.num_envs, *(env.action_space.shape or ())), env.action_space.dtype)
     for _ in range(steps):
@@ -256,7 +256,7 @@ def test_the_collector_counts_steps_and_episodes_of_agents_only():
     ],
 )
 def test_windows_of_columns_learn_every_step_once(window, table):
-    """What a window shows is what its agent did, whoever has left beside it."""
+    """A window contains its agent's rows, whichever other agents have left."""
     _, rows = collected(6, 20, lives=(2, 5, 1))
     replay = make_replay(rows, rows=len(rows.reward) + 8, window=window, capacity=table)
     segment = replay.get(replay.add(rows), 0).segment

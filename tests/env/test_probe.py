@@ -1,4 +1,4 @@
-"""What is known of an environment before a run: spaces, or one ConfigError (exit code 2)."""
+"""Probe of an environment before a run: its spaces, or one ConfigError (exit code 2)."""
 
 import subprocess
 import sys

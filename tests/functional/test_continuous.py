@@ -191,7 +191,7 @@ def test_the_temperature_falls_while_the_entropy_is_above_its_target():
 
 
 def test_sampled_actions_have_the_density_that_learning_assumes():
-    """What acting draws in numpy against the log-prob in torch: E[-log pi] both ways."""
+    """Samples in numpy against the log-prob in torch: E[-log pi] both ways."""
     from rlrun.acting.continuous import sample_squashed
 
     outputs = np.tile(np.array([[0.3, -0.4, -0.5, 0.2]], np.float32), (200_000, 1))

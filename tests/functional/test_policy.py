@@ -85,7 +85,7 @@ def test_drawn_actions_have_their_frequencies_and_log_probs(sizes):
     assert mode.shape == action[:2].shape
 
 
-def test_drawn_real_actions():
+def test_sampled_real_actions():
     mean, log_std = np.ones((50_000, 2), np.float32), np.array([-1.0, 0.5], np.float32)
     action, log_prob = draw_gaussian(mean, log_std, np.random.default_rng(0))
     np.testing.assert_allclose(action.mean(0), 1, atol=0.03)

@@ -80,7 +80,7 @@ def test_resume_keeps_the_lines_up_to_the_step_and_drops_a_torn_one(tmp_path, to
     assert again.last == {"env_steps": 20, "train/loss": 20 / 3}
 
 
-def test_resume_mends_a_whole_line_without_its_end(tmp_path):
+def test_resume_completes_a_line_without_its_newline(tmp_path):
     path = tmp_path / "m.jsonl"
     write(path, 10, 20)
     path.write_bytes(path.read_bytes()[:-1])
@@ -88,7 +88,7 @@ def test_resume_mends_a_whole_line_without_its_end(tmp_path):
     assert steps_of(path) == [10, 20, 30]
 
 
-def test_resume_says_so_when_a_line_in_the_middle_is_unreadable(tmp_path, caplog):
+def test_resume_warns_of_an_unreadable_line_in_the_middle(tmp_path, caplog):
     path = tmp_path / "m.jsonl"
     write(path, 10, 20, 30)
     content = bytearray(path.read_bytes())

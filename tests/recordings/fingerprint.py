@@ -19,7 +19,7 @@ PACKAGES = ("torch", "numpy", "numba", "gymnasium")
 
 
 def machine() -> dict[str, str]:
-    """What bits depend on besides the code: equal machines compute equal bits."""
+    """Versions and hardware that the bits depend on besides the code."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         cpu = {k.strip(): v.strip() for k, _, v in (x.partition(":") for x in lines if ":" in x)}
@@ -54,7 +54,7 @@ def fingerprint(x: np.ndarray, entries: int) -> Fingerprint:
 
 
 def close(one: Fingerprint, two: Fingerprint) -> bool:
-    """Whether two arrays are equal to 1e-5; integers: equal."""
+    """Return whether two arrays are equal to 1e-5; integers: equal."""
     shape, digest, numbers = one
     if (shape, len(numbers)) != (two[0], len(two[2])):
         return False

@@ -137,7 +137,7 @@ gym.register("recordings/Signal-v0", entry_point=Signal)
 
 
 def compute(name: str, directory: Path) -> dict[str, Any]:
-    """What the last run of a case wrote down of itself."""
+    """The run.json of the last run of a case."""
     Signal.steps, run = 0, directory
     for i, step in enumerate(RUNS[name]):
         line = step.replace("{dir}", str(directory)).split()

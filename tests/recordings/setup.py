@@ -29,7 +29,7 @@ def team_spaces() -> tuple[gym.Space[Any], gym.Space[Any]]:
 
 
 def sample_of(rows: dict[str, Any], weight: np.ndarray, env_steps: int) -> Sample:
-    """What ``policy.update`` takes, from numpy arrays; ``rows``: the fields of a segment."""
+    """The sample for ``policy.update`` from numpy arrays; ``rows``: the fields of a segment."""
     columns = rows["reward"].shape[1]
     partial = rows.pop("partial", ())
     fields = {name: tensors(x) for name, x in rows.items()}

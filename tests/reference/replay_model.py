@@ -107,7 +107,7 @@ def observation(kind: str, spell: np.ndarray) -> Any:
 
 
 def spoil(chunk: Segment) -> None:
-    """What a collector does with its arrays afterwards: they hold something else."""
+    """Overwrite the arrays, as a collector does after a chunk."""
     extras, states = list(chunk.extras.values()), tree_leaves(chunk.states)
     for x in (*tree_leaves(chunk.obs), chunk.action, chunk.reward, *extras, *states):
         x.fill_(77)
@@ -137,7 +137,7 @@ LOSSLESS = Tiling()
 
 
 class Model:
-    """What a ``Replay`` must hold."""
+    """The contents of a ``Replay``."""
 
     def __init__(
         self,
@@ -297,7 +297,7 @@ class Model:
         return [list(x) for x in zip(*leaves, strict=True)]
 
     def expect(self, place: Place) -> dict[str, list[Any]]:
-        """What every position of a window shows; filler repeats its first row, null rows its last.
+        """The row of every position of a window; filler repeats its first row, null rows its last.
 
         ``extras`` count at valid positions only.
         """
@@ -333,7 +333,7 @@ def lists(tree: Any) -> list[Any]:
 
 
 def shows(segment: Segment) -> list[dict[str, list[Any]]]:
-    """What every window of a sampled segment shows, as ``Model.expect`` words it."""
+    """The rows of every window of a sampled segment, in the form of ``Model.expect``."""
     leaves, states = lists(segment.obs), lists(segment.state)
     named = {name: getattr(segment, name) for name in FIELDS} | segment.extras
     fields = dict(zip(named, lists(named), strict=True))

@@ -4,7 +4,7 @@ import math
 
 
 def _ends(t, terminated, truncated, valid):
-    """Whether nothing may be looked up behind row t + 1."""
+    """Return whether nothing may be looked up behind row t + 1."""
     last = t + 1 == len(valid) or not valid[t + 1]
     return terminated[t] or truncated[t] or last
 
@@ -57,6 +57,6 @@ def gaussian_log_density(x, mean, std):
 
 
 def ppo_row(log_prob, behaviour, advantage, clip):
-    """What one row adds to the surrogate that is maximised."""
+    """The term of one row in the surrogate objective."""
     ratio = math.exp(log_prob - behaviour)
     return min(ratio * advantage, min(max(ratio, 1 - clip), 1 + clip) * advantage)

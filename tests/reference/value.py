@@ -32,7 +32,7 @@ def one_window(policy, segment, b, draws):
 
 
 def _walk(policy, segment, b, draws, single):
-    """What each network says of every row it may see: {(who, row): [A] or [A, N]}."""
+    """Outputs of each network for every row: {(network, row): [A] or [A, N]}."""
     c, w, out = policy.config, policy.window, {}
     nets = {"online": policy.net, "target": policy.target}
     passes = {"online": draws.online, "target": draws.target}

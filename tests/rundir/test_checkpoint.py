@@ -87,7 +87,7 @@ TREES = st.recursive(
 
 
 def same(a, b):
-    """Whether b is what a must come back as: same types, same bits."""
+    """Return whether b is what a must come back as: same types, same bits."""
     if isinstance(a, np.generic):
         a = a.item()
     if isinstance(a, torch.Tensor):

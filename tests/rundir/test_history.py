@@ -26,7 +26,7 @@ KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.int64)
 
 
 def weights(seed: int, *, drift: int = 0) -> dict[str, torch.Tensor]:
-    """What a net with several dtypes may look like; ``drift`` small steps later."""
+    """Weights of a network with several dtypes, after ``drift`` small steps."""
     rng = np.random.default_rng(seed)
     out = {}
     for i, kind in enumerate(KINDS):
@@ -181,7 +181,7 @@ def test_killed_at_every_moment(tmp_path, monkeypatch, back):
 @pytest.mark.parametrize("cut", [0, 1, 40, 0.5, -1])
 @pytest.mark.parametrize("which", [20, 40])
 def test_a_file_cut_short(tmp_path, caplog, which, cut):
-    """What needs it cannot be read and says so; what does not, can; saving goes on."""
+    """Versions that need it raise an error; the others are readable; saving continues."""
     saved = {k: put(tmp_path, k) for k in (10, 20, 30, 40)}
     path = history.versions(tmp_path)[which]
     content = path.read_bytes()
@@ -235,7 +235,7 @@ def test_what_is_not_there(tmp_path):
         history.load(tmp_path, 5)
 
 
-def test_a_full_disk_is_said(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported(tmp_path, monkeypatch):
     def full(*given):
         raise OSError(28, "No space left on device")
 

@@ -54,7 +54,7 @@ def test_a_directory_that_is_no_run_directory_is_a_config_error(tmp_path):
         record().write(tmp_path / "gone")
 
 
-def test_git_says_commit_and_dirty_or_nothing(tmp_path, monkeypatch):
+def test_git_commit_and_dirty_flag_or_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(rundir, "__file__", str(tmp_path / "elsewhere" / "rundir.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
@@ -78,7 +78,7 @@ def test_git_says_commit_and_dirty_or_nothing(tmp_path, monkeypatch):
     assert rundir.git_state() is None
 
 
-def test_the_digest_is_what_its_docstring_says(tmp_path):
+def test_the_digest_follows_its_docstring(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_bytes(b'{"env_steps": 1}\n')
     weights = {"b": torch.tensor([[1.0, 2.0]]), "a": torch.tensor(True)}

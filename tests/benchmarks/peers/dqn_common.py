@@ -1,4 +1,4 @@
-"""What the DQN peers share: conf/experiment/zoo_dqn_cartpole.yaml as numbers, evaluations, answer.
+"""Settings of the DQN peers: conf/experiment/zoo_dqn_cartpole.yaml; evaluations and output.
 
 Imported by scripts that run in a peer's own environment: no rlrun here.
 """

@@ -1,4 +1,4 @@
-"""What the PPO peers share: conf/experiment/zoo_ppo_cartpole.yaml as numbers.
+"""Settings of the PPO peers: conf/experiment/zoo_ppo_cartpole.yaml as numbers.
 
 Imported by scripts that run in a peer's own environment: no rlrun here. Evaluations and the answer
 are those of ``dqn_common``.
