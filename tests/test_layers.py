@@ -14,9 +14,9 @@ FILES = sorted((ROOT / "rlrun").rglob("*.py"))
 
 LAYERS = [  # from the ground up; a room imports only from layers below its own, or from itself
     "tree jit joint errors schema",
-    "types",
+    "types schedule",
     "functional codec log",
-    "schedule trust rundir",
+    "trust rundir",
     "nets buffer env transport",
     "optim dataset",
     "kernels",

@@ -1,12 +1,11 @@
-"""Schedules are functions of env steps; the ladder is Ape-X's."""
+"""Schedules are functions of env steps."""
 
 import math
 
-import numpy as np
 import pytest
 
-from rlrun.schedule import ladder, make_explore, make_schedule
-from rlrun.schema import ExploreConfig, ScheduleConfig
+from rlrun.schedule import make_schedule
+from rlrun.schema import ScheduleConfig
 
 
 def schedule(kind, start=1.0, end=0.2, over=None, points=None):
@@ -38,17 +37,3 @@ def test_over_and_piecewise():
 def test_cosine_is_flat_at_its_ends():
     f = schedule("cosine")
     assert 1 - f(10) < 0.1 * (1 - schedule("linear")(10))
-
-
-def test_ladder_golden():
-    np.testing.assert_allclose(ladder(0.4, 7, 8), [0.4 ** (1 + i) for i in range(8)], rtol=1e-6)
-    assert ladder(0.4, 7, 1).tolist() == pytest.approx([0.4])
-
-
-def test_a_single_environment_follows_the_schedule():
-    epsilon = ScheduleConfig("linear", 1.0, 0.0, None, None)
-    config = ExploreConfig("ladder", 0.4, 7.0, epsilon, temperature=None)
-    assert make_explore(config, num_envs=1, total_steps=100)(50).tolist() == [0.5]
-    fixed = make_explore(config, num_envs=4, total_steps=100)
-    assert fixed(0).tolist() == fixed(99).tolist()
-    assert len(set(fixed(0).tolist())) == 4

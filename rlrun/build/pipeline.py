@@ -16,6 +16,7 @@ from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collector import CollectMetrics, Collector, Explore
 from rlrun.pipeline.evaluate import Evaluator
+from rlrun.pipeline.explore import make_explore
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.offline import OfflineSource
 from rlrun.pipeline.overlapped import OverlappedSource
@@ -23,7 +24,6 @@ from rlrun.pipeline.process import CollectorProcess
 from rlrun.pipeline.profile import Profiler
 from rlrun.pipeline.serial import Pipeline
 from rlrun.pipeline.source import SerialSource, Source
-from rlrun.schedule import make_explore
 from rlrun.schema import PriorityConfig
 from rlrun.transport import InProcess, make_learner_side
 from rlrun.types import Counters, Policy

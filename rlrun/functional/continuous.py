@@ -90,7 +90,7 @@ def critic_loss(
     ``td_clip`` is Huber's threshold as there. Everything is detached; the caller backpropagates
     ``q_grad``.
     Shapes: q [C, L, B], target and valid [L, B], weight [B].
-    Source: Haarnoja et al. 2018b, eq. 5; Fujimoto et al. 2018, algorithm 1; semantics section 5.
+    Source: Haarnoja et al. 2018b, eq. 5; Fujimoto et al. 2018, algorithm 1.
     """
     q = q.detach()
     delta = torch.where(valid, target - q, torch.zeros_like(q))

@@ -151,7 +151,7 @@ def _where(valid: Tensor, x: Tensor) -> Tensor:
 def _row_loss(
     row: RowLoss, means: tuple[Tensor, Tensor], priority: Tensor, valid: Tensor, share: Tensor
 ) -> CriterionLoss:
-    """mean_b(w_b sum_t valid loss_t / L), semantics section 5; ``share`` [B]: w_b / (L B)."""
+    """mean_b(w_b sum_t valid loss_t / L), like ``sequence_loss``; ``share`` [B]: w_b / (L B)."""
     loss = (share * torch.where(valid, row.loss, 0.0).sum(0)).sum()
     grad = torch.where(valid, share, 0.0).unsqueeze(-1) * row.grad
     td = torch.where(valid, (means[1] - means[0]).abs(), 0.0)

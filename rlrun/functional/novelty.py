@@ -20,7 +20,7 @@ class SampleMoments:
 
 
 def empty_moments(shape: tuple[int, ...], device: torch.device) -> SampleMoments:
-    """SampleMoments of no values: count 0, mean 0, variance 0."""
+    """Moments of no values: count 0, mean 0, variance 0."""
     zero = torch.zeros(shape, dtype=torch.float64, device=device)
     return SampleMoments(0.0, zero, zero.clone())
 
@@ -78,11 +78,11 @@ def discounted_sums(
 
 
 def bonus_reward(
-    reward: Tensor, novelty: Tensor, paid: Tensor, *, factor: float | Tensor
+    reward: Tensor, novelty: Tensor, gets_bonus: Tensor, *, factor: float | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """([T, B] reward + factor * novelty where ``paid``, mean of the added part there, 0-d).
+    """([T, B] reward + factor * novelty where ``gets_bonus``, mean of the added part there, 0-d).
 
-    ``paid`` [T, B] bool; ``novelty`` elsewhere is not read, NaN included.
+    ``gets_bonus`` [T, B] bool; ``novelty`` elsewhere is not read, NaN included.
     """
-    added = torch.where(paid, novelty * factor, 0.0).to(reward.dtype)
-    return reward + added, masked_mean(added, paid)
+    added = torch.where(gets_bonus, novelty * factor, 0.0).to(reward.dtype)
+    return reward + added, masked_mean(added, gets_bonus)

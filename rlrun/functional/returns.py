@@ -1,4 +1,4 @@
-"""n-step returns (semantics section 2), generalised advantages and V-trace on rows."""
+"""n-step returns, generalised advantages and V-trace on rows."""
 
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ def nstep_return(
     keeps gamma^k. Values in rows that are not valid are never read, NaN included.
 
     Shapes: all inputs [T, B]; ``reward`` float, the flags bool.
-    Source: Sutton & Barto 2018, eq. 7.1; tails as in semantics section 2 (gamma^k with the k used).
+    Source: Sutton & Barto 2018, eq. 7.1; tails have gamma^k with the k used.
     """
     if nstep == 1:
         total = torch.where(valid, reward, 0.0)

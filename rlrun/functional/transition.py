@@ -28,7 +28,7 @@ def transition(
 ) -> Transition:
     """Row 0 and the row it bootstraps from, k <= nstep later, of every window.
 
-    Padding is not read, NaN included. Source: semantics sections 2 and 3.
+    Padding is not read, NaN included.
     """
     obs, prev_action, prev_reward = network_inputs(segment, scale=scale, clip=clip)
     reward = segment.reward * scale

@@ -85,7 +85,7 @@ def sequence_loss(
     padding does not raise the weight of the rest. ``td_clip`` c replaces the square beyond
     |delta| = c by its tangent (Huber), which clips the gradient like the TD clipping of Mnih 2015.
     The gradient is computed in closed form: autograd would cost as much as a small network.
-    Everything is detached. Shapes: [L, B], weight [B]. Source: semantics section 5.
+    Everything is detached. Shapes: [L, B], weight [B].
     """
     q_taken = q_taken.detach()
     delta = torch.where(valid, target - q_taken, torch.zeros_like(q_taken))
@@ -103,7 +103,7 @@ def scatter_q_grad(q: Tensor, action: Tensor, grad: Tensor) -> Tensor:
 
 
 class QLoss(NamedTuple):
-    """QLoss of a batch of windows of a value-based policy."""
+    """Loss, priorities and metrics of a batch of windows of a value-based policy."""
 
     loss: Tensor  # 0-d, detached
     priority: Tensor  # [B]

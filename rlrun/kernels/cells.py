@@ -7,8 +7,8 @@ from torch import Tensor
 
 from rlrun.kernels.mlp import copy_parameter
 from rlrun.nets.memory import Memory
+from rlrun.nets.memory.lstm_gru import GRU, LSTM
 from rlrun.nets.memory.mingru import MinGRU
-from rlrun.nets.memory.recurrent import GRU, LSTM
 from rlrun.types import Tree
 
 

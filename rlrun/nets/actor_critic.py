@@ -12,7 +12,7 @@ from rlrun.functional.policy import LogProbEntropy, categorical, gaussian, mask_
 from rlrun.functional.rows import network_inputs, readable_obs
 from rlrun.nets.episodes import unroll_episodes
 from rlrun.nets.memory import make_memory, reset_state
-from rlrun.nets.memory.recurrent import NoMemory
+from rlrun.nets.memory.lstm_gru import NoMemory
 from rlrun.nets.running_moments import RunningMoments
 from rlrun.nets.torso import make_torso, mlp, one_hot
 from rlrun.schema import MemoryConfig, OnPolicyConfig, TorsoConfig

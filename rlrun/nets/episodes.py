@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rlrun.nets.memory import Memory, reset_state
-from rlrun.nets.memory.recurrent import NoMemory
+from rlrun.nets.memory.lstm_gru import NoMemory
 from rlrun.types import Tree, tree_map
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rlrun.functional.value import dueling
 from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise
-from rlrun.nets.memory.recurrent import NoMemory
+from rlrun.nets.memory.lstm_gru import NoMemory
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP, flatten
 from rlrun.optim.adam import FlatParameters

@@ -1,4 +1,7 @@
-"""Evaluation: greedy episodes in separate environments with fixed seeds."""
+"""Evaluation: greedy episodes in separate environments with fixed seeds.
+
+When one is due is decided by ``Pipeline`` in ``serial.py``.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -93,15 +93,15 @@ class IQL:
         gap, deltas, log_prob = (x.float() for x in parts)
         fit = expectile_loss(gap, c.expectile)
         regress = deltas.square().sum(0)
-        worth = advantage_weight(gap, c.inverse_temperature, c.weight_clip)
-        every = torch.where(t.valid, weight * (fit + regress - worth * log_prob), 0.0)
+        imitation_weight = advantage_weight(gap, c.inverse_temperature, c.weight_clip)
+        every = torch.where(t.valid, weight * (fit + regress - imitation_weight * log_prob), 0.0)
         count, td = t.valid, torch.where(t.valid, deltas.detach().abs().amax(0), 0.0)
         metrics = {
             "train/loss": every.mean(),
             "train/value_loss": masked_mean(fit, count),
             "train/td_abs": td.mean(),
             "train/advantage": masked_mean(gap, count),
-            "train/imitation_weight": masked_mean(worth, count),
+            "train/imitation_weight": masked_mean(imitation_weight, count),
             "train/log_prob": masked_mean(log_prob, count),
             "train/valid_fraction": count.float().mean(),
         }

@@ -66,7 +66,7 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
     # -- learning --------------------------------------------------------------------------------
 
     def loss(self, segment: Segment, weight: Tensor) -> QLoss:
-        """Loss, eta-mixed priorities and metrics of windows of joint rows (semantics section 5).
+        """Loss, eta-mixed priorities and metrics of windows of joint rows.
 
         y = R_t + gamma^k Q_tot-(argmax_a Q_i(obs[t+k])), delta = y - Q_tot(actions taken).
         ``QLoss.q`` is Q_tot [L, B]. Source: Rashid et al. 2018, eq. 6.

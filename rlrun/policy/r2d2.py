@@ -64,7 +64,7 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
     # -- learning --------------------------------------------------------------------------------
 
     def loss(self, segment: Segment, weight: Tensor) -> QLoss:
-        """Loss, eta-mixed priorities and metrics of a batch of windows (semantics section 5).
+        """Loss, eta-mixed priorities and metrics of a batch of windows.
 
         Window positions: [0, bs) burn-in, [bs, bs + L) learned, the last n read by targets only.
         """

@@ -59,7 +59,7 @@ class Random:
 
 
 class RandomActor:
-    """Uniform actions, whatever it is shown; ``masked``: of those it is allowed_actions."""
+    """Uniform actions; ``masked``: uniform over the allowed ones."""
 
     def __init__(
         self, space: gym.Space[Any], generator: np.random.Generator, *, masked: bool

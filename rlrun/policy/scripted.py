@@ -146,5 +146,5 @@ def _read_only(x: np.ndarray) -> np.ndarray:
 def _script_error(name: str, text: str, space: gym.Space[Any]) -> EnvError:
     return EnvError(
         f"policy.function = {name}: {text}; a function of observations [E, ...] and steps [E] that "
-        f"returns an action of {space} for each of E environments is allowed_actions; correct it"
+        f"returns an action of {space} for each of E environments is allowed; correct it"
     )

@@ -21,7 +21,7 @@ Make = Callable[[Spec, int], Policy]
 
 
 class Separate:
-    """N policies, agent_of actions, updates and priorities are joined by column."""
+    """N policies; their actions, updates and priorities are joined by column."""
 
     def __init__(self, make: Make, *, spec: Spec, seed: int) -> None:
         """``make``: (spec of one agent, seed) -> Policy."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.nets.memory.recurrent import NoMemory
+from rlrun.nets.memory.lstm_gru import NoMemory
 from rlrun.policy.bc import BC
 from rlrun.policy.cql import CQL
 from rlrun.policy.iql import IQL

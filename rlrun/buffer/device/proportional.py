@@ -1,4 +1,6 @@
-"""Which windows a batch is made of, decided where the priorities spans: samplers in torch ops.
+"""Uniform and proportional samplers in torch ops, on the device that holds the priorities.
+
+The same samplers on the host: ``buffer/samplers/``.
 
 ``draw`` and ``update`` never wait for the device: no number is read, no shape depends on data. A
 bad priority is therefore noted on the device and raised by ``synchronize``, which ``metrics`` and

@@ -19,7 +19,7 @@ def plain_starts(length: int, rows: int, overlap: int, residual: str) -> list[in
     Starts are 0, S - m, 2 (S - m), ... while start + S <= T. If steps remain, ``last`` adds
     T - S, ``null_padding`` adds the next grid start, ``drop`` adds nothing; T < S is always one
     padded window. S = ``rows``, m = ``overlap``, 0 <= m < S.
-    Source: DI-engine's documented ``get_train_sample``; semantics section 3.
+    Source: DI-engine's documented ``get_train_sample``; rlrun/buffer/README.md, Windows.
     """
     if length < rows:
         return [0] if length else []
@@ -36,7 +36,8 @@ def lossless_starts(length: int, learned: int, overlap: int) -> list[int]:
     """Return the first learned step of every window of an episode of ``length`` steps.
 
     Spans of L = ``learned`` steps start L - m apart until one reaches the last step: every step is
-    learned exactly once (at least once with ``overlap`` m > 0). Source: semantics section 3.
+    learned exactly once (at least once with ``overlap`` m > 0).
+    See rlrun/buffer/README.md, Windows.
     """
     stride = learned - overlap
     count = 1 + -(-max(length - learned, 0) // stride) if length else 0

@@ -1,1 +1,1 @@
-"""Checks that span several keys of a config."""
+"""Checks that span several groups of a config; keys of one group are checked in its dataclass."""

@@ -1,8 +1,8 @@
 """Independent learners: E environments of N agents as E x N columns.
 
 Column e N + i is agent i of environment e. An agent whose episode ends before its team's *waits*:
-its end row is followed by filler rows (``first`` and truncated, episodes of no steps, not valid)
-until the team's next episode begins or the agent joins the current one. Filler rows are neither
+its end row is followed by waiting rows (``first`` and truncated, episodes of no steps, not valid)
+until the team's next episode begins or the agent joins the current one. Waiting rows are neither
 counted nor learned from.
 """
 

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from rlrun.errors import ConfigError
-from rlrun.nets.memory.cell import Cell as Cell
+from rlrun.nets.memory.custom import Cell as Cell
+from rlrun.nets.memory.lstm_gru import GRU, LSTM, NoMemory
 from rlrun.nets.memory.mingru import MinGRU
-from rlrun.nets.memory.recurrent import GRU, LSTM, NoMemory
 from rlrun.schema import MemoryConfig
 from rlrun.trust import trusted_class
 from rlrun.types import Tree, tree_map
