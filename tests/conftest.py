@@ -1,15 +1,11 @@
-"""Every test computes with one torch thread: small tensors, and cores that are shared."""
+"""Every test computes with one thread, as ``rlrun`` does for numpy: cores are shared."""
 
 import os
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is loaded; workers inherit it
+
 import pytest
 import torch
-
-
-def pytest_xdist_auto_num_workers() -> int | None:
-    """One worker more than cores: tests of signals and processes mostly wait."""
-    given = "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
-    return None if given else (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(autouse=True)
