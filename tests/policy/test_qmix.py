@@ -285,7 +285,7 @@ def test_acting_is_learning_row_by_row():
 
     inputs = policy.inputs(*network_inputs(segment, scale=1.0, clip=None))
     with torch.no_grad():
-        learned = policy.q_values(policy.net, inputs, segment, segment.state)
+        learned = policy.unroll(policy.net, inputs, segment, segment.state)
     np.testing.assert_allclose(np.stack(acted), learned.numpy(), atol=1e-5)
 
 
