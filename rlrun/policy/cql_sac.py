@@ -9,7 +9,7 @@ from. That code's optional start by imitation is left out.
 import torch
 from torch import Tensor
 
-from rlrun.acting.continuous import ContinuousActor, sample_squashed
+from rlrun.acting.box import SquashedGaussianActor
 from rlrun.functional.continuous import (
     SquashedSample,
     actor_loss,
@@ -47,9 +47,11 @@ class CQLSAC(OffPolicyControl[CQLSACConfig]):
         )
         self.multipliers = {"temperature": self.temperature, "conservatism": self.conservatism}
 
-    def actor(self, num_envs: int) -> ContinuousActor:
+    def actor(self, num_envs: int) -> SquashedGaussianActor:
         """Samples; uniform actions before the first update."""
-        return self.make_actor(sample_squashed, num_envs)
+        return SquashedGaussianActor(
+            self.pi.net, self.config, self.bounds, self.generator, num_envs=num_envs
+        )
 
     def update(self, sample: Sample) -> Update:
         """One step of critics, actor, temperature and penalty weight, from the same parameters."""
