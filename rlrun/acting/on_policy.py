@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.acting.mlp import ForwardMLP
+from rlrun.acting.observations import flatten
 from rlrun.acting.step import (
     NetStep,
     NumpyStep,
@@ -18,8 +20,6 @@ from rlrun.acting.step import (
 )
 from rlrun.functional.explore import draw_categorical, draw_gaussian
 from rlrun.functional.masks import mask_logits_numpy
-from rlrun.kernels.mlp import ForwardMLP
-from rlrun.kernels.observations import flatten
 from rlrun.nets.actor_critic import ActorCritic, Trunk
 from rlrun.nets.memory.mingru import MinGRU
 from rlrun.nets.running_moments import CLIP

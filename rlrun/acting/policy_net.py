@@ -4,10 +4,10 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from rlrun.acting.mlp import ForwardMLP
+from rlrun.acting.observations import flatten
 from rlrun.acting.step import NumpyStep, TorchStep, reset_state, uses_numpy
 from rlrun.functional.masks import mask_logits_numpy
-from rlrun.kernels.mlp import ForwardMLP
-from rlrun.kernels.observations import flatten
 from rlrun.nets.policy_net import LOG_STD_BOUNDS, PolicyNet
 from rlrun.nets.torso import MLP
 from rlrun.types import Act, Tree

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.kernels.cells import make_cell
+from rlrun.acting.cells import make_cell
 from rlrun.nets.encoder import FlatObs
 from rlrun.nets.memory import Cell, Memory
 from rlrun.nets.torso import MLP

@@ -5,6 +5,9 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from rlrun.acting.mlp import ForwardMLP
+from rlrun.acting.observations import flatten
+from rlrun.acting.q_heads import NumpyQHead
 from rlrun.acting.step import (
     NetStep,
     NumpyStep,
@@ -15,9 +18,6 @@ from rlrun.acting.step import (
 )
 from rlrun.functional.explore import select_action
 from rlrun.functional.masks import MASK, allowed_actions
-from rlrun.kernels.mlp import ForwardMLP
-from rlrun.kernels.observations import flatten
-from rlrun.kernels.q_heads import NumpyQHead
 from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.noisy import noise_size, noisy_layers, split_noise
 from rlrun.nets.qnet import DistNet, QNet

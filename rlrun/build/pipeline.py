@@ -59,7 +59,7 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
     policy = _learner_policy(plan, collector)
     if config.learner.cuda_graph and config.device == "cpu":
         log.note("learner.cuda_graph: device=cpu has none; updates go on one operation at a time")
-    if config.learner.compile and plan.backend == "kernel" and config.policy.name == "dqn":
+    if config.learner.compile and plan.backend.name == "numpy" and config.policy.name == "dqn":
         log.note("learner.compile: plain layers learn in numpy here, which nothing compiles")
     bonus = make_bonus(plan)
     buffer, learner = _buffer_and_learner(plan, policy, counters, bonus, log)

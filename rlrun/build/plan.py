@@ -3,20 +3,17 @@
 import os
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
-
-import gymnasium as gym
+from typing import Any
 
 from rlrun.buffer.storage.layout import Layout, Row
 from rlrun.buffer.storage.sizing import demo_config, make_layout, row_of
+from rlrun.config.checks.backend import Backend, choose_backend
 from rlrun.config.checks.spaces import custom_state
 from rlrun.env import known_spaces
 from rlrun.env.framestack import stack_space
-from rlrun.functional.masks import has_mask
-from rlrun.schema import Config, ControlConfig, DQNConfig, R2D2Config
+from rlrun.schema import Config, ControlConfig, R2D2Config
 from rlrun.types import Spec, Window, generator
 
-Backend = Literal["kernel", "torch"]
 EnvSpaces = tuple[Any, Any, int]  # observation, action; columns of one environment
 
 _SEED_RANGES = {"collect": 0, "eval": 1, "final": 2}  # disjoint ranges of environment seeds
@@ -52,7 +49,7 @@ class Plan:
     threads: int  # of torch
     target_thread: bool  # whether an update gets a second thread
     target_thread_used: bool  # whether updates of this policy can use one
-    backend: Backend  # what computes gradients: a numpy kernel or autograd
+    backend: Backend  # what computes updates: a numpy kernel or autograd
 
 
 def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
@@ -75,7 +72,7 @@ def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
         threads=threads,
         target_thread=_target_thread(config, threads),
         target_thread_used=_has_halves(config) or isinstance(config.policy, R2D2Config),
-        backend=_backend(config, obs),
+        backend=choose_backend(config, obs),
     )
 
 
@@ -144,21 +141,3 @@ def _products_between_layers(config: Config) -> int:
     assert isinstance(config.policy, ControlConfig)
     sizes = (*config.torso.hidden, *config.policy.head_hidden)
     return sum(one * two for one, two in pairwise(sizes))
-
-
-def _backend(config: Config, obs: Any) -> Backend:
-    """``kernel`` for single rows through linear layers in float32 on the CPU."""
-    policy, learner = config.policy, config.learner
-    linear = _feed_forward(config) and config.device == "cpu" and learner.precision == "float32"
-    several = config.agents.name == "separate" and isinstance(obs, gym.spaces.Dict)
-    if not linear or (policy.masks and has_mask(obs["observation"] if several else obs)):
-        return "torch"
-    if isinstance(policy, DQNConfig) and policy.name == "dqn":
-        extended = policy.distribution != "none" or policy.noisy is not None
-        extended = extended or policy.munchausen is not None or policy.prev_inputs
-        return "torch" if extended else "kernel"
-    if policy.name in ("ddpg", "td3", "sac"):
-        assert isinstance(policy, ControlConfig)
-        single = policy.window[:2] == (0, 1) and not policy.prev_inputs
-        return "kernel" if single else "torch"
-    return "kernel" if policy.on_policy else "torch"

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from rlrun.build.plan import Plan
+from rlrun.config.checks.backend import Backend
 from rlrun.optim.compute import Compute
 from rlrun.pipeline.bonus import RND
 from rlrun.schema import RNDConfig
@@ -30,14 +31,14 @@ POLICIES = {
     "iql": "rlrun.policy.iql:IQL",
 }
 
+KERNELS = {"dqn": "rlrun.kernels.dqn:DQNKernel"}  # of exactly the class of that name
+
 
 def policy_class(name: str) -> type[Any]:
     """The class of a name in ``POLICIES``, or ``mypkg.mod:Class`` of a trusted package."""
     if name not in POLICIES:
         return trusted_class("policy.name", name)
-    module, attribute = POLICIES[name].split(":")
-    cls: type[Any] = getattr(import_module(module), attribute)
-    return cls
+    return _named(POLICIES[name])
 
 
 def make_policy(plan: Plan) -> Policy:
@@ -55,13 +56,42 @@ def make_policy(plan: Plan) -> Policy:
             device=torch.device(config.device),
             compute=make_compute(plan),
         )
-        return policy
+        return with_kernel(policy, plan)
 
     if config.agents.name == "separate":
         from rlrun.policy.separate import Separate
 
         return Separate(make, spec=plan.policy_spec, seed=config.seed)
     return make(plan.policy_spec, config.seed)
+
+
+def with_kernel(policy: Any, plan: Plan) -> Policy:
+    """``policy`` with its numpy kernel where ``plan.backend`` wants one.
+
+    A kernel computes the loss of one class: a subclass, whose loss may be another, has none.
+    """
+    name = plan.config.policy.name
+    if plan.backend.name == "numpy" and name in KERNELS and type(policy) is policy_class(name):
+        from rlrun.kernels.parity import CheckedKernel
+
+        policy.kernel = CheckedKernel(policy, _named(KERNELS[name])(policy))
+    learner: Policy = policy
+    return learner
+
+
+def backend_used(policy: Policy, plan: Plan) -> Backend:
+    """What computed the updates of a run, and why."""
+    policies = getattr(policy, "policies", [policy])
+    if plan.backend.name == "torch" or all(getattr(p, "kernel", None) for p in policies):
+        return plan.backend
+    return Backend("torch", "the numpy kernel does not compute this loss")
+
+
+def _named(name: str) -> type[Any]:
+    """The class of "module:Class"."""
+    module, attribute = name.split(":")
+    cls: type[Any] = getattr(import_module(module), attribute)
+    return cls
 
 
 def make_bonus(plan: Plan) -> RND | None:

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.acting.mlp import FORWARD
 from rlrun.functional.policy import LogProbEntropy
 from rlrun.kernels import policy_losses
-from rlrun.kernels.mlp import FORWARD, DifferentiableMLP
+from rlrun.kernels.mlp import DifferentiableMLP
 from rlrun.kernels.policy_losses import ActionLogProb
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.torso import MLP, flatten

@@ -3,7 +3,8 @@
 import numpy as np
 from torch import Tensor
 
-from rlrun.kernels.mlp import BACKWARD, FORWARD
+from rlrun.acting.mlp import FORWARD
+from rlrun.kernels.mlp import BACKWARD
 from rlrun.nets.critics import Critics
 from rlrun.nets.torso import ACTIVATIONS
 

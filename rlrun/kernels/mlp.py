@@ -1,49 +1,15 @@
-"""Linear layers and activations in numpy, forward and backward."""
+"""The chain rule of linear layers and activations in numpy."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
+
+from rlrun.acting.mlp import FORWARD
 
 # A run whose loss overflows ends with one error line; numpy's warnings would stand before it.
 IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore", divide="ignore")
-
-
-class ForwardMLP:
-    """Copies of the linear layers of a Sequential and the activations between them.
-
-    ``refresh`` copies the current weights.
-    """
-
-    def __init__(self, layers: nn.Module) -> None:
-        assert isinstance(layers, nn.Sequential)
-        self.sources = [m for m in layers if isinstance(m, nn.Linear)]
-        self.weights = [(copy_parameter(m.weight), copy_parameter(m.bias)) for m in self.sources]
-        kinds = [type(m) for m in layers if not isinstance(m, nn.Linear)]
-        self.activations: list[Callable[[np.ndarray], None] | None] = [
-            FORWARD[kind] for kind in kinds
-        ]
-        self.activations += [None] * (len(self.sources) - len(kinds))  # none after the last
-
-    def refresh(self) -> None:
-        for source, (weight, bias) in zip(self.sources, self.weights, strict=True):
-            np.copyto(weight, source.weight.detach().numpy())
-            np.copyto(bias, source.bias.detach().numpy())
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        """[E, in] -> [E, out], a new array."""
-        for (weight, bias), activation in zip(self.weights, self.activations, strict=True):
-            x = x @ weight.T
-            x += bias
-            if activation is not None:
-                activation(x)
-        return x
-
-
-def copy_parameter(parameter: Tensor) -> np.ndarray:
-    """Return a copy of the parameter as an array."""
-    return parameter.detach().numpy().copy()
 
 
 class LinearLayer(NamedTuple):
@@ -112,18 +78,6 @@ class DifferentiableMLP:
         return grad
 
 
-def _relu(x: np.ndarray) -> None:
-    np.maximum(x, np.float32(0), out=x)
-
-
-def _tanh(x: np.ndarray) -> None:
-    np.tanh(x, out=x)
-
-
-def _elu(x: np.ndarray) -> None:
-    np.expm1(x, out=x, where=x <= 0)
-
-
 def _relu_backward(grad: np.ndarray, out: np.ndarray) -> np.ndarray:
     masked: np.ndarray = grad * (out > 0)  # half the time of np.where
     return masked
@@ -139,12 +93,6 @@ def _tanh_backward(grad: np.ndarray, out: np.ndarray) -> np.ndarray:
 def _elu_backward(grad: np.ndarray, out: np.ndarray) -> np.ndarray:
     return np.where(out > 0, grad, grad * (out + np.float32(1)))
 
-
-FORWARD: dict[type[nn.Module], Callable[[np.ndarray], None]] = {  # in place
-    nn.ReLU: _relu,
-    nn.Tanh: _tanh,
-    nn.ELU: _elu,
-}
 
 # (d loss / d output, output) -> d loss / d input; may overwrite the output.
 BACKWARD: dict[type[nn.Module], Callable[[np.ndarray, np.ndarray], np.ndarray]] = {

@@ -1,7 +1,7 @@
 """Adam with gradient norm clipping, and parameters stored in one array."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ class Adam:
     """torch's fused Adam with gradient norm clipping.
 
     Constructing ``torch.optim.Adam`` imports torch._dynamo, which would add a second to the start
-    of every run.
+    of every run. ``mean`` and ``square`` are shaped like the parameters, flat or not.
     """
 
     def __init__(
@@ -26,18 +26,40 @@ class Adam:
         self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.square = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.steps = [torch.zeros((), device=p.device) for p in self.parameters]
+        self.flat: FlatParameters | None = None
+        self.stepped = self.parameters, self.mean, self.square, self.steps
 
     @torch.no_grad()
-    def step(self, grads: list[Tensor], lr: float | Tensor) -> Tensor:
+    def flatten(self) -> "FlatParameters":
+        """Move the parameters into one array; later steps are those of one tensor."""
+        if self.flat is None:
+            self.flat = FlatParameters(self.parameters)
+            moments = _join(self.mean), _join(self.square)
+            self.mean, self.square = (_views(x, self.parameters) for x in moments)
+            self.stepped = [self.flat.values], [moments[0]], [moments[1]], self.steps[:1]
+        return self.flat
+
+    @torch.no_grad()
+    def step(self, grads: Sequence[Tensor], lr: float | Tensor) -> Tensor:
         """One step; the gradient norm before clipping, 0-d. ``grads`` may be overwritten."""
-        if len(grads) == 1:
-            norm: Tensor = torch.linalg.vector_norm(grads[0])
+        given = list(grads)
+        if self.flat is not None:
+            torch._foreach_copy_(self.flat.grad_views, given)
+            given = [self.flat.grads]
+        if len(given) == 1:
+            norm: Tensor = torch.linalg.vector_norm(given[0])
         else:
-            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(given)))
         if self.grad_clip is not None:
-            torch._foreach_mul_(grads, (self.grad_clip / (norm + 1e-6)).clamp(max=1.0))
-        self._apply(grads, lr)
+            torch._foreach_mul_(given, (self.grad_clip / (norm + 1e-6)).clamp(max=1.0))
+        self._apply(given, lr)
         return norm
+
+    @torch.no_grad()
+    def flat_step(self, lr: float) -> float:
+        """``step`` of the gradients in ``flat.grads``, float32 on the CPU; the norm in numpy."""
+        assert self.flat is not None, "flatten first"
+        return self.numpy_step(self.flat.grads, lr)
 
     @torch.no_grad()
     def numpy_step(self, grad: Tensor, lr: float) -> float:
@@ -50,21 +72,31 @@ class Adam:
         return norm
 
     def _apply(self, grads: list[Tensor], lr: float | Tensor) -> None:
-        torch._foreach_add_(self.steps, 1)
+        parameters, mean, square, steps = self.stepped
+        torch._foreach_add_(steps, 1)
         torch._fused_adam_(
-            self.parameters, grads, self.mean, self.square, [], self.steps,
+            parameters, grads, mean, square, [], steps,
             lr=lr, beta1=BETAS[0], beta2=BETAS[1], weight_decay=0.0, eps=self.eps,
             amsgrad=False, maximize=False, grad_scale=None, found_inf=None,
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: tuple(getattr(self, name)) for name in ("mean", "square", "steps")}
+        """The same tensors whether the parameters are flat or not; ``steps`` are equal."""
+        steps = tuple(self.steps[0] for _ in self.steps)
+        return {"mean": tuple(self.mean), "square": tuple(self.square), "steps": steps}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in ("mean", "square", "steps"):
-            for own, saved in zip(getattr(self, name), state[name], strict=True):
-                own.copy_(saved)
+        """Set the state; moments may also be one array each (checkpoints up to 0.9)."""
+        sizes = [p.numel() for p in self.parameters]
+        for name in ("mean", "square"):
+            saved = state[name]
+            if len(saved) == 1:
+                saved = torch.split(saved[0].reshape(-1), sizes)
+            for own, x in zip(getattr(self, name), saved, strict=True):
+                own.copy_(x.view_as(own))
+        for own in self.steps:
+            own.copy_(state["steps"][0])
 
 
 class FlatParameters:
@@ -75,13 +107,19 @@ class FlatParameters:
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         given = list(parameters)
-        with torch.no_grad():
-            self.values = torch.cat([p.reshape(-1) for p in given])
+        self.values = _join(given)
         self.grads = torch.zeros_like(self.values)
-        self.grad_views: list[Tensor] = []  # of ``grads``, shaped like the parameters
-        start = 0
-        for p in given:
-            span = slice(start, start + p.numel())
-            p.data = self.values[span].view_as(p)
-            self.grad_views.append(self.grads[span].view_as(p))
-            start = span.stop
+        self.grad_views = _views(self.grads, given)  # shaped like the parameters
+        for p, view in zip(given, _views(self.values, given), strict=True):
+            p.data = view
+
+
+def _join(tensors: Sequence[Tensor]) -> Tensor:
+    with torch.no_grad():
+        return torch.cat([x.reshape(-1) for x in tensors])
+
+
+def _views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Parts of ``flat`` shaped like the tensors, in their order."""
+    parts = torch.split(flat, [x.numel() for x in like])
+    return [part.view_as(x) for part, x in zip(parts, like, strict=True)]

@@ -9,7 +9,7 @@ from. That code's optional start by imitation is left out.
 import torch
 from torch import Tensor
 
-from rlrun.acting.continuous import ContinuousActor, sample_squashed
+from rlrun.acting.box import SquashedGaussianActor
 from rlrun.functional.continuous import (
     SquashedSample,
     actor_loss,
@@ -19,10 +19,9 @@ from rlrun.functional.continuous import (
     squashed_gaussian,
     temperature_loss,
     uniform_log_density,
-    weighted_row_mean,
 )
 from rlrun.functional.offline import multiplier_loss, sampled_gap, sampled_gap_grad
-from rlrun.functional.reduce import masked_mean
+from rlrun.functional.rows import masked_mean, weighted_row_mean
 from rlrun.functional.value import mixed_priority
 from rlrun.nets.encoder import prepare_windows
 from rlrun.optim.actor_and_critics import ActorCriticsLoss
@@ -48,9 +47,11 @@ class CQLSAC(OffPolicyControl[CQLSACConfig]):
         )
         self.multipliers = {"temperature": self.temperature, "conservatism": self.conservatism}
 
-    def actor(self, num_envs: int) -> ContinuousActor:
+    def actor(self, num_envs: int) -> SquashedGaussianActor:
         """Samples; uniform actions before the first update."""
-        return self.make_actor(sample_squashed, num_envs)
+        return SquashedGaussianActor(
+            self.pi.net, self.config, self.bounds, self.generator, num_envs=num_envs
+        )
 
     def update(self, sample: Sample) -> Update:
         """One step of critics, actor, temperature and penalty weight, from the same parameters."""

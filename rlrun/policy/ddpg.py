@@ -7,9 +7,9 @@ uncorrelated (Fujimoto et al. 2018 found no gain in the original's Ornstein-Uhle
 import torch
 from torch import Tensor
 
-from rlrun.acting.continuous import ContinuousActor, add_gaussian_noise
-from rlrun.functional.continuous import bootstrap_target, critic_loss, weighted_row_mean
-from rlrun.functional.reduce import masked_mean
+from rlrun.acting.box import GaussianNoiseActor
+from rlrun.functional.continuous import bootstrap_target, critic_loss
+from rlrun.functional.rows import masked_mean, weighted_row_mean
 from rlrun.functional.value import mixed_priority
 from rlrun.kernels.sac_td3 import TD3Kernel, supports
 from rlrun.nets.encoder import prepare_windows
@@ -32,9 +32,11 @@ class DDPG(OffPolicyControl[DDPGConfig]):
         kernel = own and supports(self.nets, self.compute, self.memory)
         self.kernel = TD3Kernel(self.nets, self.compute) if kernel else None
 
-    def actor(self, num_envs: int) -> ContinuousActor:
+    def actor(self, num_envs: int) -> GaussianNoiseActor:
         """Deterministic actions with noise; uniform ones before the first update."""
-        return self.make_actor(add_gaussian_noise, num_envs)
+        return GaussianNoiseActor(
+            self.pi.net, self.config, self.bounds, self.generator, num_envs=num_envs
+        )
 
     def update(self, sample: Sample) -> Update:
         """One step of the critic; every ``actor_every`` also of the actor and all targets."""

@@ -9,7 +9,7 @@ both up.
 import torch
 from torch import Tensor
 
-from rlrun.acting.continuous import ContinuousActor, sample_squashed
+from rlrun.acting.box import SquashedGaussianActor
 from rlrun.functional.continuous import (
     SquashedSample,
     actor_loss,
@@ -19,7 +19,7 @@ from rlrun.functional.continuous import (
     squashed_gaussian,
     temperature_loss,
 )
-from rlrun.functional.reduce import masked_mean
+from rlrun.functional.rows import masked_mean
 from rlrun.functional.value import mixed_priority
 from rlrun.kernels.sac_td3 import SACKernel, supports
 from rlrun.nets.encoder import prepare_windows
@@ -45,9 +45,11 @@ class SAC(OffPolicyControl[SACConfig]):
         if own and supports(self.nets, self.compute, self.memory):
             self.kernel = SACKernel(self.nets, self.compute, self.temperature, self.target_entropy)
 
-    def actor(self, num_envs: int) -> ContinuousActor:
+    def actor(self, num_envs: int) -> SquashedGaussianActor:
         """Samples; uniform actions before the first update."""
-        return self.make_actor(sample_squashed, num_envs)
+        return SquashedGaussianActor(
+            self.pi.net, self.config, self.bounds, self.generator, num_envs=num_envs
+        )
 
     def update(self, sample: Sample) -> Update:
         """One step of critics, actor and temperature, all from the same weights."""

@@ -8,14 +8,13 @@ from the stored state, the critics' from zero, and burn-in warms both up.
 import torch
 from torch import Tensor
 
-from rlrun.acting.continuous import ContinuousActor, add_gaussian_noise
+from rlrun.acting.box import GaussianNoiseActor
 from rlrun.functional.continuous import (
     bootstrap_target,
     critic_loss,
     smoothed_action,
-    weighted_row_mean,
 )
-from rlrun.functional.reduce import masked_mean
+from rlrun.functional.rows import masked_mean, weighted_row_mean
 from rlrun.functional.value import mixed_priority
 from rlrun.kernels.sac_td3 import TD3Kernel, supports
 from rlrun.nets.encoder import prepare_windows
@@ -38,9 +37,11 @@ class TD3(OffPolicyControl[TD3Config]):
         kernel = own and supports(self.nets, self.compute, self.memory)
         self.kernel = TD3Kernel(self.nets, self.compute) if kernel else None
 
-    def actor(self, num_envs: int) -> ContinuousActor:
+    def actor(self, num_envs: int) -> GaussianNoiseActor:
         """Deterministic actions with noise; uniform ones before the first update."""
-        return self.make_actor(add_gaussian_noise, num_envs)
+        return GaussianNoiseActor(
+            self.pi.net, self.config, self.bounds, self.generator, num_envs=num_envs
+        )
 
     def update(self, sample: Sample) -> Update:
         """One step of the critics; every ``actor_every`` also of the actor and all targets."""

@@ -14,7 +14,7 @@ from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.build.pipeline import make_pipeline
 from rlrun.build.plan import Plan, make_plan
-from rlrun.build.policy import set_threads
+from rlrun.build.policy import backend_used, set_threads
 from rlrun.build.replay import load_rows
 from rlrun.config import check_precision
 from rlrun.errors import Interrupted, RlrunError
@@ -91,6 +91,7 @@ def _run_to_end(
         elif isinstance(pipeline.buffer, Replay | Mixed) and config.buffer.load is not None:
             log.note(load_rows(plan, pipeline.buffer))
         record.parameters = sum(w.numel() for w in pipeline.policy.weights().values())
+        record.backend, record.backend_reason = plan.backend
         record.write(run_dir)
         flat = _flat(asdict(config)) | _secrets(raw_yaml)
         log.hparams(raw_yaml, flat, {})
@@ -102,6 +103,7 @@ def _run_to_end(
                 pipeline.counters.updates,
             )
             record.wall_seconds = log.wall_seconds
+            record.backend, record.backend_reason = backend_used(pipeline.policy, plan)
         record.best_eval = result.best
         record.eval = result.final
         record.digest = run_digest(run_dir / "metrics.jsonl", pipeline.policy.weights())

@@ -84,6 +84,8 @@ class RunRecord:
     device: str
     threads: int
     parameters: int
+    backend: str | None = None  # what computed the updates: numpy or torch
+    backend_reason: str | None = None
     status: Literal["running", "done", "failed", "interrupted"] = "running"
     exit_code: int | None = None  # None: running, or killed
     env_steps: int = 0

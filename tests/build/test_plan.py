@@ -38,7 +38,7 @@ def has_kernel(policy: object) -> bool:
 @pytest.mark.parametrize("preset", [p for p in PRESETS if p not in ("random", "scripted")])
 def test_the_backend_is_the_policy_s(preset, more):
     plan = make_plan(config(*line(preset), *more))
-    assert (plan.backend == "kernel") == has_kernel(make_policy(plan))
+    assert (plan.backend.name == "numpy") == has_kernel(make_policy(plan))
 
 
 SOFT = ("policy.munchausen=0.9", "policy.double=false", "policy.value_rescale_eps=null")
@@ -53,7 +53,7 @@ def test_the_backend_of_dqn_s_variants(words):
     plan = make_plan(config("policy=dqn", "env=cartpole", *words))
     policy = make_policy(plan)
     policy = policy.policies[0] if plan.config.agents.name == "separate" else policy
-    assert (plan.backend == "kernel") == has_kernel(policy)
+    assert (plan.backend.name == "numpy") == has_kernel(policy)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rlrun.acting.continuous import NumpyActorStep, TorchActorStep, make_actor_step
+from rlrun.acting.box import NumpyActorStep, TorchActorStep, make_actor_step
 from rlrun.nets.action_bounds import ActionBounds
 from rlrun.nets.critics import Critics, forward_critics
 from rlrun.types import Segment, Spec, tree_leaves, tree_map

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.config.checks.backend import backend_errors
 from rlrun.config.checks.datasets import check_dataset, check_load
 from rlrun.config.checks.mask import check_mask
 from rlrun.config.checks.rollouts import (
@@ -41,6 +42,8 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
     own = obs["observation"] if config.agents.name == "separate" else obs
     check_mask(config, own, action)
     check_normalised(config, own)
+    for error in backend_errors(config, obs):
+        raise error
     stack = config.env.frame_stack
     seen = stack_space(obs.agent if isinstance(obs, JointSpace) else obs, stack)
     _check_goals(config)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from rlrun.acting.continuous import ContinuousActor, ExplorationFunction
+from rlrun.acting.box import BoxActor
 from rlrun.optim.actor_and_critics import ActorCritics, ActorCriticsLoss
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.optim.lagrange import LagrangeMultiplier
@@ -58,13 +58,8 @@ class OffPolicyControl(ABC, Generic[C]):
         """Set up the parts of a subclass beyond actor and critics."""
 
     @abstractmethod
-    def actor(self, num_envs: int) -> ContinuousActor:
+    def actor(self, num_envs: int) -> BoxActor:
         """An exploring actor; uniform actions before the first update."""
-
-    def make_actor(self, explored: ExplorationFunction, num_envs: int) -> ContinuousActor:
-        """Acts with the actor's weights, explored by ``explored``."""
-        given = (self.pi.net, self.config, self.bounds, explored, self.generator)
-        return ContinuousActor(*given, num_envs=num_envs)
 
     @abstractmethod
     def update(self, sample: Sample) -> Update:

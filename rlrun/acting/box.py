@@ -1,11 +1,13 @@
 """Acting with bounded real actions: the actor of policy=sac, td3, ddpg and cql_sac."""
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import numpy as np
 import torch
 
+from rlrun.acting.mlp import ForwardMLP
+from rlrun.acting.observations import flatten
 from rlrun.acting.step import (
     NetStep,
     NumpyStep,
@@ -16,42 +18,12 @@ from rlrun.acting.step import (
 )
 from rlrun.functional.continuous import LOG_STD_BOUNDS
 from rlrun.functional.explore import uniform_actions
-from rlrun.kernels.mlp import ForwardMLP
-from rlrun.kernels.observations import flatten
 from rlrun.nets.action_bounds import ActionBounds
 from rlrun.nets.continuous_actor import ActorNet
 from rlrun.nets.encoder import FlatObs
 from rlrun.nets.torso import MLP
 from rlrun.schema import ControlConfig
 from rlrun.types import Act, Tree
-
-ExplorationFunction = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
-
-
-def add_gaussian_noise(
-    outputs: np.ndarray, sigma: float, generator: np.random.Generator
-) -> np.ndarray:
-    """Return clip(tanh(outputs) + sigma N(0, 1), -1, 1): exploration of a deterministic policy.
-
-    ``outputs`` [E, A]. Source: Fujimoto et al. 2018, section 6.1 (the original DDPG has correlated
-    noise).
-    """
-    action: np.ndarray = np.tanh(outputs)
-    action += np.float32(sigma) * generator.standard_normal(action.shape, np.float32)
-    return np.clip(action, -1, 1, out=action)
-
-
-def sample_squashed(
-    outputs: np.ndarray, sigma: float, generator: np.random.Generator
-) -> np.ndarray:
-    """Return tanh(mean + std N(0, 1)) [E, A] of outputs [E, 2 A] (means, log stds).
-
-    ``sigma`` is not used: the network has a standard deviation of its own.
-    """
-    mean, log_std = np.split(outputs, 2, -1)
-    std = np.exp(np.clip(log_std, *LOG_STD_BOUNDS))
-    action: np.ndarray = np.tanh(mean + std * generator.standard_normal(mean.shape, np.float32))
-    return action
 
 
 class ActorStep(NetStep, Protocol):
@@ -61,8 +33,8 @@ class ActorStep(NetStep, Protocol):
     noise: float  # standard deviation of the exploration noise
 
 
-class ContinuousActor:
-    """Actions of an actor network with ``explore_with``; uniform ones before the first update.
+class BoxActor(ABC):
+    """Actions of an actor network in a bounded Box; uniform ones before the first update.
 
     Evaluations (``explore`` None) take tanh of the first A outputs: mode or mean before tanh.
     """
@@ -72,13 +44,12 @@ class ContinuousActor:
         net: ActorNet,
         config: ControlConfig,
         bounds: ActionBounds,
-        explore_with: ExplorationFunction,
         generator: np.random.Generator,
         *,
         num_envs: int,
     ) -> None:
         self.step = make_actor_step(net, bounds, num_envs)
-        self.bounds, self.explore_with, self.generator = bounds, explore_with, generator
+        self.bounds, self.generator = bounds, generator
         self.scale, self.clip = config.reward_scale, config.reward_clip
         self.extras: dict[str, np.ndarray] = {}
 
@@ -87,6 +58,10 @@ class ContinuousActor:
 
     def initial_state(self) -> Tree:
         return self.step.initial_state()
+
+    @abstractmethod
+    def sample(self, outputs: np.ndarray) -> np.ndarray:
+        """Return exploring actions [E, A] in [-1, 1] of the network's outputs [E, O]."""
 
     def act(
         self,
@@ -105,13 +80,36 @@ class ContinuousActor:
         space, count = self.bounds.space, len(first)
         if not self.step.learned:
             return Act(uniform_actions(space, count, self.generator), {}, state)
-        unit = self.explore_with(outputs, self.step.noise, self.generator)
-        action = self.bounds.from_unit(unit)
+        action = self.bounds.from_unit(self.sample(outputs))
         if explore.any():
             coin = self.generator.random(count) < explore
             uniform = uniform_actions(space, count, self.generator)
             action = np.where(coin.reshape(-1, *[1] * self.bounds.dims), uniform, action)
         return Act(action, {}, state)
+
+
+class SquashedGaussianActor(BoxActor):
+    """tanh(mean + std N(0, 1)); outputs [E, 2 A] are means and log stds (SAC)."""
+
+    def sample(self, outputs: np.ndarray) -> np.ndarray:
+        mean, log_std = np.split(outputs, 2, -1)
+        std = np.exp(np.clip(log_std, *LOG_STD_BOUNDS))
+        noise = self.generator.standard_normal(mean.shape, np.float32)
+        action: np.ndarray = np.tanh(mean + std * noise)
+        return action
+
+
+class GaussianNoiseActor(BoxActor):
+    """clip(tanh(outputs) + sigma N(0, 1), -1, 1): exploration of a deterministic policy.
+
+    Source: Fujimoto et al. 2018, section 6.1 (the original DDPG has correlated noise).
+    """
+
+    def sample(self, outputs: np.ndarray) -> np.ndarray:
+        action: np.ndarray = np.tanh(outputs)
+        sigma = np.float32(self.step.noise)
+        action += sigma * self.generator.standard_normal(action.shape, np.float32)
+        return np.clip(action, -1, 1, out=action)
 
 
 class TorchActorStep(TorchStep[ActorNet]):

@@ -3,7 +3,7 @@
 import numpy as np
 from torch import nn
 
-from rlrun.kernels.mlp import FORWARD, copy_parameter
+from rlrun.acting.mlp import FORWARD, copy_parameter
 from rlrun.nets.noisy import NoisyLinear, NoisyMLP
 from rlrun.nets.qnet import DistNet
 

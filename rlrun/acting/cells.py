@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from torch import Tensor
 
-from rlrun.kernels.mlp import copy_parameter
+from rlrun.acting.mlp import copy_parameter
 from rlrun.nets.memory import Memory
 from rlrun.nets.memory.lstm_gru import GRU, LSTM
 from rlrun.nets.memory.mingru import MinGRU

@@ -1,0 +1,77 @@
+"""The rule of ``learner.backend``: which updates a numpy kernel computes. Torch-free."""
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import gymnasium as gym
+
+from rlrun.config.config_errors import config_error
+from rlrun.errors import ConfigError
+from rlrun.schema import Config, DQNConfig
+
+BackendName = Literal["numpy", "torch"]
+WITH_KERNEL = ("dqn", "sac", "td3", "ddpg", "ppo", "a2c", "impala")  # policies that have a kernel
+
+
+class Backend(NamedTuple):
+    """What computes a policy's updates, and why."""
+
+    name: BackendName
+    reason: str
+
+
+def choose_backend(config: Config, obs: gym.Space[Any]) -> Backend:
+    """The backend of a run; ``obs``: the observation space of the environment.
+
+    A fixed rule over the config: numpy computes single rows through linear layers, in float32 on
+    the CPU, where the calls of autograd cost as much as the products.
+    """
+    if config.learner.backend == "torch":
+        return Backend("torch", "learner.backend=torch")
+    obstacle = numpy_obstacle(config, obs)
+    if obstacle is not None:
+        return Backend("torch", obstacle)
+    return Backend("numpy", "linear layers in float32 on the CPU")
+
+
+def backend_errors(config: Config, obs: gym.Space[Any]) -> Iterator[ConfigError]:
+    """Yield the error of a ``learner.backend=numpy`` that is impossible."""
+    obstacle = numpy_obstacle(config, obs)
+    if config.learner.backend == "numpy" and obstacle is not None:
+        wrong = f"no numpy kernel computes this update ({obstacle})"
+        fix = "set learner.backend=auto, which takes one where there is one"
+        yield config_error("learner.backend", "numpy", wrong, "auto and torch are allowed", fix)
+
+
+def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
+    """The setting that no numpy kernel computes; None: one computes the configured update."""
+    policy = config.policy
+    if policy.name not in WITH_KERNEL:
+        return f"policy {policy.name} has none"
+    if isinstance(policy, DQNConfig):
+        for key, plain in (("distribution", "none"), ("noisy", None), ("munchausen", None)):
+            if getattr(policy, key) != plain:
+                return f"policy.{key}={getattr(policy, key)}"
+    if getattr(policy, "prev_inputs", False) and not policy.on_policy:
+        return "policy.prev_inputs=true"
+    if config.torso.name != "mlp":
+        return f"torso={config.torso.name}"
+    if config.memory.name != "none":
+        return f"memory={config.memory.name}"
+    if policy.window is not None and policy.window[:2] != (0, 1):
+        return "windows of several rows"
+    if config.learner.precision != "float32":
+        return f"learner.precision={config.learner.precision}"
+    if config.device != "cpu":
+        return f"device={config.device}"
+    if policy.masks and _has_mask(config, obs):
+        return "observations have an action mask"
+    return None
+
+
+def _has_mask(config: Config, obs: gym.Space[Any]) -> bool:
+    from rlrun.functional.masks import has_mask
+
+    if config.agents.name == "separate" and isinstance(obs, gym.spaces.Dict):
+        obs = obs["observation"]
+    return has_mask(obs)
