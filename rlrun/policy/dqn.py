@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rlrun.acting.value import ValueActor
+from rlrun.acting.values import ValueActor
 from rlrun.functional.criterion import make_criterion, make_munchausen
 from rlrun.functional.masks import allowed_actions, has_mask
 from rlrun.functional.returns import nstep_return

@@ -6,7 +6,7 @@ Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Le
 import torch
 from torch import Tensor
 
-from rlrun.acting.value import ValueActor
+from rlrun.acting.values import ValueActor
 from rlrun.functional.criterion import make_criterion, make_munchausen
 from rlrun.functional.masks import allowed_actions, has_mask
 from rlrun.functional.reduce import masked_mean
