@@ -31,7 +31,7 @@ POLICIES = {
     "iql": "rlrun.policy.iql:IQL",
 }
 
-KERNELS: dict[str, str] = {}  # the numpy kernel of exactly the class of that name
+KERNELS = {"dqn": "rlrun.kernels.dqn:DQNKernel"}  # of exactly the class of that name
 
 
 def policy_class(name: str) -> type[Any]:
