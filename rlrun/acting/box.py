@@ -18,9 +18,7 @@ from rlrun.acting.step import (
 )
 from rlrun.functional.continuous import LOG_STD_BOUNDS
 from rlrun.functional.explore import uniform_actions
-from rlrun.nets.action_bounds import ActionBounds
-from rlrun.nets.continuous_actor import ActorNet
-from rlrun.nets.encoder import FlatObs
+from rlrun.nets.actor_and_critics import ActionBounds, ActorNet, FlatObs
 from rlrun.nets.torso import MLP
 from rlrun.schema import ControlConfig
 from rlrun.types import Act, Tree

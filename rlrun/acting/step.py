@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.acting.cells import make_cell
-from rlrun.nets.encoder import FlatObs
+from rlrun.nets.actor_and_critics import FlatObs
 from rlrun.nets.memory import Cell, Memory
 from rlrun.nets.torso import MLP
 from rlrun.types import Tree, tree_map

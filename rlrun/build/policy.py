@@ -31,7 +31,11 @@ POLICIES = {
     "iql": "rlrun.policy.iql:IQL",
 }
 
-KERNELS: dict[str, str] = {}  # the numpy kernel of exactly the class of that name
+KERNELS = {  # the numpy kernel of exactly the class of that name
+    "sac": "rlrun.kernels.sac_td3:SACKernel",
+    "td3": "rlrun.kernels.sac_td3:TD3Kernel",
+    "ddpg": "rlrun.kernels.sac_td3:TD3Kernel",
+}
 
 
 def policy_class(name: str) -> type[Any]:

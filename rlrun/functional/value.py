@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import huber_loss, mse_loss
 
 from rlrun.functional.reduce import masked_sum
 
@@ -68,6 +69,17 @@ def td_target(
     value = bootstrap if rescale_eps is None else unrescale(bootstrap, rescale_eps)
     target = reward + torch.where(discount > 0, discount * value, torch.zeros_like(value))
     return (target if rescale_eps is None else rescale(target, rescale_eps)).detach()
+
+
+def huber(delta: Tensor, clip: float | None) -> Tensor:
+    """delta^2 / 2, beyond |delta| = ``clip`` its tangent; None: delta^2 / 2 everywhere. [*].
+
+    The gradient is ``delta`` clipped to +-clip. Source: Mnih et al. 2015, methods (clip 1).
+    """
+    zero = torch.zeros_like(delta, requires_grad=False)
+    if clip is None:
+        return 0.5 * mse_loss(delta, zero, reduction="none")
+    return huber_loss(delta, zero, reduction="none", delta=clip)
 
 
 class SequenceLoss(NamedTuple):
