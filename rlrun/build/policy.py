@@ -31,7 +31,8 @@ POLICIES = {
     "iql": "rlrun.policy.iql:IQL",
 }
 
-KERNELS = {  # the numpy kernel of exactly the class of that name
+KERNELS = {  # of exactly the class of that name
+    "dqn": "rlrun.kernels.dqn:DQNKernel",
     "sac": "rlrun.kernels.sac_td3:SACKernel",
     "td3": "rlrun.kernels.sac_td3:TD3Kernel",
     "ddpg": "rlrun.kernels.sac_td3:TD3Kernel",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlrun.functional.reduce import masked_mean
+from rlrun.functional.rows import masked_mean
 
 LOG_STD_BOUNDS = (-20.0, 2.0)  # Haarnoja et al. 2018a, released code
 
@@ -54,11 +54,6 @@ def smoothed_action(action: Tensor, noise: Tensor, *, sigma: float, clip: float)
     Source: Fujimoto et al. 2018, eq. 14 (sigma 0.2, clip 0.5).
     """
     return (action + (sigma * noise).clamp(-clip, clip)).clamp(-1, 1).detach()
-
-
-def weighted_row_mean(x: Tensor, valid: Tensor, weight: Tensor) -> Tensor:
-    """mean_b(w_b sum_t valid x_t / L), 0-d: a constant weight per row, 0 for padding. [L, B]."""
-    return (torch.where(valid, x, 0.0) * weight).sum() / valid.numel()
 
 
 def critic_metrics(

@@ -4,7 +4,7 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax, softmax
+from torch.nn.functional import log_softmax
 
 from rlrun.functional.value import take_action
 
@@ -47,12 +47,6 @@ def conservative_gap(q: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
     Source: Kumar et al. 2020 (CQL), eq. 4 (CQL(H)).
     """
     return _allowed(q, mask).logsumexp(-1) - take_action(q, action)
-
-
-def conservative_grad(q: Tensor, action: Tensor, share: Tensor, mask: Tensor | None) -> Tensor:
-    """d sum(share * conservative_gap) / d q, like ``q``: share (softmax(q) - onehot(action))."""
-    grad = softmax(_allowed(q, mask), -1).mul_(share.unsqueeze(-1))
-    return grad.scatter_add_(-1, action.unsqueeze(-1), -share.unsqueeze(-1))
 
 
 def _allowed(q: Tensor, mask: Tensor | None) -> Tensor:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
-from rlrun.nets.burn_in import burn_in
-from rlrun.nets.memory import make_memory, reset_state
+from rlrun.nets.memory import make_memory
+from rlrun.nets.memory.burn_in import burn_in
 from rlrun.nets.torso import flat_size, flatten, make_torso, mlp
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, torch_seed, tree_map
@@ -25,7 +25,7 @@ class ActionBounds:
     """Conversion between a bounded Box of actions and unit actions, flat in [-1, 1]^A."""
 
     def __init__(self, space: gym.Space[np.ndarray], device: torch.device) -> None:
-        """``space``: a Box of floats with finite bounds (checked in ``rlrun.config``)."""
+        """``space``: a Box with finite bounds (checked in ``rlrun.config``)."""
         assert isinstance(space, gym.spaces.Box), "checked in rlrun.config"
         self.space, self.dims = space, len(space.shape)
         self.size = math.prod(space.shape)
@@ -49,8 +49,9 @@ class ActionBounds:
 
     def from_unit(self, unit: np.ndarray) -> np.ndarray:
         """Return actions [E, *shape] of unit actions [E, A], in the Box's dtype and bounds."""
-        action = (self.middle + self.half * unit).astype(self.space.dtype)
-        action = action.reshape(len(unit), *self.space.shape)
+        action = self.middle + self.half * unit
+        action = action if self.space.dtype.kind == "f" else np.rint(action)
+        action = action.astype(self.space.dtype).reshape(len(unit), *self.space.shape)
         # Rounding may have left the bounds.
         clipped: np.ndarray = np.clip(action, self.space.low, self.space.high)
         return clipped
@@ -124,7 +125,7 @@ class ActorNet(nn.Module):
         outputs: int,
     ) -> None:
         super().__init__()
-        self.actions, self.outputs = actions, outputs * actions
+        self.space, self.actions, self.outputs = spec.action, actions, outputs * actions
         self.encoder = ObsEncoder(policy, torso, memory, spec, actions=actions)
         sizes = [self.encoder.size, *self.encoder.head_hidden, self.outputs]
         self.head = mlp(sizes, torso.activation, last=False)
@@ -135,22 +136,6 @@ class ActorNet(nn.Module):
         """Return float32 [*, outputs A] of features [*, F]."""
         out: Tensor = self.head(features)
         return out.float()
-
-    def step(
-        self, obs: Tree, first: Tensor, prev_action: Tensor, prev_reward: Tensor, state: Tree
-    ) -> tuple[Tensor, Tree]:
-        """Return outputs [B, outputs A] of one row, and the next state.
-
-        Rows with ``first`` start from a zero state, without previous action and reward.
-        ``prev_action`` [B, A] in [-1, 1].
-        """
-        if first.any():
-            state = reset_state(first, state)
-            prev_action = torch.where(first.unsqueeze(-1), 0.0, prev_action)
-            prev_reward = torch.where(first, 0.0, prev_reward)
-        x = self.encoder.inputs(obs, prev_action, prev_reward)
-        h, state = self.encoder.memory.step(x, state)
-        return self(h), state
 
 
 class Critics(nn.Module):

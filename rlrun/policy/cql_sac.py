@@ -15,10 +15,9 @@ from rlrun.functional.continuous import (
     critic_metrics,
     squashed_gaussian,
     uniform_log_density,
-    weighted_row_mean,
 )
 from rlrun.functional.offline import sampled_gap
-from rlrun.functional.reduce import masked_mean
+from rlrun.functional.rows import masked_mean, weighted_row_mean
 from rlrun.functional.value import huber, mixed_priority, td_target
 from rlrun.nets.actor_and_critics import Batch
 from rlrun.policy.base.off_policy_control import ControlLoss, OffPolicyControl

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from rlrun.acting.box import GaussianNoiseActor
-from rlrun.functional.continuous import critic_metrics, weighted_row_mean
+from rlrun.functional.continuous import critic_metrics
+from rlrun.functional.rows import weighted_row_mean
 from rlrun.functional.value import huber, mixed_priority, td_target
 from rlrun.nets.actor_and_critics import Batch
 from rlrun.policy.base.off_policy_control import ControlLoss, OffPolicyControl

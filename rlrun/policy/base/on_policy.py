@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from rlrun.acting.on_policy import OnPolicyActor
+from rlrun.acting.stochastic import OnPolicyActor
 from rlrun.nets.actor_critic import make_actor_critic
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.policy.base.rollout import ActorCriticLearner
