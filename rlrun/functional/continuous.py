@@ -68,5 +68,5 @@ def critic_metrics(
         "train/td_abs": masked_mean(td, valid),
         "train/q_taken": masked_mean(q.detach().mean(0), valid),
         "train/target": masked_mean(target, valid),
-        "train/valid_fraction": valid.float().mean(),
+        "train/valid_fraction": valid.to(loss.dtype).mean(),
     }
