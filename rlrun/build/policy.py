@@ -31,7 +31,11 @@ POLICIES = {
     "iql": "rlrun.policy.iql:IQL",
 }
 
-KERNELS: dict[str, str] = {}  # the numpy kernel of exactly the class of that name
+KERNELS: dict[str, str] = {  # the numpy kernel of exactly the class of that name
+    "ppo": "rlrun.kernels.ppo:PPOKernel",
+    "a2c": "rlrun.kernels.rollout:RolloutKernel",
+    "impala": "rlrun.kernels.rollout:RolloutKernel",
+}
 
 
 def policy_class(name: str) -> type[Any]:
