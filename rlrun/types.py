@@ -24,7 +24,7 @@ Letters: T time, B batch, E environments, S window rows, A actions, H hidden, N 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
@@ -219,6 +219,14 @@ class Actor(Protocol):
         ``prev_action``/``prev_reward`` are those of the row before; they and ``state`` are
         ignored where ``first``.
         """
+
+
+class Loss(NamedTuple):
+    """The loss of a batch of windows, what ``loss`` of a policy returns."""
+
+    loss: Tensor  # 0-d, with a graph
+    priority: Tensor  # [B] >= 0, detached
+    metrics: dict[str, Tensor]  # 0-d each, detached
 
 
 class UpdateKernel(Protocol):

@@ -31,7 +31,8 @@ POLICIES = {
     "iql": "rlrun.policy.iql:IQL",
 }
 
-KERNELS: dict[str, str] = {  # the numpy kernel of exactly the class of that name
+KERNELS = {  # of exactly the class of that name
+    "dqn": "rlrun.kernels.dqn:DQNKernel",
     "ppo": "rlrun.kernels.ppo:PPOKernel",
     "a2c": "rlrun.kernels.rollout:RolloutKernel",
     "impala": "rlrun.kernels.rollout:RolloutKernel",

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rlrun.functional.rows import weighted_row_mean
+
 LOG_STD_BOUNDS = (
     -20.0,
     2.0,
@@ -98,11 +100,6 @@ def critic_loss(
     share = weight / valid.numel()
     loss = (share * (within * (delta - 0.5 * within))).sum()
     return CriticLoss(loss, delta.abs().mean(0), within * -share)
-
-
-def weighted_row_mean(x: Tensor, valid: Tensor, weight: Tensor) -> Tensor:
-    """mean_b(w_b sum_t valid x_t / L), 0-d: a constant weight per row, 0 for padding. [L, B]."""
-    return (torch.where(valid, x, 0.0) * weight).sum() / valid.numel()
 
 
 def actor_loss(

@@ -1,19 +1,12 @@
 """Distributional losses (atoms on a grid, quantiles at levels tau) and Munchausen's terms."""
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import huber_loss
 
 from rlrun.functional.value import take_action
-
-
-class RowLoss(NamedTuple):
-    """Loss of one row's prediction; everything detached."""
-
-    loss: Tensor  # [*]
-    grad: Tensor  # [*, N] d loss / d prediction
 
 
 def support(low: float, high: float, atoms: int) -> Tensor:
@@ -43,14 +36,12 @@ def project(values: Tensor, probabilities: Tensor, atoms: Tensor) -> Tensor:
     return out.scatter_add_(-1, (lower + 1).clamp(max=last), probabilities * share)
 
 
-def cross_entropy(logits: Tensor, target: Tensor) -> RowLoss:
-    """-sum_i m_i log p_i with p = softmax(``logits``), and its gradient p - m; m sums to 1.
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """-sum_i m_i log p_i [*] with p = softmax(``logits``); both [*, N].
 
-    Shapes: [*, N] both. Source: Bellemare et al. 2017, algorithm 1.
+    Source: Bellemare et al. 2017, algorithm 1.
     """
-    logits = logits.detach()
-    log_p = logits.log_softmax(-1)
-    return RowLoss(-(target * log_p).sum(-1), log_p.exp() - target)
+    return -(target * logits.log_softmax(-1)).sum(-1)
 
 
 def kl_divergence(logits: Tensor, target: Tensor) -> Tensor:
@@ -71,23 +62,21 @@ def midpoints(count: int) -> Tensor:
     return (torch.arange(count) + 0.5) / count
 
 
-def quantile_huber(theta: Tensor, target: Tensor, tau: Tensor, *, kappa: float) -> RowLoss:
+def quantile_huber(theta: Tensor, target: Tensor, tau: Tensor, *, kappa: float) -> Tensor:
     """sum_i mean_j |tau_i - 1{u_ij < 0}| L_kappa(u_ij) / kappa, u_ij = target_j - theta_i.
 
     L_kappa(u) is u^2 / 2 up to |u| = kappa and its tangent beyond; ``kappa`` 0 is quantile
-    regression, |tau - 1{u < 0}| |u|. The gradient is over theta.
-    Shapes: ``theta``, ``tau`` [*, N], ``target`` [*, N'].
+    regression, |tau - 1{u < 0}| |u|.
+    Shapes: ``theta``, ``tau`` [*, N], ``target`` [*, N'] -> [*].
     Source: Dabney et al. 2018a, eq. 9 and 10; Dabney et al. 2018b (IQN), eq. 3.
     """
-    error = target.unsqueeze(-2) - theta.detach().unsqueeze(-1)  # [*, N, N']
-    asymmetry = (tau.unsqueeze(-1) - (error < 0).to(theta.dtype)).abs()
+    error = target.unsqueeze(-2) - theta.unsqueeze(-1)  # [*, N, N']
+    asymmetry = (tau.unsqueeze(-1) - (error.detach() < 0).to(theta.dtype)).abs()
     if kappa == 0:
-        huber_grad, huber = error.sign(), error.abs()
+        loss = error.abs()
     else:
-        within = error.clamp(-kappa, kappa)
-        huber_grad = within / kappa
-        huber = huber_grad * (error - 0.5 * within)
-    return RowLoss((asymmetry * huber).mean(-1).sum(-1), -(asymmetry * huber_grad).mean(-1))
+        loss = huber_loss(error, torch.zeros_like(error), reduction="none", delta=kappa) / kappa
+    return (asymmetry * loss).mean(-1).sum(-1)
 
 
 def cosines(tau: Tensor, count: int) -> Tensor:

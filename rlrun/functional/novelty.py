@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlrun.functional.reduce import masked_mean
+from rlrun.functional.rows import masked_mean
 
 VARIANCE_EPS = 1e-8  # below the variance of any feature that changes
 

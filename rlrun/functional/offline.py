@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, softmax
 
-from rlrun.functional.continuous import weighted_row_mean
+from rlrun.functional.rows import weighted_row_mean
 from rlrun.functional.value import take_action
 
 
@@ -48,12 +48,6 @@ def conservative_gap(q: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
     Source: Kumar et al. 2020 (CQL), eq. 4 (CQL(H)).
     """
     return _allowed(q, mask).logsumexp(-1) - take_action(q, action)
-
-
-def conservative_grad(q: Tensor, action: Tensor, share: Tensor, mask: Tensor | None) -> Tensor:
-    """d sum(share * conservative_gap) / d q, like ``q``: share (softmax(q) - onehot(action))."""
-    grad = softmax(_allowed(q, mask), -1).mul_(share.unsqueeze(-1))
-    return grad.scatter_add_(-1, action.unsqueeze(-1), -share.unsqueeze(-1))
 
 
 def _allowed(q: Tensor, mask: Tensor | None) -> Tensor:

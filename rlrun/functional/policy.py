@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rlrun.functional.masks import FORBIDDEN, allowed_actions
-from rlrun.functional.reduce import masked_mean
+from rlrun.functional.rows import masked_mean
 from rlrun.types import Tree
 
 LOG_2PI = math.log(2 * math.pi)

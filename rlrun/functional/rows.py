@@ -1,4 +1,4 @@
-"""Network inputs of a window, with padding masked out."""
+"""Network inputs, sums and means over the rows of a window, with padding masked out."""
 
 import torch
 from torch import Tensor
@@ -73,3 +73,25 @@ def readable_obs(segment: Segment) -> Tree:
 def rows(tree: Tree, start: int, stop: int | None) -> Tree:
     """Rows [start, stop) of every leaf."""
     return tree_map(lambda x: x[start:stop], tree)
+
+
+def masked_sum(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
+    """Sum of ``x`` where ``mask``; NaN and inf elsewhere are ignored. Over ``dim``, or all."""
+    kept = torch.where(mask, x, torch.zeros((), dtype=x.dtype, device=x.device))
+    return kept.sum() if dim is None else kept.sum(dim)
+
+
+def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
+    """Mean of ``x`` where ``mask``; an empty mask gives 0."""
+    count = mask.sum() if dim is None else mask.sum(dim)
+    return masked_sum(x, mask, dim) / count.clamp(min=1)
+
+
+def weighted_row_mean(x: Tensor, valid: Tensor, weight: Tensor) -> Tensor:
+    """mean_b(w_b sum_t valid x_t / L), 0-d; ``x`` and ``valid`` [L, B] or [B], ``weight`` [B].
+
+    The divisor is the constant number L of learned positions: every row weighs the same, and
+    padding does not raise the weight of the rest.
+    """
+    kept = torch.where(valid, x, torch.zeros((), dtype=x.dtype, device=x.device))
+    return (kept * weight).sum() / valid.numel()

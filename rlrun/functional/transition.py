@@ -24,31 +24,46 @@ class Transition(NamedTuple):
 
 
 def transition(
-    segment: Segment, *, nstep: int, gamma: float, scale: float, clip: float | None
+    segment: Segment,
+    reward: Tensor,
+    *,
+    nstep: int,
+    gamma: float,
+    prev_inputs: tuple[float, float | None] | None = None,
 ) -> Transition:
     """Row 0 and the row it bootstraps from, k <= nstep later, of every window.
 
-    Padding is not read, NaN included.
+    Padding is not read, NaN included. ``reward`` [T, B]: that of the n-step returns.
+    ``prev_inputs``: scale and clip of the previous reward; None: ``previous`` is not read, and
+    holds nothing.
     """
-    obs, prev_action, prev_reward = network_inputs(segment, scale=scale, clip=clip)
-    reward = segment.reward * scale
-    reward = reward if clip is None else reward.clamp(-clip, clip)
     ends = (segment.terminated, segment.truncated, segment.valid)
     n = nstep_return(reward, *ends, nstep=nstep, gamma=gamma)
-    column, valid = torch.arange(segment.reward.shape[1], device=reward.device), segment.valid[0]
+    steps, discount, valid = n.steps[0], n.discount[0], segment.valid[0]
+    column = torch.arange(len(steps), device=steps.device)
 
     def bootstrap_row(x: Tensor) -> Tensor:
-        return x[n.steps[0], column]
+        return x[1] if nstep == 1 else x[steps, column]
 
-    action = segment.action[0]
-    keep = valid.reshape(-1, *[1] * (action.ndim - 1))
+    obs, nothing = segment.obs, reward.new_empty(0)
+    previous = next_previous = (nothing, nothing)
+    if prev_inputs is not None:
+        scale, clip = prev_inputs
+        obs, *both = network_inputs(segment, scale=scale, clip=clip)
+        previous = (both[0][0], both[1][0])
+        next_previous = (bootstrap_row(both[0]), bootstrap_row(both[1]))
     return Transition(
-        obs=tree_map(lambda x: x[0], obs),
-        previous=(prev_action[0], prev_reward[0]),
-        action=torch.where(keep, action, torch.zeros_like(action)),
+        obs=tree_map(lambda x: _keep(valid, x[0]), obs),
+        previous=previous,
+        action=_keep(valid, segment.action[0]),
         reward=n.reward[0],
-        discount=n.discount[0],
-        next_obs=tree_map(bootstrap_row, obs),
-        next_previous=(bootstrap_row(prev_action), bootstrap_row(prev_reward)),
+        discount=discount,
+        next_obs=tree_map(lambda x: _keep(valid & (discount > 0), bootstrap_row(x)), obs),
+        next_previous=next_previous,
         valid=valid,
     )
+
+
+def _keep(mask: Tensor, x: Tensor) -> Tensor:
+    """``x`` [B, ...] where ``mask`` [B], else zeros."""
+    return torch.where(mask.reshape(-1, *[1] * (x.ndim - 1)), x, torch.zeros_like(x))

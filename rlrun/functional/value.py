@@ -1,11 +1,13 @@
-"""Action values: rescaling, dueling, greedy actions, TD targets, R2D2's loss and priority."""
+"""Action values: rescaling, dueling, greedy actions, TD targets, losses and priorities."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import huber_loss, mse_loss
 
-from rlrun.functional.reduce import masked_sum
+from rlrun.functional.rows import masked_sum
+from rlrun.schema import ValueConfig
 
 
 def rescale(x: Tensor, eps: float) -> Tensor:
@@ -70,46 +72,70 @@ def td_target(
     return (target if rescale_eps is None else rescale(target, rescale_eps)).detach()
 
 
-class SequenceLoss(NamedTuple):
-    loss: Tensor  # 0-d
-    td: Tensor  # [L, B] |delta|, 0 where not valid
-    grad: Tensor  # [L, B] d loss / d q_taken
+def huber(delta: Tensor, clip: float | None) -> Tensor:
+    """delta^2 / 2, beyond |delta| = ``clip`` its tangent; None: delta^2 / 2 everywhere. [*].
 
-
-def sequence_loss(
-    q_taken: Tensor, target: Tensor, valid: Tensor, weight: Tensor, *, td_clip: float | None
-) -> SequenceLoss:
-    """mean_b(w_b sum_t valid 0.5 delta_t^2 / L), delta = target - q_taken, with its gradient.
-
-    The divisor is the constant number L of learned positions, so every row weighs the same and
-    padding does not raise the weight of the rest. ``td_clip`` c replaces the square beyond
-    |delta| = c by its tangent (Huber), which clips the gradient like the TD clipping of Mnih 2015.
-    The gradient is computed in closed form: autograd would cost as much as a small network.
-    Everything is detached. Shapes: [L, B], weight [B].
+    The gradient is ``delta`` clipped to +-clip. Source: Mnih et al. 2015, methods (clip 1).
     """
-    q_taken = q_taken.detach()
-    delta = torch.where(valid, target - q_taken, torch.zeros_like(q_taken))
-    within = delta if td_clip is None else delta.clamp(-td_clip, td_clip)
-    share = weight / valid.numel()
-    loss = (share * (within * (delta - 0.5 * within)).sum(0)).sum()
-    return SequenceLoss(loss, delta.abs(), within * -share)
+    zero = torch.zeros_like(delta, requires_grad=False)
+    if clip is None:
+        return 0.5 * mse_loss(delta, zero, reduction="none")
+    return huber_loss(delta, zero, reduction="none", delta=clip)
 
 
-def scatter_q_grad(q: Tensor, action: Tensor, grad: Tensor) -> Tensor:
-    """d loss / d q, like ``q`` [T, B, A]: ``grad`` [L, B] at the actions taken, zero elsewhere."""
-    full = torch.zeros_like(q, requires_grad=False)
-    full[: len(grad)].scatter_(-1, action.unsqueeze(-1), grad.unsqueeze(-1))
-    return full
+class RowLoss(NamedTuple):
+    """Loss of predictions of rows [*]; 0 where not valid."""
+
+    loss: Tensor  # [*], with a graph
+    td: Tensor  # [*] |difference of the means|, detached like all that follow
+    priority: Tensor  # [*] >= 0
+    prediction: Tensor  # [*] mean of the prediction
+    target: Tensor  # [*] mean of the target
 
 
-class QLoss(NamedTuple):
-    """Loss, priorities and metrics of a batch of windows of a value-based policy."""
+class ScalarCriterion:
+    """Q itself: half the squared TD error, Huber with ``td_clip``. Priorities are |delta|.
 
-    loss: Tensor  # 0-d, detached
-    priority: Tensor  # [B]
-    metrics: dict[str, Tensor]  # 0-d each
-    q: Tensor  # [T, B, A] action values, with gradient
-    q_grad: Tensor  # d loss / d q
+    The criteria of distributions (functional/criterion.py) have the same methods.
+    """
+
+    def __init__(self, config: ValueConfig) -> None:
+        self.config = config
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """Action values [*, A] of ``outputs``."""
+        return outputs
+
+    def select(self, outputs: Tensor, action: Tensor) -> Tensor:
+        """Outputs [*] or [*, N] of ``action`` int64 [*]."""
+        return take_action(outputs, action)
+
+    def target(self, reward: Tensor, discount: Tensor, bootstrap: Tensor) -> Tensor:
+        """h(R + discount h^-1(bootstrap)) [*], detached; ``bootstrap`` as from ``select``."""
+        return td_target(reward, discount, bootstrap, rescale_eps=self.config.value_rescale_eps)
+
+    def loss(
+        self, prediction: Tensor, target: Tensor, valid: Tensor, taus: Tensor | None
+    ) -> RowLoss:
+        """Loss of ``prediction`` against ``target``, of rows [*] where ``valid``.
+
+        ``taus`` [*, N]: levels of the predicted quantiles; None: the midpoints.
+        """
+        delta = torch.where(valid, target - prediction, torch.zeros_like(target))
+        td = delta.detach().abs()
+        return RowLoss(huber(delta, self.config.td_clip), td, td, prediction.detach(), target)
+
+
+def td_metrics(loss: Tensor, row: RowLoss, valid: Tensor) -> dict[str, Tensor]:
+    """The metrics of learning from TD errors: means over valid rows."""
+    count = valid.sum().clamp(min=1)
+    return {
+        "train/loss": loss.detach(),
+        "train/td_abs": row.td.sum() / count,
+        "train/q_taken": masked_sum(row.prediction, valid) / count,
+        "train/target": masked_sum(row.target, valid) / count,
+        "train/valid_fraction": valid.to(loss.dtype).mean(),
+    }
 
 
 def mixed_priority(td: Tensor, valid: Tensor, eta: float) -> Tensor:

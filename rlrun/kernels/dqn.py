@@ -16,9 +16,7 @@ from rlrun.functional.value import td_target
 from rlrun.kernels.mlp import IGNORE_OVERFLOW, DifferentiableMLP
 from rlrun.nets.qnet import QNet
 from rlrun.nets.torso import MLP, flatten
-from rlrun.optim.autograd import LinearQ, QFunction
-from rlrun.optim.target import ScheduledOnlineTarget
-from rlrun.schema import DQNConfig
+from rlrun.policy.dqn import DQN
 from rlrun.types import Sample, Segment, Update, tree_map
 
 METRICS = ("loss", "td_abs", "q_taken", "target", "valid_fraction", "grad_norm", "lr")
@@ -31,6 +29,7 @@ class NumpyQNet:
         """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""
         assert isinstance(net.torso, MLP)
         assert isinstance(net.advantage, nn.Sequential)
+        self.space = net.torso.space
         self.torso = DifferentiableMLP(net.torso.layers, grads)
         self.advantage, self.value = DifferentiableMLP(net.advantage, grads), None
         if isinstance(net.value, nn.Sequential):
@@ -60,36 +59,29 @@ class NumpyQNet:
 
 
 class DQNKernel:
-    """One gradient step of DQN, in place of ``DQN.update`` where ``make_dqn_kernel`` allows it."""
+    """``DQN.update`` for scalar action values of single rows."""
 
-    def __init__(
-        self,
-        config: DQNConfig,
-        online_target: ScheduledOnlineTarget[QNet],
-        online: LinearQ,
-        target: LinearQ,
-    ) -> None:
-        self.config, self.online_target, self.space = config, online_target, online.space
-        parts = zip(online_target.net.parameters(), online.flat.grad_views, strict=True)
-        self.online = NumpyQNet(
-            online_target.net, {p.data_ptr(): grad.numpy() for p, grad in parts}
-        )
-        self.select, self.target = NumpyQNet(online_target.net), NumpyQNet(online_target.target)
-        self.grads = online.flat.grads
+    def __init__(self, policy: DQN) -> None:
+        self.policy, self.config = policy, policy.config
+        flat = policy.adam.flatten()
+        parts = zip(policy.params, flat.grad_views, strict=True)
+        self.online = NumpyQNet(policy.net, {p.data_ptr(): grad.numpy() for p, grad in parts})
+        self.select, self.target = NumpyQNet(policy.net), NumpyQNet(policy.target)
         self.row = np.arange(0)
 
     @torch.no_grad()
     @IGNORE_OVERFLOW
-    def __call__(self, sample: Sample) -> Update:
+    def update(self, sample: Sample) -> Update:
         """Apply one gradient step on ``sample``; return priorities and metrics."""
-        c, segment, online_target = self.config, sample.segment, self.online_target
+        c, segment, policy = self.config, sample.segment, self.policy
         ends = (segment.terminated, segment.truncated, segment.valid)
         reward = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
         n = nstep_return(reward, *ends, nstep=c.nstep, gamma=c.gamma)
         obs, next_obs = self.inputs(segment, n)
         if len(self.row) != len(obs):
             self.row = np.arange(len(obs))
-        row, action, valid = self.row, segment.action[0].numpy(), segment.valid[0].numpy()
+        row, valid = self.row, segment.valid[0].numpy()
+        action = np.where(valid, segment.action[0].numpy(), 0)
 
         q, q_target = self.online(obs), self.target(next_obs)
         next_action = (self.select(next_obs) if c.double else q_target).argmax(1)
@@ -106,16 +98,18 @@ class DQNKernel:
         grad[row, action] = -weighted
         self.online.backward(grad)
         backward = time.perf_counter()
-        lr = online_target.lr_at(sample.env_steps)
-        norm = online_target.adam.numpy_step(self.grads, lr)
-        online_target.finish_update()
-        online_target.seconds["backward"] += backward - began
-        online_target.seconds["optimiser"] += time.perf_counter() - backward
+        lr = policy.lr_at(sample.env_steps)
+        norm = policy.adam.flat_step(lr)
+        policy.updates += 1
+        policy.update_target()
+        policy.seconds["backward"] += backward - began
+        policy.seconds["optimiser"] += time.perf_counter() - backward
 
-        td_abs, count = np.abs(delta), len(row)
+        td_abs, count = np.abs(delta), max(1, np.count_nonzero(valid))
         loss = np.dot(weighted, delta - np.float32(0.5) * clipped)
-        sums = (td_abs.sum(), q_selected.sum(), target.sum(), np.count_nonzero(valid))
-        values = np.array((loss, *(x / count for x in sums), norm, lr), np.float32)
+        sums = td_abs.sum(), q_selected.sum(where=valid), target.sum(where=valid)
+        means = (x / count for x in sums)
+        values = np.array((loss, *means, valid.mean(), norm, lr), np.float32)
         tensors = torch.from_numpy(values).unbind()
         metrics = {f"train/{name}": x for name, x in zip(METRICS, tensors, strict=True)}
         return Update(torch.from_numpy(td_abs), metrics)
@@ -127,26 +121,6 @@ class DQNKernel:
         def bootstrap_row(x: Tensor) -> Tensor:
             return x[1] if self.config.nstep == 1 else x[steps, torch.arange(len(steps))]
 
-        obs = flatten(self.space, tree_map(lambda x: x[0], segment.obs))
-        next_obs = flatten(self.space, tree_map(bootstrap_row, segment.obs))
+        obs = flatten(self.online.space, tree_map(lambda x: x[0], segment.obs))
+        next_obs = flatten(self.online.space, tree_map(bootstrap_row, segment.obs))
         return obs.numpy(), np.where(bootstraps[:, None], next_obs.numpy(), np.float32(0))
-
-
-def make_dqn_kernel(
-    config: DQNConfig,
-    online_target: ScheduledOnlineTarget[QNet],
-    online: QFunction,
-    target: QFunction,
-    *,
-    masked: bool,
-) -> DQNKernel | None:
-    """Return the kernel where it computes the configured loss, else None.
-
-    ``masked``: whether observations forbid actions.
-    """
-    switched = config.distribution != "none" or config.munchausen is not None
-    if switched or masked or config.prev_inputs:
-        return None
-    if not (isinstance(online, LinearQ) and isinstance(target, LinearQ)):
-        return None
-    return DQNKernel(config, online_target, online, target)

@@ -12,7 +12,7 @@ class ActionBounds:
     """Low and high of every dimension of a bounded Box; unit actions are flat, [*, A]."""
 
     def __init__(self, space: gym.Space[np.ndarray], device: torch.device) -> None:
-        """``space``: a Box of floats with finite bounds (checked in ``rlrun.config``)."""
+        """``space``: a Box with finite bounds (checked in ``rlrun.config``)."""
         assert isinstance(space, gym.spaces.Box), "checked in rlrun.config"
         self.space, self.dims = space, len(space.shape)
         self.size = math.prod(space.shape)
@@ -36,8 +36,9 @@ class ActionBounds:
 
     def from_unit(self, unit: np.ndarray) -> np.ndarray:
         """Return actions [E, *shape] of unit actions [E, A], in the Box's dtype and bounds."""
-        action = (self.middle + self.half * unit).astype(self.space.dtype)
-        action = action.reshape(len(unit), *self.space.shape)
+        action = self.middle + self.half * unit
+        action = action if self.space.dtype.kind == "f" else np.rint(action)
+        action = action.astype(self.space.dtype).reshape(len(unit), *self.space.shape)
         # Rounding may have left the bounds.
         clipped: np.ndarray = np.clip(action, self.space.low, self.space.high)
         return clipped

@@ -158,31 +158,6 @@ class ActorCritic(nn.Module):
             return categorical(params, action.flatten(2) if action.ndim > 3 else action, self.sizes)
         return gaussian(params, self.log_std, action.flatten(2))
 
-    def step(
-        self, obs: Tree, first: Tensor, prev_action: Tensor, prev_reward: Tensor, state: Tree
-    ) -> tuple[Tensor, Tree]:
-        """Return (parameters of the distribution [B, K], next state) of one row.
-
-        Rows with ``first`` start from a zero state, without previous action and reward. Action
-        masks are left to the caller.
-        """
-        if first.any():
-            state = reset_state(first, state)
-            none = -1 if self.sizes else 0
-            opens = first.reshape(-1, *[1] * (prev_action.ndim - 1))
-            prev_action = torch.where(opens, none, prev_action)
-            prev_reward = torch.where(first, 0.0, prev_reward)
-        if self.moments is not None:
-            obs = self.moments(obs)
-        previous, states, features = self.encode_previous(prev_action, prev_reward), [], []
-        # A recurrent value trunk runs too: its state is stored with the rows.
-        trunks = self.trunks if self.recurrent else [self.trunk]
-        for trunk, part in zip(trunks, self._trunk_states(state), strict=False):
-            h, part = trunk.memory.step(trunk.inputs(obs, previous), part)
-            features.append(h)
-            states.append(part)
-        return self.policy(features[0]), tuple(states) if self.recurrent else ()
-
 
 def make_actor_critic(
     policy: OnPolicyConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, *, seed: int

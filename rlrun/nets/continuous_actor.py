@@ -5,10 +5,9 @@ from torch import Tensor, nn
 
 from rlrun.nets.critics import Critics
 from rlrun.nets.encoder import ObsEncoder
-from rlrun.nets.memory import reset_state
 from rlrun.nets.torso import mlp
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
-from rlrun.types import Spec, Tree, torch_seed
+from rlrun.types import Spec, torch_seed
 
 
 class ActorNet(nn.Module):
@@ -32,7 +31,7 @@ class ActorNet(nn.Module):
         outputs: int,
     ) -> None:
         super().__init__()
-        self.actions, self.outputs = actions, outputs * actions
+        self.space, self.actions, self.outputs = spec.action, actions, outputs * actions
         self.encoder = ObsEncoder(policy, torso, memory, spec, actions=actions)
         sizes = [self.encoder.size, *self.encoder.head_hidden, self.outputs]
         self.head = mlp(sizes, torso.activation, last=False)
@@ -43,22 +42,6 @@ class ActorNet(nn.Module):
         """Return float32 [*, outputs A] of features [*, F]."""
         out: Tensor = self.head(features)
         return out.float()
-
-    def step(
-        self, obs: Tree, first: Tensor, prev_action: Tensor, prev_reward: Tensor, state: Tree
-    ) -> tuple[Tensor, Tree]:
-        """Return outputs [B, outputs A] of one row, and the next state.
-
-        Rows with ``first`` start from a zero state, without previous action and reward.
-        ``prev_action`` [B, A] in [-1, 1].
-        """
-        if first.any():
-            state = reset_state(first, state)
-            prev_action = torch.where(first.unsqueeze(-1), 0.0, prev_action)
-            prev_reward = torch.where(first, 0.0, prev_reward)
-        x = self.encoder.inputs(obs, self.encoder.encode_previous(prev_action, prev_reward))
-        h, state = self.encoder.memory.step(x, state)
-        return self(h), state
 
 
 def make_actor_and_critics(

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from rlrun.functional.returns import NStep, nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
 from rlrun.nets.action_bounds import ActionBounds
-from rlrun.nets.burn_in import burn_in
 from rlrun.nets.memory import make_memory
+from rlrun.nets.memory.burn_in import burn_in
 from rlrun.nets.torso import flat_size, flatten, make_torso
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, Window, tree_map

@@ -31,7 +31,7 @@ class UpdateForwardNoise:
     target: ForwardNoise = MEAN_WEIGHTS
 
 
-_NO_NOISE = UpdateForwardNoise()
+NO_NOISE = UpdateForwardNoise()
 
 
 class NoiseGenerator:
@@ -51,8 +51,6 @@ class NoiseGenerator:
 
     def __call__(self, update: int, *lead: int) -> UpdateForwardNoise:
         """Return the noise of update number ``update``; quantile levels are [*lead, N]."""
-        if not self.size and self.taus is None:
-            return _NO_NOISE
         bits = np.random.Philox(key=self.key, counter=[0, 0, 0, update])
         random = np.random.Generator(bits)
         layers: list[tuple[LayerNoise, ...]] = [(), (), ()]
@@ -80,3 +78,11 @@ class NoiseGenerator:
 
     def _tensor(self, x: np.ndarray) -> Tensor:
         return moved(torch.from_numpy(x), self.device)
+
+
+def make_noise_generator(
+    net: nn.Module, config: SwitchedConfig, *, seed: int
+) -> NoiseGenerator | None:
+    """Return the generator of the network's noise; None: it needs none."""
+    needed = config.noisy is not None or config.distribution == "implicit"
+    return NoiseGenerator(net, config, seed=seed) if needed else None

@@ -36,7 +36,7 @@ class Compute:
         compile: bool = False,
     ) -> None:
         """``target_thread``: ``run_in_thread`` uses a second thread. ``graph``: updates on a GPU
-        are captured as CUDA graphs (``optim.step``). ``compile``: see ``prepare``.
+        are captured as CUDA graphs (``optim.graph``). ``compile``: see ``prepare``.
         """
         self.precision, self.target_thread = precision, target_thread
         self.graph, self.compile = graph, compile

@@ -1,15 +1,12 @@
 """An online network with its optimiser, and the target network that tracks it."""
 
 import copy
-import time
-from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from rlrun.optim.adam import Adam
-from rlrun.optim.autograd import AutogradNet, GradientSource
 from rlrun.schema import ControlConfig, ValueConfig
 
 Net = TypeVar("Net", bound=nn.Module)
@@ -22,20 +19,17 @@ class OnlineTarget(Generic[Net]):
         self,
         net: Net,
         config: ControlConfig | ValueConfig,
-        source: GradientSource | None = None,
     ) -> None:
-        """``source`` computes the gradients of ``net``; None: autograd does."""
         self.net, self.config = net, config
-        self.source = source or AutogradNet(net)
         self.target: Net = copy.deepcopy(net).requires_grad_(False)
         self.params: list[Tensor] = list(net.parameters())
         self.target_params: list[Tensor] = list(self.target.parameters())
-        self.adam = Adam(self.source.parameters, eps=config.adam_eps, grad_clip=config.grad_clip)
+        self.adam = Adam(self.params, eps=config.adam_eps, grad_clip=config.grad_clip)
         self.updates = 0
 
     def grads(self, output: Tensor, output_grad: Tensor | None = None) -> list[Tensor]:
         """d loss / d parameters, given d loss / d ``output``; None: ``output`` is the loss."""
-        return self.source.grads(output, output_grad)
+        return list(torch.autograd.grad(output, self.params, output_grad))
 
     @torch.no_grad()
     def update_target(self, updates: int, since: int = 1) -> None:
@@ -67,34 +61,3 @@ class OnlineTarget(Generic[Net]):
         self.target.load_state_dict(state["target"])
         self.adam.load_state_dict(state["adam"])
         self.updates = int(state["updates"])
-
-
-class ScheduledOnlineTarget(OnlineTarget[Net]):
-    """An ``OnlineTarget`` with a learning rate schedule and the seconds its steps took."""
-
-    def __init__(
-        self,
-        net: Net,
-        config: ValueConfig,
-        lr_at: Callable[[int], float],
-        source: GradientSource | None = None,
-    ) -> None:
-        """``lr_at``: env_steps -> learning rate."""
-        super().__init__(net, config, source)
-        self.lr_at = lr_at
-        self.seconds = {"backward": 0.0, "optimiser": 0.0}
-
-    def step(self, q: Tensor, q_grad: Tensor, lr: float | Tensor) -> Tensor:
-        """One gradient step, given d loss / d ``q``; the gradient norm before clipping, 0-d."""
-        began = time.perf_counter()
-        grads = self.grads(q, q_grad)
-        backward = time.perf_counter()
-        self.seconds["backward"] += backward - began
-        norm = self.adam.step(grads, lr)
-        self.seconds["optimiser"] += time.perf_counter() - backward
-        return norm
-
-    def finish_update(self) -> None:
-        """Count an update, then update the target; never part of a captured CUDA graph."""
-        self.updates += 1
-        self.update_target(self.updates)

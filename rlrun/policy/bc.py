@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rlrun.acting.policy_net import PolicyNetActor
-from rlrun.functional.reduce import masked_mean
-from rlrun.functional.rows import network_inputs
+from rlrun.acting.stochastic import PolicyNetActor
+from rlrun.functional.rows import masked_mean, network_inputs
 from rlrun.nets.policy_net import make_policy_net
 from rlrun.optim.adam import Adam
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute

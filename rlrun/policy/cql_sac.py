@@ -19,10 +19,9 @@ from rlrun.functional.continuous import (
     squashed_gaussian,
     temperature_loss,
     uniform_log_density,
-    weighted_row_mean,
 )
 from rlrun.functional.offline import multiplier_loss, sampled_gap, sampled_gap_grad
-from rlrun.functional.reduce import masked_mean
+from rlrun.functional.rows import masked_mean, weighted_row_mean
 from rlrun.functional.value import mixed_priority
 from rlrun.nets.encoder import prepare_windows
 from rlrun.optim.actor_and_critics import ActorCriticsLoss

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from rlrun.acting.box import GaussianNoiseActor
-from rlrun.functional.continuous import bootstrap_target, critic_loss, weighted_row_mean
-from rlrun.functional.reduce import masked_mean
+from rlrun.functional.continuous import bootstrap_target, critic_loss
+from rlrun.functional.rows import masked_mean, weighted_row_mean
 from rlrun.functional.value import mixed_priority
 from rlrun.kernels.sac_td3 import TD3Kernel, supports
 from rlrun.nets.encoder import prepare_windows

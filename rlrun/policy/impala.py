@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from rlrun.functional.policy import explained_variance
-from rlrun.functional.reduce import masked_mean
 from rlrun.functional.returns import vtrace
+from rlrun.functional.rows import masked_mean
 from rlrun.policy.base.on_policy import OnPolicy
 from rlrun.policy.base.rollout import RolloutRows
 from rlrun.schema import IMPALAConfig

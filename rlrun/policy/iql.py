@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rlrun.acting.policy_net import PolicyNetActor
+from rlrun.acting.stochastic import PolicyNetActor
 from rlrun.functional.offline import advantage_weight, expectile_loss
-from rlrun.functional.reduce import masked_mean
+from rlrun.functional.rows import masked_mean, shape_reward
 from rlrun.functional.transition import Transition, transition
 from rlrun.functional.value import td_target
 from rlrun.nets.iql import make_iql_nets, twin_q
@@ -85,9 +85,8 @@ class IQL:
         L_pi = - min(exp(beta u), clip) log pi(a | s). Source: Kostrikov et al. 2022, eqs. 5 to 7.
         """
         c = self.config
-        t = transition(
-            segment, nstep=c.nstep, gamma=c.gamma, scale=c.reward_scale, clip=c.reward_clip
-        )
+        reward = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
+        t = transition(segment, reward, nstep=c.nstep, gamma=c.gamma)
         with self.compute.autocast(self.device):
             parts = self._parts(t)
         gap, deltas, log_prob = (x.float() for x in parts)

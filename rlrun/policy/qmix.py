@@ -11,45 +11,29 @@ from torch import Tensor
 from rlrun.acting.team import TeamActor
 from rlrun.functional.mixing import team_greedy
 from rlrun.functional.returns import nstep_return
-from rlrun.functional.rows import network_inputs, rows, shape_reward
+from rlrun.functional.rows import network_inputs, rows, shape_reward, weighted_row_mean
 from rlrun.functional.value import (
-    QLoss,
+    ScalarCriterion,
     gather_bootstrap,
     mixed_priority,
-    sequence_loss,
     take_action,
-    td_target,
+    td_metrics,
 )
-from rlrun.nets.burn_in import burn_in
+from rlrun.nets.memory.burn_in import burn_in
 from rlrun.nets.team import TeamNet, make_team_net
-from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
-from rlrun.optim.step import GradientStep
 from rlrun.policy.base.value_based import ValueBasedPolicy
 from rlrun.schema import MemoryConfig, QMIXConfig, TorsoConfig
-from rlrun.types import Segment, Spec, Tree, tree_map
+from rlrun.types import Loss, Segment, Spec, Tree, tree_map
 
 
 class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
     """Acts epsilon-greedily agent by agent; learns the team's value from windows of joint rows."""
 
-    def __init__(
-        self,
-        config: QMIXConfig,
-        torso: TorsoConfig,
-        memory: MemoryConfig,
-        *,
-        spec: Spec,
-        seed: int,
-        total_steps: int,
-        device: torch.device,
-        compute: Compute = DEFAULT_COMPUTE,
-    ) -> None:
-        self.window = config.window
-        net = make_team_net(config, torso, memory, spec, seed=seed).to(device)
-        super().__init__(
-            config, net, seed=seed, total_steps=total_steps, device=device, compute=compute
-        )
-        self.step = GradientStep(self.online_target, self.loss, device, compute)
+    def make_net(self, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, seed: int) -> TeamNet:
+        return make_team_net(self.config, torso, memory, spec, seed=seed)
+
+    def set_up(self, spec: Spec, seed: int) -> None:
+        self.criterion = ScalarCriterion(self.config)
 
     # -- acting ----------------------------------------------------------------------------------
 
@@ -65,11 +49,11 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
 
     # -- learning --------------------------------------------------------------------------------
 
-    def loss(self, segment: Segment, weight: Tensor) -> QLoss:
+    def loss(self, segment: Segment, weight: Tensor) -> Loss:
         """Loss, eta-mixed priorities and metrics of windows of joint rows.
 
-        y = R_t + gamma^k Q_tot-(argmax_a Q_i(obs[t+k])), delta = y - Q_tot(actions taken).
-        ``QLoss.q`` is Q_tot [L, B]. Source: Rashid et al. 2018, eq. 6.
+        y = R_t + gamma^k Q_tot(argmax_a Q_i(obs[t+k]); theta-), delta = y - Q_tot(actions taken).
+        Source: Rashid et al. 2018, eq. 6.
         """
         c, bs, learned = self.config, self.window.burnin, self.window.learned
         state = segment.state
@@ -77,12 +61,11 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
             state = self.initial_state(segment.reward.shape[1])
         obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
         inputs = self.inputs(obs, *previous)
-        q_values_no_grad = torch.no_grad()(self.q_values)
-        q_target_of = self.compute.run_in_thread(
-            lambda: q_values_no_grad(self.target, inputs, segment, state)
+        target_unroll = self.compute.run_in_thread(
+            lambda: self.unroll_target(inputs, segment, state)
         )
-        q = self.q_values(self.net, inputs, segment, state)
-        q_target = q_target_of()
+        q = self.unroll(self.net, inputs, segment, state)
+        q_target = target_unroll()
 
         ends = rows((segment.terminated, segment.truncated, segment.valid), bs, None)
         reward = shape_reward(segment.reward[bs:], c.reward_scale, c.reward_clip)
@@ -92,22 +75,15 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
             best = team_greedy(q if c.double else q_target, self.net.allowed_actions(seen))
             next_value = self.target.q_total(take_action(q_target, best), seen)
         bootstrap = gather_bootstrap(next_value, n.steps[:learned])
-        target = td_target(
-            n.reward[:learned], n.discount[:learned], bootstrap, rescale_eps=c.value_rescale_eps
-        )
+        y = self.criterion.target(n.reward[:learned], n.discount[:learned], bootstrap)
+
         valid = ends[2][:learned]
         action = torch.where(valid.unsqueeze(-1), segment.action[bs : bs + learned], 0)
-        q_selected = self.net.q_total(take_action(q[:learned], action), rows(seen, 0, learned))
-        loss, td, grad = sequence_loss(q_selected, target, valid, weight, td_clip=c.td_clip)
-        count = valid.sum().clamp(min=1)
-        metrics = {
-            "train/loss": loss,
-            "train/td_abs": td.sum() / count,
-            "train/q_taken": torch.where(valid, q_selected.detach(), 0.0).sum() / count,
-            "train/target": torch.where(valid, target, 0.0).sum() / count,
-            "train/valid_fraction": valid.float().mean(),
-        }
-        return QLoss(loss, mixed_priority(td, valid, c.eta), metrics, q_selected, grad)
+        q_total = self.net.q_total(take_action(q[:learned], action), rows(seen, 0, learned))
+        row = self.criterion.loss(q_total, y, valid, None)
+        loss = weighted_row_mean(row.loss, valid, weight)
+        priority = mixed_priority(row.priority, valid, c.eta)
+        return Loss(loss, priority, td_metrics(loss, row, valid))
 
     def inputs(self, obs: Tree, prev_action: Tensor, prev_reward: Tensor) -> tuple[Tree, Tensor]:
         """(observations of agents [T, B N, ...], previous action and reward) of every position."""
@@ -116,7 +92,7 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
         seen = tree_map(lambda x: x.flatten(1, 2), self.net.agent_inputs(obs))
         return seen, previous.flatten(1, 2)
 
-    def q_values(
+    def unroll(
         self, net: TeamNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree
     ) -> Tensor:
         """Q_i [L + n, B, N, A] of one unroll after the burn-in, which has no gradient.
@@ -125,7 +101,7 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
         """
         bs, agents = self.window.burnin, net.agents
         state = tree_map(lambda s: s.flatten(0, 1), state)
-        with self.compute.autocast(self.device):
+        with self.autocast():
             if bs:
                 with torch.no_grad():
                     own = segment.valid[:bs].repeat_interleave(net.num_agents, 1)
@@ -133,3 +109,8 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
                     state = burn_in(agents, x, state, own, segment.partial)
             q: Tensor = agents.unroll(agents.inputs(*rows(inputs, bs, None)), state)[0]
         return q.float().reshape(len(q), -1, net.num_agents, q.shape[-1])
+
+    @torch.no_grad()
+    def unroll_target(self, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree) -> Tensor:
+        """``unroll`` of the target network, without a gradient in any thread."""
+        return self.unroll(self.target, inputs, segment, state)

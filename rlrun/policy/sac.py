@@ -19,7 +19,7 @@ from rlrun.functional.continuous import (
     squashed_gaussian,
     temperature_loss,
 )
-from rlrun.functional.reduce import masked_mean
+from rlrun.functional.rows import masked_mean
 from rlrun.functional.value import mixed_priority
 from rlrun.kernels.sac_td3 import SACKernel, supports
 from rlrun.nets.encoder import prepare_windows

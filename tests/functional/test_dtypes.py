@@ -124,7 +124,6 @@ CASES = {
     "expectile_loss": [TB, 0.9],
     "advantage_weight": [TB, 0.3, 100.0],
     "conservative_gap": [Q, ACTION, ALLOWED],
-    "conservative_grad": [Q, ACTION, TB, None],
     "sampled_gap": [randn(C, N, T, B), randn(N, T, B), randn(C, T, B)],
     "sampled_gap_grad": [randn(C, N, T, B), randn(N, T, B), TB],
     "multiplier_loss": [one(0.1), randn(C, T, B), 0.3, VALID, WEIGHT],
@@ -155,7 +154,7 @@ CASES = {
     "rows": [TB, 1, 3],
     # scan, transition
     "linear_scan": [randn(T, B, N).sigmoid(), randn(T, B, N, seed=5), randn(B, N)],
-    "transition": ([segment()], {"nstep": 3, "gamma": 0.99, "scale": 0.1, "clip": 0.05}),
+    "transition": ([segment(), TB], {"nstep": 3, "gamma": 0.99, "prev_inputs": (0.1, 0.05)}),
     # value
     "rescale": [TB, 1e-3],
     "unrescale": [TB, 1e-3],
@@ -164,16 +163,17 @@ CASES = {
     "greedy": [Q, ALLOWED],
     "gather_bootstrap": [TB, STEPS],
     "td_target": ([TB, TB.abs(), randn(T, B, seed=5)], {"rescale_eps": 1e-3}),
-    "sequence_loss": ([TB, randn(T, B, seed=5), VALID, WEIGHT], {"td_clip": 0.3}),
-    "scatter_q_grad": [Q, ACTION, TB],
+    "huber": [TB, 0.3],
+    "td_metrics": [TB[0, 0], value.RowLoss(TB, TB.abs(), TB.abs(), TB, TB), VALID],
     "mixed_priority": [TB, VALID, 0.9],
 }
 MORE = [
     (returns.nstep_return, [TB, *ends()], {"nstep": 1, "gamma": 0.99}),
-    (transition.transition, [segment()], {"nstep": 1, "gamma": 0.99, "scale": 0.1, "clip": None}),
+    (transition.transition, [segment(), TB], {"nstep": 1, "gamma": 0.99}),
     (distributional.munchausen_value, [randn(T, B, A, N), Q], {"temperature": 0.03}),
     (distributional.quantile_huber, [TB, TB, TB.sigmoid()], {"kappa": 0.0}),
     (value.td_target, [TB, TB.abs(), TB], {"rescale_eps": None}),
+    (value.huber, [TB, None], {}),
 ]
 
 

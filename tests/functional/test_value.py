@@ -1,20 +1,20 @@
-"""Rescaling, targets, loss and priority: golden numbers of semantics section 5, and relations."""
+"""Rescaling, targets, loss and priority: golden numbers, and relations."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from rlrun.functional.reduce import masked_mean, masked_sum
+from rlrun.functional.rows import masked_mean, masked_sum, weighted_row_mean
 from rlrun.functional.value import (
+    ScalarCriterion,
     dueling,
     gather_bootstrap,
     greedy,
     mixed_priority,
     rescale,
-    scatter_q_grad,
-    sequence_loss,
     take_action,
     td_target,
     unrescale,
@@ -90,47 +90,54 @@ def test_gather_bootstrap_reads_k_rows_later():
     )
 
 
+def loss_of(taken, target, valid, weight, td_clip):
+    """Loss of a batch of windows, |delta|, and the gradient over ``taken``."""
+    row = ScalarCriterion(SimpleNamespace(td_clip=td_clip)).loss(taken, target, valid, None)
+    loss = weighted_row_mean(row.loss, valid, weight)
+    assert not row.td.requires_grad
+    return loss, row.td, *torch.autograd.grad(loss, taken)
+
+
 def test_loss_weighs_every_row_the_same():
     taken = torch.tensor([[0.0, 0.0], [0.0, 0.0]], requires_grad=True)
     target = torch.tensor([[1.0, 2.0], [3.0, math.nan]])
     valid = torch.tensor([[True, True], [True, False]])
     weight = torch.tensor([1.0, 0.5])
-    loss, td, grad = sequence_loss(taken, target, valid, weight, td_clip=None)
+    loss, td, grad = loss_of(taken, target, valid, weight, None)
     first, second = 0.5 * (1 + 9) / 2, 0.5 * 0.5 * 4 / 2
     assert loss.item() == pytest.approx((first + second) / 2)
     assert td.tolist() == [[1.0, 2.0], [3.0, 0.0]]
     expected = torch.tensor([[-1.0 / 4, -2.0 * 0.5 / 4], [-3.0 / 4, 0.0]])
     torch.testing.assert_close(grad, expected)
-    assert not loss.requires_grad
 
 
 def test_td_clip_is_huber():
     taken = torch.tensor([[0.0], [0.0]], requires_grad=True)
     target, valid = torch.tensor([[0.5], [3.0]]), torch.ones(2, 1, dtype=torch.bool)
-    loss, td, grad = sequence_loss(taken, target, valid, torch.ones(1), td_clip=1.0)
+    loss, td, grad = loss_of(taken, target, valid, torch.ones(1), 1.0)
     assert loss.item() == pytest.approx((0.125 + 2.5) / 2)
     assert td.flatten().tolist() == [0.5, 3.0]
     torch.testing.assert_close(grad, torch.tensor([[-0.25], [-0.5]]))
 
 
 @pytest.mark.parametrize("td_clip", [None, 0.7])
-def test_the_grad_is_what_autograd_finds(td_clip):
-    """Of torch's own losses; and ``scatter_q_grad`` is the grad over all actions."""
+def test_the_loss_is_the_sum_written_out(td_clip):
     g = torch.Generator().manual_seed(0)
-    q = torch.randn(6, 4, 3, generator=g, requires_grad=True)
+    taken = torch.randn(5, 4, generator=g, requires_grad=True)
     target, weight = torch.randn(5, 4, generator=g), torch.rand(4, generator=g)
     valid = torch.rand(5, 4, generator=g) < 0.7
-    action = torch.randint(3, (5, 4), generator=g)
-    taken = take_action(q[:5], action)
-    if td_clip is None:
-        error = 0.5 * (taken - target).square()
-    else:
-        error = torch.nn.functional.huber_loss(taken, target, delta=td_clip, reduction="none")
-    want = (weight * torch.where(valid, error, 0.0).sum(0) / 5).mean()
-    loss, _, row_grad = sequence_loss(taken, target, valid, weight, td_clip=td_clip)
-    torch.testing.assert_close(loss, want)
-    (grad,) = torch.autograd.grad(want, q)
-    torch.testing.assert_close(scatter_q_grad(q, action, row_grad), grad)
+    taken.data[~valid] = math.nan
+    loss, _, grad = loss_of(taken, target, valid, weight, td_clip)
+    want, want_grad = 0.0, torch.zeros(5, 4)
+    for t, b in valid.nonzero().tolist():
+        delta = (target - taken)[t, b].item()
+        inside = td_clip is None or abs(delta) <= td_clip
+        error = 0.5 * delta**2 if inside else td_clip * (abs(delta) - 0.5 * td_clip)
+        want += weight[b].item() * error / 5 / 4
+        slope = delta if inside else math.copysign(td_clip, delta)
+        want_grad[t, b] = -weight[b] * slope / 5 / 4
+    assert loss.item() == pytest.approx(want, rel=1e-5)
+    torch.testing.assert_close(grad, want_grad)
 
 
 def test_dueling_is_identified():

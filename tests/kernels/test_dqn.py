@@ -10,16 +10,11 @@ import pytest
 import torch
 
 from rlrun.kernels.dqn import DQNKernel
-from rlrun.optim.autograd import AutogradQ
-from rlrun.optim.compute import DEFAULT_COMPUTE
-from rlrun.optim.step import GradientStep
-from rlrun.optim.target import ScheduledOnlineTarget
 from rlrun.types import Sample, Spec, Tree, tree_leaves, tree_map
 from tests.acting.test_step import SPACES
 from tests.buffer.factory import linear
-from tests.optim.test_step import samples_of
+from tests.optim.test_graph import samples_of
 from tests.policy.factory import batch_of, box_batch, control, dqn
-from tests.policy.test_switches import SPACE as MASKED
 
 PLAIN_INPUTS = {"prev_inputs": False}
 SHAPES = [
@@ -39,17 +34,9 @@ OTHERS = [
 FIVE = gym.spaces.Discrete(5)
 
 
-def recorded(changes):
-    """The same policy with autograd and torch's operations."""
-    policy = dqn(**PLAIN_INPUTS, **changes)
-    policy.online_target = ScheduledOnlineTarget(
-        policy.net, policy.config, policy.online_target.lr_at
-    )
-    policy.q_function, policy.target_q_function = (
-        AutogradQ(policy.net),
-        AutogradQ(policy.online_target.target),
-    )
-    policy.step = GradientStep(policy.online_target, policy.loss, policy.device, DEFAULT_COMPUTE)
+def with_kernel(policy):
+    """The policy, its updates computed by the kernel."""
+    policy.kernel = DQNKernel(policy)
     return policy
 
 
@@ -100,8 +87,7 @@ def test_every_observation_is_read_the_same(space, nstep):
 
 
 def same(changes, space=None):
-    ours, theirs = dqn(**PLAIN_INPUTS, **changes), recorded(changes)
-    assert isinstance(ours.step, DQNKernel)
+    ours, theirs = with_kernel(dqn(**PLAIN_INPUTS, **changes)), dqn(**PLAIN_INPUTS, **changes)
     for sample in samples(ours, space):
         one, two = ours.update(sample), theirs.update(sample)
         torch.testing.assert_close(one.priority, two.priority, rtol=1e-4, atol=1e-6)
@@ -112,7 +98,7 @@ def same(changes, space=None):
             )
     for a, b in zip(
         [*ours.net.parameters(), *ours.target.parameters()],
-        [*theirs.net.parameters(), *theirs.online_target.target.parameters()],
+        [*theirs.net.parameters(), *theirs.target.parameters()],
         strict=True,
     ):
         assert torch.isfinite(a).all()
@@ -120,8 +106,7 @@ def same(changes, space=None):
 
 
 def test_batches_of_two_sizes_in_turn():
-    ours, theirs = dqn(**PLAIN_INPUTS), recorded({})
-    assert isinstance(ours.step, DQNKernel)
+    ours, theirs = with_kernel(dqn(**PLAIN_INPUTS)), dqn(**PLAIN_INPUTS)
     large, small = (samples_of(ours, 3, batch=size) for size in (8, 3))
     for sample in (x for pair in zip(large, small, strict=True) for x in pair):
         one, two = ours.update(sample), theirs.update(sample)
@@ -140,34 +125,14 @@ def test_a_torso_without_layers():
     config = dqn(**PLAIN_INPUTS, head_hidden=(7,)).config
     shape = (TorsoConfig("mlp", (), "tanh"), MemoryConfig("none", 0, 0.0))
     ours, theirs = (DQN(config, *shape, **given) for _ in range(2))
-    theirs.online_target = ScheduledOnlineTarget(theirs.net, config, ours.online_target.lr_at)
-    theirs.q_function, theirs.target_q_function = (
-        AutogradQ(theirs.net),
-        AutogradQ(theirs.online_target.target),
-    )
-    theirs.step = GradientStep(theirs.online_target, theirs.loss, theirs.device, DEFAULT_COMPUTE)
+    with_kernel(ours)
     for sample in samples(ours):
         one, two = ours.update(sample), theirs.update(sample)
         torch.testing.assert_close(one.priority, two.priority, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"prev_inputs": True},
-        {"prev_inputs": False, "distribution": "quantile"},
-        {"prev_inputs": False, "noisy": 0.5},
-        {"prev_inputs": False, "munchausen": 0.9, "double": False, "value_rescale_eps": None},
-        {"prev_inputs": False, "spec": Spec(MASKED, FIVE)},
-    ],
-    ids=str,
-)
-def test_what_it_cannot_do_is_done_by_torch(changes):
-    assert isinstance(dqn(**changes).step, GradientStep)
-
-
 def test_results_belong_to_the_caller():
-    policy = dqn(**PLAIN_INPUTS)
+    policy = with_kernel(dqn(**PLAIN_INPUTS))
     sample = samples(policy)[0]
     kept = policy.update(sample)
     before = kept.priority.clone(), {k: v.clone() for k, v in kept.metrics.items()}
@@ -181,7 +146,7 @@ def test_results_belong_to_the_caller():
 @pytest.mark.parametrize("name", ["dqn", "sac", "td3", "ddpg"])
 def test_divergence_is_the_learners_to_tell(name):
     """Numbers that overflow come out as they are; numpy's own warnings would stand before it."""
-    policy = dqn(**PLAIN_INPUTS) if name == "dqn" else control(name)
+    policy = with_kernel(dqn(**PLAIN_INPUTS)) if name == "dqn" else control(name)
     sample = samples(policy)[0] if name == "dqn" else box_batch(policy)
     for p in (policy.net if name == "dqn" else policy.q.net).parameters():
         p.data.mul_(1e30)

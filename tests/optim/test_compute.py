@@ -22,7 +22,11 @@ def learned(make, compute, updates=4):
     sample = batch_of(policy)
     out = [policy.update(sample) for _ in range(updates)]
     kept = [(u.priority, u.metrics["train/loss"], u.metrics["train/grad_norm"]) for u in out]
-    return policy, [*tree_leaves(tuple(kept)), *tree_leaves(policy.online_target.state_dict())]
+    return policy, [
+        *tree_leaves(tuple(kept)),
+        *tree_leaves(policy.adam.state_dict()),
+        *policy.target_params,
+    ]
 
 
 @pytest.mark.parametrize("name", MAKERS)

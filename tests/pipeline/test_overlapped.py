@@ -74,7 +74,7 @@ class InTurn:
         self.in_flight, self.counters.env_steps = True, env_steps
         self.collector.policy.load(self.policy.weights())
         self.collector.actor.refresh()
-        self.started.append(self.policy.online_target.updates)
+        self.started.append(self.policy.updates)
 
     def result(self):
         self.in_flight, chunk = False, self.collector.collect_rows()

@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from rlrun.optim.compute import DEFAULT_COMPUTE
 from rlrun.policy.cql_sac import CQLSAC
 from rlrun.policy.ddpg import DDPG
 from rlrun.policy.dqn import DQN
@@ -42,13 +43,14 @@ _SWITCHES = {
 
 
 def r2d2(
-    *, spec=SPEC, seed=0, memory="lstm", torso=(8,), hidden=8, device="cpu", **changes
-) -> R2D2:
+    *, spec=SPEC, seed=0, memory="lstm", torso=(8,), hidden=8, device="cpu",
+    compute=DEFAULT_COMPUTE, **changes
+) -> R2D2:  # fmt: skip
     own = {"name": "r2d2", "learn_unroll_len": 7, "burnin_step": 3, "eta": 0.9}
     config = R2D2Config(**(_VALUE | _SWITCHES | own | {"state_init": "stored"} | changes))
     return R2D2(
         config, TorsoConfig("mlp", torso, "tanh"), MemoryConfig(memory, hidden, 1.0),
-        spec=spec, seed=seed, total_steps=1000, device=torch.device(device),
+        spec=spec, seed=seed, total_steps=1000, device=torch.device(device), compute=compute,
     )  # fmt: skip
 
 
@@ -69,13 +71,7 @@ def uniform(*, spec, seed=0) -> Random:
 
 def gradient(policy, out) -> list[torch.Tensor]:
     """The gradient of a loss over every parameter."""
-    found = policy.online_target.grads(out.q, out.q_grad)
-    parts = (
-        policy.q_function.flat.grad_views
-        if len(found) == 1 and hasattr(policy, "q_function")
-        else found
-    )
-    return [x.clone() for x in parts]
+    return [x.clone() for x in torch.autograd.grad(out.loss, policy.params, retain_graph=True)]
 
 
 def states_like(policy, stream, seed=0):

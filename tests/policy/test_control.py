@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rlrun.acting.box import NumpyActorStep, TorchActorStep, make_actor_step
+from rlrun.acting.step import NumpyStep, TorchStep, make_step
 from rlrun.nets.action_bounds import ActionBounds
 from rlrun.nets.critics import Critics, forward_critics
 from rlrun.types import Segment, Spec, tree_leaves, tree_map
@@ -454,7 +454,7 @@ def test_bf16_is_close(name):
 def test_numpy_is_torch_and_acting_is_learning(name, shape):
     """The same outputs in numpy, in torch, and (states carried) in an unroll."""
     policy = control(name, **SHAPES[shape])
-    steps = [kind(policy.pi.net, policy.bounds, 4) for kind in (NumpyActorStep, TorchActorStep)]
+    steps = [kind(policy.pi.net, 4) for kind in (NumpyStep, TorchStep)]
     rng, states = np.random.default_rng(0), [s.initial_state() for s in steps]
     space = policy.bounds.space
     for t in range(6):
@@ -468,7 +468,7 @@ def test_numpy_is_torch_and_acting_is_learning(name, shape):
         for a, b in zip(*found, strict=True):
             assert a.dtype == b.dtype == np.float32
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-6)
-    assert isinstance(make_actor_step(policy.pi.net, policy.bounds, 4), NumpyActorStep)
+    assert isinstance(make_step(policy.pi.net, 4), NumpyStep)
 
 
 def play(actor, explore, seed=0, count=512):
@@ -536,7 +536,7 @@ def test_images_are_encoded_once_for_both_critics():
         base.config, TorsoConfig("nature_cnn", (16,), "relu"), MemoryConfig("none", 0, 0.0),
         spec=image, seed=0, total_steps=10, device=torch.device("cpu"),
     )  # fmt: skip
-    assert isinstance(policy.actor(2).step, TorchActorStep)
+    assert isinstance(policy.actor(2).net_step, TorchStep)
     sample = box_batch(base)
     pictures = torch.randint(0, 255, (*sample.segment.first.shape, 1, 40, 40), dtype=torch.uint8)
     out = policy.update(replace(sample, segment=replace(sample.segment, obs=pictures)))

@@ -7,11 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.acting.on_policy import (
-    NumpyActorCriticStep,
-    TorchActorCriticStep,
-    make_actor_critic_step,
-)
+from rlrun.acting.step import NumpyStep, TorchStep, make_step
 from rlrun.buffer.rollout import Rollout
 from rlrun.build import pipeline as build
 from rlrun.build.plan import make_plan
@@ -36,6 +32,7 @@ SHAPES = [
     ("memory=lstm", "policy.prev_inputs=true"),
     ("memory=gru", "policy.separate_value=false", "policy.head_hidden=[5]"),
     ("memory=gru", "policy.normalize_obs=true"),
+    ("memory=mingru", "policy.prev_inputs=true"),
 ]
 
 
@@ -90,10 +87,10 @@ def test_numpy_is_torch(shape, space):
     net = spec_policy(SPACES[space], *shape, "policy.orthogonal_init=false").net
     if net.moments is not None:
         net.moments.add(torch.randn(50, 3) * 3 + 1)
-    assert isinstance(make_actor_critic_step(net, 4), NumpyActorCriticStep)
+    assert isinstance(make_step(net, 4), NumpyStep)
     pair = (
-        play(NumpyActorCriticStep(net, 4), SPACES[space]),
-        play(TorchActorCriticStep(net, 4), SPACES[space]),
+        play(NumpyStep(net, 4), SPACES[space]),
+        play(TorchStep(net, 4), SPACES[space]),
     )
     for got, want in zip(*pair, strict=True):
         assert got.dtype == want.dtype == np.float32
@@ -101,7 +98,7 @@ def test_numpy_is_torch(shape, space):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("kind", [NumpyActorCriticStep, TorchActorCriticStep])
+@pytest.mark.parametrize("kind", [NumpyStep, TorchStep])
 def test_a_step_keeps_its_weights_until_it_is_refreshed(kind, shape):
     one, two = (spec_policy(MULTI, *shape, seed=s).net for s in (0, 1))
     step, before = kind(one, 4), play(kind(one, 4), MULTI)

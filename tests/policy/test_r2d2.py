@@ -90,7 +90,7 @@ def one_by_one(policy, segment: Segment, b: int):
 @pytest.mark.parametrize("memory", ["lstm", "gru", "mingru"])
 @pytest.mark.parametrize("state_init", ["stored", "zero"])
 def test_loss_is_the_naive_loop(shape, memory, state_init):
-    """QLoss, gradient and priorities of a batch with mixed burn-ins, ends and paddings."""
+    """Loss, gradient and priorities of a batch with mixed burn-ins, ends and paddings."""
     check_against_naive(r2d2(memory=memory, state_init=state_init, **shape))
 
 
@@ -214,7 +214,7 @@ def test_gradients_reach_neither_target_nor_burn_in_nor_state():
     state = tuple(s.clone().requires_grad_() for s in segment.state)
     whole = replace(segment, obs=obs, state=state)
     out = policy.loss(whole, torch.ones(segment.reward.shape[1]))
-    out.q.backward(out.q_grad)
+    out.loss.backward()
     assert not obs.grad[: policy.window.burnin].any()
     assert not obs.grad[policy.window.burnin + policy.window.learned :].any()
     assert obs.grad[policy.window.burnin : policy.window.burnin + policy.window.learned].any()
@@ -263,7 +263,7 @@ def test_resume_equals_uninterrupted(make):
     for policy in (one, two):
         policy.update(sample)
         policy.out = act(policy, explore=np.full(6, 0.5))
-    assert one.online_target.updates == two.online_target.updates == 4
+    assert one.updates == two.updates == 4
     for a, b in zip(tree_leaves(one.state_dict()), tree_leaves(two.state_dict()), strict=True):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
     assert np.array_equal(one.out.action, two.out.action)
@@ -459,7 +459,7 @@ def test_a_step_is_torchs_adam_behind_torchs_clipping(clip):
         x = torch.randn(5, 3, ours.net.torso.size + 6, generator=g)
         size = 10.0 ** (i % 3 - 1)  # below and above the clip
         for group in optimizer.param_groups:
-            group["lr"] = ours.online_target.lr_at(50 * i)
+            group["lr"] = ours.lr_at(50 * i)
         losses = [size * n.unroll(x, ours.initial_state(3))[0].square().mean()
                   + sum(p.square().sum() for p in n.torso.parameters()) * 1e-3
                   for n in (ours.net, twin)]  # fmt: skip
@@ -467,7 +467,7 @@ def test_a_step_is_torchs_adam_behind_torchs_clipping(clip):
         losses[1].backward()
         torch.nn.utils.clip_grad_norm_(twin.parameters(), clip or float("inf"))
         optimizer.step()
-        ours.online_target.step(losses[0], torch.ones(()), ours.online_target.lr_at(50 * i))
+        ours.adam.step(torch.autograd.grad(losses[0], ours.params), ours.lr_at(50 * i))
     for a, b in zip(ours.net.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 

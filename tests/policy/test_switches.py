@@ -39,13 +39,13 @@ def moved(policy, seed=0):
 
 def draws_of(policy, count):
     lead = (count,) if policy.config.name == "dqn" else (policy.window.rows - 3, count)
-    return policy.noise_generator(policy.online_target.updates, *lead)
+    return policy.noise(*lead)
 
 
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
 @pytest.mark.parametrize("make", [dqn, r2d2])
 def test_loss_is_the_naive_loop(make, switches):
-    """QLoss, gradient and priorities of windows with mixed ends, burn-ins and paddings."""
+    """Loss, gradient and priorities of windows with mixed ends, burn-ins and paddings."""
     policy = moved(make(**switches))
     segment = batch_of(policy).segment
     count = segment.reward.shape[1]
@@ -139,7 +139,7 @@ def test_noise_depends_on_the_update_and_is_restored_from_a_checkpoint(make, swi
 
     assert torch.equal(loss(policy), loss(policy)), "asking changes nothing"
     before = loss(policy)
-    policy.online_target.updates += 1
+    policy.updates += 1
     assert not torch.equal(before, loss(policy)), "the next update draws anew"
     other.load_state_dict(copy.deepcopy(policy.state_dict()))
     assert torch.equal(loss(policy), loss(other))

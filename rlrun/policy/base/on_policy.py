@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from rlrun.acting.on_policy import OnPolicyActor
+from rlrun.acting.stochastic import OnPolicyActor
 from rlrun.functional.returns import reverse_scan, trace_continues
 from rlrun.functional.rows import shape_reward
 from rlrun.nets.actor_critic import make_actor_critic

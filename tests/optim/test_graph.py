@@ -8,11 +8,10 @@ import torch
 
 from rlrun.build import pipeline as build
 from rlrun.build.plan import make_plan
-from rlrun.nets.burn_in import burn_in
+from rlrun.nets.memory.burn_in import burn_in
 from rlrun.nets.torso import Stack
-from rlrun.optim import step as graphed
 from rlrun.optim.compute import RECOMPILE_LIMIT, Compute
-from rlrun.optim.step import WARM_UP, GradientStep, Result
+from rlrun.optim.graph import WARM_UP, CudaGraph, Result, cuda_capture
 from rlrun.types import Sample, tree_map
 from tests.compose import config
 from tests.policy.factory import batch_of, dqn, r2d2
@@ -63,21 +62,23 @@ def samples_of(policy, count: int, batch: int = 8) -> list[Sample]:
     return found
 
 
-def stepper(policy, capture) -> GradientStep:
-    return GradientStep(policy.online_target, policy.loss, policy.device, GRAPH, capture=capture)
+def graphed(policy, capture=cuda_capture):
+    """The policy, with its gradient step captured."""
+    policy.graph = CudaGraph(policy.gradient_step, policy.device, capture=capture)
+    return policy
 
 
 @pytest.mark.parametrize("name", MAKE)
 def test_the_same_numbers(name):
     plain, samples = MAKE[name](device="cpu"), samples_of(MAKE[name](), WARM_UP + 5)
     other, recorder = MAKE[name](device="cpu"), Recorder()
-    other.step = stepper(other, recorder)
+    graphed(other, recorder)
     kept = []
     for sample in samples:
         want, got = plain.update(sample), other.update(sample)
         kept.append((want, got))
     assert (recorder.captures, recorder.replays) == (1, 5)
-    assert other.online_target.updates == plain.online_target.updates == len(samples)
+    assert other.updates == plain.updates == len(samples)
     for want, got in kept:  # afterwards: no result is overwritten by a later update
         torch.testing.assert_close(got.priority, want.priority)
         assert list(got.metrics) == list(want.metrics)
@@ -91,7 +92,7 @@ def test_the_same_numbers(name):
 
 def test_a_sample_is_not_written_to():
     policy, samples = r2d2(device="cpu"), samples_of(r2d2(), WARM_UP + 3)
-    policy.step = stepper(policy, Recorder())
+    graphed(policy, Recorder())
     before = [[x.clone() for x in s.segment.tensors()] for s in samples]
     for sample in samples:
         policy.update(sample)
@@ -102,7 +103,7 @@ def test_a_sample_is_not_written_to():
 
 def test_other_shapes_go_one_by_one():
     policy, recorder = r2d2(device="cpu"), Recorder()
-    policy.step = stepper(policy, recorder)
+    graphed(policy, recorder)
     for sample in samples_of(r2d2(), WARM_UP + 2):
         policy.update(sample)
     (odd,) = samples_of(r2d2(), 1, batch=3)
@@ -114,7 +115,7 @@ def test_partial_burn_ins_go_one_by_one():
     """Their lengths are host numbers that differ from batch to batch: a graph would hold one's."""
     given = {"burnin_step": 7, "learn_unroll_len": 5, "nstep": 2}
     plain, other, recorder = r2d2(**given), r2d2(**given), Recorder()
-    other.step = stepper(other, recorder)
+    graphed(other, recorder)
     partial = samples_of(plain, WARM_UP + 3)
     assert all(s.segment.partial for s in partial)
     for sample in partial:
@@ -129,7 +130,7 @@ def test_partial_burn_ins_go_one_by_one():
 def test_a_failed_capture_is_logged_once(caplog):
     plain, recorder = r2d2(device="cpu"), Recorder("operation not permitted\nmore")
     other = r2d2()
-    other.step = stepper(other, recorder)
+    graphed(other, recorder)
     samples = samples_of(r2d2(), WARM_UP + 4)
     for i, sample in enumerate(samples):
         plain.update(sample)
@@ -142,8 +143,7 @@ def test_a_failed_capture_is_logged_once(caplog):
 
 
 def test_a_cpu_has_no_graphs():
-    policy = r2d2(device="cpu")
-    assert not GradientStep(policy.online_target, policy.loss, policy.device, GRAPH).graph
+    assert r2d2(device="cpu", compute=GRAPH).graph is None
 
 
 class Notes:
@@ -176,12 +176,11 @@ def test_compile_is_unused_by_a_numpy_learner(tmp_path, monkeypatch, policy, rep
 def test_a_gpu_gives_the_same_numbers_as_a_graph(name):
     plain, samples = MAKE[name](device="cuda"), samples_of(MAKE[name](), WARM_UP + 20)
     other = MAKE[name](device="cuda")
-    other.step = GradientStep(other.online_target, other.loss, other.device, GRAPH)
+    graphed(other)
     for sample in samples:
         want, got = plain.update(sample), other.update(sample)
         torch.testing.assert_close(got.priority, want.priority, rtol=1e-4, atol=1e-5)
-    assert other.step.replay is not None
-    assert graphed.cuda_capture is other.step.capture
+    assert other.graph.replay is not None
 
 
 @CUDA

@@ -1,4 +1,4 @@
-"""One gradient step of a value-based policy, optionally captured as a CUDA graph.
+"""A gradient step captured as a CUDA graph.
 
 A small network's update is a few hundred kernels of some microseconds, and launching them one by
 one takes longer than running them. A graph is launched as a whole. Its shapes and the addresses of
@@ -12,10 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rlrun.functional.value import QLoss
-from rlrun.optim.compute import Compute
-from rlrun.optim.target import ScheduledOnlineTarget
-from rlrun.types import Sample, Segment, Update
+from rlrun.types import Segment
 
 _logger = logging.getLogger(__name__)
 WARM_UP = (
@@ -26,10 +23,10 @@ Result = tuple[Tensor, dict[str, Tensor]]  # priorities, metrics
 Capture = Callable[[Callable[[], Result]], Callable[[], Result]]  # function -> its replay
 
 
-class LossFunction(Protocol):
-    """A policy's loss of windows and their weights."""
+class GradientStep(Protocol):
+    """One gradient step on windows and their weights."""
 
-    def __call__(self, segment: Segment, weight: Tensor) -> QLoss: ...
+    def __call__(self, segment: Segment, weight: Tensor, lr: float | Tensor) -> Result: ...
 
 
 def cuda_capture(function: Callable[[], Result]) -> Callable[[], Result]:
@@ -48,64 +45,40 @@ def cuda_capture(function: Callable[[], Result]) -> Callable[[], Result]:
     return replay
 
 
-class GradientStep:
-    """``Policy.update`` of a value-based policy: loss, gradient step, target network."""
+class CudaGraph:
+    """A gradient step captured as a CUDA graph, for windows of one shape.
+
+    It computes the same numbers, except that Adam's step size is rounded to float32.
+    """
 
     def __init__(
-        self,
-        online_target: ScheduledOnlineTarget,  # type: ignore[type-arg]  # any network
-        loss: LossFunction,
-        device: torch.device,
-        compute: Compute,
-        *,
-        capture: Capture = cuda_capture,
+        self, function: GradientStep, device: torch.device, *, capture: Capture = cuda_capture
     ) -> None:
-        """``compute.graph``: on a GPU, updates of windows of one shape are captured as a graph.
-
-        A graph computes the same numbers, except that Adam's step size is rounded to float32.
-        """
-        compute.prepare(online_target.net, online_target.target)
-        self.online_target, self.loss = online_target, loss
-        self.device, self.capture = device, capture
-        self.graph = compute.graph and (device.type == "cuda" or capture is not cuda_capture)
-        self.warmed_up = 0
+        self.function, self.device, self.capture = function, device, capture
+        self.enabled, self.warmed_up = True, 0
         self.replay: Callable[[], Result] | None = None
         self.graph_inputs: tuple[Segment, Tensor] | None = None
         self.lr = torch.zeros((), device=device)
 
-    def __call__(self, sample: Sample) -> Update:
-        """Priorities and metrics, without synchronising with the device."""
-        segment, weight = sample.to(self.device)
-        lr = self.online_target.lr_at(sample.env_steps)
-        if self.graph and not segment.partial:
-            priority, metrics = self._graphed(segment, weight, lr)
-        else:
-            priority, metrics = self._step(segment, weight, lr)
-        self.online_target.finish_update()
-        return Update(priority, metrics | {"train/lr": weight.new_full((), lr)})
-
-    def _step(self, segment: Segment, weight: Tensor, lr: float | Tensor) -> Result:
-        out = self.loss(segment, weight)
-        norm = self.online_target.step(out.q, out.q_grad, lr)
-        return out.priority, out.metrics | {"train/grad_norm": norm}
-
-    def _graphed(self, segment: Segment, weight: Tensor, lr: float) -> Result:
+    def step(self, segment: Segment, weight: Tensor, lr: float) -> Result:
         """One step: the first few launched kernel by kernel, then as a graph.
 
-        Where a capture fails, all later steps are launched kernel by kernel.
+        Windows with partial burn-ins are launched kernel by kernel, and all where a capture fails.
         """
+        if not self.enabled or segment.partial:
+            return self.function(segment, weight, lr)
         self.lr.fill_(lr)
         if self.warmed_up < WARM_UP:
             self.warmed_up += 1
             return self._in_side_stream(segment, weight)
         if self.replay is None and not self._capture_graph(segment, weight):
-            return self._step(segment, weight, self.lr)
+            return self.function(segment, weight, self.lr)
         assert self.replay is not None
         assert self.graph_inputs is not None
         inputs = [*self.graph_inputs[0].tensors(), self.graph_inputs[1]]
         given = [*segment.tensors(), weight]
         if [x.shape for x in given] != [x.shape for x in inputs]:
-            return self._step(segment, weight, self.lr)
+            return self.function(segment, weight, self.lr)
         torch._foreach_copy_(inputs, given)
         priority, metrics = self.replay()
         return priority.clone(), {name: x.clone() for name, x in metrics.items()}
@@ -113,11 +86,11 @@ class GradientStep:
     def _in_side_stream(self, segment: Segment, weight: Tensor) -> Result:
         """One step in a stream of its own, as in a capture."""
         if self.device.type != "cuda":
-            return self._step(segment, weight, self.lr)
+            return self.function(segment, weight, self.lr)
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
-            result = self._step(segment, weight, self.lr)
+            result = self.function(segment, weight, self.lr)
         torch.cuda.synchronize(self.device)
         return result
 
@@ -125,14 +98,14 @@ class GradientStep:
         """Capture the step; False where that fails."""
         inputs = segment.map(Tensor.clone), weight.clone()
         try:
-            self.replay = self.capture(lambda: self._step(*inputs, self.lr))
+            self.replay = self.capture(lambda: self.function(*inputs, self.lr))
         except RuntimeError as e:
             why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
             _logger.warning(
                 "learner.cuda_graph: the update cannot be captured (%s); kernels are "
                 "launched one by one", why,
             )  # fmt: skip
-            self.graph = False
+            self.enabled = False
             return False
         self.graph_inputs = inputs
         return True
