@@ -31,7 +31,12 @@ POLICIES = {
     "iql": "rlrun.policy.iql:IQL",
 }
 
-KERNELS = {"dqn": "rlrun.kernels.dqn:DQNKernel"}  # of exactly the class of that name
+KERNELS = {  # of exactly the class of that name
+    "dqn": "rlrun.kernels.dqn:DQNKernel",
+    "ppo": "rlrun.kernels.ppo:PPOKernel",
+    "a2c": "rlrun.kernels.rollout:RolloutKernel",
+    "impala": "rlrun.kernels.rollout:RolloutKernel",
+}
 
 
 def policy_class(name: str) -> type[Any]:
