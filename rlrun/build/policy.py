@@ -36,6 +36,9 @@ KERNELS = {  # of exactly the class of that name
     "sac": "rlrun.kernels.sac_td3:SACKernel",
     "td3": "rlrun.kernels.sac_td3:TD3Kernel",
     "ddpg": "rlrun.kernels.sac_td3:TD3Kernel",
+    "ppo": "rlrun.kernels.ppo:PPOKernel",
+    "a2c": "rlrun.kernels.rollout:RolloutKernel",
+    "impala": "rlrun.kernels.rollout:RolloutKernel",
 }
 
 

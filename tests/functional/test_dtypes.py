@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rlrun.functional
-from rlrun.functional import distributional, novelty, policy, returns, transition, value
+from rlrun.functional import distributional, novelty, returns, transition, value
 from rlrun.types import Segment
 
 T, B, A, N, C = 5, 3, 4, 6, 2
@@ -62,10 +62,6 @@ def integers(high, *shape):
 
 def one(number):
     return torch.tensor(number, dtype=torch.float64)
-
-
-def real():
-    return policy.valid_rows(flags(T, B, share=0.7), torch.float64)
 
 
 def segment():
@@ -129,13 +125,8 @@ CASES = {
     "categorical": [randn(T, B, 2 * A), integers(A, T, B, 2), (A, A)],
     "mask_logits": [Q, {"action_mask": ALLOWED}],
     "gaussian": [Q, randn(A), randn(T, B, A, seed=5)],
-    "valid_rows": [VALID, torch.float64],
-    "ppo_grad": ([TB, randn(T, B, seed=5), TB, real()], {"clip": 0.1}),
-    "ppo_loss": ([TB, randn(T, B, seed=5), TB, real()], {"clip": 0.1}),
-    "reinforce_grad": [TB, real()],
-    "value_loss": ([TB, randn(T, B, seed=5), real()], {"old": randn(T, B, seed=6), "clip": 0.1}),
-    "standardise": [TB, real()],
-    "explained_variance": [TB, randn(T, B, seed=5), real()],
+    "standardise": [TB, VALID],
+    "explained_variance": [TB, randn(T, B, seed=5), VALID],
     # returns
     "nstep_return": ([TB, *ends()], {"nstep": 3, "gamma": 0.99}),
     "reverse_scan": [TB, TB],
