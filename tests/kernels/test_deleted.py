@@ -1,4 +1,4 @@
-"""Without the room ``kernels`` and the table that names its classes everything works, more slowly."""
+"""Without the room ``kernels`` and the table of its classes everything works, more slowly."""
 
 import os
 import re
