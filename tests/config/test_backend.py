@@ -10,12 +10,13 @@ from rlrun.env import known_spaces
 from tests.compose import config
 
 CARTPOLE = "env=cartpole"
+SOFT = "policy.munchausen=0.9 policy.double=false policy.value_rescale_eps=null"
 OBSTACLES = {
     "policy=r2d2": "policy r2d2 has no kernel",
     "policy=dqn policy.prev_inputs=true": "policy.prev_inputs=true",
     "policy=qrdqn": "policy.distribution=quantile",
     "policy=dqn policy.noisy=0.5": "policy.noisy=0.5",
-    "policy=dqn policy.munchausen=0.9 policy.double=false policy.value_rescale_eps=null": "policy.munchausen=0.9",
+    f"policy=dqn {SOFT}": "policy.munchausen=0.9",
     "policy=dqn learner.precision=bf16": "learner.precision=bf16",
     "policy=ppo memory=gru": "memory=gru",
     "policy=rsac env=pendulum": "memory=",

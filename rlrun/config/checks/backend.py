@@ -53,14 +53,14 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
         for key, plain in (("distribution", "none"), ("noisy", None), ("munchausen", None)):
             if getattr(policy, key) != plain:
                 return f"policy.{key}={getattr(policy, key)}"
-    if getattr(policy, "prev_inputs", False) and not policy.on_policy:
-        return "policy.prev_inputs=true"
     if config.torso.name != "mlp":
         return f"torso={config.torso.name}"
     if config.memory.name != "none":
         return f"memory={config.memory.name}"
     if policy.window is not None and policy.window[:2] != (0, 1):
         return "windows of several rows"
+    if getattr(policy, "prev_inputs", False) and not policy.on_policy:
+        return "policy.prev_inputs=true"
     if config.learner.precision != "float32":
         return f"learner.precision={config.learner.precision}"
     if config.device != "cpu":
