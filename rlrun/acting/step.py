@@ -17,9 +17,8 @@ from rlrun.acting.cells import make_cell
 from rlrun.acting.inputs import PreviousInputs, flatten
 from rlrun.acting.mlp import ForwardMLP
 from rlrun.acting.q_heads import NumpyQHead
+from rlrun.nets.actor_and_critics import ActorNet, FlatObs
 from rlrun.nets.actor_critic import ActorCritic
-from rlrun.nets.continuous_actor import ActorNet
-from rlrun.nets.encoder import FlatObs
 from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.memory import Cell, Memory
 from rlrun.nets.noisy import noise_size, noisy_layers, split_noise

@@ -103,8 +103,9 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
 
     @torch.no_grad()
     def unroll_target(
-        self, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree, noise: ForwardNoise
-    ) -> Tensor:
+        self, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree,
+        noise: ForwardNoise = MEAN_WEIGHTS,
+    ) -> Tensor:  # fmt: skip
         """``unroll`` of the target network, without a gradient in any thread."""
         return self.unroll(self.target, inputs, segment, state, noise)
 

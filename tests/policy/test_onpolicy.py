@@ -13,8 +13,7 @@ from rlrun.build import pipeline as build
 from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
 from rlrun.nets.running_moments import RunningMoments
-from rlrun.policy.base.minibatch import segment_index
-from rlrun.policy.base.rollout import first_states
+from rlrun.policy.base.rollout import segment_index
 from rlrun.types import Chunk, Counters, no_actions, tree_leaves, tree_map
 from tests.compose import config
 
@@ -57,8 +56,8 @@ def rollout_of(collector, chunks=1, stack=1):
 
 
 def learned_log_prob(policy, segment):
-    rows = policy.learner.prepare(segment)
-    head, value = policy.net(rows.obs, rows.previous, rows.first, first_states(rows.states))
+    rows = policy.prepare(segment)
+    head, value = policy.net(rows.obs, rows.previous, rows.first, rows.state)
     return policy.net.evaluate_actions(head[:-1], rows.action).log_prob, value, rows
 
 
@@ -143,7 +142,7 @@ def test_acting_and_learning_agree(shape, env):
         log_prob[valid], rows.behaviour_log_prob[valid], rtol=1e-4, atol=1e-5
     )
     if policy.net.recurrent:
-        cut = policy.with_advantages(rows)
+        cut = policy.with_advantages(rows, policy.outputs(rows)[1].detach())
         torch.testing.assert_close(
             policy.net(cut.obs, cut.previous, cut.first, cut.state)[1][cut.valid],
             cut.value[cut.valid],
@@ -174,8 +173,8 @@ def test_segments_by_hand():
 def test_minibatches_hold_every_row_once(memory):
     collector = collector_of(f"memory={memory}", "policy.segment_len=7")
     policy = collector.policy
-    rows = policy.learner.prepare(rollout_of(collector, chunks=2).segment)
-    whole = policy.with_advantages(rows)
+    rows = policy.prepare(rollout_of(collector, chunks=2).segment)
+    whole = policy.with_advantages(rows, policy.outputs(rows)[1].detach())
     whole = replace(whole, target=torch.arange(whole.target.numel()).reshape(whole.target.shape))
     parts = policy.shuffle(whole, 4)
     assert len(parts) == 4
@@ -300,7 +299,7 @@ def test_rewards_are_divided_by_the_deviation_of_running_returns():
     for _ in range(2):
         store.add(collector.collect())
         segment = store.take(0).segment
-        rows = collector.policy.learner.prepare(segment)
+        rows = collector.policy.prepare(segment)
         for t in range(len(segment.reward)):
             for b in range(4):
                 if not segment.valid[t, b]:
@@ -311,4 +310,4 @@ def test_rewards_are_divided_by_the_deviation_of_running_returns():
                     running[b] = 0
         want = segment.reward[segment.valid] / (np.var(returns) + 1e-8) ** 0.5
         torch.testing.assert_close(rows.reward[segment.valid], want.clamp(-10, 10).float())
-    assert len(returns) == collector.policy.learner.returns.count
+    assert len(returns) == collector.policy.returns.count
