@@ -62,6 +62,24 @@ def test_a_policy(rlrun, tmp_path):
     assert (code, "did you mean policy.loss_scale" in err) == (2, True)
 
 
+def test_a_new_algorithm(rlrun, tmp_path):
+    """60 lines; memory, prioritized replay, checkpoints, resume and evaluation are there."""
+    source = (EXAMPLES / "mypkg/expected_sarsa.py").read_text()
+    assert len(source.splitlines()) <= 60
+    line = ["--config-dir", "conf", "policy=expected_sarsa", "env=repeat_previous", "memory=gru",
+            "buffer=prioritized", *SHORT, "--trust", "mypkg"]  # fmt: skip
+    assert rlrun(*line) == (0, "", "")
+    assert rlrun("resume", "run", "run.total_steps=800", "-q", "--trust", "mypkg") == (0, "", "")
+    rows = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    values = [row for row in rows if "train/td_abs" in row]
+    assert max(row["env_steps"] for row in values) >= 800
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    assert (record["backend"], record["status"]) == ("torch", "done")
+    assert "has no kernel" in record["backend_reason"]
+    code, out, _ = rlrun("eval", "run", "--episodes", "2", "--trust", "mypkg")
+    assert (code, "return" in out) == (0, True)
+
+
 def test_a_memory(rlrun):
     line = ["--config-dir", "conf", "policy=r2d2", "memory=elman", "env=repeat_previous"]
     assert rlrun(*line, *SHORT)[0] == 2

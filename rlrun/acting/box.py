@@ -1,39 +1,18 @@
-"""Acting with bounded real actions: the actor of policy=sac, td3, ddpg and cql_sac."""
+"""Acting with bounded real actions: the actors of policy=sac, td3, ddpg and cql_sac."""
 
-from abc import ABC, abstractmethod
-from typing import Protocol
+from abc import abstractmethod
 
 import numpy as np
-import torch
 
-from rlrun.acting.mlp import ForwardMLP
-from rlrun.acting.observations import flatten
-from rlrun.acting.step import (
-    NetStep,
-    NumpyStep,
-    TorchStep,
-    reset_state,
-    shape_reward,
-    uses_numpy,
-)
+from rlrun.acting.actor import Chosen, NetActor
 from rlrun.functional.continuous import LOG_STD_BOUNDS
 from rlrun.functional.explore import uniform_actions
-from rlrun.nets.action_bounds import ActionBounds
-from rlrun.nets.continuous_actor import ActorNet
-from rlrun.nets.encoder import FlatObs
-from rlrun.nets.torso import MLP
+from rlrun.nets.actor_and_critics import ActionBounds, ActorNet
 from rlrun.schema import ControlConfig
-from rlrun.types import Act, Tree
+from rlrun.types import Tree
 
 
-class ActorStep(NetStep, Protocol):
-    """Outputs [E, O] of one row; the previous action is [E, *A], as the environment has it."""
-
-    learned: bool  # after the first update
-    noise: float  # standard deviation of the exploration noise
-
-
-class BoxActor(ABC):
+class BoxActor(NetActor):
     """Actions of an actor network in a bounded Box; uniform ones before the first update.
 
     Evaluations (``explore`` None) take tanh of the first A outputs: mode or mean before tanh.
@@ -48,44 +27,30 @@ class BoxActor(ABC):
         *,
         num_envs: int,
     ) -> None:
-        self.step = make_actor_step(net, bounds, num_envs)
-        self.bounds, self.generator = bounds, generator
-        self.scale, self.clip = config.reward_scale, config.reward_clip
-        self.extras: dict[str, np.ndarray] = {}
+        super().__init__(net, config, generator, num_envs=num_envs)
+        self.net, self.bounds = net, bounds
+        self.refresh()
 
     def refresh(self) -> None:
-        self.step.refresh()
-
-    def initial_state(self) -> Tree:
-        return self.step.initial_state()
+        super().refresh()
+        self.learned, self.sigma = bool(self.net.learned), np.float32(self.net.noise.item())
 
     @abstractmethod
     def sample(self, outputs: np.ndarray) -> np.ndarray:
         """Return exploring actions [E, A] in [-1, 1] of the network's outputs [E, O]."""
 
-    def act(
-        self,
-        obs: Tree,
-        first: np.ndarray,
-        prev_action: np.ndarray,
-        prev_reward: np.ndarray,
-        state: Tree,
-        *,
-        explore: np.ndarray | None,
-    ) -> Act:
-        reward = shape_reward(prev_reward, self.scale, self.clip)
-        outputs, state = self.step(obs, first, prev_action, reward, state)
+    def choose(self, outputs: np.ndarray, obs: Tree, explore: np.ndarray | None) -> Chosen:
         if explore is None:
-            return Act(self.bounds.from_unit(np.tanh(outputs[:, : self.bounds.size])), {}, state)
-        space, count = self.bounds.space, len(first)
-        if not self.step.learned:
-            return Act(uniform_actions(space, count, self.generator), {}, state)
+            return self.bounds.from_unit(np.tanh(outputs[:, : self.bounds.size])), {}
+        space, count = self.bounds.space, len(outputs)
+        if not self.learned:
+            return uniform_actions(space, count, self.generator), {}
         action = self.bounds.from_unit(self.sample(outputs))
         if explore.any():
             coin = self.generator.random(count) < explore
             uniform = uniform_actions(space, count, self.generator)
             action = np.where(coin.reshape(-1, *[1] * self.bounds.dims), uniform, action)
-        return Act(action, {}, state)
+        return action, {}
 
 
 class SquashedGaussianActor(BoxActor):
@@ -107,65 +72,5 @@ class GaussianNoiseActor(BoxActor):
 
     def sample(self, outputs: np.ndarray) -> np.ndarray:
         action: np.ndarray = np.tanh(outputs)
-        sigma = np.float32(self.step.noise)
-        action += sigma * self.generator.standard_normal(action.shape, np.float32)
+        action += self.sigma * self.generator.standard_normal(action.shape, np.float32)
         return np.clip(action, -1, 1, out=action)
-
-
-class TorchActorStep(TorchStep[ActorNet]):
-    """Any actor network, on its own device."""
-
-    def __init__(self, net: ActorNet, bounds: ActionBounds, num_envs: int) -> None:
-        super().__init__(net, net.encoder.memory, num_envs)
-        self.bounds, self.learned, self.noise = bounds, bool(net.learned), float(net.noise)
-
-    def refresh(self) -> None:
-        super().refresh()
-        self.learned, self.noise = bool(self.source.learned), float(self.source.noise)
-
-    @torch.inference_mode()
-    def __call__(
-        self, obs: Tree, first: np.ndarray, action: np.ndarray, reward: np.ndarray, state: Tree
-    ) -> tuple[np.ndarray, Tree]:
-        obs, first_, action_, reward_, state = self.tensors(obs, first, action, reward, state)
-        unit = self.bounds.to_unit(action_)
-        return self.arrays(*self.net.step(obs, first_, unit, reward_, state))
-
-
-class NumpyActorStep(NumpyStep):
-    """An actor network without convolutions, on the CPU."""
-
-    def __init__(self, net: ActorNet, bounds: ActionBounds, num_envs: int) -> None:
-        encoder, self.bounds, self.net = net.encoder, bounds, net
-        assert isinstance(encoder.torso, (FlatObs, MLP))
-        self.space, self.prev_inputs = encoder.torso.space, encoder.prev_inputs
-        self.torso = ForwardMLP(encoder.torso.layers) if isinstance(encoder.torso, MLP) else None
-        self.head = ForwardMLP(net.head)
-        super().__init__(encoder.memory, num_envs, self.torso, self.head)
-        self.learned, self.noise = bool(net.learned), float(net.noise)
-
-    def refresh(self) -> None:
-        super().refresh()
-        self.learned, self.noise = bool(self.net.learned), float(self.net.noise)
-
-    def __call__(
-        self, obs: Tree, first: np.ndarray, action: np.ndarray, reward: np.ndarray, state: Tree
-    ) -> tuple[np.ndarray, Tree]:
-        opens = first[:, None]
-        if first.any():
-            state = reset_state(first, state)
-        x = flatten(self.space, obs)
-        if self.torso is not None:
-            x = self.torso(x)
-        if self.prev_inputs:
-            unit = np.where(opens, np.float32(0), self.bounds.to_unit_array(action))
-            reward = np.where(first, np.float32(0), reward)
-            x = np.concatenate([x, unit, reward[:, None]], 1)
-        x, state = self.recur(x, state)
-        return self.head(x), state
-
-
-def make_actor_step(net: ActorNet, bounds: ActionBounds, num_envs: int) -> ActorStep:
-    """Return the faster step for this network, by a fixed rule; outputs agree to 1e-5."""
-    numpy = uses_numpy(net, net.encoder.torso, net.encoder.memory)
-    return (NumpyActorStep if numpy else TorchActorStep)(net, bounds, num_envs)

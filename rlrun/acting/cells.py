@@ -11,6 +11,8 @@ from rlrun.nets.memory.lstm_gru import GRU, LSTM
 from rlrun.nets.memory.mingru import MinGRU
 from rlrun.types import Tree
 
+HALF = np.float32(0.5)
+
 
 class LSTMCell:
     """torch.lstm_cell; one product for inputs and state, one tanh for all gates.
@@ -20,40 +22,36 @@ class LSTMCell:
     """
 
     def __init__(self, memory: LSTM, num_envs: int) -> None:
-        self.core, self.size = memory.core, memory.size
-        features = self.core.input_size
-        self.weight = np.empty((4 * self.size, features + self.size), np.float32)
-        self.bias = np.empty(4 * self.size, np.float32)
-        self.joined = np.empty((num_envs, features + self.size), np.float32)
+        self.core, h, features = memory.core, memory.size, memory.core.input_size
+        self.weight = np.empty((4 * h, features + h), np.float32)
+        self.bias = np.empty(4 * h, np.float32)
+        self.joined = np.empty((num_envs, features + h), np.float32)
+        self.inputs, self.hidden = self.joined[:, :features], self.joined[:, features:]
+        self.all_gates = np.empty((num_envs, 4 * h), np.float32)
+        self.sigmoids = self.all_gates[:, : 3 * h]
+        self.gates = np.split(self.all_gates, 4, 1)
         self.refresh()
 
     def refresh(self) -> None:
         w_x, w_h, b_x, b_h = (p.detach().numpy() for p in self.core.all_weights[0])
-        h, features = self.size, self.core.input_size
-        own_rows = (slice(0, 2 * h), slice(2 * h, 3 * h), slice(3 * h, 4 * h))
-        torch_rows = (slice(0, 2 * h), slice(3 * h, 4 * h), slice(2 * h, 3 * h))
-        for own, source in zip(own_rows, torch_rows, strict=True):
-            self.weight[own, :features], self.weight[own, features:] = w_x[source], w_h[source]
-            self.bias[own] = b_x[source] + b_h[source]
-        self.weight[: 3 * h] *= 0.5
-        self.bias[: 3 * h] *= 0.5
-
-    def initial_state(self, num_envs: int) -> Tree:
-        return tuple(np.zeros((num_envs, self.size), np.float32) for _ in range(2))
+        weight, bias = np.concatenate([w_x, w_h], 1), b_x + b_h
+        for own, source in zip((0, 1, 3, 2), range(4), strict=True):
+            scale = np.float32(1 if own == 3 else 0.5)
+            np.multiply(np.split(weight, 4)[source], scale, out=np.split(self.weight, 4)[own])
+            np.multiply(np.split(bias, 4)[source], scale, out=np.split(self.bias, 4)[own])
 
     def __call__(self, x: np.ndarray, state: Tree) -> tuple[np.ndarray, Tree]:
-        size, joined = self.size, self.joined
-        joined[:, : x.shape[1]], joined[:, x.shape[1] :] = x, state[0]
-        gates = joined @ self.weight.T
-        gates += self.bias
-        np.tanh(gates, out=gates)
-        sigmoids = gates[:, : 3 * size]
-        sigmoids *= np.float32(0.5)
-        sigmoids += np.float32(0.5)
-        c = gates[:, size : 2 * size] * state[1]
-        c += gates[:, :size] * gates[:, 3 * size :]
+        self.inputs[...], self.hidden[...] = x, state[0]
+        np.matmul(self.joined, self.weight.T, out=self.all_gates)
+        self.all_gates += self.bias
+        np.tanh(self.all_gates, out=self.all_gates)
+        self.sigmoids *= HALF
+        self.sigmoids += HALF
+        i, f, o, g = self.gates
+        c = f * state[1]
+        c += i * g
         h = np.tanh(c)
-        h *= gates[:, 2 * size : 3 * size]
+        h *= o
         return h, (h, c)
 
 
@@ -68,9 +66,6 @@ class _CopiedCell:
         for own, source in zip(self.weights, self.sources, strict=True):
             np.copyto(own, source.detach().numpy())
 
-    def initial_state(self, num_envs: int) -> Tree:
-        return (np.zeros((num_envs, self.size), np.float32),)
-
 
 class GRUCell(_CopiedCell):
     """torch.gru_cell."""
@@ -83,7 +78,7 @@ class GRUCell(_CopiedCell):
         w_x, w_h, b_x, b_h = self.weights
         a, b = x @ w_x.T + b_x, h @ w_h.T + b_h
         gates = a[:, : 2 * size] + b[:, : 2 * size]  # r, z
-        gates = np.tanh(gates * np.float32(0.5)) * np.float32(0.5) + np.float32(0.5)
+        gates = np.tanh(gates * HALF) * HALF + HALF
         r, z = gates[:, :size], gates[:, size:]
         candidate = np.tanh(a[:, 2 * size :] + r * b[:, 2 * size :])
         h = candidate + z * (h - candidate)
@@ -101,7 +96,7 @@ class MinGRUCell(_CopiedCell):
         out = x @ weight.T
         out += bias
         keep, candidate = out[:, : self.size], out[:, self.size :]
-        keep = np.tanh(keep * np.float32(0.5)) * np.float32(0.5) + np.float32(0.5)
+        keep = np.tanh(keep * HALF) * HALF + HALF
         h = candidate + keep * (state[0] - candidate)
         return h, (h,)
 

@@ -1,36 +1,42 @@
 """Linear layers and activations in numpy; forward only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from torch import Tensor, nn
 
+from rlrun.nets.noisy import NoisyLinear
+
 
 class ForwardMLP:
-    """Copies of the linear layers of a Sequential and the activations between them.
+    """Copies of linear layers (noisy ones: the mean weights) and the activations between them.
 
     ``refresh`` copies the current weights.
     """
 
-    def __init__(self, layers: nn.Module) -> None:
-        assert isinstance(layers, nn.Sequential)
-        self.sources = [m for m in layers if isinstance(m, nn.Linear)]
-        self.weights = [(copy_parameter(m.weight), copy_parameter(m.bias)) for m in self.sources]
-        kinds = [type(m) for m in layers if not isinstance(m, nn.Linear)]
-        self.activations: list[Callable[[np.ndarray], None] | None] = [
-            FORWARD[kind] for kind in kinds
-        ]
-        self.activations += [None] * (len(self.sources) - len(kinds))  # none after the last
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        """``modules``: linear layers, each followed by an activation or not."""
+        self.sources: list[nn.Linear | NoisyLinear] = []
+        self.activations: list[Callable[[np.ndarray], None] | None] = []
+        for module in modules:
+            if isinstance(module, (nn.Linear, NoisyLinear)):
+                self.sources.append(module)
+                self.activations.append(None)
+            else:
+                self.activations[-1] = FORWARD[type(module)]
+        self.weights = [copy_parameter(m.weight).T for m in self.sources]  # [in, out]
+        self.biases = [copy_parameter(m.bias) for m in self.sources]
+        self.layers = list(zip(self.weights, self.biases, self.activations, strict=True))
 
     def refresh(self) -> None:
-        for source, (weight, bias) in zip(self.sources, self.weights, strict=True):
-            np.copyto(weight, source.weight.detach().numpy())
+        for source, weight, bias in zip(self.sources, self.weights, self.biases, strict=True):
+            np.copyto(weight, source.weight.detach().numpy().T)
             np.copyto(bias, source.bias.detach().numpy())
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """[E, in] -> [E, out], a new array."""
-        for (weight, bias), activation in zip(self.weights, self.activations, strict=True):
-            x = x @ weight.T
+        """[*, in] -> [*, out], a new array."""
+        for weight, bias, activation in self.layers:
+            x = x @ weight
             x += bias
             if activation is not None:
                 activation(x)

@@ -31,7 +31,15 @@ POLICIES = {
     "iql": "rlrun.policy.iql:IQL",
 }
 
-KERNELS = {"dqn": "rlrun.kernels.dqn:DQNKernel"}  # of exactly the class of that name
+KERNELS = {  # of exactly the class of that name
+    "dqn": "rlrun.kernels.dqn:DQNKernel",
+    "sac": "rlrun.kernels.sac_td3:SACKernel",
+    "td3": "rlrun.kernels.sac_td3:TD3Kernel",
+    "ddpg": "rlrun.kernels.sac_td3:TD3Kernel",
+    "ppo": "rlrun.kernels.ppo:PPOKernel",
+    "a2c": "rlrun.kernels.rollout:RolloutKernel",
+    "impala": "rlrun.kernels.rollout:RolloutKernel",
+}
 
 
 def policy_class(name: str) -> type[Any]:

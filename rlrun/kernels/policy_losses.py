@@ -1,7 +1,7 @@
-"""Gradients of the losses of ``functional.policy`` in numpy, for minibatches without padding.
+"""Gradients of the terms of PPO's loss in numpy, for minibatches without padding.
 
 At 256 rows the overhead of a torch operation is several times its computation; numpy's is a fifth
-of that. Losses themselves are in ``functional.policy``. All arrays are float32.
+of that. All arrays are float32.
 """
 
 from typing import NamedTuple
@@ -17,11 +17,6 @@ class ActionLogProb(NamedTuple):
     log_prob: np.ndarray  # [N]
     entropy: np.ndarray | None  # [N]; None: not computed
     factors: tuple[np.ndarray, ...]
-
-    def terms(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return (log pi, entropy); the entropy has been computed."""
-        assert self.entropy is not None
-        return self.log_prob, self.entropy
 
 
 # -- distributions ---------------------------------------------------------------------------------
@@ -116,7 +111,10 @@ def gaussian_grad(
 def ppo_grad(
     log_prob: np.ndarray, behaviour: np.ndarray, advantage: np.ndarray, *, clip: float
 ) -> np.ndarray:
-    """Return ``functional.policy.ppo_grad`` [N]."""
+    """Return d L / d log pi [N] of ``PPO.loss``'s policy loss.
+
+    -ratio A / N where the unclipped of the two terms is the smaller one, else 0.
+    """
     ratio = np.exp(log_prob - behaviour)
     unclipped = ratio * advantage
     clipped = np.minimum(np.maximum(ratio, np.float32(1 - clip)), np.float32(1 + clip)) * advantage
@@ -129,7 +127,7 @@ def ppo_grad(
 def value_grad(
     value: np.ndarray, target: np.ndarray, old: np.ndarray, *, clip: float | None
 ) -> np.ndarray:
-    """Return d ``functional.policy.value_loss`` / d V [N]."""
+    """Return d L / d V [N] of ``PPO.loss``'s value loss; 0 where the clipped error is larger."""
     error: np.ndarray = value - target
     if clip is not None:
         change = value - old

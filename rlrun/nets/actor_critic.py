@@ -1,7 +1,7 @@
 """The actor-critic network: torso, memory, a head for the policy and one for the value."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import torch
@@ -10,13 +10,12 @@ from torch import Tensor, nn
 from rlrun.functional.masks import has_mask, unmasked
 from rlrun.functional.policy import LogProbEntropy, categorical, gaussian, mask_logits
 from rlrun.functional.rows import network_inputs, readable_obs
-from rlrun.nets.episodes import unroll_episodes
-from rlrun.nets.memory import make_memory, reset_state
+from rlrun.nets.memory import Memory, make_memory, reset_state
 from rlrun.nets.memory.lstm_gru import NoMemory
 from rlrun.nets.running_moments import RunningMoments
 from rlrun.nets.torso import make_torso, mlp, one_hot
 from rlrun.schema import MemoryConfig, OnPolicyConfig, TorsoConfig
-from rlrun.types import Segment, Spec, Tree, torch_seed
+from rlrun.types import Segment, Spec, Tree, torch_seed, tree_map
 
 
 def discrete_sizes(space: gym.Space[Any]) -> tuple[int, ...]:
@@ -159,31 +158,6 @@ class ActorCritic(nn.Module):
             return categorical(params, action.flatten(2) if action.ndim > 3 else action, self.sizes)
         return gaussian(params, self.log_std, action.flatten(2))
 
-    def step(
-        self, obs: Tree, first: Tensor, prev_action: Tensor, prev_reward: Tensor, state: Tree
-    ) -> tuple[Tensor, Tree]:
-        """Return (parameters of the distribution [B, K], next state) of one row.
-
-        Rows with ``first`` start from a zero state, without previous action and reward. Action
-        masks are left to the caller.
-        """
-        if first.any():
-            state = reset_state(first, state)
-            none = -1 if self.sizes else 0
-            opens = first.reshape(-1, *[1] * (prev_action.ndim - 1))
-            prev_action = torch.where(opens, none, prev_action)
-            prev_reward = torch.where(first, 0.0, prev_reward)
-        if self.moments is not None:
-            obs = self.moments(obs)
-        previous, states, features = self.encode_previous(prev_action, prev_reward), [], []
-        # A recurrent value trunk runs too: its state is stored with the rows.
-        trunks = self.trunks if self.recurrent else [self.trunk]
-        for trunk, part in zip(trunks, self._trunk_states(state), strict=False):
-            h, part = trunk.memory.step(trunk.inputs(obs, previous), part)
-            features.append(h)
-            states.append(part)
-        return self.policy(features[0]), tuple(states) if self.recurrent else ()
-
 
 def make_actor_critic(
     policy: OnPolicyConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, *, seed: int
@@ -192,3 +166,52 @@ def make_actor_critic(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "network"))
         return ActorCritic(policy, torso, memory, spec)
+
+
+# -- unrolling a memory over rows in which episodes begin -----------------------------------------
+
+
+class EpisodePieces(NamedTuple):
+    """Columns [T, M] cut where episodes begin, as columns of a new array [steps, count]."""
+
+    row_index: Tensor  # int64 [T * M]: flat position of row (t, m) in [steps, count]
+    first_piece: Tensor  # int64 [M]: the first piece of every column
+    steps: int  # rows of the longest piece
+    num_pieces: int
+
+
+def cut_pieces(first: Tensor) -> EpisodePieces:
+    """Cut columns where ``first``, bool [T, M] on the host."""
+    starts = first.clone()
+    starts[0] = True
+    number = starts.cumsum(0)
+    first_piece = number[-1].cumsum(0) - number[-1]
+    rows = torch.arange(len(first)).unsqueeze(-1)
+    steps_since = rows - torch.where(starts, rows, 0).cummax(0).values
+    count = int(number[-1].sum())
+    index = steps_since * count + (number - 1 + first_piece)
+    return EpisodePieces(index.reshape(-1), first_piece, int(steps_since.max()) + 1, count)
+
+
+def unroll_episodes(memory: Memory, x: Tensor, first: Tensor, state: Tree) -> Tensor:
+    """Return outputs [T, M, H] of ``x`` [T, M, F]; the state is zero before every ``first`` row.
+
+    ``state`` [M, ...]: before row 0. ``first`` bool [T, M]: on the host, which avoids a
+    synchronisation with the device. Columns are cut where episodes begin and all pieces unroll
+    in one batch, so any memory that unrolls [T, B, F] works.
+    """
+    if isinstance(memory, NoMemory):
+        return x
+    state = reset_state(first[0], state)
+    if not first[1:].any():
+        return memory.unroll(x, state)[0]
+    pieces = cut_pieces(first)
+    index, first_piece = pieces.row_index.to(x.device), pieces.first_piece.to(x.device)
+    flat = x.new_zeros(pieces.steps * pieces.num_pieces, x.shape[-1])
+    flat = flat.index_copy(0, index, x.flatten(0, 1))
+    begin = memory.initial_state(pieces.num_pieces, x.device)
+    begin = tree_map(
+        lambda zero, s: zero.index_copy(0, first_piece, s.to(zero.dtype)), begin, state
+    )
+    out, _ = memory.unroll(flat.reshape(pieces.steps, pieces.num_pieces, -1), begin)
+    return out.flatten(0, 1)[index].reshape(*first.shape, -1)

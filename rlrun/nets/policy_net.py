@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from rlrun.functional.masks import has_mask, unmasked
 from rlrun.functional.offline import categorical_log_prob, normal_log_prob, to_unit
 from rlrun.functional.policy import mask_logits
-from rlrun.nets.memory import make_memory, reset_state
+from rlrun.nets.memory import make_memory
 from rlrun.nets.torso import make_torso, mlp
 from rlrun.schema import MemoryConfig, TorsoConfig
 from rlrun.types import Spec, Tree, torch_seed
@@ -22,6 +22,8 @@ class PolicyNet(nn.Module):
     Discrete: logits. Box: a Gaussian over the box scaled to [-1, 1] with a tanh mean and one
     learned log standard deviation per dimension.
     """
+
+    prev_inputs = False  # the memory reads observations alone
 
     def __init__(
         self, torso: TorsoConfig, memory: MemoryConfig, head: tuple[int, ...], spec: Spec
@@ -80,13 +82,6 @@ class PolicyNet(nn.Module):
         lead = action.shape[: action.ndim - len(self.space.shape or ())]
         low, high = self.get_buffer("low"), self.get_buffer("high")
         return to_unit(action.reshape(*lead, -1).float(), low, high)
-
-    def step(self, obs: Tree, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """Return logits or means [B, N] of one row; rows with ``first`` start from a zero state."""
-        if first.any():
-            state = reset_state(first, state)
-        h, state = self.memory.step(self.inputs(obs), state)
-        return self.outputs(h), state
 
 
 def output_size(space: gym.Space[object]) -> int:

@@ -10,7 +10,7 @@ from rlrun.functional.distributional import cosines, midpoints, support
 from rlrun.functional.masks import unmasked
 from rlrun.functional.value import dueling
 from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise
-from rlrun.nets.memory import make_memory, reset_state
+from rlrun.nets.memory import make_memory
 from rlrun.nets.noisy import LayerNoise, NoisyMLP
 from rlrun.nets.torso import make_torso, mlp, one_hot
 from rlrun.schema import MemoryConfig, SwitchedConfig, TorsoConfig, ValueConfig
@@ -30,7 +30,8 @@ class QNet(nn.Module):
     ) -> None:
         super().__init__()
         assert isinstance(spec.action, gym.spaces.Discrete), "checked in rlrun.config"
-        self.actions, self.prev_inputs = int(spec.action.n), policy.prev_inputs
+        self.space, self.prev_inputs = spec.action, policy.prev_inputs
+        self.actions = int(spec.action.n)
         self.torso = make_torso(torso, unmasked(spec.obs))
         extra = self.actions + 1 if policy.prev_inputs else 0
         self.memory = make_memory(memory, self.torso.size + extra)
@@ -75,27 +76,6 @@ class QNet(nn.Module):
         """Return ``outputs`` of ``inputs`` [T, B, F], and the state after row T-1."""
         h, state = self.memory.unroll(inputs, state)
         return self.outputs(h, noise), state
-
-    def step(
-        self,
-        obs: Tree,
-        first: Tensor,
-        prev_action: Tensor,
-        prev_reward: Tensor,
-        state: Tree,
-        noise: ForwardNoise = MEAN_WEIGHTS,
-    ) -> tuple[Tensor, Tree]:
-        """Return action values [B, A] of one row, and the next state.
-
-        Rows with ``first`` start from a zero state, without previous action and reward.
-        """
-        if first.any():
-            state = reset_state(first, state)
-            prev_action = torch.where(first, -1, prev_action)
-            prev_reward = torch.where(first, 0.0, prev_reward)
-        previous = self.encode_previous(prev_action, prev_reward)
-        h, state = self.memory.step(self.inputs(obs, previous), state)
-        return self.q(h, noise), state
 
 
 class DistNet(QNet):

@@ -4,22 +4,14 @@ Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning", ICML 2016, 
 all environments step together. Generalised advantages (Schulman et al. 2016); lambda 1 is A3C's.
 """
 
-from rlrun.functional.policy import (
-    explained_variance,
-    reinforce_grad,
-    standardise,
-    valid_rows,
-    value_loss,
-)
+import torch
+from torch import Tensor
+
+from rlrun.functional.policy import explained_variance, standardise
 from rlrun.functional.returns import gae
+from rlrun.functional.rows import masked_mean
 from rlrun.policy.base.on_policy import OnPolicy
-from rlrun.policy.base.rollout import (
-    ActorCriticLoss,
-    RolloutRows,
-    first_states,
-    loss_metrics,
-    make_loss,
-)
+from rlrun.policy.base.rollout import RolloutRows
 from rlrun.schema import A2CConfig
 from rlrun.types import Sample, Update
 
@@ -27,32 +19,38 @@ from rlrun.types import Sample, Update
 class A2C(OnPolicy[A2CConfig]):
     """Samples actions from the policy and learns from them once."""
 
-    def update(self, sample: Sample) -> Update:
+    def torch_update(self, sample: Sample) -> Update:
         """One gradient step on a whole rollout, whose actions are the current policy's."""
-        rows = self.learner.prepare(sample.segment)
-        out = self.loss(rows)
-        stepped = self.learner.step(out, sample.env_steps)
-        self.learner.update_obs_moments(rows)
-        return Update(None, out.metrics | stepped)
+        rows = self.prepare(sample.segment)
+        loss, metrics = self.loss(rows, *self.outputs(rows))
+        metrics |= self.step(loss, sample.env_steps)
+        self.update_obs_moments(rows)
+        return Update(None, metrics)
 
-    def loss(self, rows: RolloutRows) -> ActorCriticLoss:
-        """Policy gradient, half the squared error of V and the entropy bonus of a rollout."""
-        c, valid = self.config, valid_rows(rows.valid)
-        net, state = self.learner, first_states(rows.states)
-        head, value = net.outputs(rows.obs, rows.previous, rows.first, state)
-        choice = net.evaluate_actions(head[:-1], rows.action)
-        advantages = gae(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)
-        advantage = (
-            standardise(advantages.advantage, valid)
-            if c.normalize_advantage
-            else advantages.advantage
-        )
-        current = value[:-1]
-        value_term = value_loss(current, advantages.target, valid, old=None, clip=None)
-        out = make_loss(
-            c, choice, reinforce_grad(advantage, valid), current, value_term.grad, valid
-        )
-        policy = -valid.mean(advantage * choice.log_prob.detach())
-        metrics = loss_metrics(c, policy, value_term.loss, choice, valid)
-        metrics["train/explained_variance"] = explained_variance(current, advantages.target, valid)
-        return out._replace(metrics=metrics)
+    def loss(
+        self, rows: RolloutRows, params: Tensor, value: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """-mean A log pi(a), half the squared error of V, and the entropy bonus (section 4).
+
+        ``params`` [T+1, B, K], ``value`` [T+1, B]: the network's outputs.
+        """
+        c, valid = self.config, rows.valid
+        advantage, target = gae(rows.reward, value, *rows.ends, gamma=c.gamma, trace=c.gae_lambda)
+        if c.normalize_advantage:
+            advantage = standardise(advantage, valid)
+        log_prob, entropy = self.net.evaluate_actions(params[:-1], rows.action)
+        # Padding has no gradient, NaN included.
+        log_prob, value = (torch.where(valid, x, 0.0) for x in (log_prob, value[:-1]))
+
+        policy_loss = -masked_mean(advantage * log_prob, valid)
+        value_loss = masked_mean(0.5 * (value - target).square(), valid)
+        entropy = masked_mean(entropy, valid)
+        loss = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
+        metrics = {
+            "train/loss": loss,
+            "train/policy_loss": policy_loss,
+            "train/value_loss": value_loss,
+            "train/entropy": entropy,
+            "train/explained_variance": explained_variance(value, target, valid),
+        }
+        return loss, {name: x.detach() for name, x in metrics.items()}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rlrun.acting.policy_net import PolicyNetActor
+from rlrun.acting.stochastic import PolicyNetActor
 from rlrun.functional.rows import masked_mean, network_inputs
 from rlrun.nets.policy_net import make_policy_net
 from rlrun.optim.adam import Adam

@@ -6,7 +6,7 @@ Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning", Neur
 import torch
 from torch import Tensor
 
-from rlrun.acting.value import ValueActor
+from rlrun.acting.values import ValueActor
 from rlrun.functional.masks import allowed_actions, has_mask
 from rlrun.functional.offline import conservative_gap
 from rlrun.functional.rows import shape_reward, weighted_row_mean

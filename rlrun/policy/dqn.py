@@ -9,7 +9,7 @@ after it.
 import torch
 from torch import Tensor
 
-from rlrun.acting.value import ValueActor
+from rlrun.acting.values import ValueActor
 from rlrun.functional.criterion import make_criterion, make_munchausen
 from rlrun.functional.masks import allowed_actions, has_mask
 from rlrun.functional.rows import network_inputs, shape_reward, weighted_row_mean

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rlrun.acting.policy_net import PolicyNetActor
+from rlrun.acting.stochastic import PolicyNetActor
 from rlrun.functional.offline import advantage_weight, expectile_loss
 from rlrun.functional.rows import masked_mean, shape_reward
 from rlrun.functional.transition import Transition, transition

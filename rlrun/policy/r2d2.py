@@ -10,7 +10,7 @@ Beyond the paper, each a switch: what dqn.py lists.
 import torch
 from torch import Tensor
 
-from rlrun.acting.value import ValueActor
+from rlrun.acting.values import ValueActor
 from rlrun.functional.criterion import make_criterion, make_munchausen
 from rlrun.functional.masks import allowed_actions, has_mask
 from rlrun.functional.returns import nstep_return
@@ -103,8 +103,9 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
 
     @torch.no_grad()
     def unroll_target(
-        self, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree, noise: ForwardNoise
-    ) -> Tensor:
+        self, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree,
+        noise: ForwardNoise = MEAN_WEIGHTS,
+    ) -> Tensor:  # fmt: skip
         """``unroll`` of the target network, without a gradient in any thread."""
         return self.unroll(self.target, inputs, segment, state, noise)
 

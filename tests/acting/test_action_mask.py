@@ -23,7 +23,6 @@ from rlrun.functional.masks import (
 from rlrun.functional.offline import conservative_gap
 from rlrun.functional.policy import categorical, mask_logits
 from rlrun.log import Log
-from rlrun.policy.base.rollout import first_states
 from rlrun.types import Counters, Spec
 from tests.compose import config
 from tests.env.masked import Masked
@@ -165,10 +164,9 @@ def test_acting_and_learning_have_the_same_masked_distribution(name, memory):
     policy, store = collector.policy, Rollout(collector.example(), rows=400, stack=1)
     chunk = collector.collect()
     store.add(chunk)
-    rows = policy.learner.prepare(store.take(0).segment)
-    learned = policy.learner.backprop
-    head, _ = learned.outputs(rows.obs, rows.previous, rows.first, first_states(rows.states))
-    choice = learned.evaluate_actions(head[:-1], rows.action)
+    rows = policy.prepare(store.take(0).segment)
+    head, _ = policy.outputs(rows)
+    choice = policy.net.evaluate_actions(head[:-1], rows.action)
     torch.testing.assert_close(
         choice.log_prob[rows.valid], rows.behaviour_log_prob[rows.valid], rtol=1e-4, atol=1e-5
     )

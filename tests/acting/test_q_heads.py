@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.acting.value import NumpyQNetStep, TorchQNetStep, make_qnet_step
+from rlrun.acting.step import NumpyStep, TorchStep, make_step
+from rlrun.nets.forward_noise import MEAN_WEIGHTS
 from rlrun.nets.qnet import DistNet
 from rlrun.schema import MemoryConfig, TorsoConfig
 from rlrun.types import Spec
@@ -31,7 +32,7 @@ def make_net(seed=0, memory="lstm", **changes) -> DistNet:
 @pytest.mark.parametrize("memory", ["lstm", "none"])
 def test_numpy_is_torch(shape, memory):
     net = make_net(memory=memory, **shape)
-    steps = [NumpyQNetStep(net, 4), TorchQNetStep(net, 4)]
+    steps = [NumpyStep(net, 4), TorchStep(net, 4)]
     values = {}
     for noise in (None, 1, 2) if shape["noisy"] else (None,):
         for step in steps:
@@ -43,10 +44,10 @@ def test_numpy_is_torch(shape, memory):
             np.testing.assert_allclose(got, want, rtol=2e-5, atol=5e-6)
         values[noise] = one[0]
     assert len({x.tobytes() for x in values.values()}) == len(values), "noise changes nothing"
-    assert isinstance(make_qnet_step(net, 4), NumpyQNetStep)
+    assert isinstance(make_step(net, 4), NumpyStep)
 
 
-@pytest.mark.parametrize("kind", [NumpyQNetStep, TorchQNetStep])
+@pytest.mark.parametrize("kind", [NumpyStep, TorchStep])
 @pytest.mark.parametrize("shape", SHAPES[-4:], ids=str)
 def test_a_step_keeps_its_weights_until_it_is_refreshed(kind, shape):
     net, other = make_net(**shape), make_net(seed=1, **shape)
@@ -67,10 +68,9 @@ def test_acting_values_are_the_means_of_the_learned_distributions(kind):
     policy = dqn(distribution=kind, prev_inputs=False)
     obs = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        noise = policy.noise_generator(0, 6).select
-        outputs = policy.net.outputs(policy.net.inputs(obs, obs), noise)
+        outputs = policy.net.outputs(policy.net.inputs(obs, obs), MEAN_WEIGHTS)
         want = policy.criterion.mean(outputs)
-    step = policy.actor(6).step
+    step = policy.actor(6).net_step
     none = np.zeros(6, np.int64), np.zeros(6, np.float32), ()
     got, _ = step(obs.numpy(), np.ones(6, bool), *none)
     np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)

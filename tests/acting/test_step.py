@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.acting.value import NumpyQNetStep, TorchQNetStep, make_qnet_step
+from rlrun.acting.step import NumpyStep, TorchStep, make_step
 from rlrun.nets.qnet import QNet
 from rlrun.schema import MemoryConfig, TorsoConfig
 from rlrun.types import Spec, tree_leaves
@@ -50,7 +50,7 @@ def play(step, space, rows=6, envs=4, seed=0):
 
 
 def assert_alike(net, space):
-    numpy, torch_ = NumpyQNetStep(net, 4), TorchQNetStep(net, 4)
+    numpy, torch_ = NumpyStep(net, 4), TorchStep(net, 4)
     for got, want in zip(play(numpy, space), play(torch_, space), strict=True):
         assert got.dtype == want.dtype == np.float32
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-6)
@@ -67,7 +67,7 @@ def test_numpy_reads_every_observation(space, activation):
     assert_alike(make_net(SPACES[space], activation), SPACES[space])
 
 
-@pytest.mark.parametrize("kind", [NumpyQNetStep, TorchQNetStep])
+@pytest.mark.parametrize("kind", [NumpyStep, TorchStep])
 @pytest.mark.parametrize("memory", ["lstm", "gru", "mingru", "none"])
 def test_a_step_keeps_its_weights_until_it_is_refreshed(kind, memory):
     net, other = make_net(memory=memory), make_net(memory=memory, seed=1)
@@ -84,14 +84,14 @@ def test_a_step_keeps_its_weights_until_it_is_refreshed(kind, memory):
 
 def test_the_rule():
     """numpy for MLP torsos on the CPU; convolutions and other devices stay in torch."""
-    assert isinstance(make_qnet_step(make_net(), 4), NumpyQNetStep)
-    assert isinstance(make_qnet_step(make_net().to("meta"), 4), TorchQNetStep)
+    assert isinstance(make_step(make_net(), 4), NumpyStep)
+    assert isinstance(make_step(make_net().to("meta"), 4), TorchStep)
     image = gym.spaces.Box(0, 255, (1, 84, 84), np.uint8)
     config = r2d2().config
     spec, memory = Spec(image, gym.spaces.Discrete(2)), MemoryConfig("lstm", 4, 1.0)
     net = QNet(config, TorsoConfig("nature_cnn", (16,), "relu"), memory, spec)
-    step = make_qnet_step(net, 2)
-    assert isinstance(step, TorchQNetStep)
+    step = make_step(net, 2)
+    assert isinstance(step, TorchStep)
     obs, first = np.zeros((2, 1, 84, 84), np.uint8), np.ones(2, bool)
     q, _ = step(obs, first, np.zeros(2, np.int64), np.zeros(2, np.float32), step.initial_state())
     assert q.shape == (2, 2)

@@ -9,22 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.functional import policy as in_torch
+from rlrun.functional.policy import standardise
 from rlrun.kernels import policy_losses
-from rlrun.kernels.actor_critic import (
-    AutogradActorCritic,
-    NumpyActorCritic,
-    OutputGrads,
-    make_actor_critic_backprop,
-    supports,
-)
+from rlrun.kernels.actor_critic import NumpyActorCritic
+from rlrun.kernels.ppo import PPOKernel
+from rlrun.kernels.rollout import RolloutKernel
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.optim.adam import FlatParameters
-from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
+from rlrun.policy.base.rollout import RolloutRows
 from rlrun.schema import MemoryConfig, TorsoConfig
 from rlrun.types import Spec, tree_map
 from tests.compose import config
 from tests.policy.test_onpolicy import collector_of, rollout_of
+from tests.policy.test_onpolicy_losses import minibatch, ppo_of
 
 ACTIONS = {
     "one": gym.spaces.Discrete(3),
@@ -58,7 +55,7 @@ def network(action, torso=(8,), activation="tanh", *, obs="box", memory="none", 
 
 
 def rows_of(net, obs, rows=5, columns=3):
-    """(obs, previous, first, state), actions and grads of the rows but the last."""
+    """Rows of a rollout (their last row is the bootstrap), and gradients of all but the last."""
     make = torch.Generator().manual_seed(4)
     lead = (rows + 1, columns)
     seen = np.stack([np.asarray(OBS[obs].sample()) for _ in range(rows * columns + columns)])
@@ -68,32 +65,44 @@ def rows_of(net, obs, rows=5, columns=3):
     rewards = torch.randn(lead, generator=make)
     previous = net.encode_previous(torch.cat([action, action[:1]]), rewards)
     grads = [torch.randn(rows, columns, generator=make) for _ in range(3)]
-    return (seen, previous, torch.zeros(lead, dtype=torch.bool), ()), action, grads
+    first = torch.zeros(lead, dtype=torch.bool)
+    none = torch.zeros(rows, columns)
+    ends = [first[:-1]] * 3
+    given = RolloutRows(seen, previous, first, (), action, none, none, *ends, none)
+    return given, grads
 
 
-def pair_of(net):
-    """The kernel and its autograd version; their gradients do not share an array."""
+def by_autograd(net, rows, grads):
+    """Outputs, log pi, entropy and parameters' gradients; ``grads``: over log pi, V, entropy."""
+    params, value = net(rows.obs, rows.previous, rows.first, ())
+    choice = net.evaluate_actions(params[:-1], rows.action)
+    outputs = [choice.log_prob, value[:-1], choice.entropy][: len(grads)]
+    return params, value, *choice, *torch.autograd.grad(outputs, list(net.parameters()), grads)
+
+
+def by_kernel(net, rows, grads):
     flat = FlatParameters(net.parameters())
-    kernel, autograd = NumpyActorCritic(net, flat), AutogradActorCritic(net, flat, DEFAULT_COMPUTE)
-    autograd.flat = FlatParameters([p.detach().clone() for p in net.parameters()])
-    return kernel, autograd
+    kernel = NumpyActorCritic(net, flat)
+    params, value = kernel.outputs(rows)
+    head, action = params[:-1].flatten(0, 1).numpy(), rows.action.flatten(0, 1).numpy()
+    evaluated = kernel.evaluate(head, action, entropy=True)
+    log_prob, value_grad, *entropy = (g.flatten().numpy() for g in grads)
+    kernel.backward_from_log_prob(evaluated, log_prob, value_grad, *(entropy or [None]))
+    lead = rows.action.shape[:2]
+    choice = (torch.from_numpy(x).reshape(lead) for x in (evaluated.log_prob, evaluated.entropy))
+    return params, value, *choice, *flat.grad_views
 
 
 def compare(net, obs, *, entropy):
     for space in (net.space, OBS[obs]):
         space.seed(0)
-    given, action, (log_prob, value, worth) = rows_of(net, obs)
-    found = []
-    for back in pair_of(net):
-        head, v = back.outputs(*given)
-        choice = back.evaluate_actions(head[:-1], action)
-        grads = OutputGrads(log_prob, value, worth if entropy else None)
-        back.backward(choice, v[:-1], grads)
-        found.append((head, v, *choice, *back.flat.grad_views))
+    rows, grads = rows_of(net, obs)
+    grads = grads if entropy else grads[:2]
+    found = by_autograd(net, rows, grads), by_kernel(net, rows, grads)
     for a, b in zip(*found, strict=True):
         assert a.shape == b.shape
-        torch.testing.assert_close(a, b.detach(), rtol=1e-5, atol=1e-5)
-    assert len(found[0]) == len(found[1]) == 4 + len(list(net.parameters()))
+        torch.testing.assert_close(a.detach(), b, rtol=1e-5, atol=1e-5)
+    assert len(found[0]) == 4 + len(list(net.parameters()))
     assert any(part.abs().max() > 0.01 for part in found[0][4:])
 
 
@@ -105,7 +114,6 @@ def test_values_and_gradients_match_autograd(
 ):
     keys = {"separate_value": separate, "head_hidden": head, "prev_inputs": prev_inputs}
     net = network(action, torso, activation, **keys)
-    assert supports(net)
     compare(net, "box", entropy=prev_inputs)
 
 
@@ -116,42 +124,39 @@ def test_of_numbers_and_of_standardised_observations():
     compare(net, "box", entropy=True)
 
 
-def test_supported_networks():
-    net, half = network("one"), Compute("bf16")
-    assert isinstance(
-        make_actor_critic_backprop(net, FlatParameters(net.parameters()), DEFAULT_COMPUTE),
-        NumpyActorCritic,
-    )
-    assert isinstance(
-        make_actor_critic_backprop(net, FlatParameters(net.parameters()), half), AutogradActorCritic
-    )
-    assert not supports(network("one", memory="gru"))
-
-
 # -- loss gradients -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value_clip", [None, 0.3])
-@pytest.mark.parametrize("rows", [0, 1, 2, 300])
-def test_loss_gradients_match_the_torch_versions(rows, value_clip):
+@pytest.mark.parametrize("rows", [1, 2, 300])
+def test_loss_gradients_are_those_of_ppo_s_loss(rows, value_clip):
     rng = np.random.default_rng(rows)
     log_prob, behaviour, gain, value, target, old = rng.normal(0, 0.4, (6, rows)).astype("f4")
-    tensors = [torch.from_numpy(x) for x in (log_prob, behaviour, gain, value, target, old)]
-    real = in_torch.valid_rows(torch.ones(rows, dtype=torch.bool))
+    given = (torch.from_numpy(x) for x in (behaviour, gain, target, old))
+    batch = minibatch(*given, torch.ones(rows, dtype=torch.bool))
+    leaves = (torch.from_numpy(x) for x in (log_prob, value, old))
+    _, want, _ = ppo_of(*leaves, batch, value_clip=value_clip, value_coef=1.0)
     same = {"rtol": 1e-5, "atol": 1e-6}
     got = policy_losses.ppo_grad(log_prob, behaviour, gain, clip=0.2)
-    want = in_torch.ppo_grad(*tensors[:3], real, clip=0.2)
-    np.testing.assert_allclose(got, want, **same)
+    np.testing.assert_allclose(got, want[0], **same)
+    assert got.dtype == np.float32
     assert rows < 300 or 0 < (got == 0).mean() < 1, "clipped rows and others"
     got = policy_losses.value_grad(value, target, old, clip=value_clip)
-    want = in_torch.value_loss(*tensors[3:5], real, old=tensors[5], clip=value_clip).grad
-    np.testing.assert_allclose(got, want, **same)
+    np.testing.assert_allclose(got, want[1], **same)
     assert value_clip is None or rows < 300 or 0 < (got == 0).mean() < 1
-    got, want = policy_losses.standardise(gain), in_torch.standardise(tensors[2], real)
-    np.testing.assert_allclose(got, want, **same)
-    assert {
-        x.dtype for x in (got, policy_losses.ppo_grad(log_prob, behaviour, gain, clip=0.2))
-    } == {np.dtype("f4")}
+    np.testing.assert_allclose(policy_losses.entropy_grad(rows, 0.1), want[2], **same)
+    assert policy_losses.entropy_grad(rows, 0) is None
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 300])
+def test_standardised_as_in_torch(rows):
+    gain = np.random.default_rng(rows).normal(0, 0.4, rows).astype("f4")
+    want = standardise(torch.from_numpy(gain), torch.ones(rows, dtype=torch.bool))
+    got = policy_losses.standardise(gain)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    assert got.dtype == np.float32
+    for grad in (policy_losses.ppo_grad, policy_losses.value_grad):
+        assert grad(gain[:0], gain[:0], gain[:0], clip=0.2).shape == (0,)
 
 
 def test_far_logits_overflow_nowhere():
@@ -175,15 +180,13 @@ MORE = [
 
 @pytest.mark.parametrize("env", ["cartpole", "pendulum"])
 @pytest.mark.parametrize("more", MORE, ids=str)
-def test_an_update_is_the_same_either_way(more, env, monkeypatch):
+def test_an_update_is_the_same_either_way(more, env):
     """Values, parameters and metrics after some updates, of PPO in numpy and by autograd."""
     more = ("learner.batch_size=24", "policy.epochs=3", *more)
     a = collector_of(*more, env=env)
-    monkeypatch.setattr("rlrun.kernels.actor_critic.supports", lambda net: False)
-    b = collector_of(*more, env=env)
-    monkeypatch.undo()
-    assert a.policy.numpy_net is not None
-    assert b.policy.numpy_net is None
+    b = collector_of(*more, "learner.backend=torch", env=env)
+    a.policy.kernel = PPOKernel(a.policy)
+    assert b.policy.kernel is None
     for _ in range(2):
         sample = rollout_of(a)
         one, two = a.policy.update(sample), b.policy.update(sample)
@@ -199,15 +202,13 @@ def test_an_update_is_the_same_either_way(more, env, monkeypatch):
 
 @pytest.mark.parametrize("policy", ["a2c", "impala"])
 @pytest.mark.parametrize("env", ["cartpole", "pendulum"])
-def test_single_steps_are_the_same_either_way(policy, env, monkeypatch):
+def test_single_steps_are_the_same_either_way(policy, env):
     """On rows of an ever older policy: where ratios are 1 rounding decides which exceed it."""
     more = ("policy.rho_clip=1.01",) if policy == "impala" else ()
     a = collector_of(*more, policy=policy, env=env)
-    monkeypatch.setattr("rlrun.kernels.actor_critic.supports", lambda net: False)
-    b = collector_of(*more, policy=policy, env=env)
-    monkeypatch.undo()
-    assert isinstance(a.policy.learner.backprop, NumpyActorCritic)
-    assert isinstance(b.policy.learner.backprop, AutogradActorCritic)
+    b = collector_of(*more, "learner.backend=torch", policy=policy, env=env)
+    a.policy.kernel = RolloutKernel(a.policy)
+    assert b.policy.kernel is None
     sample = rollout_of(a)
     for _ in range(4):
         one, two = a.policy.update(sample), b.policy.update(sample)
@@ -221,6 +222,7 @@ def test_single_steps_are_the_same_either_way(policy, env, monkeypatch):
 def test_telling_and_a_new_start_change_no_bit():
     """The same rollout twice from the same state; in between the network was used otherwise."""
     a = collector_of("learner.batch_size=24")
+    a.policy.kernel = PPOKernel(a.policy)
     sample = rollout_of(a)
     begun = tree_map(
         lambda x: x.clone() if isinstance(x, torch.Tensor) else x, a.policy.state_dict()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlrun.nets.episodes import cut_pieces, unroll_episodes
+from rlrun.nets.actor_critic import cut_pieces, unroll_episodes
 from rlrun.nets.memory import make_memory
 from rlrun.schema import MemoryConfig
 from rlrun.types import tree_map

@@ -165,7 +165,8 @@ def test_bc_is_the_naive_loop(name, burnin):
         state, own = policy.initial_state(1), torch.zeros(())
         for p, counts in rows_of(segment, b, bs, learned):
             if counts:
-                logits, state = net.step(segment.obs[p, b][None], torch.zeros(1).bool(), state)
+                h, state = net.memory.step(net.inputs(segment.obs[p, b][None]), state)
+                logits = net.outputs(h)
                 action = segment.action[p, b]
                 if policy_space(policy) == "Box":
                     low, high = torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 10.0])
@@ -176,7 +177,7 @@ def test_bc_is_the_naive_loop(name, burnin):
                     own = own + logits[0].softmax(-1)[action].log()
             else:
                 with torch.no_grad():
-                    _, state = net.step(segment.obs[p, b][None], torch.zeros(1).bool(), state)
+                    _, state = net.memory.step(net.inputs(segment.obs[p, b][None]), state)
         total = total - weight[b] * own / learned
     want = total / len(weight)
     torch.testing.assert_close(out.loss, want, rtol=1e-5, atol=1e-6)
@@ -306,11 +307,11 @@ def test_greedy_is_the_mode_and_exploring_samples(name):
 @pytest.mark.parametrize("memory", ["lstm", "gru", "mingru", "none"])
 @pytest.mark.parametrize("spec", [SPEC, BOX], ids=["discrete", "box"])
 def test_acting_in_numpy_is_acting_in_torch(memory, spec):
-    from rlrun.acting.policy_net import NumpyPolicyNetStep, TorchPolicyNetStep
+    from rlrun.acting.step import NumpyStep, TorchStep
 
     policy = bc(spec=spec, memory=memory)
     steps, rng = (
-        (NumpyPolicyNetStep(policy.net, 5), TorchPolicyNetStep(policy.net, 5)),
+        (NumpyStep(policy.net, 5), TorchStep(policy.net, 5)),
         np.random.default_rng(0),
     )
     for step in steps:

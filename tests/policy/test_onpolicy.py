@@ -7,18 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.acting.on_policy import (
-    NumpyActorCriticStep,
-    TorchActorCriticStep,
-    make_actor_critic_step,
-)
+from rlrun.acting.step import NumpyStep, TorchStep, make_step
 from rlrun.buffer.rollout import Rollout
 from rlrun.build import pipeline as build
 from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
 from rlrun.nets.running_moments import RunningMoments
-from rlrun.policy.base.minibatch import segment_index
-from rlrun.policy.base.rollout import first_states
+from rlrun.policy.base.rollout import segment_index
 from rlrun.types import Chunk, Counters, no_actions, tree_leaves, tree_map
 from tests.compose import config
 
@@ -37,6 +32,7 @@ SHAPES = [
     ("memory=lstm", "policy.prev_inputs=true"),
     ("memory=gru", "policy.separate_value=false", "policy.head_hidden=[5]"),
     ("memory=gru", "policy.normalize_obs=true"),
+    ("memory=mingru", "policy.prev_inputs=true"),
 ]
 
 
@@ -60,8 +56,8 @@ def rollout_of(collector, chunks=1, stack=1):
 
 
 def learned_log_prob(policy, segment):
-    rows = policy.learner.prepare(segment)
-    head, value = policy.net(rows.obs, rows.previous, rows.first, first_states(rows.states))
+    rows = policy.prepare(segment)
+    head, value = policy.net(rows.obs, rows.previous, rows.first, rows.state)
     return policy.net.evaluate_actions(head[:-1], rows.action).log_prob, value, rows
 
 
@@ -91,10 +87,10 @@ def test_numpy_is_torch(shape, space):
     net = spec_policy(SPACES[space], *shape, "policy.orthogonal_init=false").net
     if net.moments is not None:
         net.moments.add(torch.randn(50, 3) * 3 + 1)
-    assert isinstance(make_actor_critic_step(net, 4), NumpyActorCriticStep)
+    assert isinstance(make_step(net, 4), NumpyStep)
     pair = (
-        play(NumpyActorCriticStep(net, 4), SPACES[space]),
-        play(TorchActorCriticStep(net, 4), SPACES[space]),
+        play(NumpyStep(net, 4), SPACES[space]),
+        play(TorchStep(net, 4), SPACES[space]),
     )
     for got, want in zip(*pair, strict=True):
         assert got.dtype == want.dtype == np.float32
@@ -102,7 +98,7 @@ def test_numpy_is_torch(shape, space):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("kind", [NumpyActorCriticStep, TorchActorCriticStep])
+@pytest.mark.parametrize("kind", [NumpyStep, TorchStep])
 def test_a_step_keeps_its_weights_until_it_is_refreshed(kind, shape):
     one, two = (spec_policy(MULTI, *shape, seed=s).net for s in (0, 1))
     step, before = kind(one, 4), play(kind(one, 4), MULTI)
@@ -146,7 +142,7 @@ def test_acting_and_learning_agree(shape, env):
         log_prob[valid], rows.behaviour_log_prob[valid], rtol=1e-4, atol=1e-5
     )
     if policy.net.recurrent:
-        cut = policy.with_advantages(rows)
+        cut = policy.with_advantages(rows, policy.outputs(rows)[1].detach())
         torch.testing.assert_close(
             policy.net(cut.obs, cut.previous, cut.first, cut.state)[1][cut.valid],
             cut.value[cut.valid],
@@ -177,8 +173,8 @@ def test_segments_by_hand():
 def test_minibatches_hold_every_row_once(memory):
     collector = collector_of(f"memory={memory}", "policy.segment_len=7")
     policy = collector.policy
-    rows = policy.learner.prepare(rollout_of(collector, chunks=2).segment)
-    whole = policy.with_advantages(rows)
+    rows = policy.prepare(rollout_of(collector, chunks=2).segment)
+    whole = policy.with_advantages(rows, policy.outputs(rows)[1].detach())
     whole = replace(whole, target=torch.arange(whole.target.numel()).reshape(whole.target.shape))
     parts = policy.shuffle(whole, 4)
     assert len(parts) == 4
@@ -303,7 +299,7 @@ def test_rewards_are_divided_by_the_deviation_of_running_returns():
     for _ in range(2):
         store.add(collector.collect())
         segment = store.take(0).segment
-        rows = collector.policy.learner.prepare(segment)
+        rows = collector.policy.prepare(segment)
         for t in range(len(segment.reward)):
             for b in range(4):
                 if not segment.valid[t, b]:
@@ -314,4 +310,4 @@ def test_rewards_are_divided_by_the_deviation_of_running_returns():
                     running[b] = 0
         want = segment.reward[segment.valid] / (np.var(returns) + 1e-8) ** 0.5
         torch.testing.assert_close(rows.reward[segment.valid], want.clamp(-10, 10).float())
-    assert len(returns) == collector.policy.learner.returns.count
+    assert len(returns) == collector.policy.returns.count

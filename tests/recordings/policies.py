@@ -163,6 +163,7 @@ def compute(line: str) -> dict[str, list[Fingerprint]]:
                 told.setdefault(name, []).append(x.numpy().copy())
     weights = [x.numpy() for x in policy.weights().values()]
     state = [x.numpy() for x in leaves(policy.state_dict()) if x.numel() > 1]
+    state += joined_moments(policy.state_dict())
     found = {
         "weights": weights,
         "state": state,
@@ -183,6 +184,17 @@ def leaves(tree: Any) -> list[torch.Tensor]:
         return [tree]
     parts = tree.values() if isinstance(tree, dict) else tree
     return list(chain(*map(leaves, parts))) if isinstance(tree, dict | list | tuple) else []
+
+
+def joined_moments(state: Any) -> list[np.ndarray]:
+    """First and second moments of every Adam in one array each, as flat parameters store them."""
+    if not isinstance(state, dict):
+        parts = state if isinstance(state, list | tuple) else ()
+        return [x for part in parts for x in joined_moments(part)]
+    if {"mean", "square", "steps"} <= state.keys():
+        both = ([x.reshape(-1) for x in state[name]] for name in ("mean", "square"))
+        return [torch.cat(moments).numpy() for moments in both]
+    return [x for part in state.values() for x in joined_moments(part)]
 
 
 def acting(

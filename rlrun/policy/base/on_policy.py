@@ -1,18 +1,26 @@
-"""Base class of A2C, PPO and IMPALA: network, acting, checkpointing. Subclasses define the loss."""
+"""Base class of A2C, PPO and IMPALA: network, rollout rows, gradient step, checkpointing.
 
+Subclasses define the loss and ``torch_update``.
+"""
+
+import time
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from rlrun.acting.on_policy import OnPolicyActor
+from rlrun.acting.stochastic import OnPolicyActor
+from rlrun.functional.returns import reverse_scan, trace_continues
+from rlrun.functional.rows import shape_reward
 from rlrun.nets.actor_critic import make_actor_critic
+from rlrun.nets.running_moments import CLIP, RunningMoments
+from rlrun.optim.adam import Adam
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
-from rlrun.policy.base.rollout import ActorCriticLearner
+from rlrun.policy.base.rollout import Minibatch, RolloutRows, rollout_rows
 from rlrun.schedule import make_schedule
 from rlrun.schema import MemoryConfig, OnPolicyConfig, TorsoConfig
-from rlrun.types import Sample, Spec, Update, Window, generator
+from rlrun.types import Sample, Segment, Spec, Update, UpdateKernel, Window, generator
 
 C = TypeVar("C", bound=OnPolicyConfig)
 
@@ -21,6 +29,7 @@ class OnPolicy(ABC, Generic[C]):
     """A policy that samples its actions and learns from whole rollouts."""
 
     window: Window | None = None  # no replay
+    kernel: UpdateKernel | None = None  # computes ``update`` where it is set
 
     def __init__(
         self,
@@ -34,12 +43,17 @@ class OnPolicy(ABC, Generic[C]):
         device: torch.device,
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
-        self.config, self.device = config, device
+        self.config, self.device, self.compute = config, device, compute
         self.seed, self.total_steps = seed, total_steps
-        net = make_actor_critic(config, torso, memory, spec, seed=seed).to(device)
-        lr_at = make_schedule(config.lr, total_steps=total_steps)
-        self.net, self.learner = net, ActorCriticLearner(net, config, lr_at, compute)
-        self.generator, self.seconds = generator(seed, "explore"), self.learner.seconds
+        self.net = make_actor_critic(config, torso, memory, spec, seed=seed).to(device)
+        parameters = self.net.parameters()
+        self.adam = Adam(parameters, eps=config.adam_eps, grad_clip=config.grad_clip)
+        self.adam.flatten()
+        self.lr_at = make_schedule(config.lr, total_steps=total_steps)
+        self.returns = RunningMoments(())  # of discounted returns, which rewards are divided by
+        self.running = torch.zeros(0)  # [B] the discounted return of every open episode
+        self.generator = generator(seed, "explore")
+        self.seconds = {"backward": 0.0, "optimiser": 0.0}
         self.set_up()
 
     def set_up(self) -> None:
@@ -49,23 +63,96 @@ class OnPolicy(ABC, Generic[C]):
         """An actor that samples from the policy's distribution."""
         return OnPolicyActor(self.net, self.config, self.generator, num_envs=num_envs)
 
-    @abstractmethod
+    # -- learning --------------------------------------------------------------------------------
+
     def update(self, sample: Sample) -> Update:
         """Learn from a rollout."""
+        return self.kernel.update(sample) if self.kernel is not None else self.torch_update(sample)
+
+    @abstractmethod
+    def torch_update(self, sample: Sample) -> Update:
+        """``update`` by autograd."""
+
+    def prepare(self, segment: Segment) -> RolloutRows:
+        """The rows of a rollout (on the host), after adding its rewards to the statistics."""
+        c = self.config
+        reward = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
+        reward = torch.where(segment.valid, reward, torch.zeros_like(reward))
+        if c.normalize_reward:
+            reward = self._normalise(reward, segment)
+        return rollout_rows(segment, reward, self.net, self.device)
+
+    def _normalise(self, reward: Tensor, segment: Segment) -> Tensor:
+        """Rewards divided by the standard deviation of running discounted returns, then clipped.
+
+        R_t = r_t + gamma R_{t-1} within an episode. Source: OpenAI Baselines' VecNormalize.
+        """
+        ends = (segment.terminated, segment.truncated, segment.valid)
+        on = torch.where(trace_continues(*ends), self.config.gamma, 0.0)
+        if len(self.running) != reward.shape[1]:
+            self.running = torch.zeros(reward.shape[1])
+        begun = torch.where(segment.first[0] | ~segment.valid[0], 0.0, self.running)
+        reached = reward.clone()
+        reached[0] += self.config.gamma * begun
+        decay = torch.cat([torch.zeros_like(on[:1]), on[:-1]]).flip(0)
+        reached = reverse_scan(reached.flip(0), decay).flip(0)
+        last = segment.valid[-1] & ~(segment.terminated | segment.truncated)[-1]
+        self.running = torch.where(last, reached[-1], 0.0)
+        seen = reached[segment.valid]
+        if len(seen):
+            self.returns.add(seen)
+        return (reward * self.returns.scale()).clamp(-CLIP, CLIP)
+
+    def outputs(self, rows: RolloutRows | Minibatch) -> tuple[Tensor, Tensor]:
+        """(parameters of the distribution [T, M, K], V [T, M]) of every row, in float32."""
+        bf16 = self.compute.precision == "bf16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
+            params, value = self.net(rows.obs, rows.previous, rows.first, rows.state)
+        return params.float(), value.float()
+
+    def step(self, loss: Tensor, env_steps: int) -> dict[str, Tensor]:
+        """One gradient step on ``loss`` (0-d): backward, clipping of the norm, Adam; metrics."""
+        began = time.perf_counter()
+        grads = torch.autograd.grad(loss, self.adam.parameters, materialize_grads=True)
+        backward, lr = time.perf_counter(), self.lr_at(env_steps)
+        norm = self.adam.step(grads, lr)
+        self.seconds["backward"] += backward - began
+        self.seconds["optimiser"] += time.perf_counter() - backward
+        return {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}
+
+    def update_obs_moments(self, rows: RolloutRows) -> None:
+        """Add the rollout's observations to the statistics that normalise the next rollout.
+
+        Called after the update, since the rollout was acted with the earlier statistics.
+        """
+        if self.net.moments is not None and len(rows.index):
+            seen = rows.obs[:-1].flatten(0, 1)
+            self.net.moments.add(seen[rows.index.to(seen.device)])
 
     def priority(self, sample: Sample) -> Tensor:
         raise AssertionError("a rollout has no priorities")
 
+    # -- saving ----------------------------------------------------------------------------------
+
     def weights(self) -> dict[str, Tensor]:
         """The network's parameters and statistics, detached, not copied."""
-        return self.learner.weights()
+        return dict(self.net.state_dict())
 
     def load(self, weights: dict[str, Tensor]) -> None:
         self.net.load_state_dict(weights)
 
     def state_dict(self) -> dict[str, Any]:
-        return self.learner.state_dict() | {"generator": self.generator.bit_generator.state}
+        return {
+            "net": self.weights(),
+            "adam": self.adam.state_dict(),
+            "returns": dict(self.returns.state_dict()),
+            "running": self.running,
+            "generator": self.generator.bit_generator.state,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.learner.load_state_dict(state)
+        self.net.load_state_dict(state["net"])
+        self.adam.load_state_dict(state["adam"])
+        self.returns.load_state_dict(state["returns"])
+        self.running = state["running"].clone()
         self.generator.bit_generator.state = state["generator"]

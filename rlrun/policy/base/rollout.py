@@ -1,36 +1,27 @@
-"""The learner of on-policy policies: rows of a rollout, gradient steps, running statistics."""
+"""Rows of a rollout on the learner's device, and minibatches of them."""
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.functional.policy import LogProbEntropy, ValidRows
-from rlrun.functional.returns import reverse_scan, trace_continues
-from rlrun.functional.rows import shape_reward
-from rlrun.kernels.actor_critic import NumpyActorCritic, OutputGrads, make_actor_critic_backprop
-from rlrun.kernels.policy_losses import ActionLogProb
+from rlrun.functional.returns import Advantage
 from rlrun.nets.actor_critic import ActorCritic
-from rlrun.nets.running_moments import CLIP, RunningMoments
-from rlrun.optim.adam import Adam, FlatParameters
-from rlrun.optim.compute import Compute
-from rlrun.schema import OnPolicyConfig
 from rlrun.types import Segment, Tree, moved, tree_map
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutRows:
-    """A rollout on the learner's device; padding is zero everywhere."""
+    """A rollout; padding is zero everywhere."""
 
     obs: Tree  # [T+1, B, *O]
-    previous: Tensor  # [T+1, B, F] previous action and reward, where the network sees them
+    previous: Tensor  # [T+1, B, F] previous action and reward, where the network reads them
     first: Tensor  # [T+1, B] bool, on the host
     states: Tree  # [T, B, ...] before every row
-    action: Tensor  # [T, B, *A] raw where it is real
+    action: Tensor  # [T, B, *A] before clipping where it is real
     behaviour_log_prob: Tensor  # [T, B] log mu(action) of the acting policy
     reward: Tensor  # [T, B] scaled, clipped, normalised
     terminated: Tensor  # [T, B] bool
@@ -39,186 +30,138 @@ class RolloutRows:
     index: Tensor  # [N] int64, on the host: valid rows of the flattened rows and columns
 
     @property
+    def state(self) -> Tree:
+        """The state [B, ...] before row 0."""
+        return tree_map(lambda x: x[0], self.states)
+
+    @property
     def ends(self) -> tuple[Tensor, Tensor, Tensor]:
         """(terminated, truncated, valid)."""
         return self.terminated, self.truncated, self.valid
 
 
-class ActorCriticLearner:
-    """An actor-critic network, its Adam, and the running moments of returns."""
+def rollout_rows(
+    segment: Segment, reward: Tensor, net: ActorCritic, device: torch.device
+) -> RolloutRows:
+    """The rows of ``segment`` (on the host) on ``device``, as inputs of ``net``.
 
-    def __init__(
-        self,
-        net: ActorCritic,
-        config: OnPolicyConfig,
-        lr_at: Callable[[int], float],
-        compute: Compute,
-    ) -> None:
-        """``lr_at``: env_steps -> learning rate."""
-        self.net, self.config, self.lr_at = net, config, lr_at
-        self.device = next(net.parameters()).device
-        self.flat = FlatParameters(net.parameters())
-        self.backprop = make_actor_critic_backprop(net, self.flat, compute)
-        self.outputs, self.evaluate_actions = self.backprop.outputs, self.backprop.evaluate_actions
-        self.adam = Adam([self.flat.values], eps=config.adam_eps, grad_clip=config.grad_clip)
-        self.returns = RunningMoments(
-            ()
-        )  # of discounted returns so far, which rewards are divided by
-        self.running = torch.zeros(0)  # [B] the discounted return of every open episode
-        self.seconds = {"backward": 0.0, "optimiser": 0.0}
-
-    def prepare(self, segment: Segment) -> RolloutRows:
-        """The rows of a rollout (on the host), after adding its rewards to the statistics."""
-        c = self.config
-        reward = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
-        reward = torch.where(segment.valid, reward, torch.zeros_like(reward))
-        if c.normalize_reward:
-            reward = self._normalise(reward, segment)
-        first, index = segment.first, segment.valid.flatten().nonzero().squeeze(-1)
-        segment, reward = segment.to(self.device), moved(reward, self.device)
-        obs, previous = self.net.inputs(segment)
-        valid, extras = segment.valid, segment.extras
-        action = extras.get("raw_action", segment.action)
-        own = valid.reshape(*valid.shape, *[1] * (action.ndim - 2))
-        behaviour_log_prob = extras["log_prob"]
-        return RolloutRows(
-            obs=obs,
-            previous=previous,
-            first=first,
-            states=segment.states,
-            action=torch.where(own, action, torch.zeros_like(action)),
-            behaviour_log_prob=torch.where(
-                valid, behaviour_log_prob, torch.zeros_like(behaviour_log_prob)
-            ),
-            reward=reward,
-            terminated=segment.terminated,
-            truncated=segment.truncated,
-            valid=valid,
-            index=index,
-        )
-
-    def _normalise(self, reward: Tensor, segment: Segment) -> Tensor:
-        """Rewards divided by the standard deviation of running discounted returns, then clipped.
-
-        R_t = r_t + gamma R_{t-1} within an episode. Source: OpenAI Baselines' VecNormalize.
-        """
-        ends = (segment.terminated, segment.truncated, segment.valid)
-        on = torch.where(trace_continues(*ends), self.config.gamma, 0.0)
-        if len(self.running) != reward.shape[1]:
-            self.running = torch.zeros(reward.shape[1])
-        begun = torch.where(segment.first[0] | ~segment.valid[0], 0.0, self.running)
-        reached = reward.clone()
-        reached[0] += self.config.gamma * begun
-        decay = torch.cat([torch.zeros_like(on[:1]), on[:-1]]).flip(0)
-        reached = reverse_scan(reached.flip(0), decay).flip(0)
-        last = segment.valid[-1] & ~(segment.terminated | segment.truncated)[-1]
-        self.running = torch.where(last, reached[-1], 0.0)
-        seen = reached[segment.valid]
-        if len(seen):
-            self.returns.add(seen)
-        return (reward * self.returns.scale()).clamp(-CLIP, CLIP)
-
-    def step(self, out: "ActorCriticLoss", env_steps: int) -> dict[str, Tensor]:
-        """One gradient step on a loss of the last ``outputs`` and ``choice``; its metrics."""
-        began = time.perf_counter()
-        self.backprop.backward(out.choice, out.value, out.grads)
-        backward, lr = time.perf_counter(), self.lr_at(env_steps)
-        norm = self.adam.step([self.flat.grads], lr)
-        self.seconds["backward"] += backward - began
-        self.seconds["optimiser"] += time.perf_counter() - backward
-        return {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}
-
-    def numpy_step(
-        self,
-        evaluated: ActionLogProb,
-        log_prob: np.ndarray,
-        value: np.ndarray,
-        entropy: np.ndarray | None,
-        lr: float,
-    ) -> float:
-        """``step`` in numpy; d loss / d log pi, V and entropy are [N]. The norm before clipping."""
-        assert isinstance(self.backprop, NumpyActorCritic)
-        began = time.perf_counter()
-        self.backprop.backward_arrays(evaluated, log_prob, value, entropy)
-        backward = time.perf_counter()
-        norm = self.adam.numpy_step(self.flat.grads, lr)
-        self.seconds["backward"] += backward - began
-        self.seconds["optimiser"] += time.perf_counter() - backward
-        return norm
-
-    def update_obs_moments(self, rows: RolloutRows) -> None:
-        """Add the rollout's observations to the statistics that normalise the next rollout.
-
-        Called after the update, since the rollout was acted with the earlier statistics.
-        """
-        if self.net.moments is not None and len(rows.index):
-            seen = rows.obs[:-1].flatten(0, 1)
-            self.net.moments.add(seen[rows.index.to(seen.device)])
-
-    def weights(self) -> dict[str, Tensor]:
-        """The network's parameters and statistics, detached, not copied."""
-        return dict(self.net.state_dict())
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "net": self.weights(),
-            "adam": self.adam.state_dict(),
-            "returns": dict(self.returns.state_dict()),
-            "running": self.running,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.net.load_state_dict(state["net"])
-        self.adam.load_state_dict(state["adam"])
-        self.returns.load_state_dict(state["returns"])
-        self.running = state["running"].clone()
-
-
-class ActorCriticLoss(NamedTuple):
-    """Outputs of a loss, its gradients over them, and 0-d metrics."""
-
-    choice: LogProbEntropy
-    value: Tensor
-    grads: OutputGrads
-    metrics: dict[str, Tensor]
-
-
-def make_loss(
-    config: OnPolicyConfig,
-    choice: LogProbEntropy,
-    policy_grad: Tensor,
-    value: Tensor,
-    value_grad: Tensor,
-    rows: ValidRows,
-) -> ActorCriticLoss:
-    """Policy loss + value_coef value loss - entropy_coef mean entropy, without metrics.
-
-    ``policy_grad``, ``value_grad``: gradients [*] of the first two over log pi and V.
+    ``reward`` [T, B]: that to learn from, 0 in padding.
     """
-    entropy_grad = None
-    if config.entropy_coef > 0:
-        entropy_grad = rows.select((-config.entropy_coef * rows.share).expand_as(value))
-    grads = OutputGrads(policy_grad, config.value_coef * value_grad, entropy_grad)
-    return ActorCriticLoss(choice, value, grads, {})
+    first, index = segment.first, segment.valid.flatten().nonzero().squeeze(-1)
+    segment, reward = segment.to(device), moved(reward, device)
+    obs, previous = net.inputs(segment)
+    valid, log_prob = segment.valid, segment.extras["log_prob"]
+    action = segment.extras.get("raw_action", segment.action)
+    own = valid.reshape(*valid.shape, *[1] * (action.ndim - 2))
+    return RolloutRows(
+        obs=obs,
+        previous=previous,
+        first=first,
+        states=segment.states,
+        action=torch.where(own, action, torch.zeros_like(action)),
+        behaviour_log_prob=torch.where(valid, log_prob, torch.zeros_like(log_prob)),
+        reward=reward,
+        terminated=segment.terminated,
+        truncated=segment.truncated,
+        valid=valid,
+        index=index,
+    )
 
 
-def loss_metrics(
-    config: OnPolicyConfig,
-    policy_loss: Tensor,
-    value_loss: Tensor,
-    choice: LogProbEntropy,
-    rows: ValidRows,
-) -> dict[str, Tensor]:
-    """The metrics of every on-policy learner; losses are 0-d."""
-    entropy = rows.mean(choice.entropy)
-    return {
-        "train/loss": policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy,
-        "train/policy_loss": policy_loss,
-        "train/value_loss": value_loss,
-        "train/entropy": entropy,
-    }
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """M segments of S rows; without a memory M = N valid rows, S = 1."""
+
+    obs: Tree  # [S, M, *O]
+    previous: Tensor  # [S, M, F]
+    first: Tensor  # [S, M] bool, on the host
+    state: Tree  # [M, ...] stored state before row 0
+    action: Tensor  # [S, M, *A]
+    behaviour_log_prob: Tensor  # [S, M]
+    advantage: Tensor  # [S, M]
+    target: Tensor  # [S, M] of the value
+    value: Tensor  # [S, M] before the update
+    valid: Tensor  # [S, M] bool
+
+    def size(self) -> int:
+        """The number of segments."""
+        return self.valid.shape[1]
+
+    def take(self, index: np.ndarray) -> "Minibatch":
+        """The segments ``index`` (int64 [m])."""
+        on_host = torch.from_numpy(index)
+        on_device = moved(on_host, self.valid.device)
+
+        def select(x: Tensor, axis: int) -> Tensor:
+            return x.index_select(axis, on_host if x.device.type == "cpu" else on_device)
+
+        return self._map(select)
+
+    def split(self, parts: int) -> list["Minibatch"]:
+        """``parts`` views of successive segments, of nearly equal size."""
+        return [self._slice(start, stop) for start, stop in split_range(self.size(), parts)]
+
+    def _slice(self, start: int, stop: int) -> "Minibatch":
+        return self._map(lambda x, axis: x.narrow(axis, start, stop - start))
+
+    def _map(self, function: Callable[[Tensor, int], Tensor]) -> "Minibatch":
+        """Apply ``function(x, axis)`` to every tensor; ``axis``: that of its segments."""
+
+        def of(tree: Tree, axis: int) -> Tree:
+            return tree_map(lambda x: function(x, axis), tree)
+
+        parts = {f.name: of(getattr(self, f.name), int(f.name != "state")) for f in fields(self)}
+        return Minibatch(**parts)
 
 
-def first_states(states: Tree) -> Tree:
-    """States [B, ...] before row 0, of states [T, B, ...]."""
-    return tree_map(lambda x: x[0], states)
+def split_range(count: int, parts: int) -> list[tuple[int, int]]:
+    """(start, stop) of ``parts`` successive ranges of nearly equal length, none of them empty."""
+    bounds = [round(i * count / parts) for i in range(parts + 1)]
+    return [(a, b) for a, b in pairwise(bounds) if a < b]
+
+
+def split_rollout(
+    rows: RolloutRows, advantages: Advantage, value: Tensor, length: int | None
+) -> Minibatch:
+    """Segments of about ``length`` rows of a rollout, with their stored states.
+
+    ``length`` None: every valid row is a segment, without a state. Columns are cut into equal
+    segments; the last is padded where the rows do not divide evenly.
+    """
+    steps, columns = rows.valid.shape
+    if length is None:
+        index, own = rows.index.unsqueeze(0), torch.ones(1, len(rows.index), dtype=torch.bool)
+        state: Tree = ()
+    else:
+        length = -(-steps // max(1, round(steps / length)))
+        index, own = segment_index(steps, columns, length)
+        state = tree_map(lambda x: x.flatten(0, 1)[index[0].to(x.device)], rows.states)
+    on_device = index.to(rows.valid.device)
+
+    def of(x: Tensor) -> Tensor:
+        return x.flatten(0, 1)[on_device]
+
+    return Minibatch(
+        obs=tree_map(lambda x: of(x[:-1]), rows.obs),
+        previous=of(rows.previous[:-1]),
+        first=rows.first[:-1].flatten()[index] & own,
+        state=state,
+        action=of(rows.action),
+        behaviour_log_prob=of(rows.behaviour_log_prob),
+        advantage=of(advantages.advantage),
+        target=of(advantages.target),
+        value=of(value),
+        valid=of(rows.valid) & own.to(on_device.device),
+    )
+
+
+def segment_index(steps: int, columns: int, length: int) -> tuple[Tensor, Tensor]:
+    """(int64 [length, M] indices of flattened [steps, columns] rows, bool [length, M] not padding).
+
+    Segment k of column b is number k columns + b; padding has the index of the last row.
+    """
+    count = -(-steps // length)
+    row = torch.arange(count) * length + torch.arange(length).unsqueeze(-1)  # [length, count]
+    index = row.clamp(max=steps - 1).unsqueeze(-1) * columns + torch.arange(columns)
+    own = (row < steps).unsqueeze(-1).expand_as(index)
+    return index.reshape(length, -1), own.reshape(length, -1)

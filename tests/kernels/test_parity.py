@@ -1,0 +1,118 @@
+"""The first update is computed both ways; an edited loss is run as written."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.build.plan import make_plan
+from rlrun.build.policy import KERNELS, backend_used, policy_class
+from rlrun.config.checks.backend import WITH_KERNEL
+from rlrun.kernels.parity import CheckedKernel
+from rlrun.types import tree_leaves
+from tests.compose import config
+from tests.policy.updates import policy_of, samples_of
+
+LINES = {name: (f"policy={name}", "env=cartpole") for name in ("dqn", "ppo", "a2c", "impala")}
+LINES |= {name: (f"policy={name}", "env=pendulum") for name in ("sac", "td3", "ddpg")}
+ON_POLICY = ("ppo", "a2c", "impala")
+UPDATES = {name: 3 if name in ON_POLICY else 20 for name in LINES}
+
+
+@pytest.fixture(scope="module", params=list(KERNELS))
+def case(request, tmp_path_factory):
+    """(config line of a policy with a kernel, samples of its first updates)."""
+    name, directory = request.param, tmp_path_factory.mktemp(request.param)
+    return LINES[name], samples_of(*LINES[name], directory=directory, count=UPDATES[name])
+
+
+def kernel_name(policy):
+    return type(policy.kernel).__name__
+
+
+def test_every_kernel_is_known_to_the_rule():
+    assert sorted(KERNELS) == sorted(WITH_KERNEL) == sorted(LINES)
+
+
+def test_updates_are_those_of_the_text(case):
+    """Values, first moments (linear in the gradients) and parameters of every update."""
+    line, samples = case
+    ours, text = policy_of(*line), policy_of(*line, "learner.backend=torch")
+    assert isinstance(ours.kernel, CheckedKernel)
+    assert text.kernel is None
+    for sample in samples:
+        one, two = ours.update(sample), text.update(sample)
+        assert list(one.metrics) == list(two.metrics)
+        for key, value in two.metrics.items():
+            torch.testing.assert_close(one.metrics[key], value, rtol=1e-4, atol=1e-5, msg=key)
+        if two.priority is not None:
+            torch.testing.assert_close(one.priority, two.priority, rtol=1e-4, atol=1e-5)
+    assert kernel_name(ours) == KERNELS[line[0].removeprefix("policy=")].split(":")[1]
+    for x, y in zip(tree_leaves(ours.weights()), tree_leaves(text.weights()), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+
+
+def test_the_comparison_leaves_no_trace(case):
+    """A kernel that was compared has the bits of one that never was."""
+    line, samples = case
+    checked, plain = policy_of(*line), policy_of(*line)
+    plain.kernel = plain.kernel.kernel
+    for sample in samples[:3]:
+        one, two = checked.update(sample), plain.update(sample)
+        for key, value in two.metrics.items():
+            assert torch.equal(one.metrics[key], value), key
+    same_state(checked, plain)
+
+
+def same_state(one, two):
+    for x, y in zip(tree_leaves(one.state_dict()), tree_leaves(two.state_dict()), strict=True):
+        assert torch.equal(x, y) if isinstance(x, torch.Tensor) else np.array_equal(x, y)
+
+
+def test_an_edited_loss_is_run_as_written(case, monkeypatch, caplog):
+    line, samples = case
+    cls = policy_class(line[0].removeprefix("policy="))
+    loss = cls.loss
+
+    def edited(self, *given):
+        out = loss(self, *given)
+        return out._replace(**{out._fields[0]: 1.01 * out[0]})
+
+    monkeypatch.setattr(cls, "loss", edited)
+    ours, text = policy_of(*line), policy_of(*line, "learner.backend=torch")
+    plan = make_plan(config(*line))
+    assert backend_used(ours, plan).name == "numpy"
+    for sample in samples[:3]:
+        ours.update(sample)
+        text.update(sample)
+    assert ours.kernel is None
+    for x, y in zip(tree_leaves(ours.weights()), tree_leaves(text.weights()), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-6)  # the norm sums in another order
+    (message,) = caplog.messages
+    assert "the numpy kernel does not compute this loss" in message
+    assert "learner.backend=torch is used" in message
+    assert backend_used(ours, plan) == ("torch", "the numpy kernel does not compute this loss")
+
+
+def test_a_checkpoint_of_one_backend_is_one_of_the_other(case):
+    line, samples = case
+    ours, text = policy_of(*line), policy_of(*line, "learner.backend=torch")
+    for sample in samples[:2]:
+        ours.update(sample)
+    text.load_state_dict(copy.deepcopy(ours.state_dict()))
+    same_state(ours, text)
+    back = policy_of(*line)
+    back.load_state_dict(copy.deepcopy(text.state_dict()))
+    assert torch.equal(*(p.update(samples[2]).metrics["train/loss"] for p in (ours, back)))
+
+
+def test_a_subclass_learns_by_its_own_loss():
+    from rlrun.build import policy as build
+
+    plan = make_plan(config(*LINES["dqn"]))
+    cls = policy_class("dqn")
+    own = type("Own", (cls,), {})
+    made = policy_of(*LINES["dqn"])
+    made.kernel, made.__class__ = None, own
+    assert build.with_kernel(made, plan).kernel is None
