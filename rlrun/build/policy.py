@@ -34,8 +34,8 @@ POLICIES = {
 KERNELS = {  # of exactly the class of that name
     "dqn": "rlrun.kernels.dqn:DQNKernel",
     "ppo": "rlrun.kernels.ppo:PPOKernel",
-    "a2c": "rlrun.kernels.rollout:RolloutKernel",
-    "impala": "rlrun.kernels.rollout:RolloutKernel",
+    "a2c": "rlrun.kernels.rollout:A2CKernel",
+    "impala": "rlrun.kernels.rollout:IMPALAKernel",
 }
 
 
