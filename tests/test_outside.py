@@ -75,7 +75,7 @@ def test_a_new_algorithm(rlrun, tmp_path):
     assert max(row["env_steps"] for row in values) >= 800
     record = json.loads((tmp_path / "run/run.json").read_text())
     assert (record["backend"], record["status"]) == ("torch", "done")
-    assert "has none" in record["backend_reason"]
+    assert "has no kernel" in record["backend_reason"]
     code, out, _ = rlrun("eval", "run", "--episodes", "2", "--trust", "mypkg")
     assert (code, "return" in out) == (0, True)
 

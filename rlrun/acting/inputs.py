@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlrun.nets.action_bounds import ActionBounds
+from rlrun.nets.actor_and_critics import ActionBounds
 from rlrun.nets.actor_critic import discrete_sizes
 from rlrun.types import Tree
 

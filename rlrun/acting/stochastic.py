@@ -10,7 +10,7 @@ import torch
 from rlrun.acting.actor import Chosen, NetActor
 from rlrun.functional.explore import draw_categorical, draw_gaussian
 from rlrun.functional.masks import mask_logits_numpy
-from rlrun.nets.action_bounds import ActionBounds
+from rlrun.nets.actor_and_critics import ActionBounds
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.policy_net import LOG_STD_BOUNDS, PolicyNet
 from rlrun.schema import OnPolicyConfig

@@ -33,6 +33,9 @@ POLICIES = {
 
 KERNELS = {  # of exactly the class of that name
     "dqn": "rlrun.kernels.dqn:DQNKernel",
+    "sac": "rlrun.kernels.sac_td3:SACKernel",
+    "td3": "rlrun.kernels.sac_td3:TD3Kernel",
+    "ddpg": "rlrun.kernels.sac_td3:TD3Kernel",
     "ppo": "rlrun.kernels.ppo:PPOKernel",
     "a2c": "rlrun.kernels.rollout:A2CKernel",
     "impala": "rlrun.kernels.rollout:IMPALAKernel",

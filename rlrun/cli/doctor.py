@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rlrun import __version__
 from rlrun.cli.report import report_job_error
+from rlrun.config.checks.backend import WITH_KERNEL
 from rlrun.errors import ConfigError
 
 _PACKAGES = ("numpy", "gymnasium", "hydra-core")
@@ -71,6 +72,7 @@ def facts() -> Iterator[Fact]:
     yield "numba", _numba()
     yield from _torch()
     yield from cpu_facts(_read(Path("/proc/cpuinfo")))
+    yield "kernels", f"numpy updates of policy={', '.join(WITH_KERNEL)} where learner.backend can"
     yield "cores", cores()
     if hasattr(os, "getloadavg"):
         yield "load", f"{os.getloadavg()[0]:.1f} over the last minute"

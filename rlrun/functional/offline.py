@@ -4,9 +4,8 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax, softmax
+from torch.nn.functional import log_softmax
 
-from rlrun.functional.rows import weighted_row_mean
 from rlrun.functional.value import take_action
 
 
@@ -65,26 +64,6 @@ def sampled_gap(q: Tensor, log_density: Tensor, taken: Tensor) -> Tensor:
     Source: Kumar et al. 2020 (CQL), eq. 4 (CQL(H)), the estimate: appendix F.
     """
     return (q - log_density).logsumexp(1) - math.log(q.shape[1]) - taken
-
-
-def sampled_gap_grad(q: Tensor, log_density: Tensor, share: Tensor) -> Tensor:
-    """d sum_c(share * sampled_gap) / d q, like ``q``: share softmax_i(Q - log p), 0 where share is.
-
-    ``share`` [L, B]; the gradient over ``taken`` is -share.
-    """
-    return torch.where(share > 0, softmax(q - log_density, 1) * share, 0.0)
-
-
-def multiplier_loss(
-    log_multiplier: Tensor, gap: Tensor, threshold: float, valid: Tensor, weight: Tensor
-) -> Tensor:
-    """The weighted mean of multiplier (threshold - gap), 0-d.
-
-    The multiplier grows while gap > threshold. Gradients reach ``log_multiplier`` alone.
-    ``gap`` [C, L, B], valid [L, B], weight [B].
-    Source: Kumar et al. 2020 (CQL), appendix F: gap <= threshold by dual ascent.
-    """
-    return log_multiplier.exp() * weighted_row_mean(threshold - gap.detach().mean(0), valid, weight)
 
 
 def to_unit(action: Tensor, low: Tensor, high: Tensor) -> Tensor:

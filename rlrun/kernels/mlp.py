@@ -13,69 +13,88 @@ IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
 
 class LinearLayer(NamedTuple):
-    """Views of a layer's parameters and of their gradients."""
+    """Views of a layer's parameters and of their gradients; with a first axis C, of C networks."""
 
-    weight: np.ndarray  # [out, in]
-    bias: np.ndarray  # [out]
-    weight_grad: np.ndarray
-    bias_grad: np.ndarray
+    weight: np.ndarray  # [out, in] or [C, out, in]
+    bias: np.ndarray  # [out] or [C, 1, out]
+    weight_grad: np.ndarray | None  # like the weight; None: not computed
+    bias_grad: np.ndarray | None  # [out] or [C, out]
     activation: type[nn.Module] | None
 
 
 class DifferentiableMLP:
-    """The linear layers of a Sequential and the activations between them, with their gradients.
+    """Linear layers and the activations between them, with their gradients.
 
-    Weights are views of the network's own parameters.
+    Of one network, or of several with one batched product per layer.
     """
 
-    def __init__(self, layers: nn.Sequential, grads: dict[int, np.ndarray] | None) -> None:
-        """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""
-        self.layers: list[LinearLayer] = []
-        for module in layers:
-            if isinstance(module, nn.Linear):
-                weight, bias = module.weight, module.bias
-                none = np.zeros(0, np.float32)
-                own = (none, none)
-                if grads is not None:
-                    own = grads[weight.data_ptr()], grads[bias.data_ptr()]
-                layer = LinearLayer(weight.detach().numpy(), bias.detach().numpy(), *own, None)
-                self.layers.append(layer)
-            else:
-                self.layers[-1] = self.layers[-1]._replace(activation=type(module))
+    def __init__(
+        self, layers: nn.Sequential | list[LinearLayer], grads: dict[int, np.ndarray] | None = None
+    ) -> None:
+        """``grads``: data_ptr of a parameter of a Sequential -> array for its gradient.
+
+        None: forward only. Weights of a Sequential are views of its own parameters.
+        """
+        if isinstance(layers, nn.Sequential):
+            layers = linear_layers(layers, grads)
+        self.layers = layers
         self.activations: list[np.ndarray] = []  # input and every layer's output, of the last call
         self.ones = np.ones(0, np.float32)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """[N, in] -> [N, out], a new array; keeps what ``backward`` needs."""
+        """[N, in] -> [N, out] or [C, N, out], a new array; keeps what ``backward`` needs."""
         self.activations = [x]
         for layer in self.layers:
-            x = x @ layer.weight.T
+            x = x @ layer.weight.mT
             x += layer.bias
             if layer.activation is not None:
                 FORWARD[layer.activation](x)
             self.activations.append(x)
         return x
 
-    def backward(self, grad: np.ndarray, *, inputs: bool) -> np.ndarray:
+    def backward(self, grad: np.ndarray, *, inputs: bool | slice) -> np.ndarray:
         """Write the gradients of the parameters; return that of the first n inputs.
 
-        ``grad`` [n, out]: d loss / d output of the first n rows of the last call; the loss does
-        not depend on the others. ``inputs``: whether the gradient [n, in] is computed; without it
-        the return value has no meaning. Overwrites the kept activations.
+        ``grad`` [n, out] (or [C, n, out]): d loss / d output of the first n rows of the last call;
+        the loss does not depend on the others. ``inputs``: whether the gradient [n, in] (or
+        [C, n, in]) is computed, or of which columns; without it the return value has no meaning.
+        Overwrites the kept activations.
         """
-        count = len(grad)
+        count = grad.shape[-2]
         if len(self.ones) < count:
             self.ones = np.ones(count, np.float32)
         ones = self.ones[:count]
         for i in reversed(range(len(self.layers))):
             layer = self.layers[i]
             if layer.activation is not None:
-                grad = BACKWARD[layer.activation](grad, self.activations[i + 1][:count])
-            np.matmul(grad.T, self.activations[i][:count], out=layer.weight_grad)
-            np.matmul(ones, grad, out=layer.bias_grad)
+                grad = BACKWARD[layer.activation](grad, self.activations[i + 1][..., :count, :])
+            if layer.weight_grad is not None:
+                np.matmul(grad.mT, self.activations[i][..., :count, :], out=layer.weight_grad)
+                np.matmul(ones, grad, out=layer.bias_grad)
             if i or inputs:
-                grad = grad @ layer.weight
+                columns = isinstance(inputs, slice) and not i
+                weight = layer.weight[..., inputs] if columns else layer.weight
+                # One output: an outer product, for which numpy has no fast product.
+                grad = grad * weight if grad.shape[-1] == 1 else grad @ weight
         return grad
+
+
+def linear_layers(
+    sequential: nn.Sequential, grads: dict[int, np.ndarray] | None
+) -> list[LinearLayer]:
+    """Return the layers of ``sequential``; ``grads``: see ``DifferentiableMLP``."""
+    layers: list[LinearLayer] = []
+    for module in sequential:
+        if isinstance(module, nn.Linear):
+            weight, bias = module.weight, module.bias
+            layer = LinearLayer(weight.detach().numpy(), bias.detach().numpy(), None, None, None)
+            if grads is not None:
+                own = grads[weight.data_ptr()], grads[bias.data_ptr()]
+                layer = layer._replace(weight_grad=own[0], bias_grad=own[1])
+            layers.append(layer)
+        else:
+            layers[-1] = layers[-1]._replace(activation=type(module))
+    return layers
 
 
 def _relu_backward(grad: np.ndarray, out: np.ndarray) -> np.ndarray:

@@ -12,23 +12,16 @@ from torch import Tensor
 from rlrun.acting.box import SquashedGaussianActor
 from rlrun.functional.continuous import (
     SquashedSample,
-    actor_loss,
-    bootstrap_target,
-    critic_loss,
-    soft_value,
+    critic_metrics,
     squashed_gaussian,
-    temperature_loss,
     uniform_log_density,
 )
-from rlrun.functional.offline import multiplier_loss, sampled_gap, sampled_gap_grad
+from rlrun.functional.offline import sampled_gap
 from rlrun.functional.rows import masked_mean, weighted_row_mean
-from rlrun.functional.value import mixed_priority
-from rlrun.nets.encoder import prepare_windows
-from rlrun.optim.actor_and_critics import ActorCriticsLoss
-from rlrun.optim.lagrange import LagrangeMultiplier
-from rlrun.policy.base.off_policy_control import OffPolicyControl
+from rlrun.functional.value import huber, mixed_priority, td_target
+from rlrun.nets.actor_and_critics import Batch
+from rlrun.policy.base.off_policy_control import ControlLoss, OffPolicyControl
 from rlrun.schema import CQLSACConfig
-from rlrun.types import Sample, Segment, Update
 
 MAX_CONSERVATISM = 1e6  # of the weight; Kumar et al. 2020, released code
 
@@ -39,90 +32,73 @@ class CQLSAC(OffPolicyControl[CQLSACConfig]):
     outputs, critics, logged = 2, 2, ("train/entropy",)
 
     def set_up(self) -> None:
-        c, size, wanted = self.config, self.bounds.size, self.config.target_entropy
-        self.target_entropy = -float(size) if wanted is None else wanted  # Haarnoja et al. 2018b
-        self.temperature, self.conservatism = (
-            LagrangeMultiplier(start, eps=c.adam_eps, device=self.device)
-            for start in (c.temperature, c.conservatism)
-        )
-        self.multipliers = {"temperature": self.temperature, "conservatism": self.conservatism}
+        c, entropy = self.config, self.config.target_entropy
+        self.log_alpha = self.add_multiplier("temperature", c.temperature)
+        self.log_conservatism = self.add_multiplier("conservatism", c.conservatism)
+        self.target_entropy = -float(self.bounds.size) if entropy is None else entropy
 
     def actor(self, num_envs: int) -> SquashedGaussianActor:
         """Samples; uniform actions before the first update."""
         return SquashedGaussianActor(
-            self.pi.net, self.config, self.bounds, self.generator, num_envs=num_envs
+            self.pi, self.config, self.bounds, self.generator, num_envs=num_envs
         )
 
-    def update(self, sample: Sample) -> Update:
-        """One step of critics, actor, temperature and penalty weight, from the same parameters."""
-        update = self.autograd_update(sample)
-        self.q.update_target(self.q.updates, 1)
-        return update
+    def loss(self, batch: Batch) -> ControlLoss:
+        """SAC's losses (policy/sac.py), with the conservative term in that of the critics."""
+        c, valid, weight = self.config, batch.valid, batch.weight
+        alpha = self.log_alpha.detach().exp()
+        conservatism = self.log_conservatism.detach().exp().clamp(max=MAX_CONSERVATISM)
+        h, next_h = batch.encode_both(self.pi.encoder, batch.state)
+        outputs, next_outputs = self.pi(h), self.pi(next_h)
 
-    def _loss(self, segment: Segment, weight: Tensor) -> ActorCriticsLoss:
-        """SAC's losses, the critics' + conservatism * sum_c mean(gap_c).
-
-        gap_c = log int exp Q_c(s, a) da - Q_c(s, action). Source: Kumar et al. 2020, eq. 4.
-        """
-        c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
-        windows, n, taken = prepare_windows(
-            segment, self.bounds, self.window, c, memory=self.recurrent
-        )
-        valid = segment.valid[bs : bs + learned]
-        state = segment.state if c.state_init == "stored" else None
-        temperature = self.temperature.value()
-        strength = self.conservatism.value().clamp(max=MAX_CONSERVATISM)
-        outputs, next_outputs = (
-            self.pi.net(x) for x in windows.encode_both(self.pi.net.encoder, state)
-        )
+        # y = R_n + gamma^n (min_c Q'_c(s', a') [- alpha log pi(a'|s')]), a' ~ pi(s')
         with torch.no_grad():
-            next_sample, target_critics = self.sample_action(next_outputs, 1), self.q.target
-            next_q = target_critics(
-                windows.encode_next(target_critics.encoder, None), next_sample.action
+            next_action, next_log_pi = self.sample_action(next_outputs, 1)
+            next_v = self.q_target(batch.encode_both(self.q_target.encoder)[1], next_action).amin(0)
+            if c.entropy_in_target:
+                next_v = next_v - alpha * next_log_pi
+            y = td_target(batch.reward, batch.discount, next_v, rescale_eps=None)
+            alive = (batch.discount > 0).unsqueeze(-1)
+            sampled, log_density = self.gap_actions(
+                outputs, torch.where(alive, next_outputs, outputs)
             )
-            bonus = temperature if c.entropy_in_target else torch.zeros_like(temperature)
-            value = soft_value(next_q, next_sample.log_prob, bonus)
-            target = bootstrap_target(n.reward, n.discount, value)
-            alive = (n.discount > 0).unsqueeze(-1)
-            bootstrap_outputs = torch.where(alive, next_outputs, outputs)
-            sampled, log_density = self.gap_actions(outputs, bootstrap_outputs)
-        features = windows.encode(self.q.net.encoder, None)
-        actions = torch.cat([taken.unsqueeze(0), sampled])  # [1 + 3 samples, L, B, A]
-        q = self.q.net(features.expand(len(actions), *features.shape), actions)
-        out = critic_loss(q[:, 0], target, valid, weight, td_clip=c.td_clip)
-        with torch.no_grad():
-            share = torch.where(valid, weight, 0.0) * (strength / valid.numel())
-            gap = sampled_gap(q[:, 1:], log_density, q[:, 0])
-            sampled_grad = sampled_gap_grad(q[:, 1:], log_density, share)
-            q_grad = torch.cat([(out.q_grad - share).unsqueeze(1), sampled_grad], 1)
-            loss = out.loss + strength * weighted_row_mean(gap.sum(0), valid, weight)
-        metrics = {
-            "train/loss": loss,
-            "train/td_abs": masked_mean(out.td, valid),
-            "train/q_taken": masked_mean(q[:, 0].detach().mean(0), valid),
-            "train/target": masked_mean(target, valid),
-            "train/valid_fraction": valid.float().mean(),
-            "train/temperature": temperature,
-            "train/conservative_gap": masked_mean(gap.mean(0), valid),
-            "train/conservatism": strength,
+
+        # critics: sum_c (y - Q_c(s, a))^2 / 2
+        #          + conservatism sum_c (log int exp Q_c(s, a') da' - Q_c(s, a))           (eq. 4)
+        z = batch.encode(self.q.encoder)
+        actions = torch.cat([batch.action.unsqueeze(0), sampled])  # [1 + 3 samples, L, B, A]
+        q, q_sampled = self.q(z.expand(len(actions), *z.shape), actions).tensor_split([1], 1)
+        q = q.squeeze(1)
+        delta = torch.where(valid, y - q, 0.0)
+        gap = sampled_gap(q_sampled, log_density, q)
+        rows = huber(delta, c.td_clip).sum(0) + conservatism * gap.sum(0)
+        critic_loss = weighted_row_mean(rows, valid, weight)
+        td, gap = delta.detach().abs().mean(0), gap.detach().mean(0)
+        metrics = critic_metrics(critic_loss, td, q, y, valid) | {
+            "train/temperature": alpha,
+            "train/conservative_gap": masked_mean(gap, valid),
+            "train/conservatism": conservatism,
         }
-        actor, multipliers = None, {}
+        priority, actor_loss, multipliers = mixed_priority(td, valid, c.eta), None, {}
+
         if c.gap_threshold is not None:
-            log = self.conservatism.log
-            multipliers["conservatism"] = multiplier_loss(log, gap, c.gap_threshold, valid, weight)
-        if self.nets.actor_due():
-            pi_sample = self.sample_action(outputs, 0)
-            q_pi = self.q.net(features.detach(), pi_sample.action, frozen=True)
-            actor = actor_loss(q_pi, pi_sample.log_prob, temperature, valid, weight)
+            # conservatism: conservatism (threshold - gap), dual ascent to gap <= threshold (app. F)
+            room = weighted_row_mean(c.gap_threshold - gap, valid, weight)
+            multipliers["conservatism"] = self.log_conservatism.exp() * room
+        if self.actor_due():
+            action, log_pi = self.sample_action(outputs, 0)
+            q_pi = self.q(z.detach(), action, frozen=True).amin(0)
+            actor_loss = weighted_row_mean(alpha * log_pi - q_pi, valid, weight)
+            metrics["train/actor_loss"] = actor_loss.detach()
+            metrics["train/entropy"] = masked_mean(-log_pi.detach(), valid)
             if c.temperature_auto:
-                log = self.temperature.log
-                multipliers["temperature"] = temperature_loss(
-                    log, pi_sample.log_prob, self.target_entropy, valid, weight
-                )
-            metrics["train/actor_loss"] = actor.detach()
-            metrics["train/entropy"] = masked_mean(-pi_sample.log_prob.detach(), valid)
-        priority = mixed_priority(out.td, valid, c.eta)
-        return ActorCriticsLoss(loss, priority, metrics, q, q_grad, actor, multipliers)
+                surplus = weighted_row_mean(-log_pi.detach() - self.target_entropy, valid, weight)
+                multipliers["temperature"] = self.log_alpha.exp() * surplus
+        return ControlLoss(critic_loss, actor_loss, multipliers, priority, metrics)
+
+    def finish_update(self, env_steps: int, *, actor_stepped: bool) -> dict[str, Tensor]:
+        self.update_target(self.q_target_params, self.q_params)
+        return {}
 
     def sample_action(self, outputs: Tensor, which: int, *lead: int) -> SquashedSample:
         """Actions [*lead, L, B, A] sampled from the policy's ``outputs`` [L, B, 2 A].
@@ -130,7 +106,7 @@ class CQLSAC(OffPolicyControl[CQLSACConfig]):
         ``which``: the number of the noise, 0 to 3.
         """
         mean, log_std = outputs.chunk(2, -1)
-        noise = self.nets.noise(5 * self.q.updates + which, *lead, *mean.shape)
+        noise = self.noise(5 * self.updates + which, *lead, *mean.shape)
         return squashed_gaussian(mean, log_std, noise)
 
     def gap_actions(self, outputs: Tensor, bootstrap_outputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,7 +116,8 @@ class CQLSAC(OffPolicyControl[CQLSACConfig]):
         targets bootstrap from (at the learned rows where the row terminated).
         """
         count, (*rows, size) = self.config.samples, outputs.shape
-        uniform = self.nets.noise.uniform(5 * self.q.updates + 4, count, *rows, size // 2)
+        noise = self.noise(5 * self.updates + 4, count, *rows, size // 2, uniform=True)
+        uniform = 2 * noise - 1
         current = self.sample_action(outputs, 2, count)
         bootstrap = self.sample_action(bootstrap_outputs, 3, count)
         log_density = [uniform_log_density(uniform), current.log_prob, bootstrap.log_prob]

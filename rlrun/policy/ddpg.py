@@ -8,16 +8,13 @@ import torch
 from torch import Tensor
 
 from rlrun.acting.box import GaussianNoiseActor
-from rlrun.functional.continuous import bootstrap_target, critic_loss
-from rlrun.functional.rows import masked_mean, weighted_row_mean
-from rlrun.functional.value import mixed_priority
-from rlrun.kernels.sac_td3 import TD3Kernel, supports
-from rlrun.nets.encoder import prepare_windows
-from rlrun.optim.actor_and_critics import ActorCriticsLoss
-from rlrun.policy.base.off_policy_control import OffPolicyControl
+from rlrun.functional.continuous import critic_metrics
+from rlrun.functional.rows import weighted_row_mean
+from rlrun.functional.value import huber, mixed_priority, td_target
+from rlrun.nets.actor_and_critics import Batch
+from rlrun.policy.base.off_policy_control import ControlLoss, OffPolicyControl
 from rlrun.schedule import make_schedule
 from rlrun.schema import DDPGConfig
-from rlrun.types import Sample, Segment, Update
 
 
 class DDPG(OffPolicyControl[DDPGConfig]):
@@ -27,54 +24,46 @@ class DDPG(OffPolicyControl[DDPGConfig]):
 
     def set_up(self) -> None:
         self.noise_at = make_schedule(self.config.noise, total_steps=self.total_steps)
-        self.pi.net.noise.fill_(self.noise_at(0))
-        own = type(self) is DDPG  # a subclass's loss is not what the kernel computes
-        kernel = own and supports(self.nets, self.compute, self.memory)
-        self.kernel = TD3Kernel(self.nets, self.compute) if kernel else None
+        self.pi.noise.fill_(self.noise_at(0))
 
     def actor(self, num_envs: int) -> GaussianNoiseActor:
         """Deterministic actions with noise; uniform ones before the first update."""
         return GaussianNoiseActor(
-            self.pi.net, self.config, self.bounds, self.generator, num_envs=num_envs
+            self.pi, self.config, self.bounds, self.generator, num_envs=num_envs
         )
 
-    def update(self, sample: Sample) -> Update:
-        """One step of the critic; every ``actor_every`` also of the actor and all targets."""
-        due = self.nets.actor_due()
-        update = self.autograd_update(sample) if self.kernel is None else self.kernel(sample)
-        if due:
-            for nets in (self.q, self.pi):
-                nets.update_target(self.q.updates, self.config.actor_every)
-        noise = self.pi.net.noise.fill_(self.noise_at(sample.env_steps))
-        return Update(update.priority, update.metrics | {"train/noise": noise.clone()})
+    def loss(self, batch: Batch) -> ControlLoss:
+        """Losses of critic and actor (algorithm 1); rows [L, B], Q of the critic [1, L, B]."""
+        c, valid, weight = self.config, batch.valid, batch.weight
 
-    def _loss(self, segment: Segment, weight: Tensor) -> ActorCriticsLoss:
-        c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
-        windows, n, taken = prepare_windows(
-            segment, self.bounds, self.window, c, memory=self.recurrent
-        )
-        valid = segment.valid[bs : bs + learned]
-        state = segment.state if c.state_init == "stored" else None
+        # y = R_n + gamma^n Q'(s', pi'(s'))
         with torch.no_grad():
-            target_critics, target_actor = self.q.target, self.pi.target
-            action = target_actor(windows.encode_next(target_actor.encoder, state)).tanh()
-            value = target_critics(windows.encode_next(target_critics.encoder, None), action)[0]
-            target = bootstrap_target(n.reward, n.discount, value)
-        features = windows.encode(self.q.net.encoder, None)
-        q = self.q.net(features, taken)
-        out = critic_loss(q, target, valid, weight, td_clip=c.td_clip)
-        metrics = {
-            "train/loss": out.loss,
-            "train/td_abs": masked_mean(out.td, valid),
-            "train/q_taken": masked_mean(q[0].detach(), valid),
-            "train/target": masked_mean(target, valid),
-            "train/valid_fraction": valid.float().mean(),
-        }
-        actor = None
-        if self.nets.actor_due():
-            pi_action = self.pi.net(windows.encode(self.pi.net.encoder, state)).tanh()
-            value = self.q.net(features.detach(), pi_action, frozen=True)[0]
-            actor = weighted_row_mean(-value, valid, weight)
-            metrics["train/actor_loss"] = actor.detach()
-        priority = mixed_priority(out.td, valid, c.eta)
-        return ActorCriticsLoss(out.loss, priority, metrics, q, out.q_grad, actor, {})
+            next_h = batch.encode_both(self.pi_target.encoder, batch.state)[1]
+            next_action = self.pi_target(next_h).tanh()
+            next_q = self.q_target(batch.encode_both(self.q_target.encoder)[1], next_action)
+            y = td_target(batch.reward, batch.discount, next_q[0], rescale_eps=None)
+
+        # critic: (y - Q(s, a))^2 / 2
+        z = batch.encode(self.q.encoder)
+        q = self.q(z, batch.action)
+        delta = torch.where(valid, y - q[0], 0.0)
+        critic_loss = weighted_row_mean(huber(delta, c.td_clip), valid, weight)
+        td = delta.detach().abs()
+        metrics = critic_metrics(critic_loss, td, q, y, valid)
+        priority, actor_loss = mixed_priority(td, valid, c.eta), None
+
+        if self.actor_due():
+            # actor: -Q(s, pi(s)), the deterministic policy gradient                      (eq. 6)
+            action = self.pi(batch.encode(self.pi.encoder, batch.state)).tanh()
+            q_pi = self.q(z.detach(), action, frozen=True)[0]
+            actor_loss = weighted_row_mean(-q_pi, valid, weight)
+            metrics["train/actor_loss"] = actor_loss.detach()
+        return ControlLoss(critic_loss, actor_loss, {}, priority, metrics)
+
+    def finish_update(self, env_steps: int, *, actor_stepped: bool) -> dict[str, Tensor]:
+        """Update both targets after steps of the actor, and the noise of acting."""
+        if actor_stepped:
+            target = [*self.q_target_params, *self.pi_target_params]
+            online = [*self.q_params, *self.pi_params]
+            self.update_target(target, online, since=self.config.actor_every)
+        return {"train/noise": self.pi.noise.fill_(self.noise_at(env_steps)).clone()}

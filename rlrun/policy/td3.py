@@ -9,20 +9,13 @@ import torch
 from torch import Tensor
 
 from rlrun.acting.box import GaussianNoiseActor
-from rlrun.functional.continuous import (
-    bootstrap_target,
-    critic_loss,
-    smoothed_action,
-)
-from rlrun.functional.rows import masked_mean, weighted_row_mean
-from rlrun.functional.value import mixed_priority
-from rlrun.kernels.sac_td3 import TD3Kernel, supports
-from rlrun.nets.encoder import prepare_windows
-from rlrun.optim.actor_and_critics import ActorCriticsLoss
-from rlrun.policy.base.off_policy_control import OffPolicyControl
+from rlrun.functional.continuous import critic_metrics, smoothed_action
+from rlrun.functional.rows import weighted_row_mean
+from rlrun.functional.value import huber, mixed_priority, td_target
+from rlrun.nets.actor_and_critics import Batch
+from rlrun.policy.base.off_policy_control import ControlLoss, OffPolicyControl
 from rlrun.schedule import make_schedule
 from rlrun.schema import TD3Config
-from rlrun.types import Sample, Segment, Update
 
 
 class TD3(OffPolicyControl[TD3Config]):
@@ -32,58 +25,50 @@ class TD3(OffPolicyControl[TD3Config]):
 
     def set_up(self) -> None:
         self.noise_at = make_schedule(self.config.noise, total_steps=self.total_steps)
-        self.pi.net.noise.fill_(self.noise_at(0))
-        own = type(self) is TD3  # a subclass's loss is not what the kernel computes
-        kernel = own and supports(self.nets, self.compute, self.memory)
-        self.kernel = TD3Kernel(self.nets, self.compute) if kernel else None
+        self.pi.noise.fill_(self.noise_at(0))
 
     def actor(self, num_envs: int) -> GaussianNoiseActor:
         """Deterministic actions with noise; uniform ones before the first update."""
         return GaussianNoiseActor(
-            self.pi.net, self.config, self.bounds, self.generator, num_envs=num_envs
+            self.pi, self.config, self.bounds, self.generator, num_envs=num_envs
         )
 
-    def update(self, sample: Sample) -> Update:
-        """One step of the critics; every ``actor_every`` also of the actor and all targets."""
-        due = self.nets.actor_due()
-        update = self.autograd_update(sample) if self.kernel is None else self.kernel(sample)
-        if due:
-            for nets in (self.q, self.pi):
-                nets.update_target(self.q.updates, self.config.actor_every)
-        noise = self.pi.net.noise.fill_(self.noise_at(sample.env_steps))
-        return Update(update.priority, update.metrics | {"train/noise": noise.clone()})
+    def loss(self, batch: Batch) -> ControlLoss:
+        """Losses of critics and actor; rows [L, B], Q of the critics [C, L, B]."""
+        c, valid, weight = self.config, batch.valid, batch.weight
 
-    def _loss(self, segment: Segment, weight: Tensor) -> ActorCriticsLoss:
-        c, (bs, learned) = self.config, (self.window.burnin, self.window.learned)
-        windows, n, taken = prepare_windows(
-            segment, self.bounds, self.window, c, memory=self.recurrent
-        )
-        valid = segment.valid[bs : bs + learned]
-        state = segment.state if c.state_init == "stored" else None
+        # y = R_n + gamma^n min_c Q'_c(s', clip(pi'(s') + clip(eps))), eps ~ N(0, sigma)   (eq. 14)
         with torch.no_grad():
-            target_critics, target_actor = self.q.target, self.pi.target
-            action = target_actor(windows.encode_next(target_actor.encoder, state)).tanh()
-            noise = self.nets.noise(self.q.updates, *action.shape)
-            action = smoothed_action(action, noise, sigma=c.smoothing, clip=c.smoothing_clip)
-            value = target_critics(windows.encode_next(target_critics.encoder, None), action).amin(
-                0
+            next_h = batch.encode_both(self.pi_target.encoder, batch.state)[1]
+            next_action = self.pi_target(next_h).tanh()
+            noise = self.noise(self.updates, *next_action.shape)
+            next_action = smoothed_action(
+                next_action, noise, sigma=c.smoothing, clip=c.smoothing_clip
             )
-            target = bootstrap_target(n.reward, n.discount, value)
-        features = windows.encode(self.q.net.encoder, None)
-        q = self.q.net(features, taken)
-        out = critic_loss(q, target, valid, weight, td_clip=c.td_clip)
-        metrics = {
-            "train/loss": out.loss,
-            "train/td_abs": masked_mean(out.td, valid),
-            "train/q_taken": masked_mean(q.detach().mean(0), valid),
-            "train/target": masked_mean(target, valid),
-            "train/valid_fraction": valid.float().mean(),
-        }
-        actor = None
-        if self.nets.actor_due():
-            pi_action = self.pi.net(windows.encode(self.pi.net.encoder, state)).tanh()
-            first_q = self.q.net(features.detach(), pi_action, 1, frozen=True)[0]
-            actor = weighted_row_mean(-first_q, valid, weight)
-            metrics["train/actor_loss"] = actor.detach()
-        priority = mixed_priority(out.td, valid, c.eta)
-        return ActorCriticsLoss(out.loss, priority, metrics, q, out.q_grad, actor, {})
+            next_q = self.q_target(batch.encode_both(self.q_target.encoder)[1], next_action)
+            y = td_target(batch.reward, batch.discount, next_q.amin(0), rescale_eps=None)
+
+        # critics: sum_c (y - Q_c(s, a))^2 / 2                                     (algorithm 1)
+        z = batch.encode(self.q.encoder)
+        q = self.q(z, batch.action)
+        delta = torch.where(valid, y - q, 0.0)
+        critic_loss = weighted_row_mean(huber(delta, c.td_clip).sum(0), valid, weight)
+        td = delta.detach().abs().mean(0)
+        metrics = critic_metrics(critic_loss, td, q, y, valid)
+        priority, actor_loss = mixed_priority(td, valid, c.eta), None
+
+        if self.actor_due():
+            # actor: -Q_1(s, pi(s)), the deterministic policy gradient               (algorithm 1)
+            action = self.pi(batch.encode(self.pi.encoder, batch.state)).tanh()
+            q_pi = self.q(z.detach(), action, 1, frozen=True)[0]
+            actor_loss = weighted_row_mean(-q_pi, valid, weight)
+            metrics["train/actor_loss"] = actor_loss.detach()
+        return ControlLoss(critic_loss, actor_loss, {}, priority, metrics)
+
+    def finish_update(self, env_steps: int, *, actor_stepped: bool) -> dict[str, Tensor]:
+        """Update all targets after steps of the actor (delayed, section 5.2), and the noise."""
+        if actor_stepped:
+            target = [*self.q_target_params, *self.pi_target_params]
+            online = [*self.q_params, *self.pi_params]
+            self.update_target(target, online, since=self.config.actor_every)
+        return {"train/noise": self.pi.noise.fill_(self.noise_at(env_steps)).clone()}

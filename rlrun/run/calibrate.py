@@ -273,6 +273,8 @@ def lines(
     tried = settings(config, cores)
     each = min(MAX_SECONDS, TOTAL_SECONDS / len(tried)) if seconds is None else seconds
     yield _title(config, cores, len(tried), each)
+    backend = make_plan(config).backend
+    yield f"backend {backend.name}: {backend.reason}"
     yield from _busy()
     fault = bf16_fault(config)
     if fault is not None:

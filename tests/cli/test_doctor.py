@@ -44,7 +44,7 @@ def test_facts(rlrun: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, tmp_
     facts = {name: text for name, text in (li.split(None, 1) for li in done.out.splitlines())}
     cuda = [name for name in facts if name.startswith("cuda")]
     expected = ["rlrun", "python", "numpy", "gymnasium", "hydra-core", "numba", "torch", *cuda]
-    expected += ["cpu", "bf16", "cores", "load", "OMP_NUM_THREADS", "memory", "extras"]
+    expected += ["cpu", "bf16", "kernels", "cores", "load", "OMP_NUM_THREADS", "memory", "extras"]
     assert list(facts) == expected
     assert cuda
     assert facts["rlrun"] == __version__
@@ -240,6 +240,7 @@ def test_lines(composer: Composer) -> None:
     out = [line for line in out if not line.startswith("load ")]
     assert out[0].startswith("one update of r2d2 on ")
     assert "4 windows, lstm 4; 2 cores; 8 settings, 1.25 s each" in out[0]
+    assert out.pop(1) == "backend torch: policy r2d2 has no kernel"
     assert [line.split() for line in out[1:4]] == [
         ["threads", "target_thread", "precision", "ms", "range"],
         ["1", "false", "float32", "5", "4..6", "*"],

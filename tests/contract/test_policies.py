@@ -202,7 +202,8 @@ def test_padding_has_no_effect(pipeline):
         action=torch.where(over(segment.valid, segment.action), segment.action, 0),
         terminated=segment.terminated | ~segment.valid,
     )
-    loss = pipeline.policy.loss
+    policy = pipeline.policy
+    loss = getattr(policy, "losses", policy.loss)  # ``loss`` of actors with critics takes a Batch
     weight = torch.ones(len(keys))
     assert torch.equal(loss(segment, weight)[0], loss(wild, weight)[0])
 

@@ -1,4 +1,4 @@
-"""Squashed Gaussians, targets and losses: naive references, hand numbers, autograd."""
+"""Squashed Gaussians and smoothed actions: naive references, hand numbers, autograd."""
 
 import math
 
@@ -7,15 +7,10 @@ import torch
 
 from rlrun.functional.continuous import (
     LOG_STD_BOUNDS,
-    actor_loss,
-    bootstrap_target,
-    critic_loss,
+    critic_metrics,
     log_tanh_derivative,
     smoothed_action,
-    soft_value,
     squashed_gaussian,
-    temperature_loss,
-    weighted_row_mean,
 )
 
 NAN = math.nan
@@ -91,7 +86,7 @@ def test_the_deviation_is_bounded():
         assert torch.equal(got.log_prob, same.log_prob)
 
 
-# -- targets ---------------------------------------------------------------------------------------
+# -- actions ---------------------------------------------------------------------------------------
 
 
 def test_smoothing_by_hand():
@@ -102,88 +97,13 @@ def test_smoothing_by_hand():
     assert not got.requires_grad
 
 
-def test_soft_value_and_target_by_hand():
-    q = torch.tensor([[[3.0, 1.0]], [[2.0, 5.0]]], requires_grad=True)
-    value = soft_value(q, torch.tensor([[-1.0, 2.0]]), torch.tensor(0.5))
-    assert value.tolist() == [[2.5, 0.0]]
-    target = bootstrap_target(torch.tensor([[1.0, 1.0]]), torch.tensor([[0.81, 0.9]]), value)
-    torch.testing.assert_close(target, torch.tensor([[3.025, 1.0]]))
-    assert not target.requires_grad
-
-
-def test_behind_a_termination_no_value_is_read():
-    value = torch.tensor([[NAN, math.inf, 2.0]])
-    got = bootstrap_target(torch.ones(1, 3), torch.tensor([[0.0, 0.0, 0.5]]), value)
-    assert got.tolist() == [[1.0, 1.0, 2.0]]
-
-
-# -- losses ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("clip", [None, 0.7])
-@pytest.mark.parametrize("critics", [1, 2])
-def test_critic_loss_is_the_naive_loop_and_its_grad_is_autograds(critics, clip):
-    q, target = draw(critics, 3, 4).requires_grad_(), draw(3, 4, seed=1)
-    valid = torch.rand(3, 4, generator=torch.Generator().manual_seed(2)) < 0.7
-    weight = torch.linspace(0.1, 1, 4, dtype=torch.float64)
-    out = critic_loss(q, torch.where(valid, target, NAN), valid, weight, td_clip=clip)
-    loss, td = torch.zeros((), dtype=torch.float64), torch.zeros(3, 4, dtype=torch.float64)
-    for t in range(3):
-        for b in range(4):
-            if not valid[t, b]:
-                continue
-            for c in range(critics):
-                delta = target[t, b] - q[c, t, b]
-                error = 0.5 * delta**2
-                if clip is not None and delta.abs() > clip:
-                    error = clip * (delta.abs() - 0.5 * clip)
-                loss = loss + weight[b] * error / 3 / 4
-                td[t, b] += delta.abs().detach() / critics
-    torch.testing.assert_close(out.loss, loss.detach())
-    torch.testing.assert_close(out.td, td)
-    torch.testing.assert_close(out.q_grad, torch.autograd.grad(loss, q)[0])
-    assert not out.loss.requires_grad
-
-
-def test_critic_loss_by_hand():
-    """Targets 1, predictions 0 and 3: td (1 + 2) / 2, loss 0.5 (1 + 4) halved by the weight."""
-    q = torch.tensor([[[0.0]], [[3.0]]])
-    out = critic_loss(q, torch.ones(1, 1), torch.ones(1, 1, dtype=torch.bool), torch.tensor([0.5]),
-                      td_clip=None)  # fmt: skip
-    assert (out.loss.item(), out.td.item()) == (1.25, 1.5)
-    assert out.q_grad.flatten().tolist() == [-0.5, 1.0]
-
-
-def test_rows_weigh_the_same_and_padding_nothing():
-    x = torch.tensor([[1.0, 2.0], [NAN, 4.0]], requires_grad=True)
-    valid, weight = torch.tensor([[True, True], [False, True]]), torch.tensor([1.0, 0.5])
-    got = weighted_row_mean(x, valid, weight)
-    assert got.item() == (1 + 0.5 * 6) / 4
-    (grad,) = torch.autograd.grad(got, x)
-    assert grad.tolist() == [[0.25, 0.125], [0.0, 0.125]]
-
-
-def test_actor_loss_by_hand_and_where_its_gradient_goes():
-    q = torch.tensor([[[3.0, 1.0]], [[2.0, 5.0]]], requires_grad=True)
-    log_prob = torch.tensor([[-1.0, 2.0]], requires_grad=True)
-    valid, weight = torch.ones(1, 2, dtype=torch.bool), torch.ones(2)
-    loss = actor_loss(q, log_prob, torch.tensor(0.5), valid, weight)
-    assert loss.item() == ((-0.5 - 2) + (1 - 1)) / 2
-    of_q, of_log_prob = torch.autograd.grad(loss, [q, log_prob])
-    assert of_q.tolist() == [[[0.0, -0.5]], [[-0.5, 0.0]]], "the smaller critic alone"
-    assert of_log_prob.tolist() == [[0.25, 0.25]]
-
-
-def test_the_temperature_falls_while_the_entropy_is_above_its_target():
-    log_temperature = torch.tensor(math.log(0.5), requires_grad=True)
-    log_prob = torch.tensor([[-1.0, -3.0]], requires_grad=True)
-    valid, weight = torch.ones(1, 2, dtype=torch.bool), torch.ones(2)
-    for wanted, grad in ((-1.0, 1.5), (3.0, -0.5)):  # entropy 2: surplus 3 and -1, times 0.5
-        loss = temperature_loss(log_temperature, log_prob, wanted, valid, weight)
-        assert loss.item() == pytest.approx(grad)
-        (got,) = torch.autograd.grad(loss, log_temperature)
-        assert got.item() == pytest.approx(grad)
-    assert log_prob.grad is None
-    assert not temperature_loss(
-        log_temperature.detach(), log_prob, 0.0, valid, weight
-    ).requires_grad
+def test_metrics_are_means_over_valid_rows():
+    valid = torch.tensor([[True, False, True]])
+    q = torch.tensor([[[1.0, NAN, 3.0]], [[2.0, NAN, 6.0]]], requires_grad=True)
+    td, y = torch.tensor([[0.5, 0.0, 1.5]]), torch.tensor([[1.0, NAN, 2.0]])
+    got = critic_metrics(q[0, 0, 0], td, q, y, valid)
+    assert {k: v.item() for k, v in got.items()} == pytest.approx(
+        {"train/loss": 1, "train/td_abs": 1, "train/q_taken": 3, "train/target": 1.5,
+         "train/valid_fraction": 2 / 3}
+    )  # fmt: skip
+    assert not any(x.requires_grad for x in got.values())

@@ -88,16 +88,11 @@ Q, ACTION, ALLOWED = randn(T, B, A), integers(A, T, B), torch.ones(T, B, A, dtyp
 STEPS = integers(3, T - 2, B)
 CASES = {
     # continuous
-    "soft_value": [randn(C, T, B), TB, one(0.1)],
     "squashed_gaussian": [randn(T, A), randn(T, A, seed=5), randn(T, A, seed=6)],
     "log_tanh_derivative": [TB],
     "uniform_log_density": [TB],
     "smoothed_action": ([TB, randn(T, B, seed=7)], {"sigma": 0.2, "clip": 0.1}),
-    "bootstrap_target": [TB, TB.abs(), TB],
-    "critic_loss": ([randn(C, T, B), TB, VALID, WEIGHT], {"td_clip": 0.3}),
-    "weighted_row_mean": [TB, VALID, WEIGHT],
-    "actor_loss": [randn(C, T, B), TB, one(0.1), VALID, WEIGHT],
-    "temperature_loss": [one(0.1), TB, -0.3, VALID, WEIGHT],
+    "critic_metrics": [one(0.1), TB, randn(C, T, B), TB, VALID],
     # distributional
     "project": [randn(T, N), randn(T, N).softmax(-1), torch.linspace(-1, 1, N).double()],
     "cross_entropy": [randn(T, N), randn(T, N, seed=5).softmax(-1)],
@@ -125,8 +120,6 @@ CASES = {
     "advantage_weight": [TB, 0.3, 100.0],
     "conservative_gap": [Q, ACTION, ALLOWED],
     "sampled_gap": [randn(C, N, T, B), randn(N, T, B), randn(C, T, B)],
-    "sampled_gap_grad": [randn(C, N, T, B), randn(N, T, B), TB],
-    "multiplier_loss": [one(0.1), randn(C, T, B), 0.3, VALID, WEIGHT],
     "to_unit": [TB, one(-0.3), one(0.7)],
     # policy
     "categorical": [randn(T, B, 2 * A), integers(A, T, B, 2), (A, A)],
@@ -135,9 +128,6 @@ CASES = {
     "standardise": [TB, VALID],
     "mean_terms": [{"loss": TB, "entropy": randn(T, B, seed=5)}, VALID],
     "explained_variance": [TB, randn(T, B, seed=5), VALID],
-    # reduce
-    "masked_sum": [TB, VALID, 0],
-    "masked_mean": [TB, VALID, 0],
     # returns
     "nstep_return": ([TB, *ends()], {"nstep": 3, "gamma": 0.99}),
     "reverse_scan": [TB, TB],
@@ -148,6 +138,9 @@ CASES = {
         {"gamma": 0.99, "trace": 0.95, "rho_clip": 1.1, "c_clip": 0.9},
     ),
     # rows
+    "masked_sum": [TB, VALID, 0],
+    "masked_mean": [TB, VALID, 0],
+    "weighted_row_mean": [TB, VALID, WEIGHT],
     "readable": [VALID, VALID],
     "shape_reward": [TB, 0.1, 0.05],
     "network_inputs": ([segment()], {"scale": 0.1, "clip": 0.05}),

@@ -11,10 +11,8 @@ from rlrun.functional.offline import (
     categorical_log_prob,
     conservative_gap,
     expectile_loss,
-    multiplier_loss,
     normal_log_prob,
     sampled_gap,
-    sampled_gap_grad,
     to_unit,
 )
 from tests.reference.conservative import naive_gap
@@ -134,33 +132,3 @@ def test_sampled_gap_is_the_naive_loop():
     q, log_density, taken = random(2, 5, 3, 4), random(5, 3, 4, seed=1), random(2, 3, 4, seed=2)
     got = sampled_gap(q, log_density, taken)
     torch.testing.assert_close(got, naive_gap(q, log_density, taken))
-
-
-def test_sampled_grad_is_what_autograd_finds():
-    q, log_density = random(2, 5, 3, 4).requires_grad_(), random(5, 3, 4, seed=1)
-    taken, share = random(2, 3, 4, seed=2).requires_grad_(), torch.rand(3, 4)
-    share[0, 0] = 0
-    total = (share * sampled_gap(q, log_density, taken)).sum()
-    want = torch.autograd.grad(total, [q, taken])
-    torch.testing.assert_close(sampled_gap_grad(q.detach(), log_density, share), want[0])
-    torch.testing.assert_close(-share.expand(2, 3, 4), want[1])
-
-
-def test_rows_without_a_share_have_no_grad_whatever_stands_there():
-    q = torch.full((1, 2, 1, 2), math.nan)
-    q[..., 1] = 0
-    grad = sampled_gap_grad(q, torch.zeros(2, 1, 2), torch.tensor([[0.0, 1.0]]))
-    assert grad[0, :, 0].tolist() == [[0.0, 0.5], [0.0, 0.5]]
-
-
-def test_multiplier_by_hand():
-    """Multiplier 2, gaps 3 and 5 of two critics, threshold 1: 2 (1 - 4) = -6, and it rises."""
-    log = torch.tensor(math.log(2.0), requires_grad=True)
-    gap = torch.tensor([3.0, 5.0]).reshape(2, 1, 1).requires_grad_()
-    loss = multiplier_loss(log, gap, 1.0, torch.ones(1, 1).bool(), torch.ones(1))
-    assert loss.item() == pytest.approx(-6)
-    (grad,) = torch.autograd.grad(loss, log)  # of the multiplier alone
-    assert grad.item() == pytest.approx(-6)
-    gaps = torch.tensor([[[3.0, math.nan]]])
-    half = multiplier_loss(log, gaps, 1.0, torch.tensor([[True, False]]), torch.tensor([0.5, 1.0]))
-    assert half.item() == pytest.approx(2 * 0.5 * (1 - 3) / 2)

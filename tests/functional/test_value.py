@@ -111,6 +111,15 @@ def test_loss_weighs_every_row_the_same():
     torch.testing.assert_close(grad, expected)
 
 
+def test_rows_weigh_the_same_and_padding_nothing():
+    x = torch.tensor([[1.0, 2.0], [math.nan, 4.0]], requires_grad=True)
+    valid, weight = torch.tensor([[True, True], [False, True]]), torch.tensor([1.0, 0.5])
+    got = weighted_row_mean(x, valid, weight)
+    assert got.item() == (1 + 0.5 * 6) / 4
+    (grad,) = torch.autograd.grad(got, x)
+    assert grad.tolist() == [[0.25, 0.125], [0.0, 0.125]]
+
+
 def test_td_clip_is_huber():
     taken = torch.tensor([[0.0], [0.0]], requires_grad=True)
     target, valid = torch.tensor([[0.5], [3.0]]), torch.ones(2, 1, dtype=torch.bool)

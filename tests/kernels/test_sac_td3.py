@@ -10,7 +10,8 @@ from rlrun.kernels.sac_td3 import ActorUpdate, SACKernel, TD3Kernel
 from rlrun.optim.compute import Compute
 from rlrun.types import Sample, tree_leaves
 from tests.buffer.factory import linear
-from tests.policy.factory import RECURRENT, box_batch, control
+from tests.policy.factory import box_batch, control
+from tests.policy.test_control import gradients
 
 NAMES = ("sac", "td3", "ddpg")
 CHANGES = [
@@ -50,23 +51,32 @@ def close(one, two, name=""):
     torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6, msg=lambda m: f"{name}: {m}")
 
 
+def with_kernel(name, **changes):
+    """A policy whose updates the kernel computes."""
+    policy = control(name, **changes)
+    policy.kernel = (SACKernel if name == "sac" else TD3Kernel)(policy)
+    return policy
+
+
 def same(name, changes):
-    ours, theirs = control(name, **changes), control(name, **changes)
-    assert isinstance(ours.kernel, SACKernel if name == "sac" else TD3Kernel)
-    theirs.kernel = None
+    ours, theirs = with_kernel(name, **changes), control(name, **changes)
     for sample in samples(ours):
         one, two = ours.update(sample), theirs.update(sample)
         close(one.priority, two.priority)
         assert list(one.metrics) == list(two.metrics)
         for key, value in two.metrics.items():
             close(one.metrics[key], value, key)
-    for side, other in ((ours.pi, theirs.pi), (ours.q, theirs.q)):
-        mine, yours = [*side.params, *side.target_params], [*other.params, *other.target_params]
-        for a, b in zip(mine, yours, strict=True):
-            assert torch.isfinite(a).all()
-            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
-        assert side.updates == other.updates
+    for a, b in zip(parameters(ours), parameters(theirs), strict=True):
+        assert torch.isfinite(a).all()
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+    assert ours.updates == theirs.updates
     return ours, theirs
+
+
+def parameters(policy):
+    """Those of all networks, targets included."""
+    targets = policy.pi_target_params, policy.q_target_params
+    return [p for params in (policy.pi_params, policy.q_params, *targets) for p in params]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -78,44 +88,28 @@ def test_updates_are_the_same(name, changes):
 @pytest.mark.parametrize("changes", SAC_ONLY, ids=str)
 def test_temperatures_are_the_same(changes):
     ours, theirs = same("sac", changes)
-    close(ours.temperature.value(), theirs.temperature.value())
-    moved = abs(float(ours.temperature.value()) - changes.get("temperature", 0.3)) > 1e-4
+    alpha = ours.log_alpha.exp().item()
+    close(ours.log_alpha.exp(), theirs.log_alpha.exp())
+    moved = abs(alpha - changes.get("temperature", 0.3)) > 1e-4
     assert moved == changes.get("temperature_auto", True)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_of_one_step_are_the_same(name):
     """Adam's first steps hide a gradient's size: here are the gradients themselves."""
-    ours, theirs = control(name), control(name)
+    ours, theirs = with_kernel(name), control(name)
     sample = samples(ours)[1]
-    out = theirs.loss(*sample.to(torch.device("cpu")))
-    expected = [*theirs.q.grads(out.q, out.q_grad), *theirs.pi.grads(out.actor)]
-    ours.kernel(sample)
-    found = [*ours.kernel.critic_grads, *ours.kernel.actor_grads]
+    expected = gradients(theirs, theirs.losses(*sample.to(torch.device("cpu"))))
+    ours.update(sample)
+    found = [*ours.kernel.q_grads, *ours.kernel.pi_grads]
     for a, b in zip(found, expected, strict=True):
         assert b.abs().max() > 0
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["sac", "td3"])
-@pytest.mark.parametrize("changes", [RECURRENT, {"prev_inputs": True}], ids=str)
-def test_what_it_cannot_do_is_done_by_torch(name, changes):
-    assert control(name, **changes).kernel is None
-
-
-def test_bf16_is_done_by_torch():
-    policy = control("sac")
-    from rlrun.kernels.sac_td3 import supports
-    from rlrun.schema import MemoryConfig
-
-    none = MemoryConfig("none", 0, 0.0)
-    assert supports(policy.nets, Compute("float32"), none)
-    assert not supports(policy.nets, Compute("bf16"), none)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_results_belong_to_the_caller(name):
-    policy = control(name)
+    policy = with_kernel(name)
     first, second, *_ = samples(policy)
     kept = policy.update(first)
     before = kept.priority.clone(), {k: v.clone() for k, v in kept.metrics.items()}
@@ -136,7 +130,7 @@ def test_results_belong_to_the_caller(name):
     ids=str,
 )
 def test_a_second_thread_changes_no_bit(name, changes):
-    single, threaded = control(name, **changes), control(name, **changes)
+    single, threaded = with_kernel(name, **changes), with_kernel(name, **changes)
     threaded.kernel.compute = Compute(target_thread=True)
     for sample in samples(single):
         one, two = single.update(sample), threaded.update(sample)
@@ -148,16 +142,17 @@ def test_a_second_thread_changes_no_bit(name, changes):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
     assert threaded.kernel.compute.pool is not None, "nothing ran in a second thread"
     for policy in (single, threaded):
-        assert policy.nets.seconds["backward"] > 0
+        assert policy.seconds["backward"] > 0
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("second_thread", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_diverging_learner_warns_in_neither_thread(name):
-    policy = control(name, activation="relu")
-    policy.kernel.compute = Compute(target_thread=True)
+def test_a_diverging_learner_warns_in_neither_thread(name, second_thread):
+    policy = with_kernel(name, activation="relu")
+    policy.kernel.compute = Compute(target_thread=second_thread)
     with torch.no_grad():
-        for p in policy.q.params:
+        for p in policy.q_params:
             p.mul_(1e38)
     update = policy.update(samples(policy)[0])
     assert not torch.isfinite(update.metrics["train/loss"])
@@ -165,21 +160,20 @@ def test_a_diverging_learner_warns_in_neither_thread(name):
 
 @pytest.mark.parametrize("second_thread", [True, False])
 def test_only_the_wait_for_a_second_thread_is_counted(second_thread):
-    kernel = control("sac").kernel
+    kernel = with_kernel("sac").kernel
     kernel.compute = Compute(target_thread=second_thread)
     half = ActorUpdate(np.zeros(1, np.float32), 1000.0)
     assert kernel.wait(lambda: half) is half
-    assert (kernel.actor_critics.seconds["backward"] >= 1000) != second_thread
+    assert (kernel.control.seconds["backward"] >= 1000) != second_thread
 
 
 def test_loaded_weights_are_those_that_learn():
     """numpy's views must not go stale when a checkpoint is loaded."""
-    first, second = control("sac"), control("sac", seed=1)
+    first, second = with_kernel("sac"), with_kernel("sac", seed=1)
     batch = samples(first)
     first.update(batch[0])
     second.load_state_dict(first.state_dict())
     one, two = first.update(batch[1]), second.update(batch[1])
     assert all(torch.equal(one.metrics[k], two.metrics[k]) for k in one.metrics)
-    for a, b in zip(first.q.params + first.pi.params, second.q.params + second.pi.params,
-                    strict=True):  # fmt: skip
+    for a, b in zip(parameters(first), parameters(second), strict=True):
         assert torch.equal(a, b)

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from rlrun.acting.step import NumpyStep, TorchStep, make_step
-from rlrun.nets.action_bounds import ActionBounds
-from rlrun.nets.critics import Critics, forward_critics
+from rlrun.nets.actor_and_critics import ActionBounds, Critics
 from rlrun.types import Segment, Spec, tree_leaves, tree_map
 from tests.policy.factory import BOX, RECURRENT, box_batch, control
 
@@ -41,9 +40,8 @@ def stirred(policy):
     """Targets apart from what they follow, so that mixing the two up shows."""
     g = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for side in (policy.pi, policy.q):
-            for p in side.target.parameters():
-                p += 0.1 * torch.randn(p.shape, generator=g)
+        for p in (*policy.pi_target_params, *policy.q_target_params):
+            p += 0.1 * torch.randn(p.shape, generator=g)
     return policy
 
 
@@ -58,7 +56,7 @@ def heads_one_by_one(critics: Critics, h, action):
         for i, (w, b) in enumerate(zip(critics.weights, critics.biases, strict=True)):
             x = F.linear(x, w[c].T, b[c, 0])
             if i < len(critics.weights) - 1:
-                x = getattr(torch, critics.activation)(x)
+                x = getattr(F, critics.activation)(x)
         out.append(x[0])
     return torch.stack(out)
 
@@ -95,13 +93,13 @@ def one_by_one(policy, segment: Segment, b: int, noise):
     c, w, name = policy.config, policy.window, policy.config.name
     soft = name in ("sac", "cql_sac")
     stored = tree_map(lambda x: x[b : b + 1], segment.state)
-    actor, critics = policy.pi.net, policy.q.net
+    actor, critics = policy.pi, policy.q
     zero = [n.encoder.memory.initial_state(1, torch.device("cpu")) for n in (actor, critics)]
     state = stored if c.state_init == "stored" else zero[0]
     see = lambda net, s: features_one_by_one(policy, net.encoder, segment, b, s)  # noqa: E731
     here, valued = see(actor, state), see(critics, zero[1])
-    behind = see(policy.pi.target, state)
-    next_features_target = see(policy.q.target, zero[1])
+    behind = see(policy.pi_target, state)
+    next_features_target = see(policy.q_target, zero[1])
     low, high = (torch.from_numpy(getattr(policy.bounds.space, k)) for k in ("low", "high"))
 
     def sample(h, z):
@@ -138,15 +136,15 @@ def one_by_one(policy, segment: Segment, b: int, noise):
         if not dead:
             if soft:
                 action, log_prob = sample(here[p + k], noise[1][t, b])
-                value = heads_one_by_one(policy.q.target, next_features_target[p + k], action).min()
+                value = heads_one_by_one(policy.q_target, next_features_target[p + k], action).min()
                 if name == "sac" or c.entropy_in_target:
                     value = value - c.temperature * log_prob
             else:
-                action = policy.pi.target(behind[p + k]).tanh()
+                action = policy.pi_target(behind[p + k]).tanh()
                 if name == "td3":
                     blur = (c.smoothing * noise[0][t, b]).clamp(-c.smoothing_clip, c.smoothing_clip)
                     action = (action + blur).clamp(-1, 1)
-                value = heads_one_by_one(policy.q.target, next_features_target[p + k], action).min()
+                value = heads_one_by_one(policy.q_target, next_features_target[p + k], action).min()
             target = (target + c.gamma**k * value).detach()
         unit = 2 * (segment.action[p, b] - low) / (high - low) - 1
         q = heads_one_by_one(critics, valued[p], unit)
@@ -172,30 +170,35 @@ def one_by_one(policy, segment: Segment, b: int, noise):
     return loss, cost, entropies, errors, gaps
 
 
+def grads(loss, params):
+    return torch.autograd.grad(loss, params, retain_graph=True)
+
+
+def gradients(policy, out):
+    """Gradients of the critics' and the actor's loss."""
+    return [*grads(out.critic, policy.q_params), *grads(out.actor, policy.pi_params)]
+
+
 def check_against_naive(policy, **changes):
     segment = box_batch(stirred(policy), **changes).segment
     count, c = segment.reward.shape[1], policy.config
     weight = torch.linspace(0.2, 1, count)
-    out = policy.loss(segment, weight)
+    out = policy.losses(segment, weight)
     shape = (policy.window.learned, count, 2)
-    noise = [policy.nets.noise(i, *shape) for i in (0, 1)] if c.name != "ddpg" else []
+    noise = [policy.noise(i, *shape) for i in (0, 1)] if c.name != "ddpg" else []
     if c.name == "cql_sac":
-        noise += [policy.nets.noise(i, c.samples, *shape) for i in (2, 3)]
-        noise += [policy.nets.noise.uniform(4, c.samples, *shape)]
+        noise += [policy.noise(i, c.samples, *shape) for i in (2, 3)]
+        noise += [2 * policy.noise(4, c.samples, *shape, uniform=True) - 1]
     naive = [one_by_one(policy, segment, b, noise) for b in range(count)]
     loss, cost = (sum(w * x[i] for w, x in zip(weight, naive, strict=True)) / count for i in (0, 1))
     near = {"rtol": 1e-4, "atol": 2e-6}
-    torch.testing.assert_close(out.loss, loss.detach(), **near)
+    torch.testing.assert_close(out.critic, loss, **near)
     torch.testing.assert_close(out.actor, cost, **near)
     priority = [c.eta * max(e) + (1 - c.eta) * np.mean(e) if e else 0.0 for *_, e, _ in naive]
     torch.testing.assert_close(out.priority, torch.tensor(priority, dtype=torch.float32), **near)
-    pairs = [
-        (policy.q.grads(out.q, out.q_grad), torch.autograd.grad(loss, policy.q.params)),
-        (policy.pi.grads(out.actor), torch.autograd.grad(cost, policy.pi.params)),
-    ]
-    for got, want in pairs:
-        for g, w in zip(got, want, strict=True):
-            torch.testing.assert_close(g, w, **near)
+    want = [*grads(loss, policy.q_params), *grads(cost, policy.pi_params)]
+    for g, w in zip(gradients(policy, out), want, strict=True):
+        torch.testing.assert_close(g, w, **near)
     rows = policy.window.learned * count
     if c.name == "cql_sac":
         room = [sum(c.gap_threshold - g for g in x[4]) for x in naive]
@@ -225,7 +228,7 @@ def test_learned_overlap_leaves_partial_burn_ins():
 @pytest.mark.parametrize("option", OPTIONS, ids=str)
 def test_options_are_those_of_the_naive_loop(option):
     changed, plain = (check_against_naive(control("td3", **RECURRENT, **o)) for o in (option, {}))
-    results = [torch.cat([out.loss[None], out.priority]) for out in (changed, plain)]
+    results = [torch.cat([out.critic[None], out.priority]) for out in (changed, plain)]
     assert not torch.equal(*results), "the setting has no effect"
 
 
@@ -255,10 +258,9 @@ def test_padding_changes_no_bit(name, shape, value):
     weight = torch.ones(segment.reward.shape[1])
     found = []
     for s in (segment, poisoned(segment, value)):
-        out = policy.loss(s, weight)
-        heat = out.multipliers.values()
-        grads = (*policy.q.grads(out.q, out.q_grad), *policy.pi.grads(out.actor))
-        found.append((out.loss, out.priority, out.actor, *heat, *grads, *out.metrics.values()))
+        out = policy.losses(s, weight)
+        losses = out.critic, out.actor, *out.multipliers.values()
+        found.append((*losses, *gradients(policy, out), out.priority, *out.metrics.values()))
     for clean, dirty in zip(*found, strict=True):
         assert torch.equal(clean, dirty)
 
@@ -267,13 +269,13 @@ def test_padding_changes_no_bit(name, shape, value):
 def test_gradients_reach_only_what_they_should(name):
     """The actor's loss moves no critic; the critics' no actor and no target."""
     policy = control(name, **RECURRENT)
-    out = policy.loss(*segment_and_ones(policy))
-    frozen = torch.autograd.grad(out.actor, policy.q.params, allow_unused=True, retain_graph=True)
+    out = policy.losses(*segment_and_ones(policy))
+    frozen = torch.autograd.grad(out.actor, policy.q_params, allow_unused=True, retain_graph=True)
     assert all(g is None for g in frozen)
-    other = torch.autograd.grad(out.q, policy.pi.params, out.q_grad, allow_unused=True)
+    other = torch.autograd.grad(out.critic, policy.pi_params, allow_unused=True)
     assert all(g is None for g in other)
-    sides = (policy.pi.target, policy.q.target)
-    assert not any(p.requires_grad for side in sides for p in side.parameters())
+    targets = *policy.pi_target_params, *policy.q_target_params
+    assert not any(p.requires_grad for p in targets)
 
 
 def segment_and_ones(policy):
@@ -319,18 +321,18 @@ def test_the_actor_moves_every_so_often_and_targets_follow(name):
     policy = control(name, actor_every=3)
     sample, moved = box_batch(policy), []
     for _ in range(6):
-        before = [p.clone() for p in policy.pi.params]
-        before_q = [p.clone() for p in policy.q.params]
-        before_target = [p.clone() for p in policy.q.target_params]
+        before = [p.clone() for p in policy.pi_params]
+        before_q = [p.clone() for p in policy.q_params]
+        before_target = [p.clone() for p in policy.q_target_params]
         policy.update(sample)
         moved.append(
-            any(not torch.equal(a, b) for a, b in zip(before, policy.pi.params, strict=True))
+            any(not torch.equal(a, b) for a, b in zip(before, policy.pi_params, strict=True))
         )
         follows = "sac" in name or moved[-1]
-        targets = zip(before_target, policy.q.target_params, policy.q.params, strict=True)
+        targets = zip(before_target, policy.q_target_params, policy.q_params, strict=True)
         for was, now, new in targets:
             torch.testing.assert_close(now, was + 0.1 * (new - was) if follows else was)
-        assert not torch.equal(before_q[0], policy.q.params[0])
+        assert not torch.equal(before_q[0], policy.q_params[0])
     assert moved == [False, False, True] * 2
 
 
@@ -341,10 +343,12 @@ def test_hard_copies_count_updates_of_the_critics(name, copies):
     """Every 3 updates; where targets move with the actor, at its next step (every 2)."""
     policy = control(name, target_update_every=3, target_tau=None, actor_every=2)
     sample, found = box_batch(policy), []
-    sides = (policy.q,) if "sac" in name else (policy.q, policy.pi)
+    sides = [(policy.q_target_params, policy.q_params)]
+    if "sac" not in name:
+        sides += [(policy.pi_target_params, policy.pi_params)]
     for i in range(1, 8):
         policy.update(sample)
-        pairs = [(a, b) for s in sides for a, b in zip(s.target_params, s.params, strict=True)]
+        pairs = [pair for side in sides for pair in zip(*side, strict=True)]
         if all(torch.equal(a, b) for a, b in pairs):
             found.append(i)
     assert found == copies
@@ -364,9 +368,9 @@ def test_weights_scale_the_gradient():
     """Importance weights of 1/2 halve every gradient, the temperature's included."""
     policy = control("sac")
     segment, ones = segment_and_ones(policy)
-    full, half = policy.loss(segment, ones), policy.loss(segment, ones / 2)
+    full, half = policy.losses(segment, ones), policy.losses(segment, ones / 2)
     for a, b in (
-        (full.loss, half.loss),
+        (full.critic, half.critic),
         (full.actor, half.actor),
         (full.multipliers["temperature"], half.multipliers["temperature"]),
     ):
@@ -379,7 +383,7 @@ def test_temperature_moves_towards_the_target_entropy():
         sample = box_batch(policy)
         for _ in range(5):
             policy.update(sample)
-        assert (policy.temperature.value().item() > 0.3) == rises
+        assert (policy.log_alpha.exp().item() > 0.3) == rises
     fixed = control("sac", temperature_auto=False, temperature=0.0)
     out = fixed.update(box_batch(fixed))
     assert out.metrics["train/temperature"].item() == 0
@@ -395,8 +399,8 @@ def test_the_noise_follows_its_schedule_and_travels_with_the_weights():
     assert policy.update(sample).metrics["train/noise"].item() == pytest.approx(0.3)
     other = control("td3", seed=1)
     other.load(policy.weights())
-    step = other.actor(2).step
-    assert (step.noise, step.learned) == (pytest.approx(0.3), True)
+    actor = other.actor(2)
+    assert (actor.sigma, actor.learned) == (pytest.approx(0.3), True)
 
 
 # -- critics ---------------------------------------------------------------------------------------
@@ -404,31 +408,28 @@ def test_the_noise_follows_its_schedule_and_travels_with_the_weights():
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
 @pytest.mark.parametrize("count", [1, 2])
-def test_the_written_derivative_is_autograds(activation, count):
+def test_critics_are_networks_of_their_own(activation, count):
+    """Values and gradients of each critic layer by layer; frozen ones pass gradients on."""
     policy = control("ddpg" if count == 1 else "td3", torso=(7, 5), activation=activation)
-    critics = policy.q.net.double()
-    g = torch.Generator().manual_seed(0)
-    x, a = (
-        torch.randn(1, 6, n, generator=g, dtype=torch.float64, requires_grad=True) for n in (3, 2)
-    )
-    grad = torch.randn(count, 6, generator=g, dtype=torch.float64)
-    params = [*critics.weights, *critics.biases]
-    plain = forward_critics(x[0], a[0], activation, params)[-1]
+    critics, g = policy.q, torch.Generator().manual_seed(0)
+    x, a = (torch.randn(1, 6, n, generator=g).requires_grad_() for n in (3, 2))
+    grad = torch.randn(count, 1, 6, generator=g)
+    naive = torch.stack([heads_one_by_one(critics, *row) for row in zip(x[0], a[0], strict=True)])
     q = critics(x, a)
-    assert q.dtype == torch.float32
-    torch.testing.assert_close(q[:, 0], plain.float())
-    want = torch.autograd.grad(plain, [x, a, *params], grad)
-    got = torch.autograd.grad(q[:, 0], [x, a, *params], grad.float())
-    for one, two in zip(got, want, strict=True):
+    torch.testing.assert_close(q, naive.T.unsqueeze(1))
+    inputs = [x, a, *policy.q_params]
+    want = torch.autograd.grad(naive, inputs, grad[:, 0].T)
+    for one, two in zip(torch.autograd.grad(q, inputs, grad), want, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
-    (fixed,) = torch.autograd.grad(critics(x.detach(), a, frozen=True)[:, 0], a, grad.float())
-    torch.testing.assert_close(fixed, want[1], rtol=1e-5, atol=1e-6)
-    if count == 2:
-        torch.testing.assert_close(critics(x, a, 1), q[:1])
+    frozen = critics(x.detach(), a, frozen=True)
+    torch.testing.assert_close(torch.autograd.grad(frozen, a, grad)[0], want[1])
+    frozen = critics(x, a, frozen=True)
+    assert all(p is None for p in torch.autograd.grad(frozen, inputs, grad, allow_unused=True)[2:])
+    torch.testing.assert_close(critics(x, a, 1), q[:1])
 
 
 def test_critics_start_apart():
-    critics = control("sac").q.net
+    critics = control("sac").q
     assert all(not torch.equal(w[0], w[1]) for w in critics.weights)
 
 
@@ -439,9 +440,9 @@ def test_bf16_is_close(name):
     exact, rough = control(name), control(name)
     rough.compute = Compute("bf16")
     sample = box_batch(exact)
-    a, b = (p.loss(sample.segment, sample.weight) for p in (exact, rough))
-    assert a.loss.item() != b.loss.item(), "nothing was rounded"
-    assert b.loss.item() == pytest.approx(a.loss.item(), rel=0.03)
+    a, b = (p.losses(sample.segment, sample.weight) for p in (exact, rough))
+    assert a.critic.item() != b.critic.item(), "nothing was rounded"
+    assert b.critic.item() == pytest.approx(a.critic.item(), rel=0.03)
     rough.update(sample)
     assert all(w.dtype == torch.float32 for w in rough.weights().values())
 
@@ -454,7 +455,7 @@ def test_bf16_is_close(name):
 def test_numpy_is_torch_and_acting_is_learning(name, shape):
     """The same outputs in numpy, in torch, and (states carried) in an unroll."""
     policy = control(name, **SHAPES[shape])
-    steps = [kind(policy.pi.net, 4) for kind in (NumpyStep, TorchStep)]
+    steps = [kind(policy.pi, 4) for kind in (NumpyStep, TorchStep)]
     rng, states = np.random.default_rng(0), [s.initial_state() for s in steps]
     space = policy.bounds.space
     for t in range(6):
@@ -468,7 +469,7 @@ def test_numpy_is_torch_and_acting_is_learning(name, shape):
         for a, b in zip(*found, strict=True):
             assert a.dtype == b.dtype == np.float32
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-6)
-    assert isinstance(make_step(policy.pi.net, 4), NumpyStep)
+    assert isinstance(make_step(policy.pi, 4), NumpyStep)
 
 
 def play(actor, explore, seed=0, count=512):
@@ -541,7 +542,7 @@ def test_images_are_encoded_once_for_both_critics():
     pictures = torch.randint(0, 255, (*sample.segment.first.shape, 1, 40, 40), dtype=torch.uint8)
     out = policy.update(replace(sample, segment=replace(sample.segment, obs=pictures)))
     assert torch.isfinite(out.metrics["train/loss"])
-    moved = policy.q.adam.mean[: len(list(policy.q.net.encoder.parameters()))]
+    moved = policy.q_adam.mean[: len(list(policy.q.encoder.parameters()))]
     assert all(m.abs().sum() > 0 for m in moved), "the critics' encoder learns"
     obs, first = np.zeros((2, 1, 40, 40), np.uint8), np.ones(2, bool)
     got = policy.actor(2).act(

@@ -7,7 +7,7 @@ import gymnasium as gym
 
 from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError
-from rlrun.schema import Config, DQNConfig
+from rlrun.schema import POLICY_CONFIGS, Config, DQNConfig
 
 BackendName = Literal["numpy", "torch"]
 WITH_KERNEL = ("dqn", "sac", "td3", "ddpg", "ppo", "a2c", "impala")  # policies that have a kernel
@@ -46,20 +46,21 @@ def backend_errors(config: Config, obs: gym.Space[Any]) -> Iterator[ConfigError]
 def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
     """The setting that no numpy kernel computes; None: one computes the configured update."""
     policy = config.policy
-    if policy.name not in WITH_KERNEL:
-        return f"policy {policy.name} has none"
+    kinds = {POLICY_CONFIGS[name] for name in WITH_KERNEL}
+    if type(policy) not in kinds or ":" in policy.name:  # a user's class, mypkg.mod:Class
+        return f"policy {policy.name} has no kernel"
     if isinstance(policy, DQNConfig):
         for key, plain in (("distribution", "none"), ("noisy", None), ("munchausen", None)):
             if getattr(policy, key) != plain:
                 return f"policy.{key}={getattr(policy, key)}"
-    if getattr(policy, "prev_inputs", False) and not policy.on_policy:
-        return "policy.prev_inputs=true"
     if config.torso.name != "mlp":
         return f"torso={config.torso.name}"
     if config.memory.name != "none":
         return f"memory={config.memory.name}"
     if policy.window is not None and policy.window[:2] != (0, 1):
         return "windows of several rows"
+    if getattr(policy, "prev_inputs", False) and not policy.on_policy:
+        return "policy.prev_inputs=true"
     if config.learner.precision != "float32":
         return f"learner.precision={config.learner.precision}"
     if config.device != "cpu":

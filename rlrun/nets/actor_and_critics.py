@@ -1,0 +1,288 @@
+"""Actor and critics over bounded real actions: bounds, encoder, networks, batches of windows."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlrun.functional.returns import nstep_return
+from rlrun.functional.rows import network_inputs, shape_reward
+from rlrun.nets.memory import make_memory
+from rlrun.nets.memory.burn_in import burn_in
+from rlrun.nets.torso import flat_size, flatten, make_torso, mlp
+from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
+from rlrun.types import Segment, Spec, Tree, torch_seed, tree_map
+
+_ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_, "elu": nn.functional.elu_}
+
+
+class ActionBounds:
+    """Conversion between a bounded Box of actions and unit actions, flat in [-1, 1]^A."""
+
+    def __init__(self, space: gym.Space[np.ndarray], device: torch.device) -> None:
+        """``space``: a Box with finite bounds (checked in ``rlrun.config``)."""
+        assert isinstance(space, gym.spaces.Box), "checked in rlrun.config"
+        self.space, self.dims = space, len(space.shape)
+        self.size = math.prod(space.shape)
+        low, high = (np.asarray(x, np.float64).reshape(-1) for x in (space.low, space.high))
+        self.middle, self.half = (high + low) / 2, (high - low) / 2
+        scale = np.where(self.half > 0, self.half, 1.0)  # where low = high the unit action is 0
+        self._middle_array, self._scale_array = self.middle.astype("f4"), scale.astype("f4")
+        self._middle = torch.tensor(self.middle, dtype=torch.float32, device=device)
+        self._scale = torch.tensor(scale, dtype=torch.float32, device=device)
+
+    def to_unit(self, action: Tensor) -> Tensor:
+        """Return float32 [*, A] in [-1, 1] of the environment's actions [*, *shape]."""
+        flat = action.reshape(*action.shape[: action.ndim - self.dims], self.size)
+        return (flat.float() - self._middle) / self._scale
+
+    def to_unit_array(self, action: np.ndarray) -> np.ndarray:
+        """Return ``to_unit`` of actions [E, *shape] in numpy, the same bits."""
+        flat = action.reshape(len(action), self.size).astype(np.float32)
+        unit: np.ndarray = (flat - self._middle_array) / self._scale_array
+        return unit
+
+    def from_unit(self, unit: np.ndarray) -> np.ndarray:
+        """Return actions [E, *shape] of unit actions [E, A], in the Box's dtype and bounds."""
+        action = self.middle + self.half * unit
+        action = action if self.space.dtype.kind == "f" else np.rint(action)
+        action = action.astype(self.space.dtype).reshape(len(unit), *self.space.shape)
+        # Rounding may have left the bounds.
+        clipped: np.ndarray = np.clip(action, self.space.low, self.space.high)
+        return clipped
+
+
+# -- networks --------------------------------------------------------------------------------------
+
+
+class FlatObs(nn.Module):
+    """The flattened observation; the layers of an MLP torso are part of the heads instead."""
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        super().__init__()
+        self.space, self.size = space, flat_size(space)
+
+    def forward(self, obs: Tree) -> Tensor:
+        return flatten(self.space, obs)
+
+
+class ObsEncoder(nn.Module):
+    """Features [*, F] of rows: the flat observation, or the output of torso and memory.
+
+    Without a memory the layers of an MLP torso belong to the heads, one set per critic. Images and
+    memories are encoded once for all heads of a network. With ``prev_inputs`` the memory also reads
+    the previous action (in [-1, 1], zeros in an episode's first row) and reward.
+    """
+
+    def __init__(
+        self,
+        policy: ControlConfig,
+        torso: TorsoConfig,
+        memory: MemoryConfig,
+        spec: Spec,
+        *,
+        actions: int,
+    ) -> None:
+        super().__init__()
+        self.prev_inputs = policy.prev_inputs
+        mlp = memory.name == "none" and torso.name == "mlp"
+        self.torso = FlatObs(spec.obs) if mlp else make_torso(torso, spec.obs)
+        self.memory = make_memory(memory, self.torso.size + (actions + 1) * policy.prev_inputs)
+        self.size = self.memory.size
+        self.head_hidden = (*torso.hidden, *policy.head_hidden) if mlp else policy.head_hidden
+
+    def inputs(self, obs: Tree, prev_action: Tensor, prev_reward: Tensor) -> Tensor:
+        """Return the memory's inputs [*, F]; ``prev_action`` [*, A] in [-1, 1]."""
+        features: Tensor = self.torso(obs)
+        if not self.prev_inputs:
+            return features
+        return torch.cat([features, prev_action, prev_reward.unsqueeze(-1)], -1)
+
+
+class ActorNet(nn.Module):
+    """Encoder and head with ``outputs`` numbers per action dimension.
+
+    1: the action before tanh. 2: the mean before tanh and the log standard deviation. Two buffers
+    travel with the weights to actors in any process.
+    """
+
+    learned: Tensor  # 0-d: 0 before the first update, then 1
+    noise: Tensor  # 0-d: standard deviation of the exploration noise
+
+    def __init__(
+        self,
+        policy: ControlConfig,
+        torso: TorsoConfig,
+        memory: MemoryConfig,
+        spec: Spec,
+        *,
+        actions: int,
+        outputs: int,
+    ) -> None:
+        super().__init__()
+        self.actions, self.outputs = actions, outputs * actions
+        self.space, self.prev_inputs = spec.action, policy.prev_inputs
+        self.encoder = ObsEncoder(policy, torso, memory, spec, actions=actions)
+        sizes = [self.encoder.size, *self.encoder.head_hidden, self.outputs]
+        self.head = mlp(sizes, torso.activation, last=False)
+        self.register_buffer("learned", torch.zeros(()))
+        self.register_buffer("noise", torch.zeros(()))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return float32 [*, outputs A] of features [*, F]."""
+        out: Tensor = self.head(features)
+        return out.float()
+
+
+class Critics(nn.Module):
+    """Q_c(s, a) of ``count`` critics, every layer of all of them one batched product.
+
+    Every critic has its own head; the encoder of images and of the past is shared.
+    """
+
+    def __init__(
+        self,
+        policy: ControlConfig,
+        torso: TorsoConfig,
+        memory: MemoryConfig,
+        spec: Spec,
+        *,
+        actions: int,
+        count: int,
+    ) -> None:
+        super().__init__()
+        self.count, self.activation = count, torso.activation
+        self.encoder = ObsEncoder(policy, torso, memory, spec, actions=actions)
+        assert self.encoder.head_hidden, "a head linear in the action; checked in rlrun.config"
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        sizes = [self.encoder.size + actions, *self.encoder.head_hidden, 1]
+        for n_in, n_out in pairwise(sizes):
+            bound = n_in**-0.5  # the default of nn.Linear
+            weight = torch.empty(count, n_in, n_out).uniform_(-bound, bound)
+            self.weights.append(nn.Parameter(weight))
+            self.biases.append(nn.Parameter(torch.empty(count, 1, n_out).uniform_(-bound, bound)))
+
+    def forward(
+        self, features: Tensor, action: Tensor, count: int | None = None, *, frozen: bool = False
+    ) -> Tensor:
+        """Return float32 [C, L, B] of features [L, B, F] and unit actions [L, B, A].
+
+        ``count``: number of critics evaluated, the first ones; None: all. ``frozen``: gradients
+        reach the inputs only, not the parameters.
+        """
+        params = [p[:count] for p in (*self.weights, *self.biases)]
+        params = [p.detach() for p in params] if frozen else params
+        weights, biases = params[: len(self.weights)], params[len(self.weights) :]
+        x = torch.cat([features, action], -1).flatten(0, -2)
+        x = x.expand(len(weights[0]), *x.shape)
+        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+            x = _ACTIVATIONS[self.activation](torch.baddbmm(bias, x, weight))
+        # A product of vectors takes a tenth of the time of one of matrices with one column.
+        q: Tensor = torch.linalg.vecdot(x, weights[-1].mT) + biases[-1].squeeze(-1)
+        return q.reshape(-1, *features.shape[:-1]).float()
+
+
+def make_actor_and_critics(
+    policy: ControlConfig,
+    torso: TorsoConfig,
+    memory: MemoryConfig,
+    spec: Spec,
+    *,
+    actions: int,
+    outputs: int,
+    critics: int,
+    seed: int,
+) -> tuple[ActorNet, Critics]:
+    """Return both networks initialised from ``seed``; torch's global generator does not change."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(seed, "network"))
+        actor = ActorNet(policy, torso, memory, spec, actions=actions, outputs=outputs)
+        return actor, Critics(policy, torso, memory, spec, actions=actions, count=critics)
+
+
+# -- inputs ----------------------------------------------------------------------------------------
+
+
+class Batch:
+    """Windows as losses read them: returns of the learned rows, and inputs of the encoders.
+
+    Rows are [L, B] (learned positions x windows).
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        weight: Tensor,
+        bounds: ActionBounds,
+        config: ControlConfig,
+        *,
+        recurrent: bool,
+    ) -> None:
+        """``weight`` [B]: importance weights. ``recurrent``: whether the networks have a memory."""
+        c, w = config, config.window
+        bs, stop = w.burnin, w.burnin + w.learned
+        reward = shape_reward(segment.reward[bs:], c.reward_scale, c.reward_clip)
+        ends = (x[bs:] for x in (segment.terminated, segment.truncated, segment.valid))
+        n = nstep_return(reward, *ends, nstep=c.nstep, gamma=c.gamma)
+        self.window, self.weight, self.valid = w, weight, segment.valid[bs:stop]
+        self.reward = n.reward[: w.learned]  # R_t, n-step
+        self.discount = n.discount[: w.learned]  # gamma^k, 0 after a termination
+        self.steps = n.steps[: w.learned]  # k
+        unit = bounds.to_unit(segment.action)
+        self.action = torch.where(self.valid.unsqueeze(-1), unit[bs:stop], 0.0)  # [L, B, A]
+        self.state = segment.state if c.state_init == "stored" else None  # of the actor
+        self.single = (bs, w.learned) == (0, 1) and not (recurrent or c.prev_inputs)
+        self.column = torch.arange(len(weight), device=weight.device)
+        if self.single:
+            self.obs = tree_map(lambda x: x[:1], segment.obs)
+            self.next_obs = tree_map(self._bootstrap_row, segment.obs)
+            return
+        extras = {**segment.extras, "prev_action": bounds.to_unit(segment.extras["prev_action"])}
+        self.segment = replace(segment, action=unit, extras=extras)
+        scale, clip = c.reward_scale, c.reward_clip
+        self.inputs = network_inputs(self.segment, scale=scale, clip=clip)
+        learned = torch.arange(w.learned, device=weight.device).unsqueeze(-1)
+        self.bootstrap_row = learned + self.steps
+
+    def encode(self, encoder: ObsEncoder, state: Tree | None = None) -> Tensor:
+        """Return features [L, B, F] of the learned rows.
+
+        ``state`` [B, H]: before each window's first own row; None: zeros.
+        """
+        if self.single:
+            features: Tensor = encoder.torso(self.obs)
+            return features
+        return self._unroll(encoder, state, self.window.learned)
+
+    def encode_both(self, encoder: ObsEncoder, state: Tree | None = None) -> tuple[Tensor, Tensor]:
+        """Return ``encode``, and features [L, B, F] of the rows that targets bootstrap from."""
+        if self.single:
+            return encoder.torso(self.obs), encoder.torso(self.next_obs)
+        out = self._unroll(encoder, state, self.window.learned + self.window.nstep)
+        return out[: self.window.learned], out[self.bootstrap_row, self.column]
+
+    def _bootstrap_row(self, x: Tensor) -> Tensor:
+        """Return the row that each target bootstraps from, zeros after a termination."""
+        x = x[1] if self.window.nstep == 1 else x[self.steps[0], self.column]
+        mask = (self.discount[0] > 0).reshape(-1, *[1] * (x.ndim - 1))
+        return torch.where(mask, x, torch.zeros_like(x)).unsqueeze(0)
+
+    def _unroll(self, encoder: ObsEncoder, state: Tree | None, count: int) -> Tensor:
+        """Return features [count, B, F] after the burn-in, which carries no gradient."""
+        bs, valid = self.window.burnin, self.segment.valid
+        if state is None:
+            state = encoder.memory.initial_state(valid.shape[1], valid.device)
+        if bs:
+            with torch.no_grad():
+                x = self._inputs(encoder, 0, bs)
+                state = burn_in(encoder, x, state, valid[:bs], self.segment.partial)
+        out: Tensor = encoder.memory.unroll(self._inputs(encoder, bs, bs + count), state)[0]
+        return out
+
+    def _inputs(self, encoder: ObsEncoder, start: int, stop: int) -> Tensor:
+        return encoder.inputs(*(tree_map(lambda x: x[start:stop], part) for part in self.inputs))

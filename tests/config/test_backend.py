@@ -1,0 +1,60 @@
+"""learner.backend: which updates a numpy kernel computes, and what is refused."""
+
+import json
+
+import pytest
+
+from rlrun.cli.main import main
+from rlrun.config.checks.backend import choose_backend
+from rlrun.env import known_spaces
+from tests.compose import config
+
+CARTPOLE = "env=cartpole"
+SOFT = "policy.munchausen=0.9 policy.double=false policy.value_rescale_eps=null"
+OBSTACLES = {
+    "policy=r2d2": "policy r2d2 has no kernel",
+    "policy=dqn policy.prev_inputs=true": "policy.prev_inputs=true",
+    "policy=qrdqn": "policy.distribution=quantile",
+    "policy=dqn policy.noisy=0.5": "policy.noisy=0.5",
+    f"policy=dqn {SOFT}": "policy.munchausen=0.9",
+    "policy=dqn learner.precision=bf16": "learner.precision=bf16",
+    "policy=ppo memory=gru": "memory=gru",
+    "policy=rsac env=pendulum": "memory=",
+    "policy=sac env=pendulum policy.prev_inputs=true": "policy.prev_inputs=true",
+}
+
+
+def line(words):
+    return words.split() if "env=" in words else [*words.split(), CARTPOLE]
+
+
+@pytest.mark.parametrize("words", OBSTACLES)
+def test_auto_falls_back_to_torch_and_says_why(words):
+    c = config(*line(words))
+    backend = choose_backend(c, known_spaces(c.env, c.agents)[0])
+    assert backend.name == "torch"
+    assert backend.reason.startswith(OBSTACLES[words])
+
+
+@pytest.mark.parametrize("words", OBSTACLES)
+def test_numpy_that_is_impossible_is_refused(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*line(words), "learner.backend=numpy"]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "learner.backend = numpy: no numpy kernel computes this update (" in error
+    assert OBSTACLES[words] in error
+    assert "auto and torch are allowed" in error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "name"), [("auto", "numpy"), ("torch", "torch"), ("numpy", "numpy")]
+)
+def test_a_run_records_what_computed_its_updates(value, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["policy=dqn", CARTPOLE, "debug=smoke", "-q", "run.dir=run"]
+    assert main([*words, f"learner.backend={value}"]) == 0
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    assert record["backend"] == name
+    reason = "learner.backend=torch" if value == "torch" else "linear layers in float32 on the CPU"
+    assert record["backend_reason"] == reason
