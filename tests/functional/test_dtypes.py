@@ -126,6 +126,7 @@ CASES = {
     "mask_logits": [Q, {"action_mask": ALLOWED}],
     "gaussian": [Q, randn(A), randn(T, B, A, seed=5)],
     "standardise": [TB, VALID],
+    "mean_terms": [{"loss": TB, "entropy": randn(T, B, seed=5)}, VALID],
     "explained_variance": [TB, randn(T, B, seed=5), VALID],
     # returns
     "nstep_return": ([TB, *ends()], {"nstep": 3, "gamma": 0.99}),
