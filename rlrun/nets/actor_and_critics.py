@@ -174,9 +174,11 @@ class Critics(nn.Module):
         ``count``: number of critics evaluated, the first ones; None: all. ``frozen``: gradients
         reach the inputs only, not the parameters.
         """
-        params = [p[:count] for p in (*self.weights, *self.biases)]
-        params = [p.detach() for p in params] if frozen else params
-        weights, biases = params[: len(self.weights)], params[len(self.weights) :]
+        weights, biases = list(self.weights), list(self.biases)
+        if count is not None and count < self.count:
+            weights, biases = ([p[:count] for p in params] for params in (weights, biases))
+        if frozen:
+            weights, biases = ([p.detach() for p in params] for params in (weights, biases))
         x = torch.cat([features, action], -1).flatten(0, -2)
         x = x.expand(len(weights[0]), *x.shape)
         for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
