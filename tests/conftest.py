@@ -7,7 +7,16 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is loaded;
 import pytest
 import torch
 
+from tests.pages import Driver
+
 
 @pytest.fixture(autouse=True)
 def _one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def drive(tmp_path_factory):
+    driver = Driver(tmp_path_factory.mktemp("driver"))
+    yield driver
+    driver.close()

@@ -32,15 +32,18 @@ SHORTER = {  # what is added to end soon where debug=smoke does not win or is no
 SUBCOMMANDS = ("eval", "resume", "export", "codec", "doctor", "list", "help")
 SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing
 DRIVER = """
-import contextlib, io, json, sys
+import contextlib, io, json, os, sys
 from rlrun.__main__ import main
-results = []
-for kind, what in json.load(sys.stdin):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(what) if kind == "rlrun" else exec(what, {}) or 0
-    results.append((code, out.getvalue(), err.getvalue()))
-json.dump(results, sys.__stdout__)
+for line in sys.stdin:
+    path, steps = json.loads(line)
+    os.chdir(path)
+    results = []
+    for kind, what in steps:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(what) if kind == "rlrun" else exec(what, {}) or 0
+        results.append((code, out.getvalue(), err.getvalue()))
+    print(json.dumps(results), file=sys.__stdout__, flush=True)
 """
 
 
@@ -81,17 +84,27 @@ def argv_of(command: str) -> list[str]:
     return [*words, *tiny, *shlex.split(SHORTER.get(command, ""))]
 
 
-def drive(steps: list[tuple[str, Any]], path: Path) -> list[tuple[int, str, str]]:
-    """Exit code, stdout and stderr of each step; one process for all, torch is imported once."""
-    pythonpath = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER],
-        input=json.dumps(steps),
-        cwd=path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(pythonpath)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [tuple(result) for result in json.loads(done.stdout)]
+class Driver:
+    """A process that runs command lines and blocks of Python; torch is imported once for all."""
+
+    def __init__(self, path: Path) -> None:
+        pythonpath = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", DRIVER],
+            cwd=path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(pythonpath)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, steps: list[tuple[str, Any]], path: Path) -> list[tuple[int, str, str]]:
+        """Exit code, stdout and stderr of each step, run in the directory ``path``."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([str(path), steps]) + "\n")
+        self.process.stdin.flush()
+        return [tuple(result) for result in json.loads(self.process.stdout.readline())]
+
+    def close(self) -> None:
+        self.process.communicate(timeout=60)

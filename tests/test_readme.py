@@ -17,7 +17,7 @@ import pytest
 
 from rlrun.config import Composer, check, read_composed
 from rlrun.schema import Config
-from tests.pages import PAGES, ROOT, SHORTER, argv_of, blocks, commands, drive, section
+from tests.pages import PAGES, ROOT, SHORTER, Driver, argv_of, blocks, commands, section
 from tests.test_layers import LEVEL
 
 # -- the commands ----------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def steps_of(page: str) -> dict[str, tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if steps_of(page)])
-def test_commands(page: str, tmp_path: Path) -> None:
+def test_commands(page: str, drive: Driver, tmp_path: Path) -> None:
     for block in blocks(page, "yaml"):
         if name := re.search(r"^# (my/\S+\.yaml)\n", block, re.M):
             (tmp_path / name[1]).parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from rlrun import errors
 from rlrun.errors import RlrunError
 from rlrun.rundir.record import RunRecord
 from tests import installed
-from tests.pages import ROOT, argv_of, commands, drive, first_cells, section
+from tests.pages import ROOT, Driver, argv_of, commands, first_cells, section
 
 GLOSSARY_RUNS = {
     "r2d2": "policy=r2d2 env=tmaze debug=smoke run.dir=glossary/r2d2 transport=coded "
@@ -43,24 +43,24 @@ def emitted(path: Path) -> set[str]:
     return {key for file in lines for li in file.read_text().splitlines() for key in json.loads(li)}
 
 
-def runs(lines: list[str], path: Path) -> None:
+def runs(drive: Driver, lines: list[str], path: Path) -> None:
     """Runs command lines, each of which has to end well."""
     results = drive([("rlrun", line.split()) for line in lines], path)
     for line, (code, _, err) in zip(lines, results, strict=True):
         assert code == 0, f"{line}: {err}"
 
 
-def test_metric_glossary(tmp_path: Path) -> None:
+def test_metric_glossary(drive: Driver, tmp_path: Path) -> None:
     """Both directions: a run emits what the table lists, and nothing else."""
-    runs([*DATA, *GLOSSARY_RUNS.values()], tmp_path)
+    runs(drive, [*DATA, *GLOSSARY_RUNS.values()], tmp_path)
     found = set().union(*(emitted(tmp_path / "glossary" / name) for name in GLOSSARY_RUNS))
     listed = first_cells(section("rlrun/log/README.md", "Metrics"))
     assert sorted(listed) == sorted(found - {"env_steps"})
 
 
-def test_run_directory_tables(tmp_path: Path) -> None:
+def test_run_directory_tables(drive: Driver, tmp_path: Path) -> None:
     """The files of a run, and the fields of its run.json."""
-    runs([GLOSSARY_RUNS["r2d2"]], tmp_path)
+    runs(drive, [GLOSSARY_RUNS["r2d2"]], tmp_path)
     top = tmp_path / "glossary/r2d2"
     listed = first_cells(section("rlrun/rundir/README.md", "Files"))
     found = [p.relative_to(top).as_posix() for p in top.rglob("*") if p.is_file()]
@@ -112,10 +112,10 @@ def test_exit_codes() -> None:
     assert listed == {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 75, 130, 143}
 
 
-def test_same_command_same_digest(tmp_path: Path) -> None:
+def test_same_command_same_digest(drive: Driver, tmp_path: Path) -> None:
     """The section on determinism, checked with its two runs."""
     lines = [c for c in commands("rlrun/run/README.md") if "seed=7" in c]
-    runs([" ".join(argv_of(line)) for line in lines], tmp_path)
+    runs(drive, [" ".join(argv_of(line)) for line in lines], tmp_path)
     records = [tmp_path / name / "run.json" for name in ("outputs/once", "outputs/again")]
     digests = [json.loads(path.read_text())["digest"] for path in records]
     assert digests[0] == digests[1]

@@ -24,17 +24,19 @@ class ForwardMLP:
                 self.activations.append(None)
             else:
                 self.activations[-1] = FORWARD[type(module)]
-        self.weights = [(copy_parameter(m.weight), copy_parameter(m.bias)) for m in self.sources]
+        self.weights = [copy_parameter(m.weight).T for m in self.sources]  # [in, out]
+        self.biases = [copy_parameter(m.bias) for m in self.sources]
+        self.layers = list(zip(self.weights, self.biases, self.activations, strict=True))
 
     def refresh(self) -> None:
-        for source, (weight, bias) in zip(self.sources, self.weights, strict=True):
-            np.copyto(weight, source.weight.detach().numpy())
+        for source, weight, bias in zip(self.sources, self.weights, self.biases, strict=True):
+            np.copyto(weight, source.weight.detach().numpy().T)
             np.copyto(bias, source.bias.detach().numpy())
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """[*, in] -> [*, out], a new array."""
-        for (weight, bias), activation in zip(self.weights, self.activations, strict=True):
-            x = x @ weight.T
+        for weight, bias, activation in self.layers:
+            x = x @ weight
             x += bias
             if activation is not None:
                 activation(x)

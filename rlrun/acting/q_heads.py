@@ -29,11 +29,11 @@ class NoisyForwardMLP(ForwardMLP):
     def __call__(self, x: np.ndarray) -> np.ndarray:
         if self.noise is None:
             return super().__call__(x)
-        for i, activation in enumerate(self.activations):
-            (weight, bias), (weight_sigma, bias_sigma) = self.weights[i], self.sigmas[i]
+        for i, (weight, bias, activation) in enumerate(self.layers):
+            weight_sigma, bias_sigma = self.sigmas[i]
             lead = (len(x), *[1] * (x.ndim - 2), -1)
             eps_in, eps_out = (e.reshape(lead) for e in self.noise[2 * i : 2 * i + 2])
-            y = x @ weight.T
+            y = x @ weight
             y += bias
             y += eps_out * ((x * eps_in) @ weight_sigma.T + bias_sigma)
             if activation is not None:

@@ -7,8 +7,8 @@ takes numpy on the CPU, and torch on a GPU, for convolutions and for a user's ow
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
-import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -44,27 +44,16 @@ def trunks_of(net: ActingNet) -> list[tuple[nn.Module, Memory]]:
             return [(net.torso, net.memory)]
 
 
-def previous_inputs(net: ActingNet, num_envs: int) -> PreviousInputs | None:
-    """Return the encoder of previous actions and rewards; None where the network has no such."""
-    match net:
-        case QNet() if net.prev_inputs:
-            return PreviousInputs(gym.spaces.Discrete(net.actions), num_envs)
-        case ActorCritic() if net.prev_inputs:
-            return PreviousInputs(net.space, num_envs)
-        case ActorNet() if net.encoder.prev_inputs:
-            return PreviousInputs(net.space, num_envs, unit=True)
-    return None
-
-
 class NetStep(ABC):
     """A copy of a network's weights that computes one row of E environments at a time."""
 
     def __init__(self, net: ActingNet, num_envs: int) -> None:
-        self.net, self.num_envs = net, num_envs
-        self.memories = [memory for _, memory in trunks_of(net)]
+        self.net, self.num_envs, self.trunks = net, num_envs, trunks_of(net)
         # The state of an actor-critic is a tuple with one state per trunk.
         self.state_per_trunk = isinstance(net, ActorCritic) and net.recurrent
-        self.previous = previous_inputs(net, num_envs)
+        self.previous: PreviousInputs | None = None
+        if net.prev_inputs:
+            self.previous = PreviousInputs(net.space, num_envs, unit=isinstance(net, ActorNet))
         self.has_past = self.previous is not None or bool(self.initial_state())
 
     @abstractmethod
@@ -76,13 +65,16 @@ class NetStep(ABC):
         """Draw weight noise for every environment, kept until the next call; None: mean weights."""
 
     @abstractmethod
-    def forward(self, obs: Tree, previous: np.ndarray | None, state: Tree) -> Outputs:
-        """Return outputs [E, K] and the next state; ``previous`` [E, F]: of ``PreviousInputs``."""
+    def forward(self, obs: Tree, previous: np.ndarray | None, states: Sequence[Tree]) -> Outputs:
+        """Return outputs [E, K] and the next states, one per trunk.
+
+        ``previous`` [E, F]: of ``PreviousInputs``, zeros in an episode's first row.
+        """
 
     def initial_state(self) -> Tree:
         """Return the state before an episode's first row, arrays [E, ...]."""
         cpu = torch.device("cpu")
-        states = tuple(memory.initial_state(self.num_envs, cpu) for memory in self.memories)
+        states = tuple(memory.initial_state(self.num_envs, cpu) for _, memory in self.trunks)
         return tree_map(Tensor.numpy, states if self.state_per_trunk else states[0])
 
     def __call__(
@@ -93,17 +85,15 @@ class NetStep(ABC):
         ``action`` [E, *A] and ``reward`` [E]: of the previous row, as the environment takes it,
         and scaled and clipped. Rows with ``first`` [E] start from a zero state without them.
         """
-        if not self.has_past:
-            return self.forward(obs, None, state)
-        opens = first.any()
-        if opens:
+        previous = None if self.previous is None else self.previous(action, reward)
+        if self.has_past and first.any():
             state = tree_map(lambda s: np.where(first[:, None], s.dtype.type(0), s), state)
-        if self.previous is None:
-            return self.forward(obs, None, state)
-        previous = self.previous(action, reward)
-        if opens:
-            previous[first] = 0
-        return self.forward(obs, previous, state)
+            if previous is not None:
+                previous[first] = 0
+        if self.state_per_trunk:
+            return self.forward(obs, previous, state)
+        outputs, states = self.forward(obs, previous, (state,))
+        return outputs, states[0]
 
 
 class TorchStep(NetStep):
@@ -112,7 +102,7 @@ class TorchStep(NetStep):
     def __init__(self, net: ActingNet, num_envs: int) -> None:
         super().__init__(net, num_envs)
         self.copy = copy.deepcopy(net).requires_grad_(False)
-        self.trunks, self.device = trunks_of(self.copy), next(net.parameters()).device
+        self.own_trunks, self.device = trunks_of(self.copy), next(net.parameters()).device
         self.noisy_layers, self.noise = noisy_layers(self.copy), MEAN_WEIGHTS
 
     @torch.no_grad()
@@ -129,24 +119,17 @@ class TorchStep(NetStep):
             self.noise = ForwardNoise(tuple(split_noise(eps, self.noisy_layers)))
 
     @torch.inference_mode()
-    def forward(self, obs: Tree, previous: np.ndarray | None, state: Tree) -> Outputs:
-        obs = tree_map(self._tensor, obs)
+    def forward(self, obs: Tree, previous: np.ndarray | None, states: Sequence[Tree]) -> Outputs:
+        obs, states = tree_map(self._tensor, obs), tree_map(self._tensor, tuple(states))
+        extra = [] if previous is None else [self._tensor(previous)]
         if isinstance(self.copy, ActorCritic) and self.copy.moments is not None:
             obs = self.copy.moments(obs)
-        extra = [] if previous is None else [self._tensor(previous)]
-        states, features = [], []
-        for (torso, memory), own in zip(self.trunks, self._states(state), strict=True):
-            inputs = torch.cat([torso(obs), *extra], -1) if extra else torso(obs)
-            h, own = memory.step(inputs, own)
-            features.append(h)
-            states.append(own)
-        after = tree_map(lambda x: x.numpy(force=True), tuple(states))
-        outputs = self._head(features[0]).numpy(force=True)
-        return outputs, after if self.state_per_trunk else after[0]
-
-    def _states(self, state: Tree) -> Tree:
-        """Return the state of every trunk, on the device."""
-        return tree_map(self._tensor, state if self.state_per_trunk else (state,))
+        out = [
+            memory.step(torch.cat([torso(obs), *extra], -1), state)
+            for (torso, memory), state in zip(self.own_trunks, states, strict=True)
+        ]
+        after = tree_map(lambda x: x.numpy(force=True), tuple(state for _, state in out))
+        return self._head(out[0][0]).numpy(force=True), after
 
     def _head(self, h: Tensor) -> Tensor:
         """Return outputs [E, K] of memory outputs [E, H]."""
@@ -173,8 +156,7 @@ class NumpyTrunk:
         """``extra``: number of inputs of the memory that bypass the torso."""
         assert isinstance(torso, (MLP, FlatObs))
         self.torso = ForwardMLP(torso.layers if isinstance(torso, MLP) else ())
-        self.cell = make_cell(memory, num_envs)
-        self.space = torso.space
+        self.space, self.cell = torso.space, make_cell(memory, num_envs)
         self.inputs = np.zeros((num_envs, torso.size + extra), np.float32)
         self.features, self.extra = self.inputs[:, : torso.size], self.inputs[:, torso.size :]
 
@@ -198,14 +180,15 @@ class NumpyStep(NetStep):
     def __init__(self, net: ActingNet, num_envs: int) -> None:
         super().__init__(net, num_envs)
         extra = 0 if self.previous is None else self.previous.size
-        pairs = trunks_of(net)
-        self.trunks = [NumpyTrunk(*pair, num_envs, extra) for pair in pairs]
+        self.own_trunks = [NumpyTrunk(*trunk, num_envs, extra) for trunk in self.trunks]
+        self.trunk, *value_trunks = self.own_trunks
+        self.value_trunk = value_trunks[0] if value_trunks else None
         self.head = make_head(net, num_envs)
         self.mean: np.ndarray | None = None
         self.refresh()
 
     def refresh(self) -> None:
-        for part in (*self.trunks, self.head):
+        for part in (*self.own_trunks, self.head):
             part.refresh()
         if isinstance(self.net, ActorCritic) and self.net.moments is not None:
             self.mean = self.net.moments.mean.float().numpy().copy()
@@ -215,15 +198,14 @@ class NumpyStep(NetStep):
         assert isinstance(self.head, NumpyQHead), "a network without noise"
         self.head.perturb(generator)
 
-    def forward(self, obs: Tree, previous: np.ndarray | None, state: Tree) -> Outputs:
+    def forward(self, obs: Tree, previous: np.ndarray | None, states: Sequence[Tree]) -> Outputs:
         if self.mean is not None:
             obs = np.clip((obs.astype(np.float32) - self.mean) * self.scale, -CLIP, CLIP)
-        x = flatten(self.trunks[0].space, obs)
-        if not self.state_per_trunk:
-            h, state = self.trunks[0](x, previous, state)
-            return self.head(h), state
-        out = [trunk(x, previous, own) for trunk, own in zip(self.trunks, state, strict=True)]
-        return self.head(out[0][0]), tuple(own for _, own in out)
+        x = flatten(self.trunk.space, obs)
+        h, state = self.trunk(x, previous, states[0])
+        if self.value_trunk is None:
+            return self.head(h), (state,)
+        return self.head(h), (state, self.value_trunk(x, previous, states[1])[1])
 
 
 def make_head(net: ActingNet, num_envs: int) -> ForwardMLP | NumpyQHead:

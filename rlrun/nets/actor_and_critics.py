@@ -125,7 +125,8 @@ class ActorNet(nn.Module):
         outputs: int,
     ) -> None:
         super().__init__()
-        self.space, self.actions, self.outputs = spec.action, actions, outputs * actions
+        self.actions, self.outputs = actions, outputs * actions
+        self.space, self.prev_inputs = spec.action, policy.prev_inputs
         self.encoder = ObsEncoder(policy, torso, memory, spec, actions=actions)
         sizes = [self.encoder.size, *self.encoder.head_hidden, self.outputs]
         self.head = mlp(sizes, torso.activation, last=False)

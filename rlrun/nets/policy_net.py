@@ -23,6 +23,8 @@ class PolicyNet(nn.Module):
     learned log standard deviation per dimension.
     """
 
+    prev_inputs = False  # the memory reads observations alone
+
     def __init__(
         self, torso: TorsoConfig, memory: MemoryConfig, head: tuple[int, ...], spec: Spec
     ) -> None:

@@ -30,7 +30,8 @@ class QNet(nn.Module):
     ) -> None:
         super().__init__()
         assert isinstance(spec.action, gym.spaces.Discrete), "checked in rlrun.config"
-        self.actions, self.prev_inputs = int(spec.action.n), policy.prev_inputs
+        self.space, self.prev_inputs = spec.action, policy.prev_inputs
+        self.actions = int(spec.action.n)
         self.torso = make_torso(torso, unmasked(spec.obs))
         extra = self.actions + 1 if policy.prev_inputs else 0
         self.memory = make_memory(memory, self.torso.size + extra)
