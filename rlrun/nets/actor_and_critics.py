@@ -261,10 +261,17 @@ class Batch:
             return features
         return self._unroll(encoder, state, self.window.learned)
 
-    def encode_both(self, encoder: ObsEncoder, state: Tree | None = None) -> tuple[Tensor, Tensor]:
-        """Return ``encode``, and features [L, B, F] of the rows that targets bootstrap from."""
+    def encode_next(self, encoder: ObsEncoder, state: Tree | None = None) -> Tensor:
+        """Return features [L, B, F] of the rows that targets bootstrap from."""
         if self.single:
-            return encoder.torso(self.obs), encoder.torso(self.next_obs)
+            features: Tensor = encoder.torso(self.next_obs)
+            return features
+        return self.encode_both(encoder, state)[1]
+
+    def encode_both(self, encoder: ObsEncoder, state: Tree | None = None) -> tuple[Tensor, Tensor]:
+        """Return ``encode`` and ``encode_next``, of one unroll."""
+        if self.single:
+            return self.encode(encoder), self.encode_next(encoder)
         out = self._unroll(encoder, state, self.window.learned + self.window.nstep)
         return out[: self.window.learned], out[self.bootstrap_row, self.column]
 
