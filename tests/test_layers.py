@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "rlrun").rglob("*.py"))
 
-LAYERS = [  # from the ground up; a room imports only from layers below its own, or from itself
+LAYERS = [  # lowest first; a room imports only from layers below its own, or from itself
     "tree jit joint errors schema",
     "types schedule",
     "functional codec log",

@@ -37,8 +37,8 @@ KERNELS = {  # of exactly the class of that name
     "td3": "rlrun.kernels.sac_td3:TD3Kernel",
     "ddpg": "rlrun.kernels.sac_td3:TD3Kernel",
     "ppo": "rlrun.kernels.ppo:PPOKernel",
-    "a2c": "rlrun.kernels.rollout:RolloutKernel",
-    "impala": "rlrun.kernels.rollout:RolloutKernel",
+    "a2c": "rlrun.kernels.rollout:A2CKernel",
+    "impala": "rlrun.kernels.rollout:IMPALAKernel",
 }
 
 

@@ -10,8 +10,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlrun.functional.rows import masked_mean
-
 LOG_STD_BOUNDS = (-20.0, 2.0)  # Haarnoja et al. 2018a, released code
 
 
@@ -54,19 +52,3 @@ def smoothed_action(action: Tensor, noise: Tensor, *, sigma: float, clip: float)
     Source: Fujimoto et al. 2018, eq. 14 (sigma 0.2, clip 0.5).
     """
     return (action + (sigma * noise).clamp(-clip, clip)).clamp(-1, 1).detach()
-
-
-def critic_metrics(
-    loss: Tensor, td: Tensor, q: Tensor, target: Tensor, valid: Tensor
-) -> dict[str, Tensor]:
-    """Metrics of the critics: means over valid rows and critics, detached.
-
-    ``td`` [L, B] mean_c |delta_c|, ``q`` [C, L, B], ``target`` and ``valid`` [L, B].
-    """
-    return {
-        "train/loss": loss.detach(),
-        "train/td_abs": masked_mean(td, valid),
-        "train/q_taken": masked_mean(q.detach().mean(0), valid),
-        "train/target": masked_mean(target, valid),
-        "train/valid_fraction": valid.to(loss.dtype).mean(),
-    }

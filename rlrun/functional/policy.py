@@ -83,11 +83,17 @@ def explained_variance(value: Tensor, target: Tensor, valid: Tensor) -> Tensor:
 
     0 where the targets do not vary (by more than rounding errors). All [*].
     """
-    value, target = value.detach(), target.detach()
-
-    def variance(x: Tensor) -> Tensor:
-        return masked_mean((x - masked_mean(x, valid)).square(), valid)
-
-    total, residual = variance(target), variance(target - value)
-    varies = total > 1e-10 * masked_mean(target.square(), valid)
+    mask, count = valid.flatten(), valid.sum().clamp(min=1)
+    both = torch.stack([target, target - value]).detach().flatten(1)
+    mean = torch.where(mask, both, 0.0).sum(1, keepdim=True) / count
+    variance = torch.where(mask, both - mean, 0.0).square().sum(1) / count
+    total, residual = variance.unbind()
+    varies = total > 1e-10 * (total + mean[0, 0].square())
     return torch.where(varies, 1 - residual / torch.where(varies, total, 1.0), 0.0)
+
+
+def mean_terms(terms: dict[str, Tensor], valid: Tensor) -> dict[str, Tensor]:
+    """The mean of every term [*] where ``valid``, 0-d, detached."""
+    rows = torch.stack(list(terms.values())).detach().flatten(1)
+    means = torch.where(valid.flatten(), rows, 0.0).sum(1) / valid.sum().clamp(min=1)
+    return dict(zip(terms, means.unbind(), strict=True))

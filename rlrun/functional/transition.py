@@ -45,20 +45,24 @@ def transition(
     def bootstrap_row(x: Tensor) -> Tensor:
         return x[1] if nstep == 1 else x[steps, column]
 
-    obs, nothing = segment.obs, reward.new_empty(0)
+    nothing = reward.new_empty(0)
     previous = next_previous = (nothing, nothing)
-    if prev_inputs is not None:
+    if prev_inputs is None:
+        obs = tree_map(lambda x: _keep(valid, x[0]), segment.obs)
+        alive = valid & (discount > 0)
+        next_obs = tree_map(lambda x: _keep(alive, bootstrap_row(x)), segment.obs)
+    else:
         scale, clip = prev_inputs
-        obs, *both = network_inputs(segment, scale=scale, clip=clip)
-        previous = (both[0][0], both[1][0])
-        next_previous = (bootstrap_row(both[0]), bootstrap_row(both[1]))
+        inputs, action, last = network_inputs(segment, scale=scale, clip=clip)
+        previous, next_previous = (action[0], last[0]), (bootstrap_row(action), bootstrap_row(last))
+        obs, next_obs = tree_map(lambda x: x[0], inputs), tree_map(bootstrap_row, inputs)
     return Transition(
-        obs=tree_map(lambda x: _keep(valid, x[0]), obs),
+        obs=obs,
         previous=previous,
         action=_keep(valid, segment.action[0]),
         reward=n.reward[0],
         discount=discount,
-        next_obs=tree_map(lambda x: _keep(valid & (discount > 0), bootstrap_row(x)), obs),
+        next_obs=next_obs,
         next_previous=next_previous,
         valid=valid,
     )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import huber_loss, mse_loss
 
-from rlrun.functional.rows import masked_sum
+from rlrun.functional.rows import masked_mean, masked_sum
 from rlrun.schema import ValueConfig
 
 
@@ -84,7 +84,7 @@ def huber(delta: Tensor, clip: float | None) -> Tensor:
 
 
 class RowLoss(NamedTuple):
-    """Loss of predictions of rows [*]; 0 where not valid."""
+    """Loss of predictions of rows [*]; loss and ``td`` are 0 where not valid."""
 
     loss: Tensor  # [*], with a graph
     td: Tensor  # [*] |difference of the means|, detached like all that follow
@@ -126,14 +126,15 @@ class ScalarCriterion:
         return RowLoss(huber(delta, self.config.td_clip), td, td, prediction.detach(), target)
 
 
-def td_metrics(loss: Tensor, row: RowLoss, valid: Tensor) -> dict[str, Tensor]:
-    """The metrics of learning from TD errors: means over valid rows."""
-    count = valid.sum().clamp(min=1)
+def td_metrics(
+    loss: Tensor, td: Tensor, prediction: Tensor, target: Tensor, valid: Tensor
+) -> dict[str, Tensor]:
+    """The metrics of learning from TD errors |delta| = ``td``: means over valid rows, all [*]."""
     return {
         "train/loss": loss.detach(),
-        "train/td_abs": row.td.sum() / count,
-        "train/q_taken": masked_sum(row.prediction, valid) / count,
-        "train/target": masked_sum(row.target, valid) / count,
+        "train/td_abs": masked_mean(td, valid),
+        "train/q_taken": masked_mean(prediction.detach(), valid),
+        "train/target": masked_mean(target, valid),
         "train/valid_fraction": valid.to(loss.dtype).mean(),
     }
 

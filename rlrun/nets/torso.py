@@ -36,8 +36,15 @@ def mlp(sizes: list[int], activation: str, *, last: bool) -> Stack:
     for i, (n_in, n_out) in enumerate(pairwise(sizes)):
         layers.append(nn.Linear(n_in, n_out))
         if last or i < len(sizes) - 2:
-            layers.append(ACTIVATIONS[activation]())
+            layers.append(make_activation(activation))
     return Stack(*layers)
+
+
+def make_activation(name: str) -> nn.Module:
+    """Return the activation after a linear layer, in place where torch has that: a new array of a
+    batch costs more than its maximum with 0.
+    """
+    return nn.Tanh() if name == "tanh" else ACTIVATIONS[name](inplace=True)
 
 
 def flat_size(space: gym.Space[Any]) -> int:
@@ -120,11 +127,11 @@ class NatureCNN(nn.Module):
         channels, height, width = (shape[-1], *shape[:2]) if self.channels_last else shape
         self.convolutions = Stack(
             nn.Conv2d(channels, 32, 8, 4),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Conv2d(32, 64, 4, 2),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Conv2d(64, 64, 3, 1),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Flatten(),
         )
         with torch.no_grad():

@@ -59,16 +59,11 @@ class Adam:
     def flat_step(self, lr: float) -> float:
         """``step`` of the gradients in ``flat.grads``, float32 on the CPU; the norm in numpy."""
         assert self.flat is not None, "flatten first"
-        return self.numpy_step(self.flat.grads, lr)
-
-    @torch.no_grad()
-    def numpy_step(self, grad: Tensor, lr: float) -> float:
-        """``step`` of one float32 array on the CPU, with the norm in numpy."""
-        array = grad.numpy()
+        array = self.flat.grads.numpy()
         norm = math.sqrt(np.dot(array, array))
         if self.grad_clip is not None and norm > self.grad_clip:
             array *= np.float32(self.grad_clip / (norm + 1e-6))
-        self._apply([grad], lr)
+        self._apply([self.flat.grads], lr)
         return norm
 
     def _apply(self, grads: list[Tensor], lr: float | Tensor) -> None:

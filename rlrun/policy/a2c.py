@@ -7,7 +7,7 @@ all environments step together. Generalised advantages (Schulman et al. 2016); l
 import torch
 from torch import Tensor
 
-from rlrun.functional.policy import explained_variance, standardise
+from rlrun.functional.policy import explained_variance, mean_terms, standardise
 from rlrun.functional.returns import gae
 from rlrun.functional.rows import masked_mean
 from rlrun.policy.base.on_policy import OnPolicy
@@ -42,15 +42,15 @@ class A2C(OnPolicy[A2CConfig]):
         # Padding has no gradient, NaN included.
         log_prob, value = (torch.where(valid, x, 0.0) for x in (log_prob, value[:-1]))
 
-        policy_loss = -masked_mean(advantage * log_prob, valid)
-        value_loss = masked_mean(0.5 * (value - target).square(), valid)
-        entropy = masked_mean(entropy, valid)
-        loss = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
-        metrics = {
-            "train/loss": loss,
+        policy_loss = -advantage * log_prob
+        value_loss = 0.5 * (value - target).square()
+        per_row = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
+        loss = masked_mean(per_row, valid)
+        terms = {
             "train/policy_loss": policy_loss,
             "train/value_loss": value_loss,
             "train/entropy": entropy,
-            "train/explained_variance": explained_variance(value, target, valid),
         }
-        return loss, {name: x.detach() for name, x in metrics.items()}
+        metrics = {"train/loss": loss.detach()} | mean_terms(terms, valid)
+        metrics["train/explained_variance"] = explained_variance(value, target, valid)
+        return loss, metrics

@@ -9,7 +9,7 @@ from torch import Tensor
 from rlrun.acting.values import ValueActor
 from rlrun.functional.masks import allowed_actions, has_mask
 from rlrun.functional.offline import conservative_gap
-from rlrun.functional.rows import shape_reward, weighted_row_mean
+from rlrun.functional.rows import masked_mean, shape_reward, weighted_row_mean
 from rlrun.functional.transition import transition
 from rlrun.functional.value import ScalarCriterion, greedy, take_action, td_metrics
 from rlrun.nets.qnet import QNet, make_qnet
@@ -55,7 +55,8 @@ class CQL(ValueBasedPolicy[CQLConfig, QNet]):
         row = self.criterion.loss(take_action(q, t.action), y, t.valid, None)
         gap = conservative_gap(q, t.action, mask)
         loss = weighted_row_mean(row.loss + c.conservatism * gap, t.valid, weight)
-        metrics = td_metrics(loss, row, t.valid) | {"train/conservative_gap": gap.detach().mean()}
+        metrics = td_metrics(loss, row.td, row.prediction, row.target, t.valid)
+        metrics["train/conservative_gap"] = masked_mean(gap.detach(), t.valid)
         return Loss(loss, row.priority, metrics)
 
     def q_values(self, net: QNet, obs: Tree, previous: tuple[Tensor, Tensor]) -> Tensor:

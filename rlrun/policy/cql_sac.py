@@ -12,13 +12,12 @@ from torch import Tensor
 from rlrun.acting.box import SquashedGaussianActor
 from rlrun.functional.continuous import (
     SquashedSample,
-    critic_metrics,
     squashed_gaussian,
     uniform_log_density,
 )
 from rlrun.functional.offline import sampled_gap
 from rlrun.functional.rows import masked_mean, weighted_row_mean
-from rlrun.functional.value import huber, mixed_priority, td_target
+from rlrun.functional.value import huber, mixed_priority, td_metrics, td_target
 from rlrun.nets.actor_and_critics import Batch
 from rlrun.policy.base.off_policy_control import ControlLoss, OffPolicyControl
 from rlrun.schema import CQLSACConfig
@@ -74,7 +73,7 @@ class CQLSAC(OffPolicyControl[CQLSACConfig]):
         rows = huber(delta, c.td_clip).sum(0) + conservatism * gap.sum(0)
         critic_loss = weighted_row_mean(rows, valid, weight)
         td, gap = delta.detach().abs().mean(0), gap.detach().mean(0)
-        metrics = critic_metrics(critic_loss, td, q, y, valid) | {
+        metrics = td_metrics(critic_loss, td, q.mean(0), y, valid) | {
             "train/temperature": alpha,
             "train/conservative_gap": masked_mean(gap, valid),
             "train/conservatism": conservatism,

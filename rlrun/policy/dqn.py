@@ -64,7 +64,8 @@ class DQN(ValueBasedPolicy[DQNConfig, QNet]):
         q = self.q_values(self.net, (t.obs, t.previous), noise.online)
         row = criterion.loss(criterion.select(q, t.action), y, t.valid, noise.online.taus)
         loss = weighted_row_mean(row.loss, t.valid, weight)
-        return Loss(loss, row.priority, td_metrics(loss, row, t.valid))
+        metrics = td_metrics(loss, row.td, row.prediction, row.target, t.valid)
+        return Loss(loss, row.priority, metrics)
 
     def q_values(
         self, net: QNet, row: tuple[Tree, tuple[Tensor, Tensor]], noise: ForwardNoise

@@ -7,7 +7,7 @@ Architectures", ICML 2018. The lag is 0 with pipeline=serial, one chunk with pip
 import torch
 from torch import Tensor
 
-from rlrun.functional.policy import explained_variance
+from rlrun.functional.policy import explained_variance, mean_terms
 from rlrun.functional.returns import vtrace
 from rlrun.functional.rows import masked_mean
 from rlrun.policy.base.on_policy import OnPolicy
@@ -44,16 +44,16 @@ class IMPALA(OnPolicy[IMPALAConfig]):
         # Padding has no gradient, NaN included.
         log_prob, value = (torch.where(valid, x, 0.0) for x in (log_prob, value[:-1]))
 
-        policy_loss = -masked_mean(advantage * log_prob, valid)
-        value_loss = masked_mean(0.5 * (value - target).square(), valid)
-        entropy = masked_mean(entropy, valid)
-        loss = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
-        metrics = {
-            "train/loss": loss,
+        policy_loss = -advantage * log_prob
+        value_loss = 0.5 * (value - target).square()
+        per_row = policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy
+        loss = masked_mean(per_row, valid)
+        terms = {
             "train/policy_loss": policy_loss,
             "train/value_loss": value_loss,
             "train/entropy": entropy,
-            "train/rho_clipped": masked_mean((log_ratio.exp() > c.rho_clip).float(), valid),
-            "train/explained_variance": explained_variance(value, target, valid),
+            "train/rho_clipped": (log_ratio.exp() > c.rho_clip).float(),
         }
-        return loss, {name: x.detach() for name, x in metrics.items()}
+        metrics = {"train/loss": loss.detach()} | mean_terms(terms, valid)
+        metrics["train/explained_variance"] = explained_variance(value, target, valid)
+        return loss, metrics

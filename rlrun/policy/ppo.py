@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlrun.functional.policy import explained_variance, standardise
+from rlrun.functional.policy import explained_variance, mean_terms, standardise
 from rlrun.functional.returns import gae
 from rlrun.functional.rows import masked_mean
 from rlrun.policy.base.on_policy import OnPolicy
@@ -78,16 +78,14 @@ class PPO(OnPolicy[PPOConfig]):
         loss = masked_mean(per_row, valid)
         if not with_metrics:
             return loss, {}
-        with torch.no_grad():
-            metrics = {
-                "train/policy_loss": policy_loss,
-                "train/value_loss": value_loss,
-                "train/entropy": entropy,
-                "train/approx_kl": ratio - 1 - log_ratio,  # Schulman 2020, "Approximating KL"
-                "train/clip_fraction": (ratio != clipped_ratio).float(),
-            }
-            metrics = {name: masked_mean(x, valid) for name, x in metrics.items()}
-        return loss, {"train/loss": loss.detach()} | metrics
+        terms = {
+            "train/policy_loss": policy_loss,
+            "train/value_loss": value_loss,
+            "train/entropy": entropy,
+            "train/approx_kl": ratio - 1 - log_ratio,  # Schulman 2020, "Approximating KL"
+            "train/clip_fraction": (ratio != clipped_ratio).float(),
+        }
+        return loss, {"train/loss": loss.detach()} | mean_terms(terms, valid)
 
     # -- minibatches -----------------------------------------------------------------------------
 

@@ -83,7 +83,8 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
         row = self.criterion.loss(q_total, y, valid, None)
         loss = weighted_row_mean(row.loss, valid, weight)
         priority = mixed_priority(row.priority, valid, c.eta)
-        return Loss(loss, priority, td_metrics(loss, row, valid))
+        metrics = td_metrics(loss, row.td, row.prediction, row.target, valid)
+        return Loss(loss, priority, metrics)
 
     def inputs(self, obs: Tree, prev_action: Tensor, prev_reward: Tensor) -> tuple[Tree, Tensor]:
         """(observations of agents [T, B N, ...], previous action and reward) of every position."""

@@ -81,7 +81,8 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
 
         # p = eta max_t |delta_t| + (1 - eta) mean_t |delta_t|                                  (3)
         priority = mixed_priority(row.priority, valid, c.eta)
-        return Loss(loss, priority, td_metrics(loss, row, valid))
+        metrics = td_metrics(loss, row.td, row.prediction, row.target, valid)
+        return Loss(loss, priority, metrics)
 
     def unroll(
         self, net: QNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree,

@@ -12,11 +12,10 @@ from torch import Tensor
 from rlrun.acting.box import SquashedGaussianActor
 from rlrun.functional.continuous import (
     SquashedSample,
-    critic_metrics,
     squashed_gaussian,
 )
 from rlrun.functional.rows import masked_mean, weighted_row_mean
-from rlrun.functional.value import huber, mixed_priority, td_target
+from rlrun.functional.value import huber, mixed_priority, td_metrics, td_target
 from rlrun.nets.actor_and_critics import Batch
 from rlrun.policy.base.off_policy_control import ControlLoss, OffPolicyControl
 from rlrun.schema import SACConfig
@@ -58,7 +57,8 @@ class SAC(OffPolicyControl[SACConfig]):
         delta = torch.where(valid, y - q, 0.0)
         critic_loss = weighted_row_mean(huber(delta, c.td_clip).sum(0), valid, weight)
         td = delta.detach().abs().mean(0)
-        metrics = critic_metrics(critic_loss, td, q, y, valid) | {"train/temperature": alpha}
+        metrics = td_metrics(critic_loss, td, q.mean(0), y, valid)
+        metrics["train/temperature"] = alpha
         priority, actor_loss, multipliers = mixed_priority(td, valid, c.eta), None, {}
 
         if self.actor_due():

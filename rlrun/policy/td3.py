@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from rlrun.acting.box import GaussianNoiseActor
-from rlrun.functional.continuous import critic_metrics, smoothed_action
+from rlrun.functional.continuous import smoothed_action
 from rlrun.functional.rows import weighted_row_mean
-from rlrun.functional.value import huber, mixed_priority, td_target
+from rlrun.functional.value import huber, mixed_priority, td_metrics, td_target
 from rlrun.nets.actor_and_critics import Batch
 from rlrun.policy.base.off_policy_control import ControlLoss, OffPolicyControl
 from rlrun.schedule import make_schedule
@@ -54,7 +54,7 @@ class TD3(OffPolicyControl[TD3Config]):
         delta = torch.where(valid, y - q, 0.0)
         critic_loss = weighted_row_mean(huber(delta, c.td_clip).sum(0), valid, weight)
         td = delta.detach().abs().mean(0)
-        metrics = critic_metrics(critic_loss, td, q, y, valid)
+        metrics = td_metrics(critic_loss, td, q.mean(0), y, valid)
         priority, actor_loss = mixed_priority(td, valid, c.eta), None
 
         if self.actor_due():

@@ -6,12 +6,17 @@ import pytest
 import torch
 
 from rlrun.acting.step import NumpyStep, TorchStep, make_step
+from rlrun.build.plan import make_plan
+from rlrun.build.policy import make_policy
+from rlrun.nets.memory import _MEMORIES, Cell
 from rlrun.nets.qnet import QNet
 from rlrun.schema import MemoryConfig, TorsoConfig
 from rlrun.types import Spec, tree_leaves
+from tests.compose import config
 from tests.policy.factory import dqn, r2d2
 
 BOX = gym.spaces.Box(-5, 5, (3,), np.float32)
+ACTIONS = gym.spaces.Box(-2, 2, (2,), np.float32)
 SPACES = {
     "box": BOX,
     "double": gym.spaces.Box(-5, 5, (2, 2), np.float64),
@@ -82,19 +87,69 @@ def test_a_step_keeps_its_weights_until_it_is_refreshed(kind, memory):
         np.testing.assert_array_equal(got, want)
 
 
-def test_the_rule():
-    """numpy for MLP torsos on the CPU; convolutions and other devices stay in torch."""
-    assert isinstance(make_step(make_net(), 4), NumpyStep)
-    assert isinstance(make_step(make_net().to("meta"), 4), TorchStep)
-    image = gym.spaces.Box(0, 255, (1, 84, 84), np.uint8)
-    config = r2d2().config
-    spec, memory = Spec(image, gym.spaces.Discrete(2)), MemoryConfig("lstm", 4, 1.0)
-    net = QNet(config, TorsoConfig("nature_cnn", (16,), "relu"), memory, spec)
-    step = make_step(net, 2)
-    assert isinstance(step, TorchStep)
-    obs, first = np.zeros((2, 1, 84, 84), np.uint8), np.ones(2, bool)
-    q, _ = step(obs, first, np.zeros(2, np.int64), np.zeros(2, np.float32), step.initial_state())
-    assert q.shape == (2, 2)
+# -- which step a policy acts with -----------------------------------------------------------------
+
+OFFLINE = "pipeline=serial learner=transitions"
+DISCRETE = ("dqn", "r2d2", "rainbow", "ppo", "a2c", "impala")
+DISCRETE += tuple(f"{name} {OFFLINE}" for name in ("bc", "iql", "cql"))
+BOXES = ("sac", "td3", "ddpg", f"cql_sac {OFFLINE}", "ppo", "a2c", "impala", f"bc {OFFLINE}")
+MEMORIES = ("none", "lstm", "gru", "mingru")
+
+
+def acting_step(policy, memory, space, torso="mlp", obs=BOX):
+    words = f"policy={policy} memory={memory} torso={torso} torso.hidden=[8] policy.head_hidden=[8]"
+    env = "cartpole" if isinstance(space, gym.spaces.Discrete) else "pendulum"
+    plan = make_plan(config(*words.split(), f"env={env}"), (obs, space, 1))
+    return make_policy(plan).actor(2).net_step
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_every_policy_acts_in_numpy_with_every_memory(memory):
+    """MLP torsos on the CPU."""
+    for space, policies in ((gym.spaces.Discrete(4), DISCRETE), (ACTIONS, BOXES)):
+        for policy in policies:
+            step = acting_step(policy, memory, space)
+            assert type(step) is NumpyStep, (policy, memory)
+
+
+class OwnGRU(Cell):
+    """A user's memory: GRU by the interface of ``Cell``."""
+
+    def __init__(self, config, features):
+        super().__init__(config, features)
+        self.core = torch.nn.GRU(features, config.hidden)
+
+    def initial_state(self, batch, device):
+        return (torch.zeros(batch, self.size, device=device),)
+
+    def step(self, x, state):
+        h = torch.gru_cell(x, state[0], *self.core.all_weights[0])
+        return h, (h,)
+
+
+def test_a_memory_of_ones_own_acts_in_torch(monkeypatch):
+    gru = make_net(memory="gru", prev_inputs=True)
+    monkeypatch.setitem(_MEMORIES, "gru", OwnGRU)
+    own = make_net(memory="gru", prev_inputs=True)
+    own.load_state_dict(gru.state_dict())
+    for got, want in zip(play(make_step(own, 4), BOX), play(NumpyStep(gru, 4), BOX), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-6)
+    for policy in DISCRETE:
+        assert type(acting_step(policy, "gru", gym.spaces.Discrete(4))) is TorchStep
+    for policy in ("sac", "rtd3"):
+        assert type(acting_step(policy, "gru", ACTIONS)) is TorchStep
+
+
+def test_convolutions_and_other_devices_act_in_torch():
+    image, obs = gym.spaces.Box(0, 255, (1, 40, 40), np.uint8), np.zeros((2, 1, 40, 40), np.uint8)
+    for space, policies in ((gym.spaces.Discrete(4), DISCRETE), (ACTIONS, BOXES)):
+        for policy in policies:
+            step = acting_step(policy, "none", space, "nature_cnn", image)
+            assert type(step) is TorchStep, policy
+            action, reward = np.zeros((2, *space.shape), space.dtype), np.zeros(2, np.float32)
+            outputs, _ = step(obs, np.ones(2, bool), action, reward, step.initial_state())
+            assert (outputs.shape[0], outputs.dtype) == (2, np.float32)
+    assert type(make_step(make_net().to("meta"), 4)) is TorchStep
 
 
 @pytest.mark.parametrize("make", [r2d2, dqn])

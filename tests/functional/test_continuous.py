@@ -7,11 +7,11 @@ import torch
 
 from rlrun.functional.continuous import (
     LOG_STD_BOUNDS,
-    critic_metrics,
     log_tanh_derivative,
     smoothed_action,
     squashed_gaussian,
 )
+from rlrun.functional.value import td_metrics
 
 NAN = math.nan
 
@@ -101,7 +101,7 @@ def test_metrics_are_means_over_valid_rows():
     valid = torch.tensor([[True, False, True]])
     q = torch.tensor([[[1.0, NAN, 3.0]], [[2.0, NAN, 6.0]]], requires_grad=True)
     td, y = torch.tensor([[0.5, 0.0, 1.5]]), torch.tensor([[1.0, NAN, 2.0]])
-    got = critic_metrics(q[0, 0, 0], td, q, y, valid)
+    got = td_metrics(q[0, 0, 0], td, q.mean(0), y, valid)
     assert {k: v.item() for k, v in got.items()} == pytest.approx(
         {"train/loss": 1, "train/td_abs": 1, "train/q_taken": 3, "train/target": 1.5,
          "train/valid_fraction": 2 / 3}

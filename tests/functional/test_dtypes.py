@@ -92,7 +92,6 @@ CASES = {
     "log_tanh_derivative": [TB],
     "uniform_log_density": [TB],
     "smoothed_action": ([TB, randn(T, B, seed=7)], {"sigma": 0.2, "clip": 0.1}),
-    "critic_metrics": [one(0.1), TB, randn(C, T, B), TB, VALID],
     # distributional
     "project": [randn(T, N), randn(T, N).softmax(-1), torch.linspace(-1, 1, N).double()],
     "cross_entropy": [randn(T, N), randn(T, N, seed=5).softmax(-1)],
@@ -126,6 +125,7 @@ CASES = {
     "mask_logits": [Q, {"action_mask": ALLOWED}],
     "gaussian": [Q, randn(A), randn(T, B, A, seed=5)],
     "standardise": [TB, VALID],
+    "mean_terms": [{"loss": TB, "entropy": randn(T, B, seed=5)}, VALID],
     "explained_variance": [TB, randn(T, B, seed=5), VALID],
     # returns
     "nstep_return": ([TB, *ends()], {"nstep": 3, "gamma": 0.99}),
@@ -157,7 +157,7 @@ CASES = {
     "gather_bootstrap": [TB, STEPS],
     "td_target": ([TB, TB.abs(), randn(T, B, seed=5)], {"rescale_eps": 1e-3}),
     "huber": [TB, 0.3],
-    "td_metrics": [TB[0, 0], value.RowLoss(TB, TB.abs(), TB.abs(), TB, TB), VALID],
+    "td_metrics": [TB[0, 0], TB.abs(), TB, TB, VALID],
     "mixed_priority": [TB, VALID, 0.9],
 }
 MORE = [

@@ -13,7 +13,7 @@ from rlrun.functional.policy import standardise
 from rlrun.kernels import policy_losses
 from rlrun.kernels.actor_critic import NumpyActorCritic
 from rlrun.kernels.ppo import PPOKernel
-from rlrun.kernels.rollout import RolloutKernel
+from rlrun.kernels.rollout import A2CKernel, IMPALAKernel
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.optim.adam import FlatParameters
 from rlrun.policy.base.rollout import RolloutRows
@@ -207,7 +207,7 @@ def test_single_steps_are_the_same_either_way(policy, env):
     more = ("policy.rho_clip=1.01",) if policy == "impala" else ()
     a = collector_of(*more, policy=policy, env=env)
     b = collector_of(*more, "learner.backend=torch", policy=policy, env=env)
-    a.policy.kernel = RolloutKernel(a.policy)
+    a.policy.kernel = (A2CKernel if policy == "a2c" else IMPALAKernel)(a.policy)
     assert b.policy.kernel is None
     sample = rollout_of(a)
     for _ in range(4):

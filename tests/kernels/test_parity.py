@@ -75,9 +75,10 @@ def test_an_edited_loss_is_run_as_written(case, monkeypatch, caplog):
     cls = policy_class(line[0].removeprefix("policy="))
     loss = cls.loss
 
-    def edited(self, *given):
-        out = loss(self, *given)
-        return out._replace(**{out._fields[0]: 1.01 * out[0]})
+    def edited(self, *given, **more):
+        out = loss(self, *given, **more)
+        changed = (1.01 * out[0], *out[1:])
+        return type(out)(*changed) if hasattr(out, "_fields") else changed
 
     monkeypatch.setattr(cls, "loss", edited)
     ours, text = policy_of(*line), policy_of(*line, "learner.backend=torch")
@@ -86,9 +87,12 @@ def test_an_edited_loss_is_run_as_written(case, monkeypatch, caplog):
     for sample in samples[:3]:
         ours.update(sample)
         text.update(sample)
-    assert ours.kernel is None
     for x, y in zip(tree_leaves(ours.weights()), tree_leaves(text.weights()), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-6)  # the norm sums in another order
+    if cls.__name__ in ("A2C", "IMPALA"):  # their kernel applies the policy's own loss
+        assert not caplog.messages
+        return
+    assert ours.kernel is None
     (message,) = caplog.messages
     assert "the numpy kernel does not compute this loss" in message
     assert "learner.backend=torch is used" in message

@@ -132,7 +132,7 @@ def test_agents_with_parts_of_a_batch_share_no_update(monkeypatch):
 def test_the_halves_of_an_update_heed_the_key(policy, wanted):
     c = config(f"policy={policy}", "env=pendulum", f"learner.target_thread={wanted}")
     collector = make_collector(make_plan(c), Counters())
-    assert collector.policy.kernel.compute.target_thread == wanted
+    assert collector.policy.kernel.kernel.compute.target_thread == wanted
     collector.env.close()
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlrun.acting.step import NumpyStep
 from rlrun.joint import JointSpace
 from rlrun.policy.qmix import QMIX
 from rlrun.schema import MemoryConfig, QMIXConfig, TorsoConfig
@@ -276,6 +277,7 @@ def test_acting_is_learning_row_by_row():
     """The actor's Q of every row is the learner's, previous action and reward included."""
     policy, num_envs, rows = qmix(burnin_step=0, learn_unroll_len=9), 4, 8
     actor, g = policy.actor(num_envs), np.random.default_rng(0)
+    assert type(actor.net_step) is NumpyStep
     obs = {
         "agents": g.normal(size=(rows, num_envs, N, SEEN)).astype(np.float32),
         "alive": np.ones((rows, num_envs, N), np.int8),

@@ -45,4 +45,5 @@ class ExpectedSARSA(R2D2):
         prediction = self.criterion.select(q[:learned], action)
         row = self.criterion.loss(prediction, y, valid, None)
         loss = weighted_row_mean(row.loss, valid, weight)
-        return Loss(loss, mixed_priority(row.priority, valid, c.eta), td_metrics(loss, row, valid))
+        metrics = td_metrics(loss, row.td, row.prediction, row.target, valid)
+        return Loss(loss, mixed_priority(row.priority, valid, c.eta), metrics)
