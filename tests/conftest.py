@@ -9,6 +9,13 @@ import torch
 
 from tests.pages import Driver
 
+LONG = {"test_learning.py", "test_continuous.py", "test_quick.py", "test_readme.py"}
+
+
+def pytest_collection_modifyitems(items):
+    """Long tests first, or one worker ends long behind the other."""
+    items.sort(key=lambda item: item.path.name not in LONG)
+
 
 @pytest.fixture(autouse=True)
 def _one_thread():

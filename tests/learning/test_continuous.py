@@ -44,7 +44,7 @@ def test_levers_with_a_memory(tmp_path, policy):
         tmp_path, f"policy={policy}", *LEVERS, "env.kwargs={length: 10}", *SMALL,
         "memory.hidden=16", "policy.learn_unroll_len=9", "policy.burnin_step=2", "policy.gamma=0.5",
         "policy.head_hidden=[32]", "learner.batch_size=16", "learner.replay_ratio=32",
-        "run.total_steps=8000",
+        "run.total_steps=8000", "run.eval_every=1000", f"run.stop_value={-8 * 0.05**2}",
     )  # fmt: skip
     assert result["return_mean"] >= -10 * 0.05**2
 

@@ -123,7 +123,8 @@ def test_cartpole_novel_needs_memory(tmp_path):
 
 
 def test_tmaze_needs_memory(tmp_path):
-    result, record = train(tmp_path / "r2d2", "policy=r2d2", "env=tmaze", episodes=1000)
+    result, record = train(tmp_path / "r2d2", "policy=r2d2", "env=tmaze", "run.stop_value=0.8",
+                           "run.eval_every=1000", episodes=1000)  # fmt: skip
     assert result["episodes"] == 1000
     assert result["success"] >= 0.95
     control, _ = train(tmp_path / "dqn", "policy=dqn", "env=tmaze", "policy.prev_inputs=true",
@@ -162,6 +163,6 @@ def test_stacked_frames_stand_in_for_velocities(tmp_path):
 )
 def test_two_step_game_tells_mixers_apart(tmp_path, command, score):
     """Rashid et al. 2018, section 5: only the monotonic mixer finds the 8 in state 2B."""
-    short = ("env=twostep", "run.total_steps=6000", "run.eval_every=6000", "seed=7")
+    short = ("env=twostep", "run.total_steps=3000", "run.eval_every=3000", "seed=7")
     result, _ = train(tmp_path, *command.split(), *short)
     assert result["return_min"] == result["return_max"] == score

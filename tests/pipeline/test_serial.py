@@ -16,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from rlrun.build import pipeline as build
 from rlrun.build import replay as build_replay
 from rlrun.build.plan import make_plan
+from rlrun.cli.main import main
 from rlrun.errors import ConfigError, Interrupted
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
@@ -273,6 +274,7 @@ def test_one_evaluation_at_the_stop_value_does_not_end_the_run(tmp_path):
 def spawn(run_dir: Path, *overrides: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "rlrun", "policy=r2d2", "env=cartpole", f"run.dir={run_dir}"]
     command += ["logger.progress_seconds=0.2", "run.stop_value=null", *overrides]
+    command += ["learner.batch_size=4", "learner.replay_ratio=15"]  # as many updates, small ones
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
@@ -296,17 +298,15 @@ def test_a_signal_saves_and_prints_how_to_resume(tmp_path, number, code):
     assert record.exit_code == code
     state, _ = load_newest(run_dir / "checkpoints")
     assert state["counters"]["env_steps"] == record.env_steps
-    done = subprocess.run(
-        [sys.executable, "-m", "rlrun", "resume", str(run_dir), "run.total_steps=3000"],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert main(["resume", str(run_dir), "run.total_steps=3000", "-q"]) == 0
     assert RunRecord.read(run_dir).status == "done"
 
 
-@pytest.mark.parametrize("killed", [False, True])
-@pytest.mark.parametrize("when", [1, 2, 3])
-@pytest.mark.parametrize("pipeline", ["serial", "overlapped"])
+@pytest.mark.parametrize(
+    ("pipeline", "when", "killed"),  # every pair
+    [("serial", 1, False), ("serial", 2, True), ("serial", 3, False),
+     ("overlapped", 1, True), ("overlapped", 2, False), ("overlapped", 3, True)],
+)  # fmt: skip
 def test_a_signal_does_not_wait_for_an_evaluation(tmp_path, monkeypatch, pipeline, when, killed):
     """The evaluation is pending: the resumed run starts with it and reports it once."""
     words = (*SMOKE, "policy=r2d2", "env=cartpole", f"pipeline={pipeline}", "run.eval_every=150",
@@ -361,11 +361,7 @@ def test_a_killed_run_resumes_from_its_checkpoint(tmp_path):
     process.kill()
     process.communicate()
     assert RunRecord.read(run_dir).status == "running"
-    done = subprocess.run(
-        [sys.executable, "-m", "rlrun", "resume", str(run_dir), "run.total_steps=2000"],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert main(["resume", str(run_dir), "run.total_steps=2000", "-q"]) == 0
     steps = [line["env_steps"] for line in read_records(run_dir / "metrics.jsonl")]
     assert steps == sorted(steps)
     assert RunRecord.read(run_dir).env_steps >= 2000
@@ -400,21 +396,16 @@ def test_secrets_are_stored_unresolved(tmp_path, monkeypatch):
     """Unresolved secrets stay unresolved: in config.yaml and in the hyperparameters."""
     monkeypatch.setenv("RLRUN_TEST_SECRET", "hunter2")
     run_dir = tmp_path / "run"
-    done = subprocess.run(
-        [sys.executable, "-m", "rlrun", *SMOKE, "env=bandit", f"run.dir={run_dir}",
-         "env.note=${oc.env:RLRUN_TEST_SECRET}"],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    line = [*SMOKE, "env=bandit", f"run.dir={run_dir}", "env.note=${oc.env:RLRUN_TEST_SECRET}"]
+    assert main(line) == 0
     for path in run_dir.rglob("*"):
         assert not path.is_file() or b"hunter2" not in path.read_bytes(), path
 
 
-def test_eval_into_a_closed_pipe_is_quiet(tmp_path):
+def test_eval_into_a_closed_pipe_is_quiet(tmp_path, capsys):
     go(tmp_path, "policy=random", "env=bandit")
-    yaml = ["policy=random", "env=bandit", "debug=smoke", "--cfg", "job"]
-    shown = subprocess.run([sys.executable, "-m", "rlrun", *yaml], capture_output=True, text=True)
-    (tmp_path / "config.yaml").write_text(shown.stdout)
+    assert main(["policy=random", "env=bandit", "debug=smoke", "--cfg", "job"]) == 0
+    (tmp_path / "config.yaml").write_text(capsys.readouterr().out)
     line = f"{sys.executable} -m rlrun eval {tmp_path} --episodes 2 | true"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
