@@ -42,7 +42,7 @@ class RolloutKernel(ABC):
         evaluated = net.evaluate(params[:-1].flatten(0, 1).numpy(), action, entropy=True)
         log_prob, valid = evaluated.log_prob, rows.valid.flatten().numpy()
         of_rows = torch.from_numpy(log_prob).reshape(rows.valid.shape)
-        advantages, metrics = self.advantages(rows, of_rows, values)
+        advantages, more = self.advantages(rows, of_rows, values)
         advantage, target = (x.flatten().numpy() for x in advantages)
         # The weight of a row in a mean, 0 in padding, where all inputs are 0.
         share = valid.astype(np.float32) / max(1, int(np.count_nonzero(valid)))
@@ -62,11 +62,12 @@ class RolloutKernel(ABC):
         value_loss = 0.5 * np.dot(error * share, error)
         assert evaluated.entropy is not None
         entropy = np.dot(share, evaluated.entropy)
-        metrics |= {
+        metrics = {
             "loss": policy_loss + c.value_coef * value_loss - c.entropy_coef * entropy,
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy": entropy,
+            **more,
             "explained_variance": explained_variance(error, target, share),
             "grad_norm": norm,
             "lr": lr,

@@ -11,7 +11,7 @@ stored actions, in a second thread. No bit depends on it.
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from rlrun.schema import TD3Config
 from rlrun.types import Sample, Update
 
 T = TypeVar("T")
+P = TypeVar("P", bound=OffPolicyControl[Any])
 
 
 class RowBatch(NamedTuple):
@@ -54,12 +55,12 @@ class ActorUpdate(NamedTuple):
     seconds: float  # of the backward pass
 
 
-class ContinuousKernel:
+class ContinuousKernel(Generic[P]):
     """The parts of an update that SAC, TD3 and DDPG share."""
 
-    def __init__(self, policy: OffPolicyControl[Any], num_critics: int | None) -> None:
+    def __init__(self, policy: P, num_critics: int | None) -> None:
         """``num_critics``: number of critics in the actor's loss, None: all."""
-        self.control, self.compute = policy, policy.compute
+        self.policy, self.compute = policy, policy.compute
         self.pi_grads, self.q_grads = (
             [torch.zeros_like(p, requires_grad=False) for p in params]
             for params in (policy.pi_params, policy.q_params)
@@ -76,9 +77,9 @@ class ContinuousKernel:
 
     def rows(self, sample: Sample) -> RowBatch:
         """Return the arrays of a sample on the CPU."""
-        control, weight = self.control, sample.weight
-        batch = Batch(sample.segment, weight, control.bounds, control.config, recurrent=False)
-        obs, next_obs = (x[0].numpy() for x in batch.encode_both(control.pi.encoder))
+        policy, weight = self.policy, sample.weight
+        batch = Batch(sample.segment, weight, policy.bounds, policy.config, recurrent=False)
+        obs, next_obs = (x[0].numpy() for x in batch.encode_both(policy.pi.encoder))
         given = batch.action, batch.reward, batch.discount, batch.valid
         action, reward, discount, valid = (x[0].numpy() for x in given)
         share = weight.numpy() * valid / np.float32(len(weight))
@@ -86,7 +87,7 @@ class ContinuousKernel:
 
     def noise(self, number: int, count: int) -> np.ndarray:
         """Return standard normal numbers [count, A]; ``number``: of the noise vector."""
-        return self.control.noise(number, 1, count, self.size)[0].numpy()
+        return self.policy.noise(number, 1, count, self.size)[0].numpy()
 
     def next_q(self, rows: RowBatch, action: np.ndarray) -> np.ndarray:
         """Return the minimum [N] of the target critics at the bootstrap rows and ``action``."""
@@ -104,13 +105,13 @@ class ContinuousKernel:
 
         ``q``: of ``q_selected``; ``next_value`` [N].
         """
-        bootstraps, clip = rows.discount > 0, self.control.config.td_clip
+        bootstraps, clip = rows.discount > 0, self.policy.config.td_clip
         target = rows.reward + np.where(bootstraps, rows.discount * next_value, np.float32(0))
         delta = np.where(rows.valid, target - q, np.float32(0))
         clipped = delta if clip is None else np.clip(delta, -clip, clip)
         began = time.perf_counter()
         self.q.backward((clipped * -rows.weight)[..., None], inputs=False)
-        self.control.seconds["backward"] += time.perf_counter() - began
+        self.policy.seconds["backward"] += time.perf_counter() - began
         loss = (rows.weight * (clipped * (delta - np.float32(0.5) * clipped))).sum()
         td_abs = np.abs(delta).mean(0)
         means = (rows.mean(x) for x in (td_abs, q.mean(0), target))
@@ -147,7 +148,7 @@ class ContinuousKernel:
         began = time.perf_counter()
         result = actor_update()
         waited = time.perf_counter() - began
-        self.control.seconds["backward"] += waited if self.compute.target_thread else result.seconds
+        self.policy.seconds["backward"] += waited if self.compute.target_thread else result.seconds
         return result
 
     def apply_gradients(
@@ -160,18 +161,17 @@ class ContinuousKernel:
     ) -> dict[str, Tensor]:
         """Step the critics, with ``actor`` the actor, and multipliers; return all metrics."""
         values = torch.tensor(list(metrics.values()), dtype=torch.float32).unbind()
-        return self.control.apply_gradients(
+        return self.policy.apply_gradients(
             self.q_grads, self.pi_grads if actor else None, log_grads or {},
             sample.env_steps, dict(zip(metrics, values, strict=True)),
         )  # fmt: skip
 
 
-class SACKernel(ContinuousKernel):
+class SACKernel(ContinuousKernel[SAC]):
     """``SAC.update`` of single rows."""
 
     def __init__(self, policy: SAC) -> None:
         super().__init__(policy, None)
-        self.policy = policy
 
     @torch.no_grad()
     @IGNORE_OVERFLOW
@@ -210,12 +210,11 @@ class SACKernel(ContinuousKernel):
         return Update(torch.from_numpy(td_abs), all_metrics)
 
 
-class TD3Kernel(ContinuousKernel):
+class TD3Kernel(ContinuousKernel[TD3 | DDPG]):
     """``TD3.update`` and ``DDPG.update`` of single rows."""
 
     def __init__(self, policy: TD3 | DDPG) -> None:
         super().__init__(policy, 1)
-        self.policy = policy
 
     @torch.no_grad()
     @IGNORE_OVERFLOW

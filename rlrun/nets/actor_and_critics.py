@@ -175,9 +175,11 @@ class Critics(nn.Module):
         ``count``: number of critics evaluated, the first ones; None: all. ``frozen``: gradients
         reach the inputs only, not the parameters.
         """
-        params = [p[:count] for p in (*self.weights, *self.biases)]
-        params = [p.detach() for p in params] if frozen else params
-        weights, biases = params[: len(self.weights)], params[len(self.weights) :]
+        weights, biases = list(self.weights), list(self.biases)
+        if count is not None and count < self.count:
+            weights, biases = ([p[:count] for p in params] for params in (weights, biases))
+        if frozen:
+            weights, biases = ([p.detach() for p in params] for params in (weights, biases))
         x = torch.cat([features, action], -1).flatten(0, -2)
         x = x.expand(len(weights[0]), *x.shape)
         for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
@@ -259,10 +261,17 @@ class Batch:
             return features
         return self._unroll(encoder, state, self.window.learned)
 
-    def encode_both(self, encoder: ObsEncoder, state: Tree | None = None) -> tuple[Tensor, Tensor]:
-        """Return ``encode``, and features [L, B, F] of the rows that targets bootstrap from."""
+    def encode_next(self, encoder: ObsEncoder, state: Tree | None = None) -> Tensor:
+        """Return features [L, B, F] of the rows that targets bootstrap from."""
         if self.single:
-            return encoder.torso(self.obs), encoder.torso(self.next_obs)
+            features: Tensor = encoder.torso(self.next_obs)
+            return features
+        return self.encode_both(encoder, state)[1]
+
+    def encode_both(self, encoder: ObsEncoder, state: Tree | None = None) -> tuple[Tensor, Tensor]:
+        """Return ``encode`` and ``encode_next``, of one unroll."""
+        if self.single:
+            return self.encode(encoder), self.encode_next(encoder)
         out = self._unroll(encoder, state, self.window.learned + self.window.nstep)
         return out[: self.window.learned], out[self.bootstrap_row, self.column]
 

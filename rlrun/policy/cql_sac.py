@@ -53,7 +53,7 @@ class CQLSAC(OffPolicyControl[CQLSACConfig]):
         # y = R_n + gamma^n (min_c Q'_c(s', a') [- alpha log pi(a'|s')]), a' ~ pi(s')
         with torch.no_grad():
             next_action, next_log_pi = self.sample_action(next_outputs, 1)
-            next_v = self.q_target(batch.encode_both(self.q_target.encoder)[1], next_action).amin(0)
+            next_v = self.q_target(batch.encode_next(self.q_target.encoder), next_action).amin(0)
             if c.entropy_in_target:
                 next_v = next_v - alpha * next_log_pi
             y = td_target(batch.reward, batch.discount, next_v, rescale_eps=None)

@@ -37,9 +37,9 @@ class DDPG(OffPolicyControl[DDPGConfig]):
 
         # y = R_n + gamma^n Q'(s', pi'(s'))
         with torch.no_grad():
-            next_h = batch.encode_both(self.pi_target.encoder, batch.state)[1]
+            next_h = batch.encode_next(self.pi_target.encoder, batch.state)
             next_action = self.pi_target(next_h).tanh()
-            next_q = self.q_target(batch.encode_both(self.q_target.encoder)[1], next_action)
+            next_q = self.q_target(batch.encode_next(self.q_target.encoder), next_action)
             y = td_target(batch.reward, batch.discount, next_q[0], rescale_eps=None)
 
         # critic: (y - Q(s, a))^2 / 2

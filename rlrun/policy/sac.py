@@ -10,10 +10,7 @@ import torch
 from torch import Tensor
 
 from rlrun.acting.box import SquashedGaussianActor
-from rlrun.functional.continuous import (
-    SquashedSample,
-    squashed_gaussian,
-)
+from rlrun.functional.continuous import SquashedSample, squashed_gaussian
 from rlrun.functional.rows import masked_mean, weighted_row_mean
 from rlrun.functional.value import huber, mixed_priority, td_metrics, td_target
 from rlrun.nets.actor_and_critics import Batch
@@ -47,7 +44,7 @@ class SAC(OffPolicyControl[SACConfig]):
         # y = R_n + gamma^n (min_c Q'_c(s', a') - alpha log pi(a'|s')), a' ~ pi(s')      (eq. 3)
         with torch.no_grad():
             next_action, next_log_pi = self.sample_action(next_h, 1)
-            next_q = self.q_target(batch.encode_both(self.q_target.encoder)[1], next_action)
+            next_q = self.q_target(batch.encode_next(self.q_target.encoder), next_action)
             soft_value = next_q.amin(0) - alpha * next_log_pi
             y = td_target(batch.reward, batch.discount, soft_value, rescale_eps=None)
 

@@ -39,13 +39,13 @@ class TD3(OffPolicyControl[TD3Config]):
 
         # y = R_n + gamma^n min_c Q'_c(s', clip(pi'(s') + clip(eps))), eps ~ N(0, sigma)   (eq. 14)
         with torch.no_grad():
-            next_h = batch.encode_both(self.pi_target.encoder, batch.state)[1]
+            next_h = batch.encode_next(self.pi_target.encoder, batch.state)
             next_action = self.pi_target(next_h).tanh()
             noise = self.noise(self.updates, *next_action.shape)
             next_action = smoothed_action(
                 next_action, noise, sigma=c.smoothing, clip=c.smoothing_clip
             )
-            next_q = self.q_target(batch.encode_both(self.q_target.encoder)[1], next_action)
+            next_q = self.q_target(batch.encode_next(self.q_target.encoder), next_action)
             y = td_target(batch.reward, batch.discount, next_q.amin(0), rescale_eps=None)
 
         # critics: sum_c (y - Q_c(s, a))^2 / 2                                     (algorithm 1)

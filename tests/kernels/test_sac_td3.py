@@ -164,7 +164,7 @@ def test_only_the_wait_for_a_second_thread_is_counted(second_thread):
     kernel.compute = Compute(target_thread=second_thread)
     half = ActorUpdate(np.zeros(1, np.float32), 1000.0)
     assert kernel.wait(lambda: half) is half
-    assert (kernel.control.seconds["backward"] >= 1000) != second_thread
+    assert (kernel.policy.seconds["backward"] >= 1000) != second_thread
 
 
 def test_loaded_weights_are_those_that_learn():

@@ -162,7 +162,7 @@ def test_bc_is_the_naive_loop(name, burnin):
     bs, learned = policy.window.burnin, policy.window.learned
     total = torch.zeros(())
     for b in range(len(weight)):
-        state, own = policy.initial_state(1), torch.zeros(())
+        state, own = policy.net.memory.initial_state(1, policy.device), torch.zeros(())
         for p, counts in rows_of(segment, b, bs, learned):
             if counts:
                 h, state = net.memory.step(net.inputs(segment.obs[p, b][None]), state)
