@@ -1,5 +1,6 @@
 """Every test computes with one thread, as ``rlrun`` does for numpy: cores are shared."""
 
+import multiprocessing
 import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is loaded; workers inherit it
@@ -8,6 +9,8 @@ import pytest
 import torch
 
 from tests.pages import Driver
+
+multiprocessing.set_forkserver_preload(["rlrun.build.pipeline"])  # as the command line does
 
 LONG = {"test_learning.py", "test_continuous.py", "test_quick.py", "test_readme.py"}
 

@@ -32,8 +32,9 @@ SHORTER = {  # what is added to end soon where debug=smoke does not win or is no
 SUBCOMMANDS = ("eval", "resume", "export", "codec", "doctor", "list", "help")
 SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing
 DRIVER = """
-import contextlib, io, json, os, sys
+import contextlib, io, json, multiprocessing, os, sys
 from rlrun.__main__ import main
+multiprocessing.set_forkserver_preload(["rlrun.build.pipeline"])
 for line in sys.stdin:
     path, steps = json.loads(line)
     os.chdir(path)

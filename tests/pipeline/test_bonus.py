@@ -240,8 +240,8 @@ def test_the_learner_adds_the_bonus_to_updates_and_initial_priorities():
         again, _, counters = make(td=True)
         policy = RewardRecorder(again.policy.window)
         own = Learner(
-            LearnerConfig(8, 1, None, 0, None, None, "float32", False, False), policy=policy,
-            buffer=again.buffer, counters=counters, td_priority=True, bonus=bonus,
+            LearnerConfig(8, 1, None, 0, None, None, "auto", "float32", False, False),
+            policy=policy, buffer=again.buffer, counters=counters, td_priority=True, bonus=bonus,
         )  # fmt: skip
         keys = own.buffer.add(part(segment, 0, 60))
         own.step(50, keys)

@@ -15,7 +15,7 @@ from tests.buffer.factory import make_replay
 from tests.policy.factory import box_batch, control, r2d2, states_like
 from tests.reference.streams import make_stream, part
 
-RULED = {"threads": None, "target_thread": None, "precision": "float32",
+RULED = {"threads": None, "target_thread": None, "backend": "auto", "precision": "float32",
          "cuda_graph": False, "compile": False}  # fmt: skip
 
 
