@@ -1,7 +1,7 @@
-"""The first update of a run is computed twice: as the policy's text says, and by its kernel."""
+"""Before a run's first update its kernel is compared with the policy's text."""
 
 import logging
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from rlrun.types import Policy, Sample, Update, UpdateKernel
 TOLERANCE = 1e-4  # relative to max(1, |x|) per gradient step; float32 rounding is some 1e-6
 # Shares of rows above a threshold: on policy ratios are 1, and rounding decides which are above 1.
 SHARES = {"train/rho_clipped", "train/clip_fraction"}
+NOISE, MIN_NOISE = 0.3, 0.05  # on parameters, relative to their size, and at least
 _logger = logging.getLogger(__name__)
 
 
@@ -23,36 +24,60 @@ class ReferencePolicy(Policy, Protocol):
         """One learning step as the policy's own text computes it."""
 
 
-class CheckedKernel:
-    """A kernel that takes over once its first update is that of the policy.
+@runtime_checkable
+class DelaysActor(Protocol):
+    """A policy whose actor is stepped every ``config.actor_every`` updates."""
 
-    Where it is not (the policy's loss was edited), the policy learns by its own text, and one line
-    says so. Nothing else depends on the comparison.
+    updates: int
+    config: Any
+
+    def actor_due(self) -> bool: ...
+
+
+class CheckedKernel:
+    """A kernel that takes over once it computes what the policy's text computes.
+
+    Where it does not (the policy's loss was edited), the policy learns by its own text, and one
+    line says so. Nothing else depends on the comparison. Edits that change later updates only need
+    learner.backend=torch.
     """
 
     def __init__(self, policy: ReferencePolicy, kernel: UpdateKernel) -> None:
         self.policy, self.kernel = policy, kernel
 
     def update(self, sample: Sample) -> Update:
-        """The first update of a run, computed both ways."""
+        """The first update of a run, once both ways have been compared on its sample."""
         policy = self.policy
         before, seconds = _copy(policy.state_dict()), dict(policy.seconds)
-        expected = policy.torch_update(sample)
-        after = _copy(policy.state_dict())
+        gap = self.gap(sample)
         policy.load_state_dict(before)
         policy.seconds.update(seconds)
-        computed = self.kernel.update(sample)
-        gap = largest_gap(expected, after, computed, policy.state_dict())
-        if gap <= TOLERANCE * max(1, expected.steps):
-            policy.kernel = self.kernel
-            return computed
-        policy.kernel = None
-        policy.load_state_dict(after)
-        _logger.warning(
-            "learner.backend: the numpy kernel does not compute this loss (difference %.1g); "
-            "learner.backend=torch is used", gap,
-        )  # fmt: skip
-        return expected
+        agrees = gap <= TOLERANCE
+        policy.kernel = self.kernel if agrees else None
+        if not agrees:
+            _logger.warning(
+                "learner.backend: the numpy kernel does not compute this loss (difference %.1g); "
+                "learner.backend=torch is used", gap,
+            )  # fmt: skip
+        return policy.update(sample)
+
+    def gap(self, sample: Sample) -> float:
+        """The largest difference per gradient step between the two ways, from one state.
+
+        At a run's beginning target networks equal the online ones, actions are those of the present
+        policy, and delayed steps are not due: many an edit would change nothing. So both ways start
+        from perturbed networks, and with every step due.
+        """
+        policy = self.policy
+        probe = _perturbed(policy.state_dict())
+        results = []
+        for update in (policy.torch_update, self.kernel.update):
+            policy.load_state_dict(_copy(probe))
+            if isinstance(policy, DelaysActor):
+                policy.updates = policy.config.actor_every - 1
+            results.append((update(sample), _copy(policy.state_dict())))
+        (expected, after), (computed, state) = results
+        return largest_gap(expected, after, computed, state) / max(1, expected.steps)
 
 
 def largest_gap(
@@ -106,3 +131,16 @@ def _copy(state: Any) -> Any:
     if isinstance(state, (tuple, list)):
         return type(state)(_copy(x) for x in state)
     return state.clone() if isinstance(state, Tensor) else state
+
+
+def _perturbed(state: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a policy's state with noise on the parameters of all networks."""
+    random = torch.Generator().manual_seed(0)
+    found: dict[str, Any] = _copy(state)
+    parts = [found, *(x for x in found.values() if isinstance(x, dict))]
+    nets = [part[key] for part in parts for key in ("net", "target") if key in part]
+    for x in (x for net in nets for x in net.values()):
+        if x.dtype == torch.float32 and x.ndim > 0:
+            size = (NOISE * x.square().mean().sqrt()).clamp(min=MIN_NOISE)
+            x += size * torch.randn(x.shape, generator=random)
+    return found

@@ -1,6 +1,7 @@
 """The first update is computed both ways; an edited loss is run as written."""
 
 import copy
+import sys
 
 import numpy as np
 import pytest
@@ -95,6 +96,75 @@ def test_an_edited_loss_is_run_as_written(case, monkeypatch, caplog):
     assert "the numpy kernel does not compute this loss" in message
     assert "learner.backend=torch is used" in message
     assert backend_used(ours, plan) == ("torch", "the numpy kernel does not compute this loss")
+
+
+def without_target(original):
+    return lambda self, net, row, noise: original(self, self.net, row, noise)
+
+
+def without_double(original):
+    def q_values(self, net, row, noise):
+        return original(self, net if torch.is_grad_enabled() else self.target, row, noise)
+
+    return q_values
+
+
+def online_critics(original):
+    def loss(self, batch):
+        kept, self.q_target = self.q_target, self.q
+        try:
+            return original(self, batch)
+        finally:
+            self.q_target = kept
+
+    return loss
+
+
+def larger_actor_loss(original):
+    def loss(self, batch):
+        out = original(self, batch)
+        return out if out.actor is None else out._replace(actor=1.01 * out.actor)
+
+    return loss
+
+
+def wider_clip(original):
+    return lambda self, batch, params, value, clip, **more: original(
+        self, batch, params, value, 0.5 * clip, **more
+    )
+
+
+def no_rho_clip(original):
+    return lambda *given, **more: original(*given, **{**more, "rho_clip": 1e9})
+
+
+LATER = {  # edits that change nothing of an update from a run's first state
+    "dqn-target": ("dqn", "q_values", without_target, ()),
+    "dqn-double": ("dqn", "q_values", without_double, ()),
+    "sac-target": ("sac", "loss", online_critics, ()),
+    "sac-actor": ("sac", "loss", larger_actor_loss, ("policy.actor_every=2",)),
+    "ppo-clip": ("ppo", "loss", wider_clip, ()),
+    "impala-rho": ("impala", "rlrun.policy.impala.vtrace", no_rho_clip, ()),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_an_edit_that_shows_later_is_found(name, monkeypatch, caplog, tmp_path):
+    policy, place, edit, words = LATER[name]
+    (sample,) = samples_of(*LINES[policy], *words, directory=tmp_path, count=1)
+    plain = policy_of(*LINES[policy], *words)
+    plain.update(sample)
+    assert plain.kernel is not None, "the text as it stands"
+    if place.startswith("rlrun."):
+        module, function = place.rsplit(".", 1)
+        monkeypatch.setattr(place, edit(getattr(sys.modules[module], function)))
+    else:
+        cls = policy_class(policy)
+        monkeypatch.setattr(cls, place, edit(getattr(cls, place)))
+    ours = policy_of(*LINES[policy], *words)
+    ours.update(sample)
+    assert ours.kernel is None
+    assert len(caplog.messages) == 1
 
 
 def test_a_checkpoint_of_one_backend_is_one_of_the_other(case):
