@@ -27,7 +27,7 @@ class UpdateForwardNoise:
     """Noise of the passes of one update, drawn independently (Fortunato et al. 2018, eq. 16)."""
 
     online: ForwardNoise = MEAN_WEIGHTS  # values of the actions taken
-    select: ForwardNoise = MEAN_WEIGHTS  # the online network's choice of the bootstrap action
+    choice: ForwardNoise = MEAN_WEIGHTS  # the online network's choice of the bootstrap action
     target: ForwardNoise = MEAN_WEIGHTS
 
 

@@ -2,8 +2,8 @@
 
 Mnih et al. 2015; van Hasselt et al. 2016 (double); Wang et al. 2016 (dueling); C51, QR-DQN and IQN
 (``distribution``, functional/criterion.py); Fortunato et al. 2018 (noisy); Vieillard et al. 2020
-(Munchausen); Hessel et al. 2018 (Rainbow, all of them). A window is one learned row and the n rows
-after it.
+(Munchausen); Pohlen et al. 2018 (value rescaling); Hessel et al. 2018 (Rainbow: double, dueling,
+C51, noisy, n-step, prioritized). A window is one learned row and the n rows after it.
 """
 
 import torch
@@ -45,22 +45,25 @@ class DQN(ValueBasedPolicy[DQNConfig, QNet]):
         reward = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
         if self.munchausen is not None:
             reward = reward + self.munchausen_reward(segment, noise.target)
-        inputs = (c.reward_scale, c.reward_clip) if c.prev_inputs else None
-        t = transition(segment, reward, nstep=c.nstep, gamma=c.gamma, prev_inputs=inputs)
+        shaping = (c.reward_scale, c.reward_clip) if c.prev_inputs else None
+        t = transition(segment, reward, nstep=c.nstep, gamma=c.gamma, prev_inputs=shaping)
 
-        # y = R_n + gamma^n Q(s', argmax_a Q(s', a; theta); theta-)      (double; else of theta-)
+        # y = h(R + gamma^k h^-1(Q(s', a*; theta-))), k <= n steps later; h: value_rescale_eps
+        # a* = argmax_a Q(s', a; theta), without ``double`` of theta-
         with torch.no_grad():
-            next_row = t.next_obs, t.next_previous
-            q_target = self.q_values(self.target, next_row, noise.target)
+            next_inputs = t.next_obs, t.next_previous
+            q_target = self.q_values(self.target, next_inputs, noise.target)
             mask = allowed_actions(t.next_obs) if self.masked else None
             if self.munchausen is None:
-                q_select = self.q_values(self.net, next_row, noise.select) if c.double else q_target
-                bootstrap = criterion.select(q_target, greedy(criterion.mean(q_select), mask))
+                q_choice = q_target
+                if c.double:
+                    q_choice = self.q_values(self.net, next_inputs, noise.choice)
+                bootstrap = criterion.select(q_target, greedy(criterion.mean(q_choice), mask))
             else:
                 bootstrap = self.munchausen.value(q_target, mask)
             y = criterion.target(t.reward, t.discount, bootstrap)
 
-        # loss = mean_b w_b (y - Q(s, a; theta))^2 / 2
+        # loss = mean_b w_b (y - Q(s, a; theta))^2 / 2, beyond td_clip its tangent (Huber)
         q = self.q_values(self.net, (t.obs, t.previous), noise.online)
         row = criterion.loss(criterion.select(q, t.action), y, t.valid, noise.online.taus)
         loss = weighted_row_mean(row.loss, t.valid, weight)
@@ -68,16 +71,16 @@ class DQN(ValueBasedPolicy[DQNConfig, QNet]):
         return Loss(loss, row.priority, metrics)
 
     def q_values(
-        self, net: QNet, row: tuple[Tree, tuple[Tensor, Tensor]], noise: ForwardNoise
+        self, net: QNet, inputs: tuple[Tree, tuple[Tensor, Tensor]], noise: ForwardNoise
     ) -> Tensor:
         """Q [B, A] of (obs, previous action and reward), [B, A, N] of a distribution."""
-        obs, previous = row
+        obs, previous = inputs  # ``previous`` is empty without prev_inputs
         with self.autocast():
             return net.outputs(net.inputs(obs, net.encode_previous(*previous)), noise).float()
 
     @torch.no_grad()
     def munchausen_reward(self, segment: Segment, noise: ForwardNoise) -> Tensor:
-        """Munchausen's log pi(a) of the target network [T, B], not read in padding."""
+        """scale clip(temperature log pi(a)) [T, B] of the target network; not used in padding."""
         assert self.munchausen is not None
         c = self.config
         obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)

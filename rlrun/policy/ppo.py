@@ -2,7 +2,7 @@
 
 Schulman et al., "Proximal Policy Optimization Algorithms", 2017; details as in Huang et al., "The
 37 Implementation Details of Proximal Policy Optimization", 2022. With a memory, minibatches are
-rollout segments that begin with their stored state, which is exact: no burn-in.
+rollout segments that begin with their stored state, that of the weights that acted: no burn-in.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ class PPO(OnPolicy[PPOConfig]):
         Advantages and value targets are those of the network before the update, metrics those of
         the last minibatch.
         """
-        c, clip, steps = self.config, self.clip_at(sample.env_steps), 0
+        c, clip, gradient_steps = self.config, self.clip_at(sample.env_steps), 0
         rows = self.prepare(sample.segment)
         with torch.no_grad():
             rollout = self.with_advantages(rows, self.outputs(rows)[1])
@@ -46,22 +46,23 @@ class PPO(OnPolicy[PPOConfig]):
                 last = batch is minibatches[-1]
                 loss, metrics = self.loss(batch, params, value, clip, with_metrics=last)
                 metrics |= self.step(loss, sample.env_steps)
-            steps += len(minibatches)
+            gradient_steps += len(minibatches)
             if c.target_kl is not None and metrics["train/approx_kl"] > c.target_kl:
                 break
         self.update_obs_moments(rows)
-        return Update(None, metrics | {"train/explained_variance": explained}, steps=steps)
+        return Update(None, metrics | {"train/explained_variance": explained}, steps=gradient_steps)
 
     def loss(
         self, batch: Minibatch, params: Tensor, value: Tensor, clip: float, *, with_metrics: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Clipped surrogate, squared error of V and entropy bonus: -L^{CLIP+VF+S}, eq. 9.
 
-        ``params`` [S, M, K], ``value`` [S, M]: the network's outputs. Metrics only where asked for.
+        ``params`` [S, M, K], ``value`` [S, M]: outputs for M segments of S rows; c1 is value_coef
+        / 2. Metrics only where asked for.
         """
         c, valid, advantage = self.config, batch.valid, batch.advantage
         log_prob, entropy = self.net.evaluate_actions(params, batch.action)
-        # Padding has no gradient, NaN included.
+        # Padded rows (their inputs are zeros) get no gradient.
         log_prob, value = (torch.where(valid, x, 0.0) for x in (log_prob, value))
 
         log_ratio = log_prob - batch.behaviour_log_prob

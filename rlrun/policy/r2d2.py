@@ -1,10 +1,12 @@
 """R2D2: recurrent double Q-learning from prioritized replayed sequences.
 
-Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning", ICLR 2019
-(its section 2.3 has the equations below). A window has the positions
+Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning", ICLR 2019;
+y, h and the priority are those of its section 2.3. Positions of a window, of which all but the last
+hold an action and what followed it:
 
     [0, bs) burn-in      [bs, bs + L) learned      [bs + L, bs + L + n) read by targets only
-Beyond the paper, each a switch: what dqn.py lists.
+
+Beyond the paper, each a switch: ``distribution``, ``noisy``, ``munchausen`` (papers: dqn.py).
 """
 
 import torch
@@ -45,21 +47,20 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
         """Squared TD error of the learned rows, and eta-mixed priorities."""
         c, bs, learned = self.config, self.window.burnin, self.window.learned
         criterion = self.criterion
-        inputs, state = self.inputs(segment), self.stored_state(segment)
+        inputs, state = self.inputs(segment), self.start_state(segment)
         noise = self.noise(self.window.rows - bs, len(weight))
 
-        # Q(s, a; theta) and Q(s, a; theta-) of [bs, bs + L + n), each network with its own burn-in
+        # Q(.; theta) and Q(.; theta-) of [bs, bs + L + n), in two threads (learner.target_thread)
         target_unroll = self.compute.run_in_thread(
             lambda: self.unroll_target(inputs, segment, state, noise.target)
         )
         q = self.unroll(self.net, inputs, segment, state, noise.online)
         q_target = target_unroll()
 
-        # y_t = h( sum_{k<n} gamma^k r_{t+k} + gamma^n h^-1(Q(s_{t+n}, a*; theta-)) )          (1)
-        # a* = argmax_a Q(s_{t+n}, a; theta),   h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x
-        terminated, truncated, valid = (
-            x[bs:] for x in (segment.terminated, segment.truncated, segment.valid)
-        )
+        # y_t = h(sum_{j<k} gamma^j r_{t+j} + gamma^k h^-1(Q(s_{t+k}, a*; theta-))), k <= n steps
+        # a* = argmax_a Q(s_{t+k}, a; theta) (double),  h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x
+        ends = [x[bs:] for x in (segment.terminated, segment.truncated, segment.valid)]
+        valid = ends[2]
         action = torch.where(valid, segment.action[bs:], 0)
         reward = shape_reward(segment.reward[bs:], c.reward_scale, c.reward_clip)
         mask = allowed_actions(rows(inputs[0], bs, None)) if self.masked else None
@@ -69,17 +70,17 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
         else:  # Vieillard et al. 2020, eq. 1
             reward = reward + self.munchausen.reward(q_target, action, mask)
             value = self.munchausen.value(q_target, mask)
-        n = nstep_return(reward, terminated, truncated, valid, nstep=c.nstep, gamma=c.gamma)
-        bootstrap = gather_bootstrap(value, n.steps[:learned])
-        y = criterion.target(n.reward[:learned], n.discount[:learned], bootstrap)
+        returns = nstep_return(reward, *ends, nstep=c.nstep, gamma=c.gamma)
+        returned, k, discount = (x[:learned] for x in returns)
+        y = criterion.target(returned, discount, gather_bootstrap(value, k))
 
-        # delta_t = y_t - Q(s_t, a_t; theta);   loss = mean_b w_b (1/L) sum_t delta_t^2 / 2     (2)
+        # delta_t = y_t - Q(s_t, a_t; theta),  loss = mean_b w_b (1/L) sum_t delta_t^2 / 2 (Huber)
         valid, taus = valid[:learned], noise.online.taus
         prediction = criterion.select(q[:learned], action[:learned])
         row = criterion.loss(prediction, y, valid, None if taus is None else taus[:learned])
         loss = weighted_row_mean(row.loss, valid, weight)
 
-        # p = eta max_t |delta_t| + (1 - eta) mean_t |delta_t|                                  (3)
+        # p = eta max_t |delta_t| + (1 - eta) mean_t |delta_t|
         priority = mixed_priority(row.priority, valid, c.eta)
         metrics = td_metrics(loss, row.td, row.prediction, row.target, valid)
         return Loss(loss, priority, metrics)
@@ -90,8 +91,8 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
     ) -> Tensor:  # fmt: skip
         """Q [L + n, B, A] after the burn-in, which has no gradient; a distribution [..., A, N].
 
-        ``state`` [B, H]: before each window's first own row. One unroll also means that noisy heads
-        select bootstrap actions with the noise of the update.
+        ``state`` [B, H]: before each window's first row that is not filler. Noisy heads choose a*
+        with the noise of the online pass; DQN draws another.
         """
         bs = self.window.burnin
         with self.autocast():
@@ -107,7 +108,7 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
         self, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree,
         noise: ForwardNoise = MEAN_WEIGHTS,
     ) -> Tensor:  # fmt: skip
-        """``unroll`` of the target network, without a gradient in any thread."""
+        """``unroll`` of the target network; gradient mode is a setting of the thread."""
         return self.unroll(self.target, inputs, segment, state, noise)
 
     def inputs(self, segment: Segment) -> tuple[Tree, Tensor]:
@@ -116,7 +117,7 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
         obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
         return obs, self.net.encode_previous(*previous)
 
-    def stored_state(self, segment: Segment) -> Tree:
+    def start_state(self, segment: Segment) -> Tree:
         """The state [B, H] that windows start from: stored with them, or zeros."""
         zero = self.config.state_init == "zero"
         return self.initial_state(segment.reward.shape[1]) if zero else segment.state

@@ -21,7 +21,9 @@ from rlrun.schema import SACConfig
 class SAC(OffPolicyControl[SACConfig]):
     """A tanh(Normal) policy that learns from windows of rows."""
 
-    outputs, critics, logged = 2, 2, ("train/entropy",)
+    outputs = 2  # mean and log standard deviation of every action
+    critics = 2
+    logged = ("train/entropy",)  # between steps of the actor, that of the last
 
     def set_up(self) -> None:
         c = self.config
@@ -39,29 +41,30 @@ class SAC(OffPolicyControl[SACConfig]):
         """Losses of critics, actor and temperature; rows [L, B], Q of the critics [C, L, B]."""
         c, valid, weight = self.config, batch.valid, batch.weight
         alpha = self.log_alpha.detach().exp()
-        h, next_h = batch.encode_both(self.pi.encoder, batch.state)
+        pi_features, next_pi_features = batch.encode_both(self.pi.encoder, batch.state)
 
-        # y = R_n + gamma^n (min_c Q'_c(s', a') - alpha log pi(a'|s')), a' ~ pi(s')      (eq. 3)
+        # y = R_n + gamma^n (min_c Q'_c(s', a') - alpha log pi(a'|s')), a' ~ pi(s')  (eq. 2, 3)
         with torch.no_grad():
-            next_action, next_log_pi = self.sample_action(next_h, 1)
+            next_action, next_log_pi = self.sample_action(next_pi_features, 1)
             next_q = self.q_target(batch.encode_next(self.q_target.encoder), next_action)
             soft_value = next_q.amin(0) - alpha * next_log_pi
             y = td_target(batch.reward, batch.discount, soft_value, rescale_eps=None)
 
-        # critics: sum_c (y - Q_c(s, a))^2 / 2                                            (eq. 5)
-        z = batch.encode(self.q.encoder)
-        q = self.q(z, batch.action)
+        # critics: sum_c (y - Q_c(s, a))^2 / 2, beyond td_clip its tangent                (eq. 5)
+        q_features = batch.encode(self.q.encoder)
+        q = self.q(q_features, batch.action)
         delta = torch.where(valid, y - q, 0.0)
         critic_loss = weighted_row_mean(huber(delta, c.td_clip).sum(0), valid, weight)
         td = delta.detach().abs().mean(0)
         metrics = td_metrics(critic_loss, td, q.mean(0), y, valid)
         metrics["train/temperature"] = alpha
-        priority, actor_loss, multipliers = mixed_priority(td, valid, c.eta), None, {}
+        priority = mixed_priority(td, valid, c.eta)  # of the mean over the twins
+        actor_loss, multipliers = None, {}
 
         if self.actor_due():
-            # actor: alpha log pi(a|s) - min_c Q_c(s, a), a ~ pi(s) through its noise       (eq. 7)
-            action, log_pi = self.sample_action(h, 0)
-            q_pi = self.q(z.detach(), action, frozen=True).amin(0)
+            # actor: alpha log pi(a|s) - min_c Q_c(s, a), a = tanh(mean + std noise)     (eq. 7, 9)
+            action, log_pi = self.sample_action(pi_features, 0)
+            q_pi = self.q(q_features.detach(), action, frozen=True).amin(0)  # gradient to a alone
             actor_loss = weighted_row_mean(alpha * log_pi - q_pi, valid, weight)
             metrics["train/actor_loss"] = actor_loss.detach()
             metrics["train/entropy"] = masked_mean(-log_pi.detach(), valid)
@@ -75,8 +78,8 @@ class SAC(OffPolicyControl[SACConfig]):
         self.update_target(self.q_target_params, self.q_params)
         return {}
 
-    def sample_action(self, features: Tensor, which: int) -> SquashedSample:
-        """Actions [L, B, A] sampled by the actor; ``which``: 0 or 1, the number of the noise."""
+    def sample_action(self, features: Tensor, draw: int) -> SquashedSample:
+        """Actions [L, B, A] sampled by the actor; ``draw``: 0 at s, 1 at s'."""
         mean, log_std = self.pi(features).chunk(2, -1)
-        noise = self.noise(2 * self.updates + which, *mean.shape)
+        noise = self.noise(2 * self.updates + draw, *mean.shape)
         return squashed_gaussian(mean, log_std, noise)

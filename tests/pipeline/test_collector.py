@@ -151,21 +151,20 @@ def test_learned_q_equals_acting_q():
         acted.append(torch.from_numpy(q.copy()))
         return q, state
 
-    record.refresh, record.initial_state = step.refresh, step.initial_state
     collector.actor.step = record
     replay = make_replay(collector.example(), rows=200, window=policy.window)
     keys = np.concatenate([replay.add(collector.collect()) for _ in range(6)])
     acted = torch.stack(acted)
     segment, w = replay.get(keys, 0).segment, policy.window
     learner_q = {}
-    q_values = policy.q_values
+    unroll = policy.unroll
 
     def keep(net, *args):
-        q = q_values(net, *args)
+        q = unroll(net, *args)
         learner_q["q" if net is policy.net else "target"] = q
         return q
 
-    policy.q_values = keep
+    policy.unroll = keep
     policy.loss(segment, torch.ones(len(keys)))
     spans = replay.windows.spans(replay.windows.find(keys)[0])
     seen = 0

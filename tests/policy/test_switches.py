@@ -154,7 +154,7 @@ def test_online_selecting_and_target_noise_are_independent():
     policy = dqn(noisy=0.5)
     noise = policy.noise_generator(3, 4)
     eps = [torch.cat([x for layer in d.layers for x in layer])
-           for d in (noise.online, noise.select, noise.target)]  # fmt: skip
+           for d in (noise.online, noise.choice, noise.target)]  # fmt: skip
     assert len({tuple(x.tolist()) for x in eps}) == 3
     many = torch.stack([
         torch.cat([d.online.layers[0][0], d.target.layers[0][0]])

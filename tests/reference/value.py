@@ -38,7 +38,7 @@ def _walk(policy, segment, b, draws, single):
     passes = {"online": draws.online, "target": draws.target}
     if single:
         nets |= {"select": policy.net, "bonus": policy.target}
-        passes |= {"select": draws.select, "bonus": ForwardNoise(draws.target.layers)}
+        passes |= {"select": draws.choice, "bonus": ForwardNoise(draws.target.layers)}
     state = tree_map(lambda x: x[b : b + 1], segment.state)
     states = dict.fromkeys(nets, state)
     valid = [bool(v) for v in segment.valid[:, b]] + [False]

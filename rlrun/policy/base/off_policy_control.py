@@ -22,7 +22,7 @@ from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Spec, Update, UpdateKernel, generator, torch_seed
 
 C = TypeVar("C", bound=ControlConfig)
-Multipliers = dict[str, Tensor]  # of every coefficient stepped in an update: its loss or gradient
+Multipliers = dict[str, Tensor]  # adapted coefficient -> its loss, or its gradient
 
 
 class ControlLoss(NamedTuple):
@@ -41,7 +41,7 @@ class OffPolicyControl(ABC, Generic[C]):
     outputs: ClassVar[int]  # numbers of the actor per action dimension
     critics: ClassVar[int]
     logged: ClassVar[tuple[str, ...]] = ()  # metrics of the actor's steps, besides its loss
-    kernel: UpdateKernel | None = None  # computes updates in place of ``loss``; see build/policy.py
+    kernel: UpdateKernel | None = None  # replaces torch_update, unless learner.backend=torch
 
     def __init__(
         self,
@@ -108,7 +108,8 @@ class OffPolicyControl(ABC, Generic[C]):
 
     def torch_update(self, sample: Sample) -> Update:
         """``update`` by autograd of ``loss``; all gradients are taken before the first step."""
-        out, began = self.losses(*sample.to(self.device)), time.perf_counter()
+        out = self.losses(*sample.to(self.device))
+        began = time.perf_counter()
         q_grads = torch.autograd.grad(out.critic, self.q_params)
         pi_grads = None if out.actor is None else torch.autograd.grad(out.actor, self.pi_params)
         log_grads = {
@@ -139,11 +140,12 @@ class OffPolicyControl(ABC, Generic[C]):
         norm = self.q_adam.step(q_grads, lr)
         if pi_grads is not None:
             pi_norm = self.pi_adam.step(pi_grads, self.actor_lr_at(env_steps))
-            self.last = {name: metrics.get(name, pi_norm) for name in self.last}
+            now = metrics | {"train/actor_grad_norm": pi_norm}
+            self.last = {name: now[name] for name in self.last}
         for name, grad in log_grads.items():
             self.multipliers[name][1].step([grad], lr)
         self.updates += 1
-        self.pi.learned.fill_(1.0)
+        self.pi.learned.fill_(1.0)  # ends uniformly random actions
         self.seconds["optimiser"] += time.perf_counter() - began
         stepped = {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}
         further = self.finish_update(env_steps, actor_stepped=pi_grads is not None)

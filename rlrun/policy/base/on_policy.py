@@ -29,7 +29,7 @@ class OnPolicy(ABC, Generic[C]):
     """A policy that samples its actions and learns from whole rollouts."""
 
     window: Window | None = None  # no replay
-    kernel: UpdateKernel | None = None  # computes ``update`` where it is set
+    kernel: UpdateKernel | None = None  # replaces torch_update, unless learner.backend=torch
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class OnPolicy(ABC, Generic[C]):
         self.net = make_actor_critic(config, torso, memory, spec, seed=seed).to(device)
         parameters = self.net.parameters()
         self.adam = Adam(parameters, eps=config.adam_eps, grad_clip=config.grad_clip)
-        self.adam.flatten()
+        self.adam.flatten()  # small networks: Adam steps one array, not a dozen
         self.lr_at = make_schedule(config.lr, total_steps=total_steps)
-        self.returns = RunningMoments(())  # of discounted returns, which rewards are divided by
+        self.returns = RunningMoments(())  # of discounted returns; rewards are divided by their std
         self.running = torch.zeros(0)  # [B] the discounted return of every open episode
         self.generator = generator(seed, "explore")
         self.seconds = {"backward": 0.0, "optimiser": 0.0}
@@ -74,7 +74,7 @@ class OnPolicy(ABC, Generic[C]):
         """``update`` by autograd."""
 
     def prepare(self, segment: Segment) -> RolloutRows:
-        """The rows of a rollout (on the host), after adding its rewards to the statistics."""
+        """The rows of a rollout on the host, after adding its rewards to the statistics."""
         c = self.config
         reward = shape_reward(segment.reward, c.reward_scale, c.reward_clip)
         reward = torch.where(segment.valid, reward, torch.zeros_like(reward))
@@ -88,17 +88,17 @@ class OnPolicy(ABC, Generic[C]):
         R_t = r_t + gamma R_{t-1} within an episode. Source: OpenAI Baselines' VecNormalize.
         """
         ends = (segment.terminated, segment.truncated, segment.valid)
-        on = torch.where(trace_continues(*ends), self.config.gamma, 0.0)
+        carry = torch.where(trace_continues(*ends), self.config.gamma, 0.0)
         if len(self.running) != reward.shape[1]:
             self.running = torch.zeros(reward.shape[1])
-        begun = torch.where(segment.first[0] | ~segment.valid[0], 0.0, self.running)
-        reached = reward.clone()
-        reached[0] += self.config.gamma * begun
-        decay = torch.cat([torch.zeros_like(on[:1]), on[:-1]]).flip(0)
-        reached = reverse_scan(reached.flip(0), decay).flip(0)
-        last = segment.valid[-1] & ~(segment.terminated | segment.truncated)[-1]
-        self.running = torch.where(last, reached[-1], 0.0)
-        seen = reached[segment.valid]
+        before = torch.where(segment.first[0] | ~segment.valid[0], 0.0, self.running)
+        returns = reward.clone()
+        returns[0] += self.config.gamma * before
+        decay = torch.cat([torch.zeros_like(carry[:1]), carry[:-1]])
+        returns = reverse_scan(returns.flip(0), decay.flip(0)).flip(0)  # forward in time
+        goes_on = segment.valid[-1] & ~(segment.terminated | segment.truncated)[-1]
+        self.running = torch.where(goes_on, returns[-1], 0.0)
+        seen = returns[segment.valid]
         if len(seen):
             self.returns.add(seen)
         return (reward * self.returns.scale()).clamp(-CLIP, CLIP)

@@ -25,9 +25,9 @@ Net = TypeVar("Net", bound=nn.Module)
 
 
 class ValueBasedPolicy(ABC, Generic[C, Net]):
-    """A Q-network ``net``, and ``target``, its copy by hard or soft steps."""
+    """A Q-network ``net``, and ``target``, a delayed copy by hard or soft updates."""
 
-    kernel: UpdateKernel | None = None  # computes updates in place of ``loss``; see build/policy.py
+    kernel: UpdateKernel | None = None  # replaces torch_update, unless learner.backend=torch
     noise_generator: NoiseGenerator | None = None  # of noisy layers and quantile levels
 
     def __init__(
@@ -90,7 +90,8 @@ class ValueBasedPolicy(ABC, Generic[C, Net]):
         self, segment: Segment, weight: Tensor, lr: float | Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Backward pass of ``loss``, clipping and a step of Adam; priorities and metrics."""
-        out, began = self.loss(segment, weight), time.perf_counter()
+        out = self.loss(segment, weight)
+        began = time.perf_counter()
         grads = torch.autograd.grad(out.loss, self.params)
         backward = time.perf_counter()
         norm = self.adam.step(grads, lr)
