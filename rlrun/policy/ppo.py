@@ -62,12 +62,12 @@ class PPO(OnPolicy[PPOConfig]):
         c, valid, advantage = self.config, batch.valid, batch.advantage
         log_prob, entropy = self.net.evaluate_actions(params, batch.action)
         # Padding has no gradient, NaN included.
-        log_prob, entropy, value = (torch.where(valid, x, 0.0) for x in (log_prob, entropy, value))
+        log_prob, value = (torch.where(valid, x, 0.0) for x in (log_prob, value))
 
         log_ratio = log_prob - batch.behaviour_log_prob
         ratio = log_ratio.exp()
         clipped_ratio = ratio.clamp(1 - clip, 1 + clip)
-        policy_loss = -torch.minimum(ratio * advantage, clipped_ratio * advantage)  # eq. 7
+        policy_loss = torch.maximum(-advantage * ratio, -advantage * clipped_ratio)  # eq. 7
 
         value_loss = 0.5 * (value - batch.target).square()
         if c.value_clip is not None:  # OpenAI Baselines' PPO2

@@ -105,9 +105,12 @@ class OnPolicy(ABC, Generic[C]):
 
     def outputs(self, rows: RolloutRows | Minibatch) -> tuple[Tensor, Tensor]:
         """(parameters of the distribution [T, M, K], V [T, M]) of every row, in float32."""
-        bf16 = self.compute.precision == "bf16"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
-            params, value = self.net(rows.obs, rows.previous, rows.first, rows.state)
+        given = (rows.obs, rows.previous, rows.first, rows.state)
+        if self.compute.precision == "float32":
+            outputs: tuple[Tensor, Tensor] = self.net(*given)
+            return outputs
+        with torch.autocast(self.device.type, torch.bfloat16):
+            params, value = self.net(*given)
         return params.float(), value.float()
 
     def step(self, loss: Tensor, env_steps: int) -> dict[str, Tensor]:
