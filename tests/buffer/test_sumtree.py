@@ -152,7 +152,7 @@ def test_no_updates_are_no_change():
 
 @pytest.mark.parametrize("size", [4096, 4097])
 def test_sums_do_not_drift(size):
-    """Semantics section 6: |root - sum| / sum < 1e-9 after 1e7 updates over 12 decades."""
+    """|root - sum| / sum < 1e-9 after 1e7 updates over 12 decades."""
     rng = np.random.default_rng(0)
     sampler = make_sampler("prioritized", size, weight_norm="buffer", alpha=constant(1.0))
     sampler.replace_slots(NONE, np.arange(size))
@@ -328,7 +328,7 @@ def test_beta_follows_its_schedule():
         np.testing.assert_allclose(weight[slots == 1], 0.25**beta, rtol=1e-5)
 
 
-# -- what a well-known tutorial tree gets wrong (semantics section 6), besides the above -----------
+# -- what a well-known tutorial tree gets wrong, besides the above ---------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])

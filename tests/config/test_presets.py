@@ -267,6 +267,7 @@ BESIDES = {  # what a key of any value needs besides
 NAMES = {  # the other options of the keys that hold one of a few words
     "env.backend": "sync",
     "learner.precision": "bf16",
+    "learner.backend": "torch",
     "transport.weights": "xor",
     "transport.chunks": "planes",
     "policy.state_init": "zero",

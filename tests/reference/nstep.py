@@ -1,4 +1,4 @@
-"""n-step returns one row at a time, straight from the sentence in the semantics."""
+"""n-step returns one row at a time, summed until the first end."""
 
 
 def nstep_rows(reward, terminated, truncated, valid, nstep, gamma):

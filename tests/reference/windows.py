@@ -1,4 +1,4 @@
-"""A window built position by position from an episode, as semantics section 3 words it."""
+"""A window built position by position from an episode: burn-in, learned rows, n-step tail."""
 
 from tests.reference.streams import action_of, reward_of, state_of
 
