@@ -115,7 +115,7 @@ class DQNKernel:
         return Update(torch.from_numpy(td_abs), metrics)
 
     def inputs(self, segment: Segment, n: NStep) -> tuple[np.ndarray, np.ndarray]:
-        """Return float32 [B, F] of row 0 and of its bootstrap row, zeros after a termination."""
+        """Return float32 [B, F] of row 0 and of its bootstrap row, zeros where undefined."""
         steps, bootstraps = n.steps[0], n.discount[0].numpy() > 0
 
         def bootstrap_row(x: Tensor) -> Tensor:
@@ -123,4 +123,6 @@ class DQNKernel:
 
         obs = flatten(self.online.space, tree_map(lambda x: x[0], segment.obs))
         next_obs = flatten(self.online.space, tree_map(bootstrap_row, segment.obs))
-        return obs.numpy(), np.where(bootstraps[:, None], next_obs.numpy(), np.float32(0))
+        valid, zero = segment.valid[0].numpy(), np.float32(0)
+        next_valid = (valid & bootstraps)[:, None]
+        return np.where(valid[:, None], obs, zero), np.where(next_valid, next_obs, zero)

@@ -1,6 +1,7 @@
 """Before a run's first update its kernel is compared with the policy's text."""
 
 import logging
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -11,7 +12,7 @@ from rlrun.types import Policy, Sample, Update, UpdateKernel
 TOLERANCE = 1e-4  # relative to max(1, |x|) per gradient step; float32 rounding is some 1e-6
 # Shares of rows above a threshold: on policy ratios are 1, and rounding decides which are above 1.
 SHARES = {"train/rho_clipped", "train/clip_fraction"}
-NOISE, MIN_NOISE = 0.3, 0.05  # on parameters, relative to their size, and at least
+NOISE, MIN_NOISE = 0.3, 0.05  # on targets' parameters, relative to their size, and at least
 _logger = logging.getLogger(__name__)
 
 
@@ -65,11 +66,12 @@ class CheckedKernel:
         """The largest difference per gradient step between the two ways, from one state.
 
         At a run's beginning target networks equal the online ones, actions are those of the present
-        policy, and delayed steps are not due: many an edit would change nothing. So both ways start
-        from perturbed networks, and with every step due.
+        policy, delayed steps are not due, and hardly an episode ends: many an edit would change
+        nothing. So both ways start from other target networks, with every step due, and learn from
+        rows of which some end and were acted on by another policy.
         """
-        policy = self.policy
-        probe = _perturbed(policy.state_dict())
+        policy, sample = self.policy, probe_of(sample)
+        probe = _other_targets(policy.state_dict())
         results = []
         for update in (policy.torch_update, self.kernel.update):
             policy.load_state_dict(_copy(probe))
@@ -89,6 +91,8 @@ def largest_gap(
     in the gradients; parameters after a step of Adam are not: a gradient of rounding size makes a
     whole step.
     """
+    if not (_finite(expected) or _finite(computed)):
+        return 0.0  # an overflow, which ends the run
     compared = expected.metrics.keys() - SHARES
     gaps = [_gap(expected.metrics[k], computed.metrics[k]) for k in compared]
     if expected.metrics.keys() != computed.metrics.keys():
@@ -108,20 +112,20 @@ def _moments(state: Any) -> list[Tensor]:
     return own + [x for value in state.values() for x in _moments(value)]
 
 
+def _finite(update: Update) -> bool:
+    return all(bool(x.isfinite()) for x in update.metrics.values())
+
+
 def _gap(one: Tensor, other: Tensor) -> float:
-    difference = (one - other).abs() / one.abs().clamp(min=1)
-    both = one.isnan() & other.isnan()
-    return (
-        float(torch.where(both, 0.0, difference).nan_to_num(torch.inf).max())
-        if one.numel()
-        else 0.0
-    )
+    return _largest((one - other).abs() / one.abs().clamp(min=1))
 
 
 def _norm_gap(one: Tensor, other: Tensor) -> float:
-    scale = one.norm().clamp(min=1e-8)
-    gap = float((one - other).norm() / scale)
-    return gap if gap == gap else (0.0 if bool(one.isnan().any()) else torch.inf)
+    return _largest((one - other).norm() / one.norm().clamp(min=1e-8))
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.nan_to_num(torch.inf).max()) if x.numel() else 0.0
 
 
 def _copy(state: Any) -> Any:
@@ -133,14 +137,30 @@ def _copy(state: Any) -> Any:
     return state.clone() if isinstance(state, Tensor) else state
 
 
-def _perturbed(state: dict[str, Any]) -> dict[str, Any]:
-    """A copy of a policy's state with noise on the parameters of all networks."""
+def _other_targets(state: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a policy's state with noise on the parameters of target networks."""
     random = torch.Generator().manual_seed(0)
     found: dict[str, Any] = _copy(state)
     parts = [found, *(x for x in found.values() if isinstance(x, dict))]
-    nets = [part[key] for part in parts for key in ("net", "target") if key in part]
-    for x in (x for net in nets for x in net.values()):
-        if x.dtype == torch.float32 and x.ndim > 0:
+    for x in (x for part in parts for x in part.get("target", {}).values()):
+        if x.ndim > 0:
             size = (NOISE * x.square().mean().sqrt()).clamp(min=MIN_NOISE)
             x += size * torch.randn(x.shape, generator=random)
     return found
+
+
+def probe_of(sample: Sample) -> Sample:
+    """The rows of ``sample``, of which one in eight terminates and one in eight is truncated.
+
+    In rollouts the log-probabilities of the acting policy have noise of half a nat.
+    """
+    segment, random = sample.segment, torch.Generator().manual_seed(0)
+    coin = torch.rand(segment.valid.shape, generator=random)
+    terminated = segment.terminated | (segment.valid & (coin < 0.125))
+    truncated = segment.truncated | (segment.valid & (coin > 0.875))
+    extras = dict(segment.extras)
+    if "log_prob" in extras:
+        log_prob = extras["log_prob"]
+        extras["log_prob"] = log_prob + 0.5 * torch.randn(log_prob.shape, generator=random)
+    segment = replace(segment, terminated=terminated, truncated=truncated, extras=extras)
+    return replace(sample, segment=segment)

@@ -10,6 +10,7 @@ from torch import Tensor
 from rlrun.functional.policy import explained_variance
 from rlrun.kernels import policy_losses
 from rlrun.kernels.actor_critic import NumpyActorCritic
+from rlrun.kernels.mlp import IGNORE_OVERFLOW
 from rlrun.kernels.policy_losses import ActionLogProb
 from rlrun.policy.base.rollout import Minibatch, split_range
 from rlrun.policy.ppo import PPO
@@ -56,6 +57,7 @@ class PPOKernel:
     def __init__(self, policy: PPO) -> None:
         self.policy, self.net = policy, NumpyActorCritic(policy.net, policy.adam.flatten())
 
+    @IGNORE_OVERFLOW
     def update(self, sample: Sample) -> Update:
         """Learn from a rollout."""
         policy, c, steps = self.policy, self.policy.config, 0

@@ -14,6 +14,7 @@ from rlrun.functional.policy import standardise
 from rlrun.functional.returns import Advantage, gae, vtrace
 from rlrun.functional.rows import masked_mean
 from rlrun.kernels.actor_critic import NumpyActorCritic
+from rlrun.kernels.mlp import IGNORE_OVERFLOW
 from rlrun.policy.a2c import A2C
 from rlrun.policy.base.rollout import RolloutRows
 from rlrun.policy.impala import IMPALA
@@ -33,6 +34,7 @@ class RolloutKernel(ABC):
     ) -> tuple[Advantage, dict[str, float]]:
         """Advantages and value targets, and more metrics; log_prob [T, B], value [T+1, B]."""
 
+    @IGNORE_OVERFLOW
     def update(self, sample: Sample) -> Update:
         """Learn from a rollout."""
         policy, net, c = self.policy, self.net, self.policy.config

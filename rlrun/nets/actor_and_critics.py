@@ -241,7 +241,7 @@ class Batch:
         self.single = (bs, w.learned) == (0, 1) and not (recurrent or c.prev_inputs)
         self.column = torch.arange(len(weight), device=weight.device)
         if self.single:
-            self.obs = tree_map(lambda x: x[:1], segment.obs)
+            self.obs = tree_map(lambda x: _rows_where(self.valid[0], x[0]), segment.obs)
             self.next_obs = tree_map(self._bootstrap_row, segment.obs)
             return
         extras = {**segment.extras, "prev_action": bounds.to_unit(segment.extras["prev_action"])}
@@ -278,8 +278,7 @@ class Batch:
     def _bootstrap_row(self, x: Tensor) -> Tensor:
         """Return the row that each target bootstraps from, zeros after a termination."""
         x = x[1] if self.window.nstep == 1 else x[self.steps[0], self.column]
-        mask = (self.discount[0] > 0).reshape(-1, *[1] * (x.ndim - 1))
-        return torch.where(mask, x, torch.zeros_like(x)).unsqueeze(0)
+        return _rows_where(self.valid[0] & (self.discount[0] > 0), x)
 
     def _unroll(self, encoder: ObsEncoder, state: Tree | None, count: int) -> Tensor:
         """Return features [count, B, F] after the burn-in, which carries no gradient."""
@@ -295,3 +294,9 @@ class Batch:
 
     def _inputs(self, encoder: ObsEncoder, start: int, stop: int) -> Tensor:
         return encoder.inputs(*(tree_map(lambda x: x[start:stop], part) for part in self.inputs))
+
+
+def _rows_where(mask: Tensor, x: Tensor) -> Tensor:
+    """Return ``x`` [B, ...] where ``mask`` [B], else zeros, as [1, B, ...]."""
+    mask = mask.reshape(-1, *[1] * (x.ndim - 1))
+    return torch.where(mask, x, torch.zeros_like(x)).unsqueeze(0)

@@ -2,6 +2,8 @@
 
 import copy
 import sys
+import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -138,12 +140,20 @@ def no_rho_clip(original):
     return lambda *given, **more: original(*given, **{**more, "rho_clip": 1e9})
 
 
+def bootstrap_from_terminations(original):
+    def gae(reward, value, terminated, *rest, **more):
+        return original(reward, value, torch.zeros_like(terminated), *rest, **more)
+
+    return gae
+
+
 LATER = {  # edits that change nothing of an update from a run's first state
     "dqn-target": ("dqn", "q_values", without_target, ()),
     "dqn-double": ("dqn", "q_values", without_double, ()),
     "sac-target": ("sac", "loss", online_critics, ()),
     "sac-actor": ("sac", "loss", larger_actor_loss, ("policy.actor_every=2",)),
     "ppo-clip": ("ppo", "loss", wider_clip, ()),
+    "a2c-end": ("a2c", "rlrun.policy.a2c.gae", bootstrap_from_terminations, ()),
     "impala-rho": ("impala", "rlrun.policy.impala.vtrace", no_rho_clip, ()),
 }
 
@@ -165,6 +175,20 @@ def test_an_edit_that_shows_later_is_found(name, monkeypatch, caplog, tmp_path):
     ours.update(sample)
     assert ours.kernel is None
     assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("reward", [1e25, float("nan")])
+def test_numbers_that_overflow_are_not_an_edit(case, reward, caplog):
+    """Numbers come out as they are, without numpy's own warnings before the learner's error."""
+    line, samples = case
+    policy, segment = policy_of(*line), samples[0].segment
+    sample = replace(samples[0], segment=replace(segment, reward=segment.reward + reward))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metrics = policy.update(sample).metrics
+    assert not all(torch.isfinite(x) for x in metrics.values()) or line[0] == "policy=dqn"
+    assert policy.kernel is not None
+    assert not caplog.messages
 
 
 def test_a_checkpoint_of_one_backend_is_one_of_the_other(case):
