@@ -62,7 +62,7 @@ def heads_one_by_one(critics: Critics, h, action):
 
 
 def features_one_by_one(policy, encoder, segment, b, state):
-    """{position: features} of window b, from the sentences of semantics section 3."""
+    """{position: features} of window b, one position after the other."""
     c, bs = policy.config, policy.window.burnin
     low, high = (torch.from_numpy(getattr(policy.bounds.space, k)) for k in ("low", "high"))
     valid = [bool(v) for v in segment.valid[:, b]] + [False]

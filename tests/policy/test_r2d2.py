@@ -29,7 +29,7 @@ def shaped(reward, c):
 
 
 def one_by_one(policy, segment: Segment, b: int):
-    """(loss, priority) of window b from the sentences of semantics section 5, row by row."""
+    """(loss, priority) of window b by the definition, row by row."""
     c, w, net, target = policy.config, policy.window, policy.net, policy.target
     state = tree_map(lambda x: x[b : b + 1], segment.state)
     if c.state_init == "zero":
