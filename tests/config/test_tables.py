@@ -65,6 +65,7 @@ SAME = {
     "learner.batch_size": 64,
     "learner.threads": None,
     "learner.target_thread": None,
+    "learner.backend": "auto",
     "learner.precision": "float32",
     "learner.cuda_graph": False,
     "learner.compile": False,
