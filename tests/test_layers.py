@@ -120,3 +120,12 @@ def test_no_transposes(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=module_of)
 def test_files_stay_small(path: Path) -> None:
     assert len(path.read_text("utf-8").splitlines()) <= 350
+
+
+def test_no_two_public_classes_of_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module_of(path))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
