@@ -88,7 +88,7 @@ def with_kernel(policy: Any, plan: Plan) -> Policy:
 
 
 def backend_used(policy: Policy, plan: Plan) -> Backend:
-    """What computed the updates of a run, and why."""
+    """The backend that computed the updates of a run, with its reason."""
     policies = getattr(policy, "policies", [policy])
     if plan.backend.name == "torch" or all(getattr(p, "kernel", None) for p in policies):
         return plan.backend

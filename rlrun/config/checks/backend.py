@@ -14,7 +14,7 @@ WITH_KERNEL = ("dqn", "sac", "td3", "ddpg", "ppo", "a2c", "impala")  # policies 
 
 
 class Backend(NamedTuple):
-    """What computes a policy's updates, and why."""
+    """A way to compute a policy's updates, with the reason for it."""
 
     name: BackendName
     reason: str
