@@ -26,6 +26,7 @@ from rlrun.schema import (
     Invalid,
     PolicyConfig,
     ScheduleConfig,
+    Seconds,
     WrapperConfig,
 )
 from rlrun.trust import trusted_class
@@ -75,11 +76,22 @@ def _str(path: str, value: object) -> str:
     return value
 
 
+def _seconds(path: str, value: object) -> Seconds:
+    if not isinstance(value, str):
+        return Seconds(_number(path, value))
+    try:
+        return Seconds.parse(value)
+    except ValueError:
+        allowed = "seconds, or a number with a unit (90m, 3.5h, 2d), is allowed"
+        raise config_error(path, value, "is not a duration", allowed, f"set {path}=4h") from None
+
+
 _SCALARS: dict[type, Callable[[str, object], Any]] = {
     bool: _bool,
     int: _int,
     float: _float,
     str: _str,
+    Seconds: _seconds,
 }
 
 
