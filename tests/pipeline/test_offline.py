@@ -4,9 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 from rlrun.buffer.storage.sizing import demo_config, make_layout, row_of
 from rlrun.config import check
@@ -18,6 +16,7 @@ from rlrun.run.export import export_run
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.types import Window
 from tests.compose import config
+from tests.exact import assert_exact_resume
 from tests.log.records import read_records
 
 QUIET = ("logger.progress=off", "logger.tensorboard=false", "learner.threads=1")
@@ -88,25 +87,9 @@ def test_offline_runs_count_updates_and_collect_nothing(case, tmp_path):
 
 def test_same_seed_same_bytes_and_resume_is_uninterrupted(case, tmp_path):
     """An offline run depends on its checkpoint only, so that a resumed run is the same run."""
-    whole, other = go(tmp_path / "a", *case), go(tmp_path / "b", *case, "run.total_steps=20")
-    assert other["digest"] != whole["digest"]
-    assert train.resume(tmp_path / "b", config(*case), raw_yaml="", overrides=[]) == 0
-    states = [load_newest(tmp_path / n / "checkpoints")[0] for n in "ab"]
-    for name in ("policy", "learner", "buffer", "counters"):
-        assert same(states[0][name], states[1][name]), name
-    assert go(tmp_path / "c", *case)["digest"] == whole["digest"]
+    assert_exact_resume(case, [20, 40], tmp_path)
+    whole = json.loads((tmp_path / "whole" / "run.json").read_text())
     assert go(tmp_path / "d", *case, "seed=1")["digest"] != whole["digest"]
-
-
-def same(a, b) -> bool:
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, torch.Tensor) or hasattr(a, "dtype"):
-        a, b = np.asarray(a), np.asarray(b)  # leaves without a window hold NaN priorities
-        return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-    return a == b
 
 
 MIXED = ("policy=r2d2", "env=cartpole", "debug=smoke", *QUIET, "buffer.demo_ratio=0.5")

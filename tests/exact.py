@@ -1,0 +1,123 @@
+"""Exact resume: a run that is killed and resumed must equal the run that was not."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.log import Log
+from rlrun.pipeline.serial import Pipeline
+from rlrun.run import train
+from rlrun.rundir.checkpoint import load_newest
+from rlrun.schema import Config
+from tests.compose import config
+
+QUIET = ("logger.progress=off", "logger.tensorboard=false", "learner.threads=1")
+_ONLY_STOPS = 999_999_937  # run.checkpoint_every: checkpoints at the stops and at the end only
+
+
+class Killed(BaseException):
+    """The end of a run by SIGKILL: nothing catches it, nothing is written after it."""
+
+
+def assert_exact_resume(
+    overrides: Sequence[str], stops: Sequence[int], run_dir: Path, *, chunks: int = 2
+) -> dict[str, Any]:
+    """Run whole, and killed at each of ``stops`` and resumed; assert that both runs are equal.
+
+    A killed run has saved at the first chunk that reaches the stop (in env steps) and is killed
+    ``chunks`` chunks later. Compared are metrics.jsonl, the digest, and every leaf of the last
+    checkpoint: weights, optimiser, replay, generators, environments. Returns the uninterrupted
+    run's last state.
+    """
+    c = config(*QUIET, *overrides, f"run.checkpoint_every={_ONLY_STOPS}")
+    whole, cut = run_dir / "whole", run_dir / "cut"
+    for directory in (whole, cut):
+        directory.mkdir(parents=True)
+        (directory / "config.yaml").write_text("{}")
+    assert _begin(c, whole) == 0
+    begin = _begin
+    for stop in stops:
+        with pytest.MonkeyPatch.context() as patch:
+            _kill_after(patch, stop, chunks)
+            with pytest.raises(Killed):
+                begin(c, cut)
+        torch.manual_seed(stop)  # a new process has other global generators
+        np.random.seed(stop)
+        begin = _resume
+    assert begin(c, cut) == 0
+    states = [load_newest(d / "checkpoints")[0] for d in (whole, cut)]
+    assert not (found := list(differences(*states))), f"other state: {found[:8]}"
+    a, b = ((d / "metrics.jsonl").read_bytes() for d in (whole, cut))
+    assert a == b, _first_difference(a, b)
+    records = [json.loads((d / "run.json").read_text()) for d in (whole, cut)]
+    assert records[0]["digest"] == records[1]["digest"]
+    return states[0]
+
+
+def differences(a: Any, b: Any, path: str = "state") -> Iterator[str]:
+    """Paths of the leaves in which two state trees differ, in type, dtype, shape or a bit."""
+    if type(a) is not type(b):
+        yield f"{path}: {type(a).__name__} / {type(b).__name__}"
+    elif isinstance(a, dict):
+        if list(a) != list(b):
+            yield f"{path}: keys {list(a)} / {list(b)}"
+        for key in a.keys() & b.keys():
+            yield from differences(a[key], b[key], f"{path}/{key}")
+    elif isinstance(a, list | tuple):
+        if len(a) != len(b):
+            yield f"{path}: {len(a)} / {len(b)} items"
+        for i, (x, y) in enumerate(zip(a, b, strict=False)):
+            yield from differences(x, y, f"{path}/{i}")
+    elif isinstance(a, torch.Tensor | np.ndarray):
+        x, y = (np.asarray(t) for t in (a, b))
+        if (x.dtype, x.shape) != (y.dtype, y.shape):
+            yield f"{path}: {x.dtype} {x.shape} / {y.dtype} {y.shape}"
+        elif x.tobytes() != y.tobytes():
+            yield f"{path}: other values"
+    elif a != b and not (a != a and b != b):
+        yield f"{path}: {a!r} / {b!r}"
+
+
+def _begin(c: Config, run_dir: Path) -> int:
+    return train.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[])
+
+
+def _resume(c: Config, run_dir: Path) -> int:
+    return train.resume(run_dir, c, raw_yaml="seed: 0\n", overrides=[])
+
+
+def _kill_after(patch: pytest.MonkeyPatch, stop: int, chunks: int) -> None:
+    """Save at the first chunk that reaches ``stop``; raise Killed ``chunks`` chunks later."""
+    due, progress = Pipeline._due, Log.progress
+    left: list[int] = []
+
+    def save_at_stop(self: Pipeline, every: int, before: int) -> bool:
+        if every != _ONLY_STOPS:
+            return due(self, every, before)
+        if before < stop <= self.counters.env_steps:
+            left.append(chunks)
+            return True
+        return False
+
+    def count(self: Log, env_steps: int, updates: int, **shown: float) -> None:
+        if left and not shown:  # once per chunk
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+        progress(self, env_steps, updates, **shown)
+
+    patch.setattr(Pipeline, "_due", save_at_stop)
+    patch.setattr(Log, "progress", count)
+
+
+def _first_difference(a: bytes, b: bytes) -> str:
+    lines = [x.decode().splitlines() for x in (a, b)]
+    for i, (x, y) in enumerate(zip(*lines, strict=False)):
+        if x != y:
+            return f"metrics.jsonl line {i + 1}:\n{x}\n{y}"
+    return f"metrics.jsonl: {len(lines[0])} / {len(lines[1])} lines"
