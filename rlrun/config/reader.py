@@ -31,6 +31,7 @@ from rlrun.schema import (
 )
 from rlrun.trust import trusted_class
 
+_CODE = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")  # of Hydra's instantiate
 _MISSING = "???"  # OmegaConf's mark for a value that must be given
 
 
@@ -293,6 +294,6 @@ def refuse_code(value: object, path: str) -> None:
         items = list(enumerate(value))
     for key, inner in items:
         full = f"{path}.{key}" if path else str(key)
-        if key == "_target_":
+        if key in _CODE:
             raise code_error(full, inner)
         refuse_code(inner, full)
