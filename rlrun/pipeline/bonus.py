@@ -207,6 +207,7 @@ class RND:
             "optimiser": self.optimiser.state_dict(),
             **{name: asdict(getattr(self, name)) for name in ("obs", "sums")},
             "carried": self.carried,
+            "totals": {name: list(total) for name, total in self.totals.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -218,4 +219,5 @@ class RND:
             moved = (saved[n].to(self.device, copy=True) for n in ("mean", "var"))
             setattr(self, name, SampleMoments(float(saved["count"]), *moved))
         self.carried = state["carried"].to(self.device, copy=True)
+        self.totals = {name: list(total) for name, total in state["totals"].items()}
         self.pending = None

@@ -13,9 +13,11 @@ import numpy as np
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout
+from rlrun.kernels.parity import backends, restore_backends
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.evaluate import Evaluator, eval_metrics
+from rlrun.pipeline.generators import generators_state, load_generators
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.profile import Profiler
 from rlrun.pipeline.source import Source
@@ -51,6 +53,7 @@ class Pipeline:
     evaluator: Evaluator
     log: Log
     counters: Counters
+    settings: dict[str, Any]  # of the plan, for resumed runs
     profiler: Profiler | None = None
     bonus: RND | None = None  # the learner adds it to rewards
     versions: int = 0  # past weights kept (checkpoint.history)
@@ -178,14 +181,24 @@ class Pipeline:
 
     def _evaluate(self, stop: StopRequest) -> None:
         """Evaluate the present weights; pending, without results, when a signal interrupts it."""
-        start, steps = time.perf_counter(), self.counters.env_steps
+        start, steps, before = time.perf_counter(), self.counters.env_steps, self._generators()
         evaluation = self.evaluator.run_until(
             lambda: stop.code is not None, self.policy, env_steps=steps
         )
         self.pending_evaluation, self.dirty = evaluation is None, True
         if evaluation is not None:
             self._record_evaluation(evaluation.summary(), steps)
+        else:  # it will be repeated, with the same random numbers
+            self._load_generators(before)
         self._add_seconds("eval", start)
+
+    def _generators(self) -> dict[str, Any]:
+        """The state of the generators that an evaluation may draw from."""
+        return {"explore": self.policy.generator.bit_generator.state, **generators_state()}
+
+    def _load_generators(self, state: dict[str, Any]) -> None:
+        self.policy.generator.bit_generator.state = state["explore"]
+        load_generators(state)
 
     def _record_evaluation(self, summary: dict[str, float], steps: int) -> None:
         self.last, target = summary, self.run_config.stop_value
@@ -220,7 +233,7 @@ class Pipeline:
         self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the run, except that of the environments."""
+        """All that later steps depend on. Reading it changes none of it."""
         counters, source = self.counters, self.source.state_dict()  # first: see ``Source``
         state: dict[str, Any] = {
             "counters": {n: getattr(counters, n) for n in counters.__slots__},
@@ -230,6 +243,10 @@ class Pipeline:
             "last": self.last,
             "hits": self.consecutive_solved,
             "owed": self.pending_evaluation,
+            "stop_value": self.run_config.stop_value,
+            "settings": self.settings,
+            "backends": backends(self.policy),
+            "generators": generators_state(),
         }
         if self.buffer is not None and self.learner is not None:
             state |= {"buffer": self.buffer.state_dict(), "learner": self.learner.state_dict()}
@@ -241,12 +258,15 @@ class Pipeline:
         for name, value in state["counters"].items():
             setattr(self.counters, name, value)
         self.policy.load_state_dict(state["policy"])
+        restore_backends(self.policy, state["backends"])
         self.source.load_state_dict(state)
         self.best, self.last = state["best"], state["last"]
-        self.consecutive_solved = state["hits"]
-        self.pending_evaluation, self.dirty = state.get("owed", False), False
+        same_goal = state["stop_value"] == self.run_config.stop_value
+        self.consecutive_solved = state["hits"] if same_goal else 0
+        self.pending_evaluation, self.dirty = state["owed"], False
         if self.buffer is not None and self.learner is not None:
             self.buffer.load_state_dict(state["buffer"])
             self.learner.load_state_dict(state["learner"])
         if self.bonus is not None:
             self.bonus.load_state_dict(state["bonus"])
+        load_generators(state["generators"])

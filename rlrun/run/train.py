@@ -20,6 +20,7 @@ from rlrun.config import check_precision
 from rlrun.errors import Interrupted, RlrunError
 from rlrun.log import Log, final_line
 from rlrun.pipeline.evaluate import eval_metrics
+from rlrun.pipeline.generators import seed_generators
 from rlrun.pipeline.profile import Profiler, time_table
 from rlrun.pipeline.serial import CHECKPOINTS
 from rlrun.rundir import checkpoint
@@ -51,12 +52,13 @@ def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]
 def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
     check_precision(config)  # the run may have begun, or its job been sent from, elsewhere
     plan = make_plan(config)
-    set_threads(plan)
     with lock_run_dir(run_dir):
         state = None
         if resumed:
             state, _ = checkpoint.load_newest(run_dir / CHECKPOINTS)
+            plan = plan.resumed(state["settings"])
             replace_file(run_dir / "config.yaml", raw_yaml.encode())
+        set_threads(plan)
         record = RunRecord(config.seed, config.device, plan.threads, parameters=0)
         if resumed:
             earlier = RunRecord.read(run_dir)
@@ -82,6 +84,7 @@ def _run_to_end(
     title = f"{config.policy.name} on {config.env.id}, seed {config.seed}"
     since = state["counters"]["env_steps"] if state else None
     total = config.run.total_steps
+    seed_generators(config.seed)
     with (
         Log(config.logger, run_dir, total_steps=total, title=title, resume_from=since) as log,
         closing(make_pipeline(plan, run_dir, log)) as pipeline,
