@@ -34,6 +34,13 @@ AnyEnv = gym.Env[Any, Any]
 _FRESH_WORLD = ("bipedal_walker", "car_racing")  # modules whose reset reuses a Box2D world
 
 
+def seed_spaces(env: AnyEnv, seed: int) -> None:
+    """Seed the spaces, whose generators the operating system would seed at their first sample."""
+    for owner in (env, env.unwrapped):
+        owner.action_space.seed(seed)
+        owner.observation_space.seed(seed)
+
+
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     """Environment ``index`` of a sync or async vector, with validation of its returns.
 
@@ -81,6 +88,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             self._episode, self._steps = self._episode + 1, self._steps + 1
         if self._limit is not None:
             seed = self._prepare(seed)
+        if seed is not None:
+            seed_spaces(self.env, seed)
         try:
             result = self.env.reset(seed=seed, options=options)
         except (Interrupted, KeyboardInterrupt):
@@ -256,7 +265,9 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         for states in before:
             restore_attributes(env, states)
             env = env.env
-        obs, _ = self.env.reset(seed=self._seed if self._episode == 0 else self._episode_seed())
+        seed = self._seed if self._episode == 0 else self._episode_seed()
+        seed_spaces(self.env, seed)
+        obs, _ = self.env.reset(seed=seed)
         for action in actions:
             obs = self.env.step(action)[0]
             self._actions.append(action)

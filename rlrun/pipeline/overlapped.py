@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from rlrun.errors import CheckpointError, EnvError, RlrunError
+from rlrun.errors import EnvError, RlrunError
 from rlrun.pipeline.collector import ChunkStats, CollectMetrics
 from rlrun.pipeline.process import CollectedChunk, CollectorProcess
 from rlrun.types import Chunk, Policy
@@ -90,12 +90,8 @@ class OverlappedSource:
             return last
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        collector, flight = state["collector"], state.get("flight")
-        if "generator" not in collector:
-            raise CheckpointError(
-                "pipeline.name = overlapped: the checkpoint is of another pipeline; allowed is the "
-                "pipeline the run began with; set pipeline=serial"
-            )
+        generator = dict(self.policy.generator.bit_generator.state)  # of a serial checkpoint
+        collector, flight = {"generator": generator, **state["collector"]}, state.get("flight")
         self.collect_metrics.load_state_dict(collector["finished"])
         env_steps = self.counters.env_steps
         if flight is None:

@@ -88,6 +88,8 @@ class SerialSource:
                 "pipeline the run began with; set pipeline=overlapped"
             )
         self.collector.load_state_dict(state["collector"])
+        if (generator := state["collector"].get("generator")) is not None:  # of its own process
+            self.policy.generator.bit_generator.state = generator
 
     def close(self) -> None:
         self.collector.env.close()
