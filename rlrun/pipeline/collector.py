@@ -324,8 +324,9 @@ class Collector:
             self.cutter.load_state_dict(state["cutter"])
         if self.stack is not None:
             self.stack.load_state_dict(state["stack"])
-        self.pushed = state["pushed"]
+        self.pushed, self.failed = state["pushed"], None
         self.collect_metrics.load_state_dict(state["finished"])
+        self.stats, self.interrupted, self.interrupted_units = ChunkStats(), 0, 0
         if (saved := state["rows"]) is not None:
             self._load_interrupted_rows(saved)
         reasons = self.env.load_state_dict(state["env"])
