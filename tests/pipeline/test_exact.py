@@ -17,8 +17,8 @@ CASES = {
     "r2d2": ("policy=r2d2", "env=cartpole_novel", "pipeline=overlapped", *LEARN),
     "sac": ("policy=sac", "env=mountaincar_continuous", "collector.num_envs=2", *LEARN),
     "agents": ("policy=dqn", "env=relay", "bonus=rnd", *LEARN),
-    "her": ("policy=dqn", "env=bitflip", "buffer=her", *LEARN),
-    "coded": ("policy=dqn", "env=frozenlake", "transport=coded", "env.frame_stack=2", *LEARN),
+    "her": ("policy=dqn", "env=bitflip", "env.kwargs.bits=4", "buffer.relabel=future", *LEARN),
+    "coded": ("policy=dqn", "env=cartpole", "transport=coded", "env.frame_stack=2", *LEARN),
 }
 
 
