@@ -82,7 +82,8 @@ def _run_to_end(
     """Build the pipeline, run it, write its record."""
     config = plan.config
     title = f"{config.policy.name} on {config.env.id}, seed {config.seed}"
-    since = state["counters"]["env_steps"] if state else None
+    with checkpoint.fitting(run_dir / CHECKPOINTS):
+        since = int(state["counters"]["env_steps"]) if state is not None else None
     total = config.run.total_steps
     seed_generators(config.seed)
     with (
@@ -90,7 +91,8 @@ def _run_to_end(
         closing(make_pipeline(plan, run_dir, log)) as pipeline,
     ):
         if state is not None:
-            pipeline.load_state_dict(state)
+            with checkpoint.fitting(run_dir / CHECKPOINTS):
+                pipeline.load_state_dict(state)
         elif isinstance(pipeline.buffer, Replay | Mixed) and config.buffer.load is not None:
             log.note(load_rows(plan, pipeline.buffer))
         record.parameters = sum(w.numel() for w in pipeline.policy.weights().values())
