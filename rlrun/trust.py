@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, EnvError
 
 VARIABLE = "RLRUN_TRUST"  # names of packages, separated by commas; child processes inherit it
 # Packages of environments that rlrun knows: a file may name them in env.id.
@@ -48,6 +48,26 @@ def trusting(packages: Sequence[str]) -> Iterator[None]:
         if packages:
             os.environ.pop(VARIABLE)
             os.environ.update({} if before is None else {VARIABLE: before})
+
+
+def fault_of_users(error: BaseException) -> EnvError | None:
+    """The error of a user's policy or cell that raised ``error``; None: only rlrun was running.
+
+    Its place is the innermost line of a trusted package.
+    """
+    packages, place, trace = trusted(), None, error.__traceback__
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__", ""))
+        if any(module == p or module.startswith(f"{p}.") for p in packages):
+            place = f"{module}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    if place is None:
+        return None
+    text = " ".join(str(error).split()) or "(no message)"
+    return EnvError(
+        f"{place}: raised {type(error).__name__}: {text}; a policy or cell must not raise; correct "
+        "it (RLRUN_DEBUG=1 shows the traceback)"
+    )
 
 
 def import_named(module: str) -> ModuleType:

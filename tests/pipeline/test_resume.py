@@ -21,7 +21,7 @@ from rlrun.rundir.checkpoint import load_newest
 from tests.compose import config
 from tests.exact import QUIET, differences
 
-BANDIT = ("debug=smoke", "env=bandit", "run.eval_episodes=2", *QUIET)
+BANDIT = ("debug=smoke", "env=bandit", "run.eval_episodes=2", "run.stop_value=null", *QUIET)
 
 
 @pytest.fixture
