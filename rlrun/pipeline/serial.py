@@ -69,6 +69,7 @@ class Pipeline:
     consecutive_solved: int = 0  # successive evaluations at stop_value
     pending_evaluation: bool = False  # a signal interrupted one; a resumed run begins with it
     rollbacks: int = 0  # to an earlier checkpoint, after non-finite updates
+    warned: bool = False  # of a run that cannot be resumed exactly
     dirty: bool = True  # something has changed since the last checkpoint
     seconds: dict[str, float] = field(default_factory=dict)
     history_size: history.HistorySize | None = None  # of the past weights when last saved
@@ -305,9 +306,17 @@ class Pipeline:
     def _add_seconds(self, part: str, start: float) -> None:
         self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
+    def _warn_inexact(self) -> None:
+        """Warn once of a run that cannot be resumed exactly."""
+        if self.source.inexact is not None and not self.warned:
+            text = "resumed after a kill, this run will differ from an uninterrupted one: %s"
+            _logger.warning(text, self.source.inexact)
+            self.warned = True
+
     def state_dict(self) -> dict[str, Any]:
         """All that later steps depend on. Reading it changes none of it."""
         counters, source = self.counters, self.source.state_dict()  # first: see ``Source``
+        self._warn_inexact()
         state: dict[str, Any] = {
             "counters": {n: getattr(counters, n) for n in counters.__slots__},
             "policy": self.policy.state_dict(),

@@ -125,7 +125,8 @@ def _run_to_end(
     """Build the pipeline, run it, write its record."""
     config = plan.config
     title = f"{config.policy.name} on {config.env.id}, seed {config.seed}"
-    since = state["counters"]["env_steps"] if state else None
+    with checkpoint.fitting(run_dir / CHECKPOINTS):
+        since = int(state["counters"]["env_steps"]) if state is not None else None
     total = config.run.total_steps
     seed_generators(config.seed)
     with (
@@ -133,11 +134,13 @@ def _run_to_end(
         closing(make_pipeline(plan, run_dir, log)) as pipeline,
     ):
         if state is not None:
-            _load(pipeline, state)
+            with checkpoint.fitting(run_dir / CHECKPOINTS):
+                _load(pipeline, state)
         elif isinstance(pipeline.buffer, Replay | Mixed) and config.buffer.load is not None:
             log.note(load_rows(plan, pipeline.buffer))
         record.parameters = sum(w.numel() for w in pipeline.policy.weights().values())
         record.backend, record.backend_reason = plan.backend
+        _note_exactness(record, pipeline)
         record.write(run_dir)
         flat = _flat(asdict(config)) | _secrets(raw_yaml)
         log.hparams(raw_yaml, flat, {})
@@ -150,6 +153,7 @@ def _run_to_end(
             )
             record.wall_seconds, record.rollbacks = log.wall_seconds, pipeline.rollbacks
             record.backend, record.backend_reason = backend_used(pipeline.policy, plan)
+            _note_exactness(record, pipeline)
         record.best_eval = result.best
         record.eval = result.final
         record.digest = run_digest(run_dir / "metrics.jsonl", pipeline.policy.weights())
@@ -172,6 +176,11 @@ def _run_to_end(
             )
         )
     return 0
+
+
+def _note_exactness(record: RunRecord, pipeline: Pipeline) -> None:
+    record.exact_reason = pipeline.source.inexact
+    record.exact = record.exact_reason is None
 
 
 def _load(pipeline: Pipeline, state: dict[str, Any]) -> None:
