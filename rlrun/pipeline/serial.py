@@ -98,7 +98,7 @@ class Pipeline:
         if self.pending_evaluation:
             self._evaluate(stop)
             self._save()  # else a second resume would evaluate again
-        while counters.env_steps < c.total_steps and not stop() and not self._solved():
+        while counters.env_steps < c.total_steps and not stop() and not self.solved:
             before = counters.env_steps
             chunk = self._collect()
             keys = self._store(chunk)
@@ -160,7 +160,9 @@ class Pipeline:
     def _due(self, every: int, before: int) -> bool:
         return self.counters.env_steps // every > before // every
 
-    def _solved(self) -> bool:
+    @property
+    def solved(self) -> bool:
+        """Whether the last evaluations reached stop_value."""
         c = self.run_config
         return c.stop_value is not None and self.consecutive_solved >= c.stop_after
 

@@ -44,9 +44,11 @@ def evaluate_run(
         agents=config.agents,
     )
     policy = make_policy(plan)
-    policy.load(tensors)
+    with checkpoint.fitting(directory):
+        policy.load(tensors)
+        env_steps = int(meta["env_steps"])
     try:
-        result = evaluator.run(policy, env_steps=int(meta["env_steps"])).summary()
+        result = evaluator.run(policy, env_steps=env_steps).summary()
     finally:
         evaluator.close()
     for key, value in result.items():

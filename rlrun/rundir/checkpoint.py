@@ -13,7 +13,8 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,11 @@ _logger = logging.getLogger(__name__)
 
 FORMAT = 2
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
+# What loading a state of other parts, types or shapes raises.
+MISFITS = (
+    AssertionError, AttributeError, IndexError, KeyError, MemoryError, OverflowError, RuntimeError,
+    TypeError, ValueError,
+)  # fmt: skip
 _NAME = re.compile(r"step_(\d{9,})(?:_(\d+))?")
 
 
@@ -100,6 +106,22 @@ def load(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise CheckpointError(
             f"{path}: cannot be used: {e}; a checkpoint must be unchanged; use another"
+        ) from e
+
+
+@contextmanager
+def fitting(path: Path) -> Iterator[None]:
+    """Within the context a state of ``path`` is loaded by what it belongs to.
+
+    Raises: CheckpointError where its parts, shapes or numbers are not those that it loads.
+    """
+    try:
+        yield
+    except MISFITS as e:
+        text = " ".join(str(e).split())[:300]
+        raise CheckpointError(
+            f"{path}: does not fit this run ({type(e).__name__}: {text}); a checkpoint must be as "
+            "it was saved, and of this config; use another one, or start the run again"
         ) from e
 
 

@@ -94,6 +94,7 @@ class RunRecord:
     exact: bool = True  # killed and resumed, it equals the run that was not
     exact_reason: str | None = None  # why not
     wall_seconds: float = 0.0
+    ended_by: Literal["run.total_steps", "run.stop_value"] | None = None  # of a run that is done
     eval: dict[str, float] | None = None  # of the final weights
     best_eval: dict[str, float] | None = None  # of the best weights
     digest: str | None = None

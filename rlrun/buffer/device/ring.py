@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.buffer import saved
 from rlrun.buffer.device.proportional import upload
 from rlrun.buffer.storage.base import FIRST, TERMINATED, TRUNCATED, Storage
 from rlrun.buffer.storage.layout import FLAG, ArraySpec, Layout
@@ -105,14 +106,14 @@ class DeviceRing(Storage):
         return {"head": self.head, "obs": written[0], "fields": written[1]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.head = int(state["head"])
+        self.head = saved.integer("ring.head", state["head"], 0, saved.MOST_ROWS)
 
         def restore(store: Any, x: np.ndarray) -> None:
-            used = x.shape[1]
-            store[:, :used] = torch.from_numpy(x) if isinstance(store, Tensor) else x
-            store[:, used:] = 0
+            new = torch.from_numpy(x) if isinstance(store, Tensor) else x
+            saved.fill("ring", store, new, lead=1)
 
         tree_map(restore, (self.obs, self.fields), (state["obs"], state["fields"]))
+        self.check_loaded()
         self.device_flags.copy_(upload(self.flags, self.device))
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.buffer import saved
 from rlrun.buffer.device.proportional import upload
 from rlrun.buffer.device.ring import to_host, torch_dtype
 from rlrun.types import Tree, tree_leaves, tree_map
@@ -39,7 +40,6 @@ class DeviceStates:
 
     def load_state_dict(self, states: Tree) -> None:
         def restore(store: Tensor, x: np.ndarray) -> None:
-            store[: len(x)] = torch.from_numpy(x)
-            store[len(x) :] = 0
+            saved.fill("windows.states", store, torch.from_numpy(x))
 
         tree_map(restore, self.tree, states)

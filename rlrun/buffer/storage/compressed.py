@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer import saved
 from rlrun.buffer.storage.layout import BLOCK_ROWS, Allocate, ArraySpec, in_memory
 from rlrun.codec import zstd
 from rlrun.errors import ResourceError
@@ -142,6 +143,7 @@ class CompressedRows:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a ``state_dict``."""
         data, start = state["zstd"], 0
+        saved.check_blocks(self, state)
         self.open[:], self.number = state["open"], int(state["at"])
         for index, size in enumerate(state["sizes"].tolist()):
             self._set_packed(index, data[start : start + size].tobytes() if size else None)
@@ -157,7 +159,8 @@ def from_state(state: Mapping[str, Any]) -> CompressedRows:
     """``CompressedRows`` with a saved state, for reading."""
     opened = state["open"]
     entry = ArraySpec(opened.shape[2:], opened.dtype)
-    columns, rows = opened.shape[0], int(state["rows"])
+    columns, most = opened.shape[0], len(state["sizes"]) * BLOCK_ROWS
+    rows = saved.integer("rows", state["rows"], 1, most)
     blocks = CompressedRows("obs", entry, columns, rows, in_memory)
     blocks.load_state_dict(state)
     return blocks

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer import saved
 from rlrun.buffer.storage.base import CUT, FIRST, TERMINATED, TRUNCATED, VALID, Storage
 from rlrun.buffer.storage.compressed import CompressedRows, from_state, is_saved
 from rlrun.buffer.storage.layout import Allocate, Layout
@@ -111,17 +112,16 @@ class Ring(Storage):
         return {"head": self.head, "obs": part[0], "fields": part[1]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.head = int(state["head"])
-        saved = (state["obs"], state["fields"])
+        self.head = saved.integer("ring.head", state["head"], 0, saved.MOST_ROWS)
 
         def restore(store: Any, x: Any) -> None:
             if isinstance(store, CompressedRows):
                 store.load_state_dict(x)
                 return
-            store[:, : x.shape[1]] = x
-            store[:, x.shape[1] :] = 0
+            saved.fill("ring", store, x, lead=1)
 
-        tree_map(restore, (self.obs, self.fields), saved)
+        tree_map(restore, (self.obs, self.fields), (state["obs"], state["fields"]))
+        self.check_loaded()
 
 
 def _entries(rows: np.ndarray, count: int, width: int, word: np.dtype[Any]) -> np.ndarray:

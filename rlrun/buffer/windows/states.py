@@ -4,6 +4,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rlrun.buffer import saved
 from rlrun.buffer.storage.layout import Allocate
 from rlrun.types import Tree, tree_leaves, tree_map
 
@@ -51,8 +52,7 @@ class HostStates:
 
     def load_state_dict(self, states: Tree) -> None:
         def restore(store: np.ndarray, x: np.ndarray) -> None:
-            store[: len(x)] = x
-            store[len(x) :] = 0
+            saved.fill("windows.states", store, x)
 
         tree_map(restore, self.tree, states)
 

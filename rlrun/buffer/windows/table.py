@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer import saved
 from rlrun.buffer.storage.base import LEARNED, Storage
 from rlrun.buffer.storage.layout import TABLE, Allocate, Layout
 from rlrun.buffer.windows.cutter import Cutter, Windows
@@ -45,6 +46,7 @@ class WindowTable:
         self.alive = allocate("alive", blocks["alive"])
         self.lines = allocate("table", blocks["lines"])
         self.columns = {name: self.lines[:, i] for i, name in enumerate(TABLE)}
+        self.state_blocks = layout.states()
         self.recent: Tree = None  # states before the last S rows, of windows not yet complete
         self.head = self.tail = 0  # keys: the next one, the oldest that may be alive
         self.live = 0
@@ -221,17 +223,17 @@ class WindowTable:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        def restore(store: np.ndarray, x: np.ndarray) -> None:
-            store[: len(x)] = x
-            store[len(x) :] = 0
-
-        restore(self.lines, state["lines"])
-        restore(self.alive, state["alive"])
+        saved.fill("windows.lines", self.lines, state["lines"])
+        saved.fill("windows.alive", self.alive, state["alive"])
         self.states.load_state_dict(state["states"])
         for name in ("head", "tail", "live", "early"):
-            setattr(self, name, int(state[name]))
+            setattr(self, name, saved.integer(f"windows.{name}", state[name], 0, saved.MOST_ROWS))
         self.recent = tree_map(np.array, state["recent"]) if state["recent"] is not None else None
+        if self.recent is not None:
+            blocks = tree_leaves(self.state_blocks)
+            saved.check_recent(tree_leaves(self.recent), blocks, self.window, self.ring)
         self.cutter.load_state_dict(state["cutter"])
+        saved.check_table(self)
 
 
 @jit
