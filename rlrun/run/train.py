@@ -59,7 +59,8 @@ def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]
         return _run(config, run_dir, raw_yaml=raw_yaml, resumed=True)
     finally:
         logging.getLogger().removeHandler(handler)
-        handler.close()
+        with suppress(OSError):  # a full disk
+            handler.close()
 
 
 def _done(run_dir: Path, config: Config) -> str | None:
@@ -107,8 +108,7 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
         except Exception as e:
             error = e if isinstance(e, RlrunError) else fault_of_users(e)
             code = RlrunError.exit_code if error is None else error.exit_code
-            with suppress(StorageError):  # a full disk; ``e`` says more
-                _close_record(record, run_dir, "failed", code)
+            _record_failure(record, run_dir, code)
             if error is None or error is e:
                 raise
             raise error from e
@@ -208,6 +208,16 @@ def _report_profile(profiler: Profiler, elapsed: dict[str, float], log: Log) -> 
 def _close_record(record: RunRecord, run_dir: Path, status: Any, exit_code: int) -> None:
     record.status, record.exit_code = status, exit_code
     record.write(run_dir)
+
+
+def _record_failure(record: RunRecord, run_dir: Path, exit_code: int) -> None:
+    """Write the record of a failed run, where the disk allows it; the error says more."""
+    for directory in (run_dir, run_dir / CHECKPOINTS):
+        for path in directory.glob(".tmp_*"):  # of writes that failed: the record needs the space
+            with suppress(OSError):
+                path.unlink()
+    with suppress(StorageError):
+        _close_record(record, run_dir, "failed", exit_code)
 
 
 def _interrupted(code: int, env_steps: int, run_dir: Path) -> RlrunError:
