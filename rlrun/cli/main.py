@@ -22,6 +22,7 @@ from rlrun.cli.commands import (
     list_command,
     resume_command,
     split_quiet,
+    tensorboard_command,
 )
 from rlrun.cli.list import GROUPS, SUBCOMMANDS, TOPICS, help_text
 from rlrun.cli.report import SweepStopped, report, report_bug
@@ -38,6 +39,7 @@ _COMMANDS = {
     "codec": codec_command,
     "doctor": doctor_command,
     "list": list_command,
+    "tensorboard-rebuild": tensorboard_command,
 }
 
 
