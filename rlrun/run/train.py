@@ -15,7 +15,7 @@ from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.build.pipeline import make_pipeline
 from rlrun.build.plan import Plan, make_plan
-from rlrun.build.policy import backend_used, set_threads
+from rlrun.build.policy import backend_used, prepare_process
 from rlrun.build.replay import load_rows
 from rlrun.config import check_precision
 from rlrun.errors import CheckpointError, ConfigError, Interrupted, RlrunError, StorageError
@@ -89,7 +89,7 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
             state, _ = checkpoint.load_newest(run_dir / CHECKPOINTS)
             plan = plan.resumed(state["settings"])
             replace_file(run_dir / "config.yaml", raw_yaml.encode())
-        set_threads(plan)
+        prepare_process(plan)
         record = RunRecord(config.seed, config.device, plan.threads, parameters=0)
         deadline = began + (math.inf if config.run.max_time is None else config.run.max_time)
         if resumed:

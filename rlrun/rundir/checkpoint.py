@@ -33,6 +33,7 @@ from rlrun.rundir.durable import (
     verify_file,
     write_file,
 )
+from rlrun.rundir.inert import member, read_file
 from rlrun.rundir.tensorfile import Array
 
 _logger = logging.getLogger(__name__)
@@ -43,6 +44,9 @@ TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 MISFITS = (
     AssertionError, AttributeError, IndexError, KeyError, MemoryError, OverflowError, RuntimeError,
     TypeError, ValueError,
+)  # fmt: skip
+UNREADABLE = (  # what reading a damaged or forged checkpoint raises
+    OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError,
 )  # fmt: skip
 _NAME = re.compile(r"step_(\d{9,})(?:_(\d+))?")
 
@@ -87,7 +91,7 @@ def load_newest(directory: Path) -> tuple[dict[str, Any], Path]:
     for path in reversed(list_checkpoints(directory)):
         try:
             state = _read(path)
-        except (OSError, ValueError, KeyError, TypeError) as e:
+        except UNREADABLE as e:
             tried.append(f"{path.name} ({e})")
             _logger.warning("checkpoint skipped: %s: %s", path, e)
             continue
@@ -103,7 +107,7 @@ def load(path: Path) -> dict[str, Any]:
     """Return the state of one checkpoint. Raises: CheckpointError unless it is intact."""
     try:
         return _read(path)
-    except (OSError, ValueError, KeyError, TypeError) as e:
+    except UNREADABLE as e:
         raise CheckpointError(
             f"{path}: cannot be used: {e}; a checkpoint must be unchanged; use another"
         ) from e
@@ -164,14 +168,14 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises: CheckpointError when they are missing or damaged.
     """
     try:
-        fields = unseal(path.with_suffix(".json").read_bytes())
-        digest = sha256_file(path)
+        fields = unseal(read_file(path.with_suffix(".json")))
+        digest = sha256_file(member(path.parent, path.name))
         for entry in (fields, fields["previous"] or {}):
             if entry.get("weights_sha256") == digest:
                 weights = tensorfile.read(path)
                 return {k: v for k, v in weights.items() if isinstance(v, Tensor)}, entry["meta"]
         raise ValueError("its sha256 is not the one in its json")
-    except (OSError, ValueError, KeyError, TypeError) as e:
+    except UNREADABLE as e:
         raise CheckpointError(
             f"{path}: the weights cannot be used: {e}; weights must be unchanged; use a checkpoint "
             "of the run (`rlrun resume`) or train again"
@@ -196,17 +200,17 @@ def _write(directory: Path, state: dict[str, Any], env_steps: int) -> None:
 def _read(directory: Path) -> dict[str, Any]:
     """Return the state of a checkpoint. Raises: ValueError with the reason unless it is intact."""
     try:
-        fields = unseal((directory / MANIFEST).read_bytes())
+        fields = unseal(read_file(directory / MANIFEST))
     except FileNotFoundError:
         raise ValueError(f"{MANIFEST} is missing") from None
     if fields["format"] != FORMAT:
         raise ValueError(f"has format {fields['format']}, this rlrun {__version__} reads {FORMAT}")
     for name, expected in fields["files"].items():
         try:
-            verify_file(directory / name, expected)
+            verify_file(member(directory, name), expected)
         except ValueError as e:
             raise ValueError(f"{name} {e}") from None
-    packed = json.loads((directory / STATE).read_bytes())
+    packed = json.loads(read_file(directory / STATE))
     arrays: set[str] = set()
     _array_names(packed, arrays)
     tensors = tensorfile.read(directory / TENSORS, numpy=arrays)
