@@ -90,9 +90,7 @@ def leaves(obs: Any) -> list[Any]:
 def check(config: Any, tmp_path: Any, *, steps: int = 37, num_envs: int = 2, after: int = 40,
           **given: Any) -> dict[str, Any]:  # fmt: skip
     """Assert that restored environments return the rows of those that went on; return the state."""
-    one, two = (
-        make_env(config, num_envs=num_envs, resumable=True, **given) for _ in range(2)
-    )
+    one, two = (make_env(config, num_envs=num_envs, resumable=True, **given) for _ in range(2))
     one.action_space.seed(0)
     actions = np.stack([[one.action_space.sample() for _ in range(one.num_envs)]
                         for _ in range(steps + after)])  # fmt: skip
