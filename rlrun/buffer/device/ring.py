@@ -100,19 +100,28 @@ class DeviceRing(Storage):
         return valid
 
     def state_dict(self) -> dict[str, Any]:
-        used = min(self.head + 1, self.rows)
-        written = tree_map(lambda store: to_host(store[:, :used]), (self.obs, self.fields))
-        return {"head": self.head, "obs": written[0], "fields": written[1]}
+        def observations(store: Tensor) -> dict[str, Any]:
+            return {"rows": self.written(store), "open": to_host(store[:, self.head % self.rows])}
+
+        fields: dict[str, Any] = {n: self.written(x) for n, x in self.fields.items()}
+        fields["flags"] = self.fields["flags"][:, : min(self.head + 1, self.rows)]
+        return {"head": self.head, "obs": tree_map(observations, self.obs), "fields": fields}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.head = int(state["head"])
+        self.begin(state)
 
-        def restore(store: Any, x: np.ndarray) -> None:
-            used = x.shape[1]
-            store[:, :used] = torch.from_numpy(x) if isinstance(store, Tensor) else x
-            store[:, used:] = 0
+        def observations(store: Tensor, x: dict[str, Any]) -> None:
+            x["rows"].fill(store)
+            store[:, self.head % self.rows] = torch.from_numpy(x["open"])
 
-        tree_map(restore, (self.obs, self.fields), (state["obs"], state["fields"]))
+        tree_map(observations, self.obs, state["obs"])
+        for name, store in self.fields.items():
+            x = state["fields"][name]
+            if name != "flags":
+                x.fill(store)
+                continue
+            store[:, : x.shape[1]] = x
+            store[:, x.shape[1] :] = 0
         self.device_flags.copy_(upload(self.flags, self.device))
 
 

@@ -178,8 +178,11 @@ class Proportional(HostSampler):
         ]
 
     def state_dict(self) -> dict[str, Any]:
+        """Priorities of live slots, one bit for every slot: few bytes while few are live."""
+        live = ~np.isnan(self.raw)
         return {
-            "raw": self.raw,
+            "live": np.packbits(live),
+            "raw": self.raw[live],
             "alpha": self.alpha,
             "largest": self.largest,
             "rng": self.generator.bit_generator.state,
@@ -187,7 +190,9 @@ class Proportional(HostSampler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Parents are recomputed from leaves, so the tree is the saved one bit for bit."""
-        self.raw[:] = state["raw"]
+        live = np.unpackbits(state["live"], count=self.capacity).astype(bool)
+        self.raw.fill(np.nan)
+        self.raw[live] = state["raw"]
         self.alpha, self.largest = float(state["alpha"]), float(state["largest"])
         self.count = int((~np.isnan(self.raw)).sum())
         self.generator.bit_generator.state = state["rng"]

@@ -122,9 +122,10 @@ class Rank(HostSampler):
 
     def state_dict(self) -> dict[str, Any]:
         """Includes the order of the heap: ranks depend on its history."""
+        heap = self.heap[: self.count]
         return {
-            "heap": self.heap,
-            "priority": self.priority,
+            "heap": heap,
+            "priority": self.priority[heap],
             "alpha": self.alpha,
             "largest": self.largest,
             "sorted_at": self.sorted_at,
@@ -132,10 +133,13 @@ class Rank(HostSampler):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.heap[:], self.priority[:] = state["heap"], state["priority"]
+        heap: np.ndarray = state["heap"]
+        self.count = len(heap)
+        self.heap[: self.count], self.heap[self.count :] = heap, -1
+        self.priority.fill(np.nan)
+        self.priority[heap] = state["priority"]
         self.largest, self.sorted_at = float(state["largest"]), int(state["sorted_at"])
         self.generator.bit_generator.state = state["rng"]
-        self.count = int((self.heap >= 0).sum())
         self.position.fill(-1)
         self.position[self.heap[: self.count]] = np.arange(self.count)
         self._tabulate(float(state["alpha"]))

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.buffer.storage.compressed import CompressedRows
+from rlrun.rundir.segments import RingRows, RowFiles, Rows
 from rlrun.types import Chunk, Tree
 
 FIRST, TERMINATED, TRUNCATED, VALID = 1, 2, 4, 8  # of a row, in one byte
@@ -27,11 +28,16 @@ class Storage(ABC):
     def __init__(self, rows: int, columns: int) -> None:
         self.rows, self.columns = rows, columns
         self.head = 0  # rows written; the observation of row ``head`` is stored already
+        self.files = RowFiles()  # of the rows saved so far
 
     @property
     def oldest(self) -> int:
         """The oldest complete row: slot head % rows already has the newest observation."""
         return max(0, self.head + 1 - self.rows)
+
+    def written(self, array: Any) -> RingRows:
+        """The stored rows of a field [columns, rows, ...]."""
+        return RingRows(array, self.oldest, self.head, self.files)
 
     def cells(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
         """The cells of rows, int64 of the broadcast shape of ``row`` and ``column``."""
@@ -62,7 +68,17 @@ class Storage(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Arrays in host memory, of slots written at least once."""
+        """``head``, ``obs`` and ``fields``: ``Rows`` where they never change once written.
+
+        An observation has its newest entry besides, which the next chunk writes again.
+        """
+
+    def begin(self, state: dict[str, Any]) -> None:
+        """Take ``head`` from a saved state. Raises: ValueError when it has other rows."""
+        reward: Rows = state["fields"]["reward"]
+        self.head, self.files = int(state["head"]), reward.saved_files()
+        if (reward.first, reward.stop) != (self.oldest, self.head):
+            raise ValueError(f"rows {reward.first} to {reward.stop} are stored at {self.head}")
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...

@@ -1,10 +1,12 @@
 """The recurrent state before the first row of every window."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
 from rlrun.buffer.storage.layout import Allocate
+from rlrun.rundir.segments import Rows
 from rlrun.types import Tree, tree_leaves, tree_map
 
 
@@ -20,11 +22,11 @@ class StateStore(Protocol):
     def arrays(self) -> list[Any]:
         """Every array owned."""
 
-    def state_dict(self, used: int) -> Tree:
-        """The states of slots 0..used-1, arrays in host memory."""
+    def state_dict(self, written: Callable[[Any], Rows]) -> Tree:
+        """The states of stored windows; ``written``: of an array [1, slots, ...]."""
 
     def load_state_dict(self, states: Tree) -> None:
-        """Store the states of slots 0..n-1 and zero the others."""
+        """Store the states of stored windows and zero the others."""
 
 
 class HostStates:
@@ -46,15 +48,11 @@ class HostStates:
     def arrays(self) -> list[Any]:
         return tree_leaves(self.tree)
 
-    def state_dict(self, used: int) -> Tree:
-        return tree_map(lambda store: store[:used], self.tree)
+    def state_dict(self, written: Callable[[Any], Rows]) -> Tree:
+        return tree_map(lambda store: written(store[None]), self.tree)
 
     def load_state_dict(self, states: Tree) -> None:
-        def restore(store: np.ndarray, x: np.ndarray) -> None:
-            store[: len(x)] = x
-            store[len(x) :] = 0
-
-        tree_map(restore, self.tree, states)
+        tree_map(lambda store, x: x.fill(store[None]), self.tree, states)
 
 
 def _allocated(name: str, tree: Tree, allocate: Allocate) -> Tree:

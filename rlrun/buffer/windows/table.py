@@ -10,6 +10,7 @@ from rlrun.buffer.windows.cutter import Cutter, Windows
 from rlrun.buffer.windows.spans import NewWindows, Spans
 from rlrun.buffer.windows.states import StateStore
 from rlrun.jit import COMPILED, jit
+from rlrun.rundir.segments import RingRows, RowFiles, Rows
 from rlrun.types import Chunk, Tree, Window, tree_leaves, tree_map
 
 SCAN = 1024  # windows checked together when old ones are dropped
@@ -48,6 +49,7 @@ class WindowTable:
         self.recent: Tree = None  # states before the last S rows, of windows not yet complete
         self.head = self.tail = 0  # keys: the next one, the oldest that may be alive
         self.live = 0
+        self.files = RowFiles()  # of the windows saved so far
         self.early = 0  # windows evicted from a full table before their rows were overwritten
 
     def __len__(self) -> int:
@@ -209,27 +211,35 @@ class WindowTable:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but slots never written."""
+        """Everything but slots without a window."""
         used = min(self.head, self.capacity)
         numbers = {name: getattr(self, name) for name in ("head", "tail", "live", "early")}
         return numbers | {
-            "lines": self.lines[:used],
+            "lines": self._written(self.lines[None]),
             "alive": self.alive[:used],
-            "states": self.states.state_dict(used),
+            "states": self.states.state_dict(self._written),
             "recent": self.recent,
             "cutter": self.cutter.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        def restore(store: np.ndarray, x: np.ndarray) -> None:
-            store[: len(x)] = x
-            store[len(x) :] = 0
+    def _written(self, array: Any) -> RingRows:
+        """The entries [1, slots, ...] of windows from ``tail`` on: window k is in slot k % slots.
 
-        restore(self.lines, state["lines"])
-        restore(self.alive, state["alive"])
-        self.states.load_state_dict(state["states"])
+        They are not changed before the slot is used again.
+        """
+        return RingRows(array, self.tail, self.head, self.files)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in ("head", "tail", "live", "early"):
             setattr(self, name, int(state[name]))
+        lines: Rows = state["lines"]
+        if (lines.first, lines.stop) != (self.tail, self.head):
+            raise ValueError(f"windows {lines.first} to {lines.stop} at {self.tail}, {self.head}")
+        lines.fill(self.lines[None])
+        self.files = lines.saved_files()
+        self.alive[: len(state["alive"])] = state["alive"]
+        self.alive[len(state["alive"]) :] = False
+        self.states.load_state_dict(state["states"])
         self.recent = tree_map(np.array, state["recent"]) if state["recent"] is not None else None
         self.cutter.load_state_dict(state["cutter"])
 
