@@ -10,12 +10,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, EnvError
 
 VARIABLE = "RLRUN_TRUST"  # names of packages, separated by commas; child processes inherit it
+# Packages of environments that rlrun knows: a file may name them in env.id.
+ENVIRONMENTS = ("rlrun", "gymnasium", "ale_py", "minigrid", "popgym", "pettingzoo", "mpe2")
 _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 
 
@@ -47,11 +50,57 @@ def trusting(packages: Sequence[str]) -> Iterator[None]:
             os.environ.update({} if before is None else {VARIABLE: before})
 
 
+def fault_of_users(error: BaseException) -> EnvError | None:
+    """The error of a user's policy or cell that raised ``error``; None: only rlrun was running.
+
+    Its place is the innermost line of a trusted package.
+    """
+    packages, place, trace = trusted(), None, error.__traceback__
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__", ""))
+        if any(module == p or module.startswith(f"{p}.") for p in packages):
+            place = f"{module}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    if place is None:
+        return None
+    text = " ".join(str(error).split()) or "(no message)"
+    return EnvError(
+        f"{place}: raised {type(error).__name__}: {text}; a policy or cell must not raise; correct "
+        "it (RLRUN_DEBUG=1 shows the traceback)"
+    )
+
+
 def import_named(module: str) -> ModuleType:
     """The module a user typed, which may lie in the working directory (behind all other places)."""
     if not {"", os.getcwd()} & {*sys.path}:
         sys.path.append(os.getcwd())  # kept: worker processes and unpickling import it again
     return import_module(module)
+
+
+def require_trusted_env(env_id: str) -> None:
+    """Raise ConfigError when a file's ``env.id`` would import a package that is not trusted.
+
+    ``mypkg:Env-v0`` and ``pettingzoo:mypkg.mod`` do; ids of Gymnasium and of rlrun's extras do not.
+    """
+    name = env_id.removeprefix("pettingzoo:")
+    module, colon, _ = name.rpartition(":")
+    if not colon and name != env_id and "/" not in name and "-v" not in name:
+        module = name  # as rlrun.env.agents.pettingzoo reads it
+    if not module or (_installed(module) and module.partition(".")[0] in ENVIRONMENTS):
+        return
+    if not _is_trusted(module):
+        raise _not_trusted("env.id", env_id, module)
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module.partition(".")[0]) is not None
+    except ValueError:
+        return False
+
+
+def _is_trusted(module: str) -> bool:
+    return any(module == p or module.startswith(f"{p}.") for p in trusted())
 
 
 def trusted_function(key: str, name: str) -> Callable[..., Any]:
@@ -76,11 +125,8 @@ def _trusted(key: str, name: str, form: str, fits: Callable[[Any], bool]) -> Any
         allowed = f"mypkg.mod:{form} is allowed"
         raise _refused(key, name, f"names no {kind}", allowed, "name both")
     module, attribute = found_form[1], found_form[2]
-    if not any(module == p or module.startswith(f"{p}.") for p in trusted()):
-        wrong = f"the package {module.partition('.')[0]} is not trusted, so none of it is run"
-        allowed = f"packages named by --trust or {VARIABLE} are allowed, not those of a config"
-        fix = f"if you know what it does, add --trust {module.partition('.')[0]}"
-        raise _refused(key, name, wrong, allowed, fix)
+    if not _is_trusted(module):
+        raise _not_trusted(key, name, module)
     try:
         found = import_named(module)
     except Exception as e:  # whatever a user's module raises
@@ -93,6 +139,13 @@ def _trusted(key: str, name: str, form: str, fits: Callable[[Any], bool]) -> Any
         there = ", ".join(n for n, x in vars(found).items() if n[0] != "_" and fits(x))
         raise _refused(key, name, wrong, f"there are: {there or 'none'}", "correct the name")
     return wanted
+
+
+def _not_trusted(key: str, name: str, module: str) -> ConfigError:
+    package = module.partition(".")[0]
+    wrong = f"the package {package} is not trusted, so none of it is run"
+    allowed = f"packages named by --trust or {VARIABLE} are allowed, not those of a config"
+    return _refused(key, name, wrong, allowed, f"if you know what it does, add --trust {package}")
 
 
 def _refused(key: str, name: str, wrong: str, allowed: str, fix: str) -> ConfigError:

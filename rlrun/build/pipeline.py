@@ -78,12 +78,13 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
         profiler=Profiler(run_dir / "profile", recorded) if recorded is not None else None,
         bonus=bonus,
         versions=config.checkpoint.history,
+        settings=plan.settings(),
     )
 
 
 def _explore(plan: Plan) -> Explore:
-    total = plan.config.run.total_steps
-    return make_explore(plan.config.explore, num_envs=plan.columns, total_steps=total)
+    explore = plan.config.explore
+    return make_explore(explore, num_envs=plan.columns, total_steps=plan.horizon)
 
 
 def _learner_policy(plan: Plan, collector: Collector | None) -> Policy:

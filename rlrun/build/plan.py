@@ -18,6 +18,7 @@ EnvSpaces = tuple[Any, Any, int]  # observation, action; columns of one environm
 
 _SEED_RANGES = {"collect": 0, "eval": 1, "final": 2}  # disjoint ranges of environment seeds
 _MAX_THREADS = 8
+_SETTINGS = ("horizon", "threads", "target_thread")  # of a run's beginning, see ``Plan.resumed``
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,23 @@ class Plan:
     target_thread: bool  # whether an update gets a second thread
     target_thread_used: bool  # whether updates of this policy can use one
     backend: Backend  # what computes updates: a numpy kernel or autograd
+    horizon: int  # env steps that schedules without an end of their own span
+
+    def settings(self) -> dict[str, Any]:
+        """What a resumed run takes over from the run's beginning, for its checkpoints."""
+        return {name: getattr(self, name) for name in _SETTINGS}
+
+    def resumed(self, settings: dict[str, Any]) -> "Plan":
+        """This plan with the settings of the run's beginning, except those given anew.
+
+        Other numbers of cores or of ``run.total_steps`` then change neither arithmetic nor
+        schedules; ``resume.rescale`` asks for schedules over the present ``run.total_steps``.
+        """
+        learner, given = self.config.learner, set()
+        given |= {"threads"} if learner.threads is not None else set()
+        given |= {"target_thread"} if learner.target_thread is not None else set()
+        given |= {"horizon"} if self.config.resume.rescale else set()
+        return replace(self, **{n: settings[n] for n in _SETTINGS if n not in given})
 
 
 def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
@@ -73,6 +91,7 @@ def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
         target_thread=_target_thread(config, threads),
         target_thread_used=_has_halves(config) or isinstance(config.policy, R2D2Config),
         backend=choose_backend(config, obs),
+        horizon=config.run.total_steps,
     )
 
 

@@ -60,7 +60,7 @@ def make_policy(plan: Plan) -> Policy:
             config.memory,
             spec=spec,
             seed=seed,
-            total_steps=config.run.total_steps,
+            total_steps=plan.horizon,
             device=torch.device(config.device),
             compute=make_compute(plan),
         )
@@ -114,7 +114,7 @@ def make_bonus(plan: Plan) -> RND | None:
         stacked=config.env.frame_stack > 1,
         columns=plan.columns,
         seed=config.seed,
-        total_steps=config.run.total_steps,
+        total_steps=plan.horizon,
         device=torch.device(config.device),
     )
 

@@ -25,7 +25,7 @@ from rlrun.build.plan import Plan, plan_of_demos
 from rlrun.dataset import errors_name_key, export_replay, open_source
 from rlrun.env import goal_functions
 from rlrun.errors import ConfigError
-from rlrun.schema import Config, PrioritizedConfig, RankConfig
+from rlrun.schema import PrioritizedConfig, RankConfig
 from rlrun.types import Actor, Chunk, generator, torch_seed, tree_map
 
 Note = Callable[[str], None]
@@ -75,8 +75,8 @@ def make_replay(plan: Plan, *, note: Note = _silent) -> Replay:
         "stack": config.env.frame_stack,
     }
     if c.device != "cpu":
-        return device_replay(layout, sampler=_device_sampler(config, layout.slots), **parts)
-    sampler = _sampler(config, layout.slots)
+        return device_replay(layout, sampler=_device_sampler(plan, layout.slots), **parts)
+    sampler = _sampler(plan, layout.slots)
     allocate = in_memory if c.mmap is None else on_disk(Path(c.mmap))
     replay = host_replay(layout, sampler=sampler, allocate=allocate, **parts)
     if c.relabel is not None:
@@ -136,9 +136,10 @@ def torch_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _sampler(config: Config, slots: int) -> Sampler:
+def _sampler(plan: Plan, slots: int) -> Sampler:
     """The sampler of a replay in host memory."""
-    c, rng, total = config.buffer, generator(config.seed, "buffer"), config.run.total_steps
+    c, total = plan.config.buffer, plan.horizon
+    rng = generator(plan.config.seed, "buffer")
     if isinstance(c, PrioritizedConfig):
         return Proportional(c, slots, generator=rng, total_steps=total)
     if isinstance(c, RankConfig):
@@ -146,15 +147,16 @@ def _sampler(config: Config, slots: int) -> Sampler:
     return Uniform(rng)
 
 
-def _device_sampler(config: Config, slots: int) -> DeviceSampler:
+def _device_sampler(plan: Plan, slots: int) -> DeviceSampler:
     """The sampler of a replay on ``buffer.device``."""
+    config, total = plan.config, plan.horizon
     c, device = config.buffer, torch_device(config.buffer.device)
     random = torch.Generator(device).manual_seed(torch_seed(config.seed, "buffer"))
     common: dict[str, Any] = {"generator": random, "device": device}
     if isinstance(c, PrioritizedConfig):
-        return DeviceProportional(c, slots, total_steps=config.run.total_steps, **common)
+        return DeviceProportional(c, slots, total_steps=total, **common)
     if isinstance(c, RankConfig):
-        return DeviceRank(c, slots, total_steps=config.run.total_steps, **common)
+        return DeviceRank(c, slots, total_steps=total, **common)
     return DeviceUniform(slots, **common)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.errors import Interrupted, ResourceError, RlrunError, StorageError
+from rlrun.secrets import redact
 
 _BUG = 9
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -47,7 +48,7 @@ def _inside(name: Any, run_dir: Path | None) -> bool:
 
 def report(e: RlrunError) -> int:
     """Print ``e`` and return its exit code."""
-    line = " ".join(str(e).split())
+    line = redact(" ".join(str(e).split()))
     logging.getLogger("rlrun").info("exit %d: %s", e.exit_code, line)
     text = line if isinstance(e, Interrupted) else f"error: {line}"
     print(f"rlrun: {text}", file=sys.stderr)
@@ -60,11 +61,11 @@ def report_bug(e: Exception, run_dir: Path | None) -> int:
     hint = "set RLRUN_DEBUG=1 for the traceback"
     if run_dir is not None:
         try:
-            (run_dir / "crash.txt").write_text(traceback.format_exc(), encoding="utf-8")
+            (run_dir / "crash.txt").write_text(redact(traceback.format_exc()), encoding="utf-8")
             hint = f"the traceback is in {run_dir / 'crash.txt'}"
         except OSError:
             pass
-    text = " ".join(str(e).split())
+    text = redact(" ".join(str(e).split()))
     print(
         f"rlrun: error: internal error: {type(e).__name__}: {text}; this is a bug; {hint}",
         file=sys.stderr,
@@ -75,4 +76,4 @@ def report_bug(e: Exception, run_dir: Path | None) -> int:
 
 def _print_traceback() -> None:
     if os.environ.get("RLRUN_DEBUG") == "1":
-        traceback.print_exc()
+        print(redact(traceback.format_exc()), end="", file=sys.stderr)

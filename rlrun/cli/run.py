@@ -31,13 +31,16 @@ def run_single(composer: "Composer", overrides: Sequence[str]) -> int:
     """The exit code of one run."""
     from rlrun.config import check, check_precision, read_composed
     from rlrun.config.checks.unread_keys import check_typed_keys
-    from rlrun.config.directories import claim, require_new, require_writable
+    from rlrun.config.directories import absolute, claim, require_new, require_writable
+    from rlrun.config.hydra_keys import check_values
     from rlrun.config.presets import name_by_preset, read_presets
 
     cfg = composer.compose(overrides)
     config = read_presets(composer, cfg, overrides)
+    if composer.foreign:
+        check_values(config, overrides)
     given = config.run.dir is not None
-    path = Path(config.run.dir or composer.directory(cfg, "hydra.run.dir")).expanduser().absolute()
+    path = absolute("run.dir", Path(config.run.dir or composer.directory(cfg, "hydra.run.dir")))
     if given:
         require_new(path)
     require_writable(path)
@@ -53,12 +56,14 @@ def run_single(composer: "Composer", overrides: Sequence[str]) -> int:
 
 def run_sweep(composer: "Composer", overrides: Sequence[str]) -> int:
     """0 when every job of the sweep ended well, else 1."""
-    from rlrun.config.directories import claim
+    from rlrun.config.directories import absolute, claim
 
     cfg = composer.compose(overrides, sweep=True)
     jobs = composer.jobs(cfg)
     names = [_validate_job(composer, cfg, job, num) for num, job in enumerate(jobs)]
-    path = claim(composer.directory(cfg, "hydra.sweep.dir").absolute(), exact=False)
+    _require_different(names)
+    path = absolute("hydra.sweep.dir", composer.directory(cfg, "hydra.sweep.dir"))
+    path = claim(path, exact=False)
     extra = [f"hydra.sweep.dir={_quote(path)}"]
     if any(len(part.encode()) > _LONGEST_NAME for name in names for part in name.split("/")):
         extra.append("hydra.sweep.subdir=${hydra.job.num}")
@@ -70,9 +75,20 @@ def run_sweep(composer: "Composer", overrides: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
+def _require_different(names: Sequence[str]) -> None:
+    """Raise ConfigError when two jobs of a sweep would share a directory."""
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is not None:
+        wrong = "is the directory of more than one job; a name of its own for each is allowed"
+        fix = "put ${hydra.job.num} into it"
+        raise ConfigError(f"hydra.sweep.subdir = {twice}: {wrong}; {fix}")
+
+
 def _validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], num: int) -> str:
     """The directory name of a job that is valid; raises ConfigError for one that is not."""
     from rlrun.config import check, check_precision
+    from rlrun.config.directories import check_inside
+    from rlrun.config.hydra_keys import check_values
     from rlrun.config.presets import name_by_preset, read_presets
 
     try:
@@ -81,12 +97,16 @@ def _validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], n
         if config.run.dir is not None:
             wrong = "names the directory of a single run; null is allowed in a sweep"
             raise ConfigError(f"run.dir = {config.run.dir}: {wrong}; use hydra.sweep.dir=PATH")
+        if composer.foreign:
+            check_values(config, [*cfg.hydra.overrides.task, *job])
         check(name_by_preset(config, composed))
         check_precision(config)
+        name = str(composer.directory(composed, "hydra.sweep.subdir"))
+        check_inside("hydra.sweep.subdir", name)
     except RlrunError as e:
         e.args = (f"{e} (sweep job {num}: {' '.join(job)}; no job was started)",)
         raise
-    return str(composer.directory(composed, "hydra.sweep.subdir"))
+    return name
 
 
 def _unresolved(overrides: Any) -> list[str]:

@@ -4,13 +4,16 @@ Uses ``hydra._internal`` where Hydra 1.3 has no public way to compose as its com
 (--config-dir, sweeps) without writing to the disk; hence the pin hydra-core<1.4.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hydra import version
 from hydra._internal.callbacks import Callbacks
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
@@ -23,14 +26,29 @@ from hydra.core.override_parser.types import Override
 from hydra.core.utils import configure_log, run_job
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
+from omegaconf.resolvers import oc
 
-from rlrun.config.config_errors import code_error, config_error, unknown_key
+from rlrun.config.config_errors import config_error, unknown_key
 from rlrun.config.hydra_errors import HYDRA_ERRORS, as_config_error, override_key, possible_keys
+from rlrun.config.hydra_keys import check_files, check_node, check_primary, is_hydra_override
 from rlrun.config.reader import field_types, read_config
+from rlrun.config.yaml_limits import read_yaml, yaml_files
+from rlrun.errors import ConfigError
 from rlrun.schema import Config, EnvConfig
+from rlrun.secrets import remember
 
 VERSION_BASE = "1.3"
-_PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.")
+
+
+def _environment_variable(name: str, *default: object) -> object:
+    """``${oc.env:NAME}``; its value, which may be a secret, is kept out of messages."""
+    value = oc.env(name, *default)
+    if name in os.environ:
+        remember(os.environ[name], name)
+    return value
+
+
+OmegaConf.register_new_resolver("oc.env", _environment_variable, replace=True)
 _FREE = ("env.kwargs", "env.eval_kwargs")  # dicts whose keys the environment defines
 _EXCLUSIVE = (  # of two such keys one is a number, the other null
     ("learner.update_per_collect", "learner.replay_ratio"),
@@ -45,17 +63,26 @@ def search_path() -> str:
     return f"file://{Path(__file__).resolve().parents[2] / 'conf'}"
 
 
-def _refuse_shadows(directory: Path) -> None:
-    """Raise ConfigError for a user's file with a shipped name, which Hydra would ignore."""
+@cache
+def _shipped_config(overrides: tuple[str, ...]) -> DictConfig:
+    loader = ConfigLoaderImpl(create_config_search_path(search_path()))
+    return loader.load_configuration("config", list(overrides), RunMode.MULTIRUN)
+
+
+def _check_directory(directory: Path) -> None:
+    """Raise ConfigError for a user's file with a shipped name, which Hydra would ignore, or one
+    that is larger than a config."""
     import rlrun
 
-    package = Path(rlrun.__file__).parent
+    package, files = Path(rlrun.__file__).parent, list(yaml_files(directory))
     for root in (package / "conf", package.parent / "conf"):
-        for path in directory.rglob("*.yaml"):
+        for path in files:
             name = path.relative_to(directory)
             if (root / name).is_file() and root.resolve() != directory.resolve():
                 wrong = f"{name} has the name of a file that rlrun ships, which would win"
                 raise config_error("--config-dir", directory, wrong, "new names", f"rename {name}")
+    for path in files:
+        read_yaml(path)
 
 
 class Composer:
@@ -71,11 +98,12 @@ class Composer:
                 raise config_error(
                     "--config-dir", config_dir, "no such directory", "a directory", "name it"
                 )
-            _refuse_shadows(path)
+            _check_directory(path)
             anchor = SearchPathQuery(provider="schema")
             search.prepend(provider="command-line", path=f"file://{path}", anchor=anchor)
         GlobalHydra.instance().clear()
         self.hydra = Hydra.create_main_hydra2(task_name="rlrun", config_search_path=search)
+        self.foreign = config_dir is not None  # files that rlrun does not ship are read
 
     def groups(self) -> list[str]:
         """The names of the groups."""
@@ -87,8 +115,12 @@ class Composer:
 
     def gives(self, name: str, key: str) -> bool:
         """True if the yaml file ``name`` itself has a value for ``key``."""
+        return OmegaConf.select(self._load(name), key) is not None
+
+    def _load(self, name: str) -> Any:
+        """The content of the yaml file ``name``, empty where there is none."""
         found = self.hydra.config_loader.repository.load_config(name)  # type: ignore[attr-defined]
-        return found is not None and OmegaConf.select(found.config, key) is not None
+        return OmegaConf.create() if found is None else found.config
 
     def compose(self, overrides: Sequence[str], *, sweep: bool = False) -> DictConfig:
         """The composed config with its ``hydra`` node.
@@ -97,16 +129,34 @@ class Composer:
         """
         mode = RunMode.MULTIRUN if sweep else RunMode.RUN
         try:
+            if self.foreign and self.config_name != "config":
+                check_primary(self._load(self.config_name))
             cfg = self.hydra.compose_config(
                 config_name=self.config_name,
                 overrides=list(overrides),
                 run_mode=mode,
                 with_log_configuration=False,
             )
+        except ConfigError:
+            raise
         except Exception as e:  # Hydra asserts on input, and more
             raise as_config_error(e, overrides, self.groups(), self.options) from e
-        _check_hydra(cfg)
+        self._check_hydra(cfg, overrides)
         return cfg
+
+    def _check_hydra(self, cfg: DictConfig, overrides: Sequence[str]) -> None:
+        """Raise ConfigError for a hydra node that runs code or that files may not give."""
+        if self.foreign or any("hydra.searchpath" in o for o in overrides):
+            typed = [o for o in overrides if is_hydra_override(o) and "searchpath" not in o]
+            check_files(cfg, self._shipped(tuple(typed)), overrides)
+        check_node(cfg)
+
+    def _shipped(self, overrides: tuple[str, ...]) -> DictConfig:
+        """The config of the shipped files and these overrides of the hydra node."""
+        try:
+            return _shipped_config(overrides)
+        except Exception as e:
+            raise as_config_error(e, overrides, self.groups(), self.options) from e
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
         """The overrides, parsed by Hydra's grammar."""
@@ -132,9 +182,9 @@ class Composer:
             job = self.hydra.config_loader.load_sweep_config(cfg, list(overrides))
         except Exception as e:
             raise as_config_error(e, overrides, self.groups(), self.options) from e
+        self._check_hydra(job, [*cfg.hydra.overrides.hydra, *overrides])
         with open_dict(job):
             job.hydra.job.id, job.hydra.job.num = str(num), num
-        _check_hydra(job)
         return job
 
     def directory(self, cfg: DictConfig, key: str) -> Path:
@@ -225,27 +275,6 @@ def _rewrite_override(override: str, known: Mapping[str, set[str]], cfg: DictCon
     return f"++{key}{equals}{value}" if new else override
 
 
-def _check_hydra(cfg: DictConfig) -> None:
-    """Raise ConfigError when the hydra node names code that is not Hydra's or a plugin's."""
-    _check_targets(OmegaConf.to_container(cfg.hydra, resolve=False), "hydra")
-
-
-def _check_targets(value: object, path: str) -> None:
-    items = value.items() if isinstance(value, dict) else ()
-    for key, inner in items:
-        full = f"{path}.{key}"
-        text = str(inner)
-        if key == "_target_" and not text.startswith(_PLUGINS):
-            allowed = "Hydra's own parts and installed hydra_plugins"
-            raise code_error(full, inner, allowed)
-        if "logging" in path and (
-            key == "()" or (key == "class" and not text.startswith("logging."))
-        ):
-            allowed = "classes of Python's logging"
-            raise code_error(full, inner, allowed)
-        _check_targets(inner, full)
-
-
 def read_composed(cfg: DictConfig) -> Config:
     """The dataclasses of a composed config (its ``hydra`` node is only used to resolve).
 
@@ -253,7 +282,7 @@ def read_composed(cfg: DictConfig) -> Config:
     """
     try:
         values = OmegaConf.to_container(strip(cfg), resolve=True)
-    except HYDRA_ERRORS as e:
+    except Exception as e:  # resolvers raise whatever they like
         raise as_config_error(e, [], [], lambda group: []) from e
     assert isinstance(values, dict)
     return read_config({str(k): v for k, v in values.items()})

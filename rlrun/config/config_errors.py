@@ -6,6 +6,7 @@ from dataclasses import fields
 from rlrun.errors import ConfigError
 from rlrun.schema import OPTION_CONFIGS
 from rlrun.schema.spelling import RENAMED, nearest
+from rlrun.secrets import redact
 
 _SHARED = ("learner.", "collector.", "run.")  # groups whose keys every run has
 _LONGEST = 120  # characters of a value in an error
@@ -21,7 +22,7 @@ def format_value(value: object) -> str:
         return f"[{', '.join(format_value(v) for v in value)}]"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k}: {format_value(v)}" for k, v in value.items()) + "}"
-    text = " ".join(str(value).split())
+    text = redact(" ".join(str(value).split()))  # before it is cut
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 

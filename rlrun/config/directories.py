@@ -6,6 +6,44 @@ from pathlib import Path
 from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError, StorageError
 
+_LONGEST_NAME, _LONGEST_PATH = 255, 4096  # bytes of one part and of a whole path
+
+
+def check_inside(key: str, path: str) -> None:
+    """Raise ConfigError unless ``path`` is relative and stays in its directory."""
+    parts = Path(path).parts
+    if not parts or Path(path).is_absolute() or ".." in parts or parts[0].startswith("~"):
+        wrong = "leads out of its directory"
+        allowed = "a relative path without .. is allowed"
+        raise config_error(key, path, wrong, allowed, "choose another")
+
+
+def absolute(key: str, path: Path) -> Path:
+    """The absolute path of a new directory. Raises: ConfigError when no directory can have it."""
+    try:
+        found = path.expanduser().absolute()
+    except RuntimeError as e:
+        raise config_error(key, path, "there is no such user", "a path", "write it out") from e
+    check_name(key, found)
+    return found
+
+
+def check_name(key: str, path: Path) -> None:
+    """Raise ConfigError for a path that no file system holds or that Hydra would resolve."""
+    text = str(path)
+    try:
+        sizes = [len(part.encode()) for part in path.parts]
+    except UnicodeEncodeError:
+        wrong, allowed = "is no UTF-8", "a name in UTF-8 is allowed"
+        raise config_error(key, ascii(text), wrong, allowed, "rename it") from None
+    if max(sizes, default=0) > _LONGEST_NAME or len(text.encode()) > _LONGEST_PATH:
+        wrong = f"a name in it has {max(sizes)} bytes"
+        allowed = f"names of {_LONGEST_NAME} bytes, {_LONGEST_PATH} in all, are allowed"
+        raise config_error(key, text, wrong, allowed, "choose a shorter one")
+    if "${" in text:
+        wrong, allowed = "holds ${, which starts an interpolation", "other characters are allowed"
+        raise config_error(key, text, wrong, allowed, "rename the directory or choose another")
+
 
 def storage_error(path: Path, why: str) -> StorageError:
     """The error for an output directory that cannot be made."""

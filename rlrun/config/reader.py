@@ -26,10 +26,12 @@ from rlrun.schema import (
     Invalid,
     PolicyConfig,
     ScheduleConfig,
+    Seconds,
     WrapperConfig,
 )
 from rlrun.trust import trusted_class
 
+_CODE = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")  # of Hydra's instantiate
 _MISSING = "???"  # OmegaConf's mark for a value that must be given
 
 
@@ -75,11 +77,22 @@ def _str(path: str, value: object) -> str:
     return value
 
 
+def _seconds(path: str, value: object) -> Seconds:
+    if not isinstance(value, str):
+        return Seconds(_number(path, value))
+    try:
+        return Seconds.parse(value)
+    except ValueError:
+        allowed = "seconds, or a number with a unit (90m, 3.5h, 2d), is allowed"
+        raise config_error(path, value, "is not a duration", allowed, f"set {path}=4h") from None
+
+
 _SCALARS: dict[type, Callable[[str, object], Any]] = {
     bool: _bool,
     int: _int,
     float: _float,
     str: _str,
+    Seconds: _seconds,
 }
 
 
@@ -281,6 +294,6 @@ def refuse_code(value: object, path: str) -> None:
         items = list(enumerate(value))
     for key, inner in items:
         full = f"{path}.{key}" if path else str(key)
-        if key == "_target_":
+        if key in _CODE:
             raise code_error(full, inner)
         refuse_code(inner, full)

@@ -10,9 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 from rlrun.config.checks.keys import check
 from rlrun.config.compose import Composer, read_composed, to_yaml
 from rlrun.config.config_errors import config_error
-from rlrun.config.hydra_errors import HYDRA_ERRORS, as_config_error
+from rlrun.config.hydra_errors import as_config_error
+from rlrun.config.yaml_limits import read_yaml
+from rlrun.errors import ConfigError
 from rlrun.schema import Config
 from rlrun.schema.spelling import RENAMED
+from rlrun.trust import require_trusted_env
 
 _RESUMABLE = (
     "run", "checkpoint", "logger", "learner.threads", "device", "buffer.mmap", "buffer.max_bytes",
@@ -36,11 +39,14 @@ def load(
         raise config_error("RUN_DIR", run_dir, what, allowed, "run directories are under outputs/")
     composer = Composer()
     try:
-        cfg = OmegaConf.load(path)
+        cfg = OmegaConf.create(read_yaml(path))
         if not isinstance(cfg, DictConfig):
             raise config_error(
                 "RUN_DIR", run_dir, "its config.yaml is damaged", "a mapping", "restore it"
             )
+        if "hydra" in cfg:
+            allowed = "the keys of rlrun are allowed"
+            raise config_error("hydra", "(config.yaml)", "no run stores this", allowed, "remove it")
         _rename_keys(cfg)
         OmegaConf.set_struct(cfg, True)
         for override in composer.parse(overrides):
@@ -48,9 +54,12 @@ def load(
             OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
         if not replay:
             OmegaConf.update(cfg, "buffer.device", "cpu")
-    except HYDRA_ERRORS as e:
+    except ConfigError:
+        raise
+    except Exception as e:  # OmegaConf raises more than its own errors on input
         raise as_config_error(e, overrides, [], lambda group: []) from e
     config = read_composed(cfg)
+    require_trusted_env(config.env.id)
     check(config, fresh=False)
     return config, to_yaml(cfg)
 

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rlrun.env.contract import ActionValidator, BatchValidator, contract_error, exception_text
-from rlrun.errors import ConfigError, EnvError
+from rlrun.errors import ConfigError, EnvError, NumericError
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 
@@ -73,11 +73,12 @@ class Env:
 
         Raises:
             EnvError: the environment violated its contract, or the action is not of its space.
+            NumericError: the action is NaN or infinite.
         """
         self._steps += 1
         action, violation, index = self._validate_action(action)
         if violation is not None:
-            raise self._vector_error(violation) if index is None else self._error(index, violation)
+            raise self._action_error(action, violation, index)
         if self._shift_actions:
             action = action + self._action_start
         obs, reward, terminated, truncated, info = self._advance(action)
@@ -115,6 +116,17 @@ class Env:
         return contract_error(
             self._id, f"environments 0 to {self.num_envs - 1}", self._steps, message
         )
+
+    def _action_error(
+        self, action: np.ndarray, violation: str, index: int | None
+    ) -> EnvError | NumericError:
+        if action.dtype.kind == "f" and not np.isfinite(action).all():
+            return NumericError(
+                f"policy: {violation.partition(';')[0]} at step {self._steps} of {self._id}: the "
+                "policy diverged; its actions must be finite; lower policy.lr or set "
+                "policy.grad_clip"
+            )
+        return self._vector_error(violation) if index is None else self._error(index, violation)
 
     def _info_column(self, info: dict[str, Any], key: str) -> np.ndarray:
         """Return info[key] as float32 [E], zero for environments without it."""

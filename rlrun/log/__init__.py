@@ -132,6 +132,14 @@ class Log:
         if self._board is not None:
             self._board.flush()
 
+    def rewind(self, env_steps: int) -> None:
+        """Drop the records after ``env_steps``: the run goes on from there."""
+        self._metrics.rewind(env_steps)
+        self._timings.rewind(env_steps)
+        self._timed = None
+        if self._board is not None:
+            self._board.purge(env_steps + 1)
+
     def note(self, line: str) -> None:
         """Print a line to stdout before the run begins (not when progress is off)."""
         self._progress.note(line)

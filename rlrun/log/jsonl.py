@@ -79,6 +79,14 @@ class JsonLinesFile:
                 "directory must stay in place; start the run again"
             )
 
+    def rewind(self, env_steps: int) -> None:
+        """Drop the records after ``env_steps``."""
+        try:
+            self.last = _truncate_after(self.path, env_steps)
+            self._file.seek(0, os.SEEK_END)
+        except OSError as e:
+            raise self._write_error(e) from e
+
     def sync(self) -> None:
         """Fsync the file; called before a checkpoint is saved."""
         try:

@@ -80,9 +80,13 @@ class TensorBoardWriter:
             self._stop(e)
         self._event(0, file_version="brain.Event:2")
         if purge_step is not None:
-            self._event(purge_step, session_log=SessionLog(status=SessionLog.START))
+            self.purge(purge_step)
         self._event(0, summary=Summary(value=[_layout()]))
         self.flush()
+
+    def purge(self, step: int) -> None:
+        """Let TensorBoard discard the events before this one that are of ``step`` or later."""
+        self._event(step, session_log=SessionLog(status=SessionLog.START))
 
     def scalars(self, env_steps: int, values: Mapping[str, float]) -> None:
         """Write one point per key, with tag = key and step = env steps."""

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.errors import NumericError
+
 BETAS = (0.9, 0.999)  # Kingma & Ba 2015
 
 
@@ -19,10 +21,17 @@ class Adam:
     """
 
     def __init__(
-        self, parameters: Iterable[Tensor], *, eps: float, grad_clip: float | None
+        self,
+        parameters: Iterable[Tensor],
+        *,
+        eps: float,
+        grad_clip: float | None,
+        key: str = "policy.lr",
     ) -> None:
-        """``grad_clip``: largest norm over all gradients; None: not clipped."""
+        """``grad_clip``: largest norm over all gradients; None: not clipped. ``key``: of the
+        learning rate, for error messages."""
         self.parameters, self.eps, self.grad_clip = list(parameters), eps, grad_clip
+        self.key = key
         self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.square = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.steps = [torch.zeros((), device=p.device) for p in self.parameters]
@@ -41,7 +50,11 @@ class Adam:
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor], lr: float | Tensor) -> Tensor:
-        """One step; the gradient norm before clipping, 0-d. ``grads`` may be overwritten."""
+        """One step; the gradient norm before clipping, 0-d. ``grads`` may be overwritten.
+
+        Raises: NumericError, before the step, when the norm is NaN or infinite (on a CPU; on a GPU
+            reading it would wait for the kernels).
+        """
         given = list(grads)
         if self.flat is not None:
             torch._foreach_copy_(self.flat.grad_views, given)
@@ -50,6 +63,8 @@ class Adam:
             norm: Tensor = torch.linalg.vector_norm(given[0])
         else:
             norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(given)))
+        if norm.device.type == "cpu":
+            self._require_finite(norm.item())
         if self.grad_clip is not None:
             torch._foreach_mul_(given, (self.grad_clip / (norm + 1e-6)).clamp(max=1.0))
         self._apply(given, lr)
@@ -57,14 +72,26 @@ class Adam:
 
     @torch.no_grad()
     def flat_step(self, lr: float) -> float:
-        """``step`` of the gradients in ``flat.grads``, float32 on the CPU; the norm in numpy."""
+        """``step`` of the gradients in ``flat.grads``, float32 on the CPU; the norm in numpy.
+
+        Raises: NumericError, as ``step``.
+        """
         assert self.flat is not None, "flatten first"
         array = self.flat.grads.numpy()
         norm = math.sqrt(np.dot(array, array))
+        self._require_finite(norm)
         if self.grad_clip is not None and norm > self.grad_clip:
             array *= np.float32(self.grad_clip / (norm + 1e-6))
         self._apply([self.flat.grads], lr)
         return norm
+
+    def _require_finite(self, norm: float) -> None:
+        if not math.isfinite(norm):
+            raise NumericError(
+                f"train/grad_norm = {norm} in update {int(self.steps[0]) + 1}: the loss diverged, "
+                f"or what is learned from is not finite; it must stay finite; lower {self.key} or "
+                "set policy.grad_clip"
+            )
 
     def _apply(self, grads: list[Tensor], lr: float | Tensor) -> None:
         parameters, mean, square, steps = self.stepped

@@ -100,7 +100,7 @@ class RND:
             self.predictor = FeatureNet(torso, space, sizes).to(device)
         self.target.requires_grad_(False)
         parameters = list(self.predictor.parameters())
-        self.optimiser = Adam(parameters, eps=config.adam_eps, grad_clip=None)
+        self.optimiser = Adam(parameters, eps=config.adam_eps, grad_clip=None, key="bonus.lr")
         example = tree_map(torch.from_numpy, create_empty_array(space, 1))
         self.obs = empty_moments(self._inputs(example).shape[1:], device)
         self.sums = empty_moments((), device)  # of the discounted sums
@@ -207,6 +207,7 @@ class RND:
             "optimiser": self.optimiser.state_dict(),
             **{name: asdict(getattr(self, name)) for name in ("obs", "sums")},
             "carried": self.carried,
+            "totals": {name: list(total) for name, total in self.totals.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -218,4 +219,5 @@ class RND:
             moved = (saved[n].to(self.device, copy=True) for n in ("mean", "var"))
             setattr(self, name, SampleMoments(float(saved["count"]), *moved))
         self.carried = state["carried"].to(self.device, copy=True)
+        self.totals = {name: list(total) for name, total in state["totals"].items()}
         self.pending = None

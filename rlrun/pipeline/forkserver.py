@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 
-SIGNALS = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, n)]
+SIGNALS = [
+    getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, n)
+]
 
 
 def start_method() -> str:

@@ -40,8 +40,14 @@ class Means:
         if self.sums is None:
             self.names = list(metrics)
         stacked = torch.stack([metrics[name] for name in self.names])
-        self.sums = stacked if self.sums is None else self.sums + stacked
+        sums = self.sums  # on the host after a resume
+        self.sums = stacked if sums is None else sums.to(stacked.device) + stacked
         self.updates += 1
+
+    def require_finite(self) -> None:
+        """Raise NumericError unless all sums are finite."""
+        if self.sums is not None and not bool(self.sums.isfinite().all()):
+            self.report()
 
     def report(self) -> dict[str, float]:
         """train/ metrics: means over the updates since the last call.
@@ -60,6 +66,13 @@ class Means:
                     "it must stay finite; lower policy.lr or set policy.grad_clip"
                 )
         return out | {"train/updates": float(self.counters.updates)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"names": self.names, "sums": self.sums, "updates": self.updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.names, self.updates = list(state["names"]), int(state["updates"])
+        self.sums = state["sums"]
 
 
 class Learner:
@@ -140,10 +153,11 @@ class Learner:
         return {name: value.item() for name, value in errors.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"credit": self.credit}
+        return {"credit": self.credit, "means": self.means.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.credit = float(state["credit"])
+        self.means.load_state_dict(state["means"])
 
 
 class RolloutLearner:
@@ -192,7 +206,7 @@ class RolloutLearner:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        return {}
+        return {"means": self.means.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """A rollout learner has no state."""
+        self.means.load_state_dict(state["means"])

@@ -3,6 +3,7 @@
 All pipelines run this loop. They differ in where chunks come from (``rlrun.pipeline.source``).
 """
 
+import logging
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,16 +14,24 @@ import numpy as np
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout
+from rlrun.errors import CheckpointError, EnvError, NumericError, RlrunError
+from rlrun.kernels.parity import backends, restore_backends
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.evaluate import Evaluator, eval_metrics
+from rlrun.pipeline.finite import first_non_finite
+from rlrun.pipeline.generators import generators_state, load_generators
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.profile import Profiler
+from rlrun.pipeline.rollback import MAX_ROLLBACKS, other_streams
 from rlrun.pipeline.source import Source
-from rlrun.pipeline.stop import StopRequest, stop_on_signals
+from rlrun.pipeline.stop import StopRequest
 from rlrun.rundir import checkpoint, history
 from rlrun.schema import LoggerConfig, RunConfig
+from rlrun.trust import fault_of_users
 from rlrun.types import Chunk, Counters, Policy
+
+_logger = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
 _NO_WINDOWS = np.empty(0, np.int64)
@@ -51,6 +60,7 @@ class Pipeline:
     evaluator: Evaluator
     log: Log
     counters: Counters
+    settings: dict[str, Any]  # of the plan, for resumed runs
     profiler: Profiler | None = None
     bonus: RND | None = None  # the learner adds it to rewards
     versions: int = 0  # past weights kept (checkpoint.history)
@@ -58,37 +68,55 @@ class Pipeline:
     last: dict[str, float] | None = None  # summary of the last evaluation
     consecutive_solved: int = 0  # successive evaluations at stop_value
     pending_evaluation: bool = False  # a signal interrupted one; a resumed run begins with it
+    rollbacks: int = 0  # to an earlier checkpoint, after non-finite updates
     dirty: bool = True  # something has changed since the last checkpoint
     seconds: dict[str, float] = field(default_factory=dict)
     history_size: history.HistorySize | None = None  # of the past weights when last saved
 
-    def run(self) -> Result:
-        """Run until total_steps, stop_value or a signal; the last state is always saved."""
+    def run(self, stop: StopRequest) -> Result:
+        """Run until total_steps, stop_value or ``stop``; the last state is always saved.
+
+        Raises: EnvError, NumericError: the state before the fault is saved where it is finite.
+        """
+        while True:
+            try:
+                return self._run(stop)
+            except NumericError as e:
+                if not self._roll_back(e):
+                    raise self._saved(e) from e
+            except EnvError as e:
+                raise self._saved(e) from e
+            except Exception as e:
+                fault = fault_of_users(e)
+                if fault is None:
+                    raise
+                raise self._saved(fault) from e
+
+    def _run(self, stop: StopRequest) -> Result:
         c, counters = self.run_config, self.counters
-        with stop_on_signals() as stop:
-            if self.pending_evaluation:
-                self._evaluate(stop)
-                self._save()  # else a second resume would evaluate again
-            while counters.env_steps < c.total_steps and stop.code is None and not self._solved():
-                before = counters.env_steps
-                chunk = self._collect()
-                keys = self._store(chunk)
-                self._learn(counters.env_steps - before, keys)
-                self.log.progress(counters.env_steps, counters.updates)
-                if self.profiler is not None:
-                    self.profiler.step(counters.updates)
-                if self._due(self.logger.every, before):
-                    self._log()
-                if self._due(c.eval_every, before):
-                    self._evaluate(stop)
-                if self._due(c.checkpoint_every, before):
-                    self._save()
-            if stop.code is None and not self._evaluated():
-                self._evaluate(stop)
-            if self.dirty:
-                self._save()
+        if self.pending_evaluation:
+            self._evaluate(stop)
+            self._save()  # else a second resume would evaluate again
+        while counters.env_steps < c.total_steps and not stop() and not self._solved():
+            before = counters.env_steps
+            chunk = self._collect()
+            keys = self._store(chunk)
+            self._learn(counters.env_steps - before, keys)
+            self.log.progress(counters.env_steps, counters.updates)
             if self.profiler is not None:
-                self.profiler.stop()
+                self.profiler.step(counters.updates)
+            if self._due(self.logger.every, before):
+                self._log()
+            if self._due(c.eval_every, before):
+                self._evaluate(stop)
+            if self._due(c.checkpoint_every, before):
+                self._save()
+        if not stop() and not self._evaluated():
+            self._evaluate(stop)
+        if self.dirty:
+            self._save()
+        if self.profiler is not None:
+            self.profiler.stop()
         final = self.last if self._evaluated() else None
         return Result(final, self.best, stop.code)
 
@@ -178,14 +206,24 @@ class Pipeline:
 
     def _evaluate(self, stop: StopRequest) -> None:
         """Evaluate the present weights; pending, without results, when a signal interrupts it."""
-        start, steps = time.perf_counter(), self.counters.env_steps
-        evaluation = self.evaluator.run_until(
-            lambda: stop.code is not None, self.policy, env_steps=steps
-        )
-        self.pending_evaluation, self.dirty = evaluation is None, True
+        self._require_finite()
+        start, steps, before = time.perf_counter(), self.counters.env_steps, self._generators()
+        self.pending_evaluation = self.dirty = True
+        evaluation = self.evaluator.run_until(stop, self.policy, env_steps=steps)
+        self.pending_evaluation = evaluation is None
         if evaluation is not None:
             self._record_evaluation(evaluation.summary(), steps)
+        else:  # it will be repeated, with the same random numbers
+            self._load_generators(before)
         self._add_seconds("eval", start)
+
+    def _generators(self) -> dict[str, Any]:
+        """The state of the generators that an evaluation may draw from."""
+        return {"explore": self.policy.generator.bit_generator.state, **generators_state()}
+
+    def _load_generators(self, state: dict[str, Any]) -> None:
+        self.policy.generator.bit_generator.state = state["explore"]
+        load_generators(state)
 
     def _record_evaluation(self, summary: dict[str, float], steps: int) -> None:
         self.last, target = summary, self.run_config.stop_value
@@ -200,7 +238,53 @@ class Pipeline:
         self.log.write(steps, eval_metrics(summary) | best | diagnosis)
         self.log.progress(steps, self.counters.updates, eval=summary["return_mean"])
 
+    # -- faults ----------------------------------------------------------------------------------
+
+    def _require_finite(self) -> None:
+        """Raise NumericError when something that was learned is NaN or infinite."""
+        if self.learner is not None:
+            self.learner.means.require_finite()
+        learned = {"policy": self.policy.state_dict()}
+        if self.bonus is not None:
+            learned["bonus"] = self.bonus.state_dict()
+        found = first_non_finite(learned)
+        if found is not None:
+            raise NumericError(
+                f"{found} is not finite after {self.counters.updates} updates: the policy "
+                "diverged; what is saved must be finite; lower policy.lr or set policy.grad_clip"
+            )
+
+    def _saved(self, error: RlrunError) -> RlrunError:
+        """``error``, once the state before it is saved, and the text that says so."""
+        try:
+            self._save()
+            end = "saved"
+        except RlrunError:  # this state is not finite, or cannot be written
+            earlier = checkpoint.list_checkpoints(self.run_dir / CHECKPOINTS)
+            end = f"the newest checkpoint is {earlier[-1].name}" if earlier else ""
+        if end:
+            error.args = (f"{error}; {end}; go on: rlrun resume {self.run_dir}",)
+        return error
+
+    def _roll_back(self, error: NumericError) -> bool:
+        """Go back to the newest checkpoint with other random numbers; False: not allowed."""
+        if self.run_config.on_nan != "rollback" or self.rollbacks >= MAX_ROLLBACKS:
+            return False
+        try:
+            state, path = checkpoint.load_newest(self.run_dir / CHECKPOINTS)
+        except CheckpointError:  # none was saved yet
+            return False
+        done = self.rollbacks + 1
+        self.load_state_dict(other_streams(state, done))
+        self.rollbacks = done
+        self.log.rewind(self.counters.env_steps)
+        _logger.warning("%s; back to %s (%d of %d)", error, path.name, done, MAX_ROLLBACKS)
+        return True
+
+    # -- saving ----------------------------------------------------------------------------------
+
     def _save(self) -> None:
+        self._require_finite()
         start, steps = time.perf_counter(), self.counters.env_steps
         self.log.sync()
         directory = self.run_dir / CHECKPOINTS
@@ -220,7 +304,7 @@ class Pipeline:
         self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the run, except that of the environments."""
+        """All that later steps depend on. Reading it changes none of it."""
         counters, source = self.counters, self.source.state_dict()  # first: see ``Source``
         state: dict[str, Any] = {
             "counters": {n: getattr(counters, n) for n in counters.__slots__},
@@ -230,6 +314,11 @@ class Pipeline:
             "last": self.last,
             "hits": self.consecutive_solved,
             "owed": self.pending_evaluation,
+            "stop_value": self.run_config.stop_value,
+            "settings": self.settings,
+            "backends": backends(self.policy),
+            "generators": generators_state(),
+            "rollbacks": self.rollbacks,
         }
         if self.buffer is not None and self.learner is not None:
             state |= {"buffer": self.buffer.state_dict(), "learner": self.learner.state_dict()}
@@ -241,12 +330,16 @@ class Pipeline:
         for name, value in state["counters"].items():
             setattr(self.counters, name, value)
         self.policy.load_state_dict(state["policy"])
+        restore_backends(self.policy, state["backends"])
         self.source.load_state_dict(state)
         self.best, self.last = state["best"], state["last"]
-        self.consecutive_solved = state["hits"]
-        self.pending_evaluation, self.dirty = state.get("owed", False), False
+        same_goal = state["stop_value"] == self.run_config.stop_value
+        self.consecutive_solved = state["hits"] if same_goal else 0
+        self.pending_evaluation, self.dirty = state["owed"], False
         if self.buffer is not None and self.learner is not None:
             self.buffer.load_state_dict(state["buffer"])
             self.learner.load_state_dict(state["learner"])
         if self.bonus is not None:
             self.bonus.load_state_dict(state["bonus"])
+        load_generators(state["generators"])
+        self.rollbacks = int(state["rollbacks"])

@@ -1,10 +1,14 @@
 """Training runs: start or resume, build, loop, record."""
 
 import logging
+import math
 import re
 import sys
-from contextlib import closing
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +21,19 @@ from rlrun.build.plan import Plan, make_plan
 from rlrun.build.policy import backend_used, set_threads
 from rlrun.build.replay import load_rows
 from rlrun.config import check_precision
-from rlrun.errors import Interrupted, RlrunError
+from rlrun.errors import CheckpointError, Interrupted, RlrunError, StorageError
 from rlrun.log import Log, final_line
 from rlrun.pipeline.evaluate import eval_metrics
+from rlrun.pipeline.generators import seed_generators
 from rlrun.pipeline.profile import Profiler, time_table
-from rlrun.pipeline.serial import CHECKPOINTS
+from rlrun.pipeline.serial import CHECKPOINTS, Pipeline
+from rlrun.pipeline.stop import StopRequest, stop_on_signals
 from rlrun.rundir import checkpoint
 from rlrun.rundir.durable import replace_file
 from rlrun.rundir.lock import lock_run_dir
 from rlrun.rundir.record import RunRecord, run_digest
 from rlrun.schema import Config
+from rlrun.trust import fault_of_users
 
 
 def run(config: Config, run_dir: Path, *, raw_yaml: str, overrides: list[str]) -> int:
@@ -49,45 +56,58 @@ def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]
 
 
 def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
+    began = time.monotonic()
     check_precision(config)  # the run may have begun, or its job been sent from, elsewhere
     plan = make_plan(config)
-    set_threads(plan)
     with lock_run_dir(run_dir):
         state = None
         if resumed:
             state, _ = checkpoint.load_newest(run_dir / CHECKPOINTS)
+            plan = plan.resumed(state["settings"])
             replace_file(run_dir / "config.yaml", raw_yaml.encode())
+        set_threads(plan)
         record = RunRecord(config.seed, config.device, plan.threads, parameters=0)
+        deadline = began + (math.inf if config.run.max_time is None else config.run.max_time)
         if resumed:
             earlier = RunRecord.read(run_dir)
             record.started, record.command = earlier.started, earlier.command
             record.resumes = [*earlier.resumes, list(sys.argv)]
         try:
-            return _run_to_end(plan, run_dir, record, raw_yaml, state)
+            with ExitStack() as signals:  # caught from the loop's start until all is written
+                catch = partial(signals.enter_context, stop_on_signals(deadline))
+                return _run_to_end(plan, run_dir, record, raw_yaml, state, catch)
         except Interrupted:
             raise
-        except RlrunError as e:
-            _close_record(record, run_dir, "failed", e.exit_code)
-            raise
-        except Exception:
-            _close_record(record, run_dir, "failed", RlrunError.exit_code)
-            raise
+        except Exception as e:
+            error = e if isinstance(e, RlrunError) else fault_of_users(e)
+            code = RlrunError.exit_code if error is None else error.exit_code
+            with suppress(StorageError):  # a full disk; ``e`` says more
+                _close_record(record, run_dir, "failed", code)
+            if error is None or error is e:
+                raise
+            raise error from e
 
 
 def _run_to_end(
-    plan: Plan, run_dir: Path, record: RunRecord, raw_yaml: str, state: dict[str, Any] | None
+    plan: Plan,
+    run_dir: Path,
+    record: RunRecord,
+    raw_yaml: str,
+    state: dict[str, Any] | None,
+    catch_signals: Callable[[], StopRequest],
 ) -> int:
     """Build the pipeline, run it, write its record."""
     config = plan.config
     title = f"{config.policy.name} on {config.env.id}, seed {config.seed}"
     since = state["counters"]["env_steps"] if state else None
     total = config.run.total_steps
+    seed_generators(config.seed)
     with (
         Log(config.logger, run_dir, total_steps=total, title=title, resume_from=since) as log,
         closing(make_pipeline(plan, run_dir, log)) as pipeline,
     ):
         if state is not None:
-            pipeline.load_state_dict(state)
+            _load(pipeline, state)
         elif isinstance(pipeline.buffer, Replay | Mixed) and config.buffer.load is not None:
             log.note(load_rows(plan, pipeline.buffer))
         record.parameters = sum(w.numel() for w in pipeline.policy.weights().values())
@@ -96,13 +116,13 @@ def _run_to_end(
         flat = _flat(asdict(config)) | _secrets(raw_yaml)
         log.hparams(raw_yaml, flat, {})
         try:
-            result = pipeline.run()
+            result = pipeline.run(catch_signals())
         finally:
             record.env_steps, record.updates = (
                 pipeline.counters.env_steps,
                 pipeline.counters.updates,
             )
-            record.wall_seconds = log.wall_seconds
+            record.wall_seconds, record.rollbacks = log.wall_seconds, pipeline.rollbacks
             record.backend, record.backend_reason = backend_used(pipeline.policy, plan)
         record.best_eval = result.best
         record.eval = result.final
@@ -125,6 +145,19 @@ def _run_to_end(
             )
         )
     return 0
+
+
+def _load(pipeline: Pipeline, state: dict[str, Any]) -> None:
+    """Load a checkpoint. Raises: CheckpointError when it is not one of this config's parts."""
+    try:
+        pipeline.load_state_dict(state)
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError, RuntimeError) as e:
+        text = " ".join(str(e).split())
+        raise CheckpointError(
+            f"checkpoints: do not fit the config ({type(e).__name__}: {text}); allowed are the "
+            "networks, buffer and environments that the run began with; undo the changes of its "
+            "config"
+        ) from e
 
 
 def _report_profile(profiler: Profiler, elapsed: dict[str, float], log: Log) -> None:

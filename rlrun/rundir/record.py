@@ -90,6 +90,7 @@ class RunRecord:
     exit_code: int | None = None  # None: running, or killed
     env_steps: int = 0
     updates: int = 0
+    rollbacks: int = 0  # after non-finite updates (run.on_nan=rollback)
     wall_seconds: float = 0.0
     eval: dict[str, float] | None = None  # of the final weights
     best_eval: dict[str, float] | None = None  # of the best weights

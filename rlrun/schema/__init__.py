@@ -28,14 +28,18 @@ from rlrun.schema.run import (
     CheckpointConfig,
     CollectorConfig,
     EnvConfig,
+    EvalConfig,
     ExploreConfig,
     LearnerConfig,
     LoggerConfig,
     PipelineConfig,
+    ResumeConfig,
     RunConfig,
     TransportConfig,
+    WatchdogConfig,
 )
 from rlrun.schema.schedule import ScheduleConfig
+from rlrun.schema.seconds import Seconds
 from rlrun.schema.value import (
     DQNConfig,
     R2D2Config,
@@ -65,6 +69,7 @@ __all__ = [
     "DDPGConfig",
     "DQNConfig",
     "EnvConfig",
+    "EvalConfig",
     "ExploreConfig",
     "IMPALAConfig",
     "IQLConfig",
@@ -83,17 +88,20 @@ __all__ = [
     "RNDConfig",
     "RandomConfig",
     "RankConfig",
+    "ResumeConfig",
     "RolloutConfig",
     "RunConfig",
     "SACConfig",
     "ScheduleConfig",
     "ScriptedConfig",
+    "Seconds",
     "SequenceConfig",
     "SwitchedConfig",
     "TD3Config",
     "TorsoConfig",
     "TransportConfig",
     "ValueConfig",
+    "WatchdogConfig",
     "WrapperConfig",
 ]
 
@@ -106,6 +114,9 @@ class Config(Ranged):
     device: str
     env: EnvConfig  # read before what takes values from it, so that errors name its keys
     run: RunConfig
+    eval: EvalConfig
+    watchdog: WatchdogConfig
+    resume: ResumeConfig
     checkpoint: CheckpointConfig
     agents: AgentsConfig
     policy: PolicyConfig

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from rlrun.schema.ranges import Ranged, at_least, exactly_one, positive, require, unit
 from rlrun.schema.readers import default_of, read_when
 from rlrun.schema.schedule import ScheduleConfig
+from rlrun.schema.seconds import Seconds
 from rlrun.schema.window import Window
 from rlrun.schema.wrappers import WrapperConfig
 
@@ -26,6 +27,25 @@ class RunConfig(Ranged):
     keep_checkpoints: int = field(metadata=at_least(1))
     stop_value: float | None
     stop_after: int = field(metadata=at_least(1))
+    max_time: Seconds | None = field(metadata=positive())
+    on_nan: Literal["stop", "rollback"]
+
+
+@dataclass(frozen=True)
+class EvalConfig(Ranged):
+    max_episode_steps: int = field(metadata=at_least(1))
+
+
+@dataclass(frozen=True)
+class WatchdogConfig(Ranged):
+    warn_seconds: float = field(metadata=positive())
+    max_seconds: float | None = field(metadata=positive())
+
+
+@dataclass(frozen=True)
+class ResumeConfig(Ranged):
+    rescale: bool
+    allow: tuple[str, ...]
 
 
 @dataclass(frozen=True)

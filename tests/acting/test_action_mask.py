@@ -23,6 +23,7 @@ from rlrun.functional.masks import (
 from rlrun.functional.offline import conservative_gap
 from rlrun.functional.policy import categorical, mask_logits
 from rlrun.log import Log
+from rlrun.pipeline.stop import StopRequest
 from rlrun.types import Counters, Spec
 from tests.compose import config
 from tests.env.masked import Masked
@@ -58,7 +59,7 @@ def test_a_run_takes_no_forbidden_action(tmp_path, line):
     c = config(*line.split(), *ENV, *TINY)
     with Log(c.logger, tmp_path, total_steps=600, title="") as log:
         pipeline = build.make_pipeline(make_plan(c), tmp_path, log)
-        result = pipeline.run()
+        result = pipeline.run(StopRequest())
         pipeline.close()
     assert pipeline.counters.env_steps >= 600
     assert pipeline.counters.updates > 0
@@ -71,7 +72,7 @@ def test_a_mask_from_info_is_kept_to(tmp_path, policy):
     c = config(f"policy={policy}", *ENV, *shown, *TINY)
     with Log(c.logger, tmp_path, total_steps=600, title="") as log:
         pipeline = build.make_pipeline(make_plan(c), tmp_path, log)
-        pipeline.run()
+        pipeline.run(StopRequest())
         pipeline.close()
     assert pipeline.counters.updates > 0
 
@@ -85,7 +86,7 @@ def test_the_mask_is_learned_from(tmp_path):
     )  # fmt: skip
     with Log(c.logger, tmp_path, total_steps=4000, title="") as log:
         pipeline = build.make_pipeline(make_plan(c), tmp_path, log)
-        result = pipeline.run()
+        result = pipeline.run(StopRequest())
         pipeline.close()
     assert result.final["return_mean"] >= 5.9
 
@@ -94,7 +95,7 @@ def test_a_random_policy_keeps_to_the_mask(tmp_path):
     c = config("policy=random", *ENV, *TINY)
     with Log(c.logger, tmp_path, total_steps=600, title="") as log:
         pipeline = build.make_pipeline(make_plan(c), tmp_path, log)
-        pipeline.run()
+        pipeline.run(StopRequest())
         pipeline.close()
     assert pipeline.counters.env_steps >= 600
 
@@ -193,7 +194,7 @@ def test_masked_on_policy_learns(tmp_path, policy):
     )  # fmt: skip
     with Log(c.logger, tmp_path, total_steps=8000, title="") as log:
         pipeline = build.make_pipeline(make_plan(c), tmp_path, log)
-        result = pipeline.run()
+        result = pipeline.run(StopRequest())
         pipeline.close()
     assert result.final["return_mean"] >= 5.9
 

@@ -254,6 +254,8 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
     "policy.expectile": ("0.9", 0.9, []),
     "buffer.alpha": ("0.25", 0.25, []),
     "env.id": ("Acrobot-v1", "Acrobot-v1", []),
+    "run.max_time": ("1.5h", 5400.0, []),
+    "resume.allow": ("[seed]", ("seed",), []),
     "env.wrappers": (
         "[{name: delay_obs, steps: 2}, flatten_obs]",
         ({"name": "delay_obs", "steps": 2}, {"name": "flatten_obs"}),
@@ -283,6 +285,7 @@ NAMES = {  # the other options of the keys that hold one of a few words
     "buffer.weight_norm": "buffer",
     "buffer.initial_priority": "td",
     "logger.progress": "plain",
+    "run.on_nan": "rollback",
 }
 OTHERS = {  # where that is the old one
     "policy.state_init": "stored",

@@ -24,6 +24,7 @@ from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.evaluate import Evaluation, Evaluator
 from rlrun.pipeline.learner import Learner
 from rlrun.pipeline.serial import Pipeline
+from rlrun.pipeline.stop import StopRequest
 from rlrun.run import train
 from rlrun.run.evaluate import evaluate_run
 from rlrun.run.export import export_run
@@ -242,7 +243,7 @@ def test_a_resumed_buffer_has_no_window_across_the_cut(tmp_path):
     with Log(c.logger, tmp_path / "run", total_steps=600, title="", resume_from=300) as log:
         pipeline = build.make_pipeline(make_plan(longer), tmp_path / "run", log)
         pipeline.load_state_dict(state)
-        pipeline.run()
+        pipeline.run(StopRequest())
         replay = pipeline.buffer
     replay.check()
 

@@ -1,0 +1,143 @@
+"""What yaml files may say of Hydra: an allowlist. Everything else is for the command line.
+
+Through ``hydra.*`` a config can start code (``job.env_set``, ``job_logging``, ``callbacks``) or
+name files to write, so files that rlrun does not ship set only the keys of ``ALLOWED``. The
+composed ``hydra`` node is compared with that of the shipped files and the same command line: no
+``@package``, defaults list or search path gets around it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from operator import itemgetter
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rlrun.config.config_errors import code_error, config_error
+from rlrun.config.directories import check_inside
+from rlrun.config.hydra_errors import override_key
+from rlrun.errors import ConfigError
+from rlrun.schema import Config
+from rlrun.trust import require_trusted_env
+
+ALLOWED = (
+    "run.dir",
+    "sweep.dir",
+    "sweep.subdir",
+    "sweeper.params",
+    "sweeper.max_batch_size",
+    "job.config.override_dirname.exclude_keys",
+)
+_PATHS = ("run.dir", "sweep.dir")  # sweep.subdir is checked in every job
+_COMPUTED = ("runtime", "job.override_dirname", "job.config_name", "searchpath")  # by Hydra
+_PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.")
+
+
+def is_hydra_override(text: str) -> bool:
+    """True for an override of the ``hydra`` node or of one of its groups."""
+    return text.lstrip("+~").startswith(("hydra.", "hydra/", "hydra@", "hydra=", "hydra:"))
+
+
+def check_files(cfg: DictConfig, shipped: DictConfig, overrides: Sequence[str]) -> None:
+    """Raise ConfigError where files gave the hydra node of ``cfg`` what only a command line may.
+
+    ``shipped``: the config of the shipped files and the hydra overrides of the command line;
+    ``overrides``: those of the command line.
+    """
+    own, found = (OmegaConf.to_container(c.hydra, resolve=False) for c in (shipped, cfg))
+    assert isinstance(own, dict)
+    assert isinstance(found, dict)
+    for key, value in sorted(_differences(own, found), key=itemgetter(0)):
+        if key == "overrides":
+            _check_overrides(value, overrides)
+        elif not key.startswith(_COMPUTED):
+            _check_value(key, value, cfg)
+
+
+def check_primary(config: DictConfig) -> None:
+    """Raise ConfigError for a file of --config-name that names further places of yaml files."""
+    value = OmegaConf.select(config, "hydra.searchpath")
+    if value is not None:
+        raise _only_typed("searchpath", OmegaConf.to_container(value))
+
+
+def check_node(cfg: DictConfig) -> None:
+    """Raise ConfigError when the hydra node names code that is not Hydra's or a plugin's."""
+    _check_targets(OmegaConf.to_container(cfg.hydra, resolve=False), "hydra")
+
+
+def check_values(config: Config, overrides: Sequence[str]) -> None:
+    """Raise ConfigError where a file, not the command line, names a path outside of this directory
+    to write to, or an environment of a package that is not trusted."""
+    typed = {override_key(text) for text in overrides}
+    if "env.id" not in typed:
+        require_trusted_env(config.env.id)
+    for key, path in (("run.dir", config.run.dir), ("buffer.mmap", config.buffer.mmap)):
+        if path is not None and key not in typed:
+            check_inside(key, path)
+
+
+def _differences(own: Any, found: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (key, value) of the deepest values of ``found`` that are not those of ``own``."""
+    if path in ("overrides", *ALLOWED) or not (isinstance(own, dict) and isinstance(found, dict)):
+        if own != found:
+            yield path, found
+        return
+    for name in dict.fromkeys([*own, *found]):
+        inner = f"{path}.{name}" if path else str(name)
+        yield from _differences(own.get(name, _ABSENT), found.get(name, _ABSENT), inner)
+
+
+class _Absent:
+    def __str__(self) -> str:
+        return "(removed)"
+
+
+_ABSENT = _Absent()
+
+
+def _check_overrides(value: Any, overrides: Sequence[str]) -> None:
+    """Raise ConfigError where a file pretends that more was typed."""
+    typed = [text for name in ("hydra", "task") for text in value[name]]
+    if sorted(map(str, typed)) != sorted(overrides):
+        extra = [text for text in typed if text not in overrides]
+        raise _only_typed("overrides", extra)
+
+
+def _check_value(key: str, value: Any, cfg: DictConfig) -> None:
+    if key not in ALLOWED:
+        raise _only_typed(key, value)
+    if key in _PATHS:
+        cfg = cfg.copy()  # set_config makes it read-only
+        HydraConfig.instance().set_config(cfg)
+        with suppress(OmegaConfBaseException):  # reported where it is used
+            check_inside(f"hydra.{key}", str(OmegaConf.select(cfg, f"hydra.{key}")))
+    if key == "sweeper.params" and isinstance(value, Mapping):
+        for name, inner in value.items():
+            if is_hydra_override(str(name)):
+                raise _only_typed(f"{key}.{name}", inner)
+
+
+def _only_typed(key: str, value: Any) -> ConfigError:
+    wrong = "a file may not set this"
+    allowed = f"files may set hydra.{{{', '.join(ALLOWED)}}}"
+    fix = f"remove it from the yaml, or type hydra.{key}=VALUE on the command line"
+    return config_error(f"hydra.{key}", value, wrong, allowed, fix)
+
+
+def _check_targets(value: object, path: str) -> None:
+    items = value.items() if isinstance(value, dict) else ()
+    for key, inner in items:
+        full = f"{path}.{key}"
+        text = str(inner)
+        if key == "_target_" and not text.startswith(_PLUGINS):
+            allowed = "Hydra's own parts and installed hydra_plugins"
+            raise code_error(full, inner, allowed)
+        if "logging" in path and (
+            key == "()" or (key == "class" and not text.startswith("logging."))
+        ):
+            allowed = "classes of Python's logging"
+            raise code_error(full, inner, allowed)
+        _check_targets(inner, full)

@@ -1,0 +1,42 @@
+"""The process's global random generators: torch's, numpy's and Python's.
+
+rlrun draws from generators of its own. Code of users (environments, policies, cells) may draw from
+the global ones, so they are seeded at a run's beginning and are part of its checkpoints.
+"""
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the global generators; ``seed`` within [0, 2^32)."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def generators_state() -> dict[str, Any]:
+    """The state of the global generators, as a tree that a checkpoint can hold."""
+    version, words, gauss = random.getstate()
+    state: dict[str, Any] = {
+        "python": {"version": version, "words": np.array(words, np.uint32), "gauss": gauss},
+        "numpy": np.random.get_state(legacy=False),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def load_generators(state: dict[str, Any]) -> None:
+    """Restore a ``generators_state``; devices that are missing now are skipped."""
+    python = state["python"]
+    words = tuple(int(word) for word in python["words"])
+    random.setstate((int(python["version"]), words, python["gauss"]))
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    for device, own in enumerate(state.get("cuda", [])[: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(own, device)
