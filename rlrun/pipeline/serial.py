@@ -14,7 +14,7 @@ import numpy as np
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout
-from rlrun.errors import CheckpointError, EnvError, NumericError, RlrunError
+from rlrun.errors import CheckpointError, EnvError, NumericError, RlrunError, StorageError
 from rlrun.kernels.parity import backends, restore_backends
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
@@ -27,6 +27,8 @@ from rlrun.pipeline.rollback import MAX_ROLLBACKS, other_streams
 from rlrun.pipeline.source import Source
 from rlrun.pipeline.stop import StopRequest
 from rlrun.rundir import checkpoint, history
+from rlrun.rundir.saver import Saver
+from rlrun.rundir.statetree import copied
 from rlrun.schema import LoggerConfig, RunConfig
 from rlrun.trust import fault_of_users
 from rlrun.types import Chunk, Counters, Policy
@@ -72,6 +74,10 @@ class Pipeline:
     dirty: bool = True  # something has changed since the last checkpoint
     seconds: dict[str, float] = field(default_factory=dict)
     history_size: history.HistorySize | None = None  # of the past weights when last saved
+    saver: Saver = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.saver = Saver(self.run_dir / CHECKPOINTS)
 
     def run(self, stop: StopRequest) -> Result:
         """Run until total_steps, stop_value or ``stop``; the last state is always saved.
@@ -115,15 +121,20 @@ class Pipeline:
             self._evaluate(stop)
         if self.dirty:
             self._save()
+        self.saver.wait()
         if self.profiler is not None:
             self.profiler.stop()
         final = self.last if self._evaluated() else None
         return Result(final, self.best, stop.code)
 
     def close(self) -> None:
-        """Close all environments."""
+        """Close all environments and end the saving of the last checkpoint."""
         self.source.close()
         self.evaluator.close()
+        try:
+            self.saver.wait()
+        except StorageError as e:  # an error of the run was raised before
+            _logger.warning("%s", e)
 
     def _collect(self) -> Chunk | None:
         start = time.perf_counter()
@@ -257,7 +268,9 @@ class Pipeline:
     def _saved(self, error: RlrunError) -> RlrunError:
         """``error``, once the state before it is saved, and the text that says so."""
         try:
+            self.saver.wait()
             self._save()
+            self.saver.wait()
             end = "saved"
         except RlrunError:  # this state is not finite, or cannot be written
             earlier = checkpoint.list_checkpoints(self.run_dir / CHECKPOINTS)
@@ -270,6 +283,7 @@ class Pipeline:
         """Go back to the newest checkpoint with other random numbers; False: not allowed."""
         if self.run_config.on_nan != "rollback" or self.rollbacks >= MAX_ROLLBACKS:
             return False
+        self.saver.wait()
         try:
             state, path = checkpoint.load_newest(self.run_dir / CHECKPOINTS)
         except CheckpointError:  # none was saved yet
@@ -277,26 +291,33 @@ class Pipeline:
         done = self.rollbacks + 1
         self.load_state_dict(other_streams(state, done))
         self.rollbacks = done
-        self.log.rewind(self.counters.env_steps)
+        self.log.rewind(self.counters.env_steps, checkpoint.committed(path))
         _logger.warning("%s; back to %s (%d of %d)", error, path.name, done, MAX_ROLLBACKS)
         return True
 
     # -- saving ----------------------------------------------------------------------------------
 
     def _save(self) -> None:
+        """Save a copy of the present state; its files are written while the run goes on."""
+        start, steps, updates = time.perf_counter(), self.counters.env_steps, self.counters.updates
         self._require_finite()
-        start, steps = time.perf_counter(), self.counters.env_steps
-        self.log.sync()
-        directory = self.run_dir / CHECKPOINTS
-        meta = {"env_steps": steps, "updates": self.counters.updates}
-        checkpoint.save_weights(directory / "last.safetensors", self.policy.weights(), meta)
-        if self.versions and self.learner is not None:
-            self.history_size = history.save(
-                directory / history.DIRECTORY, self.policy.weights(),
-                env_steps=steps, updates=self.counters.updates, keep=self.versions,
-            )  # fmt: skip
-        keep = self.run_config.keep_checkpoints
-        checkpoint.save(directory, self.state_dict(), env_steps=steps, keep=keep)
+        weights = {name: copied(x) for name, x in self.policy.weights().items()}
+        directory, versions = self.run_dir / CHECKPOINTS, self.versions
+
+        def write_weights() -> None:
+            self.log.sync()
+            meta = {"env_steps": steps, "updates": updates}
+            checkpoint.save_weights(directory / "last.safetensors", weights, meta)
+            if versions and self.learner is not None:
+                self.history_size = history.save(
+                    directory / history.DIRECTORY, weights, env_steps=steps, updates=updates,
+                    keep=versions,
+                )  # fmt: skip
+
+        self.saver.save(
+            self.state_dict(), env_steps=steps, keep=self.run_config.keep_checkpoints,
+            committed=self.log.committed(), before=write_weights,
+        )  # fmt: skip
         self.dirty = False
         self._add_seconds("checkpoint", start)
 

@@ -62,7 +62,8 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
     with lock_run_dir(run_dir):
         state = None
         if resumed:
-            state, _ = checkpoint.load_newest(run_dir / CHECKPOINTS)
+            state, path = checkpoint.load_newest(run_dir / CHECKPOINTS)
+            state["committed"] = checkpoint.committed(path)
             plan = plan.resumed(state["settings"])
             replace_file(run_dir / "config.yaml", raw_yaml.encode())
         set_threads(plan)
@@ -103,7 +104,14 @@ def _run_to_end(
     total = config.run.total_steps
     seed_generators(config.seed)
     with (
-        Log(config.logger, run_dir, total_steps=total, title=title, resume_from=since) as log,
+        Log(
+            config.logger,
+            run_dir,
+            total_steps=total,
+            title=title,
+            resume_from=since,
+            committed=state["committed"] if state else None,
+        ) as log,
         closing(make_pipeline(plan, run_dir, log)) as pipeline,
     ):
         if state is not None:

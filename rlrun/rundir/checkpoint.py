@@ -19,7 +19,7 @@ from torch import Tensor
 from rlrun.errors import CheckpointError, StorageError
 from rlrun.rundir import manifest, tensorfile
 from rlrun.rundir.durable import fsync_directory, replace_file, seal, sha256_file, unseal
-from rlrun.rundir.manifest import ROWS, STATE, TENSORS, list_checkpoints
+from rlrun.rundir.manifest import METRICS, ROWS, STATE, TENSORS, list_checkpoints
 from rlrun.rundir.saver import Saver
 from rlrun.rundir.segments import Part, RowFiles
 from rlrun.rundir.statetree import array_names, unpack
@@ -75,6 +75,12 @@ def load(path: Path) -> dict[str, Any]:
         ) from e
 
 
+def committed(path: Path) -> dict[str, Any]:
+    """Return size and SHA-256 of the run's growing files when checkpoint ``path`` was saved."""
+    found: dict[str, Any] = manifest.read_manifest(path)["committed"]
+    return found
+
+
 def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
     """Write weights to ``path`` (.safetensors), their SHA-256 and ``meta`` to the json next to it.
 
@@ -123,8 +129,7 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def _read(directory: Path) -> dict[str, Any]:
     """Return the state of a checkpoint. Raises: ValueError with the reason unless it is intact."""
     fields = manifest.verify(directory)
-    for name in fields["committed"]:
-        manifest.verify_committed(directory.parent.parent, fields, name)
+    manifest.verify_committed(directory.parent.parent, fields, METRICS)
     packed = json.loads((directory / STATE).read_bytes())
     tensors = tensorfile.read(directory / TENSORS, numpy=array_names(packed["state"]))
     rings = [_row_files(directory.parent, ring, fields["segments"]) for ring in packed["rings"]]

@@ -18,7 +18,8 @@ TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 ROWS = "rows"  # directory of the segments, in that of the checkpoints
 SEGMENT = re.compile(r"\d{9,}_\d{9,}_[0-9a-f]{16}\.safetensors")
 _NAME = re.compile(r"step_(\d{9,})(?:_(\d+))?")
-_APPENDED = {"metrics.jsonl", "timings.jsonl"}
+METRICS = "metrics.jsonl"  # a checkpoint cannot be used without its records
+_APPENDED = {METRICS, "timings.jsonl"}
 
 
 class DamagedError(ValueError):

@@ -38,6 +38,7 @@ class Saver:
         self.directory = directory
         self._thread: Thread | None = None
         self._error: BaseException | None = None
+        self._began = False
         self._manifests: dict[Path, dict[str, Any] | None] = {}  # of those that exist; None: bad
 
     def save(
@@ -61,6 +62,9 @@ class Saver:
         Raises: TypeError for an unsupported value, StorageError of the save before.
         """
         self.wait()
+        if not self._began:
+            _remove_temporaries(self.directory)
+            self._began = True
         packed = Packed(state)
         segments = new_segments(packed.rows, self.directory)
         committed = {name: dict(entry) for name, entry in (committed or {}).items()}
@@ -104,7 +108,6 @@ class Saver:
         written: list[Path] = []
         try:
             (directory / ROWS).mkdir(parents=True, exist_ok=True)
-            _remove_temporaries(directory)
             for segment in segments:
                 written += filter(None, [segment.write(directory / ROWS)])
             if written:

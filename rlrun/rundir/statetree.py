@@ -69,11 +69,10 @@ class Packed:
         return {"name": name, "first": node.first, "stop": node.stop, "ring": index}
 
 
-def copied(array: Array) -> Array:
+def copied(array: Array) -> Any:
     """A copy in host memory."""
     if isinstance(array, Tensor):
-        host = array.detach().cpu()
-        return host.clone() if host.data_ptr() == array.data_ptr() else host
+        return array.detach().clone() if array.device.type == "cpu" else array.detach().cpu()
     return array.copy()
 
 
