@@ -14,7 +14,7 @@ import numpy as np
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout
-from rlrun.errors import CheckpointError, EnvError, NumericError, RlrunError, StorageError
+from rlrun.errors import CheckpointError, EnvError, NumericError, RlrunError
 from rlrun.kernels.parity import backends, restore_backends
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
@@ -24,11 +24,10 @@ from rlrun.pipeline.generators import generators_state, load_generators
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.profile import Profiler
 from rlrun.pipeline.rollback import MAX_ROLLBACKS, other_streams
+from rlrun.pipeline.saving import RunSaver
 from rlrun.pipeline.source import Source
 from rlrun.pipeline.stop import StopRequest
-from rlrun.rundir import checkpoint, history
-from rlrun.rundir.saver import Saver
-from rlrun.rundir.statetree import copied
+from rlrun.rundir import checkpoint
 from rlrun.schema import LoggerConfig, RunConfig
 from rlrun.trust import fault_of_users
 from rlrun.types import Chunk, Counters, Policy
@@ -73,11 +72,12 @@ class Pipeline:
     rollbacks: int = 0  # to an earlier checkpoint, after non-finite updates
     dirty: bool = True  # something has changed since the last checkpoint
     seconds: dict[str, float] = field(default_factory=dict)
-    history_size: history.HistorySize | None = None  # of the past weights when last saved
-    saver: Saver = field(init=False)
+    saver: RunSaver = field(init=False)
 
     def __post_init__(self) -> None:
-        self.saver = Saver(self.run_dir / CHECKPOINTS)
+        directory, keep = self.run_dir / CHECKPOINTS, self.run_config.keep_checkpoints
+        versions = self.versions if self.learner is not None else 0
+        self.saver = RunSaver(directory, self.log, keep=keep, versions=versions)
 
     def run(self, stop: StopRequest) -> Result:
         """Run until total_steps, stop_value or ``stop``; the last state is always saved.
@@ -128,13 +128,10 @@ class Pipeline:
         return Result(final, self.best, stop.code)
 
     def close(self) -> None:
-        """Close all environments and end the saving of the last checkpoint."""
+        """Close all environments; the last checkpoint is durable then."""
         self.source.close()
         self.evaluator.close()
-        try:
-            self.saver.wait()
-        except StorageError as e:  # an error of the run was raised before
-            _logger.warning("%s", e)
+        self.saver.close()
 
     def _collect(self) -> Chunk | None:
         start = time.perf_counter()
@@ -198,9 +195,10 @@ class Pipeline:
         metrics = self.source.transport_metrics()
         if self.buffer is not None:
             metrics |= self.buffer.codec_metrics()
-        if self.history_size is not None:
-            metrics["codec/history_ratio"] = self.history_size.coded / self.history_size.raw
-            metrics["codec/history_bytes"] = float(self.history_size.coded)
+        past = self.saver.history_size
+        if past is not None:
+            metrics["codec/history_ratio"] = past.coded / past.raw
+            metrics["codec/history_bytes"] = float(past.coded)
         return metrics
 
     def elapsed(self) -> dict[str, float]:
@@ -298,26 +296,9 @@ class Pipeline:
     # -- saving ----------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        """Save a copy of the present state; its files are written while the run goes on."""
-        start, steps, updates = time.perf_counter(), self.counters.env_steps, self.counters.updates
+        start = time.perf_counter()
         self._require_finite()
-        weights = {name: copied(x) for name, x in self.policy.weights().items()}
-        directory, versions = self.run_dir / CHECKPOINTS, self.versions
-
-        def write_weights() -> None:
-            self.log.sync()
-            meta = {"env_steps": steps, "updates": updates}
-            checkpoint.save_weights(directory / "last.safetensors", weights, meta)
-            if versions and self.learner is not None:
-                self.history_size = history.save(
-                    directory / history.DIRECTORY, weights, env_steps=steps, updates=updates,
-                    keep=versions,
-                )  # fmt: skip
-
-        self.saver.save(
-            self.state_dict(), env_steps=steps, keep=self.run_config.keep_checkpoints,
-            committed=self.log.committed(), before=write_weights,
-        )  # fmt: skip
+        self.saver.save(self.state_dict(), self.policy.weights(), self.counters)
         self.dirty = False
         self._add_seconds("checkpoint", start)
 
