@@ -8,6 +8,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is loaded;
 import pytest
 import torch
 
+import tests.read_once  # noqa: F401, patches Hydra
 from tests.pages import Driver
 
 multiprocessing.set_forkserver_preload(["rlrun.build.pipeline"])  # as the command line does

@@ -94,7 +94,10 @@ def test_a_memory(rlrun):
 def test_an_environment_in_the_working_directory(rlrun, backend):
     line = ["policy=dqn", "env=gym", "env.id=lane:Lane-v0", f"env.backend={backend}", *SHORT]
     assert rlrun(*line) == (0, "", "")
-    assert rlrun("eval", "run", "--episodes", "1")[0] == 0
+    code, _, err = rlrun("eval", "run", "--episodes", "1")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "env.id = lane:Lane-v0: the package lane is not trusted" in err
+    assert rlrun("eval", "run", "--episodes", "1", "--trust", "lane")[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.buffer import saved
 from rlrun.buffer.replay import Replay
 from rlrun.errors import CheckpointError
 from rlrun.types import Chunk, Sample, Segment, tree_leaves, tree_map
@@ -122,17 +123,18 @@ class Mixed:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a ``state_dict``. Raises: CheckpointError when the demonstrations differ."""
-        saved, own = state["demos"], self.state_dict()["demos"]
+        given, own = state["demos"], self.state_dict()["demos"]
         names = ("layout", "rows")
-        if any(saved[name] != own[name] for name in names):
+        if any(given[name] != own[name] for name in names):
             raise CheckpointError(
                 f"buffer.demos = {own['rows']} steps, {own['layout']}: the checkpoint has "
-                f"{saved['rows']} steps, {saved['layout']}; allowed are the demonstrations the run "
+                f"{given['rows']} steps, {given['layout']}; allowed are the demonstrations the run "
                 "began with; restore that dataset"
             )
         self.own.load_state_dict(state["own"])
-        self.demos.sampler.load_state_dict(saved["sampler"])
-        self.counts = {name: int(value) for name, value in state["counts"].items()}
+        self.demos.sampler.load_state_dict(given["sampler"])
+        saved.check_invariants(self.demos.sampler.check(self.demos.windows.all()))
+        self.counts = saved.check_counts(state["counts"], self.counts)
         self.generator.bit_generator.state = state["generator"]
 
 

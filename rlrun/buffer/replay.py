@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.buffer import saved
 from rlrun.buffer.fused_append import FusedAppend
 from rlrun.buffer.hindsight import Hindsight
 from rlrun.buffer.samplers.base import Sampler
@@ -265,9 +266,10 @@ class Replay:
     def load_rows(self, state: dict[str, Any]) -> None:
         """Load rows and windows of a state, without the sampler: for ``stored``."""
         self.drawn = _NOTHING
-        self.counts = {name: int(value) for name, value in state["counts"].items()}
+        self.counts = saved.check_counts(state["counts"], self.counts)
         self.ring.load_state_dict(state["ring"])
         self.windows.load_state_dict(state["windows"])
+        saved.check_invariants(self.windows.check())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a ``state_dict``. Raises: CheckpointError when it is of another shape."""
@@ -289,6 +291,7 @@ class Replay:
         live = self.windows.all()
         self.reader.insert(live)
         self.sampler.set_live(live)
+        saved.check_invariants(self.sampler.check(live))
         if self.hindsight is not None:
             self.hindsight.load_state_dict(state["hindsight"])
 

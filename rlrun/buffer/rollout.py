@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlrun.buffer import saved
 from rlrun.types import Chunk, Sample, Segment, Tree, tree_leaves, tree_map
 
 _STEPS = ("action", "reward", "terminated", "truncated", "valid")
@@ -175,9 +176,10 @@ class Rollout:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         s = self.store
+        filled = saved.integer("rollout.filled", state["filled"], 0, self.rows)
         own: Tree = (s.obs, s.first, s.extras, s.states, {n: getattr(s, n) for n in _STEPS})
         names = ("obs", "first", "extras", "states", "steps")
-        saved = tuple(state[name] for name in names)
-        tree_map(lambda store, x: store[: len(x)].copy_(x), own, saved)
-        tree_map(lambda own, x: own.copy_(x), self._past(), state["past"])
-        self.filled = int(state["filled"])
+        given = tuple(state[name] for name in names)
+        tree_map(lambda store, x: saved.fill("rollout", store, x), own, given)
+        tree_map(lambda own, x: saved.fill("rollout.past", own, x), self._past(), state["past"])
+        self.filled = filled

@@ -32,7 +32,13 @@ from rlrun.types import Counters, Policy
 def make_collector(plan: Plan, counters: Counters) -> Collector:
     """Environments, policy, and the collector that joins them."""
     config, c = plan.config, plan.config.collector
-    env = make_env(config.env, num_envs=c.num_envs, keep_info=c.keep_info, agents=config.agents)
+    env = make_env(
+        config.env,
+        num_envs=c.num_envs,
+        keep_info=c.keep_info,
+        agents=config.agents,
+        resumable=True,
+    )
     by_window = plan.window is not None and c.unit == "window"
     return Collector(
         c,

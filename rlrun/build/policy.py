@@ -7,7 +7,7 @@ import torch
 
 from rlrun.build.plan import Plan
 from rlrun.config.checks.backend import Backend
-from rlrun.optim.compute import Compute
+from rlrun.optim.compute import Compute, keep_freed_memory
 from rlrun.pipeline.bonus import RND
 from rlrun.schema import RNDConfig
 from rlrun.trust import trusted_class
@@ -127,6 +127,7 @@ def make_compute(plan: Plan) -> Compute:
     )
 
 
-def set_threads(plan: Plan) -> None:
-    """Set the number of threads of torch."""
+def prepare_process(plan: Plan) -> None:
+    """Set the number of threads of torch, and let malloc keep what updates free."""
     torch.set_num_threads(plan.threads)
+    keep_freed_memory()

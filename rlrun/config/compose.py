@@ -60,7 +60,15 @@ def search_path() -> str:
     """Hydra's address of the shipped yaml files: in the package, or beside it in a checkout."""
     if find_spec("rlrun.conf") is not None:
         return "pkg://rlrun.conf"
-    return f"file://{Path(__file__).resolve().parents[2] / 'conf'}"
+    return f"file://{shipped_conf()}"
+
+
+def shipped_conf() -> Path:
+    """The directory of rlrun's own yaml files."""
+    spec = find_spec("rlrun.conf")
+    if spec is not None and spec.submodule_search_locations:
+        return Path(spec.submodule_search_locations[0])
+    return Path(__file__).resolve().parents[2] / "conf"
 
 
 @cache

@@ -3,12 +3,13 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun.config.checks.keys import check
-from rlrun.config.compose import Composer, read_composed, to_yaml
+from rlrun.config.compose import Composer, read_composed, shipped_conf, to_yaml
 from rlrun.config.config_errors import config_error
 from rlrun.config.hydra_errors import as_config_error
 from rlrun.config.yaml_limits import read_yaml
@@ -18,9 +19,10 @@ from rlrun.schema.spelling import RENAMED
 from rlrun.trust import require_trusted_env
 
 _RESUMABLE = (
-    "run", "checkpoint", "logger", "learner.threads", "device", "buffer.mmap", "buffer.max_bytes",
-    "transport",
+    "run", "eval", "watchdog", "resume", "checkpoint", "logger", "learner.threads", "device",
+    "buffer.mmap", "buffer.max_bytes", "transport",
 )  # fmt: skip
+_GROW = ("run", "eval", "watchdog", "resume", "checkpoint")  # groups of the root yaml
 
 
 def load(
@@ -48,10 +50,9 @@ def load(
             allowed = "the keys of rlrun are allowed"
             raise config_error("hydra", "(config.yaml)", "no run stores this", allowed, "remove it")
         _rename_keys(cfg)
+        _add_new_keys(cfg)
         OmegaConf.set_struct(cfg, True)
-        for override in composer.parse(overrides):
-            _refuse_fixed(override)
-            OmegaConf.update(cfg, override.key_or_group, override.value(), merge=True)
+        _change(cfg, composer.parse(overrides))
         if not replay:
             OmegaConf.update(cfg, "buffer.device", "cpu")
     except ConfigError:
@@ -61,6 +62,7 @@ def load(
     config = read_composed(cfg)
     require_trusted_env(config.env.id)
     check(config, fresh=False)
+    cfg.resume = {"rescale": False, "allow": []}  # asked for once
     return config, to_yaml(cfg)
 
 
@@ -75,12 +77,45 @@ def _rename_keys(cfg: DictConfig) -> None:
             cfg[group] = {last if key == name else key: value for key, value in values.items()}
 
 
-def _refuse_fixed(override: Override) -> None:
-    key = override.key_or_group
-    plain = not (override.is_delete() or override.is_sweep_override())
-    allowed = any(key == name or key.startswith(name + ".") for name in _RESUMABLE)
-    if not plain or not allowed or key == "run.dir":
-        text = re.sub(r"^[^=]*=?", "", str(override.input_line))
-        may = f"{', '.join(_RESUMABLE)} may change (not run.dir)"
-        wrong = "a resumed run cannot change this"
-        raise config_error(key, text, wrong, may, "start a new run")
+def _add_new_keys(cfg: DictConfig) -> None:
+    """Give a config that an earlier version stored the default of every key that is new since."""
+    default: Any = OmegaConf.create(read_yaml(shipped_conf() / "config.yaml"))
+    for name in _GROW:
+        cfg[name] = OmegaConf.merge(default[name], cfg.get(name) or {})
+
+
+def _change(cfg: DictConfig, overrides: Sequence[Override]) -> None:
+    """Set ``overrides``. Raises: ConfigError listing those that a resumed run cannot change."""
+    refused: list[Override] = []
+    before = {override.key_or_group: _plain(cfg, override.key_or_group) for override in overrides}
+    for override in overrides:
+        key = override.key_or_group
+        if override.is_delete() or override.is_sweep_override() or key == "run.dir":
+            refused.append(override)
+        else:
+            OmegaConf.update(cfg, key, override.value(), merge=True)
+    allowed = (*_RESUMABLE, *map(str, cfg.resume.allow))
+    refused += [
+        override
+        for override in overrides
+        if _plain(cfg, key := override.key_or_group) != before[key] and not _within(key, allowed)
+    ]
+    if refused:
+        keys = list(dict.fromkeys(override.key_or_group for override in refused))
+        raise config_error(
+            ", ".join(keys),
+            ", ".join(re.sub(r"^[^=]*=?", "", str(o.input_line)) for o in refused),
+            f"a resumed run cannot change {'this' if len(keys) == 1 else 'these'}",
+            f"{', '.join(_RESUMABLE)} may change (not run.dir)",
+            f"start a new run, or insist with 'resume.allow=[{','.join(keys)}]'",
+        )
+
+
+def _plain(cfg: DictConfig, key: str) -> object:
+    """The value of a key in plain types, interpolations as they are."""
+    value = OmegaConf.select(cfg, key, throw_on_missing=False)
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+
+def _within(key: str, allowed: Sequence[str]) -> bool:
+    return any(key == name or key.startswith(name + ".") for name in allowed)

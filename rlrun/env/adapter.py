@@ -1,5 +1,6 @@
 """Construction of environments from their config, and of their spaces before a run."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,7 +13,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rlrun.env.agents.columns import AgentColumns
 from rlrun.env.agents.pettingzoo import PREFIX, PettingZooEnv
 from rlrun.env.catalog import find_spec, make_native, make_single
-from rlrun.env.contract import CheckedEnv, unsupported_space
+from rlrun.env.checked import CheckedEnv
+from rlrun.env.contract import unsupported_space
 from rlrun.env.rows import AnyVectorEnv, Env, Step, SyncEnv
 from rlrun.env.wrappers import wrap
 from rlrun.errors import ConfigError, EnvError
@@ -34,6 +36,7 @@ def make_env(
     keep_info: tuple[str, ...] = (),
     evaluate: bool = False,
     agents: AgentsConfig | None = None,
+    resumable: bool = False,
 ) -> Env:
     """Return ``num_envs`` environments that step together and emit NEXT_STEP rows.
 
@@ -51,6 +54,7 @@ def make_env(
         evaluate: update ``config.kwargs`` with ``config.eval_kwargs``.
         agents: layout of environments with N agents: N columns per environment, or joint rows
             (also with None).
+        resumable: the environments' state will be saved (``Env.state_dict``).
 
     Raises:
         ConfigError: no such environment, or it cannot be made from this config.
@@ -74,7 +78,8 @@ def make_env(
                 f"env.wrappers = {', '.join(w.name for w in config.wrappers)}: they apply to "
                 "environments of one agent; allowed here: []; wrap the PettingZoo environment"
             )
-        env_fns = [partial(_make_pettingzoo, config, kwargs, agents, i) for i in range(num_envs)]
+        assert agents is not None, "PettingZoo environments need an AgentsConfig"
+        make_one: Any = partial(_make_pettingzoo, config, kwargs, agents)
     else:
         spec = find_spec(config.id)
         prefer_sync = config.backend == "auto" and (
@@ -85,8 +90,13 @@ def make_env(
             if raw is not None:
                 _require_supported(spec.id, raw.single_observation_space, raw.single_action_space)
                 raw = _agents_as_columns(raw, agents, config.id)
-                return Env(raw, env_id=config.id, keep_info=keep_info)
-        env_fns = [partial(_make_checked, spec, kwargs, config, i) for i in range(num_envs)]
+                twin = partial(_make_twin, spec, kwargs, num_envs, agents, config.id)
+                return Env(
+                    raw, env_id=config.id, keep_info=keep_info, twin=twin if resumable else None
+                )
+        make_one = partial(_make_wrapped, spec, kwargs, config)
+    limit = config.max_replay_steps if resumable else None
+    env_fns = [partial(_make_checked, make_one, config.id, limit, i) for i in range(num_envs)]
     if config.backend == "async":
         from rlrun.env.workers import AsyncEnv  # imports multiprocessing
 
@@ -109,16 +119,21 @@ def _agents_as_columns(raw: AnyVectorEnv, agents: AgentsConfig | None, env_id: s
     return AgentColumns(raw, agents, env_id)
 
 
+def _make_twin(
+    spec: EnvSpec, kwargs: dict[str, Any], num_envs: int, agents: AgentsConfig | None, env_id: str
+) -> AnyVectorEnv:
+    return _agents_as_columns(make_native(spec, kwargs, num_envs), agents, env_id)
+
+
 def _make_pettingzoo(
-    config: EnvConfig, kwargs: dict[str, Any], agents: AgentsConfig | None, i: int
-) -> CheckedEnv:
+    config: EnvConfig, kwargs: dict[str, Any], agents: AgentsConfig, index: int
+) -> PettingZooEnv:
     if config.backend == "vector":
         raise ConfigError(
             f"env.backend = vector: {config.id} has no native vector environment; "
             "allowed: auto, sync, async; set env.backend=auto"
         )
-    assert agents is not None, "PettingZoo environments need an AgentsConfig"
-    return CheckedEnv(PettingZooEnv(config.id, kwargs, agents), env_id=config.id, index=i)
+    return PettingZooEnv(config.id, kwargs, agents)
 
 
 def probe(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
@@ -170,11 +185,17 @@ def _spaces(
 
 
 def _make_checked(
-    spec: EnvSpec, kwargs: dict[str, Any], config: EnvConfig, index: int
+    make_one: Callable[[int], gym.Env[Any, Any]], env_id: str, limit: int | None, index: int
 ) -> CheckedEnv:
+    return CheckedEnv(partial(make_one, index), env_id=env_id, index=index, max_replay_steps=limit)
+
+
+def _make_wrapped(
+    spec: EnvSpec, kwargs: dict[str, Any], config: EnvConfig, index: int
+) -> gym.Env[Any, Any]:
     env = wrap(make_single(spec, kwargs, index), config.wrappers)
     _require_supported(config.id, env.observation_space, env.action_space)
-    return CheckedEnv(env, env_id=config.id, index=index)
+    return env
 
 
 def _require_supported(env_id: str, obs: gym.Space[Any], action: gym.Space[Any]) -> None:

@@ -26,8 +26,10 @@ def contract_error(env_id: str, subject: str, step: int, message: str) -> EnvErr
     return EnvError(f"env.id = {env_id}: {subject} {when}: {message}")
 
 
-def exception_text(error: Exception, call: str) -> str:
+def exception_text(error: BaseException, call: str) -> str:
     """Return the text of a contract error for an exception raised by ``call``."""
+    if isinstance(error, SystemExit):
+        return f"{call}() called sys.exit({error.code!r}); it must return; fix the environment"
     text = str(error).strip().splitlines()
     return (
         f"{call}() raised {type(error).__name__}: {text[0] if text else '(no message)'}; "
@@ -96,53 +98,24 @@ def reward_violation(reward: Any) -> str | None:
     """Describe why a reward is not one finite number; None if it is."""
     if isinstance(reward, float | int | np.floating | np.integer) and math.isfinite(reward):
         return None
-    if np.ndim(reward) != 0 or not np.isreal(reward):
+    value = np.asarray(reward) if hasattr(reward, "__float__") else np.empty(0)
+    if value.ndim != 0 or value.dtype.kind not in "biuf":
         return f"reward is {_truncated_repr(reward)}; allowed is one finite number"
-    return None if np.isfinite(reward) else f"reward is {reward}; allowed is a finite number"
+    return None if np.isfinite(value) else f"reward is {reward}; allowed is a finite number"
+
+
+def flag_violation(name: str, flag: Any) -> str | None:
+    """Describe why ``terminated`` or ``truncated`` is not True or False; None if it is."""
+    if isinstance(flag, bool | np.bool_):
+        return None
+    if isinstance(flag, int | np.integer | np.ndarray) and np.shape(flag) == () and flag in (0, 1):
+        return None
+    return f"{name} is {_truncated_repr(flag)}; allowed is True or False"
 
 
 def _truncated_repr(value: object) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
-    """Environment ``index`` of a sync or async vector, with validation of its returns.
-
-    Without it SyncVectorEnv casts or broadcasts wrong observations into its batch silently.
-    A ``reset`` with a seed is the vector's reset (step 0), one without is an autoreset.
-    """
-
-    def __init__(self, env: gym.Env[Any, Any], *, env_id: str, index: int) -> None:
-        super().__init__(env)
-        self._id, self._subject, self._steps = env_id, f"environment {index}", 0
-        self._space = env.observation_space
-
-    def _fault(self, message: str) -> EnvError:
-        return contract_error(self._id, self._subject, self._steps, message)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        self._steps = 0 if seed is not None else self._steps + 1
-        try:
-            obs, info = self.env.reset(seed=seed, options=options)
-        except Exception as e:
-            raise self._fault(exception_text(e, "reset")) from e
-        if (message := obs_violation(self._space, obs)) is not None:
-            raise self._fault(f"{message}; fix the environment or wrap it")
-        return obs, info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        self._steps += 1
-        try:
-            obs, reward, terminated, truncated, info = self.env.step(action)
-            ends = bool(terminated), bool(truncated)
-        except Exception as e:
-            raise self._fault(exception_text(e, "step")) from e
-        if (message := obs_violation(self._space, obs) or reward_violation(reward)) is not None:
-            raise self._fault(f"{message}; fix the environment or wrap it")
-        return obs, reward, *ends, info
 
 
 class BatchValidator:

@@ -75,6 +75,11 @@ class FrameStack:
 
         return tree_map(put, self._buffer, obs)
 
+    def present(self) -> Tree:
+        """Return the stacks of the last push again."""
+        stop = self._start + self.k
+        return tree_map(lambda frames: frames[:, self._start : stop], self._buffer)
+
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the stacks after the last push."""
         stop = self._start + self.k

@@ -5,6 +5,8 @@ columns would have to be reset while the others take a step. ``make_env`` falls 
 for them or raises.
 """
 
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +14,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from rlrun.env.agents.columns import AgentColumns
 from rlrun.env.contract import ActionValidator, BatchValidator, contract_error, exception_text
-from rlrun.errors import ConfigError, EnvError, NumericError
+from rlrun.env.probe import Probe
+from rlrun.env.state import Unsupported, capture, restore, same_tree
+from rlrun.errors import ConfigError, EnvError, Interrupted, NumericError
+from rlrun.tree import tree_map
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 
@@ -38,7 +44,15 @@ class Step:
 class Env:
     """Rows of a NEXT_STEP vector environment. Base class of the sync and async ones."""
 
-    def __init__(self, raw: AnyVectorEnv, *, env_id: str, keep_info: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        raw: AnyVectorEnv,
+        *,
+        env_id: str,
+        keep_info: tuple[str, ...],
+        twin: Callable[[], AnyVectorEnv] | None = None,
+    ) -> None:
+        """``twin``: makes another vector environment like ``raw``, whose state is saved."""
         self.num_envs = raw.num_envs
         self.obs_space: gym.Space[Any] = raw.single_observation_space
         self.action_space: gym.Space[Any] = raw.single_action_space
@@ -50,6 +64,12 @@ class Env:
         self._shift_actions = bool(self._action_start.any())
         self._steps = 0
         self._done = np.zeros(self.num_envs, np.bool_)
+        self.inexact: str | None = None  # why the state cannot be restored bit for bit
+        self.cut = np.zeros(self.num_envs, np.bool_)  # columns that ``load_state_dict`` reset
+        self._seed = 0
+        self._first_obs: Any = None  # of a reset that replaces the next step
+        self._twin, self._probe = twin, None if twin is None else Probe(lambda: self._raw, twin)
+        self._recording = twin is not None
         self._validate = BatchValidator(self.obs_space, self.num_envs, env_id)
         self._validate_action = ActionValidator(self.action_space, self.num_envs)
 
@@ -61,7 +81,7 @@ class Env:
         Raises:
             EnvError: the environment violated its contract.
         """
-        self._steps = 0
+        self._steps, self._seed, self._first_obs = 0, seed, None
         self._done = np.zeros(self.num_envs, np.bool_)
         return self._reset(seed)
 
@@ -81,21 +101,114 @@ class Env:
             raise self._action_error(action, violation, index)
         if self._shift_actions:
             action = action + self._action_start
+        if self._first_obs is not None:
+            return self._open_episodes()
         obs, reward, terminated, truncated, info = self._advance(action)
+        if self._recording:
+            row = obs, reward, terminated, truncated
+            self._recording = self._probe is not None and self._probe.record(action, *row)
         terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
         first, self._done = self._done, terminated | truncated
         reward = np.asarray(reward, np.float32)
         numbers = {key: self._info_column(info, key) for key in self._keep_info}
         return Step(obs, reward, terminated, truncated & ~terminated, first, numbers)
 
+    def _open_episodes(self) -> Step:
+        """Return the row of a reset of all environments that was done before."""
+        obs, self._first_obs = self._first_obs, None
+        none = np.zeros(self.num_envs, np.bool_)
+        first, self._done = np.ones(self.num_envs, np.bool_), none.copy()
+        numbers = {key: np.zeros(self.num_envs, np.float32) for key in self._keep_info}
+        return Step(obs, np.zeros(self.num_envs, np.float32), none, none.copy(), first, numbers)
+
     def close(self) -> None:
-        """Release the resources of the environments."""
-        self._raw.close()
+        """Release the resources of the environments. Raises: EnvError: they raised."""
+        failing = sys.exc_info()[0] is not None  # that error is the one to report
+        try:
+            self._raw.close()
+        except (Interrupted, KeyboardInterrupt):
+            raise
+        except BaseException as e:
+            if failing:
+                return
+            error = self._vector_error(exception_text(e, "close"))
+            raise e if isinstance(e, EnvError) else error from e
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the last step; ``inexact`` tells whether it is all of it."""
+        return {
+            "seed": self._seed,
+            "steps": self._steps,
+            "done": self._done.copy(),
+            "first_obs": None if self._first_obs is None else tree_map(np.array, self._first_obs),
+            "raw": self._raw_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> list[str]:
+        """Continue from ``state``; return why columns (then in ``cut``) do not.
+
+        The next step of a cut column opens a new episode. None: all columns are cut.
+
+        Raises:
+            EnvError: the environment violated its contract.
+        """
+        reasons = ["the checkpoint holds no state of the environments"]
+        self.cut = np.zeros(self.num_envs, np.bool_)
+        if state is not None:
+            self._seed, self._steps = int(state["seed"]), int(state["steps"])
+            self._done, self._first_obs = np.array(state["done"], np.bool_), state["first_obs"]
+            reasons = self._load_raw(state["raw"])
+        else:
+            self._cut_all()
+        self._done |= self.cut
+        return reasons
+
+    def _raw_state(self) -> dict[str, Any]:
+        """Return the state of the vector environment, or ``reason``: why there is none."""
+        if self._twin is None:
+            self.inexact = self._no_state()
+        elif self.inexact is None:
+            try:
+                state = capture(self._raw)
+                if self._probe is not None:
+                    probe, self._probe, self._recording = self._probe, None, False
+                    self.inexact = probe.violation()
+                if self.inexact is None:
+                    return {"state": state}
+            except Unsupported as e:
+                self.inexact = str(e)
+        return {"reason": self.inexact}
+
+    def _no_state(self) -> str:
+        return "it has no state that could be saved"
+
+    def _load_raw(self, state: dict[str, Any]) -> list[str]:
+        self._probe, self._recording = None, False
+        try:
+            if (reason := state.get("reason")) is None:
+                self._raw.reset(seed=self._seed)
+                restore(self._raw, state["state"])
+                if same_tree(capture(self._raw), state["state"]):
+                    return []
+                reason = "its restored state is not the one that was saved"
+        except Unsupported as e:
+            reason = str(e)
+        self.inexact = reason
+        self._cut_all()
+        return [reason]
+
+    def _cut_all(self) -> None:
+        """Reset all environments, with other episodes than at the run's start."""
+        self.cut[:] = True
+        seed = np.random.SeedSequence((self._seed, self._steps + 1)).generate_state(1)
+        self._first_obs = tree_map(np.array, self._reset(int(seed[0]) >> 1))
 
     def _reset(self, seed: int) -> Any:
         try:
             obs, _ = self._raw.reset(seed=seed)
-        except Exception as e:
+        except (Interrupted, KeyboardInterrupt):
+            raise
+        except BaseException as e:
             raise self._vector_error(exception_text(e, "reset")) from e
         self._validate.obs(obs, 0)
         return obs
@@ -103,7 +216,9 @@ class Env:
     def _advance(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         try:
             obs, reward, terminated, truncated, info = self._raw.step(action)
-        except Exception as e:
+        except (Interrupted, KeyboardInterrupt):
+            raise
+        except BaseException as e:
             raise self._vector_error(exception_text(e, "step")) from e
         self._validate.obs(obs, self._steps)
         self._validate.reward(reward, self._steps)
@@ -144,10 +259,35 @@ class Env:
 
 
 class SyncEnv(Env):
-    """Rows of a SyncVectorEnv, whose environments check themselves (``contract.Checked``)."""
+    """Rows of a SyncVectorEnv, whose environments check themselves (``checked.CheckedEnv``)."""
+
+    @property
+    def _sync(self) -> Any:
+        """The SyncVectorEnv of ``CheckedEnv``, inside the columns of agents too."""
+        return self._raw.joint if isinstance(self._raw, AgentColumns) else self._raw
 
     def _reset(self, seed: int) -> Any:
         return self._raw.reset(seed=seed)[0]
 
     def _advance(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         return self._raw.step(action)
+
+    def _raw_state(self) -> dict[str, Any]:
+        states = [env.state_dict() for env in self._sync.envs]
+        state = {"environments": states, "autoreset": self._sync._autoreset_envs.copy()}
+        if isinstance(self._raw, AgentColumns):
+            state["agents"] = self._raw.state_dict()
+        self.inexact = self.inexact or next((s["reason"] for s in states if "reason" in s), None)
+        return state
+
+    def _load_raw(self, state: dict[str, Any]) -> list[str]:
+        sync, columns = self._sync, self.num_envs // self._sync.num_envs
+        reasons = [
+            env.load_state_dict(s) for env, s in zip(sync.envs, state["environments"], strict=True)
+        ]
+        lost = np.array([reason is not None for reason in reasons])
+        sync._autoreset_envs = np.array(state["autoreset"], np.bool_) | lost
+        if isinstance(self._raw, AgentColumns):
+            self._raw.load_state_dict(state["agents"], lost)
+        self.cut = np.repeat(lost, columns)
+        return list(dict.fromkeys(r for r in reasons if r is not None))

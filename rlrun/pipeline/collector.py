@@ -10,11 +10,16 @@ import numpy as np
 from rlrun.buffer.windows.cutter import Cutter
 from rlrun.env import Env
 from rlrun.env.framestack import FrameStack
+from rlrun.errors import EnvError
 from rlrun.functional.explore import Temperature
 from rlrun.schema import CollectorConfig
 from rlrun.types import Chunk, Counters, Policy, Tree, no_actions, tree_leaves, tree_map
 
 Explore = Callable[[int], np.ndarray]
+_CARRIED = (
+    "obs", "first", "ended", "prev_action", "prev_reward", "state",
+    "episode_return", "episode_length",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -39,6 +44,12 @@ class CollectMetrics:
         self.counters.episodes += len(stats.finished_episodes)
         self.counters.chunks += 1
         self.finished_episodes += stats.finished_episodes
+
+    def state_dict(self) -> list[tuple[float, int]]:
+        return list(self.finished_episodes)
+
+    def load_state_dict(self, finished: list[tuple[float, int]]) -> None:
+        self.finished_episodes = [(float(r), int(n)) for r, n in finished]
 
     def report(self) -> dict[str, float]:
         """collect/ metrics of the episodes finished since the last call."""
@@ -90,7 +101,11 @@ class Collector:
         self.episode_length = np.zeros(self.num_envs, np.int64)
         self.stats = ChunkStats()  # of the chunk that is not committed yet
         self.collect_metrics = CollectMetrics(counters, explore)
-        self.restored = False  # the open episodes were cut, see load_state_dict
+        self.interrupted = 0  # rows of a chunk that an error of the environment interrupted
+        self.interrupted_units = 0
+        self.failed: str | None = None  # that error: the environments cannot go on
+        self.inexact: str | None = None  # why a resumed run differs from an uninterrupted one
+        self.pushed = False  # the stack already holds the present observation
         self.seconds = {"act": 0.0, "env": 0.0}
         self.flat = isinstance(self.obs, np.ndarray)
         self.arrays: dict[str, Any] = {}
@@ -112,13 +127,18 @@ class Collector:
         but the exploration's random numbers. The chunk's arrays are overwritten by the next call.
         """
         epsilon = self.explore(self.counters.env_steps)
-        self._put_obs(0)
-        t = units = 0
+        t, units = self.interrupted, self.interrupted_units
+        self._put_obs(t)
         while units < self.config.n_sample or t == 0:
             if t == self.capacity:
                 self._allocate(2 * self.capacity)
-            units += self._step(t, epsilon)
+            try:
+                units += self._step(t, epsilon)
+            except EnvError as e:
+                self.interrupted, self.interrupted_units, self.failed = t, units, str(e)
+                raise
             t += 1
+        self.interrupted = self.interrupted_units = 0
         if self.cutter is not None and self.config.trajectory == "collect":
             self.cutter.origin[:] = self.cutter.row  # the next row opens a new trajectory
         return self._chunk(t)
@@ -141,7 +161,8 @@ class Collector:
             store[t] = values
         obs = a["obs"][t] if self.flat else tree_map(lambda x: x[t], a["obs"])
         if self.stack is not None:
-            obs = self.stack.push(obs, first)
+            obs = self.stack.present() if self.pushed else self.stack.push(obs, first)
+            self.pushed = True
         out = self.actor.act(
             obs, first, self.prev_action, self.prev_reward, self.state, explore=epsilon
         )
@@ -152,30 +173,19 @@ class Collector:
         a["first"][t], a["valid"][t], a["action"][t] = first, valid, action
         for name, extra in out.extras.items():
             a["extras"][name][t] = extra
-        if self.restored:
-            self._end_row(t)
-        else:
-            step = self.env.step(action)
-            self.obs = step.obs
-            a["reward"][t], a["terminated"][t], a["truncated"][t] = (
-                step.reward, step.terminated, step.truncated,
-            )  # fmt: skip
-            self.first, self.ended = step.first, step.terminated | step.truncated
-            for name, value in step.info.items():
-                a["extras"][name][t] = value
-            self.seconds["env"] += time.perf_counter() - acted
+        step = self.env.step(action)
+        self.obs, self.pushed = step.obs, False
+        a["reward"][t], a["terminated"][t], a["truncated"][t] = (
+            step.reward, step.terminated, step.truncated,
+        )  # fmt: skip
+        self.first, self.ended = step.first, step.terminated | step.truncated
+        for name, value in step.info.items():
+            a["extras"][name][t] = value
+        self.seconds["env"] += time.perf_counter() - acted
         self.state = out.state
         self.prev_action, self.prev_reward = action, a["reward"][t].copy()
         self._put_obs(t + 1)
         return self._count(t, valid)
-
-    def _end_row(self, t: int) -> None:
-        """Make row t the end row of the episodes that a restore cut."""
-        a = self.arrays
-        a["valid"][t] = a["terminated"][t] = a["truncated"][t] = False
-        a["reward"][t] = 0
-        self.first, self.ended = np.ones(self.num_envs, bool), np.zeros(self.num_envs, bool)
-        self.obs, self.restored = self.reset_obs, False
 
     def _count(self, t: int, valid: np.ndarray) -> int:
         a = self.arrays
@@ -262,26 +272,77 @@ class Collector:
         return self.collect_metrics.report()
 
     def state_dict(self) -> dict[str, Any]:
-        names = ("obs", "first", "ended", "prev_action", "prev_reward")
-        return {n: tree_map(np.array, getattr(self, n)) for n in names} | {
-            "state": tree_map(np.array, self.state),
+        """Everything the next row depends on, except the policy and the counters.
+
+        After an error of the environment: the rows before it, without the environments' state.
+        """
+        state = self.light_state_dict()
+        if self.failed is None:
+            state["env"] = self.env.state_dict()
+            self.inexact = self.inexact or self.env.inexact
+        return state | {"inexact": self.inexact}
+
+    def light_state_dict(self) -> dict[str, Any]:
+        """``state_dict`` without the environments, whose open episodes it would cut."""
+        state = {name: tree_map(np.array, getattr(self, name)) for name in _CARRIED}
+        return state | {
             "cutter": self.cutter.state_dict() if self.cutter is not None else None,
             "stack": self.stack.state_dict() if self.stack is not None else None,
+            "pushed": self.pushed,
+            "finished": self.collect_metrics.state_dict(),
+            "rows": self._interrupted_rows(),
+            "env": None,
+            "inexact": self.inexact,
+        }
+
+    def _interrupted_rows(self) -> dict[str, Any] | None:
+        """The rows before an error of the environment and their statistics, None: there are none.
+
+        ``stats`` of rows that were handed over are the source's.
+        """
+        t = self.interrupted
+        if not t:
+            return None
+        rows = {name: tree_map(lambda x: x[:t].copy(), x) for name, x in self.arrays.items()}
+        return {
+            "rows": rows,
+            "units": self.interrupted_units,
+            "steps": self.stats.steps,
+            "finished": list(self.stats.finished_episodes),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue after a restore: environments are reset, so their open episodes are cut.
+        """Continue from ``state``.
 
-        The saved last observation becomes the end row of each: its value still counts, no return
-        extends past it. The next row opens a new episode.
+        The saved last observation of an environment that cannot be restored becomes the end row of
+        its open episode: its value still counts, no return extends past it. The next row opens a
+        new episode.
         """
-        seed = self.seed + self.counters.env_steps  # other episodes than at the run's start
-        self.reset_obs = tree_map(np.array, self.env.reset(seed=seed))
-        for name in ("obs", "first", "ended", "prev_action", "prev_reward"):
+        for name in _CARRIED:
             setattr(self, name, tree_map(np.array, state[name]))
-        self.state = tree_map(np.array, state["state"])
         if self.cutter is not None and state["cutter"] is not None:
             self.cutter.load_state_dict(state["cutter"])
         if self.stack is not None:
             self.stack.load_state_dict(state["stack"])
-        self.restored = True
+        self.pushed, self.failed = state["pushed"], None
+        self.collect_metrics.load_state_dict(state["finished"])
+        self.stats, self.interrupted, self.interrupted_units = ChunkStats(), 0, 0
+        if (saved := state["rows"]) is not None:
+            self._load_interrupted_rows(saved)
+        reasons = self.env.load_state_dict(state["env"])
+        self.inexact = state["inexact"] or (reasons[0] if reasons else None)
+        self._cut(self.env.cut)
+
+    def _load_interrupted_rows(self, saved: dict[str, Any]) -> None:
+        rows, t = saved["rows"], len(saved["rows"]["action"])
+        self._allocate(max(self.capacity, t + 1))
+        tree_map(lambda store, x: np.copyto(store[:t], x), self.arrays, rows)
+        self.interrupted, self.interrupted_units = t, int(saved["units"])
+        finished = [(float(r), int(n)) for r, n in saved["finished"]]
+        self.stats = ChunkStats(int(saved["steps"]), finished)
+
+    def _cut(self, cut: np.ndarray) -> None:
+        """Make the next row of the columns ``cut`` [E] an end row."""
+        self.ended |= cut
+        self.episode_return[cut] = 0
+        self.episode_length[cut] = 0

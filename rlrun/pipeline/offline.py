@@ -25,6 +25,10 @@ class OfflineSource:
     def seconds(self) -> dict[str, float]:
         return {}
 
+    @property
+    def inexact(self) -> None:
+        return None
+
     def next_chunk(self) -> None:
         return None
 

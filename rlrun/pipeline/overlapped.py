@@ -2,9 +2,9 @@
 
 from typing import Any, ClassVar
 
-from rlrun.errors import RlrunError
+from rlrun.errors import EnvError, RlrunError
 from rlrun.pipeline.collector import ChunkStats, CollectMetrics
-from rlrun.pipeline.process import CollectedChunk, CollectorProcess, CollectorState
+from rlrun.pipeline.process import CollectedChunk, CollectorProcess
 from rlrun.types import Chunk, Policy
 
 
@@ -32,9 +32,10 @@ class OverlappedSource:
         self.process, self.policy, self.total_steps = process, policy, total_steps
         self.collect_metrics, self.counters = collect_metrics, collect_metrics.counters
         self.seconds: dict[str, float] = {"act": 0.0, "env": 0.0}
-        self.counted: CollectorState | None = None  # after the chunk that was counted last
+        self.counted: dict[str, Any] | None = None  # state after the chunk counted last
         self.received: CollectedChunk | None = None  # in flight at a checkpoint, not counted yet
         self.pending_error: RlrunError | None = None  # of the chunk in flight at a checkpoint
+        self.inexact: str | None = None
 
     def next_chunk(self) -> Chunk:
         if self.pending_error is not None:
@@ -62,37 +63,46 @@ class OverlappedSource:
     def state_dict(self) -> dict[str, Any]:
         """State of the collector and the chunk in flight, which is waited for.
 
-        When that chunk fails, the state is the one before it: all learned updates are saved.
+        When that chunk fails, its rows before the error are in the collector's state. When the
+        process has ended, the state is the one before the chunk, without the environments'.
         """
         if self.process.in_flight:
             try:
                 self.received = self.process.result()
             except RlrunError as e:
                 self.pending_error = e
-        after = self.received.state if self.received is not None else self.counted
-        after = after or self.process.state()  # nothing was collected yet
-        self.policy.generator.bit_generator.state = after.generator
-        state: dict[str, Any] = {"collector": after.collector}
-        if self.received is not None:
-            chunk, stats = self.received.chunk, self.received.stats
-            rows = {name: getattr(chunk, name) for name in chunk.__slots__}
-            flight = {"rows": rows, "steps": stats.steps, "finished": stats.finished_episodes}
-            state["flight"] = flight
-        return state
+        state = self._collector_state() | {"finished": self.collect_metrics.state_dict()}
+        self.inexact = state["inexact"]
+        if self.received is None:
+            return {"collector": state}
+        chunk, stats = self.received.chunk, self.received.stats
+        rows = {name: getattr(chunk, name) for name in chunk.__slots__}
+        flight = {"rows": rows, "steps": stats.steps, "finished": stats.finished_episodes}
+        return {"collector": state, "flight": flight}
+
+    def _collector_state(self) -> dict[str, Any]:
+        try:
+            return self.process.state()
+        except EnvError:
+            last = self.received.state if self.received is not None else self.counted
+            if last is None:
+                raise
+            return last
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        generator = dict(self.policy.generator.bit_generator.state)
-        after = CollectorState(state["collector"], generator)
-        flight, env_steps = state.get("flight"), self.counters.env_steps
+        generator = dict(self.policy.generator.bit_generator.state)  # of a serial checkpoint
+        collector, flight = {"generator": generator, **state["collector"]}, state.get("flight")
+        self.collect_metrics.load_state_dict(collector["finished"])
+        env_steps = self.counters.env_steps
         if flight is None:
-            self.counted = after
+            self.counted = collector
         else:
             finished = [(float(r), int(n)) for r, n in flight["finished"]]
             stats = ChunkStats(int(flight["steps"]), finished)
             env_steps += stats.steps
             chunk = Chunk(**flight["rows"])
-            self.received = CollectedChunk(chunk, stats, self.seconds, after)
-        self.process.load(after, env_steps)
+            self.received = CollectedChunk(chunk, stats, self.seconds, collector)
+        self.inexact = self.process.load(collector | {"finished": []}, env_steps)
 
     def close(self) -> None:
         self.process.close()

@@ -4,9 +4,11 @@ import atexit
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -30,20 +32,16 @@ MakeCollectorSide = Callable[[], CollectorSide]
 
 @dataclass(frozen=True, slots=True)
 class CollectedChunk:
-    """A chunk, its statistics, and the collector's state after it."""
+    """A chunk, its statistics, and the collector's state after it.
+
+    ``state`` lacks that of the environments, which is asked for when a checkpoint needs it. It is
+    sent with every chunk, as the process may end at any time.
+    """
 
     chunk: Chunk
     stats: ChunkStats
     seconds: dict[str, float]  # acting and stepping environments since the process began
-    state: "CollectorState"
-
-
-@dataclass(frozen=True, slots=True)
-class CollectorState:
-    """State between two chunks. Sent with every chunk, as the process may end at any time."""
-
-    collector: dict[str, Any]
-    generator: dict[str, Any]  # of exploration
+    state: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +93,34 @@ class CollectorProcess:
         rows, *rest = reply
         return CollectedChunk(self.transport.unpack(rows), *rest)
 
-    def state(self) -> CollectorState:
-        """Return the collector's state; no chunk may be in flight."""
+    def state(self) -> dict[str, Any]:
+        """Return the collector's state, the environments' too; no chunk may be in flight."""
         self._send("state")
-        state: CollectorState = self._reply()
+        state: dict[str, Any] = self._reply()
         return state
 
-    def load(self, state: CollectorState, env_steps: int) -> None:
-        """Continue from ``state`` at the clock ``env_steps``, with other episodes."""
+    def load(self, state: dict[str, Any], env_steps: int) -> str | None:
+        """Continue from ``state`` at the clock ``env_steps``; return why that is not exact."""
         self._send("load", state, env_steps)
-        self._reply()
+        reason: str | None = self._reply()
+        return reason
 
     def close(self) -> None:
-        """End the process; a chunk in flight is lost."""
+        """End the process; a chunk in flight is lost.
+
+        Raises: EnvError: the environments raised in close(), unless another error is under way.
+        """
+        failing = sys.exc_info()[0] is not None or self.in_flight
         atexit.unregister(self.close)
+        try:
+            if not failing and self.process.is_alive() and not self.pipe.closed:
+                self._send("close")
+                if self.pipe.poll(EXIT_SECONDS):
+                    self._reply()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         self.pipe.close()
         self.process.join(EXIT_SECONDS)
         if self.process.is_alive():
@@ -141,12 +153,6 @@ class CollectorProcess:
         )
 
 
-def state_of(collector: Collector) -> CollectorState:
-    """The state of a collector between two chunks."""
-    generator = dict(collector.policy.generator.bit_generator.state)
-    return CollectorState(collector.state_dict(), generator)
-
-
 def _serve(
     pipe: Connection, make_collector: MakeCollector, make_collector_side: MakeCollectorSide
 ) -> None:
@@ -166,7 +172,8 @@ def _serve(
         except (EOFError, OSError):
             break
     if error is None:
-        worker.collector.env.close()
+        with suppress(EnvError):
+            worker.close()
 
 
 def _exit_with_parent() -> None:
@@ -193,7 +200,7 @@ class _Worker:
     def __init__(
         self, make_collector: MakeCollector, make_collector_side: MakeCollectorSide
     ) -> None:
-        self.counters, self.transport = Counters(), make_collector_side()
+        self.counters, self.transport, self.closed = Counters(), make_collector_side(), False
         self.collector: Collector = make_collector(self.counters)
 
     def collect(self, env_steps: int, weights: Any) -> tuple[Any, ...] | MissingBase:
@@ -205,12 +212,23 @@ class _Worker:
         collector.actor.refresh()
         self.counters.env_steps = env_steps
         rows = self.transport.pack(collector.collect_rows())
-        return rows, collector.take_stats(), dict(collector.seconds), state_of(collector)
+        stats, light = collector.take_stats(), collector.light_state_dict()
+        return rows, stats, dict(collector.seconds), light | self._generator()
 
-    def state(self) -> CollectorState:
-        return state_of(self.collector)
+    def state(self) -> dict[str, Any]:
+        return self.collector.state_dict() | self._generator()
 
-    def load(self, state: CollectorState, env_steps: int) -> None:
+    def _generator(self) -> dict[str, Any]:
+        """The state of exploration's random numbers."""
+        return {"generator": dict(self.collector.policy.generator.bit_generator.state)}
+
+    def load(self, state: dict[str, Any], env_steps: int) -> str | None:
         self.counters.env_steps = env_steps
-        self.collector.load_state_dict(state.collector)
-        self.collector.policy.generator.bit_generator.state = state.generator
+        self.collector.load_state_dict(state)
+        self.collector.policy.generator.bit_generator.state = state["generator"]
+        return self.collector.inexact
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.collector.env.close()

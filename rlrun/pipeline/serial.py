@@ -70,6 +70,7 @@ class Pipeline:
     consecutive_solved: int = 0  # successive evaluations at stop_value
     pending_evaluation: bool = False  # a signal interrupted one; a resumed run begins with it
     rollbacks: int = 0  # to an earlier checkpoint, after non-finite updates
+    warned: bool = False  # of a run that cannot be resumed exactly
     dirty: bool = True  # something has changed since the last checkpoint
     seconds: dict[str, float] = field(default_factory=dict)
     saver: RunSaver = field(init=False)
@@ -103,7 +104,7 @@ class Pipeline:
         if self.pending_evaluation:
             self._evaluate(stop)
             self._save()  # else a second resume would evaluate again
-        while counters.env_steps < c.total_steps and not stop() and not self._solved():
+        while counters.env_steps < c.total_steps and not stop() and not self.solved:
             before = counters.env_steps
             chunk = self._collect()
             keys = self._store(chunk)
@@ -167,7 +168,9 @@ class Pipeline:
     def _due(self, every: int, before: int) -> bool:
         return self.counters.env_steps // every > before // every
 
-    def _solved(self) -> bool:
+    @property
+    def solved(self) -> bool:
+        """Whether the last evaluations reached stop_value."""
         c = self.run_config
         return c.stop_value is not None and self.consecutive_solved >= c.stop_after
 
@@ -195,11 +198,7 @@ class Pipeline:
         metrics = self.source.transport_metrics()
         if self.buffer is not None:
             metrics |= self.buffer.codec_metrics()
-        past = self.saver.history_size
-        if past is not None:
-            metrics["codec/history_ratio"] = past.coded / past.raw
-            metrics["codec/history_bytes"] = float(past.coded)
-        return metrics
+        return metrics | self.saver.codec_metrics()
 
     def elapsed(self) -> dict[str, float]:
         """Seconds of each part since this process began.
@@ -305,9 +304,17 @@ class Pipeline:
     def _add_seconds(self, part: str, start: float) -> None:
         self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
+    def _warn_inexact(self) -> None:
+        """Warn once of a run that cannot be resumed exactly."""
+        if self.source.inexact is not None and not self.warned:
+            text = "resumed after a kill, this run will differ from an uninterrupted one: %s"
+            _logger.warning(text, self.source.inexact)
+            self.warned = True
+
     def state_dict(self) -> dict[str, Any]:
         """All that later steps depend on. Reading it changes none of it."""
         counters, source = self.counters, self.source.state_dict()  # first: see ``Source``
+        self._warn_inexact()
         state: dict[str, Any] = {
             "counters": {n: getattr(counters, n) for n in counters.__slots__},
             "policy": self.policy.state_dict(),

@@ -17,6 +17,13 @@ class Source(Protocol):
     def seconds(self) -> dict[str, float]:
         """Seconds of the parts of collecting since this process began."""
 
+    @property
+    def inexact(self) -> str | None:
+        """Why a resumed run would differ, or differs, from an uninterrupted one; None: it is equal.
+
+        Known after the first ``state_dict`` or ``load_state_dict``.
+        """
+
     def next_chunk(self) -> Chunk | None:
         """Return the next rows, added to the run's counters; None: the buffer has all there are."""
 
@@ -52,6 +59,10 @@ class SerialSource:
     def seconds(self) -> dict[str, float]:
         return self.collector.seconds
 
+    @property
+    def inexact(self) -> str | None:
+        return self.collector.inexact
+
     def next_chunk(self) -> Chunk:
         if self.transport is None:
             return self.collector.collect()
@@ -77,6 +88,8 @@ class SerialSource:
                 "pipeline the run began with; set pipeline=overlapped"
             )
         self.collector.load_state_dict(state["collector"])
+        if (generator := state["collector"].get("generator")) is not None:  # of its own process
+            self.policy.generator.bit_generator.state = generator
 
     def close(self) -> None:
         self.collector.env.close()

@@ -19,7 +19,7 @@ import torch
 
 from rlrun.build.pipeline import make_collector
 from rlrun.build.plan import Plan, make_plan
-from rlrun.build.policy import make_policy, set_threads
+from rlrun.build.policy import make_policy, prepare_process
 from rlrun.build.replay import make_replay
 from rlrun.config.checks.keys import bf16_fault
 from rlrun.errors import ResourceError, RlrunError
@@ -215,7 +215,7 @@ def _serve(pipe: Connection, plan: Plan, chunks: Sequence[Chunk]) -> None:
 
 def make_learner(plan: Plan, chunks: Sequence[Chunk]) -> Learner:
     """Make a run's learner with ``chunks`` in its replay, and set torch's threads."""
-    set_threads(plan)
+    prepare_process(plan)
     policy, replay = make_policy(plan), make_replay(plan)
     for chunk in chunks:
         replay.add(chunk)

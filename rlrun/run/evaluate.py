@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from rlrun.build.plan import make_plan
-from rlrun.build.policy import make_policy, set_threads
+from rlrun.build.policy import make_policy, prepare_process
 from rlrun.config import load
 from rlrun.pipeline.evaluate import Evaluator
 from rlrun.pipeline.serial import CHECKPOINTS
@@ -28,7 +28,7 @@ def evaluate_run(
     """
     config, _ = load(run_dir, [f"device={device}"] if device else [], replay=False)
     plan = make_plan(config)
-    set_threads(plan)
+    prepare_process(plan)
     directory = run_dir / CHECKPOINTS
     tensors: dict[str, torch.Tensor]
     meta: dict[str, Any]
@@ -44,9 +44,11 @@ def evaluate_run(
         agents=config.agents,
     )
     policy = make_policy(plan)
-    policy.load(tensors)
+    with checkpoint.fitting(directory):
+        policy.load(tensors)
+        env_steps = int(meta["env_steps"])
     try:
-        result = evaluator.run(policy, env_steps=int(meta["env_steps"])).summary()
+        result = evaluator.run(policy, env_steps=env_steps).summary()
     finally:
         evaluator.close()
     for key, value in result.items():

@@ -35,7 +35,8 @@ def export_run(
         )
     replay = make_replay(plan)
     saved = state["buffer"]
-    replay.load_rows(saved.get("own", saved))  # without demonstrations
+    with checkpoint.fitting(path):
+        replay.load_rows(saved.get("own", saved))  # without demonstrations
     source = {"run": run_dir.name, "checkpoint": path.name, **state["counters"]}
     source |= {"policy": config.policy.name, "env": config.env.id, "seed": config.seed}
     write_rows(

@@ -3,6 +3,7 @@
 import logging
 import math
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -18,10 +19,10 @@ from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.build.pipeline import make_pipeline
 from rlrun.build.plan import Plan, make_plan
-from rlrun.build.policy import backend_used, set_threads
+from rlrun.build.policy import backend_used, prepare_process
 from rlrun.build.replay import load_rows
 from rlrun.config import check_precision
-from rlrun.errors import CheckpointError, Interrupted, RlrunError, StorageError
+from rlrun.errors import CheckpointError, ConfigError, Interrupted, RlrunError, StorageError
 from rlrun.log import Log, final_line
 from rlrun.pipeline.evaluate import eval_metrics
 from rlrun.pipeline.generators import seed_generators
@@ -44,8 +45,14 @@ def run(config: Config, run_dir: Path, *, raw_yaml: str, overrides: list[str]) -
 def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]) -> int:
     """Continue a run from its newest valid checkpoint; return the exit code.
 
-    ``raw_yaml`` (config.yaml with ``overrides`` in it) becomes the run's config.
+    ``raw_yaml`` (config.yaml with ``overrides`` in it) becomes the run's config. A run that is done
+    stays as it is, to the byte.
     """
+    done = _done(run_dir, config)
+    if done is not None:
+        if config.logger.progress != "off":
+            print(done)
+        return 0
     handler = logging.FileHandler(run_dir / "rlrun.log")
     logging.getLogger().addHandler(handler)
     try:
@@ -53,6 +60,25 @@ def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]
     finally:
         logging.getLogger().removeHandler(handler)
         handler.close()
+
+
+def _done(run_dir: Path, config: Config) -> str | None:
+    """A line on a run that has nothing left to do, with how to extend it; None: it has."""
+    try:
+        record = RunRecord.read(run_dir)
+    except ConfigError:  # damaged; the checkpoints decide
+        return None
+    goal, score = config.run.stop_value, (record.eval or {}).get("return_mean", -math.inf)
+    solved = record.ended_by == "run.stop_value" and goal is not None and score >= goal
+    if record.status != "done" or not (solved or record.env_steps >= config.run.total_steps):
+        return None
+    path = shlex.quote(str(run_dir))
+    more = f"run.total_steps={2 * max(config.run.total_steps, record.env_steps)}"
+    more += " run.stop_value=null" if solved else ""
+    return (
+        f"rlrun: {path}: the run is done ({record.env_steps} env steps); nothing was changed; to "
+        f"go on: rlrun resume {path} {more}"
+    )
 
 
 def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
@@ -66,7 +92,7 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
             state["committed"] = checkpoint.committed(path)
             plan = plan.resumed(state["settings"])
             replace_file(run_dir / "config.yaml", raw_yaml.encode())
-        set_threads(plan)
+        prepare_process(plan)
         record = RunRecord(config.seed, config.device, plan.threads, parameters=0)
         deadline = began + (math.inf if config.run.max_time is None else config.run.max_time)
         if resumed:
@@ -100,7 +126,8 @@ def _run_to_end(
     """Build the pipeline, run it, write its record."""
     config = plan.config
     title = f"{config.policy.name} on {config.env.id}, seed {config.seed}"
-    since = state["counters"]["env_steps"] if state else None
+    with checkpoint.fitting(run_dir / CHECKPOINTS):
+        since = int(state["counters"]["env_steps"]) if state is not None else None
     total = config.run.total_steps
     seed_generators(config.seed)
     with (
@@ -115,11 +142,13 @@ def _run_to_end(
         closing(make_pipeline(plan, run_dir, log)) as pipeline,
     ):
         if state is not None:
-            _load(pipeline, state)
+            with checkpoint.fitting(run_dir / CHECKPOINTS):
+                _load(pipeline, state)
         elif isinstance(pipeline.buffer, Replay | Mixed) and config.buffer.load is not None:
             log.note(load_rows(plan, pipeline.buffer))
         record.parameters = sum(w.numel() for w in pipeline.policy.weights().values())
         record.backend, record.backend_reason = plan.backend
+        _note_exactness(record, pipeline)
         record.write(run_dir)
         flat = _flat(asdict(config)) | _secrets(raw_yaml)
         log.hparams(raw_yaml, flat, {})
@@ -132,6 +161,7 @@ def _run_to_end(
             )
             record.wall_seconds, record.rollbacks = log.wall_seconds, pipeline.rollbacks
             record.backend, record.backend_reason = backend_used(pipeline.policy, plan)
+            _note_exactness(record, pipeline)
         record.best_eval = result.best
         record.eval = result.final
         record.digest = run_digest(run_dir / "metrics.jsonl", pipeline.policy.weights())
@@ -140,6 +170,7 @@ def _run_to_end(
             raise _interrupted(result.stopped, pipeline.counters.env_steps, run_dir)
         if pipeline.profiler is not None:
             _report_profile(pipeline.profiler, pipeline.elapsed(), log)
+        record.ended_by = "run.stop_value" if pipeline.solved else "run.total_steps"
         final = eval_metrics(result.final) if result.final else {}
         log.hparams(raw_yaml, flat, final)
         _close_record(record, run_dir, "done", 0)
@@ -153,6 +184,11 @@ def _run_to_end(
             )
         )
     return 0
+
+
+def _note_exactness(record: RunRecord, pipeline: Pipeline) -> None:
+    record.exact_reason = pipeline.source.inexact
+    record.exact = record.exact_reason is None
 
 
 def _load(pipeline: Pipeline, state: dict[str, Any]) -> None:

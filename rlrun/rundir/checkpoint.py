@@ -10,7 +10,8 @@ read. No pickle.
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,17 @@ from rlrun.rundir.statetree import array_names, unpack
 
 _logger = logging.getLogger(__name__)
 
-_UNUSABLE = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError)
+# What a state of other parts, types or shapes raises.
+MISFITS = (
+    AssertionError, AttributeError, IndexError, KeyError, MemoryError, OverflowError, RuntimeError,
+    TypeError, ValueError,
+)  # fmt: skip
+_UNUSABLE = (OSError, *MISFITS)
 
-__all__ = ["list_checkpoints", "load", "load_newest", "load_weights", "save", "save_weights"]
+__all__ = [
+    "committed", "fitting", "list_checkpoints", "load", "load_newest", "load_weights", "save",
+    "save_weights",
+]  # fmt: skip
 
 
 def save(directory: Path, state: Mapping[str, Any], *, env_steps: int, keep: int) -> Path:
@@ -79,6 +88,22 @@ def committed(path: Path) -> dict[str, Any]:
     """Return size and SHA-256 of the run's growing files when checkpoint ``path`` was saved."""
     found: dict[str, Any] = manifest.read_manifest(path)["committed"]
     return found
+
+
+@contextmanager
+def fitting(path: Path) -> Iterator[None]:
+    """Within the context a state of ``path`` is loaded by what it belongs to.
+
+    Raises: CheckpointError where its parts, shapes or numbers are not those that it loads.
+    """
+    try:
+        yield
+    except MISFITS as e:
+        text = " ".join(str(e).split())[:300]
+        raise CheckpointError(
+            f"{path}: does not fit this run ({type(e).__name__}: {text}); a checkpoint must be as "
+            "it was saved, and of this config; use another one, or start the run again"
+        ) from e
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:

@@ -91,7 +91,10 @@ class RunRecord:
     env_steps: int = 0
     updates: int = 0
     rollbacks: int = 0  # after non-finite updates (run.on_nan=rollback)
+    exact: bool = True  # killed and resumed, it equals the run that was not
+    exact_reason: str | None = None  # why not
     wall_seconds: float = 0.0
+    ended_by: Literal["run.total_steps", "run.stop_value"] | None = None  # of a run that is done
     eval: dict[str, float] | None = None  # of the final weights
     best_eval: dict[str, float] | None = None  # of the best weights
     digest: str | None = None

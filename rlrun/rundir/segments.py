@@ -135,6 +135,9 @@ class Rows(ABC):
             for n, x in ours.items()
         )
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.first}, {self.stop})"
+
     __hash__ = None  # type: ignore[assignment]
 
 

@@ -61,6 +61,7 @@ class EnvConfig(Ranged):
     wrappers: tuple[WrapperConfig, ...]
     backend: Literal["auto", "vector", "sync", "async", "envpool"]
     max_episode_steps: int | None = field(metadata=positive())
+    max_replay_steps: int = field(metadata=at_least(0))
     frame_stack: int = field(metadata=at_least(1))
     reward_scale: float = field(metadata=positive())
     stop_value: float | None = field(metadata=default_of("run.stop_value"))

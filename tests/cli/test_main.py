@@ -242,6 +242,37 @@ def test_resume(rlrun: Callable[..., Done], build: Build, tmp_path: Path) -> Non
     assert "run.total_steps" in rlrun("resume", str(path), "run.total_stps=9").err
 
 
+def test_resume_with_other_keys(rlrun: Callable[..., Done], build: Build, tmp_path: Path) -> None:
+    """All that are refused are listed; those that are equal, or allowed by name, are not."""
+    path = a_run(rlrun, tmp_path)
+    line = ("policy.lr=0.5", "seed=5", "policy.gamma=0.5", "run.eval_every=7")
+    done = rlrun("resume", str(path), *line)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "policy.lr, policy.gamma = 0.5, 0.5: a resumed run cannot change these" in done.err
+    assert "'resume.allow=[policy.lr,policy.gamma]'" in done.err
+    allow = "resume.allow=[policy.lr,policy.gamma]"
+    assert rlrun("resume", str(path), *line, allow).code == 0
+    _, (_, config), given = build.calls[-1]
+    assert (config.policy.lr.start, config.run.eval_every, config.seed) == (0.5, 7, 5)
+    assert rlrun("resume", str(path), "seed=6", "resume.allow=[policy]").code == 2
+    assert rlrun("resume", str(path), "run.total_steps=900", "resume.rescale=true").code == 0
+    _, (_, config), given = build.calls[-1]
+    assert config.resume.rescale
+    assert "rescale: false" in given["raw_yaml"], "it is asked for once"
+
+
+def test_resume_a_run_without_the_newest_keys(
+    rlrun: Callable[..., Done], build: Build, tmp_path: Path
+) -> None:
+    path = a_run(rlrun, tmp_path)
+    cfg = OmegaConf.load(path / "config.yaml")
+    del cfg["watchdog"]
+    del cfg.run["max_time"]
+    OmegaConf.save(cfg, path / "config.yaml")
+    assert rlrun("resume", str(path)).code == 0
+    assert build.calls[-1][1][1] == build.config
+
+
 def test_resume_a_run_of_an_earlier_version(
     rlrun: Callable[..., Done], build: Build, tmp_path: Path
 ) -> None:

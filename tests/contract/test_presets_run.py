@@ -16,7 +16,8 @@ SHRUNK = {  # what a laptop's test needs of the large presets
     "r2d2_paper": ("env=cartpole", "collector.num_envs=8", "collector.n_sample=160",
                    "memory.hidden=16", "buffer.capacity=4000", "learner.batch_size=2",
                    "learner.learning_starts=200", "learner.replay_ratio=0.5"),
-    "diengine_r2d2_cartpole": ("buffer.capacity=20000",),
+    "diengine_r2d2_cartpole": ("buffer.capacity=20000", "run.total_steps=1000",
+                               "run.eval_every=800"),
     "dqn_atari": ("buffer.capacity=4000", "learner.learning_starts=200", "learner.batch_size=2",
                   "learner.replay_ratio=0.1", "env.max_episode_steps=30"),
     "ppo_atari": ("policy.epochs=1", "env.max_episode_steps=30"),
@@ -85,7 +86,7 @@ def test_independent_learners(tmp_path, policy, agents):
 )
 def test_experiments(tmp_path, experiment):
     short = ("run.total_steps=2500", "run.eval_every=2000", "run.stop_value=null")
-    record = chunks(tmp_path, f"experiment={experiment}", *SHRUNK.get(experiment, ()), *short)
+    record = chunks(tmp_path, f"experiment={experiment}", *short, *SHRUNK.get(experiment, ()))
     assert record["updates"] > 0
 
 

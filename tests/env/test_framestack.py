@@ -221,7 +221,7 @@ def test_a_restored_collector_shows_the_end_of_what_was_cut(tmp_path, before):
     changes = {"n_sample": 7, "env_config": counter([6])}
     one, two = (make(policy, k, **changes) for policy in policies)
     chunks = [copied(one.collect()) for _ in range(before)]
-    save(tmp_path, {"collector": one.state_dict()}, env_steps=before, keep=1)
+    save(tmp_path, {"collector": one.light_state_dict()}, env_steps=before, keep=1)
     two.load_state_dict(load_newest(tmp_path)[0]["collector"])
     rows = joined([*chunks, copied(two.collect()), copied(two.collect())])
     seen = policies[0].obs + policies[1].obs

@@ -1,13 +1,15 @@
 """learner.target_thread changes no bit; bf16 changes little, and only learning."""
 
+import resource
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from rlrun.build.pipeline import make_collector
 from rlrun.build.plan import make_plan
-from rlrun.optim.compute import Compute, cpu_has_bf16_lstm
+from rlrun.optim.compute import Compute, cpu_has_bf16_lstm, keep_freed_memory
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
 from tests.policy.factory import batch_of, dqn, gradient, r2d2
@@ -145,3 +147,18 @@ def test_a_run_computes_as_configured(policy):
     compute = collector.policy.compute
     collector.env.close()
     assert (compute.precision, compute.target_thread) == ("bf16", True)
+
+
+def test_freed_memory_is_kept():
+    """Arrays of 8 MiB: no page faults once their memory was touched."""
+    if not keep_freed_memory():
+        pytest.skip("the C library has no mallopt")
+
+    def faults():
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        arrays = [np.ones(1 << 20) for _ in range(6)]
+        del arrays
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    faults()
+    assert faults() < 6 * (8 << 20) / resource.getpagesize() / 10

@@ -21,7 +21,7 @@ from rlrun.build.policy import make_policy
 from rlrun.errors import CheckpointError, EnvError, Interrupted
 from rlrun.pipeline.collector import CollectMetrics
 from rlrun.pipeline.forkserver import start_method
-from rlrun.pipeline.process import CollectedChunk, CollectorProcess, state_of
+from rlrun.pipeline.process import CollectedChunk, CollectorProcess
 from rlrun.run import train
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.rundir.record import RunRecord
@@ -81,7 +81,8 @@ class InTurn:
         return CollectedChunk(chunk, self.collector.take_stats(), {}, self.state())
 
     def state(self):
-        return state_of(self.collector)
+        generator = self.collector.policy.generator.bit_generator.state
+        return self.collector.state_dict() | {"generator": generator}
 
     def close(self):
         self.collector.env.close()
@@ -162,7 +163,7 @@ def test_an_interrupted_run_keeps_its_chunk_in_flight(tmp_path, monkeypatch):
     start = state["buffer"]["ring"]["head"]
     rows = flight["rows"]["reward"].shape[0]
     columns = flight["rows"]["reward"].shape[1]
-    stored = ring["fields"]["reward"].reshape(columns, -1)[:, start : start + rows]
+    stored = ring["fields"]["reward"].read(start, start + rows).reshape(columns, -1)
     np.testing.assert_array_equal(stored, flight["rows"]["reward"].T)
 
 
@@ -191,8 +192,8 @@ def test_rows_of_the_process_equal_those_of_a_local_collector():
             with torch.no_grad():
                 for p in here.policy.net.parameters():
                     p.mul_(1.1)
-        assert far.state.generator == here.policy.generator.bit_generator.state
-        np.testing.assert_array_equal(far.state.collector["obs"], here.obs)
+        assert far.state["generator"] == here.policy.generator.bit_generator.state
+        np.testing.assert_array_equal(far.state["obs"], here.obs)
     finally:
         remote.close()
     assert not remote.process.is_alive()
@@ -256,22 +257,24 @@ def remote_of(*overrides):
     return here, remote_to(make, here.policy)
 
 
-def test_a_resumed_process_starts_with_new_episodes():
-    """As in ``Collector.load_state_dict``: env steps seed them."""
+def test_a_state_without_environments_starts_new_episodes():
+    """What is sent with every chunk: the state of the environments is asked for when saved."""
     here, remote = remote_of("policy=r2d2", "env=cartpole")
     begun = here.obs.copy()
     remote.start(0)
     behind = remote.result().state
+    whole = remote.state()
     remote.close()
+    assert behind["env"] is None
+    assert whole["env"]["raw"]["state"]
     _, again = remote_of("policy=r2d2", "env=cartpole")
-    again.load(behind, 500)
+    assert "no state of the environments" in again.load(behind, 500)
     again.start(500)
     chunk = again.result().chunk
     again.close()
-    here.counters.env_steps = 500
-    here.load_state_dict(behind.collector)
-    np.testing.assert_array_equal(chunk.obs[0], behind.collector["obs"])  # the cut episodes' end
-    np.testing.assert_array_equal(chunk.obs[1], here.reset_obs)
+    np.testing.assert_array_equal(chunk.obs[0], behind["obs"])  # the cut episodes' end
+    assert chunk.first[1].all()
+    assert not chunk.valid[0].any()
     assert (chunk.obs[1] != begun).any()
 
 
@@ -421,7 +424,7 @@ class Clocked(InTurn):
 
     def load(self, behind, env_steps):
         self.loaded, self.counters.env_steps = env_steps, env_steps
-        self.collector.load_state_dict(behind.collector)
+        self.collector.load_state_dict(behind)
 
 
 STEPS_ONLY = ("policy=random", "env=bandit", OVERLAPPED, "run.stop_value=null",
@@ -455,8 +458,12 @@ def test_episodes_of_the_chunk_in_flight_are_counted(tmp_path, monkeypatch):
     state = load_newest(tmp_path / "checkpoints")[0]
     assert len(state["flight"]["finished"]) == state["flight"]["steps"] == 16, "of one step each"
     behind = made[0].collector.policy.generator.bit_generator.state
-    assert state["policy"]["generator"] == behind, "exploration goes on where the flight ended"
-    np.testing.assert_equal(state["collector"], made[0].collector.state_dict())
+    generator = state["collector"].pop("generator")
+    assert generator == behind, "exploration goes on where the flight ended"
+    finished = state["collector"].pop("finished")
+    saved = made[0].collector.state_dict() | {"env": state["collector"]["env"]}  # it was closed
+    assert (len(finished), saved.pop("finished")) == (32, []), "of two chunks, not reported"
+    np.testing.assert_equal(state["collector"], saved)
     longer = config(*SMOKE, *STEPS_ONLY, "run.total_steps=96")
     assert train.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0
     assert [remote.started for remote in made] == [[0, 16, 32], [48, 64, 80]]

@@ -31,6 +31,7 @@ from rlrun.run.export import export_run
 from rlrun.rundir import checkpoint
 from rlrun.rundir.checkpoint import list_checkpoints, load_newest, load_weights
 from rlrun.rundir.record import RunRecord
+from rlrun.rundir.saver import Saver
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
 from tests.log.records import read_records
@@ -143,18 +144,36 @@ def test_an_on_policy_run_resumes(tmp_path, overrides):
     assert steps == sorted(steps)
 
 
-def test_resuming_a_finished_run_changes_nothing(tmp_path):
-    first = go(tmp_path, "policy=r2d2", "env=cartpole")
-    before = (tmp_path / "metrics.jsonl").read_bytes()
-    c = config(*SMOKE, "policy=r2d2", "env=cartpole")
+def test_resuming_a_finished_run_changes_nothing(tmp_path, capsys):
+    words = (*SMOKE, "policy=random", "env=bandit", "run.stop_value=null", "run.total_steps=96")
+    go(tmp_path, *words)
+
+    def tree():
+        files = (p for p in tmp_path.rglob("*") if p.is_file())
+        return {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
+
+    before = tree()
+    shown = "logger.progress=plain"
+    assert train.resume(tmp_path, config(*words, shown), raw_yaml="other", overrides=[]) == 0
+    assert tree() == before
+    said = capsys.readouterr().out
+    assert "the run is done (96 env steps); nothing was changed" in said
+    assert f"rlrun resume {tmp_path} run.total_steps=192\n" in said
+    c = config(*words, "run.total_steps=192")
     assert train.resume(tmp_path, c, raw_yaml="seed: 0\n", overrides=[]) == 0
-    assert (tmp_path / "metrics.jsonl").read_bytes() == before
-    again = json.loads((tmp_path / "run.json").read_text())
-    assert again["digest"] == first["digest"]
-    assert again["eval"] == first["eval"]
-    assert again["started"] == first["started"]
-    assert len(again["resumes"]) == 1
-    assert (tmp_path / "config.yaml").read_text() == "seed: 0\n"
+    assert RunRecord.read(tmp_path).env_steps == 192
+
+
+def test_a_solved_run_goes_on_without_its_stop_value(tmp_path, capsys, monkeypatch):
+    evaluations(monkeypatch, *[1.0] * 9)
+    words = (*STEPWISE, "run.total_steps=40", "run.stop_after=2")
+    record = go(tmp_path, *words, "run.stop_value=1")
+    assert (record["ended_by"], record["env_steps"]) == ("run.stop_value", 16)
+    c = config(*SMOKE, *words, "run.stop_value=0.5", "logger.progress=plain")
+    assert train.resume(tmp_path, c, raw_yaml="", overrides=[]) == 0
+    assert "run.total_steps=80 run.stop_value=null" in capsys.readouterr().out
+    assert RunRecord.read(tmp_path).resumes == []
+    assert resumed(tmp_path, *words, "run.stop_value=null")["ended_by"] == "run.total_steps"
 
 
 @pytest.mark.parametrize("policy", ["r2d2", "dqn"])
@@ -621,9 +640,9 @@ def test_an_interrupted_run_reports_no_evaluation_of_its_last_weights(tmp_path, 
 
 def test_logs_are_flushed_before_a_checkpoint_refers_to_them(tmp_path, monkeypatch):
     evaluations(monkeypatch, *range(10))
-    done, sync, save = [], Log.sync, checkpoint.save
+    done, sync, write = [], Log.sync, Saver._write
     monkeypatch.setattr(Log, "sync", lambda self: done.append("sync") or sync(self))
-    monkeypatch.setattr(checkpoint, "save", lambda *a, **k: done.append("save") or save(*a, **k))
+    monkeypatch.setattr(Saver, "_write", lambda *a: done.append("save") or write(*a))
     go(tmp_path, *STEPWISE, "run.total_steps=10", "run.checkpoint_every=5", "run.eval_every=5")
     assert done == ["sync", "save"] * 2
 

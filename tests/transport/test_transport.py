@@ -297,8 +297,11 @@ def test_coded_runs_are_raw_runs(tmp_path, name, pipeline):
     assert "codec/" not in (tmp_path / "raw/timings.jsonl").read_text()
 
 
-@pytest.mark.parametrize("pipeline", ["serial", "overlapped"])
-@pytest.mark.parametrize("name", ["r2d2", "sac", "separate", "ppo_separate"])
+@pytest.mark.parametrize(
+    ("name", "pipeline"),
+    [("r2d2", "overlapped"), ("sac", "serial"), ("separate", "serial"),
+     ("ppo_separate", "overlapped")],
+)  # fmt: skip
 def test_resume_coded_as_raw(tmp_path, name, pipeline):
     """A run that stops and goes on is the same run through either; what travels may change."""
     line = (*LINES[name], f"pipeline={pipeline}")

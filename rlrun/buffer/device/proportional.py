@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.buffer import saved
 from rlrun.buffer.device.sumtree import DeviceSumTree
 from rlrun.buffer.samplers.priority import ALPHA_STEP, LARGEST, finite_priorities
 from rlrun.errors import NumericError
@@ -282,10 +283,12 @@ class DeviceProportional(DeviceSampler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
+        saved.like("sampler.raw", state["raw"], self.raw)
+        saved.like("sampler.sum", state["sum"], self.sum_tree.nodes)
         self.raw.copy_(state["raw"])
         self.sum_tree.nodes.copy_(state["sum"])
-        self.alpha = float(state["alpha"])
-        self.largest.fill_(float(state["largest"]))
+        self.alpha = saved.number("sampler.alpha", state["alpha"], 0, 1)
+        self.largest.fill_(saved.largest(state["largest"]))
         if self.min_tree is not None:
             self.min_tree.fill(_positive(self.sum_tree.leaves))
 

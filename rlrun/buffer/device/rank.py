@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.buffer import saved
 from rlrun.buffer.device.proportional import DeviceSampler, last_wins, upload
 from rlrun.buffer.samplers.priority import ALPHA_STEP, LARGEST
 from rlrun.schedule import Schedule, make_schedule
@@ -110,6 +111,7 @@ class DeviceRank(DeviceSampler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
+        saved.like("sampler.raw", state["raw"], self.raw)
         self.raw.copy_(state["raw"])
-        self.largest.fill_(float(state["largest"]))
-        self._tabulate(float(state["alpha"]))
+        self.largest.fill_(saved.largest(state["largest"]))
+        self._tabulate(saved.number("sampler.alpha", state["alpha"], 0, 1))

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.buffer import saved
 from rlrun.buffer.device.proportional import upload
 from rlrun.buffer.storage.base import FIRST, TERMINATED, TRUNCATED, Storage
 from rlrun.buffer.storage.layout import FLAG, ArraySpec, Layout
@@ -111,17 +112,18 @@ class DeviceRing(Storage):
         self.begin(state)
 
         def observations(store: Tensor, x: dict[str, Any]) -> None:
-            x["rows"].fill(store)
-            store[:, self.head % self.rows] = torch.from_numpy(x["open"])
+            self.restore(store, x["rows"])
+            newest = store[:, self.head % self.rows]
+            saved.like("ring.open", x["open"], newest)
+            newest.copy_(torch.from_numpy(x["open"]))
 
         tree_map(observations, self.obs, state["obs"])
         for name, store in self.fields.items():
-            x = state["fields"][name]
-            if name != "flags":
-                x.fill(store)
-                continue
-            store[:, : x.shape[1]] = x
-            store[:, x.shape[1] :] = 0
+            if name == "flags":
+                saved.fill("ring.flags", store, state["fields"][name], lead=1)
+            else:
+                self.restore(store, state["fields"][name])
+        self.check_loaded()
         self.device_flags.copy_(upload(self.flags, self.device))
 
 

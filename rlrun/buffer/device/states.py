@@ -41,5 +41,5 @@ class DeviceStates:
     def state_dict(self, written: Callable[[Any], Rows]) -> Tree:
         return tree_map(lambda store: written(store[None]), self.tree)
 
-    def load_state_dict(self, states: Tree) -> None:
-        tree_map(lambda store, x: x.fill(store[None]), self.tree, states)
+    def load_state_dict(self, states: Tree, restore: Callable[[Any, Any], None]) -> None:
+        tree_map(lambda store, x: restore(store[None], x), self.tree, states)

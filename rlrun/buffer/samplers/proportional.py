@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer import saved
 from rlrun.buffer.samplers.base import HostSampler, WindowIndex
 from rlrun.buffer.samplers.priority import (
     ALPHA_STEP,
@@ -190,10 +191,14 @@ class Proportional(HostSampler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Parents are recomputed from leaves, so the tree is the saved one bit for bit."""
+        saved.like("sampler.live", state["live"], np.packbits(np.isnan(self.raw)))
         live = np.unpackbits(state["live"], count=self.capacity).astype(bool)
+        saved.like("sampler.raw", state["raw"], self.raw[live])
+        saved.check_priorities("sampler.raw", state["raw"])
         self.raw.fill(np.nan)
         self.raw[live] = state["raw"]
-        self.alpha, self.largest = float(state["alpha"]), float(state["largest"])
+        self.alpha = saved.number("sampler.alpha", state["alpha"], 0, 1)
+        self.largest = saved.largest(state["largest"])
         self.count = int((~np.isnan(self.raw)).sum())
         self.generator.bit_generator.state = state["rng"]
         self.beta = -1, 0.0

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer import saved
 from rlrun.buffer.samplers import heap as heaps
 from rlrun.buffer.samplers.base import HostSampler
 from rlrun.buffer.samplers.priority import ALPHA_STEP, finite_priorities
@@ -112,9 +113,10 @@ class Rank(HostSampler):
         mass = np.arange(1, len(self.cdf) + 1) ** -self.alpha
         if not np.allclose(np.diff(self.cdf, prepend=0), mass, rtol=1e-6):
             return "the cumulative table is not that of alpha"
-        if self.count and float(np.nanmax(self.priority)) > self.largest:
+        problem = heaps.check(self.heap, self.position, self.priority, self.count, live)
+        if problem is None and self.count and float(np.nanmax(self.priority)) > self.largest:
             return "a priority is larger than the largest seen"
-        return heaps.check(self.heap, self.position, self.priority, self.count, live)
+        return problem
 
     def arrays(self) -> list[np.ndarray]:
         """Every array owned, in the order of ``rank_arrays``."""
@@ -134,12 +136,17 @@ class Rank(HostSampler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         heap: np.ndarray = state["heap"]
+        saved.like("sampler.heap", heap, self.heap, skip=0)
+        saved.check_heap(heap, len(self.heap))
+        saved.like("sampler.priority", state["priority"], self.priority[heap])
+        saved.check_priorities("sampler.priority", state["priority"])
         self.count = len(heap)
         self.heap[: self.count], self.heap[self.count :] = heap, -1
         self.priority.fill(np.nan)
         self.priority[heap] = state["priority"]
-        self.largest, self.sorted_at = float(state["largest"]), int(state["sorted_at"])
+        self.largest = saved.largest(state["largest"])
+        self.sorted_at = saved.integer("sampler.sorted_at", state["sorted_at"], 0, saved.MOST_ROWS)
         self.generator.bit_generator.state = state["rng"]
         self.position.fill(-1)
         self.position[self.heap[: self.count]] = np.arange(self.count)
-        self._tabulate(float(state["alpha"]))
+        self._tabulate(saved.number("sampler.alpha", state["alpha"], 0, 1))

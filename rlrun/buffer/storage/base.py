@@ -5,13 +5,17 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer import saved
 from rlrun.buffer.storage.compressed import CompressedRows
-from rlrun.rundir.segments import RingRows, RowFiles, Rows
+from rlrun.rundir.segments import RingRows, RowFiles
 from rlrun.types import Chunk, Tree
 
 FIRST, TERMINATED, TRUNCATED, VALID = 1, 2, 4, 8  # of a row, in one byte
 CUT = 16  # the trajectory ends after this row although its episode continues (a collect's end)
 LEARNED, LIVE = 32, 64  # some window learns this row; the row's own window can be sampled
+
+
+_FLAGS = FIRST | TERMINATED | TRUNCATED | VALID | CUT | LEARNED | LIVE
 
 
 class Storage(ABC):
@@ -54,6 +58,24 @@ class Storage(ABC):
         flags = self.flags[self.cells(row, column)]
         return [flags & bit > 0 for bit in (FIRST, TERMINATED, TRUNCATED, VALID)]
 
+    def check_loaded(self) -> None:
+        """Raise CheckpointError unless loaded flags, rewards and episodes can be those of rows."""
+        flags = self.flags.reshape(self.columns, self.rows)
+        newest = self.head - 1
+        row = newest - (newest - np.arange(self.rows)) % self.rows  # of each slot; < 0: none
+        saved.require(not (flags & ~np.uint8(_FLAGS)).any(), "ring.flags", "has unknown bits")
+        none = (row < 0) | (np.arange(self.rows) == self.head % self.rows)
+        saved.require(not flags[:, none].any(), "ring.flags", "marks rows that are not complete")
+        reward = np.asarray(saved.host(self.fields["reward"])).reshape(flags.shape)
+        valid = flags & VALID > 0
+        saved.require(np.isfinite(reward[valid]).all(), "ring.reward", "is not finite")
+        if "final" not in self.fields:
+            return
+        origin, final = self.fields["origin"], self.fields["final"]
+        good = (origin >= -1) & (origin <= row)
+        good &= (final == -1) | ((final > row) & (final <= newest))
+        saved.require(good[valid].all(), "ring.origin", "an episode does not surround its rows")
+
     @abstractmethod
     def write(self, chunk: Chunk, given: list[np.ndarray], *, close: bool) -> int:
         """Append T < rows rows of every column and the observation after them.
@@ -74,11 +96,13 @@ class Storage(ABC):
         """
 
     def begin(self, state: dict[str, Any]) -> None:
-        """Take ``head`` from a saved state. Raises: ValueError when it has other rows."""
-        reward: Rows = state["fields"]["reward"]
-        self.head, self.files = int(state["head"]), reward.saved_files()
-        if (reward.first, reward.stop) != (self.oldest, self.head):
-            raise ValueError(f"rows {reward.first} to {reward.stop} are stored at {self.head}")
+        """Take ``head`` and the files of the rows from a saved state."""
+        self.head = saved.integer("ring.head", state["head"], 0, saved.MOST_ROWS)
+        self.files = state["fields"]["reward"].saved_files()
+
+    def restore(self, array: Any, rows: Any) -> None:
+        """Write the saved rows of a field to ``array`` [columns, rows, ...]."""
+        saved.fill_rows("ring", array, rows, self.oldest, self.head)
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer import saved
 from rlrun.buffer.storage.layout import BLOCK_ROWS, Allocate, ArraySpec, in_memory
 from rlrun.codec import zstd
 from rlrun.errors import ResourceError
@@ -144,12 +145,9 @@ class CompressedRows:
         return {"blocks": blocks, "open": self.open, "rows": self.rows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a ``state_dict``. Raises: ValueError when it is of another shape."""
+        """Load a ``state_dict``. Raises: CheckpointError when it is of another shape."""
+        saved.check_blocks(self, state)
         blocks: Rows = state["blocks"]
-        if (state["open"].shape, state["open"].dtype) != (self.open.shape, self.open.dtype):
-            raise ValueError(f"open blocks are {list(state['open'].shape)}")
-        if int(state["rows"]) != self.rows or blocks.stop - blocks.first >= self.column_blocks:
-            raise ValueError(f"blocks {blocks.first} to {blocks.stop} of {state['rows']} rows")
         pieces = list(blocks.pieces(blocks.first, blocks.stop))
         for index in range(len(self.packed)):
             self._set_packed(index, None)
@@ -158,8 +156,7 @@ class CompressedRows:
         self.block = blocks.stop if blocks.stop or self.open.any() else -1
         for first, _, arrays in pieces:
             data, sizes, start = arrays[""], arrays[SIZES], 0
-            if sizes.shape[1:] != (self.columns,):
-                raise ValueError(f"blocks of {sizes.shape[1:]} columns, not {self.columns}")
+            saved.check_block_sizes(self, sizes)
             for i, row in enumerate(sizes.tolist()):
                 for column, size in enumerate(row):
                     index = column * self.column_blocks + (first + i) % self.column_blocks
@@ -199,7 +196,10 @@ def from_state(state: Mapping[str, Any]) -> CompressedRows:
     """``CompressedRows`` with a saved state, for reading."""
     opened = state["open"]
     entry = ArraySpec(opened.shape[2:], opened.dtype)
-    columns, rows = opened.shape[0], int(state["rows"])
+    columns, stop, rows = opened.shape[0], state["blocks"].stop, int(state["rows"])
+    if stop < -(-rows // BLOCK_ROWS):  # it has not wrapped: the slots after these are unused
+        rows = min(rows, (stop + 1) * BLOCK_ROWS)
+    saved.integer("ring.rows", rows, 1, (stop - state["blocks"].first + 1) * BLOCK_ROWS)
     blocks = CompressedRows("obs", entry, columns, rows, in_memory)
-    blocks.load_state_dict(state)
+    blocks.load_state_dict({**state, "rows": rows})
     return blocks

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer import saved
 from rlrun.buffer.storage.base import CUT, FIRST, TERMINATED, TRUNCATED, VALID, Storage
 from rlrun.buffer.storage.compressed import CompressedRows, from_state, is_saved
 from rlrun.buffer.storage.layout import Allocate, Layout
@@ -121,17 +122,18 @@ class Ring(Storage):
             if isinstance(store, CompressedRows):
                 store.load_state_dict(x)
                 return
-            x["rows"].fill(store)
-            store[:, self.head % self.rows] = x["open"]
+            self.restore(store, x["rows"])
+            newest = store[:, self.head % self.rows]
+            saved.like("ring.open", x["open"], newest)
+            newest[...] = x["open"]
 
         tree_map(observations, self.obs, state["obs"])
         for name, store in self.fields.items():
-            x = state["fields"][name]
-            if name not in _CHANGING:
-                x.fill(store)
-                continue
-            store[:, : x.shape[1]] = x
-            store[:, x.shape[1] :] = 0
+            if name in _CHANGING:
+                saved.fill(f"ring.{name}", store, state["fields"][name], lead=1)
+            else:
+                self.restore(store, state["fields"][name])
+        self.check_loaded()
 
 
 _CHANGING = ("flags", "final")  # fields whose entries change after their row was written

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer import saved
 from rlrun.types import Chunk, Window, tree_leaves, tree_map
 
 
@@ -186,6 +187,7 @@ class Cutter:
         return {"origin": self.origin.copy(), "row": self.row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        saved.check_cutter(self, state["origin"], state["row"])
         self.origin, self.row = np.array(state["origin"]), int(state["row"])
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer import saved
 from rlrun.buffer.storage.base import CUT, LIVE, VALID, Storage
 from rlrun.buffer.windows.spans import NewWindows, Spans
 from rlrun.jit import COMPILED, jit
@@ -121,8 +122,12 @@ class SingleRowWindows:
         return {"pending": self.pending, "live": self.live, "tail": self.tail}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        saved.like("windows.pending", state["pending"], self.pending)
         self.pending[:] = state["pending"]
-        self.live, self.tail = int(state["live"]), int(state["tail"])
+        cells = len(self.ring.flags)
+        self.live = saved.integer("windows.live", state["live"], 0, cells)
+        self.tail = saved.integer("windows.tail", state["tail"], 0, saved.MOST_ROWS)
+        saved.check_single_rows(self)
 
 
 _NONE = np.empty(0, np.int64)

@@ -25,8 +25,8 @@ class StateStore(Protocol):
     def state_dict(self, written: Callable[[Any], Rows]) -> Tree:
         """The states of stored windows; ``written``: of an array [1, slots, ...]."""
 
-    def load_state_dict(self, states: Tree) -> None:
-        """Store the states of stored windows and zero the others."""
+    def load_state_dict(self, states: Tree, restore: Callable[[Any, Any], None]) -> None:
+        """Load a ``state_dict``; ``restore``: writes saved entries to an array [1, slots, ...]."""
 
 
 class HostStates:
@@ -51,8 +51,8 @@ class HostStates:
     def state_dict(self, written: Callable[[Any], Rows]) -> Tree:
         return tree_map(lambda store: written(store[None]), self.tree)
 
-    def load_state_dict(self, states: Tree) -> None:
-        tree_map(lambda store, x: x.fill(store[None]), self.tree, states)
+    def load_state_dict(self, states: Tree, restore: Callable[[Any, Any], None]) -> None:
+        tree_map(lambda store, x: restore(store[None], x), self.tree, states)
 
 
 def _allocated(name: str, tree: Tree, allocate: Allocate) -> Tree:

@@ -4,13 +4,14 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.buffer import saved
 from rlrun.buffer.storage.base import LEARNED, Storage
 from rlrun.buffer.storage.layout import TABLE, Allocate, Layout
 from rlrun.buffer.windows.cutter import Cutter, Windows
 from rlrun.buffer.windows.spans import NewWindows, Spans
 from rlrun.buffer.windows.states import StateStore
 from rlrun.jit import COMPILED, jit
-from rlrun.rundir.segments import RingRows, RowFiles, Rows
+from rlrun.rundir.segments import RingRows, RowFiles
 from rlrun.types import Chunk, Tree, Window, tree_leaves, tree_map
 
 SCAN = 1024  # windows checked together when old ones are dropped
@@ -46,6 +47,7 @@ class WindowTable:
         self.alive = allocate("alive", blocks["alive"])
         self.lines = allocate("table", blocks["lines"])
         self.columns = {name: self.lines[:, i] for i, name in enumerate(TABLE)}
+        self.state_blocks = layout.states()
         self.recent: Tree = None  # states before the last S rows, of windows not yet complete
         self.head = self.tail = 0  # keys: the next one, the oldest that may be alive
         self.live = 0
@@ -229,19 +231,22 @@ class WindowTable:
         """
         return RingRows(array, self.tail, self.head, self.files)
 
+    def _restore(self, array: Any, rows: Any) -> None:
+        saved.fill_rows("windows", array, rows, self.tail, self.head)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in ("head", "tail", "live", "early"):
-            setattr(self, name, int(state[name]))
-        lines: Rows = state["lines"]
-        if (lines.first, lines.stop) != (self.tail, self.head):
-            raise ValueError(f"windows {lines.first} to {lines.stop} at {self.tail}, {self.head}")
-        lines.fill(self.lines[None])
-        self.files = lines.saved_files()
-        self.alive[: len(state["alive"])] = state["alive"]
-        self.alive[len(state["alive"]) :] = False
-        self.states.load_state_dict(state["states"])
+            setattr(self, name, saved.integer(f"windows.{name}", state[name], 0, saved.MOST_ROWS))
+        self._restore(self.lines[None], state["lines"])
+        self.files = state["lines"].saved_files()
+        saved.fill("windows.alive", self.alive, state["alive"])
+        self.states.load_state_dict(state["states"], self._restore)
         self.recent = tree_map(np.array, state["recent"]) if state["recent"] is not None else None
+        if self.recent is not None:
+            blocks = tree_leaves(self.state_blocks)
+            saved.check_recent(tree_leaves(self.recent), blocks, self.window, self.ring)
         self.cutter.load_state_dict(state["cutter"])
+        saved.check_table(self)
 
 
 @jit

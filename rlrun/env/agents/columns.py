@@ -121,5 +121,14 @@ class AgentColumns(VectorEnv[Any, Any, Any]):
                 "are agents that may leave early; set agents=joint or choose another environment"
             )
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is not the joint environment's."""
+        return {"team_done": self._team_done.copy(), "in_episode": self._in_episode.copy()}
+
+    def load_state_dict(self, state: dict[str, Any], lost: np.ndarray) -> None:
+        """Continue from ``state``; the next step of the environments ``lost`` [E] is a reset."""
+        self._team_done = np.array(state["team_done"], np.bool_) | lost
+        self._in_episode = np.array(state["in_episode"], np.bool_)
+
     def close_extras(self, **kwargs: Any) -> None:
         self.joint.close()

@@ -1,0 +1,202 @@
+"""Checks of a loaded state, before anything reads it.
+
+A checkpoint's hashes show damage, not forgery: whoever writes the numbers writes the hashes. The
+kernels read rows and slots by number, without a test, so each number is checked here once.
+"""
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from rlrun.buffer.samplers.priority import LARGEST
+from rlrun.errors import CheckpointError
+from rlrun.rundir.segments import Rows
+
+MOST_ROWS = 2**53  # rows of a column since the run began; sums of them fit into int64
+
+
+def require(ok: Any, part: str, wrong: str) -> None:
+    """Raise CheckpointError unless ``ok``. ``part``: of the saved state."""
+    if not ok:
+        raise CheckpointError(
+            f"checkpoint, {part}: {wrong}; a checkpoint must be as it was saved; use another one, "
+            "or start the run again"
+        )
+
+
+def integer(part: str, value: Any, low: int, high: int) -> int:
+    """Return ``value``, an integer within [low, high]. Raises: CheckpointError."""
+    good = _kind(value) in "iu" and low <= value <= high
+    require(good, part, f"{_short(value)} is no integer within [{low}, {high}]")
+    return int(value)
+
+
+def number(part: str, value: Any, low: float, high: float) -> float:
+    """Return ``value``, a number within [low, high]. Raises: CheckpointError."""
+    good = _kind(value) in "iuf" and low <= value <= high
+    require(good, part, f"{_short(value)} is no number within [{low:g}, {high:g}]")
+    return float(value)
+
+
+def fill(part: str, store: Any, x: Any, *, lead: int = 0) -> None:
+    """Copy ``x`` to the start of ``store`` along axis ``lead`` and zero the rest.
+
+    ``x``: an array or tensor of the dtype and, but for that axis, of the shape of ``store``.
+
+    Raises: CheckpointError.
+    """
+    like(part, x, store, skip=lead)
+    used = x.shape[lead]
+    require(used <= store.shape[lead], part, f"{used} entries, there are {store.shape[lead]}")
+    at = (slice(None),) * lead
+    store[*at, :used] = x
+    store[*at, used:] = 0
+
+
+def fill_rows(part: str, store: Any, rows: Any, first: int, stop: int) -> None:
+    """Write ``rows``, which must be rows first..stop-1, to the ring ``store`` [columns, rows, ...].
+
+    Raises: CheckpointError.
+    """
+    require(isinstance(rows, Rows), part, f"is no rows but {_short(rows)}")
+    wrong = f"has rows {_short(rows.first)} to {_short(rows.stop)}, not {first} to {stop}"
+    require((rows.first, rows.stop) == (first, stop), part, wrong)
+    try:
+        rows.fill(store)
+    except ValueError as e:
+        require(False, part, str(e))
+
+
+def like(part: str, x: Any, store: Any, *, skip: int | None = None) -> None:
+    """Raise CheckpointError unless ``x`` has the dtype and the shape of ``store``.
+
+    ``skip``: an axis of any length.
+    """
+    require(isinstance(x, np.ndarray | Tensor), part, f"is no array but {_short(x)}")
+    given, own = list(x.shape), list(store.shape)
+    if skip is not None and len(given) == len(own):
+        own[skip] = given[skip]
+    wrong = f"is {x.dtype} {given}, this run has {store.dtype} {own}"
+    require(_dtype(x) == _dtype(store) and given == own, part, wrong)
+
+
+def check_counts(counts: Any, names: Any) -> dict[str, int]:
+    """Return the counts of a state by name. Raises: CheckpointError."""
+    require(isinstance(counts, dict) and set(counts) == set(names), "counts", "other names")
+    return {name: integer(f"counts.{name}", counts[name], 0, MOST_ROWS) for name in names}
+
+
+def check_single_rows(windows: Any) -> None:
+    """Raise CheckpointError unless the kernels can release and expire windows of single rows."""
+    ring = windows.ring
+    oldest, pending = max(0, ring.head - windows.nstep), windows.pending
+    good = (pending >= oldest) & (pending <= ring.head)
+    require(good.all(), "windows.pending", f"is not within [{oldest}, {ring.head}]")
+    integer("windows.tail", windows.tail, min(ring.oldest, ring.head), ring.head)
+
+
+def check_table(table: Any) -> None:
+    """Raise CheckpointError unless the rows of every live window are rows of the storage."""
+    ring, window = table.ring, table.window
+    head = integer("windows.head", table.head, 0, MOST_ROWS)
+    integer("windows.tail", table.tail, max(0, head - table.capacity), head)
+    integer("windows.early", table.early, 0, MOST_ROWS)
+    slots = np.flatnonzero(table.alive)
+    column, learn, burnin, last, ended, _, origin = table.lines[slots].T
+    first = learn - burnin
+    for name, good in {
+        "column": (column >= 0) & (column < ring.columns),
+        "burnin": (burnin >= 0) & (burnin <= window.burnin),
+        "learn": (learn >= 0) & (learn <= ring.head + window.rows) & (first >= 0),
+        "last": (last >= first) & (last <= learn - window.burnin + window.rows - 1),
+        "ended": (ended == 0) | (ended == 1),
+        "origin": (origin >= 0) & (origin <= first),
+    }.items():
+        require(good.all(), f"windows.{name}", "is no row of its window")
+
+
+def check_recent(recent: Any, blocks: Any, window: Any, ring: Any) -> None:
+    """Raise CheckpointError unless ``recent`` are states before the last rows of all columns.
+
+    ``blocks``: the leaves of ``Layout.states()``; ``recent``: those of the saved tree.
+    """
+    for x, block in zip(recent, blocks, strict=True):
+        shape = (min(ring.head, window.rows), ring.columns, *block.shape[1:])
+        require(isinstance(x, np.ndarray), "windows.recent", "is no array")
+        good = x.shape == shape and x.dtype == block.dtype
+        require(good, "windows.recent", f"is {x.dtype} {list(x.shape)}, not {list(shape)}")
+
+
+def check_cutter(cutter: Any, origin: Any, row: Any) -> None:
+    """Raise CheckpointError unless ``origin`` are rows up to ``row``, or -1."""
+    like("cutter.origin", origin, cutter.origin)
+    integer("cutter.row", row, 0, MOST_ROWS)
+    good = (origin >= -1) & (origin <= row)
+    require(good.all(), "cutter.origin", f"is not within [-1, {row}]")
+
+
+def check_blocks(blocks: Any, state: Any) -> None:
+    """Raise CheckpointError unless ``state`` has the stored blocks of ``CompressedRows``."""
+    like("ring.open", state["open"], blocks.open)
+    integer("ring.rows", state["rows"], blocks.rows, blocks.rows)
+    packed = state["blocks"]
+    require(isinstance(packed, Rows), "ring.blocks", f"is no rows but {_short(packed)}")
+    stop = integer("ring.blocks.stop", packed.stop, 0, MOST_ROWS)
+    first = max(0, stop + 1 - blocks.column_blocks)
+    require(packed.first == first, "ring.blocks", f"begins at {_short(packed.first)}, not {first}")
+
+
+def check_block_sizes(blocks: Any, sizes: Any) -> None:
+    """Raise CheckpointError unless ``sizes`` are those of blocks of all columns."""
+    good = sizes.dtype == np.int64 and sizes.ndim == 2 and sizes.shape[1] == blocks.columns
+    require(good, "ring.blocks", f"sizes are {sizes.dtype} {list(sizes.shape)}")
+    good = (sizes > 0) & (sizes <= blocks.open[0].nbytes)
+    require(good.all(), "ring.blocks", "is no size of a block")
+
+
+def check_priorities(part: str, priority: Any) -> None:
+    """Raise CheckpointError unless every priority is NaN (none), or finite and >= 0."""
+    values = np.asarray(host(priority))
+    good = np.isnan(values) | ((values >= 0) & (values < np.inf))
+    require(good.all(), part, "is negative or infinite")
+
+
+def largest(value: Any) -> float:
+    """Return the largest priority of a state, a float32 >= 0. Raises: CheckpointError."""
+    found = number("sampler.largest", value, 0, LARGEST)
+    require(float(np.float32(found)) == found, "sampler.largest", f"{found} is no float32")
+    return found
+
+
+def check_heap(heap: Any, slots: int) -> None:
+    """Raise CheckpointError unless ``heap`` is some of the slots 0..slots-1, each once."""
+    good = ((heap >= 0) & (heap < slots)).all() and len(np.unique(heap)) == len(heap)
+    require(good, "sampler.heap", "is no permutation of slots")
+
+
+def check_invariants(*problems: str | None) -> None:
+    """Raise CheckpointError naming the first broken invariant."""
+    for problem in problems:
+        require(problem is None, "buffer", str(problem))
+
+
+def host(x: Any) -> Any:
+    return x.numpy(force=True) if isinstance(x, Tensor) else x
+
+
+def _dtype(x: Any) -> str:
+    return str(x.dtype).removeprefix("torch.")
+
+
+def _kind(value: Any) -> str:
+    """numpy's letter for the type of a single number (``i``, ``u``, ``f``), else ``O``."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "i"  # of any size
+    single = isinstance(value, float | np.generic | np.ndarray) and np.ndim(value) == 0
+    return np.asarray(value).dtype.kind if single else "O"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else text[:37] + "..."
