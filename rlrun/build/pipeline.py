@@ -14,7 +14,8 @@ from rlrun.env import make_env
 from rlrun.env.framestack import make_frame_stack
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
-from rlrun.pipeline.collector import CollectMetrics, Collector, Explore
+from rlrun.pipeline.collect_metrics import CollectMetrics, Explore
+from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.evaluate import Evaluator
 from rlrun.pipeline.explore import make_explore
 from rlrun.pipeline.learner import Learner, RolloutLearner

@@ -24,6 +24,9 @@ from rlrun.errors import CodecError
 
 MAX_DEPTH = 64  # of a tree
 MAX_DIMS = 64  # numpy's own limit
+MAX_PATH = 200  # characters of a path in messages
+FREE_BYTES = 1 << 24  # that any frame may decode to
+MAX_RATIO = 1024  # of a larger key frame to its payload
 NO_LIMIT = 1 << 128  # for arrays that are in memory already
 _LEAF, _DICT, _TUPLE, _LIST = 0, 1, 2, 3
 _U16, _U32, _I64 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<q")
@@ -171,6 +174,29 @@ def check_limit(size: int, limit: int) -> None:
         )
 
 
+def check_expansion(size: int, payload: int) -> None:
+    """Raise LimitExceeded for ``size`` bytes out of a key frame of ``payload`` bytes.
+
+    Encoders keep within ``max_expansion``, so such a frame is not theirs.
+    """
+    if size > max_expansion(payload):
+        raise LimitExceeded(
+            f"codec.frame: {payload} bytes decode to {size}; at most {FREE_BYTES}, or "
+            f"{MAX_RATIO} times the payload, are allowed; encode it again"
+        )
+
+
+def max_expansion(payload: int) -> int:
+    """Return the most bytes that a key frame of ``payload`` bytes decodes to."""
+    return max(FREE_BYTES, MAX_RATIO * payload)
+
+
+def child_path(path: str, key: object) -> str:
+    """Return the path of a child, at most ``MAX_PATH`` characters: keys can be long and shared."""
+    full = f"{path}.{key}" if path else str(key)
+    return full if len(full) <= MAX_PATH else f"…{full[1 - MAX_PATH :]}"
+
+
 def _append_node(
     tree: Any, path: str, table: bytearray, leaves: list[LeafSpec], arrays: list[Array], depth: int
 ) -> None:
@@ -181,13 +207,11 @@ def _append_node(
         table += bytes((_DICT,)) + _U32.pack(len(tree))
         for key, value in tree.items():
             table += _encode_key(key, path)
-            _append_node(
-                value, f"{path}.{key}" if path else str(key), table, leaves, arrays, depth - 1
-            )
+            _append_node(value, child_path(path, key), table, leaves, arrays, depth - 1)
     elif isinstance(tree, tuple | list):
         table += bytes((_TUPLE if isinstance(tree, tuple) else _LIST,)) + _U32.pack(len(tree))
         for i, value in enumerate(tree):
-            _append_node(value, f"{path}.{i}" if path else str(i), table, leaves, arrays, depth - 1)
+            _append_node(value, child_path(path, i), table, leaves, arrays, depth - 1)
     else:
         array = as_array(tree, path or "array")
         kind = kind_of(array, path or "array")
@@ -225,16 +249,15 @@ def _read_node(cursor: Cursor, path: str, make_leaf: Callable[[LeafSpec], Any], 
     (count,) = cursor.read_struct(_U32)
     if count > len(cursor.data) - cursor.position:  # a node takes a byte at least
         raise damaged_frame(f"its table has no room for {count} nodes")
-    prefix = f"{path}." if path else ""
     if node_type == _DICT:
         tree: dict[str | int, Any] = {}
         for _ in range(count):
             key = _read_key(cursor)
             if key in tree:
-                raise damaged_frame(f"key {prefix}{key} appears twice")
-            tree[key] = _read_node(cursor, f"{prefix}{key}", make_leaf, depth - 1)
+                raise damaged_frame(f"key {child_path(path, key)} appears twice")
+            tree[key] = _read_node(cursor, child_path(path, key), make_leaf, depth - 1)
         return tree
-    nodes = [_read_node(cursor, f"{prefix}{i}", make_leaf, depth - 1) for i in range(count)]
+    nodes = [_read_node(cursor, child_path(path, i), make_leaf, depth - 1) for i in range(count)]
     return tuple(nodes) if node_type == _TUPLE else nodes
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from rlrun.codec.content import MAX_DIMS, array_bytes, check_limit
+from rlrun.codec.content import MAX_DIMS, array_bytes, check_expansion, check_limit
 from rlrun.codec.cursor import damaged_frame
 from rlrun.codec.errors import DamagedFrame
 from rlrun.codec.words import KIND_BY_CODE
@@ -102,12 +102,15 @@ def unpack(data: bytes | bytearray | memoryview, limit: int) -> tuple[Header, me
     if size != len(view) - length:
         raise damaged_frame(f"{len(view) - length} bytes of payload in place of {size}")
     header = Header(codec, flags, kind, shape, stream, seq, base_seq, base_hash, content_hash)
-    check_header(header, zero, limit)
+    check_header(header, zero, limit, size)
     return header, view[length:], payload_hash
 
 
-def check_header(header: Header, zero: int, limit: int) -> None:
-    """Raise DamagedFrame for a header that no encoder writes, and LimitExceeded."""
+def check_header(header: Header, zero: int, limit: int, payload: int) -> None:
+    """Raise DamagedFrame for a header that no encoder writes, and LimitExceeded.
+
+    ``payload``: its bytes.
+    """
     flags, tree = header.flags, header.codec == TREE
     has_base = header.base_seq or header.base_hash
     if zero or flags & ~(KEY | SECOND | CHUNK) or tree != (header.kind == 0):
@@ -121,7 +124,10 @@ def check_header(header: Header, zero: int, limit: int) -> None:
     kind = KIND_BY_CODE.get(header.kind)
     if kind is None:
         raise damaged_frame(f"kind {header.kind} is unknown")
-    check_limit(array_bytes(header.shape, kind.width)[0], limit)
+    spanned, size = array_bytes(header.shape, kind.width)
+    check_limit(spanned, limit)
+    if header.key:  # a delta has the shapes of a base that is in memory
+        check_expansion(size, payload)
 
 
 def check_payload(payload: memoryview, stated_hash: int) -> None:

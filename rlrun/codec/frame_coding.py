@@ -4,12 +4,22 @@ from dataclasses import dataclass
 
 import xxhash
 
-from rlrun.codec import frame
-from rlrun.codec.coders import CoderChoice, decode_field, encode_field
-from rlrun.codec.content import NO_LIMIT, Content, content_hash, field_specs, leaf_table, parse
+from rlrun.codec import frame, zstd
+from rlrun.codec.coders import ZSTD, CoderChoice, decode_field, encode_field
+from rlrun.codec.content import (
+    MAX_RATIO,
+    NO_LIMIT,
+    Content,
+    check_expansion,
+    content_hash,
+    field_specs,
+    leaf_table,
+    max_expansion,
+    parse,
+)
 from rlrun.codec.cursor import Cursor, damaged_frame, encode_varint
 from rlrun.codec.frame import CHUNK, KEY, SECOND, TREE, Header
-from rlrun.codec.words import KIND_BY_CODE
+from rlrun.codec.words import KIND_BY_CODE, Array
 from rlrun.errors import CodecError
 
 MAX_TABLE = 1 << 20  # bytes: about 20 000 named tensors
@@ -54,6 +64,10 @@ def encode_content(
         code, payload, choice = encode_field(coder, spec, content.words[i], first, second)
         fields.append((code, payload))
         choices.append(choice)
+    if bases is None and content.nbytes > max_expansion(sum(len(data) for _, data in fields)):
+        fields = [
+            _bounded(words, *field) for words, field in zip(content.words, fields, strict=True)
+        ]
     flags = (CHUNK if content.chunk else 0) | (
         KEY if bases is None else SECOND if bases.second else 0
     )
@@ -69,6 +83,13 @@ def encode_content(
         parts += [bytes((code,)) + encode_varint(len(payload)), payload]
     header = Header(TREE, flags, 0, (), stream, seq, *base_fields, content.hash)
     return frame.pack(header, parts), choices
+
+
+def _bounded(words: Array, code: int, payload: bytes) -> tuple[int, bytes]:
+    """Return (coder, payload) of a field, at most ``MAX_RATIO`` smaller than its words."""
+    if words.nbytes <= MAX_RATIO * len(payload):
+        return code, payload
+    return ZSTD, zstd.compress_blocks(words.data.cast("B"))
 
 
 def decode_content(header: Header, payload: memoryview, bases: Bases | None, limit: int) -> Content:
@@ -89,6 +110,8 @@ def decode_content(header: Header, payload: memoryview, bases: Bases | None, lim
     if bases is not None and bases.first.table != table:
         raise damaged_frame("its base has other shapes")
     _, leaves = parse(table, limit)
+    if bases is None:
+        check_expansion(sum(leaf.size * leaf.kind.width for leaf in leaves), len(payload))
     specs, words = field_specs(leaves, chunk=header.chunk), []
     for i, spec in enumerate(specs):
         code = cursor.read_byte() if header.codec == TREE else header.codec

@@ -7,6 +7,7 @@ import zstandard
 from rlrun.codec.cursor import damaged_frame
 
 LEVEL = 1
+BLOCK = 2048
 PLANE_HASH = 12  # log2 of the match table: planes have few matches, and a small table is faster
 
 
@@ -31,6 +32,16 @@ def compress(data: memoryview | bytes) -> bytes:
 def compress_plane(data: memoryview) -> bytes:
     """Return one zstd frame of a byte plane of residuals."""
     return _coders.plane.compress(data)
+
+
+def compress_blocks(data: memoryview) -> bytes:
+    """Return one zstd frame of blocks of ``BLOCK`` bytes, each of which takes 4 bytes at least."""
+    compressor = _coders.compressor.compressobj(size=len(data))
+    parts = []
+    for start in range(0, len(data), BLOCK):
+        parts.append(compressor.compress(data[start : start + BLOCK]))
+        parts.append(compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
+    return b"".join([*parts, compressor.flush()])
 
 
 def decompress(data: memoryview, size: int) -> bytes:

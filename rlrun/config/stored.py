@@ -14,6 +14,7 @@ from rlrun.config.config_errors import config_error
 from rlrun.config.hydra_errors import as_config_error
 from rlrun.config.yaml_limits import read_yaml
 from rlrun.errors import ConfigError
+from rlrun.rundir.inert import require_regular_files
 from rlrun.schema import Config
 from rlrun.schema.spelling import RENAMED
 from rlrun.trust import require_trusted_env
@@ -39,6 +40,7 @@ def load(
         what = "is no run directory" if run_dir.is_dir() else "no such directory"
         allowed = "a directory with a config.yaml"
         raise config_error("RUN_DIR", run_dir, what, allowed, "run directories are under outputs/")
+    require_regular_files(run_dir)
     composer = Composer()
     try:
         cfg = OmegaConf.create(read_yaml(path))

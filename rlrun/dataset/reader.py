@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from rlrun.dataset.format import (
 from rlrun.dataset.packing import Trajectory, pack_trajectories
 from rlrun.errors import CodecError, ConfigError, StorageError
 from rlrun.rundir import tensorfile
+from rlrun.rundir.checkpoint import MISFITS
 from rlrun.rundir.durable import unseal, verify_file
+from rlrun.rundir.inert import MAX_READ, member, read_file
 from rlrun.types import Segment, Spec, Tree
 
 MAX_MAPPED_SHARDS = 8  # open at once
@@ -45,7 +48,7 @@ def read_dataset(directory: str | Path) -> "Dataset":
     directory = Path(directory)
     key = f"buffer.load = {directory}"
     try:
-        fields = unseal((directory / DESCRIPTION_FILE).read_bytes())
+        fields = unseal(read_file(directory / DESCRIPTION_FILE))
     except (FileNotFoundError, NotADirectoryError) as e:
         violation = f"has no {DESCRIPTION_FILE}" if directory.is_dir() else "is no directory"
         fix = "make one with rlrun export RUN_DIR DATA_DIR"
@@ -55,12 +58,23 @@ def read_dataset(directory: str | Path) -> "Dataset":
         raise _damaged_error(directory, DESCRIPTION_FILE, reason) from e
     except OSError as e:
         raise _damaged_error(directory, DESCRIPTION_FILE, str(e)) from e
-    if fields["format"] not in (FORMAT, CODED_FORMAT):
-        violation = f"has format {fields['format']} (of rlrun {fields.get('rlrun')})"
+    if fields.get("format") not in (FORMAT, CODED_FORMAT):
+        violation = f"has format {fields.get('format')} (of rlrun {fields.get('rlrun')})"
         raise ConfigError(
             f"{key}: {violation}; this one reads formats {FORMAT} and {CODED_FORMAT}; export again"
         )
-    return Dataset(directory, fields)
+    with _described(directory):
+        return Dataset(directory, fields)
+
+
+@contextmanager
+def _described(directory: Path, file: str = DESCRIPTION_FILE) -> Iterator[None]:
+    """Raise StorageError for a description of other parts or types than a writer's."""
+    try:
+        yield
+    except MISFITS as e:
+        reason = f"is none ({type(e).__name__}: {' '.join(str(e).split())[:200]})"
+        raise _damaged_error(directory, file, reason) from e
 
 
 def _damaged_error(directory: Path, file: str, reason: str) -> StorageError:
@@ -82,6 +96,8 @@ class Dataset:
         self.directory, self.description = directory, description
         self.columns = int(description["columns"])
         self.rows = int(description["rows"])  # over all columns, end rows included
+        if not 1 <= self.columns <= self.rows:
+            raise ValueError(f"{self.columns} columns, {self.rows} rows")
         self.steps = int(description["steps"])
         self.episodes_finished = int(description["episodes"])
         self.source: dict[str, Any] = description["source"]
@@ -117,7 +133,8 @@ class Dataset:
             )
         files = [*self.description["shards"], self.description["index"], self.description["states"]]
         for entry in filter(None, files):
-            path = self.directory / entry["file"]
+            with _described(self.directory):
+                path = member(self.directory, entry["file"])
             if not path.is_file() or path.stat().st_size != entry["bytes"]:
                 violation = "has another size" if path.is_file() else "is missing"
                 raise _damaged_error(self.directory, entry["file"], violation)
@@ -223,8 +240,14 @@ class Dataset:
 
     @cached_property
     def _index(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        tensors = self._load(self.description["index"])
-        return tensors["row"], tensors["column"], tensors["steps"]
+        with _described(self.directory):
+            tensors = self._load(self.description["index"])
+            row, column, steps = (tensors[name] for name in ("row", "column", "steps"))
+            rows = self.rows // self.columns
+            good = (row >= 0) & (steps >= 0) & (steps <= rows) & (row <= rows - steps)
+            if not (good & (column >= 0) & (column < self.columns)).all():
+                raise ValueError("a trajectory lies outside of the rows")
+        return row, column, steps
 
     @cached_property
     def _states(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -245,13 +268,14 @@ class Dataset:
     def _load(self, entry: dict[str, Any]) -> dict[str, np.ndarray]:
         """Return the tensors of a file; verify it the first time."""
         name = entry["file"]
-        path = self.directory / name
         try:
+            path = member(self.directory, name)
             if name not in self._verified:
                 verify_file(path, entry)
                 self._verified.add(name)
             if path.suffix == CODED_SUFFIX:
-                return dict(codec.decode(path.read_bytes(), max_bytes=int(entry["raw"])))
+                content = read_file(path, MAX_READ)
+                return dict(codec.decode(content, max_bytes=int(entry["raw"])))
             tensors = tensorfile.read(path, numpy=_AllNames())
         except MissingCoder:
             raise

@@ -100,7 +100,7 @@ def make_env(
     if config.backend == "async":
         from rlrun.env.workers import AsyncEnv  # imports multiprocessing
 
-        return AsyncEnv(env_fns, env_id=config.id, keep_info=keep_info)
+        return AsyncEnv(env_fns, config, keep_info=keep_info)
     try:
         sync = SyncVectorEnv(env_fns, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
     except RuntimeError as e:

@@ -86,7 +86,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             self._actions, self._reseed = None, False
         else:
             self._episode, self._steps = self._episode + 1, self._steps + 1
-        if self._limit is not None:
+        if self._limit is not None or self._reseed:
             seed = self._prepare(seed)
         if seed is not None:
             seed_spaces(self.env, seed)
@@ -133,6 +133,16 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         if self._record is not None:
             self._record(action, obs, reward, terminated, truncated)
         return obs, reward, bool(terminated), bool(truncated), info
+
+    def reopen(self, seed: int, episode: int) -> Any:
+        """Return the first observation of an episode like number ``episode`` of this seed.
+
+        For an environment that replaces one whose process has ended.
+        """
+        self._seed, self._episode, self._reseed = seed, episode - 1, True
+        if self._limit is not None:
+            self._choose_method()
+        return self.reset()[0]
 
     # -- state -----------------------------------------------------------------------------------
 

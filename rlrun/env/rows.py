@@ -39,6 +39,9 @@ class Step:
     truncated: np.ndarray  # [E] bool: truncated and not terminated
     first: np.ndarray  # [E] bool: obs opens an episode
     info: dict[str, np.ndarray]  # the keys of keep_info, [E] float32, zero where absent
+    restarted: np.ndarray | None = None
+    """[E] bool: the action was not taken and the open episode is lost; ``obs`` opens another one,
+    with reward 0 and both flags False. None: none (env.on_worker_failure)."""
 
 
 class Env:
@@ -66,6 +69,8 @@ class Env:
         self._done = np.zeros(self.num_envs, np.bool_)
         self.inexact: str | None = None  # why the state cannot be restored bit for bit
         self.cut = np.zeros(self.num_envs, np.bool_)  # columns that ``load_state_dict`` reset
+        self.restarts = 0  # of environments whose process failed
+        self.restarted: np.ndarray | None = None  # [E] bool: in the last step
         self._seed = 0
         self._first_obs: Any = None  # of a reset that replaces the next step
         self._twin, self._probe = twin, None if twin is None else Probe(lambda: self._raw, twin)
@@ -111,7 +116,20 @@ class Env:
         first, self._done = self._done, terminated | truncated
         reward = np.asarray(reward, np.float32)
         numbers = {key: self._info_column(info, key) for key in self._keep_info}
-        return Step(obs, reward, terminated, truncated & ~terminated, first, numbers)
+        if self.restarted is None:
+            return Step(obs, reward, terminated, truncated & ~terminated, first, numbers)
+        return self._restarted_row(obs, reward, terminated, truncated, first, numbers)
+
+    def _restarted_row(self, obs: Any, reward: Any, *rest: Any) -> Step:
+        """Return the row of a step in which environments were restarted."""
+        lost = self.restarted
+        assert lost is not None
+        terminated, truncated, first, numbers = rest
+        terminated, truncated = terminated & ~lost, truncated & ~lost
+        self._done = terminated | truncated
+        reward = np.where(lost, np.float32(0), reward)
+        truncated &= ~terminated
+        return Step(obs, reward, terminated, truncated, first | lost, numbers, lost)
 
     def _open_episodes(self) -> Step:
         """Return the row of a reset of all environments that was done before."""

@@ -1,46 +1,33 @@
-"""Rows of environments in worker processes; failures of a process become EnvError."""
+"""Rows of environments in worker processes, supervised: one process per environment.
+
+Observations, actions, rewards and flags are in one shared memory without a name; the pipes carry a
+byte per step. There is no semaphore and no lock, so that nothing is left behind whatever ends the
+processes. A worker ends with its parent, even during a step that never ends.
+"""
 
 import multiprocessing
-import os
-import signal
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
+from rlrun import errors
+from rlrun.env.checked import CheckedEnv
 from rlrun.env.contract import contract_error
 from rlrun.env.rows import Env
-from rlrun.errors import NO_GUARD, ConfigError, EnvError, end_if_importing_main
+from rlrun.env.serving import STEP, Failure, SharedRows, serve
+from rlrun.errors import NO_GUARD, ConfigError, RlrunError, end_if_importing_main
+from rlrun.schema import EnvConfig
 
-STEP_TIMEOUT_SECONDS = 60.0  # for one step or reset
 EXIT_SECONDS = 5.0  # between a closed pipe and the end of its process
+_LOAD_SECONDS = 3600.0
+LOOP_STEPS, LOOP_RESTARTS = 10, 3  # restarts in a row, each within so many steps: a crash loop
 
-EnvFn = Callable[[], gym.Env[Any, Any]]
-
-
-class WorkerEnvFn:
-    """An ``env_fn`` that ignores signals in worker processes.
-
-    Ctrl-C reaches every process of a terminal, but workers must outlive the step that the main
-    process finishes before it saves. (Gymnasium calls one env_fn in the main process too.)
-    """
-
-    def __init__(self, make: EnvFn) -> None:
-        self._make = make
-        self._main = os.getpid()
-
-    def __call__(self) -> gym.Env[Any, Any]:
-        if os.getpid() != self._main:
-            for name in ("SIGINT", "SIGUSR1"):
-                if hasattr(signal, name):
-                    signal.signal(getattr(signal, name), signal.SIG_IGN)
-        return self._make()
+EnvFn = Callable[[], CheckedEnv]
 
 
 def _start_method() -> str:
@@ -52,125 +39,250 @@ def _start_method() -> str:
     return "forkserver"
 
 
-def _clear_frames(e: Exception) -> None:
-    """Clear the local variables of the frames in ``e``'s traceback.
-
-    A frame of the pipe holds a view of a BytesIO. CPython's garbage collector warns or crashes
-    (3.12.1) when it frees both in one cycle (python/cpython#111049, #111331).
-    """
-    traceback.clear_frames(e.__traceback__)
-
-
-class AsyncEnv(Env):
-    """Rows of an AsyncVectorEnv (shared memory) of ``contract.CheckedEnv``.
-
-    An EnvError ends the workers; afterwards only ``close`` is allowed.
-    """
-
-    _raw: AsyncVectorEnv
+class Worker:
+    """The process of one environment; ``failed`` says why it does not answer any more."""
 
     def __init__(
-        self, env_fns: Sequence[EnvFn], *, env_id: str, keep_info: tuple[str, ...]
+        self, index: int, make: EnvFn, shared: SharedRows, keep_info: tuple[str, ...], wait: float
     ) -> None:
-        end_if_importing_main()
-        self._raw = AsyncVectorEnv.__new__(AsyncVectorEnv)  # keeps its processes if __init__ fails
-        try:
-            self._raw.__init__(  # type: ignore[misc]
-                [WorkerEnvFn(make) for make in env_fns],
-                copy=False,
-                context=_start_method(),
-                autoreset_mode=AutoresetMode.NEXT_STEP,
-            )
-        except (EOFError, OSError) as e:
-            _clear_frames(e)
-            raise self._start_error(e, env_id, len(env_fns)) from e
-        super().__init__(self._raw, env_id=env_id, keep_info=keep_info)
-        self._failed = False
+        self._index, self._make, self._shared, self._keep_info = index, make, shared, keep_info
+        self._wait = wait
+        self.started_at = -LOOP_STEPS  # the step at which it was started again
+        self.restarts_in_a_row = 0
+        self.start()
 
-    def _start_error(self, e: Exception, env_id: str, num_envs: int) -> ConfigError | EnvError:
-        """Return the error for workers that ended before their environments were made."""
-        codes: set[int | None] = set()
-        if getattr(self._raw, "processes", []):
-            codes = {self._raw.processes[i].exitcode for i in self._ended()}
-            self._end_workers()
+    def start(self) -> None:
+        """Start the process, which makes its environment and then sends None."""
+        context: Any = multiprocessing.get_context(_start_method())
+        self.pipe, child = context.Pipe()
+        given = (self._index, self._make, self._shared, self._keep_info, child)
+        self.process = context.Process(target=serve, args=given, daemon=True)
+        self.failed: str | None = None
+        try:
+            self.process.start()
+        finally:
+            child.close()
+
+    def send(self, command: Any) -> None:
+        """Send a command, see ``serving.EnvServer.answer``."""
+        try:
+            self.pipe.send(command)
+        except OSError:
+            self.failed = self._end_text()
+
+    def reply(self, deadline: float) -> Any:
+        """Return the answer to the last command; None too when there is none, see ``failed``."""
+        if self.failed is None:
+            try:
+                if self.pipe.poll(max(0.0, deadline - time.monotonic())):
+                    return self.pipe.recv()
+                self.failed = (
+                    f"no answer within {self._wait:g} s (env.worker_seconds); a step must return; "
+                    "fix the environment"
+                )
+            except (EOFError, OSError):
+                self.failed = self._end_text()
+        return None
+
+    def _end_text(self) -> str:
+        connection.wait([self.process.sentinel], timeout=EXIT_SECONDS)
+        code = self.process.exitcode
+        return f"its worker process ended (exit code {code}); look for a crash or lack of memory"
+
+    def end(self) -> None:
+        """Kill the process."""
+        if self.process.pid is not None:
+            self.process.kill()
+            self.process.join()
+        self.pipe.close()
+
+
+class WorkerVector:
+    """The vector environment that ``AsyncEnv`` has as its ``raw``: workers and their spaces."""
+
+    def __init__(
+        self, env_fns: Sequence[EnvFn], config: EnvConfig, keep_info: tuple[str, ...]
+    ) -> None:
+        """Raises: ConfigError, EnvError: the environments cannot be made, or differ."""
+        end_if_importing_main()
+        example = env_fns[0]()
+        self.single_observation_space: gym.Space[Any] = example.observation_space
+        self.single_action_space: gym.Space[Any] = example.action_space
+        example.close()
+        self.num_envs, self.config = len(env_fns), config
+        context = multiprocessing.get_context(_start_method())
+        self.shared = SharedRows(
+            self.single_observation_space, self.single_action_space, self.num_envs, context
+        )
+        self.workers: list[Worker] = []
+        try:
+            for i, make in enumerate(env_fns):
+                wait = config.worker_seconds
+                self.workers.append(Worker(i, make, self.shared, keep_info, wait))
+            self.gather(0, config.worker_seconds)
+        except BaseException:
+            self.end()
+            raise
+        self.shared.open()
+
+    def gather(self, step: int, seconds: float) -> list[Any]:
+        """Return the answers of all workers. Raises: EnvError, ConfigError."""
+        deadline = time.monotonic() + seconds
+        replies = [worker.reply(deadline) for worker in self.workers]
+        self.require_answers(step)
+        return self.checked(replies)
+
+    def checked(self, replies: list[Any]) -> list[Any]:
+        """Return ``replies``. Raises: the error that one of them carries."""
+        for reply in replies:
+            if isinstance(reply, Failure):
+                kind = getattr(errors, reply.kind, None)
+                self.end()
+                if isinstance(kind, type) and issubclass(kind, RlrunError):
+                    raise kind(f"{reply.text} (env.backend=sync shows its traceback)")
+                raise RuntimeError(f"in a worker process:\n{reply.text}")
+        return replies
+
+    def require_answers(self, step: int) -> None:
+        """Raise EnvError, and end all workers, unless all have answered."""
+        failed = [i for i, worker in enumerate(self.workers) if worker.failed is not None]
+        if not failed:
+            return
+        message = self.workers[failed[0]].failed or ""
+        if step == 0:
+            message += "; env.backend=sync shows why"
+        codes = {self.workers[i].process.exitcode for i in failed}
+        self.end()
         if NO_GUARD in codes:
             script = getattr(sys.modules["__main__"], "__file__", "the script")
-            return ConfigError(
+            raise ConfigError(
                 f"env.backend = async: every worker process imports {script} again, which would "
                 "start the workers again; a script needs a guard; put its code under "
                 'if __name__ == "__main__":, or set env.backend=sync'
             )
-        ended = "".join(f", exit code {code}" for code in codes)
-        message = f"a worker ended while it made its environment ({type(e).__name__}: {e}{ended})"
-        subject = f"environments 0 to {num_envs - 1}"
-        return contract_error(env_id, subject, 0, f"{message}; env.backend=sync shows why")
+        subject = f"environment {', '.join(map(str, failed))}"
+        raise contract_error(self.config.id, subject, step, message)
 
-    def _reset(self, seed: int) -> Any:
-        with self._errors_converted():
-            self._raw.reset_async(seed=seed)
-            return self._raw.reset_wait(timeout=STEP_TIMEOUT_SECONDS)[0]
+    def call(self, arguments: list[tuple[Any, ...]], name: str, step: int) -> list[Any]:
+        """Return ``name(*arguments[i])`` of every worker's ``serving.EnvServer``."""
+        for worker, given in zip(self.workers, arguments, strict=True):
+            worker.send((name, given))
+        slow = name == "load_state_dict"  # it may replay an episode
+        seconds = _LOAD_SECONDS if slow else self.config.worker_seconds
+        return self.gather(step, seconds)
 
-    def _advance(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        with self._errors_converted():
-            self._raw.step_async(action)
-            return self._raw.step_wait(timeout=STEP_TIMEOUT_SECONDS)
+    @property
+    def processes(self) -> list[Any]:
+        """The workers' processes."""
+        return [worker.process for worker in self.workers]
+
+    def end(self) -> None:
+        """Kill all workers."""
+        for worker in self.workers:
+            worker.end()
 
     def close(self) -> None:
-        if not self._failed:
-            self._failed = True  # so that the workers are ended in any case
-            with suppress(EnvError), self._errors_converted():
-                self._raw.close()
+        """Let the environments close. Raises: EnvError: one raised in close()."""
+        if any(worker.pipe.closed for worker in self.workers):
+            return
+        deadline = time.monotonic() + EXIT_SECONDS
+        for worker in self.workers:
+            worker.send(("close", ()))
+        replies = [worker.reply(deadline) for worker in self.workers]
+        self.end()
+        self.checked(replies)
 
-    @contextmanager
-    def _errors_converted(self) -> Iterator[None]:
-        level, failed = gym.logger.min_level, self._failed
-        gym.logger.min_level = 50  # Gymnasium would print the worker's traceback as a warning
-        self._failed = True
-        try:
-            yield
-            self._failed = failed
-        except EnvError as e:  # raised in a worker; its cause is not pickled
-            raise EnvError(f"{e} (env.backend=sync shows its traceback)") from e
-        except multiprocessing.TimeoutError as e:
-            message = (
-                f"no answer within {STEP_TIMEOUT_SECONDS:g} s; a step must return; fix the "
-                "environment"
-            )
-            raise contract_error(
-                self._id, self._names(self._unanswered()), self._steps, message
-            ) from e
-        except (EOFError, OSError) as e:
-            _clear_frames(e)
-            ended = self._ended()
-            codes = ", ".join(str(self._raw.processes[i].exitcode) for i in ended)
-            message = (
-                f"its worker process ended (exit code {codes}); look for a crash or lack of memory"
-            )
-            raise contract_error(self._id, self._names(ended), self._steps, message) from e
-        finally:
-            gym.logger.min_level = level
-            if self._failed:
-                self._end_workers()
 
-    def _unanswered(self) -> list[int]:
-        return [i for i, pipe in enumerate(self._raw.parent_pipes) if not pipe.poll(0)]
+class AsyncEnv(Env):
+    """Rows of environments in processes of their own (``checked.CheckedEnv``).
 
-    def _ended(self) -> list[int]:
-        processes = self._raw.processes
-        connection.wait([p.sentinel for p in processes], timeout=EXIT_SECONDS)
-        return [i for i, process in enumerate(processes) if not process.is_alive()]
+    ``env.on_worker_failure=restart``: a process that ended, or does not answer, is started again.
+    The open episode of its environment ends with the row before. After an EnvError only ``close``
+    is allowed.
+    """
 
-    @staticmethod
-    def _names(indices: list[int]) -> str:
-        return "environment " + (", ".join(map(str, indices)) or "?")
+    _raw: Any  # WorkerVector
 
-    def _end_workers(self) -> None:
-        """Kill the workers and close their pipes."""
-        for process in self._raw.processes:
-            process.kill()
-        for process in self._raw.processes:
-            process.join()
-        for pipe in self._raw.parent_pipes:
-            if pipe is not None and not pipe.closed:
-                pipe.close()
-        self._raw.closed = True
+    def __init__(
+        self, env_fns: Sequence[EnvFn], config: EnvConfig, *, keep_info: tuple[str, ...]
+    ) -> None:
+        super().__init__(
+            WorkerVector(env_fns, config, keep_info),  # type: ignore[arg-type]
+            env_id=config.id,
+            keep_info=keep_info,
+        )
+        self._restart = config.on_worker_failure == "restart"
+
+    def _reset(self, seed: int) -> Any:
+        seeds = [(seed + i,) for i in range(self.num_envs)]
+        self._raw.call(seeds, "reset", self._steps)
+        return self._raw.shared.obs
+
+    def _advance(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        raw = self._raw
+        raw.shared.action[:] = action
+        for worker in raw.workers:
+            worker.send(STEP)
+        deadline = time.monotonic() + raw.config.worker_seconds
+        replies = [worker.reply(deadline) for worker in raw.workers]
+        self.restarted = None
+        if any(worker.failed is not None for worker in raw.workers):
+            self._restart_workers()
+        info: dict[str, Any] = {}
+        if any(reply is not None for reply in replies):
+            info = self._infos(raw.checked(replies))
+        shared = raw.shared
+        return shared.obs, shared.reward.copy(), *shared.flags.T.copy(), info
+
+    def _infos(self, replies: list[Any]) -> dict[str, Any]:
+        """Return Gymnasium's vector info of what the workers kept."""
+        found = [reply or {} for reply in replies]
+        info: dict[str, Any] = {}
+        for key in self._keep_info:
+            present = np.array([key in one for one in found])
+            if present.any():
+                values = np.array([one.get(key, 0.0) for one in found], object)
+                info |= {key: values, f"_{key}": present}
+        return info
+
+    def _restart_workers(self) -> None:
+        """Start the workers again that did not answer."""
+        raw = self._raw
+        if not self._restart:
+            raw.require_answers(self._steps)
+        self.restarted = np.array([worker.failed is not None for worker in raw.workers])
+        for i in np.flatnonzero(self.restarted):
+            self._restart_worker(int(i))
+
+    def _restart_worker(self, i: int) -> None:
+        """Start worker i again, with an episode of its own. Raises: EnvError: a crash loop."""
+        raw, worker = self._raw, self._raw.workers[i]
+        while worker.failed is not None:
+            soon = self._steps - worker.started_at < LOOP_STEPS
+            worker.restarts_in_a_row = worker.restarts_in_a_row + 1 if soon else 1
+            if worker.restarts_in_a_row > LOOP_RESTARTS:
+                worker.failed += (
+                    f"; it was restarted {LOOP_RESTARTS} times in a row and failed within "
+                    f"{LOOP_STEPS} steps each time"
+                )
+                raw.require_answers(self._steps)
+            worker.end()
+            worker.start()
+            worker.started_at = self._steps
+            self.restarts += 1
+            deadline = time.monotonic() + raw.config.worker_seconds
+            raw.checked([worker.reply(deadline)])
+            worker.send(("reopen", (self._seed + i, self._steps + self.restarts)))
+            raw.checked([worker.reply(deadline)])
+        self.inexact = self.inexact or f"environment {i} was restarted at step {self._steps}"
+
+    def _raw_state(self) -> dict[str, Any]:
+        states = self._raw.call([()] * self.num_envs, "state_dict", self._steps)
+        self.inexact = self.inexact or next((s["reason"] for s in states if "reason" in s), None)
+        return {"environments": states}
+
+    def _load_raw(self, state: dict[str, Any]) -> list[str]:
+        given = [(one,) for one in state["environments"]]
+        reasons = self._raw.call(given, "load_state_dict", self._steps)
+        self.cut = np.array([reason is not None for reason in reasons])
+        return list(dict.fromkeys(r for r in reasons if r is not None))

@@ -1,6 +1,7 @@
 """JSON Lines files of metrics and timings: one object per line, keyed by env steps."""
 
 import hashlib
+import io
 import json
 import logging
 import math
@@ -60,7 +61,8 @@ class JsonLinesFile:
         try:
             if resume_from is not None and path.exists():
                 self._truncate(resume_from, committed)
-            self._file = path.open("xb" if resume_from is None else "ab", buffering=0)
+            mode = "x" if resume_from is None else "a"
+            self._file = io.FileIO(path, mode, opener=_no_follow)
         except OSError as e:
             raise self._write_error(e) from e
 
@@ -98,7 +100,7 @@ class JsonLinesFile:
         if committed is None:
             _truncate_after(self.path, env_steps)
         else:
-            with self.path.open("r+b") as file:
+            with open(self.path, "r+b", opener=_no_follow) as file:
                 file.truncate(min(committed["bytes"], os.fstat(file.fileno()).st_size))
                 os.fsync(file.fileno())
         content = self.path.read_bytes()
@@ -125,19 +127,24 @@ class JsonLinesFile:
         )
 
 
+def _no_follow(path: str, flags: int) -> int:
+    """Open a file that is no link: a stranger's run directory could lead to any file."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+
+
 def _parse(raw: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(raw)
         valid = isinstance(record, dict) and isinstance(record.get("env_steps"), int)
         return record if valid else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
 def _truncate_after(path: Path, env_steps: int) -> None:
     """Truncate the file after the last record with at most ``env_steps``."""
     end = 0
-    with path.open("r+b") as file:
+    with open(path, "r+b", opener=_no_follow) as file:
         for raw in file:
             record = _parse(raw)
             if record is None and file.peek(1):  # not the last line: not due to a crash

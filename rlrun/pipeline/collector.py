@@ -1,8 +1,6 @@
 """The collector: steps the environments with the policy and returns chunks of rows."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,62 +9,14 @@ from rlrun.buffer.windows.cutter import Cutter
 from rlrun.env import Env
 from rlrun.env.framestack import FrameStack
 from rlrun.errors import EnvError
-from rlrun.functional.explore import Temperature
+from rlrun.pipeline.collect_metrics import ChunkStats, CollectMetrics, Explore
 from rlrun.schema import CollectorConfig
 from rlrun.types import Chunk, Counters, Policy, Tree, no_actions, tree_leaves, tree_map
 
-Explore = Callable[[int], np.ndarray]
 _CARRIED = (
     "obs", "first", "ended", "prev_action", "prev_reward", "state",
     "episode_return", "episode_length",
 )  # fmt: skip
-
-
-@dataclass(slots=True)
-class ChunkStats:
-    """Steps of one chunk and the episodes that finished in it."""
-
-    steps: int = 0
-    finished_episodes: list[tuple[float, int]] = field(default_factory=list)  # (return, length)
-
-
-class CollectMetrics:
-    """Adds chunks to the run's counters and averages finished episodes between two log lines."""
-
-    def __init__(self, counters: Counters, explore: Explore) -> None:
-        """``explore``: env_steps -> epsilon [E]."""
-        self.counters, self.explore = counters, explore
-        self.finished_episodes: list[tuple[float, int]] = []  # since the last ``report``
-
-    def commit(self, stats: ChunkStats) -> None:
-        """Count a chunk."""
-        self.counters.env_steps += stats.steps
-        self.counters.episodes += len(stats.finished_episodes)
-        self.counters.chunks += 1
-        self.finished_episodes += stats.finished_episodes
-
-    def state_dict(self) -> list[tuple[float, int]]:
-        return list(self.finished_episodes)
-
-    def load_state_dict(self, finished: list[tuple[float, int]]) -> None:
-        self.finished_episodes = [(float(r), int(n)) for r, n in finished]
-
-    def report(self) -> dict[str, float]:
-        """collect/ metrics of the episodes finished since the last call."""
-        epsilon = self.explore(self.counters.env_steps)
-        name = "temperature" if isinstance(epsilon, Temperature) else "epsilon"
-        out = {
-            "collect/episodes": float(self.counters.episodes),
-            f"collect/{name}_mean": float(epsilon.mean()),
-        }
-        if self.finished_episodes:
-            returns, lengths = np.array(self.finished_episodes).T
-            out["collect/return_mean"] = float(returns.mean())
-            out["collect/return_min"] = float(returns.min())
-            out["collect/return_max"] = float(returns.max())
-            out["collect/length_mean"] = float(lengths.mean())
-            self.finished_episodes.clear()
-        return out
 
 
 class Collector:
@@ -169,8 +119,8 @@ class Collector:
         acted = time.perf_counter()
         self.seconds["act"] += acted - start
         action = out.action
-        valid = ~self.ended
-        a["first"][t], a["valid"][t], a["action"][t] = first, valid, action
+        a["valid"][t] = ~self.ended
+        a["first"][t], a["action"][t] = first, action
         for name, extra in out.extras.items():
             a["extras"][name][t] = extra
         step = self.env.step(action)
@@ -179,15 +129,19 @@ class Collector:
             step.reward, step.terminated, step.truncated,
         )  # fmt: skip
         self.first, self.ended = step.first, step.terminated | step.truncated
+        if step.restarted is not None:
+            a["valid"][t] &= ~step.restarted  # end rows: their actions were not taken
+            self._forget_returns(step.restarted)
+            self.stats.restarts += int(np.count_nonzero(step.restarted))
         for name, value in step.info.items():
             a["extras"][name][t] = value
         self.seconds["env"] += time.perf_counter() - acted
         self.state = out.state
         self.prev_action, self.prev_reward = action, a["reward"][t].copy()
         self._put_obs(t + 1)
-        return self._count(t, valid)
+        return self._count(t)
 
-    def _count(self, t: int, valid: np.ndarray) -> int:
+    def _count(self, t: int) -> int:
         a = self.arrays
         valid = a["valid"][t]
         steps = int(np.count_nonzero(valid))
@@ -331,7 +285,8 @@ class Collector:
             self._load_interrupted_rows(saved)
         reasons = self.env.load_state_dict(state["env"])
         self.inexact = state["inexact"] or (reasons[0] if reasons else None)
-        self._cut(self.env.cut)
+        self.ended |= self.env.cut  # the next row is an end row
+        self._forget_returns(self.env.cut)
 
     def _load_interrupted_rows(self, saved: dict[str, Any]) -> None:
         rows, t = saved["rows"], len(saved["rows"]["action"])
@@ -341,8 +296,7 @@ class Collector:
         finished = [(float(r), int(n)) for r, n in saved["finished"]]
         self.stats = ChunkStats(int(saved["steps"]), finished)
 
-    def _cut(self, cut: np.ndarray) -> None:
-        """Make the next row of the columns ``cut`` [E] an end row."""
-        self.ended |= cut
+    def _forget_returns(self, cut: np.ndarray) -> None:
+        """Begin anew the statistics of the columns ``cut`` [E], whose episodes were lost."""
         self.episode_return[cut] = 0
         self.episode_length[cut] = 0

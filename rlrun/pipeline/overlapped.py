@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 from rlrun.errors import EnvError, RlrunError
-from rlrun.pipeline.collector import ChunkStats, CollectMetrics
+from rlrun.pipeline.collect_metrics import ChunkStats, CollectMetrics
 from rlrun.pipeline.process import CollectedChunk, CollectorProcess
 from rlrun.types import Chunk, Policy
 

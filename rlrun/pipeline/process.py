@@ -19,7 +19,8 @@ import torch
 from rlrun import errors
 from rlrun.codec import NeedKeyFrame
 from rlrun.errors import EnvError, RlrunError
-from rlrun.pipeline.collector import ChunkStats, Collector
+from rlrun.pipeline.collect_metrics import ChunkStats
+from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.forkserver import SIGNALS, signals_blocked, start_method
 from rlrun.transport import CollectorSide, LearnerSide, wait_for_answer
 from rlrun.types import Chunk, Counters, Policy

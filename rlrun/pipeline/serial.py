@@ -25,7 +25,7 @@ from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.profile import Profiler
 from rlrun.pipeline.rollback import MAX_ROLLBACKS, other_streams
 from rlrun.pipeline.saving import RunSaver
-from rlrun.pipeline.source import Source
+from rlrun.pipeline.source import Source, warn_inexact
 from rlrun.pipeline.stop import StopRequest
 from rlrun.rundir import checkpoint
 from rlrun.schema import LoggerConfig, RunConfig
@@ -304,17 +304,10 @@ class Pipeline:
     def _add_seconds(self, part: str, start: float) -> None:
         self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
-    def _warn_inexact(self) -> None:
-        """Warn once of a run that cannot be resumed exactly."""
-        if self.source.inexact is not None and not self.warned:
-            text = "resumed after a kill, this run will differ from an uninterrupted one: %s"
-            _logger.warning(text, self.source.inexact)
-            self.warned = True
-
     def state_dict(self) -> dict[str, Any]:
         """All that later steps depend on. Reading it changes none of it."""
         counters, source = self.counters, self.source.state_dict()  # first: see ``Source``
-        self._warn_inexact()
+        self.warned = warn_inexact(self.source.inexact, self.warned)
         state: dict[str, Any] = {
             "counters": {n: getattr(counters, n) for n in counters.__slots__},
             "policy": self.policy.state_dict(),

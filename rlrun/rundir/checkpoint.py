@@ -20,6 +20,7 @@ from torch import Tensor
 from rlrun.errors import CheckpointError, StorageError
 from rlrun.rundir import manifest, tensorfile
 from rlrun.rundir.durable import fsync_directory, replace_file, seal, sha256_file, unseal
+from rlrun.rundir.inert import member, read_file
 from rlrun.rundir.manifest import METRICS, ROWS, STATE, TENSORS, list_checkpoints
 from rlrun.rundir.saver import Saver
 from rlrun.rundir.segments import Part, RowFiles
@@ -32,7 +33,7 @@ MISFITS = (
     AssertionError, AttributeError, IndexError, KeyError, MemoryError, OverflowError, RuntimeError,
     TypeError, ValueError,
 )  # fmt: skip
-_UNUSABLE = (OSError, *MISFITS)
+UNREADABLE = (OSError, RecursionError, *MISFITS)  # what reading a damaged or forged one raises
 
 __all__ = [
     "committed", "fitting", "list_checkpoints", "load", "load_newest", "load_weights", "save",
@@ -62,7 +63,7 @@ def load_newest(directory: Path) -> tuple[dict[str, Any], Path]:
     for path in reversed(list_checkpoints(directory)):
         try:
             state = _read(path)
-        except _UNUSABLE as e:
+        except UNREADABLE as e:
             tried.append(f"{path.name} ({e})")
             _logger.warning("checkpoint skipped: %s: %s", path, e)
             continue
@@ -78,7 +79,7 @@ def load(path: Path) -> dict[str, Any]:
     """Return the state of one checkpoint. Raises: CheckpointError unless it is intact."""
     try:
         return _read(path)
-    except _UNUSABLE as e:
+    except UNREADABLE as e:
         raise CheckpointError(
             f"{path}: cannot be used: {e}; a checkpoint must be unchanged; use another"
         ) from e
@@ -137,14 +138,14 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises: CheckpointError when they are missing or damaged.
     """
     try:
-        fields = unseal(path.with_suffix(".json").read_bytes())
-        digest = sha256_file(path)
+        fields = unseal(read_file(path.with_suffix(".json")))
+        digest = sha256_file(member(path.parent, path.name))
         for entry in (fields, fields["previous"] or {}):
             if entry.get("weights_sha256") == digest:
                 weights = tensorfile.read(path)
                 return {k: v for k, v in weights.items() if isinstance(v, Tensor)}, entry["meta"]
         raise ValueError("its sha256 is not the one in its json")
-    except _UNUSABLE as e:
+    except UNREADABLE as e:
         raise CheckpointError(
             f"{path}: the weights cannot be used: {e}; weights must be unchanged; use a checkpoint "
             "of the run (`rlrun resume`) or train again"
@@ -155,7 +156,7 @@ def _read(directory: Path) -> dict[str, Any]:
     """Return the state of a checkpoint. Raises: ValueError with the reason unless it is intact."""
     fields = manifest.verify(directory)
     manifest.verify_committed(directory.parent.parent, fields, METRICS)
-    packed = json.loads((directory / STATE).read_bytes())
+    packed = json.loads(read_file(directory / STATE))
     tensors = tensorfile.read(directory / TENSORS, numpy=array_names(packed["state"]))
     rings = [_row_files(directory.parent, ring, fields["segments"]) for ring in packed["rings"]]
     state: dict[str, Any] = unpack(packed["state"], tensors, rings)

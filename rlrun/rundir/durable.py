@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlrun.rundir.inert import no_follow
+
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a file and fsync it. Raises: OSError."""
-    with path.open("wb") as file:
+    with open(path, "wb", opener=no_follow) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -54,8 +56,8 @@ def sha256_prefix(path: Path, size: int) -> tuple[int, str]:
 
 def verify_file(path: Path, expected: Mapping[str, Any]) -> None:
     """Raise ValueError unless the file has the size ``bytes`` and the hash ``sha256`` expected."""
-    if not path.is_file():
-        raise ValueError("is missing")
+    if path.is_symlink() or not path.is_file():
+        raise ValueError("is missing" if not os.path.lexists(path) else "is no regular file")
     if (size := path.stat().st_size) != expected["bytes"]:
         raise ValueError(f"has {size} bytes, not {expected['bytes']}")
     if sha256_file(path) != expected["sha256"]:
@@ -75,7 +77,7 @@ def unseal(content: bytes) -> dict[str, Any]:
         fields: dict[str, Any] = json.loads(content)
         fields.pop("sha256")
         intact = seal(fields) == content
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         intact = False
     if not intact:
         raise ValueError("its json description is damaged")

@@ -21,6 +21,7 @@ from rlrun.codec import frame
 from rlrun.codec.stream import MAX_BYTES
 from rlrun.errors import CheckpointError, CodecError, StorageError
 from rlrun.rundir.durable import replace_file
+from rlrun.rundir.inert import MAX_READ, read_file
 
 _logger = logging.getLogger(__name__)
 
@@ -139,15 +140,23 @@ def _read(directory: Path, env_steps: int) -> Any:
 
 def _decode(path: Path, env_steps: int, after: Any) -> Any:
     """Return the tree of a file, given the next version's tree. Raises: CodecError, OSError."""
-    tree = codec.decode(path.read_bytes(), base=after)
+    tree = codec.decode(_content(path), base=after)
     if not isinstance(tree, dict) or int(tree.get("env_steps", -1)) != env_steps:
         raise CodecError(f"{path.name}: contains another version; restore the file")
     return tree
 
 
+def _content(path: Path) -> bytes:
+    """Return the bytes of a frame. Raises: CodecError, OSError."""
+    try:
+        return read_file(path, MAX_READ)
+    except ValueError as e:
+        raise CodecError(f"{path}: {e}; a file of the history is needed; restore it") from e
+
+
 def _is_key_frame(path: Path) -> bool:
     """Return True if the file needs no other one. Raises: CodecError, OSError."""
-    return frame.unpack(path.read_bytes(), MAX_BYTES)[0].key
+    return frame.unpack(_content(path), MAX_BYTES)[0].key
 
 
 def _discard_from(directory: Path, env_steps: int) -> int | None:

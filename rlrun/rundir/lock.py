@@ -38,7 +38,7 @@ def lock_run_dir(run_dir: Path) -> Iterator[None]:
     """
     path = run_dir / LOCK
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     except OSError as e:
         raise StorageError(
             f"{path}: cannot be made ({e.strerror or e}); the run directory must be writable; fix "

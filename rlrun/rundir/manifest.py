@@ -5,13 +5,13 @@ Torch-free, so that ``rlrun verify`` starts fast.
 
 import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rlrun import __version__
 from rlrun.rundir.durable import seal, sha256_prefix, unseal, verify_file, write_file
+from rlrun.rundir.inert import read_file
 
 FORMAT = 3
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
@@ -59,9 +59,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
     Raises: DamagedError when it is damaged or of another format, OSError.
     """
-    require_regular(path / MANIFEST)
     try:
-        fields = unseal((path / MANIFEST).read_bytes())
+        fields = unseal(read_file(path / MANIFEST))
+    except FileNotFoundError:
+        raise DamagedError(f"{MANIFEST} is missing") from None
     except ValueError as e:
         raise DamagedError(f"{MANIFEST}: {e}") from None
     if fields["format"] != FORMAT:
@@ -114,22 +115,10 @@ def verify(path: Path, known: dict[Path, str | None] | None = None) -> dict[str,
 def _wrong(path: Path, expected: Mapping[str, Any]) -> str | None:
     """What is wrong with a file, or None."""
     try:
-        require_regular(path)
         verify_file(path, expected)
     except ValueError as e:
         return str(e)
     return None
-
-
-def require_regular(path: Path) -> None:
-    """Raise DamagedError unless ``path`` is a file, and not a link: of a name that is its own."""
-    try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:
-        name = f"{MANIFEST} " if path.name == MANIFEST else ""
-        raise DamagedError(f"{name}is missing") from None
-    if not stat.S_ISREG(mode):
-        raise DamagedError("is not a regular file")
 
 
 def verify_committed(run_dir: Path, fields: Mapping[str, Any], name: str) -> None:
@@ -140,11 +129,12 @@ def verify_committed(run_dir: Path, fields: Mapping[str, Any], name: str) -> Non
     expected = fields["committed"].get(name)
     if expected is None:
         return
-    try:
-        require_regular(run_dir / name)
-    except DamagedError as e:
-        raise DamagedError(f"{name} {e}") from None
-    size, digest = sha256_prefix(run_dir / name, expected["bytes"])
+    path = run_dir / name
+    if path.is_symlink() or not path.is_file():
+        raise DamagedError(
+            f"{name} {'is no regular file' if os.path.lexists(path) else 'is missing'}"
+        )
+    size, digest = sha256_prefix(path, expected["bytes"])
     if size < expected["bytes"]:
         raise DamagedError(f"{name} has {size} bytes, not {expected['bytes']} or more")
     if digest != expected["sha256"]:

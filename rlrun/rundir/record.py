@@ -21,6 +21,7 @@ from rlrun import __version__
 from rlrun.errors import ConfigError, StorageError
 from rlrun.rundir import tensorfile
 from rlrun.rundir.durable import replace_file
+from rlrun.rundir.inert import read_file
 
 RECORD = "run.json"
 GIT_SECONDS = 2.0
@@ -129,9 +130,12 @@ class RunRecord:
         """
         path = run_dir / RECORD
         try:
-            fields: dict[str, Any] = json.loads(path.read_bytes())
-            return cls(**fields)
-        except (OSError, ValueError, TypeError) as e:
+            fields: dict[str, Any] = json.loads(read_file(path))
+            record = cls(**fields)
+            if not (isinstance(record.resumes, list) and isinstance(record.command, list)):
+                raise TypeError("other types")
+            return record
+        except (OSError, ValueError, TypeError, RecursionError) as e:
             reason = e.strerror if isinstance(e, OSError) else "it is damaged"
             raise ConfigError(
                 f"{path}: cannot be read ({reason}); a run directory of rlrun is required; give "

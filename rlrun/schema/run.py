@@ -61,6 +61,8 @@ class EnvConfig(Ranged):
     wrappers: tuple[WrapperConfig, ...]
     backend: Literal["auto", "vector", "sync", "async", "envpool"]
     max_episode_steps: int | None = field(metadata=positive())
+    worker_seconds: float = field(metadata=positive())
+    on_worker_failure: Literal["stop", "restart"]
     max_replay_steps: int = field(metadata=at_least(0))
     frame_stack: int = field(metadata=at_least(1))
     reward_scale: float = field(metadata=positive())

@@ -43,7 +43,7 @@ class Faulty(gym.Env[Any, Any]):
     metadata = {"render_modes": []}  # noqa: RUF012
 
     def __init__(
-        self, fault: str = "none", bad_seed: int = 1, at: int = 3, length: int = 1000
+        self, fault: str = "none", bad_seed: int | None = 1, at: int = 3, length: int = 1000
     ) -> None:
         self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
         self.action_space = spaces.Discrete(2)
@@ -52,7 +52,7 @@ class Faulty(gym.Env[Any, Any]):
 
     def _answer(self) -> tuple[Any, Any]:
         obs = np.full(3, self.count, np.float32)
-        bad = self.mine == self.bad_seed and self.count == self.at
+        bad = self.bad_seed in (None, self.mine) and self.count == self.at
         return spoil(self.fault if bad else "none", obs)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:

@@ -13,6 +13,7 @@ STOPS = (70, 130)
 CASES = {
     "dqn": ("policy=dqn", "env=cartpole", *LEARN),
     "dqn_one_env": ("policy=dqn", "env=cartpole", "collector.num_envs=1", *LEARN),
+    "async": ("policy=dqn", "env=acrobot", "env.backend=async", "collector.num_envs=2", *LEARN),
     "ppo_lstm": ("policy=ppo", "memory=lstm", "env=pendulum", *SMALL, "torso.hidden=[8]"),
     "r2d2": ("policy=r2d2", "env=cartpole_novel", "pipeline=overlapped", *LEARN),
     "sac": ("policy=sac", "env=mountaincar_continuous", "collector.num_envs=2", *LEARN),

@@ -19,7 +19,7 @@ from rlrun.build import pipeline as build
 from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
 from rlrun.errors import CheckpointError, EnvError, Interrupted
-from rlrun.pipeline.collector import CollectMetrics
+from rlrun.pipeline.collect_metrics import CollectMetrics
 from rlrun.pipeline.forkserver import start_method
 from rlrun.pipeline.process import CollectedChunk, CollectorProcess
 from rlrun.run import train
@@ -326,7 +326,7 @@ def test_a_failed_resume_leaves_no_process(tmp_path):
 
 EARLY = """
 import os, signal, sys, threading, time
-from rlrun.pipeline.collector import CollectMetrics
+from rlrun.pipeline.collect_metrics import CollectMetrics
 from rlrun.pipeline.process import CollectorProcess
 started = CollectorProcess.__init__
 def tell(self, *given):

@@ -1,0 +1,64 @@
+"""Statistics of collecting: of one chunk, and averaged between two log lines."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rlrun.functional.explore import Temperature
+from rlrun.types import Counters
+
+Explore = Callable[[int], np.ndarray]
+"""env_steps -> epsilon of every environment, float32 [E]"""
+
+
+@dataclass(slots=True)
+class ChunkStats:
+    """Steps of one chunk and the episodes that finished in it."""
+
+    steps: int = 0
+    finished_episodes: list[tuple[float, int]] = field(default_factory=list)  # (return, length)
+    restarts: int = 0  # of environments whose process failed (env.on_worker_failure)
+
+
+class CollectMetrics:
+    """Adds chunks to the run's counters and averages finished episodes between two log lines."""
+
+    def __init__(self, counters: Counters, explore: Explore) -> None:
+        """``explore``: env_steps -> epsilon [E]."""
+        self.counters, self.explore = counters, explore
+        self.finished_episodes: list[tuple[float, int]] = []  # since the last ``report``
+        self.restarts = 0  # since the last ``report``
+
+    def commit(self, stats: ChunkStats) -> None:
+        """Count a chunk."""
+        self.counters.env_steps += stats.steps
+        self.counters.episodes += len(stats.finished_episodes)
+        self.counters.chunks += 1
+        self.finished_episodes += stats.finished_episodes
+        self.restarts += stats.restarts
+
+    def state_dict(self) -> list[tuple[float, int]]:
+        return list(self.finished_episodes)
+
+    def load_state_dict(self, finished: list[tuple[float, int]]) -> None:
+        self.finished_episodes = [(float(r), int(n)) for r, n in finished]
+
+    def report(self) -> dict[str, float]:
+        """collect/ metrics of the episodes finished since the last call."""
+        epsilon = self.explore(self.counters.env_steps)
+        name = "temperature" if isinstance(epsilon, Temperature) else "epsilon"
+        out = {
+            "collect/episodes": float(self.counters.episodes),
+            f"collect/{name}_mean": float(epsilon.mean()),
+        }
+        if self.restarts:
+            out["collect/restarts"], self.restarts = float(self.restarts), 0
+        if self.finished_episodes:
+            returns, lengths = np.array(self.finished_episodes).T
+            out["collect/return_mean"] = float(returns.mean())
+            out["collect/return_min"] = float(returns.min())
+            out["collect/return_max"] = float(returns.max())
+            out["collect/length_mean"] = float(lengths.mean())
+            self.finished_episodes.clear()
+        return out

@@ -1,0 +1,70 @@
+"""Reading a directory that may be a stranger's: regular files below it, of bounded size."""
+
+import os
+import stat
+from pathlib import Path
+
+from rlrun.errors import ConfigError
+
+MAX_ENTRIES = 200_000  # files of a run directory
+MAX_TEXT = 2**26  # bytes of a json file
+MAX_READ = 2**32  # bytes of a file that is read into memory
+
+
+def require_regular_files(run_dir: Path) -> None:
+    """Raise ConfigError unless everything below ``run_dir`` is a regular file or a directory.
+
+    A link could lead a write of ``resume`` to any file of the user, a pipe never ends.
+    """
+    count, directories = 0, [os.fspath(run_dir)]
+    while directories:
+        with os.scandir(directories.pop()) as entries:
+            for entry in entries:
+                count += 1
+                mode = entry.stat(follow_symlinks=False).st_mode
+                if stat.S_ISDIR(mode):
+                    directories.append(entry.path)
+                elif not stat.S_ISREG(mode) or count > MAX_ENTRIES:
+                    raise _refused(run_dir, Path(entry.path), mode)
+
+
+def _refused(run_dir: Path, path: Path, mode: int) -> ConfigError:
+    kind = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    wrong = f"{path.relative_to(run_dir)} is {kind.get(stat.S_IFMT(mode), 'a device')}"
+    if stat.S_ISREG(mode):
+        wrong = f"it holds more than {MAX_ENTRIES} files"
+    text = "regular files and directories are allowed; replace it by what it stands for"
+    return ConfigError(f"RUN_DIR = {run_dir}: {wrong}; {text}", key="RUN_DIR")
+
+
+def no_follow(path: str, flags: int) -> int:
+    """``opener`` of ``open`` that refuses a link. Raises: OSError."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+
+
+def read_file(path: Path, most: int = MAX_TEXT) -> bytes:
+    """Return the content of a regular file. Raises: OSError, ValueError for anything else."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{path.name} is no regular file")
+        if status.st_size > most:
+            raise ValueError(f"{path.name} has {status.st_size} bytes, at most {most} are allowed")
+        return file.read()
+
+
+def member(directory: Path, name: object) -> Path:
+    """Return the path of the file ``name`` of a manifest, which lies in ``directory`` or below.
+
+    Raises: ValueError when the name leads elsewhere, or through a link.
+    """
+    parts = name.split("/") if isinstance(name, str) else [""]
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise ValueError(f"{str(name)[:80]!r} is no name of a file in the directory")
+    path = directory
+    for part in parts:
+        path = path / part
+        if path.is_symlink():
+            raise ValueError(f"{name} is a link")
+    return path
