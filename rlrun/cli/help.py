@@ -16,13 +16,16 @@ from rlrun.cli import yaml_keys
 from rlrun.cli.list import GROUPS, TOPICS
 from rlrun.cli.yaml_keys import PRESETS, Key, option_keys, yamls
 from rlrun.errors import ConfigError
-from rlrun.schema import OPTION_CONFIGS, Config, ScheduleConfig
+from rlrun.schema import OPTION_CONFIGS, Config, ScheduleConfig, Seconds
 from rlrun.schema.ranges import Range
 from rlrun.schema.spelling import RENAMED, SYNONYMS, nearest
 
 _ROOT_GROUPS = {  # of conf/config.yaml
     "run": "length of a run, evaluations, checkpoints",
     "checkpoint": "what checkpoints keep besides",
+    "eval": "how an evaluation ends",
+    "watchdog": "what happens when nothing happens",
+    "resume": "what `rlrun resume` may change",
 }
 _WIDTH = 100  # columns
 _NAMED = 6  # options in a line of defaults
@@ -38,7 +41,7 @@ def help_lines(word: str, config_dir: str | None = None) -> Iterator[str]:
     reference = Reference(config_dir)
     word = word.strip().lower() if word.strip().lower() in TOPICS else word.strip()
     group, _, option = word.partition("=")
-    if group in reference.groups and not option:
+    if group in reference.groups and not option and word not in TOPICS:
         return reference.group(group)
     if option in reference.options.get(group, ()):
         return reference.option(group, option)
@@ -284,7 +287,13 @@ def _type_text(kind: Any) -> str:
         return "mapping"
     if kind is ScheduleConfig:
         return "number or schedule {kind, start, end, over, points}"
-    names = {int: "integer", float: "number", bool: "true or false", str: "text"}
+    names = {
+        int: "integer",
+        float: "number",
+        bool: "true or false",
+        str: "text",
+        Seconds: "duration",
+    }
     return names.get(kind, "wrapper")
 
 

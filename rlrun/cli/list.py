@@ -7,7 +7,7 @@ from textwrap import fill
 
 from rlrun.cli.yaml_keys import first_comment, yamls
 
-SUBCOMMANDS = ("eval", "resume", "export", "codec", "doctor", "list")
+SUBCOMMANDS = ("eval", "resume", "export", "codec", "doctor", "list", "tensorboard-rebuild")
 GROUPS = {
     "policy": "what learns",
     "env": "what it learns in",
@@ -50,6 +50,7 @@ usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 
        rlrun eval RUN_DIR [--episodes N]          scores the weights of a run
        rlrun resume RUN_DIR [KEY=VALUE] ...       goes on with an interrupted run
        rlrun export RUN_DIR DATA_DIR              writes its replay as a dataset (buffer.load)
+       rlrun tensorboard-rebuild RUN_DIR          writes its event files anew from its records
        rlrun codec bench RUN_DIR|FILE ...         what coders make of its weights and rows
        rlrun doctor [--calibrate KEY=VALUE ...]   what a bug report needs; what an update costs
        rlrun list                                 what there is, a line each

@@ -6,6 +6,7 @@ first starts. Every error of the user is one line on stderr and its own exit cod
 """
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from rlrun.cli.commands import (
     list_command,
     resume_command,
     split_quiet,
+    tensorboard_command,
 )
 from rlrun.cli.list import GROUPS, SUBCOMMANDS, TOPICS, help_text
 from rlrun.cli.report import SweepStopped, report, report_bug
@@ -37,6 +39,7 @@ _COMMANDS = {
     "codec": codec_command,
     "doctor": doctor_command,
     "list": list_command,
+    "tensorboard-rebuild": tensorboard_command,
 }
 
 
@@ -46,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Read when numpy is loaded: products as small as those of acting are slower on more threads,
     # which then wait by spinning on cores the learner could use.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    logging.raiseExceptions = False  # a log on a full disk prints no traceback for every record
     try:
         packages, rest = _split_trust(sys.argv[1:] if argv is None else argv)
         with trusting(packages):

@@ -12,7 +12,8 @@ from rlrun.errors import Interrupted, ResourceError, RlrunError, StorageError
 from rlrun.secrets import redact
 
 _BUG = 9
-_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)  # of any file
+_NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ENOTDIR)  # of the run's
 
 
 class SweepStopped(BaseException):
@@ -25,10 +26,11 @@ class SweepStopped(BaseException):
 
 def report_job_error(e: Exception, run_dir: Path | None) -> int:
     """The exit code of a run that ended in ``e``, which is reported; None: it has no directory."""
-    if isinstance(e, OSError) and e.errno in _FULL_DISK and _inside(e.filename, run_dir):
+    if isinstance(e, OSError) and _is_storage(e, run_dir):
         why = (e.strerror or str(e)).lower()
+        where = f" ({e.filename})" if e.filename else ""  # unknown of a write
         fix = "make room or rights, then rlrun resume"
-        line = f"run.dir = {run_dir}: {why} ({e.filename}); a writable directory is needed; {fix}"
+        line = f"run.dir = {run_dir}: {why}{where}; a writable directory is needed; {fix}"
         return report(StorageError(line))
     if isinstance(e, BrokenPipeError):  # the reader of our output has left: `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -38,6 +40,10 @@ def report_job_error(e: Exception, run_dir: Path | None) -> int:
         fix = "lower buffer.capacity or the layer sizes"
         return report(ResourceError(f"memory: {text}; what this machine has is allowed; {fix}"))
     return report(e) if isinstance(e, RlrunError) else report_bug(e, run_dir)
+
+
+def _is_storage(e: OSError, run_dir: Path | None) -> bool:
+    return e.errno in _FULL_DISK or (e.errno in _NO_ACCESS and _inside(e.filename, run_dir))
 
 
 def _inside(name: Any, run_dir: Path | None) -> bool:

@@ -4,6 +4,7 @@ import logging
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,7 +156,8 @@ def _close_log(run_dir: Path) -> None:
         directory = isinstance(handler, logging.FileHandler) and Path(handler.baseFilename).parent
         if directory == run_dir:
             root.removeHandler(handler)
-            handler.close()
+            with suppress(OSError):  # a full disk
+                handler.close()
 
 
 def run_sweep_job(cfg: "DictConfig") -> int:

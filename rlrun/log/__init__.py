@@ -13,7 +13,7 @@ from rlrun.log.progress import Progress, resolve_mode
 from rlrun.log.snapshot import format_duration
 from rlrun.schema import LoggerConfig
 
-__all__ = ["Log", "final_line"]
+__all__ = ["METRICS", "TIMINGS", "Log", "final_line"]
 
 METRICS, TIMINGS = "metrics.jsonl", "timings.jsonl"
 

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import Any, SupportsFloat, TypeAlias
@@ -125,6 +125,26 @@ class JsonLinesFile:
             f"{self.path}: cannot be written ({error.strerror or error}); a run needs its metrics "
             "file; free space, or choose a writable new directory with run.dir=PATH"
         )
+
+
+def read_records(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield (env_steps, values) of a file's records, up to an incomplete or damaged line.
+
+    Raises: StorageError when it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            for raw in file:
+                record = _parse(raw)
+                if record is None:
+                    return
+                step = record.pop("env_steps")
+                yield step, {k: v for k, v in record.items() if isinstance(v, int | float)}
+    except OSError as e:
+        raise StorageError(
+            f"{path}: cannot be read ({e.strerror or e}); the records of a run are needed; give "
+            "the directory of a run"
+        ) from e
 
 
 def _no_follow(path: str, flags: int) -> int:

@@ -12,6 +12,7 @@ import re
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -73,6 +74,7 @@ class TensorBoardWriter:
         self._flushed = time.monotonic()
         self._last: dict[str, float] = {}
         self._declared = False
+        self.now: float | None = None  # wall time of the next events, None: the present
         try:
             self.path = run_dir / _file_name(run_dir)
             self._file = self.path.open("xb", buffering=0)
@@ -138,22 +140,30 @@ class TensorBoardWriter:
         except OSError as e:
             self._stop(e)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether all events so far could be written."""
+        return self._file is not None
+
     def close(self) -> None:
         """Flush and close; idempotent."""
         self.flush()
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):
+                self._file.close()
             self._file = None
 
     def _event(self, step: int, **fields: Any) -> None:
         if self._file is not None:
-            event = Event(wall_time=time.time(), step=step, **fields)
+            now = time.time() if self.now is None else self.now
+            event = Event(wall_time=now, step=step, **fields)
             self._records.write(event.SerializeToString())
 
     def _stop(self, error: OSError) -> None:
         _logger.warning("TensorBoard logging stops, training continues: %s", error)
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):
+                self._file.close()
         self._file = None
         self._pending.seek(0)
         self._pending.truncate()

@@ -6,7 +6,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlrun.errors import NumericError
+
 _MAY_BE_MINUS_INF = ("log",)  # the logarithm of a coefficient of 0
+
+
+def require_finite(learned: Any, updates: int) -> None:
+    """Raise NumericError when a tensor of a state tree holds NaN or infinity."""
+    found = first_non_finite(learned)
+    if found is not None:
+        raise NumericError(
+            f"{found} is not finite after {updates} updates: the policy diverged; what is saved "
+            "must be finite; lower policy.lr or set policy.grad_clip"
+        )
 
 
 @torch.no_grad()

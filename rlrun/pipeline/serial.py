@@ -19,7 +19,7 @@ from rlrun.kernels.parity import backends, restore_backends
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.evaluate import Evaluator, eval_metrics
-from rlrun.pipeline.finite import first_non_finite
+from rlrun.pipeline.finite import require_finite
 from rlrun.pipeline.generators import generators_state, load_generators
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.profile import Profiler
@@ -255,12 +255,7 @@ class Pipeline:
         learned = {"policy": self.policy.state_dict()}
         if self.bonus is not None:
             learned["bonus"] = self.bonus.state_dict()
-        found = first_non_finite(learned)
-        if found is not None:
-            raise NumericError(
-                f"{found} is not finite after {self.counters.updates} updates: the policy "
-                "diverged; what is saved must be finite; lower policy.lr or set policy.grad_clip"
-            )
+        require_finite(learned, self.counters.updates)
 
     def _saved(self, error: RlrunError) -> RlrunError:
         """``error``, once the state before it is saved, and the text that says so."""

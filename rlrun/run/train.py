@@ -2,18 +2,14 @@
 
 import logging
 import math
-import re
 import shlex
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
@@ -29,6 +25,7 @@ from rlrun.pipeline.generators import seed_generators
 from rlrun.pipeline.profile import Profiler, time_table
 from rlrun.pipeline.serial import CHECKPOINTS, Pipeline
 from rlrun.pipeline.stop import StopRequest, stop_on_signals
+from rlrun.run.hparams import hyperparameters
 from rlrun.rundir import checkpoint
 from rlrun.rundir.durable import replace_file
 from rlrun.rundir.lock import lock_run_dir
@@ -59,7 +56,8 @@ def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]
         return _run(config, run_dir, raw_yaml=raw_yaml, resumed=True)
     finally:
         logging.getLogger().removeHandler(handler)
-        handler.close()
+        with suppress(OSError):  # a full disk
+            handler.close()
 
 
 def _done(run_dir: Path, config: Config) -> str | None:
@@ -108,8 +106,7 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
         except Exception as e:
             error = e if isinstance(e, RlrunError) else fault_of_users(e)
             code = RlrunError.exit_code if error is None else error.exit_code
-            with suppress(StorageError):  # a full disk; ``e`` says more
-                _close_record(record, run_dir, "failed", code)
+            _record_failure(record, run_dir, code)
             if error is None or error is e:
                 raise
             raise error from e
@@ -150,7 +147,7 @@ def _run_to_end(
         record.backend, record.backend_reason = plan.backend
         _note_exactness(record, pipeline)
         record.write(run_dir)
-        flat = _flat(asdict(config)) | _secrets(raw_yaml)
+        flat = hyperparameters(config, raw_yaml)
         log.hparams(raw_yaml, flat, {})
         try:
             result = pipeline.run(catch_signals())
@@ -218,25 +215,19 @@ def _close_record(record: RunRecord, run_dir: Path, status: Any, exit_code: int)
     record.write(run_dir)
 
 
+def _record_failure(record: RunRecord, run_dir: Path, exit_code: int) -> None:
+    """Write the record of a failed run, where the disk allows it; the error says more."""
+    for directory in (run_dir, run_dir / CHECKPOINTS):
+        for path in directory.glob(".tmp_*"):  # of writes that failed: the record needs the space
+            with suppress(OSError):
+                path.unlink()
+    with suppress(StorageError):
+        _close_record(record, run_dir, "failed", exit_code)
+
+
 def _interrupted(code: int, env_steps: int, run_dir: Path) -> RlrunError:
     error = Interrupted(
         f"interrupted at env step {env_steps}; saved; go on: rlrun resume {run_dir}"
     )
     error.exit_code = code
     return error
-
-
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Return {"a.b": scalar} of a nested config."""
-    if not isinstance(tree, dict):
-        return {prefix: tree if isinstance(tree, (bool, int, float, str)) else str(tree)}
-    out: dict[str, Any] = {}
-    for key, value in tree.items():
-        out |= _flat(value, f"{prefix}.{key}" if prefix else key)
-    return out
-
-
-def _secrets(raw_yaml: str) -> dict[str, str]:
-    """Keys whose yaml has a resolver (${oc.env:...}), with that text in place of its value."""
-    raw = _flat(yaml.safe_load(raw_yaml) or {})
-    return {k: v for k, v in raw.items() if isinstance(v, str) and re.search(r"\$\{\w+\.\w+:", v)}

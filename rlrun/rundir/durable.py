@@ -33,7 +33,11 @@ def replace_file(path: Path, content: bytes) -> None:
     Raises: OSError.
     """
     temporary = path.with_name(f".tmp_{path.name}")
-    write_file(temporary, content)
+    try:
+        write_file(temporary, content)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # a full disk needs the space
+        raise
     os.rename(temporary, path)
     fsync_directory(path.parent)
 

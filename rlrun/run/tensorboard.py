@@ -1,0 +1,55 @@
+"""TensorBoard event files written anew from metrics.jsonl and timings.jsonl."""
+
+import datetime
+import heapq
+from pathlib import Path
+from typing import Any
+
+from rlrun.config import load
+from rlrun.errors import StorageError
+from rlrun.log import METRICS, TIMINGS
+from rlrun.log.jsonl import read_records
+from rlrun.log.tensorboard import TensorBoardWriter
+from rlrun.pipeline.evaluate import eval_metrics
+from rlrun.run.hparams import hyperparameters
+from rlrun.rundir.lock import lock_run_dir
+from rlrun.rundir.record import RunRecord
+
+
+def rebuild(run_dir: Path) -> Path:
+    """Replace the event files of ``run_dir`` by one with all records; return its path.
+
+    Raises: ConfigError when it is no run directory, StorageError when a file cannot be read or
+        written, LockedError while the run goes on.
+    """
+    config, raw_yaml = load(run_dir, replay=False)
+    record = RunRecord.read(run_dir)
+    began = datetime.datetime.fromisoformat(record.started).timestamp()
+    with lock_run_dir(run_dir):
+        earlier = sorted(run_dir.glob("events.out.tfevents.*"))
+        parts = [list(read_records(run_dir / name)) for name in (METRICS, TIMINGS)]
+        writer, now = TensorBoardWriter(run_dir), began
+        writer.now = now
+        writer.text("config", f"```yaml\n{raw_yaml}\n```")
+        writer.hparams(0, hyperparameters(config, raw_yaml), {})
+        for step, values in heapq.merge(*parts, key=_step):
+            now = began + values.get("time/wall_seconds", now - began)
+            writer.now = now
+            writer.scalars(step, values)
+        if record.eval is not None:
+            writer.hparams(record.env_steps, {}, eval_metrics(record.eval))
+        writer.flush()
+        if not writer.is_open:
+            writer.path.unlink(missing_ok=True)
+            raise StorageError(
+                f"{run_dir}: the event file cannot be written; the earlier ones are unchanged; "
+                "free space and try again"
+            )
+        writer.close()
+        for path in earlier:
+            path.unlink()
+    return writer.path
+
+
+def _step(record: tuple[int, dict[str, Any]]) -> int:
+    return record[0]
