@@ -114,8 +114,10 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
 def _newest_state(run_dir: Path) -> dict[str, Any] | None:
     """The state a run resumes from; None: it was killed before it saved one, and begins anew."""
     directory = run_dir / CHECKPOINTS
-    saved = (directory / "last.json").exists() or checkpoint.list_checkpoints(directory)
-    return checkpoint.load_newest(directory)[0] if saved else None
+    if not checkpoint.list_checkpoints(directory) and not (directory / "last.json").exists():
+        return None
+    state, path = checkpoint.load_newest(directory)
+    return state | {"committed": checkpoint.committed(path)}
 
 
 def _run_to_end(
@@ -136,7 +138,14 @@ def _run_to_end(
     total = config.run.total_steps
     seed_generators(config.seed)
     with (
-        Log(config.logger, run_dir, total_steps=total, title=title, resume_from=since) as log,
+        Log(
+            config.logger,
+            run_dir,
+            total_steps=total,
+            title=title,
+            resume_from=since,
+            committed=state["committed"] if state else None,
+        ) as log,
         closing(make_pipeline(plan, run_dir, log)) as pipeline,
     ):
         if state is not None:
