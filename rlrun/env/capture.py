@@ -21,7 +21,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from rlrun.env.engines import ENGINES
+from rlrun.env.engines import ENGINES, module_of
 from rlrun.tree import Tree
 
 MAX_NODES = 20_000  # values of one environment; more are a world of objects, not a state
@@ -31,7 +31,7 @@ CONSTANT = (
     types.ModuleType, functools.partial, np.ufunc, type, EnvSpec, re.Pattern, PurePath, np.dtype,
     slice, range, property, types.MappingProxyType,
 )  # fmt: skip
-_CONSTANT_MODULES = ("pygame", "gymnasium.envs.mujoco.mujoco_rendering", "logging")
+_CONSTANT_MODULES = {"pygame", "gymnasium.envs.mujoco.mujoco_rendering", "logging"}
 _HEAP_TYPE = 1 << 9  # of type.__flags__: a class written in Python
 CONTAINERS: dict[type, str] = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
 _SKIPPED = ("spec", "_cached_spec", "metadata")
@@ -85,9 +85,10 @@ class _Capture:
             return {"scalar": _storable(np.asarray(x), path)}
         if kind is bytes:
             return {"bytes": np.frombuffer(x, np.uint8).copy()}
-        if isinstance(x, CONSTANT) or kind.__module__.split(".")[0] in _CONSTANT_MODULES:
+        module = module_of(kind)
+        if isinstance(x, CONSTANT) or {module, module.split(".")[0]} & _CONSTANT_MODULES:
             return {"constant": kind.__name__}
-        if kind.__module__ in _CONSTANT_MODULES or kind.__name__ == "MjModel":
+        if kind.__name__ == "MjModel":
             return {"constant": kind.__name__}
         if isinstance(x, enum.Enum):
             return {"enum": x.name, "class": kind.__name__}
@@ -124,7 +125,7 @@ class _Capture:
             if engine.matches(x):
                 return {"engine": name, "state": engine.capture(x)}
         if not attribute:
-            raise Unsupported(f"{path} is a {kind.__module__}.{kind.__qualname__}")
+            raise Unsupported(f"{path} is a {module_of(kind)}.{kind.__qualname__}")
         return self._object(x, path)
 
     def _space(self, x: gym.Space[Any], path: str) -> Any:
@@ -142,7 +143,7 @@ class _Capture:
             return {"own": self.value(own[0](), f"{path}.state_dict()")}  # type: ignore[misc]
         native = next((c for c in kind.__mro__ if c is not object and not _is_python(c)), None)
         if native is not None or not hasattr(x, "__dict__") or _slots(kind):
-            raise Unsupported(f"{path} is a {kind.__module__}.{kind.__qualname__}")
+            raise Unsupported(f"{path} is a {module_of(kind)}.{kind.__qualname__}")
         return {
             "class": kind.__qualname__,
             "object": {
@@ -173,7 +174,7 @@ def skipped(kind: type, name: str) -> bool:
     """
     if issubclass(kind, VectorEnv) and name.endswith("_space"):
         return True
-    table = name == "P" and kind.__module__.startswith("gymnasium.envs.toy_text")
+    table = name == "P" and module_of(kind).startswith("gymnasium.envs.toy_text")
     return table or name in _SKIPPED
 
 

@@ -11,7 +11,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlrun.env.bounds import Bounds
 from rlrun.env.contract import (
+    close_error,
     contract_error,
     exception_text,
     flag_violation,
@@ -60,6 +62,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         super().__init__(make())
         self._id, self._subject, self._steps = env_id, f"environment {index}", 0
         self._space = self.env.observation_space
+        self._bounds = Bounds(self._space)
         self._make, self._limit, self._index = make, max_replay_steps, index
         self._seed = self._episode = 0
         self._reseed = False  # the next reset opens other episodes than those of the run's start
@@ -99,7 +102,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         if not isinstance(result, tuple) or len(result) != 2:
             raise self._fault("reset() must return (observation, info); fix the environment")
         obs, info = result
-        if (message := obs_violation(self._space, obs)) is not None:
+        message = obs_violation(self._space, obs) or self._bounds.violation(obs, self._id)
+        if message is not None:
             raise self._fault(f"{message}; fix the environment or wrap it")
         self._obs = obs
         if begins and self._limit is not None:
@@ -123,7 +127,11 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
                 "step() must return (observation, reward, terminated, truncated, info); "
                 "fix the environment or wrap it"
             ) from None
-        message = obs_violation(self._space, obs) or reward_violation(reward)
+        message = (
+            obs_violation(self._space, obs)
+            or self._bounds.violation(obs, self._id)
+            or reward_violation(reward)
+        )
         if message is None and not (type(terminated) is bool and type(truncated) is bool):
             message = flag_violation("terminated", terminated)
             message = message or flag_violation("truncated", truncated)
@@ -292,4 +300,4 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         except (Interrupted, KeyboardInterrupt):
             raise
         except BaseException as e:
-            raise self._fault(exception_text(e, "close")) from e
+            raise close_error(self._id, self._subject, e) from e

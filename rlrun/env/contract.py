@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from rlrun.env.bounds import Bounds
 from rlrun.errors import EnvError
 
 _TOLERANCE = 1e-6  # relative: float32 rounding of a policy at the bounds of a Box
@@ -24,6 +25,11 @@ def contract_error(env_id: str, subject: str, step: int, message: str) -> EnvErr
     """Return the error of ``subject`` ("environment 3") at ``step``."""
     when = "in reset" if step == 0 else f"at step {step}"
     return EnvError(f"env.id = {env_id}: {subject} {when}: {message}")
+
+
+def close_error(env_id: str, subject: str, error: BaseException) -> EnvError:
+    """Return the error of ``subject`` whose close() raised ``error``."""
+    return EnvError(f"env.id = {env_id}: {subject}: {exception_text(error, 'close')}")
 
 
 def exception_text(error: BaseException, call: str) -> str:
@@ -121,12 +127,12 @@ def _truncated_repr(value: object) -> str:
 class BatchValidator:
     """Validator of a native vector environment, with a few comparisons per step.
 
-    The index of the environment is determined only after a violation. Values of discrete
-    observations are not compared with their range.
+    The index of the environment is determined only after a violation.
     """
 
     def __init__(self, space: gym.Space[Any], num_envs: int, env_id: str) -> None:
         self._space, self._num_envs, self._id = space, num_envs, env_id
+        self._bounds = Bounds(space)
         self._leaves = [
             (path, (num_envs, *(leaf.shape or ())), leaf.dtype, leaf.dtype.kind == "f")
             for path, leaf in _leaves(space, ())
@@ -145,6 +151,9 @@ class BatchValidator:
                 right = False
             if not right or (floating and not np.isfinite(leaf).all()):
                 raise self._obs_fault(obs, path, leaf, step)
+        if (message := self._bounds.violation(obs, f"env.id = {self._id}")) is not None:
+            subject = f"environments 0 to {self._num_envs - 1}"
+            raise contract_error(self._id, subject, step, f"{message}; fix the environment")
 
     def reward(self, reward: np.ndarray, step: int) -> None:
         """Raise EnvError unless the reward is [E] and finite."""

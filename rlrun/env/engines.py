@@ -13,6 +13,11 @@ _ARENA = ("efc_", "iefc_", "efm_", "island_", "map_", "ifrc_", "iacc", "bvh_", "
 """MjData's arrays of varying length or of collision search, which every forward step rewrites."""
 
 
+def module_of(kind: type) -> str:
+    """Return the module of a class; some of extension modules have none."""
+    return str(getattr(kind, "__module__", ""))
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """``capture`` returns a tree, ``restore`` writes it into another object of the same kind."""
@@ -25,7 +30,7 @@ class Engine:
     def matches(self, x: object) -> bool:
         """Return whether ``x`` is this engine's object."""
         kind = type(x)
-        return kind.__name__ == self.name and kind.__module__.split(".")[0] == self.module
+        return kind.__name__ == self.name and module_of(kind).split(".")[0] == self.module
 
 
 def _ale_state(ale: Any) -> np.ndarray:

@@ -15,7 +15,13 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rlrun.env.agents.columns import AgentColumns
-from rlrun.env.contract import ActionValidator, BatchValidator, contract_error, exception_text
+from rlrun.env.contract import (
+    ActionValidator,
+    BatchValidator,
+    close_error,
+    contract_error,
+    exception_text,
+)
 from rlrun.env.probe import Probe
 from rlrun.env.state import Unsupported, capture, restore, same_tree
 from rlrun.errors import ConfigError, EnvError, Interrupted, NumericError
@@ -149,8 +155,9 @@ class Env:
         except BaseException as e:
             if failing:
                 return
-            error = self._vector_error(exception_text(e, "close"))
-            raise e if isinstance(e, EnvError) else error from e
+            if isinstance(e, EnvError):
+                raise
+            raise close_error(self._id, "the vector environment", e) from e
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last step; ``inexact`` tells whether it is all of it."""

@@ -25,9 +25,10 @@ from rlrun.pipeline.generators import generators_state, load_generators
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.profile import Profiler
 from rlrun.pipeline.rollback import MAX_ROLLBACKS, other_streams
+from rlrun.pipeline.saving import RunSaver
 from rlrun.pipeline.source import Source, warn_inexact
 from rlrun.pipeline.stop import StopRequest
-from rlrun.rundir import checkpoint, history
+from rlrun.rundir import checkpoint
 from rlrun.rundir.lock import require_in_place
 from rlrun.schema import LoggerConfig, RunConfig
 from rlrun.trust import fault_of_users
@@ -76,7 +77,12 @@ class Pipeline:
     phase: str = "start"  # what the loop is doing, for the watchdog
     dirty: bool = True  # something has changed since the last checkpoint
     seconds: dict[str, float] = field(default_factory=dict)
-    history_size: history.HistorySize | None = None  # of the past weights when last saved
+    saver: RunSaver = field(init=False)
+
+    def __post_init__(self) -> None:
+        directory, keep = self.run_dir / CHECKPOINTS, self.run_config.keep_checkpoints
+        versions = self.versions if self.learner is not None else 0
+        self.saver = RunSaver(directory, self.log, keep=keep, versions=versions)
 
     def run(self, stop: StopRequest) -> Result:
         """Run until total_steps, stop_value or ``stop``; the last state is always saved.
@@ -124,15 +130,17 @@ class Pipeline:
             self._evaluate(stop)
         if self.dirty:
             self._save()
+        self.saver.wait()
         if self.profiler is not None:
             self.profiler.stop()
         final = self.last if self._evaluated() else None
         return Result(final, self.best, stop.code)
 
     def close(self) -> None:
-        """Close all environments."""
+        """Close all environments; the last checkpoint is durable then."""
         self.source.close()
         self.evaluator.close()
+        self.saver.close()
 
     def _collect(self) -> Chunk | None:
         start, self.phase, self.dirty = time.perf_counter(), "collect", True
@@ -197,10 +205,7 @@ class Pipeline:
         metrics = self.source.transport_metrics()
         if self.buffer is not None:
             metrics |= self.buffer.codec_metrics()
-        if self.history_size is not None:
-            metrics["codec/history_ratio"] = self.history_size.coded / self.history_size.raw
-            metrics["codec/history_bytes"] = float(self.history_size.coded)
-        return metrics
+        return metrics | self.saver.codec_metrics()
 
     def elapsed(self) -> dict[str, float]:
         """Seconds of each part since this process began.
@@ -262,7 +267,9 @@ class Pipeline:
     def _saved(self, error: RlrunError) -> RlrunError:
         """``error``, once the state before it is saved, and the text that says so."""
         try:
+            self.saver.wait()
             self._save()
+            self.saver.wait()
             end = "saved"
         except RlrunError:  # this state is not finite, or cannot be written
             earlier = checkpoint.list_checkpoints(self.run_dir / CHECKPOINTS)
@@ -275,6 +282,7 @@ class Pipeline:
         """Go back to the newest checkpoint with other random numbers; False: not allowed."""
         if self.run_config.on_nan != "rollback" or self.rollbacks >= MAX_ROLLBACKS:
             return False
+        self.saver.wait()
         try:
             state, path = checkpoint.load_newest(self.run_dir / CHECKPOINTS)
         except CheckpointError:  # none was saved yet
@@ -282,28 +290,17 @@ class Pipeline:
         done = self.rollbacks + 1
         self.load_state_dict(other_streams(state, done))
         self.rollbacks = done
-        self.log.rewind(self.counters.env_steps)
+        self.log.rewind(self.counters.env_steps, checkpoint.committed(path))
         _logger.warning("%s; back to %s (%d of %d)", error, path.name, done, MAX_ROLLBACKS)
         return True
 
     # -- saving ----------------------------------------------------------------------------------
 
     def _save(self) -> None:
+        start, self.phase = time.perf_counter(), "save"
         require_in_place(self.run_dir)
         self._require_finite()
-        self.phase = "save"
-        start, steps = time.perf_counter(), self.counters.env_steps
-        self.log.sync()
-        directory = self.run_dir / CHECKPOINTS
-        meta = {"env_steps": steps, "updates": self.counters.updates}
-        checkpoint.save_weights(directory / "last.safetensors", self.policy.weights(), meta)
-        if self.versions and self.learner is not None:
-            self.history_size = history.save(
-                directory / history.DIRECTORY, self.policy.weights(),
-                env_steps=steps, updates=self.counters.updates, keep=self.versions,
-            )  # fmt: skip
-        keep = self.run_config.keep_checkpoints
-        checkpoint.save(directory, self.state_dict(), env_steps=steps, keep=keep)
+        self.saver.save(self.state_dict(), self.policy.weights(), self.counters)
         self.dirty = False
         self._add_seconds("checkpoint", start)
 

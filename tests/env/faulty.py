@@ -5,6 +5,7 @@
 
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -21,6 +22,10 @@ def spoil(fault: str, obs: Any) -> tuple[Any, Any]:
         raise ZeroDivisionError("division by zero in physics")
     if fault == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "exit":
+        sys.exit(7)
+    if fault == "base":
+        raise Unforeseen("not an Exception")
     if fault == "hang":
         time.sleep(60)
     if fault == "nan":
@@ -36,7 +41,12 @@ def spoil(fault: str, obs: Any) -> tuple[Any, Any]:
         obs = obs.astype(np.float64)
     if fault == "list":
         obs = obs.tolist()
-    return obs, {"nan_reward": np.nan, "array_reward": np.ones(2)}.get(fault, 1.0)
+    rewards = {"nan_reward": np.nan, "array_reward": np.ones(2), "no_reward": None}
+    return obs, {**rewards, "text_reward": "1"}.get(fault, 1.0)
+
+
+class Unforeseen(BaseException):
+    """What ``except Exception`` does not catch."""
 
 
 class Faulty(gym.Env[Any, Any]):
@@ -65,7 +75,16 @@ class Faulty(gym.Env[Any, Any]):
         self.count += 1
         over = self.count - self.start >= self.length
         obs, reward = self._answer()
+        bad = self.mine == self.bad_seed and self.count == self.at
+        if bad and self.fault == "four":
+            return obs, reward, over, {}
+        if bad and self.fault == "flag":
+            return obs, reward, "yes", over, {}
         return obs, reward, over, over, {"odd": self.count % 2, "name": "x"}
+
+    def close(self) -> None:
+        if self.fault == "close":
+            raise RuntimeError("the window is gone")
 
 
 class FaultyVector(VectorEnv[Any, Any, Any]):
@@ -129,6 +148,8 @@ class Nested(gym.Env[Any, Any]):
             return {"image": image}
         if self.fault == "range" and self.t == 2:
             pair = (6, pair[1])
+        if self.fault == "number" and self.t == 2:
+            pair = (pair[0], np.full(2, 1.5))
         if self.fault == "nan" and self.t == 2:
             pair = (1, np.full(2, np.nan))
         return {"image": image, "pair": pair}

@@ -31,6 +31,12 @@ FAULTS = {
     "list": "observation is a list; allowed is float32 (3,)",
     "nan_reward": "reward is nan; allowed is a finite number",
     "array_reward": "reward is array([1., 1.]); allowed is one finite number",
+    "no_reward": "reward is None; allowed is one finite number",
+    "text_reward": "reward is '1'; allowed is one finite number",
+    "flag": "terminated is 'yes'; allowed is True or False",
+    "four": "step() must return (observation, reward, terminated, truncated, info)",
+    "exit": "step() called sys.exit(7); it must return",
+    "base": "step() raised Unforeseen: not an Exception",
 }
 
 
@@ -81,7 +87,7 @@ def test_a_fault_in_an_autoreset_counts_the_vector_steps():
     assert "environment 1 at step 6: observation has nan" in str(error)
 
 
-@pytest.mark.parametrize("fault", ["raise", "shape", "nan_reward"])
+@pytest.mark.parametrize("fault", ["raise", "shape", "nan_reward", "exit", "base"])
 def test_async_faults_arrive_as_they_are(fault):
     error = breach(bad(fault, backend="async"))
     assert str(error).startswith(
@@ -128,6 +134,33 @@ def test_closing_with_a_dead_worker_is_quiet():
     env._raw.processes[0].join()
     env.close()
     assert not any(process.is_alive() for process in env._raw.processes)
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_an_exception_in_close(backend):
+    with pytest.raises(EnvError, match=r"0: close\(\) raised RuntimeError: the window is gone"):
+        make_env(bad("close", backend=backend), num_envs=1).close()
+    error = breach(bad("raise", backend=backend), num_envs=3)  # closed while that is under way
+    assert "ZeroDivisionError" in str(error)
+
+
+def test_floats_out_of_bounds_are_reported_once(caplog):
+    """Many environments exceed the bounds of their space: not an error."""
+    env = make_env(config_of("test/Nested-v0", kwargs={"fault": "number"}), num_envs=1)
+    env.reset(seed=0)
+    for _ in range(400):
+        env.step(np.zeros((1, 2), np.float32))
+    [record] = caplog.records
+    expected = "observation['pair'][1] is 1.5 at position [0]; allowed is [-1, 1]"
+    assert expected in record.getMessage()
+
+
+def test_integers_out_of_bounds_of_a_native_environment(monkeypatch):
+    env = make_env(config_of("rlrun/RepeatPrevious-v0", backend="vector"), num_envs=3)
+    env.reset(seed=0)
+    monkeypatch.setattr(env._raw, "suits", env._raw.suits + 4)
+    with pytest.raises(EnvError, match=r"observation is \d at position \[0\]; allowed is \[0, 3\]"):
+        env.step(np.zeros(3, int))
 
 
 def restarting(**changes):
@@ -220,12 +253,13 @@ def test_native_faults_name_the_column(fault):
     assert str(breach(config)).startswith(start)
 
 
-@pytest.mark.parametrize("fault", ["raise", "shape", "dtype", "list"])
+@pytest.mark.parametrize("fault", ["raise", "shape", "dtype", "list", "exit", "base"])
 def test_native_faults_of_the_whole_batch(fault):
     kwargs = {"fault": fault, "at": 3}
     error = breach(config_of("test/FaultyVector-v0", kwargs=kwargs, backend="vector"))
     assert "environments 0 to 2 at step 3: " in str(error)
-    got = {"raise": "ZeroDivisionError", "shape": "(3, 2)", "dtype": "float64", "list": "[[3.0"}
+    got = {"raise": "ZeroDivisionError", "exit": "sys.exit(7)", "base": "Unforeseen",
+           "shape": "(3, 2)", "dtype": "float64", "list": "[[3.0"}  # fmt: skip
     assert got[fault] in str(error)
 
 

@@ -12,7 +12,9 @@ from rlrun.env import make_env
 from rlrun.env.diagnostic.counter import counter_reward
 from rlrun.env.framestack import FrameStack
 from rlrun.env.rows import Step
+from rlrun.errors import EnvError
 from rlrun.pipeline.collector import Collector
+from rlrun.rundir.checkpoint import load_newest, save
 from rlrun.schema import CollectorConfig, EnvConfig
 from rlrun.types import Act, Chunk, Counters, Segment, Spec, Window, tree_leaves, tree_map
 from tests.policy.factory import r2d2, uniform
@@ -422,3 +424,37 @@ def test_the_row_of_the_cut_has_no_reward_and_no_end(last):
     row = (chunk.reward[0], chunk.terminated[0], chunk.truncated[0], chunk.valid[0])
     assert [x.item() for x in row] == [0, False, False, False]
     assert (chunk.first[1], chunk.valid[1]) == (True, True)
+
+
+class Failing(Scripted):
+    """Its environments fail in the step after row 2."""
+
+    def step(self, action):
+        if self.t == 2:
+            raise EnvError("broken")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("unit", ["step", "window"])
+def test_rows_before_an_error_of_the_environment_are_kept(unit, tmp_path):
+    """A resumed collector goes on with them; the open episodes end before the error."""
+
+    def collector(env):
+        cutter = Cutter(Window(0, 1, 1), columns=2, overlap=0, residual=None, plain=False)
+        stack = FrameStack(2, np.zeros((2, 1), np.float32))
+        given = {"cutter": cutter, "stack": stack, "unit": unit, "n_sample": 8, "num_envs": 2}
+        return make(Acting(), env=env([GO], [GO]), **given)
+
+    one, two = collector(Failing), collector(Scripted)
+    with pytest.raises(EnvError, match="broken"):
+        one.collect()
+    save(tmp_path, one.state_dict(), env_steps=0, keep=1)
+    two.load_state_dict(load_newest(tmp_path)[0])
+    assert two.inexact == "reset"
+    chunk = two.collect()
+    assert chunk.valid[:4].tolist() == [[True] * 2, [True] * 2, [False] * 2, [True] * 2]
+    assert chunk.first[:4, 0].tolist() == [True, False, False, True]
+    assert chunk.obs[:3, 0, 0].tolist() == [0, 1, 2], "the last one is the end of the episode"
+    assert chunk.reward[:3, 0].tolist() == [1, 2, 0]
+    assert two.counters.env_steps == chunk.valid.sum()
+    assert two.policy.shown[0][0][0].ravel().tolist() == [1, 2], "its stack was pushed once"

@@ -166,7 +166,7 @@ def test_an_interrupted_run_keeps_its_chunk_in_flight(tmp_path, monkeypatch):
     start = state["buffer"]["ring"]["head"]
     rows = flight["rows"]["reward"].shape[0]
     columns = flight["rows"]["reward"].shape[1]
-    stored = ring["fields"]["reward"].reshape(columns, -1)[:, start : start + rows]
+    stored = ring["fields"]["reward"].read(start, start + rows).reshape(columns, -1)
     np.testing.assert_array_equal(stored, flight["rows"]["reward"].T)
 
 
