@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -240,10 +241,9 @@ def _record_failure(record: RunRecord, run_dir: Path, exit_code: int) -> None:
         require_in_place(run_dir)
     except StorageError:
         return
-    for directory in (run_dir, run_dir / CHECKPOINTS):
-        for path in directory.glob(".tmp_*"):  # of writes that failed: the record needs the space
-            with suppress(OSError):
-                path.unlink()
+    for path in run_dir.rglob(".tmp_*"):  # of writes that failed: the record needs the space
+        with suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     with suppress(StorageError):
         _close_record(record, run_dir, "failed", exit_code)
 

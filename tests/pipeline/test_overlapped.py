@@ -320,7 +320,8 @@ class Silent:
 
 def test_a_failed_resume_leaves_no_process(tmp_path):
     go(tmp_path, "policy=r2d2", "env=cartpole", OVERLAPPED)
-    other = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, "buffer.capacity=3000")
+    other = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, "buffer.capacity=3000",
+                   "run.total_steps=900")  # fmt: skip
     before = set(multiprocessing.active_children())
     with pytest.raises(CheckpointError):
         train.resume(tmp_path, other, raw_yaml="", overrides=[])
@@ -332,8 +333,8 @@ import os, signal, sys, threading, time
 from rlrun.pipeline.collect_metrics import CollectMetrics
 from rlrun.pipeline.process import CollectorProcess
 started = CollectorProcess.__init__
-def tell(self, *given):
-    started(self, *given)
+def tell(self, *given, **limits):
+    started(self, *given, **limits)
     threading.Timer(0.3, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
 CollectorProcess.__init__ = tell
 from rlrun.cli.main import main
