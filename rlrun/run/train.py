@@ -86,9 +86,8 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
     with lock_run_dir(run_dir):
         state = None
         if resumed:
-            state, path = checkpoint.load_newest(run_dir / CHECKPOINTS)
-            state["committed"] = checkpoint.committed(path)
-            plan = plan.resumed(state["settings"])
+            state = _newest_state(run_dir)
+            plan = plan if state is None else plan.resumed(state["settings"])
             replace_file(run_dir / "config.yaml", raw_yaml.encode())
         prepare_process(plan)
         record = RunRecord(config.seed, config.device, plan.threads, parameters=0)
@@ -112,6 +111,15 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
             raise error from e
 
 
+def _newest_state(run_dir: Path) -> dict[str, Any] | None:
+    """The state a run resumes from; None: it was killed before it saved one, and begins anew."""
+    directory = run_dir / CHECKPOINTS
+    if not checkpoint.list_checkpoints(directory) and not (directory / "last.json").exists():
+        return None
+    state, path = checkpoint.load_newest(directory)
+    return state | {"committed": checkpoint.committed(path)}
+
+
 def _run_to_end(
     plan: Plan,
     run_dir: Path,
@@ -125,6 +133,8 @@ def _run_to_end(
     title = f"{config.policy.name} on {config.env.id}, seed {config.seed}"
     with checkpoint.fitting(run_dir / CHECKPOINTS):
         since = int(state["counters"]["env_steps"]) if state is not None else None
+    if state is None and record.resumes:
+        since = -1  # no record of the metrics is kept
     total = config.run.total_steps
     seed_generators(config.seed)
     with (
