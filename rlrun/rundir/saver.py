@@ -17,7 +17,7 @@ from rlrun.errors import StorageError
 from rlrun.rundir import manifest, tensorfile
 from rlrun.rundir.durable import fsync_directory, write_file
 from rlrun.rundir.manifest import ROWS, STATE, TENSORS
-from rlrun.rundir.segments import NewSegment, new_segments
+from rlrun.rundir.segments import TEMPORARY, NewSegment, new_segments
 from rlrun.rundir.statetree import Packed
 
 _logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Saver:
             _remove_temporaries(self.directory)
             self._began = True
         packed = Packed(state)
-        segments = new_segments(packed.rows, self.directory)
+        segments = new_segments(packed.rows, self.directory / ROWS)
         committed = {name: dict(entry) for name, entry in (committed or {}).items()}
 
         def write() -> None:
@@ -116,12 +116,12 @@ class Saver:
             os.rename(temporary, target)
             fsync_directory(directory)
             for segment in segments:
-                segment.commit(directory)
+                segment.commit(directory / ROWS)
             self._prune(target, env_steps, keep)
         except OSError as e:
             shutil.rmtree(temporary, ignore_errors=True)  # a full disk needs the space
             if not target.exists():
-                for path in written:
+                for path in (*written, directory / ROWS / TEMPORARY):
                     path.unlink(missing_ok=True)
             raise StorageError(
                 f"{directory}: the checkpoint of env step {env_steps} cannot be written "

@@ -20,6 +20,7 @@ from torch import Tensor
 from rlrun.rundir import tensorfile
 
 SMALL = 1 << 16, 1 << 22  # bytes below which a last segment is replaced: at least, at most
+TEMPORARY = ".tmp_segment"
 SIZES = "/sizes"  # suffix of the name of an array of lengths
 SHARE = 256  # within these limits: this fraction of all segments of the ring
 
@@ -48,7 +49,7 @@ class RowFiles:
         parts = [part for part in self.parts if part.stop > first]
         total = sum(part.bytes for part in parts)
         small = min(max(total // SHARE, SMALL[0]), SMALL[1])
-        if parts and first <= parts[-1].first and parts[-1].stop < stop and parts[-1].bytes < small:
+        if parts and parts[-1].stop < stop and parts[-1].bytes < small:
             parts.pop()
         return parts if all(_has_size(directory / p.file, p.bytes) for p in parts) else []
 
@@ -224,13 +225,13 @@ class NewSegment:
     arrays: dict[str, np.ndarray]
 
     def write(self, directory: Path) -> Path | None:
-        """Write and fsync the segment; return its path, None when there are no new rows.
+        """Write and fsync the segment in ``directory``; return its path, None without new rows.
 
         The directory is not synced. Raises: OSError, TypeError.
         """
         if self.first == self.stop:
             return None
-        temporary = directory / ".tmp_segment"
+        temporary = directory / TEMPORARY
         temporary.unlink(missing_ok=True)
         digest, size = tensorfile.write(temporary, self.arrays, {})
         name = f"{self.first:09d}_{self.stop:09d}_{digest[:16]}.safetensors"
