@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlrun.buffer.samplers.priority import LARGEST
 from rlrun.errors import CheckpointError
+from rlrun.rundir.segments import Rows
 
 MOST_ROWS = 2**53  # rows of a column since the run began; sums of them fit into int64
 
@@ -51,6 +52,20 @@ def fill(part: str, store: Any, x: Any, *, lead: int = 0) -> None:
     at = (slice(None),) * lead
     store[*at, :used] = x
     store[*at, used:] = 0
+
+
+def fill_rows(part: str, store: Any, rows: Any, first: int, stop: int) -> None:
+    """Write ``rows``, which must be rows first..stop-1, to the ring ``store`` [columns, rows, ...].
+
+    Raises: CheckpointError.
+    """
+    require(isinstance(rows, Rows), part, f"is no rows but {_short(rows)}")
+    wrong = f"has rows {_short(rows.first)} to {_short(rows.stop)}, not {first} to {stop}"
+    require((rows.first, rows.stop) == (first, stop), part, wrong)
+    try:
+        rows.fill(store)
+    except ValueError as e:
+        require(False, part, str(e))
 
 
 def like(part: str, x: Any, store: Any, *, skip: int | None = None) -> None:
@@ -122,17 +137,22 @@ def check_cutter(cutter: Any, origin: Any, row: Any) -> None:
 
 
 def check_blocks(blocks: Any, state: Any) -> None:
-    """Raise CheckpointError unless ``state`` has one size of every block of ``CompressedRows``."""
+    """Raise CheckpointError unless ``state`` has the stored blocks of ``CompressedRows``."""
     like("ring.open", state["open"], blocks.open)
-    integer("ring.at", state["at"], -1, blocks.column_blocks - 1)
-    sizes, data = state["sizes"], state["zstd"]
-    good = isinstance(sizes, np.ndarray) and sizes.dtype == np.int64 and sizes.ndim == 1
-    good = good and len(sizes) == len(blocks.packed)
-    require(good, "ring.sizes", f"is not int64 [{len(blocks.packed)}]")
-    good = (sizes >= 0) & (sizes <= blocks.open[0].nbytes)
-    require(good.all(), "ring.sizes", "is no size of a block")
-    good = isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.ndim == 1
-    require(good and len(data) == sizes.sum(), "ring.zstd", "has another size")
+    integer("ring.rows", state["rows"], blocks.rows, blocks.rows)
+    packed = state["blocks"]
+    require(isinstance(packed, Rows), "ring.blocks", f"is no rows but {_short(packed)}")
+    stop = integer("ring.blocks.stop", packed.stop, 0, MOST_ROWS)
+    first = max(0, stop + 1 - blocks.column_blocks)
+    require(packed.first == first, "ring.blocks", f"begins at {_short(packed.first)}, not {first}")
+
+
+def check_block_sizes(blocks: Any, sizes: Any) -> None:
+    """Raise CheckpointError unless ``sizes`` are those of blocks of all columns."""
+    good = sizes.dtype == np.int64 and sizes.ndim == 2 and sizes.shape[1] == blocks.columns
+    require(good, "ring.blocks", f"sizes are {sizes.dtype} {list(sizes.shape)}")
+    good = (sizes > 0) & (sizes <= blocks.open[0].nbytes)
+    require(good.all(), "ring.blocks", "is no size of a block")
 
 
 def check_priorities(part: str, priority: Any) -> None:
@@ -149,11 +169,9 @@ def largest(value: Any) -> float:
     return found
 
 
-def check_heap(heap: Any) -> None:
-    """Raise CheckpointError unless ``heap`` is slots, each once, then -1."""
-    count = int((heap >= 0).sum())
-    good = (heap[:count] >= 0).all() and (heap[count:] == -1).all()
-    good = good and (heap < len(heap)).all() and len(np.unique(heap[:count])) == count
+def check_heap(heap: Any, slots: int) -> None:
+    """Raise CheckpointError unless ``heap`` is some of the slots 0..slots-1, each once."""
+    good = ((heap >= 0) & (heap < slots)).all() and len(np.unique(heap)) == len(heap)
     require(good, "sampler.heap", "is no permutation of slots")
 
 

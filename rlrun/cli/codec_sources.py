@@ -10,8 +10,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from rlrun.buffer.storage.compressed import is_saved
-from rlrun.buffer.storage.ring import read_columns
+from rlrun.buffer.storage.ring import is_saved_field, read_columns
 from rlrun.codec import tree_table
 from rlrun.dataset import read_dataset
 from rlrun.dataset.format import DESCRIPTION_FILE
@@ -131,21 +130,20 @@ def _state(file: Path) -> dict[str, Any]:
 
 def _replay_chunks(ring: dict[str, Any]) -> Iterator[tuple[int, dict[str, Tree]]]:
     """(first row, fields [ROWS, columns, …]) of a saved ring, newest last."""
-    head, rows = int(ring["head"]), ring["fields"]["reward"].shape[1]  # those ever written
-    oldest = max(0, head + 1 - rows)
-    for start in _starts(oldest, head):
-        slots = np.arange(start, min(start + ROWS, head)) % rows
-        fields = {n: read_columns(ring["fields"][n], slots) for n in ("action", "reward")}
-        yield start, {"obs": _columns(ring["obs"], slots), **fields}
+    reward = ring["fields"]["reward"]
+    for start in _starts(reward.first, reward.stop):
+        stop = min(start + ROWS, reward.stop)
+        fields = {n: read_columns(ring["fields"][n], start, stop) for n in ("action", "reward")}
+        yield start, {"obs": _columns(ring["obs"], start, stop), **fields}
 
 
-def _columns(tree: Tree, slots: np.ndarray) -> Tree:
-    """``read_columns`` of a tree of arrays and blocks."""
+def _columns(tree: Tree, first: int, stop: int) -> Tree:
+    """``read_columns`` of a tree of observations."""
     if isinstance(tree, tuple):
-        return tuple(_columns(node, slots) for node in tree)
-    if isinstance(tree, dict) and not is_saved(tree):
-        return {name: _columns(node, slots) for name, node in tree.items()}
-    return read_columns(tree, slots)
+        return tuple(_columns(node, first, stop) for node in tree)
+    if isinstance(tree, dict) and not is_saved_field(tree):
+        return {name: _columns(node, first, stop) for name, node in tree.items()}
+    return read_columns(tree, first, stop)
 
 
 # -- datasets and files ----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rlrun.log.jsonl import JsonLinesFile, finite_number
+from rlrun.log.jsonl import Committed, JsonLinesFile, finite_number
 from rlrun.log.progress import Progress, resolve_mode
 from rlrun.log.snapshot import format_duration
 from rlrun.schema import LoggerConfig
@@ -23,7 +23,7 @@ class Log:
 
     ``metrics.jsonl`` is deterministic: same calls, same bytes. ``time/`` and ``codec/`` keys go to
     ``timings.jsonl``. TensorBoard shows both. With ``resume_from`` records after that env step are
-    dropped from all of them.
+    dropped from all of them; ``committed``: what ``committed()`` returned then.
 
     Raises: StorageError when one of the two files cannot be written (failures of TensorBoard and
     the terminal are ignored), NumericError when a metric is not finite.
@@ -37,9 +37,13 @@ class Log:
         total_steps: int,
         title: str,
         resume_from: int | None = None,
+        committed: Mapping[str, Committed] | None = None,
     ) -> None:
-        self._metrics = JsonLinesFile(run_dir / METRICS, resume_from=resume_from)
-        self._timings = JsonLinesFile(run_dir / TIMINGS, resume_from=resume_from)
+        known = committed or {}
+        self._metrics, self._timings = (
+            JsonLinesFile(run_dir / name, resume_from=resume_from, committed=known.get(name))
+            for name in (METRICS, TIMINGS)
+        )
         self._board, self._config_shown = None, False
         if config.tensorboard:
             from rlrun.log.tensorboard import TensorBoardWriter  # imports protobuf
@@ -125,17 +129,21 @@ class Log:
         if self._board is not None:
             self._board.text(tag, text)
 
-    def sync(self) -> None:
-        """Flush and fsync all files; call it before a checkpoint is saved."""
-        self._metrics.sync()
-        self._timings.sync()
+    def committed(self) -> dict[str, Committed]:
+        """Flush all files; return size and SHA-256 of the two, for a checkpoint."""
         if self._board is not None:
             self._board.flush()
+        return {METRICS: self._metrics.committed(), TIMINGS: self._timings.committed()}
 
-    def rewind(self, env_steps: int) -> None:
-        """Drop the records after ``env_steps``: the run goes on from there."""
-        self._metrics.rewind(env_steps)
-        self._timings.rewind(env_steps)
+    def sync(self) -> None:
+        """Fsync the two files, before a checkpoint is written. Any thread may call it."""
+        self._metrics.sync()
+        self._timings.sync()
+
+    def rewind(self, env_steps: int, committed: Mapping[str, Committed]) -> None:
+        """Drop the records after ``env_steps``, when ``committed``: the run goes on from there."""
+        self._metrics.rewind(env_steps, committed.get(METRICS))
+        self._timings.rewind(env_steps, committed.get(TIMINGS))
         self._timed = None
         if self._board is not None:
             self._board.purge(env_steps + 1)

@@ -1,5 +1,6 @@
 """JSON Lines files of metrics and timings: one object per line, keyed by env steps."""
 
+import hashlib
 import io
 import json
 import logging
@@ -8,9 +9,11 @@ import os
 from collections.abc import Iterator, Mapping
 from numbers import Integral
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any, SupportsFloat, TypeAlias
 
 from rlrun.errors import NumericError, StorageError
+
+Committed: TypeAlias = Mapping[str, Any]  # bytes and sha256, from ``JsonLinesFile.committed``
 
 _logger = logging.getLogger(__name__)
 
@@ -42,32 +45,30 @@ def encode_record(env_steps: int, values: Mapping[str, SupportsFloat]) -> bytes:
 class JsonLinesFile:
     """Append-only file of records with increasing ``env_steps``, unbuffered.
 
-    A new file must not exist. With ``resume_from`` the file is truncated to its records with
-    env_steps <= resume_from (an incomplete last line is dropped), and ``last`` is the newest one.
+    A new file must not exist. With ``resume_from`` the file is truncated to what it was when the
+    checkpoint was saved, and ``last`` is the newest record: to the size in ``committed``, or
+    without that to its records with env_steps <= resume_from (an incomplete last line is dropped).
 
     Raises: StorageError from every method.
     """
 
-    def __init__(self, path: Path, *, resume_from: int | None) -> None:
+    def __init__(
+        self, path: Path, *, resume_from: int | None, committed: Committed | None = None
+    ) -> None:
         self.path = path
         self.last: dict[str, Any] | None = None
+        self._size, self._digest = 0, hashlib.sha256()  # of all records
         try:
             if resume_from is not None and path.exists():
-                self.last = _truncate_after(path, resume_from)
+                self._truncate(resume_from, committed)
             mode = "x" if resume_from is None else "a"
             self._file = io.FileIO(path, mode, opener=_no_follow)
         except OSError as e:
             raise self._write_error(e) from e
 
     def write(self, env_steps: int, values: Mapping[str, SupportsFloat]) -> None:
-        """Append a record and pass it to the operating system.
-
-        A record equal to the last one of a resumed file is skipped: a pending evaluation is
-        repeated when the run was killed before its next checkpoint.
-        """
+        """Append a record and pass it to the operating system."""
         text = encode_record(env_steps, values)
-        if self.last is not None and text == json.dumps(self.last).encode() + b"\n":
-            return
         rest = memoryview(text)
         try:
             while rest:  # an unbuffered write may be partial
@@ -81,13 +82,32 @@ class JsonLinesFile:
                 "directory must stay in place; start the run again"
             )
 
-    def rewind(self, env_steps: int) -> None:
-        """Drop the records after ``env_steps``."""
+        self._size += len(text)
+        self._digest.update(text)
+
+    def committed(self) -> dict[str, Any]:
+        """Return size and SHA-256 (hex) of the records so far, for a checkpoint."""
+        return {"bytes": self._size, "sha256": self._digest.hexdigest()}
+
+    def rewind(self, env_steps: int, committed: Committed | None) -> None:
+        """Drop the records after ``env_steps``, as when resuming from there."""
         try:
-            self.last = _truncate_after(self.path, env_steps)
-            self._file.seek(0, os.SEEK_END)
+            self._truncate(env_steps, committed)
         except OSError as e:
             raise self._write_error(e) from e
+
+    def _truncate(self, env_steps: int, committed: Committed | None) -> None:
+        if committed is None:
+            _truncate_after(self.path, env_steps)
+        else:
+            with open(self.path, "r+b", opener=_no_follow) as file:
+                file.truncate(min(committed["bytes"], os.fstat(file.fileno()).st_size))
+                os.fsync(file.fileno())
+        content = self.path.read_bytes()
+        self._size, self._digest = len(content), hashlib.sha256(content)
+        if committed is not None and self._digest.hexdigest() != committed["sha256"]:
+            _logger.warning("%s: damaged; it is not what the checkpoint was saved with", self.path)
+        self.last = _parse(content[content.rfind(b"\n", 0, -1) + 1 :])
 
     def sync(self) -> None:
         """Fsync the file; called before a checkpoint is saved."""
@@ -141,9 +161,9 @@ def _parse(raw: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _truncate_after(path: Path, env_steps: int) -> dict[str, Any] | None:
-    """Truncate the file after the last record with at most ``env_steps``; return that record."""
-    last, end = None, 0
+def _truncate_after(path: Path, env_steps: int) -> None:
+    """Truncate the file after the last record with at most ``env_steps``."""
+    end = 0
     with open(path, "r+b", opener=_no_follow) as file:
         for raw in file:
             record = _parse(raw)
@@ -151,7 +171,7 @@ def _truncate_after(path: Path, env_steps: int) -> dict[str, Any] | None:
                 _logger.warning("%s: unreadable after byte %d, the rest is dropped", path, end)
             if record is None or record["env_steps"] > env_steps:
                 break
-            last, end = record, end + len(raw)
+            end += len(raw)
             if not raw.endswith(b"\n"):  # complete except for its line end
                 file.seek(end)
                 file.write(b"\n")
@@ -160,4 +180,3 @@ def _truncate_after(path: Path, env_steps: int) -> dict[str, Any] | None:
         file.flush()
         file.truncate(end)
         os.fsync(file.fileno())
-    return last

@@ -18,15 +18,18 @@ from rlrun.errors import CheckpointError, EnvError, NumericError, RlrunError
 from rlrun.kernels.parity import backends, restore_backends
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
+from rlrun.pipeline.collector import ChunkInterrupted
 from rlrun.pipeline.evaluate import Evaluator, eval_metrics
 from rlrun.pipeline.finite import require_finite
 from rlrun.pipeline.generators import generators_state, load_generators
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.profile import Profiler
 from rlrun.pipeline.rollback import MAX_ROLLBACKS, other_streams
+from rlrun.pipeline.saving import RunSaver
 from rlrun.pipeline.source import Source, warn_inexact
 from rlrun.pipeline.stop import StopRequest
-from rlrun.rundir import checkpoint, history
+from rlrun.rundir import checkpoint
+from rlrun.rundir.lock import require_in_place
 from rlrun.schema import LoggerConfig, RunConfig
 from rlrun.trust import fault_of_users
 from rlrun.types import Chunk, Counters, Policy
@@ -34,6 +37,7 @@ from rlrun.types import Chunk, Counters, Policy
 _logger = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
+_SHOWN = {"collect/return_mean": "return", "collect/epsilon_mean": "epsilon"}  # in the display
 _NO_WINDOWS = np.empty(0, np.int64)
 
 
@@ -70,15 +74,22 @@ class Pipeline:
     pending_evaluation: bool = False  # a signal interrupted one; a resumed run begins with it
     rollbacks: int = 0  # to an earlier checkpoint, after non-finite updates
     warned: bool = False  # of a run that cannot be resumed exactly
+    phase: str = "start"  # what the loop is doing, for the watchdog
     dirty: bool = True  # something has changed since the last checkpoint
     seconds: dict[str, float] = field(default_factory=dict)
-    history_size: history.HistorySize | None = None  # of the past weights when last saved
+    saver: RunSaver = field(init=False)
+
+    def __post_init__(self) -> None:
+        directory, keep = self.run_dir / CHECKPOINTS, self.run_config.keep_checkpoints
+        versions = self.versions if self.learner is not None else 0
+        self.saver = RunSaver(directory, self.log, keep=keep, versions=versions)
 
     def run(self, stop: StopRequest) -> Result:
         """Run until total_steps, stop_value or ``stop``; the last state is always saved.
 
         Raises: EnvError, NumericError: the state before the fault is saved where it is finite.
         """
+        self.source.stop = stop
         while True:
             try:
                 return self._run(stop)
@@ -100,7 +111,10 @@ class Pipeline:
             self._save()  # else a second resume would evaluate again
         while counters.env_steps < c.total_steps and not stop() and not self.solved:
             before = counters.env_steps
-            chunk = self._collect()
+            try:
+                chunk = self._collect()
+            except ChunkInterrupted:  # ``stop``: its rows so far are part of the state
+                break
             keys = self._store(chunk)
             self._learn(counters.env_steps - before, keys)
             self.log.progress(counters.env_steps, counters.updates)
@@ -116,20 +130,21 @@ class Pipeline:
             self._evaluate(stop)
         if self.dirty:
             self._save()
+        self.saver.wait()
         if self.profiler is not None:
             self.profiler.stop()
         final = self.last if self._evaluated() else None
         return Result(final, self.best, stop.code)
 
     def close(self) -> None:
-        """Close all environments."""
+        """Close all environments; the last checkpoint is durable then."""
         self.source.close()
         self.evaluator.close()
+        self.saver.close()
 
     def _collect(self) -> Chunk | None:
-        start = time.perf_counter()
+        start, self.phase, self.dirty = time.perf_counter(), "collect", True
         chunk = self.source.next_chunk()
-        self.dirty = True
         if chunk is not None:
             self._add_seconds("collect", start)
         return chunk
@@ -150,6 +165,7 @@ class Pipeline:
 
     def _learn(self, rows: int, keys: np.ndarray) -> None:
         """Learn after ``rows`` new rows and windows ``keys``."""
+        self.phase = "learn"
         if self.learner is not None:
             self.source.after_updates(self.learner.step(rows, keys))
         if self.bonus is not None:  # after the policy, for which the chunk was still new
@@ -178,8 +194,7 @@ class Pipeline:
         if self.bonus is not None:
             metrics |= self.bonus.metrics()
         self.log.write(steps, metrics)
-        names = {"collect/return_mean": "return", "collect/epsilon_mean": "epsilon"}
-        shown = {short: metrics[name] for name, short in names.items() if name in metrics}
+        shown = {short: metrics[name] for name, short in _SHOWN.items() if name in metrics}
         self.log.progress(steps, self.counters.updates, **shown)
         self._add_seconds("log", start)
         elapsed = {f"time/{name}_seconds": value for name, value in self.elapsed().items()}
@@ -190,10 +205,7 @@ class Pipeline:
         metrics = self.source.transport_metrics()
         if self.buffer is not None:
             metrics |= self.buffer.codec_metrics()
-        if self.history_size is not None:
-            metrics["codec/history_ratio"] = self.history_size.coded / self.history_size.raw
-            metrics["codec/history_bytes"] = float(self.history_size.coded)
-        return metrics
+        return metrics | self.saver.codec_metrics()
 
     def elapsed(self) -> dict[str, float]:
         """Seconds of each part since this process began.
@@ -210,25 +222,20 @@ class Pipeline:
     def _evaluate(self, stop: StopRequest) -> None:
         """Evaluate the present weights; pending, without results, when a signal interrupts it."""
         self._require_finite()
-        start, steps, before = time.perf_counter(), self.counters.env_steps, self._generators()
-        self.pending_evaluation = self.dirty = True
+        start, steps = time.perf_counter(), self.counters.env_steps
+        before = self.policy.generator.bit_generator.state, generators_state()
+        self.pending_evaluation, self.dirty, self.phase = True, True, "evaluate"
         evaluation = self.evaluator.run_until(stop, self.policy, env_steps=steps)
         self.pending_evaluation = evaluation is None
         if evaluation is not None:
             self._record_evaluation(evaluation.summary(), steps)
         else:  # it will be repeated, with the same random numbers
-            self._load_generators(before)
+            self.policy.generator.bit_generator.state = before[0]
+            load_generators(before[1])
         self._add_seconds("eval", start)
 
-    def _generators(self) -> dict[str, Any]:
-        """The state of the generators that an evaluation may draw from."""
-        return {"explore": self.policy.generator.bit_generator.state, **generators_state()}
-
-    def _load_generators(self, state: dict[str, Any]) -> None:
-        self.policy.generator.bit_generator.state = state["explore"]
-        load_generators(state)
-
     def _record_evaluation(self, summary: dict[str, float], steps: int) -> None:
+        require_in_place(self.run_dir)
         self.last, target = summary, self.run_config.stop_value
         if self.best is None or summary["return_mean"] > self.best["return_mean"]:
             self.best = summary
@@ -240,6 +247,11 @@ class Pipeline:
         diagnosis = self.learner.diagnose() if self.learner is not None else {}
         self.log.write(steps, eval_metrics(summary) | best | diagnosis)
         self.log.progress(steps, self.counters.updates, eval=summary["return_mean"])
+
+    def pulse(self) -> tuple[str, Any]:
+        """What the loop is doing, and numbers that change as long as it moves."""
+        steps = self.counters.env_steps, self.counters.updates, self.evaluator.steps
+        return self.phase, (self.source.pulse, *steps)
 
     # -- faults ----------------------------------------------------------------------------------
 
@@ -255,7 +267,9 @@ class Pipeline:
     def _saved(self, error: RlrunError) -> RlrunError:
         """``error``, once the state before it is saved, and the text that says so."""
         try:
+            self.saver.wait()
             self._save()
+            self.saver.wait()
             end = "saved"
         except RlrunError:  # this state is not finite, or cannot be written
             earlier = checkpoint.list_checkpoints(self.run_dir / CHECKPOINTS)
@@ -268,6 +282,7 @@ class Pipeline:
         """Go back to the newest checkpoint with other random numbers; False: not allowed."""
         if self.run_config.on_nan != "rollback" or self.rollbacks >= MAX_ROLLBACKS:
             return False
+        self.saver.wait()
         try:
             state, path = checkpoint.load_newest(self.run_dir / CHECKPOINTS)
         except CheckpointError:  # none was saved yet
@@ -275,26 +290,17 @@ class Pipeline:
         done = self.rollbacks + 1
         self.load_state_dict(other_streams(state, done))
         self.rollbacks = done
-        self.log.rewind(self.counters.env_steps)
+        self.log.rewind(self.counters.env_steps, checkpoint.committed(path))
         _logger.warning("%s; back to %s (%d of %d)", error, path.name, done, MAX_ROLLBACKS)
         return True
 
     # -- saving ----------------------------------------------------------------------------------
 
     def _save(self) -> None:
+        start, self.phase = time.perf_counter(), "save"
+        require_in_place(self.run_dir)
         self._require_finite()
-        start, steps = time.perf_counter(), self.counters.env_steps
-        self.log.sync()
-        directory = self.run_dir / CHECKPOINTS
-        meta = {"env_steps": steps, "updates": self.counters.updates}
-        checkpoint.save_weights(directory / "last.safetensors", self.policy.weights(), meta)
-        if self.versions and self.learner is not None:
-            self.history_size = history.save(
-                directory / history.DIRECTORY, self.policy.weights(),
-                env_steps=steps, updates=self.counters.updates, keep=self.versions,
-            )  # fmt: skip
-        keep = self.run_config.keep_checkpoints
-        checkpoint.save(directory, self.state_dict(), env_steps=steps, keep=keep)
+        self.saver.save(self.state_dict(), self.policy.weights(), self.counters)
         self.dirty = False
         self._add_seconds("checkpoint", start)
 

@@ -1,83 +1,55 @@
 """Checkpoints, written atomically and verified when they are read.
 
-``checkpoints/step_000030000/`` holds ``tensors.safetensors`` (every tensor and array),
-``state.json`` (the tree around them) and ``manifest.json`` (SHA-256 and size of both, and its own
-SHA-256). It is written under a temporary name, fsynced, then renamed, so that a crash leaves the
-earlier checkpoints unchanged; any corruption is detected on read. No pickle.
+``checkpoints/step_000030000/`` holds ``tensors.safetensors`` (tensors and arrays), ``state.json``
+(the tree around them) and ``manifest.json`` (SHA-256 and size of both and of the segments with the
+rows of the replay, and its own SHA-256). It is written under a temporary name, fsynced, then
+renamed, so that a crash leaves the earlier checkpoints unchanged; any corruption is detected on
+read. No pickle.
 """
 
-import hashlib
 import json
 import logging
-import math
 import os
-import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
-from rlrun import __version__
 from rlrun.errors import CheckpointError, StorageError
-from rlrun.rundir import tensorfile
-from rlrun.rundir.durable import (
-    fsync_directory,
-    replace_file,
-    seal,
-    sha256_file,
-    unseal,
-    verify_file,
-    write_file,
-)
+from rlrun.rundir import manifest, tensorfile
+from rlrun.rundir.durable import fsync_directory, replace_file, seal, sha256_file, unseal
 from rlrun.rundir.inert import member, read_file
-from rlrun.rundir.tensorfile import Array
+from rlrun.rundir.manifest import METRICS, ROWS, STATE, TENSORS, list_checkpoints
+from rlrun.rundir.saver import Saver
+from rlrun.rundir.segments import Part, RowFiles
+from rlrun.rundir.statetree import array_names, unpack
 
 _logger = logging.getLogger(__name__)
 
-FORMAT = 2
-TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
-# What loading a state of other parts, types or shapes raises.
+# What a state of other parts, types or shapes raises.
 MISFITS = (
     AssertionError, AttributeError, IndexError, KeyError, MemoryError, OverflowError, RuntimeError,
     TypeError, ValueError,
 )  # fmt: skip
-UNREADABLE = (  # what reading a damaged or forged checkpoint raises
-    OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError,
-)  # fmt: skip
-_NAME = re.compile(r"step_(\d{9,})(?:_(\d+))?")
+UNREADABLE = (OSError, RecursionError, *MISFITS)  # what reading a damaged or forged one raises
+
+__all__ = [
+    "committed", "fitting", "list_checkpoints", "load", "load_newest", "load_weights", "save",
+    "save_weights",
+]  # fmt: skip
 
 
-def save(directory: Path, state: dict[str, Any], *, env_steps: int, keep: int) -> Path:
+def save(directory: Path, state: Mapping[str, Any], *, env_steps: int, keep: int) -> Path:
     """Save ``state`` as the checkpoint ``directory/step_<env_steps>``; return its path.
 
-    ``state`` is a tree of dicts (keys: str, int, float, bool or None), lists and tuples over
-    tensors, arrays, int, float, str, bool and None; numpy scalars become Python's. The ``keep``
-    newest checkpoints are kept; those of later env steps are deleted, since the run has resumed
-    before them.
-
-    Raises: StorageError (disk full, not writable), TypeError for an unsupported value.
+    As ``Saver.save``, but returns when the checkpoint is durable. Raises: StorageError, TypeError.
     """
-    target = _free_name(directory, env_steps)
-    temporary = directory / f".tmp_{target.name}"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        _remove_temporaries(directory)
-        _write(temporary, state, env_steps)
-        os.rename(temporary, target)
-        fsync_directory(directory)
-        _prune(directory, target, env_steps, keep)
-    except OSError as e:
-        shutil.rmtree(temporary, ignore_errors=True)  # a full disk needs the space
-        raise StorageError(
-            f"{directory}: the checkpoint of env step {env_steps} cannot be written "
-            f"({e.strerror or e}); the earlier ones are unchanged; free space or fix the "
-            "permissions, then `rlrun resume` the run"
-        ) from e
-    return target
+    saver = Saver(directory)
+    saver.save(state, env_steps=env_steps, keep=keep)
+    saver.wait()
+    return list_checkpoints(directory)[-1]
 
 
 def load_newest(directory: Path) -> tuple[dict[str, Any], Path]:
@@ -113,6 +85,12 @@ def load(path: Path) -> dict[str, Any]:
         ) from e
 
 
+def committed(path: Path) -> dict[str, Any]:
+    """Return size and SHA-256 of the run's growing files when checkpoint ``path`` was saved."""
+    found: dict[str, Any] = manifest.read_manifest(path)["committed"]
+    return found
+
+
 @contextmanager
 def fitting(path: Path) -> Iterator[None]:
     """Within the context a state of ``path`` is loaded by what it belongs to.
@@ -129,14 +107,6 @@ def fitting(path: Path) -> Iterator[None]:
         ) from e
 
 
-def list_checkpoints(directory: Path) -> list[Path]:
-    """Return the checkpoints of a directory, oldest first, intact or not."""
-    if not directory.is_dir():
-        return []
-    named = [(match, path) for path in directory.iterdir() if (match := _parse_name(path))]
-    return [path for _, path in sorted(named)]
-
-
 def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
     """Write weights to ``path`` (.safetensors), their SHA-256 and ``meta`` to the json next to it.
 
@@ -151,7 +121,7 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, A
         temporary = path.with_name(f".tmp_{path.name}")
         temporary.unlink(missing_ok=True)
         digest, _ = tensorfile.write(temporary, weights, {"format": "pt"})
-        entry = {"format": FORMAT, "weights_sha256": digest, "meta": dict(meta)}
+        entry = {"format": manifest.FORMAT, "weights_sha256": digest, "meta": dict(meta)}
         replace_file(description, seal({**entry, "previous": _current_weights(path)}))
         os.rename(temporary, path)
         fsync_directory(path.parent)
@@ -182,108 +152,24 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ) from e
 
 
-def _write(directory: Path, state: dict[str, Any], env_steps: int) -> None:
-    tensors: dict[str, Array] = {}
-    text = json.dumps(_encode(state, "", tensors), allow_nan=False).encode()
-    directory.mkdir()
-    digest, size = tensorfile.write(directory / TENSORS, tensors, {"format": "pt"})
-    write_file(directory / STATE, text)
-    files = {
-        TENSORS: {"sha256": digest, "bytes": size},
-        STATE: {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)},
-    }
-    fields = {"format": FORMAT, "env_steps": env_steps, "rlrun": __version__, "files": files}
-    write_file(directory / MANIFEST, seal(fields))
-    fsync_directory(directory)
-
-
 def _read(directory: Path) -> dict[str, Any]:
     """Return the state of a checkpoint. Raises: ValueError with the reason unless it is intact."""
-    try:
-        fields = unseal(read_file(directory / MANIFEST))
-    except FileNotFoundError:
-        raise ValueError(f"{MANIFEST} is missing") from None
-    if fields["format"] != FORMAT:
-        raise ValueError(f"has format {fields['format']}, this rlrun {__version__} reads {FORMAT}")
-    for name, expected in fields["files"].items():
-        try:
-            verify_file(member(directory, name), expected)
-        except ValueError as e:
-            raise ValueError(f"{name} {e}") from None
+    fields = manifest.verify(directory)
+    manifest.verify_committed(directory.parent.parent, fields, METRICS)
     packed = json.loads(read_file(directory / STATE))
-    arrays: set[str] = set()
-    _array_names(packed, arrays)
-    tensors = tensorfile.read(directory / TENSORS, numpy=arrays)
-    state: dict[str, Any] = _decode(packed, tensors)
+    tensors = tensorfile.read(directory / TENSORS, numpy=array_names(packed["state"]))
+    rings = [_row_files(directory.parent, ring, fields["segments"]) for ring in packed["rings"]]
+    state: dict[str, Any] = unpack(packed["state"], tensors, rings)
     return state
 
 
-def _encode(node: Any, path: str, tensors: dict[str, Array]) -> Any:
-    """Return ``node`` as JSON; add its tensors to ``tensors`` under their path.
-
-    Types without a JSON equivalent become an object with one key: $torch, $numpy (a tensor's
-    name), $tuple, $dict (pairs, for keys that are not plain strings), $float (nan, inf, -inf).
-    """
-    if isinstance(node, np.generic):
-        node = node.item()
-    if node is None or isinstance(node, bool):
-        return node
-    if isinstance(node, str | int):
-        return node if isinstance(node, str) else int(node)
-    if isinstance(node, float):
-        return float(node) if math.isfinite(node) else {"$float": repr(float(node))}
-    if isinstance(node, Tensor | np.ndarray):
-        name = path or "root"
-        while name in tensors or name == "__metadata__":
-            name += "#"
-        tensors[name] = node
-        return {"$torch" if isinstance(node, Tensor) else "$numpy": name}
-    if isinstance(node, list | tuple):
-        items = [_encode(child, _join(path, i), tensors) for i, child in enumerate(node)]
-        return items if isinstance(node, list) else {"$tuple": items}
-    if isinstance(node, Mapping):
-        pairs = [
-            (_encode(key, path, tensors), _encode(child, _join(path, key), tensors))
-            for key, child in node.items()
-        ]
-        if all(isinstance(key, str) and not key.startswith("$") for key in node):
-            return dict(pairs)
-        return {"$dict": pairs}
-    raise TypeError(f"state[{path}] is a {type(node).__name__}, which a checkpoint cannot hold")
-
-
-def _join(path: str, part: object) -> str:
-    return f"{path}/{part}" if path else str(part)
-
-
-def _decode(node: Any, tensors: Mapping[str, Array]) -> Any:
-    """Return the tree of ``_encode``'s JSON."""
-    if isinstance(node, list):
-        return [_decode(child, tensors) for child in node]
-    if not isinstance(node, dict):
-        return node
-    match next(iter(node.items()), None):
-        case ("$torch" | "$numpy", name):
-            return tensors[name]
-        case ("$float", text):
-            return float(text)
-        case ("$tuple", items):
-            return tuple(_decode(child, tensors) for child in items)
-        case ("$dict", pairs):
-            return {_decode(k, tensors): _decode(v, tensors) for k, v in pairs}
-    return {key: _decode(child, tensors) for key, child in node.items()}
-
-
-def _array_names(node: Any, names: set[str]) -> None:
-    """Add the names of tensors that were numpy arrays."""
-    if isinstance(node, dict):
-        if isinstance(node.get("$numpy"), str):
-            names.add(node["$numpy"])
-        for child in node.values():
-            _array_names(child, names)
-    elif isinstance(node, list):
-        for child in node:
-            _array_names(child, names)
+def _row_files(directory: Path, ring: list[Any], listed: Mapping[str, Any]) -> RowFiles:
+    """The segments of a ring: [file, first, stop] each, in the order of their rows."""
+    parts = [
+        Part(file, int(first), int(stop), listed[file]["sha256"], listed[file]["bytes"])
+        for file, first, stop in ring
+    ]
+    return RowFiles(directory / ROWS, parts)
 
 
 def _current_weights(path: Path) -> dict[str, Any] | None:
@@ -297,36 +183,3 @@ def _current_weights(path: Path) -> dict[str, Any] | None:
         if entry.get("weights_sha256") == digest:
             return {"weights_sha256": digest, "meta": entry["meta"]}
     return None
-
-
-def _parse_name(path: Path) -> tuple[int, int] | None:
-    """Return (env steps, serial) of a checkpoint's name, None for other names."""
-    match = _NAME.fullmatch(path.name)
-    return (int(match[1]), int(match[2] or 0)) if match else None
-
-
-def _free_name(directory: Path, env_steps: int) -> Path:
-    """Return an unused name, so that saving a step again never leaves it without a checkpoint."""
-    target, serial = directory / f"step_{env_steps:09d}", 0
-    while target.exists():
-        serial += 1
-        target = directory / f"step_{env_steps:09d}_{serial}"
-    return target
-
-
-def _prune(directory: Path, target: Path, env_steps: int, keep: int) -> None:
-    existing = list_checkpoints(directory)
-    older = [path for path in existing if (_parse_name(path) or (0,))[0] < env_steps]
-    kept = {target, *older[max(len(older) - keep + 1, 0) :]}
-    for path in existing:
-        if path not in kept:
-            deleted = directory / f".tmp_gone_{path.name}"
-            os.rename(path, deleted)  # a partly deleted one must not look like a damaged one
-            shutil.rmtree(deleted)
-
-
-def _remove_temporaries(directory: Path) -> None:
-    """Remove temporaries of a crashed process; the run directory is locked by this one."""
-    for path in directory.glob(".tmp_*"):
-        remove = shutil.rmtree if path.is_dir() else Path.unlink
-        remove(path)

@@ -48,6 +48,16 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def sha256_prefix(path: Path, size: int) -> tuple[int, str]:
+    """Return how many of the first ``size`` bytes there are, and their SHA-256. Raises: OSError."""
+    digest, done = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(min(1 << 20, size - done)):
+            digest.update(chunk)
+            done += len(chunk)
+    return done, digest.hexdigest()
+
+
 def verify_file(path: Path, expected: Mapping[str, Any]) -> None:
     """Raise ValueError unless the file has the size ``bytes`` and the hash ``sha256`` expected."""
     if path.is_symlink() or not path.is_file():

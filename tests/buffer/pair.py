@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rlrun.buffer.replay import Replay, host_replay
 from rlrun.buffer.storage.layout import ArraySpec, in_memory
 from rlrun.buffer.windows.cutter import Cutter
+from rlrun.rundir.segments import Rows
 from rlrun.types import Sample, Window, tree_map
 from tests.buffer.factory import make_layout, make_sampler
 from tests.reference.replay_model import (
@@ -132,7 +133,13 @@ def make_pair_replay(s: Setup, example: Any) -> Replay:
 
 def copied(state: Any) -> Any:
     """A state dict that what goes on does not change."""
-    return tree_map(lambda x: x.copy() if isinstance(x, np.ndarray) else copy.copy(x), state)
+
+    def one(x: Any) -> Any:
+        if isinstance(x, Rows):
+            return x.frozen()
+        return x.copy() if isinstance(x, np.ndarray) else copy.copy(x)
+
+    return tree_map(one, state)
 
 
 class Pair:

@@ -15,6 +15,7 @@ import pytest
 
 import rlrun.buffer
 from rlrun.jit import COMPILED
+from rlrun.rundir.segments import Rows
 from rlrun.types import Window, tree_leaves
 from tests.buffer.pair import Pair, Setup
 from tests.reference.replay_model import OBSERVATIONS, Tiling
@@ -377,14 +378,15 @@ def digest(setup: Setup) -> str:
 
     def look(*arrays):
         for x in arrays:
-            array = np.ascontiguousarray(x)
+            some = isinstance(x, Rows) and x.first < x.stop
+            array = np.ascontiguousarray(x.read(x.first, x.stop) if some else x)
             seen.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
 
     def look_at_state(state):
         for name, value in state.items():
             if isinstance(value, dict):
                 look_at_state(value)
-            elif isinstance(value, np.ndarray | tuple):
+            elif isinstance(value, np.ndarray | tuple | Rows):
                 look(*tree_leaves(value))
             else:
                 seen.update(f"{name} {value}".encode())

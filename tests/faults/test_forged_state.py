@@ -15,6 +15,7 @@ from rlrun.buffer.hindsight import Hindsight
 from rlrun.buffer.rollout import Rollout
 from rlrun.errors import CheckpointError, RlrunError
 from rlrun.rundir.checkpoint import MISFITS
+from rlrun.rundir.segments import RingRows, RowFiles
 from rlrun.types import Window, tree_leaves
 from tests.buffer.factory import make_replay
 from tests.buffer.test_hindsight import Goals
@@ -88,6 +89,13 @@ def forged(state: Any) -> Iterator[tuple[str, Any]]:
 
 
 def changes(leaf: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(leaf, RingRows):
+        for name, value in changes(leaf.array):
+            if isinstance(value, np.ndarray):
+                yield name, RingRows(value, leaf.first, leaf.stop, RowFiles())
+        for first, stop in ((-1, leaf.stop), (leaf.first, 2**62), (0, 0), (leaf.stop, leaf.first)):
+            yield f"rows {first} to {stop}", RingRows(leaf.array, first, stop, RowFiles())
+        return
     if not isinstance(leaf, np.ndarray | torch.Tensor):
         yield from (
             (repr(value), value)

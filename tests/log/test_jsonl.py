@@ -1,5 +1,6 @@
 """metrics.jsonl: exact, deterministic, cut on resume, and never silently lost."""
 
+import hashlib
 import json
 import math
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from rlrun.errors import NumericError, StorageError
 from rlrun.log.jsonl import JsonLinesFile, encode_record, finite_number
+from rlrun.rundir import durable
 from tests.log.records import read_records
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False) | st.integers()
@@ -121,17 +123,31 @@ def test_errors_of_the_disk_are_storage_errors(tmp_path, monkeypatch):
 def test_a_full_disk_is_a_storage_error():
     full = JsonLinesFile.__new__(JsonLinesFile)
     full._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
-    full.path, full.last = "metrics.jsonl", None
+    full.path = "metrics.jsonl"
     with pytest.raises(StorageError, match="No space left"):
         full.write(1, {"train/loss": 1.0})
     full.close()
 
 
-def test_the_line_a_resumed_file_ends_with_is_not_written_twice(tmp_path):
-    path, values = tmp_path / "metrics.jsonl", {"eval/return_mean": 0.1, "train/loss": 2}
-    for resume_from in (None, 20):
-        lines = JsonLinesFile(path, resume_from=resume_from)
-        lines.write(10 if resume_from is None else 20, values)
-        lines.write(20, values)
-        lines.close()
-    assert [line["env_steps"] for line in read_records(path)] == [10, 20]
+def test_resume_truncates_to_what_was_committed_byte_for_byte(tmp_path, caplog):
+    path = tmp_path / "m.jsonl"
+    lines = JsonLinesFile(path, resume_from=None)
+    for step in (10, 20, 20):
+        lines.write(step, {"train/loss": step / 3})
+    committed, content = lines.committed(), path.read_bytes()
+    assert committed == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    lines.write(20, {"train/loss": 20 / 3})  # after the checkpoint, at the same step
+    lines.close()
+    again = JsonLinesFile(path, resume_from=20, committed=committed)
+    assert again.committed() == committed
+    assert again.last == {"env_steps": 20, "train/loss": 20 / 3}
+    again.write(20, {"train/loss": 20 / 3})
+    assert again.committed()["sha256"] == durable.sha256_file(path)
+    again.rewind(20, committed)
+    again.write(30, {"train/loss": 1.0})
+    again.close()
+    assert path.read_bytes() == content + b'{"env_steps": 30, "train/loss": 1.0}\n'
+    assert not caplog.records
+    path.write_bytes(content[:-3] + b"9" + content[-2:])
+    JsonLinesFile(path, resume_from=20, committed=committed).close()
+    assert "damaged" in caplog.text

@@ -61,7 +61,7 @@ def test_a_resumed_run_leaves_the_files_of_an_uninterrupted_one(tmp_path):
         run(log, range(0, 300, 10))
     with make(QUIET, tmp_path / "cut") as log:
         run(log, range(0, 200, 10))
-        log.sync()
+        log.committed()
         assert ("train/loss", 190) in scalars(tmp_path / "cut")  # before it is closed
     wall = list(read_records(tmp_path / "cut/timings.jsonl"))[4]["time/wall_seconds"]
     with make(QUIET, tmp_path / "cut", resume_from=120) as log:

@@ -31,6 +31,7 @@ from rlrun.run.export import export_run
 from rlrun.rundir import checkpoint
 from rlrun.rundir.checkpoint import list_checkpoints, load_newest, load_weights
 from rlrun.rundir.record import RunRecord
+from rlrun.rundir.saver import Saver
 from rlrun.types import Counters, tree_leaves
 from tests.compose import config
 from tests.log.records import read_records
@@ -639,9 +640,9 @@ def test_an_interrupted_run_reports_no_evaluation_of_its_last_weights(tmp_path, 
 
 def test_logs_are_flushed_before_a_checkpoint_refers_to_them(tmp_path, monkeypatch):
     evaluations(monkeypatch, *range(10))
-    done, sync, save = [], Log.sync, checkpoint.save
+    done, sync, write = [], Log.sync, Saver._write
     monkeypatch.setattr(Log, "sync", lambda self: done.append("sync") or sync(self))
-    monkeypatch.setattr(checkpoint, "save", lambda *a, **k: done.append("save") or save(*a, **k))
+    monkeypatch.setattr(Saver, "_write", lambda *a: done.append("save") or write(*a))
     go(tmp_path, *STEPWISE, "run.total_steps=10", "run.checkpoint_every=5", "run.eval_every=5")
     assert done == ["sync", "save"] * 2
 

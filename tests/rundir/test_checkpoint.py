@@ -254,13 +254,16 @@ def test_no_usable_checkpoint_lists_what_was_tried(two):
     with pytest.raises(CheckpointError) as caught:
         load_newest(directory)
     assert caught.value.exit_code == 5
-    for part in ("step_000000002 (state.json is missing)", "step_000000001 (its json"):
+    for part in (
+        "step_000000002 (state.json is missing)",
+        "step_000000001 (manifest.json: its json",
+    ):
         assert part in str(caught.value)
     with pytest.raises(CheckpointError, match="there is none in it"):
         load_newest(directory / "nowhere")
 
 
-CRASHES = ["write_file", "fsync_directory", "tensorfile.write", "os.rename", "_prune"]
+CRASHES = ["write_file", "fsync_directory", "tensorfile.write", "os.rename", "Saver._prune"]
 
 
 @pytest.mark.parametrize("at", CRASHES)
@@ -271,13 +274,14 @@ def test_a_crash_while_saving_leaves_the_one_before_usable(two, monkeypatch, at)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"rlrun.rundir.checkpoint.{at}", crash)
+        patch.setattr(f"rlrun.rundir.saver.{at}", crash)
         with pytest.raises(KeyboardInterrupt):
             save(directory, small(3), env_steps=3, keep=2)
     state, _ = load_newest(directory)
-    assert state["mark"] == (3 if at == "_prune" else 2)
+    assert state["mark"] == (3 if at == "Saver._prune" else 2)
     save(directory, small(4), env_steps=4, keep=2)
-    names = ["step_000000003" if at == "_prune" else "step_000000002", "step_000000004"]
+    names = ["step_000000003" if at == "Saver._prune" else "step_000000002", "step_000000004"]
+    names = ["rows", *names]
     assert sorted(path.name for path in directory.iterdir()) == names
 
 
@@ -312,7 +316,8 @@ def test_a_full_disk_is_a_storage_error_and_leaves_no_remains(two, monkeypatch):
     with pytest.raises(StorageError, match="No space left") as caught:
         save(directory, small(3), env_steps=3, keep=2)
     assert caught.value.exit_code == 6
-    assert len(list(directory.iterdir())) == 2
+    assert len(list_checkpoints(directory)) == 2
+    assert not [*directory.glob(".tmp_*"), *(directory / "rows").iterdir()]
     with pytest.raises(StorageError, match="No space left"):
         save_weights(directory / "best.safetensors", {"w": torch.ones(1)}, {})
 

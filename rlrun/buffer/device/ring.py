@@ -101,18 +101,28 @@ class DeviceRing(Storage):
         return valid
 
     def state_dict(self) -> dict[str, Any]:
-        used = min(self.head + 1, self.rows)
-        written = tree_map(lambda store: to_host(store[:, :used]), (self.obs, self.fields))
-        return {"head": self.head, "obs": written[0], "fields": written[1]}
+        def observations(store: Tensor) -> dict[str, Any]:
+            return {"rows": self.written(store), "open": to_host(store[:, self.head % self.rows])}
+
+        fields: dict[str, Any] = {n: self.written(x) for n, x in self.fields.items()}
+        fields["flags"] = self.fields["flags"][:, : min(self.head + 1, self.rows)]
+        return {"head": self.head, "obs": tree_map(observations, self.obs), "fields": fields}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.head = saved.integer("ring.head", state["head"], 0, saved.MOST_ROWS)
+        self.begin(state)
 
-        def restore(store: Any, x: np.ndarray) -> None:
-            new = torch.from_numpy(x) if isinstance(store, Tensor) else x
-            saved.fill("ring", store, new, lead=1)
+        def observations(store: Tensor, x: dict[str, Any]) -> None:
+            self.restore(store, x["rows"])
+            newest = store[:, self.head % self.rows]
+            saved.like("ring.open", x["open"], newest)
+            newest.copy_(torch.from_numpy(x["open"]))
 
-        tree_map(restore, (self.obs, self.fields), (state["obs"], state["fields"]))
+        tree_map(observations, self.obs, state["obs"])
+        for name, store in self.fields.items():
+            if name == "flags":
+                saved.fill("ring.flags", store, state["fields"][name], lead=1)
+            else:
+                self.restore(store, state["fields"][name])
         self.check_loaded()
         self.device_flags.copy_(upload(self.flags, self.device))
 

@@ -1,12 +1,15 @@
 """The recurrent state before the first row of every window, on a device."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.buffer import saved
 from rlrun.buffer.device.proportional import upload
 from rlrun.buffer.device.ring import to_host, torch_dtype
+from rlrun.rundir.segments import Rows
 from rlrun.types import Tree, tree_leaves, tree_map
 
 
@@ -35,11 +38,8 @@ class DeviceStates:
     def arrays(self) -> list[Tensor]:
         return tree_leaves(self.tree)
 
-    def state_dict(self, used: int) -> Tree:
-        return tree_map(lambda store: to_host(store[:used]), self.tree)
+    def state_dict(self, written: Callable[[Any], Rows]) -> Tree:
+        return tree_map(lambda store: written(store[None]), self.tree)
 
-    def load_state_dict(self, states: Tree) -> None:
-        def restore(store: Tensor, x: np.ndarray) -> None:
-            saved.fill("windows.states", store, torch.from_numpy(x))
-
-        tree_map(restore, self.tree, states)
+    def load_state_dict(self, states: Tree, restore: Callable[[Any, Any], None]) -> None:
+        tree_map(lambda store, x: restore(store[None], x), self.tree, states)

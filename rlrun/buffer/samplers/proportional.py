@@ -179,8 +179,11 @@ class Proportional(HostSampler):
         ]
 
     def state_dict(self) -> dict[str, Any]:
+        """Priorities of live slots, one bit for every slot: few bytes while few are live."""
+        live = ~np.isnan(self.raw)
         return {
-            "raw": self.raw,
+            "live": np.packbits(live),
+            "raw": self.raw[live],
             "alpha": self.alpha,
             "largest": self.largest,
             "rng": self.generator.bit_generator.state,
@@ -188,9 +191,12 @@ class Proportional(HostSampler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Parents are recomputed from leaves, so the tree is the saved one bit for bit."""
-        saved.like("sampler.raw", state["raw"], self.raw)
+        saved.like("sampler.live", state["live"], np.packbits(np.isnan(self.raw)))
+        live = np.unpackbits(state["live"], count=self.capacity).astype(bool)
+        saved.like("sampler.raw", state["raw"], self.raw[live])
         saved.check_priorities("sampler.raw", state["raw"])
-        self.raw[:] = state["raw"]
+        self.raw.fill(np.nan)
+        self.raw[live] = state["raw"]
         self.alpha = saved.number("sampler.alpha", state["alpha"], 0, 1)
         self.largest = saved.largest(state["largest"])
         self.count = int((~np.isnan(self.raw)).sum())

@@ -124,9 +124,10 @@ class Rank(HostSampler):
 
     def state_dict(self) -> dict[str, Any]:
         """Includes the order of the heap: ranks depend on its history."""
+        heap = self.heap[: self.count]
         return {
-            "heap": self.heap,
-            "priority": self.priority,
+            "heap": heap,
+            "priority": self.priority[heap],
             "alpha": self.alpha,
             "largest": self.largest,
             "sorted_at": self.sorted_at,
@@ -134,15 +135,18 @@ class Rank(HostSampler):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        saved.like("sampler.heap", state["heap"], self.heap)
-        saved.like("sampler.priority", state["priority"], self.priority)
-        saved.check_heap(state["heap"])
+        heap: np.ndarray = state["heap"]
+        saved.like("sampler.heap", heap, self.heap, skip=0)
+        saved.check_heap(heap, len(self.heap))
+        saved.like("sampler.priority", state["priority"], self.priority[heap])
         saved.check_priorities("sampler.priority", state["priority"])
-        self.heap[:], self.priority[:] = state["heap"], state["priority"]
+        self.count = len(heap)
+        self.heap[: self.count], self.heap[self.count :] = heap, -1
+        self.priority.fill(np.nan)
+        self.priority[heap] = state["priority"]
         self.largest = saved.largest(state["largest"])
         self.sorted_at = saved.integer("sampler.sorted_at", state["sorted_at"], 0, saved.MOST_ROWS)
         self.generator.bit_generator.state = state["rng"]
-        self.count = int((self.heap >= 0).sum())
         self.position.fill(-1)
         self.position[self.heap[: self.count]] = np.arange(self.count)
         self._tabulate(saved.number("sampler.alpha", state["alpha"], 0, 1))

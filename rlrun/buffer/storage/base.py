@@ -7,6 +7,7 @@ import numpy as np
 
 from rlrun.buffer import saved
 from rlrun.buffer.storage.compressed import CompressedRows
+from rlrun.rundir.segments import RingRows, RowFiles
 from rlrun.types import Chunk, Tree
 
 FIRST, TERMINATED, TRUNCATED, VALID = 1, 2, 4, 8  # of a row, in one byte
@@ -31,11 +32,16 @@ class Storage(ABC):
     def __init__(self, rows: int, columns: int) -> None:
         self.rows, self.columns = rows, columns
         self.head = 0  # rows written; the observation of row ``head`` is stored already
+        self.files = RowFiles()  # of the rows saved so far
 
     @property
     def oldest(self) -> int:
         """The oldest complete row: slot head % rows already has the newest observation."""
         return max(0, self.head + 1 - self.rows)
+
+    def written(self, array: Any) -> RingRows:
+        """The stored rows of a field [columns, rows, ...]."""
+        return RingRows(array, self.oldest, self.head, self.files)
 
     def cells(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
         """The cells of rows, int64 of the broadcast shape of ``row`` and ``column``."""
@@ -84,7 +90,19 @@ class Storage(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Arrays in host memory, of slots written at least once."""
+        """``head``, ``obs`` and ``fields``: ``Rows`` where they never change once written.
+
+        An observation has its newest entry besides, which the next chunk writes again.
+        """
+
+    def begin(self, state: dict[str, Any]) -> None:
+        """Take ``head`` and the files of the rows from a saved state."""
+        self.head = saved.integer("ring.head", state["head"], 0, saved.MOST_ROWS)
+        self.files = state["fields"]["reward"].saved_files()
+
+    def restore(self, array: Any, rows: Any) -> None:
+        """Write the saved rows of a field to ``array`` [columns, rows, ...]."""
+        saved.fill_rows("ring", array, rows, self.oldest, self.head)
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...

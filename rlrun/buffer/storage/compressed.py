@@ -6,7 +6,7 @@ hundredth of their separate size; reading a row decodes its block.
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ from rlrun.buffer import saved
 from rlrun.buffer.storage.layout import BLOCK_ROWS, Allocate, ArraySpec, in_memory
 from rlrun.codec import zstd
 from rlrun.errors import ResourceError
+from rlrun.rundir.segments import SIZES, RowFiles, Rows
 
-_SAVED = {"zstd", "sizes", "open", "at", "rows"}
+_SAVED = {"blocks", "open", "rows"}
 
 
 class CompressedRows:
@@ -33,7 +34,8 @@ class CompressedRows:
         """``name``: passed to ``allocate`` for the open blocks."""
         self.entry, self.columns, self.rows = entry, columns, rows
         self.open = allocate(name, entry.times(columns, BLOCK_ROWS))
-        self.number = -1  # of the open block in its column; -1: none
+        self.block = -1  # the open block, counted since the run began; -1: none
+        self.files = RowFiles()  # of the packed blocks saved so far
         self.column_blocks = -(-rows // BLOCK_ROWS)
         self.packed: list[bytes | None] = [None] * (columns * self.column_blocks)
         self.raw = 0  # uncompressed bytes of the packed blocks
@@ -52,20 +54,26 @@ class CompressedRows:
             slot = (start + done) % self.rows
             number, offset = divmod(slot, BLOCK_ROWS)
             if number != self.number:
-                self._open_block(number)
+                self._open_next_block()
+                assert number == self.number, "rows arrive in order"
             count = min(len(entries) - done, BLOCK_ROWS - offset, self.rows - slot)
             for column in range(self.columns):
                 self.open[column, offset : offset + count] = entries[done : done + count, column]
             done += count
 
-    def _open_block(self, number: int) -> None:
-        """Pack the open blocks and open block ``number`` of every column, with its content."""
+    @property
+    def number(self) -> int:
+        """The open block's number in its column; -1: none."""
+        return self.block % self.column_blocks if self.block >= 0 else -1
+
+    def _open_next_block(self) -> None:
+        """Pack the open blocks and open the next of every column, with its content."""
         if self.number >= 0:
             for column in range(self.columns):
                 self._set_packed(column * self.column_blocks + self.number, self._pack(column))
-        self.number = number
+        self.block += 1
         for column in range(self.columns):
-            index = column * self.column_blocks + number
+            index = column * self.column_blocks + self.number
             packed = self.packed[index]
             if packed is not None:
                 self.open[column] = self._unpacked(packed)
@@ -131,23 +139,52 @@ class CompressedRows:
     # -- saving ------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All blocks, packed."""
-        return {
-            "zstd": np.frombuffer(b"".join(x or b"" for x in self.packed), np.uint8),
-            "sizes": np.array([len(x or b"") for x in self.packed], np.int64),
-            "open": self.open,
-            "at": self.number,
-            "rows": self.rows,
-        }
+        """The packed blocks and the open ones."""
+        first = max(0, self.block + 1 - self.column_blocks)
+        blocks = PackedBlocks(self.packed, self.columns, first, max(self.block, 0), self.files)
+        return {"blocks": blocks, "open": self.open, "rows": self.rows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a ``state_dict``."""
-        data, start = state["zstd"], 0
+        """Load a ``state_dict``. Raises: CheckpointError when it is of another shape."""
         saved.check_blocks(self, state)
-        self.open[:], self.number = state["open"], int(state["at"])
-        for index, size in enumerate(state["sizes"].tolist()):
-            self._set_packed(index, data[start : start + size].tobytes() if size else None)
-            start += size
+        blocks: Rows = state["blocks"]
+        pieces = list(blocks.pieces(blocks.first, blocks.stop))
+        for index in range(len(self.packed)):
+            self._set_packed(index, None)
+        self.open[:], self.files = state["open"], blocks.saved_files()
+        # A ring that was never written to has no open block: its next one is block 0 as well.
+        self.block = blocks.stop if blocks.stop or self.open.any() else -1
+        for first, _, arrays in pieces:
+            data, sizes, start = arrays[""], arrays[SIZES], 0
+            saved.check_block_sizes(self, sizes)
+            for i, row in enumerate(sizes.tolist()):
+                for column, size in enumerate(row):
+                    index = column * self.column_blocks + (first + i) % self.column_blocks
+                    self._set_packed(index, data[start : start + size].tobytes())
+                    start += size
+
+
+class PackedBlocks(Rows):
+    """The packed blocks of ``CompressedRows``; a row is a block of every column."""
+
+    def __init__(
+        self, packed: list[bytes | None], columns: int, first: int, stop: int, files: RowFiles
+    ) -> None:
+        self.packed, self.columns = packed, columns
+        self.first, self.stop, self.files = first, stop, files
+
+    def pieces(self, first: int, stop: int) -> Iterator[tuple[int, int, dict[str, np.ndarray]]]:
+        each = len(self.packed) // self.columns
+        slots = [c * each + k % each for k in range(first, stop) for c in range(self.columns)]
+        blocks = [self.packed[slot] or b"" for slot in slots]
+        if blocks:
+            data = np.frombuffer(b"".join(blocks), np.uint8)
+            sizes = np.array([len(x) for x in blocks], np.int64).reshape(-1, self.columns)
+            yield first, stop, {"": data, SIZES: sizes}
+
+    def frozen(self) -> "PackedBlocks":
+        packed = list(self.packed)
+        return PackedBlocks(packed, self.columns, self.first, self.stop, RowFiles())
 
 
 def is_saved(tree: Any) -> bool:
@@ -159,8 +196,10 @@ def from_state(state: Mapping[str, Any]) -> CompressedRows:
     """``CompressedRows`` with a saved state, for reading."""
     opened = state["open"]
     entry = ArraySpec(opened.shape[2:], opened.dtype)
-    columns, most = opened.shape[0], len(state["sizes"]) * BLOCK_ROWS
-    rows = saved.integer("rows", state["rows"], 1, most)
+    columns, stop, rows = opened.shape[0], state["blocks"].stop, int(state["rows"])
+    if stop < -(-rows // BLOCK_ROWS):  # it has not wrapped: the slots after these are unused
+        rows = min(rows, (stop + 1) * BLOCK_ROWS)
+    saved.integer("ring.rows", rows, 1, (stop - state["blocks"].first + 1) * BLOCK_ROWS)
     blocks = CompressedRows("obs", entry, columns, rows, in_memory)
-    blocks.load_state_dict(state)
+    blocks.load_state_dict({**state, "rows": rows})
     return blocks

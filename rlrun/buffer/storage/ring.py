@@ -10,6 +10,7 @@ from rlrun.buffer.storage.base import CUT, FIRST, TERMINATED, TRUNCATED, VALID, 
 from rlrun.buffer.storage.compressed import CompressedRows, from_state, is_saved
 from rlrun.buffer.storage.layout import Allocate, Layout
 from rlrun.jit import COMPILED, jit
+from rlrun.rundir.segments import Rows
 from rlrun.types import Chunk, Tree, tree_leaves, tree_map
 
 
@@ -102,26 +103,40 @@ class Ring(Storage):
             final[c, rows % self.rows] = end
 
     def state_dict(self) -> dict[str, Any]:
-        """Only slots that were ever written: an early checkpoint of a large ring is small."""
+        def observations(store: Any) -> dict[str, Any]:
+            if isinstance(store, CompressedRows):
+                return store.state_dict()
+            return {"rows": self.written(store), "open": store[:, self.head % self.rows]}
+
         used = min(self.head + 1, self.rows)
-
-        def written(store: Any) -> Any:
-            return store.state_dict() if isinstance(store, CompressedRows) else store[:, :used]
-
-        part: tuple[Tree, Tree] = tree_map(written, (self.obs, self.fields))
-        return {"head": self.head, "obs": part[0], "fields": part[1]}
+        fields = {
+            name: store[:, :used] if name in _CHANGING else self.written(store)
+            for name, store in self.fields.items()
+        }
+        return {"head": self.head, "obs": tree_map(observations, self.obs), "fields": fields}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.head = saved.integer("ring.head", state["head"], 0, saved.MOST_ROWS)
+        self.begin(state)
 
-        def restore(store: Any, x: Any) -> None:
+        def observations(store: Any, x: dict[str, Any]) -> None:
             if isinstance(store, CompressedRows):
                 store.load_state_dict(x)
                 return
-            saved.fill("ring", store, x, lead=1)
+            self.restore(store, x["rows"])
+            newest = store[:, self.head % self.rows]
+            saved.like("ring.open", x["open"], newest)
+            newest[...] = x["open"]
 
-        tree_map(restore, (self.obs, self.fields), (state["obs"], state["fields"]))
+        tree_map(observations, self.obs, state["obs"])
+        for name, store in self.fields.items():
+            if name in _CHANGING:
+                saved.fill(f"ring.{name}", store, state["fields"][name], lead=1)
+            else:
+                self.restore(store, state["fields"][name])
         self.check_loaded()
+
+
+_CHANGING = ("flags", "final")  # fields whose entries change after their row was written
 
 
 def _entries(rows: np.ndarray, count: int, width: int, word: np.dtype[Any]) -> np.ndarray:
@@ -144,18 +159,22 @@ def _observations(layout: Layout, tree: Tree, name: str, allocate: Allocate) -> 
     return allocate(name, tree.times(layout.columns, layout.rows))
 
 
-def read_columns(store: Any, slots: np.ndarray) -> np.ndarray:
-    """Rows [T, columns, …] at ``slots`` [T].
+def is_saved_field(tree: Any) -> bool:
+    """Return whether ``tree`` is the saved state of one observation's rows."""
+    return is_saved(tree) or (isinstance(tree, dict) and set(tree) == {"rows", "open"})
 
-    ``store``: an array [columns, rows, …], or the state of ``CompressedRows``.
-    """
-    if is_saved(store):
-        blocks = from_state(store)
+
+def read_columns(field: Any, first: int, stop: int) -> np.ndarray:
+    """Rows first..stop-1 [T, columns, …] of a saved ring: an observation's state, or ``Rows``."""
+    if is_saved(field):
+        blocks = from_state(field)
+        slots = np.arange(first, stop) % blocks.rows
         cells = slots[:, None] + np.arange(blocks.columns) * blocks.rows
         out = np.empty((*cells.shape, *blocks.entry.shape), blocks.entry.dtype)
         blocks.take(cells, 0, out)
         return out
-    return np.stack([column[slots] for column in store], axis=1)
+    rows: Rows = field if isinstance(field, Rows) else field["rows"]
+    return np.stack([*rows.read(first, stop)], axis=1)
 
 
 def as_words(array: np.ndarray) -> np.ndarray:

@@ -1,11 +1,12 @@
 """The recurrent state before the first row of every window."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
-from rlrun.buffer import saved
 from rlrun.buffer.storage.layout import Allocate
+from rlrun.rundir.segments import Rows
 from rlrun.types import Tree, tree_leaves, tree_map
 
 
@@ -21,11 +22,11 @@ class StateStore(Protocol):
     def arrays(self) -> list[Any]:
         """Every array owned."""
 
-    def state_dict(self, used: int) -> Tree:
-        """The states of slots 0..used-1, arrays in host memory."""
+    def state_dict(self, written: Callable[[Any], Rows]) -> Tree:
+        """The states of stored windows; ``written``: of an array [1, slots, ...]."""
 
-    def load_state_dict(self, states: Tree) -> None:
-        """Store the states of slots 0..n-1 and zero the others."""
+    def load_state_dict(self, states: Tree, restore: Callable[[Any, Any], None]) -> None:
+        """Load a ``state_dict``; ``restore``: writes saved entries to an array [1, slots, ...]."""
 
 
 class HostStates:
@@ -47,14 +48,11 @@ class HostStates:
     def arrays(self) -> list[Any]:
         return tree_leaves(self.tree)
 
-    def state_dict(self, used: int) -> Tree:
-        return tree_map(lambda store: store[:used], self.tree)
+    def state_dict(self, written: Callable[[Any], Rows]) -> Tree:
+        return tree_map(lambda store: written(store[None]), self.tree)
 
-    def load_state_dict(self, states: Tree) -> None:
-        def restore(store: np.ndarray, x: np.ndarray) -> None:
-            saved.fill("windows.states", store, x)
-
-        tree_map(restore, self.tree, states)
+    def load_state_dict(self, states: Tree, restore: Callable[[Any, Any], None]) -> None:
+        tree_map(lambda store, x: restore(store[None], x), self.tree, states)
 
 
 def _allocated(name: str, tree: Tree, allocate: Allocate) -> Tree:

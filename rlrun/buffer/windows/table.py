@@ -11,6 +11,7 @@ from rlrun.buffer.windows.cutter import Cutter, Windows
 from rlrun.buffer.windows.spans import NewWindows, Spans
 from rlrun.buffer.windows.states import StateStore
 from rlrun.jit import COMPILED, jit
+from rlrun.rundir.segments import RingRows, RowFiles
 from rlrun.types import Chunk, Tree, Window, tree_leaves, tree_map
 
 SCAN = 1024  # windows checked together when old ones are dropped
@@ -50,6 +51,7 @@ class WindowTable:
         self.recent: Tree = None  # states before the last S rows, of windows not yet complete
         self.head = self.tail = 0  # keys: the next one, the oldest that may be alive
         self.live = 0
+        self.files = RowFiles()  # of the windows saved so far
         self.early = 0  # windows evicted from a full table before their rows were overwritten
 
     def __len__(self) -> int:
@@ -211,23 +213,34 @@ class WindowTable:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but slots never written."""
+        """Everything but slots without a window."""
         used = min(self.head, self.capacity)
         numbers = {name: getattr(self, name) for name in ("head", "tail", "live", "early")}
         return numbers | {
-            "lines": self.lines[:used],
+            "lines": self._written(self.lines[None]),
             "alive": self.alive[:used],
-            "states": self.states.state_dict(used),
+            "states": self.states.state_dict(self._written),
             "recent": self.recent,
             "cutter": self.cutter.state_dict(),
         }
 
+    def _written(self, array: Any) -> RingRows:
+        """The entries [1, slots, ...] of windows from ``tail`` on: window k is in slot k % slots.
+
+        They are not changed before the slot is used again.
+        """
+        return RingRows(array, self.tail, self.head, self.files)
+
+    def _restore(self, array: Any, rows: Any) -> None:
+        saved.fill_rows("windows", array, rows, self.tail, self.head)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        saved.fill("windows.lines", self.lines, state["lines"])
-        saved.fill("windows.alive", self.alive, state["alive"])
-        self.states.load_state_dict(state["states"])
         for name in ("head", "tail", "live", "early"):
             setattr(self, name, saved.integer(f"windows.{name}", state[name], 0, saved.MOST_ROWS))
+        self._restore(self.lines[None], state["lines"])
+        self.files = state["lines"].saved_files()
+        saved.fill("windows.alive", self.alive, state["alive"])
+        self.states.load_state_dict(state["states"], self._restore)
         self.recent = tree_map(np.array, state["recent"]) if state["recent"] is not None else None
         if self.recent is not None:
             blocks = tree_leaves(self.state_blocks)

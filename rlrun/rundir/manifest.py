@@ -1,0 +1,142 @@
+"""Names and manifests of checkpoints: which files they need, and whether these are intact.
+
+Torch-free, so that ``rlrun verify`` starts fast.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlrun import __version__
+from rlrun.rundir.durable import seal, sha256_prefix, unseal, verify_file, write_file
+from rlrun.rundir.inert import read_file
+
+FORMAT = 3
+TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
+ROWS = "rows"  # directory of the segments, in that of the checkpoints
+SEGMENT = re.compile(r"\d{9,}_\d{9,}_[0-9a-f]{16}\.safetensors")
+_NAME = re.compile(r"step_(\d{9,})(?:_(\d+))?")
+METRICS = "metrics.jsonl"  # a checkpoint cannot be used without its records
+_APPENDED = {METRICS, "timings.jsonl"}
+
+
+class DamagedError(ValueError):
+    """Why a checkpoint cannot be used: which file, and what is wrong with it."""
+
+
+def parse_name(path: Path) -> tuple[int, int] | None:
+    """Return (env steps, serial) of a checkpoint's name, None for other names."""
+    match = _NAME.fullmatch(path.name)
+    return (int(match[1]), int(match[2] or 0)) if match else None
+
+
+def free_name(directory: Path, env_steps: int) -> Path:
+    """Return an unused name, so that saving a step again never leaves it without a checkpoint."""
+    target, serial = directory / f"step_{env_steps:09d}", 0
+    while target.exists():
+        serial += 1
+        target = directory / f"step_{env_steps:09d}_{serial}"
+    return target
+
+
+def list_checkpoints(directory: Path) -> list[Path]:
+    """Return the checkpoints of a directory, oldest first, intact or not."""
+    if not directory.is_dir():
+        return []
+    named = [(match, path) for path in directory.iterdir() if (match := parse_name(path))]
+    return [path for _, path in sorted(named)]
+
+
+def write_manifest(path: Path, **fields: Any) -> None:
+    """Write and fsync the manifest of the checkpoint ``path``. Raises: OSError."""
+    write_file(path / MANIFEST, seal({"format": FORMAT, "rlrun": __version__, **fields}))
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return the fields of a checkpoint's manifest.
+
+    Raises: DamagedError when it is damaged or of another format, OSError.
+    """
+    try:
+        fields = unseal(read_file(path / MANIFEST))
+    except FileNotFoundError:
+        raise DamagedError(f"{MANIFEST} is missing") from None
+    except ValueError as e:
+        raise DamagedError(f"{MANIFEST}: {e}") from None
+    if fields["format"] != FORMAT:
+        raise DamagedError(
+            f"has format {fields['format']}, written by rlrun {fields.get('rlrun')}; this rlrun "
+            f"{__version__} reads format {FORMAT}"
+        )
+    try:
+        _check_shape(fields)
+    except (KeyError, TypeError, AttributeError) as e:
+        raise DamagedError(f"{MANIFEST}: has other fields ({e!r})") from None
+    return fields
+
+
+def _check_shape(fields: Mapping[str, Any]) -> None:
+    """Raise unless the names are those of a checkpoint's files: none leads elsewhere."""
+    names = {*fields["segments"]}
+    if (
+        set(fields["files"]) != {TENSORS, STATE}
+        or not all(SEGMENT.fullmatch(name) for name in names)
+        or not set(fields["committed"]) <= _APPENDED
+    ):
+        raise KeyError("names")
+    for entry in (*fields["files"].values(), *fields["segments"].values()):
+        if not isinstance(entry["bytes"], int) or not isinstance(entry["sha256"], str):
+            raise TypeError("entry")
+
+
+def verify(path: Path, known: dict[Path, str | None] | None = None) -> dict[str, Any]:
+    """Return the manifest of a checkpoint whose every byte is right, that of its segments too.
+
+    ``known``: what is wrong with segments looked at before, by path; None: nothing. Extended.
+
+    Raises: DamagedError naming the file, OSError.
+    """
+    fields = read_manifest(path)
+    for name, expected in fields["files"].items():
+        if wrong := _wrong(path / name, expected):
+            raise DamagedError(f"{name} {wrong}")
+    known = {} if known is None else known
+    for name, expected in fields["segments"].items():
+        file = path.parent / ROWS / name
+        if file not in known:
+            known[file] = _wrong(file, expected)
+        if known[file]:
+            raise DamagedError(f"{ROWS}/{name} {known[file]}")
+    return fields
+
+
+def _wrong(path: Path, expected: Mapping[str, Any]) -> str | None:
+    """What is wrong with a file, or None."""
+    try:
+        verify_file(path, expected)
+    except ValueError as e:
+        return str(e)
+    return None
+
+
+def verify_committed(run_dir: Path, fields: Mapping[str, Any], name: str) -> None:
+    """Raise DamagedError unless ``name`` begins with the bytes it had when ``fields`` was written.
+
+    Raises: OSError.
+    """
+    expected = fields["committed"].get(name)
+    if expected is None:
+        return
+    path = run_dir / name
+    if path.is_symlink() or not path.is_file():
+        raise DamagedError(
+            f"{name} {'is no regular file' if os.path.lexists(path) else 'is missing'}"
+        )
+    size, digest = sha256_prefix(path, expected["bytes"])
+    if size < expected["bytes"]:
+        raise DamagedError(f"{name} has {size} bytes, not {expected['bytes']} or more")
+    if digest != expected["sha256"]:
+        wrong = f"is damaged (its first {size} bytes have another sha256)"
+        raise DamagedError(f"{name} {wrong}")

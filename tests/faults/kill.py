@@ -1,0 +1,171 @@
+"""Runs killed at random and resumed are the runs that nothing killed.
+
+``python -m tests.faults.kill [--kills 1000] [--terms 200] [--seed 0] [LINE ...]`` prints a row for
+each line: kills, distinct resume points, differences. Exit code 1 for a difference.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from rlrun.rundir.checkpoint import list_checkpoints, load_newest
+from tests.exact import differences
+from tests.faults.forks import Forks
+
+TINY = (
+    "logger.progress=off", "logger.tensorboard=false", "learner.threads=1", "torso.hidden=[16]",
+    "run.eval_episodes=2", "run.stop_value=null", "device=cpu",
+)  # fmt: skip
+OFF_POLICY = ("learner.learning_starts=200", "buffer.capacity=2000", "learner.batch_size=16")
+R2D2 = ("policy=r2d2", "memory.hidden=16", *OFF_POLICY, "learner.batch_size=4",
+        "learner.replay_ratio=1")  # fmt: skip
+DQN = ("policy=dqn", *OFF_POLICY)
+PPO = ("policy=ppo", "collector.n_sample=256")
+SAC = ("policy=sac", *OFF_POLICY, "learner.replay_ratio=1")
+LINES = {  # a command line for every pair of policy, environment, backend and pipeline that differs
+    "r2d2 cartpole vector": (*R2D2, "env=cartpole", "env.backend=vector"),
+    "r2d2 frozenlake sync overlapped": (*R2D2, "env=gym", "env.id=FrozenLake-v1",
+                                        "env.backend=sync", "pipeline=overlapped"),
+    "dqn cartpole sync": (*DQN, "env=cartpole", "env.backend=sync"),
+    "dqn frozenlake async": (*DQN, "env=gym", "env.id=FrozenLake-v1", "env.backend=async",
+                             "collector.num_envs=2"),
+    "ppo cartpole vector overlapped": (*PPO, "env=cartpole", "env.backend=vector",
+                                       "pipeline=overlapped"),
+    "ppo pendulum sync": (*PPO, "env=pendulum", "env.backend=sync"),
+    "sac pendulum vector": (*SAC, "env=pendulum"),
+    "sac pendulum sync overlapped": (*SAC, "env=pendulum", "env.backend=sync",
+                                     "pipeline=overlapped"),
+}  # fmt: skip
+STEPS = 3000  # of a run; a checkpoint every CHECKPOINT, which is no multiple of a chunk
+CHECKPOINT = 170
+
+
+@dataclass
+class Outcome:
+    """What happened to one line."""
+
+    signals: int = 0
+    points: set[int] = field(default_factory=set)  # env steps that were resumed from
+    before_saving: int = 0  # ends before anything was saved
+    slowest: float = 0.0  # seconds from a SIGTERM to the end
+    faults: list[str] = field(default_factory=list)
+
+
+class Killer:
+    """Runs one line whole, then killed and resumed until ``kills`` signals were sent."""
+
+    def __init__(self, forks: Forks, line: tuple[str, ...], path: Path, seed: int) -> None:
+        self.forks, self.path, self.out = forks, path, Outcome()
+        self.rng = np.random.default_rng(seed)
+        self.line = [*line, *TINY, f"run.total_steps={STEPS}", "run.eval_every=1000",
+                     f"run.checkpoint_every={CHECKPOINT}", "logger.every=90"]  # fmt: skip
+        start = time.perf_counter()
+        self.log = path / "log"
+        code = forks.run([*self.line, "run.dir=whole"], path, self.log)
+        assert code == 0, self.log.read_text()
+        self.seconds = time.perf_counter() - start
+
+    def send(self, count: int, number: int = signal.SIGKILL) -> None:
+        """Send ``count`` signals, in as many runs as that takes."""
+        goal = self.out.signals + count
+        while self.out.signals < goal and not self.out.faults:
+            run_dir = self.path / "cut"
+            shutil.rmtree(run_dir, ignore_errors=True)
+            while self.out.signals < goal and self._interrupted(run_dir, number):
+                pass
+            self._finish(run_dir)
+
+    def _command(self, run_dir: Path) -> list[str]:
+        if (run_dir / "run.json").is_file():
+            saved = list_checkpoints(run_dir / "checkpoints")
+            steps = int(saved[-1].name.split("_")[1]) if saved else 0
+            self.out.points.add(steps)
+            return ["resume", "cut", "-q"]
+        shutil.rmtree(run_dir, ignore_errors=True)  # not even the record of a run
+        self.out.before_saving += 1
+        return [*self.line, "run.dir=cut"]
+
+    def _interrupted(self, run_dir: Path, number: int) -> bool:
+        """Start or resume the run and send a signal at a random time; False when it was done."""
+        command = self._command(run_dir)
+        done = max(self.out.points, default=0) / STEPS if command[0] == "resume" else 0.0
+        pid = self.forks.start(command, self.path, self.log)
+        time.sleep(self.rng.uniform(0, self.seconds * max(0.3, 1 - done)))
+        sent = time.perf_counter()
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return self._ended(self.forks.wait(pid), number)
+        code = self.forks.wait(pid)
+        if number != signal.SIGKILL and code != 0:
+            self.out.slowest = max(self.out.slowest, time.perf_counter() - sent)
+        return self._ended(code, number)
+
+    def _ended(self, code: int, number: int) -> bool:
+        if code == 0:
+            return False
+        self.out.signals += 1
+        allowed = (-number,) if number == signal.SIGKILL else (75, 128 + number, -number)
+        if code not in allowed:
+            self.out.faults.append(f"exit {code}: {self.log.read_text()[-500:]}")
+        return code in allowed
+
+    def _finish(self, run_dir: Path) -> None:
+        """Let the run end and compare it with the whole one."""
+        if self.out.faults:
+            return
+        code = self.forks.run(self._command(run_dir), self.path, self.log)
+        if code != 0:
+            self.out.faults.append(f"exit {code}: {self.log.read_text()[-500:]}")
+            return
+        whole = self.path / "whole"
+        if (whole / "metrics.jsonl").read_bytes() != (run_dir / "metrics.jsonl").read_bytes():
+            self.out.faults.append("another metrics.jsonl")
+        records = [json.loads((d / "run.json").read_text()) for d in (whole, run_dir)]
+        if records[0]["digest"] != records[1]["digest"]:
+            self.out.faults.append("another digest")
+        states = [load_newest(d / "checkpoints")[0] for d in (whole, run_dir)]
+        self.out.faults += list(differences(*states))[:5]
+        text = self.log.read_text()
+        if re.search(r"Traceback|internal error", text):
+            self.out.faults.append(text[-500:])
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("lines", nargs="*", choices=[*LINES, []], metavar="LINE")
+    parser.add_argument("--kills", type=int, default=40, help="SIGKILLs, of all lines")
+    parser.add_argument("--terms", type=int, default=16, help="SIGTERMs, of all lines")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(argv)
+    forks, bad = Forks(), 0
+    names = given.lines or list(LINES)
+    print("| line | kills | SIGTERMs | resume points | slowest exit | differences |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for k, name in enumerate(names):
+        with tempfile.TemporaryDirectory() as path:
+            killer = Killer(forks, LINES[name], Path(path), given.seed + k)
+            shares = [-(-n // len(names)) for n in (given.kills, given.terms)]
+            for share, number in zip(shares, (signal.SIGKILL, signal.SIGTERM), strict=True):
+                if share:
+                    killer.send(share, number)
+            o = killer.out
+        print(f"| {name} | {shares[0]} | {shares[1]} | {len(o.points)} | {o.slowest:.2f} s | "
+              f"{len(o.faults)} |", *o.faults, flush=True)  # fmt: skip
+        bad += bool(o.faults)
+    forks.close()
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
