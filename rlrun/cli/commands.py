@@ -31,20 +31,24 @@ def list_command(argv: list[str]) -> int:
     return 0
 
 
+def _is_integer(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 15
+
+
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not an integer >= 1")
+    if not _is_integer(text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not an integer within [1, 10^15)")
     return int(text)
 
 
 def _weights(text: str) -> str:
-    if text not in ("final", "best") and not (text.isascii() and text.isdecimal()):
+    if text not in ("final", "best") and not _is_integer(text):
         raise argparse.ArgumentTypeError(f"{text} is not final, best or a number of env steps")
     return text
 
 
 def _seed(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 2**32:
+    if not _is_integer(text) or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(f"{text} is not an integer within [0, 2^32)")
     return int(text)
 

@@ -28,9 +28,11 @@ def absolute(key: str, path: Path) -> Path:
     return found
 
 
-def check_name(key: str, path: Path) -> None:
-    """Raise ConfigError for a path that no file system holds or that Hydra would resolve."""
+def check_length(key: str, path: Path) -> None:
+    """Raise ConfigError for a path that no file system holds."""
     text = str(path)
+    if "\0" in text:
+        raise config_error(key, ascii(text), "holds a NUL", "a path is allowed", "leave it out")
     try:
         sizes = [len(part.encode()) for part in path.parts]
     except UnicodeEncodeError:
@@ -40,6 +42,12 @@ def check_name(key: str, path: Path) -> None:
         wrong = f"a name in it has {max(sizes)} bytes"
         allowed = f"names of {_LONGEST_NAME} bytes, {_LONGEST_PATH} in all, are allowed"
         raise config_error(key, text, wrong, allowed, "choose a shorter one")
+
+
+def check_name(key: str, path: Path) -> None:
+    """Raise ConfigError for a path that no file system holds or that Hydra would resolve."""
+    check_length(key, path)
+    text = str(path)
     if "${" in text:
         wrong, allowed = "holds ${, which starts an interpolation", "other characters are allowed"
         raise config_error(key, text, wrong, allowed, "rename the directory or choose another")

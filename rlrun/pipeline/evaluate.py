@@ -135,3 +135,12 @@ def _split(episodes: int, envs: int) -> np.ndarray:
     counts = np.full(envs, episodes // envs)
     counts[: episodes % envs] += 1
     return counts
+
+
+def loaded_summary(value: Any) -> dict[str, Any] | None:
+    """Return a summary from a checkpoint, None: nothing was evaluated. Raises: TypeError."""
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not all(isinstance(x, int | float) for x in value.values()):
+        raise TypeError("a score is no mapping of numbers")
+    return value
