@@ -37,7 +37,7 @@ def _is_integer(text: str) -> bool:
 
 def _positive(text: str) -> int:
     if not _is_integer(text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text[:40]} is not an integer within [1, 10^15)")
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not an integer >= 1 of at most 15 digits")
     return int(text)
 
 

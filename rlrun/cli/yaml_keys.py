@@ -8,6 +8,8 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
+from rlrun.errors import ConfigError
+
 PRESETS = ("experiment", "debug")  # groups whose options hold keys of other groups
 
 
