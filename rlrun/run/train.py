@@ -112,7 +112,10 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
 
 
 def _newest_state(run_dir: Path) -> dict[str, Any] | None:
-    """The state a run resumes from; None: it was killed before it saved one, and begins anew."""
+    """The state a run resumes from; None: it was killed before it saved one, and begins anew.
+
+    The newest weights are saved after the first checkpoint: where they are, one is missing.
+    """
     directory = run_dir / CHECKPOINTS
     if not checkpoint.list_checkpoints(directory) and not (directory / "last.json").exists():
         return None
