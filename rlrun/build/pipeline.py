@@ -56,7 +56,13 @@ def make_collector(plan: Plan, counters: Counters) -> Collector:
 def make_evaluator(plan: Plan) -> Evaluator:
     """Evaluation episodes of a training run."""
     c = plan.config
-    return Evaluator(c.env, episodes=c.run.eval_episodes, seed=plan.env_seeds.eval, agents=c.agents)
+    return Evaluator(
+        c.env,
+        episodes=c.run.eval_episodes,
+        seed=plan.env_seeds.eval,
+        max_steps=c.eval.max_episode_steps,
+        agents=c.agents,
+    )
 
 
 def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
@@ -143,7 +149,8 @@ def _source(
         assert isinstance(learner, Learner), "checked in rlrun.config"
         return OfflineSource(config.learner, learner.buffer, counters)
     process = CollectorProcess(
-        partial(make_collector, plan), policy, make_learner_side(config.transport), make_side
-    )
+        partial(make_collector, plan), policy, make_learner_side(config.transport), make_side,
+        max_seconds=config.watchdog.max_seconds,
+    )  # fmt: skip
     metrics = CollectMetrics(counters, _explore(plan))
     return OverlappedSource(process, policy, metrics, total_steps=config.run.total_steps)

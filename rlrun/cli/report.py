@@ -10,6 +10,7 @@ from typing import Any
 
 from rlrun.errors import Interrupted, ResourceError, RlrunError, StorageError
 from rlrun.secrets import redact
+from rlrun.trust import fault_of_users
 
 _BUG = 9
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)  # of any file
@@ -39,7 +40,8 @@ def report_job_error(e: Exception, run_dir: Path | None) -> int:
         text = " ".join(str(e).split())
         fix = "lower buffer.capacity or the layer sizes"
         return report(ResourceError(f"memory: {text}; what this machine has is allowed; {fix}"))
-    return report(e) if isinstance(e, RlrunError) else report_bug(e, run_dir)
+    fault = e if isinstance(e, RlrunError) else fault_of_users(e)
+    return report(fault) if fault is not None else report_bug(e, run_dir)
 
 
 def _is_storage(e: OSError, run_dir: Path | None) -> bool:

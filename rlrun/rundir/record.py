@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import errno
 import hashlib
 import json
 import os
@@ -25,7 +26,13 @@ from rlrun.rundir.inert import read_file
 
 RECORD = "run.json"
 GIT_SECONDS = 2.0
+BLOCK = 4096  # bytes a file system allocates at once, at least
 _PACKAGES = {"numpy": "numpy", "gymnasium": "gymnasium", "hydra": "hydra-core"}
+
+
+def _whole_blocks(path: Path) -> int:
+    """Bytes of the blocks that a file has. Raises: OSError."""
+    return -(-path.stat().st_size // BLOCK) * BLOCK
 
 
 def package_versions() -> dict[str, str | None]:
@@ -109,13 +116,21 @@ class RunRecord:
     host: dict[str, str | int | None] = field(default_factory=host_info)
 
     def write(self, run_dir: Path) -> None:
-        """Replace run.json atomically.
+        """Replace run.json atomically; on a full disk overwrite it, which needs no space.
 
         Raises: StorageError.
         """
-        text = json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False)
+        path = run_dir / RECORD
+        text = json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False).encode() + b"\n"
         try:
-            replace_file(run_dir / RECORD, text.encode() + b"\n")
+            try:
+                replace_file(path, text)
+            except OSError as e:
+                if e.errno != errno.ENOSPC or len(text) > _whole_blocks(path):
+                    raise
+                with path.open("r+b", buffering=0) as file:
+                    file.write(text)
+                    file.truncate()
         except OSError as e:
             raise StorageError(
                 f"{run_dir / RECORD}: cannot be written ({e.strerror or e}); the run directory "
