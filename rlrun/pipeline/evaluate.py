@@ -4,12 +4,13 @@ When one is due is decided by ``Pipeline`` in ``serial.py``.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from rlrun.buffer.saved import check_counts
 from rlrun.env import make_env
 from rlrun.env.framestack import make_frame_stack
 from rlrun.schema import AgentsConfig, EnvConfig
@@ -169,3 +170,8 @@ def loaded_summary(value: Any) -> dict[str, Any] | None:
     if not isinstance(value, dict) or not all(isinstance(x, int | float) for x in value.values()):
         raise TypeError("a score is no mapping of numbers")
     return value
+
+
+def loaded_counts(value: Any, names: Collection[str]) -> dict[str, int]:
+    """Return the counters of a checkpoint, all of ``names``. Raises: CheckpointError."""
+    return check_counts(value, names)

@@ -14,13 +14,12 @@ import numpy as np
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout
-from rlrun.buffer.saved import check_counts
 from rlrun.errors import CheckpointError, EnvError, NumericError, RlrunError
 from rlrun.kernels.parity import backends, restore_backends
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collector import ChunkInterrupted
-from rlrun.pipeline.evaluate import Evaluator, eval_metrics, loaded_summary
+from rlrun.pipeline.evaluate import Evaluator, eval_metrics, loaded_counts, loaded_summary
 from rlrun.pipeline.finite import require_finite
 from rlrun.pipeline.generators import generators_state, load_generators
 from rlrun.pipeline.learner import Learner, RolloutLearner
@@ -333,8 +332,7 @@ class Pipeline:
         return state | source
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        counts = check_counts(state["counters"], self.counters.__slots__)
-        for name, value in counts.items():
+        for name, value in loaded_counts(state["counters"], self.counters.__slots__).items():
             setattr(self.counters, name, value)
         self.policy.load_state_dict(state["policy"])
         restore_backends(self.policy, state["backends"])
