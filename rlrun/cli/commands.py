@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
 def list_command(argv: list[str]) -> int:
     parser = Parser(prog="rlrun list", description="Lists policies, environments, experiments.")
     parser.add_argument("--config-dir", "-cd", help="a directory with your own yaml files")
-    for line in list_lines(parser.parse_args(argv).config_dir):
+    for line in list(list_lines(parser.parse_args(argv).config_dir)):  # an error comes alone
         print(line)
     return 0
 

@@ -13,6 +13,7 @@ from rlrun.secrets import redact
 from rlrun.trust import fault_of_users
 
 _BUG = 9
+_LONGEST = 2000  # characters of a message
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)  # of any file
 _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ENOTDIR)  # of the run's
 
@@ -57,6 +58,8 @@ def _inside(name: Any, run_dir: Path | None) -> bool:
 def report(e: RlrunError) -> int:
     """Print ``e`` and return its exit code."""
     line = redact(" ".join(str(e).split()))
+    line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+    line = line.encode("utf-8", "backslashreplace").decode()  # names need not be UTF-8
     logging.getLogger("rlrun").info("exit %d: %s", e.exit_code, line)
     text = line if isinstance(e, Interrupted) else f"error: {line}"
     print(f"rlrun: {text}", file=sys.stderr)

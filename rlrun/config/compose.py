@@ -7,7 +7,6 @@ Uses ``hydra._internal`` where Hydra 1.3 has no public way to compose as its com
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +31,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 from omegaconf.resolvers import oc
 
 from rlrun.config.config_errors import config_error, unknown_key
+from rlrun.config.directories import undo_logging
 from rlrun.config.hydra_errors import HYDRA_ERRORS, as_config_error, override_key, possible_keys
 from rlrun.config.hydra_keys import (
     check_files,
@@ -242,8 +242,7 @@ class Composer:
             context = HydraContext(config_loader=self.hydra.config_loader, callbacks=callbacks)
             done = run_job(task, cfg, "hydra.run.dir", None, context)
         except (HydraException, ValueError, OSError) as e:  # those of the task are in ``done``
-            with suppress(OSError):
-                Path(cfg.hydra.run.dir).rmdir()  # if nothing was written to it
+            undo_logging(Path(cfg.hydra.run.dir))
             text = " ".join(f"{e} {e.__cause__ or ''}".split())
             allowed = "logging and callbacks as Hydra has them are allowed"
             raise ConfigError(f"hydra: {text}; {allowed}; correct hydra.* on the line") from e

@@ -1,6 +1,8 @@
 """Run and sweep directories, each of one run. A path is checked before anything is written."""
 
+import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from rlrun.config.config_errors import config_error
@@ -109,3 +111,16 @@ def claim(path: Path, *, exact: bool) -> Path:
     except OSError as e:
         raise storage_error(path, (e.strerror or str(e)).lower()) from e
     raise ConfigError(f"run.dir = {path}: 9999 runs have this name; another name; set run.dir=PATH")
+
+
+def undo_logging(run_dir: Path) -> None:
+    """Close what logging opened, and remove the run directory if it holds nothing else."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        root.removeHandler(handler)
+        handler.close()
+    with suppress(OSError):
+        for path in run_dir.iterdir():
+            if path.stat().st_size == 0:
+                path.unlink()
+        run_dir.rmdir()
