@@ -36,10 +36,17 @@ from rlrun.rundir.record import RunRecord, run_digest
 from rlrun.schema import Config
 from rlrun.trust import fault_of_users
 
+_SAME_NUMBERS = (
+    *(f"run.{name}" for name in ("total_steps", "stop_value", "stop_after", "max_time", "on_nan")),
+    *("run.checkpoint_every", "run.keep_checkpoints", "checkpoint", "watchdog", "transport"),
+    *(f"logger.{name}" for name in ("progress", "progress_seconds", "tensorboard", "profile")),
+    *("buffer.mmap", "buffer.max_bytes", "resume.allow"),
+)  # keys whose change by a resume leaves the numbers of a run those of the uncut one
+
 
 def run(config: Config, run_dir: Path, *, raw_yaml: str, overrides: list[str]) -> int:
     """Run in ``run_dir``, which exists; return the exit code. Errors are recorded and raised."""
-    return _run(config, run_dir, raw_yaml=raw_yaml, resumed=False)
+    return _run(config, run_dir, raw_yaml=raw_yaml, resumed=None)
 
 
 def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]) -> int:
@@ -56,7 +63,7 @@ def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]
     handler = logging.FileHandler(run_dir / "rlrun.log")
     logging.getLogger().addHandler(handler)
     try:
-        return _run(config, run_dir, raw_yaml=raw_yaml, resumed=True)
+        return _run(config, run_dir, raw_yaml=raw_yaml, resumed=overrides)
     finally:
         logging.getLogger().removeHandler(handler)
         with suppress(OSError):  # a full disk
@@ -82,13 +89,14 @@ def _done(run_dir: Path, config: Config) -> str | None:
     )
 
 
-def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
+def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: list[str] | None) -> int:
+    """Start a run, or resume one with the overrides ``resumed``."""
     began = time.monotonic()
     check_precision(config)  # the run may have begun, or its job been sent from, elsewhere
     plan = make_plan(config)
     with lock_run_dir(run_dir):
         state = None
-        if resumed:
+        if resumed is not None:
             state = _newest_state(run_dir)
             with checkpoint.fitting(run_dir / CHECKPOINTS):
                 plan = plan if state is None else plan.resumed(state["settings"])
@@ -96,10 +104,11 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
         prepare_process(plan)
         record = RunRecord(config.seed, config.device, plan.threads, parameters=0)
         deadline = began + (math.inf if config.run.max_time is None else config.run.max_time)
-        if resumed:
+        if resumed is not None:
             earlier = RunRecord.read(run_dir)
             record.started, record.command = earlier.started, earlier.command
             record.resumes = [*earlier.resumes, list(sys.argv)]
+            record.changed = sorted({*earlier.changed, *_changes_of_numbers(resumed)})
         try:
             with ExitStack() as signals:  # caught from the loop's start until all is written
                 catch = partial(signals.enter_context, stop_on_signals(deadline))
@@ -113,6 +122,12 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
             if error is None or error is e:
                 raise
             raise error from e
+
+
+def _changes_of_numbers(overrides: list[str]) -> list[str]:
+    """The keys of a resume after which the numbers are not those of the uncut run."""
+    keys = (text.partition("=")[0].strip() for text in overrides)
+    return [k for k in keys if not any(k == n or k.startswith(f"{n}.") for n in _SAME_NUMBERS)]
 
 
 def _newest_state(run_dir: Path) -> dict[str, Any] | None:
@@ -207,7 +222,8 @@ def _run_to_end(
 
 
 def _note_exactness(record: RunRecord, pipeline: Pipeline) -> None:
-    record.exact_reason = pipeline.source.inexact
+    changed = f"resumed with {', '.join(record.changed)}" if record.changed else None
+    record.exact_reason = pipeline.source.inexact or changed
     record.exact = record.exact_reason is None
 
 
