@@ -143,7 +143,8 @@ def _source(
         assert isinstance(learner, Learner), "checked in rlrun.config"
         return OfflineSource(config.learner, learner.buffer, counters)
     process = CollectorProcess(
-        partial(make_collector, plan), policy, make_learner_side(config.transport), make_side
-    )
+        partial(make_collector, plan), policy, make_learner_side(config.transport), make_side,
+        max_seconds=config.watchdog.max_seconds,
+    )  # fmt: skip
     metrics = CollectMetrics(counters, _explore(plan))
     return OverlappedSource(process, policy, metrics, total_steps=config.run.total_steps)

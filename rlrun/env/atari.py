@@ -13,6 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rlrun.env.ale import SingleGame
 from rlrun.env.diagnostic.vector import NEXT_STEP_METADATA, SingleFromVector, require_int
 
 ATARI_ID = "rlrun/Atari-v0"
@@ -64,12 +65,11 @@ class AtariVectorEnv(VectorEnv[Any, Any, Any]):
         max_episode_steps: int | None = None,
     ) -> None:
         from ale_py import roms
-        from ale_py.vector_env import AtariVectorEnv as AleVectorEnv
 
         _check_arguments(sticky, frame_skip, noop_max, threads)
         max_steps = MAX_FRAMES // frame_skip
         self.limit = min(max_episode_steps or max_steps, max_steps)
-        self._ale = AleVectorEnv(
+        self._ale = self._make_ale()(
             find_game(game, roms.get_all_rom_ids()),
             num_envs,
             num_threads=min(threads, num_envs),
@@ -93,6 +93,13 @@ class AtariVectorEnv(VectorEnv[Any, Any, Any]):
         self.action_space = self._ale.action_space
         self.playing = False
         self._clear()
+
+    @staticmethod
+    def _make_ale() -> Any:
+        """Return what makes the games."""
+        from ale_py.vector_env import AtariVectorEnv as AleVectorEnv
+
+        return AleVectorEnv
 
     def truncate(self) -> None:
         """Truncate the current episodes; the next step starts new ones."""
@@ -129,8 +136,16 @@ class AtariVectorEnv(VectorEnv[Any, Any, Any]):
         return obs[:, 0], reward, terminated, truncated, info
 
 
+class OneGame(AtariVectorEnv):
+    """One game of the same rows, whose state can be saved (``rlrun.env.ale``)."""
+
+    @staticmethod
+    def _make_ale() -> Any:
+        return SingleGame
+
+
 class AtariEnv(SingleFromVector):
-    vector = AtariVectorEnv
+    vector = OneGame
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{**kwargs, "threads": 1})

@@ -123,7 +123,10 @@ class _Capture:
             return self._space(x, path)
         for name, engine in ENGINES.items():
             if engine.matches(x):
-                return {"engine": name, "state": engine.capture(x)}
+                try:
+                    return {"engine": name, "state": engine.capture(x)}
+                except ValueError as e:
+                    raise Unsupported(f"{path}: {e}") from e
         if not attribute:
             raise Unsupported(f"{path} is a {module_of(kind)}.{kind.__qualname__}")
         return self._object(x, path)

@@ -201,7 +201,7 @@ class Env:
                 if self.inexact is None:
                     return {"state": state}
             except Unsupported as e:
-                self.inexact = str(e)
+                self.inexact = f"{e}; env.backend=sync may save it"
         return {"reason": self.inexact}
 
     def _no_state(self) -> str:

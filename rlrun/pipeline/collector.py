@@ -1,6 +1,7 @@
 """The collector: steps the environments with the policy and returns chunks of rows."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,10 @@ _CARRIED = (
     "obs", "first", "ended", "prev_action", "prev_reward", "state",
     "episode_return", "episode_length",
 )  # fmt: skip
+
+
+class ChunkInterrupted(Exception):
+    """``Collector.stop`` was true between two rows of a chunk."""
 
 
 class Collector:
@@ -51,9 +56,10 @@ class Collector:
         self.episode_length = np.zeros(self.num_envs, np.int64)
         self.stats = ChunkStats()  # of the chunk that is not committed yet
         self.collect_metrics = CollectMetrics(counters, explore)
-        self.interrupted = 0  # rows of a chunk that an error of the environment interrupted
+        self.stop: Callable[[], bool] = lambda: False  # asked before every row
+        self.interrupted = 0  # rows of a chunk that ``stop`` or an error interrupted
         self.interrupted_units = 0
-        self.failed: str | None = None  # that error: the environments cannot go on
+        self.failed: str | None = None  # an error of the environments: they cannot go on
         self.inexact: str | None = None  # why a resumed run differs from an uninterrupted one
         self.pushed = False  # the stack already holds the present observation
         self.seconds = {"act": 0.0, "env": 0.0}
@@ -83,9 +89,12 @@ class Collector:
             if t == self.capacity:
                 self._allocate(2 * self.capacity)
             try:
+                if self.stop():
+                    raise ChunkInterrupted
                 units += self._step(t, epsilon)
-            except EnvError as e:
-                self.interrupted, self.interrupted_units, self.failed = t, units, str(e)
+            except Exception as e:
+                self.interrupted, self.interrupted_units = t, units
+                self.failed = str(e) if isinstance(e, EnvError) else None
                 raise
             t += 1
         self.interrupted = self.interrupted_units = 0

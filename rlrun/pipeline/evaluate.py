@@ -61,7 +61,7 @@ class Evaluator:
     ) -> None:
         """``agents``: as for ``make_env``."""
         envs = min(episodes, MAX_ENVS)
-        self.seed = seed
+        self.seed, self.steps = seed, 0  # since the process began, for the watchdog
         self.policy: Policy | None = None
         self.actor: Actor | None = None
         self.success = config.success
@@ -102,7 +102,7 @@ class Evaluator:
             stacked = obs if self.stack is None else self.stack.push(obs, first)
             out = actor.act(stacked, first, action, reward, state, explore=None)
             action, state = out.action, out.state
-            step = self.env.step(action)
+            step, self.steps = self.env.step(action), self.steps + 1
             total += np.where(ended, 0.0, step.reward)
             length += ~ended
             obs, first, reward, valid = step.obs, step.first, step.reward, ~ended

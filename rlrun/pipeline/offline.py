@@ -1,5 +1,6 @@
 """Offline learning: the buffer was filled from a dataset, environments are for evaluation only."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from rlrun.buffer.mixed import Mixed
@@ -20,6 +21,8 @@ class OfflineSource:
 
     def __init__(self, config: LearnerConfig, buffer: Replay | Mixed, counters: Counters) -> None:
         self.config, self.buffer, self.counters = config, buffer, counters
+        self.stop: Callable[[], bool] = lambda: False
+        self.pulse = 0.0
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -1,9 +1,11 @@
 """Overlapped collecting: the next chunk is collected while the learner works on the last."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from rlrun.errors import EnvError, RlrunError
 from rlrun.pipeline.collect_metrics import ChunkStats, CollectMetrics
+from rlrun.pipeline.collector import ChunkInterrupted
 from rlrun.pipeline.process import CollectedChunk, CollectorProcess
 from rlrun.types import Chunk, Policy
 
@@ -36,6 +38,7 @@ class OverlappedSource:
         self.received: CollectedChunk | None = None  # in flight at a checkpoint, not counted yet
         self.pending_error: RlrunError | None = None  # of the chunk in flight at a checkpoint
         self.inexact: str | None = None
+        self.pulse = 0.0
 
     def next_chunk(self) -> Chunk:
         if self.pending_error is not None:
@@ -50,6 +53,14 @@ class OverlappedSource:
         if self.counters.env_steps < self.total_steps:
             self.process.start(self.counters.env_steps)  # before this chunk is stored or learned
         return collected.chunk
+
+    @property
+    def stop(self) -> Callable[[], bool]:
+        return self.process.stop
+
+    @stop.setter
+    def stop(self, stop: Callable[[], bool]) -> None:
+        self.process.stop = stop
 
     def after_updates(self, updates: int) -> None:
         pass
@@ -71,6 +82,8 @@ class OverlappedSource:
                 self.received = self.process.result()
             except RlrunError as e:
                 self.pending_error = e
+            except ChunkInterrupted:  # it is lost
+                pass
         state = self._collector_state() | {"finished": self.collect_metrics.state_dict()}
         self.inexact = state["inexact"]
         if self.received is None:

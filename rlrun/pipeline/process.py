@@ -20,12 +20,14 @@ from rlrun import errors
 from rlrun.codec import NeedKeyFrame
 from rlrun.errors import EnvError, RlrunError
 from rlrun.pipeline.collect_metrics import ChunkStats
-from rlrun.pipeline.collector import Collector
+from rlrun.pipeline.collector import ChunkInterrupted, Collector
 from rlrun.pipeline.forkserver import SIGNALS, signals_blocked, start_method
 from rlrun.transport import CollectorSide, LearnerSide, wait_for_answer
 from rlrun.types import Chunk, Counters, Policy
 
 EXIT_SECONDS = 5.0  # a process may take to end by itself
+POLL_SECONDS = 0.25
+STOP_SECONDS = 3.0  # a chunk may take after a signal
 
 MakeCollector = Callable[[Counters], Collector]
 MakeCollectorSide = Callable[[], CollectorSide]
@@ -66,9 +68,16 @@ class CollectorProcess:
         policy: Policy,
         transport: LearnerSide,
         make_collector_side: MakeCollectorSide,
+        *,
+        max_seconds: float | None,
     ) -> None:
-        """``policy``: the one whose weights are sent. Both functions are pickled."""
+        """``policy``: the one whose weights are sent. Both functions are pickled.
+
+        ``max_seconds``: to wait for a chunk; None: for ever.
+        """
         context: Any = multiprocessing.get_context(start_method())
+        self.max_seconds = max_seconds
+        self.stop: Callable[[], bool] = lambda: False  # asked while a chunk is waited for
         self.policy, self.transport, self.in_flight, self.env_steps = policy, transport, False, 0
         self.pipe, child = context.Pipe()
         given = (child, make_collector, make_collector_side)
@@ -136,6 +145,7 @@ class CollectorProcess:
 
     def _reply(self) -> Any:
         try:
+            self._wait()
             error, reply = self.pipe.recv()
         except (EOFError, OSError):
             raise self._ended() from None
@@ -145,6 +155,27 @@ class CollectorProcess:
         if isinstance(kind, type) and issubclass(kind, RlrunError):
             raise kind(reply)
         raise RuntimeError(f"in the collector's process:\n{reply}")
+
+    def _wait(self) -> None:
+        """Wait for an answer.
+
+        Raises: EnvError when there is none within ``max_seconds``, ChunkInterrupted when there is
+            none ``STOP_SECONDS`` after ``stop``; the process is ended.
+        """
+        waited = stopping = 0.0
+        while not self.pipe.poll(POLL_SECONDS):
+            waited += POLL_SECONDS
+            stopping += POLL_SECONDS if self.stop() else 0.0
+            if stopping >= STOP_SECONDS:
+                self.process.kill()
+                raise ChunkInterrupted
+            if self.max_seconds is not None and waited >= self.max_seconds:
+                self.process.kill()
+                raise EnvError(
+                    f"watchdog.max_seconds = {self.max_seconds:g}: no answer of the collector's "
+                    "process (pipeline=overlapped); a chunk must be collected within that time; "
+                    "look for an environment that hangs, or raise the limit (null: none)"
+                )
 
     def _ended(self) -> EnvError:
         self.process.join(EXIT_SECONDS)

@@ -18,6 +18,7 @@ from rlrun.errors import CheckpointError, EnvError, NumericError, RlrunError
 from rlrun.kernels.parity import backends, restore_backends
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
+from rlrun.pipeline.collector import ChunkInterrupted
 from rlrun.pipeline.evaluate import Evaluator, eval_metrics
 from rlrun.pipeline.finite import require_finite
 from rlrun.pipeline.generators import generators_state, load_generators
@@ -28,6 +29,7 @@ from rlrun.pipeline.saving import RunSaver
 from rlrun.pipeline.source import Source, warn_inexact
 from rlrun.pipeline.stop import StopRequest
 from rlrun.rundir import checkpoint
+from rlrun.rundir.lock import require_in_place
 from rlrun.schema import LoggerConfig, RunConfig
 from rlrun.trust import fault_of_users
 from rlrun.types import Chunk, Counters, Policy
@@ -35,6 +37,7 @@ from rlrun.types import Chunk, Counters, Policy
 _logger = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
+_SHOWN = {"collect/return_mean": "return", "collect/epsilon_mean": "epsilon"}  # in the display
 _NO_WINDOWS = np.empty(0, np.int64)
 
 
@@ -71,6 +74,7 @@ class Pipeline:
     pending_evaluation: bool = False  # a signal interrupted one; a resumed run begins with it
     rollbacks: int = 0  # to an earlier checkpoint, after non-finite updates
     warned: bool = False  # of a run that cannot be resumed exactly
+    phase: str = "start"  # what the loop is doing, for the watchdog
     dirty: bool = True  # something has changed since the last checkpoint
     seconds: dict[str, float] = field(default_factory=dict)
     saver: RunSaver = field(init=False)
@@ -85,6 +89,7 @@ class Pipeline:
 
         Raises: EnvError, NumericError: the state before the fault is saved where it is finite.
         """
+        self.source.stop = stop
         while True:
             try:
                 return self._run(stop)
@@ -106,7 +111,10 @@ class Pipeline:
             self._save()  # else a second resume would evaluate again
         while counters.env_steps < c.total_steps and not stop() and not self.solved:
             before = counters.env_steps
-            chunk = self._collect()
+            try:
+                chunk = self._collect()
+            except ChunkInterrupted:  # ``stop``: its rows so far are part of the state
+                break
             keys = self._store(chunk)
             self._learn(counters.env_steps - before, keys)
             self.log.progress(counters.env_steps, counters.updates)
@@ -135,9 +143,8 @@ class Pipeline:
         self.saver.close()
 
     def _collect(self) -> Chunk | None:
-        start = time.perf_counter()
+        start, self.phase, self.dirty = time.perf_counter(), "collect", True
         chunk = self.source.next_chunk()
-        self.dirty = True
         if chunk is not None:
             self._add_seconds("collect", start)
         return chunk
@@ -158,6 +165,7 @@ class Pipeline:
 
     def _learn(self, rows: int, keys: np.ndarray) -> None:
         """Learn after ``rows`` new rows and windows ``keys``."""
+        self.phase = "learn"
         if self.learner is not None:
             self.source.after_updates(self.learner.step(rows, keys))
         if self.bonus is not None:  # after the policy, for which the chunk was still new
@@ -186,8 +194,7 @@ class Pipeline:
         if self.bonus is not None:
             metrics |= self.bonus.metrics()
         self.log.write(steps, metrics)
-        names = {"collect/return_mean": "return", "collect/epsilon_mean": "epsilon"}
-        shown = {short: metrics[name] for name, short in names.items() if name in metrics}
+        shown = {short: metrics[name] for name, short in _SHOWN.items() if name in metrics}
         self.log.progress(steps, self.counters.updates, **shown)
         self._add_seconds("log", start)
         elapsed = {f"time/{name}_seconds": value for name, value in self.elapsed().items()}
@@ -215,25 +222,20 @@ class Pipeline:
     def _evaluate(self, stop: StopRequest) -> None:
         """Evaluate the present weights; pending, without results, when a signal interrupts it."""
         self._require_finite()
-        start, steps, before = time.perf_counter(), self.counters.env_steps, self._generators()
-        self.pending_evaluation = self.dirty = True
+        start, steps = time.perf_counter(), self.counters.env_steps
+        before = self.policy.generator.bit_generator.state, generators_state()
+        self.pending_evaluation, self.dirty, self.phase = True, True, "evaluate"
         evaluation = self.evaluator.run_until(stop, self.policy, env_steps=steps)
         self.pending_evaluation = evaluation is None
         if evaluation is not None:
             self._record_evaluation(evaluation.summary(), steps)
         else:  # it will be repeated, with the same random numbers
-            self._load_generators(before)
+            self.policy.generator.bit_generator.state = before[0]
+            load_generators(before[1])
         self._add_seconds("eval", start)
 
-    def _generators(self) -> dict[str, Any]:
-        """The state of the generators that an evaluation may draw from."""
-        return {"explore": self.policy.generator.bit_generator.state, **generators_state()}
-
-    def _load_generators(self, state: dict[str, Any]) -> None:
-        self.policy.generator.bit_generator.state = state["explore"]
-        load_generators(state)
-
     def _record_evaluation(self, summary: dict[str, float], steps: int) -> None:
+        require_in_place(self.run_dir)
         self.last, target = summary, self.run_config.stop_value
         if self.best is None or summary["return_mean"] > self.best["return_mean"]:
             self.best = summary
@@ -245,6 +247,11 @@ class Pipeline:
         diagnosis = self.learner.diagnose() if self.learner is not None else {}
         self.log.write(steps, eval_metrics(summary) | best | diagnosis)
         self.log.progress(steps, self.counters.updates, eval=summary["return_mean"])
+
+    def pulse(self) -> tuple[str, Any]:
+        """What the loop is doing, and numbers that change as long as it moves."""
+        steps = self.counters.env_steps, self.counters.updates, self.evaluator.steps
+        return self.phase, (self.source.pulse, *steps)
 
     # -- faults ----------------------------------------------------------------------------------
 
@@ -290,7 +297,8 @@ class Pipeline:
     # -- saving ----------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        start = time.perf_counter()
+        start, self.phase = time.perf_counter(), "save"
+        require_in_place(self.run_dir)
         self._require_finite()
         self.saver.save(self.state_dict(), self.policy.weights(), self.counters)
         self.dirty = False

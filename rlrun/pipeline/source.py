@@ -1,6 +1,7 @@
 """Sources of chunks: what differs between the serial, overlapped and offline pipelines."""
 
 import logging
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 from rlrun.errors import CheckpointError
@@ -21,6 +22,17 @@ class Source(Protocol):
         """Seconds of the parts of collecting since this process began."""
 
     @property
+    def stop(self) -> Callable[[], bool]:
+        """Asked during a chunk: whether to interrupt it."""
+
+    @stop.setter
+    def stop(self, stop: Callable[[], bool]) -> None: ...
+
+    @property
+    def pulse(self) -> float:
+        """A number that changes with every step of the environments."""
+
+    @property
     def inexact(self) -> str | None:
         """Why a resumed run would differ, or differs, from an uninterrupted one; None: it is equal.
 
@@ -28,7 +40,10 @@ class Source(Protocol):
         """
 
     def next_chunk(self) -> Chunk | None:
-        """Return the next rows, added to the run's counters; None: the buffer has all there are."""
+        """Return the next rows, added to the run's counters; None: the buffer has all there are.
+
+        Raises: ChunkInterrupted: ``stop`` was true; the rows so far are part of the state.
+        """
 
     def after_updates(self, updates: int) -> None:
         """Called with the number of updates that followed a chunk."""
@@ -65,6 +80,18 @@ class SerialSource:
     def __init__(self, collector: Collector, policy: Policy, transport: InProcess | None) -> None:
         """``policy``: the learner's. ``transport``: to the collector's own; None: they share it."""
         self.collector, self.policy, self.transport = collector, policy, transport
+
+    @property
+    def stop(self) -> Callable[[], bool]:
+        return self.collector.stop
+
+    @stop.setter
+    def stop(self, stop: Callable[[], bool]) -> None:
+        self.collector.stop = stop
+
+    @property
+    def pulse(self) -> float:
+        return self.collector.seconds["env"]
 
     @property
     def seconds(self) -> dict[str, float]:

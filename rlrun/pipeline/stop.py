@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from rlrun.errors import RlrunError
+
 SIGNALS = [
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
@@ -19,9 +21,11 @@ class StopRequest:
     """Calling it asks whether to stop.
 
     ``code``: None, or the exit code of the reason (130 Ctrl-C, 75 other signals and the time).
+    ``error``: raised by the next call (the run directory is gone).
     """
 
     code: int | None = None
+    error: RlrunError | None = None
     since: float | None = None  # time.monotonic() of the request
 
     def __init__(self, deadline: float = math.inf) -> None:
@@ -29,6 +33,8 @@ class StopRequest:
         self.deadline = deadline
 
     def __call__(self) -> bool:
+        if self.error is not None:
+            raise self.error
         if self.code is None and time.monotonic() >= self.deadline:
             self._request(75)
         return self.code is not None

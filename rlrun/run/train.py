@@ -3,14 +3,16 @@
 import hashlib
 import logging
 import math
+import os
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
@@ -26,11 +28,12 @@ from rlrun.pipeline.generators import seed_generators
 from rlrun.pipeline.profile import Profiler, time_table
 from rlrun.pipeline.serial import CHECKPOINTS, Pipeline
 from rlrun.pipeline.stop import StopRequest, stop_on_signals
+from rlrun.pipeline.watchdog import Watchdog
 from rlrun.run.hparams import hyperparameters
 from rlrun.rundir import checkpoint
 from rlrun.rundir.branch import checkpoint_at, go_back
 from rlrun.rundir.durable import replace_file
-from rlrun.rundir.lock import lock_run_dir
+from rlrun.rundir.lock import lock_run_dir, require_in_place
 from rlrun.rundir.record import RunRecord, run_digest
 from rlrun.rundir.texts import CONFIG, hashes
 from rlrun.schema import Config
@@ -180,8 +183,15 @@ def _run_to_end(
         record.write(run_dir)
         flat = hyperparameters(config, raw_yaml)
         log.hparams(raw_yaml, flat, {})
+        stop = catch_signals()
+        end = partial(_end_at_once, record, run_dir, pipeline)
+        watchdog = Watchdog(
+            config.watchdog, pipeline.pulse, stop, end, env_id=config.env.id,
+            in_place=partial(require_in_place, run_dir),
+        )  # fmt: skip
         try:
-            result = pipeline.run(catch_signals())
+            with watchdog:
+                result = pipeline.run(stop)
         finally:
             record.env_steps, record.updates = (
                 pipeline.counters.env_steps,
@@ -248,12 +258,32 @@ def _close_record(record: RunRecord, run_dir: Path, status: Any, exit_code: int)
 
 def _record_failure(record: RunRecord, run_dir: Path, exit_code: int) -> None:
     """Write the record of a failed run, where the disk allows it; the error says more."""
-    for directory in (run_dir, run_dir / CHECKPOINTS):
-        for path in directory.glob(".tmp_*"):  # of writes that failed: the record needs the space
-            with suppress(OSError):
-                path.unlink()
+    try:
+        require_in_place(run_dir)
+    except StorageError:
+        return
+    for path in run_dir.rglob(".tmp_*"):  # of writes that failed: the record needs the space
+        with suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     with suppress(StorageError):
         _close_record(record, run_dir, "failed", exit_code)
+
+
+def _end_at_once(
+    record: RunRecord, run_dir: Path, pipeline: Pipeline, exit_code: int, text: str
+) -> NoReturn:
+    """End the process from the watchdog's thread: the main one may never return."""
+    earlier = checkpoint.list_checkpoints(run_dir / CHECKPOINTS)
+    newest = f"the newest checkpoint is {earlier[-1].name}; " if earlier else ""
+    record.env_steps, record.updates = pipeline.counters.env_steps, pipeline.counters.updates
+    record.status = "interrupted" if exit_code == 143 else "failed"
+    record.exit_code = exit_code
+    with suppress(Exception):
+        record.write(run_dir)
+    with suppress(OSError, ValueError):
+        go_on = f"; {newest}go on: rlrun resume {run_dir}" if newest else ""
+        print(f"rlrun: error: {text}{go_on}", file=sys.stderr, flush=True)
+    os._exit(exit_code)
 
 
 def _interrupted(code: int, env_steps: int, run_dir: Path) -> RlrunError:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import errno
 import hashlib
 import json
 import os
@@ -24,7 +25,13 @@ from rlrun.rundir.durable import replace_file, seal
 from rlrun.rundir.texts import RECORD, read_record
 
 GIT_SECONDS = 2.0
+BLOCK = 4096  # bytes a file system allocates at once, at least
 _PACKAGES = {"numpy": "numpy", "gymnasium": "gymnasium", "hydra": "hydra-core"}
+
+
+def _whole_blocks(path: Path) -> int:
+    """Bytes of the blocks that a file has. Raises: OSError."""
+    return -(-path.stat().st_size // BLOCK) * BLOCK
 
 
 def package_versions() -> dict[str, str | None]:
@@ -110,12 +117,21 @@ class RunRecord:
     host: dict[str, str | int | None] = field(default_factory=host_info)
 
     def write(self, run_dir: Path) -> None:
-        """Replace run.json atomically.
+        """Replace run.json atomically; on a full disk overwrite it, which needs no space.
 
         Raises: StorageError.
         """
+        path = run_dir / RECORD
+        text = seal(dataclasses.asdict(self))
         try:
-            replace_file(run_dir / RECORD, seal(dataclasses.asdict(self)))
+            try:
+                replace_file(path, text)
+            except OSError as e:
+                if e.errno != errno.ENOSPC or len(text) > _whole_blocks(path):
+                    raise
+                with path.open("r+b", buffering=0) as file:
+                    file.write(text)
+                    file.truncate()
         except OSError as e:
             raise StorageError(
                 f"{run_dir / RECORD}: cannot be written ({e.strerror or e}); the run directory "

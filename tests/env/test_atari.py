@@ -196,6 +196,63 @@ def test_sticky_actions_keep_a_quarter():
         assert all((obs[0] == obs[1]).all() for obs in shown) == same
 
 
+ONE_GAME = [("Breakout", {"life_loss": True, "noop_max": 30}), ("Qbert", {"frame_skip": 3}),
+            ("Seaquest", {"full_action_set": True, "frame_skip": 1})]  # fmt: skip
+
+
+@needs("ale_py")
+@pytest.mark.parametrize(("game", "kwargs"), ONE_GAME)
+def test_single_games_have_the_rows_of_the_vector_environment(game, kwargs):
+    """Frames, rewards, ends, sticky actions, frames without action, lost lives: bit for bit."""
+    found = []
+    for backend in ("vector", "sync"):
+        config = preset("atari", kwargs={"game": game, **kwargs}, backend=backend)
+        env, rng = make_env(config, num_envs=2), np.random.default_rng(0)
+        opened = np.array(env.reset(seed=11))
+        actions = rng.integers(env.action_space.n, size=(400, 2))
+        found.append((opened, *run_on(env, actions)))
+        env.close()
+    for one, other in zip(*found, strict=True):
+        assert_same(one, other)
+
+
+@needs("ale_py")
+@pytest.mark.parametrize("sticky", [0.0, 0.5])
+def test_a_game_goes_on_from_its_state(sticky, tmp_path):
+    """Ten times, each at another step: a clone of ale-py lacks the action held by chance."""
+    kwargs = {"game": "Breakout", "sticky": sticky, "life_loss": True}
+    config = preset("atari", kwargs=kwargs, backend="sync")
+    one, two = (make_env(config, num_envs=2, resumable=True) for _ in range(2))
+    one.reset(seed=5), two.reset(seed=6)
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        for _ in range(rng.integers(1, 30)):
+            one.step(rng.integers(4, size=2))
+        assert two.load_state_dict(one.state_dict()) == []
+        actions = rng.integers(4, size=(12, 2))
+        for x, y in zip(run_on(one, actions), run_on(two, actions), strict=True):
+            assert_same(x, y)
+    assert one.inexact is None
+    one.close(), two.close()
+
+
+def run_on(env, actions):
+    """Copies of all rows, which the next step overwrites."""
+    rows = []
+    for action in actions:
+        step = env.step(action)
+        rows.append(replace(step, obs=np.array(step.obs)))
+    return table(rows, "obs", "reward", "terminated", "truncated", "first")
+
+
+@needs("ale_py")
+def test_the_vector_environment_says_what_can_be_saved():
+    env = make_env(preset("atari", backend="vector"), num_envs=2, resumable=True)
+    env.reset(seed=0)
+    env.state_dict()
+    assert "env.backend=sync may save it" in env.inexact
+
+
 @needs("ale_py")
 def test_the_replay_holds_single_frames():
     """7056 bytes of a frame, 8 of an action, 4 of a reward, 1 of flags; four frames are seen."""

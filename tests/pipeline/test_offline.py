@@ -193,5 +193,6 @@ def test_a_resume_without_its_demonstrations_is_refused(tmp_path, cartpole):
     words = (*MIXED, f"buffer.demos={data}")
     go(tmp_path / "run", *words)
     shutil.rmtree(data)
+    longer = config(*words, "run.total_steps=5000")
     with pytest.raises(ConfigError, match=r"buffer\.demos = .* is no directory"):
-        train.resume(tmp_path / "run", config(*words), raw_yaml="", overrides=[])
+        train.resume(tmp_path / "run", longer, raw_yaml="", overrides=[])

@@ -58,14 +58,15 @@ def bandit_policy():
 def remote_to(make, policy, transport=RAW):
     """A collector's process and the learner's side of its transport."""
     return CollectorProcess(
-        make, policy, make_learner_side(transport), partial(make_collector_side, transport)
-    )
+        make, policy, make_learner_side(transport), partial(make_collector_side, transport),
+        max_seconds=60,
+    )  # fmt: skip
 
 
 class InTurn:
     """``CollectorProcess`` without a process: weights at ``start``, rows at ``result``."""
 
-    def __init__(self, make, policy, transport, make_collector_side):
+    def __init__(self, make, policy, transport, make_collector_side, **limits):
         self.counters, self.in_flight, self.transport = Counters(), False, transport
         self.collector, self.policy = make(self.counters), policy
         self.started = []
@@ -108,7 +109,9 @@ def test_weights_are_exactly_one_chunk_old(tmp_path, monkeypatch):
     overrides = ("policy=r2d2", "env=cartpole", OVERLAPPED)
     apart = go(tmp_path / "apart", *overrides)
     made = []
-    monkeypatch.setattr(build, "CollectorProcess", lambda *a: made.append(InTurn(*a)) or made[-1])
+    monkeypatch.setattr(
+        build, "CollectorProcess", lambda *a, **k: made.append(InTurn(*a)) or made[-1]
+    )
     inside = go(tmp_path / "inside", *overrides)
     assert inside["digest"] == apart["digest"]
     started = np.array(made[0].started)  # smoke: one update behind every chunk, once it learns
@@ -317,7 +320,8 @@ class Silent:
 
 def test_a_failed_resume_leaves_no_process(tmp_path):
     go(tmp_path, "policy=r2d2", "env=cartpole", OVERLAPPED)
-    other = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, "buffer.capacity=3000")
+    other = config(*SMOKE, "policy=r2d2", "env=cartpole", OVERLAPPED, "buffer.capacity=3000",
+                   "run.total_steps=900")  # fmt: skip
     before = set(multiprocessing.active_children())
     with pytest.raises(CheckpointError):
         train.resume(tmp_path, other, raw_yaml="", overrides=[])
@@ -329,8 +333,8 @@ import os, signal, sys, threading, time
 from rlrun.pipeline.collect_metrics import CollectMetrics
 from rlrun.pipeline.process import CollectorProcess
 started = CollectorProcess.__init__
-def tell(self, *given):
-    started(self, *given)
+def tell(self, *given, **limits):
+    started(self, *given, **limits)
     threading.Timer(0.3, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
 CollectorProcess.__init__ = tell
 from rlrun.cli.main import main

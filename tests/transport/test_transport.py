@@ -326,8 +326,9 @@ def test_a_lost_message_on_the_pipe_is_requested_again():
     here = make(Counters())
     far = partial(collector_side_of, plan)
     remote = CollectorProcess(
-        make, here.policy, make_learner_side(changed(c.transport, key_seconds=0.0)), far
-    )
+        make, here.policy, make_learner_side(changed(c.transport, key_seconds=0.0)), far,
+        max_seconds=60,
+    )  # fmt: skip
     try:
         for k in range(4):
             if k in (0, 2):

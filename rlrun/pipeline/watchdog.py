@@ -1,0 +1,136 @@
+"""A thread that watches a run: it says what is waited for, and ends a run that no longer moves.
+
+The loop cannot do so itself while it is inside an environment's step that never returns. Code that
+keeps Python's interpreter lock (a C extension in a loop) stops this thread too: only SIGKILL ends
+it, and ``env.backend=async`` contains it.
+"""
+
+import logging
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Self
+
+from rlrun.errors import EnvError, RlrunError
+from rlrun.pipeline.stop import SIGNALS, StopRequest
+from rlrun.schema import WatchdogConfig
+
+_logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+GRACE_SECONDS = 4.0  # from a signal until a run that still waits is ended
+
+Pulse = tuple[str, Any]  # what is being done, and something that changes as long as it moves
+End = Callable[[int, str], None]
+
+WAITS_FOR = {  # phase of the loop -> what it waits for
+    "collect": "a step of the environment",
+    "evaluate": "a step of an evaluation environment",
+    "learn": "an update",
+    "save": "a checkpoint to be written",
+}
+_ENVIRONMENTS = ("collect", "evaluate")  # phases in which code of others may never return
+
+
+class Watchdog:
+    """Watches ``pulse`` from entering the block until its end.
+
+    Without progress for ``warn_seconds`` one line says what is waited for. Without progress of an
+    environment for ``max_seconds``, or ``GRACE_SECONDS`` after a signal, ``end`` is called in this
+    thread with the exit code and a text; it does not return.
+    """
+
+    def __init__(
+        self,
+        config: WatchdogConfig,
+        pulse: Callable[[], Pulse],
+        stop: StopRequest,
+        end: End,
+        *,
+        env_id: str,
+        in_place: Callable[[], None] = lambda: None,
+        poll: float = POLL_SECONDS,
+        grace: float = GRACE_SECONDS,
+    ) -> None:
+        """``in_place``: raises when the run directory is no longer where it was."""
+        self.config, self.pulse, self.stop, self.end = config, pulse, stop, end
+        self.env_id, self.in_place, self.poll, self.grace = env_id, in_place, poll, grace
+        self.waited, self.warned, self.signalled = 0.0, False, 0.0
+        self.last: Pulse | None = None
+        self.pipe: tuple[int, int] | None = None  # signal numbers, written as soon as they arrive
+        self.wakeup = -1
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start the thread."""
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        os.set_blocking(write, False)
+        self.pipe = read, write
+        if threading.current_thread() is threading.main_thread():  # others get no signals
+            self.wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """End the thread."""
+        assert self.pipe is not None
+        self.done.set()
+        if threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(self.wakeup)
+        os.write(self.pipe[1], b"\0")
+        self.thread.join()
+        for handle in self.pipe:
+            os.close(handle)
+
+    def _watch(self) -> None:
+        assert self.pipe is not None
+        before = time.monotonic()
+        while not self.done.is_set():
+            if select.select([self.pipe[0]], [], [], self.poll)[0]:
+                self._read_signals(self.pipe[0])
+            now = time.monotonic()
+            # A process that was stopped and goes on has not waited meanwhile.
+            self.look(min(now - before, 2 * self.poll))
+            before = now
+
+    def _read_signals(self, handle: int) -> None:
+        if any(number in SIGNALS for number in os.read(handle, 64)):
+            self.signalled = self.signalled or 1e-9
+
+    def look(self, seconds: float) -> None:
+        """Look at the pulse ``seconds`` after the last time."""
+        try:
+            self.in_place()
+        except RlrunError as e:
+            self.stop.error = self.stop.error or e
+        pulse = self.pulse()
+        if pulse != self.last:
+            self.last, self.waited, self.warned = pulse, 0.0, False
+        else:
+            self.waited += seconds
+        if self.signalled:
+            self.signalled += seconds
+        self._judge(pulse[0])
+
+    def _judge(self, phase: str) -> None:
+        what = WAITS_FOR.get(phase, phase)
+        if phase in _ENVIRONMENTS:
+            what += f" (env.id = {self.env_id})"
+        limit = self.config.max_seconds if phase in _ENVIRONMENTS else None
+        if self.waited >= self.config.warn_seconds and not self.warned:
+            self.warned = True
+            ends = "" if limit is None else f" (watchdog.max_seconds = {limit:g} ends the run)"
+            _logger.warning("waiting for %s since %.0f s%s", what, self.waited, ends)
+        if phase in _ENVIRONMENTS and self.signalled >= self.grace <= self.waited:
+            self.end(143, f"stopped by a signal while waiting for {what}")
+        elif limit is not None and self.waited >= limit + 2 * self.poll:  # the loop's own is first
+            self.end(
+                EnvError.exit_code,
+                f"watchdog.max_seconds = {limit:g}: no end of {what}; a step must return; fix the "
+                "environment, or raise the limit (null: none)",
+            )
