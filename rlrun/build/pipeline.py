@@ -56,7 +56,13 @@ def make_collector(plan: Plan, counters: Counters) -> Collector:
 def make_evaluator(plan: Plan) -> Evaluator:
     """Evaluation episodes of a training run."""
     c = plan.config
-    return Evaluator(c.env, episodes=c.run.eval_episodes, seed=plan.env_seeds.eval, agents=c.agents)
+    return Evaluator(
+        c.env,
+        episodes=c.run.eval_episodes,
+        seed=plan.env_seeds.eval,
+        max_steps=c.eval.max_episode_steps,
+        agents=c.agents,
+    )
 
 
 def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:

@@ -30,25 +30,29 @@ class Parser(argparse.ArgumentParser):
 def list_command(argv: list[str]) -> int:
     parser = Parser(prog="rlrun list", description="Lists policies, environments, experiments.")
     parser.add_argument("--config-dir", "-cd", help="a directory with your own yaml files")
-    for line in list_lines(parser.parse_args(argv).config_dir):
+    for line in list(list_lines(parser.parse_args(argv).config_dir)):  # an error comes alone
         print(line)
     return 0
 
 
+def _is_integer(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 15
+
+
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not an integer >= 1")
+    if not _is_integer(text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not an integer >= 1 of at most 15 digits")
     return int(text)
 
 
 def _weights(text: str) -> str:
-    if text not in ("final", "best") and not (text.isascii() and text.isdecimal()):
+    if text not in ("final", "best") and not _is_integer(text):
         raise argparse.ArgumentTypeError(f"{text} is not final, best or a number of env steps")
     return text
 
 
 def _seed(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 2**32:
+    if not _is_integer(text) or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(f"{text} is not an integer within [0, 2^32)")
     return int(text)
 

@@ -22,6 +22,7 @@ def export(
             check_coder(coder)
         except CodecError as e:
             raise ConfigError(f"--codec = {coder}: {str(e).partition(': ')[2]}") from e
+    directories.check_length("DATA_DIR", data_dir)
     config, _ = load(run_dir, ["device=cpu"], replay=False)
     directories.require_new(data_dir, "DATA_DIR")  # before torch, which takes seconds to import
     try:

@@ -6,10 +6,12 @@ first starts. Every error of the user is one line on stderr and its own exit cod
 """
 
 import argparse
+import io
 import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from typing import TYPE_CHECKING
 
 from rlrun import __version__
@@ -100,7 +102,7 @@ def _help_command(argv: list[str]) -> int:
         return _COMMANDS[words[0]](["--help"])
     from rlrun.cli.help import help_lines
 
-    for line in help_lines(" ".join(words), config_dir):
+    for line in list(help_lines(" ".join(words), config_dir)):  # an error comes alone
         print(line)
     return 0
 
@@ -197,10 +199,15 @@ def _run_hydra_flag(parser: argparse.ArgumentParser, args: argparse.Namespace) -
 
     GlobalHydra.instance().clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise; Hydra's own report is a traceback
+    said = io.StringIO()
     try:
-        _run_hydra(args, parser, run_job, config_path=search_path(), config_name="config")
+        with redirect_stderr(said):
+            _run_hydra(args, parser, run_job, config_path=search_path(), config_name="config")
     except SystemExit as e:
-        return 2 if e.code else 0
+        if e.code:
+            text = " ".join(said.getvalue().split()) or "not possible"
+            raise ConfigError(f"{text}; see rlrun --hydra-help; correct the command") from e
+        return 0
     except (ValueError, HydraException) as e:
         raise ConfigError(f"{' '.join(str(e).split())}; see rlrun --hydra-help; correct it") from e
     return 0

@@ -10,8 +10,10 @@ from typing import Any
 
 from rlrun.errors import Interrupted, ResourceError, RlrunError, StorageError
 from rlrun.secrets import redact
+from rlrun.trust import fault_of_users
 
 _BUG = 9
+_LONGEST = 2000  # characters of a message
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)  # of any file
 _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ENOTDIR)  # of the run's
 
@@ -39,7 +41,8 @@ def report_job_error(e: Exception, run_dir: Path | None) -> int:
         text = " ".join(str(e).split())
         fix = "lower buffer.capacity or the layer sizes"
         return report(ResourceError(f"memory: {text}; what this machine has is allowed; {fix}"))
-    return report(e) if isinstance(e, RlrunError) else report_bug(e, run_dir)
+    fault = e if isinstance(e, RlrunError) else fault_of_users(e)
+    return report(fault) if fault is not None else report_bug(e, run_dir)
 
 
 def _is_storage(e: OSError, run_dir: Path | None) -> bool:
@@ -55,6 +58,8 @@ def _inside(name: Any, run_dir: Path | None) -> bool:
 def report(e: RlrunError) -> int:
     """Print ``e`` and return its exit code."""
     line = redact(" ".join(str(e).split()))
+    line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
+    line = line.encode("utf-8", "backslashreplace").decode()  # names need not be UTF-8
     logging.getLogger("rlrun").info("exit %d: %s", e.exit_code, line)
     text = line if isinstance(e, Interrupted) else f"error: {line}"
     print(f"rlrun: {text}", file=sys.stderr)

@@ -8,6 +8,8 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
+from rlrun.errors import ConfigError
+
 PRESETS = ("experiment", "debug")  # groups whose options hold keys of other groups
 
 
@@ -41,6 +43,9 @@ def shipped() -> Path:
 def yamls(group: str, config_dir: str | None = None) -> dict[str, Path]:
     """option -> file, the user's directory after the shipped one (it can add, not replace)."""
     found: dict[str, Path] = {}
+    if config_dir and not Path(config_dir).is_dir():
+        wrong = "no such directory; a directory is allowed; name it"
+        raise ConfigError(f"--config-dir = {config_dir[:200]}: {wrong}")
     for root in (shipped(), *([Path(config_dir)] if config_dir else [])):
         for path in sorted((root / group).glob("*.yaml")):
             found.setdefault(path.stem, path)

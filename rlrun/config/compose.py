@@ -5,6 +5,7 @@ Uses ``hydra._internal`` where Hydra 1.3 has no public way to compose as its com
 """
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -24,13 +25,21 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import configure_log, run_job
+from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 from omegaconf.resolvers import oc
 
 from rlrun.config.config_errors import config_error, unknown_key
+from rlrun.config.directories import undo_logging
 from rlrun.config.hydra_errors import HYDRA_ERRORS, as_config_error, override_key, possible_keys
-from rlrun.config.hydra_keys import check_files, check_node, check_primary, is_hydra_override
+from rlrun.config.hydra_keys import (
+    check_files,
+    check_jobs,
+    check_node,
+    check_primary,
+    is_hydra_override,
+)
 from rlrun.config.reader import field_types, read_config
 from rlrun.config.yaml_limits import read_yaml, yaml_files
 from rlrun.errors import ConfigError
@@ -139,12 +148,14 @@ class Composer:
         try:
             if self.foreign and self.config_name != "config":
                 check_primary(self._load(self.config_name))
-            cfg = self.hydra.compose_config(
-                config_name=self.config_name,
-                overrides=list(overrides),
-                run_mode=mode,
-                with_log_configuration=False,
-            )
+            with warnings.catch_warnings():  # of a search path that is not there
+                warnings.filterwarnings("error", category=UserWarning, module="hydra")
+                cfg = self.hydra.compose_config(
+                    config_name=self.config_name,
+                    overrides=list(overrides),
+                    run_mode=mode,
+                    with_log_configuration=False,
+                )
         except ConfigError:
             raise
         except Exception as e:  # Hydra asserts on input, and more
@@ -179,9 +190,20 @@ class Composer:
         sweeper = cfg.hydra.sweeper
         if not str(sweeper.get("_target_", "")).endswith(".BasicSweeper"):
             return []
-        params = [f"{k}={v}" for k, v in (sweeper.get("params") or {}).items()]
-        parsed = self.parse([*params, *cfg.hydra.overrides.task])
-        batches = BasicSweeper.split_arguments(parsed, sweeper.max_batch_size)
+        params = sweeper.get("params") or {}
+        if not isinstance(params, DictConfig | dict):
+            wrong, allowed = "is no mapping", "a mapping {key: values} is allowed"
+            raise config_error("hydra.sweeper.params", params, wrong, allowed, "write one")
+        parsed = self.parse([*(f"{k!s}={v}" for k, v in params.items()), *cfg.hydra.overrides.task])
+        check_jobs(parsed)
+        size = sweeper.max_batch_size
+        if size is not None and size < 1:
+            key, allowed = "hydra.sweeper.max_batch_size", "an integer >= 1 or null"
+            raise config_error(key, size, "holds no job", allowed, "leave it out")
+        try:
+            batches = BasicSweeper.split_arguments(parsed, size)
+        except HYDRA_ERRORS as e:
+            raise as_config_error(e, cfg.hydra.overrides.task, [], self.options) from e
         return [job for batch in batches for job in batch]
 
     def compose_job(self, cfg: DictConfig, overrides: Sequence[str], num: int) -> DictConfig:
@@ -213,11 +235,17 @@ class Composer:
 
     def run(self, task: TaskFunction, cfg: DictConfig) -> Any:
         """Run ``task`` in ``hydra.run.dir``, return its result: ``Hydra.run`` without composing."""
-        configure_log(cfg.hydra.hydra_logging, cfg.hydra.verbose)
-        callbacks = Callbacks(cfg)
-        callbacks.on_run_start(config=cfg, config_name=self.config_name)
-        context = HydraContext(config_loader=self.hydra.config_loader, callbacks=callbacks)
-        done = run_job(task, cfg, "hydra.run.dir", None, context)
+        try:
+            configure_log(cfg.hydra.hydra_logging, cfg.hydra.verbose)
+            callbacks = Callbacks(cfg)
+            callbacks.on_run_start(config=cfg, config_name=self.config_name)
+            context = HydraContext(config_loader=self.hydra.config_loader, callbacks=callbacks)
+            done = run_job(task, cfg, "hydra.run.dir", None, context)
+        except (HydraException, ValueError, OSError) as e:  # those of the task are in ``done``
+            undo_logging(Path(cfg.hydra.run.dir))
+            text = " ".join(f"{e} {e.__cause__ or ''}".split())
+            allowed = "logging and callbacks as Hydra has them are allowed"
+            raise ConfigError(f"hydra: {text}; {allowed}; correct hydra.* on the line") from e
         callbacks.on_run_end(config=cfg, config_name=self.config_name, job_return=done)
         return done.return_value
 

@@ -1,6 +1,8 @@
 """Run and sweep directories, each of one run. A path is checked before anything is written."""
 
+import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from rlrun.config.config_errors import config_error
@@ -28,9 +30,11 @@ def absolute(key: str, path: Path) -> Path:
     return found
 
 
-def check_name(key: str, path: Path) -> None:
-    """Raise ConfigError for a path that no file system holds or that Hydra would resolve."""
+def check_length(key: str, path: Path) -> None:
+    """Raise ConfigError for a path that no file system holds."""
     text = str(path)
+    if "\0" in text:
+        raise config_error(key, ascii(text), "holds a NUL", "a path is allowed", "leave it out")
     try:
         sizes = [len(part.encode()) for part in path.parts]
     except UnicodeEncodeError:
@@ -40,6 +44,12 @@ def check_name(key: str, path: Path) -> None:
         wrong = f"a name in it has {max(sizes)} bytes"
         allowed = f"names of {_LONGEST_NAME} bytes, {_LONGEST_PATH} in all, are allowed"
         raise config_error(key, text, wrong, allowed, "choose a shorter one")
+
+
+def check_name(key: str, path: Path) -> None:
+    """Raise ConfigError for a path that no file system holds or that Hydra would resolve."""
+    check_length(key, path)
+    text = str(path)
     if "${" in text:
         wrong, allowed = "holds ${, which starts an interpolation", "other characters are allowed"
         raise config_error(key, text, wrong, allowed, "rename the directory or choose another")
@@ -101,3 +111,16 @@ def claim(path: Path, *, exact: bool) -> Path:
     except OSError as e:
         raise storage_error(path, (e.strerror or str(e)).lower()) from e
     raise ConfigError(f"run.dir = {path}: 9999 runs have this name; another name; set run.dir=PATH")
+
+
+def undo_logging(run_dir: Path) -> None:
+    """Close what logging opened, and remove the run directory if it holds nothing else."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        root.removeHandler(handler)
+        handler.close()
+    with suppress(OSError):
+        for path in run_dir.iterdir():
+            if path.stat().st_size == 0:
+                path.unlink()
+        run_dir.rmdir()

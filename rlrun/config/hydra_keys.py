@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -30,6 +31,7 @@ ALLOWED = (
     "sweeper.max_batch_size",
     "job.config.override_dirname.exclude_keys",
 )
+MAX_JOBS = 10_000  # of a sweep
 _PATHS = ("run.dir", "sweep.dir")  # sweep.subdir is checked in every job
 _COMPUTED = ("runtime", "job.override_dirname", "job.config_name", "searchpath")  # by Hydra
 _PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.")
@@ -65,7 +67,11 @@ def check_primary(config: DictConfig) -> None:
 
 def check_node(cfg: DictConfig) -> None:
     """Raise ConfigError when the hydra node names code that is not Hydra's or a plugin's."""
-    _check_targets(OmegaConf.to_container(cfg.hydra, resolve=False), "hydra")
+    node = OmegaConf.to_container(cfg.hydra, resolve=False)
+    _check_targets(node, "hydra")
+    subdir = node.get("output_subdir") if isinstance(node, dict) else None
+    if isinstance(subdir, str):
+        check_inside("hydra.output_subdir", subdir)
 
 
 def check_values(config: Config, overrides: Sequence[str]) -> None:
@@ -77,6 +83,23 @@ def check_values(config: Config, overrides: Sequence[str]) -> None:
     for key, path in (("run.dir", config.run.dir), ("buffer.mmap", config.buffer.mmap)):
         if path is not None and key not in typed:
             check_inside(key, path)
+
+
+def check_jobs(overrides: Sequence[Override]) -> None:
+    """Raise ConfigError for a sweep of more than ``MAX_JOBS`` jobs, before they are counted out."""
+    jobs = 1.0
+    for override in overrides:
+        swept = override.value() if override.is_sweep_override() else None
+        if isinstance(swept, RangeSweep):
+            start, stop, step = (float(x or 0) for x in (swept.start, swept.stop, swept.step))
+            jobs *= max(1.0, (stop - start) / step) if step else MAX_JOBS + 1
+        elif isinstance(swept, ChoiceSweep):
+            jobs *= max(1, len(swept.list))
+        if not jobs <= MAX_JOBS:
+            text = str(override.input_line).partition("=")[2]
+            allowed = f"at most {MAX_JOBS} jobs are allowed"
+            fix = "sweep over less"
+            raise config_error(override.key_or_group, text, "too many jobs", allowed, fix)
 
 
 def _differences(own: Any, found: Any, path: str = "") -> Iterator[tuple[str, Any]]:

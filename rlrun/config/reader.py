@@ -198,6 +198,9 @@ def _schedule(path: str, value: object) -> ScheduleConfig:
         full["end"] = full.get("start")
     if full.get("kind") == "piecewise":
         points = full["points"] or [[0, 0.0]]
+        if not all(isinstance(p, (list, tuple)) and len(p) == 2 for p in points):
+            allowed = "points: [[STEP, VALUE], ...] is allowed"
+            raise config_error(f"{path}.points", points, "are no pairs", allowed, "write pairs")
         full["start"], full["end"] = points[0][-1], points[-1][-1]
     result: ScheduleConfig = read_dataclass(ScheduleConfig, full, path)
     return result
@@ -255,7 +258,7 @@ def _read_option(path: str, value: object, table: Mapping[str, type]) -> Any:
     name = value["name"]
     if path == "policy" and isinstance(name, str) and ":" in name:
         return read_dataclass(_own_config(name), value, path)
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise unknown_option(f"{path}.name", name, list(table))
     return read_dataclass(table[str(name)], value, path)
 

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlrun.config.checks.keys import check
 from rlrun.config.compose import Composer, read_composed, shipped_conf, to_yaml
 from rlrun.config.config_errors import config_error
+from rlrun.config.directories import check_length
 from rlrun.config.hydra_errors import as_config_error
 from rlrun.config.yaml_limits import read_yaml
 from rlrun.errors import ConfigError
@@ -37,6 +38,7 @@ def load(
 
     Raises: ConfigError when there is no run, or an override changes what a run cannot change.
     """
+    check_length("RUN_DIR", run_dir)
     path = run_dir / "config.yaml"
     if not path.is_file():
         what = "is no run directory" if run_dir.is_dir() else "no such directory"

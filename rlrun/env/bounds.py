@@ -15,15 +15,18 @@ _logger = logging.getLogger(__name__)
 _TOLERANCE = 1e-6  # relative: float32 rounding at the bounds
 _EVERY = 64  # calls of which one compares floats: a warning may come late, a step must not
 
+_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 Path = tuple[Any, ...]
 
 
 class Bounds:
     """Compares the leaves of observations, [*O] or of E environments [E, *O], with their bounds."""
 
-    def __init__(self, space: gym.Space[Any]) -> None:
+    def __init__(self, space: gym.Space[Any], *, batched: bool) -> None:
+        """``batched``: of E environments; else Discrete is left to ``contract.obs_violation``."""
         leaves = list(_bounded(space, ()))
-        self._integers = [leaf for leaf in leaves if leaf[1].dtype.kind != "f"]
+        integers = [leaf for leaf in leaves if leaf[1].dtype.kind != "f"]
+        self._integers = [leaf for leaf in integers if batched or leaf[1].ndim]
         self._floats = [leaf for leaf in leaves if leaf[1].dtype.kind == "f"]
         self._calls = 0
 
@@ -54,7 +57,10 @@ def _leaf(obs: Any, path: Path) -> np.ndarray:
 
 
 def _outside(x: np.ndarray, path: Path, low: np.ndarray, high: np.ndarray) -> str | None:
-    if not ((x < low) | (x > high)).any():
+    if low.ndim == 0 and not low and x.dtype.kind == "i":  # negative numbers are the largest
+        if x.view(_UNSIGNED[x.dtype.itemsize]).max() <= high:
+            return None
+    elif not ((x < low) | (x > high)).any():
         return None
     bounds = np.broadcast_arrays(x, low, high)
     place = tuple(int(i) for i in np.argwhere((x < low) | (x > high))[0])
@@ -78,7 +84,7 @@ def _bounded(space: gym.Space[Any], path: Path) -> Any:
         case spaces.MultiDiscrete():
             yield path, np.asarray(space.start), space.start + space.nvec - 1
         case spaces.MultiBinary():
-            yield path, np.int8(0), np.int8(1)
+            yield path, np.zeros((1,), np.int8), np.ones((1,), np.int8)
         case spaces.Box() if space.dtype.kind == "f":
             slack = _TOLERANCE * np.maximum(1, np.abs(np.nan_to_num(space.low, neginf=0)))
             top = _TOLERANCE * np.maximum(1, np.abs(np.nan_to_num(space.high, posinf=0)))

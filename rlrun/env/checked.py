@@ -62,7 +62,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         super().__init__(make())
         self._id, self._subject, self._steps = env_id, f"environment {index}", 0
         self._space = self.env.observation_space
-        self._bounds = Bounds(self._space)
+        self._bounds = Bounds(self._space, batched=False)
         self._make, self._limit, self._index = make, max_replay_steps, index
         self._seed = self._episode = 0
         self._reseed = False  # the next reset opens other episodes than those of the run's start

@@ -22,6 +22,7 @@ from rlrun.env.contract import (
     contract_error,
     exception_text,
 )
+from rlrun.env.diagnostic.vector import LockstepVectorEnv
 from rlrun.env.probe import Probe
 from rlrun.env.state import Unsupported, capture, restore, same_tree
 from rlrun.errors import ConfigError, EnvError, Interrupted, NumericError
@@ -81,7 +82,8 @@ class Env:
         self._first_obs: Any = None  # of a reset that replaces the next step
         self._twin, self._probe = twin, None if twin is None else Probe(lambda: self._raw, twin)
         self._recording = twin is not None
-        self._validate = BatchValidator(self.obs_space, self.num_envs, env_id)
+        foreign = not isinstance(raw, LockstepVectorEnv)
+        self._validate = BatchValidator(self.obs_space, self.num_envs, env_id, bounds=foreign)
         self._validate_action = ActionValidator(self.action_space, self.num_envs)
 
     def reset(self, *, seed: int) -> Any:

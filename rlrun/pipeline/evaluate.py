@@ -3,16 +3,20 @@
 When one is due is decided by ``Pipeline`` in ``serial.py``.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from rlrun.buffer.saved import check_counts
 from rlrun.env import make_env
 from rlrun.env.framestack import make_frame_stack
 from rlrun.schema import AgentsConfig, EnvConfig
 from rlrun.types import Actor, Policy, no_actions
+
+_logger = logging.getLogger(__name__)
 
 MAX_ENVS = 50  # evaluation environments stepped in lock-step
 
@@ -28,6 +32,7 @@ class Evaluation:
     lengths: np.ndarray  # int64 [episodes]
     success: np.ndarray | None  # float64 [episodes], where the environment reports it
     env_steps: int
+    cut: int = 0  # episodes that did not end: they were cut after eval.max_episode_steps
 
     def summary(self) -> dict[str, float]:
         """The statistics written to run.json."""
@@ -44,6 +49,8 @@ class Evaluation:
         }
         if self.success is not None:
             out["success"] = float(self.success.mean())
+        if self.cut:
+            out["cut_episodes"] = self.cut
         return out
 
 
@@ -57,9 +64,16 @@ class Evaluator:
     """Plays evaluation episodes; every call uses the same seeds."""
 
     def __init__(
-        self, config: EnvConfig, *, episodes: int, seed: int, agents: AgentsConfig | None = None
+        self,
+        config: EnvConfig,
+        *,
+        episodes: int,
+        seed: int,
+        max_steps: int,
+        agents: AgentsConfig | None = None,
     ) -> None:
-        """``agents``: as for ``make_env``."""
+        """``max_steps``: eval.max_episode_steps. ``agents``: as for ``make_env``."""
+        self.max_steps, self.warned = max_steps, False
         envs = min(episodes, MAX_ENVS)
         self.seed, self.steps = seed, 0  # since the process began, for the watchdog
         self.policy: Policy | None = None
@@ -75,7 +89,8 @@ class Evaluator:
         """Play all episodes to their ends and return their results.
 
         The number of episodes of each environment is fixed beforehand: counting whichever episodes
-        end first would favour short ones.
+        end first would favour short ones. An episode is cut after ``max_steps``: its return so far
+        counts, and its column plays no further ones.
         """
         evaluation = self.run_until(lambda: False, policy, env_steps=env_steps)
         assert evaluation is not None
@@ -89,6 +104,7 @@ class Evaluator:
         played = np.zeros(self.num_envs, np.int64)
         total, length = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
         results: list[tuple[int, int, float, int, float]] = []
+        began, cut = self.steps, 0
         obs: Any = self.env.reset(seed=self.seed)
         first = np.ones(self.num_envs, bool)
         ended = np.zeros(self.num_envs, bool)
@@ -107,12 +123,22 @@ class Evaluator:
             length += ~ended
             obs, first, reward, valid = step.obs, step.first, step.reward, ~ended
             ended = step.terminated | step.truncated
-            for i in np.flatnonzero(valid & ended & (played < episodes)):
+            over = ended
+            if self.steps - began >= self.max_steps:
+                over = ended | (length >= self.max_steps)
+            for i in np.flatnonzero(valid & over & (played < episodes)):
                 solved = float(step.info[self.success][i]) if self.success else 0.0
                 results.append((int(played[i]), int(i), float(total[i]), int(length[i]), solved))
-                played[i] += 1
+                cut += not ended[i]
+                played[i] = played[i] + 1 if ended[i] else episodes[i]
             total[ended], length[ended] = 0, 0
-        return self._evaluation(results, env_steps)
+        if cut and not self.warned:
+            self.warned = True
+            text = "%d of %d evaluation episodes did not end within eval.max_episode_steps = %d"
+            _logger.warning(
+                f"{text}; their returns so far count", cut, len(results), self.max_steps
+            )
+        return self._evaluation(results, env_steps, cut)
 
     def _actor(self, policy: Policy) -> Actor:
         """Return an actor with the policy's present weights; it is reused for the same policy."""
@@ -122,9 +148,9 @@ class Evaluator:
         self.actor.refresh()
         return self.actor
 
-    def _evaluation(self, results: list[Any], env_steps: int) -> Evaluation:
+    def _evaluation(self, results: list[Any], env_steps: int, cut: int) -> Evaluation:
         _, _, returns, lengths, success = (np.array(x) for x in zip(*sorted(results), strict=True))
-        return Evaluation(returns, lengths, success if self.success else None, env_steps)
+        return Evaluation(returns, lengths, success if self.success else None, env_steps, cut)
 
     def close(self) -> None:
         self.env.close()
@@ -135,3 +161,17 @@ def _split(episodes: int, envs: int) -> np.ndarray:
     counts = np.full(envs, episodes // envs)
     counts[: episodes % envs] += 1
     return counts
+
+
+def loaded_summary(value: Any) -> dict[str, Any] | None:
+    """Return a summary from a checkpoint, None: nothing was evaluated. Raises: TypeError."""
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not all(isinstance(x, int | float) for x in value.values()):
+        raise TypeError("a score is no mapping of numbers")
+    return value
+
+
+def loaded_counts(value: Any, names: Collection[str]) -> dict[str, int]:
+    """Return the counters of a checkpoint, all of ``names``. Raises: CheckpointError."""
+    return check_counts(value, names)

@@ -23,6 +23,7 @@ from rlrun.pipeline.collect_metrics import ChunkStats
 from rlrun.pipeline.collector import ChunkInterrupted, Collector
 from rlrun.pipeline.forkserver import SIGNALS, signals_blocked, start_method
 from rlrun.transport import CollectorSide, LearnerSide, wait_for_answer
+from rlrun.trust import fault_of_users
 from rlrun.types import Chunk, Counters, Policy
 
 EXIT_SECONDS = 5.0  # a process may take to end by itself
@@ -223,6 +224,9 @@ def _attempt(function: Callable[..., Any], *arguments: Any) -> tuple[str | None,
     except RlrunError as e:
         return type(e).__name__, str(e)
     except Exception as e:
+        fault = fault_of_users(e)
+        if fault is not None:
+            return type(fault).__name__, str(fault)
         return type(e).__name__, traceback.format_exc()
 
 

@@ -34,16 +34,18 @@ class RunSaver:
         held = {name: copied(x) for name, x in weights.items()}
         meta = {"env_steps": counters.env_steps, "updates": counters.updates}
 
-        def write_weights() -> None:
+        def write_past() -> None:  # again by a run that resumes before this checkpoint
             self.log.sync()
-            checkpoint.save_weights(self.directory / "last.safetensors", held, meta)
             if self.versions:
                 past = self.directory / history.DIRECTORY
                 self.history_size = history.save(past, held, **meta, keep=self.versions)
 
+        def write_newest() -> None:
+            checkpoint.save_weights(self.directory / "last.safetensors", held, meta)
+
         self.saver.save(
             state, env_steps=counters.env_steps, keep=self.keep, committed=self.log.committed(),
-            before=write_weights,
+            before=write_past, after=write_newest,
         )  # fmt: skip
 
     def codec_metrics(self) -> dict[str, float]:

@@ -19,7 +19,7 @@ from rlrun.kernels.parity import backends, restore_backends
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collector import ChunkInterrupted
-from rlrun.pipeline.evaluate import Evaluator, eval_metrics
+from rlrun.pipeline.evaluate import Evaluator, eval_metrics, loaded_counts, loaded_summary
 from rlrun.pipeline.finite import require_finite
 from rlrun.pipeline.generators import generators_state, load_generators
 from rlrun.pipeline.learner import Learner, RolloutLearner
@@ -332,12 +332,12 @@ class Pipeline:
         return state | source
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, value in state["counters"].items():
+        for name, value in loaded_counts(state["counters"], self.counters.__slots__).items():
             setattr(self.counters, name, value)
         self.policy.load_state_dict(state["policy"])
         restore_backends(self.policy, state["backends"])
         self.source.load_state_dict(state)
-        self.best, self.last = state["best"], state["last"]
+        self.best, self.last = (loaded_summary(state[name]) for name in ("best", "last"))
         same_goal = state["stop_value"] == self.run_config.stop_value
         self.consecutive_solved = state["hits"] if same_goal else 0
         self.pending_evaluation, self.dirty = state["owed"], False

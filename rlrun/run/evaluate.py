@@ -41,6 +41,7 @@ def evaluate_run(
         config.env,
         episodes=episodes or config.run.eval_episodes,
         seed=plan.env_seeds.final if seed is None else seed,
+        max_steps=config.eval.max_episode_steps,
         agents=config.agents,
     )
     policy = make_policy(plan)

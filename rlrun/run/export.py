@@ -37,7 +37,7 @@ def export_run(
     saved = state["buffer"]
     with checkpoint.fitting(path):
         replay.load_rows(saved.get("own", saved))  # without demonstrations
-    source = {"run": run_dir.name, "checkpoint": path.name, **state["counters"]}
+        source = {"run": run_dir.name, "checkpoint": path.name, **state["counters"]}
     source |= {"policy": config.policy.name, "env": config.env.id, "seed": config.seed}
     write_rows(
         replay, plan, data_dir, config_text=raw_yaml, meta=source, shard_rows=shard_rows,

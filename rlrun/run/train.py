@@ -100,8 +100,9 @@ def _run(
             go_back(run_dir, checkpoint_at(run_dir, step))
         if resumed:
             state = _newest_state(run_dir)
-            plan = plan if state is None else plan.resumed(state["settings"])
             earlier = RunRecord.read(run_dir)
+            with checkpoint.fitting(run_dir / CHECKPOINTS):
+                plan = plan if state is None else plan.resumed(state["settings"])
             _replace_config(run_dir, earlier, raw_yaml)
         prepare_process(plan)
         record = RunRecord(config.seed, config.device, plan.threads, parameters=0)
@@ -136,7 +137,10 @@ def _replace_config(run_dir: Path, record: RunRecord, raw_yaml: str) -> None:
 
 
 def _newest_state(run_dir: Path) -> dict[str, Any] | None:
-    """The state a run resumes from; None: it was killed before it saved one, and begins anew."""
+    """The state a run resumes from; None: it was killed before it saved one, and begins anew.
+
+    The newest weights are saved after the first checkpoint: where they are, one is missing.
+    """
     directory = run_dir / CHECKPOINTS
     if not checkpoint.list_checkpoints(directory) and not (directory / "last.json").exists():
         return None
@@ -173,8 +177,7 @@ def _run_to_end(
         closing(make_pipeline(plan, run_dir, log)) as pipeline,
     ):
         if state is not None:
-            with checkpoint.fitting(run_dir / CHECKPOINTS):
-                _load(pipeline, state)
+            _load(pipeline, state)
         elif isinstance(pipeline.buffer, Replay | Mixed) and config.buffer.load is not None:
             log.note(load_rows(plan, pipeline.buffer))
         record.parameters = sum(w.numel() for w in pipeline.policy.weights().values())
@@ -233,7 +236,7 @@ def _load(pipeline: Pipeline, state: dict[str, Any]) -> None:
     """Load a checkpoint. Raises: CheckpointError when it is not one of this config's parts."""
     try:
         pipeline.load_state_dict(state)
-    except (KeyError, ValueError, TypeError, IndexError, AttributeError, RuntimeError) as e:
+    except checkpoint.MISFITS as e:
         text = " ".join(str(e).split())
         raise CheckpointError(
             f"checkpoints: do not fit the config ({type(e).__name__}: {text}); allowed are the "

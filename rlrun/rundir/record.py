@@ -145,7 +145,10 @@ class RunRecord:
         Raises: ConfigError when there is no run.json, CheckpointError when it is damaged.
         """
         try:
-            return cls(**read_record(run_dir))
+            record = cls(**read_record(run_dir))
+            if not (isinstance(record.resumes, list) and isinstance(record.command, list)):
+                raise TypeError("other types")
+            return record
         except TypeError as e:
             raise CheckpointError(
                 f"{run_dir / RECORD}: has fields of another version of rlrun ({e}); one of rlrun "

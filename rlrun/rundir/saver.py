@@ -49,6 +49,7 @@ class Saver:
         keep: int,
         committed: Mapping[str, Mapping[str, Any]] | None = None,
         before: Callable[[], object] = lambda: None,
+        after: Callable[[], object] = lambda: None,
     ) -> None:
         """Save ``state`` as the checkpoint ``step_<env_steps>``.
 
@@ -57,7 +58,7 @@ class Saver:
         The ``keep`` newest checkpoints with finite weights are kept; those of later env steps are
         deleted, since the run has resumed before them. ``committed``: size and SHA-256 of the files
         of the run that only grow. ``before``: called by the thread first, for instance to sync
-        these.
+        these; ``after``: called once the checkpoint is there.
 
         Raises: TypeError for an unsupported value, StorageError of the save before.
         """
@@ -72,6 +73,7 @@ class Saver:
         def write() -> None:
             before()
             self._write(packed, segments, committed, env_steps, keep)
+            after()
 
         self._thread = Thread(target=self._run, args=(write,), name="checkpoint")
         self._thread.start()

@@ -35,7 +35,7 @@ def read_record(run_dir: Path) -> dict[str, Any]:
             f"{path}: cannot be read ({e.strerror}); a run directory of rlrun is required; give "
             "the directory that holds run.json"
         ) from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise CheckpointError(
             f"{path}: is damaged ({e}); it must be as rlrun wrote it; restore it from a copy"
         ) from e
@@ -58,8 +58,10 @@ def check_texts(run_dir: Path) -> None:
 
 def text_problems(run_dir: Path, record: dict[str, Any]) -> list[str]:
     """Return what is wrong with the files whose hashes run.json holds."""
-    found = []
-    for name, allowed in (record.get("files") or {}).items():
+    found, files = [], record.get("files")
+    if not isinstance(files, dict) or not all(isinstance(x, list) for x in files.values()):
+        return [f"{RECORD}: has no hashes of files"]
+    for name, allowed in files.items():
         if name not in TEXTS:
             found.append(f"{RECORD}: names another file")
             continue

@@ -8,6 +8,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
+_MOST_ENTRIES = 64  # of a list, as of layers
+_SIZES = {  # the largest integers of what is allocated, or done before anything is saved
+    **dict.fromkeys(("hidden", "head_hidden", "predictor_hidden", "hyper_hidden"), 2**16),
+    **dict.fromkeys(("mixer_hidden", "features", "cosines", "num_envs"), 2**16),
+    **dict.fromkeys(("nstep", "burnin_step", "learn_unroll_len", "atoms", "samples"), 10**5),
+    **dict.fromkeys(("taus", "taus_target", "taus_act"), 10**5),
+    **dict.fromkeys(("eval_episodes", "history", "keep_checkpoints", "keep", "steps"), 10**6),
+    **dict.fromkeys(("segment_len", "bins"), 10**6),
+    "frame_stack": 1024, "height": 10**4, "width": 10**4, "batch_size": 10**7, "n_sample": 10**8,
+}  # fmt: skip
+
 
 class Invalid(ValueError):
     """A field out of range; ``key`` is relative to the dataclass that raised it."""
@@ -77,9 +88,22 @@ class Ranged:
             several = isinstance(value, tuple)
             text = f"{'each ' if several else ''}must be {within}"
             text += f": {within.reason}" if within.reason else ""
+            _check_size(field.name, value)
             for number in _numbers(value):
                 shown = list(value) if several else number
                 require(number in within, field.name, shown, text)
+
+
+def _check_size(name: str, value: Any) -> None:
+    """Refuse integers that no machine could mean: a stranger's config asks for nothing absurd."""
+    several = value if isinstance(value, tuple) else (value,)
+    shown = list(value)[:4] if isinstance(value, tuple) else value
+    text = f"has {len(several)} numbers; at most {_MOST_ENTRIES} are allowed; give fewer"
+    require(len(several) <= _MOST_ENTRIES, name, shown, text)
+    most = _SIZES.get(name, 2**53)
+    for number in several:
+        text = f"must be <= {most}"
+        require(not isinstance(number, int) or number <= most, name, shown, text)
 
 
 def _numbers(value: Any) -> Iterable[float]:

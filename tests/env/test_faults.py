@@ -16,6 +16,7 @@ import pytest
 
 from rlrun.env import make_env
 from rlrun.env.checked import CheckedEnv
+from rlrun.env.contract import BatchValidator
 from rlrun.env.workers import AsyncEnv
 from rlrun.errors import ConfigError, EnvError
 from tests.env import faulty  # noqa: F401  registers the test/ ids
@@ -155,12 +156,17 @@ def test_floats_out_of_bounds_are_reported_once(caplog):
     assert expected in record.getMessage()
 
 
-def test_integers_out_of_bounds_of_a_native_environment(monkeypatch):
-    env = make_env(config_of("rlrun/RepeatPrevious-v0", backend="vector"), num_envs=3)
-    env.reset(seed=0)
-    monkeypatch.setattr(env._raw, "suits", env._raw.suits + 4)
-    with pytest.raises(EnvError, match=r"observation is \d at position \[0\]; allowed is \[0, 3\]"):
-        env.step(np.zeros(3, int))
+@pytest.mark.parametrize("low", [0, -2])
+def test_integers_out_of_bounds_of_a_native_environment(low):
+    validate = BatchValidator(gym.spaces.Discrete(3, start=low), 4, "test/Native-v0")
+    right = np.array([low, low + 2, low, low])
+    validate.obs(right, 1)
+    for wrong, place in ((low + 3, 2), (low - 1, 3)):
+        obs = right.copy()
+        obs[place] = wrong
+        text = rf"is {wrong} at position \[{place}\]; allowed is \[{low}, {low + 2}\]"
+        with pytest.raises(EnvError, match=text):
+            validate.obs(obs, 1)
 
 
 def restarting(**changes):

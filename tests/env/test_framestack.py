@@ -266,7 +266,7 @@ def test_nested_observations_reach_the_policy_as_stacked_trees():
 @pytest.mark.parametrize("episodes", [1, 7, 60])
 def test_the_evaluator_shows_stacks(k, episodes):
     env = replace(counter((5, 1, 9, 3)), frame_stack=k)
-    evaluator = Evaluator(env, episodes=episodes, seed=0)
+    evaluator = Evaluator(env, episodes=episodes, seed=0, max_steps=10**5)
     for _ in range(2):  # the second run knows nothing of the first
         policy = Recorder()
         evaluator.run(policy, env_steps=0)
@@ -278,11 +278,11 @@ def test_the_evaluator_shows_stacks(k, episodes):
 def test_stacking_changes_what_a_policy_does_and_nothing_else_of_an_evaluation():
     """A recurrent policy made for stacks runs; lengths and returns are the environment's."""
     env = replace(counter((4,)), frame_stack=3)
-    evaluator = Evaluator(env, episodes=6, seed=0)
+    evaluator = Evaluator(env, episodes=6, seed=0, max_steps=10**5)
     space = stack_space(evaluator.env.obs_space, env.frame_stack)
     result = evaluator.run(r2d2(spec=Spec(space, evaluator.env.action_space)), env_steps=0)
     assert result.lengths.tolist() == [4] * 6
-    plain = Evaluator(replace(env, frame_stack=1), episodes=6, seed=0)
+    plain = Evaluator(replace(env, frame_stack=1), episodes=6, seed=0, max_steps=10**5)
     want = plain.run(r2d2(spec=Spec(plain.env.obs_space, plain.env.action_space)), env_steps=0)
     np.testing.assert_array_equal(result.returns, want.returns)
 

@@ -221,6 +221,29 @@ def test_a_replay_that_ends_elsewhere_is_cut(tmp_path):
     assert first.tolist() == [False, True]
 
 
+class Own(Walk):
+    """An environment with a state of its own, which its attributes do not show."""
+
+    def __init__(self) -> None:
+        super().__init__("world")
+
+    def state_dict(self) -> dict[str, Any]:
+        rng = self.np_random.bit_generator.state
+        return {"place": self.place, "t": self.t, "height": self.world[0].height, "rng": rng}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.place, self.t, self.world[0].height = state["place"], state["t"], state["height"]
+        self.np_random.bit_generator.state = state["rng"]
+
+
+gym.register("test/Own-v0", entry_point=Own)
+
+
+def test_an_environment_with_its_own_state_goes_on(tmp_path):
+    state = check(config_of("test/Own-v0", backend="sync"), tmp_path)
+    assert "actions" not in state["raw"]["environments"][0]
+
+
 def test_what_is_shared_stays_shared():
     class Two(gym.Env[Any, Any]):
         def __init__(self) -> None:

@@ -31,7 +31,7 @@ def train(run_dir: Path, *overrides: str, episodes: int = 50) -> tuple[dict, Run
     weights, meta = checkpoint.load_weights(run_dir / "checkpoints" / "last.safetensors")
     plan = make_plan(c)
     seed = plan.env_seeds.final
-    evaluator = Evaluator(c.env, episodes=episodes, seed=seed, agents=c.agents)
+    evaluator = Evaluator(c.env, episodes=episodes, seed=seed, max_steps=10**5, agents=c.agents)
     policy = build.make_policy(plan)
     policy.load(weights)
     result = evaluator.run(policy, env_steps=int(meta["env_steps"])).summary()

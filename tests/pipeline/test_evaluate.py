@@ -22,7 +22,7 @@ def expected(lengths, i, e):
 def test_every_environment_plays_an_equal_number_of_episodes(episodes):
     """Counting the episodes that end first would favour short ones."""
     lengths = (5, 1, 40, 3)
-    evaluator = Evaluator(counter(lengths), episodes=episodes, seed=0)
+    evaluator = Evaluator(counter(lengths), episodes=episodes, seed=0, max_steps=10**5)
     policy = r2d2(spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
     result = evaluator.run(policy, env_steps=12)
     envs = min(episodes, MAX_ENVS)
@@ -42,19 +42,21 @@ def test_every_environment_plays_an_equal_number_of_episodes(episodes):
 
 
 def test_evaluations_repeat_their_seeds_and_leave_the_policy_unchanged():
-    evaluator = Evaluator(config("env=cartpole").env, episodes=6, seed=5)
+    evaluator = Evaluator(config("env=cartpole").env, episodes=6, seed=5, max_steps=10**5)
     policy = r2d2(spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
     before = policy.generator.bit_generator.state
     one, two = (evaluator.run(policy, env_steps=0) for _ in range(2))
     np.testing.assert_array_equal(one.returns, two.returns)
     assert policy.generator.bit_generator.state == before, "greedy evaluation drew a coin"
     assert len(set(one.returns)) > 1, "episodes differ by seed"
-    other = Evaluator(config("env=cartpole").env, episodes=6, seed=6).run(policy, env_steps=0)
+    other = Evaluator(config("env=cartpole").env, episodes=6, seed=6, max_steps=10**5).run(
+        policy, env_steps=0
+    )
     assert one.returns.tolist() != other.returns.tolist(), "and by that of the evaluator"
 
 
 def test_a_stopped_evaluation_can_be_repeated():
-    evaluator = Evaluator(config("env=cartpole").env, episodes=6, seed=5)
+    evaluator = Evaluator(config("env=cartpole").env, episodes=6, seed=5, max_steps=10**5)
     policy = r2d2(spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
     asked = []
 
@@ -65,7 +67,9 @@ def test_a_stopped_evaluation_can_be_repeated():
     assert evaluator.run_until(third, policy, env_steps=0) is None
     assert len(asked) == 3
     whole = evaluator.run(policy, env_steps=0)
-    fresh = Evaluator(config("env=cartpole").env, episodes=6, seed=5).run(policy, env_steps=0)
+    fresh = Evaluator(config("env=cartpole").env, episodes=6, seed=5, max_steps=10**5).run(
+        policy, env_steps=0
+    )
     np.testing.assert_array_equal(whole.returns, fresh.returns)
 
 
@@ -88,7 +92,7 @@ class Always:
 
 def test_success_is_balanced_without_memory():
     """A constant turn solves exactly half of the T-mazes; never turning solves none."""
-    evaluator = Evaluator(config("env=tmaze").env, episodes=100, seed=0)
+    evaluator = Evaluator(config("env=tmaze").env, episodes=100, seed=0, max_steps=10**5)
     share = []
     for turn in (FORWARD, LEFT, RIGHT):
         policy = Always()
@@ -99,7 +103,7 @@ def test_success_is_balanced_without_memory():
 
 def test_evaluation_config_overrides_kwargs():
     env = changed(counter((3,)), eval_kwargs={"lengths": [7]})
-    evaluator = Evaluator(env, episodes=2, seed=0)
+    evaluator = Evaluator(env, episodes=2, seed=0, max_steps=10**5)
     policy = r2d2(spec=Spec(evaluator.env.obs_space, evaluator.env.action_space))
     assert evaluator.run(policy, env_steps=0).lengths.tolist() == [7, 7]
 
@@ -130,7 +134,7 @@ class Recording:
 
 def test_the_actor_receives_the_previous_row():
     lengths, policy = (4, 2), Recording()
-    Evaluator(counter(lengths), episodes=2, seed=0).run(policy, env_steps=0)
+    Evaluator(counter(lengths), episodes=2, seed=0, max_steps=10**5).run(policy, env_steps=0)
     assert len(policy.shown) == 4
     for t, (obs, first, action, reward, state) in enumerate(policy.shown):
         assert obs[0].tolist() == [0, 0, t]
@@ -147,14 +151,18 @@ def expected_step(i, e, t):
 def test_stacks_begin_with_the_episode():
     policy = Recording()
     env = changed(counter((3, 1)), frame_stack=2)
-    Evaluator(env, episodes=2, seed=0).run(policy, env_steps=0)
+    Evaluator(env, episodes=2, seed=0, max_steps=10**5).run(policy, env_steps=0)
     steps = [obs[0, :, 2].tolist() for obs, *_ in policy.shown]
     assert steps == [[0, 0], [0, 1], [1, 2]]
     assert policy.shown[2][0][1].tolist() == [[1, 1, 0], [1, 1, 0]], "its second episode"
 
 
 def test_an_evaluation_uses_the_current_weights():
-    evaluator, one, two = Evaluator(counter((2,)), episodes=1, seed=0), Recording(), Recording()
+    evaluator, one, two = (
+        Evaluator(counter((2,)), episodes=1, seed=0, max_steps=10**5),
+        Recording(),
+        Recording(),
+    )
     evaluator.run(one, env_steps=0)
     one.weight = 1
     evaluator.run(one, env_steps=0)
@@ -176,7 +184,21 @@ def test_summary_of_hand_computed_episodes():
 
 def test_a_waiting_agent_plays_no_episode():
     env = config_of(ZOO, kwargs={"lives": (1, 3)})
-    evaluator = Evaluator(env, episodes=2 * MAX_ENVS, seed=0, agents=SHARED)
+    evaluator = Evaluator(env, episodes=2 * MAX_ENVS, seed=0, max_steps=10**5, agents=SHARED)
     found = evaluator.run(Recording(), env_steps=0)
     assert found.lengths.tolist() == [1, 3] * 2 * MAX_ENVS
     assert found.returns[:2].tolist() == [1, 101 + 102 + 103]
+
+
+def test_an_episode_that_never_ends_is_cut(caplog):
+    """Its return so far counts; other environments play all of their episodes."""
+    evaluator = Evaluator(counter((3, 10**9)), episodes=6, seed=0, max_steps=7)
+    for _ in range(2):
+        result = evaluator.run(Recording(), env_steps=0)
+    lengths = sorted(result.lengths)
+    assert result.cut == lengths.count(7) > 0
+    assert set(lengths) <= {3, 7}
+    assert result.summary()["cut_episodes"] == result.cut
+    assert eval_metrics(result.summary())["eval/cut_episodes"] == result.cut
+    (line,) = caplog.messages
+    assert "did not end within eval.max_episode_steps = 7" in line

@@ -1,8 +1,14 @@
 """A killed run that is resumed equals the run that was not killed: environments, collector."""
 
+import json
+
 import pytest
 
-from tests.exact import assert_exact_resume
+from rlrun.run import train
+from rlrun.rundir import checkpoint
+from rlrun.rundir.saver import Saver
+from tests.compose import config
+from tests.exact import QUIET, Killed, assert_exact_resume
 
 SMALL = ("run.total_steps=240", "run.eval_every=120", "run.eval_episodes=1", "logger.every=40",
          "collector.n_sample=16", "collector.unit=step", "run.stop_value=null")  # fmt: skip
@@ -26,3 +32,26 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_killed_run_equals_the_run_that_was_not(case, tmp_path):
     assert_exact_resume(CASES[case], STOPS, tmp_path)
+
+
+@pytest.mark.parametrize("last_call", [(Saver, "_write_generation"), (checkpoint, "save_weights")])
+def test_killed_while_its_first_checkpoint_is_written(last_call, tmp_path, monkeypatch):
+    """The first attempt leaves no checkpoint, the second no weights beside it."""
+    c = config(*QUIET, *CASES["dqn"], "run.checkpoint_every=100", "run.eval_every=400")
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    for run_dir in (cut, whole):
+        run_dir.mkdir()
+        (run_dir / "config.yaml").write_text("{}")
+
+    def die(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*last_call, die)
+        with pytest.raises(Killed):
+            train.run(c, cut, raw_yaml="seed: 0", overrides=[])
+    assert not (cut / "checkpoints/last.json").exists()
+    assert train.resume(cut, c, raw_yaml="seed: 0", overrides=[]) == 0
+    assert train.run(c, whole, raw_yaml="seed: 0", overrides=[]) == 0
+    one, two = (json.loads((d / "run.json").read_text())["digest"] for d in (cut, whole))
+    assert one == two

@@ -1,5 +1,6 @@
 """What a fault costs: its exit code, what is saved before it, and what says so."""
 
+import importlib
 import json
 import math
 from pathlib import Path
@@ -8,16 +9,19 @@ import numpy as np
 import pytest
 import torch
 
+from rlrun.cli.main import main
 from rlrun.env.rows import Env
 from rlrun.errors import EnvError, NumericError
 from rlrun.optim.adam import Adam
 from rlrun.pipeline.finite import first_non_finite
 from rlrun.pipeline.learner import Learner
+from rlrun.pipeline.process import _attempt
 from rlrun.pipeline.rollback import MAX_ROLLBACKS, other_streams
 from rlrun.policy.base.off_policy_control import OffPolicyControl
 from rlrun.policy.dqn import DQN
 from rlrun.run import train
 from rlrun.rundir.checkpoint import list_checkpoints, load_newest, load_weights
+from rlrun.trust import trusting
 from tests.compose import config
 from tests.exact import QUIET
 from tests.log.records import read_records
@@ -228,3 +232,43 @@ def test_the_state_before_a_fault_of_the_environment_is_saved(tmp_path, monkeypa
     after, resumed = load_newest(cut / "checkpoints")[0], json.loads((cut / "run.json").read_text())
     assert (resumed["status"], resumed["exact"]) == ("done", False)
     assert after["buffer"]["counts"]["rows"] == resumed["env_steps"], "no row is lost or doubled"
+
+
+OWN = """
+from rlrun.policy.dqn import DQN as Base
+from rlrun.schema import DQNConfig
+
+class Broken(Base):
+    config_class = DQNConfig
+
+    def loss(self, segment, weight):
+        if self.updates == 3:
+            raise ValueError("no such thing")
+        return super().loss(segment, weight)
+"""
+
+
+def test_an_exception_of_a_users_policy(tmp_path, monkeypatch, capsys):
+    """Exit 3 with one line that names its place; the state before it is saved."""
+    package = tmp_path / "brokenpkg"
+    package.mkdir()
+    (package / "__init__.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    run_dir = tmp_path / "run"
+    line = [*SHORT, "env=bandit", "-q", "policy.name=brokenpkg:Broken", "--trust", "brokenpkg"]
+    assert main([*line, f"run.dir={run_dir}"]) == 3
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "brokenpkg, line 10: raised ValueError: no such thing" in err
+    assert err.endswith(f"; saved; go on: rlrun resume {run_dir}\n")
+    assert load_newest(run_dir / "checkpoints")[0]["policy"]["updates"] == 3
+    assert json.loads((run_dir / "run.json").read_text())["exit_code"] == 3
+    assert not (run_dir / "crash.txt").exists()
+    with trusting(["brokenpkg"]):  # in the collector's process
+        try:
+            importlib.import_module("brokenpkg").Broken.loss(None, None, None)
+        except AttributeError as e:
+            raised = e
+        kind, text = _attempt(lambda: (_ for _ in ()).throw(raised))
+    assert kind == "EnvError"
+    assert text.startswith("brokenpkg, line 9: raised AttributeError: ")

@@ -15,6 +15,7 @@ from rlrun.config.checks.rollouts import policies_that, rollout_errors
 from rlrun.config.checks.spaces import check_spaces
 from rlrun.config.checks.windows import capacity_errors, overlap_errors, relabel_errors
 from rlrun.config.config_errors import config_error
+from rlrun.config.directories import check_length
 from rlrun.errors import ConfigError, ResourceError, extra
 from rlrun.schema import Config, ControlConfig
 
@@ -26,6 +27,9 @@ def check(config: Config, *, fresh: bool = True) -> None:
     """
     _check_device("device", config.device)
     _check_device("buffer.device", config.buffer.device)
+    for key in ("load", "demos", "mmap"):
+        if (path := getattr(config.buffer, key)) is not None:
+            check_length(f"buffer.{key}", Path(path))
     for error in _errors_across_keys(config):
         raise error
     check_spaces(config, fresh=fresh)

@@ -1,0 +1,215 @@
+"""A small finished run, and hostile changes to copies of it whose hashes are right."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlrun.rundir import checkpoint, durable
+from rlrun.rundir import manifest as names
+from rlrun.rundir.texts import TEXTS
+
+RUN = (
+    "policy=dqn", "env=cartpole", "buffer=prioritized", "torso.hidden=[8]", "collector.num_envs=2",
+    "buffer.capacity=200", "learner.batch_size=4", "learner.learning_starts=20",
+    "run.total_steps=200", "run.eval_every=100", "run.eval_episodes=1", "run.checkpoint_every=100",
+    "checkpoint.history=2", "logger.progress=off", "logger.tensorboard=false", "run.dir=run",
+    "learner.threads=1",
+)  # fmt: skip
+
+Change = Callable[[Path], Any]
+
+
+def text(name: str, content: str | bytes) -> Change:
+    """Replace a file."""
+    data = content.encode() if isinstance(content, str) else content
+
+    def change(run: Path) -> None:
+        (run / name).unlink(missing_ok=True)
+        (run / name).write_bytes(data)
+
+    return change
+
+
+def config(old: str, new: str) -> Change:
+    """Replace a line of config.yaml."""
+
+    def change(run: Path) -> None:
+        path = run / "config.yaml"
+        found = path.read_text()
+        assert old in found, old
+        path.write_text(found.replace(old, new, 1))
+
+    return change
+
+
+def added(*lines: str) -> Change:
+    """Append to config.yaml."""
+
+    def change(run: Path) -> None:
+        with (run / "config.yaml").open("a") as file:
+            file.write("\n".join(lines) + "\n")
+
+    return change
+
+
+def link(name: str, target: str) -> Change:
+    """A link of that name."""
+
+    def change(run: Path) -> None:
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(target)
+
+    return change
+
+
+def pipe(name: str) -> Change:
+    """A pipe of that name, which nobody writes to."""
+
+    def change(run: Path) -> None:
+        (run / name).unlink(missing_ok=True)
+        os.mkfifo(run / name)
+
+    return change
+
+
+def state(edit: Callable[[dict[str, Any]], Any]) -> Change:
+    """Edit the state of the newest checkpoint, save it with right hashes, drop the others."""
+
+    def change(run: Path) -> None:
+        path = names.list_checkpoints(run / "checkpoints")[-1]
+        found = checkpoint.load(path)
+        edit(found)
+        for other in names.list_checkpoints(run / "checkpoints"):
+            shutil.rmtree(other)
+        checkpoint.save(run / "checkpoints", found, env_steps=names.parse_name(path)[0], keep=1)
+
+    return change
+
+
+def put(*path: Any) -> Change:
+    """``put("counters", "env_steps", -1)``: the last is the new value."""
+    *above, last, value = path
+
+    def edit(found: dict[str, Any]) -> None:
+        node: Any = found
+        for key in above:
+            node = node[key]
+        node[last] = value
+
+    return state(edit)
+
+
+def drop(*path: Any) -> Change:
+    """Remove an entry of the state."""
+    *above, last = path
+
+    def edit(found: dict[str, Any]) -> None:
+        node: Any = found
+        for key in above:
+            node = node[key]
+        del node[last]
+
+    return state(edit)
+
+
+def fill(*path: Any) -> Change:
+    """Fill an array of the state with a value."""
+    *above, value = path
+
+    def edit(found: dict[str, Any]) -> None:
+        node: Any = found
+        for key in above:
+            node = node[key]
+        node[...] = value
+
+    return state(edit)
+
+
+def manifest(edit: Callable[[dict[str, Any]], Any]) -> Change:
+    """Edit every manifest and seal it again."""
+
+    def change(run: Path) -> None:
+        for path in names.list_checkpoints(run / "checkpoints"):
+            fields = durable.unseal((path / names.MANIFEST).read_bytes())
+            fields.pop("sha256", None)
+            edit(fields)
+            (path / names.MANIFEST).write_bytes(durable.seal(fields))
+
+    return change
+
+
+def member(name: str, **changed: Any) -> Change:
+    """Let every manifest name another file, with the size and hash of ``/etc/hostname``'s kind."""
+
+    def edit(fields: dict[str, Any]) -> None:
+        empty = {"sha256": hashlib.sha256(b"").hexdigest(), "bytes": 0}
+        fields["files"][name] = empty | changed
+
+    return manifest(edit)
+
+
+def weights(edit: Callable[[dict[str, Any]], Any], **meta: Any) -> Change:
+    """Edit last.safetensors and best.safetensors and hash them again."""
+
+    def change(run: Path) -> None:
+        for name in ("last", "best"):
+            path = run / "checkpoints" / f"{name}.safetensors"
+            if path.exists():
+                tensors, found = checkpoint.load_weights(path)
+                edit(tensors)
+                checkpoint.save_weights(path, tensors, found | meta)
+
+    return change
+
+
+def bomb(levels: int = 40) -> str:
+    """Yaml whose aliases expand to 2 ** ``levels`` values."""
+    lines = ["a0: &a0 [x, x]"]
+    lines += [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, levels)]
+    return "\n".join(lines)
+
+
+def deep_json(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+def nan_like(x: Any) -> np.ndarray:
+    return np.full_like(x, np.nan)
+
+
+def seal(fields: dict[str, Any]) -> str:
+    return durable.seal(fields).decode()
+
+
+def record(**changed: Any) -> Change:
+    """Change fields of run.json."""
+
+    def change(run: Path) -> None:
+        fields = json.loads((run / "run.json").read_text()) | changed
+        (run / "run.json").write_bytes(json.dumps(fields).encode())
+
+    return change
+
+
+def reseal(run: Path) -> None:
+    """Give run.json the hashes of the changed config, and its own."""
+    path = run / "run.json"
+    if not path.is_file() or (run / "config.yaml").is_fifo():
+        return
+    try:
+        fields = json.loads(path.read_bytes())
+        del fields["sha256"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return
+    if fields["files"].keys() <= {*TEXTS} and all(fields["files"].values()) and fields["files"]:
+        fields["files"] = {
+            name: [durable.sha256_file(run / name)] for name in fields["files"]
+            if (run / name).is_file()
+        }  # fmt: skip
+    path.write_bytes(durable.seal(fields))

@@ -1,0 +1,216 @@
+"""Run directories of a stranger: resume, eval and export refuse them in one line and at once."""
+
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlrun.cli.main import main
+from tests.faults import forge
+from tests.faults.forge import Change
+
+MORE = ["run.total_steps=300", "-q"]
+COMMANDS = {
+    "resume": ["resume", "run", *MORE],
+    "eval": ["eval", "run", "--episodes", "1"],
+    "best": ["eval", "run", "--episodes", "1", "--weights", "best"],
+    "old": ["eval", "run", "--episodes", "1", "--weights", "129"],
+    "export": ["export", "run", "data"],
+}
+ALL = ("resume", "eval", "export")
+R, E, X = ("resume",), ("eval",), ("export",)
+HUGE = 10**12
+
+CASES: list[tuple[str, Change, tuple[str, ...], int]] = [  # what, change, commands, exit code
+    # config.yaml
+    ("alias bomb", forge.added(forge.bomb()), ALL, 2),
+    ("alias of itself", forge.added("a: &a [*a]"), ALL, 2),
+    ("deep yaml", forge.added("a: " + "[" * 500 + "]" * 500), ALL, 2),
+    ("deeper yaml", forge.added("a: " + "[" * 100_000), ALL, 2),
+    ("20 000 layers", forge.config("- 8\n", "- 8\n" * 20_000), ALL, 2),
+    ("2 000 layers", forge.config("- 8\n", "- 8\n" * 2_000), ALL, 2),
+    ("a layer of 1e12", forge.config("- 8\n", "- 1000000000000\n"), ALL, 2),
+    ("300 KiB", forge.added("# " + "x" * 300_000), ALL, 2),
+    ("no UTF-8", forge.text("config.yaml", b"seed: \xff\xfe"), ALL, 2),
+    ("NUL", forge.text("config.yaml", b"seed: 0\0"), ALL, 2),
+    ("empty", forge.text("config.yaml", ""), ALL, 2),
+    ("a list", forge.text("config.yaml", "[1, 2]"), ALL, 2),
+    ("a number", forge.text("config.yaml", "7"), ALL, 2),
+    ("tabs", forge.text("config.yaml", "a:\n\t- b"), ALL, 2),
+    ("python object", forge.added("a: !!python/object/apply:os.system [id]"), ALL, 2),
+    ("python name", forge.added("a: !!python/name:os.system"), ALL, 2),
+    ("binary", forge.config("seed: 0", "seed: !!binary aGVsbG8="), ALL, 2),
+    ("a date", forge.config("seed: 0", "seed: 2001-01-01"), ALL, 2),
+    ("a set", forge.config("seed: 0", "seed: !!set {a, b}"), ALL, 2),
+    ("key of a list", forge.added("? [a, b]\n: 1"), ALL, 2),
+    ("key of a mapping", forge.added("? {a: b}\n: 1"), ALL, 2),
+    ("twice", forge.added("seed: 1"), ALL, 2),
+    ("hydra", forge.added("hydra: {job: {env_set: {A: b}}}"), ALL, 2),
+    ("hydra of nothing", forge.added("hydra: null"), ALL, 2),
+    ("unknown key", forge.added("evil: 1"), ALL, 2),
+    ("target", forge.config("env:\n", "env:\n  _target_: os.system\n"), ALL, 2),
+    ("args", forge.config("policy:\n", "policy:\n  _args_: [id]\n"), ALL, 2),
+    ("module of env.id", forge.config("id: CartPole-v1", "id: evil:Env-v0"), ALL, 2),
+    ("module of pettingzoo", forge.config("id: CartPole-v1", "id: pettingzoo:evil"), ALL, 2),
+    ("policy class", forge.config("  name: dqn", "  name: evil:Policy"), ALL, 2),
+    ("memory class", forge.config("  name: none\n  hidden", "  name: evil:Cell\n  hidden"), ALL, 2),
+    ("another env", forge.config("id: CartPole-v1", "id: Acrobot-v1"), ("resume", "eval"), 5),
+    ("no such env", forge.config("id: CartPole-v1", "id: Nope-v3"), ALL, 2),
+    ("1e12 episodes", forge.config("eval_episodes: 1", f"eval_episodes: {HUGE}"), ALL, 2),
+    ("1e12 environments", forge.config("num_envs: 2", f"num_envs: {HUGE}"), ALL, 2),
+    ("1e6 environments", forge.config("num_envs: 2", "num_envs: 1000000"), ALL, 2),
+    ("a batch of 1e12", forge.config("batch_size: 4", f"batch_size: {HUGE}"), ALL, 2),
+    ("1e12 frames", forge.config("frame_stack: 1", f"frame_stack: {HUGE}"), ALL, 2),
+    ("1e15 rows", forge.config("capacity: 200", "capacity: 1000000000000000"), R, 7),
+    ("1e12 steps a row", forge.config("n_sample: ", "n_sample: 1000000000000 #"), ALL, 2),
+    ("1e12 versions", forge.config("history: 2", f"history: {HUGE}"), ALL, 2),
+    ("4000 digits", forge.config("seed: 0", "seed: " + "9" * 4000), ALL, 2),
+    ("5000 digits", forge.config("seed: 0", "seed: " + "9" * 5000), ALL, 2),
+    ("nan", forge.config("gamma: 0.99", "gamma: .nan"), ALL, 2),
+    ("interpolation of itself", forge.config("seed: 0", "seed: ${seed}"), ALL, 2),
+    ("circle", forge.config("seed: 0", "seed: ${device}\nx: 1"), ALL, 2),
+    ("unknown resolver", forge.config("seed: 0", "seed: '${eval:1}'"), ALL, 2),
+    ("nested resolvers", forge.config("seed: 0", "seed: '" + "${oc.decode:" * 300 + "'"), ALL, 2),
+    ("link", forge.link("config.yaml", "/etc/hostname"), ALL, 2),
+    ("link to a device", forge.link("config.yaml", "/dev/zero"), ALL, 2),
+    ("pipe", forge.pipe("config.yaml"), ALL, 2),
+    # other files of the directory
+    *[
+        (f"link {name}", forge.link(name, "../victim"), ALL, 2)
+        for name in (
+            "metrics.jsonl",
+            ".lock",
+            "rlrun.log",
+            "run.json",
+            ".tmp_config.yaml",
+            "crash.txt",
+            "checkpoints/last.json",
+            "checkpoints/.tmp_last.json",
+        )
+    ],
+    *[
+        (f"pipe {name}", forge.pipe(name), ALL, 2)
+        for name in ("metrics.jsonl", ".lock", "rlrun.log", "run.json", "checkpoints/last.json")
+    ],
+    ("run.json of a list", forge.text("run.json", "[]"), ALL, 5),
+    ("deep run.json", forge.text("run.json", forge.deep_json(100_000)), ALL, 5),
+    ("run.json of other fields", forge.record(evil=1), R, 5),
+    ("run.json of other types", forge.record(resumes=7), R, 5),
+    ("run.json with hashes of a number", forge.record(files={"config.yaml": 0}), ALL, 5),
+    ("run.json with the hash of another file", forge.record(files={"../x": []}), ALL, 5),
+    ("no run.json", lambda run: (run / "run.json").unlink(), R, 2),
+    # manifests
+    ("name leads up", forge.member("../../../victim"), ("resume", "export"), 5),
+    ("absolute name", forge.member("/etc/hostname"), ("resume", "export"), 5),
+    ("device", forge.member("/dev/zero"), ("resume", "export"), 5),
+    ("empty name", forge.member(""), ("resume", "export"), 5),
+    ("NUL in a name", forge.member("a\0b"), ("resume", "export"), 5),
+    ("long name", forge.member("x" * 5000), ("resume", "export"), 5),
+    ("size of a text", forge.member("state.json", bytes="x"), ("resume", "export"), 5),
+    ("files of a list", forge.manifest(lambda m: m.update(files=[1])), ("resume", "export"), 5),
+    ("files of nothing", forge.manifest(lambda m: m.update(files=None)), ("resume", "export"), 5),
+    ("other format", forge.manifest(lambda m: m.update(format=10**9)), ("resume", "export"), 5),
+    ("no format", forge.manifest(lambda m: m.pop("format")), ("resume", "export"), 5),
+    # states
+    ("no counters", forge.drop("counters"), ("resume", "export"), 5),
+    ("steps of a text", forge.put("counters", "env_steps", "x"), R, 5),
+    ("steps of -1", forge.put("counters", "env_steps", -1), R, 5),
+    ("steps of 1e30", forge.put("counters", "env_steps", 10**30), R, 5),
+    ("unknown counter", forge.put("counters", "evil", 1), R, 5),
+    ("updates of nothing", forge.put("counters", "updates", None), R, 5),
+    ("no policy", forge.drop("policy"), R, 5),
+    ("policy of a list", forge.put("policy", [1]), R, 5),
+    ("no weights", forge.drop("policy", "net"), R, 5),
+    ("no buffer", forge.drop("buffer"), R, 5),
+    ("buffer of a text", forge.put("buffer", "x"), ("resume", "export"), 5),
+    ("no ring", forge.drop("buffer", "ring"), ("resume", "export"), 5),
+    ("ring head", forge.put("buffer", "ring", "head", 2**62), ("resume", "export"), 5),
+    ("pending", forge.fill("buffer", "windows", "pending", -1), ("resume", "export"), 5),
+    ("no collector", forge.drop("collector"), R, 5),
+    ("collector of a number", forge.put("collector", 3), R, 5),
+    ("no learner", forge.drop("learner"), R, 5),
+    ("learner of a list", forge.put("learner", []), R, 5),
+    ("generators of a text", forge.put("generators", "x"), R, 5),
+    ("settings of a list", forge.put("settings", [1]), R, 5),
+    ("best of a text", forge.put("best", "x"), R, 5),
+    ("last of a text", forge.put("last", "x"), R, 5),
+    # weights
+    ("no tensors", forge.weights(lambda w: w.clear()), E, 5),
+    ("steps of weights", forge.weights(lambda w: None, env_steps="x"), E, 5),
+    (
+        "other shapes",
+        forge.weights(lambda w: w.update({k: torch.zeros(3, 3, 3) for k in w})),
+        E,
+        5,
+    ),
+    ("json of weights", forge.text("checkpoints/last.json", forge.deep_json(100_000)), E, 5),
+    ("sealed list", forge.text("checkpoints/last.json", "[]"), E, 5),
+    (
+        "previous of a text",
+        forge.text("checkpoints/last.json", forge.seal({"previous": "x"})),
+        E,
+        5,
+    ),
+    ("no safetensors", forge.text("checkpoints/last.safetensors", b"\xff" * 64), E, 5),
+    ("history of text", forge.text("checkpoints/history/step_000000129.rldf", "x"), ("old",), 5),
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of 200 steps."""
+    path = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        assert main(list(forge.RUN)) == 0
+    return path / "run"
+
+
+@pytest.mark.parametrize(
+    ("change", "command", "code"),
+    [(c, name, code) for _, c, names, code in CASES for name in names],
+    ids=[f"{what} {name}" for what, _, names, _ in CASES for name in names],
+)
+def test_refused(
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    change: Change,
+    command: str,
+    code: int,
+) -> None:
+    shutil.copytree(whole, tmp_path / "run")
+    (tmp_path / "victim").write_text("untouched")
+    (tmp_path / "evil.py").write_text("open('imported', 'w')")
+    change(tmp_path / "run")
+    forge.reseal(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    before = {p.name for p in tmp_path.iterdir()}
+    start = time.perf_counter()
+    found = main(COMMANDS[command])
+    seconds = time.perf_counter() - start
+    err = capsys.readouterr().err
+    lines = [line for line in err.splitlines() if not line.startswith("checkpoint skipped")]
+    assert found == code, err
+    assert len(lines) == 1, err
+    assert re.fullmatch(r"rlrun: error: .{1,900}", lines[0]), err
+    assert "internal error" not in err
+    assert seconds < 2 * 5, "a machine may be busy: the limit is 2 s"
+    assert (tmp_path / "victim").read_text() == "untouched"
+    assert {p.name for p in tmp_path.iterdir()} == before
+    assert "evil" not in sys.modules
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_run_itself(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """What is refused above is not refused without the change."""
+    shutil.copytree(whole, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert main(COMMANDS[command]) == 0
