@@ -97,13 +97,15 @@ def _environment(name: str, path: Path, config_dir: str | None) -> tuple[str, st
 
     from rlrun.config import Composer
     from rlrun.config.reader import read_dataclass
+    from rlrun.config.yaml_limits import read_yaml
     from rlrun.env.summary import env_summary
     from rlrun.errors import RlrunError
     from rlrun.schema import EnvConfig
+    from rlrun.trust import require_trusted_env
 
     try:
-        cfg = OmegaConf.load(path)
-    except (yaml.YAMLError, OSError) as e:
+        cfg = OmegaConf.create(read_yaml(path))
+    except (yaml.YAMLError, RlrunError, OSError) as e:
         return "", f"(cannot be read: {' '.join(str(e).split())})"
     if not isinstance(cfg, DictConfig):
         return "", first_comment(path)
@@ -114,6 +116,7 @@ def _environment(name: str, path: Path, config_dir: str | None) -> tuple[str, st
         if OmegaConf.is_missing(cfg, "id"):
             return "any -> any", note
         config = read_dataclass(EnvConfig, OmegaConf.to_container(cfg, resolve=True), "env")
+        require_trusted_env(config.id)
         spaces = env_summary(config)
     except (RlrunError, OmegaConfBaseException) as e:
         return "", f"{note} (cannot be made: {' '.join(str(e).split())})"

@@ -9,6 +9,7 @@ import argparse
 import io
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr
@@ -53,13 +54,21 @@ _COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code of the command line ``argv`` (default: that of the process)."""
+    code = _main(sys.argv[1:] if argv is None else argv)
+    if argv is None:  # all is done and written: a signal would only change the exit code
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
+    return code
+
+
+def _main(argv: Sequence[str]) -> int:
     end_if_importing_main()
     # Read when numpy is loaded: products as small as those of acting are slower on more threads,
     # which then wait by spinning on cores the learner could use.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     logging.raiseExceptions = False  # a log on a full disk prints no traceback for every record
     try:
-        packages, rest = _split_trust(sys.argv[1:] if argv is None else argv)
+        packages, rest = _split_trust(argv)
         with trusting(packages):
             return _dispatch(rest)
     except RlrunError as e:

@@ -118,7 +118,7 @@ def undo_logging(run_dir: Path) -> None:
     root = logging.getLogger()
     for handler in root.handlers[:]:
         root.removeHandler(handler)
-        handler.close()
+    logging.shutdown()  # also those that no logger has yet
     with suppress(OSError):
         for path in run_dir.iterdir():
             if path.stat().st_size == 0:

@@ -98,6 +98,11 @@ class Dataset:
         self.rows = int(description["rows"])  # over all columns, end rows included
         if not 1 <= self.columns <= self.rows:
             raise ValueError(f"{self.columns} columns, {self.rows} rows")
+        for name in ("index", "fields", "spaces"):
+            if not isinstance(description[name], dict):
+                raise TypeError(f"{name} is no mapping")
+        if "obs" not in description:
+            raise KeyError("obs")
         self.steps = int(description["steps"])
         self.episodes_finished = int(description["episodes"])
         self.source: dict[str, Any] = description["source"]

@@ -39,10 +39,17 @@ from rlrun.rundir.texts import CONFIG, hashes
 from rlrun.schema import Config
 from rlrun.trust import fault_of_users
 
+_SAME_NUMBERS = (
+    *(f"run.{name}" for name in ("total_steps", "stop_value", "stop_after", "max_time", "on_nan")),
+    *("run.checkpoint_every", "run.keep_checkpoints", "checkpoint", "watchdog", "transport"),
+    *(f"logger.{name}" for name in ("progress", "progress_seconds", "tensorboard", "profile")),
+    *("buffer.mmap", "buffer.max_bytes", "resume.allow"),
+)  # keys whose change by a resume leaves the numbers of a run those of the uncut one
+
 
 def run(config: Config, run_dir: Path, *, raw_yaml: str, overrides: list[str]) -> int:
     """Run in ``run_dir``, which exists; return the exit code. Errors are recorded and raised."""
-    return _run(config, run_dir, raw_yaml=raw_yaml, resumed=False)
+    return _run(config, run_dir, raw_yaml=raw_yaml, resumed=None)
 
 
 def resume(
@@ -62,7 +69,7 @@ def resume(
     handler = logging.FileHandler(run_dir / "rlrun.log")
     logging.getLogger().addHandler(handler)
     try:
-        return _run(config, run_dir, raw_yaml=raw_yaml, resumed=True, step=step)
+        return _run(config, run_dir, raw_yaml=raw_yaml, resumed=overrides, step=step)
     finally:
         logging.getLogger().removeHandler(handler)
         with suppress(OSError):  # a full disk
@@ -89,8 +96,14 @@ def _done(run_dir: Path, config: Config) -> str | None:
 
 
 def _run(
-    config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool, step: int | None = None
+    config: Config,
+    run_dir: Path,
+    *,
+    raw_yaml: str,
+    resumed: list[str] | None,
+    step: int | None = None,
 ) -> int:
+    """Start a run, or resume one with the overrides ``resumed``."""
     began = time.monotonic()
     check_precision(config)  # the run may have begun, or its job been sent from, elsewhere
     plan = make_plan(config)
@@ -98,7 +111,7 @@ def _run(
         state = None
         if step is not None:
             go_back(run_dir, checkpoint_at(run_dir, step))
-        if resumed:
+        if resumed is not None:
             state = _newest_state(run_dir)
             earlier = RunRecord.read(run_dir)
             with checkpoint.fitting(run_dir / CHECKPOINTS):
@@ -108,10 +121,11 @@ def _run(
         record = RunRecord(config.seed, config.device, plan.threads, parameters=0)
         deadline = began + (math.inf if config.run.max_time is None else config.run.max_time)
         record.files = hashes(run_dir)
-        if resumed:
+        if resumed is not None:
             record.started, record.command = earlier.started, earlier.command
             record.resumes = [*earlier.resumes, list(sys.argv)]
             record.parent = earlier.parent
+            record.changed = sorted({*earlier.changed, *_changes_of_numbers(resumed)})
         try:
             with ExitStack() as signals:  # caught from the loop's start until all is written
                 catch = partial(signals.enter_context, stop_on_signals(deadline))
@@ -134,6 +148,12 @@ def _replace_config(run_dir: Path, record: RunRecord, raw_yaml: str) -> None:
     record.files[CONFIG] = [*known, hashlib.sha256(content).hexdigest()]
     record.write(run_dir)
     replace_file(run_dir / CONFIG, content)
+
+
+def _changes_of_numbers(overrides: list[str]) -> list[str]:
+    """The keys of a resume after which the numbers are not those of the uncut run."""
+    keys = (text.partition("=")[0].strip() for text in overrides)
+    return [k for k in keys if not any(k == n or k.startswith(f"{n}.") for n in _SAME_NUMBERS)]
 
 
 def _newest_state(run_dir: Path) -> dict[str, Any] | None:
@@ -228,7 +248,8 @@ def _run_to_end(
 
 
 def _note_exactness(record: RunRecord, pipeline: Pipeline) -> None:
-    record.exact_reason = pipeline.source.inexact
+    changed = f"resumed with {', '.join(record.changed)}" if record.changed else None
+    record.exact_reason = pipeline.source.inexact or changed
     record.exact = record.exact_reason is None
 
 

@@ -60,11 +60,12 @@ def member(directory: Path, name: object) -> Path:
     Raises: ValueError when the name leads elsewhere, or through a link.
     """
     parts = name.split("/") if isinstance(name, str) else [""]
-    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+    long = any(len(os.fsencode(part)) > 255 for part in parts)
+    if long or any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise ValueError(f"{str(name)[:80]!r} is no name of a file in the directory")
     path = directory
     for part in parts:
         path = path / part
-        if path.is_symlink():
+        if os.path.islink(path):  # False for a name that no file can have
             raise ValueError(f"{name} is a link")
     return path

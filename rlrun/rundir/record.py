@@ -100,6 +100,7 @@ class RunRecord:
     rollbacks: int = 0  # after non-finite updates (run.on_nan=rollback)
     exact: bool = True  # killed and resumed, it equals the run that was not
     exact_reason: str | None = None  # why not
+    changed: list[str] = field(default_factory=list)  # keys of resumes that changed its numbers
     wall_seconds: float = 0.0
     ended_by: Literal["run.total_steps", "run.stop_value"] | None = None  # of a run that is done
     eval: dict[str, float] | None = None  # of the final weights

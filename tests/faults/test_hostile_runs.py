@@ -1,5 +1,6 @@
 """Run directories of a stranger: resume, eval and export refuse them in one line and at once."""
 
+import os
 import re
 import shutil
 import sys
@@ -160,6 +161,15 @@ CASES: list[tuple[str, Change, tuple[str, ...], int]] = [  # what, change, comma
 ]
 
 
+# All commands of a row with RLRUN_FAULTS=long, else one of them by turns.
+EVERY = os.environ.get("RLRUN_FAULTS") == "long"
+ROWS = [
+    (what, change, name, code)
+    for i, (what, change, names, code) in enumerate(CASES)
+    for name in (names if EVERY else [names[i % len(names)]])
+]
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of 200 steps."""
@@ -172,8 +182,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("change", "command", "code"),
-    [(c, name, code) for _, c, names, code in CASES for name in names],
-    ids=[f"{what} {name}" for what, _, names, _ in CASES for name in names],
+    [(change, name, code) for _, change, name, code in ROWS],
+    ids=[f"{what} {name}" for what, _, name, _ in ROWS],
 )
 def test_refused(
     whole: Path,
@@ -200,7 +210,7 @@ def test_refused(
     assert len(lines) == 1, err
     assert re.fullmatch(r"rlrun: error: .{1,900}", lines[0]), err
     assert "internal error" not in err
-    assert seconds < 2 * 5, "a machine may be busy: the limit is 2 s"
+    assert seconds < 10, "2 s on a machine that does nothing else"
     assert (tmp_path / "victim").read_text() == "untouched"
     assert {p.name for p in tmp_path.iterdir()} == before
     assert "evil" not in sys.modules
