@@ -173,3 +173,19 @@ def test_a_run_remembers_its_horizon(tmp_path):
         c = config(*BANDIT, "policy=random", f"run.total_steps={total}", *words)
         train.resume(tmp_path, c, raw_yaml="", overrides=[])
         assert load_newest(tmp_path / "checkpoints")[0]["settings"]["horizon"] == horizon
+
+
+def test_a_resume_that_changes_numbers_is_recorded(tmp_path):
+    """Once, and for the run's later resumes too."""
+    words = (*BANDIT, "policy=random", "run.total_steps=100")
+    train.run(config(*words), tmp_path, raw_yaml="", overrides=[])
+    reason = "resumed with logger.every, resume.rescale"
+    for total, given, expected in (
+        (200, ["run.max_time=3h", "transport=raw"], None),
+        (300, ["resume.rescale=true", "logger.every=50"], reason),
+        (400, [], reason),
+    ):
+        given = [*given, f"run.total_steps={total}"]
+        train.resume(tmp_path, config(*words, *given), raw_yaml="", overrides=given)
+        record = json.loads((tmp_path / "run.json").read_text())
+        assert (record["exact"], record["exact_reason"]) == (expected is None, expected)
