@@ -19,13 +19,16 @@ from rlrun import __version__
 from rlrun.cli.commands import (
     Parser,
     codec_command,
+    diff_command,
     doctor_command,
     eval_command,
     export_command,
+    fork_command,
     list_command,
     resume_command,
     split_quiet,
     tensorboard_command,
+    verify_command,
 )
 from rlrun.cli.list import GROUPS, SUBCOMMANDS, TOPICS, help_text
 from rlrun.cli.report import SweepStopped, report, report_bug
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "eval": eval_command,
     "resume": resume_command,
+    "fork": fork_command,
+    "verify": verify_command,
+    "diff": diff_command,
     "export": export_command,
     "codec": codec_command,
     "doctor": doctor_command,

@@ -1,5 +1,6 @@
 """Training runs: start or resume, build, loop, record."""
 
+import hashlib
 import logging
 import math
 import os
@@ -30,9 +31,11 @@ from rlrun.pipeline.stop import StopRequest, stop_on_signals
 from rlrun.pipeline.watchdog import Watchdog
 from rlrun.run.hparams import hyperparameters
 from rlrun.rundir import checkpoint
+from rlrun.rundir.branch import checkpoint_at, go_back
 from rlrun.rundir.durable import replace_file
 from rlrun.rundir.lock import lock_run_dir, require_in_place
 from rlrun.rundir.record import RunRecord, run_digest
+from rlrun.rundir.texts import CONFIG, hashes
 from rlrun.schema import Config
 from rlrun.trust import fault_of_users
 
@@ -49,13 +52,16 @@ def run(config: Config, run_dir: Path, *, raw_yaml: str, overrides: list[str]) -
     return _run(config, run_dir, raw_yaml=raw_yaml, resumed=None)
 
 
-def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]) -> int:
+def resume(
+    run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str], step: int | None = None
+) -> int:
     """Continue a run from its newest valid checkpoint; return the exit code.
 
     ``raw_yaml`` (config.yaml with ``overrides`` in it) becomes the run's config. A run that is done
-    stays as it is, to the byte.
+    stays as it is, to the byte. ``step``: go back to the checkpoint of this env step; what is later
+    is deleted.
     """
-    done = _done(run_dir, config)
+    done = _done(run_dir, config) if step is None else None
     if done is not None:
         if config.logger.progress != "off":
             print(done)
@@ -63,7 +69,7 @@ def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]
     handler = logging.FileHandler(run_dir / "rlrun.log")
     logging.getLogger().addHandler(handler)
     try:
-        return _run(config, run_dir, raw_yaml=raw_yaml, resumed=overrides)
+        return _run(config, run_dir, raw_yaml=raw_yaml, resumed=overrides, step=step)
     finally:
         logging.getLogger().removeHandler(handler)
         with suppress(OSError):  # a full disk
@@ -74,7 +80,7 @@ def _done(run_dir: Path, config: Config) -> str | None:
     """A line on a run that has nothing left to do, with how to extend it; None: it has."""
     try:
         record = RunRecord.read(run_dir)
-    except ConfigError:  # damaged; the checkpoints decide
+    except (ConfigError, CheckpointError):  # reported once the directory is locked
         return None
     goal, score = config.run.stop_value, (record.eval or {}).get("return_mean", -math.inf)
     solved = record.ended_by == "run.stop_value" and goal is not None and score >= goal
@@ -89,25 +95,36 @@ def _done(run_dir: Path, config: Config) -> str | None:
     )
 
 
-def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: list[str] | None) -> int:
+def _run(
+    config: Config,
+    run_dir: Path,
+    *,
+    raw_yaml: str,
+    resumed: list[str] | None,
+    step: int | None = None,
+) -> int:
     """Start a run, or resume one with the overrides ``resumed``."""
     began = time.monotonic()
     check_precision(config)  # the run may have begun, or its job been sent from, elsewhere
     plan = make_plan(config)
     with lock_run_dir(run_dir):
         state = None
+        if step is not None:
+            go_back(run_dir, checkpoint_at(run_dir, step))
         if resumed is not None:
             state = _newest_state(run_dir)
+            earlier = RunRecord.read(run_dir)
             with checkpoint.fitting(run_dir / CHECKPOINTS):
                 plan = plan if state is None else plan.resumed(state["settings"])
-            replace_file(run_dir / "config.yaml", raw_yaml.encode())
+            _replace_config(run_dir, earlier, raw_yaml)
         prepare_process(plan)
         record = RunRecord(config.seed, config.device, plan.threads, parameters=0)
         deadline = began + (math.inf if config.run.max_time is None else config.run.max_time)
+        record.files = hashes(run_dir)
         if resumed is not None:
-            earlier = RunRecord.read(run_dir)
             record.started, record.command = earlier.started, earlier.command
             record.resumes = [*earlier.resumes, list(sys.argv)]
+            record.parent = earlier.parent
             record.changed = sorted({*earlier.changed, *_changes_of_numbers(resumed)})
         try:
             with ExitStack() as signals:  # caught from the loop's start until all is written
@@ -122,6 +139,15 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: list[str] | N
             if error is None or error is e:
                 raise
             raise error from e
+
+
+def _replace_config(run_dir: Path, record: RunRecord, raw_yaml: str) -> None:
+    """Replace config.yaml; killed at any time, it is one that run.json has the hash of."""
+    content = raw_yaml.encode()
+    known = record.files.get(CONFIG, [])
+    record.files[CONFIG] = [*known, hashlib.sha256(content).hexdigest()]
+    record.write(run_dir)
+    replace_file(run_dir / CONFIG, content)
 
 
 def _changes_of_numbers(overrides: list[str]) -> list[str]:

@@ -169,7 +169,7 @@ class Saver:
         kept = {target, *finite[max(len(finite) - more, 0) :]}
         for path in existing:
             if path not in kept:
-                delete(path)
+                manifest.delete(path)
         self._manifests = {path: found[path] for path in kept}
         needed = {name for path in kept for name in (found[path] or {"segments": ()})["segments"]}
         for path in (self.directory / ROWS).iterdir():
@@ -183,13 +183,6 @@ class Saver:
             except (OSError, ValueError, KeyError):
                 return None
         return self._manifests[path]
-
-
-def delete(path: Path) -> None:
-    """Delete a checkpoint; a partly deleted one does not look like a damaged one."""
-    deleted = path.with_name(f".tmp_gone_{path.name}")
-    os.rename(path, deleted)
-    shutil.rmtree(deleted)
 
 
 def _remove_temporaries(directory: Path) -> None:
