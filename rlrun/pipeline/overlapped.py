@@ -21,6 +21,7 @@ class OverlappedSource:
     """
 
     clock: ClassVar[str] = "env steps"
+    phase: ClassVar[str] = "chunk"
 
     def __init__(
         self,
