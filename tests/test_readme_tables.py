@@ -19,7 +19,7 @@ GLOSSARY_RUNS = {
     "dqn": "policy=dqn env=bandit debug=smoke run.dir=glossary/dqn",
     "screen": "policy=dqn env=gym env.id=tests.env.screen:test/Screen-v0 env.backend=sync "
     "buffer.compress=true debug=smoke run.dir=glossary/screen",
-    "sac": "policy=sac env=pendulum debug=smoke run.dir=glossary/sac",
+    "sac": "policy=sac env=pendulum debug=smoke run.dir=glossary/sac eval.max_episode_steps=9",
     "td3": "policy=td3 env=pendulum debug=smoke run.dir=glossary/td3",
     "rnd": "policy=dqn env=cartpole bonus=rnd debug=smoke run.dir=glossary/rnd",
     "noisy": "policy=rainbow env=bandit debug=smoke explore=boltzmann run.dir=glossary/noisy",
