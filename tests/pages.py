@@ -29,7 +29,9 @@ SHORTER = {  # what is added to end soon where debug=smoke does not win or is no
         for p in ("iql", "bc_recurrent")
     },
 }
-SUBCOMMANDS = ("eval", "resume", "export", "codec", "doctor", "list", "help")
+SUBCOMMANDS = (
+    "eval", "resume", "fork", "verify", "diff", "export", "codec", "doctor", "list", "help",
+)  # fmt: skip
 SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing
 DRIVER = """
 import contextlib, io, json, multiprocessing, os, sys

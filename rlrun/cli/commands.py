@@ -3,13 +3,17 @@
 import argparse
 import math
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rlrun.cli.list import list_lines
 from rlrun.cli.report import report_job_error
 from rlrun.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlrun.schema import Config
 
 
 class Parser(argparse.ArgumentParser):
@@ -81,14 +85,25 @@ def eval_command(argv: list[str]) -> int:
 
 def resume_command(argv: list[str]) -> int:
     quiet, argv = split_quiet(argv)
-    parser = Parser(prog="rlrun resume", description="Goes on with an interrupted run.")
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    about = "Goes on with an interrupted run; RUN_DIR@ENV_STEP: from an earlier checkpoint."
+    parser = Parser(prog="rlrun resume", description=about)
+    parser.add_argument("run_dir", metavar="RUN_DIR[@ENV_STEP]")
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE")
     args = parser.parse_args(argv)
     from rlrun.config import load
+    from rlrun.rundir.branch import checkpoint_at, split_step
 
     overrides = [*args.overrides, *quiet]
-    config, raw_yaml = load(args.run_dir, overrides)
+    run_dir, step = split_step(args.run_dir)
+    config, raw_yaml = load(run_dir, overrides)
+    if step is not None:
+        checkpoint_at(run_dir, step)
+    return _resume(run_dir, config, raw_yaml, overrides, step)
+
+
+def _resume(
+    run_dir: Path, config: "Config", raw_yaml: str, overrides: list[str], step: int | None
+) -> int:
     try:
         if config.pipeline.name == "overlapped":
             from rlrun.pipeline.forkserver import start_forkserver
@@ -96,9 +111,71 @@ def resume_command(argv: list[str]) -> int:
             start_forkserver()
         from rlrun.run.train import resume
 
-        return resume(args.run_dir, config, raw_yaml=raw_yaml, overrides=overrides)
+        return resume(run_dir, config, raw_yaml=raw_yaml, overrides=overrides, step=step)
     except Exception as e:
-        return report_job_error(e, args.run_dir)
+        return report_job_error(e, run_dir)
+
+
+def fork_command(argv: list[str]) -> int:
+    quiet, argv = split_quiet(argv)
+    about = "Starts a new run from a checkpoint of another one, which stays as it is."
+    parser = Parser(prog="rlrun fork", description=about)
+    parser.add_argument("run_dir", metavar="RUN_DIR[@ENV_STEP]")
+    parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="run.dir=NEW among them")
+    args = parser.parse_args(argv)
+    from rlrun.config import directories, load
+    from rlrun.rundir.branch import checkpoint_at, fork, split_step
+
+    overrides = [*args.overrides, *quiet]
+    run_dir, step = split_step(args.run_dir)
+    if not any(override.startswith("run.dir=") for override in overrides):
+        wrong = "a fork needs a directory; a new or empty one is allowed"
+        raise ConfigError(f"run.dir = null: {wrong}; add run.dir=NEW", key="run.dir")
+    config, raw_yaml = load(run_dir, overrides, fork=True)
+    path = checkpoint_at(run_dir, step)
+    new = Path(str(config.run.dir)).expanduser().absolute()
+    directories.require_new(new)
+    new = directories.claim(new, exact=True)
+    try:
+        fork(run_dir, path, new, raw_yaml)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    return _resume(new, config, raw_yaml, overrides, None)
+
+
+def verify_command(argv: list[str]) -> int:
+    about = "Checks the hashes of all files of a run; says what could be resumed."
+    parser = Parser(prog="rlrun verify", description=about)
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    args = parser.parse_args(argv)
+    from rlrun.errors import CheckpointError
+    from rlrun.rundir.verify import Report
+
+    report = Report(args.run_dir)
+    for line in report.lines():
+        print(line)
+    print(f"{report.files} files and parts of files: {len(report.problems) or 'no'} problems")
+    return CheckpointError.exit_code if report.problems else 0
+
+
+def diff_command(argv: list[str]) -> int:
+    about = "Names the first record and tensor in which two runs differ; exit code 1 if they do."
+    parser = Parser(prog="rlrun diff", description=about)
+    parser.add_argument("a", metavar="RUN_DIR[@ENV_STEP]")
+    parser.add_argument("b", metavar="RUN_DIR[@ENV_STEP]")
+    args = parser.parse_args(argv)
+    from rlrun.rundir.branch import require_run, split_step
+
+    runs = [split_step(text) for text in (args.a, args.b)]
+    for run_dir, _ in runs:
+        require_run(run_dir)
+    from rlrun.rundir.diff import compare
+
+    equal, lines = compare(*runs)
+    for line in lines:
+        print(line)
+    return 0 if equal else 1
 
 
 def export_command(argv: list[str]) -> int:

@@ -7,7 +7,10 @@ from textwrap import fill
 
 from rlrun.cli.yaml_keys import first_comment, yamls
 
-SUBCOMMANDS = ("eval", "resume", "export", "codec", "doctor", "list", "tensorboard-rebuild")
+SUBCOMMANDS = (
+    "eval", "resume", "fork", "verify", "diff", "export", "codec", "doctor", "list",
+    "tensorboard-rebuild",
+)  # fmt: skip
 GROUPS = {
     "policy": "what learns",
     "env": "what it learns in",
@@ -48,7 +51,10 @@ rlrun {version}: recurrent reinforcement learning, configured by Hydra
 usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 on cartpole
        rlrun -m KEY=A,B,C ...                     a sweep, one run for every combination
        rlrun eval RUN_DIR [--episodes N]          scores the weights of a run
-       rlrun resume RUN_DIR [KEY=VALUE] ...       goes on with an interrupted run
+       rlrun resume RUN_DIR[@STEP] [KEY=VALUE]    goes on with an interrupted run
+       rlrun fork RUN_DIR[@STEP] run.dir=NEW ...  starts a run from a checkpoint of another
+       rlrun verify RUN_DIR                       checks its files; what could be resumed
+       rlrun diff RUN_DIR[@STEP] RUN_DIR[@STEP]   where two runs first differ
        rlrun export RUN_DIR DATA_DIR              writes its replay as a dataset (buffer.load)
        rlrun tensorboard-rebuild RUN_DIR          writes its event files anew from its records
        rlrun codec bench RUN_DIR|FILE ...         what coders make of its weights and rows

@@ -9,6 +9,7 @@ import argparse
 import io
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr
@@ -18,13 +19,16 @@ from rlrun import __version__
 from rlrun.cli.commands import (
     Parser,
     codec_command,
+    diff_command,
     doctor_command,
     eval_command,
     export_command,
+    fork_command,
     list_command,
     resume_command,
     split_quiet,
     tensorboard_command,
+    verify_command,
 )
 from rlrun.cli.list import GROUPS, SUBCOMMANDS, TOPICS, help_text
 from rlrun.cli.report import SweepStopped, report, report_bug
@@ -37,6 +41,9 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "eval": eval_command,
     "resume": resume_command,
+    "fork": fork_command,
+    "verify": verify_command,
+    "diff": diff_command,
     "export": export_command,
     "codec": codec_command,
     "doctor": doctor_command,
@@ -47,13 +54,21 @@ _COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code of the command line ``argv`` (default: that of the process)."""
+    code = _main(sys.argv[1:] if argv is None else argv)
+    if argv is None:  # all is done and written: a signal would only change the exit code
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
+    return code
+
+
+def _main(argv: Sequence[str]) -> int:
     end_if_importing_main()
     # Read when numpy is loaded: products as small as those of acting are slower on more threads,
     # which then wait by spinning on cores the learner could use.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     logging.raiseExceptions = False  # a log on a full disk prints no traceback for every record
     try:
-        packages, rest = _split_trust(sys.argv[1:] if argv is None else argv)
+        packages, rest = _split_trust(argv)
         with trusting(packages):
             return _dispatch(rest)
     except RlrunError as e:

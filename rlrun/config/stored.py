@@ -16,6 +16,7 @@ from rlrun.config.hydra_errors import as_config_error
 from rlrun.config.yaml_limits import read_yaml
 from rlrun.errors import ConfigError
 from rlrun.rundir.inert import require_regular_files
+from rlrun.rundir.texts import check_texts
 from rlrun.schema import Config
 from rlrun.schema.spelling import RENAMED
 from rlrun.trust import require_trusted_env
@@ -28,11 +29,12 @@ _GROW = ("run", "eval", "watchdog", "resume", "checkpoint")  # groups of the roo
 
 
 def load(
-    run_dir: Path, overrides: Sequence[str] = (), *, replay: bool = True
+    run_dir: Path, overrides: Sequence[str] = (), *, replay: bool = True, fork: bool = False
 ) -> tuple[Config, str]:
     """The checked config of an earlier run, with ``overrides`` on top, and its yaml.
 
     ``replay`` False: no replay is to be drawn from, so the device it lay on plays no part.
+    ``fork``: the config is that of another run, in which every key may change.
 
     Raises: ConfigError when there is no run, or an override changes what a run cannot change.
     """
@@ -43,6 +45,7 @@ def load(
         allowed = "a directory with a config.yaml"
         raise config_error("RUN_DIR", run_dir, what, allowed, "run directories are under outputs/")
     require_regular_files(run_dir)
+    check_texts(run_dir)
     composer = Composer()
     try:
         cfg = OmegaConf.create(read_yaml(path))
@@ -56,7 +59,7 @@ def load(
         _rename_keys(cfg)
         _add_new_keys(cfg)
         OmegaConf.set_struct(cfg, True)
-        _change(cfg, composer.parse(overrides))
+        _change(cfg, composer.parse(overrides), fork)
         if not replay:
             OmegaConf.update(cfg, "buffer.device", "cpu")
     except ConfigError:
@@ -88,13 +91,14 @@ def _add_new_keys(cfg: DictConfig) -> None:
         cfg[name] = OmegaConf.merge(default[name], cfg.get(name) or {})
 
 
-def _change(cfg: DictConfig, overrides: Sequence[Override]) -> None:
+def _change(cfg: DictConfig, overrides: Sequence[Override], fork: bool) -> None:
     """Set ``overrides``. Raises: ConfigError listing those that a resumed run cannot change."""
     refused: list[Override] = []
     before = {override.key_or_group: _plain(cfg, override.key_or_group) for override in overrides}
     for override in overrides:
         key = override.key_or_group
-        if override.is_delete() or override.is_sweep_override() or key == "run.dir":
+        fixed = key == "run.dir" and not fork
+        if override.is_delete() or override.is_sweep_override() or fixed:
             refused.append(override)
         else:
             OmegaConf.update(cfg, key, override.value(), merge=True)
@@ -102,7 +106,8 @@ def _change(cfg: DictConfig, overrides: Sequence[Override]) -> None:
     refused += [
         override
         for override in overrides
-        if _plain(cfg, key := override.key_or_group) != before[key] and not _within(key, allowed)
+        if _plain(cfg, key := override.key_or_group) != before[key]
+        and not (fork or _within(key, allowed))
     ]
     if refused:
         keys = list(dict.fromkeys(override.key_or_group for override in refused))

@@ -241,7 +241,10 @@ class Collector:
         """
         state = self.light_state_dict()
         if self.failed is None:
-            state["env"] = self.env.state_dict()
+            try:
+                state["env"] = self.env.state_dict()
+            except EnvError as e:  # a worker that has ended; the next step raises it again
+                self.failed = str(e)
             self.inexact = self.inexact or self.env.inexact
         return state | {"inexact": self.inexact}
 

@@ -18,6 +18,7 @@ class OfflineSource:
     """
 
     clock: ClassVar[str] = "updates"
+    phase: ClassVar[str] = "learn"
 
     def __init__(self, config: LearnerConfig, buffer: Replay | Mixed, counters: Counters) -> None:
         self.config, self.buffer, self.counters = config, buffer, counters

@@ -21,6 +21,7 @@ class OverlappedSource:
     """
 
     clock: ClassVar[str] = "env steps"
+    phase: ClassVar[str] = "chunk"
 
     def __init__(
         self,
@@ -105,6 +106,9 @@ class OverlappedSource:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         generator = dict(self.policy.generator.bit_generator.state)  # of a serial checkpoint
         collector, flight = {"generator": generator, **state["collector"]}, state.get("flight")
+        if self.process.in_flight:  # of the run that is given up (run.on_nan=rollback)
+            self.process.result()
+        self.received = self.pending_error = None
         self.collect_metrics.load_state_dict(collector["finished"])
         env_steps = self.counters.env_steps
         if flight is None:

@@ -143,7 +143,7 @@ class Pipeline:
         self.saver.close()
 
     def _collect(self) -> Chunk | None:
-        start, self.phase, self.dirty = time.perf_counter(), "collect", True
+        start, self.phase, self.dirty = time.perf_counter(), self.source.phase, True
         chunk = self.source.next_chunk()
         if chunk is not None:
             self._add_seconds("collect", start)

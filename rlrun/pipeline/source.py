@@ -16,6 +16,7 @@ class Source(Protocol):
     """Yields the rows that a pipeline stores and learns from, and advances its clock."""
 
     clock: ClassVar[str]  # unit of ``env_steps``: "env steps" or "updates"
+    phase: ClassVar[str]  # what ``next_chunk`` waits for, see ``rlrun.pipeline.watchdog``
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -76,6 +77,7 @@ class SerialSource:
     """A collector in this process, which acts with the learner's present weights."""
 
     clock: ClassVar[str] = "env steps"
+    phase: ClassVar[str] = "collect"
 
     def __init__(self, collector: Collector, policy: Policy, transport: InProcess | None) -> None:
         """``policy``: the learner's. ``transport``: to the collector's own; None: they share it."""

@@ -28,11 +28,12 @@ End = Callable[[int, str], None]
 
 WAITS_FOR = {  # phase of the loop -> what it waits for
     "collect": "a step of the environment",
+    "chunk": "the collector's process",
     "evaluate": "a step of an evaluation environment",
     "learn": "an update",
     "save": "a checkpoint to be written",
 }
-_ENVIRONMENTS = ("collect", "evaluate")  # phases in which code of others may never return
+_ENVIRONMENTS = ("collect", "chunk", "evaluate")  # phases in which code of others may never return
 
 
 class Watchdog:

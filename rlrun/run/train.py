@@ -1,5 +1,6 @@
 """Training runs: start or resume, build, loop, record."""
 
+import hashlib
 import logging
 import math
 import os
@@ -30,25 +31,37 @@ from rlrun.pipeline.stop import StopRequest, stop_on_signals
 from rlrun.pipeline.watchdog import Watchdog
 from rlrun.run.hparams import hyperparameters
 from rlrun.rundir import checkpoint
+from rlrun.rundir.branch import checkpoint_at, go_back
 from rlrun.rundir.durable import replace_file
 from rlrun.rundir.lock import lock_run_dir, require_in_place
 from rlrun.rundir.record import RunRecord, run_digest
+from rlrun.rundir.texts import CONFIG, hashes
 from rlrun.schema import Config
 from rlrun.trust import fault_of_users
+
+_SAME_NUMBERS = (
+    *(f"run.{name}" for name in ("total_steps", "stop_value", "stop_after", "max_time", "on_nan")),
+    *("run.checkpoint_every", "run.keep_checkpoints", "checkpoint", "watchdog", "transport"),
+    *(f"logger.{name}" for name in ("progress", "progress_seconds", "tensorboard", "profile")),
+    *("buffer.mmap", "buffer.max_bytes", "resume.allow"),
+)  # keys whose change by a resume leaves the numbers of a run those of the uncut one
 
 
 def run(config: Config, run_dir: Path, *, raw_yaml: str, overrides: list[str]) -> int:
     """Run in ``run_dir``, which exists; return the exit code. Errors are recorded and raised."""
-    return _run(config, run_dir, raw_yaml=raw_yaml, resumed=False)
+    return _run(config, run_dir, raw_yaml=raw_yaml, resumed=None)
 
 
-def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]) -> int:
+def resume(
+    run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str], step: int | None = None
+) -> int:
     """Continue a run from its newest valid checkpoint; return the exit code.
 
     ``raw_yaml`` (config.yaml with ``overrides`` in it) becomes the run's config. A run that is done
-    stays as it is, to the byte.
+    stays as it is, to the byte. ``step``: go back to the checkpoint of this env step; what is later
+    is deleted.
     """
-    done = _done(run_dir, config)
+    done = _done(run_dir, config) if step is None else None
     if done is not None:
         if config.logger.progress != "off":
             print(done)
@@ -56,7 +69,7 @@ def resume(run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str]
     handler = logging.FileHandler(run_dir / "rlrun.log")
     logging.getLogger().addHandler(handler)
     try:
-        return _run(config, run_dir, raw_yaml=raw_yaml, resumed=True)
+        return _run(config, run_dir, raw_yaml=raw_yaml, resumed=overrides, step=step)
     finally:
         logging.getLogger().removeHandler(handler)
         with suppress(OSError):  # a full disk
@@ -67,7 +80,7 @@ def _done(run_dir: Path, config: Config) -> str | None:
     """A line on a run that has nothing left to do, with how to extend it; None: it has."""
     try:
         record = RunRecord.read(run_dir)
-    except ConfigError:  # damaged; the checkpoints decide
+    except (ConfigError, CheckpointError):  # reported once the directory is locked
         return None
     goal, score = config.run.stop_value, (record.eval or {}).get("return_mean", -math.inf)
     solved = record.ended_by == "run.stop_value" and goal is not None and score >= goal
@@ -82,24 +95,37 @@ def _done(run_dir: Path, config: Config) -> str | None:
     )
 
 
-def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
+def _run(
+    config: Config,
+    run_dir: Path,
+    *,
+    raw_yaml: str,
+    resumed: list[str] | None,
+    step: int | None = None,
+) -> int:
+    """Start a run, or resume one with the overrides ``resumed``."""
     began = time.monotonic()
     check_precision(config)  # the run may have begun, or its job been sent from, elsewhere
     plan = make_plan(config)
     with lock_run_dir(run_dir):
         state = None
-        if resumed:
+        if step is not None:
+            go_back(run_dir, checkpoint_at(run_dir, step))
+        if resumed is not None:
             state = _newest_state(run_dir)
+            earlier = RunRecord.read(run_dir)
             with checkpoint.fitting(run_dir / CHECKPOINTS):
                 plan = plan if state is None else plan.resumed(state["settings"])
-            replace_file(run_dir / "config.yaml", raw_yaml.encode())
+            _replace_config(run_dir, earlier, raw_yaml)
         prepare_process(plan)
         record = RunRecord(config.seed, config.device, plan.threads, parameters=0)
         deadline = began + (math.inf if config.run.max_time is None else config.run.max_time)
-        if resumed:
-            earlier = RunRecord.read(run_dir)
+        record.files = hashes(run_dir)
+        if resumed is not None:
             record.started, record.command = earlier.started, earlier.command
             record.resumes = [*earlier.resumes, list(sys.argv)]
+            record.parent = earlier.parent
+            record.changed = sorted({*earlier.changed, *_changes_of_numbers(resumed)})
         try:
             with ExitStack() as signals:  # caught from the loop's start until all is written
                 catch = partial(signals.enter_context, stop_on_signals(deadline))
@@ -113,6 +139,21 @@ def _run(config: Config, run_dir: Path, *, raw_yaml: str, resumed: bool) -> int:
             if error is None or error is e:
                 raise
             raise error from e
+
+
+def _replace_config(run_dir: Path, record: RunRecord, raw_yaml: str) -> None:
+    """Replace config.yaml; killed at any time, it is one that run.json has the hash of."""
+    content = raw_yaml.encode()
+    known = record.files.get(CONFIG, [])
+    record.files[CONFIG] = [*known, hashlib.sha256(content).hexdigest()]
+    record.write(run_dir)
+    replace_file(run_dir / CONFIG, content)
+
+
+def _changes_of_numbers(overrides: list[str]) -> list[str]:
+    """The keys of a resume after which the numbers are not those of the uncut run."""
+    keys = (text.partition("=")[0].strip() for text in overrides)
+    return [k for k in keys if not any(k == n or k.startswith(f"{n}.") for n in _SAME_NUMBERS)]
 
 
 def _newest_state(run_dir: Path) -> dict[str, Any] | None:
@@ -207,7 +248,8 @@ def _run_to_end(
 
 
 def _note_exactness(record: RunRecord, pipeline: Pipeline) -> None:
-    record.exact_reason = pipeline.source.inexact
+    changed = f"resumed with {', '.join(record.changed)}" if record.changed else None
+    record.exact_reason = pipeline.source.inexact or changed
     record.exact = record.exact_reason is None
 
 

@@ -5,6 +5,7 @@ Torch-free, so that ``rlrun verify`` starts fast.
 
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,13 @@ def list_checkpoints(directory: Path) -> list[Path]:
         return []
     named = [(match, path) for path in directory.iterdir() if (match := parse_name(path))]
     return [path for _, path in sorted(named)]
+
+
+def delete(path: Path) -> None:
+    """Delete a checkpoint; a partly deleted one does not look like a damaged one."""
+    deleted = path.with_name(f".tmp_gone_{path.name}")
+    os.rename(path, deleted)
+    shutil.rmtree(deleted)
 
 
 def write_manifest(path: Path, **fields: Any) -> None:

@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 
 from rlrun import __version__
-from rlrun.errors import ConfigError, StorageError
+from rlrun.errors import CheckpointError, StorageError
 from rlrun.rundir import tensorfile
-from rlrun.rundir.durable import replace_file
-from rlrun.rundir.inert import read_file
+from rlrun.rundir.durable import replace_file, seal
+from rlrun.rundir.texts import RECORD, read_record
 
-RECORD = "run.json"
 GIT_SECONDS = 2.0
 BLOCK = 4096  # bytes a file system allocates at once, at least
 _PACKAGES = {"numpy": "numpy", "gymnasium": "gymnasium", "hydra": "hydra-core"}
@@ -101,12 +100,15 @@ class RunRecord:
     rollbacks: int = 0  # after non-finite updates (run.on_nan=rollback)
     exact: bool = True  # killed and resumed, it equals the run that was not
     exact_reason: str | None = None  # why not
+    changed: list[str] = field(default_factory=list)  # keys of resumes that changed its numbers
     wall_seconds: float = 0.0
     ended_by: Literal["run.total_steps", "run.stop_value"] | None = None  # of a run that is done
     eval: dict[str, float] | None = None  # of the final weights
     best_eval: dict[str, float] | None = None  # of the best weights
     digest: str | None = None
     command: list[str] = field(default_factory=lambda: list(sys.argv))
+    files: dict[str, list[str]] = field(default_factory=dict)  # SHA-256 of config and overrides
+    parent: dict[str, Any] | None = None  # of a fork: directory, env_steps, manifest's sha256
     resumes: list[list[str]] = field(default_factory=list)  # the command of every resume
     started: str = field(
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -121,7 +123,7 @@ class RunRecord:
         Raises: StorageError.
         """
         path = run_dir / RECORD
-        text = json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False).encode() + b"\n"
+        text = seal(dataclasses.asdict(self))
         try:
             try:
                 replace_file(path, text)
@@ -141,20 +143,17 @@ class RunRecord:
     def read(cls, run_dir: Path) -> "RunRecord":
         """Return the record of a run directory.
 
-        Raises: ConfigError when it has no readable run.json.
+        Raises: ConfigError when there is no run.json, CheckpointError when it is damaged.
         """
-        path = run_dir / RECORD
         try:
-            fields: dict[str, Any] = json.loads(read_file(path))
-            record = cls(**fields)
+            record = cls(**read_record(run_dir))
             if not (isinstance(record.resumes, list) and isinstance(record.command, list)):
                 raise TypeError("other types")
             return record
-        except (OSError, ValueError, TypeError, RecursionError) as e:
-            reason = e.strerror if isinstance(e, OSError) else "it is damaged"
-            raise ConfigError(
-                f"{path}: cannot be read ({reason}); a run directory of rlrun is required; give "
-                "the directory that holds run.json"
+        except TypeError as e:
+            raise CheckpointError(
+                f"{run_dir / RECORD}: has fields of another version of rlrun ({e}); one of rlrun "
+                f"{__version__} is required; use the version that wrote it"
             ) from e
 
 

@@ -68,6 +68,8 @@ class Saver:
             self._began = True
         packed = Packed(state)
         segments = new_segments(packed.rows, self.directory / ROWS)
+        if not all(segment.small for segment in segments):
+            self._write_segments(segments, env_steps)  # the run waits: no memory for a copy
         committed = {name: dict(entry) for name, entry in (committed or {}).items()}
 
         def write() -> None:
@@ -109,11 +111,7 @@ class Saver:
         temporary = directory / f".tmp_{target.name}"
         written: list[Path] = []
         try:
-            (directory / ROWS).mkdir(parents=True, exist_ok=True)
-            for segment in segments:
-                written += filter(None, [segment.write(directory / ROWS)])
-            if written:
-                fsync_directory(directory / ROWS)
+            written = self._write_segments(segments, env_steps)
             self._write_generation(temporary, packed, segments, committed, env_steps)
             os.rename(temporary, target)
             fsync_directory(directory)
@@ -123,13 +121,32 @@ class Saver:
         except OSError as e:
             shutil.rmtree(temporary, ignore_errors=True)  # a full disk needs the space
             if not target.exists():
-                for path in (*written, directory / ROWS / TEMPORARY):
+                for path in written:
                     path.unlink(missing_ok=True)
-            raise StorageError(
-                f"{directory}: the checkpoint of env step {env_steps} cannot be written "
-                f"({e.strerror or e}); the earlier ones are unchanged; free space or fix the "
-                "permissions, then `rlrun resume` the run"
-            ) from e
+            raise self._storage_error(e, env_steps) from e
+
+    def _write_segments(self, segments: list[NewSegment], env_steps: int) -> list[Path]:
+        """Write and sync the segments that are not yet; return their paths."""
+        directory = self.directory / ROWS
+        written: list[Path] = []
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            for segment in segments:
+                written += filter(None, [segment.write(directory)])
+            if written:
+                fsync_directory(directory)
+        except OSError as e:
+            for path in (*written, directory / TEMPORARY):
+                path.unlink(missing_ok=True)
+            raise self._storage_error(e, env_steps) from e
+        return written
+
+    def _storage_error(self, error: OSError, env_steps: int) -> StorageError:
+        return StorageError(
+            f"{self.directory}: the checkpoint of env step {env_steps} cannot be written "
+            f"({error.strerror or error}); the earlier ones are unchanged; free space or fix the "
+            "permissions, then `rlrun resume` the run"
+        )
 
     def _write_generation(
         self,
@@ -169,7 +186,7 @@ class Saver:
         kept = {target, *finite[max(len(finite) - more, 0) :]}
         for path in existing:
             if path not in kept:
-                delete(path)
+                manifest.delete(path)
         self._manifests = {path: found[path] for path in kept}
         needed = {name for path in kept for name in (found[path] or {"segments": ()})["segments"]}
         for path in (self.directory / ROWS).iterdir():
@@ -183,13 +200,6 @@ class Saver:
             except (OSError, ValueError, KeyError):
                 return None
         return self._manifests[path]
-
-
-def delete(path: Path) -> None:
-    """Delete a checkpoint; a partly deleted one does not look like a damaged one."""
-    deleted = path.with_name(f".tmp_gone_{path.name}")
-    os.rename(path, deleted)
-    shutil.rmtree(deleted)
 
 
 def _remove_temporaries(directory: Path) -> None:

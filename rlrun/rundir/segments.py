@@ -22,6 +22,7 @@ from rlrun.rundir import tensorfile
 SMALL = 1 << 16, 1 << 22  # bytes below which a last segment is replaced: at least, at most
 TEMPORARY = ".tmp_segment"
 SIZES = "/sizes"  # suffix of the name of an array of lengths
+COPY = 1 << 28  # bytes of new rows that are copied at most
 SHARE = 256  # within these limits: this fraction of all segments of the ring
 
 
@@ -80,6 +81,10 @@ class Rows(ABC):
         ``SIZES``.
         """
 
+    def size_of(self, first: int, stop: int) -> int:
+        """Bytes of rows first..stop-1, where a copy of them would take memory."""
+        return 0
+
     def frozen(self) -> "Rows":
         """The rows as they are now, which later writes to the ring do not change."""
         return self
@@ -88,9 +93,12 @@ class Rows(ABC):
         """The files that hold these rows, for the ring that loads them."""
         return RowFiles()
 
-    def arrays(self, first: int, stop: int) -> dict[str, np.ndarray]:
-        """Rows first..stop-1 (at least one): fresh arrays in host memory, as in ``pieces``."""
+    def arrays(self, first: int, stop: int, *, copy: bool = True) -> dict[str, np.ndarray]:
+        """Rows first..stop-1 (at least one), as in ``pieces``: arrays in host memory, fresh ones
+        with ``copy``."""
         pieces = [arrays for _, _, arrays in self.pieces(first, stop)]
+        if len(pieces) == 1 and not copy:
+            return pieces[0]
         axis = 0 if SIZES in pieces[0] else 1
         return {name: np.concatenate([p[name] for p in pieces], axis) for name in pieces[0]}
 
@@ -169,6 +177,9 @@ class RingRows(Rows):
             yield first, first + count, {"": found}
             first += count
 
+    def size_of(self, first: int, stop: int) -> int:
+        return int(self.array[:, :1].nbytes) * (stop - first)
+
     def frozen(self) -> "RingRows":
         array = self.array.clone() if isinstance(self.array, Tensor) else self.array.copy()
         return RingRows(array, self.first, self.stop, RowFiles())
@@ -216,13 +227,14 @@ class SavedRows(Rows):
 
 @dataclass(slots=True)
 class NewSegment:
-    """The rows of one ring that a checkpoint has to write: a copy, and the parts that precede."""
+    """The rows of one ring that a checkpoint has to write, and the parts that precede them."""
 
     files: RowFiles
     parts: list[Part]
     first: int
     stop: int
     arrays: dict[str, np.ndarray]
+    small: bool  # the arrays are copies
 
     def write(self, directory: Path) -> Path | None:
         """Write and fsync the segment in ``directory``; return its path, None without new rows.
@@ -237,7 +249,7 @@ class NewSegment:
         name = f"{self.first:09d}_{self.stop:09d}_{digest[:16]}.safetensors"
         os.rename(temporary, directory / name)
         self.parts.append(Part(name, self.first, self.stop, digest, size))
-        self.arrays = {}
+        self.arrays, self.first = {}, self.stop
         return directory / name
 
     def commit(self, directory: Path) -> None:
@@ -246,21 +258,25 @@ class NewSegment:
 
 
 def new_segments(leaves: Mapping[str, Rows], directory: Path) -> list[NewSegment]:
-    """Return what has to be written of ``leaves`` (by name), one entry per ring, with copies."""
+    """Return what has to be written of ``leaves`` (by name), one entry per ring.
+
+    Rows of at most ``COPY`` bytes in all are copies; more must be written before the rings change.
+    """
     rings: dict[int, list[tuple[str, Rows]]] = {}
     for name, leaf in leaves.items():
         rings.setdefault(id(leaf.files), []).append((name, leaf))
-    out = []
+    todo, size = [], 0
     for members in rings.values():
         first, stop, files = members[0][1].first, members[0][1].stop, members[0][1].files
         assert all((leaf.first, leaf.stop) == (first, stop) for _, leaf in members)
         parts = files.usable(directory, first, stop)
         start = parts[-1].stop if parts else first
-        arrays = {
-            name + suffix: array
-            for name, leaf in members
-            if start < stop
-            for suffix, array in leaf.arrays(start, stop).items()
-        }
-        out.append(NewSegment(files, parts, start, stop, arrays))
-    return out
+        size += sum(leaf.size_of(start, stop) for _, leaf in members)
+        todo.append((members, NewSegment(files, parts, start, stop, {}, small=True)))
+    for members, new in todo:
+        new.small = size <= COPY
+        if new.first < new.stop:
+            for name, leaf in members:
+                found = leaf.arrays(new.first, new.stop, copy=new.small)
+                new.arrays |= {name + suffix: array for suffix, array in found.items()}
+    return [new for _, new in todo]

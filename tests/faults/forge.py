@@ -12,6 +12,7 @@ import numpy as np
 
 from rlrun.rundir import checkpoint, durable
 from rlrun.rundir import manifest as names
+from rlrun.rundir.texts import TEXTS
 
 RUN = (
     "policy=dqn", "env=cartpole", "buffer=prioritized", "torso.hidden=[8]", "collector.num_envs=2",
@@ -191,6 +192,24 @@ def record(**changed: Any) -> Change:
 
     def change(run: Path) -> None:
         fields = json.loads((run / "run.json").read_text()) | changed
-        (run / "run.json").write_text(json.dumps(fields))
+        (run / "run.json").write_bytes(json.dumps(fields).encode())
 
     return change
+
+
+def reseal(run: Path) -> None:
+    """Give run.json the hashes of the changed config, and its own."""
+    path = run / "run.json"
+    if not path.is_file() or (run / "config.yaml").is_fifo():
+        return
+    try:
+        fields = json.loads(path.read_bytes())
+        del fields["sha256"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return
+    if fields["files"].keys() <= {*TEXTS} and all(fields["files"].values()) and fields["files"]:
+        fields["files"] = {
+            name: [durable.sha256_file(run / name)] for name in fields["files"]
+            if (run / name).is_file()
+        }  # fmt: skip
+    path.write_bytes(durable.seal(fields))

@@ -97,10 +97,12 @@ CASES: list[tuple[str, Change, tuple[str, ...], int]] = [  # what, change, comma
         (f"pipe {name}", forge.pipe(name), ALL, 2)
         for name in ("metrics.jsonl", ".lock", "rlrun.log", "run.json", "checkpoints/last.json")
     ],
-    ("run.json of a list", forge.text("run.json", "[]"), R, 2),
-    ("deep run.json", forge.text("run.json", forge.deep_json(100_000)), R, 2),
-    ("run.json of other fields", forge.record(evil=1), R, 2),
-    ("run.json of other types", forge.record(resumes=7), R, 2),
+    ("run.json of a list", forge.text("run.json", "[]"), ALL, 5),
+    ("deep run.json", forge.text("run.json", forge.deep_json(100_000)), ALL, 5),
+    ("run.json of other fields", forge.record(evil=1), R, 5),
+    ("run.json of other types", forge.record(resumes=7), R, 5),
+    ("run.json with hashes of a number", forge.record(files={"config.yaml": 0}), ALL, 5),
+    ("run.json with the hash of another file", forge.record(files={"../x": []}), ALL, 5),
     ("no run.json", lambda run: (run / "run.json").unlink(), R, 2),
     # manifests
     ("name leads up", forge.member("../../../victim"), ("resume", "export"), 5),
@@ -196,6 +198,7 @@ def test_refused(
     (tmp_path / "victim").write_text("untouched")
     (tmp_path / "evil.py").write_text("open('imported', 'w')")
     change(tmp_path / "run")
+    forge.reseal(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     before = {p.name for p in tmp_path.iterdir()}
     start = time.perf_counter()

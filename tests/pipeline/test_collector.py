@@ -458,3 +458,15 @@ def test_rows_before_an_error_of_the_environment_are_kept(unit, tmp_path):
     assert chunk.reward[:3, 0].tolist() == [1, 2, 0]
     assert two.counters.env_steps == chunk.valid.sum()
     assert two.policy.shown[0][0][0].ravel().tolist() == [1, 2], "its stack was pushed once"
+
+
+def test_a_worker_that_ended_before_a_checkpoint_costs_its_episode():
+    class Gone(Scripted):
+        def state_dict(self):
+            raise EnvError("its worker process ended")
+
+    collector = make(Acting(), env=Gone([GO], [GO]), num_envs=2, n_sample=4)
+    collector.collect()
+    state = collector.state_dict()
+    assert state["env"] is None
+    assert state["obs"].ravel().tolist() == [2, 2]

@@ -187,6 +187,11 @@ def test_a_dataset_that_makes_no_update_is_refused(cartpole):
         check(config(*words, "learner.learning_starts=50000"))
 
 
+def test_a_killed_run_with_demonstrations_equals_the_run_that_was_not(tmp_path, cartpole):
+    words = (*MIXED, f"buffer.demos={cartpole}", "run.total_steps=300")
+    assert_exact_resume(words, [150], tmp_path)
+
+
 def test_a_resume_without_its_demonstrations_is_refused(tmp_path, cartpole):
     data = tmp_path / "moved"
     shutil.copytree(cartpole, data)

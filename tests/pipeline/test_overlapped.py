@@ -437,7 +437,9 @@ STEPS_ONLY = ("policy=random", "env=bandit", OVERLAPPED, "run.stop_value=null",
 
 def test_every_chunk_is_started_at_its_env_step_and_none_after_the_end(tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr(build, "CollectorProcess", lambda *a: made.append(Clocked(*a)) or made[-1])
+    monkeypatch.setattr(
+        build, "CollectorProcess", lambda *a, **k: made.append(Clocked(*a)) or made[-1]
+    )
     record = go(tmp_path, *STEPS_ONLY)
     assert made[0].started == [0, 16, 32, 48]
     assert record["env_steps"] == 64
@@ -448,7 +450,9 @@ def test_episodes_of_the_chunk_in_flight_are_counted(tmp_path, monkeypatch):
     """An interrupted run counts as many episodes as an uninterrupted one."""
     c, commit = config(*SMOKE, *STEPS_ONLY), CollectMetrics.commit
     made = []
-    monkeypatch.setattr(build, "CollectorProcess", lambda *a: made.append(Clocked(*a)) or made[-1])
+    monkeypatch.setattr(
+        build, "CollectorProcess", lambda *a, **k: made.append(Clocked(*a)) or made[-1]
+    )
 
     def signalled(self, stats):
         commit(self, stats)
@@ -486,7 +490,9 @@ def test_a_chunk_that_failed_while_a_checkpoint_waited_for_it_ends_the_run(tmp_p
                 raise EnvError("the second chunk")
             return super().result()
 
-    monkeypatch.setattr(build, "CollectorProcess", lambda *a: made.append(Failing(*a)) or made[-1])
+    monkeypatch.setattr(
+        build, "CollectorProcess", lambda *a, **k: made.append(Failing(*a)) or made[-1]
+    )
     c = config(*SMOKE, *STEPS_ONLY, "run.checkpoint_every=16")
     with pytest.raises(EnvError, match="the second chunk"):
         train.run(c, tmp_path, raw_yaml="", overrides=[])

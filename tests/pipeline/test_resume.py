@@ -4,11 +4,13 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from copy import deepcopy
 
 import numpy as np
 import pytest
 import torch
 
+from rlrun.buffer.replay import Replay
 from rlrun.build.pipeline import make_pipeline
 from rlrun.build.plan import make_plan
 from rlrun.kernels import parity
@@ -63,6 +65,39 @@ def test_means_between_two_log_lines_are_saved(pipeline_of, overrides):
         assert one.bonus.totals
         assert two.bonus.metrics() == one.bonus.metrics()
     assert two.buffer.metrics(9) == one.buffer.metrics(9)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("policy=dqn", "buffer=prioritized", "bonus=rnd"),
+        ("policy=dqn", "buffer=rank", "buffer.capacity=96"),
+        ("policy=dqn", "buffer.capacity=96", "env.frame_stack=2"),
+        ("policy=r2d2", "env=tmaze", "buffer.capacity=200"),
+        ("policy=dqn", "env=bitflip", "env.bits=4", "buffer.relabel=future"),
+        ("policy=ppo", "env=cartpole", "env.frame_stack=2", "policy.normalize_reward=true"),
+        ("policy=sac", "env=pendulum"),
+    ],
+)
+def test_a_pipeline_in_use_goes_back_as_a_new_one_does(pipeline_of, overrides):
+    """run.on_nan=rollback loads a checkpoint into objects that have gone on since."""
+    overrides = (*overrides, "learner.learning_starts=20")
+    used, new = pipeline_of(*overrides), pipeline_of(*overrides)
+    for _ in range(5):
+        turn(used)
+    state = deepcopy(used.state_dict())
+    for _ in range(9):
+        turn(used)
+    for pipeline in (used, new):
+        pipeline.load_state_dict(deepcopy(state))
+    if isinstance(new.buffer, Replay):
+        used.buffer.check()
+    generators = used.state_dict()["generators"]
+    for pipeline in (used, new):
+        load_generators(generators)
+        for _ in range(9):
+            turn(pipeline)
+    assert not list(differences(used.state_dict(), new.state_dict()))
 
 
 @pytest.mark.parametrize("policy", ["dqn", "ppo", "r2d2"])
@@ -173,3 +208,19 @@ def test_a_run_remembers_its_horizon(tmp_path):
         c = config(*BANDIT, "policy=random", f"run.total_steps={total}", *words)
         train.resume(tmp_path, c, raw_yaml="", overrides=[])
         assert load_newest(tmp_path / "checkpoints")[0]["settings"]["horizon"] == horizon
+
+
+def test_a_resume_that_changes_numbers_is_recorded(tmp_path):
+    """Once, and for the run's later resumes too."""
+    words = (*BANDIT, "policy=random", "run.total_steps=100")
+    train.run(config(*words), tmp_path, raw_yaml="", overrides=[])
+    reason = "resumed with logger.every, resume.rescale"
+    for total, given, expected in (
+        (200, ["run.max_time=3h", "transport=raw"], None),
+        (300, ["resume.rescale=true", "logger.every=50"], reason),
+        (400, [], reason),
+    ):
+        given = [*given, f"run.total_steps={total}"]
+        train.resume(tmp_path, config(*words, *given), raw_yaml="", overrides=given)
+        record = json.loads((tmp_path / "run.json").read_text())
+        assert (record["exact"], record["exact_reason"]) == (expected is None, expected)

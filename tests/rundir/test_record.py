@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from rlrun.cli.main import main
-from rlrun.errors import ConfigError, LockedError, StorageError
+from rlrun.errors import CheckpointError, ConfigError, LockedError, StorageError
 from rlrun.rundir import record as rundir
 from rlrun.rundir.lock import lock_run_dir
 from rlrun.rundir.record import RunRecord, run_digest
@@ -48,7 +48,7 @@ def test_a_directory_that_is_no_run_directory_is_a_config_error(tmp_path):
         RunRecord.read(tmp_path)
     for content in (b"{", b"[]", b'{"seed": 1}'):
         (tmp_path / "run.json").write_bytes(content)
-        with pytest.raises(ConfigError, match="damaged"):
+        with pytest.raises(CheckpointError, match="damaged"):
             RunRecord.read(tmp_path)
     with pytest.raises(StorageError, match="No such file"):
         record().write(tmp_path / "gone")

@@ -1,0 +1,144 @@
+"""Going back to an earlier checkpoint of a run, in its directory or in a new one. Torch-free."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from rlrun.errors import CheckpointError, ConfigError, StorageError
+from rlrun.rundir import manifest
+from rlrun.rundir.durable import fsync_directory, replace_file, seal, sha256_file, unseal
+from rlrun.rundir.inert import read_file
+from rlrun.rundir.manifest import MANIFEST, ROWS
+from rlrun.rundir.texts import CONFIG, RECORD, TEXTS, hashes, read_record
+
+CHECKPOINTS = "checkpoints"
+
+
+def split_step(text: str) -> tuple[Path, int | None]:
+    """Return (run directory, env step) of ``RUN_DIR`` or ``RUN_DIR@ENV_STEP``."""
+    name, at, step = text.rpartition("@")
+    if at and name and step.isascii() and step.isdecimal() and not Path(text).exists():
+        return Path(name), int(step)
+    return Path(text), None
+
+
+def require_run(run_dir: Path) -> None:
+    """Raise ConfigError unless ``run_dir`` is a run directory."""
+    if not (run_dir / CONFIG).is_file():
+        what = "is no run directory" if run_dir.is_dir() else "no such directory"
+        raise ConfigError(
+            f"RUN_DIR = {run_dir}: {what}; a directory with a config.yaml is allowed; run "
+            "directories are under outputs/"
+        )
+
+
+def checkpoint_at(run_dir: Path, step: int | None) -> Path:
+    """Return the newest checkpoint of env step ``step``; None: the newest of all.
+
+    Raises: ConfigError naming those that are kept.
+    """
+    existing = manifest.list_checkpoints(run_dir / CHECKPOINTS)
+    steps = [(manifest.parse_name(path) or (0,))[0] for path in existing]
+    found = [path for path, own in zip(existing, steps, strict=True) if step in (None, own)]
+    if not found:
+        kept = ", ".join(map(str, dict.fromkeys(steps))) or "none"
+        raise ConfigError(
+            f"{run_dir}@{'' if step is None else step}: there is no checkpoint of this env step; "
+            f"kept are {kept} (run.keep_checkpoints); choose one of them"
+        )
+    return found[-1]
+
+
+def go_back(run_dir: Path, path: Path) -> None:
+    """Make ``path`` the newest checkpoint; what is later is deleted, the newest first.
+
+    The directory must be locked. Killed at any time, the newest that is left can be resumed.
+
+    Raises: CheckpointError when ``path`` is damaged; nothing is deleted then.
+    """
+    try:
+        fields = manifest.verify(path)
+        manifest.verify_committed(run_dir, fields, manifest.METRICS)
+    except (OSError, ValueError, KeyError) as e:
+        raise CheckpointError(
+            f"{path}: cannot be used: {e}; a checkpoint must be unchanged; use another"
+        ) from e
+    existing = manifest.list_checkpoints(run_dir / CHECKPOINTS)
+    for later in reversed(existing[existing.index(path) + 1 :]):
+        manifest.delete(later)
+    best = run_dir / CHECKPOINTS / "best.safetensors"
+    if _env_steps_of(best) > fields["env_steps"]:  # of a future that will not be
+        best.unlink(missing_ok=True)
+        best.with_suffix(".json").unlink(missing_ok=True)
+    fsync_directory(run_dir / CHECKPOINTS)
+
+
+def _env_steps_of(weights: Path) -> int:
+    """Env steps of saved weights; -1 when there are none that can be read."""
+    try:
+        fields = unseal(read_file(weights.with_suffix(".json")))
+        return int(fields["meta"]["env_steps"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return -1
+
+
+def fork(run_dir: Path, path: Path, new: Path, raw_yaml: str) -> dict[str, Any]:
+    """Make the run directory ``new``, empty before, that goes on from ``path``; return its parent.
+
+    Files that never change are linked, where the file system can. run.json is written last.
+
+    Raises: CheckpointError when ``path`` is damaged, StorageError.
+    """
+    try:
+        fields = manifest.verify(path)
+        manifest.verify_committed(run_dir, fields, manifest.METRICS)
+        target = new / CHECKPOINTS / path.name
+        (new / CHECKPOINTS / ROWS).mkdir(parents=True)
+        target.mkdir()
+        for name in fields["segments"]:
+            _link(path.parent / ROWS / name, new / CHECKPOINTS / ROWS / name)
+        for name in (*fields["files"], MANIFEST):
+            _link(path / name, target / name)
+        for name, entry in fields["committed"].items():
+            with (run_dir / name).open("rb") as file:
+                replace_file(new / name, file.read(entry["bytes"]))
+        best = path.parent / "best.safetensors"
+        if 0 <= _env_steps_of(best) <= fields["env_steps"]:
+            for file_path in (best, best.with_suffix(".json")):
+                _link(file_path, new / CHECKPOINTS / file_path.name)
+        replace_file(new / TEXTS[1], read_file(run_dir / TEXTS[1]))
+        replace_file(new / CONFIG, raw_yaml.encode())
+        manifest.verify(target)  # the run may have gone on, and deleted what was to be linked
+        parent = {
+            "directory": os.fspath(run_dir.absolute()),
+            "env_steps": fields["env_steps"],
+            "checkpoint": path.name,
+            "manifest_sha256": sha256_file(target / MANIFEST),
+        }
+        record = read_record(run_dir) | {
+            "status": "interrupted", "exit_code": None, "digest": None, "eval": None,
+            "env_steps": fields["env_steps"], "parent": parent, "files": hashes(new),
+            "resumes": [], "ended_by": None,
+        }  # fmt: skip
+        replace_file(new / RECORD, seal(record))
+    except manifest.DamagedError as e:
+        raise CheckpointError(
+            f"{path}: cannot be used: {e}; a checkpoint must be unchanged; use another"
+        ) from e
+    except OSError as e:
+        raise StorageError(
+            f"run.dir = {new}: the fork cannot be written ({e.strerror or e}); a writable "
+            "directory with enough space is allowed; choose another with run.dir=PATH"
+        ) from e
+    return parent
+
+
+def _link(source: Path, target: Path) -> None:
+    """Hard-link a file, or copy it where there are no hard links."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(source, target, follow_symlinks=False)

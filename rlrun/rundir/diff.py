@@ -1,0 +1,116 @@
+"""Where two runs first differ: a record of their metrics, a tensor of their checkpoints."""
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.rundir import checkpoint, manifest
+from rlrun.rundir.branch import CHECKPOINTS, checkpoint_at
+from rlrun.rundir.manifest import METRICS
+from rlrun.rundir.segments import Rows
+
+
+def compare(a: tuple[Path, int | None], b: tuple[Path, int | None]) -> tuple[bool, list[str]]:
+    """Return whether two runs are equal as far as both are kept, and lines that say where not.
+
+    Each is (run directory, env step): the checkpoint of that step and the records before it. Where
+    no step is given, all records, and the earliest checkpoint of an env step that both keep.
+
+    Raises: ConfigError for a step that is not kept, CheckpointError for a damaged checkpoint.
+    """
+    paths = _pair(a, b)
+    record = _first_record(_records(*a), _records(*b))
+    if paths is None:
+        line = "no checkpoint of the same env step is kept by both"
+        return record is None, [record or f"{METRICS}: equal", line]
+    one, two = (checkpoint.load(path) for path in paths)
+    leaf = next(differences(one, two), None)
+    name = f"checkpoint of env step {one['counters']['env_steps']}"
+    lines = [record or f"{METRICS}: equal", f"{name}: {leaf or 'equal'}"]
+    return record is None and leaf is None, lines
+
+
+def _pair(a: tuple[Path, int | None], b: tuple[Path, int | None]) -> tuple[Path, Path] | None:
+    if a[1] is not None or b[1] is not None:
+        one = checkpoint_at(*a) if a[1] is not None else None
+        two = checkpoint_at(b[0], b[1] if b[1] is not None else a[1])
+        return one or checkpoint_at(a[0], b[1]), two
+    kept = [
+        {name[0]: path for path in manifest.list_checkpoints(run_dir / CHECKPOINTS)
+         if (name := manifest.parse_name(path))}
+        for run_dir, _ in (a, b)
+    ]  # fmt: skip
+    both = sorted(kept[0].keys() & kept[1].keys())
+    return (kept[0][both[0]], kept[1][both[0]]) if both else None
+
+
+def _records(run_dir: Path, step: int | None) -> list[bytes]:
+    content = (run_dir / METRICS).read_bytes()
+    if step is not None:
+        committed = checkpoint.committed(checkpoint_at(run_dir, step))
+        content = content[: committed[METRICS]["bytes"]]
+    return content.splitlines()
+
+
+def _first_record(a: list[bytes], b: list[bytes]) -> str | None:
+    """A line on the first record in which two files differ."""
+    for number, (x, y) in enumerate(zip_longest(a, b), 1):
+        if x == y:
+            continue
+        if x is None or y is None:
+            return f"{METRICS}: {len(a)} / {len(b)} records, the first {number - 1} are equal"
+        one, two = json.loads(x), json.loads(y)
+        keys = [key for key in one | two if one.get(key) != two.get(key)]
+        key = keys[0] if keys else "the order of the keys"
+        values = f"{one.get(key)} / {two.get(key)}"
+        more = f" ({len(keys) - 1} more keys)" if len(keys) > 1 else ""
+        return f"{METRICS}: record {number}, env step {one['env_steps']}: {key} {values}{more}"
+    return None
+
+
+def differences(a: Any, b: Any, path: str = "") -> Iterator[str]:
+    """Yield a text on every leaf in which two states differ, in type, dtype, shape or a bit."""
+    if isinstance(a, Rows) and isinstance(b, Rows):
+        if a != b:
+            yield f"{path}: rows {a.first} to {a.stop} / {b.first} to {b.stop}"
+    elif type(a) is not type(b):
+        yield f"{path}: {type(a).__name__} / {type(b).__name__}"
+    elif isinstance(a, Mapping):
+        for key in a | b:
+            below = f"{path}/{key}" if path else str(key)
+            if key not in a or key not in b:
+                yield f"{below}: only in {'A' if key in a else 'B'}"
+            else:
+                yield from differences(a[key], b[key], below)
+    elif isinstance(a, list | tuple):
+        if len(a) != len(b):
+            yield f"{path}: {len(a)} / {len(b)} items"
+        for i, (x, y) in enumerate(zip(a, b, strict=False)):
+            yield from differences(x, y, f"{path}/{i}")
+    elif isinstance(a, Tensor | np.ndarray):
+        yield from _arrays(a, b, path)
+    elif a != b and not (a != a and b != b):
+        yield f"{path}: {a!r} / {b!r}"
+
+
+def _arrays(a: Any, b: Any, path: str) -> Iterator[str]:
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        yield f"{path}: {a.dtype} {list(a.shape)} / {b.dtype} {list(b.shape)}"
+        return
+    x, y = (t.view(dtype=_bits(t)) if isinstance(t, Tensor) else t for t in (a, b))
+    x, y = np.asarray(x), np.asarray(y)
+    if x.tobytes() == y.tobytes():
+        return
+    count = int((x != y).sum())
+    yield f"{path}: {count} of {x.size} numbers differ"
+
+
+def _bits(tensor: Tensor) -> Any:
+    """A dtype that numpy has."""
+    return torch.int16 if tensor.dtype is torch.bfloat16 else tensor.dtype

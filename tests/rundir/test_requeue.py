@@ -1,0 +1,52 @@
+"""The SLURM script of README.md, run with stand-ins for srun and scontrol."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.pages import blocks
+
+SRUN = """#!/bin/bash
+"$@" & child=$!
+if [ ! -e requeued ]; then  # the time limit draws near
+  until compgen -G "outputs/*/checkpoints/step_*" > /dev/null; do sleep 0.05; done
+  kill -TERM $child
+fi
+wait $child
+"""
+WHOLE = "rlrun policy=r2d2 env=cartpole"
+SHORT = (
+    "rlrun policy=random env=bandit debug=smoke -q run.stop_value=null run.checkpoint_every=1000 "
+    "run.eval_every=100000 run.total_steps=60000 logger.tensorboard=false"
+)
+
+
+def test_the_slurm_script_requeues_and_resumes(tmp_path):
+    (script,) = blocks("rlrun/rundir/README.md", "bash")
+    assert WHOLE in script
+    commands = {
+        "srun": SRUN,
+        "scontrol": "#!/bin/bash\necho $@ >> requeued\n",
+        "rlrun": f'#!/bin/bash\nexec {sys.executable} -m rlrun "$@"\n',
+    }
+    for name, text in commands.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "job.sh").write_text(script.replace(WHOLE, SHORT))
+    env = os.environ | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "SLURM_JOB_ID": "7",
+    }
+
+    def job() -> int:
+        line = ["bash", "job.sh"]
+        return subprocess.run(line, cwd=tmp_path, env=env, timeout=60, check=False).returncode
+
+    assert job() == 75
+    assert (tmp_path / "requeued").read_text() == "requeue 7\n"
+    assert job() == 0
+    record = json.loads((tmp_path / "outputs/slurm_7/run.json").read_text())
+    assert (record["status"], record["env_steps"], len(record["resumes"])) == ("done", 60000, 1)

@@ -1,0 +1,211 @@
+"""Going back in a run, branches of it, what is damaged in it, and where two runs differ."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rlrun.cli.main import main
+from rlrun.errors import CheckpointError, ConfigError
+from rlrun.run import train
+from rlrun.rundir import branch, durable, manifest, verify
+from rlrun.rundir.checkpoint import list_checkpoints, load_newest
+from rlrun.rundir.texts import check_texts
+from tests.exact import differences
+
+WORDS = (
+    "policy=dqn", "env=cartpole", "torso.hidden=[8]", "run.total_steps=400", "run.eval_every=200",
+    "run.eval_episodes=1", "run.checkpoint_every=100", "run.keep_checkpoints=9", "logger.every=50",
+    "learner.learning_starts=50", "learner.threads=1", "logger.tensorboard=false",
+    "logger.progress=off", "run.stop_value=null", "buffer.capacity=150", "learner.batch_size=16",
+    "learner.update_per_collect=1",
+    "learner.replay_ratio=null",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run with checkpoints at about 100, 200, 300, 400; not to be changed."""
+    top = tmp_path_factory.mktemp("travel")
+    assert main([*WORDS, f"run.dir={top / 'run'}"]) == 0
+    return top / "run"
+
+
+@pytest.fixture
+def run_dir(finished, tmp_path):
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def steps_of(run_dir):
+    return [manifest.parse_name(p)[0] for p in list_checkpoints(run_dir / "checkpoints")]
+
+
+def line(capsys):
+    out, err = capsys.readouterr()
+    assert "Traceback" not in err
+    return (out + err).strip()
+
+
+def test_going_back_repeats_the_run(finished, run_dir, capsys):
+    steps = steps_of(run_dir)
+    assert len(steps) == 4
+    assert main(["resume", f"{run_dir}@{steps[1]}", "-q"]) == 0
+    assert steps_of(run_dir) == steps
+    assert (run_dir / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
+    states = [load_newest(d / "checkpoints")[0] for d in (finished, run_dir)]
+    assert not [*differences(*states)]
+    records = [json.loads((d / "run.json").read_text()) for d in (finished, run_dir)]
+    assert records[0]["digest"] == records[1]["digest"]
+    assert len(records[1]["resumes"]) == 1
+    capsys.readouterr()
+    assert main(["diff", str(finished), str(run_dir)]) == 0
+    assert line(capsys).startswith("metrics.jsonl: equal\ncheckpoint of env step")
+
+
+def test_killed_while_going_back_the_newest_that_is_left_can_be_resumed(run_dir, monkeypatch):
+    path = list_checkpoints(run_dir / "checkpoints")[0]
+    gone, delete = [], manifest.delete
+
+    def once(later):
+        if gone:
+            raise KeyboardInterrupt
+        gone.append(later)
+        delete(later)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "delete", once)
+        with pytest.raises(KeyboardInterrupt):
+            branch.go_back(run_dir, path)
+    left = steps_of(run_dir)
+    assert len(left) == 3
+    assert load_newest(run_dir / "checkpoints")[0]["counters"]["env_steps"] == left[-1]
+    with (run_dir / "metrics.jsonl").open("r+b") as file:
+        file.write(b"x")
+    with pytest.raises(CheckpointError, match=r"metrics.jsonl is damaged"):
+        branch.go_back(run_dir, path)
+    assert steps_of(run_dir) == left, "nothing is deleted for a checkpoint that cannot be used"
+
+
+def test_a_fork_names_its_parent_and_leaves_it_as_it_was(finished, run_dir, tmp_path, capsys):
+    steps = steps_of(run_dir)
+    before = {p: durable.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()}
+    new = tmp_path / "branch"
+    assert main(["fork", f"{run_dir}@{steps[1]}", "policy.lr=1e-2", f"run.dir={new}", "-q"]) == 0
+    assert {p: durable.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()} == before
+    record = json.loads((new / "run.json").read_text())
+    assert record["status"] == "done"
+    parent = record["parent"]
+    assert (parent["directory"], parent["env_steps"]) == (str(run_dir), steps[1])
+    digest = durable.sha256_file(run_dir / "checkpoints" / parent["checkpoint"] / "manifest.json")
+    assert parent["manifest_sha256"] == digest
+    assert "lr: 0.01" in (new / "config.yaml").read_text()
+    capsys.readouterr()
+    assert main(["verify", str(new)]) == 0
+    assert main(["diff", str(run_dir), str(new)]) == 1
+    first, second = line(capsys).splitlines()[-2:]
+    assert first.startswith("metrics.jsonl: record")
+    assert second == f"checkpoint of env step {steps[1]}: equal"
+    assert main(["diff", f"{run_dir}@{steps[2]}", str(new)]) in (1, 2)
+    same = tmp_path / "same"
+    assert main(["fork", f"{run_dir}@{steps[0]}", f"run.dir={same}", "-q"]) == 0
+    assert (same / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
+    assert json.loads((same / "run.json").read_text())["digest"] == json.loads(
+        (finished / "run.json").read_text()
+    )["digest"]  # fmt: skip
+
+
+def test_wrong_commands_are_one_line(run_dir, tmp_path, capsys):
+    kept = ", ".join(map(str, steps_of(run_dir)))
+    for words, text in (
+        (["resume", f"{run_dir}@77"], f"kept are {kept}"),
+        (["fork", f"{run_dir}@77", f"run.dir={tmp_path / 'new'}"], f"kept are {kept}"),
+        (["fork", str(run_dir), "policy.lr=1e-3"], "add run.dir=NEW"),
+        (["fork", str(run_dir), f"run.dir={run_dir}"], "not empty"),
+        (["diff", str(run_dir), str(tmp_path / "nowhere")], "no such directory"),
+        (["verify", str(tmp_path)], "is no run directory"),
+        (["resume", f"{tmp_path / 'nowhere'}@3"], "no such directory"),
+    ):
+        assert main(words) == 2
+        found = line(capsys)
+        assert text in found
+        assert "\n" not in found
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_path_with_an_at_sign_is_a_path(tmp_path):
+    (tmp_path / "a@3").mkdir()
+    assert branch.split_step(f"{tmp_path}/a@3") == (tmp_path / "a@3", None)
+    assert branch.split_step(f"{tmp_path}/b@3") == (tmp_path / "b", 3)
+    assert branch.split_step("a@b") == (Path("a@b"), None)
+    with pytest.raises(ConfigError, match="kept are none"):
+        branch.checkpoint_at(tmp_path, 3)
+
+
+def test_verify_finds_every_flipped_byte_of_every_file(run_dir, capsys):
+    """And what is intact is resumed from: 0 wrong loads, 0 unnoticed."""
+    assert main(["verify", str(run_dir)]) == 0
+    steps = steps_of(run_dir)
+    assert f"can be resumed from env step {steps[-1]}, {steps[-2]}" in line(capsys)
+    ignored = {".lock", "rlrun.log"}
+    for path in sorted(p for p in run_dir.rglob("*") if p.is_file() and p.name not in ignored):
+        content = path.read_bytes()
+        for at in {0, len(content) // 3, len(content) // 2, len(content) - 1}:
+            path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+            found = verify.Report(run_dir).problems
+            assert found, f"{path}, byte {at}"
+            assert len({*found}) == len(found)
+        path.write_bytes(content[:-1])
+        assert verify.Report(run_dir).problems, path
+        path.write_bytes(content)
+    assert not verify.Report(run_dir).problems
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "overrides.yaml", "run.json", "metrics.jsonl"])
+def test_a_flip_or_a_hole_in_a_small_file_is_noticed_by_resume(run_dir, name):
+    path = run_dir / name
+    content = path.read_bytes()
+    lines = content.splitlines(keepends=True)
+    damaged = [content[:i] + bytes([content[i] ^ 1 << i % 8]) + content[i + 1 :]
+               for i in range(0, len(content), 7)]  # fmt: skip
+    damaged += [b"".join(lines[:i] + lines[i + 1 :]) for i in range(len(lines))]
+    oldest = list_checkpoints(run_dir / "checkpoints")[0]
+    size = manifest.read_manifest(oldest)["committed"]["metrics.jsonl"]["bytes"]
+    for i, wrong in enumerate(damaged):
+        path.write_bytes(wrong)
+        if name != "metrics.jsonl":
+            with pytest.raises(CheckpointError, match=name):
+                check_texts(run_dir)
+        elif wrong[:size] != content[:size]:
+            with pytest.raises(CheckpointError, match=name):
+                load_newest(run_dir / "checkpoints")
+        elif i % 20 == 0:  # what is damaged is not what an earlier checkpoint needs
+            _, used = load_newest(run_dir / "checkpoints")
+            fields = manifest.read_manifest(used)
+            manifest.verify_committed(run_dir, fields, name)
+            assert used != list_checkpoints(run_dir / "checkpoints")[-1]
+
+
+def test_a_resume_with_other_keys_replaces_the_config_at_no_moment_unnoticed(run_dir, monkeypatch):
+    """Killed before or after config.yaml is replaced, it is one that run.json knows."""
+    from rlrun.config import load
+
+    config, raw_yaml = load(run_dir, ["run.total_steps=500"])
+    monkeypatch.setattr(train, "prepare_process", _killed)
+    with pytest.raises(KeyboardInterrupt):
+        train.resume(run_dir, config, raw_yaml=raw_yaml, overrides=[])
+    check_texts(run_dir)
+    monkeypatch.setattr(train, "replace_file", _killed)
+    config, raw_yaml = load(run_dir, ["run.total_steps=600"])
+    with pytest.raises(KeyboardInterrupt):
+        train.resume(run_dir, config, raw_yaml=raw_yaml, overrides=[])
+    check_texts(run_dir)
+    monkeypatch.undo()
+    config, raw_yaml = load(run_dir, ["run.total_steps=420"])
+    assert train.resume(run_dir, config, raw_yaml=raw_yaml, overrides=[]) == 0
+    check_texts(run_dir)
+    assert len(json.loads((run_dir / "run.json").read_text())["files"]["config.yaml"]) == 1
+
+
+def _killed(*given):
+    raise KeyboardInterrupt
