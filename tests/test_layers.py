@@ -35,6 +35,8 @@ TORCH_FREE = [
     "rlrun.config",
     "rlrun.env",
     "rlrun.env.framestack",
+    "rlrun.rundir.branch",
+    "rlrun.rundir.verify",
     "rlrun.schedule",
     "rlrun.trust",
 ]

@@ -16,7 +16,7 @@ from rlrun.trust import trusting
 from tests.test_packaging import wheel  # noqa: F401  a fixture
 
 EXAMPLES = Path(__file__).parent / "examples"
-SHORT = ["debug=smoke", "-q", "run.dir=run"]
+SHORT = ["debug=smoke", "-q", "run.dir=run", "watchdog.warn_seconds=60"]  # kernels are compiled
 
 
 @pytest.fixture(scope="module")

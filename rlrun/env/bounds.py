@@ -22,16 +22,22 @@ Path = tuple[Any, ...]
 class Bounds:
     """Compares the leaves of observations, [*O] or of E environments [E, *O], with their bounds."""
 
-    def __init__(self, space: gym.Space[Any], *, batched: bool) -> None:
-        """``batched``: of E environments; else Discrete is left to ``contract.obs_violation``."""
+    def __init__(
+        self, space: gym.Space[Any], env_id: str, *, batched: bool, floats: bool = True
+    ) -> None:
+        """``batched``: of E environments; else Discrete is left to ``contract.obs_violation``.
+
+        ``floats``: compare floats too.
+        """
+        self._env_id = env_id
         leaves = list(_bounded(space, ()))
         integers = [leaf for leaf in leaves if leaf[1].dtype.kind != "f"]
         self._integers = [leaf for leaf in integers if batched or leaf[1].ndim]
-        self._floats = [leaf for leaf in leaves if leaf[1].dtype.kind == "f"]
+        self._floats = [leaf for leaf in leaves if floats and leaf[1].dtype.kind == "f"]
         self._calls = 0
 
-    def violation(self, obs: Any, subject: str) -> str | None:
-        """Describe an integer outside of its bounds; warn once of a float, naming ``subject``."""
+    def violation(self, obs: Any) -> str | None:
+        """Describe an integer outside of its bounds; warn once of a float."""
         if self._integers:
             for path, low, high in self._integers:
                 if (message := _outside(_leaf(obs, path), path, low, high)) is not None:
@@ -39,13 +45,13 @@ class Bounds:
         if self._floats:
             self._calls += 1
             if self._calls % _EVERY == 1:
-                self._warn(obs, subject)
+                self._warn(obs)
         return None
 
-    def _warn(self, obs: Any, subject: str) -> None:
+    def _warn(self, obs: Any) -> None:
         for path, low, high in self._floats:
             if (message := _outside(_leaf(obs, path), path, low, high)) is not None:
-                _logger.warning("%s: %s; it is passed on as it is", subject, message)
+                _logger.warning("env.id = %s: %s; it is passed on", self._env_id, message)
                 self._floats = []
                 return
 

@@ -47,7 +47,10 @@ def capture(root: object) -> Tree:
     Raises: Unsupported.
     """
     walk = _Capture()
-    tree = walk.value(root, "env", attribute=True)
+    try:
+        tree = walk.value(root, "env", attribute=True)
+    except RecursionError:
+        raise Unsupported("its attributes are nested too deeply") from None
     walk.require_no_shared_memory()
     return tree
 
@@ -143,7 +146,11 @@ class _Capture:
         kind = type(x)
         own = getattr(x, "state_dict", None), getattr(x, "load_state_dict", None)
         if all(map(callable, own)) and isinstance(x, gym.Env) and not isinstance(x, gym.Wrapper):
-            return {"own": self.value(own[0](), f"{path}.state_dict()")}  # type: ignore[misc]
+            try:
+                given = own[0]()  # type: ignore[misc]
+            except Exception as e:  # the user's own code
+                raise Unsupported(f"{path}.state_dict() raised {type(e).__name__}: {e}") from e
+            return {"own": self.value(given, f"{path}.state_dict()")}
         native = next((c for c in kind.__mro__ if c is not object and not _is_python(c)), None)
         if native is not None or not hasattr(x, "__dict__") or _slots(kind):
             raise Unsupported(f"{path} is a {module_of(kind)}.{kind.__qualname__}")

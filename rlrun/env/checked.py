@@ -62,7 +62,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         super().__init__(make())
         self._id, self._subject, self._steps = env_id, f"environment {index}", 0
         self._space = self.env.observation_space
-        self._bounds = Bounds(self._space, batched=False)
+        self._bounds = Bounds(self._space, env_id, batched=False, floats=index == 0)
         self._make, self._limit, self._index = make, max_replay_steps, index
         self._seed = self._episode = 0
         self._reseed = False  # the next reset opens other episodes than those of the run's start
@@ -89,20 +89,20 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             self._actions, self._reseed = None, False
         else:
             self._episode, self._steps = self._episode + 1, self._steps + 1
-        if self._limit is not None or self._reseed:
-            seed = self._prepare(seed)
-        if seed is not None:
-            seed_spaces(self.env, seed)
         try:
+            if self._limit is not None or self._reseed:
+                seed = self._prepare(seed)
+            if seed is not None:
+                seed_spaces(self.env, seed)
             result = self.env.reset(seed=seed, options=options)
-        except (Interrupted, KeyboardInterrupt):
+        except (Interrupted, KeyboardInterrupt, EnvError):
             raise
         except BaseException as e:
             raise self._fault(exception_text(e, "reset")) from e
         if not isinstance(result, tuple) or len(result) != 2:
             raise self._fault("reset() must return (observation, info); fix the environment")
         obs, info = result
-        message = obs_violation(self._space, obs) or self._bounds.violation(obs, self._id)
+        message = obs_violation(self._space, obs) or self._bounds.violation(obs)
         if message is not None:
             raise self._fault(f"{message}; fix the environment or wrap it")
         self._obs = obs
@@ -129,7 +129,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             ) from None
         message = (
             obs_violation(self._space, obs)
-            or self._bounds.violation(obs, self._id)
+            or self._bounds.violation(obs)
             or reward_violation(reward)
         )
         if message is None and not (type(terminated) is bool and type(truncated) is bool):

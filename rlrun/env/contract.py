@@ -135,7 +135,7 @@ class BatchValidator:
     ) -> None:
         """``bounds``: compare integers with those of their space; False for tested environments."""
         self._space, self._num_envs, self._id = space, num_envs, env_id
-        self._bounds = Bounds(space, batched=True) if bounds else None
+        self._bounds = Bounds(space, env_id, batched=True) if bounds else None
         self._leaves = [
             (path, (num_envs, *(leaf.shape or ())), leaf.dtype, leaf.dtype.kind == "f")
             for path, leaf in _leaves(space, ())
@@ -156,7 +156,7 @@ class BatchValidator:
                 raise self._obs_fault(obs, path, leaf, step)
         if self._bounds is None:
             return
-        if (message := self._bounds.violation(obs, f"env.id = {self._id}")) is not None:
+        if (message := self._bounds.violation(obs)) is not None:
             subject = f"environments 0 to {self._num_envs - 1}"
             raise contract_error(self._id, subject, step, f"{message}; fix the environment")
 

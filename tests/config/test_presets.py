@@ -268,6 +268,7 @@ BESIDES = {  # what a key of any value needs besides
 }
 NAMES = {  # the other options of the keys that hold one of a few words
     "env.backend": "sync",
+    "env.on_worker_failure": "restart",
     "learner.precision": "bf16",
     "learner.backend": "torch",
     "transport.weights": "xor",

@@ -55,3 +55,20 @@ def test_killed_while_its_first_checkpoint_is_written(last_call, tmp_path, monke
     assert train.run(c, whole, raw_yaml="seed: 0", overrides=[]) == 0
     one, two = (json.loads((d / "run.json").read_text())["digest"] for d in (cut, whole))
     assert one == two
+
+
+def test_a_run_that_cannot_be_exact_says_so_and_resumes(tmp_path, caplog):
+    """Its environment draws from a global generator."""
+    words = ("policy=random", "env=gym", "env.id=tests.env.walks:test/Walk-v0", *SMALL, *QUIET,
+             "+env.kwargs.hidden=global", "collector.num_envs=2")  # fmt: skip
+    (tmp_path / "config.yaml").write_text("{}")
+    c = config(*words, "run.checkpoint_every=60")
+    assert train.run(c, tmp_path, raw_yaml="seed: 0\n", overrides=[]) == 0
+    warnings = [r.getMessage() for r in caplog.records if "will differ" in r.getMessage()]
+    assert len(warnings) == 1, "once, though there are four checkpoints"
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert (record["exact"], "gives other rows" in record["exact_reason"]) == (False, True)
+    longer = config(*words, "run.total_steps=400")
+    assert train.resume(tmp_path, longer, raw_yaml="seed: 0\n", overrides=[]) == 0
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert (record["exact"], record["env_steps"]) == (False, 400)
