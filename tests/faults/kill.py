@@ -26,7 +26,7 @@ TINY = (
     "logger.progress=off", "logger.tensorboard=false", "learner.threads=1", "torso.hidden=[16]",
     "run.eval_episodes=2", "run.stop_value=null", "device=cpu",
 )  # fmt: skip
-OFF_POLICY = ("learner.learning_starts=200", "buffer.capacity=2000", "learner.batch_size=16")
+OFF_POLICY = ("learner.learning_starts=200", "buffer.capacity=1000", "learner.batch_size=16")
 R2D2 = ("policy=r2d2", "memory.hidden=16", *OFF_POLICY, "learner.batch_size=4",
         "learner.replay_ratio=1")  # fmt: skip
 DQN = ("policy=dqn", *OFF_POLICY)
@@ -46,8 +46,8 @@ LINES = {  # a command line for every pair of policy, environment, backend and p
     "sac pendulum sync overlapped": (*SAC, "env=pendulum", "env.backend=sync",
                                      "pipeline=overlapped"),
 }  # fmt: skip
-STEPS = 3000  # of a run; a checkpoint every CHECKPOINT, which is no multiple of a chunk
-CHECKPOINT = 170
+STEPS = 1600  # of a run; a checkpoint every CHECKPOINT, which is no multiple of a chunk
+CHECKPOINT = 130
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Killer:
     def __init__(self, forks: Forks, line: tuple[str, ...], path: Path, seed: int) -> None:
         self.forks, self.path, self.out = forks, path, Outcome()
         self.rng = np.random.default_rng(seed)
-        self.line = [*line, *TINY, f"run.total_steps={STEPS}", "run.eval_every=1000",
+        self.line = [*line, *TINY, f"run.total_steps={STEPS}", "run.eval_every=700",
                      f"run.checkpoint_every={CHECKPOINT}", "logger.every=90"]  # fmt: skip
         start = time.perf_counter()
         self.log = path / "log"
