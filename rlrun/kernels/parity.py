@@ -1,7 +1,6 @@
 """Before a run's first update its kernel is compared with the policy's text."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -85,26 +84,6 @@ class CheckedKernel:
                 return 0.0
         (expected, after), (computed, state) = results
         return largest_gap(expected, after, computed, state) / max(1, expected.steps)
-
-
-def backends(policy: Policy) -> list[str]:
-    """What computes every agent's updates: numpy, torch, or unchecked before the first."""
-    kernels = [getattr(p, "kernel", None) for p in getattr(policy, "policies", [policy])]
-    return [
-        "unchecked" if isinstance(kernel, CheckedKernel) else "numpy" if kernel else "torch"
-        for kernel in kernels
-    ]
-
-
-def restore_backends(policy: Policy, names: Sequence[str]) -> None:
-    """Compute updates as the run did when ``backends`` returned ``names``.
-
-    The comparison of the first update is not repeated: another sample might decide otherwise.
-    """
-    for p, name in zip(getattr(policy, "policies", [policy]), names, strict=True):
-        kernel = getattr(p, "kernel", None)
-        if isinstance(kernel, CheckedKernel) and name != "unchecked":
-            p.kernel = kernel.kernel if name == "numpy" else None
 
 
 def largest_gap(

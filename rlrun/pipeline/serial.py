@@ -15,8 +15,8 @@ from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout
 from rlrun.errors import CheckpointError, EnvError, NumericError, RlrunError
-from rlrun.kernels.parity import backends, restore_backends
 from rlrun.log import Log
+from rlrun.pipeline.backends import backends, restore_backends
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collector import ChunkInterrupted
 from rlrun.pipeline.evaluate import Evaluator, eval_metrics, loaded_counts, loaded_summary

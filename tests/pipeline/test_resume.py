@@ -15,6 +15,7 @@ from rlrun.build.pipeline import make_pipeline
 from rlrun.build.plan import make_plan
 from rlrun.kernels import parity
 from rlrun.log import Log
+from rlrun.pipeline.backends import backends
 from rlrun.pipeline.evaluate import Evaluator
 from rlrun.pipeline.generators import generators_state, load_generators
 from rlrun.pipeline.serial import Pipeline
@@ -143,7 +144,7 @@ def test_the_backend_of_the_first_update_stays(pipeline_of, monkeypatch, agrees)
     """A resumed run does not compare anew, whatever the comparison would find now."""
     words = ("policy=dqn", "learner.learning_starts=0")
     one = pipeline_of(*words)
-    assert parity.backends(one.policy) == ["unchecked"]
+    assert backends(one.policy) == ["unchecked"]
     monkeypatch.setattr(parity, "TOLERANCE", 1.0 if agrees else -1.0)
     while not one.counters.updates:
         turn(one)
@@ -151,9 +152,9 @@ def test_the_backend_of_the_first_update_stays(pipeline_of, monkeypatch, agrees)
     two = pipeline_of(*words)
     two.load_state_dict(one.state_dict())
     expected = ["numpy" if agrees else "torch"]
-    assert parity.backends(two.policy) == parity.backends(one.policy) == expected
+    assert backends(two.policy) == backends(one.policy) == expected
     turn(two)
-    assert parity.backends(two.policy) == expected
+    assert backends(two.policy) == expected
 
 
 SCHEDULED = (
