@@ -54,7 +54,7 @@ class Plan:
     horizon: int  # env steps that schedules without an end of their own span
 
     def settings(self) -> dict[str, Any]:
-        """What a resumed run takes over from the run's beginning, for its checkpoints."""
+        """Numbers that a resumed run takes over from the run's beginning, for its checkpoints."""
         return {name: getattr(self, name) for name in _SETTINGS}
 
     def resumed(self, settings: dict[str, Any]) -> "Plan":

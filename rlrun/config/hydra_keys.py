@@ -1,4 +1,4 @@
-"""What yaml files may say of Hydra: an allowlist. Everything else is for the command line.
+"""The keys of Hydra that yaml files may set. All others are for the command line.
 
 Through ``hydra.*`` a config can start code (``job.env_set``, ``job_logging``, ``callbacks``) or
 name files to write, so files that rlrun does not ship set only the keys of ``ALLOWED``. The

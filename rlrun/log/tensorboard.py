@@ -142,7 +142,7 @@ class TensorBoardWriter:
 
     @property
     def is_open(self) -> bool:
-        """Whether all events so far could be written."""
+        """True while all events could be written."""
         return self._file is not None
 
     def close(self) -> None:

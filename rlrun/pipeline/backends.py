@@ -1,4 +1,4 @@
-"""What computes updates, as part of a run's state. Nothing here needs the room ``kernels``."""
+"""The backends of updates, as part of a run's state. Nothing here needs the room ``kernels``."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from rlrun.types import Policy
 
 
 def backends(policy: Policy) -> list[str]:
-    """What computes every agent's updates: numpy, torch, or unchecked before the first."""
+    """Return the backend of every agent's updates: numpy, torch, or unchecked before the first."""
     return [
         "unchecked" if compared is not None else "numpy" if p.kernel is not None else "torch"
         for p, compared in _kernels(policy)
