@@ -25,6 +25,7 @@ LAYERS = [  # lowest first; a room imports only from layers below its own, or fr
     "pipeline config",
     "build",
     "run",
+    "sweep",
     "cli",
     "__main__",
 ]
@@ -38,6 +39,7 @@ TORCH_FREE = [
     "rlrun.rundir.branch",
     "rlrun.rundir.verify",
     "rlrun.schedule",
+    "rlrun.sweep.pool",
     "rlrun.trust",
 ]
 
