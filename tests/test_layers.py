@@ -26,6 +26,7 @@ LAYERS = [  # lowest first; a room imports only from layers below its own, or fr
     "pipeline config",
     "build",
     "run",
+    "sweep",
     "cli",
     "__main__",
 ]
@@ -40,6 +41,7 @@ TORCH_FREE = [
     "rlrun.rundir.branch",
     "rlrun.rundir.verify",
     "rlrun.schedule",
+    "rlrun.sweep.pool",
     "rlrun.trust",
 ]
 
