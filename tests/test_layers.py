@@ -17,6 +17,7 @@ LAYERS = [  # lowest first; a room imports only from layers below its own, or fr
     "types schedule",
     "functional codec log",
     "trust rundir",
+    "report",
     "nets buffer env transport",
     "optim dataset",
     "acting",
@@ -25,6 +26,7 @@ LAYERS = [  # lowest first; a room imports only from layers below its own, or fr
     "pipeline config",
     "build",
     "run",
+    "sweep",
     "cli",
     "__main__",
 ]
@@ -35,9 +37,11 @@ TORCH_FREE = [
     "rlrun.config",
     "rlrun.env",
     "rlrun.env.framestack",
+    "rlrun.report.runs",
     "rlrun.rundir.branch",
     "rlrun.rundir.verify",
     "rlrun.schedule",
+    "rlrun.sweep.pool",
     "rlrun.trust",
 ]
 
@@ -99,7 +103,7 @@ def test_packages_stay_in_their_place(path: Path) -> None:
         assert packages.isdisjoint({"hydra", "omegaconf"})
     if not inside.startswith(("transport.ray", "pipeline.ray")):
         assert "ray" not in packages
-    light = ("cli", "codec", "config", "env", "errors", "schema", "schedule")
+    light = ("cli", "codec", "config", "env", "errors", "report", "schema", "schedule")
     if inside.startswith(light):
         top = {name.partition(".")[0] for name in imports(tree, top_only=True)}
         assert top.isdisjoint({"torch", "tensorboard", "ray", "safetensors"})

@@ -141,8 +141,13 @@ def _target_thread(config: Config, threads: int) -> bool:
 
 
 def _free_cores(config: Config) -> int:
-    """Cores left to the learner: the overlapped pipeline's collector takes one."""
-    return max(1, (os.cpu_count() or 1) - (config.pipeline.name == "overlapped"))
+    """Cores left to the learner: the overlapped pipeline's collector takes one.
+
+    A job of a sweep counts its worker's share of the machine (RLRUN_CORES) as all of it.
+    """
+    share = os.environ.get("RLRUN_CORES", "")
+    cores = int(share) if share.isdecimal() else os.cpu_count() or 1
+    return max(1, cores - (config.pipeline.name == "overlapped"))
 
 
 def _feed_forward(config: Config) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from rlrun.cli.report import report_job_error
+from rlrun.cli.error_report import report_job_error
 from rlrun.errors import ConfigError, extra
 
 

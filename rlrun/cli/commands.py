@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from rlrun.cli.error_report import report_job_error
 from rlrun.cli.list import list_lines
-from rlrun.cli.report import report_job_error
 from rlrun.errors import ConfigError
 
 if TYPE_CHECKING:

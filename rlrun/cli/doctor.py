@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rlrun import __version__
-from rlrun.cli.report import report_job_error
+from rlrun.cli.error_report import report_job_error
 from rlrun.config.checks.backend import WITH_KERNEL
 from rlrun.errors import ConfigError
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rlrun.cli.report import report_job_error
+from rlrun.cli.error_report import report_job_error
 from rlrun.errors import CodecError, ConfigError
 
 

@@ -30,8 +30,8 @@ from rlrun.cli.commands import (
     tensorboard_command,
     verify_command,
 )
+from rlrun.cli.error_report import SweepStopped, report, report_bug
 from rlrun.cli.list import GROUPS, SUBCOMMANDS, TOPICS, help_text
-from rlrun.cli.report import SweepStopped, report, report_bug
 from rlrun.errors import ConfigError, Interrupted, RlrunError, end_if_importing_main
 from rlrun.trust import trusting
 

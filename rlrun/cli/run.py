@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlrun.cli.report import SweepStopped, report_job_error
+from rlrun.cli.error_report import SweepStopped, report_job_error
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Statistics, tables, figures and pages about finished runs."""

@@ -1,0 +1,119 @@
+"""Where runs are: the run directories that the arguments of a command name. Torch-free."""
+
+import glob
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlrun.errors import ConfigError
+from rlrun.rundir.inert import MAX_ENTRIES, member, read_file
+from rlrun.rundir.texts import CONFIG, RECORD
+
+SWEEP = "sweep.json"
+_DEEPEST = 8  # levels of directories that are searched for runs
+_SKIPPED = ("checkpoints", "report")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A place where a run is or should be. ``sweep``: its entry in sweep.json, or {}."""
+
+    path: Path
+    sweep: dict[str, Any]
+
+
+def find_jobs(arguments: Sequence[str]) -> list[Job]:
+    """Return the runs that run directories, sweep directories, parents and globs name, each once.
+
+    Links below an argument are not followed: a directory may be a stranger's.
+
+    Raises: ConfigError for an argument that holds no run.
+    """
+    found: dict[str, Job] = {}
+    for argument in arguments:
+        jobs = [job for path in _expand(argument) for job in _below(path)]
+        if not jobs:
+            wrong = "holds no run" if os.path.lexists(argument) else "no such directory"
+            raise ConfigError(
+                f"DIR = {argument}: {wrong}; a run directory, a sweep, a directory above them or a "
+                "glob in quotes is allowed; run directories are under outputs/",
+                key="DIR",
+            )
+        for job in jobs:
+            found.setdefault(os.path.realpath(job.path), job)
+    return list(found.values())
+
+
+def _expand(argument: str) -> list[Path]:
+    if os.path.lexists(argument) or not glob.has_magic(argument):
+        return [Path(argument)]
+    return [Path(name) for name in sorted(glob.glob(argument, recursive=True), key=natural)]
+
+
+def natural(text: str) -> list[tuple[int, int, str]]:
+    """Sort key that orders the digits in a name by value: run2 before run10."""
+    parts, digits = [], ""
+    for char in text:
+        if char in "0123456789":
+            digits += char
+            continue
+        parts += [(0, int(digits[:18]), ""), (1, 0, char)] if digits else [(1, 0, char)]
+        digits = ""
+    return [*parts, (0, int(digits[:18]), "")] if digits else parts
+
+
+def _below(top: Path) -> list[Job]:
+    if (top / RECORD).is_file() or (top / CONFIG).is_file():
+        return [Job(top, {})]
+    return [*_search(top)] if top.is_dir() else []
+
+
+def _search(top: Path) -> Iterator[Job]:
+    seen = 0
+    directories = [(top, 0)]
+    while directories:
+        directory, depth = directories.pop(0)
+        listed = {entry.path.name: entry for entry in sweep_jobs(directory)}
+        yield from listed.values()
+        below = []
+        for entry in _entries(directory):
+            seen += 1
+            if seen > MAX_ENTRIES:
+                raise ConfigError(
+                    f"DIR = {top}: holds more than {MAX_ENTRIES} files; name a directory of fewer, "
+                    "or the runs with a glob",
+                    key="DIR",
+                )
+            if entry.name in listed or not entry.is_dir(follow_symlinks=False):
+                continue
+            path = Path(entry.path)
+            if (path / RECORD).is_file() or (path / CONFIG).is_file():
+                yield Job(path, {})
+            elif depth < _DEEPEST and entry.name[0] != "." and entry.name not in _SKIPPED:
+                below.append((path, depth + 1))
+        directories += below
+
+
+def _entries(directory: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entries, key=lambda entry: natural(entry.name))
+    except OSError:
+        return []
+
+
+def sweep_jobs(sweep_dir: Path) -> list[Job]:
+    """Return the jobs that sweep.json lists, in its order; none when there is no such file."""
+    path = sweep_dir / SWEEP
+    if not os.path.lexists(path):
+        return []
+    try:
+        fields = json.loads(read_file(path))
+        jobs = fields["jobs"] if isinstance(fields, dict) else fields
+        named = [(member(sweep_dir, job["name"]), job) for job in jobs]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return []  # the directories that are there are still found
+    return [Job(path, dict(job)) for path, job in named]

@@ -1,0 +1,295 @@
+"""A run as the report needs it: status, config, evaluations, scores. Torch-free.
+
+Files may be a stranger's: only regular files of bounded size are read, only finite numbers and text
+that can be printed leave this module, and whatever cannot be read makes the run ``damaged``, which
+the report lists.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.report.inputs import Job, find_jobs
+from rlrun.rundir.inert import read_file
+from rlrun.rundir.manifest import METRICS
+from rlrun.rundir.texts import CONFIG, RECORD, read_record
+
+TIMINGS = "timings.jsonl"
+MAX_METRICS = 2**30  # bytes of metrics.jsonl
+_MAX_CONFIG = 2**18  # bytes of config.yaml
+_MAX_DEPTH = 32
+_MAX_TEXT = 500  # characters of a name or a message
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+SCORES = "final, best_of_last:K or auc"
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """Evaluations of a run in order: all arrays [K]. NaN where a value is not known."""
+
+    env_steps: Floats
+    return_mean: Floats
+    wall_seconds: Floats
+    success: Floats
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run. ``status``: that of run.json, or waiting (of a sweep) or damaged.
+
+    ``problem``: why a run that is not done has no score, or which file is damaged.
+    """
+
+    path: Path
+    name: str
+    status: str
+    config: dict[str, Any]
+    record: dict[str, Any]
+    problem: str = ""
+    overrides: tuple[str, ...] = ()
+
+    @cached_property
+    def keys(self) -> dict[str, Any]:
+        """Full name of every config key -> value; interpolations unresolved."""
+        return dict(flatten(self.config))
+
+    @property
+    def seed(self) -> int | None:
+        """The seed, or None when it is not known."""
+        seed = self.keys.get("seed", self.record.get("seed"))
+        return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
+
+    def metrics(self, key: str, file: str = METRICS) -> tuple[Floats, Floats]:
+        """Return (env_steps [K], values [K]) of the finite records of a metric."""
+        found = [
+            (step, value)
+            for step, values in _records(self.path / file, key)
+            if (value := _number(values.get(key))) is not None
+        ]
+        table = np.array(found, np.float64).reshape(-1, 2)
+        return table[:, 0], table[:, 1]
+
+    @cached_property
+    def evaluations(self) -> Evaluations:
+        """The evaluations, the last one of an env step where there are several."""
+        steps, returns = self.metrics("eval/return_mean")
+        _, last = np.unique(steps[::-1], return_index=True)
+        kept = len(steps) - 1 - last
+        success = dict(zip(*self.metrics("eval/success"), strict=True)) if len(kept) else {}
+        shares = np.array([success.get(step, math.nan) for step in steps[kept]], np.float64)
+        return Evaluations(steps[kept], returns[kept], self._wall_at(steps[kept]), shares)
+
+    def _wall_at(self, env_steps: Floats) -> Floats:
+        """Seconds since the run began, interpolated between the records around each step."""
+        steps, seconds = self.metrics("time/wall_seconds", TIMINGS)
+        if not len(steps):
+            return np.full(len(env_steps), math.nan)
+        last, total = self.number("env_steps"), self.number("wall_seconds")
+        if self.status == "done" and last >= steps[-1] and total >= seconds[-1]:
+            steps, seconds = np.append(steps, last), np.append(seconds, total)
+        wall: Floats = np.interp(env_steps, [0.0, *steps], [0.0, *seconds])
+        return wall
+
+    def number(self, key: str) -> float:
+        """A number of run.json; NaN when it has none."""
+        value = _number(self.record.get(key))
+        return math.nan if value is None else value
+
+    def text(self, key: str) -> str:
+        """A text of run.json that can be printed; "" when it has none."""
+        value = self.record.get(key)
+        return printable(value) if isinstance(value, str) else ""
+
+    @cached_property
+    def restarts(self) -> int:
+        """Workers of environments that were restarted."""
+        return int(self.metrics("collect/restarts")[1].sum())
+
+    @property
+    def total_steps(self) -> float:
+        """Env steps that the run was to do; NaN when the config does not say."""
+        return _resolved(self.keys, "run.total_steps")
+
+    @property
+    def stop_value(self) -> float:
+        """Mean return that counts as solved; NaN when the config does not say."""
+        return _resolved(self.keys, "run.stop_value")
+
+
+def read_run(path: Path | str) -> Run:
+    """Return the run in a directory; damage gives the status ``damaged``, not an error."""
+    return _read(Job(Path(path), {}))
+
+
+def read_runs(arguments: Sequence[str]) -> list[Run]:
+    """Return the runs that run directories, sweeps, directories above them and globs name.
+
+    Raises: ConfigError for an argument that holds no run.
+    """
+    return [_read(job) for job in find_jobs(arguments)]
+
+
+def _read(job: Job) -> Run:
+    name = printable(job.path.name if job.path.name not in ("", "..") else job.path.resolve().name)
+    overrides = job.sweep.get("overrides")
+    given = tuple(printable(x) for x in overrides) if isinstance(overrides, list) else ()
+    config: dict[str, Any] = {}
+    record: dict[str, Any] = {}
+    problem = ""
+    try:
+        if (job.path / CONFIG).exists():
+            config = read_config(job.path / CONFIG)
+            given = given or _overrides(job.path)
+        if (job.path / RECORD).exists():
+            record = read_record(job.path)
+    except (OSError, ValueError, RlrunError) as e:
+        problem = printable(f"damaged: {e.strerror or e}" if isinstance(e, OSError) else e)
+    status = "damaged" if problem else _status(job, record)
+    return Run(job.path, name, status, config, record, problem, given)
+
+
+def _status(job: Job, record: dict[str, Any]) -> str:
+    """Status of run.json; of the sweep where the job did not write one."""
+    own, listed = record.get("status"), job.sweep.get("status")
+    known = ("running", "done", "failed", "interrupted", "waiting")
+    if own == "running" and listed in ("failed", "interrupted"):
+        return str(listed)  # killed: it could not say so itself
+    return str(own) if own in known else str(listed) if listed in known else "not started"
+
+
+def _overrides(run_dir: Path) -> tuple[str, ...]:
+    path = run_dir / "overrides.yaml"
+    lines = _safe_yaml(read_file(path, _MAX_CONFIG)) if path.exists() else []
+    return tuple(printable(x) for x in lines) if isinstance(lines, list) else ()
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the config of a run. Raises: OSError, ValueError."""
+    config = _safe_yaml(read_file(path, _MAX_CONFIG))
+    if not isinstance(config, dict):
+        raise ValueError(f"{path.name} holds no config")
+    return config
+
+
+def _safe_yaml(content: bytes) -> Any:
+    """The value of yaml without aliases, which could stand for far more than its bytes."""
+    try:
+        depth = 0
+        for event in yaml.parse(content, Loader=_Loader):
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError("the yaml has aliases")
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > _MAX_DEPTH:
+                raise ValueError(f"the yaml is nested deeper than {_MAX_DEPTH}")
+        return yaml.load(content, Loader=_Loader)  # a safe loader
+    except (yaml.YAMLError, ValueError, RecursionError) as e:
+        raise ValueError(f"config.yaml: {' '.join(str(e).split())}") from e
+
+
+def flatten(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (full name, value) of the leaves of a config; a list is a leaf."""
+    for key, value in config.items():
+        name = f"{prefix}{printable(key)}"
+        if isinstance(value, dict) and value:
+            yield from flatten(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def _resolved(keys: dict[str, Any], key: str) -> float:
+    """The number of a key; one interpolation ``${other.key}`` is followed."""
+    value = keys.get(key)
+    if isinstance(value, str) and value.startswith("${") and value.endswith("}"):
+        value = keys.get(value[2:-1])
+    found = _number(value)
+    return math.nan if found is None else found
+
+
+def _number(value: Any) -> float | None:
+    """A finite number; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def _records(path: Path, key: str) -> Iterator[tuple[float, dict[str, Any]]]:
+    """(env_steps, values) of the records that hold ``key``, up to a damaged line."""
+    try:
+        lines = read_file(path, MAX_METRICS).splitlines() if path.exists() else []
+    except (OSError, ValueError):
+        return
+    word, before = json.dumps(key).encode(), 0.0
+    for line in lines:
+        if word not in line:
+            continue
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            return
+        step = _number(values.get("env_steps")) if isinstance(values, dict) else None
+        if step is None or step < before:
+            return
+        before = step
+        yield step, values
+
+
+def score(run: Run, kind: str) -> float | None:
+    """Return the score of a run that is done, else None.
+
+    ``final``: mean return of the final weights (run.json). ``best_of_last:K``: the best of the last
+    K evaluations, which flatters. ``auc``: mean over the env steps from the first evaluation to
+    run.total_steps, each evaluation in force until the next, the last one to the end.
+
+    Raises: ConfigError for another ``kind``.
+    """
+    last = parse_score(kind)
+    if run.status != "done":
+        return None
+    if kind == "final":
+        result = run.record.get("eval")
+        return _number(result.get("return_mean")) if isinstance(result, dict) else None
+    steps, returns = run.evaluations.env_steps, run.evaluations.return_mean
+    if not len(steps):
+        return None
+    if last is not None:
+        return float(returns[-last:].max())
+    end = max(steps[-1], run.total_steps) if math.isfinite(run.total_steps) else steps[-1]
+    widths = np.diff([*steps, end])
+    return float(returns @ widths / widths.sum()) if widths.sum() > 0 else float(returns[-1])
+
+
+def parse_score(kind: str) -> int | None:
+    """Return K of ``best_of_last:K``, None for the others. Raises: ConfigError."""
+    name, colon, count = kind.partition(":")
+    if kind in ("final", "auc"):
+        return None
+    if name == "best_of_last" and colon and re.fullmatch("[1-9][0-9]{0,7}", count):
+        return int(count)
+    raise ConfigError(
+        f"--score = {printable(kind)}: is no score; {SCORES} is allowed, with K >= 1; "
+        "correct the command",
+        key="--score",
+    )
+
+
+def printable(value: object) -> str:
+    """Return a text on one line without control characters, which a terminal would obey."""
+    text = str(value)[:_MAX_TEXT]
+    escaped = (c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return "".join(escaped).encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,1 @@
+"""Sweeps: many runs, each in a process of its own."""

@@ -1,0 +1,211 @@
+"""The fork server: a process that has imported torch, from which jobs are forked.
+
+Importing torch and rlrun takes seconds, a fork milliseconds. The server has one thread and starts
+none, so that a child finds no lock held; it knows nothing of sweeps. ``Pool`` starts it as a
+process of its own and exchanges JSON lines with it.
+
+Requests: ``{"job": 3, "call": "rlrun.cli.main:main", "arguments": [["seed=3"]], "argv": [...],
+"cwd": "/x", "log": "/x/console.txt"}`` starts a job, ``{"job": 3, "signal": 15}`` sends a signal.
+Replies: ``{"job": 3, "pid": 123}`` and ``{"job": 3, "code": 0}``. At the end of its input the
+server sends its jobs SIGTERM (a run saves), waits for them and ends.
+"""
+
+import atexit
+import gc
+import io
+import json
+import os
+import selectors
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, NoReturn
+
+from rlrun.errors import ResourceError
+
+_PRELOAD = ("rlrun.cli.run", "rlrun.config", "rlrun.run.train", "rlrun.run.evaluate")
+_POLICIES = ("r2d2", "dqn", "ppo", "sac")  # their modules bring what all others need
+_STOPS = [
+    getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, n)
+]
+_BUG = 9
+
+
+class Server:
+    """Forks jobs and reports their ends until its input ends."""
+
+    def __init__(self, requests: int, replies: int) -> None:
+        """``requests``, ``replies``: file descriptors."""
+        self._requests, self._replies = requests, replies
+        self._jobs: dict[int, int] = {}  # process id -> number of the job
+        self._buffer = b""
+        self._handlers: dict[int, Any] = {}
+        self._own = [requests, replies]  # file descriptors that no job gets
+
+    def serve(self) -> None:
+        """Serve until the input and all jobs have ended. Stop signals are ignored: jobs get theirs
+        from the pool.
+        """
+        self._handlers = {n: signal.signal(n, signal.SIG_IGN) for n in _STOPS}
+        waker, woken = os.pipe()
+        os.set_blocking(woken, False)
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        selector = selectors.SelectSelector()
+        self._own += [waker, woken]
+        selector.register(self._requests, selectors.EVENT_READ)
+        selector.register(waker, selectors.EVENT_READ)
+        is_open = True
+        while is_open or self._jobs:
+            for key, _ in selector.select():
+                if key.fd == waker:
+                    with suppress(BlockingIOError):
+                        os.read(waker, 4096)
+                elif not self._read():
+                    is_open = False
+                    selector.unregister(self._requests)
+                    for pid in self._jobs:
+                        os.kill(pid, signal.SIGTERM)
+            self._reap()
+
+    def _read(self) -> bool:
+        """Read and answer requests; False at the end of the input."""
+        content = os.read(self._requests, 1 << 20)
+        *lines, self._buffer = (self._buffer + content).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            if "signal" in request:
+                self._send(request["job"], request["signal"])
+            else:
+                self._start(request)
+        return bool(content)
+
+    def _start(self, request: dict[str, Any]) -> None:
+        ready, set_up = os.pipe()
+        pid = _fork()
+        if pid == 0:
+            os.close(ready)
+            self._become_job(request, set_up)
+        os.close(set_up)
+        os.read(ready, 1)  # from now on signals reach it
+        os.close(ready)
+        if pid is None:
+            self._reply(job=request["job"], code=ResourceError.exit_code)
+            return
+        self._jobs[pid] = request["job"]
+        self._reply(job=request["job"], pid=pid)
+
+    def _send(self, job: int, number: int) -> None:
+        """Send a signal to a job that still runs; SIGKILL to all processes of its session."""
+        for pid, found in self._jobs.items():
+            if found == job:
+                with suppress(ProcessLookupError):
+                    (os.killpg if number == signal.SIGKILL else os.kill)(pid, number)
+
+    def _reap(self) -> None:
+        while self._jobs:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            if pid in self._jobs:
+                code = os.waitstatus_to_exitcode(status)
+                self._reply(job=self._jobs.pop(pid), code=code)
+
+    def _reply(self, **fields: Any) -> None:
+        with suppress(BrokenPipeError):  # the pool has ended: the jobs end too
+            content = memoryview(json.dumps(fields).encode() + b"\n")
+            while content:
+                content = content[os.write(self._replies, content) :]
+
+    def _become_job(self, request: dict[str, Any], set_up: int) -> NoReturn:
+        code = _BUG
+        try:
+            os.setsid()  # Ctrl-C reaches the sweep alone
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+            for handle in (*self._own, set_up):
+                os.close(handle)
+            os.chdir(request["cwd"])
+            _redirect(request["log"])
+            sys.argv[:] = request["argv"]
+            code = int(call(request["call"])(*request["arguments"]))
+        except BaseException as e:  # SystemExit of foreign code too: the job ends here
+            code = _code_of(e)
+        finally:
+            for number in _STOPS:  # all is written: a signal would only change the exit code
+                signal.signal(number, signal.SIG_IGN)
+            atexit._run_exitfuncs()  # multiprocessing's: worker processes and their sockets
+            with suppress(OSError, ValueError):
+                sys.stdout.flush()
+            with suppress(OSError, ValueError):
+                sys.stderr.flush()
+            os._exit(code)
+
+
+def _fork() -> int | None:
+    """``os.fork``; None where no memory or no process is left."""
+    try:
+        return os.fork()
+    except OSError as e:
+        print(f"rlrun: a job cannot be started: {e.strerror or e}", file=sys.stderr, flush=True)
+        return None
+
+
+def _redirect(log: str) -> None:
+    """Let stdin be empty and stdout and stderr append to the file ``log``."""
+    empty = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
+    for source, targets in ((empty, (0,)), (out, (1, 2))):
+        for target in targets:
+            os.dup2(source, target)
+        os.close(source)
+    for stream in (sys.stdout, sys.stderr):
+        assert isinstance(stream, io.TextIOWrapper)
+        stream.reconfigure(line_buffering=True)
+
+
+def _code_of(e: BaseException) -> int:
+    if isinstance(e, KeyboardInterrupt):
+        return 130
+    if isinstance(e, SystemExit):
+        if not isinstance(e.code, int | None):
+            print(e.code, file=sys.stderr)
+        return e.code & 255 if isinstance(e.code, int) else int(e.code is not None)
+    with suppress(OSError, ValueError):
+        traceback.print_exception(e)
+    return _BUG
+
+
+def call(name: str) -> Callable[..., Any]:
+    """Return the function ``package.module:function``."""
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), function)
+    return found
+
+
+def preload() -> None:
+    """Import what jobs need, without starting a thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    for name in (*_PRELOAD, *(f"rlrun.policy.{policy}" for policy in _POLICIES)):
+        import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a job would copy all pages of what was imported
+
+
+def main(argv: Sequence[str]) -> None:
+    """Main function of the server's process; its stdin and stdout belong to the pool."""
+    requests, replies = os.dup(0), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)  # what an import prints must not be read as a reply
+    os.set_inheritable(requests, False)
+    os.set_inheritable(replies, False)
+    preload()
+    Server(requests, replies).serve()

@@ -1,0 +1,103 @@
+"""Run directories and sweeps written by hand: a report needs no training."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlrun.rundir.durable import seal
+
+CONFIG: dict[str, Any] = {
+    "seed": 0,
+    "run": {"dir": None, "total_steps": 1000, "stop_value": "${env.stop_value}"},
+    "env": {"id": "CartPole-v1", "kwargs": {}, "stop_value": None, "note": "balance a pole"},
+    "policy": {"name": "dqn", "lr": 0.001},
+}
+VERSIONS = {"python": "3.11.7", "rlrun": "0.1.0", "torch": "2.9.0", "numpy": "2.3.0"}
+
+
+def merged(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A config with ``changes``, whose names have dots."""
+    out = json.loads(json.dumps(config))
+    for name, value in changes.items():
+        *parents, last = name.split(".")
+        inner = out
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = value
+    return out
+
+
+def forge(
+    path: Path,
+    *,
+    seed: int = 0,
+    returns: Sequence[float] = (10.0, 20.0, 30.0),
+    steps: Sequence[int] | None = None,
+    status: str = "done",
+    overrides: Sequence[str] = (),
+    record: dict[str, Any] | None = None,
+    success: Sequence[float] = (),
+    **config: Any,
+) -> Path:
+    """Write a run; ``returns``: its evaluations, the last one that of the final weights.
+
+    ``config``: keys with ``__`` for dots, over ``CONFIG``.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    changes = {name.replace("__", "."): value for name, value in config.items()}
+    whole = merged(CONFIG, {"seed": seed, **changes})
+    (path / "config.yaml").write_text(yaml.safe_dump(whole, sort_keys=False))
+    (path / "overrides.yaml").write_text(yaml.safe_dump([f"seed={seed}", *overrides]))
+    total = whole["run"]["total_steps"]
+    at = steps or [total * (i + 1) // len(returns) for i in range(len(returns))]
+    lines, times = [], []
+    for i, (step, value) in enumerate(zip(at, returns, strict=True)):
+        share = {"eval/success": success[i]} if success else {}
+        lines.append({"env_steps": step, "eval/return_mean": value, **share})
+        times.append({"env_steps": step, "time/wall_seconds": step / 100})
+    (path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    (path / "timings.jsonl").write_text("".join(json.dumps(x) + "\n" for x in times))
+    done = status == "done"
+    fields = {
+        "seed": seed,
+        "status": status,
+        "exit_code": {"done": 0, "failed": 4, "interrupted": 75}.get(status),
+        "device": "cpu",
+        "threads": 1,
+        "backend": "torch",
+        "env_steps": at[-1] if at else 0,
+        "wall_seconds": (at[-1] if at else 0) / 100,
+        "rollbacks": 0,
+        "exact": True,
+        "exact_reason": None,
+        "resumes": [],
+        "eval": {"return_mean": returns[-1], "episodes": 20} if done else None,
+        "started": f"2026-01-01T00:00:{seed % 60:02d}+00:00",
+        "versions": VERSIONS,
+        "git": None,
+        "host": {"hostname": "box", "platform": "Linux", "cpu_count": 2},
+        **(record or {}),
+    }
+    (path / "run.json").write_bytes(seal(fields))
+    return path
+
+
+def forge_seeds(top: Path, finals: Sequence[float], **given: Any) -> list[Path]:
+    """Runs of seeds 0, 1, …, whose last evaluations are ``finals``."""
+    return [
+        forge(top / f"{top.name}_s{i}", seed=i, returns=(x / 4, x / 2, x), **given)
+        for i, x in enumerate(finals)
+    ]
+
+
+def forge_sweep(top: Path, jobs: Sequence[tuple[str, str]]) -> None:
+    """Write sweep.json: (directory, status) of each job."""
+    listed = [
+        {"num": i, "name": name, "overrides": [f"seed={i}"], "status": status, "exit_code": None}
+        for i, (name, status) in enumerate(jobs)
+    ]
+    top.mkdir(parents=True, exist_ok=True)
+    (top / "sweep.json").write_text(json.dumps({"jobs": listed}))

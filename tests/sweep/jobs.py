@@ -1,0 +1,68 @@
+"""Jobs of the tests: functions that a server calls by name."""
+
+import ctypes
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+
+def succeed() -> int:
+    print("out")
+    print("err", file=sys.stderr)
+    return 0
+
+
+def exit_with(code: object) -> int:
+    sys.exit(code)
+
+
+def segfault() -> int:
+    ctypes.string_at(0)
+    return 0
+
+
+def out_of_memory() -> int:
+    raise MemoryError("4 GB wanted")
+
+
+def sleep(seconds: float) -> int:
+    time.sleep(seconds)
+    return 0
+
+
+def note(path: str) -> int:
+    """Append when it began and ended."""
+    with Path(path).open("a") as file:
+        file.write(f"{time.monotonic()}\n")
+    time.sleep(0.05)
+    with Path(path).open("a") as file:
+        file.write(f"{time.monotonic()}\n")
+    return 0
+
+
+def cores() -> int:
+    return int(os.environ["RLRUN_CORES"])
+
+
+def _child(connection) -> None:
+    connection.send(os.getppid())
+
+
+def workers() -> int:
+    """Start a process by multiprocessing's fork server, and a thread that uses torch's."""
+    import torch
+
+    context = multiprocessing.get_context("forkserver")
+    here, there = context.Pipe()
+    process = context.Process(target=_child, args=(there,))
+    process.start()
+    parent = here.recv()
+    process.join()
+    torch.set_num_threads(2)
+    thread = threading.Thread(target=lambda: torch.ones(600, 600) @ torch.ones(600, 600))
+    thread.start()
+    thread.join()
+    return 0 if parent != os.getpid() and process.exitcode == 0 else 1

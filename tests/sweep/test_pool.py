@@ -1,0 +1,131 @@
+"""Jobs forked from the server: ends of every kind, order, signals, the death of the server."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlrun.errors import ResourceError
+from rlrun.sweep import pool as pool_module
+from rlrun.sweep.pool import Job, Pool
+
+BARE = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rlrun.sweep import server; "
+    "server.preload = lambda: None; server.main(sys.argv)"
+)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(2, 3) as made:
+        yield made
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that import nothing beforehand, which start at once."""
+    monkeypatch.setattr(pool_module, "_SERVER", BARE)
+
+
+def start(pool: Pool, path: Path, name: str, *arguments: Any) -> Job:
+    return pool.submit_call(f"tests.sweep.jobs:{name}", [*arguments], ["rlrun"], path, path / "log")
+
+
+def finish(pool: Pool, *jobs: Job) -> list[int | None]:
+    deadline = time.monotonic() + 60
+    while any(job.code is None for job in jobs):
+        assert time.monotonic() < deadline
+        pool.wait_any(1)
+    return [job.code for job in jobs]
+
+
+def wait_for_pid(pool: Pool, job: Job) -> int:
+    while job.pid is None:
+        pool._receive(1)
+    return job.pid
+
+
+def test_no_end_of_a_job_ends_the_pool(pool: Pool, tmp_path: Path) -> None:
+    calls = [("succeed",), ("exit_with", 3), ("exit_with", "text"), ("segfault",)]
+    calls += [("out_of_memory",), ("no_such_function",), ("workers",), ("cores",)]
+    jobs = [start(pool, tmp_path, *call) for call in calls]
+    assert finish(pool, *jobs) == [0, 3, 1, -signal.SIGSEGV, 9, 9, 0, 3]
+    log = (tmp_path / "log").read_text()
+    assert log.startswith("out\nerr\n")
+    assert "MemoryError: 4 GB wanted" in log
+    assert len({job.pid for job in jobs}) == len(jobs)
+
+
+def test_workers_at_a_time_in_order(pool: Pool, tmp_path: Path) -> None:
+    jobs = [start(pool, tmp_path, "note", str(tmp_path / f"n{i}")) for i in range(5)]
+    assert [job.started is not None for job in jobs] == [True, True, False, False, False]
+    finish(pool, *jobs)
+    spans = [[*map(float, (tmp_path / f"n{i}").read_text().split())] for i in range(5)]
+    begins = [begin for begin, _ in spans]
+    assert begins == sorted(begins)
+    for begin in begins:
+        assert sum(b <= begin < e for b, e in spans) <= 2
+
+
+def test_signals_reach_one_job(pool: Pool, tmp_path: Path) -> None:
+    jobs = [start(pool, tmp_path, "sleep", 30) for _ in range(3)]
+    pid = wait_for_pid(pool, jobs[0])
+    assert os.getsid(pid) == pid != os.getsid(0), "Ctrl-C in a terminal does not reach it"
+    pool.stop(jobs[2])
+    pool.stop(jobs[0], signal.SIGKILL)
+    wait_for_pid(pool, jobs[1])
+    pool.stop(jobs[1], signal.SIGINT)
+    assert finish(pool, *jobs[:2]) == [-signal.SIGKILL, 130]
+    assert (jobs[2].code, jobs[2].started) == (None, None)
+    assert pool.wait_any(0.01) == []
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_job_starts_within_half_a_second(pool: Pool, tmp_path: Path) -> None:
+    """The command line, until it has written its first line, against a process of its own."""
+    finish(pool, start(pool, tmp_path, "succeed"))
+    began = time.monotonic()
+    job = pool.submit(["--version"], tmp_path, tmp_path / "version")
+    assert finish(pool, job) == [0]
+    assert time.monotonic() - began < 0.5
+    assert (tmp_path / "version").read_text().startswith("rlrun ")
+
+
+def test_a_killed_server_is_replaced(bare: None, tmp_path: Path) -> None:
+    with Pool(2, None) as pool:
+        job = start(pool, tmp_path, "sleep", 30)
+        pid = wait_for_pid(pool, job)
+        assert pool._server is not None
+        pool._server.kill()
+        assert finish(pool, job) == [-signal.SIGKILL]
+        for _ in range(100):
+            if not is_running(pid):
+                break
+            time.sleep(0.05)
+        assert not is_running(pid), "no job runs on that nobody knows"
+        assert finish(pool, start(pool, tmp_path, "succeed")) == [0]
+
+
+def test_closing_stops_what_runs(bare: None, tmp_path: Path) -> None:
+    with Pool(1, None) as pool:
+        job = start(pool, tmp_path, "sleep", 30)
+        start(pool, tmp_path, "succeed")
+        pid = wait_for_pid(pool, job)
+    assert not is_running(pid)
+    assert not (tmp_path / "log").read_text(), "the second never started"
+
+
+def test_a_server_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "_SERVER", "import sys; sys.exit(3)")
+    with Pool(1, None) as pool, pytest.raises(ResourceError, match="exit code 3"):
+        finish(pool, start(pool, tmp_path, "succeed"))
