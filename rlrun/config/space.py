@@ -7,7 +7,7 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from hydra.core.override_parser.types import (
@@ -15,6 +15,7 @@ from hydra.core.override_parser.types import (
     IntervalSweep,
     Override,
     RangeSweep,
+    Sweep,
 )
 from omegaconf import DictConfig, OmegaConf
 
@@ -22,10 +23,10 @@ from rlrun.config.checks.keys import check, check_precision
 from rlrun.config.checks.unread_keys import check_typed_keys
 from rlrun.config.compose import Composer, read_composed, shipped_conf
 from rlrun.config.config_errors import config_error, unknown_key
-from rlrun.config.hydra_errors import HYDRA_ERRORS, override_key
+from rlrun.config.hydra_errors import override_key
 from rlrun.config.hydra_keys import check_values, is_hydra_override
 from rlrun.config.presets import name_by_preset, read_presets
-from rlrun.config.reader import field_types, read_dataclass
+from rlrun.config.reader import read_dataclass
 from rlrun.config.yaml_limits import read_yaml
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.schema import COMMAND_CONFIGS, Config
@@ -88,7 +89,7 @@ def read_settings(composer: Composer, name: str, overrides: Sequence[str]) -> An
         key = override.key_or_group.removeprefix(f"{name}.")
         text = str(override.input_line).partition("=")[2]
         if key not in node:
-            raise unknown_key(f"{name}.{key}", text, field_types(kind))
+            raise unknown_key(f"{name}.{key}", text, [f.name for f in fields(kind)])
         if override.type.name != "CHANGE" or override.is_sweep_override():
             allowed = f"{name}.{key}=VALUE is allowed"
             raise config_error(f"{name}.{key}", text, "is not one value", allowed, "give one")
@@ -138,15 +139,14 @@ def _dimension(name: str, override: Override) -> Dimension:
     if key in _REFUSED:
         allowed, _, fix = _REFUSED[key].partition("; ")
         raise refuse("is not searched", allowed, fix)
-    try:
-        swept = override.value()
-    except HYDRA_ERRORS as e:  # a sweep within a choice
-        raise refuse("cannot be read", "one interval, choice or range", "leave the rest out") from e
+    swept = override.value()
     if isinstance(swept, IntervalSweep):
         return _interval(name, swept, refuse)
     if isinstance(swept, RangeSweep):
         return _range(name, swept, refuse)
     if isinstance(swept, ChoiceSweep):
+        if any(isinstance(choice, Sweep) for choice in swept.list):
+            raise refuse("holds a sweep", "values are allowed in a choice", "leave the rest out")
         choices = tuple(dict.fromkeys(override.sweep_string_iterator()))
         if len(choices) > _MOST:
             raise refuse(f"has {len(choices)} values", f"at most {_MOST} are allowed", "give fewer")

@@ -19,7 +19,7 @@ from rlrun.sweep.study import Study, Trial, best
 
 
 @dataclass(frozen=True)
-class Result:
+class SearchResult:
     """The score of the chosen setting. ``seeds`` [F]: fresh ones, ``scores`` [F]: their scores.
 
     ``estimate``: mean of ``scores`` with its interval; ``selection``: the trial that was chosen,
@@ -55,6 +55,25 @@ class Result:
             "selection_scores": list(self.selection.scores),
             "selection_bias": self.bias,
         }
+
+    def lines(self, trials: Sequence[Trial]) -> list[str]:
+        """The result in words; ``trials``: all that were tried."""
+        counts = {s: sum(t.state == s for t in trials) for s in ("complete", "pruned", "failed")}
+        tried = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
+        found = [f"{len(trials)} trials ({tried}); trial {self.selection.number} was chosen"]
+        if (e := self.estimate) is not None:
+            interval = "" if e.low is None else f" [{e.low:.6g}, {e.high:.6g}]"
+            how = f"{len(self.seeds)} fresh seeds"
+            how += f", {e.level:.0%} {e.method}" if e.low is not None else f"; {e.why.rstrip('.')}"
+            found.append(f"score {e.value:.6g}{interval} ({how})")
+            found.append(
+                f"selection score {self.selection.score:.6g} (mean of "
+                f"{len(self.selection.scores)} seeds, best of {counts['complete']}): selection "
+                f"bias {self.bias:+.3g}"
+            )
+        if self.failed:
+            found.append(f"failed on seeds {', '.join(map(str, self.failed))}: not in the score")
+        return found
 
 
 @dataclass
@@ -109,31 +128,28 @@ class Search:
         self._open: list[_Attempt] = []
         self._told: list[Trial] = []
 
-    def run(self, pool: JobPool) -> Result:
-        """Try all settings, then score the best one.
+    def run(self, pool: JobPool) -> SearchResult | None:
+        """Try all settings, then score the best one; None when no trial ended well.
 
-        Raises: Interrupted when a signal came, ConfigError when no trial ended well.
+        Raises: Interrupted when a signal came.
         """
         runs = SeedRuns(pool, self._config.objective, self._flags)
-        for trial in self._study.trials():
-            if trial.state == "running":
-                self._open.append(self._attempt(trial))
-            else:
-                self._told.append(trial)
+        self._told = self._study.trials()
+        self._open = [self._attempt(trial) for trial in self._study.running()]
         while self._ask() or self._open:
             self._check_signals()
             self._start(runs)
             runs.wait()
             self._prune(runs)
             self._tell(runs)
-        return self._score(best(self._told), runs)
+        chosen = best(self._told)
+        return None if chosen is None else self._score(chosen, runs)
 
     def _ask(self) -> bool:
         """Suggest trials as far as the earlier ones allow; True if there was one."""
         asked = False
         while (
-            len(self._told) + len(self._open) < self._config.trials
-            and len(self._open) < self._lag
+            len(self._told) + len(self._open) < self._config.trials and len(self._open) < self._lag
         ):
             self._open.append(self._attempt(self._study.ask()))
             asked = True
@@ -205,13 +221,12 @@ class Search:
         elif attempt.failed is not None:
             log = attempt.failed.log
             what = f"failed: seed run ended with exit code {attempt.failed.code}, see {log}"
-        complete = [t for t in self._told if t.state == "complete"]
-        leader = best(complete) if complete else None
+        leader = best(self._told)
         beside = f"  (best {leader.score:.6g}, trial {leader.number})" if leader else ""
         number = f"{trial.number:>{width}}"
         return f"trial {number}  {what}{beside}  {' '.join(trial.overrides)}"
 
-    def _score(self, chosen: Trial, runs: SeedRuns) -> Result:
+    def _score(self, chosen: Trial, runs: SeedRuns) -> SearchResult:
         """Run the chosen setting on seeds that no trial has used."""
         start = self._first_seed + self._config.seeds
         seeds = range(start, start + self._config.final_seeds)
@@ -230,7 +245,7 @@ class Search:
         failed = tuple(s for s, r in zip(seeds, final, strict=True) if r.score is None)
         scores = tuple(score for _, score in done)
         estimate = mean_interval(scores) if scores else None
-        return Result(chosen, tuple(seed for seed, _ in done), scores, failed, estimate)
+        return SearchResult(chosen, tuple(seed for seed, _ in done), scores, failed, estimate)
 
     def _check_signals(self) -> None:
         code = self._stop_code()

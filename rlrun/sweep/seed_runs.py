@@ -1,6 +1,7 @@
 """Runs of one seed each in a pool: started, gone on with, scored. Of ``search`` and ``seeds``."""
 
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -89,10 +90,10 @@ class SeedRuns:
 
     def stop(self, run: SeedRun) -> None:
         """Ask a run to save and end; its worker is free once it has."""
-        job = next((job for job, found in self._running.items() if found is run), None)
-        if not run.has_ended:
-            run.state = "stopped"
-        if job is not None:
+        if run.has_ended:
+            return
+        run.state = "stopped"
+        for job in [job for job, found in self._running.items() if found is run]:
             self._pool.stop(job, signal.SIGTERM)
 
     def _finish(self, run: SeedRun, code: int) -> None:
@@ -103,8 +104,6 @@ class SeedRuns:
 
 def quote(value: object) -> str:
     """The value as Hydra's quoted string, interpolations taken literally."""
-    import re
-
     text = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), str(value))
     return "'" + text.replace("${", "\\${") + "'"
 

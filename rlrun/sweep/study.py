@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from rlrun.config.space import Dimension
-from rlrun.errors import ConfigError, ResourceError, StorageError, extra
+from rlrun.errors import ResourceError, StorageError, extra
 
 if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
 NAME = "study.db"
 _STUDY = "search"
 _SCORES = "scores"  # user attribute: the score of each seed
 State = Literal["running", "complete", "pruned", "failed"]
+_STATES: dict[str, State] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Study:
     ) -> None:
         """Raises: ResourceError without Optuna, StorageError when the file cannot be used."""
         optuna = import_optuna()
-        self._optuna, self._space, self._name, self._seed = optuna, space, sampler, seed
-        self._distributions = {d.name: self._distribution(d) for d in space}
+        self._optuna, self._path, self._space = optuna, path, space
+        self._name, self._seed = sampler, seed
         storage = None if path is None else f"sqlite:///{path}"
         try:
             self._study = optuna.create_study(
@@ -67,29 +67,60 @@ class Study:
             ) from e
 
     def trials(self) -> list[Trial]:
-        """All trials by number."""
-        return [self._read(t) for t in self._study.get_trials(deepcopy=False)]
+        """Return the trials that have ended, by number.
+
+        Raises: StorageError when the file is of another search.
+        """
+        found = self._study.get_trials(deepcopy=False)
+        return [self._read(t) for t in found if t.state.name != "RUNNING"]
 
     def ask(self) -> Trial:
         """Return the next trial."""
         number = len(self._study.get_trials(deepcopy=False))
+        self._seed_sampler(number)
+        return self._suggest(self._study.ask())
+
+    def running(self) -> list[Trial]:
+        """Return the trials that were asked for and not told, by number."""
+        found = []
+        for trial in self._study.get_trials(deepcopy=False):
+            if trial.state.name == "RUNNING":
+                self._seed_sampler(trial.number)
+                found.append(self._suggest(self._asked(trial.number)))
+        return found
+
+    def _seed_sampler(self, number: int) -> None:
+        """Seed what suggests trial ``number``, whatever was suggested before."""
         seed = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
         samplers = self._optuna.samplers
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # experimental, says 4.x of constant_liar
+            warnings.simplefilter("ignore")  # Optuna 4 calls constant_liar experimental
             if self._name == "random":
                 self._study.sampler = samplers.RandomSampler(seed=seed)
             else:
                 self._study.sampler = samplers.TPESampler(seed=seed, constant_liar=True)
-            trial = self._study.ask(self._distributions)
-        return Trial(trial.number, self._overrides(trial.params))
+
+    def _suggest(self, asked: Any) -> Trial:
+        """Give a trial the values it lacks: all, or some where the process was killed."""
+        values = {}
+        for d in self._space:
+            if d.choices:
+                values[d.name] = asked.suggest_categorical(d.name, d.choices)
+            elif d.integer:
+                low, high, step = int(d.low), int(d.high), int(d.step or 1)
+                values[d.name] = asked.suggest_int(d.name, low, high, log=d.log, step=step)
+            else:
+                values[d.name] = asked.suggest_float(d.name, d.low, d.high, log=d.log, step=d.step)
+        return Trial(asked.number, self._overrides(values))
 
     def tell(self, trial: Trial) -> None:
         """Record the end of a trial."""
         states = self._optuna.trial.TrialState
-        asked = self._optuna.trial.Trial(self._study, self._id(trial.number))
-        for rung, score in sorted(trial.rungs.items()):
-            asked.report(score, rung)
+        asked = self._asked(trial.number)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a rung that was recorded before a kill
+            for rung, score in sorted(trial.rungs.items()):
+                asked.report(score, rung)
         asked.set_user_attr(_SCORES, list(trial.scores))
         if trial.state == "complete":
             self._study.tell(trial.number, trial.score)
@@ -97,41 +128,33 @@ class Study:
             state = {"pruned": states.PRUNED, "failed": states.FAIL}[trial.state]
             self._study.tell(trial.number, state=state)
 
-    def _id(self, number: int) -> int:
-        return int(self._study.get_trials(deepcopy=False)[number]._trial_id)
+    def _asked(self, number: int) -> Any:
+        found = self._study.get_trials(deepcopy=False)[number]
+        return self._optuna.trial.Trial(self._study, found._trial_id)
 
     def _read(self, found: "FrozenTrial") -> Trial:
-        state: State = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}.get(
-            found.state.name, "running"
-        )  # type: ignore[assignment]
-        scores = tuple(float(x) for x in found.user_attrs.get(_SCORES, ()))
-        overrides = self._overrides(found.params)
+        state = _STATES[found.state.name]
+        try:
+            scores = tuple(float(x) for x in found.user_attrs.get(_SCORES, ()))
+            overrides = self._overrides(found.params)
+        except (KeyError, TypeError, ValueError) as e:
+            raise StorageError(
+                f"{self._path}: trial {found.number} is of another search ({e}); the study of "
+                f"this one is needed; restore it, or search again with another search.dir"
+            ) from e
         return Trial(found.number, overrides, state, dict(found.intermediate_values), scores)
 
     def _overrides(self, params: Mapping[str, Any]) -> tuple[str, ...]:
+        for d in self._space:
+            if d.choices and params[d.name] not in d.choices:
+                raise ValueError(f"{d.name} = {params[d.name]!r:.40}")
         return tuple(d.text(params[d.name]) for d in self._space)
 
-    def _distribution(self, d: Dimension) -> "BaseDistribution":
-        kinds = self._optuna.distributions
-        if d.choices:
-            return kinds.CategoricalDistribution(d.choices)
-        if d.integer:
-            return kinds.IntDistribution(int(d.low), int(d.high), log=d.log, step=int(d.step or 1))
-        return kinds.FloatDistribution(d.low, d.high, log=d.log, step=d.step)
 
-
-def best(trials: Sequence[Trial]) -> Trial:
-    """Return the complete trial of the highest mean score, the first of equal ones.
-
-    Raises: ConfigError when none is complete.
-    """
+def best(trials: Sequence[Trial]) -> Trial | None:
+    """Return the complete trial of the highest mean score, the first of equal ones."""
     complete = [trial for trial in trials if trial.state == "complete"]
-    if not complete:
-        raise ConfigError(
-            f"rlrun search: none of {len(trials)} trials ended well; their console.txt say why; "
-            "correct the command and search again"
-        )
-    return max(complete, key=lambda trial: (trial.score, -trial.number))
+    return max(complete, key=lambda trial: (trial.score, -trial.number), default=None)
 
 
 def import_optuna() -> Any:
