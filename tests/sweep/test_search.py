@@ -11,7 +11,7 @@ from rlrun.errors import Interrupted, StorageError
 from rlrun.report.runs import read_run
 from rlrun.schema import SearchConfig
 from rlrun.sweep.objective import falls_behind, first_lost, make_rungs, partial_score
-from rlrun.sweep.search import SearchResult, Search
+from rlrun.sweep.search import Search, SearchResult
 from rlrun.sweep.study import Study, Trial, best
 from tests.sweep.fakes import FakePool, Settings, forge_run, log10_of
 
