@@ -1,0 +1,116 @@
+"""Learning curves of a group on a common axis, and env steps to a threshold.
+
+Alignment is by the last observation carried forward: at every point of the axis a seed has the
+value of its newest evaluation. Interpolation would use evaluations that were not made yet, so that
+a curve would rise before anything was measured and sample efficiency would be flattered. A run
+that is done keeps its last value to the end of the axis, since its final weights are what it gives.
+Mean and band are those of the runs that are done, where all of them have a value, so that no point
+is a mean over other seeds than the next. Runs that failed or still run are drawn beside them.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from rlrun.report.groups import Group
+from rlrun.report.runs import Floats, Run
+
+MAX_POINTS = 200
+MIN_SEEDS = 5  # fewer have no band
+_RESAMPLES = 2000
+_LEVEL = 0.95
+Axis = Literal["env_steps", "wall"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Scores of one group. ``seeds``: (run, x [K], return [K]) of every run that was evaluated.
+
+    ``x`` [P]: the common axis of the runs that are done; ``mean``, ``low``, ``high`` [P]: NaN where
+    not every one of them has a value, low and high NaN everywhere below ``MIN_SEEDS``.
+    """
+
+    group: Group
+    seeds: list[tuple[Run, Floats, Floats]]
+    x: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+def curve(group: Group, axis: Axis = "env_steps") -> Curve:
+    """Return the curve of a group.
+
+    The band is a pointwise 95 % percentile bootstrap of the mean over seeds: it holds at each
+    point, not for the whole curve at once.
+    """
+    seeds = [(run, _x(run, axis), run.evaluations.return_mean)
+             for run in [*group.runs, *group.unscored] if len(_x(run, axis))]  # fmt: skip
+    done = [(x, values) for run, x, values in seeds if run.status == "done"]
+    x = common_axis([own for own, _ in done])
+    values = align(done, x)
+    low = high = mean = np.full(len(x), math.nan)
+    complete = ~np.isnan(values).any(axis=0)
+    if complete.any():
+        mean = np.where(complete, values.mean(axis=0), math.nan)
+        if len(done) >= MIN_SEEDS:
+            low, high = (np.where(complete, edge, math.nan) for edge in band(values))
+    return Curve(group, seeds, x, mean, low, high)
+
+
+def _x(run: Run, axis: Axis) -> Floats:
+    """Where the evaluations of a run are; empty when an axis is not known for all."""
+    x = run.evaluations.env_steps if axis == "env_steps" else run.evaluations.wall_seconds
+    return x if not np.isnan(x).any() else x[:0]
+
+
+def common_axis(axes: Sequence[Floats]) -> Floats:
+    """Return every point at which a seed was evaluated; evenly spaced points if there are many."""
+    if not axes:
+        return np.zeros(0)
+    points: Floats = np.unique(np.concatenate(list(axes)))
+    if len(points) <= MAX_POINTS:
+        return points
+    return np.linspace(points[0], points[-1], MAX_POINTS)
+
+
+def align(seeds: Sequence[tuple[Floats, Floats]], x: Floats) -> Floats:
+    """Return the last value at or before every point of ``x``, NaN before the first, [seeds, P]."""
+    out = np.full((len(seeds), len(x)), math.nan)
+    for row, (own, values) in zip(out, seeds, strict=True):
+        index = np.searchsorted(own, x, side="right") - 1
+        row[index >= 0] = values[index[index >= 0]]
+    return out
+
+
+def band(values: Floats) -> tuple[Floats, Floats]:
+    """Return the percentile bootstrap of the mean over seeds at each point; ``values`` [n, P].
+
+    Whole seeds are drawn, the same ones at all points. The generator is fixed: equal runs give
+    equal bands.
+
+    Source: Efron and Tibshirani 1993, section 13.3.
+    """
+    n = len(values)
+    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
+    means = counts @ np.nan_to_num(values) / n
+    low, high = np.percentile(means, [50 * (1 - _LEVEL), 50 * (1 + _LEVEL)], axis=0)
+    return low, high
+
+
+def steps_to(run: Run, threshold: float) -> float:
+    """Return the env steps of the first evaluation of at least ``threshold``; inf without one."""
+    steps = run.evaluations.env_steps[run.evaluations.return_mean >= threshold]
+    return float(steps[0]) if len(steps) else math.inf
+
+
+def median_steps(steps: Sequence[float]) -> float:
+    """Return the median env steps over seeds, inf where it is a seed that did not arrive."""
+    ordered = sorted(steps)
+    middle = len(ordered) // 2
+    if not ordered:
+        return math.nan
+    return ordered[middle] if len(ordered) % 2 else sum(ordered[middle - 1 : middle + 1]) / 2

@@ -1,0 +1,98 @@
+"""Curves: ragged logs on one axis, bands from five seeds on, steps to a threshold."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlrun.report.curves import MAX_POINTS, align, band, common_axis, curve, median_steps, steps_to
+from rlrun.report.groups import group_runs
+from rlrun.report.runs import read_run, read_runs
+from tests.report.forge import forge, forge_seeds
+
+NAN = math.nan
+
+
+def arrays(*pairs: tuple[list, list]) -> list:
+    return [(np.array(x, float), np.array(y, float)) for x, y in pairs]
+
+
+def test_the_last_observation_is_carried_forward() -> None:
+    seeds = arrays(([100, 300], [1, 3]), ([200, 400], [2, 4]))
+    x = common_axis([own for own, _ in seeds])
+    np.testing.assert_array_equal(x, [100, 200, 300, 400])
+    found = align(seeds, x)
+    np.testing.assert_array_equal(found, [[1, 1, 3, 3], [NAN, 2, 2, 4]])
+
+
+def test_many_points_are_thinned() -> None:
+    assert len(common_axis([np.arange(5000.0)])) == MAX_POINTS
+
+
+def test_the_mean_is_that_of_the_runs_that_are_done(tmp_path: Path) -> None:
+    """A solved run, which ends early, keeps its value; a failed one is drawn, not averaged."""
+    forge(tmp_path / "0", seed=0, returns=(1.0, 2.0, 3.0), steps=(100, 200, 300))
+    forge(tmp_path / "1", seed=1, returns=(3.0, 4.0), steps=(100, 200))
+    forge(tmp_path / "2", seed=2, returns=(9.0,), steps=(100,), status="failed")
+    (group,) = group_runs(read_runs([str(tmp_path)]))
+    found = curve(group)
+    np.testing.assert_array_equal(found.mean, [2, 3, 3.5])
+    assert [run.seed for run, _, _ in found.seeds] == [0, 1, 2]
+
+
+def test_no_mean_before_every_seed_was_evaluated(tmp_path: Path) -> None:
+    forge(tmp_path / "0", seed=0, returns=(1.0, 2.0), steps=(100, 300))
+    forge(tmp_path / "1", seed=1, returns=(3.0,), steps=(200,))
+    (group,) = group_runs(read_runs([str(tmp_path)]))
+    np.testing.assert_array_equal(curve(group).mean, [NAN, 2, 2.5])
+
+
+@pytest.mark.parametrize("n", [4, 5])
+def test_a_band_needs_five_seeds(tmp_path: Path, n: int) -> None:
+    forge_seeds(tmp_path, [10.0 * i for i in range(n)])
+    found = curve(group_runs(read_runs([str(tmp_path)]))[0])
+    assert np.isnan(found.low).all() == (n < 5)
+    if n == 5:
+        assert ((found.low < found.mean) & (found.mean < found.high)).all()
+
+
+def test_band_is_that_of_the_mean() -> None:
+    """At normal scores the bootstrap is near mean +- 1.96 sd / sqrt(n) (slightly narrower)."""
+    values = np.random.default_rng(1).normal(size=(200, 3))
+    low, high = band(values)
+    sd = values.std(axis=0) / math.sqrt(200)
+    np.testing.assert_allclose(low, values.mean(axis=0) - 1.96 * sd, atol=0.02)
+    np.testing.assert_allclose(high, values.mean(axis=0) + 1.96 * sd, atol=0.02)
+
+
+def test_wall_time(tmp_path: Path) -> None:
+    path = forge(tmp_path / "0", returns=(1.0, 2.0), steps=(150, 300))
+    (path / "timings.jsonl").write_text(
+        '{"env_steps": 100, "time/wall_seconds": 10}\n{"env_steps": 300, "time/wall_seconds": 30}\n'
+    )
+    (group,) = group_runs(read_runs([str(path)]))
+    np.testing.assert_allclose(curve(group, "wall").x, [15, 30])
+
+
+def test_a_run_without_times_is_not_on_the_wall_axis(tmp_path: Path) -> None:
+    path = forge(tmp_path / "0")
+    (path / "timings.jsonl").unlink()
+    (group,) = group_runs(read_runs([str(path)]))
+    assert curve(group, "wall").seeds == []
+    assert len(curve(group).seeds) == 1
+
+
+def test_steps_to_a_threshold(tmp_path: Path) -> None:
+    run = read_run(forge(tmp_path / "0", returns=(1.0, 5.0, 2.0), steps=(10, 20, 30)))
+    assert steps_to(run, 2.0) == 20
+    assert steps_to(run, 6.0) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [([3, 1, 2], 2), ([1, 3], 2), ([1, math.inf], math.inf), ([1, 2, math.inf], 2), ([], NAN)],
+)
+def test_median_steps(steps: list, expected: float) -> None:
+    """Seeds that did not arrive are late, not missing."""
+    np.testing.assert_equal(median_steps(steps), expected)
