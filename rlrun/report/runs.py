@@ -104,8 +104,7 @@ class Run:
 
     def number(self, key: str) -> float:
         """A number of run.json; NaN when it has none."""
-        value = _number(self.record.get(key))
-        return math.nan if value is None else value
+        return finite(self.record.get(key))
 
     def text(self, key: str) -> str:
         """A text of run.json that can be printed; "" when it has none."""
@@ -214,8 +213,13 @@ def _resolved(keys: dict[str, Any], key: str) -> float:
     value = keys.get(key)
     if isinstance(value, str) and value.startswith("${") and value.endswith("}"):
         value = keys.get(value[2:-1])
-    found = _number(value)
-    return math.nan if found is None else found
+    return finite(value)
+
+
+def finite(value: Any) -> float:
+    """Return a number; NaN for anything else, and for what no float can hold."""
+    number = _number(value)
+    return math.nan if number is None else number
 
 
 def _number(value: Any) -> float | None:
