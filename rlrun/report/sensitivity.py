@@ -46,14 +46,14 @@ def effects(groups: Sequence[Group]) -> list[Effect]:
     scored = [group for group in groups if len(group.runs)]
     by_partition: dict[tuple[int, ...], list[str]] = {}
     for name in varying_keys([group.keys for group in scored]):
-        shown = [_text(group, name) for group in scored]
+        shown = [value_text(group, name) for group in scored]
         order = {text: i for i, text in enumerate(dict.fromkeys(shown))}
         by_partition.setdefault(tuple(order[text] for text in shown), []).append(name)
     found = [_effect(scored, tuple(names)) for names in by_partition.values()]
     return sorted(found, key=lambda effect: -effect.share)
 
 
-def _text(group: Group, name: str) -> str:
+def value_text(group: Group, name: str) -> str:
     return show(group.keys[name]) if name in group.keys else MISSING
 
 
@@ -62,7 +62,7 @@ def _effect(groups: Sequence[Group], names: tuple[str, ...]) -> Effect:
     by_value: dict[str, list[Floats]] = {}
     numbers: dict[str, float] = {}
     for group in groups:
-        text, value = _text(group, names[0]), group.keys.get(names[0])
+        text, value = value_text(group, names[0]), group.keys.get(names[0])
         by_value.setdefault(text, []).append(group.scores)
         numbers[text] = finite(value)
     ordered = sorted(by_value, key=lambda t: numbers[t] if numbers[t] == numbers[t] else math.inf)
