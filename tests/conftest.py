@@ -1,5 +1,6 @@
 """Every test computes with one thread, as ``rlrun`` does for numpy: cores are shared."""
 
+import gc
 import multiprocessing
 import os
 
@@ -13,12 +14,19 @@ from tests.pages import Driver
 
 multiprocessing.set_forkserver_preload(["rlrun.build.pipeline"])  # as the command line does
 
+gc.set_threshold(100_000, 20, 20)  # Hydra's trees are many objects and few cycles
+
 LONG = {"test_learning.py", "test_continuous.py", "test_quick.py", "test_readme.py"}
 
 
 def pytest_collection_modifyitems(items):
     """Long tests first, or one worker ends long behind the other."""
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()  # what is imported by now stays: collections need not look at it
 
 
 @pytest.fixture(autouse=True)

@@ -316,16 +316,24 @@ def read_composed(cfg: DictConfig) -> Config:
 
     Raises: ConfigError.
     """
+    if "hydra" in cfg:
+        HydraConfig.instance().set_config(cfg)
     try:
-        values = OmegaConf.to_container(strip(cfg), resolve=True)
+        values = {str(key): _resolved(cfg, key) for key in cfg if key != "hydra"}
     except Exception as e:  # resolvers raise whatever they like
         raise as_config_error(e, [], [], lambda group: []) from e
-    assert isinstance(values, dict)
-    return read_config({str(k): v for k, v in values.items()})
+    return read_config(values)
+
+
+def _resolved(cfg: DictConfig, key: Any) -> Any:
+    if OmegaConf.is_missing(cfg, key):
+        return "???"
+    value = cfg[key]
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def strip(cfg: DictConfig) -> DictConfig:
-    """The config without its ``hydra`` node, which interpolations can still reach."""
+    """A copy without the ``hydra`` node, which interpolations can still reach."""
     if "hydra" not in cfg:
         return cfg
     HydraConfig.instance().set_config(cfg)
