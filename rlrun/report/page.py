@@ -10,6 +10,7 @@ from rlrun.report.document import Document, Section
 from rlrun.report.figures import Picture, inline_svg
 from rlrun.report.tables import Cell, Table, is_numeric, show_cell
 
+GENERATOR = '<meta name="generator" content="rlrun report">'
 _LONG = 30  # rows of a table that is folded
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _STYLE = """
@@ -63,6 +64,7 @@ def _lines(document: Document) -> Iterator[str]:
     yield '<html lang="en">\n<head>\n<meta charset="utf-8">'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+    yield GENERATOR
     yield '<link rel="icon" href="data:,">'
     yield f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>"
     yield f"<h1>{title}</h1>"

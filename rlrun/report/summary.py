@@ -275,7 +275,9 @@ def health_section(found: Findings) -> Section:
     rows = [_health(run, settings.get(id(run))) for run in found.runs]
     columns = ("run", "setting", "seed", "status", "exit code", "env steps", "wall s", "steps/s",
                "NaN rollbacks", "worker restarts", "resumes", "exact", "backend", "note")  # fmt: skip
-    states = ", ".join(f"{n} {status}" for status, n in Counter(r.status for r in found.runs).items())
+    states = ", ".join(
+        f"{n} {status}" for status, n in Counter(r.status for r in found.runs).items()
+    )
     text = [f"{len(found.runs)} runs: {states}. Only runs that are done have a score."]
     return Section("Run health", text + _mixtures(found), [Table("runs", columns, rows)])
 
@@ -300,7 +302,9 @@ def _mixtures(found: Findings) -> list[str]:
     for name, of in (("versions", "versions"), ("machines", "host"), ("commits", "git")):
         values = {str(run.record.get(of)) for run in found.runs if run.record}
         if len(values) > 1:
-            out.append(f"Runs of {len(values)} different {name} are in this report (run.json, {of}).")
+            out.append(
+                f"Runs of {len(values)} different {name} are in this report (run.json, {of})."
+            )
     return out
 
 
