@@ -3,9 +3,13 @@
 import argparse
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlrun.cli.commands import Parser
 from rlrun.errors import extra
+
+if TYPE_CHECKING:
+    from rlrun.report.curves import Axis
 
 
 def _threshold(text: str) -> float:
@@ -47,12 +51,15 @@ def report_command(argv: list[str]) -> int:
         metavar="ENV=LOW:HIGH",
         help="scores that count as 0 and 1 over several environments",
     )
+    parser.add_argument(
+        "--baseline", metavar="SETTING", help="what others are compared with; default: the first"
+    )
     args = parser.parse_args(argv)
     from rlrun.report import figures
     from rlrun.report.across import parse_references
     from rlrun.report.contents import build_document
+    from rlrun.report.findings import Findings
     from rlrun.report.runs import parse_score, read_runs
-    from rlrun.report.summary import Findings
     from rlrun.report.tables import terminal_lines
     from rlrun.report.write import PAGE, check_out, write_report
 
@@ -61,8 +68,8 @@ def report_command(argv: list[str]) -> int:
     check_out(args.out)
     runs = read_runs(args.dirs)
     threshold = math.nan if args.threshold is None else args.threshold
-    axes = (args.x,) if args.x else ("env_steps", "wall")
-    found = Findings(runs, args.score, threshold, axes, figures.available())
+    axes: tuple[Axis, ...] = (args.x,) if args.x else ("env_steps", "wall")
+    found = Findings(runs, args.score, threshold, axes, figures.available(), args.baseline)
     document = build_document(found, _title(args.dirs), references)
     for text in document.text:
         print(text)
@@ -72,6 +79,23 @@ def report_command(argv: list[str]) -> int:
     if not found.draw:
         print(f"no figures: matplotlib is missing; pip install {extra('plot')}")
     print(f"report: {args.out / PAGE}")
+    return 0
+
+
+def compare_command(argv: list[str]) -> int:
+    """Print the config diff, the scores and the verdict on two sides."""
+    about = "Compares B with A: config diff, scores, and a verdict on the difference."
+    parser = Parser(prog="rlrun compare", description=about)
+    parser.add_argument("a", metavar="A", help="run, sweep, parent or glob of one setting")
+    parser.add_argument("b", metavar="B", help="the same")
+    _add_score(parser)
+    args = parser.parse_args(argv)
+    from rlrun.report.pairwise import compare_lines
+    from rlrun.report.runs import parse_score
+
+    parse_score(args.score)
+    for line in list(compare_lines(args.a, args.b, args.score)):  # an error comes alone
+        print(line)
     return 0
 
 

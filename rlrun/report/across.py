@@ -10,9 +10,9 @@ from rlrun.report import figures
 from rlrun.report.aggregates import balanced, iqm, optimality_gap, performance_profile
 from rlrun.report.document import Section
 from rlrun.report.figures import Picture
+from rlrun.report.findings import Findings, interval_of, reasons
 from rlrun.report.groups import Group
-from rlrun.report.runs import Floats
-from rlrun.report.summary import Findings, interval_of, reasons
+from rlrun.report.intervals import Floats
 from rlrun.report.tables import Cell, Table
 
 _POINTS = 101  # of a profile
@@ -29,21 +29,21 @@ def across_section(
     settings = complete_settings(found)
     if not settings:
         return None
-    scales = {env: references.get(env) or _extremes(found.of(env)) for env in found.environments}
+    scales = scales_of(found, references)
     rows: list[tuple[Cell, ...]] = []
     whys: list[tuple[str, str]] = []
-    profiles = []
+    profiles: list[tuple[str, Floats, Floats, Floats, Floats]] = []
     tau = np.linspace(0, 1, _POINTS)
-    for setting, groups in settings.items():
-        matrix, left_out = balanced([normalised(g.scores, scales[g.environment]) for g in groups])
+    for setting, own in matrices_of(found, references).items():
+        matrix, left_out = balanced(own)
         middle, gap = iqm(matrix), optimality_gap(matrix)
-        rows.append((setting, len(groups), len(matrix), interval_of(middle), interval_of(gap)))
+        rows.append((setting, len(own), len(matrix), interval_of(middle), interval_of(gap)))
         whys.append((setting, f"{middle.why} {left_out}".strip()))
         profile = performance_profile(matrix, tau)
-        edges = (
-            np.full(_POINTS, math.nan) if e is None else e for e in (profile.low, profile.high)
-        )
-        profiles.append((setting, tau, profile.value, *edges))
+        none = np.full(_POINTS, math.nan)
+        low = none if profile.low is None else profile.low
+        high = none if profile.high is None else profile.high
+        profiles.append((setting, tau, profile.value, low, high))
     text = [
         "Several environments: the interquartile mean (IQM) of all normalised scores, and how far "
         "they fall short of 1 (optimality gap), with stratified bootstrap intervals. The middle "
@@ -60,6 +60,25 @@ def across_section(
     columns = ("setting", "environments", "seeds", "IQM", "optimality gap")
     table = Table("aggregates", columns, rows)
     return Section("Across environments", text, [table], pictures)
+
+
+def scales_of(
+    found: Findings, references: Mapping[str, tuple[float, float]]
+) -> dict[str, tuple[float, float]]:
+    """Return environment -> the scores that count as 0 and 1."""
+    return {env: references.get(env) or _extremes(found.of(env)) for env in found.environments}
+
+
+def matrices_of(
+    found: Findings, references: Mapping[str, tuple[float, float]]
+) -> dict[str, list[Floats]]:
+    """Return setting -> normalised scores in each environment, for those that have all."""
+    settings = complete_settings(found)
+    scales = scales_of(found, references) if settings else {}
+    return {
+        setting: [normalised(group.scores, scales[group.environment]) for group in groups]
+        for setting, groups in settings.items()
+    }
 
 
 def complete_settings(found: Findings) -> dict[str, list[Group]]:

@@ -2,20 +2,17 @@
 
 from collections.abc import Mapping
 
-from rlrun.report.across import across_section
+from rlrun.report.across import across_section, matrices_of
 from rlrun.report.document import Document
+from rlrun.report.findings import Findings, uncounted
+from rlrun.report.health import config_section, evaluation_table, health_section, seed_table
 from rlrun.report.summary import (
-    Findings,
-    config_section,
     curve_section,
     efficiency_section,
-    health_section,
-    run_table,
     score_section,
-    seed_table,
     sensitivity_section,
-    uncounted,
 )
+from rlrun.report.versus import comparison_section
 
 
 def build_document(
@@ -23,8 +20,10 @@ def build_document(
 ) -> Document:
     """Return the report on runs."""
     curves, points = curve_section(found)
+    comparisons, said = comparison_section(found, matrices_of(found, references))
     sections = [
         score_section(found),
+        comparisons,
         across_section(found, references),
         curves,
         efficiency_section(found),
@@ -33,7 +32,9 @@ def build_document(
         health_section(found),
     ]
     kept = [section for section in sections if section is not None]
-    return Document(title, _lead(found), kept, [points, run_table(found), seed_table(found)])
+    return Document(
+        title, _lead(found) + said, kept, [points, evaluation_table(found), seed_table(found)]
+    )
 
 
 def _lead(found: Findings) -> list[str]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from rlrun.report.curves import Axis, Curve
 from rlrun.report.groups import Group
-from rlrun.report.runs import Floats
+from rlrun.report.intervals import Floats
 from rlrun.report.sensitivity import Effect, value_text
 from rlrun.report.tables import Interval
 

@@ -84,6 +84,17 @@ def _group(group: Group, members: Sequence[Run]) -> Group:
     return group
 
 
+def side_of(groups: Sequence[Group], runs: Sequence[Run]) -> list[Group]:
+    """Return the groups with the members alone that are among ``runs``; empty ones are left out."""
+    own = {id(run) for run in runs}
+    found = []
+    for group in groups:
+        members = [run for run in group.everything if id(run) in own]
+        empty = Group(group.environment, group.setting, group.keys, group.kind)
+        found += [_group(empty, members)] if members else []
+    return found
+
+
 def relevant(keys: dict[str, Any]) -> dict[str, Any]:
     """The keys of a config that change what is computed."""
     return {

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from rlrun.report.document import Document, Section
 from rlrun.report.figures import Picture, inline_svg
-from rlrun.report.tables import Cell, Table, is_numeric, show_cell
+from rlrun.report.tables import Cell, Table, numeric_columns, show_cell
 
 GENERATOR = '<meta name="generator" content="rlrun report">'
 _LONG = 30  # rows of a table that is folded
@@ -98,9 +98,10 @@ def _figure(picture: Picture) -> str:
 
 
 def _table(table: Table, folded: bool) -> Iterator[str]:
+    table = table.shown()
     if folded:
         yield f"<details>\n<summary>{len(table.rows)} rows</summary>"
-    numeric = [any(is_numeric(row[i]) for row in table.rows) for i in range(len(table.columns))]
+    numeric = numeric_columns(table)
     yield f'<div class="table" id="table-{html.escape(table.name)}">\n<table>\n<thead><tr>'
     for name, right in zip(table.columns, numeric, strict=True):
         yield _cell("th", name, "number" if right else "")

@@ -1,13 +1,7 @@
-"""What the runs show, as sections: scores, curves, sample efficiency, health, differences.
-
-Sections that compare are in `versus.py`.
-"""
+"""What the runs show, as sections: scores, learning curves, sample efficiency, sensitivity."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -15,86 +9,13 @@ from rlrun.report import figures
 from rlrun.report.curves import Axis, Curve, curve, median_steps, steps_to
 from rlrun.report.document import Section
 from rlrun.report.figures import MAX_GROUPS, Picture
-from rlrun.report.groups import Group, differences, group_runs
-from rlrun.report.intervals import (
-    Estimate,
-    mean_interval,
-    success_interval,
-    tolerance_interval,
-)
-from rlrun.report.runs import Run, printable, score
+from rlrun.report.findings import Findings, interval_of, reasons, threshold_of, uncounted
+from rlrun.report.groups import Group
+from rlrun.report.intervals import mean_interval, success_interval, tolerance_interval
 from rlrun.report.sensitivity import MAX_KEYS, Effect, effects
 from rlrun.report.tables import Cell, Interval, Table
 
 _NAN = math.nan
-_MEANING = {
-    "final": "mean return of the final weights (run.json, eval.return_mean)",
-    "auc": "mean return over all env steps (area under the learning curve / length)",
-}
-
-
-@dataclass(frozen=True)
-class Findings:
-    """The runs of a report, grouped and scored. ``draw``: with figures."""
-
-    runs: list[Run]
-    kind: str
-    threshold: float = _NAN
-    axes: tuple[Axis, ...] = ("env_steps", "wall")
-    draw: bool = True
-
-    @cached_property
-    def groups(self) -> list[Group]:
-        """Every group, in the order of their first run."""
-        return group_runs(self.runs, self.kind)
-
-    @cached_property
-    def environments(self) -> list[str]:
-        """Every environment, in order."""
-        return list(dict.fromkeys(group.environment for group in self.groups))
-
-    def of(self, environment: str) -> list[Group]:
-        """The groups of an environment."""
-        return [group for group in self.groups if group.environment == environment]
-
-    @property
-    def meaning(self) -> str:
-        """What the score is."""
-        count = self.kind.partition(":")[2]
-        best = f"best of the last {count} evaluations, which flatters: a maximum"
-        return _MEANING.get(self.kind, best)
-
-    def place(self, environment: str) -> str:
-        """A part of a caption: where there is more than one environment, its name."""
-        return f"{environment}: " if len(self.environments) > 1 else ""
-
-    def stem(self, what: str, environment: str) -> str:
-        """The name of a figure's files."""
-        number = self.environments.index(environment) + 1
-        return f"figure_{what}" + (f"_{number}" if len(self.environments) > 1 else "")
-
-
-def interval_of(estimate: Estimate) -> Interval:
-    """Return a table cell of an estimate."""
-    low, high = (_NAN if edge is None else edge for edge in (estimate.low, estimate.high))
-    return Interval(estimate.value, low, high)
-
-
-def reasons(named: Sequence[tuple[str, str]]) -> list[str]:
-    """Return each distinct sentence once, with the groups that it is about unless it is all."""
-    whose: dict[str, list[str]] = {}
-    for name, why in named:
-        whose.setdefault(why, []).append(name)
-    if len(whose) == 1:
-        return list(whose)
-    return [f"{', '.join(dict.fromkeys(names))}: {why}" for why, names in whose.items()]
-
-
-def uncounted(group: Group) -> str:
-    """Return what is in a group but not in its score: "1 failed, 2 running"."""
-    parts = [f"{n} {status}" for status, n in Counter(r.status for r in group.unscored).items()]
-    parts += [f"{len(group.repeats)} repeated seeds"] if group.repeats else []
-    return ", ".join(parts)
 
 
 def score_section(found: Findings) -> Section:
@@ -102,7 +23,7 @@ def score_section(found: Findings) -> Section:
     rows: list[tuple[Cell, ...]] = []
     whys: list[tuple[str, str]] = []
     cells: dict[int, Interval] = {}
-    for group in found.groups:
+    for group in (group for place in found.environments for group in found.of(place)):
         score_cell = next_cell = Interval(_NAN, _NAN, _NAN)
         low = high = _NAN
         if group.runs:
@@ -129,8 +50,7 @@ def score_section(found: Findings) -> Section:
         *reasons(whys),
         "Next seed: 90 % of further seeds fall inside, with 95 % confidence.",
     ]
-    brief = tuple(c for c in columns if c != "environment" or len(found.environments) > 1)
-    return Section("Scores", text, [Table("scores", columns, rows, brief)], pictures)
+    return Section("Scores", text, [Table("scores", columns, rows)], pictures)
 
 
 def curve_section(found: Findings) -> tuple[Section, Table]:
@@ -185,14 +105,6 @@ def _best(groups: Sequence[Group]) -> list[Group]:
     means = [group.scores.mean() if group.runs else -math.inf for group in groups]
     kept = np.argsort(means)[::-1][:MAX_GROUPS]
     return [groups[i] for i in sorted(kept)]
-
-
-def threshold_of(found: Findings, groups: Sequence[Group]) -> float:
-    """Return the threshold of an environment: the one given, else run.stop_value where all agree."""
-    if math.isfinite(found.threshold):
-        return found.threshold
-    values = {run.stop_value for group in groups for run in group.everything}
-    return values.pop() if len(values) == 1 else _NAN
 
 
 def efficiency_section(found: Findings) -> Section:
@@ -257,75 +169,3 @@ def sensitivity_section(found: Findings) -> Section | None:
 
 def _joined(keys: Sequence[str]) -> str:
     return ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")
-
-
-def config_section(found: Findings) -> Section | None:
-    """The keys in which the settings differ; None for a single one."""
-    settings = {group.setting: group.keys for group in found.groups}
-    rows = [(name, *values) for name, values in differences(list(settings.values()))]
-    if not rows:
-        return None
-    text = ["Keys that differ between settings, the seed and keys of recording left out."]
-    return Section("Config differences", text, [Table("config", ("key", *settings), [*rows])])
-
-
-def health_section(found: Findings) -> Section:
-    """How every run ended, whether it can be trusted, and what it took."""
-    settings = {id(run): group for group in found.groups for run in group.everything}
-    rows = [_health(run, settings.get(id(run))) for run in found.runs]
-    columns = ("run", "setting", "seed", "status", "exit code", "env steps", "wall s", "steps/s",
-               "NaN rollbacks", "worker restarts", "resumes", "exact", "backend", "note")  # fmt: skip
-    states = ", ".join(
-        f"{n} {status}" for status, n in Counter(r.status for r in found.runs).items()
-    )
-    text = [f"{len(found.runs)} runs: {states}. Only runs that are done have a score."]
-    return Section("Run health", text + _mixtures(found), [Table("runs", columns, rows)])
-
-
-def _health(run: Run, group: Group | None) -> tuple[Cell, ...]:
-    steps, wall, code = run.number("env_steps"), run.number("wall_seconds"), run.number("exit_code")
-    exact, resumes = run.record.get("exact"), run.record.get("resumes")
-    note = run.problem or run.text("exact_reason")
-    if group is not None and any(run is other for other in group.repeats):
-        note = "not counted: this seed was run again later"
-    return (
-        run.name, group.setting if group else "", run.seed, run.status,
-        None if math.isnan(code) else int(code), steps, wall, steps / wall if wall > 0 else _NAN,
-        run.number("rollbacks"), run.restarts, len(resumes) if isinstance(resumes, list) else None,
-        exact if isinstance(exact, bool) else None, run.text("backend"), printable(note),
-    )  # fmt: skip
-
-
-def _mixtures(found: Findings) -> list[str]:
-    """Warnings on what differs between runs besides the config."""
-    out = []
-    for name, of in (("versions", "versions"), ("machines", "host"), ("commits", "git")):
-        values = {str(run.record.get(of)) for run in found.runs if run.record}
-        if len(values) > 1:
-            out.append(
-                f"Runs of {len(values)} different {name} are in this report (run.json, {of})."
-            )
-    return out
-
-
-def run_table(found: Findings) -> Table:
-    """Every evaluation of every run, for CSV."""
-    rows: list[tuple[Cell, ...]] = []
-    for group in found.groups:
-        for run in group.everything:
-            e = run.evaluations
-            cells = zip(e.env_steps, e.wall_seconds, e.return_mean, e.success, strict=True)
-            rows += [(group.environment, group.setting, run.seed, run.name, *map(float, own))
-                     for own in cells]  # fmt: skip
-    columns = ("environment", "setting", "seed", "run", "env steps", "wall s", "return", "success")
-    return Table("evaluations", columns, rows)
-
-
-def seed_table(found: Findings) -> Table:
-    """The score of every seed, for CSV."""
-    rows: list[tuple[Cell, ...]] = [
-        (group.environment, group.setting, run.seed, run.name, score(run, found.kind))
-        for group in found.groups
-        for run in group.runs
-    ]
-    return Table("seeds", ("environment", "setting", "seed", "run", "score"), rows)

@@ -27,12 +27,21 @@ Cell = str | int | float | Interval | None
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under column names. ``name``: of its CSV file; ``brief``: the columns of a terminal."""
+    """Rows under column names. ``name``: of its CSV file."""
 
     name: str
     columns: tuple[str, ...]
     rows: list[tuple[Cell, ...]]
-    brief: tuple[str, ...] = ()
+
+    def shown(self) -> "Table":
+        """The table as a reader sees it: without the environment where it is the same in all."""
+        if "environment" not in self.columns:
+            return self
+        at = self.columns.index("environment")
+        if len({row[at] for row in self.rows}) > 1:
+            return self
+        rows = [(*row[:at], *row[at + 1 :]) for row in self.rows]
+        return Table(self.name, (*self.columns[:at], *self.columns[at + 1 :]), rows)
 
 
 def show_number(value: float) -> str:
@@ -66,18 +75,24 @@ def is_numeric(cell: Cell) -> bool:
     return isinstance(cell, int | float | Interval) and not isinstance(cell, bool)
 
 
-def terminal_lines(table: Table, columns: Sequence[str] = ()) -> list[str]:
+def numeric_columns(table: Table) -> list[bool]:
+    """Return which columns are aligned to the right."""
+    return [any(is_numeric(row[i]) for row in table.rows) for i in range(len(table.columns))]
+
+
+def terminal_lines(table: Table) -> list[str]:
     """Return the lines of a table with aligned columns."""
-    wanted = [table.columns.index(name) for name in columns or table.brief or table.columns]
-    shown = [[show_cell(row[i]) for i in wanted] for row in table.rows]
-    names = [table.columns[i] for i in wanted]
-    widths = [max(map(len, column)) for column in zip(names, *shown, strict=True)]
-    right = [any(is_numeric(row[i]) for row in table.rows) for i in wanted]
+    table = table.shown()
+    shown = [[show_cell(cell) for cell in row] for row in table.rows]
+    widths = [max(map(len, column)) for column in zip(table.columns, *shown, strict=True)]
+    right = numeric_columns(table)
     lines = []
-    for cells in [names, *shown]:
+    for cells in [table.columns, *shown]:
         padded = (
             text.rjust(width) if align else text.ljust(width)
-            for text, width, align in zip(cells, widths, right, strict=True)
+            for text, width, align in zip(
+                cells, widths, right or [False] * len(widths), strict=True
+            )
         )
         lines.append("  ".join(padded).rstrip())
     return lines
@@ -85,7 +100,8 @@ def terminal_lines(table: Table, columns: Sequence[str] = ()) -> list[str]:
 
 def markdown(table: Table) -> str:
     """Return the table in the Markdown of GitHub."""
-    right = [any(is_numeric(row[i]) for row in table.rows) for i in range(len(table.columns))]
+    table = table.shown()
+    right = numeric_columns(table)
     head = [_markdown_row(table.columns)]
     head.append("| " + " | ".join("---:" if align else "---" for align in right) + " |")
     rows = [_markdown_row([show_cell(cell) for cell in row]) for row in table.rows]

@@ -16,7 +16,8 @@ from typing import Any
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 _FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-    "--disable-background-networking", "--disable-extensions", "--remote-debugging-pipe",
+    "--disable-background-networking", "--disable-extensions", "--hide-scrollbars",
+    "--remote-debugging-pipe",
 )  # fmt: skip
 _PROBE = """(() => {
   const seen = [...document.querySelectorAll('img, svg')].map(e => e.getBoundingClientRect());

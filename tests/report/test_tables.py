@@ -24,7 +24,6 @@ TABLE = Table(
         ("dqn", 5, Interval(31.25, 12.0, 50.125), ""),
         ("r2d2", 2, Interval(1 / 3, NAN, NAN), "points only"),
     ],
-    brief=("setting", "score"),
 )
 
 
@@ -52,10 +51,20 @@ def test_cells(cell: object, text: str) -> None:
 
 def test_terminal() -> None:
     assert terminal_lines(TABLE) == [
-        "setting              score",
-        "dqn      31.25 [12, 50.12]",
-        "r2d2                0.3333",
+        "setting  seeds              score  note",
+        "dqn          5  31.25 [12, 50.12]",
+        "r2d2         2             0.3333  points only",
     ]
+
+
+def test_one_environment_is_not_shown() -> None:
+    """In the CSV it is."""
+    rows = [("CartPole-v1", 1), ("CartPole-v1", 2)]
+    table = Table("t", ("environment", "score"), rows)
+    assert terminal_lines(table) == ["score", "    1", "    2"]
+    assert csv_text(table).startswith("environment,score\n")
+    two = Table("t", ("environment", "score"), [*rows, ("Acrobot-v1", 3)])
+    assert terminal_lines(two)[0] == "environment  score"
 
 
 def test_csv_has_all_digits() -> None:
