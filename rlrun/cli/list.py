@@ -8,8 +8,8 @@ from textwrap import fill
 from rlrun.cli.yaml_keys import first_comment, yamls
 
 SUBCOMMANDS = (
-    "eval", "resume", "fork", "report", "compare", "verify", "diff", "export", "codec", "doctor",
-    "list", "tensorboard-rebuild",
+    "search", "eval", "resume", "fork", "report", "compare", "verify", "diff", "export", "codec",
+    "doctor", "list", "tensorboard-rebuild",
 )  # fmt: skip
 GROUPS = {
     "policy": "what learns",
@@ -52,6 +52,7 @@ rlrun {version}: recurrent reinforcement learning, configured by Hydra
 
 usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 on cartpole
        rlrun -m KEY=A,B,C ...                     a sweep, one run for every combination
+       rlrun search KEY=interval(LOW,HIGH) ...    the best setting, its score on fresh seeds
        rlrun eval RUN_DIR [--episodes N]          scores the weights of a run
        rlrun resume RUN_DIR[@STEP] [KEY=VALUE]    goes on with an interrupted run
        rlrun fork RUN_DIR[@STEP] run.dir=NEW ...  starts a run from a checkpoint of another

@@ -26,6 +26,7 @@ from rlrun.cli.commands import (
     fork_command,
     list_command,
     resume_command,
+    search_command,
     split_quiet,
     tensorboard_command,
     verify_command,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from rlrun.config import Composer
 
 _COMMANDS = {
+    "search": search_command,
     "eval": eval_command,
     "resume": resume_command,
     "fork": fork_command,
