@@ -25,6 +25,7 @@ from rlrun.rundir.manifest import METRICS
 from rlrun.rundir.texts import CONFIG, RECORD, read_record
 
 TIMINGS = "timings.jsonl"
+SEARCH, FRESH = "search.json", "final_"  # of a search; prefix of its runs on fresh seeds
 MAX_METRICS = 2**30  # bytes of metrics.jsonl
 _MAX_CONFIG = 2**18  # bytes of config.yaml
 _MAX_DEPTH = 32
@@ -47,9 +48,9 @@ class Evaluations:
 
 @dataclass(frozen=True)
 class Run:
-    """One run. ``status``: that of run.json, or waiting (of a sweep) or damaged.
+    """One run. ``status``: that of run.json, or waiting, not started (of a sweep) or damaged.
 
-    ``problem``: why a run that is not done has no score, or which file is damaged.
+    ``problem``: which file is damaged, and how. ``trial``: a search chose by its score.
     """
 
     path: Path
@@ -59,6 +60,7 @@ class Run:
     record: dict[str, Any]
     problem: str = ""
     overrides: tuple[str, ...] = ()
+    trial: bool = False
 
     @cached_property
     def keys(self) -> dict[str, Any]:
@@ -156,7 +158,8 @@ def _read(job: Job) -> Run:
     except (OSError, ValueError, RlrunError) as e:
         problem = printable(f"damaged: {e.strerror or e}" if isinstance(e, OSError) else e)
     status = "damaged" if problem else _status(job, record)
-    return Run(job.path, name, status, config, record, problem, given)
+    trial = not name.startswith(FRESH) and (job.path.parent.parent / SEARCH).is_file()
+    return Run(job.path, name, status, config, record, problem, given, trial)
 
 
 def _status(job: Job, record: dict[str, Any]) -> str:

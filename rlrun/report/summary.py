@@ -50,6 +50,11 @@ def score_section(found: Findings) -> Section:
         *reasons(whys),
         "Next seed: 90 % of further seeds fall inside, with 95 % confidence.",
     ]
+    if any(run.trial for run in found.runs):
+        text.append(
+            "Trials of a search: the best of them was chosen by these scores, which flatter it; "
+            "only its fresh seeds are its score."
+        )
     return Section("Scores", text, [Table("scores", columns, rows)], pictures)
 
 
