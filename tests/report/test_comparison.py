@@ -169,7 +169,7 @@ def test_holm():
 
 
 def test_selection_bias_of_the_best_of_50():
-    """2000 studies select the best of 50 settings by 3 seeds each (sd of a seed 1, of settings 0.3).
+    """2000 studies select the best of 50 settings by 3 seeds each (sd: seeds 1, settings 0.3).
 
     The winner's selection score is biased by more than 0.8 sd; re-run on 5 fresh seeds its mean is
     off by at most 0.1 sd. Monte-Carlo error of the latter: 3 / sqrt(5 * 2000) = 0.03 sd.
