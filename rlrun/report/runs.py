@@ -19,7 +19,7 @@ import yaml
 from numpy.typing import NDArray
 
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.report.inputs import Job, find_jobs
+from rlrun.report.inputs import RunSource, find_jobs
 from rlrun.rundir.inert import read_file
 from rlrun.rundir.manifest import METRICS
 from rlrun.rundir.texts import CONFIG, RECORD, read_record
@@ -131,7 +131,7 @@ class Run:
 
 def read_run(path: Path | str) -> Run:
     """Return the run in a directory; damage gives the status ``damaged``, not an error."""
-    return _read(Job(Path(path), {}))
+    return _read(RunSource(Path(path), {}))
 
 
 def read_runs(arguments: Sequence[str]) -> list[Run]:
@@ -142,7 +142,7 @@ def read_runs(arguments: Sequence[str]) -> list[Run]:
     return [_read(job) for job in find_jobs(arguments)]
 
 
-def _read(job: Job) -> Run:
+def _read(job: RunSource) -> Run:
     name = printable(job.path.name if job.path.name not in ("", "..") else job.path.resolve().name)
     overrides = job.sweep.get("overrides")
     given = tuple(printable(x) for x in overrides) if isinstance(overrides, list) else ()
@@ -162,7 +162,7 @@ def _read(job: Job) -> Run:
     return Run(job.path, name, status, config, record, problem, given, trial)
 
 
-def _status(job: Job, record: dict[str, Any]) -> str:
+def _status(job: RunSource, record: dict[str, Any]) -> str:
     """Status of run.json; of the sweep where the job did not write one."""
     own, listed = record.get("status"), job.sweep.get("status")
     known = ("running", "done", "failed", "interrupted", "waiting")
