@@ -57,9 +57,11 @@ class SeedsResult:
                 continue
             better, worse = names if winner == a else names[::-1]
             found.append(f"{better} is better than {worse}: decided after {count} seeds each")
+        count = len(self.decision.winners)
+        which = "the comparison names" if count == 1 else f"the {count} comparisons together name"
         found.append(
-            f"all {len(self.decision.winners)} comparisons together name a difference that is not "
-            f"there with a chance of at most {self.level:.0%}"
+            f"{which} a difference that is not there with a chance of at most {self.level:.0%} "
+            "(family-wise)"
         )
         return found
 
