@@ -43,7 +43,7 @@ def error(share, n):
 
 def coverage(name, n, samples=10000):
     draw, mean = SHAPES[name]
-    _, low, high = mean_band(draw(np.random.default_rng(n), (n, samples)))
+    _, low, high = mean_band(draw(np.random.default_rng([n, len(name)]), (n, samples)))
     return np.mean((low <= mean) & (mean <= high))
 
 
