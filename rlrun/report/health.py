@@ -4,9 +4,10 @@ import math
 from collections import Counter
 
 from rlrun.report.document import Section
-from rlrun.report.findings import Findings
+from rlrun.report.findings import Findings, interval_of
 from rlrun.report.groups import Group, differences
-from rlrun.report.runs import Run, printable, score
+from rlrun.report.intervals import success_interval
+from rlrun.report.runs import Run, score
 from rlrun.report.tables import Cell, Table
 
 _NAN = math.nan
@@ -22,31 +23,45 @@ def config_section(found: Findings) -> Section | None:
     return Section("Config differences", text, [Table("config", ("key", *settings), [*rows])])
 
 
+_COLUMNS: tuple[str, ...] = (
+    "run", "setting", "seed", "status", "exit code", "env steps", "wall s", "steps/s",
+    "NaN rollbacks", "worker restarts", "resumes", "exact", "backend", "success", "note",
+)  # fmt: skip
+
+
 def health_section(found: Findings) -> Section:
     """How every run ended, whether it can be trusted, and what it took."""
     settings = {id(run): group for group in found.groups for run in group.everything}
     rows = [_health(run, settings.get(id(run))) for run in found.runs]
-    columns = ("run", "setting", "seed", "status", "exit code", "env steps", "wall s", "steps/s",
-               "NaN rollbacks", "worker restarts", "resumes", "exact", "backend",
-               "note")  # fmt: skip
-    states = ", ".join(
-        f"{n} {status}" for status, n in Counter(r.status for r in found.runs).items()
-    )
-    text = [f"{len(found.runs)} runs: {states}. Only runs that are done have a score."]
+    states = Counter(run.status for run in found.runs)
+    counts = ", ".join(f"{n} {status}" for status, n in states.items())
+    text = [f"{len(found.runs)} runs: {counts}. Only runs that are done have a score."]
+    at, columns = _COLUMNS.index("success"), _COLUMNS
+    if any(row[at] is not None for row in rows):
+        text.append(
+            "Success: share of the last evaluation's episodes, with the exact binomial interval. "
+            "It is that of one trained policy; episodes of several seeds are not independent."
+        )
+    else:
+        rows = [(*row[:at], *row[at + 1 :]) for row in rows]
+        columns = (*columns[:at], *columns[at + 1 :])
     return Section("Run health", text + _mixtures(found), [Table("runs", columns, rows)])
 
 
 def _health(run: Run, group: Group | None) -> tuple[Cell, ...]:
-    steps, wall, code = run.number("env_steps"), run.number("wall_seconds"), run.number("exit_code")
+    steps, wall = run.number("env_steps"), run.number("wall_seconds")
     exact, resumes = run.record.get("exact"), run.record.get("resumes")
     note = run.problem or run.text("exact_reason")
     if group is not None and any(run is other for other in group.repeats):
         note = "not counted: this seed was run again later"
+    success = None
+    if run.successes is not None:
+        success = interval_of(success_interval(*run.successes))
     return (
-        run.name, group.setting if group else "", run.seed, run.status,
-        None if math.isnan(code) else int(code), steps, wall, steps / wall if wall > 0 else _NAN,
-        run.number("rollbacks"), run.restarts, len(resumes) if isinstance(resumes, list) else None,
-        exact if isinstance(exact, bool) else None, run.text("backend"), printable(note),
+        run.name, group.setting if group else "", run.seed, run.status, run.exit_code, steps,
+        wall, steps / wall if wall > 0 else _NAN, run.number("rollbacks"), run.restarts,
+        len(resumes) if isinstance(resumes, list) else None,
+        exact if isinstance(exact, bool) else None, run.text("backend"), success, note,
     )  # fmt: skip
 
 

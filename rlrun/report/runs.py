@@ -61,6 +61,7 @@ class Run:
     problem: str = ""
     overrides: tuple[str, ...] = ()
     trial: bool = False
+    listed_code: int | None = None  # exit code in sweep.json, also of a killed job
 
     @cached_property
     def keys(self) -> dict[str, Any]:
@@ -103,6 +104,23 @@ class Run:
             steps, seconds = np.append(steps, last), np.append(seconds, total)
         wall: Floats = np.interp(env_steps, [0.0, *steps], [0.0, *seconds])
         return wall
+
+    @property
+    def exit_code(self) -> int | None:
+        """That of run.json; of the sweep where the run was killed (a signal's is negative)."""
+        code = self.record.get("exit_code")
+        return code if isinstance(code, int) else self.listed_code
+
+    @property
+    def successes(self) -> tuple[int, int] | None:
+        """(successes, episodes) of the final weights, where the environment reports success."""
+        result = self.record.get("eval")
+        if not isinstance(result, dict):
+            return None
+        share, episodes = finite(result.get("success")), finite(result.get("episodes"))
+        if not (0 <= share <= 1 and 1 <= episodes <= 1e9):
+            return None
+        return round(share * episodes), int(episodes)
 
     def number(self, key: str) -> float:
         """A number of run.json; NaN when it has none."""
@@ -159,7 +177,9 @@ def _read(job: RunSource) -> Run:
         problem = printable(f"damaged: {e.strerror or e}" if isinstance(e, OSError) else e)
     status = "damaged" if problem else _status(job, record)
     trial = not name.startswith(FRESH) and (job.path.parent.parent / SEARCH).is_file()
-    return Run(job.path, name, status, config, record, problem, given, trial)
+    code = job.sweep.get("exit_code")
+    listed = code if isinstance(code, int) else None
+    return Run(job.path, name, status, config, record, problem, given, trial, listed)
 
 
 def _status(job: RunSource, record: dict[str, Any]) -> str:

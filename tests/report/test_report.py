@@ -112,6 +112,26 @@ class TestReport:
         status = {row["run"]: row["status"] for row in read_csv(tmp_path / "report/runs.csv")}
         assert status == {"0": "done", "1": "failed", "2": "damaged", "3": "waiting", "4": "done"}
 
+    def test_health(self, rlrun: Command, tmp_path: Path) -> None:
+        """A killed job has the exit code of the sweep; episodes give a binomial interval."""
+        good = {"return_mean": 1.0, "success": 0.75, "episodes": 20}
+        record = {"rollbacks": 2, "exact": False, "exact_reason": "threads", "eval": good}
+        forge(tmp_path / "0", record={**record, "resumes": [["rlrun"]]})
+        forge(tmp_path / "1", seed=1, status="running")
+        with (tmp_path / "0/metrics.jsonl").open("a") as file:
+            file.write('{"env_steps": 1000, "collect/restarts": 3.0}\n')
+        forge_sweep(tmp_path, [("0", "done"), ("1", "failed")], exit_code=-9)
+        rlrun("report", ".")
+        one, two = read_csv(tmp_path / "report/runs.csv")
+        expected = {"exit code": "0", "NaN rollbacks": "2.0", "worker restarts": "3",
+                    "resumes": "1", "exact": "no", "note": "threads",
+                    "steps/s": "100.0"}  # fmt: skip
+        assert expected.items() <= one.items()
+        assert [float(one[k]) for k in ("success", "success low", "success high")] == pytest.approx(
+            [0.75, 0.5090, 0.9134], abs=1e-4
+        )
+        assert (two["status"], two["exit code"]) == ("failed", "-9")
+
     def test_few_seeds_have_no_interval(
         self,
         rlrun: Command,
