@@ -13,13 +13,14 @@ from rlrun.config.hydra_errors import override_key
 from rlrun.config.reader import read_dataclass
 from rlrun.config.space import Dimension, check_space, read_settings, split_space
 from rlrun.errors import CheckpointError
+from rlrun.pipeline.stop import stop_on_signals
 from rlrun.rundir.durable import replace_file, seal, unseal
 from rlrun.rundir.inert import read_file, require_regular_files
 from rlrun.schema import Config, SearchConfig
 from rlrun.sweep.objective import Rung, make_rungs
 from rlrun.sweep.pool import Pool
 from rlrun.sweep.search import Search
-from rlrun.sweep.seed_runs import noting_signals, threads_per_job
+from rlrun.sweep.seed_runs import threads_per_job
 from rlrun.sweep.study import NAME, Study, import_optuna
 
 MARKER = "search.json"  # what a search directory holds from the start
@@ -88,10 +89,10 @@ def _search(
 
     say(f"search in {directory}")
     flags = [] if config_dir is None else ["--config-dir", config_dir]
-    with noting_signals() as stop_code:
+    with stop_on_signals() as stop:
         search = Search(
             directory, study, settings, fixed=fixed, first_seed=config.seed, rungs=rungs,
-            flags=flags, say=say, stop_code=stop_code,
+            flags=flags, say=say, stop_code=lambda: stop.code if stop() else None,
         )  # fmt: skip
         with Pool(settings.workers, threads_per_job(settings.workers)) as pool:
             result = search.run(pool)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.errors import Interrupted
+from rlrun.report.comparison import selection_bias
 from rlrun.report.intervals import Estimate, mean_interval
 from rlrun.schema import SearchConfig
 from rlrun.sweep.objective import Rung, first_lost, partial_score
@@ -35,7 +36,7 @@ class SearchResult:
     @property
     def bias(self) -> float | None:
         """Selection bias: the score it was chosen by minus the score on fresh seeds."""
-        return None if self.estimate is None else self.selection.score - self.estimate.value
+        return selection_bias(self.selection.scores, self.scores).value if self.scores else None
 
     def to_dict(self) -> dict[str, Any]:
         """Contents of result.json."""

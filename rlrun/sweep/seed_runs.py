@@ -4,8 +4,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -15,7 +14,6 @@ from rlrun.rundir.texts import CONFIG
 from rlrun.sweep.pool import Job
 
 POLL_SECONDS = 0.5  # between looks at the metrics of running jobs
-_SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143, "SIGUSR1": 75}  # exit codes of runs
 
 
 class JobPool(Protocol):
@@ -112,26 +110,3 @@ def threads_per_job(workers: int) -> int:
     """Cores that each of ``workers`` jobs counts as its own."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, (cores or 1) // workers)
-
-
-@contextmanager
-def noting_signals() -> Iterator[Callable[[], int | None]]:
-    """Yields a function that returns the exit code for the stop signal that came, or None.
-
-    A signal only sets a flag: nothing that is being written is cut short. The second Ctrl-C raises
-    KeyboardInterrupt.
-    """
-    came: list[int] = []
-
-    def note(number: int, frame: object) -> None:
-        if came and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        came.append(_SIGNALS[signal.Signals(number).name])
-
-    numbers = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
-    before = {number: signal.signal(number, note) for number in numbers}
-    try:
-        yield lambda: came[0] if came else None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
