@@ -29,7 +29,7 @@ TINY = (
 OFF_POLICY = ("learner.learning_starts=200", "buffer.capacity=1000", "learner.batch_size=16")
 R2D2 = ("policy=r2d2", "memory.hidden=16", *OFF_POLICY, "learner.batch_size=4",
         "learner.replay_ratio=1")  # fmt: skip
-DQN = ("policy=dqn", *OFF_POLICY)
+DQN = ("policy=dqn", *OFF_POLICY, "learner.replay_ratio=8")
 PPO = ("policy=ppo", "collector.n_sample=256")
 SAC = ("policy=sac", *OFF_POLICY, "learner.replay_ratio=1")
 LINES = {  # a command line for every pair of policy, environment, backend and pipeline that differs
