@@ -47,7 +47,7 @@ LINES = {  # a command line for every pair of policy, environment, backend and p
                                      "pipeline=overlapped"),
 }  # fmt: skip
 STEPS = 1600  # of a run; a checkpoint every CHECKPOINT, which is no multiple of a chunk
-CHECKPOINT = 130
+CHECKPOINT = 65
 
 
 @dataclass
