@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from rlrun.cli.yaml_keys import PRESETS, Key, companions, file_keys, with_bases
+from rlrun.schema import COMMAND_CONFIGS
 from tests import installed
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -128,6 +129,11 @@ def reference() -> str:
     for key in file_keys(CONF / "config.yaml", "").values():
         if key.value:
             out += _row(f"`{key.name}`", f"`{key.value}`", key.comment)
+    for command in COMMAND_CONFIGS:
+        out += f"\n### `{command}`\n\n" + _table("key", "default", "unit, meaning; source")
+        for key in file_keys(CONF / f"{command}.yaml", "").values():
+            if key.value:
+                out += _row(f"`{key.name}`", f"`{key.value}`", key.comment)
     for group in GROUPS:
         out += f"\n### `{group}`\n\n{_env() if group == 'env' else _group(group)}"
     return f"{out}\n### Presets: `experiment` and `debug`\n\n{_presets()}"

@@ -93,6 +93,10 @@ def resume_command(argv: list[str]) -> int:
     from rlrun.config import load
     from rlrun.rundir.branch import checkpoint_at, split_step
 
+    if (Path(args.run_dir) / "search.json").is_file():
+        from rlrun.cli.search import resume_search
+
+        return resume_search(Path(args.run_dir).absolute(), args.overrides, quiet=bool(quiet))
     overrides = [*args.overrides, *quiet]
     run_dir, step = split_step(args.run_dir)
     config, raw_yaml = load(run_dir, overrides)
@@ -114,6 +118,23 @@ def _resume(
         return resume(run_dir, config, raw_yaml=raw_yaml, overrides=overrides, step=step)
     except Exception as e:
         return report_job_error(e, run_dir)
+
+
+def search_command(argv: list[str]) -> int:
+    quiet, argv = split_quiet(argv)
+    parser = Parser(prog="rlrun search", description="Searches for the setting of the best score.")
+    parser.add_argument("--config-dir", "-cd", help="a directory with your own yaml files")
+    parser.add_argument(
+        "overrides",
+        nargs="+",
+        metavar="KEY=VALUE",
+        help="those of a run; KEY=interval(LOW,HIGH,log), choice(A,B) and range(START,STOP) are "
+        "searched; search.KEY=VALUE: see rlrun help search",
+    )
+    args = parser.parse_intermixed_args(argv)
+    from rlrun.cli.search import search
+
+    return search(args.overrides, config_dir=args.config_dir, quiet=bool(quiet))
 
 
 def fork_command(argv: list[str]) -> int:

@@ -26,12 +26,14 @@ from rlrun.cli.commands import (
     fork_command,
     list_command,
     resume_command,
+    search_command,
     split_quiet,
     tensorboard_command,
     verify_command,
 )
 from rlrun.cli.error_report import SweepStopped, report, report_bug
 from rlrun.cli.list import GROUPS, SUBCOMMANDS, TOPICS, help_text
+from rlrun.cli.report import compare_command, report_command
 from rlrun.errors import ConfigError, Interrupted, RlrunError, end_if_importing_main
 from rlrun.trust import trusting
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from rlrun.config import Composer
 
 _COMMANDS = {
+    "search": search_command,
     "eval": eval_command,
     "resume": resume_command,
     "fork": fork_command,
@@ -47,6 +50,8 @@ _COMMANDS = {
     "export": export_command,
     "codec": codec_command,
     "doctor": doctor_command,
+    "report": report_command,
+    "compare": compare_command,
     "list": list_command,
     "tensorboard-rebuild": tensorboard_command,
 }
