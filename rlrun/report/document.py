@@ -9,13 +9,12 @@ from rlrun.report.tables import Table, markdown, markdown_text
 
 @dataclass(frozen=True)
 class Section:
-    """``text``: paragraphs. ``folded``: of little interest unless something is wrong."""
+    """Paragraphs, then tables, then figures under a title."""
 
     title: str
     text: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
-    folded: bool = False
 
     @property
     def anchor(self) -> str:

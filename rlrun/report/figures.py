@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7F7F7F")
 INK = "#1a1b1c"  # of texts and axes; the page replaces it by the colour of its text
 MAX_GROUPS = 8  # lines of one figure
+MAX_ROWS = 24  # groups of the figure of scores
 MAX_AXES = 8  # of parallel coordinates
 _WIDTH = 5.4  # inches; at 72 units each it is read unscaled at a phone's width and beside another
 _LONGEST = 46  # characters of a label
@@ -120,7 +121,8 @@ def curve_figure(
             if banded:
                 axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.2, lw=0)
                 axes.plot(one.x, one.mean, color=colour, lw=2)
-        if math.isfinite(threshold):
+        low, high = axes.get_ylim()
+        if 2 * low - high <= threshold <= 2 * high - low:  # a far one would flatten the curves
             axes.axhline(threshold, color=INK, lw=0.8, ls=":")
         axes.set_ylabel("mean return of an evaluation")
         if axis == "env_steps":
@@ -143,7 +145,7 @@ def score_figure(
     ``intervals``: one for each group. ``label``: of the axis.
     """
     out: list[Picture] = []
-    rows = [(g, i) for g, i in zip(groups, intervals, strict=True) if g.runs][: 3 * MAX_GROUPS]
+    rows = [(g, i) for g, i in zip(groups, intervals, strict=True) if g.runs][:MAX_ROWS]
     if not rows:
         return out
     with _figure(1.1 + 0.42 * len(rows), name, title, out) as figure:
@@ -186,17 +188,21 @@ def effect_figure(effects: Sequence[Effect], *, name: str, title: str, label: st
 
 def _effect(axes: "Axes", effect: Effect) -> None:
     numeric = bool(np.isfinite(effect.numbers).all())
-    x = effect.numbers if numeric else np.arange(len(effect.values), dtype=float)
-    if numeric and x.min() > 0 and x.max() / x.min() >= 8:
+    if numeric and effect.numbers.min() > 0 and effect.numbers.max() / effect.numbers.min() >= 8:
         axes.set_xscale("log")
-    for at, scores in zip(x, effect.scores, strict=True):
-        axes.plot(np.full(len(scores), at), scores, "o", color=COLOURS[0], ms=3.5, alpha=0.5)
-    means = [scores.mean() for scores in effect.scores]
-    axes.plot(x, means, "-" if numeric else "_", color=COLOURS[1], lw=1.5, ms=16, mew=2)
+    middles = []
+    for i, level in enumerate(effect.levels):
+        x = level.x if numeric else np.full(len(level.scores), float(i))
+        axes.plot(x, level.scores, "o", color=COLOURS[0], ms=3.5, alpha=0.5)
+        middles.append(float(np.median(x)))
+    means = [level.scores.mean() for level in effect.levels]
+    axes.plot(middles, means, "-" if numeric else "_", color=COLOURS[1], lw=1.5, ms=16, mew=2)
     axes.margins(x=0.15)
-    if len(x) <= 6:
-        axes.set_xticks(x, [_shortened(v)[:12] for v in effect.values], rotation=0)
+    if len(effect.values) <= 6:
+        axes.set_xticks(middles, [_shortened(v)[:12] for v in effect.values])
         axes.minorticks_off()
+    else:
+        axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel(_shortened(effect.name)[-32:])
     axes.set_title(f"{100 * effect.share:.0f} % of the variance", fontsize=9)
 
@@ -228,7 +234,7 @@ def parallel_figure(
         for x, effect in enumerate(used):
             axes.axvline(x, color=INK, lw=0.6)
             places = np.linspace(0, 1, len(effect.values)) if len(effect.values) > 1 else [0.5]
-            for y, text in list(zip(places, effect.values, strict=True))[:: 1 + len(places) // 8]:
+            for y, text in _few(list(zip(places, effect.values, strict=True))):
                 axes.annotate(
                     text[:12], (x, y), (3, 0), textcoords="offset points", fontsize=8, va="center"
                 )
@@ -240,6 +246,11 @@ def parallel_figure(
         axes.spines[["left", "bottom"]].set_visible(False)
         figure.colorbar(colours, ax=axes, label=label, pad=0.02)
     return out
+
+
+def _few(items: list[Any]) -> list[Any]:
+    """All of a few, else the first, the middle and the last."""
+    return items if len(items) <= 8 else [items[0], items[len(items) // 2], items[-1]]
 
 
 def _heights(effect: Effect, groups: Sequence[Group]) -> Floats:

@@ -16,11 +16,16 @@ _NAN = math.nan
 def config_section(found: Findings) -> Section | None:
     """The keys in which the settings differ; None for a single one."""
     settings = {group.setting: group.keys for group in found.groups}
-    rows = [(name, *values) for name, values in differences(list(settings.values()))]
-    if not rows:
+    found_keys = differences(list(settings.values()))
+    if not found_keys:
         return None
     text = ["Keys that differ between settings, the seed and keys of recording left out."]
-    return Section("Config differences", text, [Table("config", ("key", *settings), [*rows])])
+    if len(settings) <= len(found_keys):
+        table = Table("config", ("key", *settings), [(key, *values) for key, values in found_keys])
+    else:
+        rows = zip(settings, *(values for _, values in found_keys), strict=True)
+        table = Table("config", ("setting", *(key for key, _ in found_keys)), [*rows])
+    return Section("Config differences", text, [table])
 
 
 _COLUMNS: tuple[str, ...] = (

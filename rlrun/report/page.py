@@ -11,7 +11,7 @@ from rlrun.report.figures import Picture, inline_svg
 from rlrun.report.tables import Cell, Table, numeric_columns, show_cell
 
 GENERATOR = '<meta name="generator" content="rlrun report">'
-_LONG = 30  # rows of a table that is folded
+_LONG = 30  # rows of a table that scrolls by itself
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1d21; --paper: #ffffff; --line: #d9dce1;
@@ -30,6 +30,8 @@ p.lead { font-size: 1.05rem; }
 a { color: var(--link); }
 nav { display: flex; flex-wrap: wrap; gap: .25rem 1rem; font-size: .9rem; margin: 1rem 0; }
 .table { overflow-x: auto; margin: .75rem 0; }
+.tall { max-height: 34rem; overflow-y: auto; border: 1px solid var(--line); }
+.tall th { position: sticky; top: 0; background: var(--paper); }
 table { border-collapse: collapse; font-size: .86rem; line-height: 1.35;
   font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 th, td { padding: .35rem .7rem; text-align: left; vertical-align: top;
@@ -46,7 +48,6 @@ figure svg { display: block; width: 100%; height: auto; }
 figure svg text { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif
   !important; }
 figcaption { font-size: .84rem; color: var(--dim); margin-top: .35rem; }
-summary { cursor: pointer; color: var(--link); font-size: .9rem; }
 footer { margin-top: 3rem; font-size: .84rem; color: var(--dim); }
 @media (max-width: 600px) { body { padding: 1rem .9rem 3rem; } h1 { font-size: 1.3rem; }
   th, td { padding: .3rem .5rem; } }
@@ -83,7 +84,7 @@ def _section(part: Section) -> Iterator[str]:
     for text in part.text:
         yield f"<p>{html.escape(text)}</p>"
     for table in part.tables:
-        yield from _table(table, part.folded or len(table.rows) > _LONG)
+        yield from _table(table)
     if part.pictures:
         yield '<div class="figures">'
         for picture in part.pictures:
@@ -97,20 +98,17 @@ def _figure(picture: Picture) -> str:
     return f"<figure>\n{inline_svg(picture)}\n<figcaption>{caption}</figcaption>\n</figure>"
 
 
-def _table(table: Table, folded: bool) -> Iterator[str]:
+def _table(table: Table) -> Iterator[str]:
     table = table.shown()
-    if folded:
-        yield f"<details>\n<summary>{len(table.rows)} rows</summary>"
     numeric = numeric_columns(table)
-    yield f'<div class="table" id="table-{html.escape(table.name)}">\n<table>\n<thead><tr>'
+    kind = "table tall" if len(table.rows) > _LONG else "table"
+    yield f'<div class="{kind}" id="table-{html.escape(table.name)}">\n<table>\n<thead><tr>'
     for name, right in zip(table.columns, numeric, strict=True):
         yield _cell("th", name, "number" if right else "")
     yield "</tr></thead>\n<tbody>"
     for row in table.rows:
         yield "<tr>" + "".join(_cells(row, numeric)) + "</tr>"
     yield "</tbody>\n</table>\n</div>"
-    if folded:
-        yield "</details>"
 
 
 def _cells(row: tuple[Cell, ...], numeric: list[bool]) -> Iterator[str]:

@@ -7,12 +7,13 @@ import numpy as np
 
 from rlrun.report import figures
 from rlrun.report.curves import Axis, Curve, curve, median_steps, steps_to
+from rlrun.report.design import Design, choose
 from rlrun.report.document import Section
-from rlrun.report.figures import MAX_GROUPS, Picture
+from rlrun.report.figures import MAX_GROUPS, MAX_ROWS, Picture
 from rlrun.report.findings import Findings, interval_of, reasons, threshold_of, uncounted
 from rlrun.report.groups import Group
 from rlrun.report.intervals import mean_interval, success_interval, tolerance_interval
-from rlrun.report.sensitivity import MAX_KEYS, Effect, effects
+from rlrun.report.sensitivity import BINS, MAX_KEYS, MAX_LEVELS, Effect, effects
 from rlrun.report.tables import Cell, Interval, Table
 
 _NAN = math.nan
@@ -23,7 +24,8 @@ def score_section(found: Findings) -> Section:
     rows: list[tuple[Cell, ...]] = []
     whys: list[tuple[str, str]] = []
     cells: dict[int, Interval] = {}
-    for group in (group for place in found.environments for group in found.of(place)):
+    claimed = False
+    for group in (group for place in found.environments for group in _in_table(found.of(place))):
         score_cell = next_cell = Interval(_NAN, _NAN, _NAN)
         low = high = _NAN
         if group.runs:
@@ -31,6 +33,7 @@ def score_section(found: Findings) -> Section:
             score_cell, next_cell = interval_of(mean), interval_of(following)._replace(value=_NAN)
             low, high = float(group.scores.min()), float(group.scores.max())
             whys.append((group.setting, mean.why))
+            claimed |= following.claimed
         cells[id(group)] = score_cell
         rows.append(
             (group.environment, group.setting, len(group.runs), score_cell, next_cell, low, high,
@@ -39,17 +42,20 @@ def score_section(found: Findings) -> Section:
     columns = ("environment", "setting", "seeds", "score", "next seed", "min", "max", "not counted")
     pictures: list[Picture] = []
     for environment in found.environments if found.draw else []:
-        own = found.of(environment)
-        title = f"{found.place(environment)}every seed's score; the bar is the 95 % interval"
+        own = _in_table(best_groups(found.of(environment), MAX_ROWS))
+        title = f"{found.place(environment)}every seed's score; a bar is a 95 % interval"
+        if len(own) < len(found.of(environment)):
+            title += f"; the best {len(own)} of {len(found.of(environment))} settings"
         pictures += figures.score_figure(
             own, [cells[id(group)] for group in own], name=found.stem("scores", environment),
             title=title, label=f"score ({found.kind})",
         )  # fmt: skip
-    text = [
-        f"Score: {found.meaning}. A seed is one trial; episodes of a seed are not.",
-        *reasons(whys),
-        "Next seed: 90 % of further seeds fall inside, with 95 % confidence.",
-    ]
+    text = [f"Score: {found.meaning}. A seed is one trial; episodes of a seed are not."]
+    if (design := design_of(found)) is not None:
+        text.append(choose(design).why)
+    text += [why for why in reasons(whys) if why not in text]
+    if claimed:
+        text.append("Next seed: 90 % of further seeds fall inside, with 95 % confidence.")
     if any(run.trial for run in found.runs):
         text.append(
             "Trials of a search: the best of them was chosen by these scores, which flatter it; "
@@ -58,13 +64,33 @@ def score_section(found: Findings) -> Section:
     return Section("Scores", text, [Table("scores", columns, rows)], pictures)
 
 
+def _in_table(groups: Sequence[Group]) -> list[Group]:
+    """The groups in their order; of many the best first."""
+    if len(groups) <= MAX_GROUPS:
+        return list(groups)
+    return sorted(groups, key=lambda g: -g.scores.mean() if g.runs else math.inf)
+
+
+def design_of(found: Findings) -> Design | None:
+    """Return the design that the statistics follow; None without a score.
+
+    ``seeds``: the most that a setting has, as each one with fewer says so itself.
+    """
+    seeds = [len(group.runs) for group in found.groups]
+    if not any(seeds):
+        return None
+    settings = {group.setting for group in found.groups}
+    several = len(found.environments)
+    return Design(several, max(seeds), settings=len(settings), normalized=several > 1)
+
+
 def curve_section(found: Findings) -> tuple[Section, Table]:
     """Learning curves, and the table of means and bands behind them."""
     pictures: list[Picture] = []
     rows: list[tuple[Cell, ...]] = []
     hidden = 0
     for environment in found.environments:
-        groups = _best(found.of(environment))
+        groups = best_groups(found.of(environment), MAX_GROUPS)
         hidden += len(found.of(environment)) - len(groups)
         for axis in found.axes:
             curves = {id(group): curve(group, axis) for group in found.of(environment)}
@@ -103,12 +129,12 @@ def _curve_rows(one: Curve, axis: Axis) -> list[tuple[Cell, ...]]:
     ]
 
 
-def _best(groups: Sequence[Group]) -> list[Group]:
-    """The groups with the highest mean scores, in their own order; of few groups all."""
-    if len(groups) <= MAX_GROUPS:
+def best_groups(groups: Sequence[Group], count: int) -> list[Group]:
+    """Return the groups with the highest mean scores, in their own order; of few groups all."""
+    if len(groups) <= count:
         return list(groups)
     means = [group.scores.mean() if group.runs else -math.inf for group in groups]
-    kept = np.argsort(means)[::-1][:MAX_GROUPS]
+    kept = np.argsort(means)[::-1][:count]
     return [groups[i] for i in sorted(kept)]
 
 
@@ -148,9 +174,11 @@ def sensitivity_section(found: Findings) -> Section | None:
     for environment in found.environments:
         groups = found.of(environment)
         every: list[Effect] = effects(groups)
-        rows += [(environment, _joined(effect.keys), value, len(scores), float(scores.mean()),
-                  effect.share) for effect in every
-                 for value, scores in zip(effect.values, effect.scores, strict=True)]  # fmt: skip
+        rows += [
+            (environment, _joined(effect.keys), level.name, len(level.scores),
+             float(level.scores.mean()), effect.share)
+            for effect in every for level in effect.levels
+        ]  # fmt: skip
         if found.draw and every:
             place, label = found.place(environment), f"score ({found.kind})"
             pictures += figures.effect_figure(
@@ -167,7 +195,8 @@ def sensitivity_section(found: Findings) -> Section | None:
     text = [
         "Share of variance: how much of the variance of all runs' scores lies between the means at "
         "the values of a key (eta squared, its main effect); the rest is interactions and seeds. "
-        "With few runs for a value it is biased upwards. Keys that always vary together are one.",
+        "With few runs for a value it is biased upwards. Keys that always vary together are one; a "
+        f"number with more than {MAX_LEVELS} values is cut into {BINS} ranges.",
     ]
     return Section("Sensitivity", text, [Table("sensitivity", columns, rows)], pictures)
 

@@ -21,7 +21,7 @@ from rlrun.report.comparison import (
 from rlrun.report.document import Section
 from rlrun.report.findings import Findings, interval_of
 from rlrun.report.groups import Group
-from rlrun.report.intervals import LEVEL, Estimate, Floats
+from rlrun.report.intervals import LEVEL, MIN_SEEDS, Estimate, Floats
 from rlrun.report.tables import Cell, Interval, Table, show_cell, show_number
 
 ALL_PAIRS = 4  # groups of which every pair is compared
@@ -161,7 +161,9 @@ def comparison_section(
         "B minus A: the interval of the difference, not two intervals side by side, which may "
         "overlap while the difference is clear. P(B > A): how often a seed of B beats one of A.",
         f"p is corrected for {tested} comparisons (Holm), the intervals are not; a verdict needs "
-        "both.",
+        "both."
+        if tested
+        else f"With fewer than {MIN_SEEDS} seeds on a side nothing is decided.",
     ]
     largest = max((scored(found.of(env)) for env in found.environments), key=len)
     if len(largest) > ALL_PAIRS:

@@ -36,6 +36,10 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def page_text(tmp_path: Path) -> str:
+    return html.unescape((tmp_path / "report/index.html").read_text())
+
+
 def compared(tmp_path: Path) -> list[dict[str, str]]:
     return read_csv(tmp_path / "report/comparisons.csv")
 
@@ -132,6 +136,14 @@ class TestReport:
         )
         assert (two["status"], two["exit code"]) == ("failed", "-9")
 
+    def test_the_page_says_why_this_statistic(self, rlrun: Command, tmp_path: Path) -> None:
+        two_settings(tmp_path / "runs")
+        rlrun("report", "runs")
+        assert "One environment: the mean of all 5 seeds, never the IQM" in page_text(tmp_path)
+        forge_seeds(tmp_path / "runs/other", [1.0] * 5, env__id="Acrobot-v1")
+        rlrun("report", "runs")
+        assert "2 environments: the interquartile mean" in page_text(tmp_path)
+
     def test_few_seeds_have_no_interval(
         self,
         rlrun: Command,
@@ -157,7 +169,7 @@ class TestReport:
             r for r in read_csv(tmp_path / "report/comparisons.csv") if "all" in r["environment"]
         ]
         assert [row["verdict"] for row in across] == ["r2d2 is better"]
-        page = html.unescape((tmp_path / "report/index.html").read_text())
+        page = page_text(tmp_path)
         assert "0 to 1 is A-v0 0 to 4, B-v0 50 to 120" in page
 
     def test_thresholds(self, rlrun: Command, tmp_path: Path) -> None:

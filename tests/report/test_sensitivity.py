@@ -20,7 +20,7 @@ def test_shares_of_a_grid(tmp_path: Path) -> None:
     assert (first.keys, second.keys) == (("policy.a",), ("policy.b",))
     assert (first.share, second.share) == (pytest.approx(0.8), pytest.approx(0.2))
     assert first.values == ["-1", "1"]
-    np.testing.assert_array_equal(first.scores[1], [1, 3])
+    np.testing.assert_array_equal(first.levels[1].scores, [1, 3])
 
 
 def test_seeds_are_the_rest(tmp_path: Path) -> None:
@@ -45,6 +45,16 @@ def test_numbers_are_in_order(tmp_path: Path) -> None:
     (effect,) = effects(group_runs(read_runs([str(tmp_path)])))
     assert effect.values == ["0.001", "0.01", "0.1", "null"]
     np.testing.assert_array_equal(effect.numbers, [0.001, 0.01, 0.1, np.nan])
+
+
+def test_a_sampled_number_is_cut_into_ranges(tmp_path: Path) -> None:
+    """Two sampled keys have a value for every setting, yet do not vary together."""
+    for i in range(10):
+        forge(tmp_path / str(i), policy__a=i, policy__b=(7 * i) % 10, returns=(float(i // 2),))
+    first, second = effects(group_runs(read_runs([str(tmp_path)])))
+    assert (first.keys, second.keys) == (("policy.a",), ("policy.b",))
+    assert [level.name for level in first.levels] == [f"{i} to {i + 1}" for i in range(0, 10, 2)]
+    assert (first.share, second.share < 0.9) == (1, True)
 
 
 def test_equal_scores_explain_nothing() -> None:
