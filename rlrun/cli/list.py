@@ -41,7 +41,7 @@ TOPICS = {  # topic -> (README of a room, its section)
     "report": ("report", "Reports"),
     "resume": ("run", "Resuming"),
     "statistics": ("report", "Statistics"),
-    "sweep": ("config", "Sweeps"),
+    "sweep": ("sweep", "Sweeps"),
     "trust": ("config", "Code that a config names"),
     "windows": ("buffer", "Windows"),
     "wrappers": ("env", "Wrappers"),

@@ -48,6 +48,7 @@ def run_sweep(
     require_different(names)
     parts = (part for name in names for part in name.split("/"))
     long = any(len(part.encode()) > LONGEST_NAME for part in parts)
+    workers = workers_of(cfg, [job.config for job in valid]) if _is_local(cfg) else 1
     if not record.jobs:
         path = claim(path, exact=directory is not None)
     sweep = Sweep(path, record, valid, long)
@@ -56,7 +57,7 @@ def run_sweep(
             run_adaptive(composer, overrides, sweep)
             return _report_failures(sweep.record.jobs, path)
         if _is_local(cfg):
-            return _run_local(composer, cfg, sweep, quiet=quiet)
+            return _run_local(composer, cfg, sweep, workers, quiet=quiet)
         return _run_by_hydra(composer, overrides, sweep)
 
 
@@ -71,11 +72,12 @@ def _require_local(cfg: "DictConfig", path: Path) -> None:
         raise ConfigError(f"sweep.dir = {path}: {wrong}; {fix}", key="sweep.dir")
 
 
-def _run_local(composer: "Composer", cfg: "DictConfig", sweep: Sweep, *, quiet: bool) -> int:
+def _run_local(
+    composer: "Composer", cfg: "DictConfig", sweep: Sweep, workers: int, *, quiet: bool
+) -> int:
     """Run the jobs in our own pool."""
     from rlrun.config.jobs import Multirun
 
-    workers = workers_of(cfg, [job.config for job in sweep.jobs])
     sweep.record.commands.append(list(sys.argv))
     tasks = sweep.add()
     multirun = Multirun(composer, cfg, sweep.path)
