@@ -26,6 +26,7 @@ GROUPS = {
     "logger": "records and progress display",
     "pipeline": "how collecting and learning are arranged",
     "transport": "how weights and rows travel between them",
+    "sweep": "settings to compare, with -m",
     "debug": "short runs",
 }
 TOPICS = {  # topic -> (README of a room, its section)
