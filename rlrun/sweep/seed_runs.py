@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from rlrun.report.runs import Run, read_run, score
-from rlrun.rundir.texts import CONFIG
+from rlrun.rundir.texts import RECORD
 from rlrun.sweep.pool import Job
 
 POLL_SECONDS = 0.5  # between looks at the metrics of running jobs
@@ -68,10 +68,10 @@ class SeedRuns:
             return
         run.log.parent.mkdir(exist_ok=True)
         quiet = "logger.progress=off"
-        if (run.path / CONFIG).is_file():
+        if (run.path / RECORD).is_file():
             argv = ["resume", str(run.path), quiet]
         else:
-            shutil.rmtree(run.path, ignore_errors=True)  # killed before it began
+            shutil.rmtree(run.path, ignore_errors=True)  # killed before it had a record
             argv = [*self._flags, *run.overrides, f"run.dir={quote(run.path)}", quiet]
         run.state = "running"
         self._running[self._pool.submit(argv, Path.cwd(), run.log)] = run

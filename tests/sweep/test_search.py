@@ -262,3 +262,15 @@ def test_the_first_of_equal_trials_is_best() -> None:
     trials = [Trial(n, (), "complete", {}, (1.0, 3.0)) for n in range(3)]
     assert best([Trial(9, (), "failed"), *trials]) is trials[0]
     assert best([Trial(0, (), "pruned", {}, (9.0,))]) is None
+
+
+def test_a_run_killed_before_it_had_a_record_begins_anew(tmp_path: Path) -> None:
+    study = Study(None, (LR,), sampler="random", seed=0)
+    lost = tmp_path / "runs/t0000_s0"
+    lost.mkdir(parents=True)
+    (lost / "config.yaml").touch()
+    pool = FakePool(1, toy)
+    found = Search(tmp_path, study, settings(trials=1), fixed=[], first_seed=0, say=lambda _: None)
+    assert found.run(pool) is not None
+    assert pool.started[0] == "t0000_s0"
+    assert pool.resumed == []
