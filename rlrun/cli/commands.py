@@ -85,13 +85,17 @@ def eval_command(argv: list[str]) -> int:
 
 def resume_command(argv: list[str]) -> int:
     quiet, argv = split_quiet(argv)
-    about = "Goes on with an interrupted run; RUN_DIR@ENV_STEP: from an earlier checkpoint."
+    about = (
+        "Goes on with an interrupted run, or with all unfinished runs of a sweep; "
+        "RUN_DIR@ENV_STEP: from an earlier checkpoint."
+    )
     parser = Parser(prog="rlrun resume", description=about)
-    parser.add_argument("run_dir", metavar="RUN_DIR[@ENV_STEP]")
+    parser.add_argument("run_dir", metavar="RUN_DIR[@ENV_STEP]|SWEEP_DIR")
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE")
     args = parser.parse_args(argv)
     from rlrun.config import load
     from rlrun.rundir.branch import checkpoint_at, split_step
+    from rlrun.sweep.record import is_sweep
 
     if (Path(args.run_dir) / "search.json").is_file():
         from rlrun.cli.search import resume_search
@@ -99,6 +103,10 @@ def resume_command(argv: list[str]) -> int:
         return resume_search(Path(args.run_dir).absolute(), args.overrides, quiet=bool(quiet))
     overrides = [*args.overrides, *quiet]
     run_dir, step = split_step(args.run_dir)
+    if step is None and is_sweep(run_dir):
+        from rlrun.cli.sweep import resume_sweep
+
+        return resume_sweep(run_dir, overrides, quiet=bool(quiet))
     config, raw_yaml = load(run_dir, overrides)
     if step is not None:
         checkpoint_at(run_dir, step)

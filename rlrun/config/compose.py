@@ -233,6 +233,11 @@ class Composer:
         with flag_override(cfg.hydra, "readonly", False):
             cfg.hydra.run.dir, cfg.hydra.mode = str(path), RunMode.RUN
 
+    def set_sweep_directory(self, cfg: DictConfig, path: Path) -> None:
+        """Make ``path`` the directory of the sweep ``cfg``."""
+        with flag_override(cfg.hydra, "readonly", False):
+            cfg.hydra.sweep.dir, cfg.hydra.mode = str(path), RunMode.MULTIRUN
+
     def run(self, task: TaskFunction, cfg: DictConfig) -> Any:
         """Run ``task`` in ``hydra.run.dir``, return its result: ``Hydra.run`` without composing."""
         try:
