@@ -16,7 +16,7 @@ from rlrun.config.space import read_settings
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.report.runs import read_run, score
 from rlrun.rundir.durable import replace_file
-from rlrun.schema import Config, SeedsConfig
+from rlrun.schema import Config, EnvConfig, SeedsConfig
 from rlrun.sweep.record import SweepRecord, is_sweep
 from rlrun.sweep.seeds import Place, Setting, check_settings, run_until_decided
 
@@ -28,12 +28,6 @@ RESULT = "seeds.json"
 
 class _Failed(Exception):
     """Jobs failed, which the sweep has reported."""
-
-
-def split_seeds(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(overrides ``seeds=…`` and ``seeds.KEY=…``, the others)."""
-    own = [o for o in overrides if override_key(o).partition(".")[0] == "seeds"]
-    return own, [o for o in overrides if o not in own]
 
 
 def read_seeds(composer: "Composer", own: Sequence[str]) -> SeedsConfig:
@@ -120,7 +114,14 @@ def _name(arms: Sequence[Sequence[str]], configs: Sequence[Config]) -> list[Sett
     """The settings by the overrides that not all of them have."""
     common = set.intersection(*(set(arm) for arm in arms)) if arms else set()
     names = [" ".join(o for o in arm if o not in common) for arm in arms]
-    return [Setting(n or "the setting", str(c.env)) for n, c in zip(names, configs, strict=True)]
+    tasks = [_task(config.env) for config in configs]
+    return [Setting(n or "the setting", t) for n, t in zip(names, tasks, strict=True)]
+
+
+def _task(env: EnvConfig) -> str:
+    """What the environment is, without how the policy is shown it."""
+    parts = (env.id, env.kwargs, env.eval_kwargs, list(env.wrappers), env.max_episode_steps)
+    return " ".join(str(part) for part in parts if part)
 
 
 def _scores(path: Path, jobs: Sequence[Sequence[str]], objective: str) -> list[float]:

@@ -25,11 +25,17 @@ _MAIN = "rlrun.cli.main:main"
 
 
 def run_sweep(
-    composer: "Composer", overrides: Sequence[str], directory: str | None, *, quiet: bool
+    composer: "Composer",
+    overrides: Sequence[str],
+    directory: str | None,
+    *,
+    quiet: bool,
+    jobs: Sequence[Sequence[str]] | None = None,
 ) -> int:
     """0 when every job of the sweep ended well, else 1.
 
     ``directory``: of ``sweep.dir``, new or that of a sweep, to which the jobs are added.
+    ``jobs``: the overrides of each job; None: every combination of those of the command line.
     """
     from rlrun.config.directories import absolute, claim, require_new
 
@@ -42,7 +48,7 @@ def run_sweep(
         _require_local(cfg, path)
     elif directory is not None:
         require_new(path, "sweep.dir")
-    jobs = composer.jobs(cfg)
+    jobs = composer.jobs(cfg) if jobs is None else jobs
     valid = validate_jobs(composer, cfg, jobs, record, path)
     names = [*(job.name for job in record.jobs), *(job.name for job in valid)]
     require_different(names)
