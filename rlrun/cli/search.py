@@ -17,10 +17,10 @@ from rlrun.pipeline.stop import stop_on_signals
 from rlrun.rundir.durable import replace_file, seal, unseal
 from rlrun.rundir.inert import read_file, require_regular_files
 from rlrun.schema import Config, SearchConfig
+from rlrun.sweep.launcher import usable_cores
 from rlrun.sweep.objective import Rung, make_rungs
 from rlrun.sweep.pool import Pool
 from rlrun.sweep.search import Search
-from rlrun.sweep.seed_runs import threads_per_job
 from rlrun.sweep.study import NAME, Study, import_optuna
 
 MARKER = "search.json"  # what a search directory holds from the start
@@ -94,7 +94,7 @@ def _search(
             directory, study, settings, fixed=fixed, first_seed=config.seed, rungs=rungs,
             flags=flags, say=say, stop_code=lambda: stop.code if stop() else None,
         )  # fmt: skip
-        with Pool(settings.workers, threads_per_job(settings.workers)) as pool:
+        with Pool(settings.workers, max(1, usable_cores() // settings.workers)) as pool:
             result = search.run(pool)
     if result is None:
         return 1

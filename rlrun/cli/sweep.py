@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.cli.adaptive import quote, run_adaptive
+from rlrun.cli.adaptive import run_adaptive
 from rlrun.cli.error_report import SweepStopped, report
 from rlrun.cli.run import run_job, run_sweep_job
 from rlrun.cli.sweep_jobs import LONGEST_NAME, Sweep, require_different, validate_jobs, workers_of
@@ -13,6 +13,7 @@ from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.rundir.lock import lock_run_dir
 from rlrun.sweep.launcher import Task, default_workers, run_tasks
 from rlrun.sweep.record import JobRecord, SweepRecord, is_sweep, resume_line, update
+from rlrun.sweep.seed_runs import quote
 from rlrun.sweep.table import exit_text
 
 if TYPE_CHECKING:

@@ -1,6 +1,5 @@
 """Runs of one seed each in a pool: started, gone on with, scored. Of ``search`` and ``seeds``."""
 
-import os
 import re
 import shutil
 import signal
@@ -104,9 +103,3 @@ def quote(value: object) -> str:
     """The value as Hydra's quoted string, interpolations taken literally."""
     text = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), str(value))
     return "'" + text.replace("${", "\\${") + "'"
-
-
-def threads_per_job(workers: int) -> int:
-    """Cores that each of ``workers`` jobs counts as its own."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) // workers)
