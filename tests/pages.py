@@ -38,7 +38,8 @@ SHORTER = {  # what is added to end soon where debug=smoke does not win or is no
     },
 }
 SUBCOMMANDS = (
-    "eval", "resume", "fork", "verify", "diff", "export", "codec", "doctor", "list", "help",
+    "eval", "resume", "fork", "report", "compare", "verify", "diff", "export", "codec", "doctor",
+    "list", "help",
 )  # fmt: skip
 SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing
 DRIVER = """

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -90,14 +91,14 @@ def resume_command(argv: list[str]) -> int:
         "RUN_DIR@ENV_STEP: from an earlier checkpoint."
     )
     parser = Parser(prog="rlrun resume", description=about)
-    parser.add_argument("run_dir", metavar="RUN_DIR[@ENV_STEP]|SWEEP_DIR")
+    parser.add_argument("run_dir", metavar="RUN_DIR[@ENV_STEP]", help="or SWEEP_DIR")
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE")
     args = parser.parse_args(argv)
     from rlrun.config import load
     from rlrun.rundir.branch import checkpoint_at, split_step
     from rlrun.sweep.record import is_sweep
 
-    if (Path(args.run_dir) / "search.json").is_file():
+    if os.path.isfile(Path(args.run_dir) / "search.json"):
         from rlrun.cli.search import resume_search
 
         return resume_search(Path(args.run_dir).absolute(), args.overrides, quiet=bool(quiet))

@@ -33,6 +33,7 @@ from rlrun.cli.commands import (
 )
 from rlrun.cli.error_report import SweepStopped, report, report_bug
 from rlrun.cli.list import GROUPS, SUBCOMMANDS, TOPICS, help_text
+from rlrun.cli.report import compare_command, report_command
 from rlrun.errors import ConfigError, Interrupted, RlrunError, end_if_importing_main
 from rlrun.trust import trusting
 
@@ -49,6 +50,8 @@ _COMMANDS = {
     "export": export_command,
     "codec": codec_command,
     "doctor": doctor_command,
+    "report": report_command,
+    "compare": compare_command,
     "list": list_command,
     "tensorboard-rebuild": tensorboard_command,
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlrun.cli.error_report import SweepStopped, report_job_error
-from rlrun.errors import Interrupted
+from rlrun.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -28,6 +28,9 @@ def run_single(composer: "Composer", overrides: Sequence[str]) -> int:
     from rlrun.config.presets import name_by_preset, read_presets
 
     cfg = composer.compose(overrides)
+    if (preset := cfg.hydra.runtime.choices.get("sweep")) is not None:
+        wrong = "is for a sweep, this is a single run; sweep=null is allowed"
+        raise ConfigError(f"sweep = {preset}: {wrong}; type rlrun -m", key="sweep")
     config = read_presets(composer, cfg, overrides)
     if composer.foreign:
         check_values(config, overrides)

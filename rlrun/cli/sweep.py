@@ -163,6 +163,7 @@ def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
     from rlrun.config.directories import check_length
 
     check_length("SWEEP_DIR", path)
+    path = path.absolute()
     record = SweepRecord.read(path)
     configs = []
     for job in record.jobs:
@@ -172,7 +173,7 @@ def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
         tasks = []
         for job, config in configs:
             job.total_steps, job.status = config.run.total_steps, "waiting"
-            words = ["resume", str((path / job.name).absolute()), *overrides]
+            words = ["resume", str(path / job.name), *overrides]
             tasks.append(Task(job, _MAIN, [words]))
         if not tasks:
             if not quiet:

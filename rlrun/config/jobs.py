@@ -9,8 +9,8 @@ from hydra._internal.callbacks import Callbacks
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import configure_log, run_job, setup_globals
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from hydra.types import HydraContext, RunMode, TaskFunction
+from omegaconf import DictConfig, OmegaConf, flag_override
 
 from rlrun.config.compose import Composer, to_yaml
 
@@ -66,7 +66,8 @@ class Multirun:
 
     def __init__(self, composer: Composer, cfg: DictConfig, sweep_dir: Path) -> None:
         self._name, self._cfg = composer.config_name, cfg
-        composer.set_sweep_directory(cfg, sweep_dir)
+        with flag_override(cfg.hydra, "readonly", False):
+            cfg.hydra.sweep.dir, cfg.hydra.mode = str(sweep_dir), RunMode.MULTIRUN
         configure_log(cfg.hydra.hydra_logging, cfg.hydra.verbose)
         if not (sweep_dir / "multirun.yaml").exists():
             OmegaConf.save(cfg, sweep_dir / "multirun.yaml")

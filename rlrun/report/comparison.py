@@ -292,13 +292,21 @@ def aggregate_difference(
     p = None
     if got.claimed:
         x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        pooled = np.concatenate([x, y])
-        rng = np.random.default_rng(seed)
-        mixed = rng.permuted(np.broadcast_to(pooled, (resamples, *pooled.shape)), axis=1)
-        mixed[0] = pooled
-        t = np.abs(statistic(mixed[:, : len(x)]) - statistic(mixed[:, len(x) :]))
-        p = float(np.mean(t >= t[0] * _TIE))
+        p = _shuffled_p(x, y, statistic, resamples, np.random.default_rng(seed))
     return Difference(got.value, got.low, got.high, level, got.method, got.why, p)
+
+
+def _shuffled_p(
+    x: Floats, y: Floats, statistic: Statistic, count: int, rng: np.random.Generator
+) -> float:
+    """Return the p of equal ``statistic`` with labels permuted within each environment."""
+    pooled = np.concatenate([x, y])
+    parts: list[Floats] = [np.abs(statistic(x) - statistic(y)).reshape(1)]
+    while (left := count - sum(map(len, parts))) > 0:  # in blocks, for memory
+        mixed = rng.permuted(np.tile(pooled, (min(left, 200), 1, 1)), axis=1)
+        parts.append(np.abs(statistic(mixed[:, : len(x)]) - statistic(mixed[:, len(x) :])))
+    t = np.concatenate(parts)
+    return float(np.mean(t >= t[0] * _TIE))
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike
 from rlrun.errors import ConfigError
 from rlrun.report.intervals import LEVEL, MIN_SEEDS, Floats, score_array
 
-PERMUTATIONS = 10_000  # of each pair's labels; the smallest error spent at a look is 1e-4
+PERMUTATIONS = 10_000  # of each pair's labels, at least
+_COARSE = 4  # permutations that may reject at a look at the smallest level, at least
 _TIE = 1.0 - 1e-9
 
 
@@ -52,6 +53,7 @@ class Comparison:
 
     agents: their number, or their names. looks: K, how often ``update`` may be called.
     pairs: of agents to compare by index; default all. level: 1 - family-wise error.
+    permutations: of each pair's labels; None: 10000, or more where pairs and looks are many.
     Five against five seeds reach p = 0.008 at best: with five looks or fewer a single pair can be
     decided at the first. Raises: ConfigError for fewer than two agents or less than one look.
 
@@ -67,7 +69,7 @@ class Comparison:
         looks: int = 5,
         pairs: Sequence[tuple[int, int]] | None = None,
         level: float = LEVEL,
-        permutations: int = PERMUTATIONS,
+        permutations: int | None = None,
         seed: int = 0,
     ) -> None:
         names = [f"agent {i}" for i in range(agents)] if isinstance(agents, int) else list(agents)
@@ -82,9 +84,10 @@ class Comparison:
         every = list(itertools.combinations(range(len(names)), 2))
         chosen = every if pairs is None else list(pairs)
         self.winners: dict[tuple[int, int], int | None] = dict.fromkeys(chosen)
+        alpha = 1.0 - level
+        count = permutations or max(PERMUTATIONS, int(_COARSE * len(chosen) * looks / alpha) + 1)
         self._tests = {
-            pair: _PairTest(len(chosen), looks, 1.0 - level, permutations, [seed, *pair])
-            for pair in chosen
+            pair: _PairTest(len(chosen), looks, alpha, count, [seed, *pair]) for pair in chosen
         }
 
     def update(self, *scores: ArrayLike) -> Decision:

@@ -14,7 +14,7 @@ from rlrun.pipeline.stop import StopRequest, stop_on_signals
 from rlrun.rundir.inert import no_follow
 from rlrun.schema import Config
 from rlrun.sweep.pool import Job, Pool
-from rlrun.sweep.record import JobRecord, SweepRecord, printable
+from rlrun.sweep.record import JobRecord, SweepRecord, differing, printable
 from rlrun.sweep.table import SECONDS, JobProgress, SweepDisplay, exit_text, make_display
 
 CONSOLE = "console.txt"  # stdout and stderr of a job, in its run directory
@@ -70,6 +70,7 @@ class _Sweep:
         self._tasks, self._record, self._sweep_dir = tasks, record, sweep_dir
         self._progress = progress_of(record, sweep_dir)
         self._display: SweepDisplay = make_display(record.jobs, self._progress, quiet=quiet)
+        self._texts = differing(record.jobs)
         self._of: dict[int, JobRecord] = {}  # number in the pool -> job
 
     def run(self, pool: Pool, stop: StopRequest) -> int | None:
@@ -123,7 +124,7 @@ class _Sweep:
         progress = self._progress[record.num]
         progress.finish()
         self._record.write(self._sweep_dir)
-        text = _end_text(record, progress, self._sweep_dir)
+        text = _end_text(record, self._texts[record.num], progress, self._sweep_dir)
         self._display.ended(record, text)
         with (
             suppress(OSError),
@@ -140,9 +141,9 @@ def progress_of(record: SweepRecord, sweep_dir: Path) -> dict[int, JobProgress]:
     return found
 
 
-def _end_text(job: JobRecord, progress: JobProgress, sweep_dir: Path) -> str:
+def _end_text(job: JobRecord, overrides: str, progress: JobProgress, sweep_dir: Path) -> str:
     """``job 3 (seed=3) failed (exit 4): loss = nan; ...; its output: PATH``."""
-    name = f"job {job.num} ({printable(' '.join(job.overrides))})"
+    name = f"job {job.num} ({overrides})"
     after = "" if job.seconds is None else f" after {format_duration(job.seconds)}"
     if job.status == "done":
         score = "" if progress.score is None else f": return {progress.score:.4g}"
@@ -152,7 +153,8 @@ def _end_text(job: JobRecord, progress: JobProgress, sweep_dir: Path) -> str:
     why = last_error(log)
     if job.exit_code < 0 and job.status == "failed":
         why = "killed; lack of memory is the usual reason" if job.exit_code == -9 else "killed"
-    return f"{name} {job.status} ({exit_text(job.exit_code)}){after}: {why}; its output: {log}"
+    text = f"{name} {job.status} ({exit_text(job.exit_code)}){after}: {why}; its output: {log}"
+    return printable(text)
 
 
 def last_error(log: Path) -> str:
@@ -167,4 +169,4 @@ def last_error(log: Path) -> str:
     lines = [line for line in lines if line.strip()]
     errors = [line for line in lines if line.startswith("rlrun: ")]
     found: str = (errors or lines or ["it printed nothing"])[-1]
-    return printable(found.removeprefix("rlrun: ").removeprefix("error: "))
+    return found.removeprefix("rlrun: ").removeprefix("error: ")

@@ -4,6 +4,7 @@ The directory may be a stranger's: names of jobs are checked before anything is 
 """
 
 import datetime
+import os
 import platform
 import shlex
 from collections.abc import Sequence
@@ -127,7 +128,7 @@ def update(job: JobRecord, sweep_dir: Path) -> None:
 
 def is_sweep(path: Path) -> bool:
     """True for the directory of a sweep."""
-    return (path / FILE).is_file()
+    return os.path.isfile(path / FILE)  # False too for a name that no file can have
 
 
 def differing(jobs: Sequence[JobRecord]) -> list[str]:

@@ -82,7 +82,7 @@ def test_failed_jobs_do_not_stop_the_others(rlrun: Callable[..., Done], build: B
     assert lines[3].startswith(f"rlrun: {FAILED}; to try again: rlrun resume ")
     assert len(lines) == 4
     assert statuses(Path("s")) == ["done", *["failed"] * 3, "done"]
-    assert Path("s/sweep.log").read_text().count("failed") == 3
+    assert Path("s/sweep.log").read_text().count(" failed (exit") == 3
 
 
 def test_failed_jobs_of_the_basic_launcher(rlrun: Callable[..., Done], build: Build) -> None:
@@ -183,3 +183,10 @@ class Counted:
     def __call__(self, *arguments: Any) -> Any:
         self.calls += 1
         return Counted.original(*arguments)
+
+
+def test_interpolations_are_those_of_each_job(rlrun: Callable[..., Done], build: Build) -> None:
+    given = ["seed=3,4", "run.eval_episodes=${seed}", "hydra.sweep.subdir=${hydra.job.num}"]
+    assert rlrun("-m", *given).code == 0
+    assert [c[1][0].run.eval_episodes for c in build.calls] == [3, 4]
+    assert [p.name for p in build.run_dirs] == ["0", "1"]

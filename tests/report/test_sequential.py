@@ -103,6 +103,22 @@ def test_permutations_stay_in_their_block_and_are_followed_through_looks():
     assert 0.2 < test.crossed.mean() <= 0.25
 
 
+def test_each_look_spends_its_error_on_permutations_that_did_not_reject_before():
+    """3 looks at alpha = 0.3: a tenth of the permutations each, 0.3 in all; without ties."""
+    rng, test = np.random.default_rng(0), _PairTest(2, 3, 0.3, 3000, [0])
+    for look in range(1, 4):
+        test.add(rng.normal(size=12), rng.normal(size=12), test=True)
+        shares = test.crossed.mean(1)
+        assert shares == pytest.approx([0.1 * look, 0.05 * look], abs=0.001)
+        assert (test.crossed[0] >= test.crossed[1]).all()
+
+
+def test_many_pairs_have_permutations_enough_to_be_decided():
+    comparison = Comparison(5, pairs=[(0, i) for i in range(1, 5)], looks=200)  # 0.05 / 800
+    got = comparison.update(np.arange(12.0) + 99, *[np.arange(12.0)] * 4)
+    assert got.status == "decided"
+
+
 def test_misuse():
     with pytest.raises(ConfigError, match="1 agents"):
         Comparison(["only"])
