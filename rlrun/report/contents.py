@@ -6,6 +6,7 @@ from rlrun.report.across import across_section, matrices_of
 from rlrun.report.document import Document
 from rlrun.report.findings import Findings, uncounted
 from rlrun.report.health import config_section, evaluation_table, health_section, seed_table
+from rlrun.report.stopped import stopped_section
 from rlrun.report.summary import (
     curve_section,
     efficiency_section,
@@ -21,8 +22,10 @@ def build_document(
     """Return the report on runs."""
     curves, points = curve_section(found)
     comparisons, said = comparison_section(found, matrices_of(found, references))
+    stopped, decided = stopped_section(found.runs)
     sections = [
         score_section(found),
+        stopped,
         comparisons,
         across_section(found, references),
         curves,
@@ -33,7 +36,10 @@ def build_document(
     ]
     kept = [section for section in sections if section is not None]
     return Document(
-        title, _lead(found) + said, kept, [points, evaluation_table(found), seed_table(found)]
+        title,
+        _lead(found) + decided + said,
+        kept,
+        [points, evaluation_table(found), seed_table(found)],
     )
 
 

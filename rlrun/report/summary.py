@@ -79,9 +79,8 @@ def design_of(found: Findings) -> Design | None:
     seeds = [len(group.runs) for group in found.groups]
     if not any(seeds):
         return None
-    settings = {group.setting for group in found.groups}
     several = len(found.environments)
-    return Design(several, max(seeds), settings=len(settings), normalized=several > 1)
+    return Design(several, max(seeds), normalized=several > 1)
 
 
 def curve_section(found: Findings) -> tuple[Section, Table]:
