@@ -41,7 +41,7 @@ def choose(design: Design) -> Choice:
 
     Raises: ConfigError for a design without environments or seeds.
 
-    Source: Agarwal et al. 2021, section 4; Patterson et al. 2024, sections 3 and 4.
+    Source: Agarwal et al. 2021, section 4; Patterson et al. 2024.
     """
     environments, n = design.environments, design.seeds
     if min(environments, n) < 1:
