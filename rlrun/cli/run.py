@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlrun.cli.error_report import SweepStopped, report_job_error
 from rlrun.errors import ConfigError, Interrupted, RlrunError
@@ -34,6 +34,7 @@ def run_single(composer: "Composer", overrides: Sequence[str]) -> int:
     from rlrun.config.checks.unread_keys import check_typed_keys
     from rlrun.config.directories import absolute, claim, require_new, require_writable
     from rlrun.config.hydra_keys import check_values
+    from rlrun.config.logging_check import check_logging
     from rlrun.config.presets import name_by_preset, read_presets
 
     cfg = composer.compose(overrides)
@@ -48,6 +49,7 @@ def run_single(composer: "Composer", overrides: Sequence[str]) -> int:
     check(name_by_preset(config, cfg))
     check_typed_keys(config, overrides)
     check_precision(config)
+    check_logging(cfg, path, overrides)
     run_dir = claim(path, exact=given)
     composer.set_directory(cfg, run_dir)
     if run_dir != path:  # another run has that name, which the config may speak of
@@ -89,7 +91,8 @@ def _validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], n
     """The directory name of a job that is valid; raises ConfigError for one that is not."""
     from rlrun.config import check, check_precision
     from rlrun.config.directories import check_inside
-    from rlrun.config.hydra_keys import check_values
+    from rlrun.config.hydra_keys import check_values, unresolved
+    from rlrun.config.logging_check import check_logging
     from rlrun.config.presets import name_by_preset, read_presets
 
     try:
@@ -99,23 +102,16 @@ def _validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], n
             wrong = "names the directory of a single run; null is allowed in a sweep"
             raise ConfigError(f"run.dir = {config.run.dir}: {wrong}; use hydra.sweep.dir=PATH")
         if composer.foreign:
-            check_values(config, [*cfg.hydra.overrides.task, *job])
+            check_values(config, [*unresolved(cfg.hydra.overrides.task), *job])
         check(name_by_preset(config, composed))
         check_precision(config)
         name = str(composer.directory(composed, "hydra.sweep.subdir"))
         check_inside("hydra.sweep.subdir", name)
+        check_logging(composed, Path(name), [*unresolved(cfg.hydra.overrides.hydra), *job])
     except RlrunError as e:
         e.args = (f"{e} (sweep job {num}: {' '.join(job)}; no job was started)",)
         raise
     return name
-
-
-def _unresolved(overrides: Any) -> list[str]:
-    """The overrides with their interpolations, which may hide secrets, left as they are."""
-    from omegaconf import OmegaConf
-
-    values = OmegaConf.to_container(overrides, resolve=False)
-    return [str(value) for value in values] if isinstance(values, list) else []
 
 
 def run_job(cfg: "DictConfig", config: "Config | None" = None) -> int:
@@ -127,6 +123,7 @@ def run_job(cfg: "DictConfig", config: "Config | None" = None) -> int:
     from omegaconf import OmegaConf
 
     from rlrun.config import read_composed, to_yaml
+    from rlrun.config.hydra_keys import unresolved
 
     hydra = HydraConfig.get()
     run_dir = Path(hydra.runtime.output_dir)
@@ -136,7 +133,7 @@ def run_job(cfg: "DictConfig", config: "Config | None" = None) -> int:
             from rlrun.pipeline.forkserver import start_forkserver
 
             start_forkserver()
-        overrides = _unresolved(hydra.overrides.task)
+        overrides = unresolved(hydra.overrides.task)
         (run_dir / "config.yaml").write_text(raw_yaml, encoding="utf-8")
         text = OmegaConf.to_yaml(OmegaConf.create(overrides))
         (run_dir / "overrides.yaml").write_text(text, encoding="utf-8")

@@ -39,6 +39,7 @@ from rlrun.config.hydra_keys import (
     check_node,
     check_primary,
     is_hydra_override,
+    unresolved,
 )
 from rlrun.config.reader import field_types, read_config
 from rlrun.config.yaml_limits import read_yaml, yaml_files
@@ -212,7 +213,7 @@ class Composer:
             job = self.hydra.config_loader.load_sweep_config(cfg, list(overrides))
         except Exception as e:
             raise as_config_error(e, overrides, self.groups(), self.options) from e
-        self._check_hydra(job, [*cfg.hydra.overrides.hydra, *overrides])
+        self._check_hydra(job, [*unresolved(cfg.hydra.overrides.hydra), *overrides])
         with open_dict(job):
             job.hydra.job.id, job.hydra.job.num = str(num), num
         return job

@@ -42,6 +42,12 @@ def is_hydra_override(text: str) -> bool:
     return text.lstrip("+~").startswith(("hydra.", "hydra/", "hydra@", "hydra=", "hydra:"))
 
 
+def unresolved(overrides: Any) -> list[str]:
+    """The overrides with their interpolations, which may hide secrets, left as they are."""
+    values = OmegaConf.to_container(overrides, resolve=False)
+    return [str(value) for value in values] if isinstance(values, list) else []
+
+
 def check_files(cfg: DictConfig, shipped: DictConfig, overrides: Sequence[str]) -> None:
     """Raise ConfigError where files gave the hydra node of ``cfg`` what only a command line may.
 
