@@ -20,6 +20,14 @@ TINY = "debug=smoke"
 SHORTER = {  # what is added to end soon where debug=smoke does not win or is not allowed
     "rlrun policy=dqn env=gym env.id=Acrobot-v1 run.total_steps=100000": "run.total_steps=400",
     "rlrun resume outputs/first run.total_steps=100000 run.stop_value=null": "run.total_steps=600",
+    "rlrun search policy=dqn env=cartpole 'policy.lr=interval(1e-4,1e-2,log)' "
+    "'policy.nstep=choice(1,3)' search.dir=outputs/found": (
+        "search.trials=2 search.seeds=1 search.final_seeds=1"
+    ),
+    "rlrun resume outputs/found search.trials=80": "search.trials=2",
+    "rlrun -m policy=dqn,r2d2 env=cartpole seeds=auto seeds.max=20 sweep.dir=outputs/decided": (
+        "seeds.max=2 seeds.group=2"
+    ),
     "rlrun doctor --calibrate policy=r2d2 env=cartpole memory.hidden=128": "--seconds 0.01",
     "rlrun doctor --calibrate policy=sac env=pendulum": "--seconds 0.01",
     **{
@@ -30,7 +38,8 @@ SHORTER = {  # what is added to end soon where debug=smoke does not win or is no
     },
 }
 SUBCOMMANDS = (
-    "eval", "resume", "fork", "verify", "diff", "export", "codec", "doctor", "list", "help",
+    "eval", "resume", "fork", "report", "compare", "verify", "diff", "export", "codec", "doctor",
+    "list", "help",
 )  # fmt: skip
 SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing
 DRIVER = """

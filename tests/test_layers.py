@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ LAYERS = [  # lowest first; a room imports only from layers below its own, or fr
     "run",
     "sweep",
     "cli",
-    "__main__",
+    "_plugins __main__",
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
 TORCH_FREE = [
@@ -37,7 +38,8 @@ TORCH_FREE = [
     "rlrun.config",
     "rlrun.env",
     "rlrun.env.framestack",
-    "rlrun.report.runs",
+    "rlrun.report.contents",
+    "rlrun.report.pairwise",
     "rlrun.rundir.branch",
     "rlrun.rundir.verify",
     "rlrun.schedule",
@@ -73,7 +75,7 @@ def tree_of(path: Path) -> ast.Module:
 def test_imports_go_down(path: Path) -> None:
     parts = module_of(path).split(".")
     if len(parts) == 1:
-        assert list(imports(tree_of(path))) == ["pathlib"]
+        assert {*imports(tree_of(path))} == {"sys", "pathlib"}
         return
     own = parts[1]
     assert own in LEVEL, f"say in LAYERS where {own} belongs"
@@ -99,7 +101,7 @@ def test_packages_stay_in_their_place(path: Path) -> None:
     inside = module.partition(".")[2]
     tree = tree_of(path)
     packages = {name.partition(".")[0] for name in imports(tree)}
-    if not inside.startswith(("cli", "config")):
+    if not inside.startswith(("cli", "config", "_plugins")):
         assert packages.isdisjoint({"hydra", "omegaconf"})
     if not inside.startswith(("transport.ray", "pipeline.ray")):
         assert "ray" not in packages
@@ -135,3 +137,27 @@ def test_no_two_public_classes_of_one_name() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(module_of(path))
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+ROOMS = sorted(path.parent.name for path in (ROOT / "rlrun").glob("*/README.md"))
+
+
+@cache
+def rooms_of(room: str) -> set[str]:
+    """The rooms that files of ``room`` import from."""
+    names = (
+        name for path in (ROOT / "rlrun" / room).rglob("*.py") for name in imports(tree_of(path))
+    )
+    return {n.split(".")[1] for n in names if n.startswith("rlrun.")} & {*ROOMS} - {room}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_readme_names_what_is_imported_and_who_imports(room: str) -> None:
+    text = " ".join((ROOT / "rlrun" / room / "README.md").read_text("utf-8").split())
+    may, by = (
+        re.search(rf"{label}: (.*?)\.(?= |$)", text)[1] for label in ("May import", "Imported by")
+    )
+    if "every" not in may:
+        assert rooms_of(room) - {"schema"} <= {*re.findall(r"`(\w+)`", may)}
+    if "every" not in by:
+        assert {r for r in ROOMS if room in rooms_of(r)} == {*re.findall(r"`(\w+)`", by)}

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -85,16 +86,28 @@ def eval_command(argv: list[str]) -> int:
 
 def resume_command(argv: list[str]) -> int:
     quiet, argv = split_quiet(argv)
-    about = "Goes on with an interrupted run; RUN_DIR@ENV_STEP: from an earlier checkpoint."
+    about = (
+        "Goes on with an interrupted run, or with all unfinished runs of a sweep; "
+        "RUN_DIR@ENV_STEP: from an earlier checkpoint."
+    )
     parser = Parser(prog="rlrun resume", description=about)
-    parser.add_argument("run_dir", metavar="RUN_DIR[@ENV_STEP]")
+    parser.add_argument("run_dir", metavar="RUN_DIR[@ENV_STEP]", help="or SWEEP_DIR")
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE")
     args = parser.parse_args(argv)
     from rlrun.config import load
     from rlrun.rundir.branch import checkpoint_at, split_step
+    from rlrun.sweep.record import is_sweep
 
+    if os.path.isfile(Path(args.run_dir) / "search.json"):
+        from rlrun.cli.search import resume_search
+
+        return resume_search(Path(args.run_dir).absolute(), args.overrides, quiet=bool(quiet))
     overrides = [*args.overrides, *quiet]
     run_dir, step = split_step(args.run_dir)
+    if step is None and is_sweep(run_dir):
+        from rlrun.cli.sweep import resume_sweep
+
+        return resume_sweep(run_dir, overrides, quiet=bool(quiet))
     config, raw_yaml = load(run_dir, overrides)
     if step is not None:
         checkpoint_at(run_dir, step)
@@ -114,6 +127,23 @@ def _resume(
         return resume(run_dir, config, raw_yaml=raw_yaml, overrides=overrides, step=step)
     except Exception as e:
         return report_job_error(e, run_dir)
+
+
+def search_command(argv: list[str]) -> int:
+    quiet, argv = split_quiet(argv)
+    parser = Parser(prog="rlrun search", description="Searches for the setting of the best score.")
+    parser.add_argument("--config-dir", "-cd", help="a directory with your own yaml files")
+    parser.add_argument(
+        "overrides",
+        nargs="+",
+        metavar="KEY=VALUE",
+        help="those of a run; KEY=interval(LOW,HIGH,log), choice(A,B) and range(START,STOP) are "
+        "searched; search.KEY=VALUE: see rlrun help search",
+    )
+    args = parser.parse_intermixed_args(argv)
+    from rlrun.cli.search import search
+
+    return search(args.overrides, config_dir=args.config_dir, quiet=bool(quiet))
 
 
 def fork_command(argv: list[str]) -> int:

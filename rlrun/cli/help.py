@@ -16,7 +16,7 @@ from rlrun.cli import yaml_keys
 from rlrun.cli.list import GROUPS, TOPICS
 from rlrun.cli.yaml_keys import PRESETS, Key, option_keys, yamls
 from rlrun.errors import ConfigError
-from rlrun.schema import OPTION_CONFIGS, Config, ScheduleConfig, Seconds
+from rlrun.schema import COMMAND_CONFIGS, OPTION_CONFIGS, Config, ScheduleConfig, Seconds
 from rlrun.schema.ranges import Range
 from rlrun.schema.spelling import RENAMED, SYNONYMS, nearest
 
@@ -26,7 +26,10 @@ _ROOT_GROUPS = {  # of conf/config.yaml
     "eval": "how an evaluation ends",
     "watchdog": "what happens when nothing happens",
     "resume": "what `rlrun resume` may change",
+    "search": "what `rlrun search` tries and how it chooses",
+    "seeds": "how `seeds=auto` adds seeds until a comparison is decided",
 }
+_COMMANDS = {"search": "rlrun search", "seeds": "sweeps (-m) with seeds=auto"}  # that read a group
 _WIDTH = 100  # columns
 _NAMED = 6  # options in a line of defaults
 _VALUES = 12  # lines of defaults
@@ -197,7 +200,7 @@ class Reference:
         """The runs that read a key."""
         if other := self._metadata(name).get("default_of"):
             return f"{other}, whose default it is"
-        scope = "every run"
+        scope = _COMMANDS.get(name.partition(".")[0], "every run")
         if group in OPTION_CONFIGS and len(by_option) < len(self.options[group]):
             scope = f"{group}={', '.join(sorted(by_option))}"
         elif name.startswith(("env.kwargs.", "env.eval_kwargs.")):
@@ -248,7 +251,7 @@ def _classes(group: str) -> list[Any]:
     """The dataclasses of a group's options."""
     if group in OPTION_CONFIGS:
         return list(OPTION_CONFIGS[group].values())
-    kind = get_type_hints(Config).get(group)
+    kind = COMMAND_CONFIGS.get(group) or get_type_hints(Config).get(group)
     return [kind] if kind is not None else []
 
 

@@ -8,8 +8,8 @@ from textwrap import fill
 from rlrun.cli.yaml_keys import first_comment, yamls
 
 SUBCOMMANDS = (
-    "eval", "resume", "fork", "verify", "diff", "export", "codec", "doctor", "list",
-    "tensorboard-rebuild",
+    "search", "eval", "resume", "fork", "report", "compare", "verify", "diff", "export", "codec",
+    "doctor", "list", "tensorboard-rebuild",
 )  # fmt: skip
 GROUPS = {
     "policy": "what learns",
@@ -26,6 +26,7 @@ GROUPS = {
     "logger": "records and progress display",
     "pipeline": "how collecting and learning are arranged",
     "transport": "how weights and rows travel between them",
+    "sweep": "settings to compare, with -m",
     "debug": "short runs",
 }
 TOPICS = {  # topic -> (README of a room, its section)
@@ -37,7 +38,11 @@ TOPICS = {  # topic -> (README of a room, its section)
     "files": ("rundir", "Files"),
     "metrics": ("log", "Metrics"),
     "overrides": ("config", "Overrides"),
+    "report": ("report", "Reports"),
     "resume": ("run", "Resuming"),
+    "search": ("sweep", "Search"),
+    "seeds until decided": ("sweep", "Seeds until decided"),
+    "statistics": ("report", "Statistics"),
     "sweep": ("config", "Sweeps"),
     "trust": ("config", "Code that a config names"),
     "windows": ("buffer", "Windows"),
@@ -50,9 +55,13 @@ rlrun {version}: recurrent reinforcement learning, configured by Hydra
 
 usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 on cartpole
        rlrun -m KEY=A,B,C ...                     a sweep, one run for every combination
+       rlrun -m KEY=A,B,C ... seeds=auto          adds seeds until the comparison is decided
+       rlrun search KEY=interval(LOW,HIGH) ...    the best setting, its score on fresh seeds
        rlrun eval RUN_DIR [--episodes N]          scores the weights of a run
        rlrun resume RUN_DIR[@STEP] [KEY=VALUE]    goes on with an interrupted run
        rlrun fork RUN_DIR[@STEP] run.dir=NEW ...  starts a run from a checkpoint of another
+       rlrun report DIR ... [--out report/]       scores, intervals, curves of runs and sweeps
+       rlrun compare A B                          which of two settings is better, if any is
        rlrun verify RUN_DIR                       checks its files; what could be resumed
        rlrun diff RUN_DIR[@STEP] RUN_DIR[@STEP]   where two runs first differ
        rlrun export RUN_DIR DATA_DIR              writes its replay as a dataset (buffer.load)

@@ -9,8 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rlrun.errors import ConfigError
+from rlrun.schema import COMMAND_CONFIGS
 
-PRESETS = ("experiment", "debug")  # groups whose options hold keys of other groups
+PRESETS = ("experiment", "debug", "sweep")  # groups whose options hold keys of other groups
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,9 @@ def _replaced(name: str, by: Mapping[str, Key]) -> bool:
 
 
 def root_keys() -> dict[str, Key]:
-    """name -> key of config.yaml: seed, device, run, checkpoint."""
-    return file_keys(shipped() / "config.yaml", "")
+    """name -> key of config.yaml (seed, device, run, ...), then of the commands' own yaml files."""
+    names = ("config", *COMMAND_CONFIGS)
+    return {n: k for name in names for n, k in file_keys(shipped() / f"{name}.yaml", "").items()}
 
 
 def chosen() -> dict[str, str]:

@@ -42,10 +42,11 @@ def is_hydra_override(text: str) -> bool:
     return text.lstrip("+~").startswith(("hydra.", "hydra/", "hydra@", "hydra=", "hydra:"))
 
 
-def unresolved(overrides: Any) -> list[str]:
-    """The overrides with their interpolations, which may hide secrets, left as they are."""
-    values = OmegaConf.to_container(overrides, resolve=False)
-    return [str(value) for value in values] if isinstance(values, list) else []
+def typed_overrides(cfg: DictConfig, kind: str = "task") -> list[str]:
+    """The overrides of a command line, their interpolations (of each job) left as they are."""
+    values = OmegaConf.to_container(cfg.hydra.overrides[kind], resolve=False)
+    assert isinstance(values, list)
+    return [str(value) for value in values]
 
 
 def check_files(cfg: DictConfig, shipped: DictConfig, overrides: Sequence[str]) -> None:

@@ -110,7 +110,8 @@ class MLP(nn.Module):
         return features
 
     def forward(self, obs: Tree) -> Tensor:
-        return self.features(self.inputs(obs))
+        features: Tensor = self.layers(flatten(self.space, obs))
+        return features
 
 
 class NatureCNN(nn.Module):

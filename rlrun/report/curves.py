@@ -16,12 +16,10 @@ from typing import Literal
 import numpy as np
 
 from rlrun.report.groups import Group
+from rlrun.report.intervals import mean_band
 from rlrun.report.runs import Floats, Run
 
 MAX_POINTS = 200
-MIN_SEEDS = 5  # fewer have no band
-_RESAMPLES = 2000
-_LEVEL = 0.95
 Axis = Literal["env_steps", "wall"]
 
 
@@ -30,7 +28,7 @@ class Curve:
     """Scores of one group. ``seeds``: (run, x [K], return [K]) of every run that was evaluated.
 
     ``x`` [P]: the common axis of the runs that are done; ``mean``, ``low``, ``high`` [P]: NaN where
-    not every one of them has a value, low and high NaN everywhere below ``MIN_SEEDS``.
+    not every one of them has a value, low and high also with fewer than 5, or where all are equal.
     """
 
     group: Group
@@ -44,20 +42,18 @@ class Curve:
 def curve(group: Group, axis: Axis = "env_steps") -> Curve:
     """Return the curve of a group.
 
-    The band is a pointwise 95 % percentile bootstrap of the mean over seeds: it holds at each
-    point, not for the whole curve at once.
+    The band is that of the score (`mean_interval`) at every point: it holds at each point, not for
+    the whole curve at once.
     """
     seeds = [(run, _x(run, axis), run.evaluations.return_mean)
              for run in [*group.runs, *group.unscored] if len(_x(run, axis))]  # fmt: skip
     done = [(x, values) for run, x, values in seeds if run.status == "done"]
     x = common_axis([own for own, _ in done])
     values = align(done, x)
-    low = high = mean = np.full(len(x), math.nan)
+    mean, low, high = (np.full(len(x), math.nan) for _ in range(3))
     complete = ~np.isnan(values).any(axis=0)
     if complete.any():
-        mean = np.where(complete, values.mean(axis=0), math.nan)
-        if len(done) >= MIN_SEEDS:
-            low, high = (np.where(complete, edge, math.nan) for edge in band(values))
+        mean[complete], low[complete], high[complete] = mean_band(values[:, complete])
     return Curve(group, seeds, x, mean, low, high)
 
 
@@ -84,21 +80,6 @@ def align(seeds: Sequence[tuple[Floats, Floats]], x: Floats) -> Floats:
         index = np.searchsorted(own, x, side="right") - 1
         row[index >= 0] = values[index[index >= 0]]
     return out
-
-
-def band(values: Floats) -> tuple[Floats, Floats]:
-    """Return the percentile bootstrap of the mean over seeds at each point; ``values`` [n, P].
-
-    Whole seeds are drawn, the same ones at all points. The generator is fixed: equal runs give
-    equal bands.
-
-    Source: Efron and Tibshirani 1993, section 13.3.
-    """
-    n = len(values)
-    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
-    means = counts @ np.nan_to_num(values) / n
-    low, high = np.percentile(means, [50 * (1 - _LEVEL), 50 * (1 + _LEVEL)], axis=0)
-    return low, high
 
 
 def steps_to(run: Run, threshold: float) -> float:

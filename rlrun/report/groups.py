@@ -14,6 +14,7 @@ IGNORED = ("seed", "run.dir", "run.max_time", "run.keep_checkpoints", "run.check
 IGNORED_GROUPS = ("logger.", "checkpoint.", "sweep.", "resume.")
 _ENVIRONMENT = ("env.id", "env.kwargs", "env.eval_kwargs")  # what the score is measured in
 _LONGEST = 60  # characters of a label
+TRIAL = " (trial)"  # runs whose scores a search has chosen by
 MISSING = "(no such key)"
 
 
@@ -57,15 +58,15 @@ def group_runs(runs: Sequence[Run], kind: str = "final") -> list[Group]:
     usable = [run for run in runs if run.config and run.status != "damaged"]
     environments = _environments(usable)
     settings = _settings(usable, environments)
-    by_key: dict[tuple[str, str], list[Run]] = {}
+    by_key: dict[tuple[str, str, bool], list[Run]] = {}
     for run, environment, keys in zip(usable, environments, settings, strict=True):
-        by_key.setdefault((environment, _canonical(keys)), []).append(run)
+        by_key.setdefault((environment, _canonical(keys), run.trial), []).append(run)
     distinct: dict[str, dict[str, Any]] = {_canonical(keys): keys for keys in settings}
     given = [name for run in usable for name in _overridden(run)]
     labels = dict(zip(distinct, labels_of(list(distinct.values()), given), strict=True))
     return [
-        _group(Group(environment, labels[key], distinct[key], kind), members)
-        for (environment, key), members in by_key.items()
+        _group(Group(environment, labels[key] + TRIAL * trial, distinct[key], kind), members)
+        for (environment, key, trial), members in by_key.items()
     ]
 
 
@@ -82,6 +83,17 @@ def _group(group: Group, members: Sequence[Run]) -> Group:
         group.runs.append(newest)
         group.repeats.extend(earlier)
     return group
+
+
+def side_of(groups: Sequence[Group], runs: Sequence[Run]) -> list[Group]:
+    """Return the groups with the members alone that are among ``runs``; empty ones are left out."""
+    own = {id(run) for run in runs}
+    found = []
+    for group in groups:
+        members = [run for run in group.everything if id(run) in own]
+        empty = Group(group.environment, group.setting, group.keys, group.kind)
+        found += [_group(empty, members)] if members else []
+    return found
 
 
 def relevant(keys: dict[str, Any]) -> dict[str, Any]:

@@ -18,21 +18,21 @@ _SKIPPED = ("checkpoints", "report")
 
 
 @dataclass(frozen=True)
-class Job:
-    """A place where a run is or should be. ``sweep``: its entry in sweep.json, or {}."""
+class RunSource:
+    """A directory where a run is or should be. ``sweep``: its entry in sweep.json, or {}."""
 
     path: Path
     sweep: dict[str, Any]
 
 
-def find_jobs(arguments: Sequence[str]) -> list[Job]:
+def find_jobs(arguments: Sequence[str]) -> list[RunSource]:
     """Return the runs that run directories, sweep directories, parents and globs name, each once.
 
     Links below an argument are not followed: a directory may be a stranger's.
 
     Raises: ConfigError for an argument that holds no run.
     """
-    found: dict[str, Job] = {}
+    found: dict[str, RunSource] = {}
     for argument in arguments:
         jobs = [job for path in _expand(argument) for job in _below(path)]
         if not jobs:
@@ -65,13 +65,13 @@ def natural(text: str) -> list[tuple[int, int, str]]:
     return [*parts, (0, int(digits[:18]), "")] if digits else parts
 
 
-def _below(top: Path) -> list[Job]:
+def _below(top: Path) -> list[RunSource]:
     if (top / RECORD).is_file() or (top / CONFIG).is_file():
-        return [Job(top, {})]
+        return [RunSource(top, {})]
     return [*_search(top)] if top.is_dir() else []
 
 
-def _search(top: Path) -> Iterator[Job]:
+def _search(top: Path) -> Iterator[RunSource]:
     seen = 0
     directories = [(top, 0)]
     while directories:
@@ -91,7 +91,7 @@ def _search(top: Path) -> Iterator[Job]:
                 continue
             path = Path(entry.path)
             if (path / RECORD).is_file() or (path / CONFIG).is_file():
-                yield Job(path, {})
+                yield RunSource(path, {})
             elif depth < _DEEPEST and entry.name[0] != "." and entry.name not in _SKIPPED:
                 below.append((path, depth + 1))
         directories += below
@@ -105,7 +105,7 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def sweep_jobs(sweep_dir: Path) -> list[Job]:
+def sweep_jobs(sweep_dir: Path) -> list[RunSource]:
     """Return the jobs that sweep.json lists, in its order; none when there is no such file."""
     path = sweep_dir / SWEEP
     if not os.path.lexists(path):
@@ -116,4 +116,4 @@ def sweep_jobs(sweep_dir: Path) -> list[Job]:
         named = [(member(sweep_dir, job["name"]), job) for job in jobs]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return []  # the directories that are there are still found
-    return [Job(path, dict(job)) for path, job in named]
+    return [RunSource(path, dict(job)) for path, job in named]

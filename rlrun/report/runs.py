@@ -19,12 +19,14 @@ import yaml
 from numpy.typing import NDArray
 
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.report.inputs import Job, find_jobs
+from rlrun.report.inputs import RunSource, find_jobs
 from rlrun.rundir.inert import read_file
 from rlrun.rundir.manifest import METRICS
 from rlrun.rundir.texts import CONFIG, RECORD, read_record
 
 TIMINGS = "timings.jsonl"
+SEARCH, FRESH = "search.json", "final_"  # of a search; prefix of its runs on fresh seeds
+SEEDS = "seeds.json"  # of a sweep with seeds=auto
 MAX_METRICS = 2**30  # bytes of metrics.jsonl
 _MAX_CONFIG = 2**18  # bytes of config.yaml
 _MAX_DEPTH = 32
@@ -47,9 +49,9 @@ class Evaluations:
 
 @dataclass(frozen=True)
 class Run:
-    """One run. ``status``: that of run.json, or waiting (of a sweep) or damaged.
+    """One run. ``status``: that of run.json, or waiting, not started (of a sweep) or damaged.
 
-    ``problem``: why a run that is not done has no score, or which file is damaged.
+    ``problem``: which file is damaged, and how. ``trial``: a search chose by its score.
     """
 
     path: Path
@@ -59,6 +61,9 @@ class Run:
     record: dict[str, Any]
     problem: str = ""
     overrides: tuple[str, ...] = ()
+    trial: bool = False
+    listed_code: int | None = None  # exit code in sweep.json, also of a killed job
+    auto: Path | None = None  # the sweep that added its seed until it was decided (seeds=auto)
 
     @cached_property
     def keys(self) -> dict[str, Any]:
@@ -102,10 +107,26 @@ class Run:
         wall: Floats = np.interp(env_steps, [0.0, *steps], [0.0, *seconds])
         return wall
 
+    @property
+    def exit_code(self) -> int | None:
+        """That of run.json; of the sweep where the run was killed (a signal's is negative)."""
+        code = self.record.get("exit_code")
+        return code if isinstance(code, int) else self.listed_code
+
+    @property
+    def successes(self) -> tuple[int, int] | None:
+        """(successes, episodes) of the final weights, where the environment reports success."""
+        result = self.record.get("eval")
+        if not isinstance(result, dict):
+            return None
+        share, episodes = finite(result.get("success")), finite(result.get("episodes"))
+        if not (0 <= share <= 1 and 1 <= episodes <= 1e9):
+            return None
+        return round(share * episodes), int(episodes)
+
     def number(self, key: str) -> float:
         """A number of run.json; NaN when it has none."""
-        value = _number(self.record.get(key))
-        return math.nan if value is None else value
+        return finite(self.record.get(key))
 
     def text(self, key: str) -> str:
         """A text of run.json that can be printed; "" when it has none."""
@@ -130,7 +151,7 @@ class Run:
 
 def read_run(path: Path | str) -> Run:
     """Return the run in a directory; damage gives the status ``damaged``, not an error."""
-    return _read(Job(Path(path), {}))
+    return _read(RunSource(Path(path), {}))
 
 
 def read_runs(arguments: Sequence[str]) -> list[Run]:
@@ -141,7 +162,7 @@ def read_runs(arguments: Sequence[str]) -> list[Run]:
     return [_read(job) for job in find_jobs(arguments)]
 
 
-def _read(job: Job) -> Run:
+def _read(job: RunSource) -> Run:
     name = printable(job.path.name if job.path.name not in ("", "..") else job.path.resolve().name)
     overrides = job.sweep.get("overrides")
     given = tuple(printable(x) for x in overrides) if isinstance(overrides, list) else ()
@@ -157,10 +178,15 @@ def _read(job: Job) -> Run:
     except (OSError, ValueError, RlrunError) as e:
         problem = printable(f"damaged: {e.strerror or e}" if isinstance(e, OSError) else e)
     status = "damaged" if problem else _status(job, record)
-    return Run(job.path, name, status, config, record, problem, given)
+    above = job.path.absolute().parent
+    trial = not name.startswith(FRESH) and (above.parent / SEARCH).is_file()
+    auto = above if (above / SEEDS).is_file() else None
+    code = job.sweep.get("exit_code")
+    listed = code if isinstance(code, int) else None
+    return Run(job.path, name, status, config, record, problem, given, trial, listed, auto)
 
 
-def _status(job: Job, record: dict[str, Any]) -> str:
+def _status(job: RunSource, record: dict[str, Any]) -> str:
     """Status of run.json; of the sweep where the job did not write one."""
     own, listed = record.get("status"), job.sweep.get("status")
     known = ("running", "done", "failed", "interrupted", "waiting")
@@ -214,8 +240,13 @@ def _resolved(keys: dict[str, Any], key: str) -> float:
     value = keys.get(key)
     if isinstance(value, str) and value.startswith("${") and value.endswith("}"):
         value = keys.get(value[2:-1])
-    found = _number(value)
-    return math.nan if found is None else found
+    return finite(value)
+
+
+def finite(value: Any) -> float:
+    """Return a number; NaN for anything else, and for what no float can hold."""
+    number = _number(value)
+    return math.nan if number is None else number
 
 
 def _number(value: Any) -> float | None:

@@ -38,7 +38,7 @@ _NO_KEYS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
-class Setting:
+class ComputeSetting:
     """Keys that change the duration of an update and are no hyperparameters."""
 
     threads: int
@@ -65,7 +65,7 @@ class Setting:
 class Cost:
     """Milliseconds an update took, one value for every repeat."""
 
-    setting: Setting
+    setting: ComputeSetting
     values: list[float]
 
     @property
@@ -77,17 +77,17 @@ class Cost:
         return f"{min(self.values):.3g}..{max(self.values):.3g}"
 
 
-Measure = Callable[[Config, Sequence[Setting], float], list[list[float]]]
+Measure = Callable[[Config, Sequence[ComputeSetting], float], list[list[float]]]
 
 
-def chosen_setting(config: Config) -> Setting:
+def chosen_setting(config: Config) -> ComputeSetting:
     """The setting of a run of ``config``: its keys, or the plan's rule where they are null."""
     plan = make_plan(config)
     target = plan.target_thread if plan.target_thread_used else None
-    return Setting(plan.threads, target, config.learner.precision)
+    return ComputeSetting(plan.threads, target, config.learner.precision)
 
 
-def settings(config: Config, cores: int) -> list[Setting]:
+def settings(config: Config, cores: int) -> list[ComputeSetting]:
     """The settings to measure on ``cores`` cores, that of ``chosen_setting`` included.
 
     Threads in powers of two; on a GPU only the precision, where threads hardly matter. No bf16
@@ -101,7 +101,7 @@ def settings(config: Config, cores: int) -> list[Setting]:
             targets = {False, True}
     precisions: list[Precision] = ["float32"] if bf16_fault(config) else ["float32", "bf16"]
     return [
-        Setting(count, target, precision)
+        ComputeSetting(count, target, precision)
         for precision in precisions
         for target in sorted(targets, key=bool)
         for count in sorted(threads)
@@ -111,7 +111,7 @@ def settings(config: Config, cores: int) -> list[Setting]:
 # -- measuring -------------------------------------------------------------------------------------
 
 
-def measure(config: Config, tried: Sequence[Setting], seconds: float) -> list[list[float]]:
+def measure(config: Config, tried: Sequence[ComputeSetting], seconds: float) -> list[list[float]]:
     """Milliseconds an update takes (sampled, learned from, prioritized), of each setting repeats.
 
     In memory only: ``buffer.mmap``, ``buffer.load`` and ``buffer.demos`` are left out.
@@ -301,7 +301,7 @@ def _busy() -> Iterator[str]:
         yield f"load {load:.1f}: other work slows this, more threads most; best on an idle machine"
 
 
-def _table(costs: Sequence[Cost], chosen: Setting) -> Iterator[str]:
+def _table(costs: Sequence[Cost], chosen: ComputeSetting) -> Iterator[str]:
     head = ("threads", "target_thread", "precision", "ms", "range")
     cells = [head, *(_cells(cost) for cost in costs)]
     width = [max(len(line[i]) for line in cells) for i in range(len(head))]
@@ -318,7 +318,7 @@ def _cells(cost: Cost) -> tuple[str, ...]:
     return str(s.threads), target, s.precision, f"{cost.median:.3g}", cost.span
 
 
-def _advice(costs: Sequence[Cost], chosen: Setting) -> Iterator[str]:
+def _advice(costs: Sequence[Cost], chosen: ComputeSetting) -> Iterator[str]:
     """Overrides of the fastest settings, and their gain."""
     own = next(c for c in costs if c.setting == chosen)
     exact = min((c for c in costs if c.setting.precision == "float32"), key=lambda c: c.median)

@@ -39,6 +39,7 @@ from rlrun.schema.run import (
     WatchdogConfig,
 )
 from rlrun.schema.schedule import ScheduleConfig
+from rlrun.schema.search import SearchConfig, SeedsConfig
 from rlrun.schema.seconds import Seconds
 from rlrun.schema.value import (
     DQNConfig,
@@ -52,6 +53,7 @@ from rlrun.schema.wrappers import WRAPPER_CONFIGS, WrapperConfig
 __all__ = [
     "BONUS_CONFIGS",
     "BUFFER_CONFIGS",
+    "COMMAND_CONFIGS",
     "OPTION_CONFIGS",
     "POLICY_CONFIGS",
     "WRAPPER_CONFIGS",
@@ -94,7 +96,9 @@ __all__ = [
     "SACConfig",
     "ScheduleConfig",
     "ScriptedConfig",
+    "SearchConfig",
     "Seconds",
+    "SeedsConfig",
     "SequenceConfig",
     "SwitchedConfig",
     "TD3Config",
@@ -165,3 +169,5 @@ OPTION_CONFIGS: dict[str, Mapping[str, type[Ranged]]] = {
     "buffer": BUFFER_CONFIGS,
     "bonus": BONUS_CONFIGS,
 }
+# Nodes of the commands that start many runs, each with a yaml of its own beside config.yaml.
+COMMAND_CONFIGS: dict[str, type[Ranged]] = {"search": SearchConfig, "seeds": SeedsConfig}

@@ -16,7 +16,7 @@ from rlrun.config import Composer, check, read_composed
 from rlrun.errors import NumericError, ResourceError
 from rlrun.optim import compute
 from rlrun.run import calibrate
-from rlrun.run.calibrate import Bench, Setting, chosen_setting, interleave, lines, settings
+from rlrun.run.calibrate import Bench, ComputeSetting, chosen_setting, interleave, lines, settings
 from rlrun.schema import Config
 from tests.in_process import Done, files_under
 
@@ -203,14 +203,14 @@ def test_help(rlrun: Callable[..., Done], capsys: pytest.CaptureFixture[str]) ->
 def test_settings(composer: Composer) -> None:
     both = ("float32", "bf16")
     tiny = config_of(composer, *TINY)
-    assert settings(tiny, 1) == [Setting(1, False, p) for p in both]
+    assert settings(tiny, 1) == [ComputeSetting(1, False, p) for p in both]
     assert settings(tiny, 2) == [
-        Setting(n, t, p) for p in both for t in (False, True) for n in (1, 2)
+        ComputeSetting(n, t, p) for p in both for t in (False, True) for n in (1, 2)
     ]
     counts = sorted({s.threads for s in settings(tiny, 6)})
     assert counts == [1, 2, 4, 6]
     given = config_of(composer, *TINY, "learner.threads=3", "learner.precision=bf16")
-    assert chosen_setting(given) == Setting(3, False, "bf16")
+    assert chosen_setting(given) == ComputeSetting(3, False, "bf16")
     assert chosen_setting(given) in settings(given, 2)
     dqn = config_of(composer, "policy=dqn", "env=bandit", "learner.target_thread=true")
     assert {s.target_thread for s in settings(dqn, 2)} == {None}
@@ -218,14 +218,16 @@ def test_settings(composer: Composer) -> None:
     sac = config_of(composer, "policy=sac", "env=pendulum")
     assert {s.target_thread for s in settings(sac, 2)} == {False, True}
     cuda = replace(tiny, device="cuda")
-    assert settings(cuda, 8) == [Setting(1, False, p) for p in both]
+    assert settings(cuda, 8) == [ComputeSetting(1, False, p) for p in both]
 
 
 @pytest.mark.usefixtures("bf16_lstm")
 def test_lines(composer: Composer) -> None:
     asked: list[Any] = []
 
-    def measure(config: Config, tried: Sequence[Setting], seconds: float) -> list[list[float]]:
+    def measure(
+        config: Config, tried: Sequence[ComputeSetting], seconds: float
+    ) -> list[list[float]]:
         asked.append((config, seconds))
         by_threads = {1: [5.0, 4.0, 6.0], 2: [2.0, 3.0, 2.5]}
         return [
@@ -261,7 +263,9 @@ def test_lines(composer: Composer) -> None:
 
 
 def test_what_is_not_clearly_faster_is_called_noise(composer: Composer) -> None:
-    def measure(config: Config, tried: Sequence[Setting], seconds: float) -> list[list[float]]:
+    def measure(
+        config: Config, tried: Sequence[ComputeSetting], seconds: float
+    ) -> list[list[float]]:
         assert seconds == 0.5
         return [[9.0 - s.threads, 6.0 - s.threads] for s in tried]
 

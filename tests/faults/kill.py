@@ -30,8 +30,8 @@ TINY = (
 OFF_POLICY = ("learner.learning_starts=200", "buffer.capacity=1000", "learner.batch_size=16")
 R2D2 = ("policy=r2d2", "memory.hidden=16", *OFF_POLICY, "learner.batch_size=4",
         "learner.replay_ratio=1")  # fmt: skip
-DQN = ("policy=dqn", *OFF_POLICY)
-PPO = ("policy=ppo", "collector.n_sample=256")
+DQN = ("policy=dqn", *OFF_POLICY, "learner.replay_ratio=8")
+PPO = ("policy=ppo", "collector.n_sample=64", "learner.batch_size=32")
 SAC = ("policy=sac", *OFF_POLICY, "learner.replay_ratio=1")
 LINES = {  # a command line for every pair of policy, environment, backend and pipeline that differs
     "r2d2 cartpole vector": (*R2D2, "env=cartpole", "env.backend=vector"),
@@ -53,7 +53,7 @@ ATARI = ("env=atari", "env.backend=sync", "torso=nature_cnn", "torso.hidden=[8]"
 if find_spec("ale_py") is not None:
     LINES["dqn pong sync"] = (*DQN, *ATARI)
 STEPS = 1600  # of a run; a checkpoint every CHECKPOINT, which is no multiple of a chunk
-CHECKPOINT = 130
+CHECKPOINT = 65
 
 
 @dataclass
@@ -155,6 +155,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(argv)
     forks, bad = Forks(), 0
+    points: dict[str, int] = {}
     names = given.lines or list(LINES)
     print("| line | kills | SIGTERMs | resume points | slowest exit | differences |")
     print("| --- | --- | --- | --- | --- | --- |")
@@ -169,7 +170,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"| {name} | {shares[0]} | {shares[1]} | {len(o.points)} | {o.slowest:.2f} s | "
               f"{len(o.faults)} |", *o.faults, flush=True)  # fmt: skip
         bad += bool(o.faults)
+        policy = name.split()[0]
+        points[policy] = points.get(policy, 0) + len(o.points)
     forks.close()
+    print("resume points:", ", ".join(f"{policy} {count}" for policy, count in points.items()))
     return int(bad > 0)
 
 

@@ -48,9 +48,10 @@ ONCE = ("run.eval_every=500", "collector.num_envs=8", "collector.n_sample=128",
         "learner.batch_size=64", "policy.gamma=0.5", "policy.lr=3e-3")  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", ["ppo", "a2c", "impala"])
-@pytest.mark.parametrize("env", ["bandit", "identity"])
-@pytest.mark.parametrize("memory", ["none", "gru"])
+ON_POLICY = [("identity", p, m) for p in ("ppo", "a2c", "impala") for m in ("none", "gru")]
+
+
+@pytest.mark.parametrize(("env", "policy", "memory"), [*ON_POLICY, ("bandit", "ppo", "gru")])
 def test_seconds_long_on_policy(tmp_path, policy, env, memory):
     line = (f"policy={policy}", f"env={env}", f"memory={memory}", "run.total_steps=12000")
     result, record = train(tmp_path, *line, *ONCE)
@@ -69,8 +70,10 @@ FORWARD = ("dqn", "c51", "qrdqn", "iqn", "mdqn", "rainbow")
 SECONDS_LONG = ["r2d2", "drqn", "r2d2_c51", "r2d2_qr", *FORWARD]
 
 
-@pytest.mark.parametrize("policy", SECONDS_LONG)
-@pytest.mark.parametrize("env", ["bandit", "identity"])
+@pytest.mark.parametrize(
+    ("env", "policy"),
+    [*(("identity", policy) for policy in SECONDS_LONG), ("bandit", "r2d2"), ("bandit", "dqn")],
+)
 def test_seconds_long(tmp_path, policy, env):
     size = NARROW if policy in FORWARD else ()
     result, record = train(

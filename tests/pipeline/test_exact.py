@@ -13,7 +13,7 @@ from tests.exact import QUIET, Killed, assert_exact_resume
 SMALL = ("run.total_steps=240", "run.eval_every=120", "run.eval_episodes=1", "logger.every=40",
          "collector.n_sample=16", "collector.unit=step", "run.stop_value=null")  # fmt: skip
 LEARN = (*SMALL, "learner.learning_starts=32", "learner.batch_size=8", "buffer.capacity=400",
-         "torso.hidden=[8]")  # fmt: skip
+         "torso.hidden=[8]", "learner.replay_ratio=8")  # fmt: skip
 STOPS = (70, 130)
 
 CASES = {
@@ -21,7 +21,13 @@ CASES = {
     "dqn_one_env": ("policy=dqn", "env=cartpole", "collector.num_envs=1", *LEARN),
     "async": ("policy=dqn", "env=acrobot", "env.backend=async", "collector.num_envs=2", *LEARN),
     "ppo_lstm": ("policy=ppo", "memory=lstm", "env=pendulum", *SMALL, "torso.hidden=[8]"),
-    "r2d2": ("policy=r2d2", "env=cartpole_novel", "pipeline=overlapped", *LEARN),
+    "r2d2": (
+        "policy=r2d2",
+        "env=cartpole_novel",
+        "pipeline=overlapped",
+        *LEARN,
+        "learner.replay_ratio=40",
+    ),
     "sac": ("policy=sac", "env=mountaincar_continuous", "collector.num_envs=2", *LEARN),
     "agents": ("policy=dqn", "env=relay", "bonus=rnd", *LEARN),
     "her": ("policy=dqn", "env=bitflip", "env.kwargs.bits=4", "buffer.relabel=future", *LEARN),

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.report.curves import MAX_POINTS, align, band, common_axis, curve, median_steps, steps_to
+from rlrun.report.curves import MAX_POINTS, align, common_axis, curve, median_steps, steps_to
 from rlrun.report.groups import group_runs
+from rlrun.report.intervals import mean_interval
 from rlrun.report.runs import read_run, read_runs
 from tests.report.forge import forge, forge_seeds
 
@@ -54,16 +55,10 @@ def test_a_band_needs_five_seeds(tmp_path: Path, n: int) -> None:
     found = curve(group_runs(read_runs([str(tmp_path)]))[0])
     assert np.isnan(found.low).all() == (n < 5)
     if n == 5:
-        assert ((found.low < found.mean) & (found.mean < found.high)).all()
-
-
-def test_band_is_that_of_the_mean() -> None:
-    """At normal scores the bootstrap is near mean +- 1.96 sd / sqrt(n) (slightly narrower)."""
-    values = np.random.default_rng(1).normal(size=(200, 3))
-    low, high = band(values)
-    sd = values.std(axis=0) / math.sqrt(200)
-    np.testing.assert_allclose(low, values.mean(axis=0) - 1.96 * sd, atol=0.02)
-    np.testing.assert_allclose(high, values.mean(axis=0) + 1.96 * sd, atol=0.02)
+        last = mean_interval(found.group.scores)
+        assert (found.mean[-1], found.low[-1], found.high[-1]) == pytest.approx(
+            (last.value, last.low, last.high)
+        )
 
 
 def test_wall_time(tmp_path: Path) -> None:

@@ -41,6 +41,15 @@ def test_a_seed_counts_once(tmp_path: Path) -> None:
     assert [run.name for run in group.repeats] == ["b"]
 
 
+def test_fresh_seeds_of_a_search_are_a_group_of_their_own(tmp_path: Path) -> None:
+    """The scores that chose a setting are no sample of it."""
+    forge(tmp_path / "runs/t0_s0", seed=0)
+    forge(tmp_path / "runs/final_t0_s9", seed=9)
+    (tmp_path / "search.json").write_text("{}")
+    found = {group.setting: group.seeds for group in groups_of(tmp_path)}
+    assert found == {"dqn (trial)": [0], "dqn": [9]}
+
+
 def test_environments(tmp_path: Path) -> None:
     """Keys of env that are constant within an environment belong to it, policy keys never do."""
     for i, length in enumerate((10, 20)):

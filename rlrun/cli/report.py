@@ -1,0 +1,106 @@
+"""``rlrun report`` and ``rlrun compare``: what finished runs show. Torch-free."""
+
+import argparse
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlrun.cli.commands import Parser
+from rlrun.errors import extra
+
+if TYPE_CHECKING:
+    from rlrun.report.curves import Axis
+
+
+def _threshold(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not a finite number")
+    return value
+
+
+def _add_score(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--score",
+        default="final",
+        metavar="final|best_of_last:K|auc",
+        help="what a run scores; default: %(default)s, the mean return of its final weights",
+    )
+
+
+def report_command(argv: list[str]) -> int:
+    """Print a table of runs and write the report on them."""
+    about = "Compares runs, sweeps and globs: a table here, and a page with figures and CSV files."
+    parser = Parser(prog="rlrun report", description=about)
+    parser.add_argument("dirs", nargs="+", metavar="DIR", help="run, sweep, parent or glob")
+    parser.add_argument("--out", type=Path, default=Path("report"), help="default: %(default)s")
+    parser.add_argument(
+        "--x", choices=("env_steps", "wall"), help="one axis of learning curves; default: both"
+    )
+    _add_score(parser)
+    parser.add_argument(
+        "--threshold", type=_threshold, metavar="S", help="mean return; default: run.stop_value"
+    )
+    parser.add_argument(
+        "--reference",
+        action="append",
+        default=[],
+        metavar="ENV=LOW:HIGH",
+        help="scores that count as 0 and 1 over several environments",
+    )
+    parser.add_argument(
+        "--baseline", metavar="SETTING", help="what others are compared with; default: the first"
+    )
+    args = parser.parse_args(argv)
+    from rlrun.report import figures
+    from rlrun.report.across import parse_references
+    from rlrun.report.contents import build_document
+    from rlrun.report.findings import Findings
+    from rlrun.report.runs import parse_score, read_runs
+    from rlrun.report.tables import terminal_lines
+    from rlrun.report.write import PAGE, check_out, write_report
+
+    parse_score(args.score)
+    references = parse_references(args.reference)
+    check_out(args.out)
+    runs = read_runs(args.dirs)
+    threshold = math.nan if args.threshold is None else args.threshold
+    axes: tuple[Axis, ...] = (args.x,) if args.x else ("env_steps", "wall")
+    found = Findings(runs, args.score, threshold, axes, figures.available(), args.baseline)
+    document = build_document(found, _title(args.dirs), references)
+    for text in document.text:
+        print(text)
+    for line in terminal_lines(document.sections[0].tables[0]):
+        print(line)
+    write_report(document, args.out)
+    if not found.draw:
+        print(f"no figures: matplotlib is missing; pip install {extra('plot')}")
+    print(f"report: {args.out / PAGE}")
+    return 0
+
+
+def compare_command(argv: list[str]) -> int:
+    """Print the config diff, the scores and the verdict on two sides."""
+    about = "Compares B with A: config diff, scores, and a verdict on the difference."
+    parser = Parser(prog="rlrun compare", description=about)
+    parser.add_argument("a", metavar="A", help="run, sweep, parent or glob of one setting")
+    parser.add_argument("b", metavar="B", help="the same")
+    _add_score(parser)
+    args = parser.parse_args(argv)
+    from rlrun.report.pairwise import compare_lines
+    from rlrun.report.runs import parse_score
+
+    parse_score(args.score)
+    for line in list(compare_lines(args.a, args.b, args.score)):  # an error comes alone
+        print(line)
+    return 0
+
+
+def _title(dirs: list[str]) -> str:
+    from rlrun.report.runs import printable
+
+    names = [printable(name) for name in dirs[:3]]
+    return f"Report on {', '.join(names)}" + (f" and {len(dirs) - 3} more" if dirs[3:] else "")

@@ -1,0 +1,169 @@
+"""``rlrun search``: its command line checked, its directory made, gone on with."""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlrun.config import Composer
+from rlrun.config.config_errors import config_error
+from rlrun.config.directories import absolute, claim, require_new, require_writable
+from rlrun.config.hydra_errors import override_key
+from rlrun.config.reader import read_dataclass
+from rlrun.config.space import Dimension, check_space, read_settings, split_space
+from rlrun.errors import CheckpointError
+from rlrun.pipeline.stop import stop_on_signals
+from rlrun.rundir.durable import replace_file, seal, unseal
+from rlrun.rundir.inert import read_file, require_regular_files
+from rlrun.rundir.lock import lock_run_dir
+from rlrun.schema import Config, SearchConfig
+from rlrun.sweep.launcher import usable_cores
+from rlrun.sweep.objective import Rung, make_rungs
+from rlrun.sweep.pool import Pool
+from rlrun.sweep.search import Search
+from rlrun.sweep.study import NAME, Study, import_optuna
+
+MARKER = "search.json"  # what a search directory holds from the start
+RESULT = "result.json"
+_MOST_SEEDS = 2**32
+
+
+def search(overrides: Sequence[str], *, config_dir: str | None, quiet: bool) -> int:
+    """Search for the best setting; return the exit code."""
+    config_dir = None if config_dir is None else str(Path(config_dir).absolute())
+    composer = Composer(config_dir=config_dir)
+    own = [o for o in overrides if override_key(o).partition(".")[0] == "search"]
+    settings: SearchConfig = read_settings(composer, "search", own)
+    fixed, space = split_space(composer, [o for o in overrides if o not in own])
+    config = check_space(composer, fixed, space)
+    _check_seeds(config, settings)
+    rungs = _rungs(config, settings)
+    import_optuna()
+    directory = _make_directory(settings.dir)
+    content = {
+        "overrides": fixed,
+        "space": [o for o in overrides if o not in own and o not in fixed],
+        "settings": {f: getattr(settings, f) for f in settings.__dataclass_fields__},
+        "config_dir": config_dir,
+    }
+    replace_file(directory / MARKER, seal(content))
+    return _search(directory, fixed, space, settings, config, rungs, config_dir, quiet)
+
+
+def resume_search(directory: Path, overrides: Sequence[str], *, quiet: bool) -> int:
+    """Go on with the search in ``directory``; only search.trials may change.
+
+    Raises: ConfigError, CheckpointError when search.json is damaged.
+    """
+    require_regular_files(directory)
+    content = _read_marker(directory)
+    composer = Composer(config_dir=content["config_dir"])
+    settings: SearchConfig = read_dataclass(SearchConfig, content["settings"], "search")
+    if overrides:
+        settings = _more_trials(composer, settings, overrides)
+        content["settings"]["trials"] = settings.trials
+    fixed, space = split_space(composer, [*content["overrides"], *content["space"]])
+    config = check_space(composer, fixed, space, stored=True)
+    rungs = _rungs(config, settings)
+    if overrides:
+        replace_file(directory / MARKER, seal(content))
+    return _search(directory, fixed, space, settings, config, rungs, content["config_dir"], quiet)
+
+
+def _search(
+    directory: Path,
+    fixed: list[str],
+    space: Sequence[Dimension],
+    settings: SearchConfig,
+    config: Config,
+    rungs: list[Rung],
+    config_dir: str | None,
+    quiet: bool,
+) -> int:
+    """Search and report: 0, or 1 when no trial, or not every fresh seed, ended well."""
+
+    def say(line: str) -> None:
+        if not quiet:
+            print(line, flush=True)
+
+    flags = [] if config_dir is None else ["--config-dir", config_dir]
+    with lock_run_dir(directory), stop_on_signals() as stop:
+        study = Study(directory / NAME, space, sampler=settings.sampler, seed=settings.seed)
+        say(f"search in {directory}")
+        search = Search(
+            directory, study, settings, fixed=fixed, first_seed=config.seed, rungs=rungs,
+            flags=flags, say=say, stop_code=lambda: stop.code if stop() else None,
+        )  # fmt: skip
+        with Pool(settings.workers, max(1, usable_cores() // settings.workers)) as pool:
+            result = search.run(pool)
+    if result is None:
+        return 1
+    replace_file(directory / RESULT, json.dumps(result.to_dict(), indent=1).encode() + b"\n")
+    for line in result.lines(study.trials()):
+        say(line)
+    say(f"rlrun {' '.join([*fixed, *result.selection.overrides])}")
+    return 1 if result.failed else 0
+
+
+def _rungs(config: Config, settings: SearchConfig) -> list[Rung]:
+    if settings.prune == "none":
+        return []
+    rungs = make_rungs(
+        config.run.total_steps, config.run.eval_every, seeds=settings.seeds,
+        reduction=settings.reduction, count=settings.rungs,
+    )  # fmt: skip
+    if not rungs:
+        wrong = f"no run is evaluated before its end (run.eval_every = {config.run.eval_every})"
+        allowed = "asha with a rung after an evaluation, or none"
+        raise config_error("search.prune", "asha", wrong, allowed, "lower run.eval_every")
+    return rungs
+
+
+def _check_seeds(config: Config, settings: SearchConfig) -> None:
+    """Raise ConfigError when the seeds of the search leave the range of seeds."""
+    last = config.seed + settings.seeds + settings.final_seeds - 1
+    if last >= _MOST_SEEDS:
+        wrong, allowed = f"the last seed of the search would be {last}", "seeds within [0, 2^32)"
+        raise config_error("seed", config.seed, wrong, allowed, "lower it")
+
+
+def _make_directory(given: str | None) -> Path:
+    name = time.strftime("outputs/search/%Y-%m-%d_%H-%M-%S")
+    path = absolute("search.dir", Path(given or name))
+    if given is not None:
+        if (path / MARKER).is_file():
+            wrong, allowed = "there is a search in it", "a new or empty directory is allowed"
+            raise config_error("search.dir", given, wrong, allowed, f"rlrun resume {path}")
+        require_new(path, "search.dir")
+    require_writable(path)
+    return claim(path, exact=given is not None)
+
+
+def _read_marker(directory: Path) -> dict[str, Any]:
+    """The content of search.json, of the types that it should have."""
+    path = directory / MARKER
+    try:
+        content = unseal(read_file(path))
+        texts = [*content["overrides"], *content["space"], content["config_dir"] or ""]
+        if not (isinstance(content["settings"], dict) and all(isinstance(t, str) for t in texts)):
+            raise ValueError("other types")
+        return content
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
+        raise CheckpointError(
+            f"{path}: is damaged ({e}); it must be as rlrun wrote it; restore it from a copy"
+        ) from e
+
+
+def _more_trials(
+    composer: Composer, settings: SearchConfig, overrides: Sequence[str]
+) -> SearchConfig:
+    """The settings with another search.trials. Raises: ConfigError for any other key."""
+    if other := next((o for o in overrides if override_key(o) != "search.trials"), None):
+        wrong, allowed = "a resumed search cannot change this", "search.trials may change"
+        fix = "start a new search with another search.dir"
+        raise config_error(override_key(other), other.partition("=")[2], wrong, allowed, fix)
+    trials = read_settings(composer, "search", overrides).trials
+    values = {f: getattr(settings, f) for f in settings.__dataclass_fields__}
+    result: SearchConfig = read_dataclass(SearchConfig, {**values, "trials": trials}, "search")
+    return result

@@ -1,0 +1,246 @@
+"""The search space of ``rlrun search``, written in Hydra's override grammar.
+
+``KEY=interval(LOW,HIGH)``, ``interval(LOW,HIGH,log)`` (Hydra's ``tag(log,interval(LOW,HIGH))``),
+``int(interval(…))``, ``choice(A,B)``, ``A,B`` and ``range(START,STOP,STEP)`` are dimensions.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from hydra.core.override_parser.types import (
+    ChoiceSweep,
+    IntervalSweep,
+    Override,
+    RangeSweep,
+    Sweep,
+)
+from omegaconf import DictConfig, OmegaConf
+
+from rlrun.config.checks.keys import check, check_precision
+from rlrun.config.checks.unread_keys import check_typed_keys
+from rlrun.config.compose import Composer, read_composed, shipped_conf
+from rlrun.config.config_errors import config_error, unknown_key
+from rlrun.config.hydra_errors import override_key
+from rlrun.config.hydra_keys import check_values, is_hydra_override
+from rlrun.config.presets import name_by_preset, read_presets
+from rlrun.config.reader import read_dataclass
+from rlrun.config.yaml_limits import read_yaml
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.schema import COMMAND_CONFIGS, Config
+
+_MOST = 1000  # values of a choice
+_CHECKED = 20  # of which that many are checked before the first run
+_REFUSED = {  # keys that the search itself sets or that are not its choice
+    "seed": "seeds are those of the search; seed=FIRST and search.seeds=N",
+    "env": "scores of different environments cannot be compared; search in one at a time",
+    "env.id": "scores of different environments cannot be compared; search in one at a time",
+    "run.total_steps": "a longer run is no better setting; give every run the same",
+    "device": "it changes no score; give one device",
+}
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A key that is searched: numbers from ``low`` to ``high``, both included, or ``choices``.
+
+    ``name``: the key as typed, with its + or ++. ``step``: None for any number between.
+    """
+
+    name: str
+    choices: tuple[str, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    step: float | None = None
+    log: bool = False
+    integer: bool = False
+
+    def text(self, value: Any) -> str:
+        """The override that gives the key ``value``."""
+        if self.choices:
+            return f"{self.name}={value}"
+        return f"{self.name}={int(value) if self.integer else float(value)!r}"
+
+    def examples(self) -> list[str]:
+        """Overrides to check beforehand: both ends and the middle, or the choices."""
+        if self.choices:
+            half = _CHECKED // 2
+            ends = (*self.choices[:half], *self.choices[half:][-half:])
+            return [self.text(choice) for choice in ends]
+        middle = math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2
+        if self.step is not None:
+            middle = self.low + round((middle - self.low) / self.step) * self.step
+        return [self.text(value) for value in dict.fromkeys((self.low, middle, self.high))]
+
+
+def read_settings(composer: Composer, name: str, overrides: Sequence[str]) -> Any:
+    """The dataclass of the node ``name`` (search, seeds) with ``overrides`` of the form
+    ``name.key=value`` laid over its yaml file.
+
+    Raises: ConfigError.
+    """
+    kind = COMMAND_CONFIGS[name]
+    values = OmegaConf.to_container(OmegaConf.create(read_yaml(shipped_conf() / f"{name}.yaml")))
+    assert isinstance(values, dict)
+    node = values[name]
+    for override in composer.parse(overrides):
+        key = override.key_or_group.removeprefix(f"{name}.")
+        text = str(override.input_line).partition("=")[2]
+        if key not in node:
+            raise unknown_key(f"{name}.{key}", text, [f.name for f in fields(kind)])
+        if override.type.name != "CHANGE" or override.is_sweep_override():
+            allowed = f"{name}.{key}=VALUE is allowed"
+            raise config_error(f"{name}.{key}", text, "is not one value", allowed, "give one")
+        node[key] = override.value()
+    return read_dataclass(kind, node, name)
+
+
+def split_space(
+    composer: Composer, overrides: Sequence[str]
+) -> tuple[list[str], tuple[Dimension, ...]]:
+    """(overrides of every run, dimensions of the search) of a command line.
+
+    Raises: ConfigError for a dimension that cannot be searched, or when there is none.
+    """
+    rewritten = [re.sub(r"interval\(([^()]*?),\s*log\s*\)", r"tag(log,interval(\1))", text)
+                 for text in overrides]  # fmt: skip
+    fixed, space = [], []
+    for text, override in zip(rewritten, composer.parse(rewritten), strict=True):
+        key = override_key(text)
+        if is_hydra_override(text) or key == "run.dir":
+            allowed = "keys of rlrun are allowed; search.dir is the directory of a search"
+            raise config_error(key, text.partition("=")[2], "belongs to single runs and sweeps",
+                               allowed, "leave it out")  # fmt: skip
+        if not override.is_sweep_override():
+            fixed.append(text)
+            continue
+        space.append(_dimension(text.partition("=")[0], override))
+    keys = [override_key(d.name) for d in space]
+    if twice := next((key for i, key in enumerate(keys) if key in keys[:i]), None):
+        wrong, allowed = "is searched twice", "one dimension of a key is allowed"
+        raise config_error(twice, "(twice)", wrong, allowed, "leave one out")
+    if not space:
+        raise ConfigError(
+            "rlrun search: nothing is searched; KEY=interval(LOW,HIGH), interval(LOW,HIGH,log), "
+            "choice(A,B) and range(START,STOP) are allowed; add e.g. "
+            "'policy.lr=interval(1e-4,1e-2,log)'"
+        )
+    return fixed, tuple(space)
+
+
+def _dimension(name: str, override: Override) -> Dimension:
+    key, text = override.key_or_group, str(override.input_line).partition("=")[2]
+
+    def refuse(wrong: str, allowed: str, fix: str) -> ConfigError:
+        return config_error(key, text, wrong, allowed, fix)
+
+    if key in _REFUSED:
+        allowed, _, fix = _REFUSED[key].partition("; ")
+        raise refuse("is not searched", allowed, fix)
+    swept = override.value()
+    if isinstance(swept, IntervalSweep):
+        return _interval(name, swept, refuse)
+    if isinstance(swept, RangeSweep):
+        return _range(name, swept, refuse)
+    if isinstance(swept, ChoiceSweep):
+        if any(isinstance(choice, Sweep) for choice in swept.list):
+            raise refuse("holds a sweep", "values are allowed in a choice", "leave the rest out")
+        choices = tuple(dict.fromkeys(override.sweep_string_iterator()))
+        if len(choices) > _MOST:
+            raise refuse(f"has {len(choices)} values", f"at most {_MOST} are allowed", "give fewer")
+        if swept.tags:
+            raise refuse("has tags", "choice(A,B) is allowed", "leave the tags out")
+        return Dimension(name, choices)
+    allowed = "interval(…), choice(…) and range(…) are allowed"
+    raise refuse("is no dimension", allowed, "write the choices out")
+
+
+def _interval(name: str, swept: IntervalSweep, refuse: Any) -> Dimension:
+    low, high = swept.start, swept.end
+    form = "interval(LOW,HIGH) with finite LOW < HIGH is allowed"
+    if unknown := swept.tags - {"log", "int"}:
+        raise refuse(f"has the tag {min(unknown)}", "the tags log and int", "leave it out")
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        raise refuse("is not finite", form, "give two numbers")
+    if not low < high:
+        raise refuse("is empty", form, "exchange the numbers")
+    log = "log" in swept.tags
+    if log and low <= 0:
+        raise refuse("has no logarithm", "a logarithmic interval within (0, inf)", "raise LOW")
+    integer = "int" in swept.tags or (isinstance(low, int) and isinstance(high, int))
+    step = 1 if integer and not log else None
+    return Dimension(name, (), math.ceil(low) if integer else low,
+                     math.floor(high) if integer else high, step, log, integer)  # fmt: skip
+
+
+def _range(name: str, swept: RangeSweep, refuse: Any) -> Dimension:
+    start, stop, step = swept.start or 0, swept.stop, swept.step
+    if stop is None or not step or not all(map(math.isfinite, (start, stop, step))):
+        raise refuse("is not finite", "range(START,STOP,STEP) is allowed", "give numbers")
+    count = math.ceil((stop - start) / step)
+    if count < 2:
+        raise refuse(
+            "has fewer than two values", "range(START,STOP,STEP) excludes STOP", "widen it"
+        )
+    last = start + (count - 1) * step
+    low, high = min(start, last), max(start, last)
+    integer = all(isinstance(x, int) for x in (start, stop, step))
+    return Dimension(name, (), low, high, abs(step), False, integer)
+
+
+def check_space(
+    composer: Composer, fixed: Sequence[str], space: Sequence[Dimension], *, stored: bool = False
+) -> Config:
+    """The config of a first run of the search; every value of ``examples`` is checked with it.
+
+    ``stored``: the overrides are those of a file, which may not name an untrusted environment or
+    a path to write to.
+
+    Raises: ConfigError and ResourceError, naming the dimension's value.
+    """
+    first = [d.examples()[0] for d in space]
+    groups = set(composer.groups())
+    config, cfg = _check_one(composer, [*fixed, *first], typed=not stored)
+    for i, dimension in enumerate(space):
+        for example in dimension.examples()[1:]:
+            key = override_key(dimension.name)
+            setting = [*first[:i], example, *first[i + 1 :]]
+            simple = dimension.name[:1] not in "+~" and not key.startswith("env.")
+            try:
+                if simple and key not in groups and OmegaConf.select(cfg, key) is not None:
+                    _check_value(composer, cfg, example)
+                else:
+                    _check_one(composer, [*fixed, *setting], typed=not stored)
+            except RlrunError as e:
+                hint = ""
+                if "is not an integer" in str(e):
+                    hint = f"; write {key}=int(interval(…))"
+                e.args = (f"{e}{hint} (of the search; no run was started)",)
+                raise
+    return config
+
+
+def _check_one(
+    composer: Composer, overrides: Sequence[str], *, typed: bool
+) -> tuple[Config, DictConfig]:
+    """(config, composed config) of one run, checked as ``rlrun OVERRIDES`` checks it."""
+    rewritten = composer.rewrite(overrides)
+    cfg = composer.compose(rewritten)
+    config = read_presets(composer, cfg, rewritten)
+    if composer.foreign or not typed:
+        check_values(config, rewritten if typed else [])
+    check(name_by_preset(config, cfg))
+    check_typed_keys(config, rewritten)
+    check_precision(config)
+    return config, cfg
+
+
+def _check_value(composer: Composer, cfg: DictConfig, override: str) -> None:
+    """Check a config with one value replaced: ten times as fast as composing it."""
+    (parsed,) = composer.parse([override])
+    key = parsed.key_or_group
+    changed = cfg.copy()
+    OmegaConf.update(changed, key, parsed.value(), merge=False)
+    check(name_by_preset(read_composed(changed), changed))

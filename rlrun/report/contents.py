@@ -1,0 +1,67 @@
+"""The whole report: its sections in order, and what it says in one paragraph."""
+
+from collections.abc import Mapping
+
+from rlrun.report.across import across_section, matrices_of
+from rlrun.report.document import Document
+from rlrun.report.findings import Findings, uncounted
+from rlrun.report.health import config_section, evaluation_table, health_section, seed_table
+from rlrun.report.stopped import stopped_section
+from rlrun.report.summary import (
+    curve_section,
+    efficiency_section,
+    score_section,
+    sensitivity_section,
+)
+from rlrun.report.versus import comparison_section
+
+
+def build_document(
+    found: Findings, title: str, references: Mapping[str, tuple[float, float]]
+) -> Document:
+    """Return the report on runs."""
+    curves, points = curve_section(found)
+    comparisons, said = comparison_section(found, matrices_of(found, references))
+    stopped, decided = stopped_section(found.runs)
+    sections = [
+        score_section(found),
+        stopped,
+        comparisons,
+        across_section(found, references),
+        curves,
+        efficiency_section(found),
+        sensitivity_section(found),
+        config_section(found),
+        health_section(found),
+    ]
+    kept = [section for section in sections if section is not None]
+    return Document(
+        title,
+        _lead(found) + decided + said,
+        kept,
+        [points, evaluation_table(found), seed_table(found)],
+    )
+
+
+def _lead(found: Findings) -> list[str]:
+    """What is in the report, and what is not counted."""
+    settings = {group.setting for group in found.groups}
+    counted = sum(len(group.runs) for group in found.groups)
+    text = (
+        f"{_count(len(found.runs), 'run')}, {counted} with a score, of "
+        f"{_count(len(settings), 'setting')} in {_count(len(found.environments), 'environment')}."
+    )
+    missing = [
+        f"{group.setting} ({uncounted(group)})" for group in found.groups if uncounted(group)
+    ]
+    lines = [text]
+    if missing:
+        lines.append(f"Not counted: {'; '.join(dict.fromkeys(missing))}. See run health.")
+    outside = len(found.runs) - sum(len(group.everything) for group in found.groups)
+    if outside:
+        lines.append(f"{_count(outside, 'run')} without a config that can be read: see run health.")
+    return lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

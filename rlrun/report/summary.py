@@ -1,0 +1,204 @@
+"""What the runs show, as sections: scores, learning curves, sample efficiency, sensitivity."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlrun.report import figures
+from rlrun.report.curves import Axis, Curve, curve, median_steps, steps_to
+from rlrun.report.design import Design, choose
+from rlrun.report.document import Section
+from rlrun.report.figures import MAX_GROUPS, MAX_ROWS, Picture
+from rlrun.report.findings import Findings, interval_of, reasons, threshold_of, uncounted
+from rlrun.report.groups import Group
+from rlrun.report.intervals import mean_interval, success_interval, tolerance_interval
+from rlrun.report.sensitivity import BINS, MAX_KEYS, MAX_LEVELS, Effect, effects
+from rlrun.report.tables import Cell, Interval, Table
+
+_NAN = math.nan
+
+
+def score_section(found: Findings) -> Section:
+    """The score of every group with its interval, and where the next seed falls."""
+    rows: list[tuple[Cell, ...]] = []
+    whys: list[tuple[str, str]] = []
+    cells: dict[int, Interval] = {}
+    claimed = False
+    for group in (group for place in found.environments for group in _in_table(found.of(place))):
+        score_cell = next_cell = Interval(_NAN, _NAN, _NAN)
+        low = high = _NAN
+        if group.runs:
+            mean, following = mean_interval(group.scores), tolerance_interval(group.scores)
+            score_cell, next_cell = interval_of(mean), interval_of(following)._replace(value=_NAN)
+            low, high = float(group.scores.min()), float(group.scores.max())
+            whys.append((group.setting, mean.why))
+            claimed |= following.claimed
+        cells[id(group)] = score_cell
+        rows.append(
+            (group.environment, group.setting, len(group.runs), score_cell, next_cell, low, high,
+             uncounted(group))
+        )  # fmt: skip
+    columns = ("environment", "setting", "seeds", "score", "next seed", "min", "max", "not counted")
+    pictures: list[Picture] = []
+    for environment in found.environments if found.draw else []:
+        own = _in_table(best_groups(found.of(environment), MAX_ROWS))
+        title = f"{found.place(environment)}every seed's score; a bar is a 95 % interval"
+        if len(own) < len(found.of(environment)):
+            title += f"; the best {len(own)} of {len(found.of(environment))} settings"
+        pictures += figures.score_figure(
+            own, [cells[id(group)] for group in own], name=found.stem("scores", environment),
+            title=title, label=f"score ({found.kind})",
+        )  # fmt: skip
+    text = [f"Score: {found.meaning}. A seed is one trial; episodes of a seed are not."]
+    if (design := design_of(found)) is not None:
+        text.append(choose(design).why)
+    text += [why for why in reasons(whys) if why not in text]
+    if claimed:
+        text.append("Next seed: 90 % of further seeds fall inside, with 95 % confidence.")
+    if any(run.trial for run in found.runs):
+        text.append(
+            "Trials of a search: the best of them was chosen by these scores, which flatter it; "
+            "only its fresh seeds are its score."
+        )
+    return Section("Scores", text, [Table("scores", columns, rows)], pictures)
+
+
+def _in_table(groups: Sequence[Group]) -> list[Group]:
+    """The groups in their order; of many the best first."""
+    if len(groups) <= MAX_GROUPS:
+        return list(groups)
+    return sorted(groups, key=lambda g: -g.scores.mean() if g.runs else math.inf)
+
+
+def design_of(found: Findings) -> Design | None:
+    """Return the design that the statistics follow; None without a score.
+
+    ``seeds``: the most that a setting has, as each one with fewer says so itself.
+    """
+    seeds = [len(group.runs) for group in found.groups]
+    if not any(seeds):
+        return None
+    several = len(found.environments)
+    return Design(several, max(seeds), normalized=several > 1)
+
+
+def curve_section(found: Findings) -> tuple[Section, Table]:
+    """Learning curves, and the table of means and bands behind them."""
+    pictures: list[Picture] = []
+    rows: list[tuple[Cell, ...]] = []
+    hidden = 0
+    for environment in found.environments:
+        groups = best_groups(found.of(environment), MAX_GROUPS)
+        hidden += len(found.of(environment)) - len(groups)
+        for axis in found.axes:
+            curves = {id(group): curve(group, axis) for group in found.of(environment)}
+            rows += [row for one in curves.values() for row in _curve_rows(one, axis)]
+            if not found.draw:
+                continue
+            what = "environment steps" if axis == "env_steps" else "wall time"
+            name = "curves_steps" if axis == "env_steps" else "curves_wall"
+            pictures += figures.curve_figure(
+                [curves[id(group)] for group in groups], axis,
+                name=found.stem(name, environment), threshold=threshold_of(found, groups),
+                title=f"{found.place(environment)}return against {what}; every seed is a thin line",
+            )  # fmt: skip
+    text = [
+        "Thin lines: every seed, dashed where the run is not done. Band: 95 % interval of the mean "
+        "over the seeds that are done, pointwise (at each point, not for the whole curve at once), "
+        "from 5 seeds on. Dotted: the threshold.",
+        "Logs are aligned by the last observation carried forward: between two evaluations the "
+        "newest one holds, as a later one was not known yet. A run that ended early because it was "
+        "solved keeps its last value.",
+    ]
+    if "wall" in found.axes:
+        text.append("Wall times compare only runs that had the same machine to themselves.")
+    if hidden:
+        text.append(f"The {MAX_GROUPS} best groups are drawn; the other {hidden} are in the CSV.")
+    columns = ("environment", "setting", "axis", "x", "mean")
+    return Section("Learning curves", text, [], pictures), Table("curves", columns, rows)
+
+
+def _curve_rows(one: Curve, axis: Axis) -> list[tuple[Cell, ...]]:
+    cells = zip(one.x, one.mean, one.low, one.high, strict=True)
+    group = one.group
+    return [
+        (group.environment, group.setting, axis, float(x), Interval(mean, low, high))
+        for x, mean, low, high in cells
+    ]
+
+
+def best_groups(groups: Sequence[Group], count: int) -> list[Group]:
+    """Return the groups with the highest mean scores, in their own order; of few groups all."""
+    if len(groups) <= count:
+        return list(groups)
+    means = [group.scores.mean() if group.runs else -math.inf for group in groups]
+    kept = np.argsort(means)[::-1][:count]
+    return [groups[i] for i in sorted(kept)]
+
+
+def efficiency_section(found: Findings) -> Section:
+    """Env steps until the threshold, and how many seeds got there."""
+    rows: list[tuple[Cell, ...]] = []
+    for environment in found.environments:
+        threshold = threshold_of(found, found.of(environment))
+        for group in found.of(environment) if math.isfinite(threshold) else []:
+            steps = [steps_to(run, threshold) for run in group.runs]
+            arrived = sum(map(math.isfinite, steps))
+            if steps:
+                share = interval_of(success_interval(arrived, len(steps)))
+                known = [step for step in steps if math.isfinite(step)]
+                bounds = (min(known), max(known)) if known else (_NAN, _NAN)
+                rows.append(
+                    (environment, group.setting, threshold, arrived, len(steps), share,
+                     median_steps(steps), *bounds)
+                )  # fmt: skip
+    columns = ("environment", "setting", "threshold", "arrived", "seeds", "share", "median steps",
+               "fastest", "slowest that arrived")  # fmt: skip
+    source = "given" if math.isfinite(found.threshold) else "run.stop_value"
+    text = [
+        f"Env steps of the first evaluation at or above the threshold ({source}). Seeds that never "
+        "got there count as slower than all others in the median. Share: seeds that arrived, with "
+        "the exact binomial interval.",
+    ]
+    if not rows:
+        text = ["No threshold: the environment has no run.stop_value; give --threshold."]
+    return Section("Sample efficiency", text, [Table("efficiency", columns, rows)] if rows else [])
+
+
+def sensitivity_section(found: Findings) -> Section | None:
+    """Score against every key that varies; None where fewer than two settings have scores."""
+    rows: list[tuple[Cell, ...]] = []
+    pictures: list[Picture] = []
+    for environment in found.environments:
+        groups = found.of(environment)
+        every: list[Effect] = effects(groups)
+        rows += [
+            (environment, _joined(effect.keys), level.name, len(level.scores),
+             float(level.scores.mean()), effect.share)
+            for effect in every for level in effect.levels
+        ]  # fmt: skip
+        if found.draw and every:
+            place, label = found.place(environment), f"score ({found.kind})"
+            pictures += figures.effect_figure(
+                every[:MAX_KEYS], name=found.stem("effects", environment), label=label,
+                title=f"{place}score against each key: a point is a run, the line the mean",
+            )  # fmt: skip
+            pictures += figures.parallel_figure(
+                groups, every, name=found.stem("parallel", environment), label=f"mean {label}",
+                title=f"{place}every setting as a line, coloured by its mean score",
+            )  # fmt: skip
+    if not rows:
+        return None
+    columns = ("environment", "key", "value", "runs", "mean score", "share of variance")
+    text = [
+        "Share of variance: how much of the variance of all runs' scores lies between the means at "
+        "the values of a key (eta squared, its main effect); the rest is interactions and seeds. "
+        "With few runs for a value it is biased upwards. Keys that always vary together are one; a "
+        f"number with more than {MAX_LEVELS} values is cut into {BINS} ranges.",
+    ]
+    return Section("Sensitivity", text, [Table("sensitivity", columns, rows)], pictures)
+
+
+def _joined(keys: Sequence[str]) -> str:
+    return ", ".join(keys[:4]) + (f" and {len(keys) - 4} more" if len(keys) > 4 else "")

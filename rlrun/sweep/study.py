@@ -1,0 +1,189 @@
+"""The trials of a search: what is tried next, what came of it. Optuna's ask and tell.
+
+Sources: Akiba et al. 2019 (Optuna); Bergstra et al. 2011 (the tree-structured Parzen estimator).
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from rlrun.config.space import Dimension
+from rlrun.errors import ResourceError, StorageError, extra
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+NAME = "study.db"
+_STUDY = "search"
+_SCORES = "scores"  # user attribute: the score of each seed
+State = Literal["running", "complete", "pruned", "failed"]
+_STATES: dict[str, State] = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A setting that is tried. ``rungs``: rung -> score, ``scores``: one of each seed."""
+
+    number: int
+    overrides: tuple[str, ...]
+    state: State = "running"
+    rungs: Mapping[int, float] = field(default_factory=dict)
+    scores: tuple[float, ...] = ()
+
+    @property
+    def score(self) -> float:
+        """Mean over seeds."""
+        return float(np.mean(self.scores))
+
+
+class Study:
+    """Settings are suggested by number: equal trials before number n make an equal trial n.
+
+    ``path``: the SQLite file, which is made or gone on with; None keeps all in memory.
+    """
+
+    def __init__(
+        self, path: Path | None, space: Sequence[Dimension], *, sampler: str, seed: int
+    ) -> None:
+        """Raises: ResourceError without Optuna, StorageError when the file cannot be used."""
+        optuna = import_optuna()
+        self._optuna, self._path, self._space = optuna, path, space
+        self._name, self._seed = sampler, seed
+        storage = None if path is None else _url(path)
+        with _storage_errors(path):
+            self._study = optuna.create_study(
+                study_name=_STUDY, storage=storage, direction="maximize", load_if_exists=True
+            )
+
+    def trials(self) -> list[Trial]:
+        """Return the trials that have ended, by number.
+
+        Raises: StorageError when the file is of another search.
+        """
+        found = self._study.get_trials(deepcopy=False)
+        return [self._read(t) for t in found if t.state.name != "RUNNING"]
+
+    def ask(self) -> Trial:
+        """Return the next trial."""
+        number = len(self._study.get_trials(deepcopy=False))
+        self._seed_sampler(number)
+        with _storage_errors(self._path):
+            return self._suggest(self._study.ask())
+
+    def running(self) -> list[Trial]:
+        """Return the trials that were asked for and not told, by number."""
+        found = []
+        for trial in self._study.get_trials(deepcopy=False):
+            if trial.state.name == "RUNNING":
+                self._seed_sampler(trial.number)
+                found.append(self._suggest(self._asked(trial.number)))
+        return found
+
+    def _seed_sampler(self, number: int) -> None:
+        """Seed what suggests trial ``number``, whatever was suggested before."""
+        seed = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
+        samplers = self._optuna.samplers
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Optuna 4 calls constant_liar experimental
+            if self._name == "random":
+                self._study.sampler = samplers.RandomSampler(seed=seed)
+            else:
+                self._study.sampler = samplers.TPESampler(seed=seed, constant_liar=True)
+
+    def _suggest(self, asked: Any) -> Trial:
+        """Give a trial the values it lacks: all, or some where the process was killed."""
+        values = {}
+        for d in self._space:
+            if d.choices:
+                values[d.name] = asked.suggest_categorical(d.name, d.choices)
+            elif d.integer:
+                low, high, step = int(d.low), int(d.high), int(d.step or 1)
+                values[d.name] = asked.suggest_int(d.name, low, high, log=d.log, step=step)
+            else:
+                values[d.name] = asked.suggest_float(d.name, d.low, d.high, log=d.log, step=d.step)
+        return Trial(asked.number, self._overrides(values))
+
+    def tell(self, trial: Trial) -> None:
+        """Record the end of a trial."""
+        with warnings.catch_warnings(), _storage_errors(self._path):
+            warnings.simplefilter("ignore")  # of a rung that was recorded before a kill
+            self._record(trial)
+
+    def _record(self, trial: Trial) -> None:
+        asked, states = self._asked(trial.number), self._optuna.trial.TrialState
+        for rung, score in sorted(trial.rungs.items()):
+            asked.report(score, rung)
+        asked.set_user_attr(_SCORES, list(trial.scores))
+        if trial.state == "complete":
+            self._study.tell(trial.number, trial.score)
+        else:
+            state = {"pruned": states.PRUNED, "failed": states.FAIL}[trial.state]
+            self._study.tell(trial.number, state=state)
+
+    def _asked(self, number: int) -> Any:
+        found = self._study.get_trials(deepcopy=False)[number]
+        return self._optuna.trial.Trial(self._study, found._trial_id)
+
+    def _read(self, found: "FrozenTrial") -> Trial:
+        state = _STATES[found.state.name]
+        try:
+            scores = tuple(float(x) for x in found.user_attrs.get(_SCORES, ()))
+            overrides = self._overrides(found.params)
+        except (KeyError, TypeError, ValueError) as e:
+            raise StorageError(
+                f"{self._path}: trial {found.number} is of another search ({e}); the study of "
+                f"this one is needed; restore it, or search again with another search.dir"
+            ) from e
+        return Trial(found.number, overrides, state, dict(found.intermediate_values), scores)
+
+    def _overrides(self, params: Mapping[str, Any]) -> tuple[str, ...]:
+        for d in self._space:
+            if d.choices and params[d.name] not in d.choices:
+                raise ValueError(f"{d.name} = {params[d.name]!r:.40}")
+        return tuple(d.text(params[d.name]) for d in self._space)
+
+
+@contextmanager
+def _storage_errors(path: Path | None) -> Iterator[None]:
+    """Raise StorageError for what SQLite, SQLAlchemy and Optuna raise of a file."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError, RuntimeError) as e:
+        text = " ".join(str(e).split())[:200]
+        raise StorageError(
+            f"{path}: cannot be used as a study ({text}); one of rlrun search, on a disk with "
+            "room, is needed; restore it, or search again with another search.dir"
+        ) from e
+
+
+def _url(path: Path) -> str:
+    from sqlalchemy.engine import URL
+
+    return URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
+
+
+def best(trials: Sequence[Trial]) -> Trial | None:
+    """Return the complete trial of the highest mean score, the first of equal ones."""
+    complete = [trial for trial in trials if trial.state == "complete"]
+    return max(complete, key=lambda trial: (trial.score, -trial.number), default=None)
+
+
+def import_optuna() -> Any:
+    """Return Optuna, silent. Raises: ResourceError when it is not installed."""
+    try:
+        import optuna
+    except ModuleNotFoundError as e:
+        raise ResourceError(
+            f"rlrun search: optuna is not installed; it suggests the settings; install it: "
+            f"pip install {extra('search')}"
+        ) from e
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna

@@ -1,0 +1,96 @@
+"""``seeds=auto``: groups of seeds until the comparison is decided or the budget is spent."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from rlrun.errors import ConfigError
+from rlrun.schema import Invalid, SeedsConfig
+from rlrun.sweep.seeds import Place, SeedsResult, Setting, run_until_decided
+
+DQN, R2D2, PPO = (Setting(f"policy={name}", "cartpole") for name in ("dqn", "r2d2", "ppo"))
+
+
+def config(most: int = 20, group: int = 5, level: float = 0.05) -> SeedsConfig:
+    return SeedsConfig(max=most, group=group, level=level, objective="final")
+
+
+def normal(means: Sequence[float], seed: int = 0) -> Callable[[Sequence[Place]], list[float]]:
+    """Scores of normal noise around the mean of each setting; equal for equal places."""
+
+    def run(places: Sequence[Place]) -> list[float]:
+        return [
+            means[index] + np.random.default_rng([seed, index, at]).normal() for index, at in places
+        ]
+
+    return run
+
+
+def decide(
+    settings: Sequence[Setting], run: Callable[[Sequence[Place]], Sequence[float]], *given: int
+) -> SeedsResult:
+    return run_until_decided(settings, config(*given), run, first_seed=100, say=lambda line: None)
+
+
+def test_a_large_difference_is_decided_at_the_first_look() -> None:
+    result = decide([DQN, R2D2], normal([0.0, 8.0]))
+    assert result.decision.winners == {(0, 1): 1}
+    assert [len(scores) for scores in result.scores] == [5, 5]
+    lines = result.lines()
+    assert lines[2] == "policy=r2d2 is better than policy=dqn: decided after 5 seeds each"
+    claim = "the comparison names a difference that is not there with a chance of at most 5%"
+    assert lines[3] == f"{claim} (family-wise)"
+
+
+def test_equal_settings_spend_the_budget_and_nothing_is_claimed() -> None:
+    seen: list[Place] = []
+
+    def run(places: Sequence[Place]) -> list[float]:
+        seen.extend(places)
+        return normal([0.0, 0.0])(places)
+
+    result = decide([DQN, R2D2], run, 12, 5)
+    assert [seed for index, seed in seen if index == 0] == [*range(100, 112)]
+    assert len(seen) == len(set(seen)) == 24
+    assert result.decision.status == "budget spent"
+    assert result.undecided == [(0, 1)]
+    assert "policy=dqn against policy=r2d2: undecided after 12 seeds each" in result.lines()
+
+
+def test_a_setting_whose_comparisons_are_decided_gets_no_more_seeds() -> None:
+    result = decide([DQN, R2D2, PPO], normal([0.0, 0.0, 20.0]))
+    assert len(result.scores[2]) < len(result.scores[0]) == len(result.scores[1]) == 20
+    assert result.decision.winners[0, 2] == 2
+    assert result.decision.winners[1, 2] == 2
+    assert result.decision.winners[0, 1] is None
+
+
+def test_settings_are_compared_within_their_environment() -> None:
+    other = [Setting(s.name, "tmaze") for s in (DQN, R2D2)]
+    result = decide([DQN, other[0], R2D2, other[1]], normal([0.0, 50.0, 9.0, 59.0]))
+    assert result.decision.winners == {(0, 2): 2, (1, 3): 3}
+
+
+def test_a_setting_without_a_rival_is_run_once() -> None:
+    result = decide([DQN, R2D2, Setting("policy=sac", "pendulum")], normal([0.0, 0.0, 3.0]))
+    assert [len(scores) for scores in result.scores] == [20, 20, 5]
+
+
+def test_nothing_to_compare() -> None:
+    with pytest.raises(ConfigError, match=r"seeds = auto: nothing is compared: 1 settings"):
+        decide([DQN], normal([0.0]))
+
+
+def test_null_comparisons_name_few_differences() -> None:
+    """Three equal settings, three comparisons: any false difference in at most 5 % of studies."""
+    wrong = sum(
+        len(decide([DQN, R2D2, PPO], normal([0, 0, 0], seed), 10).undecided) < 3
+        for seed in range(40)
+    )
+    assert wrong <= 5  # P(more) < 0.02 for a true rate of 5 %
+
+
+def test_group_within_the_budget() -> None:
+    with pytest.raises(Invalid, match=r"group = 9: is more than seeds.max = 8"):
+        config(8, 9)
