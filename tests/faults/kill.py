@@ -49,7 +49,7 @@ LINES = {  # a command line for every pair of policy, environment, backend and p
 }  # fmt: skip
 ATARI = ("env=atari", "env.backend=sync", "torso=nature_cnn", "torso.hidden=[8]",
          "learner.batch_size=4", "learner.replay_ratio=0.2", "eval.max_episode_steps=30",
-         "collector.num_envs=2", "run.total_steps=600")  # fmt: skip
+         "collector.num_envs=2", "run.total_steps=800", "run.checkpoint_every=30")  # fmt: skip
 if find_spec("ale_py") is not None:
     LINES["dqn pong sync"] = (*DQN, *ATARI)
 STEPS = 1600  # of a run; a checkpoint every CHECKPOINT, which is no multiple of a chunk
