@@ -113,6 +113,17 @@ class Run:
         code = self.record.get("exit_code")
         return code if isinstance(code, int) else self.listed_code
 
+    @cached_property
+    def failure(self) -> str:
+        """The last error in rlrun.log; "" when there is none."""
+        path = self.path / "rlrun.log"
+        try:
+            lines = read_file(path).decode("utf-8", "replace").splitlines() if path.exists() else []
+        except (OSError, ValueError):
+            return ""
+        found = [text for line in lines if (text := line.partition("] - exit ")[2])]
+        return printable(f"exit {found[-1]}") if found else ""
+
     @property
     def successes(self) -> tuple[int, int] | None:
         """(successes, episodes) of the final weights, where the environment reports success."""

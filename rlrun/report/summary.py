@@ -56,6 +56,12 @@ def score_section(found: Findings) -> Section:
     text += [why for why in reasons(whys) if why not in text]
     if claimed:
         text.append("Next seed: 90 % of further seeds fall inside, with 95 % confidence.")
+    diverged = [g.setting for g in found.groups if any(r.exit_code == 4 for r in g.unscored)]
+    if diverged:
+        text.append(
+            f"Runs of {', '.join(dict.fromkeys(diverged))} diverged (exit code 4) and have no "
+            "score: the mean of the others flatters a setting that diverges."
+        )
     if any(run.trial for run in found.runs):
         text.append(
             "Trials of a search: the best of them was chosen by these scores, which flatter it; "
