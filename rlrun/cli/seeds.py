@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.cli.sweep import resume_sweep, run_sweep
+from rlrun.cli.sweep import is_local, resume_sweep, run_sweep
 from rlrun.cli.sweep_jobs import validate_job
 from rlrun.config.config_errors import config_error
 from rlrun.config.directories import absolute, claim
@@ -55,6 +55,11 @@ def run_auto(
 ) -> int:
     """Run the sweep until it is decided; 0, or 1 when a job failed."""
     cfg = composer.compose(overrides, sweep=True)
+    if not is_local(cfg):
+        wrong = "seeds=auto adds jobs to its sweep, which hydra/launcher=local alone does"
+        raise ConfigError(
+            f"hydra/launcher: {wrong}; leave hydra/launcher out", key="hydra/launcher"
+        )
     _refuse_seeds(composer, overrides)
     arms = [[o for o in job if override_key(o) != "seed"] for job in composer.jobs(cfg)]
     first_seed = int(cfg.seed)

@@ -62,17 +62,18 @@ def run_sweep(
         if not jobs:
             run_adaptive(composer, overrides, sweep)
             return _report_failures(sweep.record.jobs, path)
-        if _is_local(cfg):
+        if is_local(cfg):
             return _run_local(composer, cfg, sweep, quiet=quiet)
         return _run_by_hydra(composer, overrides, sweep)
 
 
-def _is_local(cfg: "DictConfig") -> bool:
+def is_local(cfg: "DictConfig") -> bool:
+    """True when the sweep runs in our own pool."""
     return str(cfg.hydra.launcher.get("_target_", "")).endswith(_LOCAL)
 
 
 def _require_local(cfg: "DictConfig", path: Path) -> None:
-    if not _is_local(cfg):
+    if not is_local(cfg):
         wrong = "this launcher numbers jobs from 0; hydra/launcher=local adds jobs to a sweep"
         fix = "leave hydra/launcher out, or choose a new directory"
         raise ConfigError(f"sweep.dir = {path}: {wrong}; {fix}", key="sweep.dir")

@@ -35,6 +35,7 @@ LR = "policy.lr=interval(1e-6,1e-1,log)"
         (["policy.nstep=range(3,4)"], "policy.nstep = range(3,4): has fewer than two values"),
         ([LR, "hydra.run.dir=x"], "hydra.run.dir = x: belongs to single runs and sweeps"),
         ([LR, "run.dir=x"], "run.dir = x: belongs to single runs and sweeps"),
+        ([LR, "sweep=lr_grid"], "sweep = lr_grid: belongs to single runs and sweeps"),
         ([LR, "search.trails=5"], "did you mean search.trials?"),
         ([LR, "search.trials=0"], "search.trials = 0: must be >= 1"),
         ([LR, "search.objective=best"], "search.objective = best: is no score"),

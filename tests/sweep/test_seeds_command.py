@@ -25,6 +25,10 @@ MEANS = {"dqn": 0.0, "random": 50.0, "ppo": 0.0}
         (["-m", "policy=dqn", "seeds=auto"], "seeds = auto: nothing is compared: 1 settings"),
         (["-m", "policy=dqn,random", "seeds=auto", "seed=1,2"], "seed = 1,2: seeds=auto chooses"),
         (["-m", "policy=dqn,random", "seeds=auto", "seeds.maxx=9"], "did you mean seeds.max?"),
+        (
+            ["-m", "policy=dqn,random", "seeds=auto", "hydra/launcher=basic"],
+            "hydra/launcher: seeds=auto adds jobs to its sweep",
+        ),
         (["-m", "policy=dqn,dqnn", "seeds=auto"], "policy = dqnn: unknown option"),
         (["-m", "policy=dqn,random", "seeds=auto", "seeds.group=30"], "more than seeds.max = 20"),
     ],
