@@ -1,6 +1,5 @@
 """Sweeps of Hydra's sweepers that choose settings by the scores of earlier ones."""
 
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from rlrun.cli.run import run_sweep_job
 from rlrun.cli.sweep_jobs import Sweep, validate_job, workers_of
 from rlrun.errors import RlrunError
 from rlrun.sweep.launcher import run_tasks
+from rlrun.sweep.seed_runs import quote
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -72,9 +72,3 @@ def run_adaptive(composer: "Composer", overrides: Sequence[str], sweep: Sweep) -
     sweep.record.commands.append(list(sys.argv))
     args = [*overrides, f"hydra.sweep.dir={quote(sweep.path)}"]
     composer.sweep(AdaptiveJob(composer, sweep), args)
-
-
-def quote(value: object) -> str:
-    """The value as Hydra's quoted string, interpolations taken literally."""
-    text = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), str(value))
-    return "'" + text.replace("${", "\\${") + "'"

@@ -182,6 +182,7 @@ def _hydra(argv: list[str]) -> int:
     if args.shell_completion or args.hydra_help:
         return _run_hydra_flag(parser, args)
     directory, args.overrides = _split_sweep_dir(args.overrides)
+    seeds, args.overrides = _split_seeds(args.overrides)
     args.overrides = [*composer.rewrite(args.overrides), *quiet]
     if args.cfg or args.info is not None:
         composer.compose(args.overrides, sweep=args.multirun)
@@ -190,7 +191,16 @@ def _hydra(argv: list[str]) -> int:
         from rlrun.cli.sweep import run_sweep
 
         overrides = [*args.overrides, *_silence_launcher(args.overrides, quiet)]
+        if seeds:
+            from rlrun.cli.seeds import read_seeds, run_auto
+
+            auto = read_seeds(composer, seeds)
+            return run_auto(composer, overrides, directory, auto, quiet=bool(quiet))
         return run_sweep(composer, overrides, directory, quiet=bool(quiet))
+    if seeds:
+        key, _, value = seeds[0].partition("=")
+        wrong = "only a sweep adds seeds (rlrun -m)"
+        raise ConfigError(f"{key} = {value}: {wrong}; settings to compare are needed; add -m")
     if directory is not None:
         fix = f"add -m, or use run.dir={directory}"
         raise ConfigError(f"sweep.dir = {directory}: only a sweep has it (rlrun -m); {fix}")
@@ -206,6 +216,12 @@ def _split_sweep_dir(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
         wrong = "is no path; a path is allowed, that of a sweep adds jobs to it"
         raise ConfigError(f"sweep.dir = {value}: {wrong}; give sweep.dir=PATH", key="sweep.dir")
     return value, rest
+
+
+def _split_seeds(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(overrides ``seeds=…`` and ``seeds.KEY=…``, the others)."""
+    own = [o for o in overrides if o.partition("=")[0].partition(".")[0] == "seeds"]
+    return own, [o for o in overrides if o not in own]
 
 
 def _silence_launcher(overrides: Sequence[str], quiet: Sequence[str]) -> list[str]:

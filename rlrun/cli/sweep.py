@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.cli.adaptive import quote, run_adaptive
+from rlrun.cli.adaptive import run_adaptive
 from rlrun.cli.error_report import SweepStopped, report
 from rlrun.cli.run import run_job, run_sweep_job
 from rlrun.cli.sweep_jobs import LONGEST_NAME, Sweep, require_different, validate_jobs, workers_of
@@ -13,6 +13,7 @@ from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.rundir.lock import lock_run_dir
 from rlrun.sweep.launcher import Task, default_workers, run_tasks
 from rlrun.sweep.record import JobRecord, SweepRecord, is_sweep, resume_line, update
+from rlrun.sweep.seed_runs import quote
 from rlrun.sweep.table import exit_text
 
 if TYPE_CHECKING:
@@ -25,11 +26,17 @@ _MAIN = "rlrun.cli.main:main"
 
 
 def run_sweep(
-    composer: "Composer", overrides: Sequence[str], directory: str | None, *, quiet: bool
+    composer: "Composer",
+    overrides: Sequence[str],
+    directory: str | None,
+    *,
+    quiet: bool,
+    jobs: Sequence[Sequence[str]] | None = None,
 ) -> int:
     """0 when every job of the sweep ended well, else 1.
 
     ``directory``: of ``sweep.dir``, new or that of a sweep, to which the jobs are added.
+    ``jobs``: the overrides of each job; None: every combination of those of the command line.
     """
     from rlrun.config.directories import absolute, claim, require_new
 
@@ -42,13 +49,13 @@ def run_sweep(
         _require_local(cfg, path)
     elif directory is not None:
         require_new(path, "sweep.dir")
-    jobs = composer.jobs(cfg)
+    jobs = composer.jobs(cfg) if jobs is None else jobs
     valid = validate_jobs(composer, cfg, jobs, record, path)
     names = [*(job.name for job in record.jobs), *(job.name for job in valid)]
     require_different(names)
     parts = (part for name in names for part in name.split("/"))
     long = any(len(part.encode()) > LONGEST_NAME for part in parts)
-    workers = workers_of(cfg, [job.config for job in valid]) if _is_local(cfg) else 1
+    workers = workers_of(cfg, [job.config for job in valid]) if is_local(cfg) else 1
     if not record.jobs:
         path = claim(path, exact=directory is not None)
     sweep = Sweep(path, record, valid, long)
@@ -56,17 +63,18 @@ def run_sweep(
         if not jobs:
             run_adaptive(composer, overrides, sweep)
             return _report_failures(sweep.record.jobs, path)
-        if _is_local(cfg):
+        if is_local(cfg):
             return _run_local(composer, cfg, sweep, workers, quiet=quiet)
         return _run_by_hydra(composer, overrides, sweep)
 
 
-def _is_local(cfg: "DictConfig") -> bool:
+def is_local(cfg: "DictConfig") -> bool:
+    """True when the sweep runs in our own pool."""
     return str(cfg.hydra.launcher.get("_target_", "")).endswith(_LOCAL)
 
 
 def _require_local(cfg: "DictConfig", path: Path) -> None:
-    if not _is_local(cfg):
+    if not is_local(cfg):
         wrong = "this launcher numbers jobs from 0; hydra/launcher=local adds jobs to a sweep"
         fix = "leave hydra/launcher out, or choose a new directory"
         raise ConfigError(f"sweep.dir = {path}: {wrong}; {fix}", key="sweep.dir")
@@ -92,10 +100,13 @@ def _run(
     tasks: Sequence[Task], record: SweepRecord, path: Path, workers: int, *, quiet: bool
 ) -> int:
     """Run the jobs, say what failed; return the exit code of the sweep."""
+    workers = max(1, min(workers, len(tasks)))
     if not quiet:
         skipped = len(record.jobs) - len(tasks)
         there = f" ({skipped} more are there already)" if skipped else ""
         print(f"rlrun: {len(tasks)} jobs{there}, {workers} at a time; {path}", flush=True)
+    if not tasks:
+        return _report_failures(record.jobs, path)
     stopped = run_tasks(tasks, record, path, workers=workers, quiet=quiet)
     if stopped is not None:
         done = sum(job.status == "done" for job in record.jobs)

@@ -156,6 +156,10 @@ def test_jobs_are_added_to_a_sweep(rlrun: Callable[..., Done], build: Build) -> 
         assert rlrun("-m", *line, "sweep.dir=s").code == 0
     assert [c[1][0].seed for c in build.calls] == [0, 1, 2, 3]
     assert [p.name for p in build.run_dirs] == [f"{i}_policy=dqn,seed={i}" for i in range(4)]
+    assert (
+        "0 jobs (4 more are there already)"
+        in rlrun("-m", "seed=3", "policy=dqn", "sweep.dir=s").out
+    )
     refused = rlrun("-m", "seed=7", "sweep.dir=s", "hydra/launcher=basic")
     assert (refused.code, refused.err.count("\n")) == (2, 1)
     Path("other").mkdir()
