@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from rlrun.cli.error_report import report_job_error
+from rlrun.cli.error_report import printable, report_job_error
 from rlrun.cli.list import list_lines
 from rlrun.errors import ConfigError
 
@@ -184,7 +184,7 @@ def verify_command(argv: list[str]) -> int:
 
     report = Report(args.run_dir)
     for line in report.lines():
-        print(line)
+        print(printable(line))
     print(f"{report.files} files and parts of files: {len(report.problems) or 'no'} problems")
     return CheckpointError.exit_code if report.problems else 0
 
@@ -204,7 +204,7 @@ def diff_command(argv: list[str]) -> int:
 
     equal, lines = compare(*runs)
     for line in lines:
-        print(line)
+        print(printable(line))
     return 0 if equal else 1
 
 

@@ -25,6 +25,7 @@ def run_single(composer: "Composer", overrides: Sequence[str]) -> int:
     from rlrun.config.checks.unread_keys import check_typed_keys
     from rlrun.config.directories import absolute, claim, require_new, require_writable
     from rlrun.config.hydra_keys import check_values
+    from rlrun.config.logging_check import check_logging
     from rlrun.config.presets import name_by_preset, read_presets
 
     cfg = composer.compose(overrides)
@@ -42,6 +43,7 @@ def run_single(composer: "Composer", overrides: Sequence[str]) -> int:
     check(name_by_preset(config, cfg))
     check_typed_keys(config, overrides)
     check_precision(config)
+    check_logging(cfg, path, overrides)
     run_dir = claim(path, exact=given)
     composer.set_directory(cfg, run_dir)
     if run_dir != path:  # another run has that name, which the config may speak of

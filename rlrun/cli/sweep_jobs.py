@@ -116,6 +116,7 @@ def validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], nu
     from rlrun.config.directories import check_inside
     from rlrun.config.hydra_keys import check_values, typed_overrides
     from rlrun.config.jobs import pack
+    from rlrun.config.logging_check import check_logging
     from rlrun.config.presets import name_by_preset, read_presets
 
     try:
@@ -130,6 +131,7 @@ def validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], nu
         check_precision(config)
         name = str(composer.directory(composed, "hydra.sweep.subdir"))
         check_inside("hydra.sweep.subdir", name)
+        check_logging(composed, Path(name), [*typed_overrides(cfg, "hydra"), *job])
     except RlrunError as e:
         e.args = (f"{e} (sweep job {num}: {' '.join(job)}; no job was started)",)
         raise

@@ -167,7 +167,8 @@ def _storage_errors(path: Path | None) -> Iterator[None]:
 def _url(path: Path) -> str:
     from sqlalchemy.engine import URL
 
-    return URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
+    url: str = URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
+    return url
 
 
 def best(trials: Sequence[Trial]) -> Trial | None:
