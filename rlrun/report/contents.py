@@ -15,6 +15,8 @@ from rlrun.report.summary import (
 )
 from rlrun.report.versus import comparison_section
 
+_NAMED = 5  # settings of which the head of a report says what is not counted
+
 
 def build_document(
     found: Findings, title: str, references: Mapping[str, tuple[float, float]]
@@ -56,7 +58,9 @@ def _lead(found: Findings) -> list[str]:
     ]
     lines = [text]
     if missing:
-        lines.append(f"Not counted: {'; '.join(dict.fromkeys(missing))}. See run health.")
+        named = list(dict.fromkeys(missing))
+        more = f"; and {_count(len(named) - _NAMED, 'other setting')}" if named[_NAMED:] else ""
+        lines.append(f"Not counted: {'; '.join(named[:_NAMED])}{more}. See run health.")
     outside = len(found.runs) - sum(len(group.everything) for group in found.groups)
     if outside:
         lines.append(f"{_count(outside, 'run')} without a config that can be read: see run health.")

@@ -117,8 +117,8 @@ def pairs(groups: Sequence[T]) -> list[tuple[T, T]]:
 
 
 def scored(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups that have a score."""
-    return [group for group in groups if group.runs]
+    """Return the groups that have a score which no search has chosen by."""
+    return [group for group in groups if group.runs and not group.trial]
 
 
 def corrected(found: Sequence[Versus]) -> list[Versus]:

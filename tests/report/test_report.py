@@ -154,6 +154,23 @@ class TestReport:
         assert f"1 run, {int(status == 'done')} with a score" in done.out
         assert "Sensitivity" not in page_text(tmp_path)
 
+    def test_trials_of_a_search_are_not_tested(self, rlrun: Command, tmp_path: Path) -> None:
+        """The best of them was chosen by its score; pruned ones are counted in short."""
+        for t in range(8):
+            for seed in range(5):
+                status = "done" if t < 2 else "interrupted"
+                path = tmp_path / f"runs/t{t}_s{seed}"
+                forge(path, seed=seed, policy__lr=t, returns=(t + seed,), status=status)
+        forge_seeds(tmp_path / "final", [3.0, 4.0, 5.0, 4.5, 3.5], policy__lr=1)
+        for path in (tmp_path / "final").iterdir():
+            path.rename(tmp_path / "runs" / path.name)
+        (tmp_path / "search.json").write_text("{}")
+        done = rlrun("report", "runs")
+        assert "; and 1 other setting. See run health." in done.out
+        assert "p = " not in done.out
+        assert "only its fresh seeds are its score" in page_text(tmp_path)
+        assert not (tmp_path / "report/comparisons.csv").exists()
+
     def test_the_page_says_why_this_statistic(self, rlrun: Command, tmp_path: Path) -> None:
         two_settings(tmp_path / "runs")
         rlrun("report", "runs")
