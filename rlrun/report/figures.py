@@ -83,7 +83,8 @@ def _figure(height: float, name: str, title: str, out: list[Picture]) -> Iterato
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         yield figure
         vector, pixels = io.StringIO(), io.BytesIO()
-        figure.savefig(vector, format="svg", metadata={"Date": None, "Creator": None})
+        metadata = {"Date": None, "Creator": None}
+        figure.savefig(vector, format="svg", metadata=metadata, facecolor="white")
         figure.savefig(pixels, format="png", dpi=150, facecolor="white")
     out.append(Picture(name, title, vector.getvalue(), pixels.getvalue()))
 
@@ -290,4 +291,5 @@ def inline_svg(picture: Picture) -> str:
     svg = re.sub(r"\bid=\"([\w.-]+)\"", rf'id="{picture.name}-\1"', svg)
     svg = re.sub(r"(url\(#|xlink:href=\"#)", rf"\g<1>{picture.name}-", svg)
     svg = re.sub(r'(<svg .*?)width="[^"]*"|(<svg .*?) height="[^"]*"', r"\1\2", svg)
+    svg = svg.replace("fill: #ffffff", "fill: none")  # the paper is the page's
     return svg.replace(INK, "currentColor").replace("<svg ", '<svg role="img" ', 1)
