@@ -18,20 +18,22 @@ if TYPE_CHECKING:
     from rlrun.config import Composer
 
 
-class AdaptiveJob:
-    """A job of a sweeper that chooses settings by the scores of earlier ones.
+def run_scored_job(cfg: "DictConfig") -> float:
+    """Run a job and return its score, so that the sweeper can compare."""
+    from hydra.core.hydra_config import HydraConfig
 
-    It returns the score, ``eval.return_mean`` of run.json, so that the sweeper can compare.
-    """
+    code = run_sweep_job(cfg)
+    return score_of(Path(HydraConfig.get().runtime.output_dir), code)
+
+
+class AdaptiveJob:
+    """``run_scored_job`` for our own launcher, which asks what sweep it is of."""
 
     def __init__(self, composer: "Composer", sweep: Sweep) -> None:
         self.composer, self.sweep = composer, sweep
 
     def __call__(self, cfg: "DictConfig") -> float:
-        from hydra.core.hydra_config import HydraConfig
-
-        code = run_sweep_job(cfg)
-        return score_of(Path(HydraConfig.get().runtime.output_dir), code)
+        return run_scored_job(cfg)
 
 
 def score_of(run_dir: Path, code: int | None) -> float:
@@ -67,8 +69,13 @@ def launch_batch(
     return found
 
 
-def run_adaptive(composer: "Composer", overrides: Sequence[str], sweep: Sweep) -> None:
-    """Let a sweeper of Hydra choose the jobs; it reports the best by itself."""
+def run_adaptive(
+    composer: "Composer", overrides: Sequence[str], sweep: Sweep, *, local: bool
+) -> None:
+    """Let a sweeper of Hydra choose the jobs; it reports the best by itself.
+
+    ``local``: our launcher runs them. Others may send what they call to another process.
+    """
     sweep.record.commands.append(list(sys.argv))
     args = [*overrides, f"hydra.sweep.dir={quote(sweep.path)}"]
-    composer.sweep(AdaptiveJob(composer, sweep), args)
+    composer.sweep(AdaptiveJob(composer, sweep) if local else run_scored_job, args)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rlrun.config import Composer
 
-_LOCAL = ".LocalLauncher"
+_LOCAL = "hydra_plugins.rlrun_launcher.LocalLauncher"
 _MAIN = "rlrun.cli.main:main"
 
 
@@ -61,7 +61,7 @@ def run_sweep(
     sweep = Sweep(path, record, valid, long)
     with lock_run_dir(path):
         if not jobs:
-            run_adaptive(composer, overrides, sweep)
+            run_adaptive(composer, overrides, sweep, local=is_local(cfg))
             return _report_failures(sweep.record.jobs, path)
         if is_local(cfg):
             return _run_local(composer, cfg, sweep, workers, quiet=quiet)
@@ -70,7 +70,7 @@ def run_sweep(
 
 def is_local(cfg: "DictConfig") -> bool:
     """True when the sweep runs in our own pool."""
-    return str(cfg.hydra.launcher.get("_target_", "")).endswith(_LOCAL)
+    return str(cfg.hydra.launcher.get("_target_", "")) == _LOCAL
 
 
 def _require_local(cfg: "DictConfig", path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
+from rlrun.cli.sweep import is_local
 from rlrun.cli.sweep_jobs import validate_job
 from rlrun.config import Composer
 from rlrun.errors import NumericError
@@ -225,3 +226,12 @@ def test_workers(rlrun: Callable[..., Done], build: Build, workers: str) -> None
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "hydra.launcher.workers = " in done.err
     assert files_under(Path(".")) == []
+
+
+def test_another_local_launcher_is_not_ours(rlrun: Callable[..., Done]) -> None:
+    """Submitit's class has the same name."""
+    other = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher"
+    cfg = Composer().compose([], sweep=True)
+    assert is_local(cfg)
+    cfg.hydra.launcher._target_ = other
+    assert not is_local(cfg)

@@ -52,11 +52,11 @@ def test_scores_are_returned(
     batches = "hydra.sweeper.max_batch_size=2"
     line = ["seed=1,2,3", f"hydra/launcher={launcher}", batches]
     made = Sweep(path, SweepRecord([]), [], False)
-    run_adaptive(Composer(), line, made)
+    run_adaptive(Composer(), line, made, local=launcher == "local")
     assert returned == [10.0, 20.0, 30.0]
     assert [p.name for p in build.run_dirs] == ["0_seed=1", "1_seed=2", "2_seed=3"]
     if launcher == "local":
         assert [job.status for job in SweepRecord.read(path).jobs] == ["done"] * 3
     build.codes = {7: 4}
     with pytest.raises(RlrunError, match="the run has no score"):
-        run_adaptive(Composer(), ["seed=7", *line[1:]], made)
+        run_adaptive(Composer(), ["seed=7", *line[1:]], made, local=launcher == "local")

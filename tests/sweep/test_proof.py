@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.sweep.fragile import CRASHES, KILLED, SLOW
 
 ROOT = Path(__file__).parents[2]
@@ -123,3 +125,14 @@ def test_a_sweep_with_faults_is_resumed_to_the_end(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in before} == before
     assert [row[1:3] for row in rows(out).values()] == [["done", "160/160"]] * JOBS
     assert f"6 jobs (6 more are there already), 2 at a time; {sweep}" in out
+
+
+def test_the_joblib_launcher(tmp_path: Path) -> None:
+    """Hydra's plugin: it composes its jobs itself; the record is the same."""
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    line = ("policy=dqn", "env=bandit", "debug=smoke", "run.total_steps=200", "seed=0,1")
+    code, _, err = Command(tmp_path, "-m", *line, "hydra/launcher=joblib", "sweep.dir=s").end()
+    assert code == 0, err
+    assert statuses(tmp_path / "s") == ["done", "done"]
+    code, out, _ = Command(tmp_path, "resume", "s").end()
+    assert (code, "all 2 jobs are done" in out) == (0, True)
