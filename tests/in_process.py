@@ -4,6 +4,7 @@ import logging
 import sys
 import types
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,8 @@ import pytest
 
 from rlrun.cli.main import main
 from rlrun.config import Composer
+from rlrun.sweep.pool import Job
+from rlrun.sweep.server import call
 
 
 @dataclass
@@ -46,6 +49,46 @@ class Build:
         return [c[1][1] for c in self.calls if c[0] == "run"]
 
 
+class InProcessPool:
+    """Stands in for ``rlrun.sweep.pool.Pool``: a job is called when it is waited for."""
+
+    def __init__(self, workers: int, threads: int | None) -> None:
+        self.workers, self.threads = workers, threads
+        self.queue: list[Job] = []
+        self.running: dict[int, Job] = {}
+        self._count = 0
+
+    def __enter__(self) -> "InProcessPool":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def submit_call(
+        self, function: str, arguments: list[Any], argv: list[str], cwd: Path, log: Path
+    ) -> Job:
+        job = Job(self._count, {"call": function, "arguments": arguments, "log": str(log)})
+        self._count += 1
+        self.queue.append(job)
+        return job
+
+    def wait_any(self, timeout: float | None = None) -> list[Job]:
+        if not self.queue:
+            return []
+        job = self.queue.pop(0)
+        job.started = job.seconds = 0.0
+        with job.log.open("a") as out, redirect_stdout(out), redirect_stderr(out):
+            try:
+                job.code = call(job._request["call"])(*job._request["arguments"])
+            except KeyboardInterrupt:
+                job.code = 130
+        return [job]
+
+    def drop_waiting(self) -> list[Job]:
+        dropped, self.queue = self.queue, []
+        return dropped
+
+
 class Done(NamedTuple):
     code: int
     out: str
@@ -73,6 +116,7 @@ def rlrun(
 ) -> Iterator[Callable[..., Done]]:
     """Runs a command line; the working directory is empty."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rlrun.sweep.launcher.Pool", InProcessPool)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     monkeypatch.delenv("RLRUN_DEBUG", raising=False)
     root = logging.getLogger()

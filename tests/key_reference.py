@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from rlrun.cli.yaml_keys import PRESETS, Key, companions, file_keys, with_bases
+from rlrun.cli.yaml_keys import PRESETS, Key, companions, file_keys, first_comment, with_bases
 from rlrun.schema import COMMAND_CONFIGS
 from tests import installed
 
@@ -107,7 +107,7 @@ def _env() -> str:
 
 
 def _presets() -> str:
-    found = {f"{g}={o}": keys for g in PRESETS for o, keys in options(g).items()}
+    found = {f"{g}={o}": keys for g in ("experiment", "debug") for o, keys in options(g).items()}
     chosen = {c: companions(CONF / "{}/{}.yaml".format(*c.split("="))) for c in found}
     out = _table("key", *(f"`{c}`" for c in found))
     for group in dict.fromkeys(g for brings in chosen.values() for g in brings):
@@ -136,6 +136,12 @@ def reference() -> str:
                 out += _row(f"`{key.name}`", f"`{key.value}`", key.comment)
     for group in GROUPS:
         out += f"\n### `{group}`\n\n{_env() if group == 'env' else _group(group)}"
+    out += "\n### `hydra.launcher`\n\n" + _table("key", "default", "unit, meaning; source")
+    for key in file_keys(CONF / "hydra/launcher/local.yaml", "hydra.launcher").values():
+        out += _row(f"`{key.name}`", f"`{key.value}`", key.comment)
+    out += "\n### `sweep`\n\n" + _table("preset", "what it runs")
+    for path in sorted((CONF / "sweep").glob("*.yaml")):
+        out += _row(f"`sweep={path.stem}`", first_comment(path))
     return f"{out}\n### Presets: `experiment` and `debug`\n\n{_presets()}"
 
 

@@ -25,6 +25,9 @@ SHORTER = {  # what is added to end soon where debug=smoke does not win or is no
         "search.trials=2 search.seeds=1 search.final_seeds=1"
     ),
     "rlrun resume outputs/found search.trials=80": "search.trials=2",
+    "rlrun -m policy=dqn,r2d2 env=cartpole seeds=auto seeds.max=20 sweep.dir=outputs/decided": (
+        "seeds.max=2 seeds.group=2"
+    ),
     "rlrun doctor --calibrate policy=r2d2 env=cartpole memory.hidden=128": "--seconds 0.01",
     "rlrun doctor --calibrate policy=sac env=pendulum": "--seconds 0.01",
     **{

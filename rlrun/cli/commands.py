@@ -2,13 +2,14 @@
 
 import argparse
 import math
+import os
 import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from rlrun.cli.error_report import report_job_error
+from rlrun.cli.error_report import printable, report_job_error
 from rlrun.cli.list import list_lines
 from rlrun.errors import ConfigError
 
@@ -85,20 +86,28 @@ def eval_command(argv: list[str]) -> int:
 
 def resume_command(argv: list[str]) -> int:
     quiet, argv = split_quiet(argv)
-    about = "Goes on with an interrupted run; RUN_DIR@ENV_STEP: from an earlier checkpoint."
+    about = (
+        "Goes on with an interrupted run, or with all unfinished runs of a sweep; "
+        "RUN_DIR@ENV_STEP: from an earlier checkpoint."
+    )
     parser = Parser(prog="rlrun resume", description=about)
-    parser.add_argument("run_dir", metavar="RUN_DIR[@ENV_STEP]")
+    parser.add_argument("run_dir", metavar="RUN_DIR[@ENV_STEP]", help="or SWEEP_DIR")
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE")
     args = parser.parse_args(argv)
     from rlrun.config import load
     from rlrun.rundir.branch import checkpoint_at, split_step
+    from rlrun.sweep.record import is_sweep
 
-    if (Path(args.run_dir) / "search.json").is_file():
+    if os.path.isfile(Path(args.run_dir) / "search.json"):
         from rlrun.cli.search import resume_search
 
         return resume_search(Path(args.run_dir).absolute(), args.overrides, quiet=bool(quiet))
     overrides = [*args.overrides, *quiet]
     run_dir, step = split_step(args.run_dir)
+    if step is None and is_sweep(run_dir):
+        from rlrun.cli.sweep import resume_sweep
+
+        return resume_sweep(run_dir, overrides, quiet=bool(quiet))
     config, raw_yaml = load(run_dir, overrides)
     if step is not None:
         checkpoint_at(run_dir, step)
@@ -175,7 +184,7 @@ def verify_command(argv: list[str]) -> int:
 
     report = Report(args.run_dir)
     for line in report.lines():
-        print(line)
+        print(printable(line))
     print(f"{report.files} files and parts of files: {len(report.problems) or 'no'} problems")
     return CheckpointError.exit_code if report.problems else 0
 
@@ -195,7 +204,7 @@ def diff_command(argv: list[str]) -> int:
 
     equal, lines = compare(*runs)
     for line in lines:
-        print(line)
+        print(printable(line))
     return 0 if equal else 1
 
 

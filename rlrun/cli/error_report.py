@@ -59,12 +59,17 @@ def report(e: RlrunError) -> int:
     """Print ``e`` and return its exit code."""
     line = redact(" ".join(str(e).split()))
     line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
-    line = line.encode("utf-8", "backslashreplace").decode()  # names need not be UTF-8
+    line = printable(line)
     logging.getLogger("rlrun").info("exit %d: %s", e.exit_code, line)
     text = line if isinstance(e, Interrupted) else f"error: {line}"
     print(f"rlrun: {text}", file=sys.stderr)
     _print_traceback()
     return e.exit_code
+
+
+def printable(text: str) -> str:
+    """``text`` with escapes for control characters and what is no UTF-8: names may have both."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def report_bug(e: Exception, run_dir: Path | None) -> int:

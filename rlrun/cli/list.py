@@ -26,6 +26,7 @@ GROUPS = {
     "logger": "records and progress display",
     "pipeline": "how collecting and learning are arranged",
     "transport": "how weights and rows travel between them",
+    "sweep": "settings to compare, with -m",
     "debug": "short runs",
 }
 TOPICS = {  # topic -> (README of a room, its section)
@@ -39,6 +40,8 @@ TOPICS = {  # topic -> (README of a room, its section)
     "overrides": ("config", "Overrides"),
     "report": ("report", "Reports"),
     "resume": ("run", "Resuming"),
+    "search": ("sweep", "Search"),
+    "seeds until decided": ("sweep", "Seeds until decided"),
     "statistics": ("report", "Statistics"),
     "sweep": ("config", "Sweeps"),
     "trust": ("config", "Code that a config names"),
@@ -52,6 +55,7 @@ rlrun {version}: recurrent reinforcement learning, configured by Hydra
 
 usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 on cartpole
        rlrun -m KEY=A,B,C ...                     a sweep, one run for every combination
+       rlrun -m KEY=A,B,C ... seeds=auto          adds seeds until the comparison is decided
        rlrun search KEY=interval(LOW,HIGH) ...    the best setting, its score on fresh seeds
        rlrun eval RUN_DIR [--episodes N]          scores the weights of a run
        rlrun resume RUN_DIR[@STEP] [KEY=VALUE]    goes on with an interrupted run

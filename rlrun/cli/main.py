@@ -161,7 +161,7 @@ def _split_trust(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def _hydra(argv: list[str]) -> int:
     from hydra._internal.utils import get_args_parser
 
-    from rlrun.cli.run import run_single, run_sweep
+    from rlrun.cli.run import run_single
     from rlrun.config import Composer
 
     quiet, argv = split_quiet(argv)
@@ -181,13 +181,47 @@ def _hydra(argv: list[str]) -> int:
         raise ConfigError(f"rlrun -sc {query}: {wrong}; install=SHELL is allowed; type {fix}")
     if args.shell_completion or args.hydra_help:
         return _run_hydra_flag(parser, args)
+    directory, args.overrides = _split_sweep_dir(args.overrides)
+    seeds, args.overrides = _split_seeds(args.overrides)
     args.overrides = [*composer.rewrite(args.overrides), *quiet]
     if args.cfg or args.info is not None:
         composer.compose(args.overrides, sweep=args.multirun)
         return _run_hydra_flag(parser, args)
     if args.multirun or _asks_for_sweep(composer, args.overrides):
-        return run_sweep(composer, [*args.overrides, *_silence_launcher(args.overrides, quiet)])
+        from rlrun.cli.sweep import run_sweep
+
+        overrides = [*args.overrides, *_silence_launcher(args.overrides, quiet)]
+        if seeds:
+            from rlrun.cli.seeds import read_seeds, run_auto
+
+            auto = read_seeds(composer, seeds)
+            return run_auto(composer, overrides, directory, auto, quiet=bool(quiet))
+        return run_sweep(composer, overrides, directory, quiet=bool(quiet))
+    if seeds:
+        key, _, value = seeds[0].partition("=")
+        wrong = "only a sweep adds seeds (rlrun -m)"
+        raise ConfigError(f"{key} = {value}: {wrong}; settings to compare are needed; add -m")
+    if directory is not None:
+        fix = f"add -m, or use run.dir={directory}"
+        raise ConfigError(f"sweep.dir = {directory}: only a sweep has it (rlrun -m); {fix}")
     return run_single(composer, args.overrides)
+
+
+def _split_sweep_dir(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
+    """(the value of ``sweep.dir=PATH``, the other overrides)."""
+    given = [o for o in overrides if o.startswith("sweep.dir=")]
+    rest = [o for o in overrides if o not in given]
+    value = given[-1].partition("=")[2].strip("'\"") if given else None
+    if value == "":
+        wrong = "is no path; a path is allowed, that of a sweep adds jobs to it"
+        raise ConfigError(f"sweep.dir = {value}: {wrong}; give sweep.dir=PATH", key="sweep.dir")
+    return value, rest
+
+
+def _split_seeds(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(overrides ``seeds=…`` and ``seeds.KEY=…``, the others)."""
+    own = [o for o in overrides if o.partition("=")[0].partition(".")[0] == "seeds"]
+    return own, [o for o in overrides if o not in own]
 
 
 def _silence_launcher(overrides: Sequence[str], quiet: Sequence[str]) -> list[str]:

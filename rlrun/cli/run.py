@@ -1,8 +1,6 @@
-"""Single runs and sweeps: validated, given a directory of their own, started."""
+"""Single runs: validated, given a directory of their own, started."""
 
 import logging
-import re
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -10,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlrun.cli.error_report import SweepStopped, report_job_error
-from rlrun.errors import ConfigError, Interrupted, RlrunError
+from rlrun.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -18,14 +16,7 @@ if TYPE_CHECKING:
     from rlrun.config import Composer
     from rlrun.schema import Config
 
-_STOPS = (75, Interrupted.exit_code, 143)  # signals: a sweep does not go on after them
-_LONGEST_NAME = 255  # bytes in one part of a path
-
-
-def _quote(value: object) -> str:
-    """The value as Hydra's quoted string, interpolations taken literally."""
-    text = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), str(value))
-    return "'" + text.replace("${", "\\${") + "'"
+_STOPS = (75, Interrupted.exit_code, 143)  # signals: a sweep in one process ends after them
 
 
 def run_single(composer: "Composer", overrides: Sequence[str]) -> int:
@@ -34,9 +25,13 @@ def run_single(composer: "Composer", overrides: Sequence[str]) -> int:
     from rlrun.config.checks.unread_keys import check_typed_keys
     from rlrun.config.directories import absolute, claim, require_new, require_writable
     from rlrun.config.hydra_keys import check_values
+    from rlrun.config.logging_check import check_logging
     from rlrun.config.presets import name_by_preset, read_presets
 
     cfg = composer.compose(overrides)
+    if (preset := cfg.hydra.runtime.choices.get("sweep")) is not None:
+        wrong = "is for a sweep, this is a single run; sweep=null is allowed"
+        raise ConfigError(f"sweep = {preset}: {wrong}; type rlrun -m", key="sweep")
     config = read_presets(composer, cfg, overrides)
     if composer.foreign:
         check_values(config, overrides)
@@ -48,66 +43,12 @@ def run_single(composer: "Composer", overrides: Sequence[str]) -> int:
     check(name_by_preset(config, cfg))
     check_typed_keys(config, overrides)
     check_precision(config)
+    check_logging(cfg, path, overrides)
     run_dir = claim(path, exact=given)
     composer.set_directory(cfg, run_dir)
     if run_dir != path:  # another run has that name, which the config may speak of
         config = read_composed(cfg)
     return int(composer.run(partial(run_job, config=config), cfg))
-
-
-def run_sweep(composer: "Composer", overrides: Sequence[str]) -> int:
-    """0 when every job of the sweep ended well, else 1."""
-    from rlrun.config.directories import absolute, claim
-
-    cfg = composer.compose(overrides, sweep=True)
-    jobs = composer.jobs(cfg)
-    names = [_validate_job(composer, cfg, job, num) for num, job in enumerate(jobs)]
-    _require_different(names)
-    path = absolute("hydra.sweep.dir", composer.directory(cfg, "hydra.sweep.dir"))
-    path = claim(path, exact=False)
-    extra = [f"hydra.sweep.dir={_quote(path)}"]
-    if any(len(part.encode()) > _LONGEST_NAME for name in names for part in name.split("/")):
-        extra.append("hydra.sweep.subdir=${hydra.job.num}")
-    codes = composer.sweep(run_sweep_job, [*overrides, *extra])
-    failed = [f"#{i} (exit {code})" for i, code in enumerate(codes) if code]
-    if failed:
-        what = f"{len(failed)} of {len(codes)} jobs failed: {', '.join(failed)}"
-        print(f"rlrun: {what}", file=sys.stderr)
-    return 1 if failed else 0
-
-
-def _require_different(names: Sequence[str]) -> None:
-    """Raise ConfigError when two jobs of a sweep would share a directory."""
-    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if twice is not None:
-        wrong = "is the directory of more than one job; a name of its own for each is allowed"
-        fix = "put ${hydra.job.num} into it"
-        raise ConfigError(f"hydra.sweep.subdir = {twice}: {wrong}; {fix}")
-
-
-def _validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], num: int) -> str:
-    """The directory name of a job that is valid; raises ConfigError for one that is not."""
-    from rlrun.config import check, check_precision
-    from rlrun.config.directories import check_inside
-    from rlrun.config.hydra_keys import check_values
-    from rlrun.config.presets import name_by_preset, read_presets
-
-    try:
-        composed = composer.compose_job(cfg, job, num)
-        config = read_presets(composer, composed, job)
-        if config.run.dir is not None:
-            wrong = "names the directory of a single run; null is allowed in a sweep"
-            raise ConfigError(f"run.dir = {config.run.dir}: {wrong}; use hydra.sweep.dir=PATH")
-        if composer.foreign:
-            check_values(config, [*cfg.hydra.overrides.task, *job])
-        check(name_by_preset(config, composed))
-        check_precision(config)
-        name = str(composer.directory(composed, "hydra.sweep.subdir"))
-        check_inside("hydra.sweep.subdir", name)
-    except RlrunError as e:
-        e.args = (f"{e} (sweep job {num}: {' '.join(job)}; no job was started)",)
-        raise
-    return name
 
 
 def _unresolved(overrides: Any) -> list[str]:
@@ -118,13 +59,25 @@ def _unresolved(overrides: Any) -> list[str]:
     return [str(value) for value in values] if isinstance(values, list) else []
 
 
+def write_texts(run_dir: Path, raw_yaml: str, overrides: Sequence[str]) -> None:
+    """Write config.yaml and overrides.yaml; a sweep has written those of its jobs already."""
+    from omegaconf import OmegaConf
+
+    from rlrun.rundir.texts import CONFIG
+
+    typed = OmegaConf.to_yaml(OmegaConf.create(list(overrides)))
+    for name, text in ((CONFIG, raw_yaml), ("overrides.yaml", typed)):
+        path, content = run_dir / name, text.encode("utf-8", "surrogateescape")
+        if not path.is_file() or path.read_bytes() != content:
+            path.write_bytes(content)
+
+
 def run_job(cfg: "DictConfig", config: "Config | None" = None) -> int:
     """One run, in the directory Hydra was given; returns its exit code.
 
     ``config``: ``cfg`` as it was read; None: read from ``cfg`` (a launcher composes its jobs anew).
     """
     from hydra.core.hydra_config import HydraConfig
-    from omegaconf import OmegaConf
 
     from rlrun.config import read_composed, to_yaml
 
@@ -137,9 +90,7 @@ def run_job(cfg: "DictConfig", config: "Config | None" = None) -> int:
 
             start_forkserver()
         overrides = _unresolved(hydra.overrides.task)
-        (run_dir / "config.yaml").write_text(raw_yaml, encoding="utf-8")
-        text = OmegaConf.to_yaml(OmegaConf.create(overrides))
-        (run_dir / "overrides.yaml").write_text(text, encoding="utf-8")
+        write_texts(run_dir, raw_yaml, overrides)
         from rlrun.run.train import run
 
         return run(config, run_dir, raw_yaml=raw_yaml, overrides=overrides)

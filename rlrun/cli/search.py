@@ -16,11 +16,12 @@ from rlrun.errors import CheckpointError
 from rlrun.pipeline.stop import stop_on_signals
 from rlrun.rundir.durable import replace_file, seal, unseal
 from rlrun.rundir.inert import read_file, require_regular_files
+from rlrun.rundir.lock import lock_run_dir
 from rlrun.schema import Config, SearchConfig
+from rlrun.sweep.launcher import usable_cores
 from rlrun.sweep.objective import Rung, make_rungs
 from rlrun.sweep.pool import Pool
 from rlrun.sweep.search import Search
-from rlrun.sweep.seed_runs import threads_per_job
 from rlrun.sweep.study import NAME, Study, import_optuna
 
 MARKER = "search.json"  # what a search directory holds from the start
@@ -81,20 +82,20 @@ def _search(
     quiet: bool,
 ) -> int:
     """Search and report: 0, or 1 when no trial, or not every fresh seed, ended well."""
-    study = Study(directory / NAME, space, sampler=settings.sampler, seed=settings.seed)
 
     def say(line: str) -> None:
         if not quiet:
             print(line, flush=True)
 
-    say(f"search in {directory}")
     flags = [] if config_dir is None else ["--config-dir", config_dir]
-    with stop_on_signals() as stop:
+    with lock_run_dir(directory), stop_on_signals() as stop:
+        study = Study(directory / NAME, space, sampler=settings.sampler, seed=settings.seed)
+        say(f"search in {directory}")
         search = Search(
             directory, study, settings, fixed=fixed, first_seed=config.seed, rungs=rungs,
             flags=flags, say=say, stop_code=lambda: stop.code if stop() else None,
         )  # fmt: skip
-        with Pool(settings.workers, threads_per_job(settings.workers)) as pool:
+        with Pool(settings.workers, max(1, usable_cores() // settings.workers)) as pool:
             result = search.run(pool)
     if result is None:
         return 1
@@ -145,7 +146,7 @@ def _read_marker(directory: Path) -> dict[str, Any]:
     try:
         content = unseal(read_file(path))
         texts = [*content["overrides"], *content["space"], content["config_dir"] or ""]
-        if not all(isinstance(text, str) for text in texts):
+        if not (isinstance(content["settings"], dict) and all(isinstance(t, str) for t in texts)):
             raise ValueError("other types")
         return content
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rlrun.errors import ConfigError
 from rlrun.schema import COMMAND_CONFIGS
 
-PRESETS = ("experiment", "debug")  # groups whose options hold keys of other groups
+PRESETS = ("experiment", "debug", "sweep")  # groups whose options hold keys of other groups
 
 
 @dataclass(frozen=True)

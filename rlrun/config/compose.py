@@ -39,6 +39,7 @@ from rlrun.config.hydra_keys import (
     check_node,
     check_primary,
     is_hydra_override,
+    typed_overrides,
 )
 from rlrun.config.reader import field_types, read_config
 from rlrun.config.yaml_limits import read_yaml, yaml_files
@@ -194,7 +195,7 @@ class Composer:
         if not isinstance(params, DictConfig | dict):
             wrong, allowed = "is no mapping", "a mapping {key: values} is allowed"
             raise config_error("hydra.sweeper.params", params, wrong, allowed, "write one")
-        parsed = self.parse([*(f"{k!s}={v}" for k, v in params.items()), *cfg.hydra.overrides.task])
+        parsed = self.parse([*(f"{k!s}={v}" for k, v in params.items()), *typed_overrides(cfg)])
         check_jobs(parsed)
         size = sweeper.max_batch_size
         if size is not None and size < 1:
@@ -203,7 +204,7 @@ class Composer:
         try:
             batches = BasicSweeper.split_arguments(parsed, size)
         except HYDRA_ERRORS as e:
-            raise as_config_error(e, cfg.hydra.overrides.task, [], self.options) from e
+            raise as_config_error(e, typed_overrides(cfg), [], self.options) from e
         return [job for batch in batches for job in batch]
 
     def compose_job(self, cfg: DictConfig, overrides: Sequence[str], num: int) -> DictConfig:
@@ -212,7 +213,7 @@ class Composer:
             job = self.hydra.config_loader.load_sweep_config(cfg, list(overrides))
         except Exception as e:
             raise as_config_error(e, overrides, self.groups(), self.options) from e
-        self._check_hydra(job, [*cfg.hydra.overrides.hydra, *overrides])
+        self._check_hydra(job, [*typed_overrides(cfg, "hydra"), *overrides])
         with open_dict(job):
             job.hydra.job.id, job.hydra.job.num = str(num), num
         return job

@@ -42,6 +42,13 @@ def is_hydra_override(text: str) -> bool:
     return text.lstrip("+~").startswith(("hydra.", "hydra/", "hydra@", "hydra=", "hydra:"))
 
 
+def typed_overrides(cfg: DictConfig, kind: str = "task") -> list[str]:
+    """The overrides of a command line, their interpolations (of each job) left as they are."""
+    values = OmegaConf.to_container(cfg.hydra.overrides[kind], resolve=False)
+    assert isinstance(values, list)
+    return [str(value) for value in values]
+
+
 def check_files(cfg: DictConfig, shipped: DictConfig, overrides: Sequence[str]) -> None:
     """Raise ConfigError where files gave the hydra node of ``cfg`` what only a command line may.
 

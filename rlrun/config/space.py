@@ -109,7 +109,7 @@ def split_space(
     fixed, space = [], []
     for text, override in zip(rewritten, composer.parse(rewritten), strict=True):
         key = override_key(text)
-        if is_hydra_override(text) or key == "run.dir":
+        if is_hydra_override(text) or key in ("run.dir", "sweep", "sweep.dir"):
             allowed = "keys of rlrun are allowed; search.dir is the directory of a search"
             raise config_error(key, text.partition("=")[2], "belongs to single runs and sweeps",
                                allowed, "leave it out")  # fmt: skip

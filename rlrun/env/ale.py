@@ -82,7 +82,9 @@ class SingleGame:
 
         assert num_envs == 1
         ALEInterface.setLoggerMode(LoggerMode.Error)
-        self.rom, self.frame_skip, self.noop_max = roms.get_rom_path(game), frameskip, noop_max
+        rom = roms.get_rom_path(game)
+        assert rom is not None, game
+        self.rom, self.frame_skip, self.noop_max = rom, frameskip, noop_max
         self.life_loss_info = life_loss_info
         self.ale = ALEInterface()
         self.ale.setFloat("repeat_action_probability", repeat_action_probability)

@@ -17,6 +17,8 @@ Committed: TypeAlias = Mapping[str, Any]  # bytes and sha256, from ``JsonLinesFi
 
 _logger = logging.getLogger(__name__)
 
+_MAX_LINE = 2**20  # bytes; what is longer is no record
+
 
 def finite_number(key: str, value: SupportsFloat) -> int | float:
     """Return ``value`` as int (integers) or float (others, including 0-d tensors and arrays).
@@ -134,7 +136,7 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
     """
     try:
         with path.open("rb") as file:
-            for raw in file:
+            while raw := file.readline(_MAX_LINE):
                 record = _parse(raw)
                 if record is None:
                     return
@@ -165,7 +167,7 @@ def _truncate_after(path: Path, env_steps: int) -> None:
     """Truncate the file after the last record with at most ``env_steps``."""
     end = 0
     with open(path, "r+b", opener=_no_follow) as file:
-        for raw in file:
+        while raw := file.readline(_MAX_LINE):
             record = _parse(raw)
             if record is None and file.peek(1):  # not the last line: not due to a crash
                 _logger.warning("%s: unreadable after byte %d, the rest is dropped", path, end)

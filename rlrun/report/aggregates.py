@@ -23,16 +23,6 @@ _BLOCK = 4_000_000  # scores in memory at once
 Statistic = Callable[..., Floats]
 
 
-def aggregate_mean(scores: Floats) -> Floats:
-    """Return the mean over environments of the mean over seeds."""
-    return np.asarray(scores.mean((-2, -1)))
-
-
-def aggregate_median(scores: Floats) -> Floats:
-    """Return the median over environments of the mean over seeds."""
-    return np.asarray(np.median(scores.mean(-2), axis=-1))
-
-
 def aggregate_iqm(scores: Floats) -> Floats:
     """Return the interquartile mean: that of the middle half of all R T scores.
 

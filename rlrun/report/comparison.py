@@ -64,7 +64,7 @@ def difference(
 
     Raises: ConfigError for scores that are not finite, or pairs of unequal number.
 
-    Source: Janssen 1997; Chung & Romano 2013, section 2 (studentised permutation test);
+    Source: Janssen 1997; Chung & Romano 2013 (studentised permutation test);
     Colas et al. 2019, "A Hitchhiker's Guide to Statistical Comparisons of RL Algorithms".
     """
     x, y = score_array(a), score_array(b)
@@ -330,7 +330,7 @@ def selection_bias(selection: ArrayLike, fresh: ArrayLike) -> Estimate:
     the winner: the maximum of noisy scores is biased upwards by construction. There is no
     interval: after a selection the scores it saw are no sample.
 
-    Source: Patterson et al. 2024, section 5; Cawley & Talbot 2010.
+    Source: Patterson et al. 2024; Cawley & Talbot 2010.
     """
     chosen, new = score_array(selection), score_array(fresh)
     why = f"Selected by {len(chosen)} seeds, re-run on {len(new)} fresh ones; report the latter."

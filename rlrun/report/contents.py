@@ -6,6 +6,7 @@ from rlrun.report.across import across_section, matrices_of
 from rlrun.report.document import Document
 from rlrun.report.findings import Findings, uncounted
 from rlrun.report.health import config_section, evaluation_table, health_section, seed_table
+from rlrun.report.stopped import stopped_section
 from rlrun.report.summary import (
     curve_section,
     efficiency_section,
@@ -14,6 +15,8 @@ from rlrun.report.summary import (
 )
 from rlrun.report.versus import comparison_section
 
+_NAMED = 5  # settings of which the head of a report says what is not counted
+
 
 def build_document(
     found: Findings, title: str, references: Mapping[str, tuple[float, float]]
@@ -21,8 +24,10 @@ def build_document(
     """Return the report on runs."""
     curves, points = curve_section(found)
     comparisons, said = comparison_section(found, matrices_of(found, references))
+    stopped, decided = stopped_section(found.runs)
     sections = [
         score_section(found),
+        stopped,
         comparisons,
         across_section(found, references),
         curves,
@@ -33,7 +38,10 @@ def build_document(
     ]
     kept = [section for section in sections if section is not None]
     return Document(
-        title, _lead(found) + said, kept, [points, evaluation_table(found), seed_table(found)]
+        title,
+        _lead(found) + decided + said,
+        kept,
+        [points, evaluation_table(found), seed_table(found)],
     )
 
 
@@ -50,7 +58,9 @@ def _lead(found: Findings) -> list[str]:
     ]
     lines = [text]
     if missing:
-        lines.append(f"Not counted: {'; '.join(dict.fromkeys(missing))}. See run health.")
+        named = list(dict.fromkeys(missing))
+        more = f"; and {_count(len(named) - _NAMED, 'other setting')}" if named[_NAMED:] else ""
+        lines.append(f"Not counted: {'; '.join(named[:_NAMED])}{more}. See run health.")
     outside = len(found.runs) - sum(len(group.everything) for group in found.groups)
     if outside:
         lines.append(f"{_count(outside, 'run')} without a config that can be read: see run health.")

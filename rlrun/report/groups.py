@@ -45,6 +45,11 @@ class Group:
         return [run.seed for run in self.runs]
 
     @property
+    def trial(self) -> bool:
+        """Whether a search has chosen by these scores: they are no sample to test."""
+        return any(run.trial for run in self.runs)
+
+    @property
     def everything(self) -> list[Run]:
         """Every run of the group."""
         return [*self.runs, *self.unscored, *self.repeats]

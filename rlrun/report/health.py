@@ -56,7 +56,7 @@ def health_section(found: Findings) -> Section:
 def _health(run: Run, group: Group | None) -> tuple[Cell, ...]:
     steps, wall = run.number("env_steps"), run.number("wall_seconds")
     exact, resumes = run.record.get("exact"), run.record.get("resumes")
-    note = run.problem or run.text("exact_reason")
+    note = run.problem or ("" if run.status == "done" else run.failure) or run.text("exact_reason")
     if group is not None and any(run is other for other in group.repeats):
         note = "not counted: this seed was run again later"
     success = None

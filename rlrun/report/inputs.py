@@ -13,8 +13,7 @@ from rlrun.rundir.inert import MAX_ENTRIES, member, read_file
 from rlrun.rundir.texts import CONFIG, RECORD
 
 SWEEP = "sweep.json"
-_DEEPEST = 8  # levels of directories that are searched for runs
-_SKIPPED = ("checkpoints", "report")
+_DEEPEST = 32  # levels of directories that are searched for runs
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def _search(top: Path) -> Iterator[RunSource]:
             path = Path(entry.path)
             if (path / RECORD).is_file() or (path / CONFIG).is_file():
                 yield RunSource(path, {})
-            elif depth < _DEEPEST and entry.name[0] != "." and entry.name not in _SKIPPED:
+            elif depth < _DEEPEST and entry.name[0] != ".":
                 below.append((path, depth + 1))
         directories += below
 
@@ -101,8 +100,14 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(directory) as entries:
             return sorted(entries, key=lambda entry: natural(entry.name))
-    except OSError:
+    except FileNotFoundError:  # removed meanwhile
         return []
+    except OSError as e:
+        raise ConfigError(
+            f"DIR = {directory}: cannot be read ({e.strerror}); a readable directory is needed; "
+            "change its rights, or name the runs with a glob",
+            key="DIR",
+        ) from e
 
 
 def sweep_jobs(sweep_dir: Path) -> list[RunSource]:

@@ -37,7 +37,7 @@ table { border-collapse: collapse; font-size: .86rem; line-height: 1.35;
 th, td { padding: .35rem .7rem; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--line); max-width: 26rem; }
 td { white-space: nowrap; }
-td.long { white-space: normal; min-width: 12rem; overflow-wrap: anywhere; }
+td.long { white-space: normal; min-width: 18rem; overflow-wrap: anywhere; }
 th { font-weight: 600; color: var(--dim); vertical-align: bottom; }
 .number { text-align: right; }
 tbody tr:nth-child(even) { background: var(--band); }
@@ -114,7 +114,7 @@ def _table(table: Table) -> Iterator[str]:
 def _cells(row: tuple[Cell, ...], numeric: list[bool]) -> Iterator[str]:
     for cell, right in zip(row, numeric, strict=True):
         text = show_cell(cell)
-        yield _cell("td", text, "number" if right else "long" if len(text) > 32 else "")
+        yield _cell("td", text, "number" if right else "long" if len(text) > 48 else "")
 
 
 def _cell(tag: str, text: str, kind: str) -> str:

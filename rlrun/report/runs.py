@@ -26,6 +26,7 @@ from rlrun.rundir.texts import CONFIG, RECORD, read_record
 
 TIMINGS = "timings.jsonl"
 SEARCH, FRESH = "search.json", "final_"  # of a search; prefix of its runs on fresh seeds
+SEEDS = "seeds.json"  # of a sweep with seeds=auto
 MAX_METRICS = 2**30  # bytes of metrics.jsonl
 _MAX_CONFIG = 2**18  # bytes of config.yaml
 _MAX_DEPTH = 32
@@ -62,6 +63,7 @@ class Run:
     overrides: tuple[str, ...] = ()
     trial: bool = False
     listed_code: int | None = None  # exit code in sweep.json, also of a killed job
+    auto: Path | None = None  # the sweep that added its seed until it was decided (seeds=auto)
 
     @cached_property
     def keys(self) -> dict[str, Any]:
@@ -110,6 +112,17 @@ class Run:
         """That of run.json; of the sweep where the run was killed (a signal's is negative)."""
         code = self.record.get("exit_code")
         return code if isinstance(code, int) else self.listed_code
+
+    @cached_property
+    def failure(self) -> str:
+        """The last error in rlrun.log; "" when there is none."""
+        path = self.path / "rlrun.log"
+        try:
+            lines = read_file(path).decode("utf-8", "replace").splitlines() if path.exists() else []
+        except (OSError, ValueError):
+            return ""
+        found = [text for line in lines if (text := line.partition("] - exit ")[2])]
+        return printable(f"exit {found[-1]}") if found else ""
 
     @property
     def successes(self) -> tuple[int, int] | None:
@@ -176,10 +189,12 @@ def _read(job: RunSource) -> Run:
     except (OSError, ValueError, RlrunError) as e:
         problem = printable(f"damaged: {e.strerror or e}" if isinstance(e, OSError) else e)
     status = "damaged" if problem else _status(job, record)
-    trial = not name.startswith(FRESH) and (job.path.parent.parent / SEARCH).is_file()
+    above = job.path.absolute().parent
+    trial = not name.startswith(FRESH) and (above.parent / SEARCH).is_file()
+    auto = above if (above / SEEDS).is_file() else None
     code = job.sweep.get("exit_code")
     listed = code if isinstance(code, int) else None
-    return Run(job.path, name, status, config, record, problem, given, trial, listed)
+    return Run(job.path, name, status, config, record, problem, given, trial, listed, auto)
 
 
 def _status(job: RunSource, record: dict[str, Any]) -> str:

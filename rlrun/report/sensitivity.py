@@ -72,7 +72,9 @@ def value_text(group: Group, name: str) -> str:
 
 
 def _effect(groups: Sequence[Group], names: tuple[str, ...]) -> Effect:
-    names = tuple(sorted(names, key=lambda n: (not n.endswith(".name"), n.count("."))))
+    names = tuple(
+        sorted(names, key=lambda n: (n != "policy.name", not n.endswith(".name"), n.count(".")))
+    )
     numbers = {value_text(g, names[0]): finite(g.keys.get(names[0])) for g in groups}
     ordered = sorted(numbers, key=lambda t: math.inf if math.isnan(numbers[t]) else numbers[t])
     axis = np.array([numbers[text] for text in ordered])

@@ -58,7 +58,7 @@ class Comparison:
     decided at the first. Raises: ConfigError for fewer than two agents or less than one look.
 
     Source: Mathieu et al. 2023, "AdaStop: adaptive statistical testing for sound comparisons of
-    Deep RL agents", sections 4.1 and 4.2 (blocks, permutations, spending); Maurer & Bretz 2013
+    Deep RL agents" (blocks, permutations, spending); Maurer & Bretz 2013
     (Holm with group-sequential tests) instead of AdaStop's maximum over pairs.
     """
 

@@ -56,6 +56,12 @@ def score_section(found: Findings) -> Section:
     text += [why for why in reasons(whys) if why not in text]
     if claimed:
         text.append("Next seed: 90 % of further seeds fall inside, with 95 % confidence.")
+    diverged = [g.setting for g in found.groups if any(r.exit_code == 4 for r in g.unscored)]
+    if diverged:
+        text.append(
+            f"Runs of {', '.join(dict.fromkeys(diverged))} diverged (exit code 4) and have no "
+            "score: the mean of the others flatters a setting that diverges."
+        )
     if any(run.trial for run in found.runs):
         text.append(
             "Trials of a search: the best of them was chosen by these scores, which flatter it; "
@@ -79,9 +85,8 @@ def design_of(found: Findings) -> Design | None:
     seeds = [len(group.runs) for group in found.groups]
     if not any(seeds):
         return None
-    settings = {group.setting for group in found.groups}
     several = len(found.environments)
-    return Design(several, max(seeds), settings=len(settings), normalized=several > 1)
+    return Design(several, max(seeds), normalized=several > 1)
 
 
 def curve_section(found: Findings) -> tuple[Section, Table]:

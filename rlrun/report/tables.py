@@ -34,14 +34,21 @@ class Table:
     rows: list[tuple[Cell, ...]]
 
     def shown(self) -> "Table":
-        """The table as a reader sees it: without the environment where it is the same in all."""
-        if "environment" not in self.columns:
-            return self
-        at = self.columns.index("environment")
-        if len({row[at] for row in self.rows}) > 1:
-            return self
-        rows = [(*row[:at], *row[at + 1 :]) for row in self.rows]
-        return Table(self.name, (*self.columns[:at], *self.columns[at + 1 :]), rows)
+        """The table as a reader sees it: without columns that say nothing.
+
+        These are empty ones, and the environment where it is the same in all rows.
+        """
+        kept = [
+            i
+            for i, name in enumerate(self.columns)
+            if not self.rows
+            or (
+                any(show_cell(row[i]) for row in self.rows)
+                and (name != "environment" or len({row[i] for row in self.rows}) > 1)
+            )
+        ]
+        rows = [tuple(row[i] for i in kept) for row in self.rows]
+        return Table(self.name, tuple(self.columns[i] for i in kept), rows)
 
 
 def show_number(value: float) -> str:

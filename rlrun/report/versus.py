@@ -22,6 +22,7 @@ from rlrun.report.document import Section
 from rlrun.report.findings import Findings, interval_of
 from rlrun.report.groups import Group
 from rlrun.report.intervals import LEVEL, MIN_SEEDS, Estimate, Floats
+from rlrun.report.runs import SEEDS
 from rlrun.report.tables import Cell, Interval, Table, show_cell, show_number
 
 ALL_PAIRS = 4  # groups of which every pair is compared
@@ -46,6 +47,7 @@ class Versus:
     paired: bool
     adjusted: float
     family: int = 1
+    stopped: bool = False  # seeds=auto chose when to stop: p would not hold
 
     @property
     def winner(self) -> str | None:
@@ -57,6 +59,8 @@ class Versus:
     @property
     def short(self) -> str:
         """The verdict in a word, beside the numbers."""
+        if self.stopped:
+            return "see sequential seeds"
         after = " after correction" if self.gap.decided else ""
         return f"{self.winner} is better" if self.winner else f"undecided{after}"
 
@@ -64,6 +68,8 @@ class Versus:
     def verdict(self) -> str:
         """The verdict with the difference."""
         gap = interval_of(self.gap)
+        if self.stopped:
+            return f"seeds=auto has decided this: see {SEEDS} or rlrun report;"
         if math.isnan(self.adjusted):
             return f"undecided: {self.gap.why}"
         if self.winner:
@@ -92,8 +98,10 @@ def versus(a: Group, b: Group, family: int = 1) -> Versus:
     enough = 2.0 ** (1 - len(a.runs)) <= (1 - LEVEL) / family
     gap = difference(b.scores, a.scores, paired=same_seeds(a, b) and enough)
     chance = probability_of_improvement(b.scores, a.scores)
-    p = math.nan if gap.p is None else gap.p
-    return Versus(a.environment, a.setting, b.setting, gap, chance, "signs" in gap.method, p)
+    stopped = any(run.auto for run in [*a.runs, *b.runs])
+    p = math.nan if gap.p is None or stopped else gap.p
+    pairs_used = "signs" in gap.method
+    return Versus(a.environment, a.setting, b.setting, gap, chance, pairs_used, p, stopped=stopped)
 
 
 def smallest_p(a: int, b: int) -> float:
@@ -109,8 +117,8 @@ def pairs(groups: Sequence[T]) -> list[tuple[T, T]]:
 
 
 def scored(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups that have a score."""
-    return [group for group in groups if group.runs]
+    """Return the groups that have a score which no search has chosen by."""
+    return [group for group in groups if group.runs and not group.trial]
 
 
 def corrected(found: Sequence[Versus]) -> list[Versus]:
@@ -157,11 +165,15 @@ def comparison_section(
         for one in every
     ]  # fmt: skip
     tested = sum(not math.isnan(one.adjusted) for one in every)
+    if all(one.stopped for one in every):
+        return None, []
     text = [
         "B minus A: the interval of the difference, not two intervals side by side, which may "
         "overlap while the difference is clear. P(B > A): how often a seed of B beats one of A.",
         f"p is corrected for {tested} comparisons (Holm), the intervals are not; a verdict needs "
         "both."
+        if tested > 1
+        else "A verdict needs p of at most 0.05 and an interval without 0."
         if tested
         else f"With fewer than {MIN_SEEDS} seeds on a side nothing is decided.",
     ]
@@ -179,7 +191,8 @@ def comparison_section(
         )
     columns = ("environment", "A", "B", "B - A", "P(B > A)", "p", "paired", "verdict")
     places = len({one.environment for one in every}) > 1
-    said = [f"{one.environment}: {sentence(one)}" if places else sentence(one) for one in every]
+    said = [f"{one.environment}: {sentence(one)}" if places else sentence(one)
+            for one in every if not one.stopped]  # fmt: skip
     section = Section("Comparisons", text, [Table("comparisons", columns, rows)])
     return section, said if len(said) <= _FEW else []
 

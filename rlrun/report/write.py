@@ -10,7 +10,7 @@ from rlrun.report.tables import csv_text
 PAGE, TEXT = "index.html", "report.md"
 TABLES = (
     "scores", "comparisons", "efficiency", "aggregates", "sensitivity", "config", "runs", "curves",
-    "evaluations", "seeds",
+    "evaluations", "seeds", "sequential",
 )  # fmt: skip
 _OWN = (PAGE, TEXT, *(f"{name}.csv" for name in TABLES), "figure_*.svg", "figure_*.png")
 

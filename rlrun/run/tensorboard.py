@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.config import load
-from rlrun.errors import StorageError
+from rlrun.errors import CheckpointError, StorageError
 from rlrun.log import METRICS, TIMINGS
 from rlrun.log.jsonl import read_records
 from rlrun.log.tensorboard import TensorBoardWriter
 from rlrun.pipeline.evaluate import eval_metrics
 from rlrun.run.hparams import hyperparameters
+from rlrun.rundir.checkpoint import MISFITS
 from rlrun.rundir.lock import lock_run_dir
 from rlrun.rundir.record import RunRecord
 
@@ -19,26 +20,25 @@ from rlrun.rundir.record import RunRecord
 def rebuild(run_dir: Path) -> Path:
     """Replace the event files of ``run_dir`` by one with all records; return its path.
 
-    Raises: ConfigError when it is no run directory, StorageError when a file cannot be read or
-        written, LockedError while the run goes on.
+    Raises: ConfigError when it is no run directory, CheckpointError when a record is damaged,
+        StorageError when a file cannot be read or written, LockedError while the run goes on.
     """
     config, raw_yaml = load(run_dir, replay=False)
     record = RunRecord.read(run_dir)
-    began = datetime.datetime.fromisoformat(record.started).timestamp()
     with lock_run_dir(run_dir):
         earlier = sorted(run_dir.glob("events.out.tfevents.*"))
-        parts = [list(read_records(run_dir / name)) for name in (METRICS, TIMINGS)]
-        writer, now = TensorBoardWriter(run_dir), began
-        writer.now = now
-        writer.text("config", f"```yaml\n{raw_yaml}\n```")
-        writer.hparams(0, hyperparameters(config, raw_yaml), {})
-        for step, values in heapq.merge(*parts, key=_step):
-            now = began + values.get("time/wall_seconds", now - began)
-            writer.now = now
-            writer.scalars(step, values)
-        if record.eval is not None:
-            writer.hparams(record.env_steps, {}, eval_metrics(record.eval))
-        writer.flush()
+        writer = TensorBoardWriter(run_dir)
+        try:
+            _write(writer, run_dir, record, hyperparameters(config, raw_yaml), raw_yaml)
+        except BaseException as e:
+            writer.close()
+            writer.path.unlink(missing_ok=True)
+            if not isinstance(e, MISFITS):
+                raise
+            raise CheckpointError(
+                f"{run_dir}: its records cannot be shown ({' '.join(str(e).split())[:300]}); they "
+                "must be as rlrun wrote them; rlrun verify names damaged files"
+            ) from e
         if not writer.is_open:
             writer.path.unlink(missing_ok=True)
             raise StorageError(
@@ -49,6 +49,23 @@ def rebuild(run_dir: Path) -> Path:
         for path in earlier:
             path.unlink()
     return writer.path
+
+
+def _write(
+    writer: TensorBoardWriter, run_dir: Path, record: RunRecord, flat: dict[str, Any], raw_yaml: str
+) -> None:
+    """Write all records of a run."""
+    writer.now = now = began = datetime.datetime.fromisoformat(record.started).timestamp()
+    writer.text("config", f"```yaml\n{raw_yaml}\n```")
+    writer.hparams(0, flat, {})
+    parts = [list(read_records(run_dir / name)) for name in (METRICS, TIMINGS)]
+    for step, values in heapq.merge(*parts, key=_step):
+        now = began + values.get("time/wall_seconds", now - began)
+        writer.now = now
+        writer.scalars(step, values)
+    if record.eval is not None:
+        writer.hparams(record.env_steps, {}, eval_metrics(record.eval))
+    writer.flush()
 
 
 def _step(record: tuple[int, dict[str, Any]]) -> int:

@@ -35,7 +35,7 @@ from rlrun.rundir.branch import checkpoint_at, go_back
 from rlrun.rundir.durable import replace_file
 from rlrun.rundir.lock import lock_run_dir, require_in_place
 from rlrun.rundir.record import RunRecord, run_digest
-from rlrun.rundir.texts import CONFIG, hashes
+from rlrun.rundir.texts import CONFIG, RECORD, hashes
 from rlrun.schema import Config
 from rlrun.trust import fault_of_users
 
@@ -113,7 +113,7 @@ def _run(
             go_back(run_dir, checkpoint_at(run_dir, step))
         if resumed is not None:
             state = _newest_state(run_dir)
-            earlier = RunRecord.read(run_dir)
+            earlier = _earlier_record(run_dir, state)
             with checkpoint.fitting(run_dir / CHECKPOINTS):
                 plan = plan if state is None else plan.resumed(state["settings"])
             _replace_config(run_dir, earlier, raw_yaml)
@@ -122,10 +122,14 @@ def _run(
         deadline = began + (math.inf if config.run.max_time is None else config.run.max_time)
         record.files = hashes(run_dir)
         if resumed is not None:
-            record.started, record.command = earlier.started, earlier.command
-            record.resumes = [*earlier.resumes, list(sys.argv)]
-            record.parent = earlier.parent
-            record.changed = sorted({*earlier.changed, *_changes_of_numbers(resumed)})
+            if earlier is not None:
+                record.started, record.command = earlier.started, earlier.command
+                record.parent = earlier.parent
+            if earlier is not None or (run_dir / "metrics.jsonl").exists():
+                record.resumes = [*(earlier.resumes if earlier else []), list(sys.argv)]
+            record.changed = sorted(
+                {*(earlier.changed if earlier else []), *_changes_of_numbers(resumed)}
+            )
         try:
             with ExitStack() as signals:  # caught from the loop's start until all is written
                 catch = partial(signals.enter_context, stop_on_signals(deadline))
@@ -141,9 +145,21 @@ def _run(
             raise error from e
 
 
-def _replace_config(run_dir: Path, record: RunRecord, raw_yaml: str) -> None:
+def _earlier_record(run_dir: Path, state: dict[str, Any] | None) -> RunRecord | None:
+    """The record of the run so far; None: a job of a sweep that was not started, or was killed
+    before it wrote one.
+    """
+    if state is None and not (run_dir / RECORD).exists():
+        return None
+    return RunRecord.read(run_dir)
+
+
+def _replace_config(run_dir: Path, record: RunRecord | None, raw_yaml: str) -> None:
     """Replace config.yaml; killed at any time, it is one that run.json has the hash of."""
     content = raw_yaml.encode()
+    if record is None:
+        replace_file(run_dir / CONFIG, content)
+        return
     known = record.files.get(CONFIG, [])
     record.files[CONFIG] = [*known, hashlib.sha256(content).hexdigest()]
     record.write(run_dir)

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from rlrun.errors import CheckpointError, StorageError
 from rlrun.rundir import manifest, tensorfile
-from rlrun.rundir.durable import fsync_directory, replace_file, seal, sha256_file, unseal
-from rlrun.rundir.inert import member, read_file
+from rlrun.rundir.durable import fsync_directory, replace_file, seal
+from rlrun.rundir.inert import read_file
 from rlrun.rundir.manifest import METRICS, ROWS, STATE, TENSORS, list_checkpoints
 from rlrun.rundir.saver import Saver
 from rlrun.rundir.segments import Part, RowFiles
@@ -120,8 +120,9 @@ def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, A
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".tmp_{path.name}")
         temporary.unlink(missing_ok=True)
-        digest, _ = tensorfile.write(temporary, weights, {"format": "pt"})
-        entry = {"format": manifest.FORMAT, "weights_sha256": digest, "meta": dict(meta)}
+        digest, size = tensorfile.write(temporary, weights, {"format": "pt"})
+        entry = {"format": manifest.FORMAT, "weights_sha256": digest, "weights_bytes": size,
+                 "meta": dict(meta)}  # fmt: skip
         replace_file(description, seal({**entry, "previous": _current_weights(path)}))
         os.rename(temporary, path)
         fsync_directory(path.parent)
@@ -138,13 +139,9 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises: CheckpointError when they are missing or damaged.
     """
     try:
-        fields = unseal(read_file(path.with_suffix(".json")))
-        digest = sha256_file(member(path.parent, path.name))
-        for entry in (fields, fields["previous"] or {}):
-            if entry.get("weights_sha256") == digest:
-                weights = tensorfile.read(path)
-                return {k: v for k, v in weights.items() if isinstance(v, Tensor)}, entry["meta"]
-        raise ValueError("its sha256 is not the one in its json")
+        meta = manifest.weights_entry(path)["meta"]
+        weights = tensorfile.read(path)
+        return {k: v for k, v in weights.items() if isinstance(v, Tensor)}, meta
     except UNREADABLE as e:
         raise CheckpointError(
             f"{path}: the weights cannot be used: {e}; weights must be unchanged; use a checkpoint "
@@ -175,11 +172,7 @@ def _row_files(directory: Path, ring: list[Any], listed: Mapping[str, Any]) -> R
 def _current_weights(path: Path) -> dict[str, Any] | None:
     """Return hash and meta of the weights at ``path``, None if there are no intact ones."""
     try:
-        fields = unseal(path.with_suffix(".json").read_bytes())
-        digest = sha256_file(path)
+        entry = manifest.weights_entry(path)
     except (OSError, ValueError):
         return None
-    for entry in (fields, fields["previous"] or {}):
-        if entry.get("weights_sha256") == digest:
-            return {"weights_sha256": digest, "meta": entry["meta"]}
-    return None
+    return {key: entry[key] for key in ("weights_sha256", "weights_bytes", "meta") if key in entry}

@@ -1,6 +1,7 @@
 """Where two runs first differ: a record of their metrics, a tensor of their checkpoints."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
@@ -10,8 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.errors import CheckpointError
 from rlrun.rundir import checkpoint, manifest
 from rlrun.rundir.branch import CHECKPOINTS, checkpoint_at
+from rlrun.rundir.inert import read_lines, require_regular_files
 from rlrun.rundir.manifest import METRICS
 from rlrun.rundir.segments import Rows
 
@@ -22,8 +25,11 @@ def compare(a: tuple[Path, int | None], b: tuple[Path, int | None]) -> tuple[boo
     Each is (run directory, env step): the checkpoint of that step and the records before it. Where
     no step is given, all records, and the earliest checkpoint of an env step that both keep.
 
-    Raises: ConfigError for a step that is not kept, CheckpointError for a damaged checkpoint.
+    Raises: ConfigError for a step that is not kept or a directory with links, CheckpointError for
+    damage.
     """
+    for run_dir, _ in (a, b):
+        require_regular_files(run_dir)
     paths = _pair(a, b)
     record = _first_record(_records(*a), _records(*b))
     if paths is None:
@@ -50,22 +56,37 @@ def _pair(a: tuple[Path, int | None], b: tuple[Path, int | None]) -> tuple[Path,
     return (kept[0][both[0]], kept[1][both[0]]) if both else None
 
 
-def _records(run_dir: Path, step: int | None) -> list[bytes]:
-    content = (run_dir / METRICS).read_bytes()
-    if step is not None:
-        committed = checkpoint.committed(checkpoint_at(run_dir, step))
-        content = content[: committed[METRICS]["bytes"]]
-    return content.splitlines()
+def _records(run_dir: Path, step: int | None) -> Iterator[dict[str, Any]]:
+    """Yield the records of a run, up to those that the checkpoint of env step ``step`` had."""
+    path, done = run_dir / METRICS, 0
+    try:
+        size = math.inf
+        if step is not None:
+            size = checkpoint.committed(checkpoint_at(run_dir, step))[METRICS]["bytes"]
+        for raw in read_lines(path):
+            done += len(raw)
+            if done > size or not raw.endswith(b"\n"):  # cut by a kill
+                return
+            record = json.loads(raw)
+            if not isinstance(record, dict) or not isinstance(record.get("env_steps"), int):
+                raise ValueError(f"a line before byte {done} is no record")
+            yield record
+    except (OSError, ValueError, KeyError, RecursionError) as e:
+        text = e.strerror if isinstance(e, OSError) else e
+        raise CheckpointError(
+            f"{path}: cannot be read ({text}); the records of a run are needed; rlrun verify "
+            f"{run_dir} says what else is damaged"
+        ) from e
 
 
-def _first_record(a: list[bytes], b: list[bytes]) -> str | None:
+def _first_record(a: Iterator[dict[str, Any]], b: Iterator[dict[str, Any]]) -> str | None:
     """A line on the first record in which two files differ."""
-    for number, (x, y) in enumerate(zip_longest(a, b), 1):
-        if x == y:
+    for number, (one, two) in enumerate(zip_longest(a, b), 1):
+        if one is None or two is None:
+            kept = [number - (x is None) + sum(1 for _ in rest) for x, rest in ((one, a), (two, b))]
+            return f"{METRICS}: {kept[0]} / {kept[1]} records, the first {number - 1} are equal"
+        if list(one.items()) == list(two.items()):
             continue
-        if x is None or y is None:
-            return f"{METRICS}: {len(a)} / {len(b)} records, the first {number - 1} are equal"
-        one, two = json.loads(x), json.loads(y)
         keys = [key for key in one | two if one.get(key) != two.get(key)]
         key = keys[0] if keys else "the order of the keys"
         values = f"{one.get(key)} / {two.get(key)}"

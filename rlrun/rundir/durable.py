@@ -48,14 +48,14 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sha256_prefix(path: Path, size: int) -> tuple[int, str]:
-    """Return how many of the first ``size`` bytes there are, and their SHA-256. Raises: OSError."""
+def sha256_prefix(path: Path, size: int) -> str:
+    """Return the SHA-256 (hex) of the first ``size`` bytes of a file. Raises: OSError."""
     digest, done = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(min(1 << 20, size - done)):
             digest.update(chunk)
             done += len(chunk)
-    return done, digest.hexdigest()
+    return digest.hexdigest()
 
 
 def verify_file(path: Path, expected: Mapping[str, Any]) -> None:

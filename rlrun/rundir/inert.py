@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from rlrun.errors import ConfigError
@@ -9,6 +10,7 @@ from rlrun.errors import ConfigError
 MAX_ENTRIES = 200_000  # files of a run directory
 MAX_TEXT = 2**26  # bytes of a json file
 MAX_READ = 2**32  # bytes of a file that is read into memory
+MAX_LINE = 2**20  # bytes of a record
 
 
 def require_regular_files(run_dir: Path) -> None:
@@ -69,3 +71,14 @@ def member(directory: Path, name: object) -> Path:
         if os.path.islink(path):  # False for a name that no file can have
             raise ValueError(f"{name} is a link")
     return path
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file with their ends. Raises: OSError, ValueError for a long one."""
+    with open(path, "rb", opener=no_follow) as file:
+        number = 0
+        while line := file.readline(MAX_LINE):
+            number += 1
+            if len(line) == MAX_LINE:
+                raise ValueError(f"line {number} of {path.name} has {MAX_LINE} bytes or more")
+            yield line

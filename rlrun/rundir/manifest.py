@@ -11,8 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from rlrun import __version__
-from rlrun.rundir.durable import seal, sha256_prefix, unseal, verify_file, write_file
-from rlrun.rundir.inert import read_file
+from rlrun.rundir.durable import (
+    seal,
+    sha256_file,
+    sha256_prefix,
+    unseal,
+    verify_file,
+    write_file,
+)
+from rlrun.rundir.inert import MAX_READ, member, read_file
 
 FORMAT = 3
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
@@ -94,9 +101,13 @@ def _check_shape(fields: Mapping[str, Any]) -> None:
         or not set(fields["committed"]) <= _APPENDED
     ):
         raise KeyError("names")
-    for entry in (*fields["files"].values(), *fields["segments"].values()):
-        if not isinstance(entry["bytes"], int) or not isinstance(entry["sha256"], str):
-            raise TypeError("entry")
+    if type(fields["env_steps"]) is not int:
+        raise TypeError("env_steps")
+    for group in ("files", "segments", "committed"):
+        for entry in fields[group].values():
+            size, digest = entry["bytes"], entry["sha256"]
+            if type(size) is not int or size < 0 or not isinstance(digest, str):
+                raise TypeError("entry")
 
 
 def verify(path: Path, known: dict[Path, str | None] | None = None) -> dict[str, Any]:
@@ -142,9 +153,31 @@ def verify_committed(run_dir: Path, fields: Mapping[str, Any], name: str) -> Non
         raise DamagedError(
             f"{name} {'is no regular file' if os.path.lexists(path) else 'is missing'}"
         )
-    size, digest = sha256_prefix(path, expected["bytes"])
+    size = path.stat().st_size
     if size < expected["bytes"]:
         raise DamagedError(f"{name} has {size} bytes, not {expected['bytes']} or more")
-    if digest != expected["sha256"]:
-        wrong = f"is damaged (its first {size} bytes have another sha256)"
+    if sha256_prefix(path, expected["bytes"]) != expected["sha256"]:
+        wrong = f"is damaged (its first {expected['bytes']} bytes have another sha256)"
         raise DamagedError(f"{name} {wrong}")
+
+
+def weights_entry(path: Path) -> dict[str, Any]:
+    """Return the entry of the json next to a file of weights that has their size and SHA-256.
+
+    While they are replaced the json has an entry for the earlier weights, too.
+
+    Raises: ValueError when there is none, OSError.
+    """
+    fields = unseal(read_file(path.with_suffix(".json")))
+    size = member(path.parent, path.name).stat().st_size
+    known = [fields, fields["previous"] or {}]
+    # Earlier versions saved no size.
+    known = [entry for entry in known if entry.get("weights_bytes", min(size, MAX_READ)) == size]
+    if not known:
+        raise ValueError(f"has {size} bytes, not those in its json")
+    digest = sha256_file(path)
+    for entry in known:
+        if entry.get("weights_sha256") == digest:
+            found: dict[str, Any] = entry
+            return found
+    raise ValueError("its sha256 is not the one in its json")

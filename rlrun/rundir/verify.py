@@ -10,13 +10,15 @@ from typing import Any
 from rlrun.errors import RlrunError
 from rlrun.rundir import manifest
 from rlrun.rundir.branch import CHECKPOINTS, require_run
-from rlrun.rundir.durable import sha256_file, unseal
-from rlrun.rundir.inert import read_file
+from rlrun.rundir.inert import read_lines, require_regular_files
 from rlrun.rundir.manifest import METRICS
 from rlrun.rundir.texts import RECORD, read_record, text_problems
 
 _WEIGHTS = ("last", "best")
-_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RlrunError)
+_DAMAGED = (  # what reading damaged or forged files raises
+    AttributeError, KeyError, MemoryError, OSError, OverflowError, RecursionError, TypeError,
+    ValueError, struct.error, RlrunError,
+)  # fmt: skip
 _TORCH = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
           "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool"}  # fmt: skip
 
@@ -25,9 +27,10 @@ class Report:
     """Problems of a run directory, one line each, and its intact checkpoints, oldest first."""
 
     def __init__(self, run_dir: Path) -> None:
-        """Raises: ConfigError when ``run_dir`` is no run directory."""
+        """Raises: ConfigError when ``run_dir`` is none, or holds a link, a pipe or a device."""
         if not (run_dir / RECORD).exists():
             require_run(run_dir)
+        require_regular_files(run_dir)
         self.run_dir, self.directory = run_dir, run_dir / CHECKPOINTS
         self.problems: list[str] = []
         self.intact: list[Path] = []
@@ -69,7 +72,7 @@ class Report:
         for name in _WEIGHTS:
             path = self.directory / f"{name}.safetensors"
             if path.exists() or path.with_suffix(".json").exists():
-                self._try(f"{CHECKPOINTS}/{path.name}", _check_weights, path)
+                self._try(f"{CHECKPOINTS}/{path.name}", manifest.weights_entry, path)
 
     def _history(self) -> None:
         if any((self.directory / "history").glob("step_*")):
@@ -105,25 +108,17 @@ def _env_steps(path: Path) -> int:
     return parsed[0]
 
 
-def _check_weights(path: Path) -> None:
-    """Raise ValueError unless the weights are those of the json next to them."""
-    fields = unseal(read_file(path.with_suffix(".json")))
-    known = [entry.get("weights_sha256") for entry in (fields, fields["previous"] or {})]
-    if sha256_file(path) not in known:
-        raise ValueError("its sha256 is not the one in its json")
-
-
 def _check_lines(path: Path) -> None:
     """Raise ValueError unless all lines but the last, which a kill may have cut, are records."""
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, 1):
-            if raw.endswith(b"\n") and not isinstance(json.loads(raw).get("env_steps"), int):
-                raise ValueError(f"line {number} is no record")
+    for number, raw in enumerate(read_lines(path), 1):
+        if raw.endswith(b"\n") and not isinstance(json.loads(raw).get("env_steps"), int):
+            raise ValueError(f"line {number} is no record")
 
 
 def _digest(metrics: Path, weights: Path) -> str:
     """The digest of ``rlrun.rundir.record.run_digest``."""
-    digest = hashlib.sha256(metrics.read_bytes())
+    with metrics.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
     with weights.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(length))

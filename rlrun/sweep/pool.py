@@ -29,7 +29,7 @@ class Job:
         self.num = num
         self.pid: int | None = None
         self.code: int | None = None
-        self.started: float | None = None  # time.monotonic()
+        self.started: float | None = None  # time.monotonic() of the fork
         self.seconds: float | None = None  # it took
         self.log = Path(request["log"])
         self._request = request
@@ -146,7 +146,6 @@ class Pool:
     def _fill(self) -> None:
         while self.queue and len(self.running) < self.workers:
             job = self.queue.popleft()
-            job.started = time.monotonic()
             self.running[job.num] = job
             self._send(job.line)
 
@@ -178,14 +177,15 @@ class Pool:
 
     def _note(self, reply: dict[str, Any]) -> None:
         job = self.running[reply["job"]]
-        job.pid = reply.get("pid", job.pid)
+        if "pid" in reply:
+            job.pid, job.started = reply["pid"], time.monotonic()
         if "code" in reply:
             del self.running[job.num]
             self._end(job, reply["code"])
 
     def _end(self, job: Job, code: int) -> None:
-        assert job.started is not None
-        job.code, job.seconds = code, time.monotonic() - job.started
+        job.code = code
+        job.seconds = None if job.started is None else time.monotonic() - job.started
         self._ended.append(job)
 
     def _bury_server(self) -> None:

@@ -1,6 +1,5 @@
 """Runs of one seed each in a pool: started, gone on with, scored. Of ``search`` and ``seeds``."""
 
-import os
 import re
 import shutil
 import signal
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from rlrun.report.runs import Run, read_run, score
-from rlrun.rundir.texts import CONFIG
+from rlrun.rundir.texts import RECORD
 from rlrun.sweep.pool import Job
 
 POLL_SECONDS = 0.5  # between looks at the metrics of running jobs
@@ -68,10 +67,10 @@ class SeedRuns:
             return
         run.log.parent.mkdir(exist_ok=True)
         quiet = "logger.progress=off"
-        if (run.path / CONFIG).is_file():
+        if (run.path / RECORD).is_file():
             argv = ["resume", str(run.path), quiet]
         else:
-            shutil.rmtree(run.path, ignore_errors=True)  # killed before it began
+            shutil.rmtree(run.path, ignore_errors=True)  # killed before it had a record
             argv = [*self._flags, *run.overrides, f"run.dir={quote(run.path)}", quiet]
         run.state = "running"
         self._running[self._pool.submit(argv, Path.cwd(), run.log)] = run
@@ -104,9 +103,3 @@ def quote(value: object) -> str:
     """The value as Hydra's quoted string, interpolations taken literally."""
     text = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), str(value))
     return "'" + text.replace("${", "\\${") + "'"
-
-
-def threads_per_job(workers: int) -> int:
-    """Cores that each of ``workers`` jobs counts as its own."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) // workers)

@@ -3,9 +3,9 @@
 Sources: Akiba et al. 2019 (Optuna); Bergstra et al. 2011 (the tree-structured Parzen estimator).
 """
 
-import sqlite3
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -54,17 +54,11 @@ class Study:
         optuna = import_optuna()
         self._optuna, self._path, self._space = optuna, path, space
         self._name, self._seed = sampler, seed
-        storage = None if path is None else f"sqlite:///{path}"
-        try:
+        storage = None if path is None else _url(path)
+        with _storage_errors(path):
             self._study = optuna.create_study(
                 study_name=_STUDY, storage=storage, direction="maximize", load_if_exists=True
             )
-        except (optuna.exceptions.StorageInternalError, sqlite3.Error, ValueError) as e:
-            text = " ".join(str(e).split())[:200]
-            raise StorageError(
-                f"{path}: cannot be used as a study ({text}); one of rlrun search is needed; "
-                "restore it, or search again with another search.dir"
-            ) from e
 
     def trials(self) -> list[Trial]:
         """Return the trials that have ended, by number.
@@ -78,7 +72,8 @@ class Study:
         """Return the next trial."""
         number = len(self._study.get_trials(deepcopy=False))
         self._seed_sampler(number)
-        return self._suggest(self._study.ask())
+        with _storage_errors(self._path):
+            return self._suggest(self._study.ask())
 
     def running(self) -> list[Trial]:
         """Return the trials that were asked for and not told, by number."""
@@ -115,12 +110,14 @@ class Study:
 
     def tell(self, trial: Trial) -> None:
         """Record the end of a trial."""
-        states = self._optuna.trial.TrialState
-        asked = self._asked(trial.number)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _storage_errors(self._path):
             warnings.simplefilter("ignore")  # of a rung that was recorded before a kill
-            for rung, score in sorted(trial.rungs.items()):
-                asked.report(score, rung)
+            self._record(trial)
+
+    def _record(self, trial: Trial) -> None:
+        asked, states = self._asked(trial.number), self._optuna.trial.TrialState
+        for rung, score in sorted(trial.rungs.items()):
+            asked.report(score, rung)
         asked.set_user_attr(_SCORES, list(trial.scores))
         if trial.state == "complete":
             self._study.tell(trial.number, trial.score)
@@ -149,6 +146,29 @@ class Study:
             if d.choices and params[d.name] not in d.choices:
                 raise ValueError(f"{d.name} = {params[d.name]!r:.40}")
         return tuple(d.text(params[d.name]) for d in self._space)
+
+
+@contextmanager
+def _storage_errors(path: Path | None) -> Iterator[None]:
+    """Raise StorageError for what SQLite, SQLAlchemy and Optuna raise of a file."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError, RuntimeError) as e:
+        text = " ".join(str(e).split())[:200]
+        raise StorageError(
+            f"{path}: cannot be used as a study ({text}); one of rlrun search, on a disk with "
+            "room, is needed; restore it, or search again with another search.dir"
+        ) from e
+
+
+def _url(path: Path) -> str:
+    from sqlalchemy.engine import URL
+
+    url: str = URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
+    return url
 
 
 def best(trials: Sequence[Trial]) -> Trial | None:

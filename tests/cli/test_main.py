@@ -15,7 +15,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import OmegaConf
 
 from rlrun import __version__
-from rlrun.cli.run import _quote
+from rlrun.cli.adaptive import quote
 from rlrun.config import compose
 from rlrun.config.directories import claim
 from rlrun.errors import EnvError, Interrupted, StorageError
@@ -118,7 +118,7 @@ def test_run_dir(rlrun: Callable[..., Done], build: Build, tmp_path: Path) -> No
 def test_odd_directory_names(
     rlrun: Callable[..., Done], build: Build, tmp_path: Path, name: str
 ) -> None:
-    assert rlrun(f"run.dir={_quote(name)}").code == 0
+    assert rlrun(f"run.dir={quote(name)}").code == 0
     assert build.run_dirs == [tmp_path / name]
     assert (tmp_path / name / "config.yaml").is_file()
 

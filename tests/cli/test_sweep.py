@@ -1,9 +1,13 @@
 """Multirun: validated as a whole, one directory per job, failures counted."""
 
+import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 from rlrun.errors import NumericError
 from tests.in_process import Build, Done, files_under
@@ -59,27 +63,59 @@ def test_one_invalid_job_starts_nothing(
     assert files_under(tmp_path) == []
 
 
+FAULTS = {1: NumericError("loss = nan"), 2: 3, 3: ZeroDivisionError("x")}
+FAILED = "3 of 5 jobs failed: #1 (exit 4), #2 (exit 3), #3 (exit 9)"
+
+
+def statuses(sweep: Path) -> list[str]:
+    return [job["status"] for job in json.loads((sweep / "sweep.json").read_text())["jobs"]]
+
+
 def test_failed_jobs_do_not_stop_the_others(rlrun: Callable[..., Done], build: Build) -> None:
-    build.codes = {1: NumericError("loss = nan"), 2: 3, 3: ZeroDivisionError("x")}
-    done = rlrun("-m", "seed=0,1,2,3,4")
+    build.codes = dict(FAULTS)
+    done = rlrun("-m", "seed=0,1,2,3,4", "sweep.dir=s")
     assert done.code == 1
     assert [c[1][0].seed for c in build.calls] == [0, 1, 2, 3, 4]
     lines = done.err.splitlines()
+    assert lines[0].startswith("rlrun: job 1 (seed=1) failed (exit 4) after 0:00: loss = nan; its")
+    assert "internal error" in lines[2]
+    assert lines[3].startswith(f"rlrun: {FAILED}; to try again: rlrun resume ")
+    assert len(lines) == 4
+    assert statuses(Path("s")) == ["done", *["failed"] * 3, "done"]
+    assert Path("s/sweep.log").read_text().count(" failed (exit") == 3
+
+
+def test_failed_jobs_of_the_basic_launcher(rlrun: Callable[..., Done], build: Build) -> None:
+    build.codes = dict(FAULTS)
+    done = rlrun("-m", "seed=0,1,2,3,4", "sweep.dir=s", "hydra/launcher=basic")
+    assert done.code == 1
+    lines = done.err.splitlines()
     assert lines[0] == "rlrun: error: loss = nan"
     assert "internal error" in lines[1]
-    assert lines[2] == "rlrun: 3 of 5 jobs failed: #1 (exit 4), #2 (exit 3), #3 (exit 9)"
-    assert len(lines) == 3
+    assert lines[2].startswith(f"rlrun: {FAILED}; ")
+    assert statuses(Path("s")) == ["done", *["failed"] * 3, "done"]
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), 130, 143, 75])
-def test_a_signal_stops_the_sweep(
+def test_a_signal_stops_a_sweep_in_one_process(
     rlrun: Callable[..., Done], build: Build, stop: int | BaseException
 ) -> None:
     build.codes = {1: stop}
-    done = rlrun("-m", "seed=0,1,2")
+    done = rlrun("-m", "seed=0,1,2", "hydra/launcher=basic", "sweep.dir=s")
     assert done.code == (stop if isinstance(stop, int) else 130)
     assert [c[1][0].seed for c in build.calls] == [0, 1]
     assert "Traceback" not in done.err
+    assert f"rlrun resume {Path('s').absolute()}" in done.err
+
+
+def test_an_interrupted_job_does_not_stop_the_others(
+    rlrun: Callable[..., Done], build: Build
+) -> None:
+    build.codes = {1: 75}
+    done = rlrun("-m", "seed=0,1,2", "sweep.dir=s")
+    assert done.code == 1
+    assert "1 of 3 jobs failed: #1 (exit 75)" in done.err
+    assert statuses(Path("s")) == ["done", "interrupted", "done"]
 
 
 def test_environment_keys(rlrun: Callable[..., Done], build: Build) -> None:
@@ -106,4 +142,51 @@ def test_sweep_directories_are_never_shared(rlrun: Callable[..., Done], build: B
 def test_long_overrides_get_short_names(rlrun: Callable[..., Done], build: Build) -> None:
     note = "x" * 300
     assert rlrun("-m", "seed=0,1", f"env.note={note}").code == 0
+    assert [p.name for p in build.run_dirs] == ["0", "1"]
+
+
+def test_jobs_are_added_to_a_sweep(rlrun: Callable[..., Done], build: Build) -> None:
+    assert rlrun("-m", "policy=dqn", "seed=0,1", "sweep.dir=s").code == 0
+    for line in (
+        ["policy=dqn", "seed=2,1,0,3"],
+        ["seed=3,0", "policy=dqn", "learner.threads=null"],
+    ):
+        assert rlrun("-m", *line, "sweep.dir=s").code == 0
+    assert [c[1][0].seed for c in build.calls] == [0, 1, 2, 3]
+    assert [p.name for p in build.run_dirs] == [f"{i}_policy=dqn,seed={i}" for i in range(4)]
+    refused = rlrun("-m", "seed=7", "sweep.dir=s", "hydra/launcher=basic")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    Path("other").mkdir()
+    Path("other/file").touch()
+    for words in (["-m", "sweep.dir=other"], ["sweep.dir=s"], ["-m", "sweep.dir="]):
+        assert rlrun(*words, "seed=9").code == 2
+    assert len(build.calls) == 4
+
+
+def test_every_job_is_composed_once(
+    rlrun: Callable[..., Done], build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted := Counted())
+    assert rlrun("-m", "seed=0,1,2").code == 0
+    assert counted.calls == 3
+
+
+class Counted:
+    """Hydra's composition of a job, counted."""
+
+    calls = 0
+    original = ConfigLoaderImpl.load_sweep_config
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        return partial(self, instance)
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.calls += 1
+        return Counted.original(*arguments)
+
+
+def test_interpolations_are_those_of_each_job(rlrun: Callable[..., Done], build: Build) -> None:
+    given = ["seed=3,4", "run.eval_episodes=${seed}", "hydra.sweep.subdir=${hydra.job.num}"]
+    assert rlrun("-m", *given).code == 0
+    assert [c[1][0].run.eval_episodes for c in build.calls] == [3, 4]
     assert [p.name for p in build.run_dirs] == ["0", "1"]

@@ -338,7 +338,8 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("resume nowhere", "RUN_DIR = nowhere: no such directory", ""),
     ("eval . --episodes 0", "--episodes", ">= 1"),
     ("eval .", "is no run directory", ""),
-    ("-m run.dir=x seed=1,2", "run.dir = x", "hydra.sweep.dir"),
+    ("sweep=lr_grid", "sweep = lr_grid: is for a sweep", "rlrun -m"),
+    ("-m run.dir=x seed=1,2", "run.dir = x", "sweep.dir"),
     # several agents
     ("policy=qmix env=cartpole", "policy = qmix: it learns the value of a team", "policy=dqn"),
     ("policy=vdn env=pendulum", "one agent acts in Pendulum-v1; policy=ddpg", "env=twostep"),

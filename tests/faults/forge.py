@@ -78,6 +78,31 @@ def pipe(name: str) -> Change:
     return change
 
 
+def sparse(pattern: str) -> Change:
+    """Files of a terabyte that take no space; ``pattern`` as of glob."""
+
+    def change(run: Path) -> None:
+        for path in run.glob(pattern):
+            os.truncate(path, 2**40)
+
+    return change
+
+
+def append(name: str, content: str) -> Change:
+    """Append a line to a file."""
+
+    def change(run: Path) -> None:
+        with (run / name).open("a") as file:
+            file.write(content + "\n")
+
+    return change
+
+
+def committed(value: Any) -> Change:
+    """Let every manifest say that metrics.jsonl had ``value`` bytes."""
+    return manifest(lambda fields: fields["committed"]["metrics.jsonl"].update(bytes=value))
+
+
 def state(edit: Callable[[dict[str, Any]], Any]) -> Change:
     """Edit the state of the newest checkpoint, save it with right hashes, drop the others."""
 
@@ -200,7 +225,7 @@ def record(**changed: Any) -> Change:
 def reseal(run: Path) -> None:
     """Give run.json the hashes of the changed config, and its own."""
     path = run / "run.json"
-    if not path.is_file() or (run / "config.yaml").is_fifo():
+    if not path.is_file() or path.stat().st_size > 2**30 or (run / "config.yaml").is_fifo():
         return
     try:
         fields = json.loads(path.read_bytes())

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,11 @@ LINES = {  # a command line for every pair of policy, environment, backend and p
     "sac pendulum sync overlapped": (*SAC, "env=pendulum", "env.backend=sync",
                                      "pipeline=overlapped"),
 }  # fmt: skip
+ATARI = ("env=atari", "env.backend=sync", "torso=nature_cnn", "torso.hidden=[8]",
+         "learner.batch_size=4", "learner.replay_ratio=0.2", "eval.max_episode_steps=30",
+         "collector.num_envs=2", "run.total_steps=800", "run.checkpoint_every=30")  # fmt: skip
+if find_spec("ale_py") is not None:
+    LINES["dqn pong sync"] = (*DQN, *ATARI)
 STEPS = 1600  # of a run; a checkpoint every CHECKPOINT, which is no multiple of a chunk
 CHECKPOINT = 65
 
@@ -67,8 +73,8 @@ class Killer:
     def __init__(self, forks: Forks, line: tuple[str, ...], path: Path, seed: int) -> None:
         self.forks, self.path, self.out = forks, path, Outcome()
         self.rng = np.random.default_rng(seed)
-        self.line = [*line, *TINY, f"run.total_steps={STEPS}", "run.eval_every=700",
-                     f"run.checkpoint_every={CHECKPOINT}", "logger.every=90"]  # fmt: skip
+        self.line = [*TINY, f"run.total_steps={STEPS}", "run.eval_every=700",
+                     f"run.checkpoint_every={CHECKPOINT}", "logger.every=90", *line]  # fmt: skip
         start = time.perf_counter()
         self.log = path / "log"
         code = forks.run([*self.line, "run.dir=whole"], path, self.log)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rlrun.config import directories
 from tests.config.test_bad_input import assert_one_error
 from tests.in_process import Build, Done, files_under
 
@@ -143,17 +144,44 @@ def test_a_working_directory_that_hydra_would_resolve(
     assert done.code == 0
 
 
+@pytest.mark.parametrize("sweep", [(), ("-m", "seed=0,1")])
 @pytest.mark.parametrize(
     "override",
     [
-        "hydra.job_logging.version=7", "hydra.job_logging.root.level=NOPE", "+hydra.callbacks.x=y",
-        "hydra.job_logging.handlers.file.filename=/nowhere/x",
+        "hydra.job_logging.version=7", "hydra.job_logging.root.level=NOPE",
+        "hydra.job_logging.handlers.file.filename=/nowhere/x", "hydra.hydra_logging.version=7",
+        "+hydra.job_logging.formatters.simple.style=x",
+        "+hydra.job_logging.handlers.file.maxBytes=1",
+        "'hydra.job_logging.handlers.file.filename=${nope:1}'",
     ],
 )  # fmt: skip
 def test_logging_that_python_does_not_take(
-    rlrun: Callable[..., Done], build: Build, tmp_path: Path, override: str
+    rlrun: Callable[..., Done],
+    build: Build,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    override: str,
+    sweep: tuple[str, ...],
+) -> None:
+    """Noticed before a directory is made."""
+    monkeypatch.setattr(directories, "claim", None)
+    assert_one_error(rlrun("env=cartpole", override.strip("'"), *sweep))
+    assert files_under(tmp_path) == []
+    assert build.calls == []
+
+
+def test_logging_that_python_takes(
+    rlrun: Callable[..., Done], build: Build, tmp_path: Path
+) -> None:
+    done = rlrun("env=cartpole", "run.dir=run", "hydra.job_logging.root.level=DEBUG")
+    assert done.code == 0, done.err
+    assert (tmp_path / "run" / "rlrun.log").exists()
+
+
+def test_a_callback_that_there_is_not(
+    rlrun: Callable[..., Done], build: Build, tmp_path: Path
 ) -> None:
     """Noticed when the directory is made already; it is removed again."""
-    assert_one_error(rlrun("env=cartpole", "run.dir=run", override))
+    assert_one_error(rlrun("env=cartpole", "run.dir=run", "+hydra.callbacks.x=y"))
     assert files_under(tmp_path) == []
     assert build.calls == []

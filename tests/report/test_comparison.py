@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlrun.errors import ConfigError
-from rlrun.report.aggregates import aggregate_mean
+from rlrun.report.aggregates import aggregate_optimality_gap
 from rlrun.report.comparison import (
     aggregate_difference,
     difference,
@@ -152,8 +152,8 @@ def test_newcombe_limits_solve_their_equation():
 def test_aggregate_difference():
     rng = np.random.default_rng(0)
     a, b = rng.random((6, 8)), rng.random((6, 8)) - 0.6
-    got = aggregate_difference(a, b, aggregate_mean)
-    assert got.value == pytest.approx(a.mean() - b.mean())
+    got = aggregate_difference(a, b, aggregate_optimality_gap)  # no score above 1
+    assert got.value == pytest.approx(b.mean() - a.mean())
     assert got.low < got.value < got.high
     assert got.decided
     assert got.p == 1 / 2000  # the identity alone

@@ -136,6 +136,41 @@ class TestReport:
         )
         assert (two["status"], two["exit code"]) == ("failed", "-9")
 
+    def test_runs_that_diverged_are_named(self, rlrun: Command, tmp_path: Path) -> None:
+        """Leaving them out flatters the setting; the note is the error in their log."""
+        forge_seeds(tmp_path / "runs", [1.0] * 3)
+        path = forge(tmp_path / "runs/bad", seed=9, status="failed")
+        (path / "rlrun.log").write_text("[2026][rlrun][INFO] - exit 4: loss = nan; lower it\n")
+        rlrun("report", "runs")
+        assert "Runs of dqn diverged (exit code 4)" in page_text(tmp_path)
+        notes = {row["run"]: row["note"] for row in read_csv(tmp_path / "report/runs.csv")}
+        assert notes["bad"] == "exit 4: loss = nan; lower it"
+
+    @pytest.mark.parametrize("status", ["running", "failed", "done"])
+    def test_a_single_run(self, rlrun: Command, tmp_path: Path, status: str) -> None:
+        forge(tmp_path / "runs", status=status)
+        done = rlrun("report", "runs")
+        assert done.code == 0
+        assert f"1 run, {int(status == 'done')} with a score" in done.out
+        assert "Sensitivity" not in page_text(tmp_path)
+
+    def test_trials_of_a_search_are_not_tested(self, rlrun: Command, tmp_path: Path) -> None:
+        """The best of them was chosen by its score; pruned ones are counted in short."""
+        for t in range(8):
+            for seed in range(5):
+                status = "done" if t < 2 else "interrupted"
+                path = tmp_path / f"runs/t{t}_s{seed}"
+                forge(path, seed=seed, policy__lr=t, returns=(t + seed,), status=status)
+        forge_seeds(tmp_path / "final", [3.0, 4.0, 5.0, 4.5, 3.5], policy__lr=1)
+        for path in (tmp_path / "final").iterdir():
+            path.rename(tmp_path / "runs" / path.name)
+        (tmp_path / "search.json").write_text("{}")
+        done = rlrun("report", "runs")
+        assert "; and 1 other setting. See run health." in done.out
+        assert "p = " not in done.out
+        assert "only its fresh seeds are its score" in page_text(tmp_path)
+        assert not (tmp_path / "report/comparisons.csv").exists()
+
     def test_the_page_says_why_this_statistic(self, rlrun: Command, tmp_path: Path) -> None:
         two_settings(tmp_path / "runs")
         rlrun("report", "runs")

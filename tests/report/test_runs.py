@@ -70,6 +70,18 @@ def test_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str) 
         read_runs([argument])
 
 
+def test_unreadable_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in it is not dropped without a word."""
+    forge(tmp_path / "a")
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("rlrun.report.inputs.os.scandir", refuse)
+    with pytest.raises(ConfigError, match=r"DIR = .*: cannot be read \(Permission denied\)"):
+        read_runs([str(tmp_path)])
+
+
 def test_sweep_lists_jobs_without_a_run(tmp_path: Path) -> None:
     """Waiting jobs, jobs that failed before they had a directory, and killed ones."""
     forge(tmp_path / "0_a", seed=0)

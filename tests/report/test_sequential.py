@@ -47,6 +47,8 @@ def test_agents_leave_when_their_pairs_are_decided():
 
 
 def test_fewer_than_five_seeds_are_not_tested():
+    got = Comparison(looks=1).update([1, 2, 3, 4], [11, 12, 13, 14])  # p = 2/70 < 0.05
+    assert got.status == "budget spent"
     comparison = Comparison(looks=2)
     assert comparison.update([1, 2, 3], [11, 12, 13]).status == "undecided"
     assert comparison.update([4, 5, 3, 2], [14, 15, 11, 12]).status == "decided"

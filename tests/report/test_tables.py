@@ -57,12 +57,13 @@ def test_terminal() -> None:
     ]
 
 
-def test_one_environment_is_not_shown() -> None:
+def test_columns_that_say_nothing_are_not_shown() -> None:
     """In the CSV it is."""
     rows = [("CartPole-v1", 1), ("CartPole-v1", 2)]
     table = Table("t", ("environment", "score"), rows)
     assert terminal_lines(table) == ["score", "    1", "    2"]
     assert csv_text(table).startswith("environment,score\n")
+    assert terminal_lines(Table("t", ("a", "note"), [(1, ""), (2, None)]))[0] == "a"
     two = Table("t", ("environment", "score"), [*rows, ("Acrobot-v1", 3)])
     assert terminal_lines(two)[0] == "environment  score"
 

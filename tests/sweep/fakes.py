@@ -52,7 +52,7 @@ class FakePool:
             path = Path(settings["run.dir"])
             assert not path.exists(), "a run needs a new directory"
             path.mkdir(parents=True)
-            (path / "config.yaml").write_text(json.dumps(settings))
+            (path / "config.yaml").write_text(json.dumps(settings))  # run.json comes later
             self.started.append(path.name)
         self.settings.append(settings)
         self._running[job], self._steps[job] = settings, 0

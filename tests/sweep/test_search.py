@@ -54,7 +54,7 @@ def lr_of(result: SearchResult) -> float:
 
 
 def test_tpe_finds_the_optimum_of_a_toy_objective(tmp_path: Path) -> None:
-    result = search(tmp_path, FakePool(1, toy), trials=30, seeds=1)
+    result = search(tmp_path, FakePool(1, toy), trials=24, seeds=1)
     assert abs(np.log10(lr_of(result)) + 3) < 0.2
 
 
@@ -74,18 +74,18 @@ def test_the_score_is_that_of_fresh_seeds(tmp_path: Path) -> None:
     assert "selection bias" in text
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("workers", [2, 5])
 def test_settings_do_not_depend_on_which_run_ends_first(tmp_path: Path, workers: int) -> None:
     tried = []
     for last_first in (False, True):
         path = tmp_path / str(last_first)
         pool = FakePool(workers, toy, last_first=last_first)
-        search(path, pool, trials=14, prune="asha", rungs=make_rungs(
+        search(path, pool, trials=12, prune="asha", rungs=make_rungs(
             100, 10, seeds=2, reduction=3, count=2))  # fmt: skip
         names = {s["run.dir"].split("/")[-1]: s["policy.lr"] for s in pool.settings}
         tried.append({name[:5]: lr for name, lr in names.items() if name.startswith("t")})
     assert tried[0] == tried[1]
-    assert len(tried[0]) == 14
+    assert len(tried[0]) == 12
 
 
 def test_another_seed_tries_other_settings(tmp_path: Path) -> None:
@@ -176,6 +176,16 @@ def test_a_study_of_another_search_is_refused(tmp_path: Path) -> None:
         other.trials()
 
 
+def test_a_damaged_study_is_an_error_of_one_line(tmp_path: Path) -> None:
+    (tmp_path / "study.db").write_bytes(b"garbage" * 100)
+    with pytest.raises(StorageError, match=r"study.db: cannot be used as a study .*not a database"):
+        Study(tmp_path / "study.db", (LR,), sampler="random", seed=0)
+    odd = tmp_path / "a?b#c%20 d"
+    odd.mkdir()
+    Study(odd / "study.db", (LR,), sampler="random", seed=0).ask()
+    assert (odd / "study.db").is_file()
+
+
 def test_dimensions_give_overrides(tmp_path: Path) -> None:
     space = (
         Dimension("policy", choices=("r2d2", "dqn")),
@@ -195,7 +205,7 @@ def test_selection_bias_of_the_best_of_50(tmp_path: Path) -> None:
     """Scores are pure noise: the best of 50 looks 2 sd better than it is, its re-run does not."""
     rng = np.random.default_rng(0)
     results = []
-    for repetition in range(12):
+    for repetition in range(10):
         pool = FakePool(1, lambda settings: float(rng.normal()))
         pool.wait_any = lambda timeout=None, pool=pool: _end_at_once(pool)  # type: ignore[method-assign]
         results.append(
@@ -262,3 +272,15 @@ def test_the_first_of_equal_trials_is_best() -> None:
     trials = [Trial(n, (), "complete", {}, (1.0, 3.0)) for n in range(3)]
     assert best([Trial(9, (), "failed"), *trials]) is trials[0]
     assert best([Trial(0, (), "pruned", {}, (9.0,))]) is None
+
+
+def test_a_run_killed_before_it_had_a_record_begins_anew(tmp_path: Path) -> None:
+    study = Study(None, (LR,), sampler="random", seed=0)
+    lost = tmp_path / "runs/t0000_s0"
+    lost.mkdir(parents=True)
+    (lost / "config.yaml").touch()
+    pool = FakePool(1, toy)
+    found = Search(tmp_path, study, settings(trials=1), fixed=[], first_seed=0, say=lambda _: None)
+    assert found.run(pool) is not None
+    assert pool.started[0] == "t0000_s0"
+    assert pool.resumed == []

@@ -35,6 +35,7 @@ LR = "policy.lr=interval(1e-6,1e-1,log)"
         (["policy.nstep=range(3,4)"], "policy.nstep = range(3,4): has fewer than two values"),
         ([LR, "hydra.run.dir=x"], "hydra.run.dir = x: belongs to single runs and sweeps"),
         ([LR, "run.dir=x"], "run.dir = x: belongs to single runs and sweeps"),
+        ([LR, "sweep=lr_grid"], "sweep = lr_grid: belongs to single runs and sweeps"),
         ([LR, "search.trails=5"], "did you mean search.trials?"),
         ([LR, "search.trials=0"], "search.trials = 0: must be >= 1"),
         ([LR, "search.objective=best"], "search.objective = best: is no score"),
@@ -155,11 +156,11 @@ def test_the_learning_rate_of_the_bandit(
     monkeypatch.chdir(tmp_path)
     small = ("run.total_steps=80", "run.eval_episodes=5", "learner.learning_starts=10")
     quick = ("torso.hidden=[8]", "logger.tensorboard=false", "run.eval_every=40")
-    found = ("search.trials=5", "search.seeds=2", "search.final_seeds=2", "search.dir=found")
+    found = ("search.trials=4", "search.seeds=2", "search.final_seeds=1", "search.dir=found")
     lr = "policy.lr=interval(1e-9,1e-1,log)"
     assert main([*RUN, *small, *quick, *found, lr, "search.objective=auc"]) == 0
     result = json.loads((tmp_path / "found/result.json").read_text())
     assert result["score"] == 1.0
     assert float(result["overrides"][0].partition("=")[2]) > 1e-5
-    scores = [line.split()[2] for line in capsys.readouterr().out.splitlines()[1:6]]
+    scores = [line.split()[2] for line in capsys.readouterr().out.splitlines()[1:5]]
     assert min(map(float, scores)) < 1.0, "not every step size learns"

@@ -1,0 +1,1 @@
+"""Plugins of other packages, found because this directory is on ``sys.path``."""

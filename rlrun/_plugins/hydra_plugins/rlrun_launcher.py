@@ -1,0 +1,41 @@
+"""Hydra's side of ``hydra/launcher=local``, whose values are in conf/hydra/launcher/local.yaml.
+
+A sweep of Hydra's basic sweeper runs without it (rlrun/cli/sweep.py); sweepers that choose their
+jobs as they go call ``launch``. Hydra loads this file by scanning ``hydra_plugins``.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+
+class LocalLauncher(Launcher):
+    """Runs jobs in processes of this machine, forked from one that has imported torch."""
+
+    def __init__(self, workers: int | None) -> None:
+        self.workers = workers
+        self.task: Any = None
+        self.config: Any = None
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        self.task, self.config = task_function, config
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        from rlrun.cli.adaptive import launch_batch
+
+        returns = []
+        for overrides, result in launch_batch(self.task, self.config, job_overrides):
+            done = JobReturn(overrides=overrides)
+            failed = isinstance(result, Exception)
+            done.status = JobStatus.FAILED if failed else JobStatus.COMPLETED
+            done.return_value = result
+            returns.append(done)
+        return returns

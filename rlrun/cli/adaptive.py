@@ -1,0 +1,74 @@
+"""Sweeps of Hydra's sweepers that choose settings by the scores of earlier ones."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlrun.cli.error_report import SweepStopped
+from rlrun.cli.run import run_sweep_job
+from rlrun.cli.sweep_jobs import Sweep, validate_job, workers_of
+from rlrun.errors import RlrunError
+from rlrun.sweep.launcher import run_tasks
+from rlrun.sweep.seed_runs import quote
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from rlrun.config import Composer
+
+
+class AdaptiveJob:
+    """A job of a sweeper that chooses settings by the scores of earlier ones.
+
+    It returns the score, ``eval.return_mean`` of run.json, so that the sweeper can compare.
+    """
+
+    def __init__(self, composer: "Composer", sweep: Sweep) -> None:
+        self.composer, self.sweep = composer, sweep
+
+    def __call__(self, cfg: "DictConfig") -> float:
+        from hydra.core.hydra_config import HydraConfig
+
+        code = run_sweep_job(cfg)
+        return score_of(Path(HydraConfig.get().runtime.output_dir), code)
+
+
+def score_of(run_dir: Path, code: int | None) -> float:
+    """The final score of a run. Raises: RlrunError when it has none."""
+    from rlrun.rundir.texts import read_record
+
+    score = (read_record(run_dir).get("eval") or {}).get("return_mean") if code == 0 else None
+    if score is None:
+        raise RlrunError(f"{run_dir}: the run has no score (exit code {code}); see its output")
+    return float(score)
+
+
+def launch_batch(
+    task: AdaptiveJob, cfg: "DictConfig", jobs: Sequence[Sequence[str]]
+) -> list[tuple[list[str], float | RlrunError]]:
+    """Run some jobs of an adaptive sweep in our pool; return overrides and score, or the error."""
+    sweep = task.sweep
+    first = len(sweep.record.jobs)
+    sweep.jobs = [validate_job(task.composer, cfg, job, first + i) for i, job in enumerate(jobs)]
+    workers = workers_of(cfg, [job.config for job in sweep.jobs])
+    quiet = all(job.config.logger.progress == "off" for job in sweep.jobs)
+    tasks = sweep.add()
+    stopped = run_tasks(tasks, sweep.record, sweep.path, workers=workers, quiet=quiet)
+    if stopped is not None:
+        raise SweepStopped(stopped)
+    found: list[tuple[list[str], float | RlrunError]] = []
+    for task_ in tasks:
+        try:
+            job = task_.job
+            found.append((job.overrides, score_of(sweep.path / job.name, job.exit_code)))
+        except RlrunError as e:
+            found.append((task_.job.overrides, e))
+    return found
+
+
+def run_adaptive(composer: "Composer", overrides: Sequence[str], sweep: Sweep) -> None:
+    """Let a sweeper of Hydra choose the jobs; it reports the best by itself."""
+    sweep.record.commands.append(list(sys.argv))
+    args = [*overrides, f"hydra.sweep.dir={quote(sweep.path)}"]
+    composer.sweep(AdaptiveJob(composer, sweep), args)

@@ -1,0 +1,148 @@
+"""``rlrun -m … seeds=auto``: seeds are added to the settings of a sweep until they are decided."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlrun.cli.sweep import is_local, resume_sweep, run_sweep
+from rlrun.cli.sweep_jobs import validate_job
+from rlrun.config.config_errors import config_error
+from rlrun.config.directories import absolute, claim
+from rlrun.config.hydra_errors import override_key
+from rlrun.config.space import read_settings
+from rlrun.errors import ConfigError, Interrupted, RlrunError
+from rlrun.report.runs import read_run, score
+from rlrun.rundir.durable import replace_file
+from rlrun.schema import Config, EnvConfig, SeedsConfig
+from rlrun.sweep.record import SweepRecord, is_sweep
+from rlrun.sweep.seeds import Place, Setting, check_settings, run_until_decided
+
+if TYPE_CHECKING:
+    from rlrun.config import Composer
+
+RESULT = "seeds.json"
+
+
+class _Failed(Exception):
+    """Jobs failed, which the sweep has reported."""
+
+
+def read_seeds(composer: "Composer", own: Sequence[str]) -> SeedsConfig:
+    """The settings of seeds=auto. Raises: ConfigError, also when it was not typed."""
+    chosen = [o.partition("=")[2] for o in own if override_key(o) == "seeds"]
+    if not chosen:
+        key, _, value = own[0].partition("=")
+        allowed, fix = "it is read with seeds=auto", "add seeds=auto or leave it out"
+        raise config_error(key, value, "it would change nothing", allowed, fix)
+    if chosen != ["auto"]:
+        fix = "type seed=range(10) for ten seeds"
+        raise config_error("seeds", chosen[-1], "unknown option", "auto is allowed", fix)
+    keys = [o for o in own if override_key(o) != "seeds"]
+    settings: SeedsConfig = read_settings(composer, "seeds", keys)
+    return settings
+
+
+def run_auto(
+    composer: "Composer",
+    overrides: Sequence[str],
+    directory: str | None,
+    settings: SeedsConfig,
+    *,
+    quiet: bool,
+) -> int:
+    """Run the sweep until it is decided; 0, or 1 when a job failed."""
+    cfg = composer.compose(overrides, sweep=True)
+    if not is_local(cfg):
+        wrong = "seeds=auto adds jobs to its sweep, which hydra/launcher=local alone does"
+        raise ConfigError(
+            f"hydra/launcher: {wrong}; leave hydra/launcher out", key="hydra/launcher"
+        )
+    _refuse_seeds(composer, overrides)
+    arms = [[o for o in job if override_key(o) != "seed"] for job in composer.jobs(cfg)]
+    first_seed = int(cfg.seed)
+    jobs = [[*arm, f"seed={first_seed}"] for arm in arms]
+    configs = [validate_job(composer, cfg, job, i).config for i, job in enumerate(jobs)]
+    compared = _name(arms, configs)
+    check_settings(compared)
+    if directory is None:
+        path = absolute("hydra.sweep.dir", composer.directory(cfg, "hydra.sweep.dir"))
+        path = claim(path, exact=False)
+    else:
+        path = absolute("sweep.dir", Path(directory))
+
+    def run(places: Sequence[Place]) -> list[float]:
+        wanted = [[*arms[index], f"seed={seed}"] for index, seed in places]
+        if run_sweep(composer, overrides, str(path), quiet=quiet, jobs=wanted):
+            raise _Failed
+        return _scores(path, wanted, settings.objective)
+
+    def say(line: str) -> None:
+        if not quiet:
+            print(line, flush=True)
+
+    try:
+        if is_sweep(path) and resume_sweep(path, [], quiet=quiet):
+            raise _Failed
+        result = run_until_decided(compared, settings, run, first_seed=first_seed, say=say)
+    except Interrupted as e:
+        words = [*overrides, "seeds=auto", *_typed(settings), f"sweep.dir={path}"]
+        error = Interrupted(
+            f"{str(e).partition('; go on')[0]}; go on: rlrun -m {shlex.join(words)}"
+        )
+        error.exit_code = e.exit_code
+        raise error from e
+    except _Failed:
+        return 1
+    replace_file(path / RESULT, json.dumps(result.to_dict(), indent=1).encode() + b"\n")
+    for line in result.lines():
+        say(line)
+    return 0
+
+
+def _typed(settings: SeedsConfig) -> list[str]:
+    return [f"seeds.{key}={value}" for key, value in asdict(settings).items()]
+
+
+def _refuse_seeds(composer: "Composer", overrides: Sequence[str]) -> None:
+    """Raise ConfigError for a sweep over seeds."""
+    for override in composer.parse(overrides):
+        if override.key_or_group == "seed" and override.is_sweep_override():
+            text = str(override.input_line).partition("=")[2]
+            allowed = "seed=FIRST is allowed with seeds=auto"
+            raise config_error("seed", text, "seeds=auto chooses the seeds", allowed, "give one")
+
+
+def _name(arms: Sequence[Sequence[str]], configs: Sequence[Config]) -> list[Setting]:
+    """The settings by the overrides that not all of them have."""
+    common = set.intersection(*(set(arm) for arm in arms)) if arms else set()
+    names = [" ".join(o for o in arm if o not in common) for arm in arms]
+    tasks = [_task(config.env) for config in configs]
+    return [Setting(n or "the setting", t) for n, t in zip(names, tasks, strict=True)]
+
+
+def _task(env: EnvConfig) -> str:
+    """What the environment is, without how the policy is shown it."""
+    parts = (env.id, env.kwargs, env.eval_kwargs, list(env.wrappers), env.max_episode_steps)
+    return " ".join(str(part) for part in parts if part)
+
+
+def _scores(path: Path, jobs: Sequence[Sequence[str]], objective: str) -> list[float]:
+    """The scores of jobs of the sweep. Raises: ConfigError, RlrunError when one has none."""
+    names = {frozenset(job.overrides): job.name for job in SweepRecord.read(path).jobs}
+    found = []
+    for job in jobs:
+        name = names.get(frozenset(job))
+        if name is None:
+            wrong = f"has a run that equals {' '.join(job)} but was typed in other words"
+            fix = "choose a new directory"
+            raise ConfigError(
+                f"sweep.dir = {path}: {wrong}; a sweep of seeds=auto is allowed; {fix}"
+            )
+        value = score(read_run(path / name), objective)
+        if value is None:
+            raise RlrunError(f"{path / name}: has no score {objective}; evaluations are needed")
+        found.append(value)
+    return found

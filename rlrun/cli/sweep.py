@@ -1,0 +1,184 @@
+"""Sweeps: their jobs are validated, then run; jobs are added; interrupted sweeps are resumed."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlrun.cli.adaptive import run_adaptive
+from rlrun.cli.error_report import SweepStopped, report
+from rlrun.cli.run import run_job, run_sweep_job
+from rlrun.cli.sweep_jobs import LONGEST_NAME, Sweep, require_different, validate_jobs, workers_of
+from rlrun.errors import ConfigError, Interrupted, RlrunError
+from rlrun.rundir.lock import lock_run_dir
+from rlrun.sweep.launcher import Task, default_workers, run_tasks
+from rlrun.sweep.record import JobRecord, SweepRecord, is_sweep, resume_line, update
+from rlrun.sweep.seed_runs import quote
+from rlrun.sweep.table import exit_text
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from rlrun.config import Composer
+
+_LOCAL = ".LocalLauncher"
+_MAIN = "rlrun.cli.main:main"
+
+
+def run_sweep(
+    composer: "Composer",
+    overrides: Sequence[str],
+    directory: str | None,
+    *,
+    quiet: bool,
+    jobs: Sequence[Sequence[str]] | None = None,
+) -> int:
+    """0 when every job of the sweep ended well, else 1.
+
+    ``directory``: of ``sweep.dir``, new or that of a sweep, to which the jobs are added.
+    ``jobs``: the overrides of each job; None: every combination of those of the command line.
+    """
+    from rlrun.config.directories import absolute, claim, require_new
+
+    cfg = composer.compose(overrides, sweep=True)
+    key = "hydra.sweep.dir" if directory is None else "sweep.dir"
+    path = absolute(key, Path(directory) if directory else composer.directory(cfg, key))
+    record = SweepRecord([])
+    if directory is not None and is_sweep(path):
+        record = SweepRecord.read(path)
+        _require_local(cfg, path)
+    elif directory is not None:
+        require_new(path, "sweep.dir")
+    jobs = composer.jobs(cfg) if jobs is None else jobs
+    valid = validate_jobs(composer, cfg, jobs, record, path)
+    names = [*(job.name for job in record.jobs), *(job.name for job in valid)]
+    require_different(names)
+    parts = (part for name in names for part in name.split("/"))
+    long = any(len(part.encode()) > LONGEST_NAME for part in parts)
+    if not record.jobs:
+        path = claim(path, exact=directory is not None)
+    sweep = Sweep(path, record, valid, long)
+    with lock_run_dir(path):
+        if not jobs:
+            run_adaptive(composer, overrides, sweep)
+            return _report_failures(sweep.record.jobs, path)
+        if is_local(cfg):
+            return _run_local(composer, cfg, sweep, quiet=quiet)
+        return _run_by_hydra(composer, overrides, sweep)
+
+
+def is_local(cfg: "DictConfig") -> bool:
+    """True when the sweep runs in our own pool."""
+    return str(cfg.hydra.launcher.get("_target_", "")).endswith(_LOCAL)
+
+
+def _require_local(cfg: "DictConfig", path: Path) -> None:
+    if not is_local(cfg):
+        wrong = "this launcher numbers jobs from 0; hydra/launcher=local adds jobs to a sweep"
+        fix = "leave hydra/launcher out, or choose a new directory"
+        raise ConfigError(f"sweep.dir = {path}: {wrong}; {fix}", key="sweep.dir")
+
+
+def _run_local(composer: "Composer", cfg: "DictConfig", sweep: Sweep, *, quiet: bool) -> int:
+    """Run the jobs in our own pool."""
+    from rlrun.config.jobs import Multirun
+
+    workers = workers_of(cfg, [job.config for job in sweep.jobs])
+    sweep.record.commands.append(list(sys.argv))
+    tasks = sweep.add()
+    multirun = Multirun(composer, cfg, sweep.path)
+    try:
+        code = _run(tasks, sweep.record, sweep.path, workers, quiet=quiet)
+    finally:
+        multirun.end()
+    return code
+
+
+def _run(
+    tasks: Sequence[Task], record: SweepRecord, path: Path, workers: int, *, quiet: bool
+) -> int:
+    """Run the jobs, say what failed; return the exit code of the sweep."""
+    if not quiet:
+        skipped = len(record.jobs) - len(tasks)
+        there = f" ({skipped} more are there already)" if skipped else ""
+        print(f"rlrun: {len(tasks)} jobs{there}, {workers} at a time; {path}", flush=True)
+    stopped = run_tasks(tasks, record, path, workers=workers, quiet=quiet)
+    if stopped is not None:
+        done = sum(job.status == "done" for job in record.jobs)
+        text = f"interrupted: {done} of {len(record.jobs)} jobs are done, the others saved"
+        error = Interrupted(f"{text}; go on: {resume_line(path)}")
+        error.exit_code = stopped
+        raise error
+    return _report_failures(record.jobs, path)
+
+
+def _report_failures(jobs: Sequence[JobRecord], path: Path) -> int:
+    """Name the jobs that did not end well; return the exit code of the sweep."""
+    failed = [job for job in jobs if job.status != "done"]
+    if not failed:
+        return 0
+    names = (f"#{j.num} ({j.status if j.exit_code is None else exit_text(j.exit_code)})"
+             for j in failed)  # fmt: skip
+    what = f"{len(failed)} of {len(jobs)} jobs failed: {', '.join(names)}"
+    print(f"rlrun: {what}; to try again: {resume_line(path)}", file=sys.stderr)
+    return 1
+
+
+def run_packed_job(text: str) -> int:
+    """Run the job that ``rlrun.config.jobs`` packed; the main function of its process."""
+    from rlrun.config.jobs import run_packed
+
+    try:
+        return int(run_packed(run_job, text))
+    except RlrunError as e:
+        return report(e)
+
+
+def _run_by_hydra(composer: "Composer", overrides: Sequence[str], sweep: Sweep) -> int:
+    """Run the jobs by another launcher (basic, joblib, submitit), which composes them anew."""
+    sweep.record.commands.append(list(sys.argv))
+    sweep.add()
+    extra = ["hydra.sweep.subdir=${hydra.job.num}"] if sweep.short_names else []
+    jobs = sweep.record.jobs
+    try:
+        args = [*overrides, f"hydra.sweep.dir={quote(sweep.path)}", *extra]
+        codes = composer.sweep(run_sweep_job, args)
+        for job, code in zip(jobs, codes, strict=True):
+            job.end(int(code))
+    except (SweepStopped, KeyboardInterrupt):
+        for job in jobs:
+            update(job, sweep.path)
+        print(f"rlrun: the sweep goes on with: {resume_line(sweep.path)}", file=sys.stderr)
+        raise
+    finally:
+        sweep.record.write(sweep.path)
+    return _report_failures(jobs, sweep.path)
+
+
+def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
+    """Go on with all jobs of a sweep that are not done; 0 when all are done then, else 1.
+
+    ``overrides``: as for a run; all jobs then get them, those that are done too.
+    """
+    from rlrun.config import load
+    from rlrun.config.directories import check_length
+
+    check_length("SWEEP_DIR", path)
+    path = path.absolute()
+    record = SweepRecord.read(path)
+    configs = []
+    for job in record.jobs:
+        if overrides or job.status != "done":
+            configs.append((job, load(path / job.name, overrides)[0]))
+    with lock_run_dir(path):
+        tasks = []
+        for job, config in configs:
+            job.total_steps, job.status = config.run.total_steps, "waiting"
+            words = ["resume", str(path / job.name), *overrides]
+            tasks.append(Task(job, _MAIN, [words]))
+        if not tasks:
+            if not quiet:
+                print(f"rlrun: {path}: all {len(record.jobs)} jobs are done; nothing was changed")
+            return 0
+        workers = default_workers([config for _, config in configs])
+        return _run(tasks, record, path, workers, quiet=quiet)

@@ -1,0 +1,138 @@
+"""The jobs of a sweep: composed once, validated, given directories."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlrun.cli.run import write_texts
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.sweep.launcher import Task, default_workers
+from rlrun.sweep.record import JobRecord, SweepRecord
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from rlrun.config import Composer
+    from rlrun.schema import Config
+
+LONGEST_NAME = 255  # bytes in one part of a path
+_PACKED = "rlrun.cli.sweep:run_packed_job"
+
+
+@dataclass(frozen=True)
+class ValidJob:
+    """A job that was composed and found valid."""
+
+    overrides: list[str]
+    name: str  # of its directory
+    config: "Config"
+    packed: dict[str, Any]  # see rlrun.config.jobs
+
+
+@dataclass
+class Sweep:
+    """A sweep that is about to start: its directory and the jobs that it runs."""
+
+    path: Path
+    record: SweepRecord
+    jobs: list[ValidJob]
+    short_names: bool  # the names of overrides are too long for a directory
+
+    def add(self) -> list[Task]:
+        """Write the directories of the jobs and their record; return what to run."""
+        from rlrun.config.jobs import place
+
+        tasks = []
+        for job in self.jobs:
+            num = len(self.record.jobs)
+            name = str(num) if self.short_names else job.name
+            total = job.config.run.total_steps
+            record = JobRecord(num, name, job.overrides, total_steps=total)
+            self.record.jobs.append(record)
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+            write_texts(self.path / name, job.packed["config"], job.overrides)
+            text = place(job.packed, self.path, "${hydra.job.num}" if self.short_names else None)
+            tasks.append(Task(record, _PACKED, [text]))
+        self.record.write(self.path)
+        return tasks
+
+
+def workers_of(cfg: "DictConfig", configs: Sequence["Config"]) -> int:
+    """Jobs at a time. Raises: ConfigError."""
+    value = cfg.hydra.launcher.get("workers")
+    if value is None:
+        return default_workers(configs)
+    if type(value) is not int or value < 1:
+        wrong = "is no number of jobs; an integer >= 1, or null (as many as the cores hold)"
+        fix = "set hydra.launcher.workers=2"
+        raise ConfigError(f"hydra.launcher.workers = {value}: {wrong}, is allowed; {fix}")
+    return value
+
+
+def validate_jobs(
+    composer: "Composer",
+    cfg: "DictConfig",
+    jobs: Sequence[Sequence[str]],
+    record: SweepRecord,
+    path: Path,
+) -> list[ValidJob]:
+    """The jobs that the sweep does not have yet, numbered after those it has."""
+    typed = {frozenset(job.overrides) for job in record.jobs}
+    texts = {text for job in record.jobs if (text := _stored_config(path / job.name))}
+    valid: list[ValidJob] = []
+    for job in jobs:
+        if frozenset(job) in typed:
+            continue
+        found = validate_job(composer, cfg, job, len(record.jobs) + len(valid))
+        if found.packed["config"] not in texts:
+            valid.append(found)
+    return valid
+
+
+def _stored_config(run_dir: Path) -> str | None:
+    from rlrun.rundir.inert import read_file
+    from rlrun.rundir.texts import CONFIG
+
+    try:
+        return read_file(run_dir / CONFIG).decode(errors="replace")
+    except (OSError, ValueError):
+        return None
+
+
+def require_different(names: Sequence[str]) -> None:
+    """Raise ConfigError when two jobs of a sweep would share a directory."""
+    seen: set[str] = set()
+    twice = next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
+    if twice is not None:
+        wrong = "is the directory of more than one job; a name of its own for each is allowed"
+        fix = "put ${hydra.job.num} into it"
+        raise ConfigError(f"hydra.sweep.subdir = {twice}: {wrong}; {fix}")
+
+
+def validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], num: int) -> ValidJob:
+    """The job, composed. Raises: ConfigError for one that is not valid."""
+    from rlrun.config import check, check_precision
+    from rlrun.config.directories import check_inside
+    from rlrun.config.hydra_keys import check_values, typed_overrides
+    from rlrun.config.jobs import pack
+    from rlrun.config.logging_check import check_logging
+    from rlrun.config.presets import name_by_preset, read_presets
+
+    try:
+        composed = composer.compose_job(cfg, job, num)
+        config = read_presets(composer, composed, job)
+        if config.run.dir is not None:
+            wrong = "names the directory of a single run; null is allowed in a sweep"
+            raise ConfigError(f"run.dir = {config.run.dir}: {wrong}; use sweep.dir=PATH")
+        if composer.foreign:
+            check_values(config, [*typed_overrides(cfg), *job])
+        check(name_by_preset(config, composed))
+        check_precision(config)
+        name = str(composer.directory(composed, "hydra.sweep.subdir"))
+        check_inside("hydra.sweep.subdir", name)
+        check_logging(composed, Path(name), [*typed_overrides(cfg, "hydra"), *job])
+    except RlrunError as e:
+        e.args = (f"{e} (sweep job {num}: {' '.join(job)}; no job was started)",)
+        raise
+    return ValidJob(list(job), name, config, pack(composed))

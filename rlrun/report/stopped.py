@@ -1,0 +1,67 @@
+"""What sweeps with ``seeds=auto`` have decided; tests that ignore how they stopped do not hold."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlrun.report.document import Section
+from rlrun.report.runs import SEEDS, Run, finite, printable
+from rlrun.report.tables import Cell, Table
+from rlrun.rundir.inert import read_file
+
+_MOST = 1000  # comparisons that are read
+
+
+def stopped_section(runs: Sequence[Run]) -> tuple[Section | None, list[str]]:
+    """Return the decisions of the sweeps that the runs are of, and a sentence on each of a few.
+
+    None where no sweep had ``seeds=auto``.
+    """
+    sweeps = dict.fromkeys(run.auto for run in runs if run.auto is not None)
+    rows = [row for sweep in sweeps for row in _rows(sweep)]
+    if not sweeps:
+        return None, []
+    text = [
+        "Seeds were added until each comparison was decided or the seeds were spent. These "
+        "decisions hold at the family-wise level given; tests that ignore how the sweep stopped do "
+        "not, and are left out. Means and intervals of such seeds lean slightly towards the "
+        "decision."
+    ]
+    columns = ("environment", "A", "B", "verdict", "level", "seeds A", "seeds B")
+    said = [
+        f"{row[3]} ({row[1]} against {row[2]}, seeds=auto, family-wise level {row[4]})."
+        for row in rows
+    ]
+    tables = [Table("sequential", columns, rows)] if rows else []
+    return Section("Sequential seeds", text, tables), said if len(said) <= 3 else []
+
+
+def _rows(sweep: Path) -> Iterator[tuple[Cell, ...]]:
+    """The comparisons of a seeds.json; none of one that is damaged."""
+    try:
+        fields = json.loads(read_file(sweep / SEEDS))
+        names = [printable(name) for name in fields["settings"]]
+        tasks = [printable(name) for name in fields["tasks"]]
+        counts = [len(scores) for scores in fields["scores"]]
+        level = finite(fields["level"])
+        found = [_comparison(one, len(names)) for one in fields["comparisons"][:_MOST]]
+        shown = [(tasks[a], a, b, better, counts[a], counts[b]) for a, b, better in found]
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
+        return
+    if math.isnan(level):
+        return
+    for task, a, b, better, seeds_a, seeds_b in shown:
+        verdict = "undecided" if better is None else f"{names[better]} is better"
+        yield (task, names[a], names[b], verdict, level, seeds_a, seeds_b)
+
+
+def _comparison(fields: Any, settings: int) -> tuple[int, int, int | None]:
+    """Raises: ValueError, KeyError, TypeError for what no sweep writes."""
+    a, b = fields["settings"]
+    better = fields["better"]
+    for index in (a, b, *([] if better is None else [better])):
+        if type(index) is not int or not 0 <= index < settings:
+            raise ValueError("no index of a setting")
+    return a, b, better
