@@ -34,6 +34,8 @@ LAYERS = [  # lowest first; a room imports only from layers below its own, or fr
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names.split()}
 TORCH_FREE = [
     "rlrun.cli.main",
+    "rlrun.cli.search",
+    "rlrun.cli.seeds",
     "rlrun.cli.doctor",
     "rlrun.config",
     "rlrun.env",

@@ -43,7 +43,7 @@ TOPICS = {  # topic -> (README of a room, its section)
     "search": ("sweep", "Search"),
     "seeds until decided": ("sweep", "Seeds until decided"),
     "statistics": ("report", "Statistics"),
-    "sweep": ("config", "Sweeps"),
+    "sweep": ("sweep", "Sweeps"),
     "trust": ("config", "Code that a config names"),
     "windows": ("buffer", "Windows"),
     "wrappers": ("env", "Wrappers"),

@@ -1,6 +1,7 @@
 """``rlrun search``: its command line checked, its directory made, gone on with."""
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,7 +91,10 @@ def _search(
     flags = [] if config_dir is None else ["--config-dir", config_dir]
     with lock_run_dir(directory), stop_on_signals() as stop:
         study = Study(directory / NAME, space, sampler=settings.sampler, seed=settings.seed)
-        say(f"search in {directory}")
+        how = (
+            f"{settings.trials} trials of {settings.seeds} seeds, {settings.workers} runs at a time"
+        )
+        say(f"search in {directory}: {how}")
         search = Search(
             directory, study, settings, fixed=fixed, first_seed=config.seed, rungs=rungs,
             flags=flags, say=say, stop_code=lambda: stop.code if stop() else None,
@@ -98,6 +102,8 @@ def _search(
         with Pool(settings.workers, max(1, usable_cores() // settings.workers)) as pool:
             result = search.run(pool)
     if result is None:
+        count = len(study.trials())
+        print(f"rlrun: none of {count} trials ended well: see {directory}/console", file=sys.stderr)
         return 1
     replace_file(directory / RESULT, json.dumps(result.to_dict(), indent=1).encode() + b"\n")
     for line in result.lines(study.trials()):

@@ -55,6 +55,7 @@ def run_sweep(
     require_different(names)
     parts = (part for name in names for part in name.split("/"))
     long = any(len(part.encode()) > LONGEST_NAME for part in parts)
+    workers = workers_of(cfg, [job.config for job in valid]) if is_local(cfg) else 1
     if not record.jobs:
         path = claim(path, exact=directory is not None)
     sweep = Sweep(path, record, valid, long)
@@ -63,7 +64,7 @@ def run_sweep(
             run_adaptive(composer, overrides, sweep)
             return _report_failures(sweep.record.jobs, path)
         if is_local(cfg):
-            return _run_local(composer, cfg, sweep, quiet=quiet)
+            return _run_local(composer, cfg, sweep, workers, quiet=quiet)
         return _run_by_hydra(composer, overrides, sweep)
 
 
@@ -79,11 +80,12 @@ def _require_local(cfg: "DictConfig", path: Path) -> None:
         raise ConfigError(f"sweep.dir = {path}: {wrong}; {fix}", key="sweep.dir")
 
 
-def _run_local(composer: "Composer", cfg: "DictConfig", sweep: Sweep, *, quiet: bool) -> int:
+def _run_local(
+    composer: "Composer", cfg: "DictConfig", sweep: Sweep, workers: int, *, quiet: bool
+) -> int:
     """Run the jobs in our own pool."""
     from rlrun.config.jobs import Multirun
 
-    workers = workers_of(cfg, [job.config for job in sweep.jobs])
     sweep.record.commands.append(list(sys.argv))
     tasks = sweep.add()
     multirun = Multirun(composer, cfg, sweep.path)
@@ -98,10 +100,13 @@ def _run(
     tasks: Sequence[Task], record: SweepRecord, path: Path, workers: int, *, quiet: bool
 ) -> int:
     """Run the jobs, say what failed; return the exit code of the sweep."""
+    workers = max(1, min(workers, len(tasks)))
     if not quiet:
         skipped = len(record.jobs) - len(tasks)
         there = f" ({skipped} more are there already)" if skipped else ""
         print(f"rlrun: {len(tasks)} jobs{there}, {workers} at a time; {path}", flush=True)
+    if not tasks:
+        return _report_failures(record.jobs, path)
     stopped = run_tasks(tasks, record, path, workers=workers, quiet=quiet)
     if stopped is not None:
         done = sum(job.status == "done" for job in record.jobs)

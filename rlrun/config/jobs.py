@@ -8,7 +8,7 @@ from typing import Any
 from hydra._internal.callbacks import Callbacks
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import configure_log, run_job, setup_globals
+from hydra.core.utils import run_job, setup_globals
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override
 
@@ -62,13 +62,12 @@ def run_packed(task: TaskFunction, text: str) -> Any:
 
 
 class Multirun:
-    """What Hydra does around the jobs of a sweep: multirun.yaml, logging, callbacks."""
+    """What Hydra does around the jobs of a sweep: multirun.yaml and callbacks."""
 
     def __init__(self, composer: Composer, cfg: DictConfig, sweep_dir: Path) -> None:
         self._name, self._cfg = composer.config_name, cfg
         with flag_override(cfg.hydra, "readonly", False):
             cfg.hydra.sweep.dir, cfg.hydra.mode = str(sweep_dir), RunMode.MULTIRUN
-        configure_log(cfg.hydra.hydra_logging, cfg.hydra.verbose)
         if not (sweep_dir / "multirun.yaml").exists():
             OmegaConf.save(cfg, sweep_dir / "multirun.yaml")
         self._callbacks = Callbacks(cfg)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7F7F7F")
 INK = "#1a1b1c"  # of texts and axes; the page replaces it by the colour of its text
 MAX_GROUPS = 8  # lines of one figure
+MAX_DRAWN = 400  # points of a seed's line, which is 580 pixels wide
 MAX_ROWS = 24  # groups of the figure of scores
 MAX_AXES = 8  # of parallel coordinates
 _WIDTH = 5.4  # inches; at 72 units each it is read unscaled at a phone's width and beside another
@@ -83,7 +84,8 @@ def _figure(height: float, name: str, title: str, out: list[Picture]) -> Iterato
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         yield figure
         vector, pixels = io.StringIO(), io.BytesIO()
-        figure.savefig(vector, format="svg", metadata={"Date": None, "Creator": None})
+        metadata = {"Date": None, "Creator": None}
+        figure.savefig(vector, format="svg", metadata=metadata, facecolor="white")
         figure.savefig(pixels, format="png", dpi=150, facecolor="white")
     out.append(Picture(name, title, vector.getvalue(), pixels.getvalue()))
 
@@ -117,7 +119,9 @@ def curve_figure(
                 style = "-" if run.status == "done" else "--"
                 width, alpha = (0.7, 0.4) if banded else (1.1, 0.75)
                 mark = "." if len(x) == 1 else None
-                axes.plot(x, values, style, color=colour, lw=width, alpha=alpha, marker=mark)
+                kept = np.linspace(0, len(x) - 1, min(len(x), MAX_DRAWN)).astype(int)
+                look: Any = {"color": colour, "lw": width, "alpha": alpha, "marker": mark}
+                axes.plot(x[kept], values[kept], style, **look)
             if banded:
                 axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.2, lw=0)
                 axes.plot(one.x, one.mean, color=colour, lw=2)
@@ -290,4 +294,5 @@ def inline_svg(picture: Picture) -> str:
     svg = re.sub(r"\bid=\"([\w.-]+)\"", rf'id="{picture.name}-\1"', svg)
     svg = re.sub(r"(url\(#|xlink:href=\"#)", rf"\g<1>{picture.name}-", svg)
     svg = re.sub(r'(<svg .*?)width="[^"]*"|(<svg .*?) height="[^"]*"', r"\1\2", svg)
+    svg = svg.replace("fill: #ffffff", "fill: none")  # the paper is the page's
     return svg.replace(INK, "currentColor").replace("<svg ", '<svg role="img" ', 1)

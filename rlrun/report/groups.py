@@ -9,8 +9,10 @@ import numpy as np
 
 from rlrun.report.runs import Floats, Run, printable, score
 
-# Keys that say where and how to record, not what is computed.
-IGNORED = ("seed", "run.dir", "run.max_time", "run.keep_checkpoints", "run.checkpoint_every")
+# Keys that say where to run and how to record, not what is computed.
+IGNORED = (
+    "seed", "device", "run.dir", "run.max_time", "run.keep_checkpoints", "run.checkpoint_every",
+)  # fmt: skip
 IGNORED_GROUPS = ("logger.", "checkpoint.", "sweep.", "resume.")
 _ENVIRONMENT = ("env.id", "env.kwargs", "env.eval_kwargs")  # what the score is measured in
 _LONGEST = 60  # characters of a label

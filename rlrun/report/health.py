@@ -73,7 +73,12 @@ def _health(run: Run, group: Group | None) -> tuple[Cell, ...]:
 def _mixtures(found: Findings) -> list[str]:
     """Warnings on what differs between runs besides the config."""
     out = []
-    for name, of in (("versions", "versions"), ("machines", "host"), ("commits", "git")):
+    for name, of in (
+        ("devices", "device"),
+        ("versions", "versions"),
+        ("machines", "host"),
+        ("commits", "git"),
+    ):
         values = {str(run.record.get(of)) for run in found.runs if run.record}
         if len(values) > 1:
             out.append(

@@ -47,6 +47,7 @@ figure { margin: 0; max-width: 580px; }
 figure svg { display: block; width: 100%; height: auto; }
 figure svg text { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif
   !important; }
+@media (prefers-color-scheme: dark) { figure svg { filter: brightness(1.3); } }
 figcaption { font-size: .84rem; color: var(--dim); margin-top: .35rem; }
 footer { margin-top: 3rem; font-size: .84rem; color: var(--dim); }
 @media (max-width: 600px) { body { padding: 1rem .9rem 3rem; } h1 { font-size: 1.3rem; }

@@ -106,8 +106,11 @@ def _read_job(sweep_dir: Path, fields: Any) -> JobRecord:
     """Raises: ValueError, TypeError for what no sweep writes."""
     job = JobRecord(**fields)
     texts = isinstance(job.overrides, list) and all(isinstance(x, str) for x in job.overrides)
-    code = job.exit_code is None or type(job.exit_code) is int
-    if not (texts and code and type(job.num) is int and job.status in get_args(Status)):
+    whole = all(x is None or type(x) is int for x in (job.exit_code, job.total_steps))
+    seconds = job.seconds is None or type(job.seconds) in (int, float)
+    if not (
+        texts and whole and seconds and type(job.num) is int and job.status in get_args(Status)
+    ):
         raise ValueError("a job has other fields")
     member(sweep_dir, job.name)
     update(job, sweep_dir)
@@ -118,7 +121,8 @@ def update(job: JobRecord, sweep_dir: Path) -> None:
     """Correct the status by run.json: the sweep may have been killed, or its run resumed alone."""
     try:
         run = read_record(sweep_dir / job.name)
-    except RlrunError:  # it never started, or its own resume will say what is wrong
+    except RlrunError:  # it has not begun, or its own resume will say what is wrong
+        job.status = "interrupted" if job.status == "running" else job.status
         return
     if run.get("status") == "done":
         job.status, job.exit_code = "done", 0

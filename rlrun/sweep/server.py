@@ -196,8 +196,19 @@ def preload() -> None:
     torch.set_num_threads(1)
     for name in (*_PRELOAD, *(f"rlrun.policy.{policy}" for policy in _POLICIES)):
         import_module(name)
+    import_module("rlrun.config").Composer()  # Hydra's plugins
+    _preload_numba()
     gc.collect()
     gc.freeze()  # a collection in a job would copy all pages of what was imported
+
+
+def _preload_numba() -> None:
+    """Let numba build its tables, which the first kernel of every process takes 0.3 s for."""
+    with suppress(ImportError, AttributeError):  # not installed, or of another version
+        from numba.core.registry import cpu_target
+
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
 
 
 def main(argv: Sequence[str]) -> None:

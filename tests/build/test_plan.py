@@ -112,3 +112,13 @@ def test_coded_rows_of_agents_with_columns_of_their_own():
     assert plan.columns == 2 * plan.config.collector.num_envs
     assert len(collector_side_of(plan).pack(chunk)) > 0
     np.testing.assert_array_equal(chunk.valid.shape[1], plan.columns)
+
+
+def test_a_job_of_a_sweep_counts_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule gives wide networks several threads, but not those of other jobs."""
+    wide = config("policy=r2d2", "env=cartpole", "learner.batch_size=64", "memory.hidden=256")
+    for share, threads in (("3", 3), ("1", 1), ("100", 8)):
+        monkeypatch.setenv("RLRUN_CORES", share)
+        assert make_plan(wide).threads == threads
+    monkeypatch.setenv("RLRUN_CORES", "many")
+    assert make_plan(wide).threads >= 1

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
+from rlrun.cli.sweep_jobs import validate_job
+from rlrun.config import Composer
 from rlrun.errors import NumericError
 from tests.in_process import Build, Done, files_under
 
@@ -154,6 +156,10 @@ def test_jobs_are_added_to_a_sweep(rlrun: Callable[..., Done], build: Build) -> 
         assert rlrun("-m", *line, "sweep.dir=s").code == 0
     assert [c[1][0].seed for c in build.calls] == [0, 1, 2, 3]
     assert [p.name for p in build.run_dirs] == [f"{i}_policy=dqn,seed={i}" for i in range(4)]
+    assert (
+        "0 jobs (4 more are there already)"
+        in rlrun("-m", "seed=3", "policy=dqn", "sweep.dir=s").out
+    )
     refused = rlrun("-m", "seed=7", "sweep.dir=s", "hydra/launcher=basic")
     assert (refused.code, refused.err.count("\n")) == (2, 1)
     Path("other").mkdir()
@@ -190,3 +196,32 @@ def test_interpolations_are_those_of_each_job(rlrun: Callable[..., Done], build:
     assert rlrun("-m", *given).code == 0
     assert [c[1][0].run.eval_episodes for c in build.calls] == [3, 4]
     assert [p.name for p in build.run_dirs] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [("sweep=lr_grid policy=dqn env=bandit", 7), ("sweep=r2d2_ablation env=tmaze seed=0,1", 32)],
+)
+def test_presets(line: str, count: int) -> None:
+    """All jobs differ; the first and the last are valid."""
+    composer = Composer()
+    cfg = composer.compose(line.split(), sweep=True)
+    jobs = composer.jobs(cfg)
+    assert len({*map(tuple, jobs)}) == count
+    first, last = (validate_job(composer, cfg, jobs[i], i) for i in (0, -1))
+    assert first.config.policy != last.config.policy
+    assert "sweep=" not in first.name
+
+
+def test_what_is_typed_wins_over_a_preset(rlrun: Callable[..., Done], build: Build) -> None:
+    done = rlrun("-m", "sweep=lr_grid", "policy=dqn", "env=bandit", "policy.lr=1e-3,1e-4")
+    assert done.code == 0
+    assert [c[1][0].policy.lr.start for c in build.calls] == [1e-3, 1e-4]
+
+
+@pytest.mark.parametrize("workers", ["0", "-1", "two", "1.5"])
+def test_workers(rlrun: Callable[..., Done], build: Build, workers: str) -> None:
+    done = rlrun("-m", "seed=0,1", f"hydra.launcher.workers={workers}")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "hydra.launcher.workers = " in done.err
+    assert files_under(Path(".")) == []

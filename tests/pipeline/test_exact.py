@@ -6,6 +6,7 @@ import pytest
 
 from rlrun.run import train
 from rlrun.rundir import checkpoint
+from rlrun.rundir.record import RunRecord
 from rlrun.rundir.saver import Saver
 from tests.compose import config
 from tests.exact import QUIET, Killed, assert_exact_resume
@@ -40,9 +41,16 @@ def test_a_killed_run_equals_the_run_that_was_not(case, tmp_path):
     assert_exact_resume(CASES[case], STOPS, tmp_path)
 
 
-@pytest.mark.parametrize("last_call", [(Saver, "_write_generation"), (checkpoint, "save_weights")])
-def test_killed_while_its_first_checkpoint_is_written(last_call, tmp_path, monkeypatch):
-    """The first attempt leaves no checkpoint, the second no weights beside it."""
+@pytest.mark.parametrize(
+    "last_call",
+    [
+        (RunRecord, "write"),
+        (Saver, "_write_generation"),
+        (checkpoint, "save_weights"),
+    ],
+)
+def test_killed_before_its_first_checkpoint_is_complete(last_call, tmp_path, monkeypatch):
+    """The first leaves no run.json, the second no checkpoint, the last no weights beside it."""
     c = config(*QUIET, *CASES["dqn"], "run.checkpoint_every=100", "run.eval_every=400")
     cut, whole = tmp_path / "cut", tmp_path / "whole"
     for run_dir in (cut, whole):

@@ -61,6 +61,8 @@ def test_on_a_page(document) -> None:
         assert "width" not in root.attrib
         assert "viewBox" in root.attrib
         assert INK not in svg
+        assert "#ffffff" in picture.svg, "a file has its own paper"
+        assert "#ffffff" not in svg
         assert "<style" not in svg
         found = re.findall(r'\bid="([^"]+)"', svg)
         used = re.findall(r'(?:url\(#|href="#)([^")]+)', svg)

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from rlrun.cli.main import main
 from rlrun.errors import ResourceError
+from rlrun.rundir.texts import read_record
 from rlrun.sweep import pool as pool_module
 from rlrun.sweep.pool import Job, Pool
 
@@ -98,6 +100,9 @@ def test_a_job_starts_within_half_a_second(pool: Pool, tmp_path: Path) -> None:
     job = pool.submit(["--version"], tmp_path, tmp_path / "version")
     assert finish(pool, job) == [0]
     assert time.monotonic() - began < 0.5
+    assert pool._server is not None
+    threads = Path(f"/proc/{pool._server.pid}/task")
+    assert len([*threads.iterdir()]) == 1, "a fork copies the locks of other threads"
     assert (tmp_path / "version").read_text().startswith("rlrun ")
 
 
@@ -116,13 +121,27 @@ def test_a_killed_server_is_replaced(bare: None, tmp_path: Path) -> None:
         assert finish(pool, start(pool, tmp_path, "succeed")) == [0]
 
 
+def test_a_job_is_bit_for_bit_the_single_run(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["policy=dqn", "env=bandit", "debug=smoke", "seed=5", "run.total_steps=200"]
+    line += ["logger.tensorboard=false", "-q"]
+    job = pool.submit([*line, "run.dir=job"], tmp_path, tmp_path / "log")
+    monkeypatch.chdir(tmp_path)
+    assert main([*line, "run.dir=single"]) == 0
+    assert finish(pool, job) == [0]
+    digests = [read_record(tmp_path / name)["digest"] for name in ("job", "single")]
+    assert digests[0] == digests[1]
+
+
 def test_closing_stops_what_runs(bare: None, tmp_path: Path) -> None:
     with Pool(1, None) as pool:
         job = start(pool, tmp_path, "sleep", 30)
         start(pool, tmp_path, "succeed")
         pid = wait_for_pid(pool, job)
     assert not is_running(pid)
-    assert not (tmp_path / "log").read_text(), "the second never started"
+    log = tmp_path / "log"
+    assert not log.exists() or not log.read_text(), "the second never started"
 
 
 def test_a_server_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

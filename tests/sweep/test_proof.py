@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlrun.sweep.pool import Pool
 from tests.sweep.fragile import CRASHES, KILLED, SLOW
 
 ROOT = Path(__file__).parents[2]
@@ -124,16 +123,3 @@ def test_a_sweep_with_faults_is_resumed_to_the_end(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in before} == before
     assert [row[1:3] for row in rows(out).values()] == [["done", "160/160"]] * JOBS
     assert f"6 jobs (6 more are there already), 2 at a time; {sweep}" in out
-
-
-def test_a_job_is_bit_for_bit_the_single_run(tmp_path: Path) -> None:
-    line = [*TINY, "env.kwargs.num=1", "seed=5"]
-    (tmp_path / "single").mkdir()
-    code, _, err = Command(tmp_path / "single", *line, "run.dir=run").end()
-    assert code == 0, err
-    with Pool(1, None) as pool:
-        pool.submit([*line, "run.dir=run", "--trust", "tests"], tmp_path, tmp_path / "log")
-        (job,) = pool.wait_any(120)
-    assert job.code == 0, (tmp_path / "log").read_text()
-    found = [read(path / "run/run.json")["digest"] for path in (tmp_path, tmp_path / "single")]
-    assert found[0] == found[1] != None  # noqa: E711

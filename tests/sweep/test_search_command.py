@@ -73,8 +73,8 @@ def pool_of(monkeypatch: pytest.MonkeyPatch) -> list[FakePool]:
 
         def __exit__(self, *error: object) -> None: ...
 
-    def score(settings: Settings) -> float:
-        return -abs(log10_of(settings, "policy.lr") + 3)
+    def score(settings: Settings) -> float | str:
+        return "4" if settings["env"] == "chain" else -abs(log10_of(settings, "policy.lr") + 3)
 
     monkeypatch.setattr(command, "Pool", Opened)
     return made
@@ -104,6 +104,11 @@ def test_search_then_resume(
     assert more.code == 0
     assert pools[2].started[0] == "t0003_s0"
     assert "4 trials (4 complete)" in more.out
+
+    failed = rlrun("search", "policy=dqn", "env=chain", LR, "search.trials=2", "search.dir=none")
+    assert failed.code == 1
+    assert "none of 2 trials ended well: see " in failed.err
+    assert not Path("none/result.json").exists()
 
     refused = rlrun("resume", "found", "search.seeds=9")
     assert refused.code == 2
