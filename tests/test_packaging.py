@@ -80,6 +80,11 @@ def test_wheel_runs_from_another_directory(wheel: Path, tmp_path: Path) -> None:
     assert "cartpole" in run("list")
     assert "rows of reward" in run("help", "policy.nstep")
     assert "SIGTERM" in run("help", "exit", "codes")
+    find = "import rlrun, hydra_plugins.rlrun_launcher as found; print(found.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", find], cwd=tmp_path, env=env, capture_output=True, check=True
+    )
+    assert done.stdout.decode().startswith(str(target)), "as Hydra looks for its plugins"
 
 
 def test_entry_point_and_requirements(wheel: Path) -> None:

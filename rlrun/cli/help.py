@@ -20,6 +20,7 @@ from rlrun.schema import COMMAND_CONFIGS, OPTION_CONFIGS, Config, ScheduleConfig
 from rlrun.schema.ranges import Range
 from rlrun.schema.spelling import RENAMED, SYNONYMS, nearest
 
+_OF_SWEEPS = ("sweep.", "hydra.launcher", "hydra/launcher")  # on the line, in no run's config
 _ROOT_GROUPS = {  # of conf/config.yaml
     "run": "length of a run, evaluations, checkpoints",
     "checkpoint": "what checkpoints keep besides",
@@ -48,6 +49,8 @@ def help_lines(word: str, config_dir: str | None = None) -> Iterator[str]:
         return reference.group(group)
     if option in reference.options.get(group, ()):
         return reference.option(group, option)
+    if group.startswith(_OF_SWEEPS):
+        return _topic("sweep")
     if word.replace("_", " ") in TOPICS:
         return _topic(word.replace("_", " "))
     found = reference.named(group)

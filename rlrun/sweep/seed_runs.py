@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from rlrun.errors import LockedError
 from rlrun.report.runs import Run, read_run, score
 from rlrun.rundir.texts import RECORD
 from rlrun.sweep.pool import Job
@@ -80,6 +81,9 @@ class SeedRuns:
         ended = []
         for job in self._pool.wait_any(POLL_SECONDS) if self._running else ():
             run = self._running.pop(job)
+            if run.state == "running" and job.code == LockedError.exit_code:
+                run.state = "waiting"  # a killed search's process of it still saves
+                continue
             if run.state == "running":  # not stopped
                 self._finish(run, 9 if job.code is None else job.code)
             ended.append(run)

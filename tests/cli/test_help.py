@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from rlrun.cli.help import Reference
+from rlrun.cli.help import Reference, help_lines
 from rlrun.cli.list import TOPICS
 from rlrun.cli.yaml_keys import PRESETS, option_keys, shipped, yamls
 from rlrun.config import Composer
@@ -197,3 +197,8 @@ def test_is_quick(word: str) -> None:
         check=False,
     )
     assert done.stderr.splitlines()[-1] == "set()", done.stderr
+
+
+@pytest.mark.parametrize("word", ["sweep.dir", "hydra.launcher.workers", "hydra/launcher=local"])
+def test_words_of_sweeps_have_their_topic(word: str) -> None:
+    assert next(iter(help_lines(word))) == "Sweeps"

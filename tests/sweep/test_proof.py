@@ -36,7 +36,7 @@ class Command:
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(path),
                 "RLRUN_TRUST": "tests",
-                "NUMBA_DISABLE_JIT": "1",
+                "RLRUN_NUMBA": "0",
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

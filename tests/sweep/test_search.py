@@ -284,3 +284,13 @@ def test_a_run_killed_before_it_had_a_record_begins_anew(tmp_path: Path) -> None
     assert found.run(pool) is not None
     assert pool.started[0] == "t0000_s0"
     assert pool.resumed == []
+
+
+def test_a_run_that_another_process_still_saves_is_waited_for(tmp_path: Path) -> None:
+    locked = iter(["8", "8"])
+    pool = FakePool(1, lambda settings: next(locked, None) or toy(settings))
+    study = Study(None, (LR,), sampler="random", seed=0)
+    lines: list[str] = []
+    found = Search(tmp_path, study, settings(trials=1), fixed=[], first_seed=0, say=lines.append)
+    assert found.run(pool) is not None
+    assert not any("failed" in line for line in lines)
