@@ -22,7 +22,9 @@ from rlrun.cli.main import main
 import rlrun.run.train
 for name in ("r2d2", "dqn", "ppo", "sac"):
     __import__(f"rlrun.policy.{name}")
-# A child of this process cannot wait for the fork server, which is its sibling.
+# A child of this process cannot wait for the fork server, which is its sibling. That ends when a
+# child is killed between connecting to it and asking it (cpython's recvfds raises EOFError).
+still_running = forkserver.ensure_running
 forkserver.ensure_running = forkserver._forkserver.ensure_running = lambda: None
 
 
@@ -44,6 +46,7 @@ for line in sys.stdin:
     if "wait" in asked:
         reply = os.waitstatus_to_exitcode(os.waitpid(asked["wait"], 0)[1])
     else:
+        still_running()
         reply = os.fork()
         if reply == 0:
             try:
