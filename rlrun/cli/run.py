@@ -63,13 +63,14 @@ def write_texts(run_dir: Path, raw_yaml: str, overrides: Sequence[str]) -> None:
     """Write config.yaml and overrides.yaml; a sweep has written those of its jobs already."""
     from omegaconf import OmegaConf
 
+    from rlrun.rundir.durable import replace_file
     from rlrun.rundir.texts import CONFIG
 
     typed = OmegaConf.to_yaml(OmegaConf.create(list(overrides)))
     for name, text in ((CONFIG, raw_yaml), ("overrides.yaml", typed)):
         path, content = run_dir / name, text.encode("utf-8", "surrogateescape")
         if not path.is_file() or path.read_bytes() != content:
-            path.write_bytes(content)
+            replace_file(path, content)
 
 
 def run_job(cfg: "DictConfig", config: "Config | None" = None) -> int:

@@ -95,9 +95,13 @@ class Report:
     def lines(self) -> Iterator[str]:
         """Yield a line for each problem, then what could be resumed."""
         yield from self.problems
+        last = self.directory / "last.json"  # written after the first checkpoint
+        saved = last.exists() or bool(manifest.list_checkpoints(self.directory))
         if self.intact:
             steps = ", ".join(str(step) for step in map(_env_steps, reversed(self.intact)))
             yield f"can be resumed from env step {steps}"
+        elif not saved:
+            yield "can be resumed from its start: nothing was saved"
         else:
             yield "nothing can be resumed: no checkpoint is intact"
 

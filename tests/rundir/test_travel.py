@@ -209,3 +209,11 @@ def test_a_resume_with_other_keys_replaces_the_config_at_no_moment_unnoticed(run
 
 def _killed(*given):
     raise KeyboardInterrupt
+
+
+def test_what_was_killed_before_it_saved_begins_anew(tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 0\n")
+    report = verify.Report(tmp_path)
+    assert list(report.lines())[-1] == "can be resumed from its start: nothing was saved"
+    (tmp_path / "checkpoints" / "step_000000100").mkdir(parents=True)
+    assert list(verify.Report(tmp_path).lines())[-1].startswith("nothing can be resumed")
