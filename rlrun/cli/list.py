@@ -7,10 +7,6 @@ from textwrap import fill
 
 from rlrun.cli.yaml_keys import first_comment, yamls
 
-SUBCOMMANDS = (
-    "search", "eval", "resume", "fork", "report", "compare", "verify", "diff", "export", "codec",
-    "doctor", "list", "tensorboard-rebuild",
-)  # fmt: skip
 GROUPS = {
     "policy": "what learns",
     "env": "what it learns in",

@@ -32,7 +32,7 @@ from rlrun.cli.commands import (
     verify_command,
 )
 from rlrun.cli.error_report import SweepStopped, report, report_bug
-from rlrun.cli.list import GROUPS, SUBCOMMANDS, TOPICS, help_text
+from rlrun.cli.list import GROUPS, TOPICS, help_text
 from rlrun.cli.report import compare_command, report_command
 from rlrun.errors import ConfigError, Interrupted, RlrunError, end_if_importing_main
 from rlrun.trust import trusting
@@ -136,13 +136,13 @@ def _subcommand(name: str, argv: list[str]) -> int:
         return _COMMANDS[name](argv)
     from rlrun.schema.spelling import nearest
 
-    close = nearest(name, SUBCOMMANDS, 1)
+    close = nearest(name, [*_COMMANDS], 1)
     fix = f"did you mean rlrun {close[0]}?" if close else "options are KEY=VALUE, e.g. env=cartpole"
     key, _, value = name.partition(":")
     if key in GROUPS or argv[:1] == ["="]:  # policy = r2d2, policy r2d2, policy: r2d2
         value = value or next((word for word in argv if word not in (":", "=")), "VALUE")
         fix = f"an option has an equals sign and no spaces: {key}={value}"
-    allowed = f"subcommands are {', '.join(SUBCOMMANDS)}"
+    allowed = f"subcommands are {', '.join(_COMMANDS)}"
     raise ConfigError(f"{name}: unknown subcommand; {allowed}; {fix}")
 
 
