@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+import signal
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is loaded; workers inherit it
 
@@ -14,6 +15,7 @@ from tests.pages import Driver
 
 multiprocessing.set_forkserver_preload(["rlrun.build.pipeline"])  # as the command line does
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` ignores it
 gc.set_threshold(100_000, 20, 20)  # Hydra's trees are many objects and few cycles
 
 LONG = {"test_learning.py", "test_continuous.py", "test_quick.py", "test_readme.py"}

@@ -91,10 +91,10 @@ def test_a_record_that_does_not_fit(tmp_path, capsys, monkeypatch, name):
 def test_a_disk_that_is_full_at_the_start(tmp_path, capsys, monkeypatch):
     """Whatever file is the first that cannot be written."""
 
-    def write_text(self, *given, **named):
+    def fsync(handle):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a write names no file
 
-    monkeypatch.setattr(Path, "write_text", write_text)
+    monkeypatch.setattr(os, "fsync", fsync)
     assert main([*LINE, f"run.dir={tmp_path / 'run'}"]) == 6
     assert capsys.readouterr().err.count("\n") == 1
 
