@@ -15,7 +15,8 @@ from tests.pages import Driver
 
 multiprocessing.set_forkserver_preload(["rlrun.build.pipeline"])  # as the command line does
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` ignores it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's `&` ignores
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
 gc.set_threshold(100_000, 20, 20)  # Hydra's trees are many objects and few cycles
 
 LONG = {"test_learning.py", "test_continuous.py", "test_quick.py", "test_readme.py"}

@@ -12,7 +12,8 @@ SERVER = """
 import json, multiprocessing, os, sys
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-multiprocessing.set_forkserver_preload(["rlrun.build.pipeline"])
+PRELOAD = ["tests.faults.patient_forkserver", "rlrun.build.pipeline"]
+multiprocessing.set_forkserver_preload(PRELOAD)
 from multiprocessing import forkserver, resource_tracker
 resource_tracker.ensure_running()
 forkserver.ensure_running()
@@ -22,8 +23,7 @@ from rlrun.cli.main import main
 import rlrun.run.train
 for name in ("r2d2", "dqn", "ppo", "sac"):
     __import__(f"rlrun.policy.{name}")
-# A child of this process cannot wait for the fork server, which is its sibling. That ends when a
-# child is killed between connecting to it and asking it (cpython's recvfds raises EOFError).
+# A child of this process cannot wait for the fork server, which is its sibling.
 still_running = forkserver.ensure_running
 forkserver.ensure_running = forkserver._forkserver.ensure_running = lambda: None
 
