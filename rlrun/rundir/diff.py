@@ -18,42 +18,50 @@ from rlrun.rundir.inert import read_lines, require_regular_files
 from rlrun.rundir.manifest import METRICS
 from rlrun.rundir.segments import Rows
 
+_NONE_KEPT = "no checkpoint of the same env step is kept by both"
+
 
 def compare(a: tuple[Path, int | None], b: tuple[Path, int | None]) -> tuple[bool, list[str]]:
     """Return whether two runs are equal as far as both are kept, and lines that say where not.
 
     Each is (run directory, env step): the checkpoint of that step and the records before it. Where
-    no step is given, all records, and the earliest checkpoint of an env step that both keep.
+    no step is given, all records, and the checkpoints of all env steps that both keep.
 
     Raises: ConfigError for a step that is not kept or a directory with links, CheckpointError for
     damage.
     """
     for run_dir, _ in (a, b):
         require_regular_files(run_dir)
-    paths = _pair(a, b)
+    pairs = _pairs(a, b)
     record = _first_record(_records(*a), _records(*b))
-    if paths is None:
-        line = "no checkpoint of the same env step is kept by both"
-        return record is None, [record or f"{METRICS}: equal", line]
-    one, two = (checkpoint.load(path) for path in paths)
-    leaf = next(differences(one, two), None)
-    name = f"checkpoint of env step {one['counters']['env_steps']}"
-    lines = [record or f"{METRICS}: equal", f"{name}: {leaf or 'equal'}"]
-    return record is None and leaf is None, lines
+    leaf, line = _first_leaf(pairs) if pairs else (None, _NONE_KEPT)
+    return record is None and leaf is None, [record or f"{METRICS}: equal", line]
 
 
-def _pair(a: tuple[Path, int | None], b: tuple[Path, int | None]) -> tuple[Path, Path] | None:
+def _pairs(a: tuple[Path, int | None], b: tuple[Path, int | None]) -> list[tuple[Path, Path]]:
+    """The checkpoints to compare, oldest first."""
     if a[1] is not None or b[1] is not None:
-        one = checkpoint_at(*a) if a[1] is not None else None
-        two = checkpoint_at(b[0], b[1] if b[1] is not None else a[1])
-        return one or checkpoint_at(a[0], b[1]), two
+        steps = [x[1] if x[1] is not None else y[1] for x, y in ((a, b), (b, a))]
+        return [(checkpoint_at(a[0], steps[0]), checkpoint_at(b[0], steps[1]))]
     kept = [
         {name[0]: path for path in manifest.list_checkpoints(run_dir / CHECKPOINTS)
          if (name := manifest.parse_name(path))}
         for run_dir, _ in (a, b)
     ]  # fmt: skip
-    both = sorted(kept[0].keys() & kept[1].keys())
-    return (kept[0][both[0]], kept[1][both[0]]) if both else None
+    return [(kept[0][step], kept[1][step]) for step in sorted(kept[0].keys() & kept[1].keys())]
+
+
+def _first_leaf(pairs: list[tuple[Path, Path]]) -> tuple[str | None, str]:
+    """The first leaf that differs, None without one, and the line that says so."""
+    steps = []
+    for paths in pairs:
+        one, two = (checkpoint.load(path) for path in paths)
+        steps.append(str(one["counters"]["env_steps"]))
+        leaf = next(differences(one, two), None)
+        if leaf is not None:
+            return leaf, f"checkpoint of env step {steps[-1]}: {leaf}"
+    several = "checkpoints of env steps" if len(steps) > 1 else "checkpoint of env step"
+    return None, f"{several} {', '.join(steps)}: equal"
 
 
 def _records(run_dir: Path, step: int | None) -> Iterator[dict[str, Any]]:
