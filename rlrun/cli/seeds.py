@@ -124,7 +124,7 @@ def _name(arms: Sequence[Sequence[str]], configs: Sequence[Config]) -> list[Sett
 
 
 def _task(env: EnvConfig) -> str:
-    """What the environment is, without how the policy is shown it."""
+    """Return a text that is equal for equal environments, however the policy is shown them."""
     parts = (env.id, env.kwargs, env.eval_kwargs, list(env.wrappers), env.max_episode_steps)
     return " ".join(str(part) for part in parts if part)
 

@@ -62,7 +62,7 @@ def run_packed(task: TaskFunction, text: str) -> Any:
 
 
 class Multirun:
-    """What Hydra does around the jobs of a sweep: multirun.yaml and callbacks."""
+    """Hydra's side of a sweep, around its jobs: multirun.yaml and callbacks."""
 
     def __init__(self, composer: Composer, cfg: DictConfig, sweep_dir: Path) -> None:
         self._name, self._cfg = composer.config_name, cfg

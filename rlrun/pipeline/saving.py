@@ -1,4 +1,4 @@
-"""What a run saves: its checkpoints, the newest weights and past ones."""
+"""Saving of a run: its checkpoints, the newest weights and past ones."""
 
 import logging
 from collections.abc import Mapping

@@ -178,7 +178,7 @@ class Pipeline:
 
     @property
     def solved(self) -> bool:
-        """Whether the last evaluations reached stop_value."""
+        """True once the last ``stop_after`` evaluations reached ``stop_value``."""
         c = self.run_config
         return c.stop_value is not None and self.consecutive_solved >= c.stop_after
 
@@ -249,7 +249,7 @@ class Pipeline:
         self.log.progress(steps, self.counters.updates, eval=summary["return_mean"])
 
     def pulse(self) -> tuple[str, Any]:
-        """What the loop is doing, and numbers that change as long as it moves."""
+        """Return the phase of the loop and numbers that change as long as it moves."""
         steps = self.counters.env_steps, self.counters.updates, self.evaluator.steps
         return self.phase, (self.source.pulse, *steps)
 

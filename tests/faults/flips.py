@@ -65,7 +65,6 @@ def damages(content: bytes, every: int) -> Iterator[bytes]:
 
 def damage(run_dir: Path, name: str, every: int) -> Count:
     """Damage one file in every way, in a copy of the directory."""
-    logging.disable()  # every damage is a warning
     with tempfile.TemporaryDirectory() as path:
         copy = Path(path) / "run"
         shutil.copytree(run_dir, copy)
@@ -88,13 +87,19 @@ def _loads_what_was_saved(run_dir: Path, saved: dict[str, Any]) -> bool:
     return not list(differences(state, saved[used.name]))
 
 
-def count(run_dir: Path, every: int) -> Iterator[Count]:
-    """The counts of all files that are read, on every core."""
+def files_of(run_dir: Path) -> list[str]:
+    """The files that are read, the largest first."""
     files = [p for p in run_dir.rglob("*") if p.is_file() and p.name not in UNREAD]
     files.sort(key=lambda p: -p.stat().st_size)
+    return [p.relative_to(run_dir).as_posix() for p in files]
+
+
+def count(run_dir: Path, every: int) -> Iterator[Count]:
+    """The counts of all files, on every core."""
+    names = files_of(run_dir)
     context = get_context("forkserver")
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
-        names = [p.relative_to(run_dir).as_posix() for p in files]
+    quiet = {"initializer": logging.disable}  # every damage is a warning
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=context, **quiet) as pool:
         yield from pool.map(damage, [run_dir] * len(names), names, [every] * len(names))
 
 
