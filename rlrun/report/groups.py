@@ -52,6 +52,11 @@ class Group:
         return any(run.trial for run in self.runs)
 
     @property
+    def stopped(self) -> bool:
+        """Whether seeds=auto chose when to stop adding seeds: ordinary tests do not hold."""
+        return any(run.auto is not None for run in self.runs)
+
+    @property
     def everything(self) -> list[Run]:
         """Every run of the group."""
         return [*self.runs, *self.unscored, *self.repeats]
@@ -90,6 +95,11 @@ def _group(group: Group, members: Sequence[Run]) -> Group:
         group.runs.append(newest)
         group.repeats.extend(earlier)
     return group
+
+
+def scored(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups with scores that no search has chosen by: those that may be tested."""
+    return [group for group in groups if group.runs and not group.trial]
 
 
 def side_of(groups: Sequence[Group], runs: Sequence[Run]) -> list[Group]:

@@ -19,14 +19,13 @@ import yaml
 from numpy.typing import NDArray
 
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.report.inputs import RunSource, find_jobs
+from rlrun.report.inputs import AutoSweeps, RunSource, find_jobs
 from rlrun.rundir.inert import read_file
 from rlrun.rundir.manifest import METRICS
 from rlrun.rundir.texts import CONFIG, RECORD, read_record
 
 TIMINGS = "timings.jsonl"
 SEARCH, FRESH = "search.json", "final_"  # of a search; prefix of its runs on fresh seeds
-SEEDS = "seeds.json"  # of a sweep with seeds=auto
 MAX_METRICS = 2**30  # bytes of metrics.jsonl
 _MAX_CONFIG = 2**18  # bytes of config.yaml
 _MAX_DEPTH = 32
@@ -162,7 +161,7 @@ class Run:
 
 def read_run(path: Path | str) -> Run:
     """Return the run in a directory; damage gives the status ``damaged``, not an error."""
-    return _read(RunSource(Path(path), {}))
+    return _read(RunSource(Path(path), {}), AutoSweeps())
 
 
 def read_runs(arguments: Sequence[str]) -> list[Run]:
@@ -170,10 +169,11 @@ def read_runs(arguments: Sequence[str]) -> list[Run]:
 
     Raises: ConfigError for an argument that holds no run.
     """
-    return [_read(job) for job in find_jobs(arguments)]
+    sweeps = AutoSweeps()
+    return [_read(job, sweeps) for job in find_jobs(arguments)]
 
 
-def _read(job: RunSource) -> Run:
+def _read(job: RunSource, sweeps: AutoSweeps) -> Run:
     name = printable(job.path.name if job.path.name not in ("", "..") else job.path.resolve().name)
     overrides = job.sweep.get("overrides")
     given = tuple(printable(x) for x in overrides) if isinstance(overrides, list) else ()
@@ -191,10 +191,11 @@ def _read(job: RunSource) -> Run:
     status = "damaged" if problem else _status(job, record)
     above = job.path.absolute().parent
     trial = not name.startswith(FRESH) and (above.parent / SEARCH).is_file()
-    auto = above if (above / SEEDS).is_file() else None
     code = job.sweep.get("exit_code")
     listed = code if isinstance(code, int) else None
-    return Run(job.path, name, status, config, record, problem, given, trial, listed, auto)
+    return Run(
+        job.path, name, status, config, record, problem, given, trial, listed, sweeps.of(job.path)
+    )
 
 
 def _status(job: RunSource, record: dict[str, Any]) -> str:

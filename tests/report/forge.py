@@ -93,12 +93,17 @@ def forge_seeds(top: Path, finals: Sequence[float], **given: Any) -> list[Path]:
     ]
 
 
-def forge_sweep(top: Path, jobs: Sequence[tuple[str, str]], exit_code: int | None = None) -> None:
-    """Write sweep.json: (directory, status) of each job."""
+def forge_sweep(
+    top: Path,
+    jobs: Sequence[tuple[str, str]],
+    exit_code: int | None = None,
+    commands: Sequence[Sequence[str]] = (),
+) -> None:
+    """Write sweep.json: (directory, status) of each job; the commands that added jobs."""
     shared = {"exit_code": exit_code, "seconds": None, "total_steps": None}
     listed = [
         {"num": i, "name": name, "overrides": [f"seed={i}"], "status": status, **shared}
         for i, (name, status) in enumerate(jobs)
     ]
     top.mkdir(parents=True, exist_ok=True)
-    (top / "sweep.json").write_bytes(seal({"jobs": listed}))
+    (top / "sweep.json").write_bytes(seal({"jobs": listed, "commands": [*map(list, commands)]}))

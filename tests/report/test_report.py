@@ -171,6 +171,19 @@ class TestReport:
         assert "only its fresh seeds are its score" in page_text(tmp_path)
         assert not (tmp_path / "report/comparisons.csv").exists()
 
+    def test_trials_are_not_tested_over_several_environments(
+        self, rlrun: Command, tmp_path: Path
+    ) -> None:
+        for env in ("A-v0", "B-v0"):
+            for lr, level in ((1, 0.0), (2, 50.0)):
+                for seed in range(6):
+                    path = tmp_path / f"{env}/runs/t{lr}_s{seed}"
+                    forge(path, seed=seed, policy__lr=lr, returns=(level + seed,), env__id=env)
+            (tmp_path / env / "search.json").write_text("{}")
+        done = rlrun("report", "A-v0", "B-v0")
+        assert "is better" not in done.out
+        assert not (tmp_path / "report/aggregates.csv").exists()
+
     def test_the_page_says_why_this_statistic(self, rlrun: Command, tmp_path: Path) -> None:
         two_settings(tmp_path / "runs")
         rlrun("report", "runs")
@@ -245,6 +258,10 @@ class TestReport:
             (["nowhere"], "DIR = nowhere: no such directory"),
             (["runs", "--score", "best"], "--score = best: is no score"),
             (["runs", "--reference", "A=1"], "--reference = A=1: is no scale"),
+            (
+                ["runs", "--reference", "Cart=0:1"],
+                "--reference = Cart=0:1: no such environment; Ca",
+            ),
             (["runs", "--baseline", "sac"], "--baseline = sac: is part of 0 settings"),
             (["runs", "--threshold", "nan"], "nan is not a finite number"),
             ([], "the following arguments are required: DIR"),
