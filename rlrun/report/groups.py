@@ -189,19 +189,36 @@ def labels_of(configs: Sequence[dict[str, Any]], given: Sequence[str] = ()) -> l
             chosen, parts = [*chosen, name], split
         if parts == len(configs):
             break
-    labels = [" ".join(_part(name, keys) for name in chosen) for keys in configs]
+    labels = _labels(configs, {name: _last_part(name) for name in chosen})
+    if max(map(len, labels)) > _LONGEST:
+        labels = _labels(configs, _first_words(chosen))
     short = [x if len(x) <= _LONGEST else f"{x[: _LONGEST - 1]}…" for x in labels]
     if len(set(short)) < len(short):
         short = [f"{x[: _LONGEST - 8]} ({i})" for i, x in enumerate(labels, 1)]
     return short
 
 
-def _part(name: str, keys: dict[str, Any]) -> str:
-    value = keys.get(name, MISSING)
-    if name == "policy.name":
-        return show(value)
-    shown = name.removesuffix(".name") if name.endswith(".name") else name.rpartition(".")[2]
-    return f"{shown}={show(value)}"
+def _labels(configs: Sequence[dict[str, Any]], names: dict[str, str]) -> list[str]:
+    """``short name=value`` of each of ``names`` (key -> short name) in each config."""
+    return [
+        " ".join(
+            ("" if key == "policy.name" else f"{name}=") + show(keys.get(key, MISSING))
+            for key, name in names.items()
+        )
+        for keys in configs
+    ]
+
+
+def _last_part(key: str) -> str:
+    return key.removesuffix(".name") if key.endswith(".name") else key.rpartition(".")[2]
+
+
+def _first_words(keys: Sequence[str]) -> dict[str, str]:
+    """``state`` for ``policy.state_init``, where no other key is ``state``."""
+    names = {key: _last_part(key) for key in keys}
+    words = [name.partition("_")[0] for name in names.values()]
+    return {key: word if words.count(word) == 1 else names[key]
+            for (key, word) in zip(names, words, strict=True)}  # fmt: skip
 
 
 def show(value: Any) -> str:

@@ -1,5 +1,6 @@
 """Groups: what differs in the seed alone; labels; environments; repeats of a seed."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,17 @@ def test_a_key_of_env_that_varies_within_an_environment_is_a_setting(tmp_path: P
 def test_labels(configs: list, given: list, expected: list) -> None:
     """Keys of the command line first; a key that tells nothing more apart is left out."""
     assert labels_of(configs, given) == expected
+
+
+def test_long_labels_shorten_the_keys_not_the_values() -> None:
+    """All of a factorial sweep can be told apart: the ablation of R2D2."""
+    keys = ["policy.state_init", "policy.burnin_step", "policy.value_rescale_eps", "buffer.alpha"]
+    values = itertools.product(["stored", "zero"], [4, 0], [1e-3, None], [0.6, 0])
+    labels = labels_of([dict(zip(keys, row, strict=True)) for row in values])
+    assert labels[0] == "state=stored burnin=4 value=0.001 alpha=0.6"
+    assert labels[-1] == "state=zero burnin=0 value=null alpha=0"
+    alike = [{"a.lr_start": "x" * 40 + i, "a.lr_end": "y" * 20 + j} for i, j in ("ab", "ba", "aa")]
+    assert labels_of(alike)[2].startswith("lr_start=xx"), "two keys begin with lr"
 
 
 def test_long_labels_stay_distinct() -> None:
