@@ -56,7 +56,7 @@ def report_command(argv: list[str]) -> int:
     )
     args = parser.parse_args(argv)
     from rlrun.report import figures
-    from rlrun.report.across import parse_references
+    from rlrun.report.across import check_references, parse_references
     from rlrun.report.contents import build_document
     from rlrun.report.findings import Findings
     from rlrun.report.runs import parse_score, read_runs
@@ -70,6 +70,7 @@ def report_command(argv: list[str]) -> int:
     threshold = math.nan if args.threshold is None else args.threshold
     axes: tuple[Axis, ...] = (args.x,) if args.x else ("env_steps", "wall")
     found = Findings(runs, args.score, threshold, axes, figures.available(), args.baseline)
+    check_references(references, found)
     document = build_document(found, _title(args.dirs), references)
     for text in document.text:
         print(text)

@@ -11,8 +11,9 @@ from rlrun.report.aggregates import balanced, iqm, optimality_gap, performance_p
 from rlrun.report.document import Section
 from rlrun.report.figures import Picture
 from rlrun.report.findings import Findings, interval_of, reasons
-from rlrun.report.groups import Group
+from rlrun.report.groups import Group, scored
 from rlrun.report.intervals import Floats
+from rlrun.report.runs import printable
 from rlrun.report.tables import Cell, Table
 
 _POINTS = 101  # of a profile
@@ -66,7 +67,7 @@ def scales_of(
     found: Findings, references: Mapping[str, tuple[float, float]]
 ) -> dict[str, tuple[float, float]]:
     """Return environment -> the scores that count as 0 and 1."""
-    return {env: references.get(env) or _extremes(found.of(env)) for env in found.environments}
+    return {env: references.get(env) or _extremes(scored(found.of(env))) for env in _places(found)}
 
 
 def matrices_of(
@@ -82,19 +83,27 @@ def matrices_of(
 
 
 def complete_settings(found: Findings) -> dict[str, list[Group]]:
-    """Return the settings with scores in every environment of several, and their groups."""
-    if len(found.environments) < 2:
+    """Return the settings with scores in every environment of several, and their groups.
+
+    Trials of a search are left out: their scores chose the setting.
+    """
+    places = _places(found)
+    if len(places) < 2:
         return {}
     by_setting: dict[str, list[Group]] = {}
-    for group in found.groups:
-        if group.runs:
-            by_setting.setdefault(group.setting, []).append(group)
-    order = found.environments.index
+    for group in scored(found.groups):
+        by_setting.setdefault(group.setting, []).append(group)
+    order = places.index
     return {
         setting: sorted(groups, key=lambda g: order(g.environment))
         for setting, groups in by_setting.items()
-        if len(groups) == len(found.environments)
+        if len(groups) == len(places)
     }
+
+
+def _places(found: Findings) -> list[str]:
+    """The environments in which a setting has scores that no search has chosen by."""
+    return [env for env in found.environments if scored(found.of(env))]
 
 
 def _extremes(groups: Sequence[Group]) -> tuple[float, float]:
@@ -138,3 +147,14 @@ def parse_references(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
             )
         found[name] = (low, high)
     return found
+
+
+def check_references(references: Mapping[str, tuple[float, float]], found: Findings) -> None:
+    """Raise ConfigError for a reference to an environment that is not in the report."""
+    for name, (low, high) in references.items():
+        if name not in found.environments:
+            raise ConfigError(
+                f"--reference = {printable(name)}={low:g}:{high:g}: no such environment; "
+                f"{'; '.join(found.environments[:8])} are in the report; name one of them",
+                key="--reference",
+            )

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.report.runs import Floats, Run, printable, score
+from rlrun.report.records import Floats
+from rlrun.report.runs import Run, printable, score
 
 # Keys that say where to run and how to record, not what is computed.
 IGNORED = (
@@ -52,6 +53,21 @@ class Group:
         return any(run.trial for run in self.runs)
 
     @property
+    def stopped(self) -> bool:
+        """Whether seeds=auto chose when to stop adding seeds: ordinary tests do not hold."""
+        return any(run.auto is not None for run in self.runs)
+
+    @property
+    def failed_again(self) -> list[Run]:
+        """Runs that failed although an earlier run of their seed is done and counts."""
+        began = {run.seed: run.text("started") for run in self.runs}
+        return [
+            run
+            for run in self.unscored
+            if run.status == "failed" and began.get(run.seed, "~") < run.text("started")
+        ]
+
+    @property
     def everything(self) -> list[Run]:
         """Every run of the group."""
         return [*self.runs, *self.unscored, *self.repeats]
@@ -78,7 +94,7 @@ def group_runs(runs: Sequence[Run], kind: str = "final") -> list[Group]:
 
 
 def _group(group: Group, members: Sequence[Run]) -> Group:
-    """Fill a group: of several runs of a seed the one that was started last counts."""
+    """Fill a group: of the runs of a seed that have a score the one started last counts."""
     by_seed: dict[int | None, list[Run]] = {}
     for run in members:
         if score(run, group.kind) is None:
@@ -90,6 +106,11 @@ def _group(group: Group, members: Sequence[Run]) -> Group:
         group.runs.append(newest)
         group.repeats.extend(earlier)
     return group
+
+
+def scored(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups with scores that no search has chosen by: those that may be tested."""
+    return [group for group in groups if group.runs and not group.trial]
 
 
 def side_of(groups: Sequence[Group], runs: Sequence[Run]) -> list[Group]:

@@ -13,6 +13,7 @@ from rlrun.rundir.inert import MAX_ENTRIES, member, read_file
 from rlrun.rundir.texts import CONFIG, RECORD
 
 SWEEP = "sweep.json"
+SEEDS = "seeds.json"  # of a sweep with seeds=auto
 _DEEPEST = 32  # levels of directories that are searched for runs
 
 
@@ -122,3 +123,50 @@ def sweep_jobs(sweep_dir: Path) -> list[RunSource]:
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return []  # the directories that are there are still found
     return [RunSource(path, dict(job)) for path, job in named]
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """A directory with sweep.json or seeds.json. ``jobs``: listed run directories, or none."""
+
+    auto: bool
+    jobs: frozenset[Path]
+
+
+class AutoSweeps:
+    """Finds the sweep with ``seeds=auto`` that a run is of; reads each sweep once.
+
+    Such a sweep is known by seeds.json, or by ``seeds=auto`` in a command in sweep.json: so also
+    while it runs, when it failed or was interrupted, and when ``rlrun resume`` finished it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Path, _Sweep | None] = {}
+
+    def of(self, run_dir: Path) -> Path | None:
+        """Return the directory of the sweep, which may be several levels above, else None."""
+        run_dir = run_dir.absolute()
+        for above in run_dir.parents[:_DEEPEST]:
+            if above not in self._known:
+                self._known[above] = _sweep(above)
+            sweep = self._known[above]
+            if sweep is not None and (run_dir in sweep.jobs or not sweep.jobs):
+                return above if sweep.auto else None
+        return None
+
+
+def _sweep(directory: Path) -> _Sweep | None:
+    listed, decided = (os.path.lexists(directory / name) for name in (SWEEP, SEEDS))
+    if not listed and not decided:
+        return None
+    jobs = frozenset(job.path for job in sweep_jobs(directory))
+    return _Sweep(decided or _types_auto(directory / SWEEP), jobs)
+
+
+def _types_auto(path: Path) -> bool:
+    """Whether a command that made a sweep had seeds=auto."""
+    try:
+        commands = json.loads(read_file(path))["commands"]
+        return any(str(word).lstrip("+") == "seeds=auto" for words in commands for word in words)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return False

@@ -41,7 +41,8 @@ def compare_lines(a: str, b: str, kind: str) -> Iterator[str]:
         if alone := [env for env in by_env[name] if env not in both]:
             yield f"only in {name}: {', '.join(alone)}"
     yield ""
-    compared = corrected([_versus(by_env["A"][env], by_env["B"][env]) for env in both])
+    family = len(both)
+    compared = corrected([_versus(by_env["A"][env], by_env["B"][env], family) for env in both])
     for one in compared:
         place = f"{one.environment}: " if len(both) > 1 else ""
         yield f"{place}{sentence(one)}"
@@ -51,6 +52,12 @@ def compare_lines(a: str, b: str, kind: str) -> Iterator[str]:
 
 
 def _check_side(name: str, argument: str, groups: Sequence[Group]) -> None:
+    if any(group.trial for group in groups):
+        raise ConfigError(
+            f"{name} = {printable(argument)}: holds trials of a search, which chose by their "
+            "scores, so that no test on them holds; runs on fresh seeds are allowed; compare "
+            "'SEARCH_DIR/runs/final_*'"
+        )
     settings = list(dict.fromkeys(group.setting for group in groups))
     if len(settings) > 1:
         raise ConfigError(
@@ -66,9 +73,9 @@ def _check_side(name: str, argument: str, groups: Sequence[Group]) -> None:
         )
 
 
-def _versus(a: Group, b: Group) -> Versus:
+def _versus(a: Group, b: Group, family: int) -> Versus:
     """The comparison with the sides as names."""
-    return versus(replace(a, setting="A"), replace(b, setting="B"))
+    return versus(replace(a, setting="A"), replace(b, setting="B"), family)
 
 
 def _config_lines(a: Group, b: Group) -> Iterator[str]:

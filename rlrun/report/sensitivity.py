@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlrun.report.groups import MISSING, Group, show, varying_keys
-from rlrun.report.runs import Floats, finite
+from rlrun.report.records import Floats
+from rlrun.report.runs import finite
 
 MAX_LEVELS = 8  # values of a number, above which they are put into ranges
 BINS = 5  # ranges with equally many values
@@ -94,6 +95,10 @@ def _effect(groups: Sequence[Group], names: tuple[str, ...]) -> Effect:
 def explained(scores: Sequence[Floats]) -> float:
     """Return SS_between / SS_total of the scores at each level; 0 where all scores are equal."""
     every = np.concatenate(list(scores))
-    total = float(((every - every.mean()) ** 2).sum())
-    between = sum(len(x) * float((x.mean() - every.mean()) ** 2) for x in scores)
-    return between / total if total > 0 else 0.0
+    spread = float(np.ptp(every))
+    if spread <= 1e-12 * float(np.abs(every).max()):  # the sums of squares are rounding
+        return 0.0
+    center = every.mean()
+    total = float(np.square((every - center) / spread).sum())
+    between = sum(len(x) * float((x - center).mean() / spread) ** 2 for x in scores)
+    return min(1.0, between / total)

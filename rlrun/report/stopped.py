@@ -1,4 +1,7 @@
-"""What sweeps with ``seeds=auto`` have decided; tests that ignore how they stopped do not hold."""
+"""What sweeps with ``seeds=auto`` have decided; tests that ignore how they stopped do not hold.
+
+A sweep that runs, failed or was interrupted has not decided: then nothing is said of its settings.
+"""
 
 import json
 import math
@@ -7,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.report.document import Section
-from rlrun.report.runs import SEEDS, Run, finite, printable
+from rlrun.report.inputs import SEEDS
+from rlrun.report.runs import Run, finite, printable
 from rlrun.report.tables import Cell, Table
 from rlrun.rundir.inert import read_file
 
@@ -20,9 +24,15 @@ def stopped_section(runs: Sequence[Run]) -> tuple[Section | None, list[str]]:
     None where no sweep had ``seeds=auto``.
     """
     sweeps = dict.fromkeys(run.auto for run in runs if run.auto is not None)
-    rows = [row for sweep in sweeps for row in _rows(sweep)]
+    by_sweep = {sweep: list(_rows(sweep)) for sweep in sweeps}
+    rows = [row for own in by_sweep.values() for row in own]
     if not sweeps:
         return None, []
+    open_ = [
+        f"{printable(sweep.name)}: seeds=auto has recorded no decision ({SEEDS}): it runs, failed "
+        "or was interrupted; nothing is tested."
+        for sweep, own in by_sweep.items() if not own
+    ]  # fmt: skip
     text = [
         "Seeds were added until each comparison was decided or the seeds were spent. These "
         "decisions hold at the family-wise level given; tests that ignore how the sweep stopped do "
@@ -35,7 +45,8 @@ def stopped_section(runs: Sequence[Run]) -> tuple[Section | None, list[str]]:
         for row in rows
     ]
     tables = [Table("sequential", columns, rows)] if rows else []
-    return Section("Sequential seeds", text, tables), said if len(said) <= 3 else []
+    said = [*said, *open_]
+    return Section("Sequential seeds", text + open_, tables), said if len(said) <= 3 else []
 
 
 def _rows(sweep: Path) -> Iterator[tuple[Cell, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlrun.report import figures
-from rlrun.report.curves import Axis, Curve, curve, median_steps, steps_to
+from rlrun.report.curves import Axis, Curve, arrivals, curve, median_steps
 from rlrun.report.design import Design, choose
 from rlrun.report.document import Section
 from rlrun.report.figures import MAX_GROUPS, MAX_ROWS, Picture
@@ -62,6 +62,12 @@ def score_section(found: Findings) -> Section:
             f"Runs of {', '.join(dict.fromkeys(diverged))} diverged (exit code 4) and have no "
             "score: the mean of the others flatters a setting that diverges."
         )
+    again = [f"{g.setting} (seed {r.seed})" for g in found.groups for r in g.failed_again]
+    if again:
+        text.append(
+            f"Failed when run again: {', '.join(dict.fromkeys(again))}. The last run of a seed "
+            "that is done counts, which flatters a setting that fails now and then."
+        )
     if any(run.trial for run in found.runs):
         text.append(
             "Trials of a search: the best of them was chosen by these scores, which flatter it; "
@@ -93,6 +99,7 @@ def curve_section(found: Findings) -> tuple[Section, Table]:
     """Learning curves, and the table of means and bands behind them."""
     pictures: list[Picture] = []
     rows: list[tuple[Cell, ...]] = []
+    left_out: list[str] = []
     hidden = 0
     for environment in found.environments:
         groups = best_groups(found.of(environment), MAX_GROUPS)
@@ -100,6 +107,7 @@ def curve_section(found: Findings) -> tuple[Section, Table]:
         for axis in found.axes:
             curves = {id(group): curve(group, axis) for group in found.of(environment)}
             rows += [row for one in curves.values() for row in _curve_rows(one, axis)]
+            left_out += [line for one in curves.values() for line in _left_out(one, axis, found)]
             if not found.draw:
                 continue
             what = "environment steps" if axis == "env_steps" else "wall time"
@@ -110,12 +118,13 @@ def curve_section(found: Findings) -> tuple[Section, Table]:
                 title=f"{found.place(environment)}return against {what}; every seed is a thin line",
             )  # fmt: skip
     text = [
-        "Thin lines: every seed, dashed where the run is not done. Band: 95 % interval of the mean "
-        "over the seeds that are done, pointwise (at each point, not for the whole curve at once), "
-        "from 5 seeds on. Dotted: the threshold.",
+        "Thin lines: every seed, dashed where the run is not done or its metrics are damaged. "
+        "Band: 95 % interval of the mean over the seeds that are done, pointwise (at each point, "
+        "not for the whole curve at once), from 5 seeds on. Dotted: the threshold.",
         "Logs are aligned by the last observation carried forward: between two evaluations the "
         "newest one holds, as a later one was not known yet. A run that ended early because it was "
         "solved keeps its last value.",
+        *left_out,
     ]
     if "wall" in found.axes:
         text.append("Wall times compare only runs that had the same machine to themselves.")
@@ -123,6 +132,20 @@ def curve_section(found: Findings) -> tuple[Section, Table]:
         text.append(f"The {MAX_GROUPS} best groups are drawn; the other {hidden} are in the CSV.")
     columns = ("environment", "setting", "axis", "x", "mean")
     return Section("Learning curves", text, [], pictures), Table("curves", columns, rows)
+
+
+def _left_out(one: Curve, axis: Axis, found: Findings) -> list[str]:
+    """A sentence on the seeds that are done but not in the mean of a curve; none without any."""
+    if not one.left_out:
+        return []
+    seeds = ", ".join(str(run.seed) for run in one.left_out)
+    steps = axis == "env_steps"
+    missing = "evaluations" if steps else "wall times"
+    return [
+        f"{found.place(one.group.environment)}{one.group.setting}: seeds {seeds} are done but not "
+        f"in the mean against {'env steps' if steps else 'wall time'}, as {missing} are missing or "
+        "damaged (see run health)."
+    ]
 
 
 def _curve_rows(one: Curve, axis: Axis) -> list[tuple[Cell, ...]]:
@@ -149,7 +172,7 @@ def efficiency_section(found: Findings) -> Section:
     for environment in found.environments:
         threshold = threshold_of(found, found.of(environment))
         for group in found.of(environment) if math.isfinite(threshold) else []:
-            steps = [steps_to(run, threshold) for run in group.runs]
+            steps, left_out = arrivals(group, threshold)
             arrived = sum(map(math.isfinite, steps))
             if steps:
                 share = interval_of(success_interval(arrived, len(steps)))
@@ -157,15 +180,16 @@ def efficiency_section(found: Findings) -> Section:
                 bounds = (min(known), max(known)) if known else (_NAN, _NAN)
                 rows.append(
                     (environment, group.setting, threshold, arrived, len(steps), share,
-                     median_steps(steps), *bounds)
+                     median_steps(steps), *bounds, left_out or None)
                 )  # fmt: skip
     columns = ("environment", "setting", "threshold", "arrived", "seeds", "share", "median steps",
-               "fastest", "slowest that arrived")  # fmt: skip
+               "fastest", "slowest that arrived", "left out")  # fmt: skip
     source = "given" if math.isfinite(found.threshold) else "run.stop_value"
     text = [
         f"Env steps of the first evaluation at or above the threshold ({source}). Seeds that never "
-        "got there count as slower than all others in the median. Share: seeds that arrived, with "
-        "the exact binomial interval.",
+        "got there, also as they failed, count as slower than all others in the median. Share: "
+        "seeds that arrived, with the exact binomial interval. Left out: seeds that have not ended "
+        "or whose evaluations are damaged.",
     ]
     if not rows:
         text = ["No threshold: the environment has no run.stop_value; give --threshold."]

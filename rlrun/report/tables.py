@@ -138,7 +138,7 @@ def csv_text(table: Table) -> str:
     names = [
         [n, f"{n} low", f"{n} high"] if w else [n] for n, w in zip(table.columns, wide, strict=True)
     ]
-    writer.writerow([name for group in names for name in group])
+    writer.writerow([_csv_word(name) for group in names for name in group])
     for row in table.rows:
         writer.writerow(
             [text for cell, w in zip(row, wide, strict=True) for text in _csv_cells(cell, w)]
@@ -152,6 +152,10 @@ def _csv_cells(cell: Cell, wide: bool) -> list[str]:
         return [text for number in numbers for text in _csv_cells(number, False)]
     if isinstance(cell, float):
         return ["" if math.isnan(cell) else repr(float(cell))]
-    text = show_cell(cell)
-    formula = isinstance(cell, str) and text[:1] in ("=", "+", "-", "@")
-    return [f"'{text}" if formula else text]
+    return [_csv_word(cell) if isinstance(cell, str) else show_cell(cell)]
+
+
+def _csv_word(text: str) -> str:
+    """A name or text of a stranger, so that no spreadsheet takes it for a formula."""
+    text = printable(text)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

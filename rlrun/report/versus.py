@@ -6,9 +6,10 @@ Better means a higher return.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from rlrun.report.across import complete_settings
 from rlrun.report.aggregates import balanced
 from rlrun.report.comparison import (
     PERMUTATIONS,
@@ -20,9 +21,9 @@ from rlrun.report.comparison import (
 )
 from rlrun.report.document import Section
 from rlrun.report.findings import Findings, interval_of
-from rlrun.report.groups import Group
+from rlrun.report.groups import Group, scored
+from rlrun.report.inputs import SEEDS
 from rlrun.report.intervals import LEVEL, MIN_SEEDS, Estimate, Floats
-from rlrun.report.runs import SEEDS
 from rlrun.report.tables import Cell, Interval, Table, show_cell, show_number
 
 ALL_PAIRS = 4  # groups of which every pair is compared
@@ -69,7 +70,7 @@ class Versus:
         """The verdict with the difference."""
         gap = interval_of(self.gap)
         if self.stopped:
-            return f"seeds=auto has decided this: see {SEEDS} or rlrun report;"
+            return f"not tested: seeds=auto chose when to stop; see {SEEDS} or rlrun report;"
         if math.isnan(self.adjusted):
             return f"undecided: {self.gap.why}"
         if self.winner:
@@ -98,7 +99,7 @@ def versus(a: Group, b: Group, family: int = 1) -> Versus:
     enough = 2.0 ** (1 - len(a.runs)) <= (1 - LEVEL) / family
     gap = difference(b.scores, a.scores, paired=same_seeds(a, b) and enough)
     chance = probability_of_improvement(b.scores, a.scores)
-    stopped = any(run.auto for run in [*a.runs, *b.runs])
+    stopped = a.stopped or b.stopped
     p = math.nan if gap.p is None or stopped else gap.p
     pairs_used = "signs" in gap.method
     return Versus(a.environment, a.setting, b.setting, gap, chance, pairs_used, p, stopped=stopped)
@@ -116,21 +117,16 @@ def pairs(groups: Sequence[T]) -> list[tuple[T, T]]:
     return [(groups[0], other) for other in groups[1:]]
 
 
-def scored(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups that have a score which no search has chosen by."""
-    return [group for group in groups if group.runs and not group.trial]
-
-
 def corrected(found: Sequence[Versus]) -> list[Versus]:
     """Return comparisons with p adjusted for their number (Holm)."""
     tested = [one for one in found if not math.isnan(one.adjusted)]
     adjusted = iter(holm([one.adjusted for one in tested]))
     return [
-        one if math.isnan(one.adjusted)
-        else Versus(one.environment, one.a, one.b, one.gap, one.chance, one.paired,
-                    next(adjusted), len(tested))
+        one
+        if math.isnan(one.adjusted)
+        else replace(one, adjusted=next(adjusted), family=len(tested))
         for one in found
-    ]  # fmt: skip
+    ]
 
 
 def compare_all(found: Findings, matrices: Mapping[str, Sequence[Floats]]) -> list[Versus]:
@@ -140,12 +136,14 @@ def compare_all(found: Findings, matrices: Mapping[str, Sequence[Floats]]) -> li
     """
     groups = [pair for env in found.environments for pair in pairs(scored(found.of(env)))]
     names = pairs(list(matrices))
+    whole = complete_settings(found)
     out = [versus(a, b, len(groups) + len(names)) for a, b in groups]
     for a, b in names:
         x, y = (balanced(matrices[name])[0] for name in (b, a))
         gap, chance = aggregate_difference(x, y), probability_of_improvement(x, y)
-        p = math.nan if gap.p is None else gap.p
-        out.append(Versus(ACROSS, a, b, gap, chance, False, p))
+        stopped = any(group.stopped for name in (a, b) for group in whole[name])
+        p = math.nan if gap.p is None or stopped else gap.p
+        out.append(Versus(ACROSS, a, b, gap, chance, False, p, stopped=stopped))
     return corrected(out)
 
 

@@ -47,21 +47,24 @@ def make_rungs(
 def partial_score(run: Run, kind: str, env_steps: float) -> float | None:
     """Return the score of ``kind`` at the first evaluation at or after ``env_steps``.
 
-    ``final`` is the mean return of that evaluation. None: the run has not come that far.
+    ``final`` is the mean return of that evaluation. A run that ended before, because it was solved,
+    keeps its last evaluation up to ``env_steps``. None: the run has not come that far.
     """
     last = parse_score(kind)
     steps, returns = run.evaluations.env_steps, run.evaluations.return_mean
     end = int(np.searchsorted(steps, env_steps))
     if end == len(steps):
-        if run.status != "done" or not end:  # one that ended early, solved, stays at its last
+        if run.status != "done" or not end:
             return None
         end -= 1
+    at = max(steps[end], env_steps)
     steps, returns = steps[: end + 1], returns[: end + 1]
     if last is not None:
         return float(returns[-last:].max())
-    if kind == "final" or end == 0:
+    widths = np.diff(steps, append=at)
+    if kind == "final" or at == steps[0]:
         return float(returns[-1])
-    return float(returns[:-1] @ np.diff(steps) / (steps[-1] - steps[0]))
+    return float(returns @ widths / (at - steps[0]))
 
 
 def falls_behind(score: float, others: Sequence[float], reduction: int) -> bool:

@@ -1,8 +1,8 @@
 """Search: trials of several seeds each, then the best setting again on fresh seeds.
 
-What is tried depends on ``search.seed`` and on earlier trials by number, never on which run ended
-first: trial n is suggested once trials 0 … n - lag are told, in order, and compared at its rungs
-with those alone. A search that was interrupted so tries the settings of one that was not.
+What is tried depends on ``search.seed`` and on earlier trials by number, never on which run ends
+first: trial n is asked for when exactly trials 0 … n - lag have been told, in order, and compared
+at its rungs with those alone. A search that was interrupted tries the settings of one that was not.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,9 @@ class SearchResult:
     """The score of the chosen setting. ``seeds`` [F]: fresh ones, ``scores`` [F]: their scores.
 
     ``estimate``: mean of ``scores`` with its interval; ``selection``: the trial that was chosen,
-    whose own score is the largest of many and so too high. ``failed``: fresh seeds without score.
+    whose own score is the largest of many and so too high. ``failed``: fresh seeds without score;
+    where there is one, nothing is claimed (``estimate`` is None): the mean of the others would
+    favour a setting that sometimes fails.
     """
 
     selection: Trial
@@ -36,7 +38,9 @@ class SearchResult:
     @property
     def bias(self) -> float | None:
         """Selection bias: the score it was chosen by minus the score on fresh seeds."""
-        return selection_bias(self.selection.scores, self.scores).value if self.scores else None
+        if self.estimate is None:
+            return None
+        return selection_bias(self.selection.scores, self.scores).value
 
     def to_dict(self) -> dict[str, Any]:
         """Contents of result.json."""
@@ -73,22 +77,36 @@ class SearchResult:
                 f"bias {self.bias:+.3g}"
             )
         if self.failed:
-            found.append(f"failed on seeds {', '.join(map(str, self.failed))}: not in the score")
+            count = len(self.failed) + len(self.seeds)
+            found.append(
+                f"no score: {len(self.failed)} of {count} fresh seeds failed "
+                f"({', '.join(map(str, self.failed))}); the mean of the others would favour a "
+                "setting that sometimes fails"
+            )
         return found
 
 
 @dataclass
 class _Attempt:
-    """A trial that is running."""
+    """A trial that is running.
+
+    Its seeds run at the same time but count one after another. Where there are rungs, a trial has
+    failed once a seed has and all seeds before it are done: one of those may yet fall behind.
+    """
 
     trial: Trial
     runs: list[SeedRun]
+    has_rungs: bool
     rungs: dict[int, float] = field(default_factory=dict)
     lost_at: int | None = None  # rung at which it was pruned
 
     @property
     def failed(self) -> SeedRun | None:
-        return next((run for run in self.runs if run.state == "failed"), None)
+        """The seed that made the trial fail."""
+        open_runs = [run for run in self.runs if run.state != "done"]
+        if self.has_rungs:
+            open_runs = open_runs[:1]
+        return next((run for run in open_runs if run.state == "failed"), None)
 
     @property
     def has_ended(self) -> bool:
@@ -96,12 +114,21 @@ class _Attempt:
         lost = self.lost_at is not None or self.failed is not None
         return lost or all(run.state == "done" for run in self.runs)
 
+    @property
+    def needed(self) -> list[SeedRun]:
+        """The seeds that can still change the result: none behind one that has failed."""
+        if self.has_ended:
+            return []
+        states = [run.state for run in self.runs]
+        return self.runs[: states.index("failed")] if "failed" in states else self.runs
+
     def result(self) -> Trial:
         """The trial with its end."""
+        if self.lost_at is not None or self.failed is not None:
+            state: Any = "failed" if self.lost_at is None else "pruned"
+            return replace(self.trial, state=state, rungs=self.rungs)
         scores = tuple(run.score for run in self.runs if run.score is not None)
-        state: Any = "complete" if len(scores) == len(self.runs) else "failed"
-        state = "pruned" if self.lost_at is not None else state
-        return replace(self.trial, state=state, rungs=self.rungs, scores=scores)
+        return replace(self.trial, state="complete", rungs=self.rungs, scores=scores)
 
 
 class Search:
@@ -144,7 +171,7 @@ class Search:
             self._prune(runs)
             self._tell(runs)
         chosen = best(self._told)
-        return None if chosen is None else self._score(chosen, runs)
+        return None if chosen is None else self._run_fresh_seeds(chosen, runs)
 
     def _ask(self) -> bool:
         """Suggest trials as far as the earlier ones allow; True if there was one."""
@@ -164,7 +191,8 @@ class Search:
 
     def _attempt(self, trial: Trial) -> _Attempt:
         seeds = range(self._first_seed, self._first_seed + self._config.seeds)
-        return _Attempt(trial, [self._run(f"t{trial.number:04}", trial, seed) for seed in seeds])
+        runs = [self._run(f"t{trial.number:04}", trial, seed) for seed in seeds]
+        return _Attempt(trial, runs, bool(self._rungs))
 
     def _run(self, name: str, trial: Trial, seed: int) -> SeedRun:
         name = f"{name}_s{seed}"
@@ -176,7 +204,7 @@ class Search:
         """Give free workers the next seeds, those of earlier trials first."""
         for attempt in self._open:
             for run in attempt.runs:
-                if run.state == "waiting" and runs.free and not attempt.has_ended:
+                if run.state == "waiting" and runs.free and run in attempt.needed:
                     runs.start(run)
 
     def _prune(self, runs: SeedRuns) -> None:
@@ -186,11 +214,12 @@ class Search:
             compared = attempt.trial.number - self._lag
             earlier = [t.rungs for t in self._told if t.number <= compared]
             lost = first_lost(attempt.rungs, earlier, self._config.reduction)
-            if lost is not None and attempt.failed is None:
+            if lost is not None:  # also where a seed has failed since
                 attempt.lost_at = lost
                 attempt.rungs = {r: s for r, s in attempt.rungs.items() if r <= lost}
-            if attempt.has_ended:
-                for run in attempt.runs:
+            needed = attempt.needed
+            for run in attempt.runs:
+                if run not in needed:
                     runs.stop(run)
 
     def _measure(self, attempt: _Attempt) -> None:
@@ -206,13 +235,14 @@ class Search:
                 attempt.rungs[rung.total] = sum(scores) / len(scores)
 
     def _tell(self, runs: SeedRuns) -> None:
-        """Record the trials that have ended, in their order."""
+        """Record the trials that have ended, in their order; ask for one after each."""
         while self._open and self._open[0].has_ended:
             attempt = self._open.pop(0)
             trial = attempt.result()
             self._study.tell(trial)
             self._told.append(trial)
             self._say(self._line(attempt, trial))
+            self._ask()
 
     def _line(self, attempt: _Attempt, trial: Trial) -> str:
         width = len(str(self._config.trials))
@@ -227,7 +257,7 @@ class Search:
         number = f"{trial.number:>{width}}"
         return f"trial {number}  {what}{beside}  {' '.join(trial.overrides)}"
 
-    def _score(self, chosen: Trial, runs: SeedRuns) -> SearchResult:
+    def _run_fresh_seeds(self, chosen: Trial, runs: SeedRuns) -> SearchResult:
         """Run the chosen setting on seeds that no trial has used."""
         start = self._first_seed + self._config.seeds
         seeds = range(start, start + self._config.final_seeds)
@@ -245,7 +275,7 @@ class Search:
         done = [(s, r.score) for s, r in zip(seeds, final, strict=True) if r.score is not None]
         failed = tuple(s for s, r in zip(seeds, final, strict=True) if r.score is None)
         scores = tuple(score for _, score in done)
-        estimate = mean_interval(scores) if scores else None
+        estimate = None if failed else mean_interval(scores)
         return SearchResult(chosen, tuple(seed for seed, _ in done), scores, failed, estimate)
 
     def _check_signals(self) -> None:

@@ -51,11 +51,12 @@ class SeedsResult:
             found.append(f"{setting.name}: {e.value:.6g}{interval} ({len(scores)} seeds)")
         for (a, b), winner in self.decision.winners.items():
             names = [self.settings[i].name for i in (a, b)]
-            count = min(len(self.scores[i]) for i in (a, b))
             if winner is None:
+                count = min(len(self.scores[i]) for i in (a, b))
                 found.append(f"{names[0]} against {names[1]}: undecided after {count} seeds each")
                 continue
             better, worse = names if winner == a else names[::-1]
+            count = self.decision.seeds[a, b]
             found.append(f"{better} is better than {worse}: decided after {count} seeds each")
         count = len(self.decision.winners)
         which = "the comparison names" if count == 1 else f"the {count} comparisons together name"
@@ -75,7 +76,12 @@ class SeedsResult:
             "status": self.decision.status,
             "looks": self.decision.look,
             "comparisons": [
-                {"settings": list(pair), "better": winner}
+                {
+                    "settings": list(pair),
+                    "better": winner,
+                    "look": self.decision.looks.get(pair),
+                    "seeds": self.decision.seeds.get(pair),
+                }
                 for pair, winner in self.decision.winners.items()
             ],
         }

@@ -52,7 +52,11 @@ def forge(
     (path / "config.yaml").write_text(yaml.safe_dump(whole, sort_keys=False))
     (path / "overrides.yaml").write_text(yaml.safe_dump([f"seed={seed}", *overrides]))
     total = whole["run"]["total_steps"]
-    at = steps or [total * (i + 1) // len(returns) for i in range(len(returns))]
+    at = (
+        steps
+        if steps is not None
+        else [total * (i + 1) // len(returns) for i in range(len(returns))]
+    )
     lines, times = [], []
     for i, (step, value) in enumerate(zip(at, returns, strict=True)):
         share = {"eval/success": success[i]} if success else {}
@@ -93,12 +97,17 @@ def forge_seeds(top: Path, finals: Sequence[float], **given: Any) -> list[Path]:
     ]
 
 
-def forge_sweep(top: Path, jobs: Sequence[tuple[str, str]], exit_code: int | None = None) -> None:
-    """Write sweep.json: (directory, status) of each job."""
+def forge_sweep(
+    top: Path,
+    jobs: Sequence[tuple[str, str]],
+    exit_code: int | None = None,
+    commands: Sequence[Sequence[str]] = (),
+) -> None:
+    """Write sweep.json: (directory, status) of each job; the commands that added jobs."""
     shared = {"exit_code": exit_code, "seconds": None, "total_steps": None}
     listed = [
         {"num": i, "name": name, "overrides": [f"seed={i}"], "status": status, **shared}
         for i, (name, status) in enumerate(jobs)
     ]
     top.mkdir(parents=True, exist_ok=True)
-    (top / "sweep.json").write_bytes(seal({"jobs": listed}))
+    (top / "sweep.json").write_bytes(seal({"jobs": listed, "commands": [*map(list, commands)]}))

@@ -60,6 +60,31 @@ def test_several_environments(rlrun: Command, tmp_path: Path) -> None:
     assert "only in B: C-v0" in lines
 
 
+def test_six_pairs_in_two_environments(rlrun: Command, tmp_path: Path) -> None:
+    """Six pairs reach p = 1/32, too much for two comparisons: they are compared unpaired."""
+    for env in ("A-v0", "B-v0"):
+        for side, shift in (("a", 0), ("b", 100)):
+            scores = [x + shift for x in SCORES[:6]]
+            forge_seeds(tmp_path / side / env, scores, env__id=env, policy__lr=shift)
+    lines = rlrun("compare", "a", "b").out.splitlines()
+    assert lines[-3].startswith("A-v0: B is better by 100")
+    assert lines[-2].startswith("B-v0: B is better by 100")
+
+
+def test_trials_of_a_search_are_refused(rlrun: Command, tmp_path: Path) -> None:
+    forge_seeds(tmp_path / "a", SCORES)
+    for i, x in enumerate(SCORES):
+        forge(tmp_path / f"search/runs/t0003_s{i}", seed=i, returns=(x + 50,), policy__lr=3)
+        forge(tmp_path / f"search/runs/final_t0003_s{9 + i}", seed=9 + i, policy__lr=3)
+    (tmp_path / "search/search.json").write_text("{}")
+    for argv in (["a", "search/runs/t0003*"], ["search", "a"]):
+        done = rlrun("compare", *argv)
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert "holds trials of a search" in done.err
+        assert "compare 'SEARCH_DIR/runs/final_*'" in done.err
+    assert rlrun("compare", "a", "search/runs/final_*").code == 0
+
+
 def test_what_differs_besides_the_config_is_named(
     rlrun: Command,
     tmp_path: Path,

@@ -146,6 +146,33 @@ class TestReport:
         notes = {row["run"]: row["note"] for row in read_csv(tmp_path / "report/runs.csv")}
         assert notes["bad"] == "exit 4: loss = nan; lower it"
 
+    def test_damaged_metrics_are_said(self, rlrun: Command, tmp_path: Path) -> None:
+        two_settings(tmp_path / "runs")
+        path = tmp_path / "runs/dqn/dqn_s2/metrics.jsonl"
+        path.write_bytes(path.read_bytes()[:-9])
+        done = rlrun("report", "runs", "--score", "auc")
+        assert "Not counted: dqn (1 with damaged metrics). See run health." in done.out
+        page = page_text(tmp_path)
+        assert "dqn_s2: metrics.jsonl is damaged." in page
+        assert "dqn: seeds 2 are done but not in the mean against env steps" in page
+        notes = {row["run"]: row["note"] for row in read_csv(tmp_path / "report/runs.csv")}
+        assert notes["dqn_s2"] == "metrics.jsonl: line 3 is cut"
+
+    def test_a_seed_that_failed_when_run_again(self, rlrun: Command, tmp_path: Path) -> None:
+        forge(tmp_path / "runs/old", seed=1, record={"started": "2026-01-01"})
+        forge(tmp_path / "runs/new", seed=1, status="failed", record={"started": "2026-01-02"})
+        forge(tmp_path / "runs/one", seed=2, status="failed", record={"started": "2026-01-01"})
+        forge(tmp_path / "runs/two", seed=2, record={"started": "2026-01-02"})
+        rlrun("report", "runs")
+        assert "Failed when run again: dqn (seed 1). The last run" in page_text(tmp_path)
+        notes = {row["run"]: row["note"] for row in read_csv(tmp_path / "report/runs.csv")}
+        assert notes == {
+            "old": "",
+            "new": "an earlier run of this seed counts",
+            "one": "",
+            "two": "",
+        }
+
     @pytest.mark.parametrize("status", ["running", "failed", "done"])
     def test_a_single_run(self, rlrun: Command, tmp_path: Path, status: str) -> None:
         forge(tmp_path / "runs", status=status)
@@ -170,6 +197,19 @@ class TestReport:
         assert "p = " not in done.out
         assert "only its fresh seeds are its score" in page_text(tmp_path)
         assert not (tmp_path / "report/comparisons.csv").exists()
+
+    def test_trials_are_not_tested_over_several_environments(
+        self, rlrun: Command, tmp_path: Path
+    ) -> None:
+        for env in ("A-v0", "B-v0"):
+            for lr, level in ((1, 0.0), (2, 50.0)):
+                for seed in range(6):
+                    path = tmp_path / f"{env}/runs/t{lr}_s{seed}"
+                    forge(path, seed=seed, policy__lr=lr, returns=(level + seed,), env__id=env)
+            (tmp_path / env / "search.json").write_text("{}")
+        done = rlrun("report", "A-v0", "B-v0")
+        assert "is better" not in done.out
+        assert not (tmp_path / "report/aggregates.csv").exists()
 
     def test_the_page_says_why_this_statistic(self, rlrun: Command, tmp_path: Path) -> None:
         two_settings(tmp_path / "runs")
@@ -245,6 +285,10 @@ class TestReport:
             (["nowhere"], "DIR = nowhere: no such directory"),
             (["runs", "--score", "best"], "--score = best: is no score"),
             (["runs", "--reference", "A=1"], "--reference = A=1: is no scale"),
+            (
+                ["runs", "--reference", "Cart=0:1"],
+                "--reference = Cart=0:1: no such environment; Ca",
+            ),
             (["runs", "--baseline", "sac"], "--baseline = sac: is part of 0 settings"),
             (["runs", "--threshold", "nan"], "nan is not a finite number"),
             ([], "the following arguments are required: DIR"),

@@ -59,3 +59,11 @@ def test_a_sampled_number_is_cut_into_ranges(tmp_path: Path) -> None:
 
 def test_equal_scores_explain_nothing() -> None:
     assert explained([np.ones(2), np.ones(3)]) == 0
+    for value in (97.1, 0.1, 0.2, 0.7):  # whose means are rounded
+        assert explained([np.full(3, value)] * 2) == 0
+
+
+def test_the_share_is_at_most_1_at_any_magnitude() -> None:
+    for scale in (1e-200, 0.1, 97.1, 1e200):
+        assert explained([np.full(3, scale), np.full(3, 3 * scale)]) == pytest.approx(1)
+        assert explained([np.full(3, scale), np.full(3, 3 * scale)]) <= 1

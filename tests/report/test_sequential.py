@@ -87,32 +87,77 @@ def test_same_blocks_give_the_same_decision():
     assert [first.update(*x) for x in blocks] == [again.update(*x) for x in blocks]
 
 
-def test_permutations_stay_in_their_block_and_are_followed_through_looks():
-    """Against enumeration: the share of permutations that reject by look 2 and their sums."""
+def test_permutations_stay_in_their_block():
+    """Against enumeration: the differences of all 6 x 6 ways to label two blocks of 2 against 2."""
     blocks = [([3.0, 1.0], [0.0, -1.0]), ([2.0, 5.0], [1.0, 0.5])]
-    test = _PairTest(1, 2, 0.5, 20000, [0])
-    for a, b in blocks:
-        test.add(np.array(a), np.array(b), test=True)
-    sums = []
+    comparison = Comparison(looks=2, permutations=20000)
+    for block in blocks:
+        comparison.update(*block)
+    got = comparison._differences((0, 1))
+    assert got[0] == pytest.approx(11 / 4 - 0.5 / 4)
+    expected = []
     for rows in itertools.product(itertools.combinations(range(4), 2), repeat=2):
         chosen = [np.array(a + b)[list(r)].sum() for (a, b), r in zip(blocks, rows, strict=True)]
-        sums.append(sum(chosen))
-    assert set(np.round(test.sums[0], 6)) == set(np.round(sums, 6))
-    assert test.sums[0].mean() == pytest.approx(np.mean(sums), abs=0.1)
-    # At most a quarter of the permutations at each of the two looks; here sums 4 / -1 first.
-    first = np.abs(np.array([3, 2, 4, -1, 1, 0]) * 2 - 3.0)  # sums of a; total 3
-    assert np.sum(first >= first[2]) == 2  # 4 and -1: 2/6 > 1/4, so the first look rejects none
-    assert 0.2 < test.crossed.mean() <= 0.25
+        expected.append(sum(chosen) / 4 - (11.5 - sum(chosen)) / 4)
+    assert set(np.round(got, 6)) == set(np.round(expected, 6))
+    assert got.mean() == pytest.approx(0, abs=0.05)
 
 
 def test_each_look_spends_its_error_on_permutations_that_did_not_reject_before():
     """3 looks at alpha = 0.3: a tenth of the permutations each, 0.3 in all; without ties."""
-    rng, test = np.random.default_rng(0), _PairTest(2, 3, 0.3, 3000, [0])
+    rng, test = np.random.default_rng(0), _PairTest(np.array([300, 150]))
     for look in range(1, 4):
-        test.add(rng.normal(size=12), rng.normal(size=12), test=True)
-        shares = test.crossed.mean(1)
-        assert shares == pytest.approx([0.1 * look, 0.05 * look], abs=0.001)
-        assert (test.crossed[0] >= test.crossed[1]).all()
+        test.add(rng.normal(size=3000), look)
+        assert [np.sum(test.levels > level) for level in (0, 1)] == [300 * look, 150 * look]
+
+
+@pytest.mark.parametrize("digits", [1, 9])  # many ties, none
+def test_levels_are_those_of_a_test_of_each(digits):
+    """Against one boolean for each level and permutation, with a sort of all of them."""
+    for trial in range(20):
+        rng = np.random.default_rng(trial)
+        budgets = np.array([30, 11, 4, 1, 0])
+        test, rejected = _PairTest(budgets), np.zeros((5, 300), bool)
+        d = np.zeros(300)
+        for look in range(1, 6):
+            d = np.round(d + rng.normal(size=300), digits)
+            test.add(d, look)
+            for row, budget in zip(rejected, budgets, strict=True):
+                at_least = (np.abs(d[~row]) >= np.abs(d)[:, None] * (1 - 1e-9)).sum(1)
+                row |= (at_least <= budget) & (d != 0)
+            levels = np.zeros(300, int)
+            levels[test.rows] = test.levels
+            np.testing.assert_array_equal(levels, rejected.sum(0))
+
+
+def test_the_better_agent_is_that_of_the_look_that_rejected():
+    """a > b rejects at look 1 at 0.05 / 2 alone: it counts once the other pair is decided.
+
+    p = 4/252 at look 1, between 0.05 / 4 and 0.05 / 2. By look 2 the mean of b is higher, which no
+    test supports.
+    """
+    a, b = np.array([6.0, 7, 8, 9, 4]), np.array([0.0, 1, 2, 3, 5])
+    comparison = Comparison(["a", "b", "x"], looks=2, pairs=[(0, 1), (0, 2)])
+    first = comparison.update(a, b, a)
+    assert first.winners == {(0, 1): None, (0, 2): None}
+    got = comparison.update(np.linspace(-8, 3, 5), b, a + 200)
+    assert comparison.scores[0].mean() < comparison.scores[1].mean()
+    assert got.winners == {(0, 1): 0, (0, 2): 2}
+    assert (got.looks, got.seeds) == ({(0, 1): 1, (0, 2): 2}, {(0, 1): 5, (0, 2): 10})
+
+
+def test_a_decision_keeps_its_look_while_others_go_on():
+    comparison, eight = Comparison(["a", "b", "far"], looks=4), np.arange(8.0)
+    comparison.update(eight[:6], eight[:6] + 0.5, eight[:6] + 20)
+    got = comparison.update(eight, eight + 0.5, [])
+    assert got.look == 2
+    assert got.looks == {(0, 2): 1, (1, 2): 1}
+    assert got.seeds == {(0, 2): 6, (1, 2): 6}
+
+
+def test_large_scores_are_compared_by_their_differences():
+    a = np.arange(5.0)
+    assert Comparison(looks=1).update(1e10 + a, 1e10 + a + 9).winners == {(0, 1): 1}
 
 
 def test_many_pairs_have_permutations_enough_to_be_decided():

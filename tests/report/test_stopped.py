@@ -8,7 +8,7 @@ import pytest
 
 from rlrun.report import figures
 from tests.in_process import Done
-from tests.report.forge import forge_seeds
+from tests.report.forge import forge_seeds, forge_sweep
 
 Command = Callable[..., Done]
 DECISION = {
@@ -46,7 +46,59 @@ def test_its_decision_is_reported(rlrun: Command, sweep: Path) -> None:
 
 def test_compare_refers_to_it(rlrun: Command, sweep: Path) -> None:
     last = rlrun("compare", "dqn_s*", "r2d2_s*").out.splitlines()[-1]
-    assert last.startswith("seeds=auto has decided this: see seeds.json")
+    assert last.startswith("not tested: seeds=auto chose when to stop; see seeds.json")
+
+
+@pytest.fixture
+def two_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two settings far apart in two environments, in nested job directories; their names."""
+    monkeypatch.setattr(figures, "available", lambda: False)
+    for env in ("A-v0", "B-v0"):
+        for name, level in (("dqn", 0.0), ("r2d2", 50.0)):
+            scores = [level + i for i in range(6)]
+            forge_seeds(tmp_path / f"sweep/{env}/{name}", scores, env__id=env, policy__name=name)
+    return [str(path.relative_to(tmp_path / "sweep")) for path in tmp_path.glob("sweep/*/*/*")]
+
+
+def test_what_is_undecided_is_not_decided_over_all_environments(
+    rlrun: Command, two_environments: list[str], tmp_path: Path
+) -> None:
+    undecided = [{"settings": [a, a + 1], "better": None} for a in (0, 2)]
+    decision = {
+        **DECISION, "settings": ["dqn", "r2d2"] * 2, "comparisons": undecided,
+        "tasks": ["A-v0"] * 2 + ["B-v0"] * 2, "scores": [[1.0] * 6] * 4,
+    }  # fmt: skip
+    (tmp_path / "sweep/seeds.json").write_text(json.dumps(decision))
+    forge_sweep(tmp_path / "sweep", [(name, "done") for name in two_environments])
+    done = rlrun("report", "sweep")
+    assert "is better" not in done.out
+    assert not (tmp_path / "report/comparisons.csv").exists()
+    assert "undecided (dqn against r2d2, seeds=auto" in done.out
+
+
+@pytest.mark.parametrize("status", ["running", "failed", "interrupted", "done"])
+def test_it_is_known_without_a_decision(
+    rlrun: Command, two_environments: list[str], tmp_path: Path, status: str
+) -> None:
+    """While it runs, after a failure, and where rlrun resume finished it."""
+    jobs = [(name, "done") for name in two_environments]
+    command = ["rlrun", "-m", "policy=dqn,r2d2", "seeds=auto"]
+    forge_sweep(tmp_path / "sweep", [*jobs[1:], (jobs[0][0], status)], commands=[command])
+    done = rlrun("report", "sweep")
+    assert "sweep: seeds=auto has recorded no decision (seeds.json)" in done.out
+    assert not (tmp_path / "report/comparisons.csv").exists()
+    last = rlrun("compare", "sweep/*/dqn", "sweep/*/r2d2").out.splitlines()[-1]
+    assert "B-v0: not tested: seeds=auto chose when to stop" in last
+
+
+def test_other_sweeps_and_their_neighbours_are_tested(
+    rlrun: Command, two_environments: list[str], tmp_path: Path
+) -> None:
+    """seeds=auto in a sweep above says nothing of runs that it does not list."""
+    command = ["rlrun", "-m", "policy=dqn,r2d2", "seed=range(6)"]
+    forge_sweep(tmp_path / "sweep", [(n, "done") for n in two_environments], commands=[command])
+    forge_sweep(tmp_path, [("other", "done")], commands=[["rlrun", "-m", "seeds=auto"]])
+    assert "all (IQM): r2d2 is better" in rlrun("report", "sweep").out
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,10 @@ def test_csv_has_no_formula(text: str) -> None:
     assert csv_text(Table("t", ("a",), [(text,)])) == f"a\n'{text}\n"
 
 
+def test_csv_has_no_formula_in_its_head() -> None:
+    assert csv_text(Table("t", ("=HYPERLINK(1)", "+b"), [("x", 1)])) == "'=HYPERLINK(1),'+b\nx,1\n"
+
+
 def test_markdown() -> None:
     table = Table("t", ("a", "b"), [("x|y<b>`_*[", 1)])
     assert markdown(table) == "| a | b |\n| --- | ---: |\n| x\\|y&lt;b&gt;\\`\\_\\*\\[ | 1 |\n"

@@ -26,13 +26,22 @@ class FakePool:
     """Every ``wait_any`` ends one job: the newest where ``last_first``, else the oldest.
 
     ``score``: settings of a run -> its score, or an exit code as text. Evaluations at 10, 20 …
-    100 env steps show the score from the start on; one more of them is there at every wait.
+    100 env steps show the score from the start on; at every wait a run comes ``speed`` env steps
+    further, a function of the name of its directory. ``fails``: name -> env steps at which a run
+    ends with exit code 4.
     """
 
     def __init__(
-        self, workers: int, score: Callable[[Settings], float | str], *, last_first: bool = False
+        self,
+        workers: int,
+        score: Callable[[Settings], float | str],
+        *,
+        last_first: bool = False,
+        speed: Callable[[str], int] = lambda name: 10,
+        fails: Mapping[str, int] | None = None,
     ) -> None:
         self.workers, self.score, self._last_first = workers, score, last_first
+        self._speed, self._fails = speed, fails or {}
         self.started: list[str] = []  # names of run directories
         self.resumed: list[str] = []
         self.stopped: list[str] = []
@@ -59,9 +68,15 @@ class FakePool:
         return job
 
     def wait_any(self, timeout: float | None = None) -> list[Job]:
-        for job, settings in self._running.items():
-            self._steps[job] += 10
+        for job, settings in [*self._running.items()]:
+            name = Path(settings["run.dir"]).name
+            last = self._fails.get(name, 100)
+            if self._steps[job] < last:
+                self._steps[job] = min(last, self._steps[job] + self._speed(name))
             self._write(job, settings, done=False)
+            if self._steps[job] == last < 100:
+                self._end(job, 4)
+                return [job]
         ready = [job for job, steps in self._steps.items() if steps >= 100]
         if not ready:
             return []

@@ -1,5 +1,8 @@
 """Searches over toy objectives: what is tried, pruned, gone on with, and reported."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +56,22 @@ def lr_of(result: SearchResult) -> float:
     return float(result.selection.overrides[0].partition("=")[2])
 
 
-def test_tpe_finds_the_optimum_of_a_toy_objective(tmp_path: Path) -> None:
-    result = search(tmp_path, FakePool(1, toy), trials=24, seeds=1)
-    assert abs(np.log10(lr_of(result)) + 3) < 0.2
+def distance(sampler: str) -> float:
+    """Mean distance of settings 20 to 29 of 30 from the best: chance gives 1.5 decades of 3."""
+    found: list[float] = []
+    for seed in range(4):
+        study = Study(None, (LR,), sampler=sampler, seed=seed)
+        for _ in range(30):
+            trial = study.ask()
+            lr = {"policy.lr": trial.overrides[0].partition("=")[2], "seed": "0"}
+            found.append(abs(log10_of(lr, "policy.lr") + 3))
+            study.tell(replace(trial, state="complete", scores=(toy(lr),)))
+    return float(np.mean(np.reshape(found, (4, 30))[:, 20:]))
+
+
+def test_tpe_comes_closer_to_the_optimum_than_chance() -> None:
+    assert distance("tpe") < 1.0
+    assert distance("random") > 1.2, "the bound would not tell them apart"
 
 
 def test_the_score_is_that_of_fresh_seeds(tmp_path: Path) -> None:
@@ -74,18 +90,83 @@ def test_the_score_is_that_of_fresh_seeds(tmp_path: Path) -> None:
     assert "selection bias" in text
 
 
+def tried_by(pool: FakePool) -> dict[str, str]:
+    """Number of a trial -> what it tried."""
+    names = {Path(s["run.dir"]).name: s["policy.lr"] for s in pool.settings}
+    return {name[:5]: lr for name, lr in names.items() if name.startswith("t")}
+
+
+def slow(parity: int) -> Callable[[str], int]:
+    """Trials of one parity take five times as long as the others."""
+    return lambda name: 20 if int(name.partition("_s")[0][-4:]) % 2 == parity else 100
+
+
 @pytest.mark.parametrize("workers", [2, 5])
 def test_settings_do_not_depend_on_which_run_ends_first(tmp_path: Path, workers: int) -> None:
+    """TPE's first ten settings are random; those after them depend on what was told before."""
     tried = []
-    for last_first in (False, True):
-        path = tmp_path / str(last_first)
-        pool = FakePool(workers, toy, last_first=last_first)
-        search(path, pool, trials=12, prune="asha", rungs=make_rungs(
-            100, 10, seeds=2, reduction=3, count=2))  # fmt: skip
-        names = {s["run.dir"].split("/")[-1]: s["policy.lr"] for s in pool.settings}
-        tried.append({name[:5]: lr for name, lr in names.items() if name.startswith("t")})
+    for parity in (0, 1):
+        pool = FakePool(workers, toy, speed=slow(parity))
+        search(tmp_path / str(parity), pool, trials=30, seeds=1, final_seeds=1)
+        tried.append(tried_by(pool))
     assert tried[0] == tried[1]
-    assert len(tried[0]) == 12
+    assert len(tried[0]) == 30
+
+
+def test_a_resumed_search_tries_what_an_uncut_one_does(tmp_path: Path) -> None:
+    whole = FakePool(2, toy, speed=slow(0))
+    changes = {"trials": 14, "seeds": 1, "final_seeds": 1}
+    search(tmp_path / "whole", whole, **changes)
+    tried: dict[str, str] = {}
+    for calls in (9, 11, None):  # loops until a signal comes
+        left = iter(range(calls or 10_000))
+        pool = FakePool(2, toy, speed=slow(1))
+        with nullcontext() if calls is None else pytest.raises(Interrupted):
+            stop = lambda left=left: 143 if next(left, None) is None else None  # noqa: E731
+            search(tmp_path / "cut", pool, stored=True, stop=stop, **changes)
+        tried |= tried_by(pool)
+    assert tried == tried_by(whole)
+
+
+@pytest.mark.parametrize("prune", ["asha", "none"])
+def test_how_a_trial_ends_does_not_depend_on_when_it_is_looked_at(
+    tmp_path: Path, prune: str
+) -> None:
+    """Trial 4 is the worst; its seed 0 fell behind before it failed, its seed 1 failed at once."""
+    ends = []
+    rungs = make_rungs(100, 10, seeds=2, reduction=3, count=2) if prune == "asha" else []
+    for speed in (10, 100):  # 100: the first look finds that it has failed
+        bad = iter([3.0, 2.0, 1.0, 4.0])
+        values: dict[str, float] = {}
+
+        def score(settings: Settings, bad: Any = bad, values: Any = values) -> float:
+            number = Path(settings["run.dir"]).name[1:5]
+            return -9.0 if number == "0004" else values.setdefault(number, next(bad, 9.0))
+
+        path = tmp_path / str(speed)
+        path.mkdir()
+        study = Study(None, (LR,), sampler="random", seed=0)
+        config = settings(trials=5, final_seeds=1, prune=prune)
+        pool = FakePool(2, score, speed=lambda name, speed=speed: speed,  # type: ignore[misc]
+                        fails={"t0004_s0": 80, "t0004_s1": 10})  # fmt: skip
+        Search(path, study, config, fixed=[], first_seed=0, rungs=rungs,
+               say=lambda line: None).run(pool)  # fmt: skip
+        ends.append([(t.state, dict(t.rungs), t.scores) for t in study.trials()])
+    assert ends[0] == ends[1]
+    assert ends[0][4][0] == ("pruned" if prune == "asha" else "failed")
+
+
+def test_nothing_is_claimed_where_a_fresh_seed_failed(tmp_path: Path) -> None:
+    def fails_on_11(settings: Settings) -> float | str:
+        return "4" if settings["seed"] == "11" else toy(settings)
+
+    result = search(tmp_path, FakePool(2, fails_on_11), trials=2)
+    assert (result.failed, result.seeds) == ((11,), (9, 10, 12, 13))
+    written = result.to_dict()
+    assert not {"score", "low", "high"} & set(written)
+    assert (written["failed_seeds"], written["selection_bias"]) == ([11], None)
+    last = result.lines([result.selection])[-1]
+    assert last.startswith("no score: 1 of 5 fresh seeds failed (11); ")
 
 
 def test_another_seed_tries_other_settings(tmp_path: Path) -> None:
@@ -243,9 +324,23 @@ def test_partial_scores(tmp_path: Path, kind: str, at: float, expected: float | 
     """auc: each evaluation is in force until the next; (1 * 10 + 3 * 10) / 20."""
     forge_run(tmp_path, 9.0, {10: 1.0, 20: 3.0, 30: 2.0, 40: 5.0}, done=False)
     assert partial_score(read_run(tmp_path), kind, at) == expected
-    if expected is None:  # a run that ended early, solved, stays where it is
-        forge_run(tmp_path, 9.0, {10: 1.0, 40: 5.0})
-        assert partial_score(read_run(tmp_path), kind, at) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "at", "expected"),
+    [("final", 41, 5.0), ("best_of_last:2", 90, 6.0), ("auc", 50, (6 * 30 + 5 * 10) / 40),
+     ("auc", 40, 6.0), ("auc", 110, (6 * 30 + 5 * 70) / 100)],
+)  # fmt: skip
+def test_a_run_that_ended_early_keeps_its_last_value(
+    tmp_path: Path, kind: str, at: float, expected: float
+) -> None:
+    forge_run(tmp_path, 9.0, {10: 6.0, 40: 5.0})
+    assert partial_score(read_run(tmp_path), kind, at) == expected
+
+
+def test_solved_at_once_scores_high_at_every_rung(tmp_path: Path) -> None:
+    forge_run(tmp_path, 500.0, {500: 0.0, 1000: 500.0})
+    assert partial_score(read_run(tmp_path), "auc", 5000) == pytest.approx(500 * 4000 / 4500)
 
 
 def test_rungs_of_several_seeds() -> None:

@@ -64,6 +64,19 @@ def test_a_setting_whose_comparisons_are_decided_gets_no_more_seeds() -> None:
     assert result.decision.winners[0, 2] == 2
     assert result.decision.winners[1, 2] == 2
     assert result.decision.winners[0, 1] is None
+    assert "policy=ppo is better than policy=dqn: decided after 10 seeds each" in result.lines()
+    dqn_r2d2, dqn_ppo, _ = result.to_dict()["comparisons"]
+    assert dqn_r2d2 == {"settings": [0, 1], "better": None, "look": None, "seeds": None}
+    assert dqn_ppo == {"settings": [0, 2], "better": 2, "look": 2, "seeds": 10}
+
+
+def test_a_decision_says_after_how_many_seeds_it_was_made() -> None:
+    """Two and two are equal, so that all get 20 seeds, though 10 told the twos apart."""
+    other = Setting("policy=sac", "cartpole")
+    result = decide([DQN, R2D2, PPO, other], normal([0.0, 0.0, 20.0, 20.0]))
+    assert [len(scores) for scores in result.scores] == [20] * 4
+    assert "policy=ppo is better than policy=dqn: decided after 10 seeds each" in result.lines()
+    assert "policy=dqn against policy=r2d2: undecided after 20 seeds each" in result.lines()
 
 
 def test_settings_are_compared_within_their_environment() -> None:
