@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.report.records import Floats
-from rlrun.report.runs import Run, printable, score
+from rlrun.report.runs import Run, flatten, printable, resolve, score
 
 # Keys that say where to run and how to record, not what is computed.
 IGNORED = (
@@ -174,12 +174,38 @@ def _settings(runs: Sequence[Run], environments: Sequence[str]) -> list[dict[str
     keys = [{n: v for n, v in relevant(run.keys).items() if not _is_environment(n)} for run in runs]
     places = dict.fromkeys(environments)
     if len(places) < 2:
-        return keys
+        return [
+            {n: resolve(v, r.keys) for n, v in k.items()} for k, r in zip(keys, runs, strict=True)
+        ]
+    _refer(keys, runs)
     varying = set()
     for place in places:
         inside = [k for k, e in zip(keys, environments, strict=True) if e == place]
         varying.update(varying_keys(inside))
     return [{n: v for n, v in k.items() if n[:4] != "env." or n in varying} for k in keys]
+
+
+def _refer(keys: Sequence[dict[str, Any]], runs: Sequence[Run]) -> None:
+    """Write a value as ``${env.key}`` where another run does and it is that value: they are equal.
+
+    Resolved, they would differ between environments.
+    """
+    references: dict[str, dict[str, None]] = {}
+    for own in keys:
+        for name, value in own.items():
+            if isinstance(value, str) and value.startswith("${env."):
+                references.setdefault(name, {})[value] = None
+    for own, run in zip(keys, runs, strict=True):
+        for name in references.keys() & own.keys():
+            same = (r for r in references[name] if resolve(r, run.keys) == own[name])
+            own[name] = next(same, own[name])
+
+
+def identity(config: dict[str, Any]) -> str:
+    """Return a text that is equal for the configs of runs that compute the same, seed included."""
+    keys = dict(flatten(config))
+    used = {"seed": keys.get("seed"), **relevant(keys)}
+    return _canonical({name: resolve(value, keys) for name, value in used.items()})
 
 
 def varying_keys(configs: Sequence[dict[str, Any]]) -> list[str]:
@@ -220,19 +246,36 @@ def labels_of(configs: Sequence[dict[str, Any]], given: Sequence[str] = ()) -> l
             chosen, parts = [*chosen, name], split
         if parts == len(configs):
             break
-    labels = [" ".join(_part(name, keys) for name in chosen) for keys in configs]
+    labels = _labels(configs, {name: _last_part(name) for name in chosen})
+    if max(map(len, labels)) > _LONGEST:
+        labels = _labels(configs, _first_words(chosen))
     short = [x if len(x) <= _LONGEST else f"{x[: _LONGEST - 1]}…" for x in labels]
     if len(set(short)) < len(short):
         short = [f"{x[: _LONGEST - 8]} ({i})" for i, x in enumerate(labels, 1)]
     return short
 
 
-def _part(name: str, keys: dict[str, Any]) -> str:
-    value = keys.get(name, MISSING)
-    if name == "policy.name":
-        return show(value)
-    shown = name.removesuffix(".name") if name.endswith(".name") else name.rpartition(".")[2]
-    return f"{shown}={show(value)}"
+def _labels(configs: Sequence[dict[str, Any]], names: dict[str, str]) -> list[str]:
+    """``short name=value`` of each of ``names`` (key -> short name) in each config."""
+    return [
+        " ".join(
+            ("" if key == "policy.name" else f"{name}=") + show(keys.get(key, MISSING))
+            for key, name in names.items()
+        )
+        for keys in configs
+    ]
+
+
+def _last_part(key: str) -> str:
+    return key.removesuffix(".name") if key.endswith(".name") else key.rpartition(".")[2]
+
+
+def _first_words(keys: Sequence[str]) -> dict[str, str]:
+    """``state`` for ``policy.state_init``, where no other key is ``state``."""
+    names = {key: _last_part(key) for key in keys}
+    words = [name.partition("_")[0] for name in names.values()]
+    return {key: word if words.count(word) == 1 else names[key]
+            for (key, word) in zip(names, words, strict=True)}  # fmt: skip
 
 
 def show(value: Any) -> str:
