@@ -1,6 +1,7 @@
 """Runs that differ in nothing but the seed, their names, and the keys in which groups differ."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -111,6 +112,15 @@ def _group(group: Group, members: Sequence[Run]) -> Group:
 def scored(groups: Sequence[Group]) -> list[Group]:
     """Return the groups with scores that no search has chosen by: those that may be tested."""
     return [group for group in groups if group.runs and not group.trial]
+
+
+def best_groups(groups: Sequence[Group], count: int) -> list[Group]:
+    """Return the groups with the highest mean scores, in their own order; of few groups all."""
+    if len(groups) <= count:
+        return list(groups)
+    means = [group.scores.mean() if group.runs else -math.inf for group in groups]
+    kept = np.argsort(means)[::-1][:count]
+    return [groups[i] for i in sorted(kept)]
 
 
 def side_of(groups: Sequence[Group], runs: Sequence[Run]) -> list[Group]:
