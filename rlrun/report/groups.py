@@ -1,6 +1,7 @@
 """Runs that differ in nothing but the seed, their names, and the keys in which groups differ."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.report.records import Floats
-from rlrun.report.runs import Run, printable, score
+from rlrun.report.runs import Run, flatten, printable, resolve, score
 
 # Keys that say where to run and how to record, not what is computed.
 IGNORED = (
@@ -113,6 +114,15 @@ def scored(groups: Sequence[Group]) -> list[Group]:
     return [group for group in groups if group.runs and not group.trial]
 
 
+def best_groups(groups: Sequence[Group], count: int) -> list[Group]:
+    """Return the groups with the highest mean scores, in their own order; of few groups all."""
+    if len(groups) <= count:
+        return list(groups)
+    means = [group.scores.mean() if group.runs else -math.inf for group in groups]
+    kept = np.argsort(means)[::-1][:count]
+    return [groups[i] for i in sorted(kept)]
+
+
 def side_of(groups: Sequence[Group], runs: Sequence[Run]) -> list[Group]:
     """Return the groups with the members alone that are among ``runs``; empty ones are left out."""
     own = {id(run) for run in runs}
@@ -164,12 +174,38 @@ def _settings(runs: Sequence[Run], environments: Sequence[str]) -> list[dict[str
     keys = [{n: v for n, v in relevant(run.keys).items() if not _is_environment(n)} for run in runs]
     places = dict.fromkeys(environments)
     if len(places) < 2:
-        return keys
+        return [
+            {n: resolve(v, r.keys) for n, v in k.items()} for k, r in zip(keys, runs, strict=True)
+        ]
+    _refer(keys, runs)
     varying = set()
     for place in places:
         inside = [k for k, e in zip(keys, environments, strict=True) if e == place]
         varying.update(varying_keys(inside))
     return [{n: v for n, v in k.items() if n[:4] != "env." or n in varying} for k in keys]
+
+
+def _refer(keys: Sequence[dict[str, Any]], runs: Sequence[Run]) -> None:
+    """Write a value as ``${env.key}`` where another run does and it is that value: they are equal.
+
+    Resolved, they would differ between environments.
+    """
+    references: dict[str, dict[str, None]] = {}
+    for own in keys:
+        for name, value in own.items():
+            if isinstance(value, str) and value.startswith("${env."):
+                references.setdefault(name, {})[value] = None
+    for own, run in zip(keys, runs, strict=True):
+        for name in references.keys() & own.keys():
+            same = (r for r in references[name] if resolve(r, run.keys) == own[name])
+            own[name] = next(same, own[name])
+
+
+def identity(config: dict[str, Any]) -> str:
+    """Return a text that is equal for the configs of runs that compute the same, seed included."""
+    keys = dict(flatten(config))
+    used = {"seed": keys.get("seed"), **relevant(keys)}
+    return _canonical({name: resolve(value, keys) for name, value in used.items()})
 
 
 def varying_keys(configs: Sequence[dict[str, Any]]) -> list[str]:

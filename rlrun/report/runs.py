@@ -27,6 +27,7 @@ TIMINGS = "timings.jsonl"
 SEARCH, FRESH = "search.json", "final_"  # of a search; prefix of its runs on fresh seeds
 _MAX_CONFIG = 2**18  # bytes of config.yaml
 _MAX_DEPTH = 32
+_MAX_LINKS = 9  # references that lead from one to the next
 _MAX_TEXT = 500  # characters of a name or a message
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SCORES = "final, best_of_last:K or auc"
@@ -166,12 +167,12 @@ class Run:
     @property
     def total_steps(self) -> float:
         """Env steps that the run was to do; NaN when the config does not say."""
-        return _resolved(self.keys, "run.total_steps")
+        return finite(resolve(self.keys.get("run.total_steps"), self.keys))
 
     @property
     def stop_value(self) -> float:
         """Mean return that counts as solved; NaN when the config does not say."""
-        return _resolved(self.keys, "run.stop_value")
+        return finite(resolve(self.keys.get("run.stop_value"), self.keys))
 
 
 def read_run(path: Path | str) -> Run:
@@ -230,9 +231,14 @@ def _overrides(run_dir: Path) -> tuple[str, ...]:
 
 def read_config(path: Path) -> dict[str, Any]:
     """Return the config of a run. Raises: OSError, ValueError."""
-    config = _safe_yaml(read_file(path, _MAX_CONFIG))
+    return parse_config(read_file(path, _MAX_CONFIG))
+
+
+def parse_config(content: bytes) -> dict[str, Any]:
+    """Return the config in the bytes of a config.yaml. Raises: ValueError."""
+    config = _safe_yaml(content)
     if not isinstance(config, dict):
-        raise ValueError(f"{path.name} holds no config")
+        raise ValueError("config.yaml holds no config")
     return config
 
 
@@ -262,12 +268,13 @@ def flatten(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield name, value
 
 
-def _resolved(keys: dict[str, Any], key: str) -> float:
-    """The number of a key; one interpolation ``${other.key}`` is followed."""
-    value = keys.get(key)
-    if isinstance(value, str) and value.startswith("${") and value.endswith("}"):
-        value = keys.get(value[2:-1])
-    return finite(value)
+def resolve(value: Any, keys: dict[str, Any]) -> Any:
+    """Return what ``${other.key}`` stands for among ``keys``; any other value as it is."""
+    for _ in range(_MAX_LINKS):
+        if not (isinstance(value, str) and value[:2] == "${" and value[-1] == "}"):
+            break
+        value = keys.get(value[2:-1], value)
+    return value
 
 
 def finite(value: Any) -> float:

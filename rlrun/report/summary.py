@@ -1,98 +1,19 @@
-"""What the runs show, as sections: scores, learning curves, sample efficiency, sensitivity."""
+"""What the runs show, as sections: learning curves, sample efficiency, sensitivity."""
 
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from rlrun.report import figures
 from rlrun.report.curves import Axis, Curve, arrivals, curve, median_steps
-from rlrun.report.design import Design, choose
 from rlrun.report.document import Section
-from rlrun.report.figures import MAX_GROUPS, MAX_ROWS, Picture
-from rlrun.report.findings import Findings, interval_of, reasons, threshold_of, uncounted
-from rlrun.report.groups import Group
-from rlrun.report.intervals import mean_interval, success_interval, tolerance_interval
+from rlrun.report.figures import MAX_GROUPS, Picture
+from rlrun.report.findings import Findings, interval_of, threshold_of
+from rlrun.report.groups import best_groups
+from rlrun.report.intervals import success_interval
 from rlrun.report.sensitivity import BINS, MAX_KEYS, MAX_LEVELS, Effect, effects
 from rlrun.report.tables import Cell, Interval, Table
 
 _NAN = math.nan
-
-
-def score_section(found: Findings) -> Section:
-    """The score of every group with its interval, and where the next seed falls."""
-    rows: list[tuple[Cell, ...]] = []
-    whys: list[tuple[str, str]] = []
-    cells: dict[int, Interval] = {}
-    claimed = False
-    for group in (group for place in found.environments for group in _in_table(found.of(place))):
-        score_cell = next_cell = Interval(_NAN, _NAN, _NAN)
-        low = high = _NAN
-        if group.runs:
-            mean, following = mean_interval(group.scores), tolerance_interval(group.scores)
-            score_cell, next_cell = interval_of(mean), interval_of(following)._replace(value=_NAN)
-            low, high = float(group.scores.min()), float(group.scores.max())
-            whys.append((group.setting, mean.why))
-            claimed |= following.claimed
-        cells[id(group)] = score_cell
-        rows.append(
-            (group.environment, group.setting, len(group.runs), score_cell, next_cell, low, high,
-             uncounted(group))
-        )  # fmt: skip
-    columns = ("environment", "setting", "seeds", "score", "next seed", "min", "max", "not counted")
-    pictures: list[Picture] = []
-    for environment in found.environments if found.draw else []:
-        own = _in_table(best_groups(found.of(environment), MAX_ROWS))
-        title = f"{found.place(environment)}every seed's score; a bar is a 95 % interval"
-        if len(own) < len(found.of(environment)):
-            title += f"; the best {len(own)} of {len(found.of(environment))} settings"
-        pictures += figures.score_figure(
-            own, [cells[id(group)] for group in own], name=found.stem("scores", environment),
-            title=title, label=f"score ({found.kind})",
-        )  # fmt: skip
-    text = [f"Score: {found.meaning}. A seed is one trial; episodes of a seed are not."]
-    if (design := design_of(found)) is not None:
-        text.append(choose(design).why)
-    text += [why for why in reasons(whys) if why not in text]
-    if claimed:
-        text.append("Next seed: 90 % of further seeds fall inside, with 95 % confidence.")
-    diverged = [g.setting for g in found.groups if any(r.exit_code == 4 for r in g.unscored)]
-    if diverged:
-        text.append(
-            f"Runs of {', '.join(dict.fromkeys(diverged))} diverged (exit code 4) and have no "
-            "score: the mean of the others flatters a setting that diverges."
-        )
-    again = [f"{g.setting} (seed {r.seed})" for g in found.groups for r in g.failed_again]
-    if again:
-        text.append(
-            f"Failed when run again: {', '.join(dict.fromkeys(again))}. The last run of a seed "
-            "that is done counts, which flatters a setting that fails now and then."
-        )
-    if any(run.trial for run in found.runs):
-        text.append(
-            "Trials of a search: the best of them was chosen by these scores, which flatter it; "
-            "only its fresh seeds are its score."
-        )
-    return Section("Scores", text, [Table("scores", columns, rows)], pictures)
-
-
-def _in_table(groups: Sequence[Group]) -> list[Group]:
-    """The groups in their order; of many the best first."""
-    if len(groups) <= MAX_GROUPS:
-        return list(groups)
-    return sorted(groups, key=lambda g: -g.scores.mean() if g.runs else math.inf)
-
-
-def design_of(found: Findings) -> Design | None:
-    """Return the design that the statistics follow; None without a score.
-
-    ``seeds``: the most that a setting has, as each one with fewer says so itself.
-    """
-    seeds = [len(group.runs) for group in found.groups]
-    if not any(seeds):
-        return None
-    several = len(found.environments)
-    return Design(several, max(seeds), normalized=several > 1)
 
 
 def curve_section(found: Findings) -> tuple[Section, Table]:
@@ -155,15 +76,6 @@ def _curve_rows(one: Curve, axis: Axis) -> list[tuple[Cell, ...]]:
         (group.environment, group.setting, axis, float(x), Interval(mean, low, high))
         for x, mean, low, high in cells
     ]
-
-
-def best_groups(groups: Sequence[Group], count: int) -> list[Group]:
-    """Return the groups with the highest mean scores, in their own order; of few groups all."""
-    if len(groups) <= count:
-        return list(groups)
-    means = [group.scores.mean() if group.runs else -math.inf for group in groups]
-    kept = np.argsort(means)[::-1][:count]
-    return [groups[i] for i in sorted(kept)]
 
 
 def efficiency_section(found: Findings) -> Section:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.report import figures
+from rlrun.report import figures, write
 from rlrun.report.tables import Interval, show_cell
 from rlrun.report.write import TABLES
 from tests.in_process import Done
@@ -266,6 +266,33 @@ class TestReport:
         assert rlrun("report", "runs/dqn").code == 0
         assert not (tmp_path / "report/sensitivity.csv").exists()
         assert (tmp_path / "report/mine.csv").exists()
+
+    @pytest.mark.parametrize("earlier", [False, True])
+    def test_an_interrupted_report_can_be_written_again(
+        self, rlrun: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier: bool
+    ) -> None:
+        """The page is replaced last, so that it is never of other numbers than its tables."""
+        two_settings(tmp_path / "runs")
+        page = tmp_path / "report/index.html"
+        if earlier:
+            rlrun("report", "runs/dqn")
+        before = page.read_bytes() if earlier else b""
+        real, left = write.replace_file, iter([1, 1, 1])
+
+        def killed(path: Path, content: bytes) -> None:
+            if next(left, None) is None:
+                path.with_name(f".tmp_{path.name}").write_bytes(content[:10])
+                raise KeyboardInterrupt
+            real(path, content)
+
+        monkeypatch.setattr(write, "replace_file", killed)
+        assert rlrun("report", "runs").code != 0
+        assert page.read_bytes() == before if earlier else b"interrupted" in page.read_bytes()
+        assert len(os.listdir(tmp_path / "report")) >= 3
+        monkeypatch.setattr(write, "replace_file", real)
+        assert rlrun("report", "runs").code == 0
+        assert "r2d2 is better" in page.read_text()
+        assert not [name for name in os.listdir(tmp_path / "report") if name.startswith(".")]
 
     def test_a_directory_of_other_files_is_not(
         self,
