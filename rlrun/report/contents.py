@@ -56,8 +56,11 @@ def _lead(found: Findings) -> list[str]:
         f"{_count(len(found.runs), 'run')}, {counted} with a score, of "
         f"{_count(len(settings), 'setting')} in {_count(len(found.environments), 'environment')}."
     )
+    several = len(found.environments) > 1
     missing = [
-        f"{group.setting} ({uncounted(group)})" for group in found.groups if uncounted(group)
+        f"{group.setting}{f' on {group.environment}' if several else ''} ({uncounted(group)})"
+        for group in found.groups
+        if uncounted(group)
     ]
     lines = [text]
     if missing:

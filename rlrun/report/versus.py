@@ -78,7 +78,12 @@ class Versus:
         found = f"{self.b} minus {self.a} is {show_cell(gap)}"
         if self.gap.decided:
             return f"undecided after correction for {self.family} comparisons: {found}"
-        return f"undecided: {found}" + (", which includes 0" if self.gap.claimed else "")
+        low, high = self.gap.low, self.gap.high
+        if low is None or high is None:
+            return f"undecided: {found}"
+        if low <= 0 <= high:
+            return f"undecided: {found}, which includes 0"
+        return f"undecided: {found}, which leaves out 0, but p is above {1 - LEVEL:.2g}"
 
 
 def _positive(gap: Interval) -> Interval:

@@ -15,6 +15,7 @@ from rlrun.report.runs import read_run
 from rlrun.schema import SearchConfig
 from rlrun.sweep.objective import falls_behind, first_lost, make_rungs, partial_score
 from rlrun.sweep.search import Search, SearchResult
+from rlrun.sweep.seed_runs import SeedRun, SeedRuns
 from rlrun.sweep.study import Study, Trial, best
 from tests.sweep.fakes import FakePool, Settings, forge_run, log10_of
 
@@ -235,11 +236,22 @@ def test_a_trial_that_fails_is_not_chosen(tmp_path: Path) -> None:
     result = found.run(FakePool(2, fails_where_best))
     assert result is not None
     assert not result.failed
-    failed = [line for line in lines if "exit code 4" in line]
+    failed = [line for line in lines if "seed run ended with exit 4, see" in line]
     assert failed
     assert all("console" in line for line in failed)
     assert len(study.trials()) == 10
     assert len(failed) == sum(t.state == "failed" for t in study.trials())
+
+
+def test_a_run_without_a_score_says_so(tmp_path: Path) -> None:
+    runs = SeedRuns(FakePool(1, lambda settings: "0"), "auc")
+    (tmp_path / "console").mkdir()
+    run = SeedRun(tmp_path / "run", tmp_path / "console/run.txt", ("seed=0",))
+    runs.start(run)
+    while not run.has_ended:
+        runs.wait()
+    assert run.state == "failed"
+    assert run.failure == "ended without a score auc: it has no evaluation"
 
 
 def test_no_trial_ends_well(tmp_path: Path) -> None:
