@@ -7,6 +7,7 @@ from rlrun.report.document import Document
 from rlrun.report.findings import Findings, uncounted
 from rlrun.report.health import config_section, evaluation_table, health_section, seed_table
 from rlrun.report.scores import design_choice, score_section
+from rlrun.report.selection import selection_section
 from rlrun.report.stopped import stopped_section
 from rlrun.report.summary import curve_section, efficiency_section, sensitivity_section
 from rlrun.report.versus import comparison_section
@@ -25,8 +26,10 @@ def build_document(
         found, matrices_of(found, references) if over_all else {}
     )
     stopped, decided = stopped_section(found.runs)
+    searches, chosen = selection_section(found.runs)
     sections = [
         score_section(found),
+        searches,
         stopped,
         comparisons,
         across_section(found, references) if over_all else None,
@@ -39,7 +42,7 @@ def build_document(
     kept = [section for section in sections if section is not None]
     return Document(
         title,
-        _lead(found) + decided + said,
+        _lead(found) + chosen + decided + said,
         kept,
         [points, evaluation_table(found), seed_table(found)],
     )

@@ -61,6 +61,7 @@ class Run:
     trial: bool = False
     listed_code: int | None = None  # exit code in sweep.json, also of a killed job
     auto: Path | None = None  # the sweep that added its seed until it was decided (seeds=auto)
+    search: Path | None = None  # the search that it is a run of
 
     @cached_property
     def keys(self) -> dict[str, Any]:
@@ -206,12 +207,12 @@ def _read(job: RunSource, sweeps: AutoSweeps) -> Run:
         problem = printable(f"damaged: {e.strerror or e}" if isinstance(e, OSError) else e)
     status = "damaged" if problem else _status(job, record)
     above = job.path.absolute().parent
-    trial = not name.startswith(FRESH) and (above.parent / SEARCH).is_file()
+    search = above.parent if (above.parent / SEARCH).is_file() else None
+    trial = search is not None and not name.startswith(FRESH)
     code = job.sweep.get("exit_code")
     listed = code if isinstance(code, int) else None
-    return Run(
-        job.path, name, status, config, record, problem, given, trial, listed, sweeps.of(job.path)
-    )
+    auto = sweeps.of(job.path)
+    return Run(job.path, name, status, config, record, problem, given, trial, listed, auto, search)
 
 
 def _status(job: RunSource, record: dict[str, Any]) -> str:

@@ -329,19 +329,19 @@ def _end_at_once(pool: FakePool) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("kind", "at", "expected"),
-    [("final", 20, 3.0), ("final", 15, 3.0), ("best_of_last:2", 30, 3.0), ("auc", 30, 2.0),
+    [("final", 20, 3.0), ("final", 15, 3.0), ("best_of_last:2", 30, 3.0), ("auc", 30, 55 / 30),
      ("final", 41, None), ("auc", 10, 1.0)],
 )  # fmt: skip
 def test_partial_scores(tmp_path: Path, kind: str, at: float, expected: float | None) -> None:
-    """auc: each evaluation is in force until the next; (1 * 10 + 3 * 10) / 20."""
+    """auc: as that of a whole run, `mean_over_steps`; (1 * 10 + 2 * 10 + 2.5 * 10) / 30."""
     forge_run(tmp_path, 9.0, {10: 1.0, 20: 3.0, 30: 2.0, 40: 5.0}, done=False)
     assert partial_score(read_run(tmp_path), kind, at) == expected
 
 
 @pytest.mark.parametrize(
     ("kind", "at", "expected"),
-    [("final", 41, 5.0), ("best_of_last:2", 90, 6.0), ("auc", 50, (6 * 30 + 5 * 10) / 40),
-     ("auc", 40, 6.0), ("auc", 110, (6 * 30 + 5 * 70) / 100)],
+    [("final", 41, 5.0), ("best_of_last:2", 90, 6.0), ("auc", 50, 275 / 50),
+     ("auc", 40, 225 / 40), ("auc", 110, (225 + 5 * 70) / 110)],
 )  # fmt: skip
 def test_a_run_that_ended_early_keeps_its_last_value(
     tmp_path: Path, kind: str, at: float, expected: float
@@ -352,7 +352,7 @@ def test_a_run_that_ended_early_keeps_its_last_value(
 
 def test_solved_at_once_scores_high_at_every_rung(tmp_path: Path) -> None:
     forge_run(tmp_path, 500.0, {500: 0.0, 1000: 500.0})
-    assert partial_score(read_run(tmp_path), "auc", 5000) == pytest.approx(500 * 4000 / 4500)
+    assert partial_score(read_run(tmp_path), "auc", 5000) == pytest.approx(425)
 
 
 def test_rungs_of_several_seeds() -> None:
