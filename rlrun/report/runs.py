@@ -6,6 +6,7 @@ the report lists.
 """
 
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -88,7 +89,8 @@ class Run:
         """How metrics.jsonl is damaged; "" where its evaluations are all that the run made."""
         damage, result = self.records.damage, self.record.get("eval")
         if not damage and self.status == "done" and isinstance(result, dict):
-            steps, last = self.evaluations.env_steps, self.number("env_steps")
+            steps, last = self.evaluations.env_steps, finite(result.get("env_steps"))
+            last = self.number("env_steps") if math.isnan(last) else last
             if math.isfinite(last) and not (len(steps) and steps[-1] >= last):
                 damage = f"the evaluation at {last:.0f} env steps is missing"
         return f"{METRICS}: {damage}" if damage else ""
@@ -206,8 +208,8 @@ def _read(job: RunSource, sweeps: AutoSweeps) -> Run:
     except (OSError, ValueError, RlrunError) as e:
         problem = printable(f"damaged: {e.strerror or e}" if isinstance(e, OSError) else e)
     status = "damaged" if problem else _status(job, record)
-    above = job.path.absolute().parent
-    search = above.parent if (above.parent / SEARCH).is_file() else None
+    above = Path(os.path.realpath(job.path)).parent.parent
+    search = above if (above / SEARCH).is_file() else None
     trial = search is not None and not name.startswith(FRESH)
     code = job.sweep.get("exit_code")
     listed = code if isinstance(code, int) else None
