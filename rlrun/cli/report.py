@@ -91,7 +91,7 @@ def compare_command(argv: list[str]) -> int:
     parser.add_argument("b", metavar="B", help="the same")
     _add_score(parser)
     args = parser.parse_args(argv)
-    from rlrun.report.pairwise import compare_lines
+    from rlrun.report.compare_two import compare_lines
     from rlrun.report.runs import parse_score
 
     parse_score(args.score)
