@@ -111,7 +111,7 @@ def resume_command(argv: list[str]) -> int:
     config, raw_yaml = load(run_dir, overrides)
     if step is not None:
         checkpoint_at(run_dir, step)
-    return _resume(run_dir, config, raw_yaml, overrides, step)
+    return _resume(run_dir.absolute(), config, raw_yaml, overrides, step)
 
 
 def _resume(

@@ -72,11 +72,11 @@ def report_command(argv: list[str]) -> int:
     found = Findings(runs, args.score, threshold, axes, figures.available(), args.baseline)
     check_references(references, found)
     document = build_document(found, _title(args.dirs), references)
+    write_report(document, args.out)
     for text in document.text:
         print(text)
     for line in terminal_lines(document.sections[0].tables[0]):
         print(line)
-    write_report(document, args.out)
     if not found.draw:
         print(f"no figures: matplotlib is missing; pip install {extra('plot')}")
     print(f"report: {args.out / PAGE}")
@@ -91,7 +91,7 @@ def compare_command(argv: list[str]) -> int:
     parser.add_argument("b", metavar="B", help="the same")
     _add_score(parser)
     args = parser.parse_args(argv)
-    from rlrun.report.pairwise import compare_lines
+    from rlrun.report.compare_two import compare_lines
     from rlrun.report.runs import parse_score
 
     parse_score(args.score)

@@ -1,7 +1,7 @@
 """Sweeps: their jobs are validated, then run; jobs are added; interrupted sweeps are resumed."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,11 +50,13 @@ def run_sweep(
     *,
     quiet: bool,
     jobs: Sequence[Sequence[str]] | None = None,
+    begin: Callable[[Path], None] = lambda directory: None,
 ) -> int:
     """0 when every job of the sweep ended well, else 1.
 
     ``directory``: of ``sweep.dir``, new or that of a sweep, to which the jobs are added.
     ``jobs``: the overrides of each job; None: every combination of those of the command line.
+    ``begin``: is called with the directory of the sweep, which is locked, before the first job.
     """
     from rlrun.config.directories import absolute, claim, require_new
 
@@ -82,6 +84,7 @@ def run_sweep(
         if is_new:
             sweep.path = path = claim(path, exact=directory is not None)
             held.enter_context(lock_run_dir(path))
+        begin(path)
         if not jobs:
             run_adaptive(composer, overrides, sweep, local=is_local(cfg))
             return _report_failures(sweep.record.jobs, path)

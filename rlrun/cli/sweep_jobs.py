@@ -90,25 +90,34 @@ def validate_jobs(
     record: SweepRecord,
     path: Path,
 ) -> list[ValidJob]:
-    """The jobs that the sweep does not have yet, numbered after those it has."""
+    """The jobs that the sweep does not have yet, each once, numbered after those it has.
+
+    Equal jobs differ at most in where they run and how they are recorded.
+    """
+    from rlrun.report.groups import identity
+    from rlrun.report.runs import parse_config
+
     typed = {frozenset(job.overrides) for job in record.jobs}
-    texts = {text for job in record.jobs if (text := _stored_config(path / job.name))}
+    known = {own for job in record.jobs if (own := _stored_identity(path / job.name))}
     valid: list[ValidJob] = []
     for job in jobs:
         if frozenset(job) in typed:
             continue
         found = validate_job(composer, cfg, job, len(record.jobs) + len(valid))
-        if found.packed["config"] not in texts:
+        own = identity(parse_config(found.packed["config"].encode()))
+        if own not in known:
             valid.append(found)
+            known.add(own)
     return valid
 
 
-def _stored_config(run_dir: Path) -> str | None:
-    from rlrun.rundir.inert import read_file
+def _stored_identity(run_dir: Path) -> str | None:
+    from rlrun.report.groups import identity
+    from rlrun.report.runs import read_config
     from rlrun.rundir.texts import CONFIG
 
     try:
-        return read_file(run_dir / CONFIG).decode(errors="replace")
+        return identity(read_config(run_dir / CONFIG))
     except (OSError, ValueError):
         return None
 

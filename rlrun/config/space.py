@@ -33,6 +33,7 @@ from rlrun.schema import COMMAND_CONFIGS, Config
 
 _MOST = 1000  # values of a choice
 _CHECKED = 20  # of which that many are checked before the first run
+_GOLDEN = (3 - math.sqrt(5)) / 2
 _REFUSED = {  # keys that the search itself sets or that are not its choice
     "seed": "seeds are those of the search; seed=FIRST and search.seeds=N",
     "env": "scores of different environments cannot be compared; search in one at a time",
@@ -64,15 +65,15 @@ class Dimension:
         return f"{self.name}={int(value) if self.integer else float(value)!r}"
 
     def examples(self) -> list[str]:
-        """Overrides to check beforehand: both ends and the middle, or the choices."""
+        """Overrides to check beforehand: both ends and a number between, or the choices."""
         if self.choices:
             half = _CHECKED // 2
             ends = (*self.choices[:half], *self.choices[half:][-half:])
             return [self.text(choice) for choice in ends]
-        middle = math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2
+        between = self.low + _GOLDEN * (self.high - self.low)  # no whole number by chance
         if self.step is not None:
-            middle = self.low + round((middle - self.low) / self.step) * self.step
-        return [self.text(value) for value in dict.fromkeys((self.low, middle, self.high))]
+            between = self.low + round((between - self.low) / self.step) * self.step
+        return [self.text(value) for value in dict.fromkeys((self.low, between, self.high))]
 
 
 def read_settings(composer: Composer, name: str, overrides: Sequence[str]) -> Any:

@@ -111,12 +111,14 @@ def _change(cfg: DictConfig, overrides: Sequence[Override], fork: bool) -> None:
     ]
     if refused:
         keys = list(dict.fromkeys(override.key_or_group for override in refused))
+        insist = f"insist with 'resume.allow=[{','.join(keys)}]'"
+        elsewhere = "branch off with 'rlrun fork RUN_DIR run.dir=NEW'"
         raise config_error(
             ", ".join(keys),
             ", ".join(re.sub(r"^[^=]*=?", "", str(o.input_line)) for o in refused),
             f"a resumed run cannot change {'this' if len(keys) == 1 else 'these'}",
             f"{', '.join(_RESUMABLE)} may change (not run.dir)",
-            f"start a new run, or insist with 'resume.allow=[{','.join(keys)}]'",
+            f"start a new run, or {elsewhere if 'run.dir' in keys else insist}",
         )
 
 

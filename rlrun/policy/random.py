@@ -32,12 +32,12 @@ class Random:
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.space, self.masked = spec.action, has_mask(spec.obs)
-        self.generator = generator(seed, "explore")
+        self.seed, self.generator = seed, generator(seed, "explore")
         self.seconds: dict[str, float] = {}
 
     def actor(self, num_envs: int) -> "RandomActor":
         """An actor of uniform actions."""
-        return RandomActor(self.space, self.generator, masked=self.masked)
+        return RandomActor(self.space, self.generator, self.seed, masked=self.masked)
 
     def update(self, sample: Sample) -> Update:
         raise AssertionError("policy=random does not learn")
@@ -62,15 +62,15 @@ class RandomActor:
     """Uniform actions; ``masked``: uniform over the allowed ones."""
 
     def __init__(
-        self, space: gym.Space[Any], generator: np.random.Generator, *, masked: bool
+        self, space: gym.Space[Any], explore: np.random.Generator, seed: int, *, masked: bool
     ) -> None:
-        self.space, self.generator, self.masked = space, generator, masked
+        self.space, self.explore, self.seed, self.masked = space, explore, seed, masked
         self.extras: dict[str, np.ndarray] = {}
         self.refresh()
 
     def refresh(self) -> None:
         """Reset the generator of evaluations; there are no weights."""
-        self.fixed = np.random.default_rng(0)
+        self.evaluate = generator(self.seed, "evaluate")
 
     def initial_state(self) -> Tree:
         return ()
@@ -85,8 +85,8 @@ class RandomActor:
         *,
         explore: np.ndarray | None,
     ) -> Act:
-        """Actions; ``explore`` None (evaluation) uses a fixed generator, not exploration's."""
-        rng = self.fixed if explore is None else self.generator
+        """Actions; ``explore`` None (evaluation) uses a generator of its own."""
+        rng = self.evaluate if explore is None else self.explore
         if self.masked:
             mask = allowed_actions(obs)
             return Act(np.where(mask, rng.random(mask.shape), -1.0).argmax(-1), {}, ())

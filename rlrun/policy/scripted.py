@@ -40,12 +40,12 @@ class Scripted:
         compute: Compute = DEFAULT_COMPUTE,
     ) -> None:
         self.script = make_script(config, spec.action)
-        self.generator = generator(seed, "explore")
+        self.seed, self.generator = seed, generator(seed, "explore")
         self.seconds: dict[str, float] = {}
 
     def actor(self, num_envs: int) -> "ScriptedActor":
         """The script for ``num_envs`` environments."""
-        return ScriptedActor(self.script, self.generator, num_envs)
+        return ScriptedActor(self.script, self.generator, self.seed, num_envs)
 
     def update(self, sample: Sample) -> Update:
         raise AssertionError("policy=scripted does not learn")
@@ -69,14 +69,16 @@ class Scripted:
 class ScriptedActor:
     """Its recurrent state [E, 1] is the number of steps since each episode began."""
 
-    def __init__(self, script: Script, generator: np.random.Generator, num_envs: int) -> None:
-        self.script, self.generator, self.num_envs = script, generator, num_envs
+    def __init__(
+        self, script: Script, explore: np.random.Generator, seed: int, num_envs: int
+    ) -> None:
+        self.script, self.explore, self.seed, self.num_envs = script, explore, seed, num_envs
         self.extras: dict[str, np.ndarray] = {}
         self.refresh()
 
     def refresh(self) -> None:
         """Reset the generator of evaluations; there are no weights."""
-        self.fixed = np.random.default_rng(0)
+        self.evaluate = generator(self.seed, "evaluate")
 
     def initial_state(self) -> Tree:
         return np.zeros((self.num_envs, 1), np.int64)
@@ -91,9 +93,9 @@ class ScriptedActor:
         *,
         explore: np.ndarray | None,
     ) -> Act:
-        """Actions; ``explore`` None (evaluation) uses a fixed generator, not exploration's."""
+        """Actions; ``explore`` None (evaluation) uses a generator of its own."""
         steps = np.where(first, 0, state[:, 0])
-        rng = self.fixed if explore is None else self.generator
+        rng = self.evaluate if explore is None else self.explore
         return Act(self.script(obs, steps, rng), {}, (steps + 1)[:, None])
 
 

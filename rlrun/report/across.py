@@ -25,7 +25,7 @@ def across_section(
     """Return the aggregates over all environments of each setting that has scores in all of them.
 
     ``references``: environment -> the scores that count as 0 and 1; without one the lowest and the
-    highest score in the report. None with one environment, or where no setting has all.
+    highest score in the report. None where no setting has scores in all of several environments.
     """
     settings = complete_settings(found)
     if not settings:

@@ -6,13 +6,10 @@ from rlrun.report.across import across_section, matrices_of
 from rlrun.report.document import Document
 from rlrun.report.findings import Findings, uncounted
 from rlrun.report.health import config_section, evaluation_table, health_section, seed_table
-from rlrun.report.stopped import stopped_section
-from rlrun.report.summary import (
-    curve_section,
-    efficiency_section,
-    score_section,
-    sensitivity_section,
-)
+from rlrun.report.scores import design_choice, score_section
+from rlrun.report.seeds_auto import seeds_auto_section
+from rlrun.report.selection import selection_section
+from rlrun.report.summary import curve_section, efficiency_section, sensitivity_section
 from rlrun.report.versus import comparison_section
 
 _NAMED = 5  # settings of which the head of a report says what is not counted
@@ -23,13 +20,19 @@ def build_document(
 ) -> Document:
     """Return the report on runs."""
     curves, points = curve_section(found)
-    comparisons, said = comparison_section(found, matrices_of(found, references))
-    stopped, decided = stopped_section(found.runs)
+    choice = design_choice(found)
+    over_all = choice is not None and choice.statistic == "iqm"
+    comparisons, said = comparison_section(
+        found, matrices_of(found, references) if over_all else {}
+    )
+    stopped, decided = seeds_auto_section(found.runs)
+    searches, chosen = selection_section(found.runs)
     sections = [
         score_section(found),
+        searches,
         stopped,
         comparisons,
-        across_section(found, references),
+        across_section(found, references) if over_all else None,
         curves,
         efficiency_section(found),
         sensitivity_section(found),
@@ -39,7 +42,7 @@ def build_document(
     kept = [section for section in sections if section is not None]
     return Document(
         title,
-        _lead(found) + decided + said,
+        _lead(found) + chosen + decided + said,
         kept,
         [points, evaluation_table(found), seed_table(found)],
     )
@@ -53,8 +56,11 @@ def _lead(found: Findings) -> list[str]:
         f"{_count(len(found.runs), 'run')}, {counted} with a score, of "
         f"{_count(len(settings), 'setting')} in {_count(len(found.environments), 'environment')}."
     )
+    several = len(found.environments) > 1
     missing = [
-        f"{group.setting} ({uncounted(group)})" for group in found.groups if uncounted(group)
+        f"{group.setting}{f' on {group.environment}' if several else ''} ({uncounted(group)})"
+        for group in found.groups
+        if uncounted(group)
     ]
     lines = [text]
     if missing:

@@ -5,7 +5,8 @@ value of its newest evaluation. Interpolation would use evaluations that were no
 a curve would rise before anything was measured and sample efficiency would be flattered. A run
 that is done keeps its last value to the end of the axis, since its final weights are what it gives.
 Mean and band are those of the runs that are done, where all of them have a value, so that no point
-is a mean over other seeds than the next. Runs that failed or still run are drawn beside them.
+is a mean over other seeds than the next. Runs that failed or still run are drawn beside them, and
+runs that are done but whose evaluations are damaged or missing, which the report names.
 """
 
 import math
@@ -17,7 +18,8 @@ import numpy as np
 
 from rlrun.report.groups import Group
 from rlrun.report.intervals import mean_band
-from rlrun.report.runs import Floats, Run
+from rlrun.report.records import Floats
+from rlrun.report.runs import Run
 
 MAX_POINTS = 200
 Axis = Literal["env_steps", "wall"]
@@ -29,6 +31,7 @@ class Curve:
 
     ``x`` [P]: the common axis of the runs that are done; ``mean``, ``low``, ``high`` [P]: NaN where
     not every one of them has a value, low and high also with fewer than 5, or where all are equal.
+    ``left_out``: runs that are done but not in the mean, for evaluations or times are missing.
     """
 
     group: Group
@@ -37,6 +40,12 @@ class Curve:
     mean: Floats
     low: Floats
     high: Floats
+    left_out: list[Run]
+
+
+def is_whole(run: Run) -> bool:
+    """Whether a run is done and all its evaluations are known."""
+    return run.status == "done" and len(run.evaluations.env_steps) > 0 and not run.damage
 
 
 def curve(group: Group, axis: Axis = "env_steps") -> Curve:
@@ -47,14 +56,16 @@ def curve(group: Group, axis: Axis = "env_steps") -> Curve:
     """
     seeds = [(run, _x(run, axis), run.evaluations.return_mean)
              for run in [*group.runs, *group.unscored] if len(_x(run, axis))]  # fmt: skip
-    done = [(x, values) for run, x, values in seeds if run.status == "done"]
+    done = [(x, values) for run, x, values in seeds if is_whole(run)]
+    ended = [run for run in [*group.runs, *group.unscored] if run.status == "done"]
+    left_out = [run for run in ended if not (is_whole(run) and len(_x(run, axis)))]
     x = common_axis([own for own, _ in done])
     values = align(done, x)
     mean, low, high = (np.full(len(x), math.nan) for _ in range(3))
     complete = ~np.isnan(values).any(axis=0)
     if complete.any():
         mean[complete], low[complete], high[complete] = mean_band(values[:, complete])
-    return Curve(group, seeds, x, mean, low, high)
+    return Curve(group, seeds, x, mean, low, high, left_out)
 
 
 def _x(run: Run, axis: Axis) -> Floats:
@@ -86,6 +97,20 @@ def steps_to(run: Run, threshold: float) -> float:
     """Return the env steps of the first evaluation of at least ``threshold``; inf without one."""
     steps = run.evaluations.env_steps[run.evaluations.return_mean >= threshold]
     return float(steps[0]) if len(steps) else math.inf
+
+
+def arrivals(group: Group, threshold: float) -> tuple[list[float], int]:
+    """Return `steps_to` of every seed whose end is known, and how many seeds are left out.
+
+    A seed that failed (a crash, divergence) counts as any other: inf where it had not arrived, for
+    leaving it out would favour settings that fail. Left out are seeds that have not ended or whose
+    evaluations are not all known, also those that have arrived: of the others nobody knows.
+    """
+    counted = {run.seed for run in group.runs}
+    newest = {run.seed: run for run in sorted(group.unscored, key=lambda run: run.text("started"))}
+    runs = [*group.runs, *(run for seed, run in newest.items() if seed not in counted)]
+    known = [run for run in runs if is_whole(run) or (run.status == "failed" and not run.damage)]
+    return [steps_to(run, threshold) for run in known], len(runs) - len(known)
 
 
 def median_steps(steps: Sequence[float]) -> float:

@@ -29,7 +29,8 @@ class Choice:
 
     statistic: "points" (each seed, no interval), "mean" (``mean_interval`` and
     ``tolerance_interval``), "success" (``success_interval``), "iqm" (``iqm``, ``optimality_gap``,
-    ``performance_profile``), or "mean each" (every environment has its own mean).
+    ``performance_profile``; without intervals for few seeds), or "mean each" (every environment has
+    its own mean). The report shows aggregates over environments for "iqm" alone.
     """
 
     statistic: str
@@ -49,19 +50,20 @@ def choose(design: Design) -> Choice:
             f"design = {environments} environments, {n} seeds: has nothing to summarise; one or "
             "more of each is allowed; finish a run first"
         )
+    if environments > 1 and design.normalized:
+        why = (
+            f"{environments} environments: the interquartile mean, which no single environment or "
+            "outlier decides; failed seeds show in the optimality gap and in the profile."
+        )
+        few = f" {few_seeds(n)}" if n < MIN_SEEDS else ""
+        return Choice("iqm", why + few)
     if n < MIN_SEEDS:
         return Choice("points", few_seeds(n))
-    if environments > 1 and design.normalized:
-        return Choice(
-            "iqm",
-            f"{environments} environments: the interquartile mean, which no single environment or "
-            "outlier decides; failed seeds show in the optimality gap and in the profile.",
-        )
     if environments > 1:
         return Choice(
             "mean each",
-            f"{environments} environments on scales of their own: each has its own mean, for an "
-            "average would follow the environment with the largest scores.",
+            f"{environments} environments without a common scale or setting: each has its own "
+            "mean, for an average would follow the environment with the largest scores.",
         )
     if design.score == "success":
         return Choice(

@@ -52,7 +52,7 @@ def _markdown(document: Document) -> Iterator[str]:
     for text in document.text:
         yield f"{markdown_text(text)}\n"
     for part in document.sections:
-        yield f"## {part.title}\n"
+        yield f"## {markdown_text(part.title)}\n"
         for text in part.text:
             yield f"{markdown_text(text)}\n"
         for table in part.tables:

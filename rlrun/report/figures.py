@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rlrun.report.curves import Axis, Curve
+from rlrun.report.curves import Axis, Curve, is_whole
 from rlrun.report.groups import Group
 from rlrun.report.intervals import Floats
 from rlrun.report.sensitivity import Effect, value_text
@@ -102,7 +102,8 @@ def curve_figure(
 ) -> list[Picture]:
     """Return the learning curves: a thin line for each seed, and mean and band from five on.
 
-    Dashed: a run that is not done. ``threshold``: a dotted horizontal line; NaN: none.
+    Dashed: a run that is not done or whose metrics are damaged. ``threshold``: a dotted horizontal
+    line; NaN: none.
     """
     from matplotlib.lines import Line2D
     from matplotlib.ticker import EngFormatter
@@ -116,7 +117,7 @@ def curve_figure(
         for one, colour in zip(shown, COLOURS, strict=False):
             banded = bool(np.isfinite(one.low).any())
             for run, x, values in one.seeds:
-                style = "-" if run.status == "done" else "--"
+                style = "-" if is_whole(run) else "--"
                 width, alpha = (0.7, 0.4) if banded else (1.1, 0.75)
                 mark = "." if len(x) == 1 else None
                 kept = np.linspace(0, len(x) - 1, min(len(x), MAX_DRAWN)).astype(int)

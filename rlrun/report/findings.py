@@ -16,7 +16,9 @@ from rlrun.report.tables import Interval
 _NAN = math.nan
 _MEANING = {
     "final": "mean return of the final weights (run.json, eval.return_mean)",
-    "auc": "mean return over all env steps (area under the learning curve / length)",
+    "auc": "mean return over all env steps: area under the learning curve from 0 to "
+    "run.total_steps (trapezoidal rule; before the first evaluation its value counts, after the "
+    "last one that of the last), divided by run.total_steps",
 }
 
 
@@ -101,9 +103,15 @@ def _names(names: list[str]) -> str:
 
 def uncounted(group: Group) -> str:
     """Return what is in a group but not in its score: "1 failed, 2 running"."""
-    parts = [f"{n} {status}" for status, n in Counter(r.status for r in group.unscored).items()]
+    parts = [f"{n} {why}" for why, n in Counter(map(_why_unscored, group.unscored)).items()]
     parts += [f"{len(group.repeats)} repeated seeds"] if group.repeats else []
     return ", ".join(parts)
+
+
+def _why_unscored(run: Run) -> str:
+    if run.status != "done":
+        return run.status
+    return "with damaged metrics" if run.damage else "without evaluations"
 
 
 def threshold_of(found: Findings, groups: Sequence[Group]) -> float:

@@ -1,13 +1,15 @@
 """Runs that differ in nothing but the seed, their names, and the keys in which groups differ."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rlrun.report.runs import Floats, Run, printable, score
+from rlrun.report.records import Floats
+from rlrun.report.runs import Run, flatten, printable, resolve, score
 
 # Keys that say where to run and how to record, not what is computed.
 IGNORED = (
@@ -57,6 +59,16 @@ class Group:
         return any(run.auto is not None for run in self.runs)
 
     @property
+    def failed_again(self) -> list[Run]:
+        """Runs that failed although an earlier run of their seed is done and counts."""
+        began = {run.seed: run.text("started") for run in self.runs}
+        return [
+            run
+            for run in self.unscored
+            if run.status == "failed" and began.get(run.seed, "~") < run.text("started")
+        ]
+
+    @property
     def everything(self) -> list[Run]:
         """Every run of the group."""
         return [*self.runs, *self.unscored, *self.repeats]
@@ -83,7 +95,7 @@ def group_runs(runs: Sequence[Run], kind: str = "final") -> list[Group]:
 
 
 def _group(group: Group, members: Sequence[Run]) -> Group:
-    """Fill a group: of several runs of a seed the one that was started last counts."""
+    """Fill a group: of the runs of a seed that have a score the one started last counts."""
     by_seed: dict[int | None, list[Run]] = {}
     for run in members:
         if score(run, group.kind) is None:
@@ -100,6 +112,15 @@ def _group(group: Group, members: Sequence[Run]) -> Group:
 def scored(groups: Sequence[Group]) -> list[Group]:
     """Return the groups with scores that no search has chosen by: those that may be tested."""
     return [group for group in groups if group.runs and not group.trial]
+
+
+def best_groups(groups: Sequence[Group], count: int) -> list[Group]:
+    """Return the groups with the highest mean scores, in their own order; of few groups all."""
+    if len(groups) <= count:
+        return list(groups)
+    means = [group.scores.mean() if group.runs else -math.inf for group in groups]
+    kept = np.argsort(means)[::-1][:count]
+    return [groups[i] for i in sorted(kept)]
 
 
 def side_of(groups: Sequence[Group], runs: Sequence[Run]) -> list[Group]:
@@ -153,12 +174,38 @@ def _settings(runs: Sequence[Run], environments: Sequence[str]) -> list[dict[str
     keys = [{n: v for n, v in relevant(run.keys).items() if not _is_environment(n)} for run in runs]
     places = dict.fromkeys(environments)
     if len(places) < 2:
-        return keys
+        return [
+            {n: resolve(v, r.keys) for n, v in k.items()} for k, r in zip(keys, runs, strict=True)
+        ]
+    _refer(keys, runs)
     varying = set()
     for place in places:
         inside = [k for k, e in zip(keys, environments, strict=True) if e == place]
         varying.update(varying_keys(inside))
     return [{n: v for n, v in k.items() if n[:4] != "env." or n in varying} for k in keys]
+
+
+def _refer(keys: Sequence[dict[str, Any]], runs: Sequence[Run]) -> None:
+    """Write a value as ``${env.key}`` where another run does and it is that value: they are equal.
+
+    Resolved, they would differ between environments.
+    """
+    references: dict[str, dict[str, None]] = {}
+    for own in keys:
+        for name, value in own.items():
+            if isinstance(value, str) and value.startswith("${env."):
+                references.setdefault(name, {})[value] = None
+    for own, run in zip(keys, runs, strict=True):
+        for name in references.keys() & own.keys():
+            same = (r for r in references[name] if resolve(r, run.keys) == own[name])
+            own[name] = next(same, own[name])
+
+
+def identity(config: dict[str, Any]) -> str:
+    """Return a text that is equal for the configs of runs that compute the same, seed included."""
+    keys = dict(flatten(config))
+    used = {"seed": keys.get("seed"), **relevant(keys)}
+    return _canonical({name: resolve(value, keys) for name, value in used.items()})
 
 
 def varying_keys(configs: Sequence[dict[str, Any]]) -> list[str]:
@@ -199,19 +246,36 @@ def labels_of(configs: Sequence[dict[str, Any]], given: Sequence[str] = ()) -> l
             chosen, parts = [*chosen, name], split
         if parts == len(configs):
             break
-    labels = [" ".join(_part(name, keys) for name in chosen) for keys in configs]
+    labels = _labels(configs, {name: _last_part(name) for name in chosen})
+    if max(map(len, labels)) > _LONGEST:
+        labels = _labels(configs, _first_words(chosen))
     short = [x if len(x) <= _LONGEST else f"{x[: _LONGEST - 1]}…" for x in labels]
     if len(set(short)) < len(short):
         short = [f"{x[: _LONGEST - 8]} ({i})" for i, x in enumerate(labels, 1)]
     return short
 
 
-def _part(name: str, keys: dict[str, Any]) -> str:
-    value = keys.get(name, MISSING)
-    if name == "policy.name":
-        return show(value)
-    shown = name.removesuffix(".name") if name.endswith(".name") else name.rpartition(".")[2]
-    return f"{shown}={show(value)}"
+def _labels(configs: Sequence[dict[str, Any]], names: dict[str, str]) -> list[str]:
+    """``short name=value`` of each of ``names`` (key -> short name) in each config."""
+    return [
+        " ".join(
+            ("" if key == "policy.name" else f"{name}=") + show(keys.get(key, MISSING))
+            for key, name in names.items()
+        )
+        for keys in configs
+    ]
+
+
+def _last_part(key: str) -> str:
+    return key.removesuffix(".name") if key.endswith(".name") else key.rpartition(".")[2]
+
+
+def _first_words(keys: Sequence[str]) -> dict[str, str]:
+    """``state`` for ``policy.state_init``, where no other key is ``state``."""
+    names = {key: _last_part(key) for key in keys}
+    words = [name.partition("_")[0] for name in names.values()]
+    return {key: word if words.count(word) == 1 else names[key]
+            for (key, word) in zip(names, words, strict=True)}  # fmt: skip
 
 
 def show(value: Any) -> str:

@@ -11,6 +11,7 @@ from rlrun.report.runs import Run, score
 from rlrun.report.tables import Cell, Table
 
 _NAN = math.nan
+_NAMED = 5  # damaged runs that are named
 
 
 def config_section(found: Findings) -> Section | None:
@@ -50,7 +51,18 @@ def health_section(found: Findings) -> Section:
     else:
         rows = [(*row[:at], *row[at + 1 :]) for row in rows]
         columns = (*columns[:at], *columns[at + 1 :])
+    damaged = [run for run in found.runs if run.damage]
+    if damaged:
+        text.append(
+            f"{_names(damaged)}: metrics.jsonl is damaged. Evaluations up to the damage are drawn; "
+            "means of curves, scores but final, and sample efficiency leave these runs out."
+        )
     return Section("Run health", text + _mixtures(found), [Table("runs", columns, rows)])
+
+
+def _names(runs: list[Run]) -> str:
+    names = ", ".join(run.name for run in runs[:_NAMED])
+    return names + (f" and {len(runs) - _NAMED} more runs" if runs[_NAMED:] else "")
 
 
 def _health(run: Run, group: Group | None) -> tuple[Cell, ...]:
@@ -59,6 +71,9 @@ def _health(run: Run, group: Group | None) -> tuple[Cell, ...]:
     note = run.problem or ("" if run.status == "done" else run.failure) or run.text("exact_reason")
     if group is not None and any(run is other for other in group.repeats):
         note = "not counted: this seed was run again later"
+    if group is not None and any(run is other for other in group.failed_again):
+        note = f"an earlier run of this seed counts; {note}".rstrip("; ")
+    note = "; ".join(filter(None, [note, run.damage, run.damaged_times]))
     success = None
     if run.successes is not None:
         success = interval_of(success_interval(*run.successes))

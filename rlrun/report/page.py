@@ -1,6 +1,7 @@
 """The report as one HTML file: figures and style inside, no scripts, nothing loaded.
 
-Every text is escaped; a content security policy forbids scripts and requests besides.
+Every text, name and link is escaped; figures are those of `inline_svg`, whose texts matplotlib has
+escaped. A content security policy forbids scripts and requests besides.
 """
 
 import html
@@ -11,6 +12,12 @@ from rlrun.report.figures import Picture, inline_svg
 from rlrun.report.tables import Cell, Table, numeric_columns, show_cell
 
 GENERATOR = '<meta name="generator" content="rlrun report">'
+UNFINISHED = f"""<!doctype html>
+<meta charset="utf-8">
+{GENERATOR}
+<title>Report</title>
+<p>This report is being written, or was interrupted: then run the command again.</p>
+"""
 _LONG = 30  # rows of a table that scrolls by itself
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _STYLE = """
@@ -72,7 +79,10 @@ def _lines(document: Document) -> Iterator[str]:
     yield f"<h1>{title}</h1>"
     for text in document.text:
         yield f'<p class="lead">{html.escape(text)}</p>'
-    links = (f'<a href="#{part.anchor}">{part.title}</a>' for part in document.sections)
+    links = (
+        f'<a href="#{html.escape(part.anchor)}">{html.escape(part.title)}</a>'
+        for part in document.sections
+    )
     yield f"<nav>{' '.join(links)}</nav>"
     for part in document.sections:
         yield from _section(part)
@@ -81,7 +91,7 @@ def _lines(document: Document) -> Iterator[str]:
 
 
 def _section(part: Section) -> Iterator[str]:
-    yield f'<section>\n<h2 id="{part.anchor}">{html.escape(part.title)}</h2>'
+    yield f'<section>\n<h2 id="{html.escape(part.anchor)}">{html.escape(part.title)}</h2>'
     for text in part.text:
         yield f"<p>{html.escape(text)}</p>"
     for table in part.tables:

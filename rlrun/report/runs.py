@@ -5,7 +5,6 @@ that can be printed leave this module, and whatever cannot be read makes the run
 the report lists.
 """
 
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -16,24 +15,23 @@ from typing import Any
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.report.inputs import AutoSweeps, RunSource, find_jobs
+from rlrun.report.records import Floats, Records, finite_number, read_records
 from rlrun.rundir.inert import read_file
 from rlrun.rundir.manifest import METRICS
 from rlrun.rundir.texts import CONFIG, RECORD, read_record
 
 TIMINGS = "timings.jsonl"
 SEARCH, FRESH = "search.json", "final_"  # of a search; prefix of its runs on fresh seeds
-MAX_METRICS = 2**30  # bytes of metrics.jsonl
 _MAX_CONFIG = 2**18  # bytes of config.yaml
 _MAX_DEPTH = 32
+_MAX_LINKS = 9  # references that lead from one to the next
 _MAX_TEXT = 500  # characters of a name or a message
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SCORES = "final, best_of_last:K or auc"
-
-Floats = NDArray[np.float64]
+_METRICS = ("eval/return_mean", "eval/success", "collect/restarts")
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,7 @@ class Run:
     trial: bool = False
     listed_code: int | None = None  # exit code in sweep.json, also of a killed job
     auto: Path | None = None  # the sweep that added its seed until it was decided (seeds=auto)
+    search: Path | None = None  # the search that it is a run of
 
     @cached_property
     def keys(self) -> dict[str, Any]:
@@ -75,30 +74,48 @@ class Run:
         seed = self.keys.get("seed", self.record.get("seed"))
         return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
 
-    def metrics(self, key: str, file: str = METRICS) -> tuple[Floats, Floats]:
-        """Return (env_steps [K], values [K]) of the finite records of a metric."""
-        found = [
-            (step, value)
-            for step, values in _records(self.path / file, key)
-            if (value := _number(values.get(key))) is not None
-        ]
-        table = np.array(found, np.float64).reshape(-1, 2)
-        return table[:, 0], table[:, 1]
+    @cached_property
+    def records(self) -> Records:
+        """Evaluations and restarts in metrics.jsonl."""
+        return read_records(self.path / METRICS, _METRICS, ended=self.status == "done")
+
+    @cached_property
+    def _times(self) -> Records:
+        return read_records(self.path / TIMINGS, ["time/wall_seconds"], ended=self.status == "done")
+
+    @cached_property
+    def damage(self) -> str:
+        """How metrics.jsonl is damaged; "" where its evaluations are all that the run made."""
+        damage, result = self.records.damage, self.record.get("eval")
+        if not damage and self.status == "done" and isinstance(result, dict):
+            steps, last = self.evaluations.env_steps, self.number("env_steps")
+            if math.isfinite(last) and not (len(steps) and steps[-1] >= last):
+                damage = f"the evaluation at {last:.0f} env steps is missing"
+        return f"{METRICS}: {damage}" if damage else ""
+
+    @property
+    def damaged_times(self) -> str:
+        """How timings.jsonl is damaged; wall times are not known then."""
+        return f"{TIMINGS}: {self._times.damage}" if self._times.damage else ""
 
     @cached_property
     def evaluations(self) -> Evaluations:
-        """The evaluations, the last one of an env step where there are several."""
-        steps, returns = self.metrics("eval/return_mean")
+        """The evaluations, the last one of an env step where there are several.
+
+        Those before the damage in a file that is damaged, see ``damage``.
+        """
+        columns = self.records.columns
+        steps, returns = columns["eval/return_mean"]
         _, last = np.unique(steps[::-1], return_index=True)
         kept = len(steps) - 1 - last
-        success = dict(zip(*self.metrics("eval/success"), strict=True)) if len(kept) else {}
+        success = dict(zip(*columns["eval/success"], strict=True))
         shares = np.array([success.get(step, math.nan) for step in steps[kept]], np.float64)
         return Evaluations(steps[kept], returns[kept], self._wall_at(steps[kept]), shares)
 
     def _wall_at(self, env_steps: Floats) -> Floats:
         """Seconds since the run began, interpolated between the records around each step."""
-        steps, seconds = self.metrics("time/wall_seconds", TIMINGS)
-        if not len(steps):
+        steps, seconds = self._times.columns["time/wall_seconds"]
+        if not len(steps) or self._times.damage:
             return np.full(len(env_steps), math.nan)
         last, total = self.number("env_steps"), self.number("wall_seconds")
         if self.status == "done" and last >= steps[-1] and total >= seconds[-1]:
@@ -146,17 +163,17 @@ class Run:
     @cached_property
     def restarts(self) -> int:
         """Workers of environments that were restarted."""
-        return int(self.metrics("collect/restarts")[1].sum())
+        return int(self.records.columns["collect/restarts"][1].sum())
 
     @property
     def total_steps(self) -> float:
         """Env steps that the run was to do; NaN when the config does not say."""
-        return _resolved(self.keys, "run.total_steps")
+        return finite(resolve(self.keys.get("run.total_steps"), self.keys))
 
     @property
     def stop_value(self) -> float:
         """Mean return that counts as solved; NaN when the config does not say."""
-        return _resolved(self.keys, "run.stop_value")
+        return finite(resolve(self.keys.get("run.stop_value"), self.keys))
 
 
 def read_run(path: Path | str) -> Run:
@@ -190,12 +207,12 @@ def _read(job: RunSource, sweeps: AutoSweeps) -> Run:
         problem = printable(f"damaged: {e.strerror or e}" if isinstance(e, OSError) else e)
     status = "damaged" if problem else _status(job, record)
     above = job.path.absolute().parent
-    trial = not name.startswith(FRESH) and (above.parent / SEARCH).is_file()
+    search = above.parent if (above.parent / SEARCH).is_file() else None
+    trial = search is not None and not name.startswith(FRESH)
     code = job.sweep.get("exit_code")
     listed = code if isinstance(code, int) else None
-    return Run(
-        job.path, name, status, config, record, problem, given, trial, listed, sweeps.of(job.path)
-    )
+    auto = sweeps.of(job.path)
+    return Run(job.path, name, status, config, record, problem, given, trial, listed, auto, search)
 
 
 def _status(job: RunSource, record: dict[str, Any]) -> str:
@@ -215,9 +232,14 @@ def _overrides(run_dir: Path) -> tuple[str, ...]:
 
 def read_config(path: Path) -> dict[str, Any]:
     """Return the config of a run. Raises: OSError, ValueError."""
-    config = _safe_yaml(read_file(path, _MAX_CONFIG))
+    return parse_config(read_file(path, _MAX_CONFIG))
+
+
+def parse_config(content: bytes) -> dict[str, Any]:
+    """Return the config in the bytes of a config.yaml. Raises: ValueError."""
+    config = _safe_yaml(content)
     if not isinstance(config, dict):
-        raise ValueError(f"{path.name} holds no config")
+        raise ValueError("config.yaml holds no config")
     return config
 
 
@@ -247,57 +269,27 @@ def flatten(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield name, value
 
 
-def _resolved(keys: dict[str, Any], key: str) -> float:
-    """The number of a key; one interpolation ``${other.key}`` is followed."""
-    value = keys.get(key)
-    if isinstance(value, str) and value.startswith("${") and value.endswith("}"):
-        value = keys.get(value[2:-1])
-    return finite(value)
+def resolve(value: Any, keys: dict[str, Any]) -> Any:
+    """Return what ``${other.key}`` stands for among ``keys``; any other value as it is."""
+    for _ in range(_MAX_LINKS):
+        if not (isinstance(value, str) and value[:2] == "${" and value[-1] == "}"):
+            break
+        value = keys.get(value[2:-1], value)
+    return value
 
 
 def finite(value: Any) -> float:
     """Return a number; NaN for anything else, and for what no float can hold."""
-    number = _number(value)
+    number = finite_number(value)
     return math.nan if number is None else number
-
-
-def _number(value: Any) -> float | None:
-    """A finite number; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
-
-
-def _records(path: Path, key: str) -> Iterator[tuple[float, dict[str, Any]]]:
-    """(env_steps, values) of the records that hold ``key``, up to a damaged line."""
-    try:
-        lines = read_file(path, MAX_METRICS).splitlines() if path.exists() else []
-    except (OSError, ValueError):
-        return
-    word, before = json.dumps(key).encode(), 0.0
-    for line in lines:
-        if word not in line:
-            continue
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError):
-            return
-        step = _number(values.get("env_steps")) if isinstance(values, dict) else None
-        if step is None or step < before:
-            return
-        before = step
-        yield step, values
 
 
 def score(run: Run, kind: str) -> float | None:
     """Return the score of a run that is done, else None.
 
     ``final``: mean return of the final weights (run.json). ``best_of_last:K``: the best of the last
-    K evaluations, which flatters. ``auc``: mean over the env steps from the first evaluation to
-    run.total_steps, each evaluation in force until the next, the last one to the end.
+    K evaluations, which flatters. ``auc``: `mean_over_steps` to run.total_steps. The latter two are
+    None too where evaluations are missing in metrics.jsonl.
 
     Raises: ConfigError for another ``kind``.
     """
@@ -306,15 +298,32 @@ def score(run: Run, kind: str) -> float | None:
         return None
     if kind == "final":
         result = run.record.get("eval")
-        return _number(result.get("return_mean")) if isinstance(result, dict) else None
+        return finite_number(result.get("return_mean")) if isinstance(result, dict) else None
     steps, returns = run.evaluations.env_steps, run.evaluations.return_mean
-    if not len(steps):
+    if not len(steps) or run.damage:
         return None
     if last is not None:
         return float(returns[-last:].max())
-    end = max(steps[-1], run.total_steps) if math.isfinite(run.total_steps) else steps[-1]
-    widths = np.diff([*steps, end])
-    return float(returns @ widths / widths.sum()) if widths.sum() > 0 else float(returns[-1])
+    return mean_over_steps(steps, returns, max(steps[-1], np.nan_to_num(run.total_steps)))
+
+
+def mean_over_steps(steps: Floats, returns: Floats, end: float) -> float:
+    """Return the area under a learning curve from 0 to ``end`` env steps, divided by ``end``.
+
+    ``steps`` [K] increase up to ``end``, ``returns`` [K]. Between evaluations the curve is a line
+    (trapezoidal rule); before the first one it has the value of the first, after the last one that
+    of the last, as a run that was solved keeps its weights.
+
+    Of the definitions measured it depends least on ``run.eval_every``: on learners that rise
+    linearly, exponentially or as a sigmoid it is within 1.3 % of the range of returns of the true
+    area with 20 evaluations, 3 % with 10, and 10 % with 5 (tests/report/test_auc.py). What is left
+    is what a learner gained before its first evaluation. With each value in force until the next
+    one it would be 3, 7 and 15 %.
+    """
+    if end <= 0:
+        return float(returns[-1])
+    x, y = [0.0, *steps, end], [returns[0], *returns, returns[-1]]
+    return float(np.trapezoid(y, x) / end)
 
 
 def parse_score(kind: str) -> int | None:

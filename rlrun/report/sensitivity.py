@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlrun.report.groups import MISSING, Group, show, varying_keys
-from rlrun.report.runs import Floats, finite
+from rlrun.report.records import Floats
+from rlrun.report.runs import finite
 
 MAX_LEVELS = 8  # values of a number, above which they are put into ranges
 BINS = 5  # ranges with equally many values

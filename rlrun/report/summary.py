@@ -1,98 +1,26 @@
-"""What the runs show, as sections: scores, learning curves, sample efficiency, sensitivity."""
+"""What the runs show, as sections: learning curves, sample efficiency, sensitivity."""
 
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from rlrun.report import figures
-from rlrun.report.curves import Axis, Curve, curve, median_steps, steps_to
-from rlrun.report.design import Design, choose
+from rlrun.report.curves import Axis, Curve, arrivals, curve, median_steps
 from rlrun.report.document import Section
-from rlrun.report.figures import MAX_GROUPS, MAX_ROWS, Picture
-from rlrun.report.findings import Findings, interval_of, reasons, threshold_of, uncounted
-from rlrun.report.groups import Group
-from rlrun.report.intervals import mean_interval, success_interval, tolerance_interval
+from rlrun.report.figures import MAX_GROUPS, Picture
+from rlrun.report.findings import Findings, interval_of, threshold_of
+from rlrun.report.groups import best_groups
+from rlrun.report.intervals import success_interval
 from rlrun.report.sensitivity import BINS, MAX_KEYS, MAX_LEVELS, Effect, effects
 from rlrun.report.tables import Cell, Interval, Table
 
 _NAN = math.nan
 
 
-def score_section(found: Findings) -> Section:
-    """The score of every group with its interval, and where the next seed falls."""
-    rows: list[tuple[Cell, ...]] = []
-    whys: list[tuple[str, str]] = []
-    cells: dict[int, Interval] = {}
-    claimed = False
-    for group in (group for place in found.environments for group in _in_table(found.of(place))):
-        score_cell = next_cell = Interval(_NAN, _NAN, _NAN)
-        low = high = _NAN
-        if group.runs:
-            mean, following = mean_interval(group.scores), tolerance_interval(group.scores)
-            score_cell, next_cell = interval_of(mean), interval_of(following)._replace(value=_NAN)
-            low, high = float(group.scores.min()), float(group.scores.max())
-            whys.append((group.setting, mean.why))
-            claimed |= following.claimed
-        cells[id(group)] = score_cell
-        rows.append(
-            (group.environment, group.setting, len(group.runs), score_cell, next_cell, low, high,
-             uncounted(group))
-        )  # fmt: skip
-    columns = ("environment", "setting", "seeds", "score", "next seed", "min", "max", "not counted")
-    pictures: list[Picture] = []
-    for environment in found.environments if found.draw else []:
-        own = _in_table(best_groups(found.of(environment), MAX_ROWS))
-        title = f"{found.place(environment)}every seed's score; a bar is a 95 % interval"
-        if len(own) < len(found.of(environment)):
-            title += f"; the best {len(own)} of {len(found.of(environment))} settings"
-        pictures += figures.score_figure(
-            own, [cells[id(group)] for group in own], name=found.stem("scores", environment),
-            title=title, label=f"score ({found.kind})",
-        )  # fmt: skip
-    text = [f"Score: {found.meaning}. A seed is one trial; episodes of a seed are not."]
-    if (design := design_of(found)) is not None:
-        text.append(choose(design).why)
-    text += [why for why in reasons(whys) if why not in text]
-    if claimed:
-        text.append("Next seed: 90 % of further seeds fall inside, with 95 % confidence.")
-    diverged = [g.setting for g in found.groups if any(r.exit_code == 4 for r in g.unscored)]
-    if diverged:
-        text.append(
-            f"Runs of {', '.join(dict.fromkeys(diverged))} diverged (exit code 4) and have no "
-            "score: the mean of the others flatters a setting that diverges."
-        )
-    if any(run.trial for run in found.runs):
-        text.append(
-            "Trials of a search: the best of them was chosen by these scores, which flatter it; "
-            "only its fresh seeds are its score."
-        )
-    return Section("Scores", text, [Table("scores", columns, rows)], pictures)
-
-
-def _in_table(groups: Sequence[Group]) -> list[Group]:
-    """The groups in their order; of many the best first."""
-    if len(groups) <= MAX_GROUPS:
-        return list(groups)
-    return sorted(groups, key=lambda g: -g.scores.mean() if g.runs else math.inf)
-
-
-def design_of(found: Findings) -> Design | None:
-    """Return the design that the statistics follow; None without a score.
-
-    ``seeds``: the most that a setting has, as each one with fewer says so itself.
-    """
-    seeds = [len(group.runs) for group in found.groups]
-    if not any(seeds):
-        return None
-    several = len(found.environments)
-    return Design(several, max(seeds), normalized=several > 1)
-
-
 def curve_section(found: Findings) -> tuple[Section, Table]:
     """Learning curves, and the table of means and bands behind them."""
     pictures: list[Picture] = []
     rows: list[tuple[Cell, ...]] = []
+    left_out: list[str] = []
     hidden = 0
     for environment in found.environments:
         groups = best_groups(found.of(environment), MAX_GROUPS)
@@ -100,6 +28,7 @@ def curve_section(found: Findings) -> tuple[Section, Table]:
         for axis in found.axes:
             curves = {id(group): curve(group, axis) for group in found.of(environment)}
             rows += [row for one in curves.values() for row in _curve_rows(one, axis)]
+            left_out += [line for one in curves.values() for line in _left_out(one, axis, found)]
             if not found.draw:
                 continue
             what = "environment steps" if axis == "env_steps" else "wall time"
@@ -110,12 +39,13 @@ def curve_section(found: Findings) -> tuple[Section, Table]:
                 title=f"{found.place(environment)}return against {what}; every seed is a thin line",
             )  # fmt: skip
     text = [
-        "Thin lines: every seed, dashed where the run is not done. Band: 95 % interval of the mean "
-        "over the seeds that are done, pointwise (at each point, not for the whole curve at once), "
-        "from 5 seeds on. Dotted: the threshold.",
+        "Thin lines: every seed, dashed where the run is not done or its metrics are damaged. "
+        "Band: 95 % interval of the mean over the seeds that are done, pointwise (at each point, "
+        "not for the whole curve at once), from 5 seeds on. Dotted: the threshold.",
         "Logs are aligned by the last observation carried forward: between two evaluations the "
         "newest one holds, as a later one was not known yet. A run that ended early because it was "
         "solved keeps its last value.",
+        *left_out,
     ]
     if "wall" in found.axes:
         text.append("Wall times compare only runs that had the same machine to themselves.")
@@ -123,6 +53,20 @@ def curve_section(found: Findings) -> tuple[Section, Table]:
         text.append(f"The {MAX_GROUPS} best groups are drawn; the other {hidden} are in the CSV.")
     columns = ("environment", "setting", "axis", "x", "mean")
     return Section("Learning curves", text, [], pictures), Table("curves", columns, rows)
+
+
+def _left_out(one: Curve, axis: Axis, found: Findings) -> list[str]:
+    """A sentence on the seeds that are done but not in the mean of a curve; none without any."""
+    if not one.left_out:
+        return []
+    seeds = ", ".join(str(run.seed) for run in one.left_out)
+    steps = axis == "env_steps"
+    missing = "evaluations" if steps else "wall times"
+    return [
+        f"{found.place(one.group.environment)}{one.group.setting}: seeds {seeds} are done but not "
+        f"in the mean against {'env steps' if steps else 'wall time'}, as {missing} are missing or "
+        "damaged (see run health)."
+    ]
 
 
 def _curve_rows(one: Curve, axis: Axis) -> list[tuple[Cell, ...]]:
@@ -134,22 +78,13 @@ def _curve_rows(one: Curve, axis: Axis) -> list[tuple[Cell, ...]]:
     ]
 
 
-def best_groups(groups: Sequence[Group], count: int) -> list[Group]:
-    """Return the groups with the highest mean scores, in their own order; of few groups all."""
-    if len(groups) <= count:
-        return list(groups)
-    means = [group.scores.mean() if group.runs else -math.inf for group in groups]
-    kept = np.argsort(means)[::-1][:count]
-    return [groups[i] for i in sorted(kept)]
-
-
 def efficiency_section(found: Findings) -> Section:
     """Env steps until the threshold, and how many seeds got there."""
     rows: list[tuple[Cell, ...]] = []
     for environment in found.environments:
         threshold = threshold_of(found, found.of(environment))
         for group in found.of(environment) if math.isfinite(threshold) else []:
-            steps = [steps_to(run, threshold) for run in group.runs]
+            steps, left_out = arrivals(group, threshold)
             arrived = sum(map(math.isfinite, steps))
             if steps:
                 share = interval_of(success_interval(arrived, len(steps)))
@@ -157,15 +92,16 @@ def efficiency_section(found: Findings) -> Section:
                 bounds = (min(known), max(known)) if known else (_NAN, _NAN)
                 rows.append(
                     (environment, group.setting, threshold, arrived, len(steps), share,
-                     median_steps(steps), *bounds)
+                     median_steps(steps), *bounds, left_out or None)
                 )  # fmt: skip
     columns = ("environment", "setting", "threshold", "arrived", "seeds", "share", "median steps",
-               "fastest", "slowest that arrived")  # fmt: skip
+               "fastest", "slowest that arrived", "left out")  # fmt: skip
     source = "given" if math.isfinite(found.threshold) else "run.stop_value"
     text = [
         f"Env steps of the first evaluation at or above the threshold ({source}). Seeds that never "
-        "got there count as slower than all others in the median. Share: seeds that arrived, with "
-        "the exact binomial interval.",
+        "got there, also as they failed, count as slower than all others in the median. Share: "
+        "seeds that arrived, with the exact binomial interval. Left out: seeds that have not ended "
+        "or whose evaluations are damaged.",
     ]
     if not rows:
         text = ["No threshold: the environment has no run.stop_value; give --threshold."]

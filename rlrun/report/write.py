@@ -4,15 +4,17 @@ from pathlib import Path
 
 from rlrun.errors import ConfigError, StorageError
 from rlrun.report.document import Document, document_markdown
-from rlrun.report.page import GENERATOR, document_html
+from rlrun.report.page import GENERATOR, UNFINISHED, document_html
 from rlrun.report.tables import csv_text
+from rlrun.rundir.durable import replace_file
 
 PAGE, TEXT = "index.html", "report.md"
 TABLES = (
     "scores", "comparisons", "efficiency", "aggregates", "sensitivity", "config", "runs", "curves",
-    "evaluations", "seeds", "sequential",
+    "evaluations", "seeds", "sequential", "success", "selection",
 )  # fmt: skip
-_OWN = (PAGE, TEXT, *(f"{name}.csv" for name in TABLES), "figure_*.svg", "figure_*.png")
+_FILES = (PAGE, TEXT, *(f"{name}.csv" for name in TABLES), "figure_*.svg", "figure_*.png")
+_OWN = (*_FILES, *(f".tmp_{name}" for name in _FILES))  # the latter of a report that was killed
 
 
 def check_out(out: Path) -> None:
@@ -38,7 +40,10 @@ def _is_report(page: Path) -> bool:
 
 
 def write_report(document: Document, out: Path) -> None:
-    """Write a report; files of an earlier one that are not in it any more are deleted.
+    """Write a report: every file atomically, the page last; then delete files of an earlier one.
+
+    One that is interrupted leaves the page of the earlier report, or one that says so, and can be
+    written again.
 
     Raises: ConfigError as `check_out`, StorageError.
     """
@@ -49,11 +54,13 @@ def write_report(document: Document, out: Path) -> None:
         files |= {f"{picture.name}.svg": picture.svg.encode(), f"{picture.name}.png": picture.png}
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for pattern in _OWN:
-            for path in out.glob(pattern):
+        if not (out / PAGE).exists():
+            replace_file(out / PAGE, UNFINISHED.encode())
+        for name in sorted(files, key=lambda name: name == PAGE):
+            replace_file(out / name, files[name])
+        for path in [path for pattern in _OWN for path in out.glob(pattern)]:
+            if path.name not in files:
                 path.unlink()
-        for name, content in files.items():
-            (out / name).write_bytes(content)
     except OSError as e:
         raise StorageError(
             f"--out = {out}: cannot be written ({e.strerror or e}); a writable directory is "

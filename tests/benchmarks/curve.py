@@ -13,12 +13,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests.benchmarks import drawing
 from tests.benchmarks.process import CHECKOUT, environment, interpreter, peer_run
 from tests.benchmarks.score_row import commit, machine
 
@@ -126,14 +126,10 @@ def svg(results: Sequence[Result]) -> str:
     shown = [(panel, both) for panel in PANELS if (both := pairs(panel, results))]
     width = len(shown) * (LEFT + WIDTH) + GAP
     height = TOP + HEIGHT + 62
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        'font-family="Helvetica, Arial, sans-serif" font-size="11">',
-        '<rect width="100%" height="100%" fill="white"/>',
-    ]
+    parts: list[str] = []
     for num, (panel, both) in enumerate(shown):
         parts += _panel(panel, both, LEFT + num * (LEFT + WIDTH), TOP)
-    return "\n".join([*parts, "</svg>\n"])
+    return drawing.document(parts, width, height)
 
 
 def pairs(panel: Panel, results: Sequence[Result]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -148,28 +144,30 @@ def pairs(panel: Panel, results: Sequence[Result]) -> list[tuple[np.ndarray, np.
 def _panel(
     panel: Panel, both: Sequence[tuple[np.ndarray, np.ndarray]], x: int, y: int
 ) -> list[str]:
-    out = [_text(x + WIDTH / 2, y - 14, panel.title, 'font-weight="bold" text-anchor="middle"')]
+    out = [
+        drawing.text(x + WIDTH / 2, y - 14, panel.title, 'font-weight="bold" text-anchor="middle"')
+    ]
     for value in range(0, TOP_RETURN + 1, 100):
         at = y + HEIGHT * (1 - value / TOP_RETURN)
-        out.append(_line([(x, at), (x + WIDTH, at)], "#dddddd", 1))
-        out.append(_text(x - 6, at + 4, str(value), 'text-anchor="end" fill="#555555"'))
+        out.append(drawing.line([(x, at), (x + WIDTH, at)], "#dddddd", 1))
+        out.append(drawing.text(x - 6, at + 4, str(value), 'text-anchor="end" fill="#555555"'))
     for tenth in (0, 5, 10):
         steps = panel.env_steps * tenth // 10
         shown = f"{steps // 1000}k" if steps else "0"
         at = x + WIDTH * tenth / 10
-        out.append(_text(at, y + HEIGHT + 15, shown, 'text-anchor="middle" fill="#555555"'))
+        out.append(drawing.text(at, y + HEIGHT + 15, shown, 'text-anchor="middle" fill="#555555"'))
     for side, colour, name, lower in (
         (0, THEIRS, panel.peer_name, 50), (1, OURS, panel.our_name, 34),
     ):  # fmt: skip
         curves = [pair[side] for pair in both]
         for curve in curves:
-            out.append(_line(_places(curve, panel, x, y), colour, 0.8, 'opacity="0.3"'))
+            out.append(drawing.line(_places(curve, panel, x, y), colour, 0.8, 'opacity="0.3"'))
         length = min(map(len, curves))
         mean = np.mean([curve[:length] for curve in curves], axis=0)
-        out.append(_line(_places(mean, panel, x, y), colour, 2.2))
+        out.append(drawing.line(_places(mean, panel, x, y), colour, 2.2))
         at = y + HEIGHT + lower
-        out.append(_line([(x, at - 4), (x + 18, at - 4)], colour, 2.2))
-        out.append(_text(x + 24, at, f"{name}, seeds: {len(curves)}"))
+        out.append(drawing.line([(x, at - 4), (x + 18, at - 4)], colour, 2.2))
+        out.append(drawing.text(x + 24, at, f"{name}, seeds: {len(curves)}"))
     return out
 
 
@@ -177,14 +175,3 @@ def _places(curve: np.ndarray, panel: Panel, x: int, y: int) -> list[tuple[float
     steps = np.minimum(curve[:, 0] / panel.env_steps, 1)
     heights = 1 - curve[:, 1] / TOP_RETURN
     return [(x + WIDTH * s, y + HEIGHT * h) for s, h in zip(steps, heights, strict=True)]
-
-
-def _line(points: Sequence[tuple[float, float]], colour: str, width: float, more: str = "") -> str:
-    path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
-    return (
-        f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}" {more}/>'
-    )
-
-
-def _text(x: float, y: float, text: str, more: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{escape(text)}</text>'

@@ -250,6 +250,10 @@ def test_resume_with_other_keys(rlrun: Callable[..., Done], build: Build, tmp_pa
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "policy.lr, policy.gamma = 0.5, 0.5: a resumed run cannot change these" in done.err
     assert "'resume.allow=[policy.lr,policy.gamma]'" in done.err
+    moved = rlrun("resume", str(path), "run.dir=elsewhere")
+    assert moved.code == 2
+    assert "rlrun fork RUN_DIR run.dir=NEW" in moved.err
+    assert "insist" not in moved.err, "resume.allow does not help"
     allow = "resume.allow=[policy.lr,policy.gamma]"
     assert rlrun("resume", str(path), *line, allow).code == 0
     _, (_, config), given = build.calls[-1]

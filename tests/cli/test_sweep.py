@@ -157,8 +157,10 @@ def test_long_overrides_get_short_names(rlrun: Callable[..., Done], build: Build
 def test_jobs_are_added_to_a_sweep(rlrun: Callable[..., Done], build: Build) -> None:
     assert rlrun("-m", "policy=dqn", "seed=0,1", "sweep.dir=s").code == 0
     for line in (
-        ["policy=dqn", "seed=2,1,0,3"],
+        ["policy=dqn", "seed=2,1,0,3,3"],
         ["seed=3,0", "policy=dqn", "learner.threads=null"],
+        ["seed=1,2", "policy=dqn", "-q", "logger.tensorboard=false", "run.max_time=90"],
+        ["seed=1", "policy=dqn", f"run.eval_every={build.calls[0][1][0].run.eval_every}"],
     ):
         assert rlrun("-m", *line, "sweep.dir=s").code == 0
     assert [c[1][0].seed for c in build.calls] == [0, 1, 2, 3]

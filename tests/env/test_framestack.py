@@ -250,7 +250,7 @@ def test_nested_observations_reach_the_policy_as_stacked_trees():
     env = make_env(replace(counter(), id="test/Boxes-v0", kwargs={}), num_envs=2)
     spec = Spec(stack_space(env.obs_space, 3), env.action_space)
     policy = uniform(spec=spec)
-    policy.actor = lambda num_envs: Look(policy.space, policy.generator, masked=False)
+    policy.actor = lambda num_envs: Look(policy.space, policy.generator, 0, masked=False)
     chunk = Collector(
         collecting(num_envs=2), env=env, policy=policy, explore=lambda _: np.ones(2),
         counters=Counters(), seed=0, cutter=None,

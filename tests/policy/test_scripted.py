@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from rlrun.functional.script import action_table, outside, sine
+from rlrun.policy.random import Random
 from rlrun.policy.scripted import Scripted
-from rlrun.schema import Invalid, MemoryConfig, ScriptedConfig, TorsoConfig
+from rlrun.schema import Invalid, MemoryConfig, RandomConfig, ScriptedConfig, TorsoConfig
 from rlrun.types import Spec, no_actions
 
 FIELDS = {
@@ -22,10 +23,10 @@ PIXEL = gym.spaces.Box(0, 255, (2,), np.uint8)
 SWITCHES, KNOBS = gym.spaces.MultiBinary(2), gym.spaces.MultiDiscrete([2, 4])
 
 
-def scripted(space, **changes) -> Scripted:
+def scripted(space, *, seed=0, **changes) -> Scripted:
     return Scripted(
         ScriptedConfig(**(FIELDS | changes)), TorsoConfig("mlp", (), "relu"),
-        MemoryConfig("none", 0, 0.0), spec=Spec(gym.spaces.Discrete(2), space), seed=0,
+        MemoryConfig("none", 0, 0.0), spec=Spec(gym.spaces.Discrete(2), space), seed=seed,
         total_steps=1, device=torch.device("cpu"),
     )  # fmt: skip
 
@@ -73,7 +74,22 @@ def test_uniform_samples_the_listed_choices():
     before = policy.generator.bit_generator.state
     one, two = (play(policy, [[1] * 9] * 3, None) for _ in range(2))
     assert np.array_equal(one, two), "evaluations draw the same"
+    other = play(scripted(KNOBS, script="uniform", choices=((0.0, 3.0), (1.0, 1.0)), seed=1),
+                 [[1] * 9] * 3, None)  # fmt: skip
+    assert not np.array_equal(one, other), "but not those of another seed"
     assert policy.generator.bit_generator.state == before
+
+
+def test_uniform_actions_of_an_evaluation_are_those_of_a_seed():
+    """Seeds of a random baseline are independent trials; evaluations of one run are the same."""
+    spec = Spec(gym.spaces.Discrete(2), KNOBS)
+    memory, torso = MemoryConfig("none", 0, 0.0), TorsoConfig("mlp", (), "relu")
+    drawn = []
+    for seed in (0, 0, 1):
+        policy = Random(RandomConfig("random"), torso, memory, spec=spec, seed=seed,
+                        total_steps=1, device=torch.device("cpu"))  # fmt: skip
+        drawn.append(play(policy, [[1] * 9] * 3, None).tolist())
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_sine_by_hand():

@@ -52,7 +52,11 @@ def forge(
     (path / "config.yaml").write_text(yaml.safe_dump(whole, sort_keys=False))
     (path / "overrides.yaml").write_text(yaml.safe_dump([f"seed={seed}", *overrides]))
     total = whole["run"]["total_steps"]
-    at = steps or [total * (i + 1) // len(returns) for i in range(len(returns))]
+    at = (
+        steps
+        if steps is not None
+        else [total * (i + 1) // len(returns) for i in range(len(returns))]
+    )
     lines, times = [], []
     for i, (step, value) in enumerate(zip(at, returns, strict=True)):
         share = {"eval/success": success[i]} if success else {}

@@ -6,7 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.report.curves import MAX_POINTS, align, common_axis, curve, median_steps, steps_to
+from rlrun.report.curves import (
+    MAX_POINTS,
+    align,
+    arrivals,
+    common_axis,
+    curve,
+    median_steps,
+    steps_to,
+)
 from rlrun.report.groups import group_runs
 from rlrun.report.intervals import mean_interval
 from rlrun.report.runs import read_run, read_runs
@@ -49,6 +57,18 @@ def test_no_mean_before_every_seed_was_evaluated(tmp_path: Path) -> None:
     np.testing.assert_array_equal(curve(group).mean, [NAN, 2, 2.5])
 
 
+def test_runs_that_are_done_but_not_in_the_mean_are_named(tmp_path: Path) -> None:
+    forge_seeds(tmp_path, [1.0, 2.0, 3.0, 4.0])
+    (tmp_path / f"{tmp_path.name}_s1/metrics.jsonl").unlink()
+    with (tmp_path / f"{tmp_path.name}_s2/metrics.jsonl").open("a") as file:
+        file.write("{")
+    (group,) = group_runs(read_runs([str(tmp_path)]))
+    found = curve(group)
+    assert [run.seed for run in found.left_out] == [1, 2]
+    assert [run.seed for run, _, _ in found.seeds] == [0, 2, 3]
+    assert found.mean[-1] == 2.5
+
+
 @pytest.mark.parametrize("n", [4, 5])
 def test_a_band_needs_five_seeds(tmp_path: Path, n: int) -> None:
     forge_seeds(tmp_path, [10.0 * i for i in range(n)])
@@ -82,6 +102,21 @@ def test_steps_to_a_threshold(tmp_path: Path) -> None:
     run = read_run(forge(tmp_path / "0", returns=(1.0, 5.0, 2.0), steps=(10, 20, 30)))
     assert steps_to(run, 2.0) == 20
     assert steps_to(run, 6.0) == math.inf
+
+
+def test_seeds_that_failed_have_not_arrived(tmp_path: Path) -> None:
+    """Running ones are left out, whether they have arrived or not; a seed counts once."""
+    forge(tmp_path / "0", seed=0, returns=(1.0, 5.0), steps=(10, 20))
+    forge(tmp_path / "1", seed=1, returns=(1.0, 1.0), steps=(10, 20), status="failed")
+    forge(tmp_path / "2", seed=2, returns=(5.0, 5.0), steps=(10, 20), status="failed")
+    forge(tmp_path / "3", seed=3, returns=(9.0,), steps=(10,), status="running")
+    forge(tmp_path / "4", seed=0, returns=(1.0,), steps=(10,), status="failed")
+    forge(tmp_path / "5", seed=5, returns=(), steps=(), status="failed")
+    (tmp_path / "6").mkdir()
+    path = forge(tmp_path / "7", seed=7, returns=(1.0, 5.0), steps=(10, 20))
+    (path / "metrics.jsonl").write_text("{")
+    (group,) = group_runs(read_runs([str(tmp_path)]))
+    assert arrivals(group, 4.0) == ([20, math.inf, 10, math.inf], 2)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ from rlrun.report.design import Design, choose
     ("design", "statistic", "why"),
     [
         (Design(1, 4), "points", "4 seeds are fewer than 5"),
-        (Design(9, 1, normalized=True), "points", "1 seed is fewer than 5"),
+        (Design(9, 1, normalized=True), "iqm", "1 seed is fewer than 5"),
+        (Design(9, 1), "points", "1 seed is fewer than 5"),
         (Design(1, 10), "mean", "the mean of all 10 seeds, never the IQM"),
         (Design(1, 20, "success"), "success", "binomial"),
         (Design(5, 5, normalized=True), "iqm", "5 environments: the interquartile mean"),
-        (Design(5, 5), "mean each", "scales of their own"),
+        (Design(5, 5), "mean each", "without a common scale or setting"),
     ],
 )
 def test_choice(design, statistic, why):

@@ -1,5 +1,6 @@
 """Groups: what differs in the seed alone; labels; environments; repeats of a seed."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,20 @@ def test_fresh_seeds_of_a_search_are_a_group_of_their_own(tmp_path: Path) -> Non
     assert found == {"dqn (trial)": [0], "dqn": [9]}
 
 
+def test_a_typed_default_is_the_default(tmp_path: Path) -> None:
+    """``${env.stop_value}`` is its value; over environments it is one setting, not one for each."""
+    forge(tmp_path / "a", env__stop_value=5.0, seed=0)
+    forge(tmp_path / "b", env__stop_value=5.0, run__stop_value=5.0, seed=1)
+    (group,) = groups_of(tmp_path)
+    assert group.seeds == [0, 1]
+    forge(tmp_path / "c", env__id="Acrobot-v1", env__stop_value=9.0)
+    forge(tmp_path / "d", env__id="Acrobot-v1", env__stop_value=9.0, run__stop_value=9.0, seed=1)
+    assert [group.seeds for group in groups_of(tmp_path)] == [[0, 1], [0, 1]]
+    assert len({group.setting for group in groups_of(tmp_path)}) == 1
+    forge(tmp_path / "e", env__stop_value=5.0, run__stop_value=9.0)
+    assert len({group.setting for group in groups_of(tmp_path)}) == 2
+
+
 def test_environments(tmp_path: Path) -> None:
     """Keys of env that are constant within an environment belong to it, policy keys never do."""
     for i, length in enumerate((10, 20)):
@@ -97,6 +112,17 @@ def test_a_key_of_env_that_varies_within_an_environment_is_a_setting(tmp_path: P
 def test_labels(configs: list, given: list, expected: list) -> None:
     """Keys of the command line first; a key that tells nothing more apart is left out."""
     assert labels_of(configs, given) == expected
+
+
+def test_long_labels_shorten_the_keys_not_the_values() -> None:
+    """All of a factorial sweep can be told apart: the ablation of R2D2."""
+    keys = ["policy.state_init", "policy.burnin_step", "policy.value_rescale_eps", "buffer.alpha"]
+    values = itertools.product(["stored", "zero"], [4, 0], [1e-3, None], [0.6, 0])
+    labels = labels_of([dict(zip(keys, row, strict=True)) for row in values])
+    assert labels[0] == "state=stored burnin=4 value=0.001 alpha=0.6"
+    assert labels[-1] == "state=zero burnin=0 value=null alpha=0"
+    alike = [{"a.lr_start": "x" * 40 + i, "a.lr_end": "y" * 20 + j} for i, j in ("ab", "ba", "aa")]
+    assert labels_of(alike)[2].startswith("lr_start=xx"), "two keys begin with lr"
 
 
 def test_long_labels_stay_distinct() -> None:

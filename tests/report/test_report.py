@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.report import figures
+from rlrun.report import figures, write
 from rlrun.report.tables import Interval, show_cell
 from rlrun.report.write import TABLES
 from tests.in_process import Done
@@ -146,6 +146,33 @@ class TestReport:
         notes = {row["run"]: row["note"] for row in read_csv(tmp_path / "report/runs.csv")}
         assert notes["bad"] == "exit 4: loss = nan; lower it"
 
+    def test_damaged_metrics_are_said(self, rlrun: Command, tmp_path: Path) -> None:
+        two_settings(tmp_path / "runs")
+        path = tmp_path / "runs/dqn/dqn_s2/metrics.jsonl"
+        path.write_bytes(path.read_bytes()[:-9])
+        done = rlrun("report", "runs", "--score", "auc")
+        assert "Not counted: dqn (1 with damaged metrics). See run health." in done.out
+        page = page_text(tmp_path)
+        assert "dqn_s2: metrics.jsonl is damaged." in page
+        assert "dqn: seeds 2 are done but not in the mean against env steps" in page
+        notes = {row["run"]: row["note"] for row in read_csv(tmp_path / "report/runs.csv")}
+        assert notes["dqn_s2"] == "metrics.jsonl: line 3 is cut"
+
+    def test_a_seed_that_failed_when_run_again(self, rlrun: Command, tmp_path: Path) -> None:
+        forge(tmp_path / "runs/old", seed=1, record={"started": "2026-01-01"})
+        forge(tmp_path / "runs/new", seed=1, status="failed", record={"started": "2026-01-02"})
+        forge(tmp_path / "runs/one", seed=2, status="failed", record={"started": "2026-01-01"})
+        forge(tmp_path / "runs/two", seed=2, record={"started": "2026-01-02"})
+        rlrun("report", "runs")
+        assert "Failed when run again: dqn (seed 1). The last run" in page_text(tmp_path)
+        notes = {row["run"]: row["note"] for row in read_csv(tmp_path / "report/runs.csv")}
+        assert notes == {
+            "old": "",
+            "new": "an earlier run of this seed counts",
+            "one": "",
+            "two": "",
+        }
+
     @pytest.mark.parametrize("status", ["running", "failed", "done"])
     def test_a_single_run(self, rlrun: Command, tmp_path: Path, status: str) -> None:
         forge(tmp_path / "runs", status=status)
@@ -239,6 +266,33 @@ class TestReport:
         assert rlrun("report", "runs/dqn").code == 0
         assert not (tmp_path / "report/sensitivity.csv").exists()
         assert (tmp_path / "report/mine.csv").exists()
+
+    @pytest.mark.parametrize("earlier", [False, True])
+    def test_an_interrupted_report_can_be_written_again(
+        self, rlrun: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier: bool
+    ) -> None:
+        """The page is replaced last, so that it is never of other numbers than its tables."""
+        two_settings(tmp_path / "runs")
+        page = tmp_path / "report/index.html"
+        if earlier:
+            rlrun("report", "runs/dqn")
+        before = page.read_bytes() if earlier else b""
+        real, left = write.replace_file, iter([1, 1, 1])
+
+        def killed(path: Path, content: bytes) -> None:
+            if next(left, None) is None:
+                path.with_name(f".tmp_{path.name}").write_bytes(content[:10])
+                raise KeyboardInterrupt
+            real(path, content)
+
+        monkeypatch.setattr(write, "replace_file", killed)
+        assert rlrun("report", "runs").code != 0
+        assert page.read_bytes() == before if earlier else b"interrupted" in page.read_bytes()
+        assert len(os.listdir(tmp_path / "report")) >= 3
+        monkeypatch.setattr(write, "replace_file", real)
+        assert rlrun("report", "runs").code == 0
+        assert "r2d2 is better" in page.read_text()
+        assert not [name for name in os.listdir(tmp_path / "report") if name.startswith(".")]
 
     def test_a_directory_of_other_files_is_not(
         self,

@@ -27,11 +27,11 @@ def test_a_run(tmp_path: Path) -> None:
         ("final", 4.0),
         ("best_of_last:2", 8.0),
         ("best_of_last:1", 4.0),
-        ("auc", (1 * 200 + 8 * 300 + 4 * 500) / 1000),
+        ("auc", (4.5 * 200 + 6 * 300 + 4 * 500) / 1000),
     ],
 )
 def test_scores(tmp_path: Path, kind: str, expected: float) -> None:
-    """The area holds each evaluation until the next, the last one to run.total_steps."""
+    """The area is that of trapezoids; the last evaluation holds to run.total_steps."""
     run = read_run(forge(tmp_path / "a", returns=(1.0, 8.0, 4.0), steps=(0, 200, 500)))
     assert score(run, kind) == pytest.approx(expected)
 
@@ -153,6 +153,74 @@ def test_numbers_are_finite(tmp_path: Path, value: str) -> None:
     with (path / "metrics.jsonl").open("a") as file:
         file.write(f'{{"env_steps": 600, "eval/return_mean": {value}}}\n')
     np.testing.assert_array_equal(read_run(path).evaluations.return_mean, [1])
+
+
+def cut(path: Path) -> None:
+    """The end of the second evaluation, as by a full disk; what follows is whole."""
+    lines = (path / "metrics.jsonl").read_bytes().split(b"\n")
+    (path / "metrics.jsonl").write_bytes(b"\n".join([lines[0], lines[1][:30], *lines[2:]]))
+
+
+def cut_at_the_end(path: Path) -> None:
+    content = (path / "metrics.jsonl").read_bytes()
+    (path / "metrics.jsonl").write_bytes(content[:-10])
+
+
+def cut_between_lines(path: Path) -> None:
+    lines = (path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (path / "metrics.jsonl").write_bytes(b"".join(lines[:-1]))
+
+
+def unsorted(path: Path) -> None:
+    lines = (path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (path / "metrics.jsonl").write_bytes(b"".join([lines[1], lines[0], *lines[2:]]))
+
+
+def not_finite(path: Path) -> None:
+    text = (path / "metrics.jsonl").read_text()
+    (path / "metrics.jsonl").write_text(text.replace("2.0", "null"))
+
+
+def linked(path: Path) -> None:
+    (path / "metrics.jsonl").rename(path / "other")
+    (path / "metrics.jsonl").symlink_to("other")
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (cut, "line 2 is no record"),
+        (cut_at_the_end, "line 4 is cut"),
+        (cut_between_lines, "the evaluation at 1000 env steps is missing"),
+        (unsorted, "line 2 goes back to 250 env steps"),
+        (not_finite, "line 2 has no finite eval/return_mean"),
+        (linked, "cannot be read (Too many levels of symbolic links)"),
+        (lambda path: None, ""),
+    ],
+)
+def test_damaged_metrics_of_a_run_that_is_done(tmp_path: Path, harm: object, said: str) -> None:
+    """Its final score is that of run.json; scores of its evaluations would be of a part of them."""
+    path = forge(tmp_path / "a", returns=(1.0, 2.0, 3.0, 4.0))
+    harm(path)  # type: ignore[operator]
+    run = read_run(path)
+    assert run.damage == (f"metrics.jsonl: {said}" if said else "")
+    assert (run.status, score(run, "final")) == ("done", 4.0)
+    assert (score(run, "auc") is None) == (score(run, "best_of_last:2") is None) == bool(said)
+
+
+def test_a_line_that_is_being_written_is_no_damage(tmp_path: Path) -> None:
+    path = forge(tmp_path / "a", returns=(1.0, 2.0), status="running")
+    cut_at_the_end(path)
+    run = read_run(path)
+    assert (run.damage, [*run.evaluations.return_mean]) == ("", [1.0])
+
+
+def test_damaged_timings_give_no_wall_times(tmp_path: Path) -> None:
+    path = forge(tmp_path / "a", returns=(1.0, 2.0))
+    (path / "timings.jsonl").write_bytes((path / "timings.jsonl").read_bytes()[:-5])
+    run = read_run(path)
+    assert (run.damage, run.damaged_times) == ("", "timings.jsonl: line 2 is cut")
+    assert np.isnan(run.evaluations.wall_seconds).all()
 
 
 def test_names_cannot_steer_a_terminal() -> None:

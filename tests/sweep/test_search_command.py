@@ -25,6 +25,7 @@ LR = "policy.lr=interval(1e-6,1e-1,log)"
         (["policy.nstp=choice(1,3)"], "policy.nstp = 1: unknown key"),
         (["policy.gamma=interval(0.9,1.1)"], "policy.gamma = 1.1: must be within [0, 1]"),
         (["learner.batch_size=interval(16,99)"], "write learner.batch_size=int(interval(…))"),
+        (["policy.nstep=interval(1,3)"], "write policy.nstep=int(interval(…))"),
         (["policy=dqn,dqnn"], "policy = dqnn: unknown option"),
         (["seed=range(5)"], "seed = range(5): is not searched; seeds are those of the search"),
         (["env=bandit,cartpole"], "env = bandit,cartpole: is not searched"),

@@ -1,5 +1,6 @@
 """Sweeps with seeds=auto: their own decision is reported, no test that ignores how they stopped."""
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ DECISION = {
     "level": 0.05,
     "status": "decided",
     "looks": 2,
-    "comparisons": [{"settings": [0, 1], "better": 1}],
+    "comparisons": [{"settings": [0, 1], "better": 1, "look": 1, "seeds": 3}],
 }
 
 
@@ -41,7 +42,18 @@ def test_its_decision_is_reported(rlrun: Command, sweep: Path) -> None:
     page = (sweep / "report/index.html").read_text()
     assert "Sequential seeds" in page
     assert "Comparisons" not in page
-    assert "policy=r2d2 is better" in (sweep / "report/sequential.csv").read_text()
+    (row,) = csv.DictReader((sweep / "report/sequential.csv").read_text().splitlines())
+    assert (row["verdict"], row["decided after"]) == ("policy=r2d2 is better", "3")
+
+
+def test_a_sweep_that_goes_on_is_undecided_so_far(rlrun: Command, sweep: Path) -> None:
+    """seeds.json is there from the start: before the first look nothing is in it."""
+    pair = {"settings": [0, 1], "better": None, "look": None, "seeds": None}
+    plan = {**DECISION, "comparisons": [pair], "status": "undecided so far"}
+    (sweep / "seeds.json").write_text(json.dumps(plan))
+    assert "undecided so far (policy=dqn against policy=r2d2" in rlrun("report", ".").out
+    (sweep / "seeds.json").write_text(json.dumps({**plan, "scores": [[], []]}))
+    assert "seeds=auto has recorded no decision (seeds.json)" in rlrun("report", ".").out
 
 
 def test_compare_refers_to_it(rlrun: Command, sweep: Path) -> None:
