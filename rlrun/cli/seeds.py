@@ -15,7 +15,8 @@ from rlrun.config.hydra_errors import override_key
 from rlrun.config.space import read_settings
 from rlrun.errors import ConfigError, Interrupted, RlrunError, StorageError
 from rlrun.report.inputs import SEEDS
-from rlrun.report.runs import read_run, score
+from rlrun.report.runs import read_run
+from rlrun.report.score import score
 from rlrun.rundir.durable import replace_file
 from rlrun.rundir.inert import read_file
 from rlrun.schema import Config, EnvConfig, SeedsConfig

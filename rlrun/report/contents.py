@@ -6,7 +6,7 @@ from rlrun.report.across import across_section, matrices_of
 from rlrun.report.document import Document
 from rlrun.report.findings import Findings, uncounted
 from rlrun.report.health import config_section, evaluation_table, health_section, seed_table
-from rlrun.report.scores import design_choice, score_section
+from rlrun.report.score_section import design_choice, score_section
 from rlrun.report.seeds_auto import seeds_auto_section
 from rlrun.report.selection import selection_section
 from rlrun.report.summary import curve_section, efficiency_section, sensitivity_section

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlrun.report.runs import Run, mean_over_steps, parse_score
+from rlrun.report.runs import Run
+from rlrun.report.score import mean_over_steps, parse_score
 
 
 @dataclass(frozen=True)

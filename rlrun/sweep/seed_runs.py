@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from rlrun.errors import LockedError
-from rlrun.report.runs import Run, read_run, score
+from rlrun.report.runs import Run, read_run
+from rlrun.report.score import score
 from rlrun.rundir.texts import RECORD
 from rlrun.sweep.pool import Job
 from rlrun.sweep.table import exit_text

@@ -20,12 +20,10 @@ from rlrun.schema import SeedsConfig
 
 Place = tuple[int, int]  # (index of the setting, seed)
 UNDECIDED = "undecided so far"  # status in seeds.json while seeds may follow
-_ERROR = (
-    "a difference between settings that are equal with a chance of at most {:.0%} (family-wise)"
-)
+_ERROR = "a difference between equal distributions with a chance of at most {:.0%} (family-wise)"
 CAVEAT = (
-    "equal means in distribution: settings of equal mean are told apart more often where only one "
-    "has failing seeds (rlrun/report/README.md, Statistics)"
+    "settings of equal mean and unlike spread, e.g. where only one has failing seeds, are told "
+    "apart more often: see rlrun/report/README.md, Statistics"
 )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.report import figures
+from rlrun.report.runs import read_run
 from tests.in_process import Done
 from tests.report.forge import forge_seeds, forge_sweep
 
@@ -101,6 +102,17 @@ def test_it_is_known_without_a_decision(
     assert not (tmp_path / "report/comparisons.csv").exists()
     last = rlrun("compare", "sweep/*/dqn", "sweep/*/r2d2").out.splitlines()[-1]
     assert "B-v0: not tested: seeds=auto chose when to stop" in last
+
+
+@pytest.mark.parametrize("name", ["sweep/A-v0/dqn/dqn_s1/below/..", "link"])
+def test_it_is_known_by_any_name_of_a_run(
+    two_environments: list[str], tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "sweep/seeds.json").write_text(json.dumps(DECISION))
+    forge_sweep(tmp_path / "sweep", [(name, "done") for name in two_environments])
+    (tmp_path / "sweep/A-v0/dqn/dqn_s1/below").mkdir()
+    (tmp_path / "link").symlink_to("sweep/A-v0/dqn/dqn_s1")
+    assert read_run(tmp_path / name).auto == tmp_path / "sweep"
 
 
 def test_other_sweeps_and_their_neighbours_are_tested(

@@ -49,9 +49,9 @@ def test_a_large_difference_is_decided_at_the_first_look() -> None:
     assert [len(scores) for scores in result.scores] == [5, 5]
     lines = result.lines()
     assert lines[2] == "policy=r2d2 is better than policy=dqn: decided after 5 seeds each"
-    claim = "the comparison names a difference between settings that are equal with a chance of"
+    claim = "the comparison names a difference between equal distributions with a chance of"
     assert lines[3] == f"{claim} at most 5% (family-wise)"
-    assert lines[4].startswith("equal means in distribution: settings of equal mean are told apart")
+    assert lines[4].startswith("settings of equal mean and unlike spread, e.g. where only one")
 
 
 def test_equal_settings_spend_the_budget_and_nothing_is_claimed() -> None:
