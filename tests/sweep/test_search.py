@@ -20,6 +20,7 @@ from rlrun.sweep.study import Study, Trial, best
 from tests.sweep.fakes import FakePool, Settings, forge_run, log10_of
 
 pytest.importorskip("optuna")
+from optuna.exceptions import StorageInternalError
 
 LR = Dimension("policy.lr", low=1e-6, high=1.0, log=True)
 
@@ -267,6 +268,28 @@ def test_a_study_of_another_search_is_refused(tmp_path: Path) -> None:
                   sampler="random", seed=0)  # fmt: skip
     with pytest.raises(StorageError, match=r"trial 0 is of another search"):
         other.trials()
+
+
+def test_a_study_that_another_program_added_to_is_refused(tmp_path: Path) -> None:
+    study = Study(tmp_path / "study.db", (LR,), sampler="random", seed=0)
+    study._study.enqueue_trial({"policy.lr": 0.1})
+    with pytest.raises(StorageError, match=r"trial 0 is of another search \('WAITING'\)"):
+        study.trials()
+
+
+def test_every_access_of_a_study_names_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study(tmp_path / "study.db", (LR,), sampler="random", seed=0)
+    trial = study.ask()
+
+    def fails(deepcopy: bool) -> Any:
+        raise StorageInternalError("database disk image is malformed")
+
+    monkeypatch.setattr(study._study, "get_trials", fails)
+    for access in (study.trials, study.running, study.ask, lambda: study.tell(trial)):
+        with pytest.raises(StorageError, match=r"study.db: cannot be used as a study \(database"):
+            access()
 
 
 def test_a_damaged_study_is_an_error_of_one_line(tmp_path: Path) -> None:
