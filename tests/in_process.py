@@ -13,8 +13,10 @@ import pytest
 
 from rlrun.cli.main import main
 from rlrun.config import Composer
+from rlrun.rundir.durable import seal
+from rlrun.rundir.texts import hashes
+from rlrun.sweep.fork_server import call
 from rlrun.sweep.pool import Job
-from rlrun.sweep.server import call
 
 
 @dataclass
@@ -29,6 +31,8 @@ class Build:
         outcome = self.codes.get(config.seed, 0)
         if isinstance(outcome, BaseException):
             raise outcome
+        if outcome == 0:
+            (run_dir / "run.json").write_bytes(seal({"status": "done", "files": hashes(run_dir)}))
         return outcome
 
     def resume(self, run_dir: Path, config: Any, **given: Any) -> int:
@@ -65,7 +69,13 @@ class InProcessPool:
         pass
 
     def submit_call(
-        self, function: str, arguments: list[Any], argv: list[str], cwd: Path, log: Path
+        self,
+        function: str,
+        arguments: list[Any],
+        argv: list[str],
+        cwd: Path,
+        log: Path,
+        threads: int | None = None,
     ) -> Job:
         job = Job(self._count, {"call": function, "arguments": arguments, "log": str(log)})
         self._count += 1
@@ -84,9 +94,8 @@ class InProcessPool:
                 job.code = 130
         return [job]
 
-    def drop_waiting(self) -> list[Job]:
-        dropped, self.queue = self.queue, []
-        return dropped
+    def stop_all(self) -> None:
+        self.queue = []
 
 
 class Done(NamedTuple):

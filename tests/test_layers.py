@@ -41,7 +41,7 @@ TORCH_FREE = [
     "rlrun.env",
     "rlrun.env.framestack",
     "rlrun.report.contents",
-    "rlrun.report.pairwise",
+    "rlrun.report.compare_two",
     "rlrun.rundir.branch",
     "rlrun.rundir.verify",
     "rlrun.schedule",

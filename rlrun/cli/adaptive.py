@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from rlrun.cli.error_report import SweepStopped
 from rlrun.cli.run import run_sweep_job
-from rlrun.cli.sweep_jobs import Sweep, validate_job, workers_of
+from rlrun.cli.sweep_jobs import Sweep, print_resume_line, require_different, validate_job
 from rlrun.errors import RlrunError
 from rlrun.sweep.launcher import run_tasks
+from rlrun.sweep.record import is_sweep
 from rlrun.sweep.seed_runs import quote
 
 if TYPE_CHECKING:
@@ -53,10 +54,12 @@ def launch_batch(
     sweep = task.sweep
     first = len(sweep.record.jobs)
     sweep.jobs = [validate_job(task.composer, cfg, job, first + i) for i, job in enumerate(jobs)]
-    workers = workers_of(cfg, [job.config for job in sweep.jobs])
+    names = [*(job.name for job in sweep.record.jobs), *(job.name for job in sweep.jobs)]
+    require_different(names)
+    sweep.divide_cores(cfg, len(jobs), same_threads=True)
     quiet = all(job.config.logger.progress == "off" for job in sweep.jobs)
     tasks = sweep.add()
-    stopped = run_tasks(tasks, sweep.record, sweep.path, workers=workers, quiet=quiet)
+    stopped = run_tasks(tasks, sweep.record, sweep.path, quiet=quiet)
     if stopped is not None:
         raise SweepStopped(stopped)
     found: list[tuple[list[str], float | RlrunError]] = []
@@ -78,4 +81,9 @@ def run_adaptive(
     """
     sweep.record.commands.append(list(sys.argv))
     args = [*overrides, f"hydra.sweep.dir={quote(sweep.path)}"]
-    composer.sweep(AdaptiveJob(composer, sweep) if local else run_scored_job, args)
+    try:
+        composer.sweep(AdaptiveJob(composer, sweep) if local else run_scored_job, args)
+    except (SweepStopped, KeyboardInterrupt):
+        if is_sweep(sweep.path):
+            print_resume_line(sweep.path)
+        raise

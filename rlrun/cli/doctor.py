@@ -12,6 +12,7 @@ from rlrun import __version__
 from rlrun.cli.error_report import report_job_error
 from rlrun.config.checks.backend import WITH_KERNEL
 from rlrun.errors import ConfigError
+from rlrun.sweep.cores import affinity, cgroup_quota, usable_cores
 
 _PACKAGES = ("numpy", "gymnasium", "hydra-core")
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -19,7 +20,6 @@ _BF16 = ("avx512_bf16", "amx_bf16")  # instructions that make bfloat16 products 
 _ARM_BF16 = "bf16"
 _EXTRA = re.compile(r"\bextra\s*==\s*['\"]([\w.-]+)['\"]")
 _REQUIRED = re.compile(r"([\w.-]+)(?:\[([\w.,\s-]*)\])?")
-_CGROUP = Path("/sys/fs/cgroup")
 Fact = tuple[str, str]  # name, value
 
 
@@ -141,35 +141,13 @@ def cpu_facts(cpuinfo: str) -> Iterator[Fact]:
 
 def cores() -> str:
     """Cores of the machine and, where it is less, what this process may use."""
-    count, allowed, share = os.cpu_count() or 1, _affinity(), quota(_CGROUP)
+    count, allowed, share = os.cpu_count() or 1, affinity(), cgroup_quota()
     limits = [f"{allowed} by affinity"] if allowed < count else []
     limits += [f"{share:g} by cgroup"] if share is not None and share < count else []
     if not limits:
         return str(count)
     fix = f"the rule for threads counts {count}: set learner.threads={usable_cores()} or less"
     return f"{count}, of which this process may use {', '.join(limits)}; {fix}"
-
-
-def usable_cores() -> int:
-    """Whole cores this process may use."""
-    share = quota(_CGROUP)
-    most = min(os.cpu_count() or 1, _affinity())
-    return most if share is None else max(1, min(most, int(share)))
-
-
-def _affinity() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def quota(root: Path) -> float | None:
-    """Cores' worth of time that the cgroup at ``root`` (version 2 or 1) gets, None: no limit."""
-    text = _read(root / "cpu.max") or " ".join(
-        _read(root / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period")
-    )
-    found = re.fullmatch(r"\s*(\d+)\s+(\d+)\s*", text)  # "max" and -1: no limit
-    return int(found[1]) / int(found[2]) if found else None
 
 
 def _memory() -> str:

@@ -59,7 +59,8 @@ def report_command(argv: list[str]) -> int:
     from rlrun.report.across import check_references, parse_references
     from rlrun.report.contents import build_document
     from rlrun.report.findings import Findings
-    from rlrun.report.runs import parse_score, read_runs
+    from rlrun.report.runs import read_runs
+    from rlrun.report.score import parse_score
     from rlrun.report.tables import terminal_lines
     from rlrun.report.write import PAGE, check_out, write_report
 
@@ -91,8 +92,8 @@ def compare_command(argv: list[str]) -> int:
     parser.add_argument("b", metavar="B", help="the same")
     _add_score(parser)
     args = parser.parse_args(argv)
-    from rlrun.report.pairwise import compare_lines
-    from rlrun.report.runs import parse_score
+    from rlrun.report.compare_two import compare_lines
+    from rlrun.report.score import parse_score
 
     parse_score(args.score)
     for line in list(compare_lines(args.a, args.b, args.score)):  # an error comes alone

@@ -19,7 +19,7 @@ from rlrun.rundir.durable import replace_file, seal, unseal
 from rlrun.rundir.inert import read_file, require_regular_files
 from rlrun.rundir.lock import lock_run_dir
 from rlrun.schema import Config, SearchConfig
-from rlrun.sweep.launcher import usable_cores
+from rlrun.sweep.cores import usable_cores
 from rlrun.sweep.objective import Rung, make_rungs
 from rlrun.sweep.pool import Pool
 from rlrun.sweep.search import Search

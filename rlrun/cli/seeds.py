@@ -13,17 +13,25 @@ from rlrun.config.config_errors import config_error
 from rlrun.config.directories import absolute, claim
 from rlrun.config.hydra_errors import override_key
 from rlrun.config.space import read_settings
-from rlrun.errors import ConfigError, Interrupted, RlrunError
-from rlrun.report.runs import read_run, score
+from rlrun.errors import ConfigError, Interrupted, RlrunError, StorageError
+from rlrun.report.inputs import SEEDS
+from rlrun.report.runs import read_run
+from rlrun.report.score import score
 from rlrun.rundir.durable import replace_file
+from rlrun.rundir.inert import read_file
 from rlrun.schema import Config, EnvConfig, SeedsConfig
-from rlrun.sweep.record import SweepRecord, is_sweep
-from rlrun.sweep.seeds import Place, Setting, check_settings, run_until_decided
+from rlrun.sweep.record import SweepRecord, is_sweep, printable
+from rlrun.sweep.seeds import (
+    Place,
+    SeedsResult,
+    Setting,
+    check_plan,
+    plan_seeds,
+    run_until_decided,
+)
 
 if TYPE_CHECKING:
     from rlrun.config import Composer
-
-RESULT = "seeds.json"
 
 
 class _Failed(Exception):
@@ -65,28 +73,35 @@ def run_auto(
     first_seed = int(cfg.seed)
     jobs = [[*arm, f"seed={first_seed}"] for arm in arms]
     configs = [validate_job(composer, cfg, job, i).config for i, job in enumerate(jobs)]
-    compared = _name(arms, configs)
-    check_settings(compared)
+    planned = plan_seeds(_name(arms, configs), settings, first_seed)
     if directory is None:
         path = absolute("hydra.sweep.dir", composer.directory(cfg, "hydra.sweep.dir"))
         path = claim(path, exact=False)
     else:
         path = absolute("sweep.dir", Path(directory))
+        _check_before(path, planned)
 
     def run(places: Sequence[Place]) -> list[float]:
         wanted = [[*arms[index], f"seed={seed}"] for index, seed in places]
-        if run_sweep(composer, overrides, str(path), quiet=quiet, jobs=wanted):
+        if run_sweep(composer, overrides, str(path), quiet=quiet, jobs=wanted, begin=begin):
             raise _Failed
         return _scores(path, wanted, settings.objective)
 
-    def say(line: str) -> None:
+    def begin(sweep: Path) -> None:
+        if not (sweep / SEEDS).exists():
+            _write(sweep, planned)
+
+    def look(result: SeedsResult) -> None:
+        _write(path, result)
         if not quiet:
-            print(line, flush=True)
+            print(result.decision.why, flush=True)
 
     try:
-        if is_sweep(path) and resume_sweep(path, [], quiet=quiet):
-            raise _Failed
-        result = run_until_decided(compared, settings, run, first_seed=first_seed, say=say)
+        if is_sweep(path):
+            begin(path)
+            if resume_sweep(path, [], quiet=quiet):
+                raise _Failed
+        result = run_until_decided(planned, run, look)
     except Interrupted as e:
         words = [*overrides, "seeds=auto", *_typed(settings), f"sweep.dir={path}"]
         error = Interrupted(
@@ -96,10 +111,36 @@ def run_auto(
         raise error from e
     except _Failed:
         return 1
-    replace_file(path / RESULT, json.dumps(result.to_dict(), indent=1).encode() + b"\n")
-    for line in result.lines():
-        say(line)
+    if not quiet:
+        print("\n".join(result.lines()), flush=True)
     return 0
+
+
+def _check_before(path: Path, planned: SeedsResult) -> None:
+    """Raise ConfigError where seeds=auto was begun in a directory by another plan."""
+    file = path / SEEDS
+    if not file.exists():
+        return
+    try:
+        found = json.loads(read_file(file))
+    except (OSError, ValueError, RecursionError) as e:
+        raise ConfigError(
+            f"{printable(str(file))}: cannot be read ({type(e).__name__}); the plan that "
+            "seeds=auto wrote is needed; choose a new directory",
+            key="sweep.dir",
+        ) from e
+    check_plan(found, planned, str(path))
+
+
+def _write(path: Path, result: SeedsResult) -> None:
+    """Replace seeds.json. Raises: StorageError."""
+    try:
+        replace_file(path / SEEDS, json.dumps(result.to_dict(), indent=1).encode() + b"\n")
+    except OSError as e:
+        raise StorageError(
+            f"{path / SEEDS}: cannot be written ({e.strerror or e}); the directory of a sweep must "
+            "be writable; make room or rights, then type the command again"
+        ) from e
 
 
 def _typed(settings: SeedsConfig) -> list[str]:

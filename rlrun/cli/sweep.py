@@ -1,18 +1,35 @@
 """Sweeps: their jobs are validated, then run; jobs are added; interrupted sweeps are resumed."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlrun.cli.adaptive import run_adaptive
 from rlrun.cli.error_report import SweepStopped, report
 from rlrun.cli.run import run_job, run_sweep_job
-from rlrun.cli.sweep_jobs import LONGEST_NAME, Sweep, require_different, validate_jobs, workers_of
+from rlrun.cli.sweep_jobs import (
+    LONGEST_NAME,
+    WORKERS,
+    Sweep,
+    check_workers,
+    print_resume_line,
+    require_different,
+    validate_jobs,
+)
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.rundir.lock import lock_run_dir
-from rlrun.sweep.launcher import Task, default_workers, run_tasks
-from rlrun.sweep.record import JobRecord, SweepRecord, is_sweep, resume_line, update
+from rlrun.sweep.launcher import Task, default_workers, divide_cores, run_tasks
+from rlrun.sweep.record import (
+    JobRecord,
+    SweepRecord,
+    has_lost_record,
+    is_sweep,
+    resume_line,
+    set_aside,
+    update,
+)
 from rlrun.sweep.seed_runs import quote
 from rlrun.sweep.table import exit_text
 
@@ -23,6 +40,7 @@ if TYPE_CHECKING:
 
 _LOCAL = "hydra_plugins.rlrun_launcher.LocalLauncher"
 _MAIN = "rlrun.cli.main:main"
+_SHOWN = ("logger.progress",)  # keys of -q, which change nothing of a run
 
 
 def run_sweep(
@@ -32,39 +50,46 @@ def run_sweep(
     *,
     quiet: bool,
     jobs: Sequence[Sequence[str]] | None = None,
+    begin: Callable[[Path], None] = lambda directory: None,
 ) -> int:
     """0 when every job of the sweep ended well, else 1.
 
     ``directory``: of ``sweep.dir``, new or that of a sweep, to which the jobs are added.
     ``jobs``: the overrides of each job; None: every combination of those of the command line.
+    ``begin``: is called with the directory of the sweep, which is locked, before the first job.
     """
     from rlrun.config.directories import absolute, claim, require_new
 
     cfg = composer.compose(overrides, sweep=True)
     key = "hydra.sweep.dir" if directory is None else "sweep.dir"
     path = absolute(key, Path(directory) if directory else composer.directory(cfg, key))
-    record = SweepRecord([])
-    if directory is not None and is_sweep(path):
-        record = SweepRecord.read(path)
-        _require_local(cfg, path)
-    elif directory is not None:
-        require_new(path, "sweep.dir")
-    jobs = composer.jobs(cfg) if jobs is None else jobs
-    valid = validate_jobs(composer, cfg, jobs, record, path)
-    names = [*(job.name for job in record.jobs), *(job.name for job in valid)]
-    require_different(names)
-    parts = (part for name in names for part in name.split("/"))
-    long = any(len(part.encode()) > LONGEST_NAME for part in parts)
-    workers = workers_of(cfg, [job.config for job in valid]) if is_local(cfg) else 1
-    if not record.jobs:
-        path = claim(path, exact=directory is not None)
-    sweep = Sweep(path, record, valid, long)
-    with lock_run_dir(path):
+    record, same_threads = SweepRecord([]), jobs is not None
+    is_new = directory is None or not is_sweep(path)
+    with ExitStack() as held:
+        if not is_new:
+            _require_local(cfg, path)
+            held.enter_context(lock_run_dir(path))  # another process may be adding jobs
+            record = SweepRecord.read(path)
+        elif directory is not None:
+            require_new(path, "sweep.dir")
+        jobs = composer.jobs(cfg) if jobs is None else jobs
+        valid = validate_jobs(composer, cfg, jobs, record, path)
+        names = [*(job.name for job in record.jobs), *(job.name for job in valid)]
+        require_different(names)
+        parts = (part for name in names for part in name.split("/"))
+        long = any(len(part.encode()) > LONGEST_NAME for part in parts)
+        sweep = Sweep(path, record, valid, long)
+        if is_local(cfg) and jobs:
+            sweep.divide_cores(cfg, len(jobs), same_threads=same_threads)
+        if is_new:
+            sweep.path = path = claim(path, exact=directory is not None)
+            held.enter_context(lock_run_dir(path))
+        begin(path)
         if not jobs:
             run_adaptive(composer, overrides, sweep, local=is_local(cfg))
             return _report_failures(sweep.record.jobs, path)
         if is_local(cfg):
-            return _run_local(composer, cfg, sweep, workers, quiet=quiet)
+            return _run_local(composer, cfg, sweep, quiet=quiet)
         return _run_by_hydra(composer, overrides, sweep)
 
 
@@ -80,9 +105,7 @@ def _require_local(cfg: "DictConfig", path: Path) -> None:
         raise ConfigError(f"sweep.dir = {path}: {wrong}; {fix}", key="sweep.dir")
 
 
-def _run_local(
-    composer: "Composer", cfg: "DictConfig", sweep: Sweep, workers: int, *, quiet: bool
-) -> int:
+def _run_local(composer: "Composer", cfg: "DictConfig", sweep: Sweep, *, quiet: bool) -> int:
     """Run the jobs in our own pool."""
     from rlrun.config.jobs import Multirun
 
@@ -90,24 +113,22 @@ def _run_local(
     tasks = sweep.add()
     multirun = Multirun(composer, cfg, sweep.path)
     try:
-        code = _run(tasks, sweep.record, sweep.path, workers, quiet=quiet)
+        code = _run(tasks, sweep.record, sweep.path, quiet=quiet)
     finally:
         multirun.end()
     return code
 
 
-def _run(
-    tasks: Sequence[Task], record: SweepRecord, path: Path, workers: int, *, quiet: bool
-) -> int:
+def _run(tasks: Sequence[Task], record: SweepRecord, path: Path, *, quiet: bool) -> int:
     """Run the jobs, say what failed; return the exit code of the sweep."""
-    workers = max(1, min(workers, len(tasks)))
+    workers = max(1, min(record.workers or 1, len(tasks)))
     if not quiet:
         skipped = len(record.jobs) - len(tasks)
         there = f" ({skipped} more are there already)" if skipped else ""
         print(f"rlrun: {len(tasks)} jobs{there}, {workers} at a time; {path}", flush=True)
     if not tasks:
         return _report_failures(record.jobs, path)
-    stopped = run_tasks(tasks, record, path, workers=workers, quiet=quiet)
+    stopped = run_tasks(tasks, record, path, quiet=quiet)
     if stopped is not None:
         done = sum(job.status == "done" for job in record.jobs)
         text = f"interrupted: {done} of {len(record.jobs)} jobs are done, the others saved"
@@ -153,7 +174,7 @@ def _run_by_hydra(composer: "Composer", overrides: Sequence[str], sweep: Sweep) 
     except (SweepStopped, KeyboardInterrupt):
         for job in jobs:
             update(job, sweep.path)
-        print(f"rlrun: the sweep goes on with: {resume_line(sweep.path)}", file=sys.stderr)
+        print_resume_line(sweep.path)
         raise
     finally:
         sweep.record.write(sweep.path)
@@ -163,27 +184,55 @@ def _run_by_hydra(composer: "Composer", overrides: Sequence[str], sweep: Sweep) 
 def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
     """Go on with all jobs of a sweep that are not done; 0 when all are done then, else 1.
 
-    ``overrides``: as for a run; all jobs then get them, those that are done too.
+    ``overrides``: as for a run; all jobs then get them, those that are done too. They are kept in
+    sweep.json for the jobs that have not ended with them. ``hydra.launcher.workers=N`` among them:
+    jobs at a time.
     """
     from rlrun.config import load
     from rlrun.config.directories import check_length
+    from rlrun.config.hydra_errors import override_key
 
     check_length("SWEEP_DIR", path)
     path = path.absolute()
-    record = SweepRecord.read(path)
-    configs = []
-    for job in record.jobs:
-        if overrides or job.status != "done":
-            configs.append((job, load(path / job.name, overrides)[0]))
+    workers, own = _split_workers(overrides)
+    shown = [o for o in own if override_key(o) in _SHOWN]
+    changes = [o for o in own if o not in shown]
     with lock_run_dir(path):
+        record = SweepRecord.read(path)
+        found = []
+        wanted = [job for job in record.jobs if changes or job.status != "done"]
+        lost = {job.num for job in wanted if has_lost_record(path / job.name)}
+        for job in sorted(wanted, key=lambda job: job.num in lost):  # what can be refused first
+            if job.num in lost:
+                where = set_aside(path / job.name)
+                print(f"rlrun: job {job.num} has no usable run.json and begins anew; what it left "
+                      f"is in {where}", file=sys.stderr)  # fmt: skip
+            pending = {override_key(o): o for o in [*job.pending, *changes]}
+            words = [*pending.values()]
+            found.append((job, words, load(path / job.name, [*words, *shown])[0]))
         tasks = []
-        for job, config in configs:
-            job.total_steps, job.status = config.run.total_steps, "waiting"
-            words = ["resume", str(path / job.name), *overrides]
-            tasks.append(Task(job, _MAIN, [words]))
+        for job, words, config in sorted(found, key=lambda entry: entry[0].num):
+            job.total_steps, job.status, job.pending = config.run.total_steps, "waiting", words
+            tasks.append(Task(job, _MAIN, [["resume", str(path / job.name), *words, *shown]]))
         if not tasks:
             if not quiet:
                 print(f"rlrun: {path}: all {len(record.jobs)} jobs are done; nothing was changed")
             return 0
-        workers = default_workers([config for _, config in configs])
-        return _run(tasks, record, path, workers, quiet=quiet)
+        configs = [config for *_, config in found]
+        workers = workers or record.workers or default_workers(configs)
+        record.workers, threads = divide_cores(workers, len(record.jobs))
+        for job in record.jobs:
+            job.threads = job.threads or threads
+        record.write(path)
+        return _run(tasks, record, path, quiet=quiet)
+
+
+def _split_workers(overrides: Sequence[str]) -> tuple[int | None, list[str]]:
+    """Return hydra.launcher.workers, where it is typed, and the other overrides."""
+    from rlrun.config.hydra_errors import override_key
+
+    typed = [o for o in overrides if override_key(o) == WORKERS]
+    text = typed[-1].partition("=")[2] if typed else "null"
+    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else text
+    workers = None if text == "null" else check_workers(value)
+    return workers, [o for o in overrides if o not in typed]

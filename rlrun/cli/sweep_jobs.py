@@ -1,5 +1,6 @@
 """The jobs of a sweep: composed once, validated, given directories."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlrun.cli.run import write_texts
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.sweep.launcher import Task, default_workers
-from rlrun.sweep.record import JobRecord, SweepRecord
+from rlrun.sweep.launcher import Task, default_workers, divide_cores
+from rlrun.sweep.record import JobRecord, SweepRecord, resume_line
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rlrun.schema import Config
 
 LONGEST_NAME = 255  # bytes in one part of a path
+WORKERS = "hydra.launcher.workers"
 _PACKED = "rlrun.cli.sweep:run_packed_job"
 
 
@@ -38,6 +40,21 @@ class Sweep:
     record: SweepRecord
     jobs: list[ValidJob]
     short_names: bool  # the names of overrides are too long for a directory
+    threads: int | None = None  # of each job
+
+    def divide_cores(self, cfg: "DictConfig", count: int, *, same_threads: bool) -> None:
+        """Set jobs at a time and the threads of each, for a command of ``count`` jobs.
+
+        ``same_threads``: those of the jobs that the sweep has, which the new ones are compared
+        with. Raises: ConfigError.
+        """
+        typed = check_workers(cfg.hydra.launcher.get("workers"))
+        earlier = self.record.jobs[0].threads if self.record.jobs else None
+        if same_threads and earlier is not None:
+            self.record.workers, self.threads = typed or self.record.workers, earlier
+            return
+        workers = typed or default_workers([job.config for job in self.jobs])
+        self.record.workers, self.threads = divide_cores(workers, count)
 
     def add(self) -> list[Task]:
         """Write the directories of the jobs and their record; return what to run."""
@@ -48,7 +65,7 @@ class Sweep:
             num = len(self.record.jobs)
             name = str(num) if self.short_names else job.name
             total = job.config.run.total_steps
-            record = JobRecord(num, name, job.overrides, total_steps=total)
+            record = JobRecord(num, name, job.overrides, total_steps=total, threads=self.threads)
             self.record.jobs.append(record)
             (self.path / name).mkdir(parents=True, exist_ok=True)
             write_texts(self.path / name, job.packed["config"], job.overrides)
@@ -58,16 +75,12 @@ class Sweep:
         return tasks
 
 
-def workers_of(cfg: "DictConfig", configs: Sequence["Config"]) -> int:
-    """Jobs at a time. Raises: ConfigError."""
-    value = cfg.hydra.launcher.get("workers")
-    if value is None:
-        return default_workers(configs)
-    if type(value) is not int or value < 1:
-        wrong = "is no number of jobs; an integer >= 1, or null (as many as the cores hold)"
-        fix = "set hydra.launcher.workers=2"
-        raise ConfigError(f"hydra.launcher.workers = {value}: {wrong}, is allowed; {fix}")
-    return value
+def check_workers(value: object) -> int | None:
+    """Return the value of hydra.launcher.workers. Raises: ConfigError."""
+    if value is None or (type(value) is int and value >= 1):
+        return value
+    wrong = "is no number of jobs; an integer >= 1, or null (as many as the cores hold)"
+    raise ConfigError(f"{WORKERS} = {value}: {wrong}, is allowed; set {WORKERS}=2", key=WORKERS)
 
 
 def validate_jobs(
@@ -107,6 +120,11 @@ def _stored_identity(run_dir: Path) -> str | None:
         return identity(read_config(run_dir / CONFIG))
     except (OSError, ValueError):
         return None
+
+
+def print_resume_line(path: Path) -> None:
+    """Say how an interrupted sweep goes on whose runs have reported the signal."""
+    print(f"rlrun: the sweep goes on with: {resume_line(path)}", file=sys.stderr)
 
 
 def require_different(names: Sequence[str]) -> None:

@@ -6,8 +6,9 @@ from rlrun.report.across import across_section, matrices_of
 from rlrun.report.document import Document
 from rlrun.report.findings import Findings, uncounted
 from rlrun.report.health import config_section, evaluation_table, health_section, seed_table
-from rlrun.report.scores import design_choice, score_section
-from rlrun.report.stopped import stopped_section
+from rlrun.report.score_section import design_choice, score_section
+from rlrun.report.seeds_auto import seeds_auto_section
+from rlrun.report.selection import selection_section
 from rlrun.report.summary import curve_section, efficiency_section, sensitivity_section
 from rlrun.report.versus import comparison_section
 
@@ -24,9 +25,11 @@ def build_document(
     comparisons, said = comparison_section(
         found, matrices_of(found, references) if over_all else {}
     )
-    stopped, decided = stopped_section(found.runs)
+    stopped, decided = seeds_auto_section(found.runs)
+    searches, chosen = selection_section(found.runs)
     sections = [
         score_section(found),
+        searches,
         stopped,
         comparisons,
         across_section(found, references) if over_all else None,
@@ -39,7 +42,7 @@ def build_document(
     kept = [section for section in sections if section is not None]
     return Document(
         title,
-        _lead(found) + decided + said,
+        _lead(found) + chosen + decided + said,
         kept,
         [points, evaluation_table(found), seed_table(found)],
     )

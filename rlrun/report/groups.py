@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from rlrun.report.records import Floats
-from rlrun.report.runs import Run, flatten, printable, resolve, score
+from rlrun.report.runs import Run, flatten, printable, resolve
+from rlrun.report.score import score
 
 # Keys that say where to run and how to record, not what is computed.
 IGNORED = (

@@ -7,7 +7,8 @@ from rlrun.report.document import Section
 from rlrun.report.findings import Findings, interval_of
 from rlrun.report.groups import Group, differences
 from rlrun.report.intervals import success_interval
-from rlrun.report.runs import Run, score
+from rlrun.report.runs import Run
+from rlrun.report.score import score
 from rlrun.report.tables import Cell, Table
 
 _NAN = math.nan

@@ -145,7 +145,7 @@ class AutoSweeps:
 
     def of(self, run_dir: Path) -> Path | None:
         """Return the directory of the sweep, which may be several levels above, else None."""
-        run_dir = run_dir.absolute()
+        run_dir = Path(os.path.realpath(run_dir))
         for above in run_dir.parents[:_DEEPEST]:
             if above not in self._known:
                 self._known[above] = _sweep(above)

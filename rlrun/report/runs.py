@@ -6,7 +6,7 @@ the report lists.
 """
 
 import math
-import re
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.errors import RlrunError
 from rlrun.report.inputs import AutoSweeps, RunSource, find_jobs
 from rlrun.report.records import Floats, Records, finite_number, read_records
 from rlrun.rundir.inert import read_file
@@ -30,7 +30,6 @@ _MAX_DEPTH = 32
 _MAX_LINKS = 9  # references that lead from one to the next
 _MAX_TEXT = 500  # characters of a name or a message
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-SCORES = "final, best_of_last:K or auc"
 _METRICS = ("eval/return_mean", "eval/success", "collect/restarts")
 
 
@@ -61,6 +60,7 @@ class Run:
     trial: bool = False
     listed_code: int | None = None  # exit code in sweep.json, also of a killed job
     auto: Path | None = None  # the sweep that added its seed until it was decided (seeds=auto)
+    search: Path | None = None  # the search that it is a run of
 
     @cached_property
     def keys(self) -> dict[str, Any]:
@@ -87,7 +87,8 @@ class Run:
         """How metrics.jsonl is damaged; "" where its evaluations are all that the run made."""
         damage, result = self.records.damage, self.record.get("eval")
         if not damage and self.status == "done" and isinstance(result, dict):
-            steps, last = self.evaluations.env_steps, self.number("env_steps")
+            steps, last = self.evaluations.env_steps, finite(result.get("env_steps"))
+            last = self.number("env_steps") if math.isnan(last) else last
             if math.isfinite(last) and not (len(steps) and steps[-1] >= last):
                 damage = f"the evaluation at {last:.0f} env steps is missing"
         return f"{METRICS}: {damage}" if damage else ""
@@ -205,13 +206,13 @@ def _read(job: RunSource, sweeps: AutoSweeps) -> Run:
     except (OSError, ValueError, RlrunError) as e:
         problem = printable(f"damaged: {e.strerror or e}" if isinstance(e, OSError) else e)
     status = "damaged" if problem else _status(job, record)
-    above = job.path.absolute().parent
-    trial = not name.startswith(FRESH) and (above.parent / SEARCH).is_file()
+    above = Path(os.path.realpath(job.path)).parent.parent
+    search = above if (above / SEARCH).is_file() else None
+    trial = search is not None and not name.startswith(FRESH)
     code = job.sweep.get("exit_code")
     listed = code if isinstance(code, int) else None
-    return Run(
-        job.path, name, status, config, record, problem, given, trial, listed, sweeps.of(job.path)
-    )
+    auto = sweeps.of(job.path)
+    return Run(job.path, name, status, config, record, problem, given, trial, listed, auto, search)
 
 
 def _status(job: RunSource, record: dict[str, Any]) -> str:
@@ -281,62 +282,6 @@ def finite(value: Any) -> float:
     """Return a number; NaN for anything else, and for what no float can hold."""
     number = finite_number(value)
     return math.nan if number is None else number
-
-
-def score(run: Run, kind: str) -> float | None:
-    """Return the score of a run that is done, else None.
-
-    ``final``: mean return of the final weights (run.json). ``best_of_last:K``: the best of the last
-    K evaluations, which flatters. ``auc``: `mean_over_steps` to run.total_steps. The latter two are
-    None too where evaluations are missing in metrics.jsonl.
-
-    Raises: ConfigError for another ``kind``.
-    """
-    last = parse_score(kind)
-    if run.status != "done":
-        return None
-    if kind == "final":
-        result = run.record.get("eval")
-        return finite_number(result.get("return_mean")) if isinstance(result, dict) else None
-    steps, returns = run.evaluations.env_steps, run.evaluations.return_mean
-    if not len(steps) or run.damage:
-        return None
-    if last is not None:
-        return float(returns[-last:].max())
-    return mean_over_steps(steps, returns, max(steps[-1], np.nan_to_num(run.total_steps)))
-
-
-def mean_over_steps(steps: Floats, returns: Floats, end: float) -> float:
-    """Return the area under a learning curve from 0 to ``end`` env steps, divided by ``end``.
-
-    ``steps`` [K] increase up to ``end``, ``returns`` [K]. Between evaluations the curve is a line
-    (trapezoidal rule); before the first one it has the value of the first, after the last one that
-    of the last, as a run that was solved keeps its weights.
-
-    Of the definitions measured it depends least on ``run.eval_every``: on learners that rise
-    linearly, exponentially or as a sigmoid it is within 1.3 % of the range of returns of the true
-    area with 20 evaluations, 3 % with 10, and 10 % with 5 (tests/report/test_auc.py). What is left
-    is what a learner gained before its first evaluation. With each value in force until the next
-    one it would be 3, 7 and 15 %.
-    """
-    if end <= 0:
-        return float(returns[-1])
-    x, y = [0.0, *steps, end], [returns[0], *returns, returns[-1]]
-    return float(np.trapezoid(y, x) / end)
-
-
-def parse_score(kind: str) -> int | None:
-    """Return K of ``best_of_last:K``, None for the others. Raises: ConfigError."""
-    name, colon, count = kind.partition(":")
-    if kind in ("final", "auc"):
-        return None
-    if name == "best_of_last" and colon and re.fullmatch("[1-9][0-9]{0,7}", count):
-        return int(count)
-    raise ConfigError(
-        f"--score = {printable(kind)}: is no score; {SCORES} is allowed, with K >= 1; "
-        "correct the command",
-        key="--score",
-    )
 
 
 def printable(value: object) -> str:

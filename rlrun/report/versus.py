@@ -12,6 +12,7 @@ from typing import TypeVar
 from rlrun.report.across import complete_settings
 from rlrun.report.aggregates import balanced
 from rlrun.report.comparison import (
+    MIN_PAIRS,
     PERMUTATIONS,
     Difference,
     aggregate_difference,
@@ -100,14 +101,32 @@ def versus(a: Group, b: Group, family: int = 1) -> Versus:
 
     Paired where they have the same seeds, unless so few pairs can reach no p that is small enough
     for ``family`` comparisons: this depends on numbers of seeds alone, not on scores.
+
+    Where one side lacks a seed nothing is paired, and ``gap.why`` says how many pairs that leaves
+    unused. A seed is missing mostly because its run failed: to leave out its partner as well would
+    compare the seeds that both sides survived, and other means than the report shows.
     """
     enough = 2.0 ** (1 - len(a.runs)) <= (1 - LEVEL) / family
     gap = difference(b.scores, a.scores, paired=same_seeds(a, b) and enough)
+    if unused := _unused_pairs(a, b, family, enough=enough):
+        gap = replace(gap, why=f"{gap.why.rstrip('.')}; {unused}.")
     chance = probability_of_improvement(b.scores, a.scores)
     stopped = a.stopped or b.stopped
     p = math.nan if gap.p is None or stopped else gap.p
     pairs_used = "signs" in gap.method
     return Versus(a.environment, a.setting, b.setting, gap, chance, pairs_used, p, stopped=stopped)
+
+
+def _unused_pairs(a: Group, b: Group, family: int, *, enough: bool) -> str:
+    """Return why the seeds that both groups have are not paired; "" where they are, or are few."""
+    both = {*a.seeds} & {*b.seeds} - {None}
+    if len(both) < MIN_PAIRS or (same_seeds(a, b) and enough):
+        return ""
+    if same_seeds(a, b):
+        return f"{len(both)} pairs of equal seed are too few for {family} comparisons"
+    lacking = len({*a.seeds} ^ {*b.seeds})
+    seeds = "1 seed is" if lacking == 1 else f"{lacking} seeds are"
+    return f"{len(both)} pairs of equal seed are not used, as {seeds} on one side alone"
 
 
 def smallest_p(a: int, b: int) -> float:

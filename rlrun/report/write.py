@@ -11,7 +11,7 @@ from rlrun.rundir.durable import replace_file
 PAGE, TEXT = "index.html", "report.md"
 TABLES = (
     "scores", "comparisons", "efficiency", "aggregates", "sensitivity", "config", "runs", "curves",
-    "evaluations", "seeds", "sequential", "success",
+    "evaluations", "seeds", "sequential", "success", "selection",
 )  # fmt: skip
 _FILES = (PAGE, TEXT, *(f"{name}.csv" for name in TABLES), "figure_*.svg", "figure_*.png")
 _OWN = (*_FILES, *(f".tmp_{name}" for name in _FILES))  # the latter of a report that was killed

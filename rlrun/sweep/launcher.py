@@ -1,7 +1,6 @@
 """Runs the jobs of a sweep in a pool and records how each ended."""
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from rlrun.log.snapshot import format_duration
 from rlrun.pipeline.stop import StopRequest, stop_on_signals
 from rlrun.rundir.inert import no_follow
 from rlrun.schema import Config
+from rlrun.sweep.cores import usable_cores
 from rlrun.sweep.pool import Job, Pool
 from rlrun.sweep.record import JobRecord, SweepRecord, differing, printable
 from rlrun.sweep.table import SECONDS, JobProgress, SweepDisplay, exit_text, make_display
@@ -31,11 +31,6 @@ class Task:
     arguments: list[Any]
 
 
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def default_workers(configs: Sequence[Config]) -> int:
     """Jobs at a time when ``hydra.launcher.workers`` is null; 1 where a job uses a GPU.
 
@@ -48,16 +43,21 @@ def default_workers(configs: Sequence[Config]) -> int:
     return max(1, usable_cores() // max(needs, default=1))
 
 
+def divide_cores(workers: int, jobs: int) -> tuple[int, int]:
+    """Return the jobs at a time, at most ``workers``, and the cores that each counts as its own."""
+    workers = max(1, min(workers, jobs))
+    return workers, max(1, usable_cores() // workers)
+
+
 def run_tasks(
-    tasks: Sequence[Task], record: SweepRecord, sweep_dir: Path, *, workers: int, quiet: bool
+    tasks: Sequence[Task], record: SweepRecord, sweep_dir: Path, *, quiet: bool
 ) -> int | None:
     """Run ``tasks``, some jobs of the sweep; return the exit code of the signal that stopped it.
 
-    sweep.json is written whenever a job starts or ends.
+    ``record`` has the jobs at a time and the threads of each. sweep.json is written whenever a job
+    starts or ends.
     """
-    workers = max(1, min(workers, len(tasks)))
-    threads = max(1, usable_cores() // workers)
-    with stop_on_signals() as stop, Pool(workers, threads) as pool:
+    with stop_on_signals() as stop, Pool(record.workers or 1, None) as pool:
         return _Sweep(tasks, record, sweep_dir, quiet).run(pool, stop)
 
 
@@ -82,14 +82,12 @@ class _Sweep:
                 self._note_started(jobs, started)
                 if stop() and not stopping:
                     stopping = True
-                    self._stop(pool, stop)
+                    pool.stop_all()
                 for job in pool.wait_any(SECONDS):
                     self._end(job)
                 for job in pool.running.values():
                     self._progress[self._of[job.num].num].read()
                 self._display.show()
-            for job in pool.wait_any(0):
-                self._end(job)
         finally:
             self._display.close()
         return stop.code
@@ -97,7 +95,9 @@ class _Sweep:
     def _submit(self, pool: Pool, task: Task) -> Job:
         run_dir = self._sweep_dir / task.job.name
         log = run_dir / CONSOLE
-        job = pool.submit_call(task.function, task.arguments, list(sys.argv), Path.cwd(), log)
+        job = pool.submit_call(
+            task.function, task.arguments, list(sys.argv), Path.cwd(), log, task.job.threads
+        )
         self._of[job.num] = task.job
         return job
 
@@ -110,12 +110,6 @@ class _Sweep:
             self._progress[record.num].start()
         if new:
             self._record.write(self._sweep_dir)
-
-    def _stop(self, pool: Pool, stop: StopRequest) -> None:
-        pool.drop_waiting()
-        number = signal.SIGINT if stop.code == 130 else signal.SIGTERM
-        for job in [*pool.running.values()]:
-            pool.stop(job, number)
 
     def _end(self, job: Job) -> None:
         assert job.code is not None

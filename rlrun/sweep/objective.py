@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlrun.report.runs import Run, parse_score
+from rlrun.report.runs import Run
+from rlrun.report.score import mean_over_steps, parse_score
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,7 @@ def partial_score(run: Run, kind: str, env_steps: float) -> float | None:
     steps, returns = steps[: end + 1], returns[: end + 1]
     if last is not None:
         return float(returns[-last:].max())
-    widths = np.diff(steps, append=at)
-    if kind == "final" or at == steps[0]:
-        return float(returns[-1])
-    return float(returns @ widths / (at - steps[0]))
+    return float(returns[-1]) if kind == "final" else mean_over_steps(steps, returns, at)
 
 
 def falls_behind(score: float, others: Sequence[float], reduction: int) -> bool:

@@ -11,15 +11,17 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, Self
 
 from rlrun.errors import ResourceError
+from rlrun.pipeline.stop import SIGNALS
 
 CORES = "RLRUN_CORES"  # environment variable: the cores that a job counts as its own
-GRACE_SECONDS = 120.0  # for jobs to save when the pool is closed
+SETTLE_SECONDS = 0.5  # a signal to all processes has then reached the jobs too
 _MAIN = "rlrun.cli.main:main"
 _SERVER = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); " \
-    "from rlrun.sweep.server import main; main(sys.argv)"  # fmt: skip
+    "from rlrun.sweep.fork_server import main; main(sys.argv)"  # fmt: skip
 
 
 class Job:
@@ -46,7 +48,8 @@ class Pool:
     The end of a job, however it comes about, never ends the pool. ``threads``: cores that each job
     counts as its own (the rule of ``learner.threads=null``); None: all.
 
-    Leaving the block stops the jobs that still run (SIGTERM: a run saves) and waits for them.
+    Jobs are asked once to save and end, and have the time that they need. Leaving the block asks
+    those that still run, and waits for them. A signal that comes meanwhile kills them.
     """
 
     def __init__(self, workers: int, threads: int | None) -> None:
@@ -56,6 +59,8 @@ class Pool:
         self._server: subprocess.Popen[bytes] | None = None
         self._ended: list[Job] = []
         self._count, self._buffer = 0, b""
+        self._has_replied = False  # the present server
+        self._handlers: dict[int, Any] = {}  # of signals, before ``_kill_on_signals``
 
     def __enter__(self) -> Self:
         self._start_server()
@@ -72,14 +77,23 @@ class Pool:
         return self.submit_call(_MAIN, [argv], ["rlrun", *argv], cwd, log)
 
     def submit_call(
-        self, function: str, arguments: list[Any], argv: list[str], cwd: Path, log: Path
+        self,
+        function: str,
+        arguments: list[Any],
+        argv: list[str],
+        cwd: Path,
+        log: Path,
+        threads: int | None = None,
     ) -> Job:
         """Like ``submit``, for a function ``package.module:function`` that returns an exit code.
 
-        ``arguments``: of JSON's types. ``argv``: becomes sys.argv.
+        ``arguments``: of JSON's types. ``argv``: becomes sys.argv. ``threads``: of this job; None:
+        those of the pool.
         """
-        request = {"call": function, "arguments": arguments, "argv": argv}
-        job = Job(self._count, {**request, "cwd": str(cwd), "log": str(log)})
+        threads = self.threads if threads is None else threads
+        request = {"call": function, "arguments": arguments, "argv": argv, "cwd": str(cwd)}
+        env = {} if threads is None else {CORES: str(threads)}
+        job = Job(self._count, {**request, "log": str(log), "env": env})
         self._count += 1
         self.queue.append(job)
         self._fill()
@@ -100,41 +114,66 @@ class Pool:
         return ended
 
     def stop(self, job: Job, number: int = signal.SIGTERM) -> None:
-        """Send a signal to a job; one that waits is dropped (its code stays None)."""
+        """Ask a job to save and end (SIGTERM: at most once), or send it another signal.
+
+        One that waits is dropped (its code stays None).
+        """
         if job in self.queue:
             self.queue.remove(job)
         elif job.num in self.running:
             self._send(json.dumps({"job": job.num, "signal": int(number)}))
 
-    def drop_waiting(self) -> list[Job]:
-        """Remove and return the jobs that have not started."""
-        dropped = list(self.queue)
+    def stop_all(self) -> None:
+        """Drop the jobs that wait and ask those that run to save and end.
+
+        A signal from then on kills them and ends this process at once.
+        """
         self.queue.clear()
-        return dropped
+        self._kill_on_signals()
+        time.sleep(SETTLE_SECONDS)
+        for job in [*self.running.values()]:
+            self.stop(job)
 
     def close(self) -> None:
         """Stop what runs and end the server."""
-        self.drop_waiting()
+        self.queue.clear()
         server, self._server = self._server, None
         if server is None:
             return
         assert server.stdin is not None
         assert server.stdout is not None
+        if self.running:
+            self._kill_on_signals()
+            time.sleep(SETTLE_SECONDS)
         with suppress(BrokenPipeError):
             server.stdin.close()  # the server asks its jobs to save and end
         try:
-            server.wait(GRACE_SECONDS if self.running else 10)
+            server.wait(None if self.running else 10)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
             self._kill(self.running.values())
             server.kill()
             server.wait()
+        finally:
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+            self._handlers.clear()
         server.stdout.close()
+
+    def _kill_on_signals(self) -> None:
+        """Let signals kill the jobs and end this process, until the pool is closed."""
+
+        def end(number: int, frame: FrameType | None) -> None:
+            self._kill(self.running.values())
+            os._exit(130 if number == signal.SIGINT else 128 + number)
+
+        with suppress(ValueError):  # outside the main thread Python refuses handlers
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._handlers.setdefault(number, signal.signal(number, end))
 
     def _start_server(self) -> None:
         env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-        if self.threads is not None:
-            env[CORES] = str(self.threads)
-        self._buffer = b""
+        self._buffer, self._has_replied = b"", False
         self._server = subprocess.Popen(
             [sys.executable, "-P", "-c", _SERVER, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
@@ -176,7 +215,7 @@ class Pool:
         return True
 
     def _note(self, reply: dict[str, Any]) -> None:
-        job = self.running[reply["job"]]
+        job, self._has_replied = self.running[reply["job"]], True
         if "pid" in reply:
             job.pid, job.started = reply["pid"], time.monotonic()
         if "code" in reply:
@@ -189,9 +228,9 @@ class Pool:
         self._ended.append(job)
 
     def _bury_server(self) -> None:
-        """End the jobs of a server that was killed; the next job gets another one.
+        """End the jobs of a server that was killed; those it has not started go to another one.
 
-        Raises: ResourceError when it ended before any job of it began.
+        Raises: ResourceError when it ended before it answered.
         """
         assert self._server is not None
         assert self._server.stdin is not None
@@ -200,9 +239,10 @@ class Pool:
         self._server.stdout.close()
         with suppress(BrokenPipeError):
             self._server.stdin.close()
-        lost, self._server = [*self.running.values()], None
+        lost, self._server = [job for job in self.running.values() if job.pid is not None], None
+        self.queue.extendleft(job for job in [*self.running.values()][::-1] if job.pid is None)
         self.running.clear()
-        if lost and all(job.pid is None for job in lost):
+        if not self._has_replied:
             raise ResourceError(
                 f"the process that starts jobs ended (exit code {code}) before it started one; it "
                 "needs the memory of one idle run; see the lines above, or use "

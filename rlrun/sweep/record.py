@@ -18,7 +18,8 @@ from rlrun import __version__
 from rlrun.errors import CheckpointError, ConfigError, Interrupted, RlrunError, StorageError
 from rlrun.rundir.durable import replace_file, seal, unseal
 from rlrun.rundir.inert import member, read_file
-from rlrun.rundir.texts import read_record
+from rlrun.rundir.lock import LOCK
+from rlrun.rundir.texts import TEXTS, read_record
 
 FILE = "sweep.json"
 INTERRUPTED = (75, Interrupted.exit_code, 143)  # exit codes of a run that a signal stopped
@@ -38,12 +39,16 @@ class JobRecord:
     exit_code: int | None = None
     seconds: float | None = None  # of its last process
     total_steps: int | None = None  # env steps of its run
+    threads: int | None = None  # cores that it counts as its own; None: another launcher runs it
+    pending: list[str] = field(default_factory=list)  # overrides of a resume, until it ends well
 
     def end(self, code: int, seconds: float | None = None) -> None:
         """Note how its process ended."""
         stopped = code in INTERRUPTED or code in (-2, -15)
         self.status = "done" if code == 0 else "interrupted" if stopped else "failed"
         self.exit_code, self.seconds = code, seconds
+        if code == 0:
+            self.pending = []
 
 
 def _versions() -> dict[str, str | None]:
@@ -66,6 +71,7 @@ class SweepRecord:
     commands: list[list[str]] = field(default_factory=list)  # that began it or added jobs
     started: str = field(default_factory=_now)  # UTC
     versions: dict[str, str | None] = field(default_factory=_versions)
+    workers: int | None = None  # jobs at a time; None: another launcher runs them
 
     def write(self, sweep_dir: Path) -> None:
         """Replace sweep.json. Raises: StorageError."""
@@ -88,6 +94,8 @@ class SweepRecord:
             fields = unseal(read_file(path))
             jobs = [_read_job(sweep_dir, job) for job in fields.pop("jobs")]
             record = cls(jobs, **fields)
+            if not _is_count(record.workers):
+                raise ValueError("its workers are no number")
             if [job.num for job in jobs] != list(range(len(jobs))):
                 raise ValueError("its jobs are not numbered from 0")
             return record
@@ -105,11 +113,17 @@ class SweepRecord:
 def _read_job(sweep_dir: Path, fields: Any) -> JobRecord:
     """Raises: ValueError, TypeError for what no sweep writes."""
     job = JobRecord(**fields)
-    texts = isinstance(job.overrides, list) and all(isinstance(x, str) for x in job.overrides)
+    lists = (job.overrides, job.pending)
+    texts = all(isinstance(x, list) and all(isinstance(y, str) for y in x) for x in lists)
     whole = all(x is None or type(x) is int for x in (job.exit_code, job.total_steps))
     seconds = job.seconds is None or type(job.seconds) in (int, float)
     if not (
-        texts and whole and seconds and type(job.num) is int and job.status in get_args(Status)
+        texts
+        and whole
+        and seconds
+        and _is_count(job.threads)
+        and type(job.num) is int
+        and job.status in get_args(Status)
     ):
         raise ValueError("a job has other fields")
     member(sweep_dir, job.name)
@@ -117,17 +131,55 @@ def _read_job(sweep_dir: Path, fields: Any) -> JobRecord:
     return job
 
 
+def _is_count(value: object) -> bool:
+    return value is None or (type(value) is int and value >= 1)
+
+
 def update(job: JobRecord, sweep_dir: Path) -> None:
-    """Correct the status by run.json: the sweep may have been killed, or its run resumed alone."""
+    """Correct the status by run.json: the sweep may have been killed, or its run resumed alone.
+
+    A job that was done and has no usable run.json has failed. One with pending overrides is not
+    done, whatever its run was before them.
+    """
     try:
         run = read_record(sweep_dir / job.name)
     except RlrunError:  # it has not begun, or its own resume will say what is wrong
+        if job.status == "done":
+            job.status, job.exit_code = "failed", None
         job.status = "interrupted" if job.status == "running" else job.status
         return
-    if run.get("status") == "done":
+    if run.get("status") == "done" and not job.pending:
         job.status, job.exit_code = "done", 0
     elif job.status in ("waiting", "running", "done"):
         job.status = "interrupted"
+
+
+def has_lost_record(run_dir: Path) -> bool:
+    """True for a run that has begun and whose run.json is missing or damaged."""
+    try:
+        read_record(run_dir)
+    except CheckpointError:
+        return True
+    except RlrunError:
+        return (run_dir / "checkpoints").is_dir()
+    return False
+
+
+def set_aside(run_dir: Path) -> Path:
+    """Move what a run left into a directory in it, so that it can begin anew; return that."""
+    kept = {*TEXTS, LOCK, *(entry.name for entry in run_dir.glob("lost*"))}
+    lost = run_dir / f"lost_{sum(name.startswith('lost_') for name in kept)}"
+    try:
+        lost.mkdir()
+        for entry in [*run_dir.iterdir()]:
+            if entry != lost and entry.name not in kept:
+                entry.rename(lost / entry.name)
+    except OSError as e:
+        raise StorageError(
+            f"{lost}: cannot be made ({e.strerror or e}); what a run without run.json left is "
+            "moved into it; make room or rights, or restore run.json from a copy"
+        ) from e
+    return lost
 
 
 def is_sweep(path: Path) -> bool:

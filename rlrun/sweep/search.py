@@ -251,7 +251,7 @@ class Search:
             what = f"pruned at {attempt.lost_at} env steps"
         elif attempt.failed is not None:
             log = attempt.failed.log
-            what = f"failed: seed run ended with exit code {attempt.failed.code}, see {log}"
+            what = f"failed: seed run {attempt.failed.failure}, see {log}"
         leader = best(self._told)
         beside = f"  (best {leader.score:.6g}, trial {leader.number})" if leader else ""
         number = f"{trial.number:>{width}}"

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from rlrun.errors import LockedError
-from rlrun.report.runs import Run, read_run, score
+from rlrun.report.runs import Run, read_run
+from rlrun.report.score import score
 from rlrun.rundir.texts import RECORD
 from rlrun.sweep.pool import Job
+from rlrun.sweep.table import exit_text
 
 POLL_SECONDS = 0.5  # between looks at the metrics of running jobs
 
@@ -37,7 +39,7 @@ class SeedRun:
     overrides: tuple[str, ...]
     state: Literal["waiting", "running", "done", "failed", "stopped"] = "waiting"
     score: float | None = None  # of a run that is done
-    code: int | None = None
+    failure: str = ""  # how it ended where it failed
 
     @property
     def has_ended(self) -> bool:
@@ -85,7 +87,8 @@ class SeedRuns:
                 run.state = "waiting"  # a killed search's process of it still saves
                 continue
             if run.state == "running":  # not stopped
-                self._finish(run, 9 if job.code is None else job.code)
+                assert job.code is not None
+                self._finish(run, job.code)
             ended.append(run)
         return ended
 
@@ -98,9 +101,11 @@ class SeedRuns:
             self._pool.stop(job, signal.SIGTERM)
 
     def _finish(self, run: SeedRun, code: int) -> None:
-        run.code = code
         run.score = score(read_run(run.path), self._objective) if code == 0 else None
         run.state = "done" if run.score is not None else "failed"
+        if run.score is None:
+            without = f"without a score {self._objective}: it has no evaluation"
+            run.failure = f"ended with {exit_text(code)}" if code else f"ended {without}"
 
 
 def quote(value: object) -> str:

@@ -65,23 +65,27 @@ class Study:
 
         Raises: StorageError when the file is of another search.
         """
-        found = self._study.get_trials(deepcopy=False)
-        return [self._read(t) for t in found if t.state.name != "RUNNING"]
+        return [self._read(t) for t in self._stored() if t.state.name != "RUNNING"]
 
     def ask(self) -> Trial:
-        """Return the next trial."""
-        number = len(self._study.get_trials(deepcopy=False))
-        self._seed_sampler(number)
+        """Return the next trial. Raises: StorageError."""
+        self._seed_sampler(len(self._stored()))
         with _storage_errors(self._path):
             return self._suggest(self._study.ask())
 
     def running(self) -> list[Trial]:
-        """Return the trials that were asked for and not told, by number."""
+        """Return the trials that were asked for and not told, by number. Raises: StorageError."""
         found = []
-        for trial in self._study.get_trials(deepcopy=False):
+        for trial in self._stored():
             if trial.state.name == "RUNNING":
                 self._seed_sampler(trial.number)
-                found.append(self._suggest(self._asked(trial.number)))
+                with _storage_errors(self._path):
+                    found.append(self._suggest(self._asked(trial.number)))
+        return found
+
+    def _stored(self) -> "list[FrozenTrial]":
+        with _storage_errors(self._path):
+            found: list[FrozenTrial] = self._study.get_trials(deepcopy=False)
         return found
 
     def _seed_sampler(self, number: int) -> None:
@@ -126,12 +130,11 @@ class Study:
             self._study.tell(trial.number, state=state)
 
     def _asked(self, number: int) -> Any:
-        found = self._study.get_trials(deepcopy=False)[number]
-        return self._optuna.trial.Trial(self._study, found._trial_id)
+        return self._optuna.trial.Trial(self._study, self._stored()[number]._trial_id)
 
     def _read(self, found: "FrozenTrial") -> Trial:
-        state = _STATES[found.state.name]
         try:
+            state = _STATES[found.state.name]  # KeyError: WAITING, which another program adds
             scores = tuple(float(x) for x in found.user_attrs.get(_SCORES, ()))
             overrides = self._overrides(found.params)
         except (KeyError, TypeError, ValueError) as e:

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+import stat
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -14,19 +15,23 @@ from typing import Any, Protocol, TextIO
 
 from rlrun.errors import RlrunError
 from rlrun.log.snapshot import format_duration
+from rlrun.rundir.inert import MAX_LINE, no_follow
 from rlrun.rundir.texts import read_record
 from rlrun.sweep.record import JobRecord, differing
 
 METRICS = "metrics.jsonl"
 SCORE = "eval/return_mean"
 SECONDS = 0.5  # between two frames
-_MOST_READ = 1 << 20  # bytes of a metrics file read for one frame
+_MOST_STEPS = 2**63
 _COLOURS = {"done": "green", "failed": "red", "interrupted": "yellow", "running": "cyan"}
 
 
 @dataclass
 class JobProgress:
-    """How far a run is, read from the new lines of its metrics.jsonl."""
+    """How far a run is, read from the new lines of its metrics.jsonl.
+
+    The file may be a stranger's: what is no number of env steps or score is passed over.
+    """
 
     run_dir: Path
     total_steps: int | None
@@ -41,32 +46,43 @@ class JobProgress:
         self.began = (time.monotonic(), self.env_steps)
 
     def read(self) -> None:
-        """Read what was written since the last call."""
-        path = self.run_dir / METRICS
-        try:
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            return
-        with open(handle, "rb") as file:
-            if os.fstat(handle).st_size < self._offset:  # cut by a resume
+        """Read all that was written since the last call."""
+        with (
+            suppress(OSError),  # no file yet, a link, a directory
+            open(self.run_dir / METRICS, "rb", opener=_no_wait) as file,
+        ):
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return
+            if status.st_size < self._offset:  # cut by a resume
                 self._offset = 0
             file.seek(self._offset)
-            content = file.read(_MOST_READ)
-        whole = content[: content.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.splitlines():
-            with suppress(ValueError, TypeError, KeyError, AttributeError):
-                record = json.loads(line)
-                self.env_steps = int(record["env_steps"])
-                self.score = float(record[SCORE])
+            while line := file.readline(MAX_LINE):
+                if not line.endswith(b"\n") and len(line) < MAX_LINE:  # is being written
+                    break
+                self._offset += len(line)
+                with suppress(ValueError, RecursionError):
+                    self._note(json.loads(line))
+        if self.began is not None and self.env_steps < self.began[1]:  # a checkpoint was earlier
+            self.began = (time.monotonic(), self.env_steps)
 
     def finish(self) -> None:
         """Take steps and score from run.json, which has those of the final weights."""
         self.read()
-        with suppress(RlrunError, ValueError, TypeError, AttributeError):
+        with suppress(RlrunError):
             record = read_record(self.run_dir)
-            self.env_steps = int(record.get("env_steps") or self.env_steps)
-            self.score = float(record["eval"]["return_mean"]) if record.get("eval") else self.score
+            evaluation = record.get("eval")
+            score = evaluation.get("return_mean") if isinstance(evaluation, dict) else None
+            self._note({"env_steps": record.get("env_steps"), SCORE: score})
+
+    def _note(self, record: Any) -> None:
+        if not isinstance(record, dict):
+            return
+        steps, score = record.get("env_steps"), record.get(SCORE)
+        if type(steps) is int and 0 <= steps < _MOST_STEPS:
+            self.env_steps = steps
+        if type(score) is float or (type(score) is int and abs(score) < _MOST_STEPS):
+            self.score = float(score)
 
     def eta(self) -> float | None:
         """Seconds to ``run.total_steps`` at the mean speed of this process; None: unknown."""
@@ -75,6 +91,11 @@ class JobProgress:
         then, steps = self.began
         speed = (self.env_steps - steps) / max(time.monotonic() - then, 1e-9)
         return (self.total_steps - self.env_steps) / speed if speed > 0 else None
+
+
+def _no_wait(path: str, flags: int) -> int:
+    """``opener`` of ``open`` that refuses a link and does not wait for the writer of a pipe."""
+    return no_follow(path, flags | os.O_NONBLOCK)
 
 
 def cells(job: JobRecord, text: str, progress: JobProgress | None) -> list[str]:

@@ -18,6 +18,7 @@ from rlrun.optim import compute
 from rlrun.run import calibrate
 from rlrun.run.calibrate import Bench, ComputeSetting, chosen_setting, interleave, lines, settings
 from rlrun.schema import Config
+from rlrun.sweep import cores as cores_module
 from tests.in_process import Done, files_under
 
 TINY = ["policy=r2d2", "env=bandit", "debug=smoke", "memory.hidden=4", "learner.batch_size=4"]
@@ -92,7 +93,7 @@ def test_quota(tmp_path: Path, files: dict[str, str], cores: float | None) -> No
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert cli_doctor.quota(tmp_path) == cores
+    assert cores_module.cgroup_quota(tmp_path) == cores
 
 
 @pytest.mark.parametrize(
@@ -109,8 +110,9 @@ def test_cores(
     monkeypatch: pytest.MonkeyPatch, affinity: int, share: float | None, text: str, usable: int
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(cli_doctor, "_affinity", lambda: affinity)
-    monkeypatch.setattr(cli_doctor, "quota", lambda root: share)
+    for module in (cli_doctor, cores_module):
+        monkeypatch.setattr(module, "affinity", lambda: affinity)
+        monkeypatch.setattr(module, "cgroup_quota", lambda root=None: share)
     fix = f"the rule for threads counts 8: set learner.threads={usable} or less"
     assert cli_doctor.cores() == text + (fix if ";" in text else "")
     assert cli_doctor.usable_cores() == usable

@@ -1,6 +1,10 @@
 """Multirun: validated as a whole, one directory per job, failures counted."""
 
+import fcntl
 import json
+import os
+import signal
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,6 +17,8 @@ from rlrun.cli.sweep import is_local
 from rlrun.cli.sweep_jobs import validate_job
 from rlrun.config import Composer
 from rlrun.errors import NumericError
+from rlrun.sweep import launcher
+from rlrun.sweep.record import SweepRecord
 from tests.in_process import Build, Done, files_under
 
 
@@ -170,6 +176,102 @@ def test_jobs_are_added_to_a_sweep(rlrun: Callable[..., Done], build: Build) -> 
     for words in (["-m", "sweep.dir=other"], ["sweep.dir=s"], ["-m", "sweep.dir="]):
         assert rlrun(*words, "seed=9").code == 2
     assert len(build.calls) == 4
+
+
+def resumed(build: Build) -> dict[str, int]:
+    """Directory of each job that was resumed since the last call -> run.total_steps."""
+    found = {c[1][0].name: c[1][1].run.total_steps for c in build.calls if c[0] == "resume"}
+    build.calls.clear()
+    return found
+
+
+def test_overrides_of_an_interrupted_resume_reach_all_jobs(
+    rlrun: Callable[..., Done], build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of four jobs is interrupted, the others have not started."""
+    assert rlrun("-m", "seed=range(4)", "sweep.dir=s", "hydra.sweep.subdir=${seed}").code == 0
+    original = build.resume
+
+    def interrupted(run_dir: Path, config: Any, **given: Any) -> int:
+        original(run_dir, config, **given)
+        if run_dir.name == "1":
+            os.kill(os.getpid(), signal.SIGINT)
+            return 75
+        return 0
+
+    monkeypatch.setattr(sys.modules["rlrun.run.train"], "resume", interrupted)
+    assert rlrun("resume", "s", "run.total_steps=777777").code == 130
+    assert resumed(build) == {"0": 777777, "1": 777777}
+    assert statuses(Path("s")) == ["done", "interrupted", "waiting", "waiting"]
+    monkeypatch.setattr(sys.modules["rlrun.run.train"], "resume", original)
+    assert rlrun("resume", "s", "-q").code == 0
+    assert resumed(build) == {"1": 777777, "2": 777777, "3": 777777}
+    assert rlrun("resume", "s", "-q").code == 0
+    assert resumed(build) == {}, "each has ended with them"
+
+
+def workers_and_threads(sweep: Path) -> tuple[int, list[int]]:
+    record = json.loads((sweep / "sweep.json").read_text())
+    return record["workers"], [job["threads"] for job in record["jobs"]]
+
+
+def test_a_resume_keeps_workers_and_threads(
+    rlrun: Callable[..., Done], build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bits may depend on the threads; neither the jobs that are left nor --workers change them."""
+    monkeypatch.setattr(launcher, "usable_cores", lambda: 12)
+    build.codes = {1: 3, 2: 3, 3: 3}
+    line = ("-m", "sweep.dir=s", "hydra.sweep.subdir=${seed}")
+    assert rlrun(*line, "seed=range(5)", "hydra.launcher.workers=3").code == 1
+    assert workers_and_threads(Path("s")) == (3, [4] * 5)
+    monkeypatch.setattr(launcher, "usable_cores", lambda: 64)
+    done = rlrun("resume", "s")
+    assert workers_and_threads(Path("s")) == (3, [4] * 5)
+    assert "3 jobs (2 more are there already), 3 at a time" in done.out
+    for path in Path("s").glob("*/run.json"):
+        path.unlink()
+    assert "1 at a time" in rlrun("resume", "s", "hydra.launcher.workers=1").out
+    assert workers_and_threads(Path("s")) == (1, [4] * 5)
+    refused = rlrun("resume", "s", "hydra.launcher.workers=0")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    monkeypatch.setattr(launcher, "usable_cores", lambda: 12)
+    assert rlrun(*line, "seed=4,5,6,7").code == 1
+    assert workers_and_threads(Path("s")) == (4, [*[4] * 5, *[3] * 3]), "the command's four jobs"
+
+
+def test_a_done_job_that_lost_its_record_is_run_again(
+    rlrun: Callable[..., Done], build: Build
+) -> None:
+    assert rlrun("-m", "seed=0,1,2", "sweep.dir=s", "hydra.sweep.subdir=${seed}").code == 0
+    Path("s/1/run.json").unlink()
+    Path("s/1/checkpoints").mkdir()
+    Path("s/2/run.json").write_bytes(b"{}")
+    done = rlrun("resume", "s")
+    assert done.code == 0
+    assert [*resumed(build)] == ["1", "2"]
+    assert done.err.count("has no usable run.json and begins anew; what it left is in ") == 2
+    assert Path("s/2/lost_0/run.json").read_bytes() == b"{}"
+    assert Path("s/1/lost_0/checkpoints").is_dir()
+    assert not Path("s/1/checkpoints").exists()
+
+
+def test_the_record_is_read_within_the_lock(
+    rlrun: Callable[..., Done], build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another process added until then is kept."""
+    assert rlrun("-m", "seed=0", "sweep.dir=s").code == 0
+    original, read = SweepRecord.read, SweepRecord.__dict__["read"]
+
+    def checked(path: Path) -> SweepRecord:
+        with open(path / ".lock", "rb") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return original(path)
+
+    monkeypatch.setattr(SweepRecord, "read", checked)
+    assert rlrun("-m", "seed=1", "sweep.dir=s").code == 0
+    assert rlrun("resume", "s", "run.total_steps=9999").code == 0
+    monkeypatch.setattr(SweepRecord, "read", read)
+    assert len(resumed(build)) == 2
 
 
 def test_every_job_is_composed_once(

@@ -133,6 +133,21 @@ def test_pairs_too_few_for_the_family_are_not_paired(tmp_path: Path) -> None:
     assert not versus(a, b, 4).paired
 
 
+def test_pairs_that_are_not_used_are_named(tmp_path: Path) -> None:
+    a = forge_seeds(tmp_path / "a", SCORES, policy__lr=0.1)
+    b = forge_seeds(tmp_path / "b", SCORES[:-1], policy__lr=0.2)
+    first, second = group_runs(read_runs([str(tmp_path)]))
+    assert len(a) == len(b) + 1
+    got = versus(first, second)
+    assert not got.paired
+    assert got.gap.why.endswith(
+        "6 pairs of equal seed are not used, as 1 seed is on one side alone."
+    )
+    fewer = replace(first, runs=first.runs[:6])
+    assert "equal seed are" not in versus(fewer, second).gap.why
+    assert "6 pairs of equal seed are too few for 2 comp" in versus(fewer, second, 2).gap.why
+
+
 def test_a_verdict_says_what_leaves_it_undecided() -> None:
     """p and the interval may disagree: of the IQM they are of different methods."""
     chance = Estimate(0.5, 0.1, 0.9, 0.95, "x", "")

@@ -102,6 +102,18 @@ def test_scores_must_be_finite(scores):
             function(scores)
 
 
+@pytest.mark.parametrize("scale", [1e-120, 1e200, 1e300])
+def test_scores_of_any_magnitude(scale):
+    scores = np.array([1.0, 2.0, 2.0, 4.0, 7.0])
+    for function in (mean_interval, tolerance_interval):
+        got, plain = function(scale * scores), function(scores)
+        expected = (plain.value, plain.low, plain.high)
+        assert np.array([got.value, got.low, got.high]) / scale == pytest.approx(expected)
+    _, low, high = mean_band(scale * np.stack([scores, np.ones(5)], axis=1))
+    assert np.isfinite([low[0], high[0]]).all()
+    assert np.isnan([low[1], high[1]]).all()
+
+
 def test_tolerance_factors():
     """Howe's k = 1.644854 sqrt((n - 1) (1 + 1/n) / chi2), with chi2 = 0.7107 at n = 5 etc. from a
     table; tests/report/test_coverage.py shows that they hold.

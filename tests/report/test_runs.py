@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from rlrun.errors import ConfigError
-from rlrun.report.runs import parse_score, printable, read_run, read_runs, score
+from rlrun.report.runs import printable, read_run, read_runs
+from rlrun.report.score import parse_score, score
 from tests.report.forge import forge, forge_sweep
 
 

@@ -8,6 +8,8 @@ import threading
 import time
 from pathlib import Path
 
+from rlrun.pipeline.stop import stop_on_signals
+
 
 def succeed() -> int:
     print("out")
@@ -45,6 +47,27 @@ def note(path: str) -> int:
 
 def cores() -> int:
     return int(os.environ["RLRUN_CORES"])
+
+
+def save_slowly(path: str) -> int:
+    """Behave as a run: wait for a signal to stop, then save for half a second."""
+    with stop_on_signals() as stop:
+        Path(path).touch()
+        while not stop():
+            time.sleep(0.01)
+        Path(path).write_text("begins")
+        time.sleep(0.5)
+        Path(path).write_text("begins, done")
+    print(stop.code)
+    return int(stop.code or 0)
+
+
+def ignore_stops(path: str) -> int:
+    """Never end by itself, whatever asks it to save."""
+    with stop_on_signals():
+        Path(path).touch()
+        time.sleep(60)
+    return 0
 
 
 def _child(connection) -> None:

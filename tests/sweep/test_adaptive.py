@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from rlrun.cli import adaptive
 from rlrun.cli.adaptive import run_adaptive
+from rlrun.cli.error_report import SweepStopped
 from rlrun.cli.sweep_jobs import Sweep
 from rlrun.config import Composer
-from rlrun.errors import RlrunError
+from rlrun.errors import ConfigError, RlrunError
 from rlrun.rundir.durable import seal
+from rlrun.sweep.cores import usable_cores
 from rlrun.sweep.record import SweepRecord
 from tests.in_process import Build, Done
 
@@ -57,6 +60,26 @@ def test_scores_are_returned(
     assert [p.name for p in build.run_dirs] == ["0_seed=1", "1_seed=2", "2_seed=3"]
     if launcher == "local":
         assert [job.status for job in SweepRecord.read(path).jobs] == ["done"] * 3
+        record = SweepRecord.read(path)
+        assert (record.workers, len({job.threads for job in record.jobs})) == (
+            min(2, usable_cores()), 1)  # fmt: skip
+        with pytest.raises(ConfigError, match=r"hydra.sweep.subdir = x: is the directory of more"):
+            run_adaptive(
+                Composer(), ["seed=8,9", "hydra.sweep.subdir=x", *line[1:]], made, local=True
+            )
     build.codes = {7: 4}
     with pytest.raises(RlrunError, match="the run has no score"):
         run_adaptive(Composer(), ["seed=7", *line[1:]], made, local=launcher == "local")
+
+
+def test_an_interrupted_adaptive_sweep_says_how_it_goes_on(
+    rlrun: Callable[..., Done],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(adaptive, "run_tasks", lambda *given, **more: 130)
+    made = Sweep(tmp_path, SweepRecord([]), [], False)
+    with pytest.raises(SweepStopped):
+        run_adaptive(Composer(), ["seed=1,2"], made, local=True)
+    assert f"goes on with: rlrun resume {tmp_path}\n" in capsys.readouterr().err

@@ -2,8 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ from rlrun.sweep import pool as pool_module
 from rlrun.sweep.pool import Job, Pool
 
 BARE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rlrun.sweep import server; "
-    "server.preload = lambda: None; server.main(sys.argv)"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rlrun.sweep import "
+    "fork_server; fork_server.preload = lambda: None; fork_server.main(sys.argv)"
 )
 
 
@@ -82,6 +84,10 @@ def test_signals_reach_one_job(pool: Pool, tmp_path: Path) -> None:
     wait_for_pid(pool, jobs[1])
     pool.stop(jobs[1], signal.SIGINT)
     assert finish(pool, *jobs[:2]) == [-signal.SIGKILL, 130]
+    early = start(pool, tmp_path, "sleep", 30)  # no run has begun that could save
+    wait_for_pid(pool, early)
+    pool.stop(early)
+    assert finish(pool, early) == [-signal.SIGTERM]
     assert (jobs[2].code, jobs[2].started) == (None, None)
     assert pool.wait_any(0.01) == []
 
@@ -119,6 +125,77 @@ def test_a_killed_server_is_replaced(bare: None, tmp_path: Path) -> None:
             time.sleep(0.05)
         assert not is_running(pid), "no job runs on that nobody knows"
         assert finish(pool, start(pool, tmp_path, "succeed")) == [0]
+
+
+def test_a_server_killed_while_idle_is_replaced(bare: None, tmp_path: Path) -> None:
+    with Pool(2, None) as pool:
+        assert finish(pool, start(pool, tmp_path, "succeed")) == [0]
+        assert pool._server is not None
+        pool._server.kill()
+        pool._server.wait()
+        jobs = [start(pool, tmp_path, "exit_with", code) for code in (0, 3, 4)]
+        assert finish(pool, *jobs) == [0, 3, 4]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("order", ["direct first", "sweep first"])
+def test_a_signal_to_all_processes_stops_a_job_once(
+    bare: None, tmp_path: Path, number: int, order: str
+) -> None:
+    """The job gets it from the cluster and from the sweep, whose closing asks once more."""
+    with Pool(1, None) as pool:
+        job = start(pool, tmp_path, "save_slowly", str(tmp_path / "saved"))
+        pid = wait_for_pid(pool, job)
+        wait_until((tmp_path / "saved").exists)
+        if order == "sweep first":
+            pool.stop(job)
+        else:
+            os.kill(pid, number)
+        wait_until(lambda: (tmp_path / "saved").read_text() == "begins")
+        pool.stop(job)
+        pool.stop(job)
+        pool.wait_any(0.01)
+    assert (tmp_path / "saved").read_text() == "begins, done"
+    code = 130 if number == signal.SIGINT and order == "direct first" else 75
+    assert (tmp_path / "log").read_text() == f"{code}\n"
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_second_signal_kills_the_jobs(tmp_path: Path) -> None:
+    """A process whose pool waits for a job that does not end."""
+    code = (
+        "import sys; from pathlib import Path; from rlrun.sweep import pool as module; "
+        f"module._SERVER = {BARE!r}; path = Path({str(tmp_path)!r}); module.SETTLE_SECONDS = 0\n"
+        "with module.Pool(1, None) as pool:\n"
+        "    job = pool.submit_call('tests.sweep.jobs:ignore_stops', [str(path / 'ready')],\n"
+        "                           ['rlrun'], path, path / 'log')\n"
+        "    while not (path / 'ready').exists(): pool.wait_any(0.05)\n"
+        "    pool.stop_all()\n"
+        "    (path / 'stopping').write_text(str(job.pid))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, "-c", code], env=env) as process:
+        try:
+            wait_until((tmp_path / "stopping").exists)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 143
+        finally:
+            process.kill()
+    pid = int((tmp_path / "stopping").read_text())
+    wait_until(lambda: not is_running(pid))
+
+
+def test_threads_of_each_job(bare: None, tmp_path: Path) -> None:
+    with Pool(1, 3) as pool:
+        call = ("tests.sweep.jobs:cores", [], ["rlrun"], tmp_path, tmp_path / "log")
+        jobs = [pool.submit_call(*call), pool.submit_call(*call, threads=5)]
+        assert finish(pool, *jobs) == [3, 5]
 
 
 def test_a_job_is_bit_for_bit_the_single_run(

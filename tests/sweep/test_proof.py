@@ -112,7 +112,7 @@ def test_a_sweep_with_faults_is_resumed_to_the_end(tmp_path: Path) -> None:
     assert table[0][:3] == ["++env.kwargs.num=0", "done", "160/160"]
     assert table[CRASHES][1] == "failed (exit 3)"
     assert table[KILLED][1] == "failed (SIGKILL)"
-    assert table[SLOW[0]][1] == "interrupted (exit 130)"
+    assert table[SLOW[0]][1] == "interrupted (exit 75)"
     assert table[10] == ["++env.kwargs.num=10", "waiting", "0/160"]
     before = {path: path.read_bytes() for path in sweep.glob("0/*.js*")}
     assert processes(sweep) == dict.fromkeys(range(10), 1)

@@ -1,6 +1,7 @@
 """sweep.json, which may be a stranger's, and the table made from it."""
 
 import json
+import os
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -12,7 +13,7 @@ from rlrun.errors import CheckpointError, ConfigError
 from rlrun.rundir.durable import seal
 from rlrun.sweep import table
 from rlrun.sweep.record import FILE, JobRecord, SweepRecord
-from rlrun.sweep.table import JobProgress, LiveTable, format_table
+from rlrun.sweep.table import JobProgress, LiveTable, cells, format_table
 from tests.in_process import Done
 
 JOB = {"num": 0, "name": "0", "overrides": ["seed=0"], "status": "waiting"}
@@ -41,6 +42,10 @@ def written(directory: Path, *jobs: dict[str, Any], **fields: Any) -> Path:
         {**JOB, "overrides": [1]},
         {**JOB, "seconds": "x"},
         {**JOB, "total_steps": [1]},
+        {**JOB, "threads": 0},
+        {**JOB, "threads": True},
+        {**JOB, "pending": [1]},
+        {**JOB, "pending": "run.total_steps=5"},
         {**JOB, "more": 1},
         {},
         [],
@@ -85,6 +90,29 @@ def test_the_status_is_that_of_the_run(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_done_without_a_usable_record_is_failed(tmp_path: Path) -> None:
+    """Pending overrides, of a resume that did not come to the job, leave it undone."""
+    jobs = [{**JOB, "num": i, "name": str(i), "status": "done", "exit_code": 0} for i in range(4)]
+    jobs[3]["pending"] = ["run.total_steps=9"]
+    written(tmp_path / "s", *jobs)
+    for name, content in (("1", b"{}garbage"), ("2", seal({"status": "done"}))):
+        (tmp_path / "s" / name).mkdir()
+        (tmp_path / "s" / name / "run.json").write_bytes(content)
+    (tmp_path / "s/3").mkdir()
+    (tmp_path / "s/3/run.json").write_bytes(seal({"status": "done"}))
+    read = SweepRecord.read(tmp_path / "s").jobs
+    assert [job.status for job in read] == ["failed", "failed", "done", "interrupted"]
+    assert read[0].exit_code is None
+    read[3].end(0)
+    assert (read[3].status, read[3].pending) == ("done", [])
+
+
+@pytest.mark.parametrize("workers", [0, True, "2", [2]])
+def test_a_forged_number_of_workers_is_refused(tmp_path: Path, workers: Any) -> None:
+    with pytest.raises(CheckpointError, match="workers"):
+        SweepRecord.read(written(tmp_path / "s", JOB, workers=workers))
+
+
 def metrics(path: Path, *records: dict[str, Any]) -> None:
     with path.open("a") as file:
         file.writelines(json.dumps(record) + "\n" for record in records)
@@ -110,6 +138,62 @@ def test_progress_reads_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     metrics(path, {"env_steps": 50, "eval/return_mean": 1})
     progress.read()
     assert (progress.env_steps, progress.score) == (50, 1.0), "a resume cuts the file"
+
+
+@pytest.mark.parametrize("kind", ["directory", "fifo", "link", "missing"])
+def test_what_is_no_file_of_metrics_is_passed_over(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to("/dev/zero")
+    progress = JobProgress(tmp_path, 1000)
+    progress.start()
+    progress.finish()
+    assert (progress.env_steps, progress.score, progress.eta()) == (0, None, None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"env_steps": 1e999}', '{"env_steps": -1}', f'{{"env_steps": {10**400}}}', "[" * 10**5,
+     '{"env_steps": "9"}', '{"eval/return_mean": "9"}', "[1]", "null", "\\ud800", "9" * 5000,
+     '{"env_steps": true}', f'{{"eval/return_mean": {10**400}}}', "x" * 2**20, "x" * 2**21],
+    ids=range(14),
+)  # fmt: skip
+def test_lines_that_no_run_writes_are_passed_over(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    progress = JobProgress(tmp_path, 1000)
+    metrics(path, {"env_steps": 10, "eval/return_mean": 1.0})
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+    progress.start()
+    assert (progress.env_steps, progress.score) == (10, 1.0)
+    metrics(path, {"env_steps": 20})
+    progress.read()
+    assert progress.env_steps == 20
+    cells(JobRecord(0, "0", [], "running"), "", progress)
+    (tmp_path / "run.json").write_bytes(seal({"env_steps": [], "eval": {"return_mean": {}}}))
+    progress.finish()
+    assert (progress.env_steps, progress.score) == (20, 1.0)
+
+
+def test_the_time_left_of_a_resumed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """3 MB of metrics are read before it starts; its checkpoint lies 100 env steps back."""
+    path = tmp_path / "metrics.jsonl"
+    lines = [json.dumps({"env_steps": i, "note": "x" * 1000}) + "\n" for i in range(3001)]
+    path.write_text("".join(lines))
+    clock = iter([10.0, 11.0, 21.0])
+    monkeypatch.setattr(table.time, "monotonic", lambda: next(clock))
+    progress = JobProgress(tmp_path, 4000)
+    progress.start()
+    assert progress.began == (10.0, 3000)
+    path.write_text("".join(lines[:2901]))
+    progress.read()
+    metrics(path, {"env_steps": 3100})
+    progress.read()
+    assert progress.eta() == (4000 - 3100) / (200 / 10)
 
 
 def jobs_of_every_status(tmp_path: Path) -> tuple[list[JobRecord], dict[int, JobProgress]]:

@@ -15,10 +15,12 @@ from rlrun.report.runs import read_run
 from rlrun.schema import SearchConfig
 from rlrun.sweep.objective import falls_behind, first_lost, make_rungs, partial_score
 from rlrun.sweep.search import Search, SearchResult
+from rlrun.sweep.seed_runs import SeedRun, SeedRuns
 from rlrun.sweep.study import Study, Trial, best
 from tests.sweep.fakes import FakePool, Settings, forge_run, log10_of
 
 pytest.importorskip("optuna")
+from optuna.exceptions import StorageInternalError
 
 LR = Dimension("policy.lr", low=1e-6, high=1.0, log=True)
 
@@ -235,11 +237,22 @@ def test_a_trial_that_fails_is_not_chosen(tmp_path: Path) -> None:
     result = found.run(FakePool(2, fails_where_best))
     assert result is not None
     assert not result.failed
-    failed = [line for line in lines if "exit code 4" in line]
+    failed = [line for line in lines if "seed run ended with exit 4, see" in line]
     assert failed
     assert all("console" in line for line in failed)
     assert len(study.trials()) == 10
     assert len(failed) == sum(t.state == "failed" for t in study.trials())
+
+
+def test_a_run_without_a_score_says_so(tmp_path: Path) -> None:
+    runs = SeedRuns(FakePool(1, lambda settings: "0"), "auc")
+    (tmp_path / "console").mkdir()
+    run = SeedRun(tmp_path / "run", tmp_path / "console/run.txt", ("seed=0",))
+    runs.start(run)
+    while not run.has_ended:
+        runs.wait()
+    assert run.state == "failed"
+    assert run.failure == "ended without a score auc: it has no evaluation"
 
 
 def test_no_trial_ends_well(tmp_path: Path) -> None:
@@ -255,6 +268,28 @@ def test_a_study_of_another_search_is_refused(tmp_path: Path) -> None:
                   sampler="random", seed=0)  # fmt: skip
     with pytest.raises(StorageError, match=r"trial 0 is of another search"):
         other.trials()
+
+
+def test_a_study_that_another_program_added_to_is_refused(tmp_path: Path) -> None:
+    study = Study(tmp_path / "study.db", (LR,), sampler="random", seed=0)
+    study._study.enqueue_trial({"policy.lr": 0.1})
+    with pytest.raises(StorageError, match=r"trial 0 is of another search \('WAITING'\)"):
+        study.trials()
+
+
+def test_every_access_of_a_study_names_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study(tmp_path / "study.db", (LR,), sampler="random", seed=0)
+    trial = study.ask()
+
+    def fails(deepcopy: bool) -> Any:
+        raise StorageInternalError("database disk image is malformed")
+
+    monkeypatch.setattr(study._study, "get_trials", fails)
+    for access in (study.trials, study.running, study.ask, lambda: study.tell(trial)):
+        with pytest.raises(StorageError, match=r"study.db: cannot be used as a study \(database"):
+            access()
 
 
 def test_a_damaged_study_is_an_error_of_one_line(tmp_path: Path) -> None:
@@ -317,19 +352,19 @@ def _end_at_once(pool: FakePool) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("kind", "at", "expected"),
-    [("final", 20, 3.0), ("final", 15, 3.0), ("best_of_last:2", 30, 3.0), ("auc", 30, 2.0),
+    [("final", 20, 3.0), ("final", 15, 3.0), ("best_of_last:2", 30, 3.0), ("auc", 30, 55 / 30),
      ("final", 41, None), ("auc", 10, 1.0)],
 )  # fmt: skip
 def test_partial_scores(tmp_path: Path, kind: str, at: float, expected: float | None) -> None:
-    """auc: each evaluation is in force until the next; (1 * 10 + 3 * 10) / 20."""
+    """auc: as that of a whole run, `mean_over_steps`; (1 * 10 + 2 * 10 + 2.5 * 10) / 30."""
     forge_run(tmp_path, 9.0, {10: 1.0, 20: 3.0, 30: 2.0, 40: 5.0}, done=False)
     assert partial_score(read_run(tmp_path), kind, at) == expected
 
 
 @pytest.mark.parametrize(
     ("kind", "at", "expected"),
-    [("final", 41, 5.0), ("best_of_last:2", 90, 6.0), ("auc", 50, (6 * 30 + 5 * 10) / 40),
-     ("auc", 40, 6.0), ("auc", 110, (6 * 30 + 5 * 70) / 100)],
+    [("final", 41, 5.0), ("best_of_last:2", 90, 6.0), ("auc", 50, 275 / 50),
+     ("auc", 40, 225 / 40), ("auc", 110, (225 + 5 * 70) / 110)],
 )  # fmt: skip
 def test_a_run_that_ended_early_keeps_its_last_value(
     tmp_path: Path, kind: str, at: float, expected: float
@@ -340,7 +375,7 @@ def test_a_run_that_ended_early_keeps_its_last_value(
 
 def test_solved_at_once_scores_high_at_every_rung(tmp_path: Path) -> None:
     forge_run(tmp_path, 500.0, {500: 0.0, 1000: 500.0})
-    assert partial_score(read_run(tmp_path), "auc", 5000) == pytest.approx(500 * 4000 / 4500)
+    assert partial_score(read_run(tmp_path), "auc", 5000) == pytest.approx(425)
 
 
 def test_rungs_of_several_seeds() -> None:

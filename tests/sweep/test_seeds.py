@@ -1,13 +1,22 @@
 """``seeds=auto``: groups of seeds until the comparison is decided or the budget is spent."""
 
+import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rlrun.errors import ConfigError
 from rlrun.schema import Invalid, SeedsConfig
-from rlrun.sweep.seeds import Place, SeedsResult, Setting, run_until_decided
+from rlrun.sweep.seeds import (
+    Place,
+    SeedsResult,
+    Setting,
+    check_plan,
+    plan_seeds,
+    run_until_decided,
+)
 
 DQN, R2D2, PPO = (Setting(f"policy={name}", "cartpole") for name in ("dqn", "r2d2", "ppo"))
 
@@ -30,7 +39,8 @@ def normal(means: Sequence[float], seed: int = 0) -> Callable[[Sequence[Place]],
 def decide(
     settings: Sequence[Setting], run: Callable[[Sequence[Place]], Sequence[float]], *given: int
 ) -> SeedsResult:
-    return run_until_decided(settings, config(*given), run, first_seed=100, say=lambda line: None)
+    planned = plan_seeds(settings, config(*given), first_seed=100)
+    return run_until_decided(planned, run, lambda result: None)
 
 
 def test_a_large_difference_is_decided_at_the_first_look() -> None:
@@ -39,8 +49,9 @@ def test_a_large_difference_is_decided_at_the_first_look() -> None:
     assert [len(scores) for scores in result.scores] == [5, 5]
     lines = result.lines()
     assert lines[2] == "policy=r2d2 is better than policy=dqn: decided after 5 seeds each"
-    claim = "the comparison names a difference that is not there with a chance of at most 5%"
-    assert lines[3] == f"{claim} (family-wise)"
+    claim = "the comparison names a difference between equal distributions with a chance of"
+    assert lines[3] == f"{claim} at most 5% (family-wise)"
+    assert lines[4].startswith("settings of equal mean and unlike spread, e.g. where only one")
 
 
 def test_equal_settings_spend_the_budget_and_nothing_is_claimed() -> None:
@@ -107,3 +118,44 @@ def test_null_comparisons_name_few_differences() -> None:
 def test_group_within_the_budget() -> None:
     with pytest.raises(Invalid, match=r"group = 9: is more than seeds.max = 8"):
         config(8, 9)
+
+
+PLAN = plan_seeds([DQN, R2D2], config(), first_seed=0)
+
+
+def test_the_same_plan_may_go_on() -> None:
+    check_plan(json.loads(json.dumps(PLAN.to_dict())), PLAN, "out")
+
+
+@pytest.mark.parametrize(
+    ("found", "error"),
+    [
+        ({"max": 60}, r"seeds.max = 20: out was planned with seeds.max=60 \(seeds.json\)"),
+        ({"group": 4}, "type seeds.group=4 or choose a new sweep.dir"),
+        ({"level": 0.1}, "seeds.level = 0.05: out was planned with seeds.level=0.1"),
+        ({"objective": "auc"}, "type seeds.objective=auc or choose"),
+        ({"seed": 4}, "seed = 0: out was planned with seed=4"),
+        ({"settings": ["policy=dqn"]}, "its seeds=auto compares other settings"),
+        ({"tasks": ["tmaze", "tmaze"]}, "its seeds=auto compares other settings"),
+    ],
+)
+def test_another_plan_is_refused(found: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        check_plan({**PLAN.to_dict(), **found}, PLAN, "out")
+    for damaged in ([], {}, None):
+        with pytest.raises(ConfigError, match="choose a new directory"):
+            check_plan(damaged, PLAN, "out")
+
+
+def test_as_many_settings_as_a_look_can_compare() -> None:
+    def plan(count: int, *given: int) -> None:
+        names = [Setting(str(i), "cartpole") for i in range(count)]
+        plan_seeds(names, config(*given), first_seed=0)
+
+    plan(50)
+    plan(7, 200)
+    with pytest.raises(ConfigError, match="80 settings make 3160 comparisons, whose 4 looks take "
+                                          "too long; 50 settings of one environment"):  # fmt: skip
+        plan(80)
+    with pytest.raises(ConfigError, match="whose 2000 looks take too long"):
+        plan(3, 10_000)

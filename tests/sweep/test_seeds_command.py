@@ -53,12 +53,16 @@ class Sweeps:
     def __init__(self) -> None:
         self.calls: list[list[list[str]]] = []
         self.ends: dict[int, int | BaseException] = {}
+        self.plans: list[dict[str, Any]] = []  # seeds.json before the jobs of each call
 
     def __call__(
         self, composer: Any, overrides: Sequence[str], directory: str, *, quiet: bool,
-        jobs: Sequence[Sequence[str]],
+        jobs: Sequence[Sequence[str]], begin: Callable[[Path], None],
     ) -> int:  # fmt: skip
         path = Path(directory)
+        path.mkdir(exist_ok=True)
+        begin(path)
+        self.plans.append(json.loads((path / "seeds.json").read_text()))
         record = SweepRecord.read(path) if is_sweep(path) else SweepRecord([])
         known = [job.overrides for job in record.jobs]
         new = [list(job) for job in jobs if list(job) not in known]
@@ -122,7 +126,38 @@ def test_a_failed_job_decides_nothing(rlrun: Callable[..., Done], sweeps: Sweeps
     done = rlrun(*AUTO)
     assert done.code == 1
     assert "better" not in done.out
-    assert not Path("auto/seeds.json").exists()
+    found = json.loads(Path("auto/seeds.json").read_text())
+    assert found["status"] == "undecided so far"
+    assert {one["better"] for one in found["comparisons"]} == {None}
+
+
+def test_the_plan_and_each_look_are_recorded_while_it_runs(
+    rlrun: Callable[..., Done], sweeps: Sweeps
+) -> None:
+    assert rlrun(*AUTO).code == 0
+    first, second = sweeps.plans[:2]
+    assert first["status"] == second["status"] == "undecided so far"
+    assert (first["looks"], first["scores"], first["seed"]) == (0, [[], [], []], 3)
+    assert (first["max"], first["group"], first["level"]) == (20, 5, 0.05)
+    assert [one["settings"] for one in first["comparisons"]] == [[0, 1], [0, 2], [1, 2]]
+    assert {one["better"] for one in first["comparisons"]} == {None}
+    assert (second["looks"], [len(scores) for scores in second["scores"]]) == (1, [5, 5, 5])
+
+
+def test_another_plan_in_its_directory_is_refused(
+    rlrun: Callable[..., Done], sweeps: Sweeps
+) -> None:
+    assert rlrun(*AUTO, "seeds.max=5").code == 0
+    before, calls = Path("auto/seeds.json").read_bytes(), len(sweeps.calls)
+    done = rlrun(*AUTO, "seeds.max=60")
+    error = f"seeds.max = 60: {Path('auto').absolute()} was planned with seeds.max=5 (seeds.json)"
+    assert (done.code, done.err.count("\n"), error in done.err) == (2, 1, True)
+    assert Path("auto/seeds.json").read_bytes() == before
+    Path("auto/seeds.json").write_text("{")
+    done = rlrun(*AUTO, "seeds.max=5")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "seeds.json: cannot be read" in done.err
+    assert len(sweeps.calls) == calls
 
 
 def test_quiet(rlrun: Callable[..., Done], sweeps: Sweeps) -> None:

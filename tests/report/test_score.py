@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rlrun.report.runs import mean_over_steps
+from rlrun.report.score import mean_over_steps
 
 END = 10_000.0
 LEARNERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

@@ -1,6 +1,7 @@
 """What sweeps with ``seeds=auto`` have decided; tests that ignore how they stopped do not hold.
 
-A sweep that runs, failed or was interrupted has not decided: then nothing is said of its settings.
+A sweep that runs, failed or was interrupted may have decided some comparisons, which hold; of the
+others nothing is said.
 """
 
 import json
@@ -16,9 +17,10 @@ from rlrun.report.tables import Cell, Table
 from rlrun.rundir.inert import read_file
 
 _MOST = 1000  # comparisons that are read
+_OPEN = "undecided so far"  # status in seeds.json while seeds may follow
 
 
-def stopped_section(runs: Sequence[Run]) -> tuple[Section | None, list[str]]:
+def seeds_auto_section(runs: Sequence[Run]) -> tuple[Section | None, list[str]]:
     """Return the decisions of the sweeps that the runs are of, and a sentence on each of a few.
 
     None where no sweep had ``seeds=auto``.
@@ -34,14 +36,17 @@ def stopped_section(runs: Sequence[Run]) -> tuple[Section | None, list[str]]:
         for sweep, own in by_sweep.items() if not own
     ]  # fmt: skip
     text = [
-        "Seeds were added until each comparison was decided or the seeds were spent. These "
-        "decisions hold at the family-wise level given; tests that ignore how the sweep stopped do "
-        "not, and are left out. Means and intervals of such seeds lean slightly towards the "
-        "decision."
+        "Seeds were added until each comparison was decided or the seeds were spent. Level: the "
+        "chance, at most, that any of these decisions is between settings that are equal in "
+        "distribution; settings of equal mean are told apart more often where only one has failing "
+        "seeds. Tests that ignore how the sweep stopped do not hold, and are left out. Means and "
+        "intervals of such seeds lean slightly towards the decision."
     ]
-    columns = ("environment", "A", "B", "verdict", "level", "seeds A", "seeds B")
+    columns = (
+        "environment", "A", "B", "verdict", "decided after", "level", "seeds A", "seeds B",
+    )  # fmt: skip
     said = [
-        f"{row[3]} ({row[1]} against {row[2]}, seeds=auto, family-wise level {row[4]})."
+        f"{row[3]} ({row[1]} against {row[2]}, seeds=auto, family-wise level {row[5]})."
         for row in rows
     ]
     tables = [Table("sequential", columns, rows)] if rows else []
@@ -50,7 +55,7 @@ def stopped_section(runs: Sequence[Run]) -> tuple[Section | None, list[str]]:
 
 
 def _rows(sweep: Path) -> Iterator[tuple[Cell, ...]]:
-    """The comparisons of a seeds.json; none of one that is damaged."""
+    """The comparisons of a seeds.json; none of one that is damaged or has no look behind it."""
     try:
         fields = json.loads(read_file(sweep / SEEDS))
         names = [printable(name) for name in fields["settings"]]
@@ -58,21 +63,27 @@ def _rows(sweep: Path) -> Iterator[tuple[Cell, ...]]:
         counts = [len(scores) for scores in fields["scores"]]
         level = finite(fields["level"])
         found = [_comparison(one, len(names)) for one in fields["comparisons"][:_MOST]]
-        shown = [(tasks[a], a, b, better, counts[a], counts[b]) for a, b, better in found]
+        shown = [(tasks[a], a, b, better, after, counts[a], counts[b])
+                 for a, b, better, after in found]  # fmt: skip
+        going_on = fields["status"] == _OPEN
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
         return
-    if math.isnan(level):
+    if math.isnan(level) or not any(counts):
         return
-    for task, a, b, better, seeds_a, seeds_b in shown:
-        verdict = "undecided" if better is None else f"{names[better]} is better"
-        yield (task, names[a], names[b], verdict, level, seeds_a, seeds_b)
+    for task, a, b, better, after, seeds_a, seeds_b in shown:
+        undecided = _OPEN if going_on else "undecided"
+        verdict = undecided if better is None else f"{names[better]} is better"
+        yield (task, names[a], names[b], verdict, after, level, seeds_a, seeds_b)
 
 
-def _comparison(fields: Any, settings: int) -> tuple[int, int, int | None]:
-    """Raises: ValueError, KeyError, TypeError for what no sweep writes."""
+def _comparison(fields: Any, settings: int) -> tuple[int, int, int | None, int | None]:
+    """Both settings, the better one, and the seeds after which that was decided.
+
+    Raises: ValueError, KeyError, TypeError for what no sweep writes.
+    """
     a, b = fields["settings"]
-    better = fields["better"]
+    better, after = fields["better"], fields.get("seeds")
     for index in (a, b, *([] if better is None else [better])):
         if type(index) is not int or not 0 <= index < settings:
             raise ValueError("no index of a setting")
-    return a, b, better
+    return a, b, better, after if type(after) is int else None

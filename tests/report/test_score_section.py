@@ -10,7 +10,7 @@ import pytest
 
 from rlrun.report import figures
 from rlrun.report.intervals import mean_interval, success_interval, tolerance_interval
-from rlrun.report.scores import success_rate
+from rlrun.report.score_section import success_rate
 from tests.in_process import Done
 from tests.report.forge import forge, forge_seeds
 

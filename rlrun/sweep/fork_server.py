@@ -5,9 +5,13 @@ none, so that a child finds no lock held; it knows nothing of sweeps. ``Pool`` s
 process of its own and exchanges JSON lines with it.
 
 Requests: ``{"job": 3, "call": "rlrun.cli.main:main", "arguments": [["seed=3"]], "argv": [...],
-"cwd": "/x", "log": "/x/console.txt"}`` starts a job, ``{"job": 3, "signal": 15}`` sends a signal.
-Replies: ``{"job": 3, "pid": 123}`` and ``{"job": 3, "code": 0}``. At the end of its input the
-server sends its jobs SIGTERM (a run saves), waits for them and ends.
+"cwd": "/x", "log": "/x/console.txt", "env": {}}`` starts a job, ``{"job": 3, "signal": 2}`` sends a
+signal. Replies: ``{"job": 3, "pid": 123}`` and ``{"job": 3, "code": 0}``. At the end of its input
+the server asks its jobs to save, waits for them and ends.
+
+SIGTERM asks a job to save; a second one ends it at once. A signal that a cluster or a user sends to
+all processes reaches the job directly and by way of the sweep, so the server sends ``ASK`` for
+SIGTERM: the job takes it as SIGTERM unless it is stopping already.
 """
 
 import atexit
@@ -22,15 +26,15 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
+from types import FrameType
 from typing import Any, NoReturn
 
 from rlrun.errors import ResourceError
+from rlrun.pipeline.stop import SIGNALS, StopRequest
 
 _PRELOAD = ("rlrun.cli.run", "rlrun.config", "rlrun.run.train", "rlrun.run.evaluate")
 _POLICIES = ("r2d2", "dqn", "ppo", "sac")  # their modules bring what all others need
-_STOPS = [
-    getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, n)
-]
+ASK = signal.SIGUSR2  # asks a job to save and end, however often it is sent
 _BUG = 9
 
 
@@ -49,7 +53,7 @@ class Server:
         """Serve until the input and all jobs have ended. Stop signals are ignored: jobs get theirs
         from the pool.
         """
-        self._handlers = {n: signal.signal(n, signal.SIG_IGN) for n in _STOPS}
+        self._handlers = {n: signal.signal(n, signal.SIG_IGN) for n in SIGNALS}
         waker, woken = os.pipe()
         os.set_blocking(woken, False)
         os.set_blocking(waker, False)
@@ -68,8 +72,8 @@ class Server:
                 elif not self._read():
                     is_open = False
                     selector.unregister(self._requests)
-                    for pid in self._jobs:
-                        os.kill(pid, signal.SIGTERM)
+                    for job in [*self._jobs.values()]:
+                        self._send(job, signal.SIGTERM)
             self._reap()
 
     def _read(self) -> bool:
@@ -101,6 +105,7 @@ class Server:
 
     def _send(self, job: int, number: int) -> None:
         """Send a signal to a job that still runs; SIGKILL to all processes of its session."""
+        number = ASK if number == signal.SIGTERM else number
         for pid, found in self._jobs.items():
             if found == job:
                 with suppress(ProcessLookupError):
@@ -129,6 +134,8 @@ class Server:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
+            signal.signal(ASK, _stop_once)
+            os.environ.update(request.get("env", {}))
             for handle in (*self._own, set_up):
                 os.close(handle)
             os.chdir(request["cwd"])
@@ -138,7 +145,7 @@ class Server:
         except BaseException as e:  # SystemExit of foreign code too: the job ends here
             code = _code_of(e)
         finally:
-            for number in _STOPS:  # all is written: a signal would only change the exit code
+            for number in (*SIGNALS, ASK):  # all is written: they would only change the exit code
                 signal.signal(number, signal.SIG_IGN)
             atexit._run_exitfuncs()  # multiprocessing's: worker processes and their sockets
             with suppress(OSError, ValueError):
@@ -146,6 +153,13 @@ class Server:
             with suppress(OSError, ValueError):
                 sys.stderr.flush()
             os._exit(code)
+
+
+def _stop_once(number: int, frame: FrameType | None) -> None:
+    """Pass ``ASK`` on as SIGTERM, unless the run has been asked to stop."""
+    request = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    if not (isinstance(request, StopRequest) and request.since is not None):
+        signal.raise_signal(signal.SIGTERM)
 
 
 def _fork() -> int | None:

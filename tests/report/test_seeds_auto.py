@@ -1,5 +1,6 @@
 """Sweeps with seeds=auto: their own decision is reported, no test that ignores how they stopped."""
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.report import figures
+from rlrun.report.runs import read_run
 from tests.in_process import Done
 from tests.report.forge import forge_seeds, forge_sweep
 
@@ -18,7 +20,7 @@ DECISION = {
     "level": 0.05,
     "status": "decided",
     "looks": 2,
-    "comparisons": [{"settings": [0, 1], "better": 1}],
+    "comparisons": [{"settings": [0, 1], "better": 1, "look": 1, "seeds": 3}],
 }
 
 
@@ -41,7 +43,18 @@ def test_its_decision_is_reported(rlrun: Command, sweep: Path) -> None:
     page = (sweep / "report/index.html").read_text()
     assert "Sequential seeds" in page
     assert "Comparisons" not in page
-    assert "policy=r2d2 is better" in (sweep / "report/sequential.csv").read_text()
+    (row,) = csv.DictReader((sweep / "report/sequential.csv").read_text().splitlines())
+    assert (row["verdict"], row["decided after"]) == ("policy=r2d2 is better", "3")
+
+
+def test_a_sweep_that_goes_on_is_undecided_so_far(rlrun: Command, sweep: Path) -> None:
+    """seeds.json is there from the start: before the first look nothing is in it."""
+    pair = {"settings": [0, 1], "better": None, "look": None, "seeds": None}
+    plan = {**DECISION, "comparisons": [pair], "status": "undecided so far"}
+    (sweep / "seeds.json").write_text(json.dumps(plan))
+    assert "undecided so far (policy=dqn against policy=r2d2" in rlrun("report", ".").out
+    (sweep / "seeds.json").write_text(json.dumps({**plan, "scores": [[], []]}))
+    assert "seeds=auto has recorded no decision (seeds.json)" in rlrun("report", ".").out
 
 
 def test_compare_refers_to_it(rlrun: Command, sweep: Path) -> None:
@@ -89,6 +102,17 @@ def test_it_is_known_without_a_decision(
     assert not (tmp_path / "report/comparisons.csv").exists()
     last = rlrun("compare", "sweep/*/dqn", "sweep/*/r2d2").out.splitlines()[-1]
     assert "B-v0: not tested: seeds=auto chose when to stop" in last
+
+
+@pytest.mark.parametrize("name", ["sweep/A-v0/dqn/dqn_s1/below/..", "link"])
+def test_it_is_known_by_any_name_of_a_run(
+    two_environments: list[str], tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "sweep/seeds.json").write_text(json.dumps(DECISION))
+    forge_sweep(tmp_path / "sweep", [(name, "done") for name in two_environments])
+    (tmp_path / "sweep/A-v0/dqn/dqn_s1/below").mkdir()
+    (tmp_path / "link").symlink_to("sweep/A-v0/dqn/dqn_s1")
+    assert read_run(tmp_path / name).auto == tmp_path / "sweep"
 
 
 def test_other_sweeps_and_their_neighbours_are_tested(
