@@ -54,8 +54,8 @@ class Study:
         optuna = import_optuna()
         self._optuna, self._path, self._space = optuna, path, space
         self._name, self._seed = sampler, seed
-        storage = None if path is None else _url(path)
         with _storage_errors(path):
+            storage = None if path is None else _storage(path)
             self._study = optuna.create_study(
                 study_name=_STUDY, storage=storage, direction="maximize", load_if_exists=True
             )
@@ -167,11 +167,14 @@ def _storage_errors(path: Path | None) -> Iterator[None]:
         ) from e
 
 
-def _url(path: Path) -> str:
+def _storage(path: Path) -> Any:
+    """The file as Optuna's storage. Connections are closed after each use: none is left open."""
+    from optuna.storages import RDBStorage
     from sqlalchemy.engine import URL
+    from sqlalchemy.pool import NullPool
 
-    url: str = URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
-    return url
+    url = URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
+    return RDBStorage(url, engine_kwargs={"poolclass": NullPool})
 
 
 def best(trials: Sequence[Trial]) -> Trial | None:

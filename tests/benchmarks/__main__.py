@@ -14,8 +14,8 @@ curve      draws the README's learning curves (alone; --peers DIR makes the runs
 Without a name all are run. Exit code 1 when a target is missed or a comparison with a target could
 not be made (its cells say so); 0 otherwise. ``--quick`` shows that a benchmark works: short runs,
 no targets, rows of missing peers left out. ``--table FILE`` prints markdown tables from the rows
-that ``--out FILE`` has written. Commands of their own: tests.benchmarks.codec, codec_uses,
-cliffwalk, replay, scores. tests/benchmarks/README.md describes them all.
+that ``--out FILE`` has written. Commands of their own: tests.benchmarks.ablation, codec,
+codec_uses, cliffwalk, replay, scores. tests/benchmarks/README.md describes them all.
 """
 
 import argparse

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.benchmarks import __main__ as command
-from tests.benchmarks import cliffwalk, codec, codec_uses, own_run, scores
+from tests.benchmarks import ablation, cliffwalk, codec, codec_uses, own_run, scores
 from tests.benchmarks.process import CHECKOUT
 from tests.benchmarks.timing import Row, make_row, quick_table
 
@@ -29,6 +29,9 @@ ROWS = {  # benchmarks of python -m tests.benchmarks -> measures that their quic
     ],
 }  # fmt: skip
 PRINTED = {  # commands of their own -> what their quick form prints
+    "ablation": (
+        ablation.main, [r"stored state \| [+-][\d.]+", r"with \| with \| without \| -?[\d.]+"],
+    ),
     "codec": (codec.main, [r"LSTM f32 0.001: 1 x", r"planes_ctx +[\d.]+ % +\d+ +\d+ MB/s"]),
     "codec_uses": (
         codec_uses.main, [r"plain +[\d.]+ bytes a row", r"blocks of  8", r"weights, .* coded",
