@@ -295,11 +295,12 @@ def aggregate_difference(
         resamples=resamples,
         seed=seed,
     )
-    p = None
+    p, why = None, got.why
     if got.claimed:
         x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
         p = _shuffled_p(x, y, statistic, resamples, np.random.default_rng(seed))
-    return Difference(got.value, got.low, got.high, level, got.method, got.why, p)
+        why = f"{why.rstrip('.')}; {SHAPE}."
+    return Difference(got.value, got.low, got.high, level, got.method, why, p)
 
 
 def _shuffled_p(

@@ -7,8 +7,9 @@ the report lists.
 
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -187,7 +188,14 @@ def read_runs(arguments: Sequence[str]) -> list[Run]:
     Raises: ConfigError for an argument that holds no run.
     """
     sweeps = AutoSweeps()
-    return [_read(job, sweeps) for job in find_jobs(arguments)]
+    runs = [_read(job, sweeps) for job in find_jobs(arguments)]
+    often = Counter(run.name for run in runs)
+    return [run if often[run.name] == 1 else _renamed(run) for run in runs]
+
+
+def _renamed(run: Run) -> Run:
+    """A run of several sweeps' directories of one name: the sweep's name before its own."""
+    return replace(run, name=f"{printable(run.path.absolute().parent.name)}/{run.name}")
 
 
 def _read(job: RunSource, sweeps: AutoSweeps) -> Run:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from rlrun.report import figures
-from rlrun.report.curves import Axis, Curve, arrivals, curve, median_steps
+from rlrun.report.curves import Axis, Curve, arrivals, curve, is_whole, median_steps
 from rlrun.report.document import Section
 from rlrun.report.figures import MAX_GROUPS, Picture
 from rlrun.report.findings import Findings, interval_of, threshold_of
@@ -57,15 +57,15 @@ def curve_section(found: Findings) -> tuple[Section, Table]:
 
 def _left_out(one: Curve, axis: Axis, found: Findings) -> list[str]:
     """A sentence on the seeds that are done but not in the mean of a curve; none without any."""
-    if not one.left_out:
-        return []
-    seeds = ", ".join(str(run.seed) for run in one.left_out)
     steps = axis == "env_steps"
-    missing = "evaluations" if steps else "wall times"
+    runs = [run for run in one.left_out if steps or is_whole(run)]  # else said of env steps
+    if not runs:
+        return []
+    seeds = ", ".join(str(run.seed) for run in runs)
     return [
-        f"{found.place(one.group.environment)}{one.group.setting}: seeds {seeds} are done but not "
-        f"in the mean against {'env steps' if steps else 'wall time'}, as {missing} are missing or "
-        "damaged (see run health)."
+        f"{found.place(one.group.environment)}{one.group.setting}: not in the mean against "
+        f"{'env steps' if steps else 'wall time'} although done: seed {seeds}, of which "
+        f"{'evaluations' if steps else 'wall times'} are missing or damaged (see run health)."
     ]
 
 

@@ -158,6 +158,9 @@ def test_aggregate_difference():
     assert got.decided
     assert got.p == 1 / 2000  # the identity alone
     assert not aggregate_difference(a, a[::-1]).decided
+    assert got.why.endswith(
+        "; equal means are told apart more often where seeds fail on one side alone."
+    )
     assert aggregate_difference(a[:4], b).p is None
 
 

@@ -21,6 +21,7 @@ def test_quantiles_agree_with_tables():
     assert t_quantile(0.975, 4) == pytest.approx(2.7764451051977934, rel=1e-9)
     assert t_quantile(0.9995, 3.7) == pytest.approx(9.474240137124664, rel=1e-9)
     assert t_quantile(0.025, 1e5) == pytest.approx(-1.95998770753461, rel=1e-9)
+    assert t_quantile(1 - 2**-20, 1) == pytest.approx(1 / math.tan(math.pi * 2**-20), rel=1e-9)
     assert t_quantile(0.5, 7) == pytest.approx(0, abs=1e-12)
     assert chi2_quantile(0.05, 4) == pytest.approx(0.7107230213973244, rel=1e-9)
     assert chi2_quantile(0.95, 100) == pytest.approx(124.34211340400407, rel=1e-9)

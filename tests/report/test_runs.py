@@ -226,3 +226,10 @@ def test_damaged_timings_give_no_wall_times(tmp_path: Path) -> None:
 
 def test_names_cannot_steer_a_terminal() -> None:
     assert printable("a\x1b[2Jb\nc\u202ed\udc80") == "a\\x1b[2Jb\\nc\\u202ed\\udc80"
+
+
+def test_names_of_runs_in_several_sweeps_tell_them_apart(tmp_path: Path) -> None:
+    for name in ("one/0_seed=0", "two/0_seed=0", "two/1_seed=1"):
+        forge(tmp_path / name)
+    names = {run.name for run in read_runs([str(tmp_path)])}
+    assert names == {"one/0_seed=0", "two/0_seed=0", "1_seed=1"}
