@@ -31,8 +31,6 @@ class Build:
         outcome = self.codes.get(config.seed, 0)
         if isinstance(outcome, BaseException):
             raise outcome
-        if outcome == 0:
-            (run_dir / "run.json").write_bytes(seal({"status": "done", "files": hashes(run_dir)}))
         return outcome
 
     def resume(self, run_dir: Path, config: Any, **given: Any) -> int:
@@ -92,6 +90,9 @@ class InProcessPool:
                 job.code = call(job._request["call"])(*job._request["arguments"])
             except KeyboardInterrupt:
                 job.code = 130
+        run_dir = job.log.parent
+        if job.code == 0 and not (run_dir / "run.json").exists():
+            (run_dir / "run.json").write_bytes(seal({"status": "done", "files": hashes(run_dir)}))
         return [job]
 
     def stop_all(self) -> None:

@@ -23,7 +23,7 @@ def forge_run(path: Path, final: float, curve: Mapping[int, float], *, done: boo
 
 
 class FakePool:
-    """Every ``wait_any`` ends one job: the newest where ``last_first``, else the oldest.
+    """Every ``wait_any`` ends one job, the oldest of those that are through.
 
     ``score``: settings of a run -> its score, or an exit code as text. Evaluations at 10, 20 …
     100 env steps show the score from the start on; at every wait a run comes ``speed`` env steps
@@ -36,11 +36,10 @@ class FakePool:
         workers: int,
         score: Callable[[Settings], float | str],
         *,
-        last_first: bool = False,
         speed: Callable[[str], int] = lambda name: 10,
         fails: Mapping[str, int] | None = None,
     ) -> None:
-        self.workers, self.score, self._last_first = workers, score, last_first
+        self.workers, self.score = workers, score
         self._speed, self._fails = speed, fails or {}
         self.started: list[str] = []  # names of run directories
         self.resumed: list[str] = []
@@ -80,7 +79,7 @@ class FakePool:
         ready = [job for job, steps in self._steps.items() if steps >= 100]
         if not ready:
             return []
-        job = ready[-1 if self._last_first else 0]
+        job = ready[0]
         self._end(job, self._write(job, self._running[job], done=True))
         return [job]
 

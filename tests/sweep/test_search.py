@@ -103,13 +103,15 @@ def slow(parity: int) -> Callable[[str], int]:
     return lambda name: 20 if int(name.partition("_s")[0][-4:]) % 2 == parity else 100
 
 
-@pytest.mark.parametrize("workers", [2, 5])
-def test_settings_do_not_depend_on_which_run_ends_first(tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize("prune", ["none", "asha"])
+def test_settings_do_not_depend_on_which_run_ends_first(tmp_path: Path, prune: str) -> None:
     """TPE's first ten settings are random; those after them depend on what was told before."""
     tried = []
+    rungs = make_rungs(100, 10, seeds=1, reduction=3, count=2) if prune == "asha" else []
     for parity in (0, 1):
-        pool = FakePool(workers, toy, speed=slow(parity))
-        search(tmp_path / str(parity), pool, trials=30, seeds=1, final_seeds=1)
+        pool = FakePool(3, toy, speed=slow(parity))
+        path, given = tmp_path / str(parity), {"trials": 30, "seeds": 1, "final_seeds": 1}
+        search(path, pool, prune=prune, rungs=rungs, **given)
         tried.append(tried_by(pool))
     assert tried[0] == tried[1]
     assert len(tried[0]) == 30
