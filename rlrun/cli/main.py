@@ -211,11 +211,18 @@ def _split_sweep_dir(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
     """(the value of ``sweep.dir=PATH``, the other overrides)."""
     given = [o for o in overrides if o.startswith("sweep.dir=")]
     rest = [o for o in overrides if o not in given]
-    value = given[-1].partition("=")[2].strip("'\"") if given else None
-    if value == "":
-        wrong = "is no path; a path is allowed, that of a sweep adds jobs to it"
-        raise ConfigError(f"sweep.dir = {value}: {wrong}; give sweep.dir=PATH", key="sweep.dir")
-    return value, rest
+    text = given[-1].partition("=")[2] if given else "null"
+    value = text.strip("'\"")
+    if value == "" or ("," in value and value == text):
+        wrong = (
+            f"is {'several paths' if value else 'no path'}; one is allowed, quoted if it holds a"
+        )
+        raise ConfigError(
+            f"sweep.dir = {value}: {wrong} comma, that of a sweep adds jobs to it; give "
+            "sweep.dir=PATH",
+            key="sweep.dir",
+        )
+    return (None if text == "null" else value), rest
 
 
 def _split_seeds(overrides: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -131,7 +131,7 @@ def _run(tasks: Sequence[Task], record: SweepRecord, path: Path, *, quiet: bool)
     stopped = run_tasks(tasks, record, path, quiet=quiet)
     if stopped is not None:
         done = sum(job.status == "done" for job in record.jobs)
-        text = f"interrupted: {done} of {len(record.jobs)} jobs are done, the others saved"
+        text = f"interrupted: {done} of {len(record.jobs)} jobs are done"
         error = Interrupted(f"{text}; go on: {resume_line(path)}")
         error.exit_code = stopped
         raise error

@@ -173,7 +173,9 @@ def test_jobs_are_added_to_a_sweep(rlrun: Callable[..., Done], build: Build) -> 
     assert (refused.code, refused.err.count("\n")) == (2, 1)
     Path("other").mkdir()
     Path("other/file").touch()
-    for words in (["-m", "sweep.dir=other"], ["sweep.dir=s"], ["-m", "sweep.dir="]):
+    for words in (
+        ["-m", "sweep.dir=other"], ["sweep.dir=s"], ["-m", "sweep.dir="], ["-m", "sweep.dir=a,b"],
+    ):  # fmt: skip
         assert rlrun(*words, "seed=9").code == 2
     assert len(build.calls) == 4
 

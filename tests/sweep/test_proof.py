@@ -107,7 +107,7 @@ def test_a_sweep_with_faults_is_resumed_to_the_end(tmp_path: Path) -> None:
     assert statuses(sweep) == expected
     assert "ZeroDivisionError: a fault of the environment" in err
     assert re.search(rf"job {KILLED} \(.*\) failed \(SIGKILL\) after 0:\d\d: killed;", err)
-    assert f"6 of {JOBS} jobs are done, the others saved; go on: rlrun resume {sweep}\n" in err
+    assert f"6 of {JOBS} jobs are done; go on: rlrun resume {sweep}\n" in err
     table = rows(out)
     assert table[0][:3] == ["++env.kwargs.num=0", "done", "160/160"]
     assert table[CRASHES][1] == "failed (exit 3)"
@@ -127,11 +127,15 @@ def test_a_sweep_with_faults_is_resumed_to_the_end(tmp_path: Path) -> None:
     assert f"6 jobs (6 more are there already), 2 at a time; {sweep}" in out
 
 
-def test_the_joblib_launcher(tmp_path: Path) -> None:
-    """Hydra's plugin: it composes its jobs itself; the record is the same."""
-    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+@pytest.mark.parametrize(
+    ("launcher", "plugin"),
+    [("joblib", "hydra_joblib_launcher"), ("submitit_local", "hydra_submitit_launcher")],
+)
+def test_launchers_of_plugins(tmp_path: Path, launcher: str, plugin: str) -> None:
+    """They compose their jobs themselves; the record is the same."""
+    pytest.importorskip(f"hydra_plugins.{plugin}")
     line = ("policy=dqn", "env=bandit", "debug=smoke", "run.total_steps=200", "seed=0,1")
-    code, _, err = Command(tmp_path, "-m", *line, "hydra/launcher=joblib", "sweep.dir=s").end()
+    code, _, err = Command(tmp_path, "-m", *line, f"hydra/launcher={launcher}", "sweep.dir=s").end()
     assert code == 0, err
     assert statuses(tmp_path / "s") == ["done", "done"]
     code, out, _ = Command(tmp_path, "resume", "s").end()
