@@ -13,6 +13,7 @@ import torch
 from rlrun.nets.memory import Cell, make_memory
 from rlrun.schema import MemoryConfig
 from rlrun.trust import trusting
+from tests.once import made_once
 from tests.test_packaging import wheel  # noqa: F401  a fixture
 
 EXAMPLES = Path(__file__).parent / "examples"
@@ -21,9 +22,10 @@ SHORT = ["debug=smoke", "-q", "run.dir=run", "watchdog.warn_seconds=60"]  # kern
 
 @pytest.fixture(scope="module")
 def site(wheel, tmp_path_factory):  # noqa: F811
-    target = tmp_path_factory.mktemp("site")
-    shutil.unpack_archive(wheel, target, "zip")
-    return target
+    """What is installed; kernels are compiled in it once."""
+    return made_once(
+        tmp_path_factory, "site", lambda path: shutil.unpack_archive(wheel, path, "zip")
+    )
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import rlrun
+from tests.once import made_once
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -34,8 +35,12 @@ def test_every_package_has_an_init() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, so that no build directory is left in the tree."""
-    work = tmp_path_factory.mktemp("wheel")
+    (path,) = made_once(tmp_path_factory, "wheel", _build).glob("*.whl")
+    return path
+
+
+def _build(work: Path) -> None:
+    """Build a wheel from a copy, so that no build directory is left in the tree."""
     source = work / "source"
     source.mkdir()
     for name in ("rlrun", "conf"):
@@ -47,8 +52,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(work)]
     done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    (path,) = work.glob("*.whl")
-    return path
 
 
 def test_wheel_holds_the_tree(wheel: Path) -> None:

@@ -74,14 +74,7 @@ Result = dict[str, Any]
 
 def main(argv: list[str] | None = None) -> int:
     """The exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.benchmarks.ablation",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--sweeps", type=Path, metavar="DIR", help="make or complete the sweeps")
-    parser.add_argument("--quick", action="store_true", help="one short run of two settings")
-    given = parser.parse_args(argv)
+    given = _parser().parse_args(argv)
     if given.quick:
         with tempfile.TemporaryDirectory() as work:
             results = sweep(TASKS[0], Path(work), quick=True)
@@ -92,6 +85,17 @@ def main(argv: list[str] | None = None) -> int:
         RESULTS.write_text("".join(json.dumps(r) + "\n" for r in results), "utf-8")
     show(read(), PICTURE)
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.ablation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--sweeps", type=Path, metavar="DIR", help="make or complete the sweeps")
+    parser.add_argument("--quick", action="store_true", help="one short run of two settings")
+    return parser
 
 
 def read() -> list[Result]:
