@@ -7,7 +7,7 @@ import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -254,18 +254,24 @@ def _classes(group: str) -> list[Any]:
     """The dataclasses of a group's options."""
     if group in OPTION_CONFIGS:
         return list(OPTION_CONFIGS[group].values())
-    kind = COMMAND_CONFIGS.get(group) or get_type_hints(Config).get(group)
+    kind = COMMAND_CONFIGS.get(group) or _fields(Config).get(group, (None, {}))[0]
     return [kind] if kind is not None else []
+
+
+@cache
+def _fields(cls: Any) -> dict[str, tuple[Any, Mapping[str, Any]]]:
+    """Name -> (type, metadata) of the fields of a dataclass."""
+    kinds = get_type_hints(cls)  # evaluates the annotations anew at every call
+    return {field.name: (kinds[field.name], field.metadata) for field in fields(cls)}
 
 
 def _declaration(cls: Any, parts: Sequence[str]) -> tuple[Any, Mapping[str, Any]] | None:
     """(type, metadata) of the field that ``parts`` lead to, parts of a schedule included."""
-    known = {f.name: f for f in fields(cls)}
-    if parts[0] not in known:
+    if parts[0] not in _fields(cls):
         return None
-    kind = get_type_hints(cls)[parts[0]]
+    kind, metadata = _fields(cls)[parts[0]]
     if len(parts) == 1:
-        return kind, known[parts[0]].metadata
+        return kind, metadata
     inner = [k for k in (kind, *get_args(kind)) if is_dataclass(k)]
     return _declaration(inner[0], parts[1:]) if inner else None
 

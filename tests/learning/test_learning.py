@@ -66,6 +66,7 @@ def test_ppo_cartpole(tmp_path):
     assert record.env_steps <= 82_100
 
 
+QUICK = ("policy.adam_eps=1e-5", "policy.lr.start=3e-3")  # for gradients of small networks
 FORWARD = ("dqn", "c51", "qrdqn", "iqn", "mdqn", "rainbow")
 SECONDS_LONG = ["r2d2", "drqn", "r2d2_c51", "r2d2_qr", *FORWARD]
 
@@ -75,7 +76,7 @@ SECONDS_LONG = ["r2d2", "drqn", "r2d2_c51", "r2d2_qr", *FORWARD]
     [*(("identity", policy) for policy in SECONDS_LONG), ("bandit", "r2d2"), ("bandit", "dqn")],
 )
 def test_seconds_long(tmp_path, policy, env):
-    size = NARROW if policy in FORWARD else ()
+    size = NARROW if policy in FORWARD else QUICK
     result, record = train(
         tmp_path, f"policy={policy}", f"env={env}", "run.total_steps=6000", *SMALL, *size
     )
@@ -118,8 +119,7 @@ def test_cartpole(tmp_path):
 def test_cartpole_novel_needs_memory(tmp_path):
     """Short: 80k of the 150k steps; the control has the same inputs, previous action and reward."""
     result, record = train(tmp_path / "r2d2", "policy=r2d2", "env=cartpole_novel",
-                           "run.total_steps=80000", "run.stop_value=300", "seed=1",
-                           "run.eval_every=1000")  # fmt: skip
+                           "run.total_steps=80000", "run.stop_value=300", "seed=1")  # fmt: skip
     assert result["return_mean"] >= 250
     same = ("policy.prev_inputs=true", "seed=1", f"run.total_steps={record.env_steps}", *NARROW)
     control, _ = train(tmp_path / "dqn", "policy=dqn", "env=cartpole_novel", *same)
