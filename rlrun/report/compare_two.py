@@ -90,7 +90,7 @@ def _config_lines(a: Group, b: Group) -> Iterator[str]:
 
 
 def _code_lines(runs: dict[str, list[Run]]) -> Iterator[str]:
-    """What differs besides the config: commit and versions."""
+    """Return the differences besides the config: commit and versions."""
     for what, key in (("commit", "git"), ("versions", "versions"), ("machine", "host")):
         found = {name: {str(run.record.get(key)) for run in own} for name, own in runs.items()}
         if found["A"] != found["B"]:

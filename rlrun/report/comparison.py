@@ -41,7 +41,7 @@ class Difference(Estimate):
 
     @property
     def decided(self) -> bool:
-        """Whether a and b differ at ``level``; the sign of ``value`` says which is higher."""
+        """True if a and b differ at ``level``; the sign of ``value`` says which is higher."""
         if self.p is None or self.p > 1.0 - self.level + 1e-12:
             return False
         return self.low is None or self.high is None or not self.low <= 0.0 <= self.high

@@ -49,7 +49,7 @@ def build_document(
 
 
 def _lead(found: Findings) -> list[str]:
-    """What is in the report, and what is not counted."""
+    """Return sentences that count the runs, and those that are left out."""
     settings = {group.setting for group in found.groups}
     counted = sum(len(group.runs) for group in found.groups)
     text = (

@@ -44,7 +44,7 @@ class Curve:
 
 
 def is_whole(run: Run) -> bool:
-    """Whether a run is done and all its evaluations are known."""
+    """Return True for a run that is done and whose evaluations are all known."""
     return run.status == "done" and len(run.evaluations.env_steps) > 0 and not run.damage
 
 
@@ -69,7 +69,7 @@ def curve(group: Group, axis: Axis = "env_steps") -> Curve:
 
 
 def _x(run: Run, axis: Axis) -> Floats:
-    """Where the evaluations of a run are; empty when an axis is not known for all."""
+    """Return the places of a run's evaluations; empty when an axis is not known for all."""
     x = run.evaluations.env_steps if axis == "env_steps" else run.evaluations.wall_seconds
     return x if not np.isnan(x).any() else x[:0]
 
