@@ -15,8 +15,8 @@ from rlrun.cli.main import main
 from rlrun.config import Composer
 from rlrun.rundir.durable import seal
 from rlrun.rundir.texts import hashes
-from rlrun.sweep.fork_server import call
-from rlrun.sweep.pool import Job
+from rlrun.sweeps.fork_server import call
+from rlrun.sweeps.pool import Job
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Build:
 
 
 class InProcessPool:
-    """Stands in for ``rlrun.sweep.pool.Pool``: a job is called when it is waited for."""
+    """Stands in for ``rlrun.sweeps.pool.Pool``: a job is called when it is waited for."""
 
     def __init__(self, workers: int, threads: int | None) -> None:
         self.workers, self.threads = workers, threads
@@ -126,7 +126,7 @@ def rlrun(
 ) -> Iterator[Callable[..., Done]]:
     """Runs a command line; the working directory is empty."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rlrun.sweep.launcher.Pool", InProcessPool)
+    monkeypatch.setattr("rlrun.sweeps.launcher.Pool", InProcessPool)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     monkeypatch.delenv("RLRUN_DEBUG", raising=False)
     root = logging.getLogger()

@@ -18,7 +18,7 @@ LAYERS = [  # lowest first; a room imports only from layers below its own, or fr
     "types schedule",
     "functional codec log",
     "trust rundir",
-    "report",
+    "reports",
     "nets buffer env transport",
     "optim dataset",
     "acting",
@@ -27,7 +27,7 @@ LAYERS = [  # lowest first; a room imports only from layers below its own, or fr
     "pipeline config",
     "build",
     "run",
-    "sweep",
+    "sweeps",
     "cli",
     "_plugins __main__",
 ]
@@ -40,12 +40,12 @@ TORCH_FREE = [
     "rlrun.config",
     "rlrun.env",
     "rlrun.env.framestack",
-    "rlrun.report.contents",
-    "rlrun.report.compare_two",
+    "rlrun.reports.contents",
+    "rlrun.reports.compare_two",
     "rlrun.rundir.branch",
     "rlrun.rundir.verify",
     "rlrun.schedule",
-    "rlrun.sweep.pool",
+    "rlrun.sweeps.pool",
     "rlrun.trust",
 ]
 
@@ -107,7 +107,7 @@ def test_packages_stay_in_their_place(path: Path) -> None:
         assert packages.isdisjoint({"hydra", "omegaconf"})
     if not inside.startswith(("transport.ray", "pipeline.ray")):
         assert "ray" not in packages
-    light = ("cli", "codec", "config", "env", "errors", "report", "schema", "schedule")
+    light = ("cli", "codec", "config", "env", "errors", "reports", "schema", "schedule")
     if inside.startswith(light):
         top = {name.partition(".")[0] for name in imports(tree, top_only=True)}
         assert top.isdisjoint({"torch", "tensorboard", "ray", "safetensors"})

@@ -9,9 +9,9 @@ from rlrun.cli.error_report import SweepStopped
 from rlrun.cli.run import run_sweep_job
 from rlrun.cli.sweep_jobs import Sweep, print_resume_line, require_different, validate_job
 from rlrun.errors import RlrunError
-from rlrun.sweep.launcher import run_tasks
-from rlrun.sweep.record import is_sweep
-from rlrun.sweep.seed_runs import quote
+from rlrun.sweeps.launcher import run_tasks
+from rlrun.sweeps.record import is_sweep
+from rlrun.sweeps.seed_runs import quote
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

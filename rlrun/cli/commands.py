@@ -96,7 +96,7 @@ def resume_command(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     from rlrun.config import load
     from rlrun.rundir.branch import checkpoint_at, split_step
-    from rlrun.sweep.record import is_sweep
+    from rlrun.sweeps.record import is_sweep
 
     if os.path.isfile(Path(args.run_dir) / "search.json"):
         from rlrun.cli.search import resume_search

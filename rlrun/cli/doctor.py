@@ -12,7 +12,7 @@ from rlrun import __version__
 from rlrun.cli.error_report import report_job_error
 from rlrun.config.checks.backend import WITH_KERNEL
 from rlrun.errors import ConfigError
-from rlrun.sweep.cores import affinity, cgroup_quota, usable_cores
+from rlrun.sweeps.cores import affinity, cgroup_quota, usable_cores
 
 _PACKAGES = ("numpy", "gymnasium", "hydra-core")
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

@@ -9,7 +9,7 @@ from rlrun.cli.commands import Parser
 from rlrun.errors import extra
 
 if TYPE_CHECKING:
-    from rlrun.report.curves import Axis
+    from rlrun.reports.curves import Axis
 
 
 def _threshold(text: str) -> float:
@@ -55,14 +55,14 @@ def report_command(argv: list[str]) -> int:
         "--baseline", metavar="SETTING", help="what others are compared with; default: the first"
     )
     args = parser.parse_args(argv)
-    from rlrun.report import figures
-    from rlrun.report.across import check_references, parse_references
-    from rlrun.report.contents import build_document
-    from rlrun.report.findings import Findings
-    from rlrun.report.runs import read_runs
-    from rlrun.report.score import parse_score
-    from rlrun.report.tables import terminal_lines
-    from rlrun.report.write import PAGE, check_out, write_report
+    from rlrun.reports import figures
+    from rlrun.reports.across import check_references, parse_references
+    from rlrun.reports.contents import build_document
+    from rlrun.reports.findings import Findings
+    from rlrun.reports.runs import read_runs
+    from rlrun.reports.score import parse_score
+    from rlrun.reports.tables import terminal_lines
+    from rlrun.reports.write import PAGE, check_out, write_report
 
     parse_score(args.score)
     references = parse_references(args.reference)
@@ -92,8 +92,8 @@ def compare_command(argv: list[str]) -> int:
     parser.add_argument("b", metavar="B", help="the same")
     _add_score(parser)
     args = parser.parse_args(argv)
-    from rlrun.report.compare_two import compare_lines
-    from rlrun.report.score import parse_score
+    from rlrun.reports.compare_two import compare_lines
+    from rlrun.reports.score import parse_score
 
     parse_score(args.score)
     for line in list(compare_lines(args.a, args.b, args.score)):  # an error comes alone
@@ -102,7 +102,7 @@ def compare_command(argv: list[str]) -> int:
 
 
 def _title(dirs: list[str]) -> str:
-    from rlrun.report.runs import printable
+    from rlrun.reports.runs import printable
 
     names = [printable(name) for name in dirs[:3]]
     return f"Report on {', '.join(names)}" + (f" and {len(dirs) - 3} more" if dirs[3:] else "")

@@ -19,11 +19,11 @@ from rlrun.rundir.durable import replace_file, seal, unseal
 from rlrun.rundir.inert import read_file, require_regular_files
 from rlrun.rundir.lock import lock_run_dir
 from rlrun.schema import Config, SearchConfig
-from rlrun.sweep.cores import usable_cores
-from rlrun.sweep.objective import Rung, make_rungs
-from rlrun.sweep.pool import Pool
-from rlrun.sweep.search import Search
-from rlrun.sweep.study import NAME, Study, import_optuna
+from rlrun.sweeps.cores import usable_cores
+from rlrun.sweeps.objective import Rung, make_rungs
+from rlrun.sweeps.pool import Pool
+from rlrun.sweeps.search import Search
+from rlrun.sweeps.study import NAME, Study, import_optuna
 
 MARKER = "search.json"  # what a search directory holds from the start
 RESULT = "result.json"

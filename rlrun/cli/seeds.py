@@ -14,14 +14,14 @@ from rlrun.config.directories import absolute, claim
 from rlrun.config.hydra_errors import override_key
 from rlrun.config.space import read_settings
 from rlrun.errors import ConfigError, Interrupted, RlrunError, StorageError
-from rlrun.report.inputs import SEEDS
-from rlrun.report.runs import read_run
-from rlrun.report.score import score
+from rlrun.reports.inputs import SEEDS
+from rlrun.reports.runs import read_run
+from rlrun.reports.score import score
 from rlrun.rundir.durable import replace_file
 from rlrun.rundir.inert import read_file
 from rlrun.schema import Config, EnvConfig, SeedsConfig
-from rlrun.sweep.record import SweepRecord, is_sweep, printable
-from rlrun.sweep.seeds import (
+from rlrun.sweeps.record import SweepRecord, is_sweep, printable
+from rlrun.sweeps.seeds import (
     Place,
     SeedsResult,
     Setting,

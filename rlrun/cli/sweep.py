@@ -20,8 +20,8 @@ from rlrun.cli.sweep_jobs import (
 )
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.rundir.lock import lock_run_dir
-from rlrun.sweep.launcher import Task, default_workers, divide_cores, run_tasks
-from rlrun.sweep.record import (
+from rlrun.sweeps.launcher import Task, default_workers, divide_cores, run_tasks
+from rlrun.sweeps.record import (
     JobRecord,
     SweepRecord,
     has_lost_record,
@@ -30,8 +30,8 @@ from rlrun.sweep.record import (
     set_aside,
     update,
 )
-from rlrun.sweep.seed_runs import quote
-from rlrun.sweep.table import exit_text
+from rlrun.sweeps.seed_runs import quote
+from rlrun.sweeps.table import exit_text
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

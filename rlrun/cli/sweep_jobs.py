@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlrun.cli.run import write_texts
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.sweep.launcher import Task, default_workers, divide_cores
-from rlrun.sweep.record import JobRecord, SweepRecord, resume_line
+from rlrun.sweeps.launcher import Task, default_workers, divide_cores
+from rlrun.sweeps.record import JobRecord, SweepRecord, resume_line
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -94,8 +94,8 @@ def validate_jobs(
 
     Equal jobs differ at most in where they run and how they are recorded.
     """
-    from rlrun.report.groups import identity
-    from rlrun.report.runs import parse_config
+    from rlrun.reports.groups import identity
+    from rlrun.reports.runs import parse_config
 
     typed = {frozenset(job.overrides) for job in record.jobs}
     known = {own for job in record.jobs if (own := _stored_identity(path / job.name))}
@@ -112,8 +112,8 @@ def validate_jobs(
 
 
 def _stored_identity(run_dir: Path) -> str | None:
-    from rlrun.report.groups import identity
-    from rlrun.report.runs import read_config
+    from rlrun.reports.groups import identity
+    from rlrun.reports.runs import read_config
     from rlrun.rundir.texts import CONFIG
 
     try:

@@ -23,7 +23,7 @@ from rlrun.jit import COMPILED, jit
 from rlrun.optim.compute import cpu_has_bf16_lstm
 from rlrun.pipeline.collector import Collector
 from rlrun.policy.r2d2 import R2D2
-from rlrun.report.intervals import mean_interval
+from rlrun.reports.intervals import mean_interval
 from rlrun.schema import TransportConfig
 from rlrun.schema.spelling import RENAMED
 from rlrun.transport import make_collector_side, make_learner_side

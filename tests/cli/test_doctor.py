@@ -18,7 +18,7 @@ from rlrun.optim import compute
 from rlrun.run import calibrate
 from rlrun.run.calibrate import Bench, ComputeSetting, chosen_setting, interleave, lines, settings
 from rlrun.schema import Config
-from rlrun.sweep import cores as cores_module
+from rlrun.sweeps import cores as cores_module
 from tests.in_process import Done, files_under
 
 TINY = ["policy=r2d2", "env=bandit", "debug=smoke", "memory.hidden=4", "learner.batch_size=4"]

@@ -17,8 +17,8 @@ from rlrun.cli.sweep import is_local
 from rlrun.cli.sweep_jobs import validate_job
 from rlrun.config import Composer
 from rlrun.errors import NumericError
-from rlrun.sweep import launcher
-from rlrun.sweep.record import SweepRecord
+from rlrun.sweeps import launcher
+from rlrun.sweeps.record import SweepRecord
 from tests.in_process import Build, Done, files_under
 
 

@@ -1,0 +1,299 @@
+"""Figures as SVG and PNG. The only module that needs matplotlib (the extra `plot`).
+
+Texts stay texts in the SVG, which keeps it small and lets a page set its font and colour; names are
+never read as formulas. Equal data give equal bytes.
+"""
+
+import io
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rlrun.reports.curves import Axis, Curve, is_whole
+from rlrun.reports.groups import Group
+from rlrun.reports.intervals import Floats
+from rlrun.reports.sensitivity import Effect, value_text
+from rlrun.reports.tables import Interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7F7F7F")
+INK = "#1a1b1c"  # of texts and axes; the page replaces it by the colour of its text
+MAX_GROUPS = 8  # lines of one figure
+MAX_DRAWN = 400  # points of a seed's line, which is 580 pixels wide
+MAX_ROWS = 24  # groups of the figure of scores
+MAX_AXES = 8  # of parallel coordinates
+_WIDTH = 5.4  # inches; at 72 units each it is read unscaled at a phone's width and beside another
+_LONGEST = 46  # characters of a label
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "rlrun",
+    "text.parse_math": False,
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "legend.frameon": False,
+    **{
+        key: INK
+        for key in (
+            "text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color",
+            "ytick.color",
+        )
+    },
+}  # fmt: skip
+
+
+class Picture(NamedTuple):
+    """A drawn figure. ``name``: of its files; ``title``: says in words what it shows."""
+
+    name: str
+    title: str
+    svg: str
+    png: bytes
+
+
+def available() -> bool:
+    """Whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
+
+
+def _shortened(text: str) -> str:
+    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return f" {text}" if text.startswith("_") else text  # legends leave out names with _
+
+
+@contextmanager
+def _figure(height: float, name: str, title: str, out: list[Picture]) -> Iterator["Figure"]:
+    """A figure to draw on; the finished picture is appended to ``out``."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        yield figure
+        vector, pixels = io.StringIO(), io.BytesIO()
+        metadata = {"Date": None, "Creator": None}
+        figure.savefig(vector, format="svg", metadata=metadata, facecolor="white")
+        figure.savefig(pixels, format="png", dpi=150, facecolor="white")
+    out.append(Picture(name, title, vector.getvalue(), pixels.getvalue()))
+
+
+def _legend(figure: "Figure", handles: Sequence[Any], labels: Sequence[str]) -> None:
+    if len(labels) > 1:
+        columns = 2 if max(map(len, labels)) < 22 else 1
+        texts = [_shortened(label) for label in labels]
+        figure.legend(handles, texts, loc="outside lower center", ncols=columns)
+
+
+def curve_figure(
+    curves: Sequence[Curve], axis: Axis, *, name: str, title: str, threshold: float = math.nan
+) -> list[Picture]:
+    """Return the learning curves: a thin line for each seed, and mean and band from five on.
+
+    Dashed: a run that is not done or whose metrics are damaged. ``threshold``: a dotted horizontal
+    line; NaN: none.
+    """
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import EngFormatter
+
+    out: list[Picture] = []
+    shown = [one for one in curves if one.seeds][:MAX_GROUPS]
+    if not shown:
+        return out
+    with _figure(3.3 + 0.2 * len(shown), name, title, out) as figure:
+        axes = figure.subplots()
+        for one, colour in zip(shown, COLOURS, strict=False):
+            banded = bool(np.isfinite(one.low).any())
+            for run, x, values in one.seeds:
+                style = "-" if is_whole(run) else "--"
+                width, alpha = (0.7, 0.4) if banded else (1.1, 0.75)
+                mark = "." if len(x) == 1 else None
+                kept = np.linspace(0, len(x) - 1, min(len(x), MAX_DRAWN)).astype(int)
+                look: Any = {"color": colour, "lw": width, "alpha": alpha, "marker": mark}
+                axes.plot(x[kept], values[kept], style, **look)
+            if banded:
+                axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.2, lw=0)
+                axes.plot(one.x, one.mean, color=colour, lw=2)
+        low, high = axes.get_ylim()
+        if 2 * low - high <= threshold <= 2 * high - low:  # a far one would flatten the curves
+            axes.axhline(threshold, color=INK, lw=0.8, ls=":")
+        axes.set_ylabel("mean return of an evaluation")
+        if axis == "env_steps":
+            axes.set_xlabel("environment steps")
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        else:
+            axes.set_xlabel("wall time (s)")
+        lines = [
+            Line2D([], [], color=colour, lw=2) for colour, _ in zip(COLOURS, shown, strict=False)
+        ]
+        _legend(figure, lines, [one.group.setting for one in shown])
+    return out
+
+
+def score_figure(
+    groups: Sequence[Group], intervals: Sequence[Interval], *, name: str, title: str, label: str
+) -> list[Picture]:
+    """Return every seed's score as a point, with the interval where one is claimed.
+
+    ``intervals``: one for each group. ``label``: of the axis.
+    """
+    out: list[Picture] = []
+    rows = [(g, i) for g, i in zip(groups, intervals, strict=True) if g.runs][:MAX_ROWS]
+    if not rows:
+        return out
+    with _figure(1.1 + 0.42 * len(rows), name, title, out) as figure:
+        axes = figure.subplots()
+        for y, (group, interval) in enumerate(rows):
+            colour = COLOURS[y % len(COLOURS)]
+            if math.isfinite(interval.low):
+                axes.plot([interval.low, interval.high], [y, y], color=colour, lw=7, alpha=0.3)
+                axes.plot([interval.value], [y], "|", color=colour, ms=13, mew=2)
+            scores = group.scores
+            axes.plot(scores, y + _spread(len(scores)), "o", color=colour, ms=3.5, alpha=0.8)
+        axes.set_yticks(range(len(rows)), [_shortened(group.setting) for group, _ in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_xlabel(label)
+    return out
+
+
+def _spread(n: int) -> Floats:
+    """Offsets that keep equal scores apart."""
+    return np.resize(np.array([0.0, 0.14, -0.14, 0.07, -0.07]), n)
+
+
+def effect_figure(effects: Sequence[Effect], *, name: str, title: str, label: str) -> list[Picture]:
+    """Return the score against each key: a point for each run, a line through the means."""
+    out: list[Picture] = []
+    if not effects:
+        return out
+    columns = 2 if len(effects) > 1 else 1
+    rows = -(-len(effects) // columns)
+    with _figure(0.3 + 2.2 * rows, name, title, out) as figure:
+        grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+        for axes in grid.flat[len(effects) :]:
+            axes.set_axis_off()
+        for axes, effect in zip(grid.flat, effects, strict=False):
+            _effect(axes, effect)
+        for row in grid:
+            row[0].set_ylabel(label)
+    return out
+
+
+def _effect(axes: "Axes", effect: Effect) -> None:
+    numeric = bool(np.isfinite(effect.numbers).all())
+    if numeric and effect.numbers.min() > 0 and effect.numbers.max() / effect.numbers.min() >= 8:
+        axes.set_xscale("log")
+    middles = []
+    for i, level in enumerate(effect.levels):
+        x = level.x if numeric else np.full(len(level.scores), float(i))
+        axes.plot(x, level.scores, "o", color=COLOURS[0], ms=3.5, alpha=0.5)
+        middles.append(float(np.median(x)))
+    means = [level.scores.mean() for level in effect.levels]
+    axes.plot(middles, means, "-" if numeric else "_", color=COLOURS[1], lw=1.5, ms=16, mew=2)
+    axes.margins(x=0.15)
+    if len(effect.values) <= 6:
+        axes.set_xticks(middles, [_shortened(v)[:12] for v in effect.values])
+        axes.minorticks_off()
+    else:
+        axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlabel(_shortened(effect.name)[-32:])
+    axes.set_title(f"{100 * effect.share:.0f} % of the variance", fontsize=9)
+
+
+def parallel_figure(
+    groups: Sequence[Group], effects: Sequence[Effect], *, name: str, title: str, label: str
+) -> list[Picture]:
+    """Return parallel coordinates: a line for each group through its values, coloured by score."""
+    import matplotlib
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    out: list[Picture] = []
+    scored = [group for group in groups if group.runs]
+    used = list(effects[:MAX_AXES])
+    if len(used) < 2 or len(scored) < 3:
+        return out
+    means = np.array([group.scores.mean() for group in scored])
+    with _figure(3.4, name, title, out) as figure:
+        axes = figure.subplots()
+        colours = ScalarMappable(
+            Normalize(means.min(), means.max()), matplotlib.colormaps["viridis"]
+        )
+        columns = [_heights(effect, scored) for effect in used]
+        columns.append((means - means.min()) / (float(np.ptp(means)) or 1.0))
+        heights = np.array(columns)
+        for i in np.argsort(means):
+            axes.plot(heights[:, i], color=colours.to_rgba(means[i]), lw=1.4, alpha=0.8)
+        for x, effect in enumerate(used):
+            axes.axvline(x, color=INK, lw=0.6)
+            places = np.linspace(0, 1, len(effect.values)) if len(effect.values) > 1 else [0.5]
+            for y, text in _few(list(zip(places, effect.values, strict=True))):
+                axes.annotate(
+                    text[:12], (x, y), (3, 0), textcoords="offset points", fontsize=8, va="center"
+                )
+        axes.axvline(len(used), color=INK, lw=0.6)
+        names = [effect.keys[0].rpartition(".")[2][:14] for effect in used]
+        axes.set_xticks(range(len(used) + 1), [*names, "score"], rotation=20)
+        axes.set_yticks([])
+        axes.set_xlim(-0.1, len(used) + 0.1)
+        axes.spines[["left", "bottom"]].set_visible(False)
+        figure.colorbar(colours, ax=axes, label=label, pad=0.02)
+    return out
+
+
+def _few(items: list[Any]) -> list[Any]:
+    """All of a few, else the first, the middle and the last."""
+    return items if len(items) <= 8 else [items[0], items[len(items) // 2], items[-1]]
+
+
+def _heights(effect: Effect, groups: Sequence[Group]) -> Floats:
+    """Where the line of each group crosses the axis of a key, in [0, 1]."""
+    last = max(len(effect.values) - 1, 1)
+    middle = 0.5 if len(effect.values) == 1 else 0.0
+    return np.array(
+        [middle + effect.values.index(value_text(g, effect.keys[0])) / last for g in groups]
+    )
+
+
+def profile_figure(
+    profiles: Sequence[tuple[str, Floats, Floats, Floats, Floats]], *, name: str, title: str
+) -> list[Picture]:
+    """Return performance profiles: (label, tau [K], share of runs above [K], low [K], high [K])."""
+    out: list[Picture] = []
+    if not profiles:
+        return out
+    with _figure(3.3 + 0.2 * len(profiles), name, title, out) as figure:
+        axes = figure.subplots()
+        handles = []
+        for (_, tau, share, low, high), colour in zip(profiles, COLOURS, strict=False):
+            handles += axes.plot(tau, share, color=colour, lw=1.8)
+            if np.isfinite(low).any():
+                axes.fill_between(tau, low, high, color=colour, alpha=0.2, lw=0)
+        axes.set_xlabel("normalised score τ")
+        axes.set_ylabel("share of runs with a score > τ")
+        axes.set_ylim(-0.02, 1.02)
+        _legend(figure, handles, [label for label, *_ in profiles])
+    return out
+
+
+def inline_svg(picture: Picture) -> str:
+    """Return the svg element for a page: no ids that clash, the page's own text colour and font."""
+    svg = picture.svg[picture.svg.index("<svg") :].strip()
+    svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.S)  # a style is for the page
+    svg = re.sub(r"\bid=\"([\w.-]+)\"", rf'id="{picture.name}-\1"', svg)
+    svg = re.sub(r"(url\(#|xlink:href=\"#)", rf"\g<1>{picture.name}-", svg)
+    svg = re.sub(r'(<svg .*?)width="[^"]*"|(<svg .*?) height="[^"]*"', r"\1\2", svg)
+    svg = svg.replace("fill: #ffffff", "fill: none")  # the paper is the page's
+    return svg.replace(INK, "currentColor").replace("<svg ", '<svg role="img" ', 1)

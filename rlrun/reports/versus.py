@@ -1,0 +1,227 @@
+"""Which of two groups scores higher: the interval of the difference, and a verdict in one sentence.
+
+Better means a higher return.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from rlrun.reports.across import complete_settings
+from rlrun.reports.aggregates import balanced
+from rlrun.reports.comparison import (
+    MIN_PAIRS,
+    PERMUTATIONS,
+    Difference,
+    aggregate_difference,
+    difference,
+    holm,
+    probability_of_improvement,
+)
+from rlrun.reports.document import Section
+from rlrun.reports.findings import Findings, interval_of
+from rlrun.reports.groups import Group, scored
+from rlrun.reports.inputs import SEEDS
+from rlrun.reports.intervals import LEVEL, MIN_SEEDS, Estimate, Floats
+from rlrun.reports.tables import Cell, Interval, Table, show_cell, show_number
+
+ALL_PAIRS = 4  # groups of which every pair is compared
+_FEW = 3  # comparisons that the head of a report puts in words
+ACROSS = "all (IQM)"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Versus:
+    """Group ``b`` against group ``a`` in an environment.
+
+    ``gap``: score of b minus score of a. ``chance``: that a seed of b beats one of a. ``adjusted``:
+    p of the gap, corrected for the number of comparisons; NaN where there is no test.
+    """
+
+    environment: str
+    a: str
+    b: str
+    gap: Difference
+    chance: Estimate
+    paired: bool
+    adjusted: float
+    family: int = 1
+    stopped: bool = False  # seeds=auto chose when to stop: p would not hold
+
+    @property
+    def winner(self) -> str | None:
+        """The better setting, or None while that is undecided."""
+        if not self.gap.decided or not self.adjusted <= 1 - LEVEL + 1e-12:
+            return None
+        return self.b if self.gap.value > 0 else self.a
+
+    @property
+    def short(self) -> str:
+        """The verdict in a word, beside the numbers."""
+        if self.stopped:
+            return "see sequential seeds"
+        after = " after correction" if self.gap.decided else ""
+        return f"{self.winner} is better" if self.winner else f"undecided{after}"
+
+    @property
+    def verdict(self) -> str:
+        """The verdict with the difference."""
+        gap = interval_of(self.gap)
+        if self.stopped:
+            return f"not tested: seeds=auto chose when to stop; see {SEEDS} or rlrun report;"
+        if math.isnan(self.adjusted):
+            return f"undecided: {self.gap.why}"
+        if self.winner:
+            return f"{self.winner} is better by {show_cell(_positive(gap))}"
+        found = f"{self.b} minus {self.a} is {show_cell(gap)}"
+        if self.gap.decided:
+            return f"undecided after correction for {self.family} comparisons: {found}"
+        low, high = self.gap.low, self.gap.high
+        if low is None or high is None:
+            return f"undecided: {found}"
+        if low <= 0 <= high:
+            return f"undecided: {found}, which includes 0"
+        return f"undecided: {found}, which leaves out 0, but p is above {1 - LEVEL:.2g}"
+
+
+def _positive(gap: Interval) -> Interval:
+    return gap if gap.value > 0 else Interval(-gap.value, -gap.high, -gap.low)
+
+
+def same_seeds(a: Group, b: Group) -> bool:
+    """Whether two groups have the same seeds, each known."""
+    return a.seeds == b.seeds and None not in a.seeds
+
+
+def versus(a: Group, b: Group, family: int = 1) -> Versus:
+    """Return the comparison of two groups with scores.
+
+    Paired where they have the same seeds, unless so few pairs can reach no p that is small enough
+    for ``family`` comparisons: this depends on numbers of seeds alone, not on scores.
+
+    Where one side lacks a seed nothing is paired, and ``gap.why`` says how many pairs that leaves
+    unused. A seed is missing mostly because its run failed: to leave out its partner as well would
+    compare the seeds that both sides survived, and other means than the report shows.
+    """
+    enough = 2.0 ** (1 - len(a.runs)) <= (1 - LEVEL) / family
+    gap = difference(b.scores, a.scores, paired=same_seeds(a, b) and enough)
+    if unused := _unused_pairs(a, b, family, enough=enough):
+        gap = replace(gap, why=f"{gap.why.rstrip('.')}; {unused}.")
+    chance = probability_of_improvement(b.scores, a.scores)
+    stopped = a.stopped or b.stopped
+    p = math.nan if gap.p is None or stopped else gap.p
+    pairs_used = "signs" in gap.method
+    return Versus(a.environment, a.setting, b.setting, gap, chance, pairs_used, p, stopped=stopped)
+
+
+def _unused_pairs(a: Group, b: Group, family: int, *, enough: bool) -> str:
+    """Return why the seeds that both groups have are not paired; "" where they are, or are few."""
+    both = {*a.seeds} & {*b.seeds} - {None}
+    if len(both) < MIN_PAIRS or (same_seeds(a, b) and enough):
+        return ""
+    if same_seeds(a, b):
+        return f"{len(both)} pairs of equal seed are too few for {family} comparisons"
+    lacking = len({*a.seeds} ^ {*b.seeds})
+    seeds = "1 seed is" if lacking == 1 else f"{lacking} seeds are"
+    return f"{len(both)} pairs of equal seed are not used, as {seeds} on one side alone"
+
+
+def smallest_p(a: int, b: int) -> float:
+    """Return the least p that the test of labels can give for ``a`` against ``b`` seeds."""
+    return max((2 if a == b else 1) / math.comb(a + b, a), 1 / PERMUTATIONS)
+
+
+def pairs(groups: Sequence[T]) -> list[tuple[T, T]]:
+    """Return what is compared: all pairs of ``ALL_PAIRS`` or fewer, else each with the first."""
+    if len(groups) <= ALL_PAIRS:
+        return list(itertools.combinations(groups, 2))
+    return [(groups[0], other) for other in groups[1:]]
+
+
+def corrected(found: Sequence[Versus]) -> list[Versus]:
+    """Return comparisons with p adjusted for their number (Holm)."""
+    tested = [one for one in found if not math.isnan(one.adjusted)]
+    adjusted = iter(holm([one.adjusted for one in tested]))
+    return [
+        one
+        if math.isnan(one.adjusted)
+        else replace(one, adjusted=next(adjusted), family=len(tested))
+        for one in found
+    ]
+
+
+def compare_all(found: Findings, matrices: Mapping[str, Sequence[Floats]]) -> list[Versus]:
+    """Return every comparison of a report, corrected as one family.
+
+    ``matrices``: normalised scores of each setting in every environment, for those that have all.
+    """
+    groups = [pair for env in found.environments for pair in pairs(scored(found.of(env)))]
+    names = pairs(list(matrices))
+    whole = complete_settings(found)
+    out = [versus(a, b, len(groups) + len(names)) for a, b in groups]
+    for a, b in names:
+        x, y = (balanced(matrices[name])[0] for name in (b, a))
+        gap, chance = aggregate_difference(x, y), probability_of_improvement(x, y)
+        stopped = any(group.stopped for name in (a, b) for group in whole[name])
+        p = math.nan if gap.p is None or stopped else gap.p
+        out.append(Versus(ACROSS, a, b, gap, chance, False, p, stopped=stopped))
+    return corrected(out)
+
+
+def comparison_section(
+    found: Findings, matrices: Mapping[str, Sequence[Floats]]
+) -> tuple[Section | None, list[str]]:
+    """Return the comparisons of a report, and a sentence on each where there are few.
+
+    None with fewer than two settings in an environment.
+    """
+    every = compare_all(found, matrices)
+    if not every:
+        return None, []
+    rows: list[tuple[Cell, ...]] = [
+        (one.environment, one.a, one.b, interval_of(one.gap), interval_of(one.chance),
+         one.adjusted, "by seed" if one.paired else "no", one.short)
+        for one in every
+    ]  # fmt: skip
+    tested = sum(not math.isnan(one.adjusted) for one in every)
+    if all(one.stopped for one in every):
+        return None, []
+    text = [
+        "B minus A: the interval of the difference, not two intervals side by side, which may "
+        "overlap while the difference is clear. P(B > A): how often a seed of B beats one of A.",
+        f"p is corrected for {tested} comparisons (Holm), the intervals are not; a verdict needs "
+        "both."
+        if tested > 1
+        else "A verdict needs p of at most 0.05 and an interval without 0."
+        if tested
+        else f"With fewer than {MIN_SEEDS} seeds on a side nothing is decided.",
+    ]
+    largest = max((scored(found.of(env)) for env in found.environments), key=len)
+    if len(largest) > ALL_PAIRS:
+        first = largest[0].setting
+        text.append(
+            f"More than {ALL_PAIRS} settings: each is compared with {first} alone (--baseline)."
+        )
+    seeds = max(len(group.runs) for group in found.groups)
+    if tested and not matrices and smallest_p(seeds, seeds) * tested > 1 - LEVEL:
+        text.append(
+            f"{seeds} seeds cannot decide any of {tested} comparisons: add seeds, or compare two "
+            "settings with rlrun compare."
+        )
+    columns = ("environment", "A", "B", "B - A", "P(B > A)", "p", "paired", "verdict")
+    places = len({one.environment for one in every}) > 1
+    said = [f"{one.environment}: {sentence(one)}" if places else sentence(one)
+            for one in every if not one.stopped]  # fmt: skip
+    section = Section("Comparisons", text, [Table("comparisons", columns, rows)])
+    return section, said if len(said) <= _FEW else []
+
+
+def sentence(one: Versus) -> str:
+    """Return the verdict with what it rests on."""
+    if math.isnan(one.adjusted):
+        return f"{one.verdict} {one.b} minus {one.a}: {show_number(one.gap.value)}."
+    how = "paired by seed" if one.paired else one.gap.method
+    return f"{one.verdict} (95 %, {how}, p = {one.adjusted:.2g}; {one.gap.why.rstrip('.')})."

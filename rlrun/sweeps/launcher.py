@@ -1,0 +1,166 @@
+"""Runs the jobs of a sweep in a pool and records how each ended."""
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlrun.log.snapshot import format_duration
+from rlrun.pipeline.stop import StopRequest, stop_on_signals
+from rlrun.rundir.inert import no_follow
+from rlrun.schema import Config
+from rlrun.sweeps.cores import usable_cores
+from rlrun.sweeps.pool import Job, Pool
+from rlrun.sweeps.record import JobRecord, SweepRecord, differing, printable
+from rlrun.sweeps.table import SECONDS, JobProgress, SweepDisplay, exit_text, make_display
+
+CONSOLE = "console.txt"  # stdout and stderr of a job, in its run directory
+LOG = "sweep.log"
+_TAIL = 8192  # bytes of the output of a job in which its error is looked for
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to call for a job: the function ``package.module:function`` and its JSON arguments."""
+
+    job: JobRecord
+    function: str
+    arguments: list[Any]
+
+
+def default_workers(configs: Sequence[Config]) -> int:
+    """Jobs at a time when ``hydra.launcher.workers`` is null; 1 where a job uses a GPU.
+
+    As many as the cores hold, when a job takes ``learner.threads`` (null: one) and the overlapped
+    pipeline one more.
+    """
+    if any(config.device != "cpu" for config in configs):
+        return 1
+    needs = ((c.learner.threads or 1) + (c.pipeline.name == "overlapped") for c in configs)
+    return max(1, usable_cores() // max(needs, default=1))
+
+
+def divide_cores(workers: int, jobs: int) -> tuple[int, int]:
+    """Return the jobs at a time, at most ``workers``, and the cores that each counts as its own."""
+    workers = max(1, min(workers, jobs))
+    return workers, max(1, usable_cores() // workers)
+
+
+def run_tasks(
+    tasks: Sequence[Task], record: SweepRecord, sweep_dir: Path, *, quiet: bool
+) -> int | None:
+    """Run ``tasks``, some jobs of the sweep; return the exit code of the signal that stopped it.
+
+    ``record`` has the jobs at a time and the threads of each. sweep.json is written whenever a job
+    starts or ends.
+    """
+    with stop_on_signals() as stop, Pool(record.workers or 1, None) as pool:
+        return _Sweep(tasks, record, sweep_dir, quiet).run(pool, stop)
+
+
+class _Sweep:
+    """The state of ``run_tasks``."""
+
+    def __init__(
+        self, tasks: Sequence[Task], record: SweepRecord, sweep_dir: Path, quiet: bool
+    ) -> None:
+        self._tasks, self._record, self._sweep_dir = tasks, record, sweep_dir
+        self._progress = progress_of(record, sweep_dir)
+        self._display: SweepDisplay = make_display(record.jobs, self._progress, quiet=quiet)
+        self._texts = differing(record.jobs)
+        self._of: dict[int, JobRecord] = {}  # number in the pool -> job
+
+    def run(self, pool: Pool, stop: StopRequest) -> int | None:
+        stopping = False
+        try:
+            jobs = [self._submit(pool, task) for task in self._tasks]
+            started: set[int] = set()
+            while pool.running or pool.queue:
+                self._note_started(jobs, started)
+                if stop() and not stopping:
+                    stopping = True
+                    pool.stop_all()
+                for job in pool.wait_any(SECONDS):
+                    self._end(job)
+                for job in pool.running.values():
+                    self._progress[self._of[job.num].num].read()
+                self._display.show()
+        finally:
+            self._display.close()
+        return stop.code
+
+    def _submit(self, pool: Pool, task: Task) -> Job:
+        run_dir = self._sweep_dir / task.job.name
+        log = run_dir / CONSOLE
+        job = pool.submit_call(
+            task.function, task.arguments, list(sys.argv), Path.cwd(), log, task.job.threads
+        )
+        self._of[job.num] = task.job
+        return job
+
+    def _note_started(self, jobs: Sequence[Job], started: set[int]) -> None:
+        new = [j for j in jobs if j.started is not None and j.code is None and j.num not in started]
+        for job in new:
+            started.add(job.num)
+            record = self._of[job.num]
+            record.status, record.exit_code = "running", None
+            self._progress[record.num].start()
+        if new:
+            self._record.write(self._sweep_dir)
+
+    def _end(self, job: Job) -> None:
+        assert job.code is not None
+        record, seconds = self._of[job.num], job.seconds
+        record.end(job.code, None if seconds is None else round(seconds, 1))
+        progress = self._progress[record.num]
+        progress.finish()
+        self._record.write(self._sweep_dir)
+        text = _end_text(record, self._texts[record.num], progress, self._sweep_dir)
+        self._display.ended(record, text)
+        with (
+            suppress(OSError),
+            open(self._sweep_dir / LOG, "a", encoding="utf-8", opener=no_follow) as file,
+        ):
+            file.write(f"{text}\n")
+
+
+def progress_of(record: SweepRecord, sweep_dir: Path) -> dict[int, JobProgress]:
+    """The progress of every job, by its number."""
+    found = {j.num: JobProgress(sweep_dir / j.name, j.total_steps) for j in record.jobs}
+    for progress in found.values():
+        progress.finish()
+    return found
+
+
+def _end_text(job: JobRecord, overrides: str, progress: JobProgress, sweep_dir: Path) -> str:
+    """``job 3 (seed=3) failed (exit 4): loss = nan; ...; its output: PATH``."""
+    name = f"job {job.num} ({overrides})"
+    after = "" if job.seconds is None else f" after {format_duration(job.seconds)}"
+    if job.status == "done":
+        score = "" if progress.score is None else f": return {progress.score:.4g}"
+        return f"{name} is done{after}{score}"
+    assert job.exit_code is not None
+    log = sweep_dir / job.name / CONSOLE
+    why = last_error(log)
+    if job.exit_code < 0 and job.status == "failed":
+        why = "killed; lack of memory is the usual reason" if job.exit_code == -9 else "killed"
+    text = f"{name} {job.status} ({exit_text(job.exit_code)}){after}: {why}; its output: {log}"
+    return printable(text)
+
+
+def last_error(log: Path) -> str:
+    """The last error that a job printed, else its last line."""
+    try:
+        handle = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(handle, "rb") as file:
+            file.seek(max(0, os.fstat(handle).st_size - _TAIL))
+            lines = file.read(_TAIL).decode(errors="replace").splitlines()
+    except OSError:
+        return "it printed nothing"
+    lines = [line for line in lines if line.strip()]
+    errors = [line for line in lines if line.startswith("rlrun: ")]
+    found: str = (errors or lines or ["it printed nothing"])[-1]
+    return found.removeprefix("rlrun: ").removeprefix("error: ")

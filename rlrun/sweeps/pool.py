@@ -1,0 +1,259 @@
+"""A pool of job processes, forked from one server. Torch-free."""
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+from rlrun.errors import ResourceError
+from rlrun.pipeline.stop import SIGNALS
+
+CORES = "RLRUN_CORES"  # environment variable: the cores that a job counts as its own
+SETTLE_SECONDS = 0.5  # a signal to all processes has then reached the jobs too
+_MAIN = "rlrun.cli.main:main"
+_SERVER = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); " \
+    "from rlrun.sweeps.fork_server import main; main(sys.argv)"  # fmt: skip
+
+
+class Job:
+    """A job of a pool. ``code`` is None until it ends; a signal's is negative: -9 is SIGKILL."""
+
+    def __init__(self, num: int, request: dict[str, Any]) -> None:
+        self.num = num
+        self.pid: int | None = None
+        self.code: int | None = None
+        self.started: float | None = None  # time.monotonic() of the fork
+        self.seconds: float | None = None  # it took
+        self.log = Path(request["log"])
+        self._request = request
+
+    @property
+    def line(self) -> str:
+        """The request to the server, as JSON."""
+        return json.dumps({"job": self.num, **self._request})
+
+
+class Pool:
+    """Runs at most ``workers`` jobs at a time; each is a process in a session of its own.
+
+    The end of a job, however it comes about, never ends the pool. ``threads``: cores that each job
+    counts as its own (the rule of ``learner.threads=null``); None: all.
+
+    Jobs are asked once to save and end, and have the time that they need. Leaving the block asks
+    those that still run, and waits for them. A signal that comes meanwhile kills them.
+    """
+
+    def __init__(self, workers: int, threads: int | None) -> None:
+        self.workers, self.threads = workers, threads
+        self.queue: deque[Job] = deque()
+        self.running: dict[int, Job] = {}
+        self._server: subprocess.Popen[bytes] | None = None
+        self._ended: list[Job] = []
+        self._count, self._buffer = 0, b""
+        self._has_replied = False  # the present server
+        self._handlers: dict[int, Any] = {}  # of signals, before ``_kill_on_signals``
+
+    def __enter__(self) -> Self:
+        self._start_server()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def submit(self, argv: list[str], cwd: Path, log: Path) -> Job:
+        """Start ``rlrun *argv`` in ``cwd`` now, or when a worker is free.
+
+        Its stdout and stderr are appended to the file ``log``.
+        """
+        return self.submit_call(_MAIN, [argv], ["rlrun", *argv], cwd, log)
+
+    def submit_call(
+        self,
+        function: str,
+        arguments: list[Any],
+        argv: list[str],
+        cwd: Path,
+        log: Path,
+        threads: int | None = None,
+    ) -> Job:
+        """Like ``submit``, for a function ``package.module:function`` that returns an exit code.
+
+        ``arguments``: of JSON's types. ``argv``: becomes sys.argv. ``threads``: of this job; None:
+        those of the pool.
+        """
+        threads = self.threads if threads is None else threads
+        request = {"call": function, "arguments": arguments, "argv": argv, "cwd": str(cwd)}
+        env = {} if threads is None else {CORES: str(threads)}
+        job = Job(self._count, {**request, "log": str(log), "env": env})
+        self._count += 1
+        self.queue.append(job)
+        self._fill()
+        return job
+
+    def wait_any(self, timeout: float | None = None) -> list[Job]:
+        """Return the jobs that ended since the last call.
+
+        Waits for the first, at most ``timeout`` seconds (None: for ever); [] when none ended, also
+        when none is running.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._ended and self.running:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self._receive(left):
+                break
+        ended, self._ended = self._ended, []
+        return ended
+
+    def stop(self, job: Job, number: int = signal.SIGTERM) -> None:
+        """Ask a job to save and end (SIGTERM: at most once), or send it another signal.
+
+        One that waits is dropped (its code stays None).
+        """
+        if job in self.queue:
+            self.queue.remove(job)
+        elif job.num in self.running:
+            self._send(json.dumps({"job": job.num, "signal": int(number)}))
+
+    def stop_all(self) -> None:
+        """Drop the jobs that wait and ask those that run to save and end.
+
+        A signal from then on kills them and ends this process at once.
+        """
+        self.queue.clear()
+        self._kill_on_signals()
+        time.sleep(SETTLE_SECONDS)
+        for job in [*self.running.values()]:
+            self.stop(job)
+
+    def close(self) -> None:
+        """Stop what runs and end the server."""
+        self.queue.clear()
+        server, self._server = self._server, None
+        if server is None:
+            return
+        assert server.stdin is not None
+        assert server.stdout is not None
+        if self.running:
+            self._kill_on_signals()
+            time.sleep(SETTLE_SECONDS)
+        with suppress(BrokenPipeError):
+            server.stdin.close()  # the server asks its jobs to save and end
+        try:
+            server.wait(None if self.running else 10)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            self._kill(self.running.values())
+            server.kill()
+            server.wait()
+        finally:
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+            self._handlers.clear()
+        server.stdout.close()
+
+    def _kill_on_signals(self) -> None:
+        """Let signals kill the jobs and end this process, until the pool is closed."""
+
+        def end(number: int, frame: FrameType | None) -> None:
+            self._kill(self.running.values())
+            os._exit(130 if number == signal.SIGINT else 128 + number)
+
+        with suppress(ValueError):  # outside the main thread Python refuses handlers
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._handlers.setdefault(number, signal.signal(number, end))
+
+    def _start_server(self) -> None:
+        env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        self._buffer, self._has_replied = b"", False
+        self._server = subprocess.Popen(
+            [sys.executable, "-P", "-c", _SERVER, json.dumps(sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=env,
+            start_new_session=True,
+        )
+
+    def _fill(self) -> None:
+        while self.queue and len(self.running) < self.workers:
+            job = self.queue.popleft()
+            self.running[job.num] = job
+            self._send(job.line)
+
+    def _send(self, line: str) -> None:
+        if self._server is None:
+            self._start_server()
+        assert self._server is not None
+        assert self._server.stdin is not None
+        with suppress(BrokenPipeError):  # the server has died, which ``_receive`` finds
+            self._server.stdin.write(line.encode() + b"\n")
+            self._server.stdin.flush()
+
+    def _receive(self, timeout: float | None) -> bool:
+        """Read replies, waiting at most ``timeout`` seconds for one; False: none came."""
+        assert self._server is not None
+        assert self._server.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._server.stdout, selectors.EVENT_READ)
+            if not selector.select(timeout):
+                return False
+        content = os.read(self._server.stdout.fileno(), 1 << 16)
+        if not content:
+            self._bury_server()
+        *lines, self._buffer = (self._buffer + content).split(b"\n")
+        for line in lines:
+            self._note(json.loads(line))
+        self._fill()
+        return True
+
+    def _note(self, reply: dict[str, Any]) -> None:
+        job, self._has_replied = self.running[reply["job"]], True
+        if "pid" in reply:
+            job.pid, job.started = reply["pid"], time.monotonic()
+        if "code" in reply:
+            del self.running[job.num]
+            self._end(job, reply["code"])
+
+    def _end(self, job: Job, code: int) -> None:
+        job.code = code
+        job.seconds = None if job.started is None else time.monotonic() - job.started
+        self._ended.append(job)
+
+    def _bury_server(self) -> None:
+        """End the jobs of a server that was killed; those it has not started go to another one.
+
+        Raises: ResourceError when it ended before it answered.
+        """
+        assert self._server is not None
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        code = self._server.wait()
+        self._server.stdout.close()
+        with suppress(BrokenPipeError):
+            self._server.stdin.close()
+        lost, self._server = [job for job in self.running.values() if job.pid is not None], None
+        self.queue.extendleft(job for job in [*self.running.values()][::-1] if job.pid is None)
+        self.running.clear()
+        if not self._has_replied:
+            raise ResourceError(
+                f"the process that starts jobs ended (exit code {code}) before it started one; it "
+                "needs the memory of one idle run; see the lines above, or use "
+                "hydra/launcher=basic"
+            )
+        self._kill(lost)
+        for job in lost:
+            self._end(job, -signal.SIGKILL)
+
+    def _kill(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            if job.pid is not None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(job.pid, signal.SIGKILL)

@@ -1,0 +1,291 @@
+"""Search: trials of several seeds each, then the best setting again on fresh seeds.
+
+What is tried depends on ``search.seed`` and on earlier trials by number, never on which run ends
+first: trial n is asked for when exactly trials 0 … n - lag have been told, in order, and compared
+at its rungs with those alone. A search that was interrupted tries the settings of one that was not.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rlrun.errors import Interrupted
+from rlrun.reports.comparison import selection_bias
+from rlrun.reports.intervals import Estimate, mean_interval
+from rlrun.schema import SearchConfig
+from rlrun.sweeps.objective import Rung, first_lost, partial_score
+from rlrun.sweeps.seed_runs import JobPool, SeedRun, SeedRuns
+from rlrun.sweeps.study import Study, Trial, best
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The score of the chosen setting. ``seeds`` [F]: fresh ones, ``scores`` [F]: their scores.
+
+    ``estimate``: mean of ``scores`` with its interval; ``selection``: the trial that was chosen,
+    whose own score is the largest of many and so too high. ``failed``: fresh seeds without score;
+    where there is one, nothing is claimed (``estimate`` is None): the mean of the others would
+    favour a setting that sometimes fails.
+    """
+
+    selection: Trial
+    seeds: tuple[int, ...]
+    scores: tuple[float, ...]
+    failed: tuple[int, ...]
+    estimate: Estimate | None
+
+    @property
+    def bias(self) -> float | None:
+        """Selection bias: the score it was chosen by minus the score on fresh seeds."""
+        if self.estimate is None:
+            return None
+        return selection_bias(self.selection.scores, self.scores).value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Contents of result.json."""
+        e = self.estimate
+        interval = {} if e is None else {
+            "score": e.value, "low": e.low, "high": e.high, "level": e.level, "method": e.method,
+            "why": e.why,
+        }  # fmt: skip
+        return {
+            "trial": self.selection.number,
+            "overrides": list(self.selection.overrides),
+            **interval,
+            "seeds": list(self.seeds),
+            "scores": list(self.scores),
+            "failed_seeds": list(self.failed),
+            "selection_score": self.selection.score,
+            "selection_scores": list(self.selection.scores),
+            "selection_bias": self.bias,
+        }
+
+    def lines(self, trials: Sequence[Trial]) -> list[str]:
+        """The result in words; ``trials``: all that were tried."""
+        counts = {s: sum(t.state == s for t in trials) for s in ("complete", "pruned", "failed")}
+        tried = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
+        found = [f"{len(trials)} trials ({tried}); trial {self.selection.number} was chosen"]
+        if (e := self.estimate) is not None:
+            interval = "" if e.low is None else f" [{e.low:.6g}, {e.high:.6g}]"
+            how = f"{len(self.seeds)} fresh seeds"
+            how += f", {e.level:.0%} {e.method}" if e.low is not None else f"; {e.why.rstrip('.')}"
+            found.append(f"score {e.value:.6g}{interval} ({how})")
+            found.append(
+                f"selection score {self.selection.score:.6g} (mean of "
+                f"{len(self.selection.scores)} seeds, best of {counts['complete']}): selection "
+                f"bias {self.bias:+.3g}"
+            )
+        if self.failed:
+            count = len(self.failed) + len(self.seeds)
+            found.append(
+                f"no score: {len(self.failed)} of {count} fresh seeds failed "
+                f"({', '.join(map(str, self.failed))}); the mean of the others would favour a "
+                "setting that sometimes fails"
+            )
+        return found
+
+
+@dataclass
+class _Attempt:
+    """A trial that is running.
+
+    Its seeds run at the same time but count one after another. Where there are rungs, a trial has
+    failed once a seed has and all seeds before it are done: one of those may yet fall behind.
+    """
+
+    trial: Trial
+    runs: list[SeedRun]
+    has_rungs: bool
+    rungs: dict[int, float] = field(default_factory=dict)
+    lost_at: int | None = None  # rung at which it was pruned
+
+    @property
+    def failed(self) -> SeedRun | None:
+        """The seed that made the trial fail."""
+        open_runs = [run for run in self.runs if run.state != "done"]
+        if self.has_rungs:
+            open_runs = open_runs[:1]
+        return next((run for run in open_runs if run.state == "failed"), None)
+
+    @property
+    def has_ended(self) -> bool:
+        """True if no further seed of it is needed."""
+        lost = self.lost_at is not None or self.failed is not None
+        return lost or all(run.state == "done" for run in self.runs)
+
+    @property
+    def needed(self) -> list[SeedRun]:
+        """The seeds that can still change the result: none behind one that has failed."""
+        if self.has_ended:
+            return []
+        states = [run.state for run in self.runs]
+        return self.runs[: states.index("failed")] if "failed" in states else self.runs
+
+    def result(self) -> Trial:
+        """The trial with its end."""
+        if self.lost_at is not None or self.failed is not None:
+            state: Any = "failed" if self.lost_at is None else "pruned"
+            return replace(self.trial, state=state, rungs=self.rungs)
+        scores = tuple(run.score for run in self.runs if run.score is not None)
+        return replace(self.trial, state="complete", rungs=self.rungs, scores=scores)
+
+
+class Search:
+    """A search in ``directory``. ``fixed``: overrides of every run; ``say``: prints a line.
+
+    ``first_seed``: trials use the seeds from it on, the score those that follow.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        study: Study,
+        config: SearchConfig,
+        *,
+        fixed: Sequence[str],
+        first_seed: int,
+        rungs: Sequence[Rung] = (),
+        flags: Sequence[str] = (),
+        say: Callable[[str], None] = print,
+        stop_code: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self._directory, self._study, self._config = directory, study, config
+        self._fixed, self._first_seed, self._rungs = list(fixed), first_seed, rungs
+        self._flags, self._say, self._stop_code = flags, say, stop_code
+        self._open: list[_Attempt] = []
+        self._told: list[Trial] = []
+
+    def run(self, pool: JobPool) -> SearchResult | None:
+        """Try all settings, then score the best one; None when no trial ended well.
+
+        Raises: Interrupted when a signal came.
+        """
+        runs = SeedRuns(pool, self._config.objective, self._flags)
+        self._told = self._study.trials()
+        self._open = [self._attempt(trial) for trial in self._study.running()]
+        while self._ask() or self._open:
+            self._check_signals()
+            self._start(runs)
+            runs.wait()
+            self._prune(runs)
+            self._tell(runs)
+        chosen = best(self._told)
+        return None if chosen is None else self._run_fresh_seeds(chosen, runs)
+
+    def _ask(self) -> bool:
+        """Suggest trials as far as the earlier ones allow; True if there was one."""
+        asked = False
+        while (
+            len(self._told) + len(self._open) < self._config.trials and len(self._open) < self._lag
+        ):
+            self._open.append(self._attempt(self._study.ask()))
+            asked = True
+        return asked
+
+    @property
+    def _lag(self) -> int:
+        """Trials that run at the same time, at most: enough to keep the workers busy."""
+        workers, seeds = self._config.workers, self._config.seeds
+        return 1 if workers == 1 else -(-workers // seeds) + 1
+
+    def _attempt(self, trial: Trial) -> _Attempt:
+        seeds = range(self._first_seed, self._first_seed + self._config.seeds)
+        runs = [self._run(f"t{trial.number:04}", trial, seed) for seed in seeds]
+        return _Attempt(trial, runs, bool(self._rungs))
+
+    def _run(self, name: str, trial: Trial, seed: int) -> SeedRun:
+        name = f"{name}_s{seed}"
+        overrides = (*self._fixed, *trial.overrides, f"seed={seed}")
+        log = self._directory / "console" / f"{name}.txt"
+        return SeedRun(self._directory / "runs" / name, log, overrides)
+
+    def _start(self, runs: SeedRuns) -> None:
+        """Give free workers the next seeds, those of earlier trials first."""
+        for attempt in self._open:
+            for run in attempt.runs:
+                if run.state == "waiting" and runs.free and run in attempt.needed:
+                    runs.start(run)
+
+    def _prune(self, runs: SeedRuns) -> None:
+        """Stop the seeds of trials that failed or fell behind at a rung."""
+        for attempt in self._open:
+            self._measure(attempt)
+            compared = attempt.trial.number - self._lag
+            earlier = [t.rungs for t in self._told if t.number <= compared]
+            lost = first_lost(attempt.rungs, earlier, self._config.reduction)
+            if lost is not None:  # also where a seed has failed since
+                attempt.lost_at = lost
+                attempt.rungs = {r: s for r, s in attempt.rungs.items() if r <= lost}
+            needed = attempt.needed
+            for run in attempt.runs:
+                if run not in needed:
+                    runs.stop(run)
+
+    def _measure(self, attempt: _Attempt) -> None:
+        """Score the rungs that a trial has come to since: mean over the seeds begun there."""
+        for rung in self._rungs if attempt.lost_at is None else ():
+            before = [run.score for run in attempt.runs[: rung.seed]]
+            if rung.total in attempt.rungs or None in before:
+                continue
+            run = attempt.runs[rung.seed].read()
+            last = partial_score(run, self._config.objective, rung.env_steps)
+            if last is not None:
+                scores = [*(s for s in before if s is not None), last]
+                attempt.rungs[rung.total] = sum(scores) / len(scores)
+
+    def _tell(self, runs: SeedRuns) -> None:
+        """Record the trials that have ended, in their order; ask for one after each."""
+        while self._open and self._open[0].has_ended:
+            attempt = self._open.pop(0)
+            trial = attempt.result()
+            self._study.tell(trial)
+            self._told.append(trial)
+            self._say(self._line(attempt, trial))
+            self._ask()
+
+    def _line(self, attempt: _Attempt, trial: Trial) -> str:
+        width = len(str(self._config.trials))
+        what = f"{trial.score:.6g}" if trial.state == "complete" else trial.state
+        if trial.state == "pruned":
+            what = f"pruned at {attempt.lost_at} env steps"
+        elif attempt.failed is not None:
+            log = attempt.failed.log
+            what = f"failed: seed run {attempt.failed.failure}, see {log}"
+        leader = best(self._told)
+        beside = f"  (best {leader.score:.6g}, trial {leader.number})" if leader else ""
+        number = f"{trial.number:>{width}}"
+        return f"trial {number}  {what}{beside}  {' '.join(trial.overrides)}"
+
+    def _run_fresh_seeds(self, chosen: Trial, runs: SeedRuns) -> SearchResult:
+        """Run the chosen setting on seeds that no trial has used."""
+        start = self._first_seed + self._config.seeds
+        seeds = range(start, start + self._config.final_seeds)
+        self._say(
+            f"trial {chosen.number} is best; now on {len(seeds)} fresh seeds: "
+            f"{' '.join(chosen.overrides)}"
+        )
+        final = [self._run(f"final_t{chosen.number:04}", chosen, seed) for seed in seeds]
+        while not all(run.has_ended for run in final):
+            self._check_signals()
+            for run in final:
+                if run.state == "waiting" and runs.free:
+                    runs.start(run)
+            runs.wait()
+        done = [(s, r.score) for s, r in zip(seeds, final, strict=True) if r.score is not None]
+        failed = tuple(s for s, r in zip(seeds, final, strict=True) if r.score is None)
+        scores = tuple(score for _, score in done)
+        estimate = None if failed else mean_interval(scores)
+        return SearchResult(chosen, tuple(seed for seed, _ in done), scores, failed, estimate)
+
+    def _check_signals(self) -> None:
+        code = self._stop_code()
+        if code is None:
+            return
+        done, all_trials = len(self._told), self._config.trials
+        error = Interrupted(
+            f"interrupted after {done} of {all_trials} trials; saved; go on: "
+            f"rlrun resume {self._directory}"
+        )
+        error.exit_code = code
+        raise error

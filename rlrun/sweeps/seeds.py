@@ -1,0 +1,220 @@
+"""``seeds=auto``: seeds are added to every setting until each comparison is decided.
+
+Settings are compared within their environment. All comparisons together are one family: the chance
+that any of them names a difference that is not there is at most ``seeds.level``.
+
+Source: Mathieu et al. 2024, "AdaStop: adaptive statistical testing for sound comparisons of Deep RL
+agents"; the test is that of ``rlrun.reports.sequential``.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rlrun.errors import ConfigError
+from rlrun.reports.intervals import mean_interval
+from rlrun.reports.sequential import Comparison, Decision, can_compare
+from rlrun.schema import SeedsConfig
+
+Place = tuple[int, int]  # (index of the setting, seed)
+UNDECIDED = "undecided so far"  # status in seeds.json while seeds may follow
+_ERROR = "a difference between equal distributions with a chance of at most {:.0%} (family-wise)"
+CAVEAT = (
+    "settings of equal mean and unlike spread, e.g. where only one has failing seeds, are told "
+    "apart more often: see rlrun/reports/README.md, Statistics"
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is compared. ``name``: what sets it apart; ``task``: its environment."""
+
+    name: str
+    task: str
+
+
+@dataclass(frozen=True)
+class SeedsResult:
+    """Scores of each setting, by seed from ``first_seed`` on, and what they decided so far."""
+
+    settings: tuple[Setting, ...]
+    scores: tuple[tuple[float, ...], ...]
+    decision: Decision
+    config: SeedsConfig
+    first_seed: int
+
+    @property
+    def undecided(self) -> list[tuple[int, int]]:
+        """Pairs of settings of which none is known to be better."""
+        return [pair for pair, winner in self.decision.winners.items() if winner is None]
+
+    def lines(self) -> list[str]:
+        """The result in words."""
+        found = []
+        for setting, scores in zip(self.settings, self.scores, strict=True):
+            e = mean_interval(scores)
+            interval = "" if e.low is None else f" [{e.low:.6g}, {e.high:.6g}]"
+            found.append(f"{setting.name}: {e.value:.6g}{interval} ({len(scores)} seeds)")
+        for (a, b), winner in self.decision.winners.items():
+            names = [self.settings[i].name for i in (a, b)]
+            if winner is None:
+                count = min(len(self.scores[i]) for i in (a, b))
+                found.append(f"{names[0]} against {names[1]}: undecided after {count} seeds each")
+                continue
+            better, worse = names if winner == a else names[::-1]
+            count = self.decision.seeds[a, b]
+            found.append(f"{better} is better than {worse}: decided after {count} seeds each")
+        count = len(self.decision.winners)
+        which = "the comparison names" if count == 1 else f"the {count} comparisons together name"
+        return [*found, f"{which} {_ERROR.format(self.config.level)}", CAVEAT]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Contents of seeds.json: the plan, and what it decided so far."""
+        status = self.decision.status
+        return {
+            **self.plan(),
+            "scores": [list(scores) for scores in self.scores],
+            "status": UNDECIDED if status == "undecided" else status,
+            "looks": self.decision.look,
+            "comparisons": [
+                {
+                    "settings": list(pair),
+                    "better": winner,
+                    "look": self.decision.looks.get(pair),
+                    "seeds": self.decision.seeds.get(pair),
+                }
+                for pair, winner in self.decision.winners.items()
+            ],
+        }
+
+    def plan(self) -> dict[str, Any]:
+        """What is chosen before the first run and holds the error: no part may change after it."""
+        names = [setting.name for setting in self.settings]
+        tasks = [setting.task for setting in self.settings]
+        return {"settings": names, "tasks": tasks, "seed": self.first_seed, **asdict(self.config)}
+
+
+def plan_seeds(settings: Sequence[Setting], config: SeedsConfig, first_seed: int) -> SeedsResult:
+    """Return the result before the first run: nothing is scored, every comparison is undecided.
+
+    Raises: ConfigError when nothing is compared, or more than can be tested.
+    """
+    pairs = _check_settings(settings)
+    _check_size(settings, pairs, config)
+    active = tuple(sorted({index for pair in pairs for index in pair}))
+    decision = Decision(
+        status="undecided",
+        look=0,
+        winners=dict.fromkeys(pairs),
+        looks={},
+        seeds={},
+        active=active,
+        why="",
+    )
+    return SeedsResult(tuple(settings), ((),) * len(settings), decision, config, first_seed)
+
+
+def _check_settings(settings: Sequence[Setting]) -> list[tuple[int, int]]:
+    """Return the pairs that are compared. Raises: ConfigError when there is none."""
+    indices = range(len(settings))
+    pairs = [
+        (a, b)
+        for a, b in itertools.combinations(indices, 2)
+        if settings[a].task == settings[b].task
+    ]
+    if not pairs:
+        raise ConfigError(
+            f"seeds = auto: nothing is compared: {len(settings)} settings, no two in the same "
+            "environment; two or more are allowed; add one, e.g. policy=dqn,r2d2, or type "
+            "seed=range(10)",
+            key="seeds",
+        )
+    return pairs
+
+
+def _check_size(
+    settings: Sequence[Setting], pairs: Sequence[tuple[int, int]], config: SeedsConfig
+) -> None:
+    """Raise ConfigError where a look would take too long, or too much memory."""
+    looks = math.ceil(config.max / config.group)
+
+    def fits(count: int) -> bool:
+        return can_compare(count, looks=looks, seeds=config.max, alpha=config.level)
+
+    if fits(len(pairs)):
+        return
+    most = 2
+    while fits(most * (most + 1) // 2):
+        most += 1
+    raise ConfigError(
+        f"seeds = auto: {len(settings)} settings make {len(pairs)} comparisons, whose {looks} "
+        f"looks take too long; {most} settings of one environment are allowed (minutes for each "
+        "look); name fewer, lower seeds.max, raise seeds.group, or type seed=range(10)",
+        key="seeds",
+    )
+
+
+def check_plan(found: Any, planned: SeedsResult, path: str) -> None:
+    """Raise ConfigError where the seeds.json of a sweep, ``found``, has another plan.
+
+    Looking again after a comparison was undecided, by another plan, would spend its error twice.
+    """
+    before = found if isinstance(found, dict) else {}
+    for key, value in planned.plan().items():
+        if before.get(key) == value:
+            continue
+        if key in ("settings", "tasks"):
+            raise ConfigError(
+                f"sweep.dir = {path}: its seeds=auto compares other settings (seeds.json); those "
+                "that were planned before its first run are allowed; choose a new directory",
+                key="sweep.dir",
+            )
+        name = "seed" if key == "seed" else f"seeds.{key}"
+        raise ConfigError(
+            f"{name} = {value}: {path} was planned with {name}={before.get(key)} (seeds.json); "
+            "another plan after its first run would void the error rate; "
+            f"type {name}={before.get(key)} or choose a new sweep.dir",
+            key=name,
+        )
+
+
+def run_until_decided(
+    planned: SeedsResult,
+    run: Callable[[Sequence[Place]], Sequence[float]],
+    look: Callable[[SeedsResult], None],
+) -> SeedsResult:
+    """Add seeds by groups until every comparison is decided or ``seeds.max`` is reached.
+
+    ``run`` returns the scores of the places, in their order; places that were run before, by an
+    interrupted call, must give the same scores: a comparison that was interrupted is done again
+    from the first look. Settings that are in no undecided comparison get no more seeds.
+    ``look``: is called with the result after every look.
+
+    Raises: what ``run`` raises.
+    """
+    config, settings = planned.config, planned.settings
+    starts = range(0, config.max, config.group)
+    names = [setting.name for setting in settings]
+    pairs = list(planned.decision.winners)
+    comparison = Comparison(names, looks=len(starts), pairs=pairs, level=1.0 - config.level)
+    active = list(planned.decision.active)
+    scores: list[list[float]] = [[] for _ in settings]
+    alone = [index for index in range(len(settings)) if index not in active]
+    result = planned
+    for start in starts:
+        first = planned.first_seed
+        seeds = range(first + start, first + min(start + config.group, config.max))
+        places = [(index, seed) for seed in seeds for index in (*active, *alone)]
+        blocks: list[list[float]] = [[] for _ in settings]
+        for (index, _), score in zip(places, run(places), strict=True):
+            blocks[index].append(score)
+            scores[index].append(score)
+        decision = comparison.update(*([] if i in alone else b for i, b in enumerate(blocks)))
+        result = replace(result, scores=tuple(map(tuple, scores)), decision=decision)
+        look(result)
+        if decision.status != "undecided":
+            break
+        active, alone = sorted(decision.active), []
+    return result

@@ -1,0 +1,191 @@
+"""Differences of groups of runs, against enumeration by hand and tabulated p values."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from rlrun.errors import ConfigError
+from rlrun.reports.aggregates import aggregate_optimality_gap
+from rlrun.reports.comparison import (
+    aggregate_difference,
+    difference,
+    holm,
+    label_permutations,
+    permutation_p,
+    probability_of_improvement,
+    selection_bias,
+)
+
+
+def welch(x, y):
+    return (x.mean() - y.mean()) / np.sqrt(x.var(ddof=1) / len(x) + y.var(ddof=1) / len(y))
+
+
+def naive_p(x, y):
+    pooled, at_least, count = np.concatenate([x, y]), 0, 0
+    for chosen in itertools.combinations(range(len(pooled)), len(x)):
+        rest = [i for i in range(len(pooled)) if i not in chosen]
+        t = welch(pooled[list(chosen)], pooled[rest])
+        at_least += abs(t) >= abs(welch(x, y)) * (1 - 1e-9)
+        count += 1
+    return at_least / count
+
+
+def test_p_is_the_share_of_relabelings():
+    rng = np.random.default_rng(0)
+    for n, m, shift in ((5, 5, 0.0), (5, 6, 1.0), (6, 5, 1.5)):
+        x, y = rng.exponential(size=n) + shift, rng.exponential(size=m)
+        assert permutation_p(x, y) == pytest.approx(naive_p(x, y), abs=1e-12)
+        assert difference(x, y).p == permutation_p(x, y)
+        assert difference(1000 + 7 * x, 1000 + 7 * y).p == permutation_p(x, y)
+
+
+def test_p_of_pairs_is_the_share_of_signs():
+    d = np.array([0.3, 1.0, -0.2, 2.0, 1.1, 0.9, 0.4])
+    signs = np.array(list(itertools.product([1, -1], repeat=7)))
+    naive = np.mean(abs(signs @ d) >= d.sum() - 1e-9)
+    base = np.random.default_rng(0).normal(size=7) * 10
+    assert difference(base + d, base, paired=True).p == pytest.approx(naive)
+    assert difference(base + d, base).p > 0.5  # the pairs are what shows it
+
+
+def test_the_interval_is_what_the_test_does_not_reject():
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=6) + 2, rng.normal(size=5)
+    got = difference(x, y)
+    assert got.value == pytest.approx(x.mean() - y.mean())
+    width = got.high - got.low
+    for end, side in ((got.low, -1), (got.high, 1)):
+        assert permutation_p(x - end + side * 1e-4 * width, y) > 0.05
+        assert permutation_p(x - end - side * 1e-4 * width, y) <= 0.05
+    swapped = difference(y, x)
+    assert (swapped.low, swapped.high) == pytest.approx((-got.high, -got.low), abs=1e-5)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_interval_and_p_agree_about_zero(paired):
+    rng = np.random.default_rng(2)
+    decided = 0
+    for seed in range(60):
+        x, y = np.round(rng.normal(size=(2, 7)), 1) + np.array([[0.8], [0]])
+        got = difference(x, y, paired=paired, seed=seed, permutations=300)
+        assert (got.p <= 0.05) == (not got.low <= 0 <= got.high) == got.decided
+        decided += got.decided
+    assert 5 < decided < 55
+
+
+def test_equal_input_gives_equal_output():
+    x, y = np.random.default_rng(0).normal(size=(2, 12))
+    assert difference(x, y) == difference(x, y)
+    assert difference(x, y).p != difference(x, y, seed=1).p
+
+
+def test_fewer_than_five_seeds_claim_nothing():
+    got = difference([1.0, 2.0, 3.0, 4.0], [11.0, 12.0, 13.0, 14.0, 15.0])
+    assert (got.low, got.high, got.p, got.decided) == (None, None, None, False)
+    assert got.value == 2.5 - 13
+    assert "4 seeds are fewer than 5" in got.why
+
+
+def test_five_pairs_are_compared_as_unpaired():
+    x, y = np.arange(5.0), np.arange(5.0) + 10
+    got = difference(x, y, paired=True)
+    assert got.method == "permutation of labels, unpaired: fewer than 6 pairs"
+    assert got.p == pytest.approx(2 / 252)
+    assert difference([*x, 5.5], [*y, 14], paired=True).method == "permutation of signs"
+    with pytest.raises(ConfigError, match="5 and 4 seeds: cannot be paired"):
+        difference(x, y[:4], paired=True)
+
+
+def test_groups_without_spread_have_p_but_no_interval():
+    got = difference([500.0] * 5, [9.0] * 5)
+    assert (got.value, got.low, got.p) == (491, None, pytest.approx(2 / 252))
+    assert got.decided
+    same = difference([500.0] * 5, [500.0] * 5)
+    assert (same.value, same.low, same.p, same.decided) == (0, None, 1, False)
+
+
+def test_success_rates_keep_differences_that_only_ties_allow():
+    """All seeds of a succeed, two of five of b: 0.6 itself is not rejected."""
+    got = difference([1.0] * 5, [1.0, 1.0, 0.0, 0.0, 0.0])
+    assert got.low <= 0 < 0.6 < got.high
+    assert got.high >= 1.0
+
+
+def test_label_permutations():
+    rng = np.random.default_rng(0)
+    every = label_permutations(5, 2, 10, rng)
+    assert every[0].tolist() == [1, 1, 0, 0, 0]
+    assert len({tuple(row) for row in every}) == 10
+    some = label_permutations(20, 8, 300, rng)
+    assert some.shape == (300, 20)
+    assert some[0].tolist() == [1] * 8 + [0] * 12
+    assert (some.sum(1) == 8).all()
+    assert np.abs(some[1:].mean(0) - 0.4).max() < 0.15  # 5 sd of sqrt(0.24 / 299)
+
+
+def test_probability_of_improvement():
+    got = probability_of_improvement([2.0, 3, 4, 5, 6], [1.0, 2, 3, 4, 5])
+    assert got.value == pytest.approx((0.5 * 4 + 15 - 0) / 25)
+    assert got.low < 0.5 < got.value < got.high
+    apart = probability_of_improvement(np.arange(5) + 9.0, np.arange(5.0))
+    assert (apart.value, apart.high) == (1, 1)
+    assert 0.5 < apart.low < 0.8  # five against five prove no certainty
+    matrix = np.random.default_rng(0).random((6, 4))
+    tasks = probability_of_improvement(matrix + 0.2, matrix)
+    assert tasks.method == "stratified bootstrap"
+    assert tasks.low < tasks.value < tasks.high
+    all_apart = probability_of_improvement(matrix + 2, matrix)
+    assert apart.low < all_apart.low < 1
+    assert not probability_of_improvement([1.0, 2], [1.0, 2]).claimed
+
+
+def test_newcombe_limits_solve_their_equation():
+    got = probability_of_improvement([2.0, 3, 4, 5, 6, 7], [1.0, 2, 3, 4, 5])
+    for theta in (got.low, got.high):
+        spread = 1 + 4.5 * ((1 - theta) / (2 - theta) + theta / (1 + theta))
+        variance = theta * (1 - theta) * spread / 30
+        assert (got.value - theta) ** 2 == pytest.approx(1.959963985**2 * variance)
+
+
+def test_aggregate_difference():
+    rng = np.random.default_rng(0)
+    a, b = rng.random((6, 8)), rng.random((6, 8)) - 0.6
+    got = aggregate_difference(a, b, aggregate_optimality_gap)  # no score above 1
+    assert got.value == pytest.approx(b.mean() - a.mean())
+    assert got.low < got.value < got.high
+    assert got.decided
+    assert got.p == 1 / 2000  # the identity alone
+    assert not aggregate_difference(a, a[::-1]).decided
+    assert got.why.endswith(
+        "; equal means are told apart more often where seeds fail on one side alone."
+    )
+    assert aggregate_difference(a[:4], b).p is None
+
+
+def test_holm():
+    """Hand-worked: 4 * 0.01, 3 * 0.02, 2 * 0.022 raised to 0.06, 0.5."""
+    assert holm([0.5, 0.01, 0.022, 0.02]) == pytest.approx([0.5, 0.04, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1, 1]
+    assert holm([]) == []
+
+
+def test_selection_bias_of_the_best_of_50():
+    """2000 studies select the best of 50 settings by 3 seeds each (sd: seeds 1, settings 0.3).
+
+    The winner's selection score is biased by more than 0.8 sd; re-run on 5 fresh seeds its mean is
+    off by at most 0.1 sd. Monte-Carlo error of the latter: 3 / sqrt(5 * 2000) = 0.03 sd.
+    """
+    rng = np.random.default_rng(50)
+    selected, rerun = [], []
+    for _ in range(2000):
+        truths = 0.3 * rng.normal(size=50)
+        trials = truths[:, None] + rng.normal(size=(50, 3))
+        best = trials.mean(1).argmax()
+        fresh = truths[best] + rng.normal(size=5)
+        bias = selection_bias(trials[best], fresh)
+        rerun.append(fresh.mean() - truths[best])
+        selected.append(bias.value + rerun[-1])
+    assert abs(np.mean(rerun)) <= 0.1 - 0.03
+    assert np.mean(selected) > 0.8

@@ -1,0 +1,141 @@
+"""Groups: what differs in the seed alone; labels; environments; repeats of a seed."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from rlrun.reports.groups import MISSING, differences, group_runs, labels_of
+from rlrun.reports.runs import read_runs
+from tests.reports.forge import forge, forge_seeds
+
+
+def groups_of(path: Path) -> list:
+    return group_runs(read_runs([str(path)]))
+
+
+def test_the_seed_alone_makes_no_group(tmp_path: Path) -> None:
+    """Neither do keys that say where to record."""
+    forge(tmp_path / "0", seed=0, run__dir="x", logger__every=5)
+    forge(tmp_path / "1", seed=1, run__dir="y", logger__every=9)
+    forge(tmp_path / "2", seed=2, policy__lr=0.5)
+    first, second = groups_of(tmp_path)
+    assert (first.seeds, second.seeds) == ([0, 1], [2])
+    assert (first.setting, second.setting) == ("lr=0.001", "lr=0.5")
+
+
+def test_runs_without_a_score_stay_in_their_group(tmp_path: Path) -> None:
+    forge_seeds(tmp_path, [1.0, 2.0])
+    forge(tmp_path / "2", seed=2, status="failed")
+    forge(tmp_path / "3", seed=3, status="running")
+    (group,) = groups_of(tmp_path)
+    assert [*group.scores] == [1.0, 2.0]
+    assert [run.status for run in group.unscored] == ["failed", "running"]
+
+
+def test_a_seed_counts_once(tmp_path: Path) -> None:
+    """Equal seeds are the same experiment: the run that was started last is the one."""
+    forge(tmp_path / "a", seed=0, returns=(1.0,), record={"started": "2026-01-02"})
+    forge(tmp_path / "b", seed=0, returns=(2.0,), record={"started": "2026-01-01"})
+    (group,) = groups_of(tmp_path)
+    assert [*group.scores] == [1.0]
+    assert [run.name for run in group.repeats] == ["b"]
+
+
+def test_fresh_seeds_of_a_search_are_a_group_of_their_own(tmp_path: Path) -> None:
+    """The scores that chose a setting are no sample of it."""
+    forge(tmp_path / "runs/t0_s0", seed=0)
+    forge(tmp_path / "runs/final_t0_s9", seed=9)
+    (tmp_path / "search.json").write_text("{}")
+    found = {group.setting: group.seeds for group in groups_of(tmp_path)}
+    assert found == {"dqn (trial)": [0], "dqn": [9]}
+
+
+def test_a_typed_default_is_the_default(tmp_path: Path) -> None:
+    """``${env.stop_value}`` is its value; over environments it is one setting, not one for each."""
+    forge(tmp_path / "a", env__stop_value=5.0, seed=0)
+    forge(tmp_path / "b", env__stop_value=5.0, run__stop_value=5.0, seed=1)
+    (group,) = groups_of(tmp_path)
+    assert group.seeds == [0, 1]
+    forge(tmp_path / "c", env__id="Acrobot-v1", env__stop_value=9.0)
+    forge(tmp_path / "d", env__id="Acrobot-v1", env__stop_value=9.0, run__stop_value=9.0, seed=1)
+    assert [group.seeds for group in groups_of(tmp_path)] == [[0, 1], [0, 1]]
+    assert len({group.setting for group in groups_of(tmp_path)}) == 1
+    forge(tmp_path / "e", env__stop_value=5.0, run__stop_value=9.0)
+    assert len({group.setting for group in groups_of(tmp_path)}) == 2
+
+
+def test_environments(tmp_path: Path) -> None:
+    """Keys of env that are constant within an environment belong to it, policy keys never do."""
+    for i, length in enumerate((10, 20)):
+        for policy in ("dqn", "r2d2"):
+            config = {"env__id": "rlrun/TMaze-v0", "env__kwargs": {"length": length}}
+            stop = {"env__stop_value": 0.5 + i}
+            forge(tmp_path / f"{i}{policy}", **config, **stop, policy__name=policy)
+    found = [(group.environment, group.setting) for group in groups_of(tmp_path)]
+    assert found == [
+        ("TMaze-v0 length=10", "dqn"),
+        ("TMaze-v0 length=10", "r2d2"),
+        ("TMaze-v0 length=20", "dqn"),
+        ("TMaze-v0 length=20", "r2d2"),
+    ]
+
+
+def test_a_key_of_env_that_varies_within_an_environment_is_a_setting(tmp_path: Path) -> None:
+    for stack in (1, 4):
+        for env in ("CartPole-v1", "Acrobot-v1"):
+            forge(tmp_path / f"{env}{stack}", env__id=env, env__frame_stack=stack)
+    found = {(group.environment, group.setting) for group in groups_of(tmp_path)}
+    assert ("CartPole-v1", "frame_stack=4") in found
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize(
+    ("configs", "given", "expected"),
+    [
+        ([{"policy.name": "dqn"}], [], ["dqn"]),
+        (
+            [{"policy.name": "dqn", "policy.lr": 1}, {"policy.name": "r2d2", "policy.burnin": 4}],
+            [],
+            ["dqn", "r2d2"],
+        ),
+        ([{"a": 1, "b": 1}, {"a": 2, "b": 2}], ["b"], ["b=1", "b=2"]),
+        (
+            [{"a": 1, "b": 1}, {"a": 1, "b": 2}, {"a": 2, "b": 1}],
+            [],
+            ["a=1 b=1", "a=1 b=2", "a=2 b=1"],
+        ),
+        ([{"a": 1}, {}], [], ["a=1", f"a={MISSING}"]),
+        ([{"a": None}, {"a": [1, "x"]}], [], ["a=null", 'a=[1, "x"]']),
+    ],
+)
+def test_labels(configs: list, given: list, expected: list) -> None:
+    """Keys of the command line first; a key that tells nothing more apart is left out."""
+    assert labels_of(configs, given) == expected
+
+
+def test_long_labels_shorten_the_keys_not_the_values() -> None:
+    """All of a factorial sweep can be told apart: the ablation of R2D2."""
+    keys = ["policy.state_init", "policy.burnin_step", "policy.value_rescale_eps", "buffer.alpha"]
+    values = itertools.product(["stored", "zero"], [4, 0], [1e-3, None], [0.6, 0])
+    labels = labels_of([dict(zip(keys, row, strict=True)) for row in values])
+    assert labels[0] == "state=stored burnin=4 value=0.001 alpha=0.6"
+    assert labels[-1] == "state=zero burnin=0 value=null alpha=0"
+    alike = [{"a.lr_start": "x" * 40 + i, "a.lr_end": "y" * 20 + j} for i, j in ("ab", "ba", "aa")]
+    assert labels_of(alike)[2].startswith("lr_start=xx"), "two keys begin with lr"
+
+
+def test_long_labels_stay_distinct() -> None:
+    labels = labels_of([{"a": "x" * 100 + "1"}, {"a": "x" * 100 + "2"}])
+    assert len(set(labels)) == 2
+    assert max(map(len, labels)) <= 60
+
+
+def test_hostile_values_are_one_line(tmp_path: Path) -> None:
+    forge(tmp_path / "a", policy__name="x\n\x1b[31m<script>")
+    assert groups_of(tmp_path)[0].setting == "x\\n\\x1b[31m<script>"
+
+
+def test_differences() -> None:
+    found = differences([{"a": 1, "b": 2, "d": 0}, {"a": 1, "b": 3, "c": True, "d": 0}])
+    assert found == [("b", ["2", "3"]), ("c", [MISSING, "true"])]

@@ -1,0 +1,175 @@
+"""Sequential comparison: decisions, looks, budget. Its error rates: test_coverage.py."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from rlrun.errors import ConfigError
+from rlrun.reports.sequential import Comparison, _PairTest
+
+
+def test_clear_difference_is_decided_at_the_first_look():
+    """Five against five, fully apart: p = 2/252 = 0.0079 <= 0.05 / 5."""
+    got = Comparison(["r2d2", "dqn"]).update([1, 2, 3, 4, 5], [11, 12, 13, 14, 15])
+    assert (got.status, got.look, got.winners, got.active) == ("decided", 1, {(0, 1): 1}, ())
+    assert got.why.startswith("Look 1 of 5: dqn > r2d2; chance of any false difference")
+    assert "at most 5%" in got.why
+
+
+def test_ten_looks_leave_too_little_for_the_first():
+    comparison = Comparison(looks=10)  # 0.05 / 10 < 0.0079
+    first = comparison.update([1, 2, 3, 4, 5], [11, 12, 13, 14, 15])
+    assert (first.status, first.active) == ("undecided", (0, 1))
+    assert comparison.update([1, 2, 3, 4, 5], [11, 12, 13, 14, 15]).status == "decided"
+
+
+def test_equal_agents_spend_the_budget():
+    rng = np.random.default_rng(1)
+    comparison = Comparison(looks=3, permutations=1000)
+    got = [comparison.update(rng.normal(size=5), rng.normal(size=5)) for _ in range(3)]
+    assert [d.status for d in got] == ["undecided", "undecided", "budget spent"]
+    assert got[-1].winners == {(0, 1): None}
+    assert "agent 0 and agent 1 undecided" in got[-1].why
+    with pytest.raises(ConfigError, match=r"look 4 = .* 3 looks of 2 agents are allowed"):
+        comparison.update([1.0], [2.0])
+
+
+def test_agents_leave_when_their_pairs_are_decided():
+    comparison, eight = Comparison(["a", "b", "far"], looks=4), np.arange(8.0)
+    got = comparison.update(eight, eight + 0.5, eight + 20)
+    assert got.winners == {(0, 1): None, (0, 2): 2, (1, 2): 2}
+    assert got.active == (0, 1)
+    got = comparison.update(eight, eight + 0.5, [])
+    assert got.winners[0, 2] == 2
+    assert len(comparison.scores[2]) == 8
+    assert len(comparison.scores[0]) == 16
+
+
+def test_fewer_than_five_seeds_are_not_tested():
+    got = Comparison(looks=1).update([1, 2, 3, 4], [11, 12, 13, 14])  # p = 2/70 < 0.05
+    assert got.status == "budget spent"
+    comparison = Comparison(looks=2)
+    assert comparison.update([1, 2, 3], [11, 12, 13]).status == "undecided"
+    assert comparison.update([4, 5, 3, 2], [14, 15, 11, 12]).status == "decided"
+
+
+def test_scores_without_spread():
+    assert Comparison().update([1.0] * 5, [1.0] * 5).winners == {(0, 1): None}
+    assert Comparison().update([0.1] * 5, [0.2] * 5).winners == {(0, 1): 1}
+
+
+def test_only_the_pairs_asked_for_share_the_error():
+    names = ["base", "x", "y", "z"]
+    one = Comparison(names, pairs=[(0, 1)], looks=1)
+    got = one.update(*(np.arange(5) + shift for shift in (0, 10, 0, 0)))
+    assert got.winners == {(0, 1): 1}
+    ten = Comparison(6, looks=1)  # 0.05 / 15 = 0.0033 < 0.0079: none can be decided
+    got = ten.update(*(np.arange(5) + 10 * i for i in range(6)))
+    assert set(got.winners.values()) == {None}
+
+
+def test_holm_gives_the_error_of_decided_pairs_to_the_others():
+    """Three pairs of 8 seeds, one look: the clear two at 0.05 / 3 and / 2, the third at 0.05."""
+    a, b = np.arange(8.0), np.arange(8.0) + 3
+    alone = Comparison(2, looks=1).update(a, b)
+    assert alone.winners == {(0, 1): 1}  # p = 0.0375
+    strict = Comparison(2, looks=1, level=1 - 0.05 / 3).update(a, b)
+    assert strict.winners == {(0, 1): None}
+    got = Comparison(3, looks=1).update(a, b, a + 100)
+    assert got.winners == {(0, 1): 1, (0, 2): 2, (1, 2): 2}
+
+
+def test_same_blocks_give_the_same_decision():
+    rng = np.random.default_rng(0)
+    blocks = rng.normal(size=(3, 2, 6)) + np.array([[0.9], [0]])
+    first, again = Comparison(permutations=2000), Comparison(permutations=2000)
+    assert [first.update(*x) for x in blocks] == [again.update(*x) for x in blocks]
+
+
+def test_permutations_stay_in_their_block():
+    """Against enumeration: the differences of all 6 x 6 ways to label two blocks of 2 against 2."""
+    blocks = [([3.0, 1.0], [0.0, -1.0]), ([2.0, 5.0], [1.0, 0.5])]
+    comparison = Comparison(looks=2, permutations=20000)
+    for block in blocks:
+        comparison.update(*block)
+    got = comparison._differences((0, 1))
+    assert got[0] == pytest.approx(11 / 4 - 0.5 / 4)
+    expected = []
+    for rows in itertools.product(itertools.combinations(range(4), 2), repeat=2):
+        chosen = [np.array(a + b)[list(r)].sum() for (a, b), r in zip(blocks, rows, strict=True)]
+        expected.append(sum(chosen) / 4 - (11.5 - sum(chosen)) / 4)
+    assert set(np.round(got, 6)) == set(np.round(expected, 6))
+    assert got.mean() == pytest.approx(0, abs=0.05)
+
+
+def test_each_look_spends_its_error_on_permutations_that_did_not_reject_before():
+    """3 looks at alpha = 0.3: a tenth of the permutations each, 0.3 in all; without ties."""
+    rng, test = np.random.default_rng(0), _PairTest(np.array([300, 150]))
+    for look in range(1, 4):
+        test.add(rng.normal(size=3000), look)
+        assert [np.sum(test.levels > level) for level in (0, 1)] == [300 * look, 150 * look]
+
+
+@pytest.mark.parametrize("digits", [1, 9])  # many ties, none
+def test_levels_are_those_of_a_test_of_each(digits):
+    """Against one boolean for each level and permutation, with a sort of all of them."""
+    for trial in range(20):
+        rng = np.random.default_rng(trial)
+        budgets = np.array([30, 11, 4, 1, 0])
+        test, rejected = _PairTest(budgets), np.zeros((5, 300), bool)
+        d = np.zeros(300)
+        for look in range(1, 6):
+            d = np.round(d + rng.normal(size=300), digits)
+            test.add(d, look)
+            for row, budget in zip(rejected, budgets, strict=True):
+                at_least = (np.abs(d[~row]) >= np.abs(d)[:, None] * (1 - 1e-9)).sum(1)
+                row |= (at_least <= budget) & (d != 0)
+            levels = np.zeros(300, int)
+            levels[test.rows] = test.levels
+            np.testing.assert_array_equal(levels, rejected.sum(0))
+
+
+def test_the_better_agent_is_that_of_the_look_that_rejected():
+    """a > b rejects at look 1 at 0.05 / 2 alone: it counts once the other pair is decided.
+
+    p = 4/252 at look 1, between 0.05 / 4 and 0.05 / 2. By look 2 the mean of b is higher, which no
+    test supports.
+    """
+    a, b = np.array([6.0, 7, 8, 9, 4]), np.array([0.0, 1, 2, 3, 5])
+    comparison = Comparison(["a", "b", "x"], looks=2, pairs=[(0, 1), (0, 2)])
+    first = comparison.update(a, b, a)
+    assert first.winners == {(0, 1): None, (0, 2): None}
+    got = comparison.update(np.linspace(-8, 3, 5), b, a + 200)
+    assert comparison.scores[0].mean() < comparison.scores[1].mean()
+    assert got.winners == {(0, 1): 0, (0, 2): 2}
+    assert (got.looks, got.seeds) == ({(0, 1): 1, (0, 2): 2}, {(0, 1): 5, (0, 2): 10})
+
+
+def test_a_decision_keeps_its_look_while_others_go_on():
+    comparison, eight = Comparison(["a", "b", "far"], looks=4), np.arange(8.0)
+    comparison.update(eight[:6], eight[:6] + 0.5, eight[:6] + 20)
+    got = comparison.update(eight, eight + 0.5, [])
+    assert got.look == 2
+    assert got.looks == {(0, 2): 1, (1, 2): 1}
+    assert got.seeds == {(0, 2): 6, (1, 2): 6}
+
+
+def test_large_scores_are_compared_by_their_differences():
+    a = np.arange(5.0)
+    assert Comparison(looks=1).update(1e10 + a, 1e10 + a + 9).winners == {(0, 1): 1}
+
+
+def test_many_pairs_have_permutations_enough_to_be_decided():
+    comparison = Comparison(5, pairs=[(0, i) for i in range(1, 5)], looks=200)  # 0.05 / 800
+    got = comparison.update(np.arange(12.0) + 99, *[np.arange(12.0)] * 4)
+    assert got.status == "decided"
+
+
+def test_misuse():
+    with pytest.raises(ConfigError, match="1 agents"):
+        Comparison(["only"])
+    with pytest.raises(ConfigError, match="0 looks"):
+        Comparison(looks=0)
+    with pytest.raises(ConfigError, match="scores of 1 agents"):
+        Comparison().update([1.0])

@@ -1,0 +1,229 @@
+"""Jobs forked from the server: ends of every kind, order, signals, the death of the server."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlrun.cli.main import main
+from rlrun.errors import ResourceError
+from rlrun.rundir.texts import read_record
+from rlrun.sweeps import pool as pool_module
+from rlrun.sweeps.pool import Job, Pool
+
+BARE = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rlrun.sweeps import "
+    "fork_server; fork_server.preload = lambda: None; fork_server.main(sys.argv)"
+)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(2, 3) as made:
+        yield made
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that import nothing beforehand, which start at once."""
+    monkeypatch.setattr(pool_module, "_SERVER", BARE)
+
+
+def start(pool: Pool, path: Path, name: str, *arguments: Any) -> Job:
+    return pool.submit_call(
+        f"tests.sweeps.jobs:{name}", [*arguments], ["rlrun"], path, path / "log"
+    )
+
+
+def finish(pool: Pool, *jobs: Job) -> list[int | None]:
+    deadline = time.monotonic() + 60
+    while any(job.code is None for job in jobs):
+        assert time.monotonic() < deadline
+        pool.wait_any(1)
+    return [job.code for job in jobs]
+
+
+def wait_for_pid(pool: Pool, job: Job) -> int:
+    while job.pid is None:
+        pool._receive(1)
+    return job.pid
+
+
+def test_no_end_of_a_job_ends_the_pool(pool: Pool, tmp_path: Path) -> None:
+    calls = [("succeed",), ("exit_with", 3), ("exit_with", "text"), ("segfault",)]
+    calls += [("out_of_memory",), ("no_such_function",), ("workers",), ("cores",)]
+    jobs = [start(pool, tmp_path, *call) for call in calls]
+    assert finish(pool, *jobs) == [0, 3, 1, -signal.SIGSEGV, 9, 9, 0, 3]
+    log = (tmp_path / "log").read_text()
+    assert log.startswith("out\nerr\n")
+    assert "MemoryError: 4 GB wanted" in log
+    assert len({job.pid for job in jobs}) == len(jobs)
+
+
+def test_workers_at_a_time_in_order(pool: Pool, tmp_path: Path) -> None:
+    jobs = [start(pool, tmp_path, "note", str(tmp_path / f"n{i}")) for i in range(5)]
+    assert [job.num for job in pool.queue] == [job.num for job in jobs[2:]]
+    finish(pool, *jobs)
+    spans = [[*map(float, (tmp_path / f"n{i}").read_text().split())] for i in range(5)]
+    begins = [begin for begin, _ in spans]
+    assert begins == sorted(begins)
+    for begin in begins:
+        assert sum(b <= begin < e for b, e in spans) <= 2
+
+
+def test_signals_reach_one_job(pool: Pool, tmp_path: Path) -> None:
+    jobs = [start(pool, tmp_path, "sleep", 30) for _ in range(3)]
+    pid = wait_for_pid(pool, jobs[0])
+    assert os.getsid(pid) == pid != os.getsid(0), "Ctrl-C in a terminal does not reach it"
+    pool.stop(jobs[2])
+    pool.stop(jobs[0], signal.SIGKILL)
+    wait_for_pid(pool, jobs[1])
+    pool.stop(jobs[1], signal.SIGINT)
+    assert finish(pool, *jobs[:2]) == [-signal.SIGKILL, 130]
+    early = start(pool, tmp_path, "sleep", 30)  # no run has begun that could save
+    wait_for_pid(pool, early)
+    pool.stop(early)
+    assert finish(pool, early) == [-signal.SIGTERM]
+    assert (jobs[2].code, jobs[2].started) == (None, None)
+    assert pool.wait_any(0.01) == []
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_job_starts_within_half_a_second(pool: Pool, tmp_path: Path) -> None:
+    """The command line, until it has written its first line, against a process of its own."""
+    finish(pool, start(pool, tmp_path, "succeed"))
+    began = time.monotonic()
+    job = pool.submit(["--version"], tmp_path, tmp_path / "version")
+    assert finish(pool, job) == [0]
+    assert time.monotonic() - began < 0.5
+    assert pool._server is not None
+    threads = Path(f"/proc/{pool._server.pid}/task")
+    assert len([*threads.iterdir()]) == 1, "a fork copies the locks of other threads"
+    assert (tmp_path / "version").read_text().startswith("rlrun ")
+
+
+def test_a_killed_server_is_replaced(bare: None, tmp_path: Path) -> None:
+    with Pool(2, None) as pool:
+        job = start(pool, tmp_path, "sleep", 30)
+        pid = wait_for_pid(pool, job)
+        assert pool._server is not None
+        pool._server.kill()
+        assert finish(pool, job) == [-signal.SIGKILL]
+        for _ in range(100):
+            if not is_running(pid):
+                break
+            time.sleep(0.05)
+        assert not is_running(pid), "no job runs on that nobody knows"
+        assert finish(pool, start(pool, tmp_path, "succeed")) == [0]
+
+
+def test_a_server_killed_while_idle_is_replaced(bare: None, tmp_path: Path) -> None:
+    with Pool(2, None) as pool:
+        assert finish(pool, start(pool, tmp_path, "succeed")) == [0]
+        assert pool._server is not None
+        pool._server.kill()
+        pool._server.wait()
+        jobs = [start(pool, tmp_path, "exit_with", code) for code in (0, 3, 4)]
+        assert finish(pool, *jobs) == [0, 3, 4]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("order", ["direct first", "sweep first"])
+def test_a_signal_to_all_processes_stops_a_job_once(
+    bare: None, tmp_path: Path, number: int, order: str
+) -> None:
+    """The job gets it from the cluster and from the sweep, whose closing asks once more."""
+    with Pool(1, None) as pool:
+        job = start(pool, tmp_path, "save_slowly", str(tmp_path / "saved"))
+        pid = wait_for_pid(pool, job)
+        wait_until((tmp_path / "saved").exists)
+        if order == "sweep first":
+            pool.stop(job)
+        else:
+            os.kill(pid, number)
+        wait_until(lambda: (tmp_path / "saved").read_text() == "begins")
+        pool.stop(job)
+        pool.stop(job)
+        pool.wait_any(0.01)
+    assert (tmp_path / "saved").read_text() == "begins, done"
+    code = 130 if number == signal.SIGINT and order == "direct first" else 75
+    assert (tmp_path / "log").read_text() == f"{code}\n"
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_second_signal_kills_the_jobs(tmp_path: Path) -> None:
+    """A process whose pool waits for a job that does not end."""
+    code = (
+        "import sys; from pathlib import Path; from rlrun.sweeps import pool as module; "
+        f"module._SERVER = {BARE!r}; path = Path({str(tmp_path)!r}); module.SETTLE_SECONDS = 0\n"
+        "with module.Pool(1, None) as pool:\n"
+        "    job = pool.submit_call('tests.sweeps.jobs:ignore_stops', [str(path / 'ready')],\n"
+        "                           ['rlrun'], path, path / 'log')\n"
+        "    while not (path / 'ready').exists(): pool.wait_any(0.05)\n"
+        "    pool.stop_all()\n"
+        "    (path / 'stopping').write_text(str(job.pid))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, "-c", code], env=env) as process:
+        try:
+            wait_until((tmp_path / "stopping").exists)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 143
+        finally:
+            process.kill()
+    pid = int((tmp_path / "stopping").read_text())
+    wait_until(lambda: not is_running(pid))
+
+
+def test_threads_of_each_job(bare: None, tmp_path: Path) -> None:
+    with Pool(1, 3) as pool:
+        call = ("tests.sweeps.jobs:cores", [], ["rlrun"], tmp_path, tmp_path / "log")
+        jobs = [pool.submit_call(*call), pool.submit_call(*call, threads=5)]
+        assert finish(pool, *jobs) == [3, 5]
+
+
+def test_a_job_is_bit_for_bit_the_single_run(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["policy=dqn", "env=bandit", "debug=smoke", "seed=5", "run.total_steps=200"]
+    line += ["logger.tensorboard=false", "-q"]
+    job = pool.submit([*line, "run.dir=job"], tmp_path, tmp_path / "log")
+    monkeypatch.chdir(tmp_path)
+    assert main([*line, "run.dir=single"]) == 0
+    assert finish(pool, job) == [0]
+    digests = [read_record(tmp_path / name)["digest"] for name in ("job", "single")]
+    assert digests[0] == digests[1]
+
+
+def test_closing_stops_what_runs(bare: None, tmp_path: Path) -> None:
+    with Pool(1, None) as pool:
+        job = start(pool, tmp_path, "sleep", 30)
+        start(pool, tmp_path, "succeed")
+        pid = wait_for_pid(pool, job)
+    assert not is_running(pid)
+    log = tmp_path / "log"
+    assert not log.exists() or not log.read_text(), "the second never started"
+
+
+def test_a_server_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "_SERVER", "import sys; sys.exit(3)")
+    with Pool(1, None) as pool, pytest.raises(ResourceError, match="exit code 3"):
+        finish(pool, start(pool, tmp_path, "succeed"))

@@ -1,0 +1,164 @@
+"""``rlrun -m … seeds=auto``: what is refused, which jobs are run, how it goes on."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlrun.cli import seeds as command
+from rlrun.errors import Interrupted
+from rlrun.sweeps.record import JobRecord, SweepRecord, is_sweep
+from tests.in_process import Done, files_under
+from tests.sweeps.fakes import forge_run
+
+MEANS = {"dqn": 0.0, "random": 50.0, "ppo": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["-m", "policy=dqn,random", "seeds=5"], "seeds = 5: unknown option; auto is allowed"),
+        (["-m", "policy=dqn,random", "seeds.max=9"], "seeds.max = 9: it would change nothing"),
+        (["policy=dqn", "seeds=auto"], "seeds = auto: only a sweep adds seeds (rlrun -m)"),
+        (["-m", "policy=dqn", "seeds=auto"], "seeds = auto: nothing is compared: 1 settings"),
+        (["-m", "policy=dqn,random", "seeds=auto", "seed=1,2"], "seed = 1,2: seeds=auto chooses"),
+        (["-m", "policy=dqn,random", "seeds=auto", "seeds.maxx=9"], "did you mean seeds.max?"),
+        (
+            ["-m", "policy=dqn,random", "seeds=auto", "hydra/launcher=basic"],
+            "hydra/launcher: seeds=auto adds jobs to its sweep",
+        ),
+        (["-m", "policy=dqn,dqnn", "seeds=auto"], "policy = dqnn: unknown option"),
+        (["-m", "policy=dqn,random", "seeds=auto", "seeds.group=30"], "more than seeds.max = 20"),
+    ],
+)
+def test_refused_before_anything_is_written(
+    rlrun: Callable[..., Done], words: list[str], error: str
+) -> None:
+    done = rlrun(*words, "env=bandit")
+    assert done.code == 2
+    assert error in done.err
+    assert done.err.count("\n") == 1
+    assert files_under(Path()) == []
+
+
+class Sweeps:
+    """A stand-in for ``run_sweep``: ``calls`` are the overrides of the jobs of each call.
+
+    Every job scores what ``MEANS`` says, plus its seed / 10. ``ends``: call -> what it returns
+    or raises.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[list[list[str]]] = []
+        self.ends: dict[int, int | BaseException] = {}
+        self.plans: list[dict[str, Any]] = []  # seeds.json before the jobs of each call
+
+    def __call__(
+        self, composer: Any, overrides: Sequence[str], directory: str, *, quiet: bool,
+        jobs: Sequence[Sequence[str]], begin: Callable[[Path], None],
+    ) -> int:  # fmt: skip
+        path = Path(directory)
+        path.mkdir(exist_ok=True)
+        begin(path)
+        self.plans.append(json.loads((path / "seeds.json").read_text()))
+        record = SweepRecord.read(path) if is_sweep(path) else SweepRecord([])
+        known = [job.overrides for job in record.jobs]
+        new = [list(job) for job in jobs if list(job) not in known]
+        self.calls.append(new)
+        for job in new:
+            given = dict(word.split("=") for word in job)
+            num = len(record.jobs)
+            forge_run(path / str(num), MEANS[given["policy"]] + int(given["seed"]) / 10, {})
+            record.jobs.append(JobRecord(num, str(num), job, "done", 0))
+        record.write(path)
+        end = self.ends.get(len(self.calls), 0)
+        if isinstance(end, BaseException):
+            raise end
+        return end
+
+
+@pytest.fixture
+def sweeps(monkeypatch: pytest.MonkeyPatch) -> Sweeps:
+    made = Sweeps()
+    monkeypatch.setattr(command, "run_sweep", made)
+    return made
+
+
+AUTO = ("-m", "policy=dqn,random,ppo", "env=bandit", "seed=3", "seeds=auto", "sweep.dir=auto")
+
+
+def seeds_of(calls: Sequence[Sequence[Sequence[str]]], policy: str) -> list[int]:
+    jobs = [job for call in calls for job in call if f"policy={policy}" in job]
+    return [int(word.partition("=")[2]) for job in jobs for word in job if word.startswith("seed=")]
+
+
+def test_until_it_is_decided(rlrun: Callable[..., Done], sweeps: Sweeps) -> None:
+    done = rlrun(*AUTO, "seeds.max=12", "seeds.level=0.1")
+    assert done.code == 0, done.err
+    assert seeds_of(sweeps.calls, "dqn") == [*range(3, 15)]
+    assert len(seeds_of(sweeps.calls, "random")) < 12, "decided earlier"
+    assert "policy=random is better than policy=dqn: decided after" in done.out
+    assert "policy=dqn against policy=ppo: undecided after 12 seeds each" in done.out
+    result = json.loads(Path("auto/seeds.json").read_text())
+    assert result["settings"] == ["policy=dqn", "policy=random", "policy=ppo"]
+    assert result["status"] == "budget spent"
+    assert result["level"] == 0.1
+    assert result["scores"][1][:2] == [50.3, 50.4]
+
+
+def test_interrupted_then_typed_again(rlrun: Callable[..., Done], sweeps: Sweeps) -> None:
+    stopped = Interrupted("interrupted: 9 of 30 jobs are done; go on: rlrun resume auto")
+    stopped.exit_code = 75
+    sweeps.ends[2] = stopped
+    cut = rlrun(*AUTO)
+    assert cut.code == 75
+    assert "interrupted: 9 of 30 jobs are done; go on: rlrun -m policy=dqn,random,ppo" in cut.err
+    assert f"seeds=auto seeds.max=20 seeds.group=5 seeds.level=0.05 seeds.objective=final " \
+           f"sweep.dir={Path('auto').absolute()}" in cut.err  # fmt: skip
+    assert rlrun(*AUTO).code == 0
+    assert seeds_of(sweeps.calls, "dqn") == [*range(3, 23)], "each once"
+
+
+def test_a_failed_job_decides_nothing(rlrun: Callable[..., Done], sweeps: Sweeps) -> None:
+    sweeps.ends[1] = 1
+    done = rlrun(*AUTO)
+    assert done.code == 1
+    assert "better" not in done.out
+    found = json.loads(Path("auto/seeds.json").read_text())
+    assert found["status"] == "undecided so far"
+    assert {one["better"] for one in found["comparisons"]} == {None}
+
+
+def test_the_plan_and_each_look_are_recorded_while_it_runs(
+    rlrun: Callable[..., Done], sweeps: Sweeps
+) -> None:
+    assert rlrun(*AUTO).code == 0
+    first, second = sweeps.plans[:2]
+    assert first["status"] == second["status"] == "undecided so far"
+    assert (first["looks"], first["scores"], first["seed"]) == (0, [[], [], []], 3)
+    assert (first["max"], first["group"], first["level"]) == (20, 5, 0.05)
+    assert [one["settings"] for one in first["comparisons"]] == [[0, 1], [0, 2], [1, 2]]
+    assert {one["better"] for one in first["comparisons"]} == {None}
+    assert (second["looks"], [len(scores) for scores in second["scores"]]) == (1, [5, 5, 5])
+
+
+def test_another_plan_in_its_directory_is_refused(
+    rlrun: Callable[..., Done], sweeps: Sweeps
+) -> None:
+    assert rlrun(*AUTO, "seeds.max=5").code == 0
+    before, calls = Path("auto/seeds.json").read_bytes(), len(sweeps.calls)
+    done = rlrun(*AUTO, "seeds.max=60")
+    error = f"seeds.max = 60: {Path('auto').absolute()} was planned with seeds.max=5 (seeds.json)"
+    assert (done.code, done.err.count("\n"), error in done.err) == (2, 1, True)
+    assert Path("auto/seeds.json").read_bytes() == before
+    Path("auto/seeds.json").write_text("{")
+    done = rlrun(*AUTO, "seeds.max=5")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "seeds.json: cannot be read" in done.err
+    assert len(sweeps.calls) == calls
+
+
+def test_quiet(rlrun: Callable[..., Done], sweeps: Sweeps) -> None:
+    assert rlrun(*AUTO, "-q", "seeds.max=5").out == ""
