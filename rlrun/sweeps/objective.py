@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlrun.reports.runs import Run
+from rlrun.reports.runs import RunData
 from rlrun.reports.score import mean_over_steps, parse_score
 
 
@@ -45,7 +45,7 @@ def make_rungs(
     return found
 
 
-def partial_score(run: Run, kind: str, env_steps: float) -> float | None:
+def partial_score(run: RunData, kind: str, env_steps: float) -> float | None:
     """Return the score of ``kind`` at the first evaluation at or after ``env_steps``.
 
     ``final`` is the mean return of that evaluation. A run that ended before, because it was solved,
