@@ -397,7 +397,7 @@ def test_a_second_process_is_refused(tmp_path):
 
 
 def test_interrupted_is_not_a_failure():
-    error = train._interrupted(75, 10, Path("x"))
+    error = train.interrupted(75, 10, Path("x"))
     assert isinstance(error, Interrupted)
     assert error.exit_code == 75
     assert Interrupted.exit_code == 130, "the class keeps its own code"
