@@ -30,6 +30,7 @@ from rlrun.pipeline.serial import CHECKPOINTS, Pipeline
 from rlrun.pipeline.stop import StopRequest, stop_on_signals
 from rlrun.pipeline.watchdog import Watchdog
 from rlrun.run.hparams import hyperparameters
+from rlrun.run.running import RunningRecord
 from rlrun.rundir import checkpoint
 from rlrun.rundir.branch import checkpoint_at, go_back
 from rlrun.rundir.durable import replace_file
@@ -219,6 +220,8 @@ def _run_to_end(
         record.parameters = sum(w.numel() for w in pipeline.policy.weights().values())
         record.backend, record.backend_reason = plan.backend
         _note_exactness(record, pipeline)
+        running = RunningRecord(record, run_dir, pipeline, log)
+        running.update()  # of a resumed run, the counters it goes on from
         record.write(run_dir)
         flat = hyperparameters(config, raw_yaml)
         log.hparams(raw_yaml, flat, {})
@@ -226,17 +229,13 @@ def _run_to_end(
         end = partial(_end_at_once, record, run_dir, pipeline)
         watchdog = Watchdog(
             config.watchdog, pipeline.pulse, stop, end, env_id=config.env.id,
-            in_place=partial(require_in_place, run_dir),
+            in_place=partial(require_in_place, run_dir), report=running,
         )  # fmt: skip
         try:
             with watchdog:
                 result = pipeline.run(stop)
         finally:
-            record.env_steps, record.updates = (
-                pipeline.counters.env_steps,
-                pipeline.counters.updates,
-            )
-            record.wall_seconds, record.rollbacks = log.wall_seconds, pipeline.rollbacks
+            running.update()
             record.backend, record.backend_reason = backend_used(pipeline.policy, plan)
             _note_exactness(record, pipeline)
         record.best_eval = result.best
