@@ -88,7 +88,8 @@ def _done(run_dir: Path, config: Config) -> str | None:
     if record.status != "done" or not (solved or record.env_steps >= config.run.total_steps):
         return None
     path = shlex.quote(str(run_dir))
-    more = f"run.total_steps={2 * max(config.run.total_steps, record.env_steps)}"
+    later = 2 * max(config.run.total_steps, record.env_steps) or config.env.total_steps
+    more = f"run.total_steps={later}"
     more += " run.stop_value=null" if solved else ""
     return (
         f"rlrun: {path}: the run is done ({record.env_steps} env steps); nothing was changed; to "
