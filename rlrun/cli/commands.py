@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rlrun.cli.error_report import printable, report_job_error
-from rlrun.cli.list import list_lines
+from rlrun.cli.list import group_lines, list_lines
 from rlrun.errors import ConfigError
 
 
@@ -26,10 +26,19 @@ class Parser(argparse.ArgumentParser):
 
 
 def list_command(argv: list[str]) -> int:
-    parser = Parser(prog="rlrun list", description="Lists policies, environments, experiments.")
+    about = "Lists policies, environments, wrappers and experiments, or the options of one group."
+    parser = Parser(prog="rlrun list", description=about)
+    parser.add_argument("group", nargs="?", metavar="GROUP", help="policy, env, wrappers, torso, …")
+    parser.add_argument(
+        "words", nargs="*", metavar="WORD", help="only options with it in their name or text"
+    )
     parser.add_argument("--config-dir", "-cd", help="a directory with your own yaml files")
-    for line in list(list_lines(parser.parse_args(argv).config_dir)):  # an error comes alone
-        print(line)
+    args = parser.parse_intermixed_args(argv)
+    given = () if args.group is None else (args.group, args.words)
+    for line in list(
+        group_lines(*given, args.config_dir) if given else list_lines(args.config_dir)
+    ):
+        print(line)  # an error comes alone
     return 0
 
 

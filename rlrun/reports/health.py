@@ -67,7 +67,7 @@ def _names(runs: list[RunData]) -> str:
 
 
 def _health(run: RunData, group: Group | None) -> tuple[Cell, ...]:
-    steps, wall = run.number("env_steps"), run.number("wall_seconds")
+    steps, wall = run.progress
     exact, resumes = run.record.get("exact"), run.record.get("resumes")
     note = run.problem or ("" if run.status == "done" else run.failure) or run.text("exact_reason")
     if group is not None and any(run is other for other in group.repeats):

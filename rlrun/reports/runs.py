@@ -156,6 +156,16 @@ class RunData:
         """A number of run.json; NaN when it has none."""
         return finite(self.record.get(key))
 
+    @cached_property
+    def progress(self) -> tuple[float, float]:
+        """(env steps, wall-clock seconds) so far; of a killed run what its files know last."""
+        steps, wall = self.number("env_steps"), self.number("wall_seconds")
+        if self.status == "done" or not self.record:
+            return steps, wall
+        at, seconds = self._times.columns["time/wall_seconds"]
+        last = float(seconds[-1]) if len(at) and not self._times.damage else 0.0
+        return max(steps, self.records.env_steps), max(wall, last)
+
     def text(self, key: str) -> str:
         """A text of run.json that can be printed; "" when it has none."""
         value = self.record.get(key)

@@ -41,6 +41,7 @@ from rlrun.run.ending import (
     record_failure,
 )
 from rlrun.run.hparams import hyperparameters
+from rlrun.run.running import RunningRecord
 from rlrun.rundir import checkpoint
 from rlrun.rundir.branch import checkpoint_at, go_back
 from rlrun.rundir.durable import replace_file
@@ -111,7 +112,8 @@ def _done(run_dir: Path, config: Config) -> str | None:
     if record.status != "done" or not (solved or record.env_steps >= config.run.total_steps):
         return None
     path = shlex.quote(str(run_dir))
-    more = f"run.total_steps={2 * max(config.run.total_steps, record.env_steps)}"
+    later = 2 * max(config.run.total_steps, record.env_steps) or config.env.total_steps
+    more = f"run.total_steps={later}"
     more += " run.stop_value=null" if solved else ""
     return (
         f"rlrun: {path}: the run is done ({record.env_steps} env steps); nothing was changed; to "
@@ -248,6 +250,8 @@ def _run_to_end(
         record.parameters = sum(w.numel() for w in pipeline.policy.weights().values())
         record.backend, record.backend_reason = plan.backend
         _note_exactness(record, pipeline)
+        running = RunningRecord(record, run_dir, pipeline, log)
+        running.update()  # of a resumed run, the counters it goes on from
         record.write(run_dir)
         flat = hyperparameters(config, raw_yaml)
         log.hparams(raw_yaml, flat, {})
@@ -257,17 +261,13 @@ def _run_to_end(
             end = partial(interrupt, stop)
         watchdog = Watchdog(
             config.watchdog, pipeline.pulse, stop, end, env_id=config.env.id,
-            in_place=partial(require_in_place, run_dir),
+            in_place=partial(require_in_place, run_dir), report=running,
         )  # fmt: skip
         try:
             with watchdog:
                 result = pipeline.run(stop)
         finally:
-            record.env_steps, record.updates = (
-                pipeline.counters.env_steps,
-                pipeline.counters.updates,
-            )
-            record.wall_seconds, record.rollbacks = log.wall_seconds, pipeline.rollbacks
+            running.update()
             record.backend, record.backend_reason = backend_used(pipeline.policy, plan)
             _note_exactness(record, pipeline)
         record.best_eval = result.best

@@ -33,9 +33,11 @@ def make_rungs(
     """Return the rungs of a trial, lowest first.
 
     They lie at ``seeds * total_steps / reduction ** j``, j = 1 … ``count``; those before a first
-    evaluation are left out.
+    evaluation are left out, and all of a run without steps.
     """
-    found = []
+    found: list[Rung] = []
+    if total_steps == 0:
+        return found
     for power in range(count, 0, -1):
         total = seeds * total_steps / reduction**power
         seed = math.ceil(total / total_steps) - 1  # a rung at the end of a seed belongs to it
