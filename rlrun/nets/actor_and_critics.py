@@ -18,6 +18,7 @@ from rlrun.nets.torso import flat_size, flatten, make_activation, make_torso, ml
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, torch_seed, tree_map
 
+
 class ActionBounds:
     """Conversion between a bounded Box of actions and unit actions, flat in [-1, 1]^A."""
 

@@ -56,9 +56,7 @@ class Collector:
         self.episode_return = np.zeros(self.num_envs)
         self.episode_length = np.zeros(self.num_envs, np.int64)
         self.stats = ChunkStats()  # of the chunk that is not committed yet
-        self.collect_metrics = CollectMetrics(
-            counters, explore, ActionCounts(env.action_space)
-        )
+        self.collect_metrics = CollectMetrics(counters, explore, ActionCounts(env.action_space))
         self.stop: Callable[[], bool] = lambda: False  # asked before every row
         self.interrupted = 0  # rows of a chunk that ``stop`` or an error interrupted
         self.interrupted_units = 0

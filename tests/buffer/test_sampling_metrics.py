@@ -60,7 +60,7 @@ def test_they_are_those_of_the_sampling_distribution(kind, window):
     assert found["buffer/weight_spread"] == pytest.approx(spread, rel=0.06), "rare large weights"
 
 
-@pytest.mark.parametrize("kind", ("prioritized", "rank"))
+@pytest.mark.parametrize("kind", ["prioritized", "rank"])
 def test_equal_priorities_are_an_effective_sample_of_all_windows(kind):
     found = filled(kind, alpha=0.0).metrics(0)
     assert found["buffer/priority_ess"] == pytest.approx(1, abs=1e-12)
