@@ -13,8 +13,8 @@ from rlrun.build.transport import collector_side_of
 from rlrun.env import make_env
 from rlrun.env.framestack import make_frame_stack
 from rlrun.log import Log
-from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.action_entropy import ActionCounts
+from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collect_metrics import CollectMetrics, Explore
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.evaluate import Evaluator

@@ -96,8 +96,8 @@ def _layers(net: nn.Module) -> Iterator[tuple[nn.Module, Sequence[int]]]:
 
 
 @torch.no_grad()
-def relative_distance(target: Sequence[Tensor], online: Sequence[Tensor]) -> Tensor:
+def relative_distance(target: list[Tensor], online: list[Tensor]) -> Tensor:
     """Return |theta - theta^-| / |theta| of all parameters together, 0-d."""
-    difference = torch._foreach_sub(online, target)
-    gap, size = (torch.stack(torch._foreach_norm(x)).norm() for x in (difference, [*online]))
+    gap: Tensor = torch.stack(torch._foreach_norm(torch._foreach_sub(online, target))).norm()
+    size: Tensor = torch.stack(torch._foreach_norm(online)).norm()
     return gap / size.clamp(min=1e-12)
