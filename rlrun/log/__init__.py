@@ -129,6 +129,11 @@ class Log:
         if self._board is not None:
             self._board.text(tag, text)
 
+    def image(self, tag: str, env_steps: int, encoded: bytes, *, height: int, width: int) -> None:
+        """Write a PNG, JPEG or GIF file to TensorBoard; metrics.jsonl knows nothing of it."""
+        if self._board is not None:
+            self._board.image(tag, env_steps, encoded, height=height, width=width)
+
     def committed(self) -> dict[str, Committed]:
         """Flush all files; return size and SHA-256 of the two, for a checkpoint."""
         if self._board is not None:

@@ -102,6 +102,16 @@ class TensorBoardWriter:
         """Write a markdown text, shown in the TEXT tab."""
         self._event(0, summary=Summary(value=[_string_value(tag, "text", text.encode())]))
 
+    def image(self, tag: str, env_steps: int, encoded: bytes, *, height: int, width: int) -> None:
+        """Write a picture, shown in the IMAGES tab; ``encoded``: a PNG, JPEG or GIF file.
+
+        The pixels of an animated GIF move in the browser.
+        """
+        image = Summary.Image(
+            height=height, width=width, colorspace=3, encoded_image_string=encoded
+        )
+        self._event(env_steps, summary=Summary(value=[Summary.Value(tag=tag, image=image)]))
+
     def hparams(
         self,
         env_steps: int,

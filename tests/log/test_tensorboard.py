@@ -145,3 +145,13 @@ def test_a_full_disk_stops_tensorboard(tmp_path, caplog):
 def test_the_writer_imports_nothing_heavy(heavy):
     code = f"import sys; import rlrun.log.tensorboard; sys.exit({heavy!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_an_image_is_kept_byte_for_byte(tmp_path):
+    board = TensorBoardWriter(tmp_path)
+    encoded = b"GIF89a: any bytes \x00\xff"
+    board.image("eval/episode", 40, encoded, height=64, width=96)
+    board.close()
+    (image,) = load(tmp_path).Images("eval/episode")
+    shown = (image.step, image.height, image.width, image.encoded_image_string)
+    assert shown == (40, 64, 96, encoded)
