@@ -34,7 +34,7 @@ def test_a_sweep(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
     assert err.startswith("rlrun: job 1 (seed=1) failed (exit 4)")
     assert [row["seed"] for row in table] == [0, 1]
     done, failed = table
-    assert list(done) == ["policy", "env", "policy.lr", "seed", "status", "exit_code", "score",
+    assert list(done) == ["policy", "env", "seed", "policy.lr", "status", "exit_code", "score",
                           "env_steps", "seconds", "directory", "error"]  # fmt: skip
     assert (done["policy"], done["policy.lr"]) == ("dqn", 1e-3)
     assert (done["status"], done["exit_code"], done["error"]) == ("done", 0, None)
