@@ -232,22 +232,6 @@ def export_command(argv: list[str]) -> int:
     return export(args.run_dir, args.data_dir, **given)
 
 
-def tensorboard_command(argv: list[str]) -> int:
-    about = (
-        "Writes the TensorBoard event files of a run anew, from metrics.jsonl and timings.jsonl."
-    )
-    parser = Parser(prog="rlrun tensorboard-rebuild", description=about)
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    args = parser.parse_args(argv)
-    try:
-        from rlrun.run.tensorboard import rebuild
-
-        print(rebuild(args.run_dir))
-        return 0
-    except Exception as e:
-        return report_job_error(e, None)
-
-
 def codec_command(argv: list[str]) -> int:
     parser = Parser(prog="rlrun codec", description="Measures the codec on your own data.")
     actions = parser.add_subparsers(required=True, metavar="bench", prog="rlrun codec")

@@ -10,8 +10,7 @@ from rlrun.errors import CheckpointError, StorageError
 from rlrun.log import METRICS, TIMINGS
 from rlrun.log.jsonl import read_records
 from rlrun.log.tensorboard import TensorBoardWriter
-from rlrun.pipeline.evaluate import eval_metrics
-from rlrun.run.hparams import hyperparameters
+from rlrun.run.hparams import final_metrics, replay_page, trial_of
 from rlrun.rundir.checkpoint import MISFITS
 from rlrun.rundir.lock import lock_run_dir
 from rlrun.rundir.record import RunRecord
@@ -27,9 +26,9 @@ def rebuild(run_dir: Path) -> Path:
     record = RunRecord.read(run_dir)
     with lock_run_dir(run_dir):
         earlier = sorted(run_dir.glob("events.out.tfevents.*"))
-        writer = TensorBoardWriter(run_dir)
+        writer = TensorBoardWriter(run_dir, replay=replay_page(config))
         try:
-            _write(writer, run_dir, record, hyperparameters(config, raw_yaml), raw_yaml)
+            _write(writer, run_dir, record, raw_yaml)
         except BaseException as e:
             writer.close()
             writer.path.unlink(missing_ok=True)
@@ -51,20 +50,19 @@ def rebuild(run_dir: Path) -> Path:
     return writer.path
 
 
-def _write(
-    writer: TensorBoardWriter, run_dir: Path, record: RunRecord, flat: dict[str, Any], raw_yaml: str
-) -> None:
+def _write(writer: TensorBoardWriter, run_dir: Path, record: RunRecord, raw_yaml: str) -> None:
     """Write all records of a run."""
     writer.now = now = began = datetime.datetime.fromisoformat(record.started).timestamp()
     writer.text("config", f"```yaml\n{raw_yaml}\n```")
-    writer.hparams(0, flat, {})
+    trial = trial_of(run_dir, raw_yaml, record.started)
+    writer.hparams(0, trial, {})
     parts = [list(read_records(run_dir / name)) for name in (METRICS, TIMINGS)]
     for step, values in heapq.merge(*parts, key=_step):
         now = began + values.get("time/wall_seconds", now - began)
         writer.now = now
         writer.scalars(step, values)
-    if record.eval is not None:
-        writer.hparams(record.env_steps, {}, eval_metrics(record.eval))
+    if record.status == "done":
+        writer.hparams(record.env_steps, trial, final_metrics(record))
     writer.flush()
 
 

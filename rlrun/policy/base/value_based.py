@@ -113,6 +113,11 @@ class ValueBasedPolicy(ABC, Generic[C, Net]):
         """The priorities [B] ``update`` would return, to rounding, without learning."""
         return self.loss(*sample.to(self.device)).priority
 
+    @torch.no_grad()
+    def inspect(self, sample: Sample) -> Loss:
+        """The loss of ``sample`` with |delta| and Q of every learned row, without learning."""
+        return self.loss(*sample.to(self.device))
+
     def noise(self, *lead: int) -> UpdateForwardNoise:
         """Noise of this update's forward passes; quantile levels are [*lead, N]."""
         if self.noise_generator is None:
