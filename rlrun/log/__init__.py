@@ -1,4 +1,4 @@
-"""Logging of metrics to metrics.jsonl, timings.jsonl, TensorBoard and the terminal."""
+"""Logging of metrics to metrics.jsonl, timings.jsonl, TensorBoard, others and the terminal."""
 
 import re
 import shlex
@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 
 from rlrun.log.jsonl import Committed, JsonLinesFile, finite_number, read_records
+from rlrun.log.loggers import Loggers
 from rlrun.log.progress import Progress, resolve_mode
 from rlrun.log.snapshot import format_duration
 from rlrun.log.trial import Trial
@@ -51,6 +52,7 @@ class Log:
             JsonLinesFile(run_dir / name, resume_from=resume_from, committed=known.get(name))
             for name in (METRICS, TIMINGS)
         )
+        self._config, self._run_dir, self._others = config, run_dir, Loggers()
         self._board, self._config_shown = None, False
         if config.tensorboard:
             from rlrun.log.tensorboard import TensorBoardWriter  # imports protobuf
@@ -90,6 +92,7 @@ class Log:
         self._env_steps = env_steps
         if self._board is not None:
             self._board.scalars(env_steps, {k: finite_number(k, v) for k, v in metrics.items()})
+        self._others.write(env_steps, {k: float(v) for k, v in metrics.items()})
 
     def write_timings(self, env_steps: int, timings: Mapping[str, float]) -> None:
         """Write ``time/`` and ``codec/`` keys, wall_seconds and the rates since the last call.
@@ -111,6 +114,7 @@ class Log:
         self._timings.write(env_steps, values)
         if self._board is not None:
             self._board.scalars(env_steps, {k: finite_number(k, v) for k, v in values.items()})
+        self._others.write(env_steps, {k: float(v) for k, v in values.items()})
 
     def progress(self, env_steps: int, updates: int, **latest: float) -> None:
         """Update the progress display; values that are not passed keep their last value."""
@@ -121,13 +125,17 @@ class Log:
         """Write the config to TensorBoard, as a text and as a row of the HPARAMS tab.
 
         Call it at the start with an empty ``final``, so that a killed run has a row, and at the
-        end with the final metrics by tag (``eval/return_mean``).
+        end with the final metrics by tag (``eval/return_mean``). The first call starts the other
+        loggers (csv, wandb, mlflow).
         """
+        if not self._config_shown:
+            sources = (METRICS, TIMINGS)
+            self._others.start(self._config, self._run_dir, config_yaml, trial, sources)
         if self._board is not None:
             if not self._config_shown:
                 self._board.text("config", f"```yaml\n{config_yaml}\n```")
-            self._config_shown = True
             self._board.hparams(self._env_steps, trial, final)
+        self._config_shown = True
 
     def text(self, tag: str, text: str) -> None:
         """Write a markdown text to TensorBoard."""
@@ -178,6 +186,7 @@ class Log:
             self._board.close()
         self._metrics.close()
         self._timings.close()
+        self._others.close()
 
     def __enter__(self) -> Self:
         """Return the log, which is closed on exit."""

@@ -5,7 +5,7 @@ import time
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
-from rlrun.log.trial import Trial
+from rlrun.log.trial import NAMED, Trial
 
 ENV_STEPS = "run/env_steps"  # only in event files: a column of the tab has to be a scalar
 METRICS = {
@@ -19,6 +19,7 @@ METRICS = {
 def declare(trial: Trial) -> list[Summary.Value]:
     """Return the experiment (columns) and the start of the session (values). Source: api.proto.
 
+    Columns are the settings in which trials differ, and policy, environment and seed.
     TensorBoard takes the columns of one of the runs, sorted by ``differs``, then by name.
     """
     start = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time(), group_name=trial.name)
@@ -34,6 +35,8 @@ def declare(trial: Trial) -> list[Summary.Value]:
             start.hparams[name].string_value = value
             kind = api_pb2.DATA_TYPE_STRING
         differs = name in trial.differing
+        if not differs and name not in NAMED:  # constant: it is under TEXT
+            continue
         columns.append(api_pb2.HParamInfo(name=name, type=kind, differs=differs))
     metrics = [
         api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=shown)

@@ -70,7 +70,8 @@ def settings_of(config: Mapping[str, Any], typed: Mapping[str, str]) -> dict[str
     """
     keys = dict(flatten(dict(config)))
     env = typed.get("env") or _short_id(str(keys.get("env.id", "?")))
-    named = (typed.get("policy") or keys.get("policy.name", "?"), env, keys.get("seed", "?"))
+    seed = str(keys.get("seed", "?"))  # a name, no quantity
+    named = (typed.get("policy") or keys.get("policy.name", "?"), env, seed)
     settings: dict[str, Value] = dict(zip(NAMED, map(_value, named), strict=True))
     for key, text in typed.items():
         settings.setdefault(key, _value(keys[key]) if key in keys else _parsed(text))

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from dataclasses import replace
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -12,8 +13,11 @@ from rlrun.log.trial import Trial
 from rlrun.schema import LoggerConfig
 from tests.log.records import read_records
 
-QUIET = LoggerConfig(every=1, tensorboard=True, progress="off", progress_seconds=5.0, profile=None)
-BARE = LoggerConfig(every=1, tensorboard=False, progress="off", progress_seconds=5.0, profile=None)
+QUIET = LoggerConfig(
+    every=1, tensorboard=True, progress="off", progress_seconds=5.0, profile=None,
+    figures_every=None, csv=False, wandb=None, mlflow=None,
+)  # fmt: skip
+BARE = replace(QUIET, tensorboard=False)
 TRIAL = Trial("r2d2-cartpole-s1", {"policy": "r2d2", "env": "cartpole", "seed": 1}, frozenset())
 
 
@@ -131,9 +135,7 @@ def test_a_removed_run_directory_stops_the_run_and_only_because_of_the_metrics(t
 
 
 def test_progress_and_the_final_line(tmp_path, capsys):
-    config = LoggerConfig(
-        every=1, tensorboard=False, progress="auto", progress_seconds=1e-9, profile=None
-    )
+    config = replace(BARE, progress="auto", progress_seconds=1e-9)
     with make(config, tmp_path) as log:
         log.progress(10, 2, epsilon=0.5)
         log.finish("the end")
