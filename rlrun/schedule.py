@@ -25,7 +25,7 @@ def make_schedule(config: ScheduleConfig, *, total_steps: int) -> Schedule:
     ``over`` = None is ``total_steps`` (the whole run).
     """
     start, end = config.start, config.end
-    over = float(config.over or total_steps)
+    over = float(config.over or total_steps or 1)  # a run without steps only evaluates
 
     def linear(env_steps: int) -> float:
         return start + (end - start) * min(max(env_steps / over, 0.0), 1.0)

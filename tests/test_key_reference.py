@@ -20,7 +20,7 @@ def test_the_reference_has_every_key_of_every_yaml() -> None:
         values = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
         assert isinstance(values, dict)
         group = path.relative_to(CONF).parts[0].replace("_base", "policy")
-        prefix = "" if group in (*PRESETS, path.name) else f"{group}."
+        prefix = "" if group in (*PRESETS, "_root", path.name) else f"{group}."
         prefix = "hydra.launcher." if group == "hydra" else prefix
         values = {k: v for k, v in values.items() if k not in ("defaults", "hydra")}
         for key in leaves(values, prefix):

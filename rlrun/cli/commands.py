@@ -7,14 +7,11 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from rlrun.cli.error_report import printable, report_job_error
-from rlrun.cli.list import list_lines
+from rlrun.cli.list import group_lines, list_lines
 from rlrun.errors import ConfigError
-
-if TYPE_CHECKING:
-    from rlrun.schema import Config
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,10 +26,19 @@ class Parser(argparse.ArgumentParser):
 
 
 def list_command(argv: list[str]) -> int:
-    parser = Parser(prog="rlrun list", description="Lists policies, environments, experiments.")
+    about = "Lists policies, environments, wrappers and experiments, or the options of one group."
+    parser = Parser(prog="rlrun list", description=about)
+    parser.add_argument("group", nargs="?", metavar="GROUP", help="policy, env, wrappers, torso, …")
+    parser.add_argument(
+        "words", nargs="*", metavar="WORD", help="only options with it in their name or text"
+    )
     parser.add_argument("--config-dir", "-cd", help="a directory with your own yaml files")
-    for line in list(list_lines(parser.parse_args(argv).config_dir)):  # an error comes alone
-        print(line)
+    args = parser.parse_intermixed_args(argv)
+    given = () if args.group is None else (args.group, args.words)
+    for line in list(
+        group_lines(*given, args.config_dir) if given else list_lines(args.config_dir)
+    ):
+        print(line)  # an error comes alone
     return 0
 
 
@@ -94,6 +100,7 @@ def resume_command(argv: list[str]) -> int:
     parser.add_argument("run_dir", metavar="RUN_DIR[@ENV_STEP]", help="or SWEEP_DIR")
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE")
     args = parser.parse_args(argv)
+    from rlrun.cli.run import resume_run
     from rlrun.config import load
     from rlrun.rundir.branch import checkpoint_at, split_step
     from rlrun.sweeps.record import is_sweep
@@ -111,22 +118,7 @@ def resume_command(argv: list[str]) -> int:
     config, raw_yaml = load(run_dir, overrides)
     if step is not None:
         checkpoint_at(run_dir, step)
-    return _resume(run_dir.absolute(), config, raw_yaml, overrides, step)
-
-
-def _resume(
-    run_dir: Path, config: "Config", raw_yaml: str, overrides: list[str], step: int | None
-) -> int:
-    try:
-        if config.pipeline.name == "overlapped":
-            from rlrun.pipeline.forkserver import start_forkserver
-
-            start_forkserver()
-        from rlrun.run.train import resume
-
-        return resume(run_dir, config, raw_yaml=raw_yaml, overrides=overrides, step=step)
-    except Exception as e:
-        return report_job_error(e, run_dir)
+    return resume_run(run_dir.absolute(), config, raw_yaml, overrides, step)
 
 
 def search_command(argv: list[str]) -> int:
@@ -153,6 +145,7 @@ def fork_command(argv: list[str]) -> int:
     parser.add_argument("run_dir", metavar="RUN_DIR[@ENV_STEP]")
     parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="run.dir=NEW among them")
     args = parser.parse_args(argv)
+    from rlrun.cli.run import resume_run
     from rlrun.config import directories, load
     from rlrun.rundir.branch import checkpoint_at, fork, split_step
 
@@ -171,7 +164,7 @@ def fork_command(argv: list[str]) -> int:
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
-    return _resume(new, config, raw_yaml, overrides, None)
+    return resume_run(new, config, raw_yaml, overrides, None)
 
 
 def verify_command(argv: list[str]) -> int:

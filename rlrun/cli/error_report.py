@@ -12,7 +12,6 @@ from rlrun.errors import Interrupted, ResourceError, RlrunError, StorageError
 from rlrun.secrets import redact
 from rlrun.trust import fault_of_users
 
-_BUG = 9
 _LONGEST = 2000  # characters of a message
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)  # of any file
 _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ENOTDIR)  # of the run's
@@ -26,23 +25,43 @@ class SweepStopped(BaseException):
         self.code = code
 
 
-def report_job_error(e: Exception, run_dir: Path | None) -> int:
-    """The exit code of a run that ended in ``e``, which is reported; None: it has no directory."""
+def job_error(e: Exception, run_dir: Path | None) -> RlrunError:
+    """The error of a run that ended in ``e``, which becomes its cause; None: it has no directory.
+
+    What is no error of the user's is a bug, whose traceback is written into the run directory.
+    """
+    error = _typed_error(e, run_dir)
+    if error is not e:
+        error.__cause__ = e
+    return error
+
+
+def _typed_error(e: Exception, run_dir: Path | None) -> RlrunError:
     if isinstance(e, OSError) and _is_storage(e, run_dir):
         why = (e.strerror or str(e)).lower()
         where = f" ({e.filename})" if e.filename else ""  # unknown of a write
         fix = "make room or rights, then rlrun resume"
         line = f"run.dir = {run_dir}: {why}{where}; a writable directory is needed; {fix}"
-        return report(StorageError(line))
-    if isinstance(e, BrokenPipeError):  # the reader of our output has left: `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return StorageError(line)
     if isinstance(e, MemoryError) or "can't allocate memory" in str(e):
         text = " ".join(str(e).split())
         fix = "lower buffer.capacity or the layer sizes"
-        return report(ResourceError(f"memory: {text}; what this machine has is allowed; {fix}"))
+        return ResourceError(f"memory: {text}; what this machine has is allowed; {fix}")
     fault = e if isinstance(e, RlrunError) else fault_of_users(e)
-    return report(fault) if fault is not None else report_bug(e, run_dir)
+    return _bug(e, run_dir) if fault is None else fault
+
+
+def report_job_error(e: Exception, run_dir: Path | None) -> int:
+    """Print the error of a run that ended in ``e`` and return its exit code."""
+    if isinstance(e, BrokenPipeError):  # the reader of our output has left: `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return report(job_error(e, run_dir))
+
+
+def log_error(e: RlrunError) -> None:
+    """Write the exit code and the line into the log of the run."""
+    logging.getLogger("rlrun").info("exit %d: %s", e.exit_code, line_of(e))
 
 
 def _is_storage(e: OSError, run_dir: Path | None) -> bool:
@@ -55,15 +74,18 @@ def _inside(name: Any, run_dir: Path | None) -> bool:
     return Path(name).absolute().is_relative_to(run_dir.absolute())
 
 
+def line_of(e: RlrunError) -> str:
+    """The text of an error on one line, without secrets and control characters."""
+    line = redact(" ".join(str(e).split()))
+    return printable(line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ...")
+
+
 def report(e: RlrunError) -> int:
     """Print ``e`` and return its exit code."""
-    line = redact(" ".join(str(e).split()))
-    line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
-    line = printable(line)
-    logging.getLogger("rlrun").info("exit %d: %s", e.exit_code, line)
-    text = line if isinstance(e, Interrupted) else f"error: {line}"
+    text = line_of(e) if isinstance(e, Interrupted) else f"error: {line_of(e)}"
     print(f"rlrun: {text}", file=sys.stderr)
-    _print_traceback()
+    if os.environ.get("RLRUN_DEBUG") == "1":
+        print(redact("".join(traceback.format_exception(e))), end="", file=sys.stderr)
     return e.exit_code
 
 
@@ -72,24 +94,22 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def report_bug(e: Exception, run_dir: Path | None) -> int:
-    """Print one line, write the traceback into the run directory if there is one; return 9."""
+def report_bug(e: Exception) -> int:
+    """Print the line of a bug and return 9."""
+    error = _bug(e, None)
+    error.__cause__ = e
+    return report(error)
+
+
+def _bug(e: Exception, run_dir: Path | None) -> RlrunError:
+    """The error of a bug; its traceback is written into the run directory if there is one."""
     hint = "set RLRUN_DEBUG=1 for the traceback"
     if run_dir is not None:
         try:
-            (run_dir / "crash.txt").write_text(redact(traceback.format_exc()), encoding="utf-8")
+            trace = "".join(traceback.format_exception(e))
+            (run_dir / "crash.txt").write_text(redact(trace), encoding="utf-8")
             hint = f"the traceback is in {run_dir / 'crash.txt'}"
         except OSError:
             pass
-    text = redact(" ".join(str(e).split()))
-    print(
-        f"rlrun: error: internal error: {type(e).__name__}: {text}; this is a bug; {hint}",
-        file=sys.stderr,
-    )
-    _print_traceback()
-    return _BUG
-
-
-def _print_traceback() -> None:
-    if os.environ.get("RLRUN_DEBUG") == "1":
-        print(redact(traceback.format_exc()), end="", file=sys.stderr)
+    text = " ".join(str(e).split())
+    return RlrunError(f"internal error: {type(e).__name__}: {text}; this is a bug; {hint}")

@@ -1,11 +1,12 @@
 """The texts of ``rlrun --help`` and ``rlrun list``; needs neither Hydra nor torch for the first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from textwrap import fill
 
-from rlrun.cli.yaml_keys import first_comment, yamls
+from rlrun.cli.yaml_keys import first_comment, option_keys, yamls
+from rlrun.errors import ConfigError
 
 GROUPS = {
     "policy": "what learns",
@@ -45,6 +46,14 @@ TOPICS = {  # topic -> (README of a room, its section)
     "wrappers": ("env", "Wrappers"),
     "yaml files": ("config", "Your own yaml files"),
 }
+_LISTED = {  # other words for a group
+    "policies": "policy",
+    "envs": "env",
+    "environment": "env",
+    "environments": "env",
+    "experiments": "experiment",
+    "wrapper": "wrappers",
+}
 _SPACES = 38  # characters of the widest column
 _HELP = """\
 rlrun {version}: recurrent reinforcement learning, configured by Hydra
@@ -65,7 +74,7 @@ usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 
        rlrun tensorboard-rebuild RUN_DIR          writes its event files anew from its records
        rlrun codec bench RUN_DIR|FILE ...         what coders make of its weights and rows
        rlrun doctor [--calibrate KEY=VALUE ...]   what a bug report needs; what an update costs
-       rlrun list                                 what there is, a line each
+       rlrun list [GROUP [WORD ...]]              what there is, a line each
        rlrun help KEY|GROUP|TOPIC                 default, range, unit and source of a key; topics:
 {topics}
 
@@ -130,9 +139,9 @@ def _environment(name: str, path: Path, config_dir: str | None) -> tuple[str, st
     return spaces, f"{note}; wrappers: {names}" if names else note
 
 
-def _environments(config_dir: str | None) -> Iterator[str]:
+def _environments(config_dir: str | None, found: Mapping[str, Path] | None = None) -> Iterator[str]:
     """A line for each environment: name, observation -> action space, note, wrappers."""
-    found = yamls("env", config_dir)
+    found = yamls("env", config_dir) if found is None else found
     rows = {name: _environment(name, path, config_dir) for name, path in found.items()}
     name_width = max(map(len, rows)) + 2
     width = min(max(len(spaces) for spaces, _ in rows.values()), _SPACES)
@@ -163,3 +172,55 @@ def list_lines(config_dir: str | None = None) -> Iterator[str]:
     for name, path in yamls("experiment", config_dir).items():
         yield f"  {name:<24}{first_comment(path)}"
     yield ""
+
+
+def group_lines(
+    group: str, words: Sequence[str] = (), config_dir: str | None = None
+) -> Iterator[str]:
+    """The lines of ``rlrun list GROUP WORD…``: options whose name or text has every word.
+
+    Case does not matter. Only the environments that are shown are made.
+
+    Raises: ConfigError for an unknown group, and when no option has the words.
+    """
+    name = _LISTED.get(group, group)
+    if name == "wrappers":
+        lines = [line for line in _wrappers() if _has(line, words)]
+    elif name in GROUPS:
+        found = {o: p for o, p in yamls(name, config_dir).items() if _has(_text(name, o, p), words)}
+        width = max([23, *map(len, found)]) + 1
+        lines = [f"  {option:<{width}}{first_comment(path)}" for option, path in found.items()]
+        if name == "env" and found:
+            lines = list(_environments(config_dir, found))
+    else:
+        raise ConfigError(_unknown_group(group))
+    if not lines:
+        wrong = f"no option has {' and '.join(words)} in its name or text"
+        raise ConfigError(f"rlrun list {group}: {wrong}; see all of them: rlrun list {group}")
+    yield from lines
+
+
+def _text(group: str, option: str, path: Path) -> str:
+    """Name and text of an option; of an environment without making it."""
+    if group != "env":
+        return f"{option} {first_comment(path)}"
+    keys = option_keys(group, option, str(path.parents[1]))
+    shown = (keys[k].value for k in ("env.note", "env.id", "env.wrappers") if k in keys)
+    return " ".join([option, first_comment(path), *shown])
+
+
+def _has(text: str, words: Sequence[str]) -> bool:
+    return all(word.casefold() in text.casefold() for word in words)
+
+
+def _unknown_group(group: str) -> str:
+    from rlrun.schema.spelling import nearest
+
+    names = [*GROUPS, "wrappers"]
+    close = nearest(group, names, 1)
+    fix = (
+        f"rlrun list {close[0]}"
+        if close
+        else f"a word is looked for in one: rlrun list env {group}"
+    )
+    return f"rlrun list {group}: unknown group; groups are {', '.join(names)}; {fix}"

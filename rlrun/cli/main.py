@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr
-from typing import TYPE_CHECKING
 
 from rlrun import __version__
 from rlrun.cli.commands import (
@@ -36,9 +35,6 @@ from rlrun.cli.report import compare_command, report_command
 from rlrun.cli.tensorboard import rebuild_command, tensorboard_command
 from rlrun.errors import ConfigError, Interrupted, RlrunError, end_if_importing_main
 from rlrun.trust import trusting
-
-if TYPE_CHECKING:
-    from rlrun.config import Composer
 
 _COMMANDS = {
     "search": search_command,
@@ -88,7 +84,7 @@ def _main(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as e:
-        return report_bug(e, None)
+        return report_bug(e)
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -162,7 +158,7 @@ def _split_trust(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def _hydra(argv: list[str]) -> int:
     from hydra._internal.utils import get_args_parser
 
-    from rlrun.cli.run import run_single
+    from rlrun.cli.line import asks_for_sweep, read_line, run_line, sweep_line
     from rlrun.config import Composer
 
     quiet, argv = split_quiet(argv)
@@ -182,66 +178,14 @@ def _hydra(argv: list[str]) -> int:
         raise ConfigError(f"rlrun -sc {query}: {wrong}; install=SHELL is allowed; type {fix}")
     if args.shell_completion or args.hydra_help:
         return _run_hydra_flag(parser, args)
-    directory, args.overrides = _split_sweep_dir(args.overrides)
-    seeds, args.overrides = _split_seeds(args.overrides)
-    args.overrides = [*composer.rewrite(args.overrides), *quiet]
+    line = read_line(composer, args.overrides, quiet=bool(quiet))
+    args.overrides = line.overrides
     if args.cfg or args.info is not None:
         composer.compose(args.overrides, sweep=args.multirun)
         return _run_hydra_flag(parser, args)
-    if args.multirun or _asks_for_sweep(composer, args.overrides):
-        from rlrun.cli.sweep import run_sweep
-
-        overrides = [*args.overrides, *_silence_launcher(args.overrides, quiet)]
-        if seeds:
-            from rlrun.cli.seeds import read_seeds, run_auto
-
-            auto = read_seeds(composer, seeds)
-            return run_auto(composer, overrides, directory, auto, quiet=bool(quiet))
-        return run_sweep(composer, overrides, directory, quiet=bool(quiet))
-    if seeds:
-        key, _, value = seeds[0].partition("=")
-        wrong = "only a sweep adds seeds (rlrun -m)"
-        raise ConfigError(f"{key} = {value}: {wrong}; settings to compare are needed; add -m")
-    if directory is not None:
-        fix = f"add -m, or use run.dir={directory}"
-        raise ConfigError(f"sweep.dir = {directory}: only a sweep has it (rlrun -m); {fix}")
-    return run_single(composer, args.overrides)
-
-
-def _split_sweep_dir(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
-    """(the value of ``sweep.dir=PATH``, the other overrides)."""
-    given = [o for o in overrides if o.startswith("sweep.dir=")]
-    rest = [o for o in overrides if o not in given]
-    text = given[-1].partition("=")[2] if given else "null"
-    value = text.strip("'\"")
-    if value == "" or ("," in value and value == text):
-        wrong = (
-            f"is {'several paths' if value else 'no path'}; one is allowed, quoted if it holds a"
-        )
-        raise ConfigError(
-            f"sweep.dir = {value}: {wrong} comma, that of a sweep adds jobs to it; give "
-            "sweep.dir=PATH",
-            key="sweep.dir",
-        )
-    return (None if text == "null" else value), rest
-
-
-def _split_seeds(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(overrides ``seeds=…`` and ``seeds.KEY=…``, the others)."""
-    own = [o for o in overrides if o.partition("=")[0].partition(".")[0] == "seeds"]
-    return own, [o for o in overrides if o not in own]
-
-
-def _silence_launcher(overrides: Sequence[str], quiet: Sequence[str]) -> list[str]:
-    """Overrides that silence Hydra's launcher, unless its logging was asked for."""
-    asked = any("hydra_logging" in o for o in overrides)
-    return ["hydra/hydra_logging=none"] if quiet and not asked else []
-
-
-def _asks_for_sweep(composer: "Composer", overrides: Sequence[str]) -> bool:
-    if not any("hydra.mode" in o for o in overrides):
-        return False
-    return str(composer.compose(overrides, sweep=True).hydra.mode) == "RunMode.MULTIRUN"
+    if args.multirun or asks_for_sweep(line):
+        return sweep_line(line)
+    return run_line(line)[1]
 
 
 def _run_hydra_flag(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from rlrun.errors import extra
 
 if TYPE_CHECKING:
     from rlrun.reports.curves import Axis
+    from rlrun.reports.document import Document
 
 
 def _threshold(text: str) -> float:
@@ -55,33 +57,66 @@ def report_command(argv: list[str]) -> int:
         "--baseline", metavar="SETTING", help="what others are compared with; default: the first"
     )
     args = parser.parse_args(argv)
+    from rlrun.reports.tables import terminal_lines
+    from rlrun.reports.write import PAGE
+
+    axes: tuple[Axis, ...] = (args.x,) if args.x else ("env_steps", "wall")
+    document, drawn = make_report(
+        args.dirs,
+        score=args.score,
+        threshold=args.threshold,
+        references=args.reference,
+        baseline=args.baseline,
+        axes=axes,
+        out=args.out,
+    )
+    for text in document.text:
+        print(text)
+    for line in terminal_lines(document.sections[0].tables[0]):
+        print(line)
+    if not drawn:
+        print(f"no figures: matplotlib is missing; pip install {extra('plot')}")
+    print(f"report: {args.out / PAGE}")
+    return 0
+
+
+def make_report(
+    dirs: Sequence[str],
+    *,
+    score: str,
+    threshold: float | None,
+    references: Sequence[str],
+    baseline: str | None,
+    axes: tuple["Axis", ...],
+    out: Path | None,
+) -> tuple["Document", bool]:
+    """Return the report on runs, and whether it has figures; ``out``: where it is written.
+
+    The arguments are those of the command line, checked except ``threshold``, a finite number.
+
+    Raises: ConfigError, StorageError.
+    """
     from rlrun.reports import figures
     from rlrun.reports.across import check_references, parse_references
     from rlrun.reports.contents import build_document
     from rlrun.reports.findings import Findings
     from rlrun.reports.runs import read_runs
     from rlrun.reports.score import parse_score
-    from rlrun.reports.tables import terminal_lines
-    from rlrun.reports.write import PAGE, check_out, write_report
+    from rlrun.reports.write import check_out, write_report
 
-    parse_score(args.score)
-    references = parse_references(args.reference)
-    check_out(args.out)
-    runs = read_runs(args.dirs)
-    threshold = math.nan if args.threshold is None else args.threshold
-    axes: tuple[Axis, ...] = (args.x,) if args.x else ("env_steps", "wall")
-    found = Findings(runs, args.score, threshold, axes, figures.available(), args.baseline)
-    check_references(references, found)
-    document = build_document(found, _title(args.dirs), references)
-    write_report(document, args.out)
-    for text in document.text:
-        print(text)
-    for line in terminal_lines(document.sections[0].tables[0]):
-        print(line)
-    if not found.draw:
-        print(f"no figures: matplotlib is missing; pip install {extra('plot')}")
-    print(f"report: {args.out / PAGE}")
-    return 0
+    parse_score(score)
+    known = parse_references(references)
+    if out is not None:
+        check_out(out)
+    runs = read_runs(dirs)
+    draw = out is not None and figures.available()
+    goal = math.nan if threshold is None else threshold
+    found = Findings(runs, score, goal, axes, draw, baseline)
+    check_references(known, found)
+    document = build_document(found, _title(dirs), known)
+    if out is not None:
+        write_report(document, out)
+    return document, draw
 
 
 def compare_command(argv: list[str]) -> int:
@@ -101,7 +136,7 @@ def compare_command(argv: list[str]) -> int:
     return 0
 
 
-def _title(dirs: list[str]) -> str:
+def _title(dirs: Sequence[str]) -> str:
     from rlrun.reports.runs import printable
 
     names = [printable(name) for name in dirs[:3]]

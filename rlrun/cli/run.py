@@ -1,13 +1,16 @@
-"""Single runs: validated, given a directory of their own, started."""
+"""Single runs: validated, given a directory of their own, started, resumed.
 
-import logging
+``start_run`` and ``resume_run`` raise errors; ``rlrun.api`` calls them too.
+"""
+
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlrun.cli.error_report import SweepStopped, report_job_error
+from rlrun.cli.error_report import SweepStopped, job_error, log_error, report_job_error
+from rlrun.cli.run_log import close_log, run_log
 from rlrun.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
@@ -19,8 +22,15 @@ if TYPE_CHECKING:
 _STOPS = (75, Interrupted.exit_code, 143)  # signals: a sweep in one process ends after them
 
 
-def run_single(composer: "Composer", overrides: Sequence[str]) -> int:
-    """The exit code of one run."""
+def start_run(
+    composer: "Composer", overrides: Sequence[str], *, own_process: bool = True
+) -> tuple[Path, int]:
+    """Run in a new directory; return it and the exit code.
+
+    ``own_process``: False when the process is not the run's own, but that of a user's script.
+
+    Raises: RlrunError.
+    """
     from rlrun.config import check, check_precision, read_composed
     from rlrun.config.checks.unread_keys import check_typed_keys
     from rlrun.config.directories import absolute, claim, require_new, require_writable
@@ -48,7 +58,11 @@ def run_single(composer: "Composer", overrides: Sequence[str]) -> int:
     composer.set_directory(cfg, run_dir)
     if run_dir != path:  # another run has that name, which the config may speak of
         config = read_composed(cfg)
-    return int(composer.run(partial(run_job, config=config), cfg))
+    job = partial(start_job, config=config, own_process=own_process)
+    ended: int | Exception = composer.run(job, cfg)
+    if isinstance(ended, Exception):
+        raise ended
+    return run_dir, ended
 
 
 def _unresolved(overrides: Any) -> list[str]:
@@ -73,43 +87,89 @@ def write_texts(run_dir: Path, raw_yaml: str, overrides: Sequence[str]) -> None:
             replace_file(path, content)
 
 
-def run_job(cfg: "DictConfig", config: "Config | None" = None) -> int:
-    """One run, in the directory Hydra was given; returns its exit code.
+def start_job(
+    cfg: "DictConfig", config: "Config | None" = None, *, own_process: bool = True
+) -> int | Exception:
+    """One run, in the directory Hydra was given; return its exit code, or the error it ended in.
 
-    ``config``: ``cfg`` as it was read; None: read from ``cfg`` (a launcher composes its jobs anew).
+    An error that is raised is one that Hydra prints. ``config``: ``cfg`` as it was read; None: read
+    from ``cfg`` (a launcher composes its jobs anew). ``own_process``: as for ``start_run``.
     """
+    from hydra.core.hydra_config import HydraConfig
+
+    run_dir = Path(HydraConfig.get().runtime.output_dir)
+    try:
+        with nullcontext() if own_process else run_log(run_dir):
+            return _start_job(cfg, config, run_dir, own_process=own_process)
+    except Exception as e:
+        return e
+    finally:
+        close_log(run_dir)
+
+
+def _start_job(
+    cfg: "DictConfig", config: "Config | None", run_dir: Path, *, own_process: bool
+) -> int:
+    """``start_job`` that raises RlrunError, which the log of the run has, or BrokenPipeError."""
     from hydra.core.hydra_config import HydraConfig
 
     from rlrun.config import read_composed, to_yaml
 
-    hydra = HydraConfig.get()
-    run_dir = Path(hydra.runtime.output_dir)
     try:
         config, raw_yaml = config or read_composed(cfg), to_yaml(cfg)
         if config.pipeline.name == "overlapped":
             from rlrun.pipeline.forkserver import start_forkserver
 
             start_forkserver()
-        overrides = _unresolved(hydra.overrides.task)
+        overrides = _unresolved(HydraConfig.get().overrides.task)
         write_texts(run_dir, raw_yaml, overrides)
         from rlrun.run.train import run
 
-        return run(config, run_dir, raw_yaml=raw_yaml, overrides=overrides)
+        given: dict[str, Any] = {"raw_yaml": raw_yaml, "overrides": overrides}
+        return run(config, run_dir, **given, own_process=own_process)
+    except BrokenPipeError:
+        raise
     except Exception as e:
-        return report_job_error(e, run_dir)
-    finally:
-        _close_log(run_dir)
+        error = job_error(e, run_dir)
+        log_error(error)
+        raise error from error.__cause__
 
 
-def _close_log(run_dir: Path) -> None:
-    """Close the run's log: later records of this process are not of the run."""
-    root = logging.getLogger()
-    for handler in root.handlers[:]:
-        directory = isinstance(handler, logging.FileHandler) and Path(handler.baseFilename).parent
-        if directory == run_dir:
-            root.removeHandler(handler)
-            with suppress(OSError):  # a full disk
-                handler.close()
+def run_job(cfg: "DictConfig", config: "Config | None" = None) -> int:
+    """``start_job`` that prints the error of the run; return its exit code."""
+    ended = start_job(cfg, config)
+    return report_job_error(ended, None) if isinstance(ended, Exception) else ended
+
+
+def resume_run(
+    run_dir: Path,
+    config: "Config",
+    raw_yaml: str,
+    overrides: list[str],
+    step: int | None,
+    *,
+    own_process: bool = True,
+) -> int:
+    """Go on with a run, from the checkpoint of an env step where one is given.
+
+    ``config``, ``raw_yaml``: those that ``rlrun.config.load`` returns for ``overrides``.
+
+    Raises: RlrunError, BrokenPipeError.
+    """
+    try:
+        if config.pipeline.name == "overlapped":
+            from rlrun.pipeline.forkserver import start_forkserver
+
+            start_forkserver()
+        from rlrun.run.train import resume
+
+        given: dict[str, Any] = {"raw_yaml": raw_yaml, "overrides": overrides, "step": step}
+        return resume(run_dir, config, **given, own_process=own_process)
+    except BrokenPipeError:
+        raise
+    except Exception as e:
+        error = job_error(e, run_dir)
+        raise error from error.__cause__
 
 
 def run_sweep_job(cfg: "DictConfig") -> int:

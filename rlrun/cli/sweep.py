@@ -52,11 +52,27 @@ def run_sweep(
     jobs: Sequence[Sequence[str]] | None = None,
     begin: Callable[[Path], None] = lambda directory: None,
 ) -> int:
-    """0 when every job of the sweep ended well, else 1.
+    """``start_sweep`` that names the jobs which failed; 0 when every job ended well, else 1."""
+    path, ended = start_sweep(composer, overrides, directory, quiet=quiet, jobs=jobs, begin=begin)
+    return _report_failures(ended, path)
+
+
+def start_sweep(
+    composer: "Composer",
+    overrides: Sequence[str],
+    directory: str | None,
+    *,
+    quiet: bool,
+    jobs: Sequence[Sequence[str]] | None = None,
+    begin: Callable[[Path], None] = lambda directory: None,
+) -> tuple[Path, list[JobRecord]]:
+    """Run a sweep to its end; return its directory and all of its jobs, also those that failed.
 
     ``directory``: of ``sweep.dir``, new or that of a sweep, to which the jobs are added.
     ``jobs``: the overrides of each job; None: every combination of those of the command line.
     ``begin``: is called with the directory of the sweep, which is locked, before the first job.
+
+    Raises: ConfigError before any job runs, Interrupted, SweepStopped.
     """
     from rlrun.config.directories import absolute, claim, require_new
 
@@ -87,10 +103,11 @@ def run_sweep(
         begin(path)
         if not jobs:
             run_adaptive(composer, overrides, sweep, local=is_local(cfg))
-            return _report_failures(sweep.record.jobs, path)
-        if is_local(cfg):
-            return _run_local(composer, cfg, sweep, quiet=quiet)
-        return _run_by_hydra(composer, overrides, sweep)
+        elif is_local(cfg):
+            _run_local(composer, cfg, sweep, quiet=quiet)
+        else:
+            _run_by_hydra(composer, overrides, sweep)
+        return path, sweep.record.jobs
 
 
 def is_local(cfg: "DictConfig") -> bool:
@@ -105,7 +122,7 @@ def _require_local(cfg: "DictConfig", path: Path) -> None:
         raise ConfigError(f"sweep.dir = {path}: {wrong}; {fix}", key="sweep.dir")
 
 
-def _run_local(composer: "Composer", cfg: "DictConfig", sweep: Sweep, *, quiet: bool) -> int:
+def _run_local(composer: "Composer", cfg: "DictConfig", sweep: Sweep, *, quiet: bool) -> None:
     """Run the jobs in our own pool."""
     from rlrun.config.jobs import Multirun
 
@@ -113,21 +130,20 @@ def _run_local(composer: "Composer", cfg: "DictConfig", sweep: Sweep, *, quiet: 
     tasks = sweep.add()
     multirun = Multirun(composer, cfg, sweep.path)
     try:
-        code = _run(tasks, sweep.record, sweep.path, quiet=quiet)
+        _run(tasks, sweep.record, sweep.path, quiet=quiet)
     finally:
         multirun.end()
-    return code
 
 
-def _run(tasks: Sequence[Task], record: SweepRecord, path: Path, *, quiet: bool) -> int:
-    """Run the jobs, say what failed; return the exit code of the sweep."""
+def _run(tasks: Sequence[Task], record: SweepRecord, path: Path, *, quiet: bool) -> None:
+    """Run the jobs. Raises: Interrupted."""
     workers = max(1, min(record.workers or 1, len(tasks)))
     if not quiet:
         skipped = len(record.jobs) - len(tasks)
         there = f" ({skipped} more are there already)" if skipped else ""
         print(f"rlrun: {len(tasks)} jobs{there}, {workers} at a time; {path}", flush=True)
     if not tasks:
-        return _report_failures(record.jobs, path)
+        return
     stopped = run_tasks(tasks, record, path, quiet=quiet)
     if stopped is not None:
         done = sum(job.status == "done" for job in record.jobs)
@@ -135,7 +151,6 @@ def _run(tasks: Sequence[Task], record: SweepRecord, path: Path, *, quiet: bool)
         error = Interrupted(f"{text}; go on: {resume_line(path)}")
         error.exit_code = stopped
         raise error
-    return _report_failures(record.jobs, path)
 
 
 def _report_failures(jobs: Sequence[JobRecord], path: Path) -> int:
@@ -160,7 +175,7 @@ def run_packed_job(text: str) -> int:
         return report(e)
 
 
-def _run_by_hydra(composer: "Composer", overrides: Sequence[str], sweep: Sweep) -> int:
+def _run_by_hydra(composer: "Composer", overrides: Sequence[str], sweep: Sweep) -> None:
     """Run the jobs by another launcher (basic, joblib, submitit), which composes them anew."""
     sweep.record.commands.append(list(sys.argv))
     sweep.add()
@@ -178,7 +193,6 @@ def _run_by_hydra(composer: "Composer", overrides: Sequence[str], sweep: Sweep) 
         raise
     finally:
         sweep.record.write(sweep.path)
-    return _report_failures(jobs, sweep.path)
 
 
 def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
@@ -224,7 +238,8 @@ def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
         for job in record.jobs:
             job.threads = job.threads or threads
         record.write(path)
-        return _run(tasks, record, path, quiet=quiet)
+        _run(tasks, record, path, quiet=quiet)
+        return _report_failures(record.jobs, path)
 
 
 def _split_workers(overrides: Sequence[str]) -> tuple[int | None, list[str]]:

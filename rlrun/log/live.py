@@ -2,15 +2,20 @@
 
 import logging
 import sys
+from collections.abc import Sequence
 from typing import TextIO
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from rlrun.log.snapshot import ProgressSnapshot, format_duration
+
+GAP = "  "  # between two parts of a line
+TITLE = 16  # columns of a title that are kept on the narrowest terminal
+MIN_BAR, MAX_BAR = 6, 24  # columns
+
+Part = tuple[int, Text]  # importance, text
 
 
 class LiveDisplay:
@@ -32,7 +37,7 @@ class LiveDisplay:
         self._handlers = self._redirect_handlers()
 
     def show(self, snapshot: ProgressSnapshot) -> None:
-        self._live.update(render(snapshot), refresh=True)
+        self._live.update(Frame(snapshot), refresh=True)
 
     def close(self) -> None:
         """Leave the last frame on the screen; restore the cursor and the streams."""
@@ -58,20 +63,74 @@ class LiveDisplay:
         return found
 
 
-def render(snapshot: ProgressSnapshot) -> Group:
-    """Return a line with the progress bar and a line with the latest values."""
-    bar = Table.grid(padding=(0, 2))
+class Frame:
+    """Two lines of a snapshot: progress, then the latest values; neither is wider than the console.
+
+    What does not fit is left out, the least important first; a title is cut.
+    """
+
+    def __init__(self, snapshot: ProgressSnapshot) -> None:
+        self.snapshot = snapshot
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield progress_line(self.snapshot, options.max_width)
+        yield values_line(self.snapshot, options.max_width)
+
+
+def progress_line(snapshot: ProgressSnapshot, width: int) -> Text:
+    """Return title, bar, steps, share, speed and remaining time in at most ``width`` columns."""
     eta = "-:--" if snapshot.eta is None else format_duration(snapshot.eta)
-    bar.add_row(
-        Text(snapshot.title, style="bold"),
-        ProgressBar(total=1.0, completed=snapshot.fraction, width=24),
-        Text(f"{snapshot.env_steps:,}/{snapshot.total_steps:,}"),
-        Text(f"{snapshot.fraction:4.0%}"),
-        Text(f"{snapshot.fps:,.0f} fps", style="cyan"),
-        Text(f"ETA {eta}", style="cyan"),
-    )
-    values = Text("  ")
-    values.append(f"updates {snapshot.updates:,}", style="dim")
-    for name, value in snapshot.latest.items():
-        values.append(f"   {name} ", style="dim").append(f"{value:.4g}", style="bold")
-    return Group(bar, values)
+    steps = f"{snapshot.env_steps:,}/{snapshot.total_steps:,}"
+    parts = [  # the smaller the number, the sooner it is left out
+        (5, Text(f"{snapshot.fraction:4.0%}")),
+        (2, Text(steps)),
+        (3, Text(f"{snapshot.fps:,.0f} fps", style="cyan")),
+        (4, Text(f"ETA {eta}", style="cyan")),
+    ]
+    if snapshot.title:
+        title = Text(snapshot.title, style="bold")
+        title.truncate(max(width // 2, TITLE), overflow="ellipsis")
+        parts.insert(0, (1, title))
+    parts = _fitting(parts, width)
+    free = width - _width(parts) - len(GAP)
+    if free >= MIN_BAR:
+        parts.insert(len(parts) > 4, (0, _bar(snapshot.fraction, min(free, MAX_BAR))))
+    return _joined(parts, width)
+
+
+def values_line(snapshot: ProgressSnapshot, width: int) -> Text:
+    """Return updates and the latest values in at most ``width`` columns.
+
+    Left out first: updates, then the values between the first and the last.
+    """
+    parts = [(0, Text(f"updates {snapshot.updates:,}", style="dim"))]
+    last = len(snapshot.latest) - 1
+    for i, (name, value) in enumerate(snapshot.latest.items()):
+        text = Text(f"{name} ", style="dim").append(f"{value:.4g}", style="bold not dim")
+        parts.append((last + 2 - i if i < last else last + 3, text))
+    return _joined(_fitting(parts, width), width)
+
+
+def _bar(fraction: float, width: int) -> Text:
+    """Return a bar of ``width`` columns."""
+    done = round(fraction * width)
+    return Text("━" * done, style="bar.complete").append("━" * (width - done), style="bar.back")
+
+
+def _fitting(parts: Sequence[Part], width: int) -> list[Part]:
+    """Return the most important parts that fit into ``width`` columns, in their order."""
+    kept = list(parts)
+    while len(kept) > 1 and _width(kept) > width:
+        kept.remove(min(kept, key=lambda part: part[0]))
+    return kept
+
+
+def _width(parts: Sequence[Part]) -> int:
+    return sum(text.cell_len for _, text in parts) + len(GAP) * (len(parts) - 1)
+
+
+def _joined(parts: Sequence[Part], width: int) -> Text:
+    line = Text(GAP).join(text for _, text in parts)
+    line.no_wrap = True
+    line.truncate(width, overflow="ellipsis")
+    return line

@@ -5,6 +5,8 @@ the global ones, so they are seeded at a run's beginning and are part of its che
 """
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -40,3 +42,17 @@ def load_generators(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     for device, own in enumerate(state.get("cuda", [])[: torch.cuda.device_count()]):
         torch.cuda.set_rng_state(own, device)
+
+
+@contextmanager
+def process_restored() -> Iterator[None]:
+    """Leave the global generators and torch's number of threads as they were before the block.
+
+    For runs in a process that is not their own.
+    """
+    state, threads = generators_state(), torch.get_num_threads()
+    try:
+        yield
+    finally:
+        load_generators(state)
+        torch.set_num_threads(threads)

@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,10 +28,14 @@ class StopRequest:
     code: int | None = None
     error: RlrunError | None = None
     since: float | None = None  # time.monotonic() of the request
+    catches = False  # signals, in the main thread
 
-    def __init__(self, deadline: float = math.inf) -> None:
-        """``deadline``: time.monotonic() from which on to stop."""
-        self.deadline = deadline
+    def __init__(self, deadline: float = math.inf, *, own_process: bool = True) -> None:
+        """``deadline``: time.monotonic() from which on to stop.
+
+        ``own_process``: see ``receive``.
+        """
+        self.deadline, self.own_process = deadline, own_process
 
     def __call__(self) -> bool:
         if self.error is not None:
@@ -40,22 +45,38 @@ class StopRequest:
         return self.code is not None
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Record the first signal; the second ends the process at once."""
+        """Record the first signal; the second ends the process at once.
+
+        A process that is not the run's own, but that of a user's script, goes on: the second signal
+        raises KeyboardInterrupt in it, or ``error``.
+        """
+        if not self.own_process and (self.error is not None or self.since is not None):
+            raise self.error or KeyboardInterrupt
         if self.since is not None:
             os._exit(130 if number == signal.SIGINT else 128 + number)
         self._request(130 if number == signal.SIGINT else 75)
+
+    def interrupt(self, error: RlrunError) -> None:
+        """Raise ``error`` in the main thread if it catches the signals, else in the next call."""
+        self.error = error
+        ident = threading.main_thread().ident
+        if self.catches and ident is not None:
+            signal.pthread_kill(ident, signal.SIGINT)
 
     def _request(self, code: int) -> None:
         self.code, self.since = code, time.monotonic()
 
 
 @contextmanager
-def stop_on_signals(deadline: float = math.inf) -> Iterator[StopRequest]:
+def stop_on_signals(
+    deadline: float = math.inf, *, own_process: bool = True
+) -> Iterator[StopRequest]:
     """Catch SIGINT, SIGTERM, SIGUSR1 and SIGHUP within the block (main thread only).
 
-    A signal that is ignored stays ignored (SIGHUP under nohup).
+    A signal that is ignored stays ignored (SIGHUP under nohup). ``own_process``: see
+    ``StopRequest.receive``.
     """
-    request, before = StopRequest(deadline), {}
+    request, before = StopRequest(deadline, own_process=own_process), {}
     try:
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -64,7 +85,9 @@ def stop_on_signals(deadline: float = math.inf) -> Iterator[StopRequest]:
         yield request
         return
     try:
+        request.catches = True
         yield request
     finally:
+        request.catches = False
         for number, handler in before.items():
             signal.signal(number, handler)

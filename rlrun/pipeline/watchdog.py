@@ -53,12 +53,16 @@ class Watchdog:
         *,
         env_id: str,
         in_place: Callable[[], None] = lambda: None,
+        report: Callable[[], None] = lambda: None,
         poll: float = POLL_SECONDS,
         grace: float = GRACE_SECONDS,
     ) -> None:
-        """``in_place``: raises when the run directory is no longer where it was."""
+        """``in_place``: raises when the run directory is no longer where it was. ``report``: called
+        at every look while it is there.
+        """
         self.config, self.pulse, self.stop, self.end = config, pulse, stop, end
-        self.env_id, self.in_place, self.poll, self.grace = env_id, in_place, poll, grace
+        self.env_id, self.in_place, self.report = env_id, in_place, report
+        self.poll, self.grace = poll, grace
         self.waited, self.warned, self.signalled = 0.0, False, 0.0
         self.last: Pulse | None = None
         self.pipe: tuple[int, int] | None = None  # signal numbers, written as soon as they arrive
@@ -107,6 +111,7 @@ class Watchdog:
         """Look at the pulse ``seconds`` after the last time."""
         try:
             self.in_place()
+            self.report()
         except RlrunError as e:
             self.stop.error = self.stop.error or e
         pulse = self.pulse()

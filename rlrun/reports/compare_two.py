@@ -8,7 +8,7 @@ from rlrun.errors import ConfigError
 from rlrun.reports.findings import interval_of, uncounted
 from rlrun.reports.groups import Group, differences, group_runs, side_of
 from rlrun.reports.intervals import mean_interval
-from rlrun.reports.runs import Run, printable, read_runs
+from rlrun.reports.runs import RunData, printable, read_runs
 from rlrun.reports.tables import Cell, Table, terminal_lines
 from rlrun.reports.versus import Versus, corrected, sentence, versus
 
@@ -89,7 +89,7 @@ def _config_lines(a: Group, b: Group) -> Iterator[str]:
         yield f"and {len(rows) - _MOST} more keys"
 
 
-def _code_lines(runs: dict[str, list[Run]]) -> Iterator[str]:
+def _code_lines(runs: dict[str, list[RunData]]) -> Iterator[str]:
     """Return the differences besides the config: commit and versions."""
     for what, key in (("commit", "git"), ("versions", "versions"), ("machine", "host")):
         found = {name: {str(run.record.get(key)) for run in own} for name, own in runs.items()}

@@ -19,7 +19,7 @@ import numpy as np
 from rlrun.reports.groups import Group
 from rlrun.reports.intervals import mean_band
 from rlrun.reports.records import Floats
-from rlrun.reports.runs import Run
+from rlrun.reports.runs import RunData
 
 MAX_POINTS = 200
 Axis = Literal["env_steps", "wall"]
@@ -35,15 +35,15 @@ class Curve:
     """
 
     group: Group
-    seeds: list[tuple[Run, Floats, Floats]]
+    seeds: list[tuple[RunData, Floats, Floats]]
     x: Floats
     mean: Floats
     low: Floats
     high: Floats
-    left_out: list[Run]
+    left_out: list[RunData]
 
 
-def is_whole(run: Run) -> bool:
+def is_whole(run: RunData) -> bool:
     """Return True for a run that is done and whose evaluations are all known."""
     return run.status == "done" and len(run.evaluations.env_steps) > 0 and not run.damage
 
@@ -68,7 +68,7 @@ def curve(group: Group, axis: Axis = "env_steps") -> Curve:
     return Curve(group, seeds, x, mean, low, high, left_out)
 
 
-def _x(run: Run, axis: Axis) -> Floats:
+def _x(run: RunData, axis: Axis) -> Floats:
     """Return the places of a run's evaluations; empty when an axis is not known for all."""
     x = run.evaluations.env_steps if axis == "env_steps" else run.evaluations.wall_seconds
     return x if not np.isnan(x).any() else x[:0]
@@ -93,7 +93,7 @@ def align(seeds: Sequence[tuple[Floats, Floats]], x: Floats) -> Floats:
     return out
 
 
-def steps_to(run: Run, threshold: float) -> float:
+def steps_to(run: RunData, threshold: float) -> float:
     """Return the env steps of the first evaluation of at least ``threshold``; inf without one."""
     steps = run.evaluations.env_steps[run.evaluations.return_mean >= threshold]
     return float(steps[0]) if len(steps) else math.inf

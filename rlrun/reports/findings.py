@@ -10,7 +10,7 @@ from rlrun.errors import ConfigError
 from rlrun.reports.curves import Axis
 from rlrun.reports.groups import Group, group_runs
 from rlrun.reports.intervals import Estimate
-from rlrun.reports.runs import Run, printable
+from rlrun.reports.runs import RunData, printable
 from rlrun.reports.tables import Interval
 
 _NAN = math.nan
@@ -26,7 +26,7 @@ _MEANING = {
 class Findings:
     """The runs of a report, grouped and scored. ``draw``: with figures."""
 
-    runs: list[Run]
+    runs: list[RunData]
     kind: str
     threshold: float = _NAN
     axes: tuple[Axis, ...] = ("env_steps", "wall")
@@ -108,7 +108,7 @@ def uncounted(group: Group) -> str:
     return ", ".join(parts)
 
 
-def _why_unscored(run: Run) -> str:
+def _why_unscored(run: RunData) -> str:
     if run.status != "done":
         return run.status
     return "with damaged metrics" if run.damage else "without evaluations"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.reports.records import Floats
-from rlrun.reports.runs import Run, flatten, printable, resolve
+from rlrun.reports.runs import RunData, flatten, printable, resolve
 from rlrun.reports.score import score
 
 # Keys that say where to run and how to record, not what is computed.
@@ -35,9 +35,9 @@ class Group:
     setting: str
     keys: dict[str, Any]
     kind: str
-    runs: list[Run] = field(default_factory=list)
-    unscored: list[Run] = field(default_factory=list)
-    repeats: list[Run] = field(default_factory=list)
+    runs: list[RunData] = field(default_factory=list)
+    unscored: list[RunData] = field(default_factory=list)
+    repeats: list[RunData] = field(default_factory=list)
 
     @property
     def scores(self) -> Floats:
@@ -60,7 +60,7 @@ class Group:
         return any(run.auto is not None for run in self.runs)
 
     @property
-    def failed_again(self) -> list[Run]:
+    def failed_again(self) -> list[RunData]:
         """Runs that failed although an earlier run of their seed is done and counts."""
         began = {run.seed: run.text("started") for run in self.runs}
         return [
@@ -70,12 +70,12 @@ class Group:
         ]
 
     @property
-    def everything(self) -> list[Run]:
+    def everything(self) -> list[RunData]:
         """Every run of the group."""
         return [*self.runs, *self.unscored, *self.repeats]
 
 
-def group_runs(runs: Sequence[Run], kind: str = "final") -> list[Group]:
+def group_runs(runs: Sequence[RunData], kind: str = "final") -> list[Group]:
     """Return the groups, in the order of their first run. Runs without a config are in none.
 
     ``kind``: the score, see `score`.
@@ -83,7 +83,7 @@ def group_runs(runs: Sequence[Run], kind: str = "final") -> list[Group]:
     usable = [run for run in runs if run.config and run.status != "damaged"]
     environments = _environments(usable)
     settings = _settings(usable, environments)
-    by_key: dict[tuple[str, str, bool], list[Run]] = {}
+    by_key: dict[tuple[str, str, bool], list[RunData]] = {}
     for run, environment, keys in zip(usable, environments, settings, strict=True):
         by_key.setdefault((environment, _canonical(keys), run.trial), []).append(run)
     distinct: dict[str, dict[str, Any]] = {_canonical(keys): keys for keys in settings}
@@ -95,9 +95,9 @@ def group_runs(runs: Sequence[Run], kind: str = "final") -> list[Group]:
     ]
 
 
-def _group(group: Group, members: Sequence[Run]) -> Group:
+def _group(group: Group, members: Sequence[RunData]) -> Group:
     """Fill a group: of the runs of a seed that have a score the one started last counts."""
-    by_seed: dict[int | None, list[Run]] = {}
+    by_seed: dict[int | None, list[RunData]] = {}
     for run in members:
         if score(run, group.kind) is None:
             group.unscored.append(run)
@@ -124,7 +124,7 @@ def best_groups(groups: Sequence[Group], count: int) -> list[Group]:
     return [groups[i] for i in sorted(kept)]
 
 
-def side_of(groups: Sequence[Group], runs: Sequence[Run]) -> list[Group]:
+def side_of(groups: Sequence[Group], runs: Sequence[RunData]) -> list[Group]:
     """Return the groups with the members alone that are among ``runs``; empty ones are left out."""
     own = {id(run) for run in runs}
     found = []
@@ -148,7 +148,7 @@ def _is_environment(name: str) -> bool:
     return name.startswith(_ENVIRONMENT) and name.split(".")[1] in ("id", "kwargs", "eval_kwargs")
 
 
-def _environments(runs: Sequence[Run]) -> list[str]:
+def _environments(runs: Sequence[RunData]) -> list[str]:
     """The name of each run's environment: its id, and the arguments that vary with that id."""
     keys = [{n: v for n, v in run.keys.items() if _is_environment(n)} for run in runs]
     varying = {
@@ -167,7 +167,7 @@ def _environments(runs: Sequence[Run]) -> list[str]:
     return names
 
 
-def _settings(runs: Sequence[Run], environments: Sequence[str]) -> list[dict[str, Any]]:
+def _settings(runs: Sequence[RunData], environments: Sequence[str]) -> list[dict[str, Any]]:
     """The keys of each run but those of its environment.
 
     Keys below ``env`` that are constant within every environment belong to it (env.stop_value).
@@ -186,7 +186,7 @@ def _settings(runs: Sequence[Run], environments: Sequence[str]) -> list[dict[str
     return [{n: v for n, v in k.items() if n[:4] != "env." or n in varying} for k in keys]
 
 
-def _refer(keys: Sequence[dict[str, Any]], runs: Sequence[Run]) -> None:
+def _refer(keys: Sequence[dict[str, Any]], runs: Sequence[RunData]) -> None:
     """Write a value as ``${env.key}`` where another run does and it is that value: they are equal.
 
     Resolved, they would differ between environments.
@@ -219,7 +219,7 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def _overridden(run: Run) -> list[str]:
+def _overridden(run: RunData) -> list[str]:
     """The keys that the command line of a run changed; ``policy=dqn`` is policy.name."""
     names = []
     for override in run.overrides:

@@ -7,7 +7,7 @@ from rlrun.reports.document import Section
 from rlrun.reports.findings import Findings, interval_of
 from rlrun.reports.groups import Group, differences
 from rlrun.reports.intervals import success_interval
-from rlrun.reports.runs import Run
+from rlrun.reports.runs import RunData
 from rlrun.reports.score import score
 from rlrun.reports.tables import Cell, Table
 
@@ -61,13 +61,13 @@ def health_section(found: Findings) -> Section:
     return Section("Run health", text + _mixtures(found), [Table("runs", columns, rows)])
 
 
-def _names(runs: list[Run]) -> str:
+def _names(runs: list[RunData]) -> str:
     names = ", ".join(run.name for run in runs[:_NAMED])
     return names + (f" and {len(runs) - _NAMED} more runs" if runs[_NAMED:] else "")
 
 
-def _health(run: Run, group: Group | None) -> tuple[Cell, ...]:
-    steps, wall = run.number("env_steps"), run.number("wall_seconds")
+def _health(run: RunData, group: Group | None) -> tuple[Cell, ...]:
+    steps, wall = run.progress
     exact, resumes = run.record.get("exact"), run.record.get("resumes")
     note = run.problem or ("" if run.status == "done" else run.failure) or run.text("exact_reason")
     if group is not None and any(run is other for other in group.repeats):

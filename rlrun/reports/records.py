@@ -27,11 +27,13 @@ Floats = NDArray[np.float64]
 class Records:
     """Records of a file. ``columns``: metric -> env_steps [K], values [K].
 
-    ``damage``: "line 7 is no record", or "" where the file is whole.
+    ``damage``: "line 7 is no record", or "" where the file is whole. ``env_steps``: of the last
+    record, 0 without one.
     """
 
     columns: dict[str, tuple[Floats, Floats]]
     damage: str
+    env_steps: float
 
 
 def read_records(path: Path, keys: Sequence[str], *, ended: bool) -> Records:
@@ -40,27 +42,31 @@ def read_records(path: Path, keys: Sequence[str], *, ended: bool) -> Records:
     ``ended``: nobody writes the file, so that its last line must be complete.
     """
     found: dict[str, list[tuple[float, float]]] = {key: [] for key in keys}
+    env_steps = 0.0
     try:
         content = read_file(path, MAX_METRICS) if path.exists() else b""
-        damage = _read_lines(content, found, ended=ended)
+        damage, env_steps = _read_lines(content, found, ended=ended)
     except (OSError, ValueError) as e:
         damage = f"cannot be read ({e.strerror if isinstance(e, OSError) else e})"
     tables = {key: np.array(rows, np.float64).reshape(-1, 2) for key, rows in found.items()}
-    return Records({key: (table[:, 0], table[:, 1]) for key, table in tables.items()}, damage)
+    columns = {key: (table[:, 0], table[:, 1]) for key, table in tables.items()}
+    return Records(columns, damage, env_steps)
 
 
-def _read_lines(content: bytes, found: dict[str, list[tuple[float, float]]], *, ended: bool) -> str:
-    """Append (env_steps, value) of each metric to ``found``; return the damage."""
+def _read_lines(
+    content: bytes, found: dict[str, list[tuple[float, float]]], *, ended: bool
+) -> tuple[str, float]:
+    """Append (env_steps, value) of each metric to ``found``; return damage and the last step."""
     *lines, rest = content.split(b"\n")
     words = {key: json.dumps(key).encode() for key in found}
     before = 0.0
     for number, line in enumerate(lines, 1):
         start = _LINE.match(line)
         if start is None or not line.endswith(b"}"):
-            return f"line {number} is no record"
+            return f"line {number} is no record", before
         step = float(start[1])
         if step < before:
-            return f"line {number} goes back to {step:.0f} env steps"
+            return f"line {number} goes back to {step:.0f} env steps", before
         before = step
         if not any(word in line for word in words.values()):
             continue
@@ -68,12 +74,12 @@ def _read_lines(content: bytes, found: dict[str, list[tuple[float, float]]], *, 
         for key, rows in found.items():
             value = finite_number(values.get(key, 0.0))
             if value is None:
-                return f"line {number} has no finite {key}"
+                return f"line {number} has no finite {key}", before
             if key in values:
                 rows.append((step, value))
         if not values:
-            return f"line {number} is no record"
-    return f"line {len(lines) + 1} is cut" if rest and ended else ""
+            return f"line {number} is no record", before
+    return f"line {len(lines) + 1} is cut" if rest and ended else "", before
 
 
 def _decode(line: bytes) -> dict[str, Any]:

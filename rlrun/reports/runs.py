@@ -45,7 +45,7 @@ class Evaluations:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunData:
     """One run. ``status``: that of run.json, or waiting, not started (of a sweep) or damaged.
 
     ``problem``: which file is damaged, and how. ``trial``: a search chose by its score.
@@ -156,6 +156,16 @@ class Run:
         """A number of run.json; NaN when it has none."""
         return finite(self.record.get(key))
 
+    @cached_property
+    def progress(self) -> tuple[float, float]:
+        """(env steps, wall-clock seconds) so far; of a killed run what its files know last."""
+        steps, wall = self.number("env_steps"), self.number("wall_seconds")
+        if self.status == "done" or not self.record:
+            return steps, wall
+        at, seconds = self._times.columns["time/wall_seconds"]
+        last = float(seconds[-1]) if len(at) and not self._times.damage else 0.0
+        return max(steps, self.records.env_steps), max(wall, last)
+
     def text(self, key: str) -> str:
         """A text of run.json that can be printed; "" when it has none."""
         value = self.record.get(key)
@@ -177,12 +187,12 @@ class Run:
         return finite(resolve(self.keys.get("run.stop_value"), self.keys))
 
 
-def read_run(path: Path | str) -> Run:
+def read_run(path: Path | str) -> RunData:
     """Return the run in a directory; damage gives the status ``damaged``, not an error."""
     return _read(RunSource(Path(path), {}), AutoSweeps())
 
 
-def read_runs(arguments: Sequence[str]) -> list[Run]:
+def read_runs(arguments: Sequence[str]) -> list[RunData]:
     """Return the runs that run directories, sweeps, directories above them and globs name.
 
     Raises: ConfigError for an argument that holds no run.
@@ -193,12 +203,12 @@ def read_runs(arguments: Sequence[str]) -> list[Run]:
     return [run if often[run.name] == 1 else _renamed(run) for run in runs]
 
 
-def _renamed(run: Run) -> Run:
+def _renamed(run: RunData) -> RunData:
     """A run of several sweeps' directories of one name: the sweep's name before its own."""
     return replace(run, name=f"{printable(run.path.absolute().parent.name)}/{run.name}")
 
 
-def _read(job: RunSource, sweeps: AutoSweeps) -> Run:
+def _read(job: RunSource, sweeps: AutoSweeps) -> RunData:
     name = printable(job.path.name if job.path.name not in ("", "..") else job.path.resolve().name)
     overrides = job.sweep.get("overrides")
     given = tuple(printable(x) for x in overrides) if isinstance(overrides, list) else ()
@@ -220,7 +230,9 @@ def _read(job: RunSource, sweeps: AutoSweeps) -> Run:
     code = job.sweep.get("exit_code")
     listed = code if isinstance(code, int) else None
     auto = sweeps.of(job.path)
-    return Run(job.path, name, status, config, record, problem, given, trial, listed, auto, search)
+    return RunData(
+        job.path, name, status, config, record, problem, given, trial, listed, auto, search
+    )
 
 
 def _status(job: RunSource, record: dict[str, Any]) -> str:

@@ -6,12 +6,12 @@ import numpy as np
 
 from rlrun.errors import ConfigError
 from rlrun.reports.records import Floats, finite_number
-from rlrun.reports.runs import Run, printable
+from rlrun.reports.runs import RunData, printable
 
 SCORES = "final, best_of_last:K or auc"
 
 
-def score(run: Run, kind: str) -> float | None:
+def score(run: RunData, kind: str) -> float | None:
     """Return the score of a run that is done, else None.
 
     ``final``: mean return of the final weights (run.json). ``best_of_last:K``: the best of the last

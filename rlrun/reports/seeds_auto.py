@@ -12,7 +12,7 @@ from typing import Any
 
 from rlrun.reports.document import Section
 from rlrun.reports.inputs import SEEDS
-from rlrun.reports.runs import Run, finite, printable
+from rlrun.reports.runs import RunData, finite, printable
 from rlrun.reports.tables import Cell, Table
 from rlrun.rundir.inert import read_file
 
@@ -20,7 +20,7 @@ _MOST = 1000  # comparisons that are read
 _OPEN = "undecided so far"  # status in seeds.json while seeds may follow
 
 
-def seeds_auto_section(runs: Sequence[Run]) -> tuple[Section | None, list[str]]:
+def seeds_auto_section(runs: Sequence[RunData]) -> tuple[Section | None, list[str]]:
     """Return the decisions of the sweeps that the runs are of, and a sentence on each of a few.
 
     None where no sweep had ``seeds=auto``.

@@ -13,7 +13,7 @@ from typing import Any
 from rlrun.reports.document import Section
 from rlrun.reports.findings import reasons
 from rlrun.reports.records import finite_number
-from rlrun.reports.runs import SEARCH, Run, finite, printable
+from rlrun.reports.runs import SEARCH, RunData, finite, printable
 from rlrun.reports.tables import Cell, Interval, Table, show_cell, show_number
 from rlrun.rundir.inert import read_file
 
@@ -25,7 +25,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def selection_section(runs: Sequence[Run]) -> tuple[Section | None, list[str]]:
+def selection_section(runs: Sequence[RunData]) -> tuple[Section | None, list[str]]:
     """Return the choices of the searches that the runs are of, and a sentence on each of a few.
 
     None where no run is of a search.

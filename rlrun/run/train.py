@@ -3,16 +3,14 @@
 import hashlib
 import logging
 import math
-import os
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rlrun.buffer.mixed import Mixed
 from rlrun.buffer.replay import Replay
@@ -21,14 +19,28 @@ from rlrun.build.plan import Plan, make_plan
 from rlrun.build.policy import backend_used, prepare_process
 from rlrun.build.replay import load_rows
 from rlrun.config import check_precision
-from rlrun.errors import CheckpointError, ConfigError, Interrupted, RlrunError, StorageError
+from rlrun.errors import (
+    CheckpointError,
+    ConfigError,
+    Interrupted,
+    RlrunError,
+    StorageError,
+)
 from rlrun.log import Log, final_line
-from rlrun.pipeline.generators import seed_generators
+from rlrun.pipeline.generators import process_restored, seed_generators
 from rlrun.pipeline.profile import Profiler, time_table
 from rlrun.pipeline.serial import CHECKPOINTS, Pipeline
 from rlrun.pipeline.stop import StopRequest, stop_on_signals
-from rlrun.pipeline.watchdog import Watchdog
+from rlrun.pipeline.watchdog import End, Watchdog
+from rlrun.run.ending import (
+    close_record,
+    end_at_once,
+    interrupt,
+    interrupted,
+    record_failure,
+)
 from rlrun.run.hparams import final_metrics, replay_page, trial_of
+from rlrun.run.running import RunningRecord
 from rlrun.rundir import checkpoint
 from rlrun.rundir.branch import checkpoint_at, go_back
 from rlrun.rundir.durable import replace_file
@@ -47,13 +59,25 @@ _SAME_NUMBERS = (
 )  # keys whose change by a resume leaves the numbers of a run those of the uncut one
 
 
-def run(config: Config, run_dir: Path, *, raw_yaml: str, overrides: list[str]) -> int:
-    """Run in ``run_dir``, which exists; return the exit code. Errors are recorded and raised."""
-    return _run(config, run_dir, raw_yaml=raw_yaml, resumed=None)
+def run(
+    config: Config, run_dir: Path, *, raw_yaml: str, overrides: list[str], own_process: bool = True
+) -> int:
+    """Run in ``run_dir``, which exists; return the exit code. Errors are recorded and raised.
+
+    ``own_process``: False in the process of a user's script, which is left as it was; neither
+    signals nor the watchdog end it.
+    """
+    return _run(config, run_dir, raw_yaml=raw_yaml, resumed=None, own_process=own_process)
 
 
 def resume(
-    run_dir: Path, config: Config, *, raw_yaml: str, overrides: list[str], step: int | None = None
+    run_dir: Path,
+    config: Config,
+    *,
+    raw_yaml: str,
+    overrides: list[str],
+    step: int | None = None,
+    own_process: bool = True,
 ) -> int:
     """Continue a run from its newest valid checkpoint; return the exit code.
 
@@ -69,7 +93,8 @@ def resume(
     handler = logging.FileHandler(run_dir / "rlrun.log")
     logging.getLogger().addHandler(handler)
     try:
-        return _run(config, run_dir, raw_yaml=raw_yaml, resumed=overrides, step=step)
+        given: dict[str, Any] = {"resumed": overrides, "step": step, "own_process": own_process}
+        return _run(config, run_dir, raw_yaml=raw_yaml, **given)
     finally:
         logging.getLogger().removeHandler(handler)
         with suppress(OSError):  # a full disk
@@ -87,7 +112,8 @@ def _done(run_dir: Path, config: Config) -> str | None:
     if record.status != "done" or not (solved or record.env_steps >= config.run.total_steps):
         return None
     path = shlex.quote(str(run_dir))
-    more = f"run.total_steps={2 * max(config.run.total_steps, record.env_steps)}"
+    later = 2 * max(config.run.total_steps, record.env_steps) or config.env.total_steps
+    more = f"run.total_steps={later}"
     more += " run.stop_value=null" if solved else ""
     return (
         f"rlrun: {path}: the run is done ({record.env_steps} env steps); nothing was changed; to "
@@ -101,13 +127,14 @@ def _run(
     *,
     raw_yaml: str,
     resumed: list[str] | None,
+    own_process: bool,
     step: int | None = None,
 ) -> int:
     """Start a run, or resume one with the overrides ``resumed``."""
     began = time.monotonic()
     check_precision(config)  # the run may have begun, or its job been sent from, elsewhere
     plan = make_plan(config)
-    with lock_run_dir(run_dir):
+    with lock_run_dir(run_dir), nullcontext() if own_process else process_restored():
         state = None
         if step is not None:
             go_back(run_dir, checkpoint_at(run_dir, step))
@@ -132,14 +159,18 @@ def _run(
             )
         try:
             with ExitStack() as signals:  # caught from the loop's start until all is written
-                catch = partial(signals.enter_context, stop_on_signals(deadline))
+                caught = stop_on_signals(deadline, own_process=own_process)
+                catch = partial(signals.enter_context, caught)
                 return _run_to_end(plan, run_dir, record, raw_yaml, state, catch)
-        except Interrupted:
+        except (Interrupted, KeyboardInterrupt):
+            if record.status == "running" and not own_process:  # which may live on for long
+                with suppress(StorageError):
+                    close_record(record, run_dir, "interrupted", Interrupted.exit_code)
             raise
         except Exception as e:
             error = e if isinstance(e, RlrunError) else fault_of_users(e)
             code = RlrunError.exit_code if error is None else error.exit_code
-            _record_failure(record, run_dir, code)
+            record_failure(record, run_dir, code)
             if error is None or error is e:
                 raise
             raise error from e
@@ -220,37 +251,37 @@ def _run_to_end(
         record.parameters = sum(w.numel() for w in pipeline.policy.weights().values())
         record.backend, record.backend_reason = plan.backend
         _note_exactness(record, pipeline)
+        running = RunningRecord(record, run_dir, pipeline, log)
+        running.update()  # of a resumed run, the counters it goes on from
         record.write(run_dir)
         trial = trial_of(run_dir, raw_yaml, record.started)
         log.hparams(raw_yaml, trial, {})
         stop = catch_signals()
-        end = partial(_end_at_once, record, run_dir, pipeline)
+        end: End = partial(end_at_once, record, run_dir, pipeline)
+        if not stop.own_process:
+            end = partial(interrupt, stop)
         watchdog = Watchdog(
             config.watchdog, pipeline.pulse, stop, end, env_id=config.env.id,
-            in_place=partial(require_in_place, run_dir),
+            in_place=partial(require_in_place, run_dir), report=running,
         )  # fmt: skip
         try:
             with watchdog:
                 result = pipeline.run(stop)
         finally:
-            record.env_steps, record.updates = (
-                pipeline.counters.env_steps,
-                pipeline.counters.updates,
-            )
-            record.wall_seconds, record.rollbacks = log.wall_seconds, pipeline.rollbacks
+            running.update()
             record.backend, record.backend_reason = backend_used(pipeline.policy, plan)
             _note_exactness(record, pipeline)
         record.best_eval = result.best
         record.eval = result.final
         record.digest = run_digest(run_dir / "metrics.jsonl", pipeline.policy.weights())
         if result.stopped is not None:
-            _close_record(record, run_dir, "interrupted", result.stopped)
-            raise _interrupted(result.stopped, pipeline.counters.env_steps, run_dir)
+            close_record(record, run_dir, "interrupted", result.stopped)
+            raise interrupted(result.stopped, pipeline.counters.env_steps, run_dir)
         if pipeline.profiler is not None:
             _report_profile(pipeline.profiler, pipeline.elapsed(), log)
         record.ended_by = "run.stop_value" if pipeline.solved else "run.total_steps"
         log.hparams(raw_yaml, trial, final_metrics(record))
-        _close_record(record, run_dir, "done", 0)
+        close_record(record, run_dir, "done", 0)
         log.finish(
             final_line(
                 record.eval,
@@ -289,46 +320,3 @@ def _report_profile(profiler: Profiler, elapsed: dict[str, float], log: Log) -> 
         lines += ["", profiler.table, f"trace: {profiler.directory}/profile.pt.trace.json"]
     log.text("profile", "```text\n" + "\n".join(lines) + "\n```")
     log.note("\n".join(lines))
-
-
-def _close_record(record: RunRecord, run_dir: Path, status: Any, exit_code: int) -> None:
-    record.status, record.exit_code = status, exit_code
-    record.write(run_dir)
-
-
-def _record_failure(record: RunRecord, run_dir: Path, exit_code: int) -> None:
-    """Write the record of a failed run, where the disk allows it; the error says more."""
-    try:
-        require_in_place(run_dir)
-    except StorageError:
-        return
-    for path in run_dir.rglob(".tmp_*"):  # of writes that failed: the record needs the space
-        with suppress(OSError):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with suppress(StorageError):
-        _close_record(record, run_dir, "failed", exit_code)
-
-
-def _end_at_once(
-    record: RunRecord, run_dir: Path, pipeline: Pipeline, exit_code: int, text: str
-) -> NoReturn:
-    """End the process from the watchdog's thread: the main one may never return."""
-    earlier = checkpoint.list_checkpoints(run_dir / CHECKPOINTS)
-    newest = f"the newest checkpoint is {earlier[-1].name}; " if earlier else ""
-    record.env_steps, record.updates = pipeline.counters.env_steps, pipeline.counters.updates
-    record.status = "interrupted" if exit_code == 143 else "failed"
-    record.exit_code = exit_code
-    with suppress(Exception):
-        record.write(run_dir)
-    with suppress(OSError, ValueError):
-        go_on = f"; {newest}go on: rlrun resume {run_dir}" if newest else ""
-        print(f"rlrun: error: {text}{go_on}", file=sys.stderr, flush=True)
-    os._exit(exit_code)
-
-
-def _interrupted(code: int, env_steps: int, run_dir: Path) -> RlrunError:
-    error = Interrupted(
-        f"interrupted at env step {env_steps}; saved; go on: rlrun resume {run_dir}"
-    )
-    error.exit_code = code
-    return error

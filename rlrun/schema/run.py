@@ -20,7 +20,7 @@ _CODED = read_when("transport=coded")
 @dataclass(frozen=True)
 class RunConfig(Ranged):
     dir: str | None
-    total_steps: int = field(metadata=positive())
+    total_steps: int = field(metadata=at_least(0))
     eval_every: int = field(metadata=positive())
     eval_episodes: int = field(metadata=positive())
     checkpoint_every: int = field(metadata=positive())

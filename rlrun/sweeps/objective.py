@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlrun.reports.runs import Run
+from rlrun.reports.runs import RunData
 from rlrun.reports.score import mean_over_steps, parse_score
 
 
@@ -33,9 +33,11 @@ def make_rungs(
     """Return the rungs of a trial, lowest first.
 
     They lie at ``seeds * total_steps / reduction ** j``, j = 1 … ``count``; those before a first
-    evaluation are left out.
+    evaluation are left out, and all of a run without steps.
     """
-    found = []
+    found: list[Rung] = []
+    if total_steps == 0:
+        return found
     for power in range(count, 0, -1):
         total = seeds * total_steps / reduction**power
         seed = math.ceil(total / total_steps) - 1  # a rung at the end of a seed belongs to it
@@ -45,7 +47,7 @@ def make_rungs(
     return found
 
 
-def partial_score(run: Run, kind: str, env_steps: float) -> float | None:
+def partial_score(run: RunData, kind: str, env_steps: float) -> float | None:
     """Return the score of ``kind`` at the first evaluation at or after ``env_steps``.
 
     ``final`` is the mean return of that evaluation. A run that ended before, because it was solved,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from rlrun.errors import LockedError
-from rlrun.reports.runs import Run, read_run
+from rlrun.reports.runs import RunData, read_run
 from rlrun.reports.score import score
 from rlrun.rundir.texts import RECORD
 from rlrun.sweeps.pool import Job
@@ -46,9 +46,9 @@ class SeedRun:
         """True if nothing more is to come of it."""
         return self.state in ("done", "failed", "stopped")
 
-    def read(self) -> Run:
+    def read(self) -> RunData:
         """The run with the evaluations so far; cheaper than ``read_run``."""
-        return Run(self.path, self.path.name, self.state, {}, {})
+        return RunData(self.path, self.path.name, self.state, {}, {})
 
 
 class SeedRuns:

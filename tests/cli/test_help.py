@@ -43,7 +43,7 @@ def test_every_key_of_every_yaml_has_an_entry() -> None:
     for path in sorted({*CONF.rglob("*.yaml")} - {*CONF.glob("hydra/**/*")}):
         group = path.relative_to(CONF).parts[0]
         group = group.replace("_base", "policy")
-        prefix = "" if group in (*PRESETS, path.name) else f"{group}."
+        prefix = "" if group in (*PRESETS, "_root", path.name) else f"{group}."
         for name in leaves(values(OmegaConf.load(path)), prefix):
             assert name in REFERENCE.keys, f"{path}: {name}"
 

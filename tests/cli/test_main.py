@@ -1,5 +1,6 @@
 """Subcommands, flags, run directories, and what never imports torch."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from tests.in_process import Build, Done, files_under
 from tests.installed import PRESETS, module_of
 
 ROOT = Path(__file__).parents[2]
+CONF = ROOT / "conf"
 
 
 def test_a_run(rlrun: Callable[..., Done], build: Build, tmp_path: Path) -> None:
@@ -337,6 +339,41 @@ def test_help_list_version(rlrun: Callable[..., Done], tmp_path: Path) -> None:
         assert ("  needs: pip install " in line) == absent
         assert (" -> " in line) != absent
     assert "  delay_obs steps " in out
+    assert files_under(tmp_path) == []
+
+
+def test_list_filters_a_group(
+    rlrun: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words are looked for in name and text, in any case; only what is shown is made."""
+
+    def names(*line: str) -> list[str]:
+        done = rlrun("list", *line)
+        assert (done.code, done.err) == (0, "")
+        return [text.split()[0] for text in done.out.splitlines()]
+
+    whole = rlrun("list").out.splitlines()
+    made: list[str] = []
+    summary = importlib.import_module("rlrun.env.summary")
+    probe = summary.probe
+    monkeypatch.setattr(summary, "probe", lambda config: made.append(config.id) or probe(config))
+    assert names("env", "CartPole_V") == ["cartpole_v0"]
+    assert made == ["CartPole-v0"]
+    assert names("env", "pole", "velocities")[0] == "cartpole_novel"  # words of its note
+    assert names("env", "pick_obs") == ["minigrid_memory_s13", "minigrid_memory_s7"]
+    assert (
+        names("environments")
+        == [x.split()[0] for x in whole if " -> " in x or "needs: " in x][
+            -len(list(CONF.glob("env/*.yaml"))) :
+        ]
+    )
+    assert names("policy", "soft actor-critic") == ["sac"]
+    assert names("wrappers", "FLICKER") == ["flicker_obs"]
+    assert names("torso") == sorted(path.stem for path in CONF.glob("torso/*.yaml"))
+    for line, fix in (("envv", "rlrun list env"), ("cart", "rlrun list env cart"), ("env qq", "")):
+        done = rlrun("list", *line.split())
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert done.err.rstrip().endswith(fix)
     assert files_under(tmp_path) == []
 
 

@@ -134,6 +134,32 @@ def test_live_draws_a_bar_and_values_and_restores_the_terminal(monkeypatch):
     assert sys.stderr is stream
 
 
+@pytest.mark.parametrize("width", [10, 40, 80, 200])
+@pytest.mark.parametrize(
+    "env", ["CartPole-v1", "MiniGrid-MemoryS13Random-v0-" + "x" * 99, "日本" * 40]
+)
+@pytest.mark.parametrize("values", [0, 3, 12])
+def test_the_live_display_is_two_lines(width, env, values):
+    """At any width, however long the names: nothing wraps, and nothing is wider than the screen."""
+    from rich.cells import cell_len
+    from rich.console import Console
+
+    from rlrun.log.live import Frame
+
+    latest = {f"value {i}": -1.23456e-7 for i in range(values)} | {"eval": 361.25}
+    snapshot = ProgressSnapshot(f"r2d2 on {env}", 22390, 60000, 5357, 502.0, 75.0, latest)
+    stream = io.StringIO()
+    Console(file=stream, width=width, color_system=None).print(Frame(snapshot))
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    assert all(cell_len(line) <= width for line in lines)
+    assert lines[0].strip().endswith("37%") if width < 40 else "ETA 1:15" in lines[0]
+    assert lines[1].endswith("eval 361.2")
+    assert ("r2d2 on" in lines[0]) == (width >= 80)
+    room = {10: -1, 40: 0, 80: 0, 200: 3}[width]  # values besides eval that fit with all updates
+    assert ("updates 5,357" in lines[1]) == (values <= room)
+
+
 def test_log_lines_stand_whole_above_a_live_display(monkeypatch):
     stream, clock = Stream(terminal=True), Clock()
     monkeypatch.setattr(sys, "stderr", stream)

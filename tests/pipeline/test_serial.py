@@ -49,6 +49,27 @@ def go(run_dir: Path, *overrides: str) -> dict:
     return json.loads((run_dir / "run.json").read_text())
 
 
+@pytest.mark.parametrize("policy", ["random", "scripted"])
+@pytest.mark.parametrize("kind", ["serial", "overlapped"])
+def test_a_policy_that_learns_nothing_only_evaluates(tmp_path, policy, kind):
+    """Unless steps are asked for; what it scores does not depend on them."""
+    words = (f"policy={policy}", "env=bandit", f"pipeline={kind}", "logger.progress=off")
+    c = config(*words)
+    (tmp_path / "config.yaml").write_text("{}")
+    assert train.run(c, tmp_path, raw_yaml="seed: 0\n", overrides=[]) == 0
+    done = json.loads((tmp_path / "run.json").read_text())
+    assert (done["status"], done["env_steps"], done["eval"]["episodes"]) == ("done", 0, 50)
+    assert [line["env_steps"] for line in read_records(tmp_path / "metrics.jsonl")] == [0]
+    assert "run.total_steps=" + str(c.env.total_steps) in train._done(tmp_path, c)
+    more = config(*words, "run.total_steps=100", "run.stop_value=null")
+    assert (
+        train.resume(tmp_path, more, raw_yaml="seed: 0\n", overrides=["run.total_steps=100"]) == 0
+    )
+    longer = json.loads((tmp_path / "run.json").read_text())
+    assert longer["env_steps"] >= 100
+    assert longer["eval"]["return_mean"] == done["eval"]["return_mean"]
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -397,7 +418,7 @@ def test_a_second_process_is_refused(tmp_path):
 
 
 def test_interrupted_is_not_a_failure():
-    error = train._interrupted(75, 10, Path("x"))
+    error = train.interrupted(75, 10, Path("x"))
     assert isinstance(error, Interrupted)
     assert error.exit_code == 75
     assert Interrupted.exit_code == 130, "the class keeps its own code"

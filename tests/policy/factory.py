@@ -90,8 +90,8 @@ def states_like(policy, stream, seed=0):
     return replace(stream.segment, states=states, state=tree_map(lambda x: x[0], states))
 
 
-def batch_of(policy, lengths=((4, 9, 1), (6, 13)), ends=((True, False), (False, True)), rows=80):
-    """Every window of a short counter stream, as one sample."""
+def batch_of(policy, lengths=((4, 9, 1), (6, 13)), ends=((True, False), (False, True)), rows=45):
+    """Every window of a short counter stream, as one sample: each length and end twice or more."""
     stream = make_stream([list(x) for x in lengths], [list(x) for x in ends], rows)
     segment = states_like(policy, stream)
     replay = make_replay(segment, rows=rows + 40, window=policy.window)
@@ -133,7 +133,7 @@ def control(name, *, spec=BOX, seed=0, memory="none", torso=(8,), activation="ta
     )  # fmt: skip
 
 
-def box_batch(policy, rows=80, **changes):
+def box_batch(policy, rows=45, **changes):
     """Windows of a short counter stream whose actions are drawn from the asymmetric box."""
     from dataclasses import replace
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from rlrun.errors import ConfigError
+from rlrun.reports.findings import Findings
+from rlrun.reports.health import health_section
 from rlrun.reports.runs import printable, read_run, read_runs
 from rlrun.reports.score import parse_score, score
 from tests.reports.forge import forge, forge_sweep
@@ -214,6 +216,21 @@ def test_a_line_that_is_being_written_is_no_damage(tmp_path: Path) -> None:
     cut_at_the_end(path)
     run = read_run(path)
     assert (run.damage, [*run.evaluations.return_mean]) == ("", [1.0])
+
+
+def test_the_steps_of_a_killed_run_are_those_of_its_records(tmp_path: Path) -> None:
+    """run.json of a run that was killed early says 0; of a run that is done it is right."""
+    none = {"env_steps": 0, "wall_seconds": 0.0}
+    given = {"returns": (1.0, 2.0), "steps": (300, 900)}
+    killed = read_run(forge(tmp_path / "a", status="running", record=none, **given))
+    assert killed.progress == (900, 9.0)
+    later = {"env_steps": 950, "wall_seconds": 9.5}
+    ahead = read_run(forge(tmp_path / "b", status="running", record=later, **given))
+    assert ahead.progress == (950, 9.5)
+    assert read_run(forge(tmp_path / "c", record=later, **given)).progress == (950, 9.5)
+    table = health_section(Findings([killed], "final")).tables[0]
+    row = dict(zip(table.columns, table.rows[0], strict=True))
+    assert (row["env steps"], row["wall s"], row["steps/s"]) == (900, 9.0, 100.0)
 
 
 def test_damaged_timings_give_no_wall_times(tmp_path: Path) -> None:

@@ -10,16 +10,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from rlrun.cli.main import main
+from rlrun.env.rows import Env
 from rlrun.errors import CheckpointError, ConfigError, LockedError, StorageError
+from rlrun.run import running
 from rlrun.rundir import record as rundir
 from rlrun.rundir.lock import lock_run_dir
 from rlrun.rundir.record import RunRecord, run_digest
+from rlrun.types import Counters
 
 
 def record(**more):
@@ -41,6 +45,57 @@ def test_a_record_is_written_at_the_start_and_at_the_end(tmp_path):
     run.write(tmp_path)
     assert RunRecord.read(tmp_path) == run
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_run_json_of_a_running_job_has_its_counters(tmp_path, monkeypatch):
+    """Within seconds, in a resumed run from its start; also where the job is killed later."""
+    seen, step = [], Env.step
+
+    def waiting(env, action):
+        if len(seen) < 2:
+            here = RunRecord.read(tmp_path)
+            if not seen or here.env_steps > seen[0][0]:
+                seen.append((here.env_steps, here.updates, here.status))
+            else:
+                time.sleep(0.01)
+        return step(env, action)
+
+    line = ["policy=dqn", "env=bandit", "debug=smoke", "-q", "run.stop_value=null"]
+    monkeypatch.setattr(running, "EVERY_SECONDS", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Env, "step", waiting)
+        assert main([*line, "run.total_steps=600", f"run.dir={tmp_path}"]) == 0
+    assert seen[0] == (0, 0, "running")
+    assert 0 < seen[1][0] < 600
+    assert seen[1][2] == "running"
+    done = RunRecord.read(tmp_path)
+    seen.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(Env, "step", waiting)
+        assert main(["resume", str(tmp_path), "run.total_steps=700", "-q"]) == 0
+    assert seen[0] == (done.env_steps, done.updates, "running")
+
+
+def test_a_record_that_cannot_be_written_while_a_run_goes_on_is_left_out(tmp_path):
+    now = [0.0]
+    pipeline = SimpleNamespace(counters=Counters(), rollbacks=1)
+    own = record()
+    report = running.RunningRecord(
+        own, tmp_path / "gone", pipeline, SimpleNamespace(wall_seconds=3.5), clock=lambda: now[0]
+    )
+    pipeline.counters.env_steps = 64
+    report()
+    assert own.env_steps == 0  # not due
+    now[0] += running.EVERY_SECONDS
+    report()
+    assert (own.env_steps, own.wall_seconds, own.rollbacks) == (64, 3.5, 1)
+    (tmp_path / "gone").mkdir()
+    now[0] += running.EVERY_SECONDS
+    report()
+    assert not (tmp_path / "gone/run.json").exists()  # nothing has changed
+    pipeline.counters.updates = 1
+    report()
+    assert RunRecord.read(tmp_path / "gone").updates == 1
 
 
 def test_a_directory_that_is_no_run_directory_is_a_config_error(tmp_path):
