@@ -15,7 +15,7 @@ from rlrun.log.jsonl import Committed, JsonLinesFile, finite_number, read_record
 from rlrun.log.loggers import Loggers
 from rlrun.log.progress import Progress, resolve_mode
 from rlrun.log.snapshot import format_duration
-from rlrun.log.trial import Trial
+from rlrun.log.trial import TrialRow
 from rlrun.schema import LoggerConfig
 
 __all__ = ["METRICS", "TIMINGS", "Log", "final_line"]
@@ -121,7 +121,7 @@ class Log:
         self._env_steps, self._updates = env_steps, updates
         self._progress.update(env_steps, updates, latest)
 
-    def hparams(self, config_yaml: str, trial: Trial, final: Mapping[str, float]) -> None:
+    def hparams(self, config_yaml: str, trial: TrialRow, final: Mapping[str, float]) -> None:
         """Write the config to TensorBoard, as a text and as a row of the HPARAMS tab.
 
         Call it at the start with an empty ``final``, so that a killed run has a row, and at the

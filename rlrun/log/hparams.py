@@ -5,7 +5,7 @@ import time
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
-from rlrun.log.trial import NAMED, Trial
+from rlrun.log.trial import NAMED, TrialRow
 
 ENV_STEPS = "run/env_steps"  # only in event files: a column of the tab has to be a scalar
 METRICS = {
@@ -16,7 +16,7 @@ METRICS = {
 }
 
 
-def declare(trial: Trial) -> list[Summary.Value]:
+def declare(trial: TrialRow) -> list[Summary.Value]:
     """Return the experiment (columns) and the start of the session (values). Source: api.proto.
 
     Columns are the settings in which trials differ, and policy, environment and seed.

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 import yaml
 
 from rlrun.log.jsonl import read_records
-from rlrun.log.trial import Trial
+from rlrun.log.trial import TrialRow
 from rlrun.schema import LoggerConfig
 from rlrun.secrets import redact
 
@@ -78,7 +78,7 @@ class WandbLogger:
     """
 
     def __init__(
-        self, mode: Literal["offline", "online"], run_dir: Path, config_yaml: str, trial: Trial
+        self, mode: Literal["offline", "online"], run_dir: Path, config_yaml: str, trial: TrialRow
     ) -> None:
         import wandb
 
@@ -107,7 +107,7 @@ class WandbLogger:
 class MlflowLogger:
     """MLflow at the tracking address ``uri``; the settings are its parameters."""
 
-    def __init__(self, uri: str, run_dir: Path, trial: Trial) -> None:
+    def __init__(self, uri: str, run_dir: Path, trial: TrialRow) -> None:
         from mlflow import MlflowClient
 
         self.client = MlflowClient(tracking_uri=uri)
@@ -145,7 +145,7 @@ class Loggers:
         config: LoggerConfig,
         run_dir: Path,
         config_yaml: str,
-        trial: Trial,
+        trial: TrialRow,
         sources: tuple[str, ...],
     ) -> None:
         """Start those that ``config`` asks for. ``sources``: the files with all records."""

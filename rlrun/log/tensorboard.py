@@ -27,7 +27,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from rlrun.log import hparams
 from rlrun.log.hparams import ENV_STEPS
 from rlrun.log.layout import REPLAY, layout
-from rlrun.log.trial import Trial
+from rlrun.log.trial import TrialRow
 
 _logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class TensorBoardWriter:
         )  # fmt: skip
         self._event(env_steps, summary=Summary(value=[Summary.Value(tag=tag, histo=histo)]))
 
-    def hparams(self, env_steps: int, trial: Trial, final: Mapping[str, float]) -> None:
+    def hparams(self, env_steps: int, trial: TrialRow, final: Mapping[str, float]) -> None:
         """Write this run's row of the HPARAMS tab; its metrics are scalars of this run.
 
         The first call declares the row. A call with ``final`` ends it and writes the values that
@@ -133,6 +133,11 @@ class TensorBoardWriter:
         for value in values:
             self._event(0, summary=Summary(value=[value]))
         self.flush()
+
+    def copy(self, event: Event) -> None:
+        """Write an event of another file as it is."""
+        if self._file is not None:
+            self._records.write(event.SerializeToString())
 
     def flush(self) -> None:
         """Pass pending records to the operating system."""

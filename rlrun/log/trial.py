@@ -15,7 +15,7 @@ _OTHERS = r"[^\w.+=-]+"  # characters that no file name should have
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TrialRow:
     """A row of the HPARAMS tab: name, settings, and those in which the trials differ.
 
     ``settings`` has ``policy``, ``env``, ``seed`` and the keys that were typed.

@@ -14,9 +14,9 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from rlrun.errors import ConfigError
 from rlrun.log.hparams import declare
-from rlrun.log.trial import Trial, Value, trial_name
+from rlrun.log.trial import TrialRow, Value, trial_name
 from rlrun.reports.inputs import find_jobs
-from rlrun.reports.runs import Run, read_runs
+from rlrun.reports.runs import RunData, read_runs
 from rlrun.run.hparams import differing_keys, settings_of, typed_settings
 
 EVENTS = "events.out.tfevents.*"
@@ -70,7 +70,7 @@ class BoardView:
         with (directory / _FIRST).open("xb") as file:
             records = RecordWriter(file)
             records.write(Event(file_version="brain.Event:2").SerializeToString())
-            for value in declare(Trial(unique, settings, self.differing)):
+            for value in declare(TrialRow(unique, settings, self.differing)):
                 records.write(Event(summary=Summary(value=[value])).SerializeToString())
 
     def _link(self) -> None:
@@ -85,5 +85,5 @@ def _has_events(run_dir: Path) -> bool:
     return next(run_dir.glob(EVENTS), None) is not None
 
 
-def _settings(run: Run) -> dict[str, Value]:
+def _settings(run: RunData) -> dict[str, Value]:
     return settings_of(run.config, typed_settings(run.overrides))

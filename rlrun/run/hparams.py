@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from rlrun.errors import RlrunError
-from rlrun.log.trial import NAMED, Trial, Value, trial_name
+from rlrun.log.trial import NAMED, TrialRow, Value, trial_name
 from rlrun.reports.groups import IGNORED, IGNORED_GROUPS
 from rlrun.reports.inputs import sweep_jobs
 from rlrun.reports.runs import flatten, parse_config
@@ -23,7 +23,7 @@ _NO_METRICS = ("episodes", "env_steps")  # of an evaluation
 _NOT_NAMED = ("run.", "eval.", "debug")  # how long, not what: constant unless they are swept
 
 
-def trial_of(run_dir: Path, raw_yaml: str, started: str) -> Trial:
+def trial_of(run_dir: Path, raw_yaml: str, started: str) -> TrialRow:
     """Return the trial of a run from its config and what was typed for it.
 
     What differs is known within a sweep; for another run it is all that was typed. Its name ends
@@ -37,7 +37,7 @@ def trial_of(run_dir: Path, raw_yaml: str, started: str) -> Trial:
         differing = frozenset(settings)
         shown = frozenset(key for key in settings if not key.startswith(_NOT_NAMED))
     name = f"{trial_name(settings, shown or ())} {started[11:19]}".strip()
-    return Trial(name, settings, differing)
+    return TrialRow(name, settings, differing)
 
 
 def final_metrics(record: "RunRecord") -> dict[str, float]:

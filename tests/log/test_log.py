@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rlrun.errors import NumericError, StorageError
 from rlrun.log import Log, final_line
-from rlrun.log.trial import Trial
+from rlrun.log.trial import TrialRow
 from rlrun.schema import LoggerConfig
 from tests.log.records import read_records
 
@@ -18,7 +18,7 @@ QUIET = LoggerConfig(
     figures_every=None, csv=False, wandb=None, mlflow=None,
 )  # fmt: skip
 BARE = replace(QUIET, tensorboard=False)
-TRIAL = Trial("r2d2-cartpole-s1", {"policy": "r2d2", "env": "cartpole", "seed": 1}, frozenset())
+TRIAL = TrialRow("r2d2-cartpole-s1", {"policy": "r2d2", "env": "cartpole", "seed": 1}, frozenset())
 
 
 def make(config, run_dir, **more):

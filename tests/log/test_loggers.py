@@ -13,12 +13,14 @@ from rlrun.cli.main import main
 from rlrun.config import Composer, check, read_composed
 from rlrun.errors import ConfigError
 from rlrun.log import Log
-from rlrun.log.trial import Trial
+from rlrun.log.trial import TrialRow
 from tests.log.records import read_records
 from tests.log.test_log import BARE
 
 LINE = ("policy=random", "env=bandit", "debug=smoke", "-q", "logger.tensorboard=false")
-TRIAL = Trial("random-bandit-s0", {"policy": "random", "env": "bandit", "seed": "0"}, frozenset())
+TRIAL = TrialRow(
+    "random-bandit-s0", {"policy": "random", "env": "bandit", "seed": "0"}, frozenset()
+)
 
 
 def table(path):
@@ -122,6 +124,6 @@ def test_mlflow(tmp_path, monkeypatch):
     run = client.get_run((run_dir / "mlflow_id.txt").read_text())
     assert (run.info.status, run.data.params["env"]) == ("FINISHED", "bandit")
     history = client.get_metric_history(run.info.run_id, "eval/return_mean")
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").open()]
+    lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
     expected = {(x["env_steps"], x["eval/return_mean"]) for x in lines if "eval/return_mean" in x}
     assert {(point.step, point.value) for point in history} == expected

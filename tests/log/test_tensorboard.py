@@ -14,7 +14,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata
 
 from rlrun.log.tensorboard import TensorBoardWriter
-from rlrun.log.trial import Trial
+from rlrun.log.trial import TrialRow
 
 
 def load(path):
@@ -48,7 +48,7 @@ def test_scalars_read_back(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [board.path.name]
 
 
-TRIAL = Trial(
+TRIAL = TrialRow(
     "r2d2-cartpole-s3",
     {"policy": "r2d2", "env": "cartpole", "seed": 3, "policy.double": True, "policy.lr": 1e-4},
     frozenset({"seed", "policy.lr"}),
