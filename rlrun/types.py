@@ -277,6 +277,17 @@ class RecurrentPolicy(Protocol):
         """Metrics of the error due to stored and zero states."""
 
 
+@runtime_checkable
+class NetworkPolicy(Protocol):
+    """A policy with online and target networks that learn from windows."""
+
+    window: Window | None
+    device: torch.device
+
+    def network_health(self, windows: Segment) -> dict[str, Tensor]:
+        """train/ metrics of the present networks on stored windows; changes nothing."""
+
+
 def no_actions(space: gym.Space[Any], num_envs: int) -> np.ndarray:
     """Zero actions [E, *A] in the dtype of ``space``."""
     return np.zeros((num_envs, *(space.shape or ())), space.dtype)

@@ -13,6 +13,7 @@ from rlrun.build.transport import collector_side_of
 from rlrun.env import make_env
 from rlrun.env.framestack import make_frame_stack
 from rlrun.log import Log
+from rlrun.pipeline.action_entropy import ActionCounts
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collect_metrics import CollectMetrics, Explore
 from rlrun.pipeline.collector import Collector
@@ -169,5 +170,5 @@ def _source(
         partial(make_collector, plan), policy, make_learner_side(config.transport), make_side,
         max_seconds=config.watchdog.max_seconds,
     )  # fmt: skip
-    metrics = CollectMetrics(counters, _explore(plan))
+    metrics = CollectMetrics(counters, _explore(plan), ActionCounts(plan.row_spec.action))
     return OverlappedSource(process, policy, metrics, total_steps=config.run.total_steps)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rlrun.buffer import saved
 from rlrun.buffer.device.sumtree import DeviceSumTree
+from rlrun.buffer.samplers.base import PROBES, WindowIndex, probe_quantiles, uniform_probe
 from rlrun.buffer.samplers.priority import ALPHA_STEP, LARGEST, finite_priorities
 from rlrun.errors import NumericError
 from rlrun.schedule import Schedule, make_schedule
@@ -123,6 +124,15 @@ class DeviceSampler(ABC):
 
     def metrics(self, env_steps: int) -> dict[str, float]:
         return {}
+
+    def probe(self, index: WindowIndex) -> tuple[np.ndarray, np.ndarray | None]:
+        """See ``Sampler.probe``; ``index`` is the one in host memory."""
+        return uniform_probe(index)
+
+    def _probe_mass(self, total: Tensor) -> Tensor:
+        """The probe's quantiles of [0, total), float64 [PROBES]."""
+        mass = upload(np.arange(PROBES) + probe_quantiles(), self.device)
+        return mass.mul_(total / PROBES)
 
     def check(self, live: np.ndarray) -> str | None:
         known = np.flatnonzero(self.alive.numpy(force=True))
@@ -266,6 +276,13 @@ class DeviceProportional(DeviceSampler):
             "buffer/priority_max": self.largest.item(),
             "buffer/priority_mean": mean,
         }
+
+    def probe(self, index: object) -> tuple[np.ndarray, np.ndarray]:
+        total = self.sum_tree.root
+        slots, mass = self.sum_tree.find(self._probe_mass(total))
+        drawn = mass > 0  # all of them, unless every priority is 0
+        slots, probability = slots[drawn], mass[drawn] / total * self.count
+        return slots.numpy(force=True), probability.numpy(force=True)
 
     def check(self, live: np.ndarray) -> str | None:
         mass = torch.where(self.alive, self.raw.double() ** self.alpha, 0)
