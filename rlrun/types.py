@@ -227,6 +227,8 @@ class Loss(NamedTuple):
     loss: Tensor  # 0-d, with a graph
     priority: Tensor  # [B] >= 0, detached
     metrics: dict[str, Tensor]  # 0-d each, detached
+    td: Tensor | None = None  # [L, B] or [B] |delta| of learned rows, detached as the next
+    q: Tensor | None = None  # [L, B] or [B] values of the actions taken
 
 
 class UpdateKernel(Protocol):
@@ -273,6 +275,17 @@ class RecurrentPolicy(Protocol):
 
     def delta_q(self, windows: Segment, history: Segment) -> dict[str, Tensor]:
         """Metrics of the error due to stored and zero states."""
+
+
+@runtime_checkable
+class NetworkPolicy(Protocol):
+    """A policy with online and target networks that learn from windows."""
+
+    window: Window | None
+    device: torch.device
+
+    def network_health(self, windows: Segment) -> dict[str, Tensor]:
+        """train/ metrics of the present networks on stored windows; changes nothing."""
 
 
 def no_actions(space: gym.Space[Any], num_envs: int) -> np.ndarray:

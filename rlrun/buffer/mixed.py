@@ -93,6 +93,10 @@ class Mixed:
         """As ``Replay.histories``, of own windows, whose states are from the run's networks."""
         return self.own.histories(count, generator)
 
+    def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
+        """As ``Replay.random_windows``, of own windows."""
+        return self.own.random_windows(count, generator)
+
     def metrics(self, env_steps: int) -> dict[str, float]:
         """buffer/ metrics of the own rows, and how many windows were demonstrations."""
         share = self.counts["demos"] / max(self.counts["windows"], 1)

@@ -10,7 +10,7 @@ from torch import Tensor
 from rlrun.buffer import saved
 from rlrun.buffer.fused_append import FusedAppend
 from rlrun.buffer.hindsight import Hindsight
-from rlrun.buffer.samplers.base import Sampler
+from rlrun.buffer.samplers.base import Sampler, probe_metrics
 from rlrun.buffer.samplers.proportional import Proportional
 from rlrun.buffer.storage.base import VALID, Storage
 from rlrun.buffer.storage.layout import Allocate, Layout, in_memory
@@ -194,6 +194,12 @@ class Replay:
         before = Spans.of(cell, own.column, origin, origin, own.first - 1, own.first)
         return self.reader.read_slots(slots), self.reader.read_rows(before, longest + 1)
 
+    def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
+        """Return at most ``count`` windows drawn uniformly, with the numbers of ``generator``."""
+        number = generator.integers(self.windows.num_candidates, size=count)
+        slots, live = self.windows.candidates(number)
+        return self.reader.read_slots(slots[live])
+
     def stored_steps(self) -> int:
         """Number of valid rows in the ring."""
         row = np.arange(self.ring.oldest, self.ring.head)[:, None]
@@ -222,7 +228,7 @@ class Replay:
         """buffer/ metrics. Raises: NumericError for bad priorities passed to a device."""
         counts = self.counts
         counts["late"] += self.sampler.synchronize()
-        return {
+        found = {
             "buffer/windows": float(len(self)),
             "buffer/fill": min(1.0, self.ring.head / self.ring.rows),
             "buffer/learned_fraction": counts["learned"] / max(counts["rows"], 1),
@@ -230,6 +236,13 @@ class Replay:
             "buffer/early_evictions": float(self.windows.early),
             **self.sampler.metrics(env_steps),
         }
+        slots, probability = self.sampler.probe(self.windows) if len(self) else _NOTHING
+        if not len(slots):  # no window is stored, or all priorities are 0
+            return found
+        rows_ago = self.ring.head - self.windows.spans(slots).learn
+        steps_per_row = counts["rows"] / self.ring.head  # of all columns, end rows left out
+        found["buffer/sample_age"] = float(rows_ago.mean()) * steps_per_row
+        return found | probe_metrics(probability, found.get("buffer/beta"))
 
     def codec_metrics(self) -> dict[str, float]:
         """codec/ metrics of compressed observations; empty while there are none."""

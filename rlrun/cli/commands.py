@@ -52,7 +52,8 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _weights(text: str) -> str:
+def weights_argument(text: str) -> str:
+    """Return ``text`` if it names weights of a run: final, best or a number of env steps."""
     if text not in ("final", "best") and not _is_integer(text):
         raise argparse.ArgumentTypeError(f"{text} is not final, best or a number of env steps")
     return text
@@ -70,7 +71,7 @@ def eval_command(argv: list[str]) -> int:
     parser.add_argument("--episodes", type=_positive, help="default: run.eval_episodes of the run")
     parser.add_argument(
         "--weights",
-        type=_weights,
+        type=weights_argument,
         metavar="final|best|ENV_STEPS",
         default="final",
         help="ENV_STEPS: a version that checkpoint.history kept; default: %(default)s",
@@ -198,7 +199,16 @@ def diff_command(argv: list[str]) -> int:
 
 
 def export_command(argv: list[str]) -> int:
-    parser = Parser(prog="rlrun export", description="Writes the replay of a run as a dataset.")
+    if argv[:1] == ["policy"]:
+        from rlrun.cli.export_policy import export_policy_command
+
+        return export_policy_command(argv[1:])
+    about = "Writes the replay of a run as a dataset."
+    more = (
+        "rlrun export policy RUN_DIR --onnx FILE.onnx writes its greedy policy instead; a run "
+        "directory named policy is ./policy."
+    )
+    parser = Parser(prog="rlrun export", description=about, epilog=more)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("data_dir", type=Path, metavar="DATA_DIR", help="a new or empty directory")
     parser.add_argument(
@@ -219,22 +229,6 @@ def export_command(argv: list[str]) -> int:
 
     given = {"shard_rows": args.shard_rows, "last": args.last, "coder": args.codec}
     return export(args.run_dir, args.data_dir, **given)
-
-
-def tensorboard_command(argv: list[str]) -> int:
-    about = (
-        "Writes the TensorBoard event files of a run anew, from metrics.jsonl and timings.jsonl."
-    )
-    parser = Parser(prog="rlrun tensorboard-rebuild", description=about)
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    args = parser.parse_args(argv)
-    try:
-        from rlrun.run.tensorboard import rebuild
-
-        print(rebuild(args.run_dir))
-        return 0
-    except Exception as e:
-        return report_job_error(e, None)
 
 
 def codec_command(argv: list[str]) -> int:

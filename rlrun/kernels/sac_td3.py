@@ -20,7 +20,6 @@ from torch import Tensor
 from rlrun.kernels.mlp import IGNORE_OVERFLOW, DifferentiableMLP, LinearLayer
 from rlrun.kernels.squashed_gaussian import squashed, squashed_grad
 from rlrun.nets.actor_and_critics import Batch, Critics
-from rlrun.nets.torso import ACTIVATIONS
 from rlrun.policy.base.off_policy_control import OffPolicyControl
 from rlrun.policy.ddpg import DDPG
 from rlrun.policy.sac import SAC
@@ -253,7 +252,7 @@ def critic_layers(
     layers, depth = [], len(net.weights)
     for i, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
         w, b = (x.detach().numpy()[:count] for x in (weight, bias))  # [C, in, out], [C, 1, out]
-        activation = ACTIVATIONS[net.activation] if i < depth - 1 else None
+        activation = type(net.activation) if i < depth - 1 else None
         layer = LinearLayer(w.mT, b, None, None, activation)
         if grads is not None:
             w_grad, b_grad = grads[i].numpy().mT, grads[depth + i].numpy()[:, 0]

@@ -14,11 +14,9 @@ from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
 from rlrun.nets.memory import make_memory
 from rlrun.nets.memory.burn_in import burn_in
-from rlrun.nets.torso import flat_size, flatten, make_torso, mlp
+from rlrun.nets.torso import flat_size, flatten, make_activation, make_torso, mlp
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, torch_seed, tree_map
-
-_ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_, "elu": nn.functional.elu_}
 
 
 class ActionBounds:
@@ -55,6 +53,13 @@ class ActionBounds:
         # Rounding may have left the bounds.
         clipped: np.ndarray = np.clip(action, self.space.low, self.space.high)
         return clipped
+
+    def from_unit_tensor(self, unit: Tensor) -> Tensor:
+        """Return ``from_unit`` of tensors [E, A] on the CPU."""
+        action = torch.from_numpy(self.middle) + torch.from_numpy(self.half) * unit.double()
+        action = action if self.space.dtype.kind == "f" else action.round()
+        low, high = torch.tensor(self.space.low), torch.tensor(self.space.high)
+        return action.reshape(-1, *self.space.shape).to(low.dtype).clamp(low, high)
 
 
 # -- networks --------------------------------------------------------------------------------------
@@ -156,7 +161,7 @@ class Critics(nn.Module):
         count: int,
     ) -> None:
         super().__init__()
-        self.count, self.activation = count, torso.activation
+        self.count, self.activation = count, make_activation(torso.activation)
         self.encoder = ObsEncoder(policy, torso, memory, spec, actions=actions)
         assert self.encoder.head_hidden, "a head linear in the action; checked in rlrun.config"
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
@@ -183,7 +188,7 @@ class Critics(nn.Module):
         x = torch.cat([features, action], -1).flatten(0, -2)
         x = x.expand(len(weights[0]), *x.shape)
         for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-            x = _ACTIVATIONS[self.activation](torch.baddbmm(bias, x, weight))
+            x = self.activation(torch.baddbmm(bias, x, weight))
         # A product of vectors takes a tenth of the time of one of matrices with one column.
         q: Tensor = torch.linalg.vecdot(x, weights[-1].mT) + biases[-1].squeeze(-1)
         return q.reshape(-1, *features.shape[:-1]).float()

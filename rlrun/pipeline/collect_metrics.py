@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from rlrun.functional.explore import Temperature
-from rlrun.types import Counters
+from rlrun.pipeline.action_entropy import ActionCounts
+from rlrun.types import Chunk, Counters
 
 Explore = Callable[[int], np.ndarray]
 """env_steps -> epsilon of every environment, float32 [E]"""
@@ -24,25 +26,27 @@ class ChunkStats:
 class CollectMetrics:
     """Adds chunks to the run's counters and averages finished episodes between two log lines."""
 
-    def __init__(self, counters: Counters, explore: Explore) -> None:
+    def __init__(self, counters: Counters, explore: Explore, actions: ActionCounts) -> None:
         """``explore``: env_steps -> epsilon [E]."""
-        self.counters, self.explore = counters, explore
+        self.counters, self.explore, self.actions = counters, explore, actions
         self.finished_episodes: list[tuple[float, int]] = []  # since the last ``report``
         self.restarts = 0  # since the last ``report``
 
-    def commit(self, stats: ChunkStats) -> None:
+    def commit(self, stats: ChunkStats, chunk: Chunk) -> None:
         """Count a chunk."""
+        self.actions.add(chunk.action, chunk.valid)
         self.counters.env_steps += stats.steps
         self.counters.episodes += len(stats.finished_episodes)
         self.counters.chunks += 1
         self.finished_episodes += stats.finished_episodes
         self.restarts += stats.restarts
 
-    def state_dict(self) -> list[tuple[float, int]]:
-        return list(self.finished_episodes)
+    def state_dict(self) -> dict[str, Any]:
+        return {"finished": list(self.finished_episodes), "actions": self.actions.counts.copy()}
 
-    def load_state_dict(self, finished: list[tuple[float, int]]) -> None:
-        self.finished_episodes = [(float(r), int(n)) for r, n in finished]
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.finished_episodes = [(float(r), int(n)) for r, n in state["finished"]]
+        self.actions.load(state.get("actions"))  # earlier versions did not count them
 
     def report(self) -> dict[str, float]:
         """collect/ metrics of the episodes finished since the last call."""
@@ -52,6 +56,8 @@ class CollectMetrics:
             "collect/episodes": float(self.counters.episodes),
             f"collect/{name}_mean": float(epsilon.mean()),
         }
+        if (entropy := self.actions.entropy()) is not None:
+            out["collect/action_entropy"] = entropy
         if self.restarts:
             out["collect/restarts"], self.restarts = float(self.restarts), 0
         if self.finished_episodes:

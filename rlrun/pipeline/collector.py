@@ -10,6 +10,7 @@ from rlrun.buffer.windows.cutter import Cutter
 from rlrun.env import Env
 from rlrun.env.framestack import FrameStack
 from rlrun.errors import EnvError
+from rlrun.pipeline.action_entropy import ActionCounts
 from rlrun.pipeline.collect_metrics import ChunkStats, CollectMetrics, Explore
 from rlrun.schema import CollectorConfig
 from rlrun.types import Chunk, Counters, Policy, Tree, no_actions, tree_leaves, tree_map
@@ -55,7 +56,7 @@ class Collector:
         self.episode_return = np.zeros(self.num_envs)
         self.episode_length = np.zeros(self.num_envs, np.int64)
         self.stats = ChunkStats()  # of the chunk that is not committed yet
-        self.collect_metrics = CollectMetrics(counters, explore)
+        self.collect_metrics = CollectMetrics(counters, explore, ActionCounts(env.action_space))
         self.stop: Callable[[], bool] = lambda: False  # asked before every row
         self.interrupted = 0  # rows of a chunk that ``stop`` or an error interrupted
         self.interrupted_units = 0
@@ -73,7 +74,7 @@ class Collector:
         """Collect rows with the policy's present weights and count them."""
         self.actor.refresh()
         chunk = self.collect_rows()
-        self.collect_metrics.commit(self.take_stats())
+        self.collect_metrics.commit(self.take_stats(), chunk)
         return chunk
 
     def collect_rows(self) -> Chunk:
@@ -255,7 +256,7 @@ class Collector:
             "cutter": self.cutter.state_dict() if self.cutter is not None else None,
             "stack": self.stack.state_dict() if self.stack is not None else None,
             "pushed": self.pushed,
-            "finished": self.collect_metrics.state_dict(),
+            **self.collect_metrics.state_dict(),
             "rows": self._interrupted_rows(),
             "env": None,
             "inexact": self.inexact,
@@ -291,7 +292,7 @@ class Collector:
         if self.stack is not None:
             self.stack.load_state_dict(state["stack"])
         self.pushed, self.failed = state["pushed"], None
-        self.collect_metrics.load_state_dict(state["finished"])
+        self.collect_metrics.load_state_dict(state)
         self.stats, self.interrupted, self.interrupted_units = ChunkStats(), 0, 0
         if (saved := state["rows"]) is not None:
             self._load_interrupted_rows(saved)

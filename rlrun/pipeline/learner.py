@@ -16,10 +16,12 @@ from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout
 from rlrun.errors import NumericError
 from rlrun.pipeline.bonus import RND
+from rlrun.pipeline.inspector import Inspector
 from rlrun.schema import LearnerConfig
-from rlrun.types import Counters, Policy, RecurrentPolicy, Sample
+from rlrun.types import Counters, NetworkPolicy, Policy, RecurrentPolicy, Sample
 
-DIAGNOSED = 32  # windows in ``diagnose``
+DIAGNOSED = 32  # windows, at most, that ``diagnose`` reads with all that came before them
+DIAGNOSED_ROWS = 512  # rows of the windows that it passes through the networks
 
 
 class Means:
@@ -87,19 +89,22 @@ class Learner:
         counters: Counters,
         td_priority: bool,
         bonus: RND | None = None,
+        inspector: Inspector | None = None,
     ) -> None:
         """``td_priority``: new windows enter with the policy's own TD estimate. ``bonus`` is added
-        to the rewards of all samples."""
+        to the rewards of all samples. ``inspector``: shows some of them in TensorBoard."""
         assert policy.window is not None
         self.config, self.policy, self.buffer, self.counters = config, policy, buffer, counters
-        self.td_priority, self.bonus = td_priority, bonus
+        self.td_priority, self.bonus, self.inspector = td_priority, bonus, inspector
         self.rows_per_update = config.batch_size * policy.window.learned
         self.credit = 0.0  # rows to be learned by the next updates
+        self.rows = 0  # collected since the last ``metrics``
         self.means = Means(counters)
         self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
 
     def step(self, rows: int, keys: np.ndarray) -> int:
         """Learn after ``rows`` new valid rows and windows ``keys``; return the update count."""
+        self.rows += rows
         if self.td_priority and len(keys):
             new = self._with_bonus(self.buffer.get(keys, self.counters.env_steps))
             self.buffer.prioritize(keys, self.policy.priority(new))
@@ -137,26 +142,53 @@ class Learner:
         return sample if self.bonus is None else self.bonus.add_to(sample)
 
     def metrics(self) -> dict[str, float]:
-        """train/ metrics averaged over the updates since the last call."""
-        return self.means.report()
+        """train/ metrics averaged over the updates since the last call, and the replay ratio."""
+        updates, rows = self.means.updates, self.rows
+        found, self.rows = self.means.report(), 0
+        if rows and self.counters.updates:  # offline no rows are collected
+            found["train/replay_ratio"] = updates * self.rows_per_update / rows
+        return found
 
     def diagnose(self) -> dict[str, float]:
-        """delta_q metrics of a recurrent policy on windows whose whole past is in the buffer."""
-        generator = np.random.default_rng(self.counters.env_steps)  # a function of the clock
-        if not isinstance(self.policy, RecurrentPolicy) or not len(self.buffer):
+        """train/ metrics of the present networks, which are too dear for every record.
+
+        The windows are drawn by the clock: no random stream changes. Called at every evaluation;
+        then sampled windows are shown.
+        """
+        if self.inspector is not None:
+            self.inspector.evaluated(self.counters.env_steps)
+        if not len(self.buffer):
+            return {}
+        generator = np.random.default_rng(self.counters.env_steps)
+        found = self._delta_q(generator) | self._network_health(generator)
+        return {name: value.item() for name, value in found.items()}
+
+    def _delta_q(self, generator: np.random.Generator) -> dict[str, Tensor]:
+        """Of a recurrent policy on windows whose whole past is in the buffer."""
+        if not isinstance(self.policy, RecurrentPolicy):
             return {}
         windows, history = self.buffer.histories(DIAGNOSED, generator)
         if not windows.valid.shape[1]:
             return {}
         device = self.policy.device
-        errors = self.policy.delta_q(windows.to(device), history.to(device))
-        return {name: value.item() for name, value in errors.items()}
+        return self.policy.delta_q(windows.to(device), history.to(device))
+
+    def _network_health(self, generator: np.random.Generator) -> dict[str, Tensor]:
+        if not isinstance(self.policy, NetworkPolicy):
+            return {}
+        assert self.policy.window is not None
+        count = max(1, DIAGNOSED_ROWS // self.policy.window.rows)
+        windows = self.buffer.random_windows(count, generator)
+        if not windows.valid.shape[1]:
+            return {}
+        return self.policy.network_health(windows.to(self.policy.device))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"credit": self.credit, "means": self.means.state_dict()}
+        return {"credit": self.credit, "rows": self.rows, "means": self.means.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.credit = float(state["credit"])
+        self.rows = int(state.get("rows", 0))  # runs of earlier versions did not count them
         self.means.load_state_dict(state["means"])
 
 

@@ -49,7 +49,7 @@ class OverlappedSource:
             if not self.process.in_flight:
                 self.process.start(self.counters.env_steps)
             collected = self.process.result()
-        self.collect_metrics.commit(collected.stats)
+        self.collect_metrics.commit(collected.stats, collected.chunk)
         self.seconds, self.counted = collected.seconds, collected.state
         if self.counters.env_steps < self.total_steps:
             self.process.start(self.counters.env_steps)  # before this chunk is stored or learned
@@ -85,7 +85,7 @@ class OverlappedSource:
                 self.pending_error = e
             except ChunkInterrupted:  # it is lost
                 pass
-        state = self._collector_state() | {"finished": self.collect_metrics.state_dict()}
+        state = self._collector_state() | self.collect_metrics.state_dict()
         self.inexact = state["inexact"]
         if self.received is None:
             return {"collector": state}
@@ -109,7 +109,7 @@ class OverlappedSource:
         if self.process.in_flight:  # of the run that is given up (run.on_nan=rollback)
             self.process.result()
         self.received = self.pending_error = None
-        self.collect_metrics.load_state_dict(collector["finished"])
+        self.collect_metrics.load_state_dict(collector)
         env_steps = self.counters.env_steps
         if flight is None:
             self.counted = collector
@@ -119,7 +119,7 @@ class OverlappedSource:
             env_steps += stats.steps
             chunk = Chunk(**flight["rows"])
             self.received = CollectedChunk(chunk, stats, self.seconds, collector)
-        self.inexact = self.process.load(collector | {"finished": []}, env_steps)
+        self.inexact = self.process.load(collector | {"finished": [], "actions": None}, env_steps)
 
     def close(self) -> None:
         self.process.close()

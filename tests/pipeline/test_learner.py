@@ -76,6 +76,28 @@ def test_updates_per_collect():
     assert feed(learner, stream, counters, [20, 20, 20]) == [3, 3, 3]
 
 
+def test_the_logged_replay_ratio_is_that_since_the_last_record_also_across_a_resume():
+    learner, stream, counters = make(update_per_collect=3, replay_ratio=None)
+    feed(learner, stream, counters, [40])
+    assert learner.metrics()["train/replay_ratio"] == 3 * 8 * 4 / counters.env_steps
+    before = counters.env_steps
+    learner.step(10, np.empty(0, np.int64))
+    other = make(update_per_collect=3, replay_ratio=None)
+    other[2].updates = counters.updates
+    other[0].buffer.load_state_dict(learner.buffer.state_dict())
+    other[0].load_state_dict(learner.state_dict())
+    for one in (learner, other[0]):
+        one.config = replace(one.config, learning_starts=10**6)
+        one.step(20, np.empty(0, np.int64))
+        assert one.metrics()["train/replay_ratio"] == 3 * 8 * 4 / 30
+    one.step(20, np.empty(0, np.int64))
+    assert one.metrics() == {"train/replay_ratio": 0.0}, "no update, though learning has begun"
+    assert before == counters.env_steps
+    old = {name: x for name, x in learner.state_dict().items() if name != "rows"}
+    learner.load_state_dict(old)
+    assert learner.rows == 0, "of an earlier version"
+
+
 def test_no_update_before_learning_starts_and_no_burst_after():
     learner, stream, counters = make(replay_ratio=32.0, learning_starts=50)
     done = feed(learner, stream, counters, [20] * 10)
@@ -102,7 +124,9 @@ def test_priorities_are_written_back_and_new_windows_get_initial_ones():
 def test_metrics_are_means_and_refuse_nan():
     learner, stream, counters = make()
     feed(learner, stream, counters, [60])
-    assert learner.metrics() == {"train/loss": 1.0, "train/updates": counters.updates}
+    ratio = counters.updates * 8 * 4 / counters.env_steps
+    expected = {"train/loss": 1.0, "train/updates": counters.updates}
+    assert learner.metrics() == expected | {"train/replay_ratio": ratio}
     assert learner.metrics() == {}
     learner, stream, counters = make(policy=RecordingPolicy(Window(1, 4, 2), float("nan")))
     feed(learner, stream, counters, [60])

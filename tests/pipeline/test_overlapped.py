@@ -454,8 +454,8 @@ def test_episodes_of_the_chunk_in_flight_are_counted(tmp_path, monkeypatch):
         build, "CollectorProcess", lambda *a, **k: made.append(Clocked(*a)) or made[-1]
     )
 
-    def signalled(self, stats):
-        commit(self, stats)
+    def signalled(self, stats, chunk):
+        commit(self, stats, chunk)
         if self.counters.chunks == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -471,6 +471,8 @@ def test_episodes_of_the_chunk_in_flight_are_counted(tmp_path, monkeypatch):
     finished = state["collector"].pop("finished")
     saved = made[0].collector.state_dict() | {"env": state["collector"]["env"]}  # it was closed
     assert (len(finished), saved.pop("finished")) == (32, []), "of two chunks, not reported"
+    actions = state["collector"].pop("actions").sum()
+    assert (actions, saved.pop("actions").sum()) == (32, 0), "the same of their actions"
     np.testing.assert_equal(state["collector"], saved)
     longer = config(*SMOKE, *STEPS_ONLY, "run.total_steps=96")
     assert train.resume(tmp_path, longer, raw_yaml="", overrides=[]) == 0

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rlrun.buffer import saved
 from rlrun.buffer.device.sumtree import DeviceSumTree
+from rlrun.buffer.samplers.base import PROBES, WindowIndex, probe_quantiles, uniform_probe
 from rlrun.buffer.samplers.priority import ALPHA_STEP, LARGEST, finite_priorities
 from rlrun.errors import NumericError
 from rlrun.schedule import Schedule, make_schedule
@@ -118,8 +119,20 @@ class DeviceSampler(ABC):
     def _update(self, slots: Tensor, priority: Tensor, alive: Tensor | None) -> None:
         """``update`` of at least one slot where ``alive``; None: everywhere."""
 
+    def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        return None
+
     def metrics(self, env_steps: int) -> dict[str, float]:
         return {}
+
+    def probe(self, index: WindowIndex) -> tuple[np.ndarray, np.ndarray | None]:
+        """See ``Sampler.probe``; ``index`` is the one in host memory."""
+        return uniform_probe(index)
+
+    def _probe_mass(self, total: Tensor) -> Tensor:
+        """The probe's quantiles of [0, total), float64 [PROBES]."""
+        mass = upload(np.arange(PROBES) + probe_quantiles(), self.device)
+        return mass.mul_(total / PROBES)
 
     def check(self, live: np.ndarray) -> str | None:
         known = np.flatnonzero(self.alive.numpy(force=True))
@@ -251,6 +264,10 @@ class DeviceProportional(DeviceSampler):
         raw = last_wins(slots, raw, self.last)
         self._write(slots, raw, keep)
 
+    def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        raw = self.raw.numpy(force=True)[slots]
+        return raw, raw.astype(np.float64) ** self.alpha
+
     def metrics(self, env_steps: int) -> dict[str, float]:
         mean = self.raw.sum(dtype=torch.float64).item() / max(self.count, 1)
         return {
@@ -259,6 +276,13 @@ class DeviceProportional(DeviceSampler):
             "buffer/priority_max": self.largest.item(),
             "buffer/priority_mean": mean,
         }
+
+    def probe(self, index: object) -> tuple[np.ndarray, np.ndarray]:
+        total = self.sum_tree.root
+        slots, mass = self.sum_tree.find(self._probe_mass(total))
+        drawn = mass > 0  # all of them, unless every priority is 0
+        slots, probability = slots[drawn], mass[drawn] / total * self.count
+        return slots.numpy(force=True), probability.numpy(force=True)
 
     def check(self, live: np.ndarray) -> str | None:
         mass = torch.where(self.alive, self.raw.double() ** self.alpha, 0)

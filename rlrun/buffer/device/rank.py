@@ -67,16 +67,19 @@ class DeviceRank(DeviceSampler):
         alpha, beta = self.alpha_at(env_steps), self.beta_at(env_steps)
         if abs(alpha - self.alpha) >= ALPHA_STEP:
             self._tabulate(alpha)
-        if self.stale:
-            torch.sort(self.raw, descending=True, stable=True, out=(self.sorted_raw, self.order))
-            self.stale = False
-        mass = self._stratified(batch, self.cdf[self.count - 1])
-        at = torch.searchsorted(self.cdf[: self.count], mass, right=True)
-        at.clamp_(max=self.count - 1)  # rounding may carry a mass past the total
+        at = self._find(self._stratified(batch, self.cdf[self.count - 1]))
         rank = (at + 1).double()
         most = self.count if self.config.weight_norm == "buffer" else rank.amax()
         weight = (rank / most) ** (self.alpha * beta)
         return self.order.index_select(0, at), weight.float()
+
+    def _find(self, mass: Tensor) -> Tensor:
+        """Indices in ``order``, which is brought up to date, of cumulative masses; int64 [n]."""
+        if self.stale:
+            torch.sort(self.raw, descending=True, stable=True, out=(self.sorted_raw, self.order))
+            self.stale = False
+        at = torch.searchsorted(self.cdf[: self.count], mass, right=True)
+        return at.clamp_(max=self.count - 1)  # rounding may carry a mass past the total
 
     def _update(self, slots: Tensor, priority: Tensor, alive: Tensor | None) -> None:
         slots, priority, keep = self._masked(slots, priority, alive)
@@ -86,6 +89,12 @@ class DeviceRank(DeviceSampler):
         self.raw.index_copy_(0, slots, raw)
         self.stale = True
 
+    def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        raw = self.raw.numpy(force=True)[slots]
+        rank = np.empty(len(slots))
+        rank[np.lexsort((slots, -raw))] = np.arange(1, len(slots) + 1)  # as ``draw`` sorts
+        return raw, rank**-self.alpha
+
     def metrics(self, env_steps: int) -> dict[str, float]:
         total = self.raw.clamp(min=0).sum(dtype=torch.float64).item()
         return {
@@ -94,6 +103,12 @@ class DeviceRank(DeviceSampler):
             "buffer/priority_max": self.largest.item(),
             "buffer/priority_mean": total / max(self.count, 1),
         }
+
+    def probe(self, index: object) -> tuple[np.ndarray, np.ndarray]:
+        total = self.cdf[self.count - 1]
+        at = self._find(self._probe_mass(total))
+        probability = (at + 1).double() ** -self.alpha * (self.count / total)
+        return self.order.index_select(0, at).numpy(force=True), probability.numpy(force=True)
 
     def check(self, live: np.ndarray) -> str | None:
         if not torch.equal(self.raw >= 0, self.alive):

@@ -5,7 +5,12 @@ from typing import Any
 import numpy as np
 
 from rlrun.buffer import saved
-from rlrun.buffer.samplers.base import HostSampler, WindowIndex
+from rlrun.buffer.samplers.base import (
+    HostSampler,
+    WindowIndex,
+    probe_quantiles,
+    uniform_probe,
+)
 from rlrun.buffer.samplers.priority import (
     ALPHA_STEP,
     divide_by_min,
@@ -41,6 +46,9 @@ class Uniform(HostSampler):
 
     def metrics(self, env_steps: int) -> dict[str, float]:
         return {}
+
+    def probe(self, index: WindowIndex) -> tuple[np.ndarray, None]:
+        return uniform_probe(index)
 
     def check(self, live: np.ndarray) -> str | None:
         return None
@@ -132,6 +140,10 @@ class Proportional(HostSampler):
         if self.min_tree is not None:
             self.min_tree.set(slots, _positive(mass))
 
+    def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        raw = self.raw[slots]
+        return raw, raw.astype(np.float64) ** self.alpha
+
     def _update_alpha(self, env_steps: int) -> None:
         """Rebuild the tree when alpha has changed by ALPHA_STEP."""
         alpha = self.alpha_at(env_steps)
@@ -154,6 +166,11 @@ class Proportional(HostSampler):
             "buffer/priority_max": self.largest,
             "buffer/priority_mean": float(np.nanmean(self.raw, dtype=float)) if self.count else 0.0,
         }
+
+    def probe(self, index: object) -> tuple[np.ndarray, np.ndarray]:
+        slots, mass = self.sum_tree.draw(probe_quantiles())
+        drawn = mass > 0  # all of them, unless every priority is 0
+        return slots[drawn], mass[drawn] * (self.count / max(self.sum_tree.root, 1e-300))
 
     def check(self, live: np.ndarray) -> str | None:
         known = np.flatnonzero(~np.isnan(self.raw))

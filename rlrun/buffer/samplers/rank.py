@@ -6,7 +6,7 @@ import numpy as np
 
 from rlrun.buffer import saved
 from rlrun.buffer.samplers import heap as heaps
-from rlrun.buffer.samplers.base import HostSampler
+from rlrun.buffer.samplers.base import PROBES, HostSampler, probe_quantiles
 from rlrun.buffer.samplers.priority import ALPHA_STEP, finite_priorities
 from rlrun.buffer.storage.layout import rank_arrays
 from rlrun.schedule import Schedule, make_schedule
@@ -88,6 +88,9 @@ class Rank(HostSampler):
         values = np.ascontiguousarray(priority, np.float64)  # one compiled kernel for all dtypes
         self.largest = heaps.update(*arrays, self.count, slots, values, self.largest)
 
+    def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.priority[slots], (self.position[slots] + 1.0) ** -self.alpha
+
     def resort(self, env_steps: int) -> None:
         """Make every rank exact."""
         heaps.resort(self.heap, self.position, self.priority, self.count)
@@ -108,6 +111,13 @@ class Rank(HostSampler):
             "buffer/priority_max": self.largest,
             "buffer/priority_mean": float(total) / max(self.count, 1),
         }
+
+    def probe(self, index: object) -> tuple[np.ndarray, np.ndarray]:
+        total = self.cdf[self.count - 1]
+        mass = (np.arange(PROBES) + probe_quantiles()) * (total / PROBES)
+        at = self.cdf[: self.count].searchsorted(mass, side="right")
+        np.minimum(at, self.count - 1, out=at)
+        return self.heap[at].astype(np.int64), (at + 1.0) ** -self.alpha * (self.count / total)
 
     def check(self, live: np.ndarray) -> str | None:
         mass = np.arange(1, len(self.cdf) + 1) ** -self.alpha

@@ -17,6 +17,7 @@ from rlrun.acting.box import BoxActor
 from rlrun.nets.actor_and_critics import ActionBounds, Batch, make_actor_and_critics
 from rlrun.optim.adam import Adam
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
+from rlrun.policy.base.network_health import UnitActivity, relative_distance
 from rlrun.schedule import make_schedule
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Spec, Update, UpdateKernel, generator, torch_seed
@@ -76,6 +77,7 @@ class OffPolicyControl(ABC, Generic[C]):
         self.lr_at, self.actor_lr_at = (
             make_schedule(lr, total_steps=total_steps) for lr in (config.lr, config.actor_lr)
         )
+        self.target_lag: Tensor | None = None  # of the critics, before the last hard copy
         self.updates, self.seconds = 0, {"backward": 0.0, "optimiser": 0.0}
         self.multipliers: dict[str, tuple[Tensor, Adam]] = {}
         self.noise_seed, self.noise_generator = torch_seed(seed, "noise"), torch.Generator(device)
@@ -165,7 +167,25 @@ class OffPolicyControl(ABC, Generic[C]):
         if tau is not None:
             torch._foreach_lerp_(target, online, tau)
         elif every is not None and self.updates // every > (self.updates - since) // every:
+            self.target_lag = relative_distance(target, online)
             torch._foreach_copy_(target, online)
+
+    @torch.no_grad()
+    def network_health(self, windows: Segment) -> dict[str, Tensor]:
+        """Metrics of actor and critics on ``windows`` and of the critics' distance to the targets.
+
+        Where the targets are copied, the distance is that before the last copy.
+        """
+        lag, weight = self.target_lag, torch.ones(windows.valid.shape[1], device=self.device)
+        if lag is None:
+            lag = relative_distance(self.q_target_params, self.q_params)
+        batch = Batch(windows, weight, self.bounds, self.config, recurrent=self.recurrent)
+        with UnitActivity(self.pi, self.q) as units:
+            self.pi(batch.encode(self.pi.encoder, batch.state))
+            self.q(batch.encode(self.q.encoder), batch.action)
+        dead = units.dead()
+        assert dead is not None, "critics have a hidden layer"
+        return {"train/target_lag": lag, "train/dead_units": dead}
 
     def noise(self, number: int, *shape: int, uniform: bool = False) -> Tensor:
         """Standard normal (or uniform in [0, 1)) float32 [*shape], by seed and ``number`` alone.
@@ -214,7 +234,8 @@ class OffPolicyControl(ABC, Generic[C]):
         for name, (log, _) in self.multipliers.items():
             state[name]["log"] = log.detach()
         explore = self.generator.bit_generator.state
-        return state | {"last": dict(self.last), "noise": self.noise_seed, "generator": explore}
+        own = {"noise": self.noise_seed, "target_lag": self.target_lag, "generator": explore}
+        return state | {"last": dict(self.last)} | own
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -225,4 +246,5 @@ class OffPolicyControl(ABC, Generic[C]):
             log.copy_(state[name]["log"])
         self.updates, self.noise_seed = int(state["critics"]["updates"]), int(state["noise"])
         self.last = {name: x.to(self.device) for name, x in state["last"].items()}
+        self.target_lag = state.get("target_lag")  # earlier versions did not measure it
         self.generator.bit_generator.state = state["generator"]

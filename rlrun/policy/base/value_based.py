@@ -16,6 +16,7 @@ from rlrun.nets.forward_noise import NO_NOISE, NoiseGenerator, UpdateForwardNois
 from rlrun.optim.adam import Adam
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.optim.graph import CudaGraph
+from rlrun.policy.base.network_health import UnitActivity, relative_distance
 from rlrun.schedule import make_schedule
 from rlrun.schema import MemoryConfig, TorsoConfig, ValueConfig
 from rlrun.types import Loss, Sample, Segment, Spec, Update, UpdateKernel, generator
@@ -52,6 +53,7 @@ class ValueBasedPolicy(ABC, Generic[C, Net]):
         self.adam = Adam(self.params, eps=config.adam_eps, grad_clip=config.grad_clip)
         self.lr_at = make_schedule(config.lr, total_steps=total_steps)
         self.updates = 0
+        self.target_lag: Tensor | None = None  # before the last hard copy
         self.generator = generator(seed, "explore")
         self.seconds = {"backward": 0.0, "optimiser": 0.0}
         graphed = compute.graph and device.type == "cuda"
@@ -106,12 +108,35 @@ class ValueBasedPolicy(ABC, Generic[C, Net]):
         if tau is not None:
             torch._foreach_lerp_(self.target_params, self.params, tau)
         elif every is not None and self.updates % every == 0:
+            self.target_lag = relative_distance(self.target_params, self.params)
             torch._foreach_copy_(self.target_params, self.params)
 
     @torch.no_grad()
     def priority(self, sample: Sample) -> Tensor:
         """The priorities [B] ``update`` would return, to rounding, without learning."""
         return self.loss(*sample.to(self.device)).priority
+
+    @torch.no_grad()
+    def inspect(self, sample: Sample) -> Loss:
+        """The loss of ``sample`` with |delta| and Q of every learned row, without learning."""
+        return self.loss(*sample.to(self.device))
+
+    @torch.no_grad()
+    def network_health(self, windows: Segment) -> dict[str, Tensor]:
+        """Metrics of the online network on ``windows`` and of its distance to the target.
+
+        Where the target is copied, the distance is that before the last copy.
+        """
+        lag = self.target_lag
+        if lag is None:
+            lag = relative_distance(self.target_params, self.params)
+        found = {"train/target_lag": lag}
+        if self.compute.compile:  # compiled layers do not call the hooks
+            return found
+        with UnitActivity(self.net) as units:
+            self.loss(windows, torch.ones(windows.valid.shape[1], device=self.device))
+        dead = units.dead()
+        return found if dead is None else found | {"train/dead_units": dead}
 
     def noise(self, *lead: int) -> UpdateForwardNoise:
         """Noise of this update's forward passes; quantile levels are [*lead, N]."""
@@ -147,6 +172,7 @@ class ValueBasedPolicy(ABC, Generic[C, Net]):
             "target": dict(self.target.state_dict()),
             "adam": self.adam.state_dict(),
             "updates": self.updates,
+            "target_lag": self.target_lag,
             "generator": self.generator.bit_generator.state,
         }
 
@@ -155,6 +181,7 @@ class ValueBasedPolicy(ABC, Generic[C, Net]):
         self.target.load_state_dict(state["target"])
         self.adam.load_state_dict(state["adam"])
         self.updates = int(state["updates"])
+        self.target_lag = state.get("target_lag")  # earlier versions did not measure it
         self.generator.bit_generator.state = state["generator"]
         if self.noise_generator is not None:
             self.noise_generator.key = state["draws"]

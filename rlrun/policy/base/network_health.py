@@ -1,0 +1,103 @@
+"""Metrics of the present networks: dead units, and the distance to the target network."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from rlrun.nets.actor_and_critics import Critics
+from rlrun.nets.noisy import NoisyMLP
+
+DORMANT = 0.025  # tau; Sokar et al. 2023, section 3
+_ACTIVATIONS = (nn.ReLU, nn.Tanh, nn.ELU)
+_MEMORIES = (nn.LSTM, nn.GRU)
+
+
+class UnitActivity:
+    """Measures the hidden units of networks in the forward passes of a ``with`` block.
+
+    A ReLU unit is dead when its mean |h| is at most ``DORMANT`` times the mean of its layer
+    (tau-dormant). A unit of tanh, ELU, LSTM or GRU that is stuck is constant, not 0: its standard
+    deviation is compared instead. A channel of a convolution is one unit, over all its positions.
+
+    Source: Sokar et al., "The Dormant Neuron Phenomenon in Deep Reinforcement Learning", ICML
+    2023, definition 3.1.
+    """
+
+    def __init__(self, *nets: nn.Module) -> None:
+        self.nets = nets
+        self.handles: list[RemovableHandle] = []
+        self.sums: dict[tuple[int, int], Tensor] = {}  # (layer, units) -> [3, units]
+        self.magnitude: dict[tuple[int, int], bool] = {}  # whether mean |h| is compared
+        self.counts: dict[tuple[int, int], int] = {}
+
+    def __enter__(self) -> "UnitActivity":
+        for net in self.nets:
+            for module, layout in _layers(net):
+                self.handles.append(module.register_forward_hook(self._hook(layout)))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+    def _hook(self, units: Sequence[int]) -> Any:
+        """A forward hook; ``units``: the dimensions of an output that number its units."""
+
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            x = output[0] if isinstance(output, tuple) else output
+            kept = [d % x.ndim for d in units]
+            rest = [d for d in range(x.ndim) if d not in kept]
+            parts = (x.abs(), x, x.square())
+            sums = torch.stack([p.sum(rest, dtype=torch.float64).flatten() for p in parts])
+            key = id(module), sums.shape[1]
+            self.sums[key] = self.sums[key] + sums if key in self.sums else sums
+            self.counts[key] = self.counts.get(key, 0) + x.numel() // sums.shape[1]
+            self.magnitude[key] = isinstance(module, nn.ReLU)
+
+        return hook
+
+    def dead(self) -> Tensor | None:
+        """Return the share of dead units, 0-d; None: no layer has hidden units that are known."""
+        if not self.sums:
+            return None
+        flags = []
+        for key, sums in self.sums.items():
+            size, mean, square = sums / self.counts[key]
+            spread = (square - mean.square()).clamp(min=0).sqrt()
+            activity = size if self.magnitude[key] else spread
+            flags.append(activity <= DORMANT * activity.mean())
+        return torch.cat(flags).double().mean()
+
+
+def _layers(net: nn.Module) -> Iterator[tuple[nn.Module, Sequence[int]]]:
+    """Yield (module whose output is a hidden layer, dimensions that number its units)."""
+    for module in net.modules():
+        if isinstance(module, nn.Sequential):
+            for layer, activation in pairwise(module):
+                if isinstance(activation, _ACTIVATIONS):
+                    channels = isinstance(layer, nn.Conv2d)
+                    yield activation, (-3,) if channels else (-1,)
+        elif isinstance(module, NoisyMLP):
+            yield module.activation, (-1,)
+        elif isinstance(module, Critics):
+            yield module.activation, (0, -1)
+        elif isinstance(module, _MEMORIES):
+            yield module, (-1,)
+
+
+@torch.no_grad()
+def relative_distance(target: list[Tensor], online: list[Tensor]) -> Tensor:
+    """Return |theta - theta^-| / |theta| of all parameters together, 0-d."""
+    gap: Tensor = torch.stack(torch._foreach_norm(torch._foreach_sub(online, target))).norm()
+    size: Tensor = torch.stack(torch._foreach_norm(online)).norm()
+    return gap / size.clamp(min=1e-12)
