@@ -6,6 +6,7 @@ share of its env steps that is done.
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -171,6 +172,8 @@ def test_every_rule_has_a_sick_run() -> None:
     assert [*CASES] == [rule.name for rule in RULES]
     names = {rule.name for rule in RULES}
     assert all(set(rule.explains) <= names for rule in RULES)
+    listed = re.findall(r"^\| ([a-z ]+) \|", section("rlrun/reports/README.md", "Run health"), re.M)
+    assert listed == ["finding", *CASES]
 
 
 @pytest.mark.parametrize("name", CASES)

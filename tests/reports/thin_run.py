@@ -1,8 +1,9 @@
 """Makes the runs in ``healthy/`` of real ones: ``python -m tests.reports.thin_run RUN_DIR NAME``.
 
-Kept are config.yaml, run.json without the machine, and the records: floats with six digits, and of
-the times every fourth. The runs, all of seed 0 and solved: ``policy=dqn env=cartpole``, ``policy=ppo
-env=cartpole``, ``policy=r2d2 env=cartpole``, ``policy=r2d2 env=tmaze``, ``policy=sac env=pendulum``.
+Kept are config.yaml, run.json without the machine, and the records: floats with six digits, of
+times every fourth. The runs, of seed 0 and solved: ``policy=dqn env=cartpole``, ``policy=ppo
+env=cartpole``, ``policy=r2d2 env=cartpole``, ``policy=r2d2 env=tmaze``, ``policy=sac
+env=pendulum``.
 """
 
 import json

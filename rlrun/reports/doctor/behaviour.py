@@ -104,7 +104,7 @@ def large_steps(e: Evidence) -> Finding | None:
     if e.solved or not (kl.late > 0.1 or clipped.late > 0.5):
         return None
     return Finding(
-        HARMFUL, f"Updates leave the trust region: KL {kl.late:.2g}, {clipped.late:.0%} of the rows "
+        HARMFUL, f"Updates leave the trust region: KL {kl.late:.2g}, {clipped.late:.0%} of rows "
         "clipped.",
         "Too many or too large steps on one rollout.",
         [*e.scaled("policy.lr", 0.3), *e.scaled("policy.epochs", 0.5),
@@ -119,7 +119,7 @@ def useless_value(e: Evidence) -> Finding | None:
     if e.solved or len(explained) < 10 or not explained.late < 0.02 or e.span == 0:
         return None
     return Finding(
-        HARMFUL, f"The value function explains nothing: explained variance {explained.late:.2g} from "
+        HARMFUL, f"The value explains nothing: explained variance {explained.late:.2g} from "
         f"{steps(explained.late_since)} on.",
         "Advantages are noise then; values need larger steps, or rewards of another scale.",
         [*e.set("policy.normalize_reward", "true"), *e.scaled("policy.value_coef", 2),
@@ -200,8 +200,8 @@ def no_progress(e: Evidence) -> Finding | None:
     if best - first > 3 * e.noise and e.score.late > first:
         return None
     return Finding(
-        HARMFUL, f"No progress: the score is {e.score.late:.4g} from {steps(e.score.late_since)} on, "
-        f"{first:.4g} at first, its best {best:.4g}.",
+        HARMFUL, f"No progress: the score is {e.score.late:.4g} from {steps(e.score.late_since)} "
+        f"on, {first:.4g} at first, its best {best:.4g}.",
         "No other symptom was found: the step size, exploration or the length of the run may be "
         "wrong, or the task needs a memory.",
         [*e.scaled("policy.lr", 0.3), *e.scaled("run.total_steps", 3), "memory=lstm"],

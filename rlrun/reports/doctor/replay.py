@@ -31,7 +31,7 @@ def early_evictions(e: Evidence) -> Finding | None:
     if not early > 0.05 * (early + windows):
         return None
     return Finding(
-        HARMFUL, f"{early:.0f} windows were dropped before their rows were; {windows:.0f} are kept.",
+        HARMFUL, f"{early:.0f} windows were dropped before their rows; {windows:.0f} are kept.",
         "The table of windows is smaller than the rows allow.",
         e.set("buffer.window_capacity", "null"), ("buffer/early_evictions", "buffer/windows"),
     )  # fmt: skip
@@ -48,7 +48,7 @@ def much_replay(e: Evidence) -> Finding | None:
     if e.offline or e.solved or not ratio > 1000 or not weak:
         return None
     return Finding(
-        HARMFUL, f"{ratio:.0f} rows are learned for each row collected, and the score does not rise.",
+        HARMFUL, f"{ratio:.0f} rows are learned for each row collected; the score does not rise.",
         "The networks overfit to early data.",
         [*e.scaled("learner.replay_ratio", 100 / ratio),
          *e.scaled("learner.update_per_collect", 100 / ratio)],
