@@ -40,7 +40,8 @@ def overestimation(e: Evidence) -> Finding | None:
 
     Values are compared with the largest return seen, or the largest mean reward per step over a
     horizon of 1 / (1 - gamma), whichever is larger, in the units of the rescaled target. Three
-    times that leaves room for better policies; overestimation grows without bound (van Hasselt et al. 2018, "Deep RL and the deadly triad": soft divergence is Q beyond the bound).
+    times that leaves room for better policies; overestimation grows without bound (van Hasselt et
+    al. 2018, "Deep RL and the deadly triad": soft divergence is Q beyond the bound).
     """
     q, returns = e.metric("train/q_taken"), e.largest_return
     shaped = e.value("bonus.name") not in (None, "none") or e.value("policy.munchausen") is not None
