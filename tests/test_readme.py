@@ -28,6 +28,7 @@ SETUP = (  # run in a fresh virtual environment by .ci/run, and too slow for her
 )
 NOT_RUN = {
     "tensorboard --logdir outputs": "a server; tests/log read the event files back",
+    "rlrun play outputs/watched": "opens a window; tests/video opens one without a screen",
     'eval "$(rlrun -sc install=bash)"': "for an interactive shell; `rlrun -sc` itself is run",
     "rlrun policy=scripted policy.script=function policy.function=mypkg.acts:act env=cartpole "
     "--trust mypkg": "needs a package of the user's; tests/test_trust.py has one",

@@ -44,11 +44,24 @@ class NetActor(ABC):
         *,
         explore: np.ndarray | None,
     ) -> Act:
-        reward = shape_reward(prev_reward, self.scale, self.clip)
-        self.perturb(explore)
-        outputs, state = self.step(obs, first, prev_action, reward, state)
+        outputs, state = self.evaluate(obs, first, prev_action, prev_reward, state, explore=explore)
         action, extras = self.choose(outputs, obs, explore)
         return Act(action, extras, state)
+
+    def evaluate(
+        self,
+        obs: Tree,
+        first: np.ndarray,
+        prev_action: np.ndarray,
+        prev_reward: np.ndarray,
+        state: Tree,
+        *,
+        explore: np.ndarray | None,
+    ) -> Outputs:
+        """Return the outputs [E, K] that ``act`` chooses actions of, and the next state."""
+        self.perturb(explore)
+        reward = shape_reward(prev_reward, self.scale, self.clip)
+        return self.step(obs, first, prev_action, reward, state)
 
     def perturb(self, explore: np.ndarray | None) -> None:
         """Draw the weight noise of the next step; most networks have none."""
