@@ -29,11 +29,16 @@ SETUP = (  # run in a fresh virtual environment by .ci/run, and too slow for her
 NOT_RUN = {
     "tensorboard --logdir outputs": "a server; tests/log read the event files back",
     "rlrun play outputs/watched": "opens a window; tests/video opens one without a screen",
+    "rlrun tensorboard outputs": "a server; tests/log/test_browser.py starts it",
     'eval "$(rlrun -sc install=bash)"': "for an interactive shell; `rlrun -sc` itself is run",
+    "rlrun export policy outputs/first --onnx first.onnx": "loads the exporter, which takes "
+    "seconds; tests/export has a process that did",
     "rlrun policy=scripted policy.script=function policy.function=mypkg.acts:act env=cartpole "
     "--trust mypkg": "needs a package of the user's; tests/test_trust.py has one",
 }
-BENCHMARK = re.compile(r"(?:python -m (tests\.benchmarks[.\w]*)|pytest (\S+\.py))(?: |$)")
+BENCHMARK = re.compile(
+    r"(?:python -m (tests\.(?:benchmarks|export)[.\w]*)|pytest (\S+\.py))(?: |$)"
+)
 NEEDS_DATA = "import_minari("  # a block of Python that downloads
 LONG = "trains for minutes with many seeds"
 COMPOSED = {  # composed and checked instead, every job of a sweep

@@ -7,7 +7,7 @@ takes numpy on the CPU, and torch on a GPU, for convolutions and for a user's ow
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -121,32 +121,49 @@ class TorchStep(NetStep):
     @torch.inference_mode()
     def forward(self, obs: Tree, previous: np.ndarray | None, states: Sequence[Tree]) -> Outputs:
         obs, states = tree_map(self._tensor, obs), tree_map(self._tensor, tuple(states))
-        extra = [] if previous is None else [self._tensor(previous)]
-        if isinstance(self.copy, ActorCritic) and self.copy.moments is not None:
-            obs = self.copy.moments(obs)
-        out = [
-            memory.step(torch.cat([torso(obs), *extra], -1), state)
-            for (torso, memory), state in zip(self.own_trunks, states, strict=True)
-        ]
-        after = tree_map(lambda x: x.numpy(force=True), tuple(state for _, state in out))
-        return self._head(out[0][0]).numpy(force=True), after
-
-    def _head(self, h: Tensor) -> Tensor:
-        """Return outputs [E, K] of memory outputs [E, H]."""
-        out: Tensor
-        match self.copy:
-            case QNet():
-                out = self.copy.q(h, self.noise)
-            case ActorCritic():
-                out = self.copy.policy(h)
-            case ActorNet():
-                out = self.copy(h)
-            case PolicyNet():
-                out = self.copy.outputs(h)
-        return out
+        read = None if previous is None else self._tensor(previous)
+        trunks = zip(self.own_trunks, states, strict=True)
+        outputs, after = forward_net(self.copy, trunks, obs, read, self.noise)
+        return outputs.numpy(force=True), tree_map(lambda x: x.numpy(force=True), after)
 
     def _tensor(self, x: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(x)).to(self.device)
+
+
+def forward_net(
+    net: ActingNet,
+    trunks: Iterable[tuple[tuple[nn.Module, Memory], Tree]],
+    obs: Tree,
+    previous: Tensor | None,
+    noise: ForwardNoise = MEAN_WEIGHTS,
+) -> tuple[Tensor, tuple[Tree, ...]]:
+    """Return outputs [E, K] of ``net``, and the next state of every trunk.
+
+    ``trunks``: (torso, memory) pairs with their states; the head reads the outputs of the first.
+    ``previous`` [E, F]: previous action and reward as the network encodes them.
+    """
+    if isinstance(net, ActorCritic) and net.moments is not None:
+        obs = net.moments(obs)
+    extra = [] if previous is None else [previous]
+    out = [
+        memory.step(torch.cat([torso(obs), *extra], -1), state) for (torso, memory), state in trunks
+    ]
+    return _head(net, out[0][0], noise), tuple(state for _, state in out)
+
+
+def _head(net: ActingNet, h: Tensor, noise: ForwardNoise) -> Tensor:
+    """Return outputs [E, K] of memory outputs [E, H]."""
+    out: Tensor
+    match net:
+        case QNet():
+            out = net.q(h, noise)
+        case ActorCritic():
+            out = net.policy(h)
+        case ActorNet():
+            out = net(h)
+        case PolicyNet():
+            out = net.outputs(h)
+    return out
 
 
 class NumpyTrunk:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rlrun.cli.arguments import positive, positive_number
-from rlrun.cli.error_report import printable, report_job_error
+from rlrun.cli.error_report import printable
 from rlrun.cli.list import group_lines, list_lines
 from rlrun.errors import ConfigError
 
@@ -53,8 +53,7 @@ def resume_command(argv: list[str]) -> int:
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE")
     args = parser.parse_args(argv)
     from rlrun.cli.run import resume_run
-    from rlrun.config import load
-    from rlrun.rundir.branch import checkpoint_at, split_step
+    from rlrun.rundir.branch import split_step
     from rlrun.sweeps.record import is_sweep
 
     if os.path.isfile(Path(args.run_dir) / "search.json"):
@@ -67,10 +66,7 @@ def resume_command(argv: list[str]) -> int:
         from rlrun.cli.sweep import resume_sweep
 
         return resume_sweep(run_dir, overrides, quiet=bool(quiet))
-    config, raw_yaml = load(run_dir, overrides)
-    if step is not None:
-        checkpoint_at(run_dir, step)
-    return resume_run(run_dir.absolute(), config, raw_yaml, overrides, step)
+    return resume_run(run_dir, step, overrides)
 
 
 def search_command(argv: list[str]) -> int:
@@ -97,7 +93,7 @@ def fork_command(argv: list[str]) -> int:
     parser.add_argument("run_dir", metavar="RUN_DIR[@ENV_STEP]")
     parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="run.dir=NEW among them")
     args = parser.parse_args(argv)
-    from rlrun.cli.run import resume_run
+    from rlrun.cli.run import resume_loaded
     from rlrun.config import directories, load
     from rlrun.rundir.branch import checkpoint_at, fork, split_step
 
@@ -116,7 +112,7 @@ def fork_command(argv: list[str]) -> int:
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
-    return resume_run(new, config, raw_yaml, overrides, None)
+    return resume_loaded(new, config, raw_yaml, overrides)
 
 
 def verify_command(argv: list[str]) -> int:
@@ -154,7 +150,16 @@ def diff_command(argv: list[str]) -> int:
 
 
 def export_command(argv: list[str]) -> int:
-    parser = Parser(prog="rlrun export", description="Writes the replay of a run as a dataset.")
+    if argv[:1] == ["policy"]:
+        from rlrun.cli.export_policy import export_policy_command
+
+        return export_policy_command(argv[1:])
+    about = "Writes the replay of a run as a dataset."
+    more = (
+        "rlrun export policy RUN_DIR --onnx FILE.onnx writes its greedy policy instead; a run "
+        "directory named policy is ./policy."
+    )
+    parser = Parser(prog="rlrun export", description=about, epilog=more)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("data_dir", type=Path, metavar="DATA_DIR", help="a new or empty directory")
     parser.add_argument(
@@ -175,22 +180,6 @@ def export_command(argv: list[str]) -> int:
 
     given = {"shard_rows": args.shard_rows, "last": args.last, "coder": args.codec}
     return export(args.run_dir, args.data_dir, **given)
-
-
-def tensorboard_command(argv: list[str]) -> int:
-    about = (
-        "Writes the TensorBoard event files of a run anew, from metrics.jsonl and timings.jsonl."
-    )
-    parser = Parser(prog="rlrun tensorboard-rebuild", description=about)
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    args = parser.parse_args(argv)
-    try:
-        from rlrun.run.tensorboard import rebuild
-
-        print(rebuild(args.run_dir))
-        return 0
-    except Exception as e:
-        return report_job_error(e, None)
 
 
 def codec_command(argv: list[str]) -> int:

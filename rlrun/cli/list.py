@@ -71,6 +71,8 @@ usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 
        rlrun verify RUN_DIR                       checks its files; what could be resumed
        rlrun diff RUN_DIR[@STEP] RUN_DIR[@STEP]   where two runs first differ
        rlrun export RUN_DIR DATA_DIR              writes its replay as a dataset (buffer.load)
+       rlrun export policy RUN_DIR --onnx FILE    writes its greedy policy for use without torch
+       rlrun tensorboard [DIR ...] [--port N]     charts of runs in a browser, on this machine
        rlrun tensorboard-rebuild RUN_DIR          writes its event files anew from its records
        rlrun codec bench RUN_DIR|FILE ...         what coders make of its weights and rows
        rlrun doctor [--calibrate KEY=VALUE ...]   what a bug report needs; what an update costs

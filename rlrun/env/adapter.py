@@ -30,7 +30,7 @@ from rlrun.joint import JointSpace
 from rlrun.schema import AgentsConfig, EnvConfig
 from rlrun.video.display import prepare_pygame
 
-__all__ = ["Env", "Step", "known_spaces", "make_env", "probe", "probe_agents"]
+__all__ = ["Env", "Step", "known_spaces", "make_env", "make_one_env", "probe", "probe_agents"]
 
 _known: dict[str, tuple[gym.Space[Any], gym.Space[Any], int]] = {}
 _NATIVE_DIFFERS = (
@@ -138,6 +138,25 @@ def make_env(
     if render:
         rows.picture, rows.fps = sync.envs[0].render, frames_per_second(sync.envs[0])
     return rows
+
+
+def make_one_env(config: EnvConfig, *, evaluate: bool = False) -> gym.Env[Any, Any]:
+    """Return a single environment of Gymnasium's interface, with its wrappers and validation.
+
+    Raises: ConfigError, also for environments that are only made several at once.
+    """
+    several = config.id.startswith(PREFIX) or config.backend == "envpool"
+    if several:
+        name = f"env.backend = {config.backend}" if config.backend == "envpool" else config.id
+        raise ConfigError(
+            f"{name}: has no single environments; vector environments are allowed; ask for one of "
+            "one environment"
+        )
+    kwargs = {**config.kwargs, **(config.eval_kwargs if evaluate else {})}
+    if config.max_episode_steps is not None:
+        kwargs["max_episode_steps"] = config.max_episode_steps
+    make_one = partial(_make_wrapped, find_spec(config.id), kwargs, config)
+    return _make_checked(make_one, config.id, None, 0)
 
 
 def _agents_as_columns(raw: AnyVectorEnv, agents: AgentsConfig | None, env_id: str) -> AnyVectorEnv:

@@ -54,6 +54,13 @@ class ActionBounds:
         clipped: np.ndarray = np.clip(action, self.space.low, self.space.high)
         return clipped
 
+    def from_unit_tensor(self, unit: Tensor) -> Tensor:
+        """Return ``from_unit`` of tensors [E, A] on the CPU."""
+        action = torch.from_numpy(self.middle) + torch.from_numpy(self.half) * unit.double()
+        action = action if self.space.dtype.kind == "f" else action.round()
+        low, high = torch.tensor(self.space.low), torch.tensor(self.space.high)
+        return action.reshape(-1, *self.space.shape).to(low.dtype).clamp(low, high)
+
 
 # -- networks --------------------------------------------------------------------------------------
 
