@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from rlrun.acting.actor import NetActor
 from rlrun.acting.box import BoxActor
@@ -12,6 +13,7 @@ from rlrun.acting.stochastic import OnPolicyActor, PolicyNetActor
 from rlrun.acting.team import TeamActor
 from rlrun.acting.values import ValueActor
 from rlrun.functional.masks import mask_logits_numpy
+from rlrun.functional.value import unrescale
 from rlrun.types import Act, Actor, Tree, tree_leaves
 
 
@@ -59,6 +61,9 @@ class ReadActor:
 def read_outputs(actor: NetActor, outputs: np.ndarray, obs: Tree) -> tuple[str, np.ndarray]:
     """Return (kind, values [K]) of column 0 from ``outputs`` [E, ...]; see ``Reading``."""
     match actor:
+        case ValueActor() if actor.value_rescale_eps is not None:
+            q = unrescale(torch.from_numpy(np.array(outputs[0])), actor.value_rescale_eps)
+            return "Q", q.numpy()
         case ValueActor():
             return "Q", outputs[0]
         case TeamActor():

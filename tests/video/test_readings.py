@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.acting.reading import ReadActor, Reading
+from rlrun.acting.actor import NetActor
+from rlrun.acting.reading import ReadActor, Reading, read_outputs
 from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
+from rlrun.functional.value import rescale
 from rlrun.types import Tree
 from rlrun.video.panels import PALETTE, STEPS, WIDTH, Panels, diverging
 from tests.compose import config
@@ -81,6 +83,16 @@ def test_values_of_a_q_network_are_its_own() -> None:
     with torch.no_grad():
         expected = net.q(net.torso(torch.from_numpy(obs)))[0].numpy()
     np.testing.assert_allclose(found[0].values, expected, rtol=1e-5)
+
+
+def test_rescaled_values_are_scaled_back() -> None:
+    """R2D2's network learns h(Q); Q is what is shown."""
+    actor = make_policy(make_plan(config("policy=r2d2", "env=cartpole"))).actor(1)
+    q = torch.tensor([[30.0, -2.0]])
+    assert isinstance(actor, NetActor)
+    kind, values = read_outputs(actor, rescale(q, 1e-3).numpy(), np.zeros((1, 4)))
+    assert kind == "Q"
+    np.testing.assert_allclose(values, q[0], rtol=1e-4)
 
 
 @dataclass
