@@ -196,7 +196,10 @@ def codec_command(argv: list[str]) -> int:
 
 
 def doctor_command(argv: list[str]) -> int:
-    about = "Says what a bug report needs; --calibrate: what an update costs under each setting."
+    about = (
+        "Says what a bug report needs; of RUN_DIR: what looks wrong with the run, and which key to "
+        "try; with --calibrate: what an update costs under each setting."
+    )
     parser = Parser(prog="rlrun doctor", description=about)
     parser.add_argument("--calibrate", action="store_true", help="measures; writes nothing")
     parser.add_argument(
@@ -206,12 +209,20 @@ def doctor_command(argv: list[str]) -> int:
         help="seconds of one setting; default: about 20 s in all",
     )
     parser.add_argument("--config-dir", "-cd", help="a directory with your own yaml files")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="those of the run")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="RUN_DIR|KEY=VALUE",
+        help="runs, sweeps, directories above them; with --calibrate the overrides of a run",
+    )
     args = parser.parse_intermixed_args(argv)
     from rlrun.cli.doctor import calibrate, doctor
+    from rlrun.cli.run_health import run_health
 
     if args.calibrate:
-        return calibrate(args.overrides, seconds=args.seconds, config_dir=args.config_dir)
+        return calibrate(args.words, seconds=args.seconds, config_dir=args.config_dir)
+    if args.words == argv and all(os.path.lexists(w) or "=" not in w for w in argv) and argv:
+        return run_health(argv)
     if argv:
         raise ConfigError(f"rlrun doctor: {argv[0]}: only --calibrate takes more; add --calibrate")
     return doctor()

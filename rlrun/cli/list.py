@@ -33,6 +33,7 @@ TOPICS = {  # topic -> (README of a room, its section)
     "exit codes": ("cli", "Exit codes"),
     "exploration": ("policy", "Exploration"),
     "files": ("rundir", "Files"),
+    "health": ("reports", "Run health"),
     "metrics": ("log", "Metrics"),
     "overrides": ("config", "Overrides"),
     "report": ("reports", "Reports"),
@@ -75,6 +76,7 @@ usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 
        rlrun tensorboard [DIR ...] [--port N]     charts of runs in a browser, on this machine
        rlrun tensorboard-rebuild RUN_DIR          writes its event files anew from its records
        rlrun codec bench RUN_DIR|FILE ...         what coders make of its weights and rows
+       rlrun doctor RUN_DIR                       what looks wrong with a run; which key to try
        rlrun doctor [--calibrate KEY=VALUE ...]   what a bug report needs; what an update costs
        rlrun list [GROUP [WORD ...]]              what there is, a line each
        rlrun help KEY|GROUP|TOPIC                 default, range, unit and source of a key; topics:
