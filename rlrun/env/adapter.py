@@ -155,7 +155,7 @@ def make_one_env(config: EnvConfig, *, evaluate: bool = False) -> gym.Env[Any, A
     kwargs = {**config.kwargs, **(config.eval_kwargs if evaluate else {})}
     if config.max_episode_steps is not None:
         kwargs["max_episode_steps"] = config.max_episode_steps
-    make_one = partial(_make_wrapped, find_spec(config.id), kwargs, config)
+    make_one = partial(_make_wrapped, find_spec(config.id), kwargs, config, False)
     return _make_checked(make_one, config.id, None, 0)
 
 
