@@ -162,7 +162,7 @@ class Evidence:
         std, episodes = self.metric("eval/return_std"), self.number("run.eval_episodes")
         if not len(std):
             return 0.0
-        return 2 * float(np.median(std.values)) / math.sqrt(max(1.0, episodes or 1.0))
+        return 2 * abs(float(np.median(std.values))) / math.sqrt(max(1.0, episodes or 1.0))
 
     @cached_property
     def span(self) -> float:

@@ -98,7 +98,7 @@ def extreme_weights(e: Evidence) -> Finding | None:
     spread = e.metric("buffer/weight_spread")
     if e.solved or not spread.late > 2:
         return None
-    left = 1 / (1 + spread.late**2)
+    left = 1 / (1 + spread.late * spread.late)
     return Finding(
         HARMFUL, f"Importance weights are extreme: spread {spread.late:.2g} times their mean, so a "
         f"batch counts like {left:.0%} of its windows.",
