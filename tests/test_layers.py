@@ -16,7 +16,7 @@ FILES = sorted((ROOT / "rlrun").rglob("*.py"))
 LAYERS = [  # lowest first; a room imports only from layers below its own, or from itself
     "tree jit joint errors secrets schema",
     "types schedule",
-    "functional codec log",
+    "functional codec log video",
     "trust rundir",
     "reports",
     "nets buffer env transport",

@@ -64,6 +64,7 @@ usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 
        rlrun -m KEY=A,B,C ... seeds=auto          adds seeds until the comparison is decided
        rlrun search KEY=interval(LOW,HIGH) ...    the best setting, its score on fresh seeds
        rlrun eval RUN_DIR [--episodes N]          scores the weights of a run
+       rlrun play RUN_DIR [--video out.mp4]       shows its episodes, in a window or a file
        rlrun resume RUN_DIR[@STEP] [KEY=VALUE]    goes on with an interrupted run
        rlrun fork RUN_DIR[@STEP] run.dir=NEW ...  starts a run from a checkpoint of another
        rlrun report DIR ... [--out report/]       scores, intervals, curves of runs and sweeps

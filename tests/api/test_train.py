@@ -272,17 +272,25 @@ def test_a_second_signal_does_not_end_the_process() -> None:
 
 
 @pytest.mark.parametrize(("code", "kind"), [(3, EnvError), (143, Interrupted)])
-def test_the_watchdog_does_not_end_the_process(code: int, kind: type[rlrun.RlrunError]) -> None:
-    """Its error is raised where the main thread waits, once."""
-    hang = threading.Event()
-    with stop_on_signals(own_process=False) as stop:
-        threads = [threading.Timer(0.1, interrupt, (stop, code, "no end")) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        with pytest.raises(kind, match="no end") as error:
-            hang.wait(10)
-        for thread in threads:
-            thread.join()
+def test_the_watchdog_does_not_end_the_process(
+    code: int, kind: type[rlrun.RlrunError], tmp_path: Path
+) -> None:
+    """It interrupts the main thread wherever that waits, once; its error is what is raised."""
+
+    def hang() -> None:
+        with stop_on_signals(own_process=False) as stop:
+            given = (stop, tmp_path, code, "no end")
+            threads = [threading.Timer(0.1, interrupt, given) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            try:
+                threading.Event().wait(10)
+            finally:
+                for thread in threads:
+                    thread.join()
+
+    with pytest.raises(kind, match="no end") as error:
+        hang()
     assert error.value.exit_code == code
 
 
