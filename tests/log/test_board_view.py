@@ -65,6 +65,22 @@ def test_names_and_columns_are_what_differs(tmp_path, view):
     assert (view / "r2d2-cartpole-s1-lr1e-3-2" / extra.name).is_symlink()
 
 
+def test_runs_that_were_not_started_alike(tmp_path, view):
+    """A key that one of them typed is a column of all; how long is no part of a short name."""
+    board(tmp_path / "outputs/a", seed=0, lr=1e-3, run__total_steps=500)
+    overrides = ["policy=ppo", "policy.clip=0.3", "learner.batch_size=8"]
+    given = {"policy__name": "ppo", "policy__clip": 0.3, "learner__batch_size": 8}
+    other = forge(tmp_path / "outputs/b", overrides=overrides, **given)
+    (other / "events.out.tfevents.1700000000.a.1.0").write_bytes(b"")
+    BoardView([str(tmp_path / "outputs")], view)
+    names = ["ppo-cartpole-s0-clip0.3-batch_size8", "r2d2-cartpole-s0"]
+    assert sorted(p.name for p in view.iterdir()) == names
+    differing = ["policy", "policy.clip", "learner.batch_size", "run.total_steps"]
+    for name in names:
+        columns = row(view / name)[1]
+        assert columns == dict.fromkeys(("env", "seed"), False) | dict.fromkeys(differing, True)
+
+
 def test_a_single_run_has_a_name(tmp_path, view):
     run_dir = board(tmp_path / "run", seed=0, lr=1e-3)
     BoardView([str(run_dir)], view)
