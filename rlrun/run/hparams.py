@@ -30,7 +30,11 @@ def trial_of(run_dir: Path, raw_yaml: str, started: str) -> TrialRow:
     with the time ``started`` (ISO 8601): TensorBoard makes one row of trials of one name.
     """
     typed = typed_settings(_typed(run_dir))
-    settings = settings_of(parse_config(raw_yaml.encode()), typed)
+    try:
+        config = parse_config(raw_yaml.encode())
+    except ValueError:  # a name is no reason to stop a run
+        config = {}
+    settings = settings_of(config, typed)
     differing = _swept(run_dir) if (run_dir.parent / "sweep.json").is_file() else None
     shown = differing
     if differing is None:
