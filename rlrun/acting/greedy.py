@@ -122,7 +122,7 @@ def make_greedy_step(actor: object, spec: Spec, frames: int) -> GreedyStep | Non
     if choice is None:
         return None
     assert isinstance(actor, NetActor)
-    return GreedyStep(actor, choice, spec, frames).requires_grad_(False)
+    return GreedyStep(actor, choice, spec, frames)
 
 
 # -- actions of a network's outputs ----------------------------------------------------------------

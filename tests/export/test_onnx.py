@@ -15,7 +15,7 @@ from rlrun.run import onnx as export
 from rlrun.run.onnx import OPSET, onnx_of
 from rlrun.run.onnx_check import onnx_session
 from rlrun.types import no_actions
-from tests.export.factory import untrained
+from tests.export.factory import eager, untrained
 from tests.export.parity import play
 from tests.pages import ROOT, blocks
 
@@ -128,14 +128,10 @@ def test_nothing_is_written_where_the_graph_is_not_the_actor(monkeypatch, tmp_pa
     monkeypatch.setattr(export, "load_trained", lambda run_dir, **given: trained)
     monkeypatch.setattr(export, "onnx_of", lambda trained, *, weights: (b"", step))
 
-    def wrong(content):
-        def run(inputs):
-            out = step.step({k: export.torch.from_numpy(x) for k, x in inputs.items()})
-            return {k: x.numpy() + np.float32(0.01) for k, x in out.items()}
+    def wrong(inputs):
+        return {k: x + np.float32(0.01) for k, x in eager(step)(inputs).items()}
 
-        return run
-
-    monkeypatch.setattr(export, "onnx_session", wrong)
+    monkeypatch.setattr(export, "onnx_session", lambda content: wrong)
     path = tmp_path / "out.onnx"
     with pytest.raises(NumericError, match=r"differs from the actor by 0\.01 in 64 rows"):
         export.export_policy(tmp_path, path, weights="final", tolerance=1e-5)
