@@ -227,6 +227,8 @@ class Loss(NamedTuple):
     loss: Tensor  # 0-d, with a graph
     priority: Tensor  # [B] >= 0, detached
     metrics: dict[str, Tensor]  # 0-d each, detached
+    td: Tensor | None = None  # [L, B] or [B] |delta| of learned rows, detached as the next
+    q: Tensor | None = None  # [L, B] or [B] values of the actions taken
 
 
 class UpdateKernel(Protocol):

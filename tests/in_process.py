@@ -54,7 +54,7 @@ class Build:
 class InProcessPool:
     """Stands in for ``rlrun.sweeps.pool.Pool``: a job is called when it is waited for."""
 
-    def __init__(self, workers: int, threads: int | None) -> None:
+    def __init__(self, workers: int, threads: int | None, *, own_process: bool = True) -> None:
         self.workers, self.threads = workers, threads
         self.queue: list[Job] = []
         self.running: dict[int, Job] = {}

@@ -39,7 +39,7 @@ SHORTER = {  # what is added to end soon where debug=smoke does not win or is no
 }
 SUBCOMMANDS = (
     "eval", "resume", "fork", "report", "compare", "verify", "diff", "export", "codec", "doctor",
-    "list", "help",
+    "list", "help", "play",
 )  # fmt: skip
 SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing
 DRIVER = """

@@ -28,6 +28,7 @@ class ValueActor(NetActor):
         self.noisy = switches is not None and switches.noisy is not None
         self.noise_per_chunk = switches is not None and switches.noisy_resample == "chunk"
         self.needs_noise = True  # the next exploring action draws noise, whatever the hold
+        self.value_rescale_eps = config.value_rescale_eps  # of the outputs, None: they are Q
 
     def refresh(self) -> None:
         super().refresh()

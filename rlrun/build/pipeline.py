@@ -19,6 +19,7 @@ from rlrun.pipeline.collect_metrics import CollectMetrics, Explore
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.evaluate import Evaluator
 from rlrun.pipeline.explore import make_explore
+from rlrun.pipeline.inspector import InspectedPolicy, Inspector
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.offline import OfflineSource
 from rlrun.pipeline.overlapped import OverlappedSource
@@ -129,8 +130,24 @@ def _buffer_and_learner(
     replay = make_store(plan, note=log.note)
     td = isinstance(c.buffer, PriorityConfig) and c.buffer.initial_priority == "td"
     return replay, Learner(
-        c.learner, policy=policy, buffer=replay, counters=counters, td_priority=td, bonus=bonus
-    )
+        c.learner, policy=policy, buffer=replay, counters=counters, td_priority=td, bonus=bonus,
+        inspector=_inspector(plan, policy, replay, bonus, log),
+    )  # fmt: skip
+
+
+def _inspector(
+    plan: Plan, policy: Policy, buffer: Replay | Mixed, bonus: RND | None, log: Log
+) -> Inspector | None:
+    """What shows sampled windows in TensorBoard; None where there is nothing to show."""
+    c = plan.config
+    if not c.logger.tensorboard or c.logger.figures_every is None or plan.window is None:
+        return None
+    if not isinstance(policy, InspectedPolicy):
+        return None
+    return Inspector(
+        c.logger.figures_every, c.learner.batch_size, policy=policy, window=plan.window,
+        buffer=buffer, bonus=bonus, log=log,
+    )  # fmt: skip
 
 
 def _source(

@@ -1,7 +1,6 @@
 """The subcommands of ``rlrun``: parsing and checking of their arguments."""
 
 import argparse
-import math
 import os
 import re
 import shutil
@@ -9,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from rlrun.cli.error_report import printable, report_job_error
+from rlrun.cli.arguments import positive, positive_number
+from rlrun.cli.error_report import printable
 from rlrun.cli.list import group_lines, list_lines
 from rlrun.errors import ConfigError
 
@@ -42,55 +42,6 @@ def list_command(argv: list[str]) -> int:
     return 0
 
 
-def _is_integer(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 15
-
-
-def _positive(text: str) -> int:
-    if not _is_integer(text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text[:40]} is not an integer >= 1 of at most 15 digits")
-    return int(text)
-
-
-def weights_argument(text: str) -> str:
-    """Return ``text`` if it names weights of a run: final, best or a number of env steps."""
-    if text not in ("final", "best") and not _is_integer(text):
-        raise argparse.ArgumentTypeError(f"{text} is not final, best or a number of env steps")
-    return text
-
-
-def _seed(text: str) -> int:
-    if not _is_integer(text) or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"{text} is not an integer within [0, 2^32)")
-    return int(text)
-
-
-def eval_command(argv: list[str]) -> int:
-    parser = Parser(prog="rlrun eval", description="Scores the weights of a run, greedily.")
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    parser.add_argument("--episodes", type=_positive, help="default: run.eval_episodes of the run")
-    parser.add_argument(
-        "--weights",
-        type=weights_argument,
-        metavar="final|best|ENV_STEPS",
-        default="final",
-        help="ENV_STEPS: a version that checkpoint.history kept; default: %(default)s",
-    )
-    parser.add_argument("--seed", type=_seed, help="default: one no training evaluation used")
-    parser.add_argument("--device", help="default: device of the run")
-    args = parser.parse_args(argv)
-    from rlrun.config import load
-
-    load(args.run_dir, [f"device={args.device}"] if args.device else [])
-    given = {name: getattr(args, name) for name in ("episodes", "weights", "seed", "device")}
-    try:
-        from rlrun.run.evaluate import evaluate_run
-
-        return evaluate_run(args.run_dir, **given)
-    except Exception as e:
-        return report_job_error(e, args.run_dir)
-
-
 def resume_command(argv: list[str]) -> int:
     quiet, argv = split_quiet(argv)
     about = (
@@ -102,8 +53,7 @@ def resume_command(argv: list[str]) -> int:
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE")
     args = parser.parse_args(argv)
     from rlrun.cli.run import resume_run
-    from rlrun.config import load
-    from rlrun.rundir.branch import checkpoint_at, split_step
+    from rlrun.rundir.branch import split_step
     from rlrun.sweeps.record import is_sweep
 
     if os.path.isfile(Path(args.run_dir) / "search.json"):
@@ -116,10 +66,7 @@ def resume_command(argv: list[str]) -> int:
         from rlrun.cli.sweep import resume_sweep
 
         return resume_sweep(run_dir, overrides, quiet=bool(quiet))
-    config, raw_yaml = load(run_dir, overrides)
-    if step is not None:
-        checkpoint_at(run_dir, step)
-    return resume_run(run_dir.absolute(), config, raw_yaml, overrides, step)
+    return resume_run(run_dir, step, overrides)
 
 
 def search_command(argv: list[str]) -> int:
@@ -146,7 +93,7 @@ def fork_command(argv: list[str]) -> int:
     parser.add_argument("run_dir", metavar="RUN_DIR[@ENV_STEP]")
     parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="run.dir=NEW among them")
     args = parser.parse_args(argv)
-    from rlrun.cli.run import resume_run
+    from rlrun.cli.run import resume_loaded
     from rlrun.config import directories, load
     from rlrun.rundir.branch import checkpoint_at, fork, split_step
 
@@ -165,7 +112,7 @@ def fork_command(argv: list[str]) -> int:
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
-    return resume_run(new, config, raw_yaml, overrides, None)
+    return resume_loaded(new, config, raw_yaml, overrides)
 
 
 def verify_command(argv: list[str]) -> int:
@@ -217,13 +164,13 @@ def export_command(argv: list[str]) -> int:
     parser.add_argument("data_dir", type=Path, metavar="DATA_DIR", help="a new or empty directory")
     parser.add_argument(
         "--shard-rows",
-        type=_positive,
+        type=positive,
         metavar="N",
         default=65_536,
         help="rows of all environments in one file; default: %(default)s",
     )
     parser.add_argument(
-        "--last", type=_positive, metavar="N", help="only the newest N rows of all environments"
+        "--last", type=positive, metavar="N", help="only the newest N rows of all environments"
     )
     parser.add_argument(
         "--codec", metavar="CODER", help="shards as frames of rlrun.codec, e.g. auto; default: not"
@@ -233,22 +180,6 @@ def export_command(argv: list[str]) -> int:
 
     given = {"shard_rows": args.shard_rows, "last": args.last, "coder": args.codec}
     return export(args.run_dir, args.data_dir, **given)
-
-
-def tensorboard_command(argv: list[str]) -> int:
-    about = (
-        "Writes the TensorBoard event files of a run anew, from metrics.jsonl and timings.jsonl."
-    )
-    parser = Parser(prog="rlrun tensorboard-rebuild", description=about)
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    args = parser.parse_args(argv)
-    try:
-        from rlrun.run.tensorboard import rebuild
-
-        print(rebuild(args.run_dir))
-        return 0
-    except Exception as e:
-        return report_job_error(e, None)
 
 
 def codec_command(argv: list[str]) -> int:
@@ -264,33 +195,34 @@ def codec_command(argv: list[str]) -> int:
     return measure(args.paths, plot=args.plot)
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a number > 0")
-    return seconds
-
-
 def doctor_command(argv: list[str]) -> int:
-    about = "Says what a bug report needs; --calibrate: what an update costs under each setting."
+    about = (
+        "Says what a bug report needs; of RUN_DIR: what looks wrong with the run, and which key to "
+        "try; with --calibrate: what an update costs under each setting."
+    )
     parser = Parser(prog="rlrun doctor", description=about)
     parser.add_argument("--calibrate", action="store_true", help="measures; writes nothing")
     parser.add_argument(
         "--seconds",
-        type=_seconds,
+        type=positive_number,
         metavar="N",
         help="seconds of one setting; default: about 20 s in all",
     )
     parser.add_argument("--config-dir", "-cd", help="a directory with your own yaml files")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="those of the run")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="RUN_DIR|KEY=VALUE",
+        help="runs, sweeps, directories above them; with --calibrate the overrides of a run",
+    )
     args = parser.parse_intermixed_args(argv)
     from rlrun.cli.doctor import calibrate, doctor
+    from rlrun.cli.run_health import run_health
 
     if args.calibrate:
-        return calibrate(args.overrides, seconds=args.seconds, config_dir=args.config_dir)
+        return calibrate(args.words, seconds=args.seconds, config_dir=args.config_dir)
+    if args.words == argv and all(os.path.lexists(w) or "=" not in w for w in argv) and argv:
+        return run_health(argv)
     if argv:
         raise ConfigError(f"rlrun doctor: {argv[0]}: only --calibrate takes more; add --calibrate")
     return doctor()

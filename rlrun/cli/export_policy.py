@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.cli.commands import Parser, weights_argument
+from rlrun.cli import arguments
+from rlrun.cli.commands import Parser
 from rlrun.cli.error_report import report_job_error
 from rlrun.errors import ConfigError, extra
 
@@ -30,7 +31,7 @@ def export_policy_command(argv: list[str]) -> int:
     parser.add_argument("--onnx", type=Path, metavar="FILE.onnx", help="a new file (required)")
     parser.add_argument(
         "--weights",
-        type=weights_argument,
+        type=arguments.weights,
         metavar="final|best|ENV_STEPS",
         default="final",
         help="as for rlrun eval; default: %(default)s",

@@ -53,7 +53,7 @@ def sweep_line(line: Line) -> int:
     """Run a sweep; 0 when every job ended well, else 1."""
     from rlrun.cli.sweep import run_sweep
 
-    overrides = [*line.overrides, *_silence_launcher(line)]
+    overrides = [*line.overrides, *silence_launcher(line)]
     if line.seeds:
         from rlrun.cli.seeds import read_seeds, run_auto
 
@@ -94,7 +94,7 @@ def _split_seeds(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     return own, [o for o in overrides if o not in own]
 
 
-def _silence_launcher(line: Line) -> list[str]:
+def silence_launcher(line: Line) -> list[str]:
     """Overrides that silence Hydra's launcher, unless its logging was asked for."""
     asked = any("hydra_logging" in o for o in line.overrides)
     return ["hydra/hydra_logging=none"] if line.quiet and not asked else []

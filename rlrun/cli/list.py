@@ -33,6 +33,7 @@ TOPICS = {  # topic -> (README of a room, its section)
     "exit codes": ("cli", "Exit codes"),
     "exploration": ("policy", "Exploration"),
     "files": ("rundir", "Files"),
+    "health": ("reports", "Run health"),
     "metrics": ("log", "Metrics"),
     "overrides": ("config", "Overrides"),
     "report": ("reports", "Reports"),
@@ -63,6 +64,7 @@ usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 
        rlrun -m KEY=A,B,C ... seeds=auto          adds seeds until the comparison is decided
        rlrun search KEY=interval(LOW,HIGH) ...    the best setting, its score on fresh seeds
        rlrun eval RUN_DIR [--episodes N]          scores the weights of a run
+       rlrun play RUN_DIR [--video out.mp4]       shows its episodes, in a window or a file
        rlrun resume RUN_DIR[@STEP] [KEY=VALUE]    goes on with an interrupted run
        rlrun fork RUN_DIR[@STEP] run.dir=NEW ...  starts a run from a checkpoint of another
        rlrun report DIR ... [--out report/]       scores, intervals, curves of runs and sweeps
@@ -71,8 +73,10 @@ usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 
        rlrun diff RUN_DIR[@STEP] RUN_DIR[@STEP]   where two runs first differ
        rlrun export RUN_DIR DATA_DIR              writes its replay as a dataset (buffer.load)
        rlrun export policy RUN_DIR --onnx FILE    writes its greedy policy for use without torch
+       rlrun tensorboard [DIR ...] [--port N]     charts of runs in a browser, on this machine
        rlrun tensorboard-rebuild RUN_DIR          writes its event files anew from its records
        rlrun codec bench RUN_DIR|FILE ...         what coders make of its weights and rows
+       rlrun doctor RUN_DIR                       what looks wrong with a run; which key to try
        rlrun doctor [--calibrate KEY=VALUE ...]   what a bug report needs; what an update costs
        rlrun list [GROUP [WORD ...]]              what there is, a line each
        rlrun help KEY|GROUP|TOPIC                 default, range, unit and source of a key; topics:

@@ -20,25 +20,26 @@ from rlrun.cli.commands import (
     codec_command,
     diff_command,
     doctor_command,
-    eval_command,
     export_command,
     fork_command,
     list_command,
     resume_command,
     search_command,
     split_quiet,
-    tensorboard_command,
     verify_command,
 )
 from rlrun.cli.error_report import SweepStopped, report, report_bug
 from rlrun.cli.list import GROUPS, TOPICS, help_text
+from rlrun.cli.play import eval_command, play_command
 from rlrun.cli.report import compare_command, report_command
+from rlrun.cli.tensorboard import rebuild_command, tensorboard_command
 from rlrun.errors import ConfigError, Interrupted, RlrunError, end_if_importing_main
 from rlrun.trust import trusting
 
 _COMMANDS = {
     "search": search_command,
     "eval": eval_command,
+    "play": play_command,
     "resume": resume_command,
     "fork": fork_command,
     "verify": verify_command,
@@ -49,7 +50,8 @@ _COMMANDS = {
     "report": report_command,
     "compare": compare_command,
     "list": list_command,
-    "tensorboard-rebuild": tensorboard_command,
+    "tensorboard": tensorboard_command,
+    "tensorboard-rebuild": rebuild_command,
 }
 
 

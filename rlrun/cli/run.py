@@ -142,20 +142,34 @@ def run_job(cfg: "DictConfig", config: "Config | None" = None) -> int:
 
 
 def resume_run(
+    run_dir: Path, step: int | None, overrides: list[str], *, own_process: bool = True
+) -> int:
+    """Go on with a run, from the checkpoint of an env step where one is given; return 0.
+
+    ``own_process``: as for ``start_run``.
+
+    Raises: RlrunError, BrokenPipeError.
+    """
+    from rlrun.config import load
+    from rlrun.rundir.branch import checkpoint_at
+
+    config, raw_yaml = load(run_dir, overrides)
+    if step is not None:
+        checkpoint_at(run_dir, step)
+    given: dict[str, Any] = {"step": step, "own_process": own_process}
+    return resume_loaded(run_dir.absolute(), config, raw_yaml, overrides, **given)
+
+
+def resume_loaded(
     run_dir: Path,
     config: "Config",
     raw_yaml: str,
     overrides: list[str],
-    step: int | None,
     *,
+    step: int | None = None,
     own_process: bool = True,
 ) -> int:
-    """Go on with a run, from the checkpoint of an env step where one is given.
-
-    ``config``, ``raw_yaml``: those that ``rlrun.config.load`` returns for ``overrides``.
-
-    Raises: RlrunError, BrokenPipeError.
-    """
+    """``resume_run`` with what ``rlrun.config.load`` returned."""
     try:
         if config.pipeline.name == "overlapped":
             from rlrun.pipeline.forkserver import start_forkserver

@@ -65,12 +65,14 @@ def start_sweep(
     quiet: bool,
     jobs: Sequence[Sequence[str]] | None = None,
     begin: Callable[[Path], None] = lambda directory: None,
+    own_process: bool = True,
 ) -> tuple[Path, list[JobRecord]]:
     """Run a sweep to its end; return its directory and all of its jobs, also those that failed.
 
     ``directory``: of ``sweep.dir``, new or that of a sweep, to which the jobs are added.
     ``jobs``: the overrides of each job; None: every combination of those of the command line.
     ``begin``: is called with the directory of the sweep, which is locked, before the first job.
+    ``own_process``: False in the process of a user's script.
 
     Raises: ConfigError before any job runs, Interrupted, SweepStopped.
     """
@@ -104,7 +106,7 @@ def start_sweep(
         if not jobs:
             run_adaptive(composer, overrides, sweep, local=is_local(cfg))
         elif is_local(cfg):
-            _run_local(composer, cfg, sweep, quiet=quiet)
+            _run_local(composer, cfg, sweep, quiet=quiet, own_process=own_process)
         else:
             _run_by_hydra(composer, overrides, sweep)
         return path, sweep.record.jobs
@@ -122,7 +124,9 @@ def _require_local(cfg: "DictConfig", path: Path) -> None:
         raise ConfigError(f"sweep.dir = {path}: {wrong}; {fix}", key="sweep.dir")
 
 
-def _run_local(composer: "Composer", cfg: "DictConfig", sweep: Sweep, *, quiet: bool) -> None:
+def _run_local(
+    composer: "Composer", cfg: "DictConfig", sweep: Sweep, *, quiet: bool, own_process: bool
+) -> None:
     """Run the jobs in our own pool."""
     from rlrun.config.jobs import Multirun
 
@@ -130,12 +134,19 @@ def _run_local(composer: "Composer", cfg: "DictConfig", sweep: Sweep, *, quiet: 
     tasks = sweep.add()
     multirun = Multirun(composer, cfg, sweep.path)
     try:
-        _run(tasks, sweep.record, sweep.path, quiet=quiet)
+        _run(tasks, sweep.record, sweep.path, quiet=quiet, own_process=own_process)
     finally:
         multirun.end()
 
 
-def _run(tasks: Sequence[Task], record: SweepRecord, path: Path, *, quiet: bool) -> None:
+def _run(
+    tasks: Sequence[Task],
+    record: SweepRecord,
+    path: Path,
+    *,
+    quiet: bool,
+    own_process: bool = True,
+) -> None:
     """Run the jobs. Raises: Interrupted."""
     workers = max(1, min(record.workers or 1, len(tasks)))
     if not quiet:
@@ -144,7 +155,7 @@ def _run(tasks: Sequence[Task], record: SweepRecord, path: Path, *, quiet: bool)
         print(f"rlrun: {len(tasks)} jobs{there}, {workers} at a time; {path}", flush=True)
     if not tasks:
         return
-    stopped = run_tasks(tasks, record, path, quiet=quiet)
+    stopped = run_tasks(tasks, record, path, quiet=quiet, own_process=own_process)
     if stopped is not None:
         done = sum(job.status == "done" for job in record.jobs)
         text = f"interrupted: {done} of {len(record.jobs)} jobs are done"

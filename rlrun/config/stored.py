@@ -89,6 +89,8 @@ def _add_new_keys(cfg: DictConfig) -> None:
     default: Any = OmegaConf.create(read_yaml(shipped_conf() / "config.yaml"))
     for name in _GROW:
         cfg[name] = OmegaConf.merge(default[name], cfg.get(name) or {})
+    logger: Any = OmegaConf.create(read_yaml(shipped_conf() / "logger/default.yaml"))
+    cfg.logger = OmegaConf.merge(logger, cfg.get("logger") or {})
 
 
 def _change(cfg: DictConfig, overrides: Sequence[Override], fork: bool) -> None:

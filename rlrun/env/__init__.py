@@ -6,7 +6,15 @@ each with a native vector implementation and a single environment derived from i
 
 import gymnasium as gym
 
-from rlrun.env.adapter import Env, Step, known_spaces, make_env, probe, probe_agents
+from rlrun.env.adapter import (
+    Env,
+    Step,
+    known_spaces,
+    make_env,
+    make_one_env,
+    probe,
+    probe_agents,
+)
 from rlrun.env.atari import ATARI_ID
 from rlrun.env.goal import GoalFunctions, goal_functions
 
@@ -18,6 +26,7 @@ __all__ = [
     "goal_functions",
     "known_spaces",
     "make_env",
+    "make_one_env",
     "probe",
     "probe_agents",
 ]

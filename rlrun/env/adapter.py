@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -15,13 +16,21 @@ from rlrun.env.agents.pettingzoo import PREFIX, PettingZooEnv
 from rlrun.env.catalog import find_spec, make_native, make_single
 from rlrun.env.checked import CheckedEnv
 from rlrun.env.contract import unsupported_space
+from rlrun.env.render import (
+    CARTPOLES,
+    RGB,
+    frames_per_second,
+    native_picture,
+    require_renderable,
+)
 from rlrun.env.rows import AnyVectorEnv, Env, Step, SyncEnv
 from rlrun.env.wrappers import wrap
 from rlrun.errors import ConfigError, EnvError
 from rlrun.joint import JointSpace
 from rlrun.schema import AgentsConfig, EnvConfig
+from rlrun.video.display import prepare_pygame
 
-__all__ = ["Env", "Step", "known_spaces", "make_env", "probe", "probe_agents"]
+__all__ = ["Env", "Step", "known_spaces", "make_env", "make_one_env", "probe", "probe_agents"]
 
 _known: dict[str, tuple[gym.Space[Any], gym.Space[Any], int]] = {}
 _NATIVE_DIFFERS = (
@@ -37,6 +46,7 @@ def make_env(
     evaluate: bool = False,
     agents: AgentsConfig | None = None,
     resumable: bool = False,
+    render: bool = False,
 ) -> Env:
     """Return ``num_envs`` environments that step together and emit NEXT_STEP rows.
 
@@ -55,6 +65,9 @@ def make_env(
         agents: layout of environments with N agents: N columns per environment, or joint rows
             (also with None).
         resumable: the environments' state will be saved (``Env.state_dict``).
+        render: environment 0 can be drawn (``Env.render``). Rows are those without it: a native
+            vector environment of Gymnasium's CartPole is drawn as it is, for others the single
+            environments step in this process.
 
     Raises:
         ConfigError: no such environment, or it cannot be made from this config.
@@ -70,7 +83,14 @@ def make_env(
             "this backend steps all at once; allowed with wrappers: auto, sync, async; "
             "set env.backend=auto or env.wrappers=[]"
         )
+    if render:
+        prepare_pygame()
     if config.backend == "envpool":
+        if render:
+            raise ConfigError(
+                f"env.backend = envpool: {config.id} cannot be drawn by it; the others are "
+                "allowed; watch the weights with an environment of another backend"
+            )
         return _make_envpool(config.id, kwargs, num_envs, keep_info)
     if config.id.startswith(PREFIX):
         if config.wrappers:
@@ -79,25 +99,32 @@ def make_env(
                 "environments of one agent; allowed here: []; wrap the PettingZoo environment"
             )
         assert agents is not None, "PettingZoo environments need an AgentsConfig"
-        make_one: Any = partial(_make_pettingzoo, config, kwargs, agents)
+        make_one: Any = partial(_make_pettingzoo, config, kwargs, agents, render)
     else:
         spec = find_spec(config.id)
         prefer_sync = config.backend == "auto" and (
             spec.id.startswith(_NATIVE_DIFFERS) or (num_envs == 1 and _single_is_faster(spec))
         )
-        if config.backend in ("auto", "vector") and not config.wrappers and not prefer_sync:
+        native = config.backend in ("auto", "vector") and not config.wrappers and not prefer_sync
+        if native:
             raw = _make_native_rows(spec, kwargs, num_envs, required=config.backend == "vector")
+            if render and raw is not None and not isinstance(raw, CARTPOLES):
+                raw.close()
+                raw = None
             if raw is not None:
                 _require_supported(spec.id, raw.single_observation_space, raw.single_action_space)
                 raw = _agents_as_columns(raw, agents, config.id)
                 twin = partial(_make_twin, spec, kwargs, num_envs, agents, config.id)
-                return Env(
+                env = Env(
                     raw, env_id=config.id, keep_info=keep_info, twin=twin if resumable else None
                 )
-        make_one = partial(_make_wrapped, spec, kwargs, config)
+                if render:
+                    env.picture, env.fps = native_picture(raw), frames_per_second(CartPoleEnv)
+                return env
+        make_one = partial(_make_wrapped, spec, kwargs, config, render)
     limit = config.max_replay_steps if resumable else None
     env_fns = [partial(_make_checked, make_one, config.id, limit, i) for i in range(num_envs)]
-    if config.backend == "async":
+    if config.backend == "async" and not render:
         from rlrun.env.workers import AsyncEnv  # imports multiprocessing
 
         return AsyncEnv(env_fns, config, keep_info=keep_info)
@@ -105,9 +132,31 @@ def make_env(
         sync = SyncVectorEnv(env_fns, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
     except RuntimeError as e:
         raise ConfigError(f"env.id = {config.id}: its copies differ in their spaces ({e})") from e
-    return SyncEnv(
+    rows = SyncEnv(
         _agents_as_columns(sync, agents, config.id), env_id=config.id, keep_info=keep_info
     )
+    if render:
+        rows.picture, rows.fps = sync.envs[0].render, frames_per_second(sync.envs[0])
+    return rows
+
+
+def make_one_env(config: EnvConfig, *, evaluate: bool = False) -> gym.Env[Any, Any]:
+    """Return a single environment of Gymnasium's interface, with its wrappers and validation.
+
+    Raises: ConfigError, also for environments that are only made several at once.
+    """
+    several = config.id.startswith(PREFIX) or config.backend == "envpool"
+    if several:
+        name = f"env.backend = {config.backend}" if config.backend == "envpool" else config.id
+        raise ConfigError(
+            f"{name}: has no single environments; vector environments are allowed; ask for one of "
+            "one environment"
+        )
+    kwargs = {**config.kwargs, **(config.eval_kwargs if evaluate else {})}
+    if config.max_episode_steps is not None:
+        kwargs["max_episode_steps"] = config.max_episode_steps
+    make_one = partial(_make_wrapped, find_spec(config.id), kwargs, config)
+    return _make_checked(make_one, config.id, None, 0)
 
 
 def _agents_as_columns(raw: AnyVectorEnv, agents: AgentsConfig | None, env_id: str) -> AnyVectorEnv:
@@ -126,14 +175,19 @@ def _make_twin(
 
 
 def _make_pettingzoo(
-    config: EnvConfig, kwargs: dict[str, Any], agents: AgentsConfig, index: int
+    config: EnvConfig, kwargs: dict[str, Any], agents: AgentsConfig, render: bool, index: int
 ) -> PettingZooEnv:
     if config.backend == "vector":
         raise ConfigError(
             f"env.backend = vector: {config.id} has no native vector environment; "
             "allowed: auto, sync, async; set env.backend=auto"
         )
-    return PettingZooEnv(config.id, kwargs, agents)
+    if not render or index > 0:
+        return PettingZooEnv(config.id, kwargs, agents)
+    env = PettingZooEnv(config.id, {**kwargs, "render_mode": RGB}, agents)
+    env.metadata = dict(getattr(env.parallel_env, "metadata", None) or {})
+    require_renderable(config.id, env)
+    return env
 
 
 def probe(config: EnvConfig) -> tuple[gym.Space[Any], gym.Space[Any]]:
@@ -191,9 +245,14 @@ def _make_checked(
 
 
 def _make_wrapped(
-    spec: EnvSpec, kwargs: dict[str, Any], config: EnvConfig, index: int
+    spec: EnvSpec, kwargs: dict[str, Any], config: EnvConfig, render: bool, index: int
 ) -> gym.Env[Any, Any]:
-    env = wrap(make_single(spec, kwargs, index), config.wrappers)
+    single = make_single(spec, kwargs, index)
+    if render and index == 0:
+        require_renderable(config.id, single)
+        single.close()
+        single = make_single(spec, {**kwargs, "render_mode": RGB}, index)
+    env = wrap(single, config.wrappers)
     _require_supported(config.id, env.observation_space, env.action_space)
     return env
 

@@ -128,6 +128,11 @@ class SingleGame:
         screen: np.ndarray = self.ale.getScreenGrayscale()[:HEIGHT]
         return screen
 
+    def picture(self) -> np.ndarray:
+        """Return the screen, uint8 [210, 160, 3]."""
+        screen: np.ndarray = self.ale.getScreenRGB()[:HEIGHT]
+        return screen
+
     def _info(self) -> dict[str, Any]:
         return {"lives": np.array([self.lives]), "_lives": np.ones(1, np.bool_)}
 

@@ -14,7 +14,12 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlrun.env.ale import SingleGame
-from rlrun.env.diagnostic.vector import NEXT_STEP_METADATA, SingleFromVector, require_int
+from rlrun.env.diagnostic.vector import (
+    NEXT_STEP_METADATA,
+    SINGLE_METADATA,
+    SingleFromVector,
+    require_int,
+)
 
 ATARI_ID = "rlrun/Atari-v0"
 SCREEN_SIZE = 84  # pixels
@@ -143,9 +148,15 @@ class OneGame(AtariVectorEnv):
     def _make_ale() -> Any:
         return SingleGame
 
+    def picture(self, column: int) -> np.ndarray:
+        """Return the screen, uint8 [210, 160, 3]; ``column`` is 0."""
+        screen: np.ndarray = self._ale.picture()
+        return screen
+
 
 class AtariEnv(SingleFromVector):
     vector = OneGame
+    metadata = SINGLE_METADATA | {"render_fps": 15}  # with frame_skip 4
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{**kwargs, "threads": 1})

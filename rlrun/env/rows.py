@@ -24,6 +24,7 @@ from rlrun.env.contract import (
 )
 from rlrun.env.diagnostic.vector import LockstepVectorEnv
 from rlrun.env.probe import Probe
+from rlrun.env.render import FPS, Draw, draw
 from rlrun.env.state import Unsupported, capture, restore, same_tree
 from rlrun.errors import ConfigError, EnvError, Interrupted, NumericError
 from rlrun.tree import tree_map
@@ -80,6 +81,8 @@ class Env:
         self.restarted: np.ndarray | None = None  # [E] bool: in the last step
         self._seed = 0
         self._first_obs: Any = None  # of a reset that replaces the next step
+        self.picture: Draw | None = None  # draws environment 0 (``make_env(render=True)``)
+        self.fps = FPS  # at which it wants to be shown
         self._twin, self._probe = twin, None if twin is None else Probe(lambda: self._raw, twin)
         self._recording = twin is not None
         foreign = not isinstance(raw, LockstepVectorEnv)
@@ -146,6 +149,14 @@ class Env:
         first, self._done = np.ones(self.num_envs, np.bool_), none.copy()
         numbers = {key: np.zeros(self.num_envs, np.float32) for key in self._keep_info}
         return Step(obs, np.zeros(self.num_envs, np.float32), none, none.copy(), first, numbers)
+
+    def render(self) -> np.ndarray:
+        """Return a picture of environment 0 after its last row, uint8 [H, W, 3].
+
+        Raises: ConfigError: it cannot be drawn.
+        """
+        assert self.picture is not None, "made without render=True"
+        return draw(self._id, self.picture)
 
     def close(self) -> None:
         """Release the resources of the environments. Raises: EnvError: they raised."""

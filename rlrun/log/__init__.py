@@ -1,5 +1,6 @@
-"""Logging of metrics to metrics.jsonl, timings.jsonl, TensorBoard and the terminal."""
+"""Logging of metrics to metrics.jsonl, timings.jsonl, TensorBoard, others and the terminal."""
 
+import re
 import shlex
 import sys
 import time
@@ -8,14 +9,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rlrun.log.jsonl import Committed, JsonLinesFile, finite_number
+import numpy as np
+
+from rlrun.log.jsonl import Committed, JsonLinesFile, finite_number, read_records
+from rlrun.log.loggers import Loggers
 from rlrun.log.progress import Progress, resolve_mode
 from rlrun.log.snapshot import format_duration
+from rlrun.log.trial import TrialRow
 from rlrun.schema import LoggerConfig
 
 __all__ = ["METRICS", "TIMINGS", "Log", "final_line"]
 
 METRICS, TIMINGS = "metrics.jsonl", "timings.jsonl"
+_SECONDS = r"time/\w+_seconds"
 
 
 class Log:
@@ -38,18 +44,22 @@ class Log:
         title: str,
         resume_from: int | None = None,
         committed: Mapping[str, Committed] | None = None,
+        replay: str = "replay",
     ) -> None:
+        """``replay``: title of TensorBoard's charts on replayed windows."""
         known = committed or {}
         self._metrics, self._timings = (
             JsonLinesFile(run_dir / name, resume_from=resume_from, committed=known.get(name))
             for name in (METRICS, TIMINGS)
         )
+        self._config, self._run_dir, self._others = config, run_dir, Loggers()
         self._board, self._config_shown = None, False
         if config.tensorboard:
             from rlrun.log.tensorboard import TensorBoardWriter  # imports protobuf
 
             purge = None if resume_from is None else resume_from + 1
-            self._board = TensorBoardWriter(run_dir, purge_step=purge)
+            tags = set() if resume_from is None else _keys(run_dir)
+            self._board = TensorBoardWriter(run_dir, purge_step=purge, tags=tags, replay=replay)
         start = resume_from or 0
         self._progress = Progress(
             resolve_mode(config.progress, sys.stderr),
@@ -59,7 +69,9 @@ class Log:
             seconds=config.progress_seconds,
             stream=sys.stderr,
         )
-        earlier = float((self._timings.last or {}).get("time/wall_seconds", 0.0))
+        last = self._timings.last or {}
+        self._earlier = {k: float(v) for k, v in last.items() if re.fullmatch(_SECONDS, k)}
+        earlier = self._earlier.pop("time/wall_seconds", 0.0)
         self._started = time.monotonic() - earlier
         self._env_steps, self._updates = start, 0
         self._timed: tuple[float, int, int] | None = None if resume_from else (earlier, 0, 0)
@@ -80,12 +92,13 @@ class Log:
         self._env_steps = env_steps
         if self._board is not None:
             self._board.scalars(env_steps, {k: finite_number(k, v) for k, v in metrics.items()})
+        self._others.write(env_steps, {k: float(v) for k, v in metrics.items()})
 
     def write_timings(self, env_steps: int, timings: Mapping[str, float]) -> None:
         """Write ``time/`` and ``codec/`` keys, wall_seconds and the rates since the last call.
 
-        They are not part of the run's digest. ``time/updates_per_s`` uses the update count of the
-        last call of ``progress``.
+        Seconds of this process are added to those before a resume. None of it is part of the run's
+        digest. ``time/updates_per_s`` uses the update count of the last call of ``progress``.
         """
         wall = self.wall_seconds
         values = {"time/wall_seconds": wall}
@@ -97,32 +110,32 @@ class Log:
         self._timed = (wall, env_steps, self._updates)
         for key, value in timings.items():
             assert key.startswith(("time/", "codec/")), key
-            values[key] = value
+            values[key] = value + self._earlier.get(key, 0.0)
         self._timings.write(env_steps, values)
         if self._board is not None:
             self._board.scalars(env_steps, {k: finite_number(k, v) for k, v in values.items()})
+        self._others.write(env_steps, {k: float(v) for k, v in values.items()})
 
     def progress(self, env_steps: int, updates: int, **latest: float) -> None:
         """Update the progress display; values that are not passed keep their last value."""
         self._env_steps, self._updates = env_steps, updates
         self._progress.update(env_steps, updates, latest)
 
-    def hparams(
-        self,
-        config_yaml: str,
-        flat: Mapping[str, bool | int | float | str | None],
-        final: Mapping[str, float],
-    ) -> None:
+    def hparams(self, config_yaml: str, trial: TrialRow, final: Mapping[str, float]) -> None:
         """Write the config to TensorBoard, as a text and as a row of the HPARAMS tab.
 
         Call it at the start with an empty ``final``, so that a killed run has a row, and at the
-        end with the final metrics by tag (``eval/return_mean``).
+        end with the final metrics by tag (``eval/return_mean``). The first call starts the other
+        loggers (csv, wandb, mlflow).
         """
+        if not self._config_shown:
+            sources = (METRICS, TIMINGS)
+            self._others.start(self._config, self._run_dir, config_yaml, trial, sources)
         if self._board is not None:
             if not self._config_shown:
                 self._board.text("config", f"```yaml\n{config_yaml}\n```")
-            self._config_shown = True
-            self._board.hparams(self._env_steps, flat, final)
+            self._board.hparams(self._env_steps, trial, final)
+        self._config_shown = True
 
     def text(self, tag: str, text: str) -> None:
         """Write a markdown text to TensorBoard."""
@@ -133,6 +146,11 @@ class Log:
         """Write a PNG, JPEG or GIF file to TensorBoard; metrics.jsonl knows nothing of it."""
         if self._board is not None:
             self._board.image(tag, env_steps, encoded, height=height, width=width)
+
+    def histogram(self, tag: str, env_steps: int, values: np.ndarray) -> None:
+        """Write a distribution to TensorBoard."""
+        if self._board is not None:
+            self._board.histogram(tag, env_steps, values)
 
     def committed(self) -> dict[str, Committed]:
         """Flush all files; return size and SHA-256 of the two, for a checkpoint."""
@@ -168,6 +186,7 @@ class Log:
             self._board.close()
         self._metrics.close()
         self._timings.close()
+        self._others.close()
 
     def __enter__(self) -> Self:
         """Return the log, which is closed on exit."""
@@ -181,6 +200,12 @@ class Log:
     ) -> None:
         """Close the log, so that error messages are printed to a restored terminal."""
         self.close()
+
+
+def _keys(run_dir: Path) -> set[str]:
+    """The keys of all records of a run."""
+    paths = [run_dir / name for name in (METRICS, TIMINGS)]
+    return {key for path in paths for _, values in read_records(path) for key in values}
 
 
 def final_line(
@@ -205,5 +230,5 @@ def final_line(
     path = shlex.quote(str(run_dir))
     return (
         f"rlrun: {score}; {env_steps} {clock} in {format_duration(wall_seconds)}; "
-        f"run directory {path}; see it with: tensorboard --logdir {path}"
+        f"run directory {path}; see it with: rlrun tensorboard {path}"
     )

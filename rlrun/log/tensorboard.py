@@ -11,69 +11,54 @@ import os
 import re
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
-from tensorboard.plugins.custom_scalar import layout_pb2
-from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
+
+from rlrun.log import hparams
+from rlrun.log.hparams import ENV_STEPS
+from rlrun.log.layout import REPLAY, layout
+from rlrun.log.trial import TrialRow
 
 _logger = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 2.0
-
-MARGINS = {"evaluation return": ("eval/return_mean", "eval/return_min", "eval/return_max")}
-# Category -> chart -> regular expressions of tags.
-CHARTS: dict[str, dict[str, list[str]]] = {
-    "return": {
-        "collected return": [r"collect/return.*"],
-        "episode length": [r"(collect|eval)/length.*"],
-        "success": [r"eval/success.*"],
-        "exploration": [r"collect/epsilon.*"],
-    },
-    "losses": {
-        "loss": [r"train/loss.*"],
-        "TD error": [r"train/td.*", r"train/delta_q.*"],
-        "value": [r"train/(q|target).*"],
-        "gradient norm": [r"train/grad.*"],
-        "learning rate": [r"train/lr.*"],
-    },
-    "speed": {
-        "per second": [r"time/.*_per_s$"],
-        "phases": [r"time/(collect|add|sample|update|prioritize|eval|log|checkpoint)_seconds$"],
-        "parts of collect and update": [r"time/(act|env|forward|backward|optimiser)_seconds$"],
-    },
-    "codec": {
-        "ratio": [r"codec/.*_ratio$"],
-        "bytes": [r"codec/.*_bytes$"],
-    },
-    "buffer": {
-        "stored": [r"buffer/(rows|windows|size|fill).*"],
-        "priority": [r"buffer/(priority|weight|alpha|beta).*"],
-    },
-}
+BINS = 30  # of a histogram
+SCORE = "eval/return_mean"  # written at every evaluation
 
 
 class TensorBoardWriter:
     """Event file in ``run_dir`` with scalars, texts, the chart layout and hyperparameters.
 
-    ``purge_step``: TensorBoard discards events of earlier files from this step on.
+    ``purge_step``: TensorBoard discards events of earlier files from this step on. ``tags``: those
+    of earlier files. ``replay``: title of the page on replayed windows.
     """
 
-    def __init__(self, run_dir: Path, *, purge_step: int | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        purge_step: int | None = None,
+        tags: Collection[str] = (),
+        replay: str = REPLAY,
+    ) -> None:
         self._file: BinaryIO | None = None
         self._pending = io.BytesIO()
         self._records = RecordWriter(self._pending)
         self._flushed = time.monotonic()
         self._last: dict[str, float] = {}
         self._declared = False
+        self._tags, self._replay = {*tags}, replay
+        self._new_tags = bool(tags)  # the layout does not know
         self.now: float | None = None  # wall time of the next events, None: the present
         try:
             self.path = run_dir / _file_name(run_dir)
@@ -83,7 +68,6 @@ class TensorBoardWriter:
         self._event(0, file_version="brain.Event:2")
         if purge_step is not None:
             self.purge(purge_step)
-        self._event(0, summary=Summary(value=[_layout()]))
         self.flush()
 
     def purge(self, step: int) -> None:
@@ -92,7 +76,12 @@ class TensorBoardWriter:
 
     def scalars(self, env_steps: int, values: Mapping[str, float]) -> None:
         """Write one point per key, with tag = key and step = env steps."""
+        if SCORE in values:
+            values = {**values, ENV_STEPS: env_steps}
         self._last.update(values)
+        if not self._tags.issuperset(values):
+            self._tags.update(values)
+            self._new_tags = True
         points = [Summary.Value(tag=key, simple_value=value) for key, value in values.items()]
         self._event(env_steps, summary=Summary(value=points))
         if time.monotonic() - self._flushed > FLUSH_SECONDS:
@@ -112,21 +101,32 @@ class TensorBoardWriter:
         )
         self._event(env_steps, summary=Summary(value=[Summary.Value(tag=tag, image=image)]))
 
-    def hparams(
-        self,
-        env_steps: int,
-        flat: Mapping[str, bool | int | float | str | None],
-        final: Mapping[str, float],
-    ) -> None:
+    def histogram(self, tag: str, env_steps: int, values: np.ndarray) -> None:
+        """Write the distribution of ``values``, shown in the HISTOGRAMS tab.
+
+        Those that are not finite are left out; nothing is written of no value.
+        """
+        flat = np.asarray(values, np.float64).ravel()
+        flat = flat[np.isfinite(flat)]
+        if not flat.size:
+            return
+        counts, edges = np.histogram(flat, BINS)
+        histo = HistogramProto(
+            min=flat.min(), max=flat.max(), num=flat.size, sum=flat.sum(),
+            sum_squares=(flat * flat).sum(), bucket_limit=edges[1:], bucket=counts,
+        )  # fmt: skip
+        self._event(env_steps, summary=Summary(value=[Summary.Value(tag=tag, histo=histo)]))
+
+    def hparams(self, env_steps: int, trial: TrialRow, final: Mapping[str, float]) -> None:
         """Write this run's row of the HPARAMS tab; its metrics are scalars of this run.
 
         The first call declares the row. A call with ``final`` ends it and writes the values that
         differ from the last point of their tag.
         """
-        values = [] if self._declared else _declare_hparams(flat, final)
+        values = [] if self._declared else hparams.declare(trial)
         self._declared = True
         if final:
-            values.append(_session_end())
+            values.append(hparams.end())
             changed = {key: v for key, v in final.items() if self._last.get(key) != v}
             if changed:
                 self.scalars(env_steps, changed)
@@ -134,11 +134,21 @@ class TensorBoardWriter:
             self._event(0, summary=Summary(value=[value]))
         self.flush()
 
+    def copy(self, event: Event) -> None:
+        """Write an event of another file as it is."""
+        if self._file is not None:
+            self._records.write(event.SerializeToString())
+
     def flush(self) -> None:
         """Pass pending records to the operating system."""
         self._flushed = time.monotonic()
         if self._file is None:
             return
+        if self._new_tags:  # TensorBoard shows the last layout
+            self._new_tags = False
+            content = layout(self._tags, replay=self._replay).SerializeToString()
+            value = _string_value("custom_scalars__config__", "custom_scalars", content)
+            self._event(0, summary=Summary(value=[value]))
         rest = memoryview(self._pending.getvalue())
         self._pending.seek(0)
         self._pending.truncate()
@@ -193,65 +203,5 @@ def _string_value(tag: str, plugin: str, content: bytes) -> Summary.Value:
     """Return a summary value with bytes for a plugin."""
     shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)] if plugin == "text" else [])
     tensor = TensorProto(dtype=DT_STRING, string_val=[content], tensor_shape=shape)
-    return Summary.Value(tag=tag, metadata=_metadata(plugin), tensor=tensor)
-
-
-def _metadata(plugin: str, content: bytes = b"") -> SummaryMetadata:
-    data = SummaryMetadata.PluginData(plugin_name=plugin, content=content)
-    return SummaryMetadata(plugin_data=data)
-
-
-def _layout() -> Summary.Value:
-    """Return the charts of the CUSTOM SCALARS tab."""
-    categories = []
-    for title, charts in CHARTS.items():
-        rows = [
-            layout_pb2.Chart(title=name, multiline=layout_pb2.MultilineChartContent(tag=tags))
-            for name, tags in charts.items()
-        ]
-        if title == "return":
-            for name, (value, lower, upper) in MARGINS.items():
-                series = layout_pb2.MarginChartContent.Series(value=value, lower=lower, upper=upper)
-                margin = layout_pb2.MarginChartContent(series=[series])
-                rows.insert(0, layout_pb2.Chart(title=name, margin=margin))
-        categories.append(layout_pb2.Category(title=title, chart=rows))
-    layout = layout_pb2.Layout(category=categories)
-    return _string_value("custom_scalars__config__", "custom_scalars", layout.SerializeToString())
-
-
-def _hparams_value(tag: str, **fields: Any) -> Summary.Value:
-    data = plugin_data_pb2.HParamsPluginData(version=0, **fields)
-    return Summary.Value(tag=tag, metadata=_metadata("hparams", data.SerializeToString()))
-
-
-def _declare_hparams(
-    flat: Mapping[str, bool | int | float | str | None], final: Mapping[str, float]
-) -> list[Summary.Value]:
-    """Return the experiment (columns) and session start (values). Source: api.proto."""
-    start = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
-    columns = []
-    for name, value in sorted(flat.items()):
-        if isinstance(value, bool):
-            start.hparams[name].bool_value = value
-            kind = api_pb2.DATA_TYPE_BOOL
-        elif isinstance(value, int | float):
-            start.hparams[name].number_value = value
-            kind = api_pb2.DATA_TYPE_FLOAT64
-        else:  # null in yaml shows as "null"
-            start.hparams[name].string_value = "null" if value is None else str(value)
-            kind = api_pb2.DATA_TYPE_STRING
-        columns.append(api_pb2.HParamInfo(name=name, type=kind))
-    metrics = [
-        api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag))
-        for tag in sorted({"eval/return_mean", *final})
-    ]
-    experiment = api_pb2.Experiment(hparam_infos=columns, metric_infos=metrics)
-    return [
-        _hparams_value("_hparams_/experiment", experiment=experiment),
-        _hparams_value("_hparams_/session_start_info", session_start_info=start),
-    ]
-
-
-def _session_end() -> Summary.Value:
-    end = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
-    return _hparams_value("_hparams_/session_end_info", session_end_info=end)
+    metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name=plugin))
+    return Summary.Value(tag=tag, metadata=metadata, tensor=tensor)

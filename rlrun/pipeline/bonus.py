@@ -143,11 +143,12 @@ class RND:
     # -- samples ---------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def add_to(self, sample: Sample) -> Sample:
+    def add_to(self, sample: Sample, *, record: bool = True) -> Sample:
         """Return the sample with coefficient * novelty / scale added to its rewards.
 
         The raw rewards are kept in ``extras`` for networks that read them (``network_inputs``).
-        Before the first ``observe`` the sample is returned unchanged.
+        Before the first ``observe`` the sample is returned unchanged. ``record``: its bonuses are
+        part of the metrics.
         """
         if not self.sums.count:
             return sample
@@ -161,9 +162,10 @@ class RND:
         scale = self.sums.var.sqrt().clamp(min=MIN_STD)
         coefficient = self.coefficient(sample.env_steps)
         reward, mean = bonus_reward(segment.reward, novelty, rewarded, factor=coefficient / scale)
-        self._add_metric("train/bonus_mean", mean)
-        self._add_metric("train/bonus_scale", scale)
-        self._add_metric("train/bonus_coefficient", torch.tensor(coefficient))
+        if record:
+            self._add_metric("train/bonus_mean", mean)
+            self._add_metric("train/bonus_scale", scale)
+            self._add_metric("train/bonus_coefficient", torch.tensor(coefficient))
         extras = segment.extras | {RAW_REWARD: segment.reward}
         return replace(sample, segment=replace(segment, reward=reward, extras=extras))
 

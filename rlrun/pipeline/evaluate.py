@@ -13,6 +13,7 @@ import numpy as np
 from rlrun.buffer.saved import check_counts
 from rlrun.env import make_env
 from rlrun.env.framestack import make_frame_stack
+from rlrun.pipeline.watch import Watch
 from rlrun.schema import AgentsConfig, EnvConfig
 from rlrun.types import Actor, Policy, no_actions
 
@@ -71,35 +72,50 @@ class Evaluator:
         seed: int,
         max_steps: int,
         agents: AgentsConfig | None = None,
+        envs: int = MAX_ENVS,
+        render: bool = False,
     ) -> None:
-        """``max_steps``: eval.max_episode_steps. ``agents``: as for ``make_env``."""
+        """``max_steps``: eval.max_episode_steps. ``agents``, ``render``: as for ``make_env``.
+
+        ``envs``: environments at most.
+        """
         self.max_steps, self.warned = max_steps, False
-        envs = min(episodes, MAX_ENVS)
+        envs = min(episodes, envs)
         self.seed, self.steps = seed, 0  # since the process began, for the watchdog
         self.policy: Policy | None = None
         self.actor: Actor | None = None
         self.success = config.success
         keep = (config.success,) if config.success else ()
-        self.env = make_env(config, num_envs=envs, keep_info=keep, evaluate=True, agents=agents)
+        self.env = make_env(
+            config, num_envs=envs, keep_info=keep, evaluate=True, agents=agents, render=render
+        )
         self.num_envs = self.env.num_envs
         self.episodes = np.repeat(_split(episodes, envs), self.num_envs // envs)  # of each column
         self.stack = make_frame_stack(config.frame_stack, self.env.obs_space, self.num_envs)
 
-    def run(self, policy: Policy, *, env_steps: int) -> Evaluation:
+    def run(self, policy: Policy, *, env_steps: int, watch: Watch | None = None) -> Evaluation:
         """Play all episodes to their ends and return their results.
 
         The number of episodes of each environment is fixed beforehand: counting whichever episodes
         end first would favour short ones. An episode is cut after ``max_steps``: its return so far
         counts, and its column plays no further ones.
         """
-        evaluation = self.run_until(lambda: False, policy, env_steps=env_steps)
+        evaluation = self.run_until(lambda: False, policy, env_steps=env_steps, watch=watch)
         assert evaluation is not None
         return evaluation
 
     def run_until(
-        self, stop: Callable[[], bool], policy: Policy, *, env_steps: int
+        self,
+        stop: Callable[[], bool],
+        policy: Policy,
+        *,
+        env_steps: int,
+        watch: Watch | None = None,
     ) -> Evaluation | None:
-        """``run``, or None as soon as ``stop()`` is true; it is called before every step."""
+        """``run``, or None as soon as ``stop()`` is true; it is called before every step.
+
+        ``watch``: sees the episodes of column 0 that count; for a ``render`` evaluator.
+        """
         episodes = self.episodes
         played = np.zeros(self.num_envs, np.int64)
         total, length = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
@@ -112,6 +128,9 @@ class Evaluator:
         action = no_actions(self.env.action_space, self.num_envs)
         actor = self._actor(policy)
         state = actor.initial_state()
+        if watch is not None:
+            actor = watch.wrap(actor)
+            watch.began(self.env)
         while (played < episodes).any():
             if stop():
                 return None
@@ -126,6 +145,8 @@ class Evaluator:
             over = ended
             if self.steps - began >= self.max_steps:
                 over = ended | (length >= self.max_steps)
+            if watch is not None and played[0] < episodes[0]:
+                watch.stepped(self.env, step, over=bool(over[0]))
             for i in np.flatnonzero(valid & over & (played < episodes)):
                 solved = float(step.info[self.success][i]) if self.success else 0.0
                 results.append((int(played[i]), int(i), float(total[i]), int(length[i]), solved))

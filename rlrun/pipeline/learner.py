@@ -16,6 +16,7 @@ from rlrun.buffer.replay import Replay
 from rlrun.buffer.rollout import Rollout
 from rlrun.errors import NumericError
 from rlrun.pipeline.bonus import RND
+from rlrun.pipeline.inspector import Inspector
 from rlrun.schema import LearnerConfig
 from rlrun.types import Counters, NetworkPolicy, Policy, RecurrentPolicy, Sample
 
@@ -88,12 +89,13 @@ class Learner:
         counters: Counters,
         td_priority: bool,
         bonus: RND | None = None,
+        inspector: Inspector | None = None,
     ) -> None:
         """``td_priority``: new windows enter with the policy's own TD estimate. ``bonus`` is added
-        to the rewards of all samples."""
+        to the rewards of all samples. ``inspector``: shows some of them in TensorBoard."""
         assert policy.window is not None
         self.config, self.policy, self.buffer, self.counters = config, policy, buffer, counters
-        self.td_priority, self.bonus = td_priority, bonus
+        self.td_priority, self.bonus, self.inspector = td_priority, bonus, inspector
         self.rows_per_update = config.batch_size * policy.window.learned
         self.credit = 0.0  # rows to be learned by the next updates
         self.rows = 0  # collected since the last ``metrics``
@@ -150,8 +152,11 @@ class Learner:
     def diagnose(self) -> dict[str, float]:
         """train/ metrics of the present networks, which are too dear for every record.
 
-        The windows are drawn by the clock: no random stream changes.
+        The windows are drawn by the clock: no random stream changes. Called at every evaluation;
+        then sampled windows are shown.
         """
+        if self.inspector is not None:
+            self.inspector.evaluated(self.counters.env_steps)
         if not len(self.buffer):
             return {}
         generator = np.random.default_rng(self.counters.env_steps)

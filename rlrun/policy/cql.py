@@ -57,7 +57,7 @@ class CQL(ValueBasedPolicy[CQLConfig, QNet]):
         loss = weighted_row_mean(row.loss + c.conservatism * gap, t.valid, weight)
         metrics = td_metrics(loss, row.td, row.prediction, row.target, t.valid)
         metrics["train/conservative_gap"] = masked_mean(gap.detach(), t.valid)
-        return Loss(loss, row.priority, metrics)
+        return Loss(loss, row.priority, metrics, row.td, row.prediction)
 
     def q_values(self, net: QNet, obs: Tree, previous: tuple[Tensor, Tensor]) -> Tensor:
         """Q [B, A] of one row of every window."""

@@ -68,7 +68,7 @@ class DQN(ValueBasedPolicy[DQNConfig, QNet]):
         row = criterion.loss(criterion.select(q, t.action), y, t.valid, noise.online.taus)
         loss = weighted_row_mean(row.loss, t.valid, weight)
         metrics = td_metrics(loss, row.td, row.prediction, row.target, t.valid)
-        return Loss(loss, row.priority, metrics)
+        return Loss(loss, row.priority, metrics, row.td, row.prediction)
 
     def q_values(
         self, net: QNet, inputs: tuple[Tree, tuple[Tensor, Tensor]], noise: ForwardNoise

@@ -84,7 +84,7 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
         loss = weighted_row_mean(row.loss, valid, weight)
         priority = mixed_priority(row.priority, valid, c.eta)
         metrics = td_metrics(loss, row.td, row.prediction, row.target, valid)
-        return Loss(loss, priority, metrics)
+        return Loss(loss, priority, metrics, row.td, row.prediction)
 
     def inputs(self, obs: Tree, prev_action: Tensor, prev_reward: Tensor) -> tuple[Tree, Tensor]:
         """(observations of agents [T, B N, ...], previous action and reward) of every position."""

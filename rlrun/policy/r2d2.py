@@ -83,7 +83,7 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
         # p = eta max_t |delta_t| + (1 - eta) mean_t |delta_t|
         priority = mixed_priority(row.priority, valid, c.eta)
         metrics = td_metrics(loss, row.td, row.prediction, row.target, valid)
-        return Loss(loss, priority, metrics)
+        return Loss(loss, priority, metrics, row.td, row.prediction)
 
     def unroll(
         self, net: QNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree,

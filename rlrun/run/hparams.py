@@ -1,30 +1,123 @@
-"""A config as the flat row that TensorBoard's HPARAMS tab shows."""
+"""A run as a trial: the settings and the short name that TensorBoard shows. Torch-free."""
 
 import re
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from rlrun.errors import RlrunError
+from rlrun.log.trial import NAMED, TrialRow, Value, trial_name
+from rlrun.reports.groups import IGNORED, IGNORED_GROUPS
+from rlrun.reports.inputs import sweep_jobs
+from rlrun.reports.runs import flatten, parse_config
 from rlrun.schema import Config
 
+if TYPE_CHECKING:
+    from rlrun.rundir.record import RunRecord  # imports torch
 
-def hyperparameters(config: Config, raw_yaml: str) -> dict[str, Any]:
-    """{"a.b": scalar} of every key; where the yaml has a resolver, its text: it may be a secret."""
-    return _flat(asdict(config)) | _secrets(raw_yaml)
-
-
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Return {"a.b": scalar} of a nested config."""
-    if not isinstance(tree, dict):
-        return {prefix: tree if isinstance(tree, (bool, int, float, str)) else str(tree)}
-    out: dict[str, Any] = {}
-    for key, value in tree.items():
-        out |= _flat(value, f"{prefix}.{key}" if prefix else key)
-    return out
+_NO_SETTINGS = ("hydra", "sweep", "logger", "watchdog.", *IGNORED_GROUPS)
+_NO_METRICS = ("episodes", "env_steps")  # of an evaluation
+_NOT_NAMED = ("run.", "eval.", "debug")  # how long, not what: constant unless they are swept
 
 
-def _secrets(raw_yaml: str) -> dict[str, str]:
-    """Keys whose yaml has a resolver (${oc.env:...}), with that text in place of its value."""
-    raw = _flat(yaml.safe_load(raw_yaml) or {})
-    return {k: v for k, v in raw.items() if isinstance(v, str) and re.search(r"\$\{\w+\.\w+:", v)}
+def trial_of(run_dir: Path, raw_yaml: str, started: str) -> TrialRow:
+    """Return the trial of a run from its config and what was typed for it.
+
+    What differs is known within a sweep; for another run it is all that was typed. Its name ends
+    with the time ``started`` (ISO 8601): TensorBoard makes one row of trials of one name.
+    """
+    typed = typed_settings(_typed(run_dir))
+    settings = settings_of(parse_config(raw_yaml.encode()), typed)
+    differing = _swept(run_dir) if (run_dir.parent / "sweep.json").is_file() else None
+    shown = differing
+    if differing is None:
+        differing = frozenset(settings)
+        shown = frozenset(key for key in settings if not key.startswith(_NOT_NAMED))
+    name = f"{trial_name(settings, shown or ())} {started[11:19]}".strip()
+    return TrialRow(name, settings, differing)
+
+
+def final_metrics(record: "RunRecord") -> dict[str, float]:
+    """Return the metrics of a run that is done: those of its last evaluation, steps, seconds."""
+    found = {f"eval/{k}": v for k, v in (record.eval or {}).items() if k not in _NO_METRICS}
+    if record.best_eval is not None:
+        found["eval/best_return_mean"] = record.best_eval["return_mean"]
+    return found | {"run/env_steps": record.env_steps, "time/wall_seconds": record.wall_seconds}
+
+
+def replay_page(config: Config) -> str:
+    """Return the title of the charts on replayed windows."""
+    return "R2D2" if config.policy.name == "r2d2" else "replay"
+
+
+def typed_settings(overrides: Sequence[str]) -> dict[str, str]:
+    """Return {key: value as it was typed} of the overrides that say what is computed."""
+    typed = {}
+    for text in overrides:
+        key, equals, value = text.lstrip("+~").partition("=")
+        if equals and key not in IGNORED and not key.startswith(_NO_SETTINGS):
+            typed[key] = value
+    return typed
+
+
+def settings_of(config: Mapping[str, Any], typed: Mapping[str, str]) -> dict[str, Value]:
+    """Return ``policy``, ``env``, ``seed`` and the ``typed`` keys, with the values of ``config``.
+
+    A value that a resolver gives (``${oc.env:...}``) is shown as that text: it may be a secret.
+    """
+    keys = dict(flatten(dict(config)))
+    env = typed.get("env") or _short_id(str(keys.get("env.id", "?")))
+    seed = str(keys.get("seed", "?"))  # a name, no quantity
+    named = (typed.get("policy") or keys.get("policy.name", "?"), env, seed)
+    settings: dict[str, Value] = dict(zip(NAMED, map(_value, named), strict=True))
+    for key, text in typed.items():
+        settings.setdefault(key, _value(keys[key]) if key in keys else _parsed(text))
+    return settings
+
+
+def differing_keys(trials: Sequence[Mapping[str, Value]]) -> frozenset[str]:
+    """Return the settings that not all ``trials`` have with one value."""
+    keys = {key for settings in trials for key in settings}
+    return frozenset(k for k in keys if len({repr(s.get(k)) for s in trials}) > 1)
+
+
+def _typed(run_dir: Path) -> list[str]:
+    """The overrides that the run was started with; empty where they cannot be read."""
+    with suppress(OSError, yaml.YAMLError):
+        lines = yaml.safe_load((run_dir / "overrides.yaml").read_bytes())
+        return [str(line) for line in lines] if isinstance(lines, list) else []
+    return []
+
+
+def _swept(run_dir: Path) -> frozenset[str]:
+    """The settings in which the jobs of the run's sweep differ."""
+    try:
+        jobs = [job.sweep.get("overrides") for job in sweep_jobs(run_dir.parent)]
+    except (OSError, ValueError, RlrunError):
+        return frozenset()
+    lines = [[str(x) for x in job] for job in jobs if isinstance(job, list)]
+    typed = [typed_settings(line) for line in lines]
+    seeds = {text for line in lines for text in line if text.startswith("seed=")}
+    return differing_keys(typed) | ({"seed"} if len(seeds) > 1 else set())
+
+
+def _short_id(env_id: str) -> str:
+    """``pong`` of ``ALE/Pong-v5``."""
+    return re.sub(r"-v\d+$", "", re.split(r"[/:]", env_id)[-1]).lower()
+
+
+def _parsed(text: str) -> Value:
+    with suppress(ValueError):
+        return int(text)
+    with suppress(ValueError):
+        return float(text)
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _value(value: Any) -> Value:
+    if isinstance(value, bool | int | float | str):
+        return value
+    return "null" if value is None else str(value)

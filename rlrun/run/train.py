@@ -27,7 +27,6 @@ from rlrun.errors import (
     StorageError,
 )
 from rlrun.log import Log, final_line
-from rlrun.pipeline.evaluate import eval_metrics
 from rlrun.pipeline.generators import process_restored, seed_generators
 from rlrun.pipeline.profile import Profiler, time_table
 from rlrun.pipeline.serial import CHECKPOINTS, Pipeline
@@ -40,7 +39,7 @@ from rlrun.run.ending import (
     interrupted,
     record_failure,
 )
-from rlrun.run.hparams import hyperparameters
+from rlrun.run.hparams import final_metrics, replay_page, trial_of
 from rlrun.run.running import RunningRecord
 from rlrun.rundir import checkpoint
 from rlrun.rundir.branch import checkpoint_at, go_back
@@ -55,6 +54,7 @@ _SAME_NUMBERS = (
     *(f"run.{name}" for name in ("total_steps", "stop_value", "stop_after", "max_time", "on_nan")),
     *("run.checkpoint_every", "run.keep_checkpoints", "checkpoint", "watchdog", "transport"),
     *(f"logger.{name}" for name in ("progress", "progress_seconds", "tensorboard", "profile")),
+    *(f"logger.{name}" for name in ("figures_every", "csv", "wandb", "mlflow")),
     *("buffer.mmap", "buffer.max_bytes", "resume.allow"),
 )  # keys whose change by a resume leaves the numbers of a run those of the uncut one
 
@@ -240,6 +240,7 @@ def _run_to_end(
             title=title,
             resume_from=since,
             committed=state["committed"] if state else None,
+            replay=replay_page(config),
         ) as log,
         closing(make_pipeline(plan, run_dir, log)) as pipeline,
     ):
@@ -253,8 +254,8 @@ def _run_to_end(
         running = RunningRecord(record, run_dir, pipeline, log)
         running.update()  # of a resumed run, the counters it goes on from
         record.write(run_dir)
-        flat = hyperparameters(config, raw_yaml)
-        log.hparams(raw_yaml, flat, {})
+        trial = trial_of(run_dir, raw_yaml, record.started)
+        log.hparams(raw_yaml, trial, {})
         stop = catch_signals()
         end: End = partial(end_at_once, record, run_dir, pipeline)
         if not stop.own_process:
@@ -279,8 +280,7 @@ def _run_to_end(
         if pipeline.profiler is not None:
             _report_profile(pipeline.profiler, pipeline.elapsed(), log)
         record.ended_by = "run.stop_value" if pipeline.solved else "run.total_steps"
-        final = eval_metrics(result.final) if result.final else {}
-        log.hparams(raw_yaml, flat, final)
+        log.hparams(raw_yaml, trial, final_metrics(record))
         close_record(record, run_dir, "done", 0)
         log.finish(
             final_line(

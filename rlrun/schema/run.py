@@ -158,6 +158,10 @@ class LoggerConfig(Ranged):
     progress: Literal["auto", "live", "plain", "off"]
     progress_seconds: float = field(metadata=positive())
     profile: int | None = field(metadata=at_least(1))
+    figures_every: int | None = field(metadata=at_least(1))
+    csv: bool
+    wandb: Literal["offline", "online"] | None
+    mlflow: str | None
 
 
 @dataclass(frozen=True)

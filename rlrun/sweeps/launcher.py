@@ -50,14 +50,20 @@ def divide_cores(workers: int, jobs: int) -> tuple[int, int]:
 
 
 def run_tasks(
-    tasks: Sequence[Task], record: SweepRecord, sweep_dir: Path, *, quiet: bool
+    tasks: Sequence[Task],
+    record: SweepRecord,
+    sweep_dir: Path,
+    *,
+    quiet: bool,
+    own_process: bool = True,
 ) -> int | None:
     """Run ``tasks``, some jobs of the sweep; return the exit code of the signal that stopped it.
 
     ``record`` has the jobs at a time and the threads of each. sweep.json is written whenever a job
-    starts or ends.
+    starts or ends. ``own_process``: False in the process of a user's script.
     """
-    with stop_on_signals() as stop, Pool(record.workers or 1, None) as pool:
+    pool_of_jobs = Pool(record.workers or 1, None, own_process=own_process)
+    with stop_on_signals(own_process=own_process) as stop, pool_of_jobs as pool:
         return _Sweep(tasks, record, sweep_dir, quiet).run(pool, stop)
 
 

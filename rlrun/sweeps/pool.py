@@ -52,8 +52,9 @@ class Pool:
     those that still run, and waits for them. A signal that comes meanwhile kills them.
     """
 
-    def __init__(self, workers: int, threads: int | None) -> None:
-        self.workers, self.threads = workers, threads
+    def __init__(self, workers: int, threads: int | None, *, own_process: bool = True) -> None:
+        """``own_process``: False where a second signal must not end the process of the pool."""
+        self.workers, self.threads, self.own_process = workers, threads, own_process
         self.queue: deque[Job] = deque()
         self.running: dict[int, Job] = {}
         self._server: subprocess.Popen[bytes] | None = None
@@ -164,6 +165,8 @@ class Pool:
 
         def end(number: int, frame: FrameType | None) -> None:
             self._kill(self.running.values())
+            if not self.own_process:
+                raise KeyboardInterrupt
             os._exit(130 if number == signal.SIGINT else 128 + number)
 
         with suppress(ValueError):  # outside the main thread Python refuses handlers

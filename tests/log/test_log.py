@@ -2,17 +2,23 @@
 
 import shutil
 import sys
+from dataclasses import replace
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rlrun.errors import NumericError, StorageError
 from rlrun.log import Log, final_line
+from rlrun.log.trial import TrialRow
 from rlrun.schema import LoggerConfig
 from tests.log.records import read_records
 
-QUIET = LoggerConfig(every=1, tensorboard=True, progress="off", progress_seconds=5.0, profile=None)
-BARE = LoggerConfig(every=1, tensorboard=False, progress="off", progress_seconds=5.0, profile=None)
+QUIET = LoggerConfig(
+    every=1, tensorboard=True, progress="off", progress_seconds=5.0, profile=None,
+    figures_every=None, csv=False, wandb=None, mlflow=None,
+)  # fmt: skip
+BARE = replace(QUIET, tensorboard=False)
+TRIAL = TrialRow("r2d2-cartpole-s1", {"policy": "r2d2", "env": "cartpole", "seed": 1}, frozenset())
 
 
 def make(config, run_dir, **more):
@@ -22,7 +28,7 @@ def make(config, run_dir, **more):
 
 def scalars(run_dir):
     events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
-    tags = events.Tags()["scalars"]
+    tags = {*events.Tags()["scalars"]} - {"run/env_steps"}  # for HPARAMS only
     return {(tag, e.step): e.value for tag in tags for e in events.Scalars(tag)}
 
 
@@ -32,7 +38,7 @@ def run(log, steps):
         log.write(step, {"train/loss": 1 / (step + 3), "collect/return_mean": float(step)})
         if step % 30 == 0:
             log.write(step, {"eval/return_mean": step * 1.1})
-            log.write_timings(step, {"time/collect": 0.25})
+            log.write_timings(step, {"time/collect_seconds": 0.25, "codec/buffer_bytes": 3.0})
 
 
 def test_the_same_calls_give_the_same_bytes_and_tensorboard_agrees(tmp_path):
@@ -47,7 +53,8 @@ def test_the_same_calls_give_the_same_bytes_and_tensorboard_agrees(tmp_path):
     for file in ("metrics.jsonl", "timings.jsonl"):
         for record in read_records(tmp_path / "a" / file):
             step = record.pop("env_steps")
-            assert all(key.startswith("time/") == (file == "timings.jsonl") for key in record)
+            timed = [key.startswith(("time/", "codec/")) for key in record]
+            assert all(timed) if file == "timings.jsonl" else not any(timed)
             written |= {(key, step): value for key, value in record.items()}
     assert shown.keys() == written.keys()
     assert all(shown[k] == pytest.approx(written[k], rel=1e-6) for k in written)
@@ -69,6 +76,10 @@ def test_a_resumed_run_leaves_the_files_of_an_uninterrupted_one(tmp_path):
         run(log, range(130, 300, 10))
     whole, cut = ((tmp_path / n / "metrics.jsonl").read_bytes() for n in ("whole", "cut"))
     assert whole == cut
+    records = list(read_records(tmp_path / "cut/timings.jsonl"))
+    seconds = [r["time/collect_seconds"] for r in records]
+    assert seconds == [0.25] * 5 + [0.5] * 5, "of the whole run, not of a process"
+    assert {r["codec/buffer_bytes"] for r in records} == {3.0}
     metrics = {k: v for k, v in scalars(tmp_path / "whole").items() if not k[0].startswith("time/")}
     again = {k: v for k, v in scalars(tmp_path / "cut").items() if not k[0].startswith("time/")}
     assert metrics == again
@@ -78,9 +89,9 @@ def test_a_resumed_run_leaves_the_files_of_an_uninterrupted_one(tmp_path):
 
 def test_hparams_are_in_the_runs_own_event_file(tmp_path):
     with make(QUIET, tmp_path) as log:
-        log.hparams("seed: 1", {"seed": 1}, {})
+        log.hparams("seed: 1", TRIAL, {})
         run(log, range(0, 60, 10))
-        log.hparams("seed: 1", {"seed": 1}, {"eval/return_mean": 33.0})
+        log.hparams("seed: 1", TRIAL, {"eval/return_mean": 33.0})
         log.text("note", "hello")
     names = {p.name.split(".")[0] for p in tmp_path.iterdir()}
     assert names == {"metrics", "timings", "events"}
@@ -94,7 +105,7 @@ def test_hparams_are_in_the_runs_own_event_file(tmp_path):
 def test_without_tensorboard_there_is_no_event_file(tmp_path):
     with make(BARE, tmp_path) as log:
         run(log, range(0, 60, 10))
-        log.hparams("seed: 1", {"seed": 1}, {"eval/return_mean": 1.0})
+        log.hparams("seed: 1", TRIAL, {"eval/return_mean": 1.0})
         log.text("a", "b")
         log.sync()
     assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", "timings.jsonl"}
@@ -124,9 +135,7 @@ def test_a_removed_run_directory_stops_the_run_and_only_because_of_the_metrics(t
 
 
 def test_progress_and_the_final_line(tmp_path, capsys):
-    config = LoggerConfig(
-        every=1, tensorboard=False, progress="auto", progress_seconds=1e-9, profile=None
-    )
+    config = replace(BARE, progress="auto", progress_seconds=1e-9)
     with make(config, tmp_path) as log:
         log.progress(10, 2, epsilon=0.5)
         log.finish("the end")
@@ -143,7 +152,7 @@ def test_final_line_states_all_there_is(tmp_path):
     line = final_line(result, env_steps=24_320, wall_seconds=19.2, run_dir=tmp_path / "a b")
     for part in ("return 497.2 +- 4.12 over 20 episodes", "24320 env steps", "0:19"):
         assert part in line
-    assert f"tensorboard --logdir '{tmp_path}/a b'" in line
+    assert f"rlrun tensorboard '{tmp_path}/a b'" in line
     assert "success 0.5" in line
     assert "\n" not in line
     assert "not evaluated" in final_line(None, env_steps=1, wall_seconds=1, run_dir=tmp_path)

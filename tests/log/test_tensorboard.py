@@ -1,22 +1,25 @@
 """Event files, read back with TensorBoard's own reader."""
 
+import re
 import shutil
 import struct
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata
 
-from rlrun.log import tensorboard
 from rlrun.log.tensorboard import TensorBoardWriter
+from rlrun.log.trial import TrialRow
 
 
 def load(path):
-    events = EventAccumulator(str(path), size_guidance={"scalars": 0, "tensors": 0})
+    sizes = dict.fromkeys(("scalars", "tensors", "histograms", "images"), 0)
+    events = EventAccumulator(str(path), size_guidance=sizes)
     return events.Reload()
 
 
@@ -30,7 +33,7 @@ def as_float32(value):
 
 def test_scalars_read_back(tmp_path):
     board = TensorBoardWriter(tmp_path)
-    expected = {"train/loss": [], "eval/return_mean": []}
+    expected = {"train/loss": [], "eval/length_mean": []}
     for step in range(0, 2000, 10):
         for tag in expected:
             value = (step - 700) / 3 + len(tag)
@@ -45,47 +48,101 @@ def test_scalars_read_back(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [board.path.name]
 
 
-def test_layout_text_and_hparams(tmp_path):
+TRIAL = TrialRow(
+    "r2d2-cartpole-s3",
+    {"policy": "r2d2", "env": "cartpole", "seed": 3, "policy.double": True, "policy.lr": 1e-4},
+    frozenset({"seed", "policy.lr"}),
+)
+
+
+def last_layout(path):
+    layout = layout_pb2.Layout()
+    (last,) = load(path).Tensors("custom_scalars__config__")[-1].tensor_proto.string_val
+    layout.ParseFromString(last)
+    return {page.title: [chart.title for chart in page.chart] for page in layout.category}, layout
+
+
+def test_text_and_hparams(tmp_path):
     board = TensorBoardWriter(tmp_path)
-    flat = {"seed": 3, "policy.name": "r2d2", "policy.double": True, "policy.lr": 1e-4, "x": None}
     board.text("config", "```yaml\nseed: 3\n```")
-    board.hparams(0, flat, {})
+    board.hparams(0, TRIAL, {})
     board.scalars(50, {"eval/return_mean": 480.0})
-    board.hparams(50, flat, {"eval/return_mean": 480.0, "eval/success": 1.0})
+    board.hparams(50, TRIAL, {"eval/return_mean": 480.0, "eval/success": 1.0})
     board.close()
     events = load(tmp_path)
-
     assert events.Tensors("config")[0].tensor_proto.string_val == [b"```yaml\nseed: 3\n```"]
     assert events.SummaryMetadata("config").plugin_data.plugin_name == "text"
-
-    layout = layout_pb2.Layout()
-    layout.ParseFromString(events.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
-    assert [category.title for category in layout.category] == list(tensorboard.CHARTS)
-    series = layout.category[0].chart[0].margin.series[0]
-    assert (series.value, series.lower, series.upper) == (
-        "eval/return_mean",
-        "eval/return_min",
-        "eval/return_max",
-    )
     content = {
         t: events.SummaryMetadata(t).plugin_data.content
         for t in events.PluginTagToContent("hparams")
     }
     start = metadata.parse_session_start_info_plugin_data(content[metadata.SESSION_START_INFO_TAG])
+    assert start.group_name == "r2d2-cartpole-s3"
     assert {name: value.WhichOneof("kind") for name, value in start.hparams.items()} == {
+        "policy": "string_value",
+        "env": "string_value",
         "seed": "number_value",
-        "policy.name": "string_value",
         "policy.double": "bool_value",
         "policy.lr": "number_value",
-        "x": "string_value",
     }
     assert start.hparams["policy.lr"].number_value == 1e-4
     experiment = metadata.parse_experiment_plugin_data(content[metadata.EXPERIMENT_TAG])
-    assert [info.name.tag for info in experiment.metric_infos] == ["eval/return_mean"]
+    assert {info.name for info in experiment.hparam_infos if info.differs} == {"seed", "policy.lr"}
+    assert {info.name.tag: info.display_name for info in experiment.metric_infos} == {
+        "eval/return_mean": "final score",
+        "eval/best_return_mean": "best score",
+        "run/env_steps": "env steps",
+        "time/wall_seconds": "wall seconds",
+    }
     end = metadata.parse_session_end_info_plugin_data(content[metadata.SESSION_END_INFO_TAG])
     assert end.end_time_secs >= start.start_time_secs
     assert points(events, "eval/return_mean") == [(50, 480.0)]  # not a second time
     assert points(events, "eval/success") == [(50, 1.0)]
+    assert points(events, "run/env_steps") == [(50, 50.0)]
+
+
+def test_the_layout_has_a_chart_for_what_there_is_and_none_that_is_empty(tmp_path):
+    """The score comes first; what comes later is added; a resumed run knows what was before."""
+    board = TensorBoardWriter(tmp_path, replay="R2D2")
+    board.scalars(10, {"train/loss": 1.0, "buffer/fill": 0.5, "train/q_taken": 2.0})
+    board.flush()
+    assert last_layout(tmp_path)[0] == {"R2D2": ["shares"], "learning": ["loss", "value"]}
+    score = dict.fromkeys(("eval/return_mean", "eval/return_min", "eval/return_max"), 1.0)
+    board.scalars(20, score | {"train/delta_q_stored_last": 0.1})
+    board.close()
+    second = TensorBoardWriter(tmp_path, purge_step=21, tags=board._tags, replay="R2D2")
+    second.scalars(30, {"codec/weights_ratio": 0.5})
+    second.close()
+    pages, layout = last_layout(tmp_path)
+    assert pages == {
+        "score": ["evaluation return", "return"],
+        "R2D2": ["delta Q from stored states", "shares"],
+        "learning": ["loss", "value"],
+        "codec": ["ratio"],
+    }
+    series = layout.category[0].chart[0].margin.series[0]
+    assert (series.value, series.lower, series.upper) == tuple(score)
+    tags = load(tmp_path).Tags()["scalars"]
+    for chart in (chart for page in layout.category for chart in page.chart):
+        for pattern in chart.multiline.tag:
+            assert any(re.match(pattern, tag) for tag in tags), pattern
+
+
+def test_a_histogram_holds_every_value_once(tmp_path):
+    board = TensorBoardWriter(tmp_path)
+    values = np.array([[-1.0, 0.0], [0.5, 3.0]])
+    board.histogram("windows/q", 10, values)
+    board.histogram("windows/q", 20, np.zeros(0))
+    board.histogram("windows/q", 30, np.full(5, 2.0))
+    board.close()
+    first, second = load(tmp_path).Histograms("windows/q")
+    assert (first.step, second.step) == (10, 30)
+    assert sum(first.histogram_value.bucket) == values.size == first.histogram_value.num
+    assert (first.histogram_value.min, first.histogram_value.max) == (-1.0, 3.0)
+    limits = np.array(first.histogram_value.bucket_limit)
+    below = np.cumsum(first.histogram_value.bucket)[np.searchsorted(limits, 0.9)]
+    assert below == 3, "all but the largest"
+    assert sum(second.histogram_value.bucket) == 5
 
 
 def test_resume_voids_what_came_after_and_its_file_comes_last(tmp_path):
@@ -123,7 +180,7 @@ def test_a_removed_directory_stops_tensorboard_with_one_warning(tmp_path, caplog
     for step in range(3):
         board.scalars(step, {"train/loss": 1.0})
         board.flush()
-    board.hparams(3, {"seed": 1}, {"eval/return_mean": 1.0})
+    board.hparams(3, TRIAL, {"eval/return_mean": 1.0})
     board.text("a", "b")
     board.close()
     assert caplog.text.count("training continues") == 1

@@ -119,6 +119,9 @@ class DeviceSampler(ABC):
     def _update(self, slots: Tensor, priority: Tensor, alive: Tensor | None) -> None:
         """``update`` of at least one slot where ``alive``; None: everywhere."""
 
+    def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        return None
+
     def metrics(self, env_steps: int) -> dict[str, float]:
         return {}
 
@@ -260,6 +263,10 @@ class DeviceProportional(DeviceSampler):
         self.largest.copy_(torch.maximum(self.largest, raw.amax()))
         raw = last_wins(slots, raw, self.last)
         self._write(slots, raw, keep)
+
+    def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        raw = self.raw.numpy(force=True)[slots]
+        return raw, raw.astype(np.float64) ** self.alpha
 
     def metrics(self, env_steps: int) -> dict[str, float]:
         mean = self.raw.sum(dtype=torch.float64).item() / max(self.count, 1)

@@ -89,6 +89,12 @@ class DeviceRank(DeviceSampler):
         self.raw.index_copy_(0, slots, raw)
         self.stale = True
 
+    def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        raw = self.raw.numpy(force=True)[slots]
+        rank = np.empty(len(slots))
+        rank[np.lexsort((slots, -raw))] = np.arange(1, len(slots) + 1)  # as ``draw`` sorts
+        return raw, rank**-self.alpha
+
     def metrics(self, env_steps: int) -> dict[str, float]:
         total = self.raw.clamp(min=0).sum(dtype=torch.float64).item()
         return {

@@ -44,6 +44,12 @@ class Sampler(Protocol):
     def synchronize(self) -> int:
         """Late priorities not counted yet. Raises: NumericError for bad priorities."""
 
+    def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """(|delta| float [n], mass in proportion to the probability float64 [n]) of live slots.
+
+        None: all are equally probable. Changes nothing.
+        """
+
     def metrics(self, env_steps: int) -> dict[str, float]:
         """buffer/ metrics of the priorities."""
 
@@ -113,6 +119,9 @@ class HostSampler:
         finite_priorities(priority)
         self.update(slots[alive], priority[alive])
         return int((~alive).sum())
+
+    def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        return None
 
     def synchronize(self) -> int:
         """0: late priorities are counted, and bad ones raised, by ``update_found``."""

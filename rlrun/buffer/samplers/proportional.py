@@ -140,6 +140,10 @@ class Proportional(HostSampler):
         if self.min_tree is not None:
             self.min_tree.set(slots, _positive(mass))
 
+    def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        raw = self.raw[slots]
+        return raw, raw.astype(np.float64) ** self.alpha
+
     def _update_alpha(self, env_steps: int) -> None:
         """Rebuild the tree when alpha has changed by ALPHA_STEP."""
         alpha = self.alpha_at(env_steps)

@@ -88,6 +88,9 @@ class Rank(HostSampler):
         values = np.ascontiguousarray(priority, np.float64)  # one compiled kernel for all dtypes
         self.largest = heaps.update(*arrays, self.count, slots, values, self.largest)
 
+    def priorities(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.priority[slots], (self.position[slots] + 1.0) ** -self.alpha
+
     def resort(self, env_steps: int) -> None:
         """Make every rank exact."""
         heaps.resort(self.heap, self.position, self.priority, self.count)

@@ -32,8 +32,20 @@ def check(config: Config, *, fresh: bool = True) -> None:
             check_length(f"buffer.{key}", Path(path))
     for error in _errors_across_keys(config):
         raise error
+    for error in logger_errors(config) if fresh else ():
+        raise error
     check_spaces(config, fresh=fresh)
     require_dataset(config)
+
+
+def logger_errors(config: Config) -> Iterator[ConfigError]:
+    """Loggers whose package is not installed."""
+    for name in ("wandb", "mlflow"):
+        value = getattr(config.logger, name)
+        if value is not None and find_spec(name) is None:
+            fix = f"pip install {extra(name)}"
+            wrong = f"the package {name} is missing"
+            yield config_error(f"logger.{name}", value, wrong, "null is allowed", fix)
 
 
 def check_precision(config: Config) -> None:

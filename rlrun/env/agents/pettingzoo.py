@@ -190,6 +190,9 @@ class PettingZooEnv(gym.Env[Any, Any]):
             k: x.astype(np.float32) for k, x in sorted(arrays.items()) if x.dtype.kind in "fiub"
         }
 
+    def render(self) -> Any:
+        return self.parallel_env.render()
+
     def close(self) -> None:
         self.parallel_env.close()
 

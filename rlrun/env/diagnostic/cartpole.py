@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rlrun.env.diagnostic.vector import NEXT_STEP_METADATA, SingleFromVector
+from rlrun.env.diagnostic.vector import NEXT_STEP_METADATA, SINGLE_METADATA, SingleFromVector
 
 
 class CartPoleNoVelVectorEnv(VectorEnv[Any, Any, Any]):
@@ -20,6 +20,7 @@ class CartPoleNoVelVectorEnv(VectorEnv[Any, Any, Any]):
     """
 
     metadata = NEXT_STEP_METADATA
+    _pictures: "CartPolePictures | None" = None
 
     def __init__(self, num_envs: int = 1, *, max_episode_steps: int | None = None) -> None:
         limit = np.iinfo(np.int32).max if max_episode_steps is None else max_episode_steps
@@ -44,6 +45,28 @@ class CartPoleNoVelVectorEnv(VectorEnv[Any, Any, Any]):
         obs, reward, terminated, truncated, info = self._cartpole.step(actions)
         return np.ascontiguousarray(obs[:, ::2]), reward, terminated, truncated, info
 
+    def picture(self, column: int) -> np.ndarray:
+        """Return Gymnasium's picture of a column, uint8 [H, W, 3]."""
+        if self._pictures is None:
+            self._pictures = CartPolePictures()
+        return self._pictures.of(self._cartpole, column)
+
+
+class CartPolePictures:
+    """Gymnasium's pictures of the columns of its vector environment, which draws all of them."""
+
+    def __init__(self) -> None:
+        self.single = CartPoleEnv(render_mode="rgb_array")
+
+    def of(self, raw: CartPoleVectorEnv, column: int) -> np.ndarray:
+        """Return the picture of a column after its last step, uint8 [H, W, 3]."""
+        assert raw.state is not None
+        self.single.state = raw.state[:, column]
+        image: Any = self.single.render()
+        assert isinstance(image, np.ndarray)
+        return image
+
 
 class CartPoleNoVelEnv(SingleFromVector):
     vector = CartPoleNoVelVectorEnv
+    metadata = SINGLE_METADATA | {"render_fps": 50}

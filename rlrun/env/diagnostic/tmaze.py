@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from rlrun.env.diagnostic.picture import BLUE, DARK, GREEN, GREY, RED, canvas, fill
 from rlrun.env.diagnostic.vector import LockstepVectorEnv, SingleFromVector, require_int
 
 FORWARD, LEFT, RIGHT = range(3)
@@ -79,6 +80,28 @@ class TMazeVectorEnv(LockstepVectorEnv):
         symbol = np.where(self.cell == self.length, 3, 2)
         obs[self.columns, np.where(self.t == 0, self.cue, symbol)] = 1
         return obs
+
+    def picture(self, column: int) -> np.ndarray:
+        """Return the maze from above: rewarded side green, other side red, agent blue.
+
+        The cue is drawn in the first cell while it is observed. After a turn the agent is on its
+        side.
+        """
+        cell, cue = int(self.cell[column]), int(self.cue[column])
+        image = canvas(3, self.length + 1)
+        for i in range(self.length + 1):
+            fill(image, 1, i, GREY)
+        for side in (0, 1):
+            fill(image, 2 * side, self.length, GREEN if side == cue else RED)
+        if self.t[column] == 0:
+            fill(image, 2 * cue, 0, DARK, inset=8)
+        row, won = 1, bool(self.success[column])
+        if self._done[column] and (
+            won or (cell == self.length and self.t[column] < self.limit[column])
+        ):
+            row = 2 * (cue if won else 1 - cue)
+        fill(image, row, cell, BLUE, inset=5)
+        return image
 
     def _info(self, done: np.ndarray) -> dict[str, Any]:
         return {"is_success": self.success & done, "_is_success": done} if done.any() else {}

@@ -14,11 +14,12 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rlrun.env.diagnostic.picture import observation_picture
 from rlrun.tree import Tree, tree_map
 
 NO_LIMIT = np.iinfo(np.int64).max
-SINGLE_METADATA: dict[str, Any] = {"render_modes": []}
-NEXT_STEP_METADATA = {**SINGLE_METADATA, "autoreset_mode": AutoresetMode.NEXT_STEP}
+SINGLE_METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 5}
+NEXT_STEP_METADATA: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
 
 
 def require_int(name: str, value: Any, low: int, high: int = NO_LIMIT) -> None:
@@ -79,6 +80,12 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
         """Return Gymnasium's vector info of the last step."""
         return {}
 
+    def picture(self, column: int) -> np.ndarray:
+        """Return a picture of a column after its last step, uint8 [H, W, 3]: its observation."""
+        obs = tree_map(lambda x: x[column], self._observe())
+        share = float(self.t[column] / max(self.limit[column], 1))
+        return observation_picture(obs, self.single_observation_space, share)
+
     def _start_episodes(self, columns: np.ndarray) -> None:
         self.episode[columns] += 1
         self.t[columns] = 0
@@ -119,8 +126,10 @@ class SingleFromVector(gym.Env[Any, Any]):
     vector: ClassVar[type[Any]]
     metadata = SINGLE_METADATA
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, render_mode: str | None = None, **kwargs: Any) -> None:
         self._vector = self.vector(1, **kwargs)
+        if render_mode is not None:  # else it is part of no saved state
+            self.render_mode = render_mode
         self.observation_space = self._vector.single_observation_space
         self.action_space = self._vector.single_action_space
 
@@ -140,6 +149,13 @@ class SingleFromVector(gym.Env[Any, Any]):
         obs, reward, terminated, truncated, info = self._vector.step(np.asarray(action)[None])
         own = {key: info[key][0] for key in info if f"_{key}" in info and info[f"_{key}"][0]}
         return self._own(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), own
+
+    def render(self) -> np.ndarray | None:
+        """Return a picture, uint8 [H, W, 3]; None without ``render_mode``."""
+        if self.render_mode is None:
+            return None
+        image: np.ndarray = self._vector.picture(0)
+        return image
 
     @staticmethod
     def _own(obs: Tree) -> Tree:

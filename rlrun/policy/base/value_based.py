@@ -117,6 +117,11 @@ class ValueBasedPolicy(ABC, Generic[C, Net]):
         return self.loss(*sample.to(self.device)).priority
 
     @torch.no_grad()
+    def inspect(self, sample: Sample) -> Loss:
+        """The loss of ``sample`` with |delta| and Q of every learned row, without learning."""
+        return self.loss(*sample.to(self.device))
+
+    @torch.no_grad()
     def network_health(self, windows: Segment) -> dict[str, Tensor]:
         """Metrics of the online network on ``windows`` and of its distance to the target.
 

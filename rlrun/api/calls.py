@@ -1,0 +1,84 @@
+"""What all calls from Python share: errors of the command line, and a process left as it was."""
+
+import logging
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rlrun.cli.error_report import job_error, line_of
+from rlrun.errors import ConfigError, end_if_importing_main
+from rlrun.trust import trusting
+
+_running = threading.Lock()
+
+
+@contextmanager
+def errors_of_cli() -> Iterator[None]:
+    """Raise every error as RlrunError whose text is the line that the command line prints."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except Exception as e:
+        error = job_error(e, None)
+        error.args = (line_of(error),)
+        raise error from error.__cause__
+
+
+@contextmanager
+def call(trust: Sequence[str] = ()) -> Iterator[None]:
+    """``errors_of_cli`` with ``trust``, the packages whose code a config may name.
+
+    Hydra's global objects stay as they were.
+    """
+    with errors_of_cli(), trusting(trust):
+        from rlrun.config.hydra_state import hydra_restored
+
+        with hydra_restored():
+            yield
+
+
+@contextmanager
+def running_call(argv: Sequence[str], trust: Sequence[str] = ()) -> Iterator[None]:
+    """``call`` for what trains, one at a time: random generators and signals are the process's.
+
+    ``argv``: the words of the same command line, which the records of the run name. Handlers of
+    logging stay as they were.
+    """
+    end_if_importing_main()
+    with errors_of_cli():
+        if not _running.acquire(blocking=False):
+            raise ConfigError(
+                "rlrun: another call trains in this process; one at a time is allowed; wait for "
+                "it, or let rlrun.sweep run several"
+            )
+    root, own_argv = logging.getLogger(), sys.argv
+    handlers, level = root.handlers[:], root.level
+    sys.argv = ["rlrun", *argv]
+    try:
+        with call(trust):
+            yield
+    finally:
+        sys.argv, root.handlers = own_argv, handlers
+        root.setLevel(level)
+        _running.release()
+
+
+def check_words(overrides: Iterable[object], name: str) -> list[str]:
+    """The overrides, each a string KEY=VALUE. Raises: ConfigError."""
+    fix = f'e.g. {name}("policy=dqn", "env=cartpole")'
+    words = []
+    for word in overrides:
+        if not isinstance(word, str):
+            shown = repr(word)[:60]
+            raise ConfigError(f"{name}: {shown} is no string; KEY=VALUE is allowed; {fix}")
+        if word.startswith("-") or ("=" not in word.lstrip("~") and not word.startswith("~")):
+            raise ConfigError(f"{name}: {word} is no override; KEY=VALUE is allowed; {fix}")
+        words.append(word)
+    return words
+
+
+def trust_words(trust: Sequence[str]) -> list[str]:
+    """The flags of a command line that trusts these packages."""
+    return [word for name in trust for word in ("--trust", name)]

@@ -1,0 +1,60 @@
+"""Reports from Python: the tables of ``rlrun report``."""
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlrun.api.calls import errors_of_cli
+from rlrun.api.tables import as_table, table_rows
+from rlrun.errors import ConfigError
+
+
+def report(
+    dirs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    score: str = "final",
+    threshold: float | None = None,
+    references: Mapping[str, tuple[float, float]] | None = None,
+    baseline: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+) -> dict[str, Any]:
+    """Return the tables of ``rlrun report DIR...`` by name.
+
+    ``dirs``: run directories, sweeps, directories above them, globs, ``Run`` objects. ``score``,
+    ``threshold``, ``baseline``: the options of that name. ``references``: environment -> scores
+    that count as 0 and 1. ``out``: a directory for the page, its figures and CSV files; None:
+    nothing is written.
+
+    Returns:
+        ``scores`` (a row for every setting, with the interval of its mean), ``comparisons``,
+        ``efficiency``, ``runs``, ``seeds``, ``evaluations``, ... , those that the runs allow; each
+        a DataFrame with pandas, else a list of dicts. An interval takes three columns: ``score``,
+        ``score low`` and ``score high``, NaN where none is claimed.
+
+    Raises:
+        ConfigError: a directory holds no run, or an argument is wrong. StorageError: ``out``
+            cannot be written.
+    """
+    names = [dirs] if isinstance(dirs, str | os.PathLike) else [*dirs]
+    scales = [f"{env}={low}:{high}" for env, (low, high) in (references or {}).items()]
+    with errors_of_cli():
+        if not names:
+            raise ConfigError("rlrun.report: no directory; runs and sweeps are allowed; name one")
+        if threshold is not None and not math.isfinite(threshold):
+            raise ConfigError(
+                f"threshold = {threshold}: is not finite; a number is allowed; set one"
+            )
+        from rlrun.cli.report import make_report
+
+        document, _ = make_report(
+            [os.fspath(name) for name in names],
+            score=score,
+            threshold=threshold,
+            references=scales,
+            baseline=baseline,
+            axes=("env_steps", "wall"),
+            out=None if out is None else Path(out),
+        )
+    return {table.name: as_table(table_rows(table)) for table in document.tables}

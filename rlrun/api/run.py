@@ -1,0 +1,136 @@
+"""A run directory as Python sees it."""
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlrun.api.calls import errors_of_cli
+from rlrun.api.tables import Series, as_frame, as_series
+from rlrun.errors import ConfigError
+from rlrun.log import METRICS, TIMINGS
+from rlrun.log.jsonl import read_records
+from rlrun.reports.runs import flatten, read_config, resolve
+from rlrun.rundir.texts import CONFIG, read_record
+from rlrun.schema.spelling import nearest
+
+if TYPE_CHECKING:
+    from rlrun.run.agent import Agent
+
+
+class Run:
+    """A run directory, whoever made it: its config, its record, its metrics, its agent.
+
+    A ``Run`` is a path: ``rlrun.load(run)`` and ``open(run / "config.yaml")`` take it. What is read
+    is what the files hold at that moment, also while the run goes on.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        """Raises: ConfigError when it is no run directory, CheckpointError when it is damaged."""
+        self.directory = Path(directory).expanduser().absolute()
+        self.record  # noqa: B018, raises
+
+    def __fspath__(self) -> str:
+        return str(self.directory)
+
+    def __truediv__(self, name: str) -> Path:
+        return self.directory / name
+
+    def __repr__(self) -> str:
+        keys = self.config
+        what = f"{keys['policy']['name']} on {keys['env']['id']}, {self.status}"
+        score = "" if self.score is None else f", score {self.score:.4g}"
+        return f"Run({what}{score}, {str(self.directory)!r})"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Everything in run.json: seed, env_steps, versions, machine, command, ..."""
+        with errors_of_cli():
+            return read_record(self.directory)
+
+    @property
+    def status(self) -> str:
+        """``running``, ``done``, ``failed`` or ``interrupted``."""
+        return str(self.record["status"])
+
+    @property
+    def summary(self) -> dict[str, float] | None:
+        """The evaluation of the final weights: return_mean, return_std, ...; None without."""
+        found: dict[str, float] | None = self.record.get("eval")
+        return found
+
+    @property
+    def score(self) -> float | None:
+        """The mean return of the final weights; None: they were not evaluated."""
+        return None if self.summary is None else self.summary["return_mean"]
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The config of the run, nested as on the command line; interpolations are resolved, but
+        not those of ``oc.env``, which may be secrets.
+        """
+        with errors_of_cli():
+            try:
+                values = read_config(self.directory / CONFIG)
+            except (OSError, ValueError) as e:
+                raise ConfigError(
+                    f"{self.directory / CONFIG}: cannot be read ({e}); a run directory of rlrun is "
+                    "required; restore it from a copy"
+                ) from e
+        keys = dict(flatten(values))
+        return {key: _resolved(value, keys) for key, value in values.items()}
+
+    @property
+    def metrics(self) -> Any:
+        """All metrics that the run logged (metrics.jsonl).
+
+        With pandas a DataFrame: a row for each env step (the index), a column for each metric, NaN
+        where it was not logged. Without pandas a dict: metric -> (env_steps int64 [K], values
+        float64 [K]).
+        """
+        return self._table(METRICS)
+
+    @property
+    def timings(self) -> Any:
+        """Metrics that differ from run to run (timings.jsonl: ``time/...``), as ``metrics``."""
+        return self._table(TIMINGS)
+
+    def metric(self, name: str) -> Series:
+        """(env_steps int64 [K], values float64 [K]) of one metric, e.g. ``eval/return_mean``.
+
+        Raises: ConfigError when the run has not logged it.
+        """
+        file = TIMINGS if name.startswith(("time/", "codec/")) else METRICS
+        found = as_series(self._records(file))
+        if name not in found:
+            group = name.partition("/")[0]
+            close = [key for key in found if key.partition("/")[0] == group] or [*found]
+            close = nearest(name, [*found], 3) or close[:8]
+            raise ConfigError(
+                f"metric = {name}: was not logged; the run has {', '.join(close) or 'none'}; "
+                "choose one of run.metrics"
+            )
+        return found[name]
+
+    def agent(self, weights: str | int = "final", *, device: str | None = None) -> "Agent":
+        """``rlrun.load`` of this run."""
+        from rlrun.api.agents import load
+
+        return load(self, weights, device=device)
+
+    def _records(self, file: str) -> Sequence[tuple[int, dict[str, float]]]:
+        with errors_of_cli():
+            path = self.directory / file
+            return list(read_records(path)) if path.exists() else []
+
+    def _table(self, file: str) -> Any:
+        records = self._records(file)
+        frame = as_frame(records)
+        return as_series(records) if frame is None else frame
+
+
+def _resolved(value: Any, keys: dict[str, Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: _resolved(part, keys) for key, part in value.items()}
+    return resolve(value, keys)

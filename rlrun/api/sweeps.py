@@ -1,0 +1,104 @@
+"""Sweeps from Python: a table with a row for every job."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rlrun.api.calls import check_words, running_call, trust_words
+from rlrun.api.tables import as_table
+from rlrun.cli.error_report import SweepStopped
+from rlrun.errors import ConfigError, Interrupted, RlrunError
+from rlrun.rundir.texts import read_record
+from rlrun.sweeps.launcher import CONSOLE, last_error
+from rlrun.sweeps.record import JobRecord, resume_line
+
+_SHOWN = "logger.progress="  # of quiet=True, which changes nothing of a run
+
+
+def sweep(
+    overrides: Sequence[str],
+    *,
+    quiet: bool = False,
+    config_dir: str | os.PathLike[str] | None = None,
+    trust: Sequence[str] = (),
+) -> Any:
+    """Train every combination, several at a time, as ``rlrun -m KEY=A,B ...`` does.
+
+    ``overrides``: those of the command line, ``rlrun.sweep(["policy=r2d2,dqn", "seed=0,1"])``,
+    ``sweep.dir=PATH`` among them; jobs are added to a sweep that is there. Every job is a process.
+    The other arguments are those of ``train``; a job that fails is named on stderr, also if quiet.
+
+    Returns:
+        A row for every job of the sweep, as a DataFrame with pandas, else as a list of dicts: the
+        keys that its overrides set, then status, exit_code, score (mean return of the final
+        weights, None without), env_steps, seconds, directory, and error (the line of a job that
+        failed, else None). A failed job is a row, not an exception.
+
+    Raises:
+        RlrunError: as ``train``, before any job is started; Interrupted at Ctrl-C, when the jobs
+            that ran are saved.
+    """
+    if isinstance(overrides, str):
+        overrides = [overrides]
+    words = check_words(overrides, "rlrun.sweep")
+    flags = [] if config_dir is None else ["--config-dir", os.fspath(config_dir)]
+    argv = ["-m", *words, *flags, *quiet * ["-q"], *trust_words(trust)]
+    with running_call(argv, trust):
+        from rlrun.cli.line import read_line, silence_launcher
+        from rlrun.cli.sweep import is_local, start_sweep
+        from rlrun.config import Composer
+
+        composer = Composer(config_dir=None if config_dir is None else os.fspath(config_dir))
+        line = read_line(composer, words, quiet=quiet)
+        if line.seeds:
+            wrong = "rlrun.sweep runs the jobs that it is given"
+            raise ConfigError(f"{line.seeds[0]}: {wrong}; seed=0,1,2 is allowed; or use rlrun -m")
+        if not is_local(composer.compose(line.overrides, sweep=True)):
+            wrong = "rlrun.sweep runs its jobs on this machine"
+            raise ConfigError(f"hydra/launcher: {wrong}; local is allowed; leave it out")
+        given = [*line.overrides, *silence_launcher(line)]
+        try:
+            path, jobs = start_sweep(
+                composer, given, line.directory, quiet=quiet, own_process=False
+            )
+        except SweepStopped as e:
+            raise _stopped(e, line.directory) from e
+    return as_table([_row(path, job) for job in jobs])
+
+
+def _stopped(e: SweepStopped, directory: str | None) -> Interrupted:
+    go_on = "" if directory is None else f"; go on: {resume_line(Path(directory))}"
+    error = Interrupted(f"interrupted{go_on}")
+    error.exit_code = e.code
+    return error
+
+
+def _row(sweep_dir: Path, job: JobRecord) -> dict[str, Any]:
+    """The row of a job, with what its run.json says."""
+    record: dict[str, Any] = {}
+    with suppress(RlrunError):  # it did not start, or is damaged
+        record = read_record(sweep_dir / job.name)
+    evaluation = record.get("eval") if job.status == "done" else None
+    error = None if job.status == "done" else last_error(sweep_dir / job.name / CONSOLE)
+    typed = (o for o in job.overrides if not o.startswith(_SHOWN))
+    return {
+        **dict(map(_setting, typed)),
+        "status": job.status,
+        "exit_code": job.exit_code,
+        "score": evaluation["return_mean"] if evaluation else None,
+        "env_steps": record.get("env_steps"),
+        "seconds": job.seconds,
+        "directory": str(sweep_dir / job.name),
+        "error": error,
+    }
+
+
+def _setting(override: str) -> tuple[str, Any]:
+    """The key of an override and its value: a number, or the text as it was typed."""
+    key, _, text = override.lstrip("+~").partition("=")
+    for number in (int, float):
+        with suppress(ValueError):
+            return key, number(text)
+    return key, text

@@ -1,0 +1,83 @@
+"""Tables for Python: pandas where it is installed, else lists of dicts and dicts of arrays."""
+
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlrun.reports.tables import Interval, Table
+
+Series = tuple[NDArray[np.int64], NDArray[np.float64]]  # env_steps [K], values [K]
+
+
+def find_pandas() -> Any:
+    """The package pandas; None where it is not installed."""
+    try:
+        return import_module("pandas")
+    except ImportError:
+        return None
+
+
+def as_table(rows: list[dict[str, Any]]) -> Any:
+    """The rows as a DataFrame; without pandas as they are."""
+    pandas = find_pandas()
+    return rows if pandas is None else pandas.DataFrame(rows)
+
+
+def table_rows(table: Table) -> list[dict[str, Any]]:
+    """The rows of a report's table, in Python's numbers.
+
+    An interval becomes ``name``, ``name low`` and ``name high``.
+    """
+    wide = {
+        name
+        for row in table.rows
+        for name, cell in zip(table.columns, row, strict=True)
+        if isinstance(cell, Interval)
+    }
+    rows = []
+    for cells in table.rows:
+        row: dict[str, Any] = {}
+        for name, cell in zip(table.columns, cells, strict=True):
+            if name not in wide:
+                row[name] = _plain(cell)
+                continue
+            numbers = cell if isinstance(cell, Interval) else (cell, None, None)
+            names = name, f"{name} low", f"{name} high"
+            row |= zip(names, map(_plain, numbers), strict=True)
+        rows.append(row)
+    return rows
+
+
+def _plain(cell: Any) -> Any:
+    return cell.item() if isinstance(cell, np.generic) else cell
+
+
+def as_series(records: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, Series]:
+    """Metric -> (env_steps, values), in the order of the records."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for step, values in records:
+        for name, value in values.items():
+            found.setdefault(name, []).append((step, value))
+    return {
+        name: (np.array([s for s, _ in pairs], np.int64), np.array([x for _, x in pairs]))
+        for name, pairs in sorted(found.items())
+    }
+
+
+def as_frame(records: Iterable[tuple[int, Mapping[str, float]]]) -> Any:
+    """A DataFrame with a row for each env step and a column for each metric, NaN where it has none.
+
+    None where pandas is not installed.
+    """
+    pandas = find_pandas()
+    if pandas is None:
+        return None
+    rows: dict[int, dict[str, float]] = {}
+    for step, values in records:
+        rows.setdefault(step, {}).update(values)
+    names = sorted({name for values in rows.values() for name in values})
+    index = pandas.Index(list(rows), name="env_steps", dtype="int64")
+    return pandas.DataFrame(list(rows.values()), index=index, columns=names, dtype="float64")

@@ -1,0 +1,148 @@
+"""``rlrun tensorboard``: the viewer on this machine. ``rlrun tensorboard-rebuild``: its files."""
+
+import argparse
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from rlrun.cli.commands import Parser
+from rlrun.cli.error_report import printable, report_job_error
+from rlrun.errors import ConfigError, ResourceError
+
+if TYPE_CHECKING:
+    from rlrun.run.board_view import BoardView
+
+HOST, PORT = "127.0.0.1", 6006
+REFRESH = 10.0  # seconds between looks for new runs
+_START = 60.0  # seconds that TensorBoard may take to answer
+
+
+def tensorboard_command(argv: list[str]) -> int:
+    about = (
+        "Starts TensorBoard for runs on this machine, under short names and with the columns in "
+        "which they differ, and prints its address. Ctrl-C ends it."
+    )
+    parser = Parser(prog="rlrun tensorboard", description=about)
+    given = parser.add_argument("dirs", nargs="*", default=["outputs"], metavar="DIR")
+    given.help = "runs, sweeps, or directories above them; default: outputs"
+    parser.add_argument(
+        "--port", type=_port, metavar="N", help=f"default: {PORT}, or a free one where it is taken"
+    )
+    args = parser.parse_args(argv)
+    if args.dirs == ["outputs"] and not Path("outputs").exists():
+        raise ConfigError("DIR = outputs: no such directory; a directory with runs; give its name")
+    from rlrun.run.board_view import BoardView
+
+    with _ending(), tempfile.TemporaryDirectory(prefix="rlrun-tensorboard-") as directory:
+        view = Path(directory, "runs")
+        view.mkdir()
+        return _serve(BoardView(args.dirs, view), args.port or _free_port())
+
+
+def _serve(view: "BoardView", port: int) -> int:
+    """Run the viewer until it ends or a signal comes."""
+    log = view.view.with_name("log")
+    title = printable(f"rlrun {' '.join(view.directories)}")
+    line = [
+        sys.executable, "-m", "tensorboard.main", "--logdir", str(view.view), "--host", HOST,
+        "--port", str(port), "--window_title", title,
+    ]  # fmt: skip
+    with log.open("wb") as out:
+        process = subprocess.Popen(line, stdout=out, stderr=out, start_new_session=True)
+    try:
+        address = f"http://{HOST}:{port}/"
+        _wait_for(process, address, log)
+        runs = f"{len(view.names)} run{'s' if len(view.names) > 1 else ''}"
+        print(f"rlrun: TensorBoard shows {runs} at {address} (Ctrl-C ends it)", flush=True)
+        while True:
+            try:
+                process.wait(REFRESH)
+                raise _failed(log)
+            except subprocess.TimeoutExpired:
+                view.refresh()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_for(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    end = time.monotonic() + _START
+    while process.poll() is None and time.monotonic() < end:
+        try:
+            with urlopen(address, timeout=5):
+                return
+        except (URLError, OSError):
+            time.sleep(0.1)
+    raise _failed(log)
+
+
+def _failed(log: Path) -> ResourceError:
+    lines = log.read_text("utf-8", "replace").strip().splitlines()
+    why = printable(lines[-1])[:300] if lines else f"no answer in {_START:.0f} s"
+    text = "a free port and the package tensorboard are needed; choose another --port"
+    return ResourceError(f"rlrun tensorboard: it did not start or has ended ({why}); {text}")
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """SIGTERM ends like Ctrl-C, so that the server and the directory of links go."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _free_port() -> int:
+    """6006, or a port that the system chooses where that is taken."""
+    for port in (PORT, 0):
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                s.bind((HOST, port))
+            except OSError:
+                continue
+            return int(s.getsockname()[1])
+    raise ResourceError("rlrun tensorboard: no port is free; one is needed; try again later")
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5 and 1 <= int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not an integer within [1, 65535]")
+    return int(text)
+
+
+def rebuild_command(argv: list[str]) -> int:
+    about = (
+        "Writes the TensorBoard event files of a run anew, from metrics.jsonl and timings.jsonl."
+    )
+    parser = Parser(prog="rlrun tensorboard-rebuild", description=about)
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    args = parser.parse_args(argv)
+    try:
+        from rlrun.run.tensorboard import rebuild
+
+        print(rebuild(args.run_dir))
+        return 0
+    except Exception as e:
+        return report_job_error(e, None)

@@ -1,0 +1,78 @@
+"""Pictures of environments: what makes one that can be drawn, and what its pictures have to be."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import VectorEnv
+
+from rlrun.env.diagnostic.cartpole import CartPoleNoVelVectorEnv, CartPolePictures
+from rlrun.errors import ConfigError, Interrupted, extra
+
+RGB = "rgb_array"
+FPS = 30.0  # of environments that name none
+CARTPOLES = (CartPoleVectorEnv, CartPoleNoVelVectorEnv)
+"""Native vector environments with other random numbers than their single ones: they are drawn as
+they are. All others have the rows of their single environments, which can be drawn."""
+
+Draw = Callable[[], Any]
+
+
+def native_picture(raw: VectorEnv[Any, Any, Any]) -> Draw:
+    """Return what draws column 0 of one of ``CARTPOLES``."""
+    if isinstance(raw, CartPoleNoVelVectorEnv):
+        return lambda: raw.picture(0)
+    pictures = CartPolePictures()
+    assert isinstance(raw, CartPoleVectorEnv)
+    return lambda: pictures.of(raw, 0)
+
+
+def require_renderable(env_id: str, env: Any) -> None:
+    """Raise ConfigError unless an environment, or what it wraps, renders arrays."""
+    modes = (getattr(env, "metadata", None) or {}).get("render_modes") or []
+    if RGB not in modes:
+        raise ConfigError(
+            f"env.id = {env_id}: it cannot be drawn (its render_modes are {list(modes)}); allowed "
+            f"are environments that render {RGB}; add render() to it, or watch another"
+        )
+
+
+def frames_per_second(env: Any) -> float:
+    """Return the speed at which an environment wants to be shown."""
+    fps = (getattr(env, "metadata", None) or {}).get("render_fps")
+    return float(fps) if isinstance(fps, int | float) and 0 < fps < 1e4 else FPS
+
+
+def draw(env_id: str, picture: Draw) -> np.ndarray:
+    """Return a picture, uint8 [H, W, 3].
+
+    Raises: ConfigError: it cannot be drawn, for lack of a package or of a display, say.
+    """
+    try:
+        image = picture()
+    except (Interrupted, KeyboardInterrupt):
+        raise
+    except (ImportError, gym.error.DependencyNotInstalled) as e:
+        text = " ".join(str(e).split())
+        raise ConfigError(
+            f"env.id = {env_id}: its picture needs a package that is not installed ({text}); "
+            f"install it: pip install {extra('video')}"
+        ) from e
+    except BaseException as e:  # a driver may raise anything
+        text = f"{type(e).__name__}: {' '.join(str(e).split())}"
+        raise ConfigError(
+            f"env.id = {env_id}: it cannot be drawn ({text}); a working display driver is needed; "
+            "without a screen MuJoCo takes MUJOCO_GL=egl or osmesa, pygame SDL_VIDEODRIVER=dummy"
+        ) from e
+    if isinstance(image, list) and image:  # of an environment that collects them
+        image = image[-1]
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3:
+        found = f"{type(image).__name__}"
+        if isinstance(image, np.ndarray):
+            found = f"{image.dtype} {list(image.shape)}"
+        raise ConfigError(
+            f"env.id = {env_id}: render() returned {found}; uint8 [H, W, 3] is allowed; correct it"
+        )
+    return np.ascontiguousarray(image[..., :3])

@@ -1,0 +1,61 @@
+"""The row of a run in TensorBoard's HPARAMS tab."""
+
+import time
+
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
+
+from rlrun.log.trial import NAMED, TrialRow
+
+ENV_STEPS = "run/env_steps"  # only in event files: a column of the tab has to be a scalar
+METRICS = {
+    "eval/return_mean": "final score",
+    "eval/best_return_mean": "best score",
+    ENV_STEPS: "env steps",
+    "time/wall_seconds": "wall seconds",
+}
+
+
+def declare(trial: TrialRow) -> list[Summary.Value]:
+    """Return the experiment (columns) and the start of the session (values). Source: api.proto.
+
+    Columns are the settings in which trials differ, and policy, environment and seed.
+    TensorBoard takes the columns of one of the runs, sorted by ``differs``, then by name.
+    """
+    start = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time(), group_name=trial.name)
+    columns = []
+    for name, value in trial.settings.items():
+        if isinstance(value, bool):
+            start.hparams[name].bool_value = value
+            kind = api_pb2.DATA_TYPE_BOOL
+        elif isinstance(value, int | float):
+            start.hparams[name].number_value = value
+            kind = api_pb2.DATA_TYPE_FLOAT64
+        else:
+            start.hparams[name].string_value = value
+            kind = api_pb2.DATA_TYPE_STRING
+        differs = name in trial.differing
+        if not differs and name not in NAMED:  # constant: it is under TEXT
+            continue
+        columns.append(api_pb2.HParamInfo(name=name, type=kind, differs=differs))
+    metrics = [
+        api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=shown)
+        for tag, shown in METRICS.items()
+    ]
+    experiment = api_pb2.Experiment(hparam_infos=columns, metric_infos=metrics)
+    return [
+        _value("_hparams_/experiment", experiment=experiment),
+        _value("_hparams_/session_start_info", session_start_info=start),
+    ]
+
+
+def end() -> Summary.Value:
+    """Return the end of the session."""
+    info = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
+    return _value("_hparams_/session_end_info", session_end_info=info)
+
+
+def _value(tag: str, **fields: object) -> Summary.Value:
+    data = plugin_data_pb2.HParamsPluginData(version=0, **fields)
+    plugin = SummaryMetadata.PluginData(plugin_name="hparams", content=data.SerializeToString())
+    return Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=plugin))

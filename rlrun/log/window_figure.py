@@ -1,0 +1,110 @@
+"""A picture of sampled windows: what each position is for, |delta| of learned rows, priorities."""
+
+import io
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from PIL import ImageDraw
+
+FILLER, BURN_IN, LEARNED, LOOK_AHEAD, PADDING = range(5)
+COLOURS = np.array(
+    [(236, 236, 236), (158, 202, 225), (255, 245, 235), (161, 217, 155), (120, 120, 120)], np.uint8
+)  # of the kinds; that of learned rows where delta is 0
+LARGEST = np.array((179, 0, 0), np.float64)  # colour of the largest |delta|
+NAMES = ("filler", "burn-in", "learned, |delta|: 0", "look-ahead", "padding")
+
+MARGIN, TOP, ROW, GAP, BAR = 8, 38, 14, 2, 90  # pixels
+_WIDTH = 720  # pixels of the positions, about
+_INK = (40, 40, 40)
+
+
+def kinds(valid: np.ndarray, terminated: np.ndarray, *, burnin: int, learned: int) -> np.ndarray:
+    """Return uint8 [S, B]: what every position of windows of S positions is for.
+
+    ``valid`` and ``terminated`` are a segment's, bool [S - 1, B]. Look-ahead: read by targets
+    only, also the observation after the last row of an episode that was cut.
+    """
+    none = np.zeros_like(valid[:1])
+    own = np.concatenate([valid, none])
+    read = own | np.concatenate([none, valid & ~terminated])
+    position = np.arange(len(own))[:, None]
+    empty = np.where(position < burnin, FILLER, PADDING)
+    used = np.where(position < burnin, BURN_IN, np.where(own, LEARNED, LOOK_AHEAD))
+    used = np.where(position >= burnin + learned, LOOK_AHEAD, used)
+    return np.where(read, used, empty).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class WindowFigure:
+    """B windows of S positions. ``td``: |delta| [S, B] of learned positions; ``priority`` [B]."""
+
+    kind: np.ndarray
+    td: np.ndarray
+    priority: np.ndarray
+    title: str
+
+    @property
+    def cell(self) -> int:
+        """Width of a position, pixels."""
+        return int(np.clip(_WIDTH // len(self.kind), 3, 24))
+
+    @property
+    def largest(self) -> float:
+        """The largest finite |delta| of a learned position, which has the darkest colour."""
+        seen = self.td[(self.kind == LEARNED) & np.isfinite(self.td)]
+        return float(seen.max(initial=0.0))
+
+    def colours(self) -> np.ndarray:
+        """Return the colours of all positions, uint8 [S, B, 3]."""
+        out: np.ndarray = COLOURS[self.kind]
+        learned = self.kind == LEARNED
+        share = np.where(np.isfinite(self.td), self.td, np.inf) / max(self.largest, 1e-12)
+        share = np.clip(share, 0, 1)[..., None]
+        shade = COLOURS[LEARNED] * (1 - share) + LARGEST * share
+        out[learned] = np.rint(shade[learned]).astype(np.uint8)
+        return out
+
+    def corner(self, position: int, window: int) -> tuple[int, int]:
+        """Return (x, y) of the upper left pixel of a position."""
+        return MARGIN + position * self.cell, TOP + window * (ROW + GAP)
+
+    def png(self) -> tuple[bytes, int, int]:
+        """Return (PNG file, height, width)."""
+        from PIL import Image, ImageDraw  # TensorBoard's dependency
+
+        positions, windows = self.kind.shape
+        bars = MARGIN + positions * self.cell + 3 * MARGIN
+        width = max(bars + BAR + 70, 620)
+        height = TOP + windows * (ROW + GAP) + 3 * MARGIN + ROW
+        image = Image.new("RGB", (width, height), "white")
+        draw = ImageDraw.Draw(image)
+        draw.text((MARGIN, MARGIN), self.title, _INK)
+        draw.text((bars, TOP - ROW), "priority", _INK)
+        colours, most = self.colours(), max(float(np.nanmax(self.priority)), 1e-12)
+        for b in range(windows):
+            for t in range(positions):
+                x, y = self.corner(t, b)
+                right = x + self.cell - 1 - (self.cell > 4)
+                draw.rectangle((x, y, right, y + ROW - 1), tuple(int(c) for c in colours[t, b]))
+            share = float(np.nan_to_num(self.priority[b])) / most
+            y = self.corner(0, b)[1]
+            draw.rectangle((bars, y, bars + round(share * BAR), y + ROW - 1), (107, 107, 160))
+            draw.text((bars + BAR + MARGIN, y + 1), f"{self.priority[b]:.3g}", _INK)
+        self._legend(draw, TOP + windows * (ROW + GAP) + MARGIN)
+        file = io.BytesIO()
+        image.save(file, "PNG")
+        return file.getvalue(), height, width
+
+    def _legend(self, draw: "ImageDraw.ImageDraw", y: int) -> None:
+        """Draw the colours and what they stand for."""
+        x = MARGIN
+        entries = [(COLOURS[k], NAMES[k]) for k in (FILLER, BURN_IN, LEARNED)]
+        entries.append((LARGEST.astype(np.uint8), f"{self.largest:.3g}"))
+        entries += [(COLOURS[k], NAMES[k]) for k in (LOOK_AHEAD, PADDING)]
+        for colour, name in entries:
+            draw.rectangle((x, y, x + ROW, y + ROW - 1), tuple(map(int, colour)), (150, 150, 150))
+            draw.text((x + ROW + 5, y + 1), name, _INK)
+            x += ROW + 22 + round(draw.textlength(name))

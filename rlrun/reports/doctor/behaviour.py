@@ -1,0 +1,227 @@
+"""Rules on exploration, on-policy updates, and the score."""
+
+import numpy as np
+
+from rlrun.reports.doctor.evidence import Evidence
+from rlrun.reports.doctor.finding import BROKEN, HARMFUL, NOTE, Finding, Rule, steps
+
+_SCHEDULES = ("policy.lr", "explore.epsilon", "buffer.beta", "policy.noise", "policy.clip")
+
+
+def still_exploring(e: Evidence) -> Finding | None:
+    """At 80 % of the run more than 30 % of the actions are still random.
+
+    Schedules end at 0.01 to 0.1 (Mnih et al. 2015), the ladder has a mean of 0.07.
+    """
+    epsilon = e.metric("collect/epsilon_mean").last
+    if e.solved or not e.value_based or not (e.progress >= 0.8 and epsilon > 0.3):
+        return None
+    return Finding(
+        HARMFUL, f"{epsilon:.0%} of the actions are still random after {steps(e.env_steps)}.",
+        "Long episodes are never played to the end by the policy itself.",
+        [*e.set("explore.epsilon.over", int(0.3 * e.total_steps)), *e.scaled("explore.eps", 0.5)],
+        ("collect/epsilon_mean", "collect/return_mean"),
+    )  # fmt: skip
+
+
+def no_exploration(e: Evidence) -> Finding | None:
+    """Within the first tenth of the run fewer than 2 % of the actions are random.
+
+    Mnih et al. 2015 explore with more than 10 % for the first million of 50 million frames.
+    """
+    epsilon, noisy = e.metric("collect/epsilon_mean"), e.number("policy.noisy") > 0
+    soon = epsilon.values[epsilon.env_steps <= 0.1 * e.total_steps]
+    if e.solved or not e.value_based or noisy or e.offline or not len(soon) or soon[-1] >= 0.02:
+        return None
+    return Finding(
+        HARMFUL, f"Exploration was over at once: {soon[-1]:.1%} random actions at "
+        f"{steps(float(epsilon.env_steps[len(soon) - 1]))} of {e.total_steps:.0f}.",
+        "The policy repeats what it did first.",
+        [*e.set("explore.epsilon.over", int(0.3 * e.total_steps)), *e.set("explore.eps", 0.4),
+         "explore=ladder"],
+        ("collect/epsilon_mean", "collect/action_entropy"),
+    )  # fmt: skip
+
+
+def schedule_outlasts_run(e: Evidence) -> Finding | None:
+    """A schedule that ends after half as many steps again as the run has."""
+    for key in _SCHEDULES:
+        over, kind = e.number(f"{key}.over"), e.value(f"{key}.kind")
+        used = e.value_based if key == "explore.epsilon" else True
+        used = used and e.value("explore.name") != "ladder" if key == "explore.epsilon" else used
+        if used and kind in ("linear", "cosine") and over > 1.5 * e.total_steps > 0:
+            return Finding(
+                NOTE, f"{key} changes over {over:.0f} env steps, run.total_steps is "
+                f"{e.total_steps:.0f}.",
+                "The run ends in the middle of the schedule.",
+                e.set(f"{key}.over", "null"), ("train/lr", "collect/epsilon_mean", "buffer/beta"),
+            )  # fmt: skip
+    return None
+
+
+def entropy_collapsed(e: Evidence) -> Finding | None:
+    """An on-policy learner acts all but deterministically and has not solved its task.
+
+    Both its entropy (0.02 nats: one action has 99.7 % of two) and that of the actions taken.
+    """
+    entropy, taken = e.metric("train/entropy"), e.metric("collect/action_entropy")
+    if not e.on_policy or e.solved or not (0 <= entropy.late < 0.02 and taken.late < 0.1):
+        return None
+    return Finding(
+        HARMFUL, f"The policy has stopped exploring: entropy {entropy.late:.2g} nats from "
+        f"{steps(entropy.late_since)} on ({entropy.first:.2g} at first).",
+        "It became certain before it found the reward.",
+        [*e.set("policy.entropy_coef", 0.02 if not e.number("policy.entropy_coef") > 0 else
+                f"{3 * e.number('policy.entropy_coef'):.3g}"), *e.scaled("policy.lr", 0.3)],
+        ("train/entropy", "collect/action_entropy"),
+    )  # fmt: skip
+
+
+def one_action(e: Evidence) -> Finding | None:
+    """The actions taken are all but equal: entropy below 2 % of the largest.
+
+    An epsilon of 0.01 over two actions alone has 4.5 %.
+    """
+    taken = e.metric("collect/action_entropy")
+    if not e.learns or e.solved or not taken.late < 0.02:
+        return None
+    tries = [*e.set("explore.epsilon.end", 0.05), *e.scaled("policy.lr", 0.3)]
+    tries = [*e.scaled("policy.entropy_coef", 3), *tries] if e.on_policy else tries
+    return Finding(
+        HARMFUL, f"It takes one action only: action entropy {taken.late:.1%} of the largest from "
+        f"{steps(taken.late_since)} on.",
+        "Values or the policy are saturated, or nothing explores.",
+        tries, ("collect/action_entropy", "collect/epsilon_mean"),
+    )  # fmt: skip
+
+
+def large_steps(e: Evidence) -> Finding | None:
+    """PPO: KL above 0.1, or half of the rows outside of the clip.
+
+    target_kl is 0.01 to 0.05 where it is used (Dossa et al. 2021); healthy runs have 0.001 to 0.01.
+    """
+    kl, clipped = e.metric("train/approx_kl"), e.metric("train/clip_fraction")
+    if e.solved or not (kl.late > 0.1 or clipped.late > 0.5):
+        return None
+    return Finding(
+        HARMFUL, f"Updates leave the trust region: KL {kl.late:.2g}, {clipped.late:.0%} of rows "
+        "clipped.",
+        "Too many or too large steps on one rollout.",
+        [*e.scaled("policy.lr", 0.3), *e.scaled("policy.epochs", 0.5),
+         *e.set("policy.target_kl", 0.03)],
+        ("train/approx_kl", "train/clip_fraction"),
+    )  # fmt: skip
+
+
+def useless_value(e: Evidence) -> Finding | None:
+    """The value explains nothing of the returns late in the run (0 is a constant, 1 all)."""
+    explained = e.metric("train/explained_variance")
+    if e.solved or len(explained) < 10 or not explained.late < 0.02 or e.span == 0:
+        return None
+    return Finding(
+        HARMFUL, f"The value explains nothing: explained variance {explained.late:.2g} from "
+        f"{steps(explained.late_since)} on.",
+        "Advantages are noise then; values need larger steps, or rewards of another scale.",
+        [*e.set("policy.normalize_reward", "true"), *e.scaled("policy.value_coef", 2),
+         *e.set("policy.separate_value", "true")],
+        ("train/explained_variance", "train/value_loss"),
+    )  # fmt: skip
+
+
+def greedy_is_stuck(e: Evidence) -> Finding | None:
+    """The greedy policy scores less than the exploring one by 30 % of all that was ever between.
+
+    Some noise saves a policy that runs in circles; it has not learned what it does by chance.
+    """
+    collected, score = e.metric("collect/return_mean"), e.score
+    gap = collected.late - score.late
+    if e.solved or len(score) < 5 or not gap > 0.3 * e.span or not gap > 2 * e.noise:
+        return None
+    return Finding(
+        HARMFUL, f"Evaluation is below what exploring episodes get: {score.late:.4g} against "
+        f"{collected.late:.4g} from {steps(score.late_since)} on.",
+        "The greedy policy is stuck where random actions get on, or evaluation differs "
+        "(env.eval_kwargs).",
+        [*e.scaled("explore.epsilon.end", 0.3), *e.scaled("run.total_steps", 2)],
+        ("eval/return_mean", "collect/return_mean", "eval/length_mean"),
+    )  # fmt: skip
+
+
+def endless_episodes(e: Evidence) -> Finding | None:
+    """Evaluation episodes were cut because they did not end."""
+    cut, limit = e.metric("eval/cut_episodes"), e.number("eval.max_episode_steps")
+    if not cut.last > 0 or e.solved:
+        return None
+    return Finding(
+        NOTE, f"{cut.last:.0f} evaluation episodes did not end within {limit:.0f} steps, last at "
+        f"{steps(float(cut.env_steps[-1]))}.",
+        "Their returns are those of a part; training may have such episodes, too.",
+        e.set("env.max_episode_steps", 1000), ("eval/cut_episodes", "eval/length_mean"),
+    )  # fmt: skip
+
+
+def forgetting(e: Evidence) -> Finding | None:
+    """More than half of the largest gain was lost again, beyond the noise of evaluations."""
+    if e.solved or not e.lost > 0.5:
+        return None
+    best = int(np.argmax(e.score.values))
+    return Finding(
+        HARMFUL, f"The score fell: {e.score.values[best]:.4g} at "
+        f"{steps(float(e.score.env_steps[best]))}, {e.score.late:.4g} from "
+        f"{steps(e.score.late_since)} on.",
+        "The policy forgets; the best weights are kept in checkpoints/best.safetensors.",
+        [*e.scaled("policy.lr", 0.3), *e.scaled("buffer.capacity", 3)],
+        ("eval/return_mean", "eval/best_return_mean", "buffer/sample_age"),
+    )  # fmt: skip
+
+
+def constant_score(e: Evidence) -> Finding | None:
+    """Fifty episodes or more, of two evaluations and exploring, and all had the same return."""
+    names = ("eval/return_min", "eval/return_max", "collect/return_min", "collect/return_max")
+    seen = np.concatenate([e.metric(name).values for name in names])
+    if not e.learns or e.solved or len(e.score) < 2 or np.ptp(seen) > 0:
+        return None
+    if len(e.score) * e.number("run.eval_episodes") + e.metric("collect/episodes").last < 50:
+        return None
+    return Finding(
+        BROKEN, f"Every episode had the return {e.score.last:.4g}, in {len(e.score)} evaluations "
+        f"over {steps(e.env_steps)}.",
+        "The reward was never found, so there is nothing to learn from.",
+        ["bonus=rnd", *e.scaled("explore.epsilon.over", 3), *e.scaled("run.total_steps", 5)],
+        ("collect/return_max", "collect/action_entropy"),
+    )  # fmt: skip
+
+
+def no_progress(e: Evidence) -> Finding | None:
+    """Late evaluations are not above the early ones, at half of the run and more."""
+    if not e.learns or e.solved or e.improved or len(e.score) < 6 or not e.progress >= 0.5:
+        return None
+    first, best = e.score.early, float(e.score.values.max())
+    if best - first > 3 * e.noise and e.score.late > first:
+        return None
+    return Finding(
+        HARMFUL, f"No progress: the score is {e.score.late:.4g} from {steps(e.score.late_since)} "
+        f"on, {first:.4g} at first, its best {best:.4g}.",
+        "No other symptom was found: the step size, exploration or the length of the run may be "
+        "wrong, or the task needs a memory.",
+        [*e.scaled("policy.lr", 0.3), *e.scaled("run.total_steps", 3), "memory=lstm"],
+        ("eval/return_mean", "collect/return_max", "train/loss"),
+    )  # fmt: skip
+
+
+RULES = (
+    Rule("still exploring", still_exploring,
+         ("schedule outlasts run", "no progress", "forgetting")),
+    Rule("no exploration", no_exploration, ("one action", "no progress")),
+    Rule("schedule outlasts run", schedule_outlasts_run),
+    Rule("entropy collapsed", entropy_collapsed, ("one action", "no progress")),
+    Rule("one action", one_action, ("no progress",)),
+    Rule("large steps", large_steps, ("no progress", "forgetting")),
+    Rule("explained variance", useless_value, ("no progress",)),
+    Rule("greedy is stuck", greedy_is_stuck, ("no progress", "forgetting")),
+    Rule("endless episodes", endless_episodes),
+    Rule("forgetting", forgetting, ("no progress",)),
+    Rule("constant score", constant_score,
+         ("no progress", "explained variance", "gradients vanish", "greedy is stuck")),
+    Rule("no progress", no_progress),
+)  # fmt: skip

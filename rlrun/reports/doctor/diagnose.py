@@ -1,0 +1,55 @@
+"""All rules, applied to a run, and the findings as text."""
+
+from collections.abc import Iterator
+from textwrap import fill
+
+from rlrun.reports.doctor import behaviour, learning, replay, running
+from rlrun.reports.doctor.evidence import Evidence
+from rlrun.reports.doctor.finding import Finding, Rule
+from rlrun.reports.runs import RunData, printable
+
+RULES: tuple[Rule, ...] = (*running.RULES, *learning.RULES, *replay.RULES, *behaviour.RULES)
+_WIDTH = 100
+_FEW = 3  # records; below nothing can be said of learning
+
+
+def diagnose(run: RunData) -> dict[str, Finding]:
+    """Return the findings by the name of their rule, the most severe first.
+
+    A finding that another one explains is left out.
+    """
+    evidence = Evidence(run)
+    found = {rule.name: finding for rule in RULES if (finding := rule.find(evidence)) is not None}
+    explained = {name for rule in RULES if rule.name in found for name in rule.explains}
+    kept = {name: finding for name, finding in found.items() if name not in explained}
+    return dict(sorted(kept.items(), key=lambda item: -item[1].severity))
+
+
+def report_lines(run: RunData) -> Iterator[str]:
+    """Yield what ``rlrun doctor`` prints of a run."""
+    found, evidence = diagnose(run), Evidence(run)
+    records = max((len(x) for x, _ in evidence.records.columns.values()), default=0)
+    what = f"{records} records up to {evidence.env_steps:.0f} env steps"
+    if not found:
+        early = records < _FEW and evidence.learns
+        text = f"too early to say; {what}" if early else (
+            f"nothing looks wrong; {len(RULES)} rules on {what} (rlrun help health)"
+        )  # fmt: skip
+        yield f"{run.name}: {text}"
+        return
+    count = f"{len(found)} finding{'s' if len(found) > 1 else ''}"
+    yield f"{run.name}: {count}; {what}, status {run.status}"
+    for number, finding in enumerate(found.values(), 1):
+        yield _wrapped(f"{number}. ", finding.symptom)
+        yield _wrapped("   why:  ", finding.meaning)
+        if finding.tries:
+            yield _wrapped("   try:  ", ", or ".join(finding.tries))
+        if finding.metrics:
+            yield _wrapped("   look: ", ", ".join(finding.metrics))
+
+
+def _wrapped(head: str, text: str) -> str:
+    return fill(
+        printable(text), _WIDTH, initial_indent=head, subsequent_indent=" " * len(head),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip

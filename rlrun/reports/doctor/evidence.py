@@ -1,0 +1,201 @@
+"""What the rules read: metrics as series over env steps, keys of the config. Torch-free."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rlrun.reports.records import Floats, Records, read_records
+from rlrun.reports.runs import TIMINGS, RunData, finite, resolve
+from rlrun.rundir.manifest import METRICS
+
+ON_POLICY = ("a2c", "ppo", "impala")
+VALUE_BASED = ("dqn", "r2d2", "cql", "qmix")
+WITHOUT_LEARNING = ("random", "scripted")
+PARTS = (
+    "collect", "add", "bonus", "sample", "update", "prioritize", "eval", "log", "checkpoint",
+)  # fmt: skip
+_NAMES = (
+    "buffer/early_evictions", "buffer/fill", "buffer/late_priorities", "buffer/learned_fraction",
+    "buffer/priority_ess", "buffer/sample_age", "buffer/weight_spread", "buffer/windows",
+    "collect/action_entropy", "collect/episodes", "collect/epsilon_mean", "collect/length_mean",
+    "collect/restarts", "collect/return_max", "collect/return_mean", "collect/return_min",
+    "eval/cut_episodes", "eval/length_mean", "eval/return_max", "eval/return_mean",
+    "eval/return_min", "eval/return_std", "train/approx_kl", "train/clip_fraction",
+    "train/dead_units", "train/delta_q_stored_last", "train/delta_q_zero_last", "train/entropy",
+    "train/explained_variance", "train/grad_norm", "train/loss", "train/lr", "train/q_taken",
+    "train/replay_ratio", "train/target_lag", "train/td_abs", "train/temperature",
+    "train/updates", "train/valid_fraction", "train/value_loss",
+)  # fmt: skip
+_WHOLE = (
+    "capacity", "checkpoint_every", "epochs", "eval_episodes", "eval_every", "every",
+    "learning_starts", "over", "total_steps", "update_per_collect",
+)  # fmt: skip
+_NAN = math.nan
+
+
+@dataclass(frozen=True)
+class Series:
+    """A metric in the order of its records: env steps [K] and values [K]."""
+
+    env_steps: Floats
+    values: Floats
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def first(self) -> float:
+        return float(self.values[0]) if len(self) else _NAN
+
+    @property
+    def last(self) -> float:
+        return float(self.values[-1]) if len(self) else _NAN
+
+    @property
+    def early(self) -> float:
+        """Median of the first third of the records; NaN of fewer than three records."""
+        return self._third(slice(None, max(1, len(self) // 3)))
+
+    @property
+    def late(self) -> float:
+        """Median of the last third of the records; NaN of fewer than three records."""
+        return self._third(slice(-max(1, len(self) // 3), None))
+
+    @property
+    def late_since(self) -> float:
+        """Env steps at which the last third begins."""
+        return float(self.env_steps[-max(1, len(self) // 3)]) if len(self) else _NAN
+
+    def _third(self, part: slice) -> float:
+        return float(np.median(self.values[part])) if len(self) >= 3 else _NAN
+
+
+class Evidence:
+    """One run, as the rules read it."""
+
+    def __init__(self, run: RunData) -> None:
+        self.run = run
+        policy = run.keys.get("policy.name")
+        self.policy = policy if isinstance(policy, str) else ""
+        self.learns = bool(self.policy) and self.policy not in WITHOUT_LEARNING
+        self.on_policy = self.policy in ON_POLICY
+        self.value_based = self.policy in VALUE_BASED
+        self.offline = self.value("pipeline.name") == "offline"
+        self.replay = self.learns and not self.on_policy
+
+    @cached_property
+    def records(self) -> Records:
+        return self._read(METRICS, _NAMES)
+
+    @cached_property
+    def times(self) -> Records:
+        return self._read(TIMINGS, [f"time/{part}_seconds" for part in PARTS])
+
+    def _read(self, file: str, names: Iterable[str]) -> Records:
+        return read_records(self.run.path / file, [*names], ended=self.run.status == "done")
+
+    def metric(self, name: str) -> Series:
+        """A metric of metrics.jsonl; empty where it was not recorded."""
+        return Series(*self.records.columns[name])
+
+    # -- the config --------------------------------------------------------------------------------
+
+    def value(self, key: str) -> Any:
+        """The value of a key, None where there is no such key."""
+        return resolve(self.run.keys.get(key), self.run.keys)
+
+    def number(self, key: str) -> float:
+        """A number; of a schedule its start; NaN where it is none."""
+        own = finite(self.value(key))
+        return finite(self.value(f"{key}.start")) if math.isnan(own) else own
+
+    def has(self, key: str) -> bool:
+        """Whether the config has the key, or a schedule of that name."""
+        return key in self.run.keys or f"{key}.start" in self.run.keys
+
+    def scaled(self, key: str, factor: float) -> list[str]:
+        """``key=value`` with the present value times ``factor``; nothing where it is no number."""
+        value = self.number(key) * factor
+        if not self.has(key) or not math.isfinite(value) or not value:
+            return []
+        whole = key.rpartition(".")[2] in _WHOLE
+        return [f"{key}={max(1, round(value))}" if whole else f"{key}={value:.3g}"]
+
+    def set(self, key: str, value: object) -> list[str]:
+        """``key=value`` where the config has the key and another value."""
+        new = self.has(key) and str(self.value(key)).lower() != str(value).lower()
+        return [f"{key}={value}"] if new else []
+
+    # -- the run -----------------------------------------------------------------------------------
+
+    @property
+    def env_steps(self) -> float:
+        """Env steps of the last record."""
+        return self.records.env_steps
+
+    @property
+    def total_steps(self) -> float:
+        return self.run.total_steps
+
+    @property
+    def progress(self) -> float:
+        """Share of run.total_steps that is done; NaN where it is not known."""
+        return self.env_steps / self.total_steps if self.total_steps > 0 else _NAN
+
+    @cached_property
+    def score(self) -> Series:
+        """The mean returns of the evaluations."""
+        return self.metric("eval/return_mean")
+
+    @property
+    def solved(self) -> bool:
+        """Whether the last evaluation reached run.stop_value."""
+        return bool(len(self.score)) and self.score.last >= self.run.stop_value
+
+    @cached_property
+    def noise(self) -> float:
+        """Twice the standard error of an evaluation's mean, median over the evaluations."""
+        std, episodes = self.metric("eval/return_std"), self.number("run.eval_episodes")
+        if not len(std):
+            return 0.0
+        return 2 * float(np.median(std.values)) / math.sqrt(max(1.0, episodes or 1.0))
+
+    @cached_property
+    def span(self) -> float:
+        """Difference between the largest and the smallest mean return ever seen."""
+        means = [self.metric(name).values for name in ("eval/return_mean", "collect/return_mean")]
+        seen = np.concatenate(means)
+        return float(np.ptp(seen)) if len(seen) else 0.0
+
+    @cached_property
+    def improved(self) -> bool:
+        """Whether the last third of the evaluations is above the first by more than noise."""
+        return self.score.late - self.score.early > self.noise
+
+    @cached_property
+    def thrives(self) -> bool:
+        """Whether the score rose and stays within a fifth of its best."""
+        if not self.improved:
+            return False
+        best, least = float(self.score.values.max()), float(self.score.values.min())
+        return best - self.score.late <= 0.2 * (best - least)
+
+    @cached_property
+    def lost(self) -> float:
+        """Share of the largest gain of the score that was lost again, 0 where none was."""
+        if len(self.score) < 5:
+            return 0.0
+        best, base = float(self.score.values.max()), float(self.score.values.min())
+        fall = best - max(self.score.late, self.score.last)
+        return fall / (best - base) if best - base > 2 * self.noise and fall > self.noise else 0.0
+
+    @cached_property
+    def largest_return(self) -> float:
+        """The largest |return| of any episode; NaN where none ended."""
+        names = [f"{where}/return_{end}" for where in ("collect", "eval") for end in ("min", "max")]
+        seen = np.concatenate([self.metric(name).values for name in names])
+        return float(np.abs(seen).max()) if len(seen) else _NAN

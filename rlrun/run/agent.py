@@ -1,0 +1,242 @@
+"""A trained policy that acts, with its recurrent state, previous action and reward, and frames.
+
+Acting is that of ``rlrun eval``: the actor of the policy, with the weights of the run.
+"""
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.acting.actor import NetActor, shape_reward
+from rlrun.acting.team import TeamActor
+from rlrun.acting.values import ValueActor
+from rlrun.env import make_env, make_one_env
+from rlrun.env.framestack import FrameStack, make_frame_stack
+from rlrun.env.gymnasium_rows import RowsVectorEnv
+from rlrun.errors import ConfigError
+from rlrun.functional.value import unrescale
+from rlrun.policy.random import RandomActor
+from rlrun.policy.scripted import ScriptedActor
+from rlrun.policy.separate import SeparateActor
+from rlrun.run.observations import read_flags, read_obs, read_rewards
+from rlrun.run.trained import Trained, load_trained
+from rlrun.schema import ValueConfig
+from rlrun.types import Actor, Tree, no_actions
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The inputs of one step for n environments."""
+
+    obs: Tree  # [n, ...] single frames
+    first: np.ndarray  # [n]
+    reward: np.ndarray  # [n]
+    single: bool  # the caller's observation has no axis of environments
+
+
+class Agent:
+    """Acts with the weights of a run, for n environments that step together.
+
+    ``run_dir``, ``env_steps``: the run, and the env steps its weights were trained for.
+    ``observation_space``, ``action_space``: of one environment, or of one agent where agents have
+    columns of their own (``columns`` of them for each environment). Frames are stacked inside.
+    ``eval_seed``: the seed of ``rlrun eval``, which no training used.
+    """
+
+    def __init__(self, trained: Trained, run_dir: Path) -> None:
+        plan = trained.plan
+        self.run_dir, self.env_steps, self._policy = run_dir, trained.env_steps, trained.policy
+        self._config = plan.config
+        self.observation_space, self.action_space = plan.row_spec.obs, plan.row_spec.action
+        self.columns = plan.columns // plan.config.collector.num_envs
+        self.eval_seed = plan.env_seeds.final
+        # Policies number actions from 0, the space from its ``start``.
+        self._start = np.asarray(getattr(self.action_space, "start", 0))
+        self._warned = False
+        self._n = 0  # environments of the last reset
+        self._actor = self._policy.actor(self.columns)
+        self._stack: FrameStack | None
+
+    def __repr__(self) -> str:
+        name, env = self._config.policy.name, self._config.env.id
+        return f"Agent({name} on {env}, {self.env_steps} env steps, {str(self.run_dir)!r})"
+
+    def reset(self, n: int = 1, *, seed: int | None = None) -> None:
+        """Begin new episodes in ``n`` environments, of zero recurrent state.
+
+        Where every agent has a column of its own, ``n`` counts columns: ``columns`` of them for
+        each environment. ``seed``: of exploration; None: it goes on with its random numbers.
+
+        Raises: ConfigError.
+        """
+        if type(n) is not int or n < 1 or n % self.columns:
+            allowed = "an integer >= 1" if self.columns == 1 else f"a multiple of {self.columns}"
+            raise ConfigError(
+                f"n = {n}: is no number of environments; {allowed} is allowed; e.g. "
+                f"agent.reset({self.columns})"
+            )
+        if seed is not None:
+            self._policy.generator = np.random.default_rng(seed)
+        if seed is not None or n != self._n:
+            self._actor = self._policy.actor(n)
+        self._actor.refresh()
+        self._n, self._opened = n, False
+        self._state = self._actor.initial_state()
+        self._action = no_actions(self.action_space, n)
+        self._stack = make_frame_stack(self._config.env.frame_stack, self.observation_space, n)
+
+    def act(
+        self, obs: Any, reward: Any = None, first: Any = None, *, explore: bool | float = False
+    ) -> Any:
+        """Return the actions of the next step, and advance the recurrent state.
+
+        ``obs``: a batch [n, ...], or one observation (n = 1), whose action has no axis of
+        environments either. The first call begins with ``reset(n)`` where that was not called.
+        ``reward`` [n]: what the last step returned, for networks that read it
+        (``policy.prev_inputs``); without it they get 0, with a warning.
+        ``first`` [n] bool: the observation opens an episode, before which everything is
+        forgotten; every observation after ``reset`` does. None: no other.
+        ``explore``: False: greedy, as in evaluations. True: a sample of a stochastic policy. A
+        number: the probability of a random action, for policies of action values.
+
+        Raises: ConfigError.
+        """
+        row = self._read(obs, reward, first)
+        epsilon = self._epsilon(explore)
+        stacked = row.obs if self._stack is None else self._stack.push(row.obs, row.first)
+        inputs = stacked, row.first, self._action, row.reward, self._state
+        out = self._actor.act(*inputs, explore=epsilon)
+        self._action, self._state, self._opened = out.action, out.state, True
+        action = np.array(out.action)
+        if self._start.any():
+            action = action + self._start
+        return action[0] if row.single else action
+
+    def q_values(self, obs: Any, reward: Any = None, first: Any = None) -> np.ndarray:
+        """Return Q of every action [n, A], or [A] of one observation; nothing is advanced.
+
+        To be called before ``act`` on the same observation, with the same arguments. Q is the
+        return that the policy learns: of scaled and clipped rewards (``policy.reward_scale``,
+        ``policy.reward_clip``), value rescaling undone.
+
+        Raises: ConfigError, also for policies without a Q of every action.
+        """
+        config = self._config.policy
+        if not isinstance(self._actor, ValueActor) or not isinstance(config, ValueConfig):
+            raise ConfigError(
+                f"agent.q_values: policy={config.name} (agents={self._config.agents.name}) has no "
+                "Q of every action; policies of action values (dqn, r2d2, cql) have; use agent.act"
+            )
+        row = self._read(obs, reward, first)
+        actor, obs = self._actor, row.obs
+        if self._stack is not None:
+            before = self._stack.state_dict()
+            obs = self._stack.push(row.obs, row.first)
+        actor.perturb(None)
+        shaped = shape_reward(row.reward, actor.scale, actor.clip)
+        q, _ = actor.step(obs, row.first, self._action, shaped, self._state)
+        if self._stack is not None:
+            self._stack.load_state_dict(before)
+        q = np.array(q)
+        if config.value_rescale_eps is not None:
+            q = unrescale(torch.from_numpy(q), config.value_rescale_eps).numpy()
+        return q[0] if row.single else q
+
+    def env(self, n: int | None = None) -> Any:
+        """Return the environment of the run's evaluations, with its wrappers, to be closed.
+
+        None: one environment, a ``gymnasium.Env``. ``n``: a ``gymnasium.vector.VectorEnv`` of n
+        environments, whose autoreset is NEXT_STEP; where every agent has a column, its rows are
+        columns.
+
+        Raises: ConfigError.
+        """
+        env, agents = self._config.env, self._config.agents
+        if n is not None:
+            keep = (env.success,) if env.success else ()
+            given: dict[str, Any] = {"evaluate": True, "agents": agents}
+            return RowsVectorEnv(make_env(env, num_envs=n, keep_info=keep, **given))
+        if self.columns > 1:
+            raise ConfigError(
+                f"agent.env(): agents={agents.name} has {self.columns} columns for each "
+                "environment; a vector environment is allowed; use agent.env(1)"
+            )
+        return make_one_env(env, evaluate=True)
+
+    # -- reading arguments -----------------------------------------------------------------------
+
+    def _read(self, obs: Any, reward: Any, first: Any) -> _Row:
+        tree, count = read_obs(self.observation_space, obs)
+        n = count or 1
+        if not self._n:
+            self.reset(n)
+        if n != self._n:
+            raise ConfigError(
+                f"obs: is of {n} environments; {self._n}, the number of agent.reset, is allowed; "
+                f"call agent.reset({n})"
+            )
+        flags = np.zeros(n, bool) if first is None else read_flags(first, n)
+        if not self._opened:
+            flags = np.ones(n, bool)
+        if reward is None and not flags.all() and not self._warned and reads_reward(self._actor):
+            self._warned = True
+            text = "reads the reward of the last step and none was given: 0 is taken"
+            fix = "pass reward=, what env.step returned"
+            warnings.warn(
+                f"agent.act: policy={self._config.policy.name} {text}; {fix}", stacklevel=3
+            )
+        rewards = np.zeros(n, np.float32) if reward is None else read_rewards(reward, n)
+        return _Row(tree, flags, rewards, count == 0)
+
+    def _epsilon(self, explore: bool | float) -> np.ndarray | None:
+        """The probability of a random action of every environment; None: greedy."""
+        if explore is False:
+            return None
+        if explore is True:
+            if has_action_values(self._actor):
+                raise ConfigError(
+                    f"explore = True: policy={self._config.policy.name} does not sample; the "
+                    "probability of a random action is allowed; e.g. explore=0.05"
+                )
+            return np.ones(self._n, np.float32)
+        if not 0 <= explore <= 1:
+            raise ConfigError(
+                f"explore = {explore}: is no probability; True, False or a number within [0, 1] "
+                "is allowed; e.g. explore=0.05"
+            )
+        return np.full(self._n, explore, np.float32)
+
+
+def reads_reward(actor: Actor) -> bool:
+    """Whether the network of an actor reads the previous reward; a user's own actor may."""
+    match actor:
+        case SeparateActor():
+            return any(map(reads_reward, actor.actors))
+        case NetActor():
+            return actor.net_step.previous is not None
+        case RandomActor() | ScriptedActor():
+            return False
+    return True
+
+
+def has_action_values(actor: Actor) -> bool:
+    """Whether exploration is a probability of random actions."""
+    if isinstance(actor, SeparateActor):
+        return any(map(has_action_values, actor.actors))
+    return isinstance(actor, ValueActor | TeamActor)
+
+
+def load_agent(run_dir: Path, *, weights: str = "final", device: str | None = None) -> Agent:
+    """Return the agent of a run; arguments and errors are those of ``load_trained``.
+
+    The number of torch's threads stays as it is.
+    """
+    threads = torch.get_num_threads()
+    try:
+        return Agent(load_trained(run_dir, weights=weights, device=device), run_dir)
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,1 @@
+"""Pictures of episodes: video files, panels of what the agent computes, a window."""

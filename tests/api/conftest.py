@@ -1,0 +1,33 @@
+"""Tiny runs, each trained once by ``rlrun.train`` for all tests."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlrun import Run, train
+from tests.in_process import build as build
+from tests.in_process import rlrun as rlrun  # a fixture
+from tests.once import made_once
+
+SMOKE = ("debug=smoke", "run.total_steps=200", "run.eval_every=200", "logger.tensorboard=false")
+RUNS = {
+    "r2d2": ("policy=r2d2", "env=cartpole", "memory.hidden=16"),
+    "dqn": ("policy=dqn", "env=cartpole", "env.frame_stack=3"),
+    "ppo": ("policy=ppo", "env=pendulum", "memory=gru", "policy.normalize_obs=true",
+            "policy.prev_inputs=true"),
+    "sac": ("policy=sac", "env=pendulum"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
+    """The run of a name in ``RUNS``."""
+
+    def run(name: str) -> Run:
+        def make(path: Path) -> None:
+            train(*RUNS[name], *SMOKE, f"run.dir={path}/run", quiet=True)
+
+        return Run(made_once(tmp_path_factory, f"api_{name}", make) / "run")
+
+    return run

@@ -1,0 +1,267 @@
+"""An agent acts as evaluations do, in any loop that a user writes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import rlrun
+from rlrun.cli.main import main
+from rlrun.env import make_env
+from rlrun.pipeline.evaluate import Evaluator
+from rlrun.run.observations import read_obs
+from rlrun.run.trained import load_trained
+
+Trained = Callable[[str], rlrun.Run]
+EPISODES = 3
+
+
+def play(agent: rlrun.Agent, env: Any, n: int, seed: int, **given: Any) -> np.ndarray:
+    """Returns [n] of the first episode of each environment; autoreset is NEXT_STEP."""
+    obs, _ = env.reset(seed=seed)
+    agent.reset(n)
+    total, over = np.zeros(n), np.zeros(n, bool)
+    reward, first, done = None, None, np.zeros(n, bool)
+    while not over.all():
+        obs, reward, terminated, truncated, _ = env.step(agent.act(obs, reward, first, **given))
+        total += np.where(over, 0.0, reward)
+        first, done = done, terminated | truncated
+        over |= done
+    env.close()
+    return total
+
+
+@pytest.mark.parametrize("name", ["r2d2", "dqn", "ppo", "sac"])
+def test_acting_is_that_of_evaluations(
+    trained: Trained, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """LSTM, stacked frames, GRU with normalised observations, actions of a Box."""
+    run = trained(name)
+    agent = rlrun.load(run)
+    returns = play(agent, agent.env(EPISODES), EPISODES, agent.eval_seed)
+    found = load_trained(run.directory)
+    evaluator = Evaluator(
+        found.plan.config.env, episodes=EPISODES, seed=agent.eval_seed, max_steps=1000
+    )
+    assert returns.tolist() == evaluator.run(found.policy, env_steps=0).returns.tolist()
+    evaluator.close()
+    if name == "r2d2":
+        capsys.readouterr()
+        assert main(["eval", str(run.directory), "--episodes", str(EPISODES)]) == 0
+        assert f"return_mean    {returns.mean():g}\n" in capsys.readouterr().out
+
+
+def test_a_loop_over_one_environment(trained: Trained) -> None:
+    """Single observations, a gymnasium.Env; the same episode as in a vector of one."""
+    agent = rlrun.load(trained("sac"), "best")
+    expected = play(agent, agent.env(1), 1, 5)
+    env = agent.env()
+    assert isinstance(env, gym.Env)
+    obs, _ = env.reset(seed=5)
+    agent.reset()
+    total, done = 0.0, False
+    while not done:
+        action = agent.act(obs)
+        assert action.shape == env.action_space.shape
+        obs, reward, terminated, truncated, _ = env.step(action)
+        total, done = total + float(np.float32(reward)), terminated or truncated
+    assert total == pytest.approx(expected[0], rel=1e-12)
+
+
+def observations(agent: rlrun.Agent, steps: int, n: int) -> np.ndarray:
+    shape = (steps, n, *agent.observation_space.shape)
+    return np.random.default_rng(0).normal(0, 0.1, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ["r2d2", "dqn"])
+def test_q_values_advance_nothing(trained: Trained, name: str) -> None:
+    one, other = rlrun.load(trained(name)), rlrun.load(trained(name))
+    for t, obs in enumerate(observations(one, 6, 2)):
+        reward = np.full(2, t, np.float32)
+        q = one.q_values(obs, reward)
+        assert (q == one.q_values(obs, reward)).all()
+        action = one.act(obs, reward)
+        assert (action == other.act(obs, reward)).all()
+        assert (action == q.argmax(-1)).all()
+
+
+@pytest.mark.parametrize("name", ["r2d2", "dqn"])
+def test_first_opens_an_episode(trained: Trained, name: str) -> None:
+    """Where ``first`` is set nothing of before is left, elsewhere all of it; SAME_STEP's loop."""
+    used, fresh = rlrun.load(trained(name)), rlrun.load(trained(name))
+    *before, last = observations(used, 5, 2)
+    for obs in before:
+        used.act(obs, np.ones(2, np.float32))
+    q = used.q_values(last, np.ones(2, np.float32), first=np.array([True, False]))
+    new = fresh.q_values(last)
+    np.testing.assert_array_equal(q[0], new[0])
+    assert (q[1] != new[1]).any()
+    used.reset(2)
+    np.testing.assert_array_equal(used.q_values(last), new)
+
+
+def test_q_values_are_returns(trained: Trained) -> None:
+    """The rescaling of values is undone: h(q) is what the network puts out."""
+    agent = rlrun.load(trained("dqn"))
+    (obs,) = observations(agent, 1, 1)
+    found = load_trained(trained("dqn").directory)
+    eps = found.plan.config.policy.value_rescale_eps
+    with torch.no_grad():
+        frames = torch.from_numpy(np.repeat(obs[:, None], 3, 1))
+        net = found.policy.net  # type: ignore[attr-defined]
+        h, _ = net.memory.step(net.torso(frames), ())
+        expected = net.q(h).numpy()
+    q = agent.q_values(obs).astype(np.float64)
+    rescaled = np.sign(q) * (np.sqrt(np.abs(q) + 1) - 1) + eps * q
+    np.testing.assert_allclose(rescaled, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rewards_that_a_network_reads_are_asked_for(trained: Trained) -> None:
+    agent = rlrun.load(trained("r2d2"))
+    first, second = observations(agent, 2, 1)
+    agent.act(first)  # none has been yet
+    with pytest.warns(UserWarning, match="policy=r2d2 reads the reward of the last step"):
+        agent.act(second)
+    agent.act(second)  # warned of once; warnings are errors here
+    agent = rlrun.load(trained("dqn"))
+    agent.act(first)
+    agent.act(second)
+
+
+def test_exploration(trained: Trained) -> None:
+    agent = rlrun.load(trained("dqn"))
+    (obs,) = observations(agent, 1, 64)
+    agent.reset(64, seed=1)
+    greedy, random = agent.act(obs), agent.act(obs, explore=1.0)
+    assert 0 < (greedy != random).mean() < 1
+    agent.reset(64, seed=1)
+    assert (agent.act(obs, explore=1.0) == agent.act(obs, explore=1.0)).mean() < 1
+    agent.reset(64, seed=1)
+    agent.act(obs)
+    assert (agent.act(obs, explore=1.0) == random).all()
+    with pytest.raises(rlrun.ConfigError, match="explore = True: policy=dqn does not sample"):
+        agent.act(obs, explore=True)
+    with pytest.raises(rlrun.ConfigError, match="explore = 2: is no probability"):
+        agent.act(obs, explore=2)
+    sac = rlrun.load(trained("sac"))
+    (obs,) = observations(sac, 1, 2)
+    assert (sac.act(obs) != sac.act(obs, explore=True)).all()
+
+
+WRONG = {
+    "obs: is float32 \\[3\\]; float32 \\[4\\], or \\[n, 4\\] of n environments is allowed":
+        lambda agent: agent.act(np.zeros(3, np.float32)),
+    "obs: is <U1 \\[4\\]": lambda agent: agent.act(["a"] * 4),
+    "obs: is no array": lambda agent: agent.act([[1.0], [1.0, 2.0]]),
+    "obs: is not finite": lambda agent: agent.act([np.nan] * 4),
+    "obs: is of 2 environments; 1, the number": lambda agent: agent.act(np.zeros((2, 4))),
+    "reward: is float64 \\[2\\]; finite": lambda agent: agent.act(np.zeros(4), [0.0, 1.0]),
+    "reward: is float64 \\[\\]; finite": lambda agent: agent.act(np.zeros(4), np.inf),
+    "first: is int64 \\[\\]; bool \\[1\\]": lambda agent: agent.act(np.zeros(4), 0.0, 1),
+    "n = 0: is no number of environments": lambda agent: agent.reset(0),
+}  # fmt: skip
+
+
+def test_wrong_arguments_are_one_line(trained: Trained) -> None:
+    agent = rlrun.load(trained("r2d2"))
+    agent.reset()
+    for text, wrong in WRONG.items():
+        with pytest.raises(rlrun.ConfigError, match=text) as error:
+            wrong(agent)
+        assert "\n" not in str(error.value)
+    with pytest.raises(rlrun.ConfigError, match=r"policy=sac .*has no Q"):
+        rlrun.load(trained("sac")).q_values(np.zeros(3, np.float32))
+    with pytest.raises(rlrun.ConfigError, match="seed = -1: is no seed"):
+        agent.env(2).reset(seed=-1)
+
+
+SPACE = gym.spaces.Dict(
+    {
+        "image": gym.spaces.Box(0, 255, (2, 2), np.uint8),
+        "pair": gym.spaces.Tuple((gym.spaces.Discrete(3, start=1), gym.spaces.MultiBinary(2))),
+    }
+)
+
+
+def test_observations_of_every_space_are_read() -> None:
+    image, bits = np.ones((2, 2), np.uint8), [0, 1]
+    tree, n = read_obs(SPACE, {"image": image, "pair": (3, bits)})
+    assert n == 0
+    assert (tree["image"].shape, tree["pair"][0].shape) == ((1, 2, 2), (1,))
+    assert tree["pair"][1].dtype == np.int8
+    both, n = read_obs(SPACE, {"image": np.stack([image] * 2), "pair": ([1, 2], [bits] * 2)})
+    assert (n, both["pair"][0].tolist()) == (2, [1, 2])
+    for wrong, text in [
+        ({"image": image}, r"obs: is \['image'\]; a dict with the keys"),
+        ({"image": image, "pair": [1, bits]}, r"obs\['pair'\]: is a list; a tuple of 2 parts"),
+        ({"image": image, "pair": (0, bits)}, r"obs\['pair'\]\[0\]: is \[?0\]?; an integer within"),
+        ({"image": image * 1.0, "pair": (1, bits)}, r"obs\['image'\]: is float64 \[2, 2\]; uint8"),
+        ({"image": image, "pair": ([1], [bits])}, "obs: its parts are of one, 1 environments"),
+    ]:
+        with pytest.raises(rlrun.ConfigError, match=text):
+            read_obs(SPACE, wrong)
+
+
+def test_actions_count_from_the_start_of_their_space(trained: Trained) -> None:
+    """Policies number actions from 0; what ``act`` returns is of the space."""
+    agent = rlrun.load(trained("dqn"))
+    (obs,) = observations(agent, 1, 5)
+    expected = agent.act(obs) + 3
+    agent.reset(5)
+    agent._start = np.asarray(3)
+    assert (agent.act(obs) == expected).all()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "columns"),
+    [
+        (("policy=qmix", "env=twostep"), 1),
+        (("policy=dqn", "env=twostep", "explore=anneal", "agents=separate"), 2),
+    ],
+)
+def test_several_agents(tmp_path: Any, overrides: tuple[str, ...], columns: int) -> None:
+    """Teams in joint rows, agents as columns: the loop is the same."""
+    run = rlrun.train(*overrides, "debug=smoke", "run.total_steps=120", f"run.dir={tmp_path}/r",
+                      "logger.tensorboard=false", quiet=True)  # fmt: skip
+    agent = run.agent()
+    assert agent.columns == columns
+    n = 2 * columns
+    returns = play(agent, agent.env(2), n, agent.eval_seed)
+    found = load_trained(run.directory)
+    config = found.plan.config
+    evaluator = Evaluator(
+        config.env, episodes=2, seed=agent.eval_seed, max_steps=99, agents=config.agents
+    )
+    assert sorted(returns) == sorted(evaluator.run(found.policy, env_steps=0).returns)
+    evaluator.close()
+    with pytest.raises(rlrun.ConfigError, match="has no Q of every action"):
+        agent.q_values(agent.env(2).reset(seed=0)[0])
+    if columns > 1:
+        with pytest.raises(rlrun.ConfigError, match=r"use agent.env\(1\)"):
+            agent.env()
+        with pytest.raises(rlrun.ConfigError, match="a multiple of 2 is allowed"):
+            agent.reset(3)
+    else:
+        obs, _ = agent.env().reset(seed=0)
+        agent.reset()
+        assert agent.act(obs).shape == (2,)
+
+
+def test_environments_are_those_of_the_run(trained: Trained) -> None:
+    """The wrappers of the config and the arguments of evaluations; arrays are the caller's."""
+    agent = rlrun.load(trained("ppo"))
+    env = agent.env(2)
+    assert env.metadata["autoreset_mode"] is gym.vector.AutoresetMode.NEXT_STEP
+    obs, _ = env.reset(seed=3)
+    rows = make_env(load_trained(trained("ppo").directory).plan.config.env, num_envs=2)
+    np.testing.assert_array_equal(obs, rows.reset(seed=3))
+    kept = obs.copy()
+    later, *_ = env.step(env.action_space.sample())
+    np.testing.assert_array_equal(obs, kept)
+    assert (later != kept).any()
+    assert env.observation_space.contains(later)
+    env.close()
+    rows.close()

@@ -1,0 +1,298 @@
+"""Runs from Python: what they return, what they raise, and what they leave as it was."""
+
+import ast
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+
+import rlrun
+from rlrun.cli.main import main
+from rlrun.errors import EnvError, Interrupted, NumericError
+from rlrun.pipeline.stop import SIGNALS, stop_on_signals
+from rlrun.run.ending import interrupt
+from rlrun.sweeps.pool import Pool
+from tests.in_process import Build
+
+QUICK = ("policy=random", "env=bandit", "run.total_steps=100", "logger.tensorboard=false")
+Trained = Callable[[str], rlrun.Run]
+
+
+# -- the module ------------------------------------------------------------------------------------
+
+
+def test_the_import_is_light() -> None:
+    code = "import rlrun, sys; dir(rlrun); sys.exit(any(m in sys.modules for m in "
+    code += "('torch', 'numpy', 'hydra', 'gymnasium', 'yaml')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_name_is_there_and_typed() -> None:
+    """Type checkers see under TYPE_CHECKING what ``__getattr__`` imports."""
+    tree = ast.parse(Path(rlrun.__file__).read_text("utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If) and "TYPE" in ast.dump(node))
+    typed = {a.name: n.module for n in block.body for a in n.names}  # type: ignore[attr-defined]
+    assert sorted(typed) == sorted(rlrun.__all__)
+    for name, module in typed.items():
+        assert getattr(rlrun, name).__module__ == module
+    with pytest.raises(AttributeError, match="no attribute 'trane'"):
+        rlrun.trane  # type: ignore[attr-defined]  # noqa: B018
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_that_of_the_command_line(tmp_path: Path, trained: Trained) -> None:
+    from tests.api.conftest import RUNS, SMOKE
+
+    run = trained("dqn")
+    assert main([*RUNS["dqn"], *SMOKE, "-q", f"run.dir={tmp_path}/r"]) == 0
+    other = rlrun.Run(tmp_path / "r")
+    assert run.record["digest"] == other.record["digest"]
+    assert {p.name for p in run.directory.iterdir()} == {p.name for p in (tmp_path / "r").iterdir()}
+    text = (run / "rlrun.log").read_text()
+    assert text.partition("] - ")[2] == (other / "rlrun.log").read_text().partition("] - ")[2]
+    assert run.record["command"] == ["rlrun", *RUNS["dqn"], *SMOKE, run.record["command"][-2], "-q"]
+
+
+def test_what_a_run_says(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained("dqn")
+    assert (run.status, run.record["env_steps"] >= 200) == ("done", True)
+    assert run.summary is not None
+    assert run.score == run.summary["return_mean"]
+    assert repr(run).startswith(f"Run(dqn on CartPole-v1, done, score {run.score:.4g}, ")
+    assert run.config["run"]["total_steps"] == 200
+    assert run.config["policy"]["name"] == "dqn"
+    assert run.config["env"]["frame_stack"] == 3
+    assert os.fspath(run) == str(run.directory)
+    steps, values = run.metric("eval/return_mean")
+    assert (steps.dtype, values.dtype, values[-1]) == (np.int64, np.float64, run.score)
+    assert run.metric("time/wall_seconds")[0][-1] == steps[-1]
+    with pytest.raises(rlrun.ConfigError, match=r"was not logged; .*eval/return_mean"):
+        run.metric("eval/returns_mean")
+    monkeypatch.setitem(sys.modules, "pandas", None)  # as if it were not installed
+    assert run.metrics["eval/return_mean"][1].tolist() == values.tolist()
+    assert all(name.startswith(("time/", "codec/")) for name in run.timings)
+
+
+def test_a_resume(tmp_path: Path) -> None:
+    run = rlrun.train(*QUICK, "run.total_steps=100", f"run.dir={tmp_path}/r", quiet=True)
+    longer = rlrun.resume(run, "run.total_steps=300", quiet=True)
+    assert longer.record["env_steps"] >= 300
+    assert longer.record["resumes"] == [["rlrun", "resume", str(run.directory),
+                                         "run.total_steps=300", "-q"]]  # fmt: skip
+    whole = rlrun.train(*QUICK[:-2], "logger.tensorboard=false", "run.total_steps=300",
+                        f"run.dir={tmp_path}/w", quiet=True)  # fmt: skip
+    assert whole.metric("eval/return_mean")[1][-1] == longer.metric("eval/return_mean")[1][-1]
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+LINES = [
+    ["policy.lrr=1"],
+    ["policy=r2d3"],
+    ["seed=0,1"],
+    ["sweep.dir=x"],
+    ["seeds=auto"],
+    ["env.id=CartPole-v9"],
+    ["run.dir=/proc/x"],
+    ["env=cartpole", "env.wrappers=[{name: nope}]"],
+]
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line[-1][:20])
+def test_errors_are_those_of_the_command_line(
+    line: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    code = main(line)
+    printed = capsys.readouterr().err
+    with pytest.raises(rlrun.RlrunError) as error:
+        rlrun.train(*line)
+    assert f"rlrun: error: {error.value}\n" == printed
+    assert error.value.exit_code == code
+    assert capsys.readouterr() == ("", "")
+    assert [*tmp_path.iterdir()] == []
+
+
+FAULTS = [
+    NumericError("loss = nan: it\nis bad"),
+    EnvError("env 3: broken"),
+    ZeroDivisionError("division by zero"),
+    MemoryError("no memory"),
+    OSError(28, "No space left on device"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+def test_errors_of_a_run_that_goes_on(
+    fault: Exception,
+    build: Build,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    build.codes = {0: fault}
+    code = main(["seed=0", f"run.dir={tmp_path}/r"])
+    printed = capsys.readouterr().err.replace("/r/", "/p/").replace("/r:", "/p:")
+    with pytest.raises(rlrun.RlrunError) as error:
+        rlrun.train("seed=0", f"run.dir={tmp_path}/p")
+    assert f"rlrun: error: {error.value}\n" == printed
+    assert error.value.exit_code == code
+    assert error.value is fault or error.value.__cause__ is fault
+    assert capsys.readouterr() == ("", "")
+    assert f"exit {code}: {error.value}" in (tmp_path / "p/rlrun.log").read_text()
+    assert (tmp_path / "p/crash.txt").exists() == (code == 9)
+
+
+def test_misuse_is_one_line(tmp_path: Path, trained: Trained) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s/sweep.json").write_text("{}")
+    calls: dict[str, Callable[[], Any]] = {
+        "rlrun.train: policy is no override; KEY=VALUE": lambda: rlrun.train("policy"),
+        "rlrun.train: -q is no override": lambda: rlrun.train("-q"),
+        "rlrun.train: {'seed': 1} is no string": lambda: rlrun.train({"seed": 1}),  # type: ignore
+        "RUN_DIR = .*s: is the directory of a sweep": lambda: rlrun.resume(tmp_path / "s"),
+        "hydra.mode: asks for a sweep": lambda: rlrun.train("hydra.mode=MULTIRUN", "seed=0,1"),
+        "weights = worst: unknown; final, best": lambda: rlrun.load(trained("dqn"), "worst"),
+        "RUN_DIR = .*nowhere: no such directory": lambda: rlrun.load(tmp_path / "nowhere"),
+        "run.json: cannot be read": lambda: rlrun.Run(tmp_path),
+        "--trust a-b: is no package": lambda: rlrun.train(*QUICK, trust=["a-b"]),
+    }
+    for text, wrong in calls.items():
+        with pytest.raises(rlrun.ConfigError, match=text) as error:
+            wrong()
+        assert "\n" not in str(error.value)
+    with pytest.raises(rlrun.CheckpointError, match="no weights of env step 7"):
+        rlrun.load(trained("dqn"), 7)
+
+
+# -- the process -----------------------------------------------------------------------------------
+
+
+def state_of_the_process() -> tuple[Any, ...]:
+    handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
+    numpy_state = np.random.get_state()[1].tobytes()
+    generators = random.getstate(), numpy_state, torch.get_rng_state().numpy().tobytes()
+    root = logging.getLogger()
+    log = list(root.handlers), root.level, logging.getLogger("rlrun").level, logging.raiseExceptions
+    hydra = GlobalHydra.instance().hydra, HydraConfig.instance().cfg
+    threads = torch.get_num_threads(), threading.active_count()
+    return handlers, generators, log, hydra, threads, dict(os.environ), os.getcwd(), sys.argv
+
+
+def test_the_process_is_left_as_it_was(
+    tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that end well and that do not, and agents; a log of the user's is still written."""
+    monkeypatch.setattr(GlobalHydra.instance(), "hydra", object())  # of the user's application
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", object())
+    torch.set_num_threads(2)
+    own = logging.FileHandler(tmp_path / "own.log", mode="w")
+    logging.getLogger().addHandler(own)
+    try:
+        before = state_of_the_process()
+        rlrun.train(*QUICK, "learner.threads=1", f"run.dir={tmp_path}/r", quiet=True)
+        with pytest.raises(rlrun.ConfigError):
+            rlrun.train("policy=r2d3")
+        with pytest.raises(rlrun.ConfigError):
+            rlrun.sweep(["policy=r2d3"])
+        rlrun.load(trained("dqn")).act(np.zeros(4, np.float32))
+        assert state_of_the_process() == before
+        logging.getLogger().warning("still here")
+    finally:
+        logging.getLogger().removeHandler(own)
+        own.close()
+    assert (tmp_path / "own.log").read_text() == "still here\n"
+    assert not (tmp_path / "r/rlrun.log").read_text()
+
+
+def test_a_run_in_another_thread(tmp_path: Path) -> None:
+    """It trains there, and one at a time."""
+    runs: list[rlrun.Run] = []
+    started = threading.Event()
+
+    def train() -> None:
+        started.set()
+        line = (*QUICK[:2], "run.total_steps=4000", "logger.tensorboard=false")
+        runs.append(rlrun.train(*line, f"run.dir={tmp_path}/r", quiet=True))
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    started.wait()
+    while not (tmp_path / "r").exists():
+        assert thread.is_alive()
+    with pytest.raises(rlrun.ConfigError, match="another call trains in this process"):
+        rlrun.train(*QUICK)
+    thread.join()
+    assert [run.status for run in runs] == ["done"]
+
+
+def test_a_signal_saves_and_raises(tmp_path: Path) -> None:
+    line = ("policy=dqn", "env=bandit", "run.total_steps=1000000", "run.stop_value=null")
+
+    def interrupt_the_run() -> None:
+        metrics = tmp_path / "r/metrics.jsonl"
+        while not (metrics.exists() and metrics.stat().st_size):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt_the_run).start()
+    with pytest.raises(rlrun.Interrupted, match="saved; go on: rlrun resume") as error:
+        rlrun.train(*line, "logger.tensorboard=false", f"run.dir={tmp_path}/r", quiet=True)
+    assert error.value.exit_code == 130
+    run = rlrun.Run(tmp_path / "r")
+    assert run.status == "interrupted"
+    at = run.record["env_steps"]
+    assert rlrun.resume(run, f"run.total_steps={at + 50}", quiet=True).status == "done"
+
+
+def test_a_second_signal_does_not_end_the_process() -> None:
+    with stop_on_signals(own_process=False) as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(("code", "kind"), [(3, EnvError), (143, Interrupted)])
+def test_the_watchdog_does_not_end_the_process(code: int, kind: type[rlrun.RlrunError]) -> None:
+    """Its error is raised where the main thread waits, once."""
+    hang = threading.Event()
+    with stop_on_signals(own_process=False) as stop:
+        threads = [threading.Timer(0.1, interrupt, (stop, code, "no end")) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        with pytest.raises(kind, match="no end") as error:
+            hang.wait(10)
+        for thread in threads:
+            thread.join()
+    assert error.value.exit_code == code
+
+
+def test_a_second_signal_ends_the_jobs_of_a_sweep_alone() -> None:
+    pool = Pool(1, None, own_process=False)
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        pool.stop_all()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

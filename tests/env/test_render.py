@@ -1,0 +1,124 @@
+"""Pictures: of environment 0, its own, and no row is another for being drawn."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlrun.env import make_env
+from rlrun.env.diagnostic.picture import BLUE, DARK, GREEN, GREY, RED
+from rlrun.env.render import draw, frames_per_second
+from rlrun.errors import ConfigError
+from rlrun.tree import tree_leaves
+from tests.compose import config
+
+PYGAME = ("cartpole", "cartpole_novel", "acrobot")
+
+
+def made(name: str, num_envs: int, **given: Any) -> Any:
+    c = config("policy=random", f"env={name}")
+    return make_env(c.env, num_envs=num_envs, evaluate=True, agents=c.agents, **given)
+
+
+@pytest.mark.parametrize("name", [*PYGAME, "tmaze", "bitflip", "relay", "repeat_previous"])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_rows_are_those_without_pictures(name: str, num_envs: int) -> None:
+    if name in PYGAME:
+        pytest.importorskip("pygame")
+    envs = [made(name, num_envs), made(name, num_envs, render=True)]
+    obs = [env.reset(seed=5) for env in envs]
+    envs[0].action_space.seed(0)
+    assert isinstance(envs[1].render(), np.ndarray)
+    for _ in range(30):
+        for a, b in zip(*map(tree_leaves, obs), strict=True):
+            np.testing.assert_array_equal(a, b)
+        action = np.stack([envs[0].action_space.sample() for _ in range(envs[0].num_envs)])
+        one, two = (env.step(action) for env in envs)
+        for field in ("reward", "terminated", "truncated", "first"):
+            np.testing.assert_array_equal(getattr(one, field), getattr(two, field))
+        obs = [one.obs, two.obs]
+        image = envs[1].render()
+        assert (image.dtype, image.ndim, image.shape[-1]) == (np.uint8, 3, 3)
+    for env in envs:
+        env.close()
+
+
+@pytest.mark.parametrize("name", ["cartpole", "cartpole_novel"])
+def test_a_native_cartpole_is_drawn_as_gymnasium_draws_it(name: str) -> None:
+    pytest.importorskip("pygame")
+    env = made(name, 3, render=True)
+    env.reset(seed=1)
+    env.step(np.array([1, 0, 1]))
+    raw: Any = env._raw
+    single: Any = gym.make("CartPole-v1", render_mode="rgb_array")
+    single.reset(seed=0)
+    single.unwrapped.state = (raw if name == "cartpole" else raw._cartpole).state[:, 0]
+    np.testing.assert_array_equal(env.render(), single.render())
+    assert env.fps == 50
+
+
+def test_a_tmaze_from_above() -> None:
+    """Cells in a row, the sides of the junction in their colours, the agent where it is."""
+
+    def colors(image: np.ndarray) -> list[list[Any]]:
+        centres = image[14::26, 14::26]
+        return [[tuple(c) for c in row] for row in centres.tolist()]
+
+    env = gym.make("rlrun/TMaze-v0", length=2, balanced=True, render_mode="rgb_array")
+    env.reset(seed=0)  # cue 0: left
+    white = (255, 255, 255)
+    assert colors(np.asarray(env.render())) == [
+        [DARK, white, GREEN], [BLUE, GREY, GREY], [white, white, RED],
+    ]  # fmt: skip
+    for _ in range(2):
+        env.step(0)
+    assert colors(np.asarray(env.render()))[1] == [GREY, GREY, BLUE]
+    env.step(2)  # right: wrong
+    assert colors(np.asarray(env.render())) == [
+        [white, white, GREEN], [GREY, GREY, GREY], [white, white, BLUE],
+    ]  # fmt: skip
+
+
+def test_observations_are_squares() -> None:
+    """The thermometer code of a chain: blue up to the state, white beyond; then the time."""
+    env = gym.make("rlrun/Chain-v0", length=4, pattern=None, render_mode="rgb_array")
+    env.reset(seed=0)
+    env.step(1)
+    image = np.asarray(env.render())
+    squares = [tuple(c) for c in image[14, 14::26].tolist()]
+    assert squares == [BLUE, BLUE, BLUE, (255, 255, 255)]
+    bar = image[-6, 2:-2]
+    assert (bar == np.array(DARK)).all(-1).mean() == pytest.approx(1 / 13, abs=0.02)
+
+
+def broken() -> None:
+    raise gym.error.DependencyNotInstalled("pygame is not installed")
+
+
+def crashing() -> None:
+    raise RuntimeError("no GL context")
+
+
+@pytest.mark.parametrize(
+    ("picture", "text"),
+    [
+        (broken, "pip install '.[video]'"),
+        (crashing, "RuntimeError: no GL context"),
+        (lambda: None, "render() returned NoneType"),
+        (lambda: np.zeros((2, 2, 3)), "render() returned float64 [2, 2, 3]"),
+    ],
+)
+def test_what_is_no_picture_is_told(picture: Any, text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        draw("some/Env-v0", picture)
+    assert text in str(error.value)
+    assert str(error.value).startswith("env.id = some/Env-v0: ")
+
+
+def test_what_has_no_pictures_is_refused() -> None:
+    c = config("policy=random", "env=gym", "env.id=CartPole-v1")
+    pool = c.env.__class__(**{**vars(c.env), "backend": "envpool"})
+    with pytest.raises(ConfigError, match=r"env.backend = envpool: CartPole-v1 cannot be drawn"):
+        make_env(pool, num_envs=1, render=True)
+    assert frames_per_second(object()) == 30
