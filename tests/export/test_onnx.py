@@ -69,9 +69,10 @@ def test_r2d2_from_the_command_line_to_a_process_without_torch(rlrun, monkeypatc
     onnx.checker.check_model(model)
     assert [(x.domain, x.version) for x in model.opset_import] == [("", OPSET)]
     kinds = {node.op_type for node in model.graph.node}
-    assert kinds <= {"Add", "ArgMax", "Cast", "Concat", "Equal", "Expand", "Gemm", "Mul"} | {
-        "ReduceMean", "Relu", "Reshape", "Shape", "Sigmoid", "Split", "Sub", "Tanh", "Unsqueeze",
-        "Where",
+    assert kinds <= {
+        "Abs", "Add", "ArgMax", "Cast", "Concat", "Div", "Equal", "Expand", "Gemm", "Mul",
+        "ReduceMean", "Relu", "Reshape", "Shape", "Sigmoid", "Sign", "Split", "Sqrt", "Sub",
+        "Tanh", "Unsqueeze", "Where",
     }  # fmt: skip
     assert not any(node.metadata_props or node.doc_string for node in model.graph.node)
     content = path.read_bytes()
