@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from hydra.core.hydra_config import HydraConfig
 
 import rlrun
 from rlrun.cli.main import main
-from rlrun.errors import EnvError, Interrupted, NumericError
+from rlrun.errors import NO_GUARD, EnvError, Interrupted, NumericError
+from rlrun.pipeline.process import CollectorProcess
 from rlrun.pipeline.stop import SIGNALS, stop_on_signals
 from rlrun.run.ending import interrupt
 from rlrun.sweeps.pool import Pool
@@ -181,6 +183,29 @@ def test_misuse_is_one_line(tmp_path: Path, trained: Trained) -> None:
         assert "\n" not in str(error.value)
     with pytest.raises(rlrun.CheckpointError, match="no weights of env step 7"):
         rlrun.load(trained("dqn"), 7)
+
+
+def test_a_worker_that_imports_the_script_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends first of all; the one that waits for it says why."""
+
+    def end() -> None:
+        raise ProcessLookupError
+
+    monkeypatch.setattr("rlrun.api.calls.end_if_importing_main", end)
+    monkeypatch.chdir(tmp_path)
+    for call in (lambda: rlrun.train(*QUICK), lambda: rlrun.sweep(QUICK)):
+        with pytest.raises(rlrun.RlrunError) as error:
+            call()
+        assert isinstance(error.value.__cause__, ProcessLookupError)
+    assert [*tmp_path.iterdir()] == []
+    collector = object.__new__(CollectorProcess)
+    ended: Any = SimpleNamespace(join=lambda seconds: None, exitcode=NO_GUARD)
+    collector.process = ended
+    assert "pipeline = overlapped: every worker process imports" in str(collector._ended())
+    ended.exitcode = 1
+    assert "ended (exit code 1)" in str(collector._ended())
 
 
 # -- the process -----------------------------------------------------------------------------------
