@@ -36,6 +36,16 @@ def extra(name: str) -> str:
     return f"'.[{name}]'"
 
 
+def unguarded(key: str, allowed: str) -> "ConfigError":
+    """The error of workers that ended with ``NO_GUARD``; ``allowed``: KEY=VALUE without workers."""
+    script = getattr(sys.modules["__main__"], "__file__", "the script")
+    return ConfigError(
+        f"{key}: every worker process imports {script} again, which would start the workers again; "
+        'a script needs a guard; put its code under if __name__ == "__main__":, or set '
+        f"{allowed}"
+    )
+
+
 class RlrunError(Exception):
     """An error shown to the user as one line."""
 

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.api.calls import call
+from rlrun.api.calls import call, errors_of_cli
 from rlrun.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlrun.run.agent import Agent
 
 
+@errors_of_cli
 def load(
     run_dir: str | os.PathLike[str],
     weights: str | int = "final",

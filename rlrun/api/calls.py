@@ -1,38 +1,51 @@
 """What all calls from Python share: errors of the command line, and a process left as it was."""
 
 import logging
+import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from rlrun.cli.error_report import job_error, line_of
 from rlrun.errors import ConfigError, end_if_importing_main
 from rlrun.trust import trusting
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 _running = threading.Lock()
 
 
-@contextmanager
-def errors_of_cli() -> Iterator[None]:
-    """Raise every error as RlrunError whose text is the line that the command line prints."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except Exception as e:
-        error = job_error(e, None)
-        error.args = (line_of(error),)
-        raise error from error.__cause__
+def errors_of_cli(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Raise every error as RlrunError whose text is the line that the command line prints.
+
+    Its traceback ends here: what is inside concerns nobody who reads that line. The cause, such as
+    what an environment raised or a bug, keeps its own. RLRUN_DEBUG=1 keeps all.
+    """
+
+    @wraps(function)
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return function(*args, **kwargs)
+        except BrokenPipeError:
+            raise
+        except Exception as e:
+            error = job_error(e, None)
+            error.args = (line_of(error),)
+            if os.environ.get("RLRUN_DEBUG") != "1":
+                error.__traceback__ = None
+            raise error from error.__cause__
+
+    return wrapper
 
 
 @contextmanager
 def call(trust: Sequence[str] = ()) -> Iterator[None]:
-    """``errors_of_cli`` with ``trust``, the packages whose code a config may name.
-
-    Hydra's global objects stay as they were.
-    """
-    with errors_of_cli(), trusting(trust):
+    """Trust packages, whose code a config may name, and leave Hydra's global objects alone."""
+    with trusting(trust):
         from rlrun.config.hydra_state import hydra_restored
 
         with hydra_restored():
@@ -47,12 +60,11 @@ def running_call(argv: Sequence[str], trust: Sequence[str] = ()) -> Iterator[Non
     logging stay as they were.
     """
     end_if_importing_main()
-    with errors_of_cli():
-        if not _running.acquire(blocking=False):
-            raise ConfigError(
-                "rlrun: another call trains in this process; one at a time is allowed; wait for "
-                "it, or let rlrun.sweep run several"
-            )
+    if not _running.acquire(blocking=False):
+        raise ConfigError(
+            "rlrun: another call trains in this process; one at a time is allowed; wait for it, or "
+            "let rlrun.sweep run several"
+        )
     root, own_argv = logging.getLogger(), sys.argv
     handlers, level = root.handlers[:], root.level
     sys.argv = ["rlrun", *argv]

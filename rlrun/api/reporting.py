@@ -11,6 +11,7 @@ from rlrun.api.tables import as_table, table_rows
 from rlrun.errors import ConfigError
 
 
+@errors_of_cli
 def report(
     dirs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
@@ -39,22 +40,19 @@ def report(
     """
     names = [dirs] if isinstance(dirs, str | os.PathLike) else [*dirs]
     scales = [f"{env}={low}:{high}" for env, (low, high) in (references or {}).items()]
-    with errors_of_cli():
-        if not names:
-            raise ConfigError("rlrun.report: no directory; runs and sweeps are allowed; name one")
-        if threshold is not None and not math.isfinite(threshold):
-            raise ConfigError(
-                f"threshold = {threshold}: is not finite; a number is allowed; set one"
-            )
-        from rlrun.cli.report import make_report
+    if not names:
+        raise ConfigError("rlrun.report: no directory; runs and sweeps are allowed; name one")
+    if threshold is not None and not math.isfinite(threshold):
+        raise ConfigError(f"threshold = {threshold}: is not finite; a number is allowed; set one")
+    from rlrun.cli.report import make_report
 
-        document, _ = make_report(
-            [os.fspath(name) for name in names],
-            score=score,
-            threshold=threshold,
-            references=scales,
-            baseline=baseline,
-            axes=("env_steps", "wall"),
-            out=None if out is None else Path(out),
-        )
+    document, _ = make_report(
+        [os.fspath(name) for name in names],
+        score=score,
+        threshold=threshold,
+        references=scales,
+        baseline=baseline,
+        axes=("env_steps", "wall"),
+        out=None if out is None else Path(out),
+    )
     return {table.name: as_table(table_rows(table)) for table in document.tables}

@@ -46,8 +46,7 @@ class Run:
     @property
     def record(self) -> dict[str, Any]:
         """Everything in run.json: seed, env_steps, versions, machine, command, ..."""
-        with errors_of_cli():
-            return read_record(self.directory)
+        return _record(self.directory)
 
     @property
     def status(self) -> str:
@@ -70,16 +69,7 @@ class Run:
         """The config of the run, nested as on the command line; interpolations are resolved, but
         not those of ``oc.env``, which may be secrets.
         """
-        with errors_of_cli():
-            try:
-                values = read_config(self.directory / CONFIG)
-            except (OSError, ValueError) as e:
-                raise ConfigError(
-                    f"{self.directory / CONFIG}: cannot be read ({e}); a run directory of rlrun is "
-                    "required; restore it from a copy"
-                ) from e
-        keys = dict(flatten(values))
-        return {key: _resolved(value, keys) for key, value in values.items()}
+        return _config(self.directory / CONFIG)
 
     @property
     def metrics(self) -> Any:
@@ -96,13 +86,14 @@ class Run:
         """Metrics that differ from run to run (timings.jsonl: ``time/...``), as ``metrics``."""
         return self._table(TIMINGS)
 
+    @errors_of_cli
     def metric(self, name: str) -> Series:
         """(env_steps int64 [K], values float64 [K]) of one metric, e.g. ``eval/return_mean``.
 
         Raises: ConfigError when the run has not logged it.
         """
         file = TIMINGS if name.startswith(("time/", "codec/")) else METRICS
-        found = as_series(self._records(file))
+        found = as_series(_records(self.directory / file))
         if name not in found:
             group = name.partition("/")[0]
             close = [key for key in found if key.partition("/")[0] == group] or [*found]
@@ -119,15 +110,33 @@ class Run:
 
         return load(self, weights, device=device)
 
-    def _records(self, file: str) -> Sequence[tuple[int, dict[str, float]]]:
-        with errors_of_cli():
-            path = self.directory / file
-            return list(read_records(path)) if path.exists() else []
-
     def _table(self, file: str) -> Any:
-        records = self._records(file)
+        records = _records(self.directory / file)
         frame = as_frame(records)
         return as_series(records) if frame is None else frame
+
+
+@errors_of_cli
+def _record(run_dir: Path) -> dict[str, Any]:
+    return read_record(run_dir)
+
+
+@errors_of_cli
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        values = read_config(path)
+    except (OSError, ValueError) as e:
+        raise ConfigError(
+            f"{path}: cannot be read ({e}); that of a run directory of rlrun is required; restore "
+            "it from a copy"
+        ) from e
+    keys = dict(flatten(values))
+    return {key: _resolved(value, keys) for key, value in values.items()}
+
+
+@errors_of_cli
+def _records(path: Path) -> Sequence[tuple[int, dict[str, float]]]:
+    return list(read_records(path)) if path.exists() else []
 
 
 def _resolved(value: Any, keys: dict[str, Any]) -> Any:

@@ -3,13 +3,14 @@
 import os
 from collections.abc import Sequence
 
-from rlrun.api.calls import check_words, running_call, trust_words
+from rlrun.api.calls import check_words, errors_of_cli, running_call, trust_words
 from rlrun.api.run import Run
 from rlrun.errors import ConfigError
 
 _OWN_LOGGING = ("hydra/hydra_logging", "hydra/job_logging")  # of the command line's process
 
 
+@errors_of_cli
 def train(
     *overrides: str,
     quiet: bool = False,
@@ -44,6 +45,7 @@ def train(
     return Run(run_dir)
 
 
+@errors_of_cli
 def resume(
     run_dir: str | os.PathLike[str],
     *overrides: str,

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rlrun.api.calls import check_words, running_call, trust_words
+from rlrun.api.calls import check_words, errors_of_cli, running_call, trust_words
 from rlrun.api.tables import as_table
 from rlrun.cli.error_report import SweepStopped
 from rlrun.errors import ConfigError, Interrupted, RlrunError
@@ -17,6 +17,7 @@ from rlrun.sweeps.record import JobRecord, resume_line
 _SHOWN = "logger.progress="  # of quiet=True, which changes nothing of a run
 
 
+@errors_of_cli
 def sweep(
     overrides: Sequence[str],
     *,

@@ -36,6 +36,7 @@ TOPICS = {  # topic -> (README of a room, its section)
     "health": ("reports", "Run health"),
     "metrics": ("log", "Metrics"),
     "overrides": ("config", "Overrides"),
+    "python": ("api", "From Python"),
     "report": ("reports", "Reports"),
     "resume": ("run", "Resuming"),
     "search": ("sweeps", "Search"),

@@ -140,8 +140,12 @@ def make_env(
     return rows
 
 
-def make_one_env(config: EnvConfig, *, evaluate: bool = False) -> gym.Env[Any, Any]:
+def make_one_env(
+    config: EnvConfig, *, evaluate: bool = False, render: bool = False
+) -> gym.Env[Any, Any]:
     """Return a single environment of Gymnasium's interface, with its wrappers and validation.
+
+    ``render``: its ``render()`` returns a picture.
 
     Raises: ConfigError, also for environments that are only made several at once.
     """
@@ -155,7 +159,9 @@ def make_one_env(config: EnvConfig, *, evaluate: bool = False) -> gym.Env[Any, A
     kwargs = {**config.kwargs, **(config.eval_kwargs if evaluate else {})}
     if config.max_episode_steps is not None:
         kwargs["max_episode_steps"] = config.max_episode_steps
-    make_one = partial(_make_wrapped, find_spec(config.id), kwargs, config)
+    if render:
+        prepare_pygame()
+    make_one = partial(_make_wrapped, find_spec(config.id), kwargs, config, render)
     return _make_checked(make_one, config.id, None, 0)
 
 

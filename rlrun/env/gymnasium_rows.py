@@ -53,6 +53,18 @@ class RowsVectorEnv(VectorEnv[Any, Any, Any]):
         flags = np.array(step.terminated), np.array(step.truncated)
         return tree_map(np.array, step.obs), np.array(step.reward), *flags, info
 
+    def render(self) -> Any:
+        """Return a picture of environment 0, uint8 [height, width, 3].
+
+        Raises: ConfigError: it cannot be drawn.
+        """
+        if self.rows.picture is None:
+            raise ConfigError(
+                "env.render: the environment was made without pictures; those of "
+                "agent.env(n, render=True) can be drawn; make it so"
+            )
+        return self.rows.render()
+
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments."""
         self.rows.close()

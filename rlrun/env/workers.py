@@ -6,7 +6,6 @@ processes. A worker ends with its parent, even during a step that never ends.
 """
 
 import multiprocessing
-import sys
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing import connection
@@ -20,7 +19,7 @@ from rlrun.env.checked import CheckedEnv
 from rlrun.env.contract import contract_error
 from rlrun.env.rows import Env
 from rlrun.env.serving import STEP, Failure, SharedRows, serve
-from rlrun.errors import NO_GUARD, ConfigError, RlrunError, end_if_importing_main
+from rlrun.errors import NO_GUARD, RlrunError, end_if_importing_main, unguarded
 from rlrun.schema import EnvConfig
 
 EXIT_SECONDS = 5.0  # between a closed pipe and the end of its process
@@ -154,12 +153,7 @@ class WorkerVector:
         codes = {self.workers[i].process.exitcode for i in failed}
         self.end()
         if NO_GUARD in codes:
-            script = getattr(sys.modules["__main__"], "__file__", "the script")
-            raise ConfigError(
-                f"env.backend = async: every worker process imports {script} again, which would "
-                "start the workers again; a script needs a guard; put its code under "
-                'if __name__ == "__main__":, or set env.backend=sync'
-            )
+            raise unguarded("env.backend = async", "env.backend=sync")
         subject = f"environment {', '.join(map(str, failed))}"
         raise contract_error(self.config.id, subject, step, message)
 

@@ -178,8 +178,10 @@ class CollectorProcess:
                     "look for an environment that hangs, or raise the limit (null: none)"
                 )
 
-    def _ended(self) -> EnvError:
+    def _ended(self) -> RlrunError:
         self.process.join(EXIT_SECONDS)
+        if self.process.exitcode == errors.NO_GUARD:
+            return errors.unguarded("pipeline = overlapped", "pipeline=serial")
         return EnvError(
             f"pipeline.name = overlapped: the collector's process ended (exit code "
             f"{self.process.exitcode}); it must outlive the run; pipeline=serial shows why"

@@ -47,17 +47,20 @@ class StopRequest:
     def receive(self, number: int, frame: FrameType | None) -> None:
         """Record the first signal; the second ends the process at once.
 
-        A process that is not the run's own, but that of a user's script, goes on: the second signal
-        raises KeyboardInterrupt in it, or ``error``.
+        In a process that is not the run's own, but that of a user's script, it raises
+        KeyboardInterrupt, as does the first one after ``interrupt``.
         """
         if not self.own_process and (self.error is not None or self.since is not None):
-            raise self.error or KeyboardInterrupt
+            raise KeyboardInterrupt
         if self.since is not None:
             os._exit(130 if number == signal.SIGINT else 128 + number)
         self._request(130 if number == signal.SIGINT else 75)
 
     def interrupt(self, error: RlrunError) -> None:
-        """Raise ``error`` in the main thread if it catches the signals, else in the next call."""
+        """Let ``stop_on_signals`` raise ``error`` in the main thread, wherever that waits.
+
+        A run in another thread is not interrupted: its next call raises ``error``.
+        """
         self.error = error
         ident = threading.main_thread().ident
         if self.catches and ident is not None:
@@ -87,6 +90,10 @@ def stop_on_signals(
     try:
         request.catches = True
         yield request
+    except KeyboardInterrupt:
+        if request.error is None:
+            raise
+        raise request.error from None
     finally:
         request.catches = False
         for number, handler in before.items():

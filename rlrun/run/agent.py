@@ -146,26 +146,27 @@ class Agent:
             q = unrescale(torch.from_numpy(q), config.value_rescale_eps).numpy()
         return q[0] if row.single else q
 
-    def env(self, n: int | None = None) -> Any:
+    def env(self, n: int | None = None, *, render: bool = False) -> Any:
         """Return the environment of the run's evaluations, with its wrappers, to be closed.
 
         None: one environment, a ``gymnasium.Env``. ``n``: a ``gymnasium.vector.VectorEnv`` of n
         environments, whose autoreset is NEXT_STEP; where every agent has a column, its rows are
-        columns.
+        columns. ``render``: ``env.render()`` returns a picture of it, of the first one of n, as
+        uint8 [height, width, 3].
 
         Raises: ConfigError.
         """
         env, agents = self._config.env, self._config.agents
         if n is not None:
             keep = (env.success,) if env.success else ()
-            given: dict[str, Any] = {"evaluate": True, "agents": agents}
+            given: dict[str, Any] = {"evaluate": True, "agents": agents, "render": render}
             return RowsVectorEnv(make_env(env, num_envs=n, keep_info=keep, **given))
         if self.columns > 1:
             raise ConfigError(
                 f"agent.env(): agents={agents.name} has {self.columns} columns for each "
                 "environment; a vector environment is allowed; use agent.env(1)"
             )
-        return make_one_env(env, evaluate=True)
+        return make_one_env(env, evaluate=True, render=render)
 
     # -- reading arguments -----------------------------------------------------------------------
 

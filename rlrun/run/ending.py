@@ -38,24 +38,28 @@ def end_at_once(
     record: RunRecord, run_dir: Path, pipeline: Pipeline, exit_code: int, text: str
 ) -> NoReturn:
     """End the process from the watchdog's thread: the main one may never return."""
-    earlier = checkpoint.list_checkpoints(run_dir / CHECKPOINTS)
-    newest = f"the newest checkpoint is {earlier[-1].name}; " if earlier else ""
     record.env_steps, record.updates = pipeline.counters.env_steps, pipeline.counters.updates
     record.status = "interrupted" if exit_code == 143 else "failed"
     record.exit_code = exit_code
     with suppress(Exception):
         record.write(run_dir)
     with suppress(OSError, ValueError):
-        go_on = f"; {newest}go on: rlrun resume {run_dir}" if newest else ""
-        print(f"rlrun: error: {text}{go_on}", file=sys.stderr, flush=True)
+        print(f"rlrun: error: {text}{_go_on(run_dir)}", file=sys.stderr, flush=True)
     os._exit(exit_code)
 
 
-def interrupt(stop: StopRequest, exit_code: int, text: str) -> None:
+def _go_on(run_dir: Path) -> str:
+    earlier = checkpoint.list_checkpoints(run_dir / CHECKPOINTS)
+    newest = f"; the newest checkpoint is {earlier[-1].name}" if earlier else ""
+    return f"{newest}; go on: rlrun resume {run_dir}" if newest else ""
+
+
+def interrupt(stop: StopRequest, run_dir: Path, exit_code: int, text: str) -> None:
     """Raise the error of the watchdog in the main thread of a user's process, once."""
     if stop.error is not None:
         return
-    error = EnvError(text) if exit_code == EnvError.exit_code else Interrupted(text)
+    kind = EnvError if exit_code == EnvError.exit_code else Interrupted
+    error = kind(f"{text}{_go_on(run_dir)}")
     error.exit_code = exit_code
     stop.interrupt(error)
 

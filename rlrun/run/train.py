@@ -266,7 +266,7 @@ def _run_to_end(
         stop = catch_signals()
         end: End = partial(end_at_once, record, run_dir, pipeline)
         if not stop.own_process:
-            end = partial(interrupt, stop)
+            end = partial(interrupt, stop, run_dir)
         watchdog = Watchdog(
             config.watchdog, pipeline.pulse, stop, end, env_id=config.env.id,
             in_place=partial(require_in_place, run_dir), report=running,

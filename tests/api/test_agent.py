@@ -259,9 +259,23 @@ def test_environments_are_those_of_the_run(trained: Trained) -> None:
     rows = make_env(load_trained(trained("ppo").directory).plan.config.env, num_envs=2)
     np.testing.assert_array_equal(obs, rows.reset(seed=3))
     kept = obs.copy()
+    with pytest.raises(rlrun.ConfigError, match="made without pictures"):
+        env.render()
     later, *_ = env.step(env.action_space.sample())
     np.testing.assert_array_equal(obs, kept)
     assert (later != kept).any()
     assert env.observation_space.contains(later)
     env.close()
     rows.close()
+
+
+def test_environments_can_be_drawn(trained: Trained) -> None:
+    """A single one by its own render(), the native vector environment by its rows."""
+    agent = rlrun.load(trained("r2d2"))
+    for n in (None, 2):
+        env = agent.env(n, render=True)
+        env.reset(seed=0)
+        picture = env.render()
+        assert (picture.dtype, picture.ndim, picture.shape[2]) == (np.uint8, 3, 3)
+        assert picture.std() > 0
+        env.close()

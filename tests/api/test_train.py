@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from hydra.core.hydra_config import HydraConfig
 
 import rlrun
 from rlrun.cli.main import main
-from rlrun.errors import EnvError, Interrupted, NumericError
+from rlrun.errors import NO_GUARD, EnvError, Interrupted, NumericError
+from rlrun.pipeline.process import CollectorProcess
 from rlrun.pipeline.stop import SIGNALS, stop_on_signals
 from rlrun.run.ending import interrupt
 from rlrun.sweeps.pool import Pool
@@ -183,6 +185,29 @@ def test_misuse_is_one_line(tmp_path: Path, trained: Trained) -> None:
         rlrun.load(trained("dqn"), 7)
 
 
+def test_a_worker_that_imports_the_script_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends first of all; the one that waits for it says why."""
+
+    def end() -> None:
+        raise ProcessLookupError
+
+    monkeypatch.setattr("rlrun.api.calls.end_if_importing_main", end)
+    monkeypatch.chdir(tmp_path)
+    for call in (lambda: rlrun.train(*QUICK), lambda: rlrun.sweep(QUICK)):
+        with pytest.raises(rlrun.RlrunError) as error:
+            call()
+        assert isinstance(error.value.__cause__, ProcessLookupError)
+    assert [*tmp_path.iterdir()] == []
+    collector = object.__new__(CollectorProcess)
+    ended: Any = SimpleNamespace(join=lambda seconds: None, exitcode=NO_GUARD)
+    collector.process = ended
+    assert "pipeline = overlapped: every worker process imports" in str(collector._ended())
+    ended.exitcode = 1
+    assert "ended (exit code 1)" in str(collector._ended())
+
+
 # -- the process -----------------------------------------------------------------------------------
 
 
@@ -272,17 +297,25 @@ def test_a_second_signal_does_not_end_the_process() -> None:
 
 
 @pytest.mark.parametrize(("code", "kind"), [(3, EnvError), (143, Interrupted)])
-def test_the_watchdog_does_not_end_the_process(code: int, kind: type[rlrun.RlrunError]) -> None:
-    """Its error is raised where the main thread waits, once."""
-    hang = threading.Event()
-    with stop_on_signals(own_process=False) as stop:
-        threads = [threading.Timer(0.1, interrupt, (stop, code, "no end")) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        with pytest.raises(kind, match="no end") as error:
-            hang.wait(10)
-        for thread in threads:
-            thread.join()
+def test_the_watchdog_does_not_end_the_process(
+    code: int, kind: type[rlrun.RlrunError], tmp_path: Path
+) -> None:
+    """It interrupts the main thread wherever that waits, once; its error is what is raised."""
+
+    def hang() -> None:
+        with stop_on_signals(own_process=False) as stop:
+            given = (stop, tmp_path, code, "no end")
+            threads = [threading.Timer(0.1, interrupt, given) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            try:
+                threading.Event().wait(10)
+            finally:
+                for thread in threads:
+                    thread.join()
+
+    with pytest.raises(kind, match="no end") as error:
+        hang()
     assert error.value.exit_code == code
 
 

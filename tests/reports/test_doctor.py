@@ -223,6 +223,20 @@ def test_what_is_tried_is_accepted(tmp_path: Path) -> None:
             config(*bases[run], f"{key}={keys[key]}")
 
 
+@pytest.mark.parametrize(
+    ("keys", "tries"),
+    [({"kind": "exponential", "over": 10**6}, "explore.epsilon.over=6609"),
+     ({"kind": "constant", "over": None}, "explore=schedule")],
+)  # fmt: skip
+def test_what_is_tried_against_exploration(
+    keys: dict[str, Any], tries: str, tmp_path: Path
+) -> None:
+    """A constant epsilon has no period."""
+    keys = {f"explore.epsilon.{name}": value for name, value in keys.items()}
+    case = Case("dqn", {"collect/epsilon_mean": 0.9}, keys | {"run.total_steps": 22_031})
+    assert diagnose(sick(case, tmp_path / "run"))["still exploring"].tries == [tries]
+
+
 def test_a_run_without_records_is_too_early(tmp_path: Path) -> None:
     shutil.copytree(HEALTHY / "dqn", tmp_path / "run")
     (tmp_path / "run/metrics.jsonl").write_text("")
@@ -282,3 +296,15 @@ def test_hostile_values_of_keys(tmp_path: Path) -> None:
         other["policy"] |= {"name": "r2d2"}
         (tmp_path / "run/config.yaml").write_text(yaml.safe_dump(other))
         assert [*report_lines(read_run(tmp_path / "run"))]
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e308, -1e308, 1e-308])
+@pytest.mark.parametrize("name", ["tmaze", "ppo"])
+def test_hostile_values_of_metrics(name: str, value: float, tmp_path: Path) -> None:
+    """All metrics, or all but the score; each finding that comes of them can be printed."""
+    lines = (HEALTHY / name / "metrics.jsonl").read_text().splitlines()
+    names = {key for line in lines for key in json.loads(line)} - {"env_steps"}
+    for part in (names, {key for key in names if "return" not in key}):
+        path = tmp_path / str(len(part))
+        run = sick(Case(name, dict.fromkeys(part, value), {"policy.reward_scale": 1e-300}), path)
+        assert all(map(str.isprintable, "".join(report_lines(run)).replace("\n", "")))

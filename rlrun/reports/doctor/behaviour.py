@@ -19,7 +19,7 @@ def still_exploring(e: Evidence) -> Finding | None:
     return Finding(
         HARMFUL, f"{epsilon:.0%} of the actions are still random after {steps(e.env_steps)}.",
         "Long episodes are never played to the end by the policy itself.",
-        [*e.set("explore.epsilon.over", int(0.3 * e.total_steps)), *e.scaled("explore.eps", 0.5)],
+        [*_decay(e), *e.scaled("explore.eps", 0.5)],
         ("collect/epsilon_mean", "collect/return_mean"),
     )  # fmt: skip
 
@@ -37,10 +37,18 @@ def no_exploration(e: Evidence) -> Finding | None:
         HARMFUL, f"Exploration was over at once: {soon[-1]:.1%} random actions at "
         f"{steps(float(epsilon.env_steps[len(soon) - 1]))} of {e.total_steps:.0f}.",
         "The policy repeats what it did first.",
-        [*e.set("explore.epsilon.over", int(0.3 * e.total_steps)), *e.set("explore.eps", 0.4),
-         "explore=ladder"],
+        [*_decay(e), "explore=ladder"],
         ("collect/epsilon_mean", "collect/action_entropy"),
     )  # fmt: skip
+
+
+def _decay(e: Evidence) -> list[str]:
+    """An epsilon that falls over a third of the run; nothing for the ladder, which has none."""
+    if e.value("explore.name") != "schedule":
+        return []
+    if e.value("explore.epsilon.kind") not in ("linear", "exponential", "cosine"):
+        return ["explore=schedule"]
+    return e.set("explore.epsilon.over", int(0.3 * e.total_steps))
 
 
 def schedule_outlasts_run(e: Evidence) -> Finding | None:

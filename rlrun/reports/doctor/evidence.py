@@ -38,7 +38,7 @@ _NAN = math.nan
 
 
 @dataclass(frozen=True)
-class Series:
+class Metric:
     """A metric in the order of its records: env steps [K] and values [K]."""
 
     env_steps: Floats
@@ -98,9 +98,9 @@ class Evidence:
     def _read(self, file: str, names: Iterable[str]) -> Records:
         return read_records(self.run.path / file, [*names], ended=self.run.status == "done")
 
-    def metric(self, name: str) -> Series:
+    def metric(self, name: str) -> Metric:
         """A metric of metrics.jsonl; empty where it was not recorded."""
-        return Series(*self.records.columns[name])
+        return Metric(*self.records.columns[name])
 
     # -- the config --------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Evidence:
         return self.env_steps / self.total_steps if self.total_steps > 0 else _NAN
 
     @cached_property
-    def score(self) -> Series:
+    def score(self) -> Metric:
         """The mean returns of the evaluations."""
         return self.metric("eval/return_mean")
 
@@ -162,7 +162,7 @@ class Evidence:
         std, episodes = self.metric("eval/return_std"), self.number("run.eval_episodes")
         if not len(std):
             return 0.0
-        return 2 * float(np.median(std.values)) / math.sqrt(max(1.0, episodes or 1.0))
+        return 2 * abs(float(np.median(std.values))) / math.sqrt(max(1.0, episodes or 1.0))
 
     @cached_property
     def span(self) -> float:

@@ -240,7 +240,7 @@ def tiny_rewards(e: Evidence) -> Finding | None:
     return Finding(
         HARMFUL, f"Rewards are tiny for the networks: no scaled return is larger than {size:.2g}.",
         "They drown in the initial values; rewards near 1 a step are right.",
-        e.scaled("policy.reward_scale", 10 ** math.ceil(-math.log10(size))),
+        e.scaled("policy.reward_scale", 10.0 ** math.ceil(-math.log10(size))),
         ("collect/return_max", "train/target"),
     )  # fmt: skip
 

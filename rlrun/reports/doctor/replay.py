@@ -15,10 +15,10 @@ def small_buffer(e: Evidence) -> Finding | None:
     full = e.metric("buffer/fill").last >= 1 and not e.offline
     if not full or e.solved or not (windows < 20 * batch and capacity < 0.1 * e.env_steps):
         return None
+    old = f"; they are {age:.0f} env steps old, of {e.env_steps:.0f}" if age >= 0 else ""
     return Finding(
         HARMFUL,
-        f"The buffer is small: {windows:.0f} windows for batches of {batch:.0f}; what is learned "
-        f"from is {age:.0f} env steps old on average, of {e.env_steps:.0f}.",
+        f"The buffer is small: {windows:.0f} windows for batches of {batch:.0f}{old}.",
         "The network forgets what the buffer no longer holds.",
         e.scaled("buffer.capacity", 10), ("buffer/sample_age", "buffer/windows", "buffer/fill"),
     )  # fmt: skip
@@ -98,7 +98,7 @@ def extreme_weights(e: Evidence) -> Finding | None:
     spread = e.metric("buffer/weight_spread")
     if e.solved or not spread.late > 2:
         return None
-    left = 1 / (1 + spread.late**2)
+    left = 1 / (1 + spread.late * spread.late)
     return Finding(
         HARMFUL, f"Importance weights are extreme: spread {spread.late:.2g} times their mean, so a "
         f"batch counts like {left:.0%} of its windows.",
