@@ -18,7 +18,7 @@ from rlrun.functional.continuous import LOG_STD_BOUNDS as TANH_BOUNDS
 from rlrun.functional.masks import MASK, allowed_actions
 from rlrun.functional.policy import mask_logits
 from rlrun.functional.rows import shape_reward
-from rlrun.functional.value import greedy
+from rlrun.functional.value import greedy, unrescale
 from rlrun.nets.actor_and_critics import ActionBounds, ActorNet
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.memory import reset_state
@@ -122,7 +122,7 @@ def make_greedy_step(actor: object, spec: Spec, frames: int) -> GreedyStep | Non
     if choice is None:
         return None
     assert isinstance(actor, NetActor)
-    return GreedyStep(actor, choice, spec, frames).requires_grad_(False)
+    return GreedyStep(actor, choice, spec, frames)
 
 
 # -- actions of a network's outputs ----------------------------------------------------------------
@@ -132,7 +132,7 @@ def greedy_choice(actor: object) -> Choice | None:
     """Return ``actor.choose`` without exploration, in torch."""
     match actor:
         case ValueActor():
-            return choose_value
+            return partial(choose_value, actor.value_rescale_eps)
         case OnPolicyActor() if actor.sizes:
             return partial(choose_logits, actor.net)
         case OnPolicyActor():
@@ -146,10 +146,11 @@ def greedy_choice(actor: object) -> Choice | None:
     return None
 
 
-def choose_value(q: Tensor, obs: Tree) -> Named:
-    """Action values [n, A]: the largest one that the mask allows."""
+def choose_value(rescale_eps: float | None, outputs: Tensor, obs: Tree) -> Named:
+    """Action values [n, A], or h of them: the largest one that the mask allows."""
     mask = allowed_actions(obs) if isinstance(obs, dict) and MASK in obs else None
-    return {"action": greedy(q, mask), "q_values": q}
+    q = outputs if rescale_eps is None else unrescale(outputs, rescale_eps)
+    return {"action": greedy(outputs, mask), "q_values": q}
 
 
 def choose_logits(net: ActorCritic | PolicyNet, logits: Tensor, obs: Tree) -> Named:

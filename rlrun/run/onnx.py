@@ -57,6 +57,7 @@ def export_policy(run_dir: Path, path: Path, *, weights: str, tolerance: float) 
     return _summary(path, content, step, difference)
 
 
+@torch.no_grad()
 def onnx_of(trained: Trained, *, weights: str = "final") -> tuple[bytes, GreedyStep]:
     """Return a model file, and the module that it computes.
 
@@ -94,7 +95,7 @@ def onnx_of(trained: Trained, *, weights: str = "final") -> tuple[bytes, GreedyS
         ) from e
     _strip(model)
     model.producer_name, model.producer_version = "rlrun", __version__
-    text = json.dumps(describe(plan.config, trained.env_steps, weights, step, outputs))
+    text = json.dumps(describe(plan.config, trained.env_steps, weights, step, outputs), default=str)
     model.metadata_props.add(key=METADATA, value=text)
     content: bytes = model.SerializeToString(deterministic=True)
     return content, step
@@ -192,6 +193,7 @@ def _without_secrets(value: Any) -> Any:
     return value
 
 
+@torch.no_grad()
 def _summary(path: Path, content: bytes, step: GreedyStep, difference: Deviation) -> str:
     """Return the line that the command prints."""
     inputs = step.inputs(1)

@@ -6,11 +6,14 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 
 from rlrun.acting.actor import NetActor
 from rlrun.acting.greedy import GreedyStep, as_tree, leaf_spaces
+from rlrun.acting.values import ValueActor
 from rlrun.env.framestack import make_frame_stack
 from rlrun.functional.masks import FORBIDDEN
+from rlrun.functional.value import unrescale
 from rlrun.nets.actor_critic import ActorCritic, discrete_sizes
 from rlrun.types import Policy, Tree, no_actions, tree_leaves
 
@@ -113,7 +116,7 @@ class SideBySide:
         got = next(out[k] for k in ("q_values", "logits", "mean") if k in out)
         want = outputs[:, : got.shape[-1]]
         want = np.where(got == FORBIDDEN, got, want)  # the actor masks later
-        d.outputs = _larger(d.outputs, _distance(want, got))
+        d.outputs = _larger(d.outputs, _distance(self._as_read(want), got))
         action = out["action"] - self.start
         if not self.sizes:
             d.actions = _larger(d.actions, _distance(chosen, action))
@@ -123,6 +126,11 @@ class SideBySide:
         tie = np.abs(one - two) <= self.tolerance * np.maximum(1, np.abs(one))
         d.ties += int((differs & tie).sum())
         d.unlike += int((differs & ~tie).sum())
+
+    def _as_read(self, outputs: np.ndarray) -> np.ndarray:
+        """Return Q of h(Q), where the actor's outputs are that."""
+        eps = self.actor.value_rescale_eps if isinstance(self.actor, ValueActor) else None
+        return outputs if eps is None else unrescale(torch.from_numpy(outputs), eps).numpy()
 
 
 def compare_random(

@@ -38,6 +38,7 @@ def untrained(*words: str, spaces: Any = None) -> Trained:
 def eager(step: GreedyStep) -> Run:
     """What the exported graph computes, without the export."""
 
+    @torch.no_grad()
     def run(inputs: Numbers) -> Numbers:
         tensors = {k: torch.from_numpy(np.ascontiguousarray(x)) for k, x in inputs.items()}
         return {k: x.numpy() for k, x in step.step(tensors).items()}

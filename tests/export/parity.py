@@ -63,14 +63,14 @@ def play(trained: Trained, step: GreedyStep, run: Run, episodes: int) -> Deviati
 
 
 def microseconds(trained: Trained, step: GreedyStep, run: Run, steps: int) -> tuple[float, float]:
-    """The time of a step of one environment, of the actor and of the graph; the best of 5."""
+    """The time of a step of one environment, of the actor and of the graph; the best of 20."""
     actor, inputs = trained.policy.actor(1), step.inputs(1)
     rng = np.random.default_rng(0)
     obs = rng.normal(size=inputs["obs"].shape).astype(np.float32)
     inputs["obs"], first = obs, np.zeros(1, bool)
     action, reward = no_actions(step.spec.action, 1), np.zeros(1, np.float32)
     best = [np.inf, np.inf]
-    for _ in range(5):
+    for _ in range(20):
         state, began = actor.initial_state(), time.perf_counter()
         for _ in range(steps):
             state = actor.act(obs, first, action, reward, state, explore=None).state
@@ -100,7 +100,7 @@ def measure(name: str, top: Path, *, quick: bool, episodes: int) -> tuple[Deviat
     assert step is not None
     run = onnx_session(str(path))
     d = play(trained, step, run, episodes // ENVS)
-    own, graph = microseconds(trained, step, run, 20 if quick else 2000)
+    own, graph = microseconds(trained, step, run, 20 if quick else 500)
     discrete = step.spec.action.dtype.kind != "f"
     other = (d.unlike, d.ties) if discrete else ("-", "-")
     counts = f"{other[0]:>6} {other[1]:>5}"

@@ -17,16 +17,14 @@ SMALL = ("torso.hidden=[8]", "policy.head_hidden=[8]")
 FAMILIES = [
     *[("policy=r2d2", "env=cartpole", f"memory={m}") for m in ("lstm", "gru", "mingru")],
     ("policy=r2d2", "env=cartpole", "policy.reward_scale=0.1", "policy.reward_clip=0.05"),
-    *[(f"policy={p}", "env=cartpole") for p in ("r2d2_c51", "r2d2_qr", "dqn", "drqn", "qrdqn")],
+    *[(f"policy={p}", "env=cartpole") for p in ("r2d2_c51", "r2d2_qr", "dqn")],
     ("policy=rainbow", "env=cartpole", "env.frame_stack=3"),
     ("policy=iqn", "env=cartpole", "policy.noisy=0.5"),
-    ("policy=ppo", "env=cartpole", "policy.normalize_obs=true"),
     ("policy=ppo", "env=pendulum", "policy.normalize_obs=true", "env.frame_stack=4"),
-    ("policy=a2c", "env=cartpole", "memory=gru"),
-    ("policy=impala", "env=pendulum", "memory=lstm", "policy.prev_inputs=true"),
-    *[(f"policy={p}", "env=pendulum") for p in ("sac", "td3", "ddpg", "rsac", "rtd3")],
-    *[(f"policy={p}", "env=cartpole", *OFFLINE) for p in ("bc", "bc_recurrent", "cql", "iql")],
-    *[(f"policy={p}", "env=pendulum", *OFFLINE) for p in ("bc", "cql_sac")],
+    ("policy=impala", "env=cartpole", "memory=lstm", "policy.prev_inputs=true"),
+    *[(f"policy={p}", "env=pendulum") for p in ("sac", "ddpg", "rtd3")],
+    *[(f"policy={p}", "env=cartpole", *OFFLINE) for p in ("bc_recurrent", "cql")],
+    ("policy=cql_sac", "env=pendulum", *OFFLINE),
 ]
 BOX = gym.spaces.Box(-5, 5, (3,), np.float32)
 FOUR = gym.spaces.Discrete(4, start=3)
