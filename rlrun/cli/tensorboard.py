@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 from rlrun.cli.commands import Parser
 from rlrun.cli.error_report import printable, report_job_error
-from rlrun.errors import ConfigError, ResourceError
+from rlrun.errors import ConfigError, ResourceError, RlrunError
 
 if TYPE_CHECKING:
     from rlrun.run.board_view import BoardView
@@ -69,7 +69,8 @@ def _serve(view: "BoardView", port: int) -> int:
                 process.wait(REFRESH)
                 raise _failed(log)
             except subprocess.TimeoutExpired:
-                view.refresh()
+                with suppress(RlrunError, OSError):  # directories may come and go
+                    view.refresh()
     except KeyboardInterrupt:
         return 0
     finally:

@@ -24,7 +24,8 @@ def declare(trial: TrialRow) -> list[Summary.Value]:
     """
     start = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time(), group_name=trial.name)
     columns = []
-    for name, value in trial.settings.items():
+    for name in [*NAMED, *sorted(trial.differing.difference(NAMED))]:
+        value = trial.settings.get(name)
         if isinstance(value, bool):
             start.hparams[name].bool_value = value
             kind = api_pb2.DATA_TYPE_BOOL
@@ -32,11 +33,10 @@ def declare(trial: TrialRow) -> list[Summary.Value]:
             start.hparams[name].number_value = value
             kind = api_pb2.DATA_TYPE_FLOAT64
         else:
-            start.hparams[name].string_value = value
             kind = api_pb2.DATA_TYPE_STRING
+            if value is not None:
+                start.hparams[name].string_value = value
         differs = name in trial.differing
-        if not differs and name not in NAMED:  # constant: it is under TEXT
-            continue
         columns.append(api_pb2.HParamInfo(name=name, type=kind, differs=differs))
     metrics = [
         api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=shown)

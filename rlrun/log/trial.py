@@ -18,7 +18,8 @@ _OTHERS = r"[^\w.+=-]+"  # characters that no file name should have
 class TrialRow:
     """A row of the HPARAMS tab: name, settings, and those in which the trials differ.
 
-    ``settings`` has ``policy``, ``env``, ``seed`` and the keys that were typed.
+    ``settings`` has ``policy``, ``env``, ``seed`` and keys that were typed; it may lack some of
+    those in ``differing``, which other trials have.
     """
 
     name: str

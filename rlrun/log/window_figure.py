@@ -83,13 +83,14 @@ class WindowFigure:
         draw = ImageDraw.Draw(image)
         draw.text((MARGIN, MARGIN), self.title, _INK)
         draw.text((bars, TOP - ROW), "priority", _INK)
-        colours, most = self.colours(), max(float(np.nanmax(self.priority)), 1e-12)
+        known = np.where(np.isfinite(self.priority), self.priority, 0)
+        colours, most = self.colours(), max(float(known.max()), 1e-12)
         for b in range(windows):
             for t in range(positions):
                 x, y = self.corner(t, b)
                 right = x + self.cell - 1 - (self.cell > 4)
                 draw.rectangle((x, y, right, y + ROW - 1), tuple(int(c) for c in colours[t, b]))
-            share = float(np.nan_to_num(self.priority[b])) / most
+            share = float(known[b]) / most
             y = self.corner(0, b)[1]
             draw.rectangle((bars, y, bars + round(share * BAR), y + ROW - 1), (107, 107, 160))
             draw.text((bars + BAR + MARGIN, y + 1), f"{self.priority[b]:.3g}", _INK)

@@ -17,7 +17,7 @@ from rlrun.log.hparams import declare
 from rlrun.log.trial import TrialRow, Value, trial_name
 from rlrun.reports.inputs import find_jobs
 from rlrun.reports.runs import RunData, read_runs
-from rlrun.run.hparams import differing_keys, settings_of, typed_settings
+from rlrun.run.hparams import differing_keys, settings_of, typed_settings, worth_naming
 
 EVENTS = "events.out.tfevents.*"
 _FIRST = "events.out.tfevents.0000000000.view"  # files are read in the order of their names
@@ -40,10 +40,16 @@ class BoardView:
                 "them; rlrun tensorboard-rebuild RUN_DIR makes them from its records",
                 key="DIR",
             )
-        self.settings = {run.path: _settings(run) for run in runs}
-        self.differing = differing_keys(list(self.settings.values()))
+        self.typed: dict[str, str] = {}  # every key that was typed for some run
         for run in runs:
-            self._add(run.path)
+            self.typed |= typed_settings(run.overrides)
+        self.differing = differing_keys([self._settings(run) for run in runs])
+        names = [trial_name(_own(run), worth_naming(self.differing)) for run in runs]
+        self.named = self.differing
+        if len({*names}) == len(runs):
+            self.named = worth_naming(self.differing)
+        for run in runs:
+            self._add(run)
         self._link()
 
     def refresh(self) -> None:
@@ -51,26 +57,29 @@ class BoardView:
         paths = [job.path for job in find_jobs(self.directories)]
         new = [path for path in paths if path not in self.names and _has_events(path)]
         for path in new:
-            (run,) = read_runs([str(path)])
-            self.settings[path] = _settings(run)
-            self._add(path)
+            self._add(*read_runs([str(path)]))
         self._link()
 
-    def _add(self, path: Path) -> None:
+    def _settings(self, run: RunData) -> dict[str, Value]:
+        """The settings of a run, also those that were only typed for another one."""
+        own = _own(run)
+        others = {key: text for key, text in self.typed.items() if key in run.keys}
+        return settings_of(run.config, others) | own
+
+    def _add(self, run: RunData) -> None:
         """Make the directory of a run, with the row of the HPARAMS tab."""
-        settings = self.settings[path]
-        name = unique = trial_name(settings, self.differing)
+        name = unique = trial_name(_own(run), self.named)
         number, taken = 1, {*self.names.values()}
         while unique in taken:
             number += 1
             unique = f"{name}-{number}"
-        self.names[path] = unique
+        self.names[run.path] = unique
         directory = self.view / unique
         directory.mkdir()
         with (directory / _FIRST).open("xb") as file:
             records = RecordWriter(file)
             records.write(Event(file_version="brain.Event:2").SerializeToString())
-            for value in declare(TrialRow(unique, settings, self.differing)):
+            for value in declare(TrialRow(unique, self._settings(run), self.differing)):
                 records.write(Event(summary=Summary(value=[value])).SerializeToString())
 
     def _link(self) -> None:
@@ -85,5 +94,5 @@ def _has_events(run_dir: Path) -> bool:
     return next(run_dir.glob(EVENTS), None) is not None
 
 
-def _settings(run: RunData) -> dict[str, Value]:
+def _own(run: RunData) -> dict[str, Value]:
     return settings_of(run.config, typed_settings(run.overrides))

@@ -1,7 +1,7 @@
 """A run as a trial: the settings and the short name that TensorBoard shows. Torch-free."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,14 +30,23 @@ def trial_of(run_dir: Path, raw_yaml: str, started: str) -> TrialRow:
     with the time ``started`` (ISO 8601): TensorBoard makes one row of trials of one name.
     """
     typed = typed_settings(_typed(run_dir))
-    settings = settings_of(parse_config(raw_yaml.encode()), typed)
+    try:
+        config = parse_config(raw_yaml.encode())
+    except ValueError:  # a name is no reason to stop a run
+        config = {}
+    settings = settings_of(config, typed)
     differing = _swept(run_dir) if (run_dir.parent / "sweep.json").is_file() else None
     shown = differing
     if differing is None:
         differing = frozenset(settings)
-        shown = frozenset(key for key in settings if not key.startswith(_NOT_NAMED))
+        shown = worth_naming(differing)
     name = f"{trial_name(settings, shown or ())} {started[11:19]}".strip()
     return TrialRow(name, settings, differing)
+
+
+def worth_naming(keys: Collection[str]) -> frozenset[str]:
+    """Return the keys that say what is trained, not for how long."""
+    return frozenset(key for key in keys if not key.startswith(_NOT_NAMED))
 
 
 def final_metrics(record: "RunRecord") -> dict[str, float]:

@@ -2,9 +2,11 @@
 
 import json
 
+import numpy as np
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rlrun.cli.main import main
+from rlrun.log.tensorboard import TensorBoardWriter
 
 LINE = ("policy=random", "env=bandit", "debug=smoke", "-q")
 
@@ -32,6 +34,32 @@ def test_event_files_are_rebuilt(tmp_path, capsys):
     times = [e.wall_time for e in board.Scalars("eval/return_mean")]
     assert times == sorted(times)
     assert json.loads((run_dir / "run.json").read_text())["status"] == "done"
+
+
+def test_what_no_record_has_is_copied(tmp_path):
+    """Pictures and histograms; not what a resume took back."""
+    run_dir = tmp_path / "run"
+    assert main([*LINE, f"run.dir={run_dir}"]) == 0
+    for purge, steps in ((None, (10, 20, 30)), (15, (20,))):
+        board = TensorBoardWriter(run_dir, purge_step=purge)
+        for step in steps:
+            board.image("a/picture", step, bytes([step]), height=1, width=1)
+            board.histogram("a/values", step, np.arange(step))
+        board.close()
+    torn = TensorBoardWriter(run_dir)
+    torn.image("a/picture", 40, b"x" * 500, height=1, width=1)
+    torn.close()
+    torn.path.write_bytes(torn.path.read_bytes()[:-100])
+    assert main(["tensorboard-rebuild", str(run_dir)]) == 0
+    (new,) = run_dir.glob("events.out.tfevents.*")
+    sizes = dict.fromkeys(("images", "histograms"), 0)
+    events = EventAccumulator(str(new), size_guidance=sizes).Reload()
+    pictures = [(e.step, e.encoded_image_string) for e in events.Images("a/picture")]
+    assert pictures == [(10, bytes([10])), (20, bytes([20]))]
+    assert [(e.step, e.histogram_value.num) for e in events.Histograms("a/values")] == [
+        (10, 10), (20, 20),
+    ]  # fmt: skip
+    assert len(events.Tensors("config")) == 1
 
 
 def test_what_cannot_be_rebuilt(tmp_path, capsys):

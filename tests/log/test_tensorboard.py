@@ -50,8 +50,15 @@ def test_scalars_read_back(tmp_path):
 
 TRIAL = TrialRow(
     "r2d2-cartpole-s3",
-    {"policy": "r2d2", "env": "cartpole", "seed": 3, "policy.double": True, "policy.lr": 1e-4},
-    frozenset({"seed", "policy.lr"}),
+    {
+        "policy": "r2d2",
+        "env": "cartpole",
+        "seed": 3,
+        "policy.double": True,
+        "policy.lr": 1e-4,
+        "run.total_steps": 5,
+    },
+    frozenset({"seed", "policy.lr", "policy.double", "policy.clip"}),
 )
 
 
@@ -87,7 +94,8 @@ def test_text_and_hparams(tmp_path):
     }
     assert start.hparams["policy.lr"].number_value == 1e-4
     experiment = metadata.parse_experiment_plugin_data(content[metadata.EXPERIMENT_TAG])
-    assert {info.name for info in experiment.hparam_infos if info.differs} == {"seed", "policy.lr"}
+    differs = {info.name: info.differs for info in experiment.hparam_infos}
+    assert differs == dict.fromkeys(("policy", "env"), False) | dict.fromkeys(TRIAL.differing, True)
     assert {info.name.tag: info.display_name for info in experiment.metric_infos} == {
         "eval/return_mean": "final score",
         "eval/best_return_mean": "best score",

@@ -107,7 +107,7 @@ def test_same_seed_same_bytes(tmp_path, overrides):
 
 
 def test_tensorboard_shows_the_metrics(tmp_path):
-    go(tmp_path, "policy=r2d2", "env=cartpole")
+    record = go(tmp_path, "policy=r2d2", "env=cartpole")
     board = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     points: dict[str, list] = {}
     for file in ("metrics.jsonl", "timings.jsonl"):
@@ -115,11 +115,15 @@ def test_tensorboard_shows_the_metrics(tmp_path):
             step = line.pop("env_steps")
             for key, value in line.items():
                 points.setdefault(key, []).append((step, pytest.approx(value, rel=1e-6)))
+    # for the row of the HPARAMS tab: env steps with every score, and the wall time at the end
+    points["run/env_steps"] = [(step, step) for step, _ in points["eval/return_mean"]]
+    end = record["env_steps"], pytest.approx(record["wall_seconds"], rel=1e-6)
+    points["time/wall_seconds"].append(end)
     tags = set(board.Tags()["scalars"])
     assert tags == set(points)
     for tag in tags:
         assert [(e.step, e.value) for e in board.Scalars(tag)] == points[tag], tag
-    assert {t.split("/")[0] for t in tags} == {"collect", "train", "buffer", "eval", "time"}
+    assert {t.split("/")[0] for t in tags} == {"collect", "train", "buffer", "eval", "time", "run"}
     assert any("config" in t for t in board.Tags()["tensors"])
 
 

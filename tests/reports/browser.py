@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,27 @@ _PROBE = """(() => {
     text: document.body.innerText, scripts: document.scripts.length,
     fired: window.fired === undefined ? null : String(window.fired),
   });
+})()"""
+_TEXTS = """(() => {
+  const out = [];
+  const walk = node => {
+    if (node.nodeType === 3 && node.data.trim()) out.push(node.data.trim());
+    if (['SCRIPT', 'STYLE', 'TEMPLATE'].includes(node.nodeName)) return;
+    if (node.shadowRoot) node.shadowRoot.childNodes.forEach(walk);
+    node.childNodes.forEach(walk);
+  };
+  walk(document.body);
+  return out.join('\\n');
+})()"""
+_IMAGES = """(() => {
+  const out = [];
+  const walk = node => {
+    if (node.nodeName === 'IMG') out.push([node.naturalWidth, node.naturalHeight]);
+    if (node.shadowRoot) node.shadowRoot.childNodes.forEach(walk);
+    node.childNodes.forEach(walk);
+  };
+  walk(document.body);
+  return out;
 })()"""
 
 
@@ -100,6 +122,39 @@ class Browser:
         urls = [e["params"]["request"]["url"] for e in sent]
         found["requests"] = [u for u in urls if not u.startswith("data:")][1:]
         return found
+
+    def visit(self, url: str, *, width: int = 1400, height: int = 1000) -> None:
+        """Begin to load a page; ``wait_for`` its texts."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
+        self.events.clear()
+        self.call("Page.navigate", url="about:blank")  # else only the part after # changes
+        self.call("Page.navigate", url=url)
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of a JavaScript expression in the page."""
+        given = {"expression": expression, "returnByValue": True}
+        return self.call("Runtime.evaluate", **given)["result"].get("value")
+
+    def texts(self) -> str:
+        """The texts of the page and of its custom elements, which ``innerText`` leaves out."""
+        return str(self.evaluate(_TEXTS))
+
+    def images(self) -> list[list[int]]:
+        """[width, height] of all pictures, in pixels of their files; 0: not loaded."""
+        found: list[list[int]] = self.evaluate(_IMAGES)
+        return found
+
+    def wait_for(self, *parts: str, seconds: float = 30.0) -> str:
+        """The texts of the page once all ``parts`` are among them."""
+        end = time.monotonic() + seconds
+        while True:
+            found = self.texts()
+            if all(part in found for part in parts):
+                return found
+            missing = [part for part in parts if part not in found]
+            assert time.monotonic() < end, f"the page does not show {missing}: {found[-2000:]}"
+            time.sleep(0.2)
 
     def photograph(self, out: Path) -> None:
         """Write the whole page as PNG."""

@@ -1,0 +1,157 @@
+"""Runs under short names, with the columns in which they differ."""
+
+import json
+import shutil
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
+
+from rlrun.cli.main import main
+from rlrun.errors import ConfigError
+from rlrun.log.trial import short_number, trial_name
+from rlrun.run.board_view import BoardView
+from rlrun.run.hparams import settings_of, trial_of, typed_settings
+from tests.log.boards import board
+from tests.reports.forge import forge
+
+CONFIG = {"policy": {"name": "dqn", "lr": 1e-3}, "env": {"id": "ALE/Pong-v5"}, "seed": 3}
+
+
+def row(directory):
+    """(group name, {column: differs}, {setting: value}) that TensorBoard reads in a directory."""
+    events = EventAccumulator(str(directory)).Reload()
+    content = {
+        tag: events.SummaryMetadata(tag).plugin_data.content
+        for tag in events.PluginTagToContent("hparams")
+    }
+    start = metadata.parse_session_start_info_plugin_data(content[metadata.SESSION_START_INFO_TAG])
+    experiment = metadata.parse_experiment_plugin_data(content[metadata.EXPERIMENT_TAG])
+    columns = {info.name: info.differs for info in experiment.hparam_infos}
+    return start.group_name, columns, {k: v.string_value for k, v in start.hparams.items()}
+
+
+@pytest.fixture
+def view(tmp_path):
+    path = tmp_path / "view"
+    path.mkdir()
+    return path
+
+
+def test_names_and_columns_are_what_differs(tmp_path, view):
+    for seed in (0, 1):
+        for lr in (1e-3, 1e-4):
+            board(tmp_path / f"outputs/{seed}_{lr}", seed=seed, lr=lr)
+    forge(tmp_path / "outputs/no_events")
+    shown = BoardView([str(tmp_path / "outputs")], view)
+    names = [f"r2d2-cartpole-s{seed}-lr{lr}" for seed in (0, 1) for lr in ("1e-3", "1e-4")]
+    assert sorted(p.name for p in view.iterdir()) == names
+    for name in names:
+        group, columns, values = row(view / name)
+        assert group == name
+        assert columns == {"policy": False, "env": False, "seed": True, "policy.lr": True}
+        assert values["seed"] == name[15]
+    events = EventAccumulator(str(view / names[0])).Reload()
+    assert events.Scalars("run/env_steps")[-1].value == 3000
+
+    board(tmp_path / "outputs/later", seed=1, lr=1e-3)  # the same settings again
+    board(tmp_path / "outputs/no_events", seed=7, lr=1e-3)
+    shown.refresh()
+    new = {p.name for p in view.iterdir()} - {*names}
+    assert new == {"r2d2-cartpole-s1-lr1e-3-2", "r2d2-cartpole-s7-lr1e-3"}
+    extra = tmp_path / "outputs/later/events.out.tfevents.1999999999.a.1.0"  # of a resume
+    extra.write_bytes(b"")
+    shown.refresh()
+    assert (view / "r2d2-cartpole-s1-lr1e-3-2" / extra.name).is_symlink()
+
+
+def test_runs_that_were_not_started_alike(tmp_path, view):
+    """A key that one of them typed is a column of all; how long is no part of a short name."""
+    board(tmp_path / "outputs/a", seed=0, lr=1e-3, run__total_steps=500)
+    overrides = ["policy=ppo", "policy.clip=0.3", "learner.batch_size=8"]
+    given = {"policy__name": "ppo", "policy__clip": 0.3, "learner__batch_size": 8}
+    other = forge(tmp_path / "outputs/b", overrides=overrides, **given)
+    (other / "events.out.tfevents.1700000000.a.1.0").write_bytes(b"")
+    BoardView([str(tmp_path / "outputs")], view)
+    names = ["ppo-cartpole-s0-clip0.3-batch_size8", "r2d2-cartpole-s0"]
+    assert sorted(p.name for p in view.iterdir()) == names
+    differing = ["policy", "policy.clip", "learner.batch_size", "run.total_steps"]
+    for name in names:
+        columns = row(view / name)[1]
+        assert columns == dict.fromkeys(("env", "seed"), False) | dict.fromkeys(differing, True)
+
+
+def test_a_single_run_has_a_name(tmp_path, view):
+    run_dir = board(tmp_path / "run", seed=0, lr=1e-3)
+    BoardView([str(run_dir)], view)
+    assert [p.name for p in view.iterdir()] == ["r2d2-cartpole-s0"]
+    assert row(run_dir)[0] == "r2d2-cartpole-s0-lr1e-3 12:00:03", "also in a plain tensorboard"
+
+
+def test_a_job_knows_what_its_sweep_compares(tmp_path):
+    jobs = []
+    for num, lr in enumerate((1e-3, 1e-4)):
+        typed = ["policy=r2d2", "env=cartpole", f"policy.lr={lr}", "run.total_steps=3000"]
+        jobs.append({"num": num, "name": str(num), "overrides": [f"seed={num}", *typed]})
+    (tmp_path / "sweep.json").write_text(json.dumps({"jobs": jobs}))
+    run_dir = board(tmp_path / "1", seed=1, lr=1e-4)
+    trial = trial_of(run_dir, (run_dir / "config.yaml").read_text(), "2026-01-31T12:00:03")
+    assert trial.differing == {"seed", "policy.lr"}
+    assert trial.name == "r2d2-cartpole-s1-lr1e-4 12:00:03"
+    (tmp_path / "sweep.json").write_text("{")
+    assert trial_of(run_dir, "seed: 1\n", "").name == "r2d2-cartpole-s1"
+
+
+def test_settings_are_what_was_typed_with_the_values_of_the_config():
+    typed = typed_settings(
+        ["seed=3", "policy.lr=0.5", "memory=gru", "+env.kwargs.size=4", "~x", "logger.every=5",
+         "run.dir=a", "device=cpu", "hydra.launcher.workers=2", "policy.new=true"]
+    )  # fmt: skip
+    settings = settings_of(CONFIG, typed)
+    assert settings == {
+        "policy": "dqn", "env": "pong", "seed": "3", "policy.lr": 1e-3, "memory": "gru",
+        "env.kwargs.size": 4, "policy.new": True,
+    }  # fmt: skip
+    secret = settings_of(CONFIG | {"env": {"id": "A-v0", "key": "${oc.env:KEY}"}}, {"env.key": "x"})
+    assert secret["env.key"] == "${oc.env:KEY}"
+    assert trial_name(settings, settings) == "dqn-pong-s3-lr1e-3-gru-size4-new=true"
+
+
+def test_names_are_short_and_fit_for_files():
+    base = {"policy": "../x", "env": "a b/c", "seed": "0"}
+    assert trial_name(base, ()) == ".._x-a_b_c-s0"
+    assert trial_name(base | {"policy.lr": 1.0, "bonus.lr": 2.0}, ("policy.lr", "bonus.lr")) == (
+        ".._x-a_b_c-s0-policy.lr1-bonus.lr2"
+    )
+    long = [trial_name(base | {"env.text": c * 99}, ("env.text",)) for c in "ab"]
+    assert all(len(name) == 64 for name in long)
+    assert long[0][-6:] != long[1][-6:]
+    shown = [short_number(x) for x in (0.001, 2.5e-5, 0.5, 20000, 1e6, 0.0, 0.00012345678)]
+    assert shown == ["1e-3", "2.5e-5", "0.5", "20000", "1e6", "0", "1.235e-4"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        (["nowhere"], "DIR = nowhere: no such directory"),
+        ([], "DIR = outputs: no such directory"),
+        (["a", "--port", "70000"], "70000 is not an integer within [1, 65535]"),
+        (["a", "--port", "http"], "http is not an integer"),
+        (["a"], "no run there has event files"),
+    ],
+)
+def test_misuse_is_one_line(argv, part, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    forge(tmp_path / "a")
+    assert main(["tensorboard", *argv]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert part in err
+
+
+def test_a_run_that_goes_while_it_is_shown(tmp_path, view):
+    board(tmp_path / "outputs/a", seed=0, lr=1e-3)
+    shown = BoardView([str(tmp_path / "outputs")], view)
+    shutil.rmtree(tmp_path / "outputs/a")
+    with pytest.raises(ConfigError):
+        shown.refresh()
