@@ -22,8 +22,8 @@ _running = threading.Lock()
 def errors_of_cli(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Raise every error as RlrunError whose text is the line that the command line prints.
 
-    Its traceback ends here: what is inside concerns nobody who reads that line. The cause, such as
-    what an environment raised or a bug, keeps its own. RLRUN_DEBUG=1 keeps all.
+    Its traceback ends here: what is inside concerns nobody who reads that line. A cause is kept,
+    such as what an environment raised or a bug, but for a ConfigError. RLRUN_DEBUG=1 keeps all.
     """
 
     @wraps(function)
@@ -35,9 +35,10 @@ def errors_of_cli(function: Callable[_P, _T]) -> Callable[_P, _T]:
         except Exception as e:
             error = job_error(e, None)
             error.args = (line_of(error),)
-            if os.environ.get("RLRUN_DEBUG") != "1":
-                error.__traceback__ = None
-            raise error from error.__cause__
+            if os.environ.get("RLRUN_DEBUG") == "1":
+                raise error from error.__cause__
+            cause = None if isinstance(error, ConfigError) else error.__cause__
+            raise error.with_traceback(None) from cause
 
     return wrapper
 

@@ -19,6 +19,7 @@ from rlrun.pipeline.collect_metrics import CollectMetrics, Explore
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.evaluate import Evaluator
 from rlrun.pipeline.explore import make_explore
+from rlrun.pipeline.film import FilmingEvaluator
 from rlrun.pipeline.inspector import InspectedPolicy, Inspector
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.offline import OfflineSource
@@ -55,9 +56,11 @@ def make_collector(plan: Plan, counters: Counters) -> Collector:
     )
 
 
-def make_evaluator(plan: Plan) -> Evaluator:
+def make_evaluator(plan: Plan, run_dir: Path, log: Log) -> Evaluator:
     """Evaluation episodes of a training run."""
     c = plan.config
+    if c.run.video_every is not None:
+        return FilmingEvaluator(c, seed=plan.env_seeds.eval, log=log, run_dir=run_dir)
     return Evaluator(
         c.env,
         episodes=c.run.eval_episodes,
@@ -78,7 +81,7 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
         log.note("learner.compile: plain layers learn in numpy here, which nothing compiles")
     bonus = make_bonus(plan)
     buffer, learner = _buffer_and_learner(plan, policy, counters, bonus, log)
-    evaluator, recorded = make_evaluator(plan), config.logger.profile
+    evaluator, recorded = make_evaluator(plan, run_dir, log), config.logger.profile
     return Pipeline(
         config.run,
         config.logger,

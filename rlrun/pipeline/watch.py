@@ -27,12 +27,14 @@ class Watch:
     """Hands each row of column 0 to ``show``: T + 1 of an episode of T steps.
 
     ``ended``(number, return, length, cut=...) is called after each episode. ``episodes``: (return,
-    length) of them, in order.
+    length) of them, in order. ``stride``: steps from one picture to the next; the last row of an
+    episode has one in any case.
     """
 
     show: Callable[[Shown], None]
     ended: Callable[..., None] = lambda *result, cut: None
     episodes: list[tuple[float, int]] = field(default_factory=list)
+    stride: int = 1
     _pending: tuple[np.ndarray, float] | None = None  # picture and reward of the row to come
     _t: int = 0
     _total: float = 0.0
@@ -53,7 +55,8 @@ class Watch:
             return
         reward = float(step.reward[0])
         self._t, self._total = self._t + 1, self._total + reward
-        self._pending = env.render(), reward
+        if over or self._t % self.stride == 0:
+            self._pending = env.render(), reward
         if over:
             self._emit(None)
             cut = not (step.terminated[0] or step.truncated[0])

@@ -52,7 +52,14 @@ from rlrun.trust import fault_of_users
 
 _SAME_NUMBERS = (
     *(f"run.{name}" for name in ("total_steps", "stop_value", "stop_after", "max_time", "on_nan")),
-    *("run.checkpoint_every", "run.keep_checkpoints", "checkpoint", "watchdog", "transport"),
+    *(
+        "run.video_every",
+        "run.checkpoint_every",
+        "run.keep_checkpoints",
+        "checkpoint",
+        "watchdog",
+        "transport",
+    ),
     *(f"logger.{name}" for name in ("progress", "progress_seconds", "tensorboard", "profile")),
     *(f"logger.{name}" for name in ("figures_every", "csv", "wandb", "mlflow")),
     *("buffer.mmap", "buffer.max_bytes", "resume.allow"),

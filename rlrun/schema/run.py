@@ -23,6 +23,7 @@ class RunConfig(Ranged):
     total_steps: int = field(metadata=at_least(0))
     eval_every: int = field(metadata=positive())
     eval_episodes: int = field(metadata=positive())
+    video_every: int | None = field(metadata=positive())
     checkpoint_every: int = field(metadata=positive())
     keep_checkpoints: int = field(metadata=at_least(1))
     stop_value: float | None

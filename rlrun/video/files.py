@@ -219,7 +219,6 @@ def reduced(frame: np.ndarray, *, side: int) -> np.ndarray:
     factor = -(-max(frame.shape[:2]) // side)
     if factor == 1:
         return frame
-    height, width = (n // factor * factor for n in frame.shape[:2])
-    blocks = frame[:height, :width].reshape(height // factor, factor, width // factor, factor, 3)
-    mean: np.ndarray = blocks.mean((1, 3)).round().astype(np.uint8)
-    return mean
+    from PIL import Image
+
+    return np.asarray(Image.fromarray(frame).reduce(factor))

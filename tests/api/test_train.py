@@ -132,6 +132,9 @@ def test_errors_are_those_of_the_command_line(
     assert error.value.exit_code == code
     assert capsys.readouterr() == ("", "")
     assert [*tmp_path.iterdir()] == []
+    assert len(error.traceback) == 2, "this line, and where all errors are raised"
+    assert error.value.__suppress_context__
+    assert error.value.__cause__ is None or code != 2
 
 
 FAULTS = [

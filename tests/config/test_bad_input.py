@@ -330,7 +330,7 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("--config-name other", "--config-name = other", ""),
     ("--config-path /tmp", "--config-path", "--config-dir"),
     ("--experimental-rerun x.pickle", "--experimental-rerun", "rlrun resume"),
-    ("trian", "trian: unknown subcommand", "eval, resume, fork, verify, diff, export"),
+    ("trian", "trian: unknown subcommand", "eval, play, resume, fork, verify, diff, export"),
     ("lst", "lst: unknown subcommand", "rlrun list"),
     ("list --foo", "--foo", "--help"),
     ("eval", "RUN_DIR", ""),

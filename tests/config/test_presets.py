@@ -257,6 +257,7 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
     "buffer.alpha": ("0.25", 0.25, []),
     "env.id": ("Acrobot-v1", "Acrobot-v1", []),
     "run.max_time": ("1.5h", 5400.0, []),
+    "run.video_every": ("9", 9, []),
     "resume.allow": ("[seed]", ("seed",), []),
     "env.wrappers": (
         "[{name: delay_obs, steps: 2}, flatten_obs]",

@@ -73,7 +73,8 @@ def test_a_reading_is_of_the_first_environment_and_changes_no_action(
 
 
 def test_values_of_a_q_network_are_its_own() -> None:
-    plan = make_plan(config("policy=dqn", "env=cartpole", "torso.hidden=[8]"))
+    words = ("policy=dqn", "env=cartpole", "torso.hidden=[8]", "policy.value_rescale_eps=null")
+    plan = make_plan(config(*words))
     policy, found = make_policy(plan), []
     obs = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
     none = np.zeros(2)

@@ -13,6 +13,7 @@ from rlrun.config.checks.datasets import demonstration_errors, offline_errors, r
 from rlrun.config.checks.graphs import graph_errors
 from rlrun.config.checks.rollouts import policies_that, rollout_errors
 from rlrun.config.checks.spaces import check_spaces
+from rlrun.config.checks.video import check_video
 from rlrun.config.checks.windows import capacity_errors, overlap_errors, relabel_errors
 from rlrun.config.config_errors import config_error
 from rlrun.config.directories import check_length
@@ -35,6 +36,8 @@ def check(config: Config, *, fresh: bool = True) -> None:
     for error in logger_errors(config) if fresh else ():
         raise error
     check_spaces(config, fresh=fresh)
+    if fresh:
+        check_video(config)
     require_dataset(config)
 
 

@@ -35,7 +35,7 @@ def report_lines(run: RunData) -> Iterator[str]:
     records = max((len(x) for x, _ in evidence.records.columns.values()), default=0)
     what = f"{records} records up to {evidence.env_steps:.0f} env steps"
     if not found:
-        early = records < _FEW and evidence.learns
+        early = records < _FEW and evidence.learns and not evidence.solved
         text = f"too early to say; {what}" if early else (
             f"nothing looks wrong; {len(RULES)} rules on {what} (rlrun help health)"
         )  # fmt: skip

@@ -36,7 +36,8 @@ def damaged(e: Evidence) -> Finding | None:
     if not what:
         return None
     return Finding(
-        BROKEN, f"Its files are damaged: {what}.", "What follows the damage was not looked at.",
+        BROKEN, f"Its files are damaged: {what.rstrip('.')}.",
+        "What follows the damage was not looked at.",
         [f"rlrun verify {e.run.path}"], ("metrics.jsonl",),
     )  # fmt: skip
 

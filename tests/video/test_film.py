@@ -1,0 +1,164 @@
+"""run.video_every: videos of evaluations, and the same run with and without them."""
+
+import io
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageSequence
+
+from rlrun.cli.main import main
+from rlrun.env.rows import Env
+from rlrun.errors import ConfigError
+from rlrun.pipeline import film
+from rlrun.pipeline.film import FilmingEvaluator, Frames
+from rlrun.pipeline.watch import Shown, Watch
+from tests.compose import config
+
+LINE = (
+    *("policy=dqn", "env=tmaze", "policy.noisy=0.5", "debug=smoke", "run.stop_value=null", "-q"),
+    *("run.eval_every=100", "run.total_steps=400"),
+)  # fmt: skip
+
+
+def gif_frames(content: bytes) -> list[np.ndarray]:
+    with Image.open(io.BytesIO(content)) as file:
+        return [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(file)]
+
+
+def images_of(run_dir: Path, tag: str) -> dict[int, bytes]:
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    found = {}
+    for path in sorted(run_dir.glob("events.*")):
+        for event in EventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                if value.tag == tag:
+                    (*_, content) = value.tensor.string_val
+                    found[event.step] = content
+    return found
+
+
+def digest(run_dir: Path) -> str:
+    return str(json.loads((run_dir / "run.json").read_text())["digest"])
+
+
+def test_a_run_with_videos_has_the_numbers_of_one_without(tmp_path: Path) -> None:
+    """Bit for bit, also resumed with them; the videos are those of the evaluations."""
+    plain, filmed, resumed = (tmp_path / name for name in ("plain", "filmed", "resumed"))
+    assert main([*LINE, f"run.dir={plain}"]) == 0
+    assert main([*LINE, "run.video_every=200", f"run.dir={filmed}"]) == 0
+    assert digest(filmed) == digest(plain)
+    assert not (plain / "videos").exists()
+    files = sorted((filmed / "videos").iterdir())
+    assert [p.name for p in files] == [f"step_{n:012d}.gif" for n in evaluations(filmed)[1::2]]
+    board = images_of(filmed, "eval/video")
+    assert [*board] == evaluations(filmed)[1::2]
+    assert [*board.values()] == [path.read_bytes() for path in files]
+    shutil.copytree(plain, resumed)
+    step = evaluations(plain)[1]
+    assert main(["resume", f"{resumed}@{step}", "run.video_every=100", "-q"]) == 0
+    assert digest(resumed) == digest(plain)
+    assert json.loads((resumed / "run.json").read_text())["exact"]
+    names = [path.name for path in sorted((resumed / "videos").iterdir())]
+    assert names == [f"step_{n:012d}.gif" for n in evaluations(resumed)[2:]]
+    assert (resumed / "videos" / files[-1].name).read_bytes() == files[-1].read_bytes()
+
+
+def evaluations(run_dir: Path) -> list[int]:
+    lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
+    return [line["env_steps"] for line in lines if "eval/return_mean" in line]
+
+
+def test_the_video_is_the_first_episode_of_the_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pictures are those of the environment after the reset and each step."""
+    pictures: list[np.ndarray] = []
+    render = Env.render
+
+    def rendering(env: Env) -> np.ndarray:
+        pictures.append(render(env))
+        return pictures[-1]
+
+    made = FilmingEvaluator._play
+
+    def playing(evaluator: FilmingEvaluator, *given: Any) -> None:
+        pictures.clear()
+        made(evaluator, *given)
+
+    monkeypatch.setattr(Env, "render", rendering)
+    monkeypatch.setattr(FilmingEvaluator, "_play", playing)
+    assert main([*LINE, "run.video_every=400", f"run.dir={tmp_path}"]) == 0
+    (path,) = (tmp_path / "videos").iterdir()
+    frames = gif_frames(path.read_bytes())
+    later = [b for a, b in pairwise(pictures) if not np.array_equal(a, b)]
+    distinct = [pictures[0], *later]
+    assert len(frames) == len(distinct)
+    assert all(np.array_equal(a, b) for a, b in zip(frames, distinct, strict=True))
+
+
+def test_a_long_episode_has_a_bounded_number_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second one is dropped each time there are too many; the first and last are kept."""
+    monkeypatch.setattr(film, "MAX_FRAMES", 8)
+    moved: list[int] = []
+    frames = Frames(lambda: moved.append(1))
+    frames.watch = Watch(frames.add)
+    for t in range(101):
+        if t % frames.watch.stride and t < 100:
+            continue
+        picture = np.full((200, 300, 3), t, np.uint8)
+        reading: Any = None if t == 100 else object()
+        frames.add(Shown(picture, 0, t, 0.0, 0.0, reading))
+    shown = [int(frame[0, 0, 0]) for frame in frames.frames]
+    assert shown == [*range(0, 100, 16), 100]
+    assert frames.watch.stride == 16
+
+
+def test_videos_that_fail_are_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlrun.config.checks.keys.check_video", lambda config: None)
+
+    def failing(env: Env) -> np.ndarray:
+        raise ConfigError("env.id = x: it cannot be drawn (no GL context); …; …")
+
+    monkeypatch.setattr(Env, "render", failing)
+    assert main([*LINE, "run.video_every=100", f"run.dir={tmp_path}"]) == 0
+    (text,) = (tmp_path / "rlrun.log").read_text().splitlines()
+    assert "run.video_every: env.id = x: it cannot be drawn (no GL context)" in text
+    assert not (tmp_path / "videos").exists()
+
+
+def test_what_cannot_be_drawn_is_told_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["policy=random", "env=gym", "env.id=tests.env.walks:test/Walk-v0", "--trust", "tests"]
+    assert main([*words, "run.video_every=5"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("rlrun: error: run.video_every = 5: env.id = tests.env.walks:test/Walk")
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("every", "eval_every", "steps", "due"),
+    [
+        (1000, 250, [250, 500, 750, 1000, 1250, 2000], [1000, 2000]),
+        (100, 250, [250, 500], [250, 500]),
+        (600, 250, [250, 500, 750, 1000, 1250, 1500], [750, 1250]),
+        (500, 250, [0], [0]),  # a policy that only evaluates
+    ],
+)
+def test_when_a_video_is_due(every: int, eval_every: int, steps: list[int], due: list[int]) -> None:
+    """A function of the steps: a resumed run makes those of the uncut one."""
+    evaluator = object.__new__(FilmingEvaluator)
+    evaluator.every, evaluator.eval_every = every, eval_every
+    assert [n for n in steps if evaluator._due(n)] == due
+
+
+def test_old_configs_have_no_videos() -> None:
+    assert config("policy=random").run.video_every is None
