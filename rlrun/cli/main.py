@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr
 
 from rlrun import __version__
+from rlrun.cli import completion
 from rlrun.cli.commands import (
     Parser,
     codec_command,
@@ -66,6 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     end_if_importing_main()
+    if (text := completion.answer(argv, _COMMANDS)) is not None:
+        print(text, end="")
+        return 0
     # Read when numpy is loaded: products as small as those of acting are slower on more threads,
     # which then wait by spinning on cores the learner could use.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

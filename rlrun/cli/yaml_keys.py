@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rlrun.errors import ConfigError
-from rlrun.schema import COMMAND_CONFIGS
 
 PRESETS = ("experiment", "debug", "sweep")  # groups whose options hold keys of other groups
 
@@ -132,6 +131,8 @@ def _replaced(name: str, by: Mapping[str, Key]) -> bool:
 
 def root_keys() -> dict[str, Key]:
     """name -> key of config.yaml (seed, device, run, ...), then of the commands' own yaml files."""
+    from rlrun.schema import COMMAND_CONFIGS  # slow to import
+
     names = ("config", *COMMAND_CONFIGS)
     return {n: k for name in names for n, k in file_keys(shipped() / f"{name}.yaml", "").items()}
 

@@ -217,12 +217,13 @@ def a_run(rlrun: Callable[..., Done], tmp_path: Path) -> Path:
 def test_eval(rlrun: Callable[..., Done], build: Build, tmp_path: Path) -> None:
     path = a_run(rlrun, tmp_path)
     assert rlrun("eval", str(path)).code == 0
+    film = {"video": None, "traces": False, "fps": None}
     nothing = {"episodes": None, "weights": "final", "seed": None, "device": None}
-    assert build.calls[-1] == ("eval", (path,), nothing)
+    assert build.calls[-1] == ("eval", (path,), nothing | film)
     line = "--episodes 7 --weights best --seed 9 --device cpu"
     assert rlrun("eval", str(path), *line.split()).code == 0
     given = {"episodes": 7, "weights": "best", "seed": 9, "device": "cpu"}
-    assert build.calls[-1] == ("eval", (path,), given)
+    assert build.calls[-1] == ("eval", (path,), given | film)
     assert rlrun("eval", str(path), "--device", "tpu").code == 2
 
 
