@@ -128,5 +128,5 @@ def test_what_has_no_pictures_is_refused() -> None:
 
 def test_a_team_that_takes_no_render_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLRUN_TRUST", "tests")
-    with pytest.raises(ConfigError, match="it cannot be drawn .its parallel_env takes no render_m"):
+    with pytest.raises(ConfigError, match="its parallel_env takes no render_mode"):
         made("pettingzoo", 1, render=True, words=("env.id=pettingzoo:tests.env.zoo_example",))
