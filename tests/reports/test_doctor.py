@@ -1,4 +1,4 @@
-"""``rlrun doctor RUN_DIR``: forty sick runs, each a healthy one with one symptom, and healthy ones.
+"""``rlrun doctor RUN_DIR``: one sick run a rule, each a healthy one with one symptom, and healthy ones.
 
 A sick run is a run of ``healthy/`` some of whose metrics and keys were written over. ``x`` is the
 share of its env steps that is done.
@@ -28,7 +28,7 @@ from tests.reports.thin_run import HEALTHY
 
 RUNS = ("dqn", "ppo", "r2d2", "tmaze", "sac")
 Values = float | Callable[[float], float] | None  # None: the metric is left out
-UNSOLVED = {"run.stop_value": None}
+UNSOLVED = {"run.stop_value": 1e6}
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,10 @@ CASES = {
         {f"train/{name}": x for name, x in NO_TRAIN.items()} | flat(9.3),
         {"learner.learning_starts": 100_000},
     ),
+    "late learning": Case("dqn", flat(9.3), {"learner.learning_starts": 50_000}),
     "rollbacks": Case("dqn", record={"rollbacks": 3}),
     "large step size": Case("dqn", {"train/lr": 0.3} | flat(9.3), {"policy.lr": 0.3}),
+    "short horizon": Case("r2d2", flat(30.0), {"policy.gamma": 0.1}),
     "overestimation": Case(
         "dqn",
         {"train/q_taken": lambda x: 3 * 300**x, "train/loss": lambda x: 0.01 * 1e5**x} | flat(9.3),
@@ -194,7 +196,8 @@ def test_a_sick_run_has_its_finding_and_no_other(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", RUNS)
 def test_a_healthy_run_has_none(name: str, stop: str, tmp_path: Path) -> None:
     """Also where no stop_value says that it is solved."""
-    run = read_run(HEALTHY / name) if stop == "given" else sick(Case(name), tmp_path / name)
+    null = Case(name, keys={"run.stop_value": None})
+    run = read_run(HEALTHY / name) if stop == "given" else sick(null, tmp_path / name)
     assert diagnose(run) == {}
     (line,) = report_lines(run)
     assert line.startswith(f"{name}: nothing looks wrong; {len(RULES)} rules on ")
@@ -226,7 +229,8 @@ def test_what_is_tried_is_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "tries"),
     [({"kind": "exponential", "over": 10**6}, "explore.epsilon.over=6609"),
-     ({"kind": "constant", "over": None}, "explore=schedule")],
+     ({"kind": "constant", "over": None},
+      "'explore.epsilon={kind:linear,start:1,end:0.05,over:6609}'")],
 )  # fmt: skip
 def test_what_is_tried_against_exploration(
     keys: dict[str, Any], tries: str, tmp_path: Path

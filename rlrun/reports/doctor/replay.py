@@ -12,7 +12,7 @@ def small_buffer(e: Evidence) -> Finding | None:
     """
     windows, batch = e.metric("buffer/windows").last, e.number("learner.batch_size")
     capacity, age = e.number("buffer.capacity"), e.metric("buffer/sample_age").last
-    full = e.metric("buffer/fill").last >= 1 and not e.offline
+    full = e.metric("buffer/fill").last >= 1 and e.replay and not e.offline
     if not full or e.solved or not (windows < 20 * batch and capacity < 0.1 * e.env_steps):
         return None
     old = f"; they are {age:.0f} env steps old, of {e.env_steps:.0f}" if age >= 0 else ""
@@ -44,8 +44,7 @@ def much_replay(e: Evidence) -> Finding | None:
     (Nikishin et al. 2022, "The Primacy Bias"; D'Oro et al. 2023). Presets have 32 to 256.
     """
     ratio = e.metric("train/replay_ratio").late
-    weak = e.lost > 0.5 or not e.improved
-    if e.offline or e.solved or not ratio > 1000 or not weak:
+    if e.offline or not e.replay or e.solved or not ratio > 1000 or not e.fails:
         return None
     return Finding(
         HARMFUL, f"{ratio:.0f} rows are learned for each row collected; the score does not rise.",
@@ -62,7 +61,7 @@ def little_replay(e: Evidence) -> Finding | None:
     R2D2 and Ape-X learn 0.8 to 1.3 rows per row with hundreds of actors, where rows are cheap.
     """
     found = e.metric("train/replay_ratio").values
-    if e.offline or e.solved or not len(found):
+    if e.offline or not e.replay or e.solved or not len(found):
         return None
     ratio = float(found.mean())
     if not ratio < 0.25:
