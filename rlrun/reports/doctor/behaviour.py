@@ -244,7 +244,8 @@ def _memory(e: Evidence) -> list[str]:
     """The recurrent policy of the same kind, where there is one and this is none."""
     if e.value("memory.name") not in (None, "none"):
         return []
-    return ["memory=lstm"] if e.on_policy else [_RECURRENT[e.policy]] * (e.policy in _RECURRENT)
+    other = "memory=lstm" if e.on_policy else _RECURRENT.get(e.policy)
+    return [other] if other else []
 
 
 RULES = (

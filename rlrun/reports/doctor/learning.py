@@ -28,8 +28,9 @@ def no_updates(e: Evidence) -> Finding | None:
 
 def late_learning(e: Evidence) -> Finding | None:
     """Learning starts at half of the run or later. The presets start at 0.1 to 5 % of it."""
-    starts, updates = e.number("learner.learning_starts"), e.metric("train/updates").last
-    counts = e.replay and not e.offline and updates > 0
+    starts, recorded = e.number("learner.learning_starts"), e.metric("train/updates").last
+    updates = float(np.fmax(recorded, e.run.number("updates")))
+    counts = e.replay and not e.offline and recorded > 0
     if not counts or e.solved or e.improved or not starts >= 0.5 * e.total_steps:
         return None
     return Finding(
@@ -47,13 +48,14 @@ def short_horizon(e: Evidence) -> Finding | None:
 
     Rewards k steps away count gamma^k, so five horizons away by less than 1 %. Presets have 0.99 to
     0.999. Tasks whose actions are rewarded at once are solved with any gamma, so only runs of which
-    the score does not rise, or falls again, are accused.
+    the score does not rise, falls again, or stays below what the first actions got, are accused.
     """
     gamma, length = e.number("policy.gamma"), e.metric("collect/length_mean").median
-    if not e.learns or e.solved or len(e.score) < 3 or not e.fails or not 0 <= gamma < 0.95:
+    if not e.learns or e.solved or len(e.score) < 3 or not 0 <= gamma < 0.95:
         return None
+    weak = e.fails or e.score.late <= e.metric("collect/return_mean").first
     horizon = 1 / (1 - gamma)
-    if not length > 5 * horizon:
+    if not weak or not length > 5 * horizon:
         return None
     return Finding(
         HARMFUL, f"It looks {horizon:.3g} steps ahead, policy.gamma = {gamma:g}, and episodes have "

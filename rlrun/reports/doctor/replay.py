@@ -84,7 +84,9 @@ def priorities_collapsed(e: Evidence) -> Finding | None:
         f"Priorities have collapsed: {windows:.0f} windows are sampled like "
         f"{max(1.0, ess.late * windows):.0f} ({ess.late:.2%}) from {steps(ess.late_since)} on.",
         "A few windows with large errors are in every batch; others are hardly seen.",
-        [*e.scaled("buffer.alpha", 0.5), *e.set("policy.td_clip", 1), *e.scaled("policy.eta", 0.5)],
+        [*e.scaled("buffer.alpha", 0.5), *(
+            e.set("policy.td_clip", 1) if e.value("policy.distribution") in (None, "none") else []
+        ), *e.scaled("policy.eta", 0.5)],
         ("buffer/priority_ess", "buffer/priority_max", "buffer/priority_mean"),
     )  # fmt: skip
 
@@ -137,7 +139,8 @@ def padding(e: Evidence) -> Finding | None:
     unroll, nstep = e.number("policy.learn_unroll_len"), e.number("policy.nstep")
     if not valid.late < 0.5 or not unroll > 0:
         return None
-    shorter = max(nstep + 1, min(unroll / 2, length)) if length > 0 else unroll / 2
+    least = nstep + 1 if nstep >= 1 else 1
+    shorter = max(least, min(unroll / 2, length)) if length > 0 else max(least, unroll / 2)
     return Finding(
         NOTE, f"Windows are mostly padding: {valid.late:.0%} of their learned positions are steps; "
         f"episodes have {length:.0f} steps, windows {unroll:.0f}.",
@@ -155,7 +158,10 @@ def rows_lost(e: Evidence) -> Finding | None:
     return Finding(
         HARMFUL, f"Only {part:.0%} of the collected steps can be learned from.",
         "Ends of episodes fill no window and are dropped.",
-        [*e.set("collector.tiling", "lossless"), *e.set("collector.residual", "null_padding")],
+        [*e.set("collector.tiling", "lossless"), *(
+            e.set("collector.residual", "null_padding")
+            if e.value("collector.tiling") == "plain" else []
+        )],
         ("buffer/learned_fraction",),
     )  # fmt: skip
 
