@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 HOST, PORT = "127.0.0.1", 6006
 REFRESH = 10.0  # seconds between looks for new runs
+_ENDING = [getattr(signal, n) for n in ("SIGTERM", "SIGHUP") if hasattr(signal, n)]
 _START = 60.0  # seconds that TensorBoard may take to answer
 
 
@@ -102,16 +103,17 @@ def _failed(log: Path) -> ResourceError:
 
 @contextmanager
 def _ending() -> Iterator[None]:
-    """SIGTERM ends like Ctrl-C, so that the server and the directory of links go."""
+    """SIGTERM and SIGHUP end like Ctrl-C, so that the server and the directory of links go."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in _ENDING}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _free_port() -> int:

@@ -253,6 +253,8 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
     "buffer.relabel_ratio": ("0.25", 0.25, []),
     "buffer.demos": ("some/data", "some/data", []),
     "buffer.demo_ratio": ("0.5", 0.5, []),
+    "logger.wandb": ("offline", "offline", []),
+    "logger.mlflow": ("sqlite:///a.db", "sqlite:///a.db", []),
     "policy.expectile": ("0.9", 0.9, []),
     "buffer.alpha": ("0.25", 0.25, []),
     "env.id": ("Acrobot-v1", "Acrobot-v1", []),

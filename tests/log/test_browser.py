@@ -36,7 +36,7 @@ def served(tmp_path_factory):
     found = re.fullmatch(r"rlrun: TensorBoard shows 4 runs at (http://127\S+:\d+/) .*\n", line)
     assert found, line
     yield found[1], process
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGHUP)  # a terminal that is closed; Ctrl-C ends it alike
     assert process.wait(20) == 0
     process.stdout.close()
     assert list((path / "tmp").glob("rlrun-*")) == []
