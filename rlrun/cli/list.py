@@ -44,6 +44,7 @@ TOPICS = {  # topic -> (README of a room, its section)
     "statistics": ("reports", "Statistics"),
     "sweep": ("sweeps", "Sweeps"),
     "trust": ("config", "Code that a config names"),
+    "videos": ("video", "Watching an agent"),
     "windows": ("buffer", "Windows"),
     "wrappers": ("env", "Wrappers"),
     "yaml files": ("config", "Your own yaml files"),

@@ -190,7 +190,14 @@ def _make_pettingzoo(
         )
     if not render or index > 0:
         return PettingZooEnv(config.id, kwargs, agents)
-    env = PettingZooEnv(config.id, {**kwargs, "render_mode": RGB}, agents)
+    PettingZooEnv(config.id, kwargs, agents).close()  # what is wrong without pictures is told first
+    try:
+        env = PettingZooEnv(config.id, {**kwargs, "render_mode": RGB}, agents)
+    except ConfigError as e:
+        raise ConfigError(
+            f"env.id = {config.id}: it cannot be drawn (its parallel_env takes no render_mode); "
+            f"allowed are environments that render {RGB}; add it, or watch another"
+        ) from e
     env.metadata = dict(getattr(env.parallel_env, "metadata", None) or {})
     require_renderable(config.id, env)
     return env

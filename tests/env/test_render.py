@@ -16,16 +16,18 @@ from tests.compose import config
 PYGAME = ("cartpole", "cartpole_novel", "acrobot")
 
 
-def made(name: str, num_envs: int, **given: Any) -> Any:
-    c = config("policy=random", f"env={name}")
+def made(name: str, num_envs: int, words: tuple[str, ...] = (), **given: Any) -> Any:
+    c = config("policy=random", f"env={name}", *words)
     return make_env(c.env, num_envs=num_envs, evaluate=True, agents=c.agents, **given)
 
 
-@pytest.mark.parametrize("name", [*PYGAME, "tmaze", "bitflip", "relay", "repeat_previous"])
+@pytest.mark.parametrize("name", [*PYGAME, "tmaze", "bitflip", "relay", "repeat_previous", "atari"])
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_rows_are_those_without_pictures(name: str, num_envs: int) -> None:
     if name in PYGAME:
         pytest.importorskip("pygame")
+    if name == "atari":
+        pytest.importorskip("ale_py")
     envs = [made(name, num_envs), made(name, num_envs, render=True)]
     obs = [env.reset(seed=5) for env in envs]
     envs[0].action_space.seed(0)
@@ -122,3 +124,9 @@ def test_what_has_no_pictures_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"env.backend = envpool: CartPole-v1 cannot be drawn"):
         make_env(pool, num_envs=1, render=True)
     assert frames_per_second(object()) == 30
+
+
+def test_a_team_that_takes_no_render_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLRUN_TRUST", "tests")
+    with pytest.raises(ConfigError, match="its parallel_env takes no render_mode"):
+        made("pettingzoo", 1, render=True, words=("env.id=pettingzoo:tests.env.zoo_example",))
