@@ -15,8 +15,8 @@ METRICS = {
     "time/wall_seconds": "wall seconds",
 }
 _DIGITS = 12
-_FIELDS = {bool: "bool_value", float: "number_value"}  # of the rest: string_value
-_TYPES = {bool: api_pb2.DATA_TYPE_BOOL, float: api_pb2.DATA_TYPE_FLOAT64}
+_FIELDS: dict[type, str] = {bool: "bool_value", float: "number_value"}  # of the rest: string_value
+_TYPES: dict[type, int] = {bool: api_pb2.DATA_TYPE_BOOL, float: api_pb2.DATA_TYPE_FLOAT64}
 
 
 def declare(trial: TrialRow) -> list[Summary.Value]:
