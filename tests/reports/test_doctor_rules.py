@@ -71,6 +71,14 @@ def test_no_stop_value(
     assert [*diagnose(sick(failing, tmp_path / "failing"))] == ["no progress"]
 
 
+def test_one_return_in_all_episodes(tmp_path: Path) -> None:
+    """A policy learned from data may have the largest return from its first evaluation on."""
+    for name, found in (("serial", ["constant score"]), ("offline", [])):
+        keys = {"run.stop_value": None, "run.total_steps": 22_031, "pipeline.name": name}
+        case = Case("dqn", returns(10.0) | {"train/grad_norm": 1.0}, keys)
+        assert [*diagnose(sick(case, tmp_path / name))] == found
+
+
 def test_gamma_of_a_task_that_is_rewarded_at_once(tmp_path: Path) -> None:
     """A short horizon is no fault of a run that learns."""
     keys = {"policy.gamma": 0.1}
