@@ -83,7 +83,7 @@ class WindowFigure:
         height = below + 2 * (ROW + MARGIN)
         image = Image.new("RGB", (width, height), "white")
         draw = ImageDraw.Draw(image)
-        draw.font = ImageFont.load_default(FONT)
+        draw.font, draw.fontmode = ImageFont.load_default(FONT), "1"  # smooth text: 2.5 x the bytes
         draw.text((MARGIN, 4), self.title, _INK)
         draw.text((bars, TOP - ROW - 6), "priority", _INK)
         known = np.where(np.isfinite(self.priority), self.priority, 0)
