@@ -58,7 +58,13 @@ def test_metric_glossary(drive: Driver, tmp_path: Path) -> None:
     assert sorted(listed) == sorted(found - {"env_steps"})
 
 
-SPECIAL = ("crash.txt", "metrics.csv", "wandb_id.txt", "mlflow_id.txt")  # not of every run
+SPECIAL = (
+    "crash.txt",
+    "metrics.csv",
+    "wandb_id.txt",
+    "mlflow_id.txt",
+    "videos/",
+)  # not of every run
 
 
 def test_run_directory_tables(drive: Driver, tmp_path: Path) -> None:

@@ -2,10 +2,9 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.api.calls import call, errors_of_cli
+from rlrun.api.calls import call, directory_of, errors_of_cli
 from rlrun.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def load(
         ConfigError: it is no run directory. CheckpointError: it has no such weights, or they are
             damaged. ResourceError: the device is missing.
     """
-    path, name = Path(run_dir).expanduser().absolute(), str(weights)
+    path, name = directory_of(run_dir), str(weights)
     with call(trust):
         if name not in ("final", "best") and not (name.isascii() and name.isdecimal()):
             raise ConfigError(

@@ -1,5 +1,6 @@
 """What all calls from Python share: errors of the command line, and a process left as it was."""
 
+import inspect
 import logging
 import os
 import sys
@@ -7,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from rlrun.cli.error_report import job_error, line_of
@@ -24,10 +26,13 @@ def errors_of_cli(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     Its traceback ends here: what is inside concerns nobody who reads that line. A cause is kept,
     such as what an environment raised or a bug, but for a ConfigError. RLRUN_DEBUG=1 keeps all.
+    Arguments that the function does not take are a TypeError, as of any other function.
     """
+    signature = inspect.signature(function)
 
     @wraps(function)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        signature.bind(*args, **kwargs)
         try:
             return function(*args, **kwargs)
         except BrokenPipeError:
@@ -90,6 +95,14 @@ def check_words(overrides: Iterable[object], name: str) -> list[str]:
             raise ConfigError(f"{name}: {word} is no override; KEY=VALUE is allowed; {fix}")
         words.append(word)
     return words
+
+
+def directory_of(run_dir: object) -> Path:
+    """The absolute path of a run directory, given as a path or a ``Run``. Raises: ConfigError."""
+    if not isinstance(run_dir, str | os.PathLike):
+        wrong = f"run_dir = {str(run_dir)[:60]}: is no path"
+        raise ConfigError(f"{wrong}; a path and a Run are allowed; give the directory of a run")
+    return Path(run_dir).expanduser().absolute()
 
 
 def trust_words(trust: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlrun.api.calls import errors_of_cli
+from rlrun.api.calls import directory_of, errors_of_cli
 from rlrun.api.tables import Series, as_frame, as_series
 from rlrun.errors import ConfigError
 from rlrun.log import METRICS, TIMINGS
@@ -28,7 +28,7 @@ class Run:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         """Raises: ConfigError when it is no run directory, CheckpointError when it is damaged."""
-        self.directory = Path(directory).expanduser().absolute()
+        self.directory = directory_of(directory)
         self.record  # noqa: B018, raises
 
     def __fspath__(self) -> str:

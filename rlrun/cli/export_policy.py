@@ -43,11 +43,13 @@ def export_policy_command(argv: list[str]) -> int:
         help="largest difference from the actor, of numbers x in units of max(1, |x|); "
         "default: %(default)s",
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE.onnx")
     args = parser.parse_args(argv)
     if args.onnx is None:
         allowed = "a new one is allowed"
         raise ConfigError(f"--onnx = null: a file is needed; {allowed}; add it ({_OTHER})")
-    return export_policy(args.run_dir, args.onnx, weights=args.weights, tolerance=args.tolerance)
+    given = {"weights": args.weights, "tolerance": args.tolerance, "overwrite": args.overwrite}
+    return export_policy(args.run_dir, args.onnx, **given)
 
 
 def _tolerance(text: str) -> float:
@@ -60,14 +62,16 @@ def _tolerance(text: str) -> float:
     return value
 
 
-def export_policy(run_dir: Path, path: Path, *, weights: str, tolerance: float) -> int:
+def export_policy(
+    run_dir: Path, path: Path, *, weights: str, tolerance: float, overwrite: bool = False
+) -> int:
     """Check all that needs no torch, export, print one line and return the exit code."""
     from rlrun.config import load
 
     check_packages(path)
     config, _ = load(run_dir, ["device=cpu"], replay=False)
     check_policy(config)
-    check_path(path)
+    check_path(path, overwrite=overwrite)
     try:
         from rlrun.run.onnx import export_policy as export
 
@@ -97,11 +101,15 @@ def check_policy(config: "Config") -> None:
         raise ConfigError(f"agents.name = {agents}: every agent has a network; {allowed}")
 
 
-def check_path(path: Path) -> None:
-    """Raise ConfigError unless ``path`` is a new file in a directory that is there."""
-    if os.path.lexists(path):
-        what = "this is a directory" if path.is_dir() else "the file exists"
-        raise ConfigError(f"--onnx = {path}: {what}; a new one is allowed; choose another path")
+def check_path(path: Path, *, overwrite: bool = False) -> None:
+    """Raise ConfigError unless ``path`` is FILE.onnx, new, in a directory that is there."""
+    if path.suffix != ".onnx":
+        raise ConfigError(f"--onnx = {path}: is no ONNX file; FILE.onnx is allowed; rename it")
+    if path.is_dir():
+        raise ConfigError(f"--onnx = {path}: this is a directory; a file is allowed; name one")
+    if os.path.lexists(path) and not overwrite:
+        wrong = "the file exists; a new one is allowed"
+        raise ConfigError(f"--onnx = {path}: {wrong}; choose another path or add --overwrite")
     if not path.absolute().parent.is_dir():
         wrong = f"there is no directory {path.absolute().parent}"
         raise ConfigError(f"--onnx = {path}: {wrong}; an existing one is needed; make it")

@@ -138,13 +138,13 @@ def _subcommand(name: str, argv: list[str]) -> int:
         return _COMMANDS[name](argv)
     from rlrun.schema.spelling import nearest
 
-    close = nearest(name, [*_COMMANDS], 1)
+    close = nearest(name, [*_COMMANDS, "help"], 1)
     fix = f"did you mean rlrun {close[0]}?" if close else "options are KEY=VALUE, e.g. env=cartpole"
     key, _, value = name.partition(":")
     if key in GROUPS or argv[:1] == ["="]:  # policy = r2d2, policy r2d2, policy: r2d2
         value = value or next((word for word in argv if word not in (":", "=")), "VALUE")
         fix = f"an option has an equals sign and no spaces: {key}={value}"
-    allowed = f"subcommands are {', '.join(_COMMANDS)}"
+    allowed = f"subcommands are {', '.join([*_COMMANDS, 'help'])}"
     raise ConfigError(f"{name}: unknown subcommand; {allowed}; {fix}")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from rlrun.cli import arguments
 from rlrun.cli.commands import Parser
 from rlrun.cli.error_report import report_job_error
+from rlrun.errors import ConfigError
 
 MAX_STEPS = 5000  # env steps of an episode that rlrun play shows
 
@@ -20,6 +21,9 @@ def eval_command(argv: list[str]) -> int:
     _check(args.run_dir, args.device)
     names = ("episodes", "weights", "seed", "device", "video", "traces", "fps")
     given = {name: getattr(args, name) for name in names}
+    if args.video is None and (args.traces or args.fps or args.overwrite):
+        flag = next(n for n in ("traces", "fps", "overwrite") if getattr(args, n))
+        raise ConfigError(f"--{flag}: is of a video; one is made by --video FILE; add it")
     _check_video(args.video, overwrite=args.overwrite)
     try:
         from rlrun.run.evaluate import evaluate_run
@@ -72,6 +76,7 @@ def _add_weights(parser: Parser) -> None:
     seed = "default: one no training evaluation used"
     parser.add_argument("--seed", type=arguments.seed, help=seed)
     parser.add_argument("--device", help="default: device of the run")
+    parser.epilog = "--trust PACKAGE: its code may be run, where the run's config names it"
 
 
 def _add_video(parser: Parser, about: str) -> None:
@@ -90,6 +95,7 @@ def _check(run_dir: Path, device: str | None) -> None:
 
 
 def _check_video(path: Path | None, *, overwrite: bool) -> None:
+    """Raise ConfigError unless ``path`` can be written."""
     if path is not None:
         from rlrun.video.files import require_writable_video
 

@@ -1,6 +1,7 @@
 """``rlrun tensorboard``: the viewer on this machine. ``rlrun tensorboard-rebuild``: its files."""
 
 import argparse
+import json
 import signal
 import socket
 import subprocess
@@ -9,10 +10,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
-from urllib.error import URLError
 from urllib.request import urlopen
 
 from rlrun.cli.commands import Parser
@@ -47,58 +48,87 @@ def tensorboard_command(argv: list[str]) -> int:
     with _ending(), tempfile.TemporaryDirectory(prefix="rlrun-tensorboard-") as directory:
         view = Path(directory, "runs")
         view.mkdir()
+        if args.port is not None and _bound(args.port) is None:
+            raise ResourceError(
+                f"--port = {args.port}: another program listens there; a free port is needed; "
+                "choose another one, or none for one that is free"
+            )
         return _serve(BoardView(args.dirs, view), args.port or _free_port())
 
 
 def _serve(view: "BoardView", port: int) -> int:
     """Run the viewer until it ends or a signal comes."""
-    log = view.view.with_name("log")
-    title = printable(f"rlrun {' '.join(view.directories)}")
-    line = [
-        sys.executable, "-m", "tensorboard.main", "--logdir", str(view.view), "--host", HOST,
-        "--port", str(port), "--window_title", title,
-    ]  # fmt: skip
-    with log.open("wb") as out:
-        process = subprocess.Popen(line, stdout=out, stderr=out, start_new_session=True)
+    address = f"http://{HOST}:{port}/"
+    server = _Server(view, address)
     try:
-        address = f"http://{HOST}:{port}/"
-        _wait_for(process, address, log)
+        server.wait()
         runs = f"{len(view.names)} run{'s' if len(view.names) > 1 else ''}"
         print(f"rlrun: TensorBoard shows {runs} at {address} (Ctrl-C ends it)", flush=True)
         while True:
-            try:
-                process.wait(REFRESH)
-                raise _failed(log)
-            except subprocess.TimeoutExpired:
-                with suppress(RlrunError, OSError):  # directories may come and go
-                    view.refresh()
+            changed = False
+            with suppress(subprocess.TimeoutExpired):
+                server.process.wait(REFRESH)
+                raise server.failed()
+            with suppress(RlrunError, OSError):  # directories may come and go
+                changed = view.refresh()
+            if changed:
+                server.end()
+                server.start()
+                server.wait()
     except KeyboardInterrupt:
         return 0
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        server.end()
 
 
-def _wait_for(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
-    end = time.monotonic() + _START
-    while process.poll() is None and time.monotonic() < end:
-        try:
-            with urlopen(address, timeout=5):
-                return
-        except (URLError, OSError):
+class _Server:
+    """TensorBoard in a process of its own."""
+
+    def __init__(self, view: "BoardView", address: str) -> None:
+        self.log, self.address, self.logdir = view.view.with_name("log"), address, str(view.view)
+        title = printable(f"rlrun {' '.join(view.directories)}")
+        port = address.rstrip("/").rpartition(":")[2]
+        self.line = [
+            sys.executable, "-m", "tensorboard.main", "--logdir", self.logdir, "--host", HOST,
+            "--port", port, "--window_title", title,
+        ]  # fmt: skip
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(
+                self.line, stdout=out, stderr=out, start_new_session=True
+            )
+
+    def wait(self) -> None:
+        """Return when it answers; another program's answer at its port is none."""
+        end = time.monotonic() + _START
+        while self.process.poll() is None and time.monotonic() < end:
+            with suppress(OSError, ValueError, HTTPException):
+                if self._answered() == self.logdir:
+                    return
             time.sleep(0.1)
-    raise _failed(log)
+        raise self.failed()
 
+    def _answered(self) -> object:
+        """The directory that the server shows; None where it is no TensorBoard."""
+        with urlopen(f"{self.address}data/environment", timeout=5) as answer:
+            found = json.load(answer)
+        return found.get("data_location") if isinstance(found, dict) else None
 
-def _failed(log: Path) -> ResourceError:
-    lines = log.read_text("utf-8", "replace").strip().splitlines()
-    why = printable(lines[-1])[:300] if lines else f"no answer in {_START:.0f} s"
-    text = "a free port and the package tensorboard are needed; choose another --port"
-    return ResourceError(f"rlrun tensorboard: it did not start or has ended ({why}); {text}")
+    def failed(self) -> ResourceError:
+        lines = self.log.read_text("utf-8", "replace").strip().splitlines()
+        why = printable(lines[-1])[:300] if lines else f"no answer in {_START:.0f} s"
+        text = "a free port and the package tensorboard are needed; choose another --port"
+        return ResourceError(f"rlrun tensorboard: it did not start or has ended ({why}); {text}")
+
+    def end(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 @contextmanager
@@ -118,15 +148,21 @@ def _ending() -> Iterator[None]:
 
 def _free_port() -> int:
     """6006, or a port that the system chooses where that is taken."""
-    for port in (PORT, 0):
-        with socket.socket() as s:
-            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                s.bind((HOST, port))
-            except OSError:
-                continue
-            return int(s.getsockname()[1])
+    for wanted in (PORT, 0):
+        if (port := _bound(wanted)) is not None:
+            return port
     raise ResourceError("rlrun tensorboard: no port is free; one is needed; try again later")
+
+
+def _bound(port: int) -> int | None:
+    """The port, or one that the system chooses for 0; None where it cannot be had."""
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind((HOST, port))
+        except OSError:
+            return None
+        return int(s.getsockname()[1])
 
 
 def _port(text: str) -> int:

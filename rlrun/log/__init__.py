@@ -215,11 +215,14 @@ def final_line(
     wall_seconds: float,
     run_dir: Path,
     clock: str = "env steps",
+    best: float | None = None,
+    solved: float | None = None,
 ) -> str:
     """Return the last line of a run: score, env steps, wall time, directory, TensorBoard command.
 
     ``result`` is an evaluation with ``return_mean``, ``return_std`` and ``episodes``; ``clock`` is
-    the unit of ``env_steps``.
+    the unit of ``env_steps``. ``best``: mean return of the best evaluation, named where it is not
+    the last one. ``solved``: run.stop_value, where it ended the run.
     """
     score = "not evaluated"
     if result is not None:
@@ -227,6 +230,10 @@ def final_line(
         score = f"return {mean:.4g} +- {std:.3g} over {episodes:.0f} episodes"
         if "success" in result:
             score += f", success {result['success']:.3g}"
+        if best is not None and best > mean:
+            score += f" (best {best:.4g})"
+    if solved is not None:
+        score += f"; solved (run.stop_value = {solved:g})"
     path = shlex.quote(str(run_dir))
     return (
         f"rlrun: {score}; {env_steps} {clock} in {format_duration(wall_seconds)}; "

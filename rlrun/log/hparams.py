@@ -5,7 +5,7 @@ import time
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
-from rlrun.log.trial import NAMED, TrialRow
+from rlrun.log.trial import NAMED, TrialRow, Value
 
 ENV_STEPS = "run/env_steps"  # only in event files: a column of the tab has to be a scalar
 METRICS = {
@@ -14,30 +14,29 @@ METRICS = {
     ENV_STEPS: "env steps",
     "time/wall_seconds": "wall seconds",
 }
+_DIGITS = 12
+_FIELDS: dict[type, str] = {bool: "bool_value", float: "number_value"}  # of the rest: string_value
+_TYPES: dict[type, int] = {bool: api_pb2.DATA_TYPE_BOOL, float: api_pb2.DATA_TYPE_FLOAT64}
 
 
 def declare(trial: TrialRow) -> list[Summary.Value]:
     """Return the experiment (columns) and the start of the session (values). Source: api.proto.
 
     Columns are the settings in which trials differ, and policy, environment and seed.
-    TensorBoard takes the columns of one of the runs, sorted by ``differs``, then by name.
+    TensorBoard shows a number with five digits (300.00): where all trials have integers these are
+    texts. It takes the columns of any one of the runs, sorted by ``differs``, then by name.
     """
     start = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time(), group_name=trial.name)
     columns = []
     for name in [*NAMED, *sorted(trial.differing.difference(NAMED))]:
         value = trial.settings.get(name)
-        if isinstance(value, bool):
-            start.hparams[name].bool_value = value
-            kind = api_pb2.DATA_TYPE_BOOL
-        elif isinstance(value, int | float):
-            start.hparams[name].number_value = value
-            kind = api_pb2.DATA_TYPE_FLOAT64
-        else:
-            kind = api_pb2.DATA_TYPE_STRING
-            if value is not None:
-                start.hparams[name].string_value = value
-        differs = name in trial.differing
-        columns.append(api_pb2.HParamInfo(name=name, type=kind, differs=differs))
+        own = str if value is None else float if type(value) is int else type(value)
+        kind = trial.kinds.get(name, own)
+        if value is not None:
+            shown = value if kind in (bool, float) else _text(value, kind)
+            setattr(start.hparams[name], _FIELDS.get(kind, "string_value"), shown)
+        differs, type_ = name in trial.differing, _TYPES.get(kind, api_pb2.DATA_TYPE_STRING)
+        columns.append(api_pb2.HParamInfo(name=name, type=type_, differs=differs))
     metrics = [
         api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=shown)
         for tag, shown in METRICS.items()
@@ -47,6 +46,12 @@ def declare(trial: TrialRow) -> list[Summary.Value]:
         _value("_hparams_/experiment", experiment=experiment),
         _value("_hparams_/session_start_info", session_start_info=start),
     ]
+
+
+def _text(value: Value, kind: type) -> str:
+    """An integer is padded, so that numbers are sorted as such; a browser shows no padding."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{text:>{_DIGITS}}" if kind is int else text
 
 
 def end() -> Summary.Value:

@@ -6,13 +6,16 @@ from collections.abc import Collection
 from tensorboard.plugins.custom_scalar import layout_pb2
 
 REPLAY = "replay"
-MARGINS = {"evaluation return": ("eval/return_mean", "eval/return_min", "eval/return_max")}
+MARGINS = {
+    "return, worst to best episode": ("eval/return_mean", "eval/return_min", "eval/return_max")
+}
 # Page -> chart -> regular expressions of whole tags.
 PAGES: dict[str, dict[str, list[str]]] = {
     "score": {
-        "return": [r"eval/(return|best_return)_mean", r"collect/return_mean"],
-        "collected return": [r"collect/return_(mean|min|max)"],
-        "episode length": [r"(collect|eval)/length_mean"],
+        "return": [r"eval/return_mean"],  # one line of each run
+        "best return so far": [r"eval/best_return_mean"],
+        "return of exploring episodes": [r"collect/return_mean"],
+        "episode length": [r"eval/length_mean"],
         "success": [r"eval/success"],
     },
     REPLAY: {
@@ -70,13 +73,14 @@ def layout(tags: Collection[str], *, replay: str = REPLAY) -> layout_pb2.Layout:
     """
     pages = []
     for title, charts in PAGES.items():
-        shown = [_margin(name, *t) for name, t in MARGINS.items() if {*t} <= {*tags}]
-        rows = shown if title == "score" else []
+        rows = []
         for name, patterns in charts.items():
-            present = [p for p in patterns if any(re.fullmatch(p, tag) for tag in tags)]
-            if present:  # TensorBoard matches a beginning
-                content = layout_pb2.MultilineChartContent(tag=[f"{p}$" for p in present])
+            if any(re.fullmatch(p, tag) for p in patterns for tag in tags):
+                # All patterns: runs' charts are one where they are equal. A beginning would match.
+                content = layout_pb2.MultilineChartContent(tag=[f"{p}$" for p in patterns])
                 rows.append(layout_pb2.Chart(title=name, multiline=content))
+        if title == "score":
+            rows += [_margin(name, *t) for name, t in MARGINS.items() if {*t} <= {*tags}]
         if rows:
             name = replay if title == REPLAY else title
             pages.append(layout_pb2.Category(title=name, chart=rows))

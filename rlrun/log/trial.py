@@ -1,16 +1,16 @@
 """A run as a trial: its settings, and a short name made of them."""
 
-import hashlib
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Value: TypeAlias = bool | int | float | str
 
-NAMED = ("policy", "env", "seed")  # the settings that every name begins with
+NAMED = ("policy", "env", "seed")  # the settings that names begin with
 _LONGEST = 64  # characters of a name
+_LONGEST_PART = 24
 _OTHERS = r"[^\w.+=-]+"  # characters that no file name should have
 
 
@@ -19,31 +19,47 @@ class TrialRow:
     """A row of the HPARAMS tab: name, settings, and those in which the trials differ.
 
     ``settings`` has ``policy``, ``env``, ``seed`` and keys that were typed; it may lack some of
-    those in ``differing``, which other trials have.
+    those in ``differing``, which other trials have. ``kinds``: bool, int, float or str of a
+    column, where that is not the kind of the trial's own value.
     """
 
     name: str
     settings: Mapping[str, Value]
     differing: frozenset[str]
+    kinds: Mapping[str, type] = field(default_factory=dict)
 
 
-def trial_name(settings: Mapping[str, Value], shown: Collection[str]) -> str:
+def column_kinds(trials: Sequence[Mapping[str, Value]]) -> dict[str, type]:
+    """Return bool, int, float or str of every setting: what all ``trials`` that have it can be."""
+    found: dict[str, set[type]] = {}
+    for settings in trials:
+        for key, value in settings.items():
+            found.setdefault(key, set()).add(type(value))
+    kinds = {key: kind.pop() for key, kind in found.items() if len(kind) == 1}
+    return {key: float if kind <= {int, float} else str for key, kind in found.items()} | kinds
+
+
+def trial_name(
+    settings: Mapping[str, Value], shown: Collection[str], begin: Collection[str] = NAMED
+) -> str:
     """Return ``r2d2-cartpole-s0-lr1e-3``: policy, environment, seed and the settings ``shown``.
 
-    A name that would be long ends with a hash of its settings instead.
+    ``begin``: which of the first three to name; all where nothing else would be. Settings for
+    which there is no room are counted at the end (``+2``).
     """
     others = [key for key in settings if key in shown and key not in NAMED]
     often = Counter(key.rpartition(".")[2] for key in others)
-    parts = [str(settings["policy"]), str(settings["env"]), f"s{settings['seed']}"]
+    named = [key for key in NAMED if key in begin or not (begin or others)]
+    parts = [f"s{settings[key]}" if key == "seed" else str(settings[key]) for key in named]
     for key in others:
         last = key.rpartition(".")[2]
         parts.append(_part(last if often[last] == 1 else key, settings[key]))
-    name = "-".join(re.sub(_OTHERS, "_", part, flags=re.ASCII).strip("_") for part in parts if part)
-    name = re.sub(r"-{2,}", "-", name)
-    if len(name) <= _LONGEST:
-        return name
-    whole = repr([(key, settings[key]) for key in others]).encode()
-    return f"{name[: _LONGEST - 7]}-{hashlib.sha256(whole).hexdigest()[:6]}"
+    parts = [re.sub(_OTHERS, "_", part, flags=re.ASCII).strip("_") for part in parts if part]
+    kept = [part[:_LONGEST_PART] for part in parts if part]
+    while len("-".join(kept)) > _LONGEST - 3:
+        kept.pop()
+    left = len(parts) - len(kept)
+    return re.sub(r"-{2,}", "-", "-".join(kept)) + (f"+{left}" if left else "")
 
 
 def _part(name: str, value: Value) -> str:

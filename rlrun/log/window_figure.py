@@ -16,8 +16,9 @@ COLOURS = np.array(
 LARGEST = np.array((179, 0, 0), np.float64)  # colour of the largest |delta|
 NAMES = ("filler", "burn-in", "learned, |delta|: 0", "look-ahead", "padding")
 
-MARGIN, TOP, ROW, GAP, BAR = 8, 38, 14, 2, 90  # pixels
-_WIDTH = 720  # pixels of the positions, about
+MARGIN, TOP, ROW, GAP, BAR = 10, 80, 30, 4, 100  # pixels
+FONT = 26  # pixels: TensorBoard shows a picture at half its size
+_WIDTH = 400  # pixels of the positions, about
 _INK = (40, 40, 40)
 
 
@@ -49,7 +50,7 @@ class WindowFigure:
     @property
     def cell(self) -> int:
         """Width of a position, pixels."""
-        return int(np.clip(_WIDTH // len(self.kind), 3, 24))
+        return int(np.clip(_WIDTH // len(self.kind), 3, 40))
 
     @property
     def largest(self) -> float:
@@ -73,16 +74,18 @@ class WindowFigure:
 
     def png(self) -> tuple[bytes, int, int]:
         """Return (PNG file, height, width)."""
-        from PIL import Image, ImageDraw  # TensorBoard's dependency
+        from PIL import Image, ImageDraw, ImageFont  # TensorBoard's dependency
 
         positions, windows = self.kind.shape
-        bars = MARGIN + positions * self.cell + 3 * MARGIN
-        width = max(bars + BAR + 70, 620)
-        height = TOP + windows * (ROW + GAP) + 3 * MARGIN + ROW
+        bars = MARGIN + positions * self.cell + 2 * MARGIN
+        width = max(bars + BAR + 5 * FONT, 620)
+        below = TOP + windows * (ROW + GAP) + 2 * MARGIN
+        height = below + 2 * (ROW + MARGIN)
         image = Image.new("RGB", (width, height), "white")
         draw = ImageDraw.Draw(image)
-        draw.text((MARGIN, MARGIN), self.title, _INK)
-        draw.text((bars, TOP - ROW), "priority", _INK)
+        draw.font, draw.fontmode = ImageFont.load_default(FONT), "1"  # smooth text: 2.5 x the bytes
+        draw.text((MARGIN, 4), self.title, _INK)
+        draw.text((bars, TOP - ROW - 6), "priority", _INK)
         known = np.where(np.isfinite(self.priority), self.priority, 0)
         colours, most = self.colours(), max(float(known.max()), 1e-12)
         for b in range(windows):
@@ -93,19 +96,22 @@ class WindowFigure:
             share = float(known[b]) / most
             y = self.corner(0, b)[1]
             draw.rectangle((bars, y, bars + round(share * BAR), y + ROW - 1), (107, 107, 160))
-            draw.text((bars + BAR + MARGIN, y + 1), f"{self.priority[b]:.3g}", _INK)
-        self._legend(draw, TOP + windows * (ROW + GAP) + MARGIN)
+            draw.text((bars + BAR + MARGIN, y - 2), f"{self.priority[b]:.3g}", _INK)
+        self._legend(draw, below, width)
         file = io.BytesIO()
         image.save(file, "PNG")
         return file.getvalue(), height, width
 
-    def _legend(self, draw: "ImageDraw.ImageDraw", y: int) -> None:
-        """Draw the colours and what they stand for."""
+    def _legend(self, draw: "ImageDraw.ImageDraw", y: int, width: int) -> None:
+        """Draw the colours and what they stand for, in lines of ``width`` pixels."""
         x = MARGIN
         entries = [(COLOURS[k], NAMES[k]) for k in (FILLER, BURN_IN, LEARNED)]
         entries.append((LARGEST.astype(np.uint8), f"{self.largest:.3g}"))
         entries += [(COLOURS[k], NAMES[k]) for k in (LOOK_AHEAD, PADDING)]
         for colour, name in entries:
+            step = ROW + 22 + round(draw.textlength(name))
+            if x + step > width:
+                x, y = MARGIN, y + ROW + MARGIN
             draw.rectangle((x, y, x + ROW, y + ROW - 1), tuple(map(int, colour)), (150, 150, 150))
-            draw.text((x + ROW + 5, y + 1), name, _INK)
-            x += ROW + 22 + round(draw.textlength(name))
+            draw.text((x + ROW + 6, y - 2), name, _INK)
+            x += step

@@ -12,7 +12,7 @@ from rlrun.log.window_figure import WindowFigure, kinds
 from rlrun.pipeline.bonus import RND
 from rlrun.types import Loss, Sample, Window
 
-DRAWN = 16  # windows in a figure
+DRAWN = 8  # windows in a figure
 
 
 @runtime_checkable
@@ -82,7 +82,7 @@ class Inspector:
             kind[:, drawn],
             whole[:, drawn],
             priority[drawn],
-            f"{len(drawn)} sampled windows at env step {env_steps}: position in the window ->",
+            f"{len(drawn)} sampled windows, position ->",
         )
         encoded, height, width = figure.png()
         self.log.image("windows/sampled", env_steps, encoded, height=height, width=width)

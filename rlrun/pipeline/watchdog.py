@@ -15,12 +15,14 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from rlrun.errors import EnvError, RlrunError
+from rlrun.jit import COMPILED
 from rlrun.pipeline.stop import SIGNALS, StopRequest
 from rlrun.schema import WatchdogConfig
 
 _logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
+COMPILING_SECONDS = 60.0  # in which a run's first steps and updates may wait for compiled kernels
 GRACE_SECONDS = 4.0  # from a signal until a run that still waits is ended
 
 Pulse = tuple[str, Any]  # what is being done, and something that changes as long as it moves
@@ -63,7 +65,7 @@ class Watchdog:
         self.config, self.pulse, self.stop, self.end = config, pulse, stop, end
         self.env_id, self.in_place, self.report = env_id, in_place, report
         self.poll, self.grace = poll, grace
-        self.waited, self.warned, self.signalled = 0.0, False, 0.0
+        self.waited, self.warned, self.signalled, self.watched = 0.0, False, 0.0, 0.0
         self.last: Pulse | None = None
         self.pipe: tuple[int, int] | None = None  # signal numbers, written as soon as they arrive
         self.wakeup = -1
@@ -114,6 +116,7 @@ class Watchdog:
             self.report()
         except RlrunError as e:
             self.stop.error = self.stop.error or e
+        self.watched += seconds
         pulse = self.pulse()
         if pulse != self.last:
             self.last, self.waited, self.warned = pulse, 0.0, False
@@ -131,6 +134,8 @@ class Watchdog:
         if self.waited >= self.config.warn_seconds and not self.warned:
             self.warned = True
             ends = "" if limit is None else f" (watchdog.max_seconds = {limit:g} ends the run)"
+            if COMPILED and self.watched < COMPILING_SECONDS:
+                ends += "; the first run after an installation compiles kernels"
             _logger.warning("waiting for %s since %.0f s%s", what, self.waited, ends)
         if phase in _ENVIRONMENTS and self.signalled >= self.grace <= self.waited:
             self.end(143, f"stopped by a signal while waiting for {what}")

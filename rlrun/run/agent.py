@@ -59,6 +59,7 @@ class Agent:
         self._warned = False
         self._n = 0  # environments of the last reset
         self._actor = self._policy.actor(self.columns)
+        self._reader: ValueActor | None = None  # of q_values: has no noise, and takes none from act
         self._stack: FrameStack | None
 
     def __repr__(self) -> str:
@@ -84,7 +85,7 @@ class Agent:
         if seed is not None or n != self._n:
             self._actor = self._policy.actor(n)
         self._actor.refresh()
-        self._n, self._opened = n, False
+        self._n, self._opened, self._reader = n, False, None
         self._state = self._actor.initial_state()
         self._action = no_actions(self.action_space, n)
         self._stack = make_frame_stack(self._config.env.frame_stack, self.observation_space, n)
@@ -100,8 +101,9 @@ class Agent:
         (``policy.prev_inputs``); without it they get 0, with a warning.
         ``first`` [n] bool: the observation opens an episode, before which everything is
         forgotten; every observation after ``reset`` does. None: no other.
-        ``explore``: False: greedy, as in evaluations. True: a sample of a stochastic policy. A
-        number: the probability of a random action, for policies of action values.
+        ``explore``: False: greedy, as in evaluations. True: a sample of a stochastic policy (ppo,
+        sac), or the noise of a deterministic one (td3). A number: the probability of a random
+        action, for policies of action values.
 
         Raises: ConfigError.
         """
@@ -132,11 +134,15 @@ class Agent:
                 "Q of every action; policies of action values (dqn, r2d2, cql) have; use agent.act"
             )
         row = self._read(obs, reward, first)
-        actor, obs = self._actor, row.obs
+        if self._reader is None:
+            reader = self._policy.actor(self._n)
+            assert isinstance(reader, ValueActor)
+            reader.perturb(None)
+            self._reader = reader
+        actor, obs = self._reader, row.obs
         if self._stack is not None:
             before = self._stack.state_dict()
             obs = self._stack.push(row.obs, row.first)
-        actor.perturb(None)
         shaped = shape_reward(row.reward, actor.scale, actor.clip)
         q, _ = actor.step(obs, row.first, self._action, shaped, self._state)
         if self._stack is not None:
@@ -195,19 +201,25 @@ class Agent:
 
     def _epsilon(self, explore: bool | float) -> np.ndarray | None:
         """The probability of a random action of every environment; None: greedy."""
-        if explore is False:
+        name, number = self._config.policy.name, not isinstance(explore, bool | np.bool_)
+        if not number and not explore:
             return None
-        if explore is True:
-            if has_action_values(self._actor):
-                raise ConfigError(
-                    f"explore = True: policy={self._config.policy.name} does not sample; the "
-                    "probability of a random action is allowed; e.g. explore=0.05"
-                )
-            return np.ones(self._n, np.float32)
+        if not number and takes_probability(self._actor):
+            raise ConfigError(
+                f"explore = True: policy={name} does not sample; the probability of a random "
+                "action is allowed; e.g. explore=0.05"
+            )
+        if not number:  # the policy's own sample, none of uniform actions
+            return np.zeros(self._n, np.float32)
         if not 0 <= explore <= 1:
             raise ConfigError(
                 f"explore = {explore}: is no probability; True, False or a number within [0, 1] "
                 "is allowed; e.g. explore=0.05"
+            )
+        if not takes_probability(self._actor):
+            raise ConfigError(
+                f"explore = {explore}: policy={name} explores by its own samples, not by a "
+                "probability of random actions; True and False are allowed; use explore=True"
             )
         return np.full(self._n, explore, np.float32)
 
@@ -224,10 +236,10 @@ def reads_reward(actor: Actor) -> bool:
     return True
 
 
-def has_action_values(actor: Actor) -> bool:
+def takes_probability(actor: Actor) -> bool:
     """Whether exploration is a probability of random actions."""
     if isinstance(actor, SeparateActor):
-        return any(map(has_action_values, actor.actors))
+        return any(map(takes_probability, actor.actors))
     return isinstance(actor, ValueActor | TeamActor)
 
 

@@ -14,10 +14,16 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from rlrun.errors import ConfigError
 from rlrun.log.hparams import declare
-from rlrun.log.trial import TrialRow, Value, trial_name
+from rlrun.log.trial import NAMED, TrialRow, Value, column_kinds, trial_name
 from rlrun.reports.inputs import find_jobs
 from rlrun.reports.runs import RunData, read_runs
-from rlrun.run.hparams import differing_keys, settings_of, typed_settings, worth_naming
+from rlrun.run.hparams import (
+    differing_keys,
+    effective_settings,
+    settings_of,
+    typed_settings,
+    worth_naming,
+)
 
 EVENTS = "events.out.tfevents.*"
 _FIRST = "events.out.tfevents.0000000000.view"  # files are read in the order of their names
@@ -32,6 +38,9 @@ class BoardView:
     def __init__(self, directories: Sequence[str], view: Path) -> None:
         self.directories, self.view = directories, view
         self.names: dict[Path, str] = {}  # run directory -> its name in the view
+        self._runs: list[RunData] = []
+        self._differing: frozenset[str] = frozenset()
+        self._kinds: dict[str, type] = {}
         runs = [run for run in read_runs(directories) if _has_events(run.path)]
         if not runs:
             shown = " ".join(directories)
@@ -40,46 +49,50 @@ class BoardView:
                 "them; rlrun tensorboard-rebuild RUN_DIR makes them from its records",
                 key="DIR",
             )
-        self.typed: dict[str, str] = {}  # every key that was typed for some run
-        for run in runs:
-            self.typed |= typed_settings(run.overrides)
-        self.differing = differing_keys([self._settings(run) for run in runs])
-        names = [trial_name(_own(run), worth_naming(self.differing)) for run in runs]
-        self.named = self.differing
-        if len({*names}) == len(runs):
-            self.named = worth_naming(self.differing)
-        for run in runs:
-            self._add(run)
+        self._add(runs)
         self._link()
 
-    def refresh(self) -> None:
-        """Add runs and event files that are new; names that were given stay."""
+    def refresh(self) -> bool:
+        """Add runs and event files that are new; names that were given stay.
+
+        Returns True when the columns of all runs were written anew, which TensorBoard reads when it
+        starts.
+        """
         paths = [job.path for job in find_jobs(self.directories)]
         new = [path for path in paths if path not in self.names and _has_events(path)]
-        for path in new:
-            self._add(*read_runs([str(path)]))
+        changed = bool(new) and self._add([run for path in new for run in read_runs([str(path)])])
         self._link()
+        return changed
 
-    def _settings(self, run: RunData) -> dict[str, Value]:
-        """The settings of a run, also those that were only typed for another one."""
-        own = _own(run)
-        others = {key: text for key, text in self.typed.items() if key in run.keys}
-        return settings_of(run.config, others) | own
+    def _add(self, new: list[RunData]) -> bool:
+        """Name runs and write their rows; all rows, and return True, where columns change."""
+        self._runs += new
+        own = [settings_of(run.config, typed_settings(run.overrides)) for run in self._runs]
+        typed = {key for settings in own for key in settings}
+        trials = [
+            effective_settings(run.config, typed_settings(run.overrides), typed)
+            for run in self._runs
+        ]
+        before = self._differing, self._kinds
+        self._differing, kinds = differing_keys(trials), column_kinds(trials)
+        self._kinds = {key: kinds[key] for key in (*NAMED, *self._differing)}
+        for run, name in zip(self._runs, _names(own, trials, self._differing), strict=True):
+            if run.path not in self.names:
+                self.names[run.path] = _unique(name, {*self.names.values()})
+                (self.view / self.names[run.path]).mkdir()
+        changed = before != (self._differing, self._kinds)
+        for run, settings in zip(self._runs, trials, strict=True):
+            if changed or run in new:
+                self._declare(self.names[run.path], settings)
+        return changed
 
-    def _add(self, run: RunData) -> None:
-        """Make the directory of a run, with the row of the HPARAMS tab."""
-        name = unique = trial_name(_own(run), self.named)
-        number, taken = 1, {*self.names.values()}
-        while unique in taken:
-            number += 1
-            unique = f"{name}-{number}"
-        self.names[run.path] = unique
-        directory = self.view / unique
-        directory.mkdir()
-        with (directory / _FIRST).open("xb") as file:
+    def _declare(self, name: str, settings: dict[str, Value]) -> None:
+        """Write the row of the HPARAMS tab, with the columns of all runs."""
+        trial = TrialRow(name, settings, self._differing, self._kinds)
+        with (self.view / name / _FIRST).open("wb") as file:
             records = RecordWriter(file)
             records.write(Event(file_version="brain.Event:2").SerializeToString())
-            for value in declare(TrialRow(unique, self._settings(run), self.differing)):
+            for value in declare(trial):
                 records.write(Event(summary=Summary(value=[value])).SerializeToString())
 
     def _link(self) -> None:
@@ -90,9 +103,34 @@ class BoardView:
                     link.symlink_to(source.absolute())
 
 
+def _names(
+    own: list[dict[str, Value]], trials: list[dict[str, Value]], differing: frozenset[str]
+) -> list[str]:
+    """The names of runs: what was typed for each of them and differs.
+
+    Policy, environment and seed are left out where all have the same; how long a run is is only
+    said where it tells runs apart.
+    """
+    begin = [key for key in NAMED if key in differing] if len(own) > 1 else NAMED
+    shown = worth_naming(differing)
+    names = [trial_name(settings, shown, begin) for settings in own]
+    alike: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        alike.setdefault(name, []).append(i)
+    for same in alike.values():
+        more = shown | differing_keys([trials[i] for i in same])
+        for i in same if len(same) > 1 else []:
+            names[i] = trial_name(own[i], more, begin)
+    return names
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    unique, number = name, 1
+    while unique in taken:
+        number += 1
+        unique = f"{name}-{number}"
+    return unique
+
+
 def _has_events(run_dir: Path) -> bool:
     return next(run_dir.glob(EVENTS), None) is not None
-
-
-def _own(run: RunData) -> dict[str, Value]:
-    return settings_of(run.config, typed_settings(run.overrides))

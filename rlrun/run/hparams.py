@@ -12,7 +12,7 @@ from rlrun.errors import RlrunError
 from rlrun.log.trial import NAMED, TrialRow, Value, trial_name
 from rlrun.reports.groups import IGNORED, IGNORED_GROUPS
 from rlrun.reports.inputs import sweep_jobs
-from rlrun.reports.runs import flatten, parse_config
+from rlrun.reports.runs import flatten, parse_config, resolve
 from rlrun.schema import Config
 
 if TYPE_CHECKING:
@@ -83,7 +83,26 @@ def settings_of(config: Mapping[str, Any], typed: Mapping[str, str]) -> dict[str
     named = (typed.get("policy") or keys.get("policy.name", "?"), env, seed)
     settings: dict[str, Value] = dict(zip(NAMED, map(_value, named), strict=True))
     for key, text in typed.items():
-        settings.setdefault(key, _value(keys[key]) if key in keys else _parsed(text))
+        settings.setdefault(key, _shown(key, keys) if key in keys else _parsed(text))
+    return settings
+
+
+def effective_settings(
+    config: Mapping[str, Any], typed: Mapping[str, str], elsewhere: Collection[str]
+) -> dict[str, Value]:
+    """Return ``settings_of`` a run, also of keys that were only typed ``elsewhere``.
+
+    A schedule is shown as ``0.001 -> 0.0001``. Left out is what the config does not say: keys of
+    other policies, options of groups without a name.
+    """
+    keys = dict(flatten(dict(config)))
+    settings = settings_of(config, typed)
+    for key in elsewhere:
+        start, end = f"{key}.start", f"{key}.end"
+        if found := [k for k in (key, f"{key}.name") if k in keys]:
+            settings.setdefault(key, _shown(found[0], keys))
+        elif start in keys and end in keys:
+            settings.setdefault(key, f"{_shown(start, keys)} -> {_shown(end, keys)}")
     return settings
 
 
@@ -124,6 +143,10 @@ def _parsed(text: str) -> Value:
     with suppress(ValueError):
         return float(text)
     return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _shown(key: str, keys: dict[str, Any]) -> Value:
+    return _value(resolve(keys[key], keys))
 
 
 def _value(value: Any) -> Value:

@@ -30,7 +30,8 @@ def play_run(
 ) -> int:
     """Show ``episodes`` one after the other, in a window or in the file ``video``.
 
-    They are those of ``rlrun eval --episodes 1`` and what follows in the same environment.
+    They are those of ``rlrun eval --episodes 1`` and what follows in the same environment; after
+    an episode that was cut, it is reset with the next seed.
     ``weights``, ``device``: as for ``load_trained``. ``traces``: panels beside the picture.
     ``fps``: frames per second, None: those of the environment. ``max_steps``: of an episode.
     """
@@ -54,9 +55,12 @@ def play_run(
             title = f"{config.policy.name} on {config.env.id}"
             show = WindowShow(title, evaluator, traces=traces, fps=fps)
         with show:
-            evaluator.run_until(
-                show.stop, trained.policy, env_steps=trained.env_steps, watch=show.watch
-            )
+            while show.played < episodes and not show.stop():
+                evaluator.episodes[:], show.earlier = episodes - show.played, show.played
+                evaluator.run_until(
+                    show.stop, trained.policy, env_steps=trained.env_steps, watch=show.watch
+                )
+                evaluator.seed += 1
     finally:
         evaluator.close()
     return 0
@@ -69,13 +73,14 @@ class Show(AbstractContextManager["Show"]):
         self.fps = fps or evaluator.env.fps
         self.panels = Panels() if traces else None
         self.watch = Watch(self.row, self.episode)
+        self.played, self.earlier = 0, 0  # episodes, all and those before the watched evaluation
 
     def row(self, shown: Shown) -> None:
         """Show a row."""
         frame = enlarged(shown.picture, side=SIDE)
         if self.panels is not None:
             frame = self.panels.beside(
-                shown.picture, episode=shown.episode, t=shown.t, reward=shown.reward,
+                shown.picture, episode=self.earlier + shown.episode, t=shown.t, reward=shown.reward,
                 total=shown.total, reading=shown.reading,
             )  # fmt: skip
         self.frame(frame)
@@ -86,7 +91,8 @@ class Show(AbstractContextManager["Show"]):
 
     def episode(self, number: int, total: float, length: int, *, cut: bool) -> None:
         """Print the result of an episode that has ended, or was cut."""
-        text = f"episode {number + 1}: return {total:g}, {length} steps"
+        self.played += 1
+        text = f"episode {self.earlier + number + 1}: return {total:g}, {length} steps"
         print(f"{text}, cut" if cut else text, flush=True)
 
     def stop(self) -> bool:

@@ -296,6 +296,8 @@ def _run_to_end(
                 wall_seconds=record.wall_seconds,
                 run_dir=run_dir,
                 clock=pipeline.source.clock,
+                best=None if record.best_eval is None else record.best_eval["return_mean"],
+                solved=config.run.stop_value if pipeline.solved else None,
             )
         )
     return 0

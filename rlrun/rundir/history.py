@@ -89,11 +89,14 @@ def load(directory: Path, env_steps: int) -> tuple[dict[str, Tensor], dict[str, 
     """
     existing = versions(directory)
     if env_steps not in existing:
-        listed = ", ".join(map(str, existing)) or "none (checkpoint.history keeps them)"
-        raise CheckpointError(
-            f"{directory}: there are no weights of env step {env_steps}; there are {listed}; "
-            "choose one of them"
-        )
+        wrong = f"{directory}: there are no weights of env step {env_steps}"
+        if not existing:
+            raise CheckpointError(
+                f"{wrong}: the run kept no past ones (checkpoint.history); final and best are "
+                "allowed; choose one of them"
+            )
+        listed = ", ".join(map(str, existing))
+        raise CheckpointError(f"{wrong}; there are {listed}; choose one of them")
     try:
         tree = _read(directory, env_steps)
     except (OSError, CodecError) as e:

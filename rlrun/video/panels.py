@@ -8,7 +8,7 @@ import numpy as np
 from rlrun.video.files import enlarged
 
 WIDTH, HEIGHT = 360, 400  # pixels of all panels; the height is at least this
-STEPS = 120  # of the time axis
+STEPS = 80  # of the time axis
 UNITS = 64  # of a recurrent state that are drawn, the first ones
 LINES = 18  # actions with a line
 MARGIN, TITLE, FONT = 8, 18, 13  # pixels
@@ -122,13 +122,15 @@ class Panels:
             px, py = points[chosen][-1]
             pen.ellipse((px - 3, py - 3, px + 3, py + 3), fill=_color(chosen))
         labels = {
-            i: f"{'*' if i == chosen else ''}{newest.kind}[{i}] {value:.3g}   "
+            i: f"{'*' if i == chosen else ''}[{i}] {value:.3g}   "
             for i, value in enumerate(newest.values[:LINES])
         }
-        room = width - pen.textlength(span, self._font)
+        kind = f"{newest.kind}   "
+        room = width - pen.textlength(kind + span, self._font)
         if sum(pen.textlength(text, self._font) for text in labels.values()) > room:
             labels = {i: labels[i] for i in (chosen if chosen in labels else 0,)}
-        x = float(left)
+        pen.text((left, top - TITLE), kind, INK, self._font)
+        x = left + pen.textlength(kind, self._font)
         for i, text in labels.items():
             pen.text((x, top - TITLE), text, _color(i), self._font)
             x += pen.textlength(text, self._font)

@@ -1,6 +1,7 @@
 """An agent acts as evaluations do, in any loop that a user writes."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -147,8 +148,34 @@ def test_exploration(trained: Trained) -> None:
     with pytest.raises(rlrun.ConfigError, match="explore = 2: is no probability"):
         agent.act(obs, explore=2)
     sac = rlrun.load(trained("sac"))
-    (obs,) = observations(sac, 1, 2)
-    assert (sac.act(obs) != sac.act(obs, explore=True)).all()
+    (obs,) = observations(sac, 1, 512)
+    sac.reset(512, seed=1)
+    sampled = sac.act(obs, explore=np.True_)
+    sac.reset(512, seed=1)
+    out = sac._actor.act(obs, np.ones(512, bool), sampled, np.zeros(512, np.float32), (),
+                         explore=np.zeros(512, np.float32))  # fmt: skip
+    assert (out.action == sampled).all(), "as the policy collects, not uniform"
+    assert (sac.act(obs) == sac.act(obs, explore=np.False_)).all()
+    with pytest.raises(rlrun.ConfigError, match="policy=sac explores by its own"):
+        sac.act(obs, explore=0.5)
+
+
+def test_q_values_take_no_noise_from_acting(tmp_path: Path) -> None:
+    """Kept noise stays, and no random number is used."""
+    noisy = ("policy.noisy=0.5", "policy.noisy_resample=chunk")
+    run = rlrun.train("policy=dqn", "env=cartpole", "debug=smoke", *noisy,
+                      f"run.dir={tmp_path / 'run'}", quiet=True)  # fmt: skip
+    obs, found = np.full(4, 0.1, np.float32), []
+    for reading in (False, True):
+        agent = rlrun.load(run)
+        agent.reset(seed=3)
+        actions = []
+        for _ in range(20):
+            if reading:
+                agent.q_values(obs)
+            actions.append(agent.act(obs, explore=0.0))
+        found.append((actions, agent._policy.generator.bit_generator.state["state"]))
+    assert found[0] == found[1]
 
 
 WRONG = {
@@ -176,6 +203,10 @@ def test_wrong_arguments_are_one_line(trained: Trained) -> None:
         rlrun.load(trained("sac")).q_values(np.zeros(3, np.float32))
     with pytest.raises(rlrun.ConfigError, match="seed = -1: is no seed"):
         agent.env(2).reset(seed=-1)
+    with pytest.raises(rlrun.ConfigError, match="run_dir = 3: is no path"):
+        rlrun.load(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="weight"):
+        rlrun.load(trained("r2d2"), weight="best")  # type: ignore[call-arg]
 
 
 SPACE = gym.spaces.Dict(

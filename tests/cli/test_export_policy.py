@@ -16,8 +16,9 @@ USAGE = [
     (["old"], "--onnx = null: a file is needed; a new one is allowed; add it (./policy is a run"),
     (["data"], "rlrun export ./policy DATA_DIR"),
     (["nowhere", "--onnx", "x.onnx"], "RUN_DIR = nowhere: no such directory"),
-    (["old", "--onnx", "old"], "--onnx = old: this is a directory"),
-    (["old", "--onnx", "old/config.yaml"], "--onnx = old/config.yaml: the file exists"),
+    (["old", "--onnx", "dir.onnx"], "--onnx = dir.onnx: this is a directory"),
+    (["old", "--onnx", "old/config.yaml"], "old/config.yaml: is no ONNX file; FILE.onnx is"),
+    (["old", "--onnx", "old.onnx"], "--onnx = old.onnx: the file exists"),
     (["old", "--onnx", "gone/x.onnx"], "--onnx = gone/x.onnx: there is no directory"),
     (["old", "--onnx", "x.onnx", "--tolerance", "0"], "0 is not a number > 0"),
     (["old", "--onnx", "x.onnx", "--tolerance", "nan"], "nan is not a number > 0"),
@@ -38,6 +39,8 @@ def runs(rlrun: Callable[..., Done]) -> None:
 
 
 def test_usage(rlrun: Callable[..., Done], runs: None, tmp_path: Path) -> None:
+    (tmp_path / "dir.onnx").mkdir()
+    (tmp_path / "old.onnx").write_bytes(b"old")
     before = files_under(tmp_path)
     for line, text in USAGE:
         done = rlrun("export", "policy", *line)
@@ -77,7 +80,9 @@ def test_what_it_hands_on(
     given = {"weights": "final", "tolerance": 1e-5}
     assert calls == [(Path("old"), Path("x.onnx"), given)]
     more = ("--weights", "200", "--tolerance", "1e-3")
-    assert rlrun("export", "policy", "old", "--onnx", "x.onnx", *more).code == 0
+    (tmp_path / "x.onnx").write_bytes(b"old")
+    assert rlrun("export", "policy", "old", "--onnx", "x.onnx", "--overwrite", *more).code == 0
+    (tmp_path / "x.onnx").unlink()
     assert calls[-1][2] == {"weights": "200", "tolerance": 1e-3}
     done = rlrun("export", "policy", "old", "--onnx", "x.onnx", "--weights", "best")
     assert done == (5, "", "rlrun: error: none\n")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -28,7 +29,8 @@ def row(directory):
     start = metadata.parse_session_start_info_plugin_data(content[metadata.SESSION_START_INFO_TAG])
     experiment = metadata.parse_experiment_plugin_data(content[metadata.EXPERIMENT_TAG])
     columns = {info.name: info.differs for info in experiment.hparam_infos}
-    return start.group_name, columns, {k: v.string_value for k, v in start.hparams.items()}
+    values = {k: getattr(v, v.WhichOneof("kind")) for k, v in start.hparams.items()}
+    return start.group_name, columns, values
 
 
 @pytest.fixture
@@ -44,25 +46,25 @@ def test_names_and_columns_are_what_differs(tmp_path, view):
             board(tmp_path / f"outputs/{seed}_{lr}", seed=seed, lr=lr)
     forge(tmp_path / "outputs/no_events")
     shown = BoardView([str(tmp_path / "outputs")], view)
-    names = [f"r2d2-cartpole-s{seed}-lr{lr}" for seed in (0, 1) for lr in ("1e-3", "1e-4")]
+    names = [f"s{seed}-lr{lr}" for seed in (0, 1) for lr in ("1e-3", "1e-4")]
     assert sorted(p.name for p in view.iterdir()) == names
     for name in names:
         group, columns, values = row(view / name)
         assert group == name
         assert columns == {"policy": False, "env": False, "seed": True, "policy.lr": True}
-        assert values["seed"] == name[15]
+        assert values["seed"] == name[1]
     events = EventAccumulator(str(view / names[0])).Reload()
     assert events.Scalars("run/env_steps")[-1].value == 3000
 
     board(tmp_path / "outputs/later", seed=1, lr=1e-3)  # the same settings again
     board(tmp_path / "outputs/no_events", seed=7, lr=1e-3)
-    shown.refresh()
+    assert not shown.refresh(), "the columns are the same"
     new = {p.name for p in view.iterdir()} - {*names}
-    assert new == {"r2d2-cartpole-s1-lr1e-3-2", "r2d2-cartpole-s7-lr1e-3"}
+    assert new == {"s1-lr1e-3-2", "s7-lr1e-3"}
     extra = tmp_path / "outputs/later/events.out.tfevents.1999999999.a.1.0"  # of a resume
     extra.write_bytes(b"")
     shown.refresh()
-    assert (view / "r2d2-cartpole-s1-lr1e-3-2" / extra.name).is_symlink()
+    assert (view / "s1-lr1e-3-2" / extra.name).is_symlink()
 
 
 def test_runs_that_were_not_started_alike(tmp_path, view):
@@ -73,12 +75,48 @@ def test_runs_that_were_not_started_alike(tmp_path, view):
     other = forge(tmp_path / "outputs/b", overrides=overrides, **given)
     (other / "events.out.tfevents.1700000000.a.1.0").write_bytes(b"")
     BoardView([str(tmp_path / "outputs")], view)
-    names = ["ppo-cartpole-s0-clip0.3-batch_size8", "r2d2-cartpole-s0"]
+    names = ["ppo-clip0.3-batch_size8", "r2d2"]
     assert sorted(p.name for p in view.iterdir()) == names
     differing = ["policy", "policy.clip", "learner.batch_size", "run.total_steps"]
     for name in names:
         columns = row(view / name)[1]
         assert columns == dict.fromkeys(("env", "seed"), False) | dict.fromkeys(differing, True)
+
+
+def test_every_run_has_the_columns_of_all_with_the_values_in_force(tmp_path, view):
+    """Defaults are no blanks; names are what differs; a later key rewrites all rows."""
+    capacity = {"buffer__capacity": 60000, "policy__lr": {"start": 0.01, "end": 0.001}}
+    given = {
+        "a": (["policy.lr=1"], {"policy__lr": 1}),
+        "b": (["policy.gamma=0.1"], {"policy__gamma": 0.1}),
+        "c": (["buffer.capacity=300"], {"buffer__capacity": 300}),
+        "d": ([], {}),
+    }
+    for name, (typed, values) in given.items():
+        typed = ["policy=dqn", "env=cartpole", *typed]
+        run = {"policy__name": "dqn", "policy__gamma": 0.99} | capacity | values
+        run_dir = forge(tmp_path / "outputs" / name, overrides=typed, **run)
+        (run_dir / "events.out.tfevents.1700000000.a.1.0").write_bytes(b"")
+    shown = BoardView([str(tmp_path / "outputs")], view)
+    names = {"capacity300", "dqn-cartpole-s0", "gamma0.1", "lr1"}
+    assert {p.name for p in view.iterdir()} == names
+    rows = {name: row(view / name)[1:] for name in names}
+    columns = dict.fromkeys(("policy", "env", "seed"), False)
+    columns |= dict.fromkeys(("policy.lr", "policy.gamma", "buffer.capacity"), True)
+    for name, (found, values) in rows.items():
+        assert found == columns
+        assert set(values) == set(columns), name
+    assert rows["lr1"][1]["policy.lr"] == "1"
+    assert rows["gamma0.1"][1]["policy.lr"] == "0.01 -> 0.001"
+    assert rows["lr1"][1]["policy.gamma"] == 0.99
+    sizes = [rows[name][1]["buffer.capacity"] for name in ("capacity300", "lr1")]
+    assert [text.strip() for text in sizes] == ["300", "60000"], "not 300.00"
+    assert sizes == sorted(sizes)
+
+    board(tmp_path / "outputs/e", seed=0, lr=1)
+    assert shown.refresh()
+    assert {p.name for p in view.iterdir()} - names == {"r2d2-lr1"}
+    assert row(view / "lr1")[1]["policy"]
 
 
 def test_a_single_run_has_a_name(tmp_path, view):
@@ -124,10 +162,27 @@ def test_names_are_short_and_fit_for_files():
         ".._x-a_b_c-s0-policy.lr1-bonus.lr2"
     )
     long = [trial_name(base | {"env.text": c * 99}, ("env.text",)) for c in "ab"]
-    assert all(len(name) == 64 for name in long)
-    assert long[0][-6:] != long[1][-6:]
+    assert [name[-5:] for name in long] == ["aaaaa", "bbbbb"]
+    many = {f"env.number_{i}": i for i in range(9)}
+    assert trial_name({**base, **many}, many) == (
+        ".._x-a_b_c-s0-number_00-number_11-number_22-number_33+5"
+    )
+    assert trial_name(base, (), ("seed",)) == "s0"
+    assert trial_name(base | {"policy.lr": 0.1}, ("policy.lr",), ()) == "lr0.1"
     shown = [short_number(x) for x in (0.001, 2.5e-5, 0.5, 20000, 1e6, 0.0, 0.00012345678)]
     assert shown == ["1e-3", "2.5e-5", "0.5", "20000", "1e6", "0", "1.235e-4"]
+
+
+def test_a_port_that_is_taken_is_an_error_and_no_address(tmp_path, capsys):
+    board(tmp_path / "outputs/a", seed=0, lr=1e-3)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        assert main(["tensorboard", str(tmp_path / "outputs"), "--port", port]) == 7
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert f"--port = {port}: another program listens there" in err
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata
 
+from rlrun.log.layout import layout
 from rlrun.log.tensorboard import TensorBoardWriter
 from rlrun.log.trial import TrialRow
 
@@ -63,10 +64,10 @@ TRIAL = TrialRow(
 
 
 def last_layout(path):
-    layout = layout_pb2.Layout()
+    found = layout_pb2.Layout()
     (last,) = load(path).Tensors("custom_scalars__config__")[-1].tensor_proto.string_val
-    layout.ParseFromString(last)
-    return {page.title: [chart.title for chart in page.chart] for page in layout.category}, layout
+    found.ParseFromString(last)
+    return {page.title: [chart.title for chart in page.chart] for page in found.category}, found
 
 
 def test_text_and_hparams(tmp_path):
@@ -121,19 +122,26 @@ def test_the_layout_has_a_chart_for_what_there_is_and_none_that_is_empty(tmp_pat
     second = TensorBoardWriter(tmp_path, purge_step=21, tags=board._tags, replay="R2D2")
     second.scalars(30, {"codec/weights_ratio": 0.5})
     second.close()
-    pages, layout = last_layout(tmp_path)
+    pages, found = last_layout(tmp_path)
     assert pages == {
-        "score": ["evaluation return", "return"],
+        "score": ["return", "return, worst to best episode"],
         "R2D2": ["delta Q from stored states", "shares"],
         "learning": ["loss", "value"],
         "codec": ["ratio"],
     }
-    series = layout.category[0].chart[0].margin.series[0]
+    series = found.category[0].chart[1].margin.series[0]
     assert (series.value, series.lower, series.upper) == tuple(score)
     tags = load(tmp_path).Tags()["scalars"]
-    for chart in (chart for page in layout.category for chart in page.chart):
-        for pattern in chart.multiline.tag:
-            assert any(re.match(pattern, tag) for tag in tags), pattern
+    for chart in (chart for page in found.category for chart in page.chart):
+        patterns = chart.multiline.tag
+        assert not patterns or any(re.match(p, tag) for p in patterns for tag in tags), chart
+
+
+def test_runs_with_other_metrics_have_equal_charts():
+    """TensorBoard shows one chart for all runs where these are equal, else one for each kind."""
+    found = [layout(tags) for tags in (["train/loss", "train/lr"], ["train/policy_loss"])]
+    assert [len(x.category[0].chart) for x in found] == [2, 1]
+    assert found[0].category[0].chart[0] == found[1].category[0].chart[0]
 
 
 def test_a_histogram_holds_every_value_once(tmp_path):

@@ -228,7 +228,9 @@ def test_a_file_under_another_name_is_found_out(tmp_path):
 
 
 def test_what_is_not_there(tmp_path):
-    with pytest.raises(CheckpointError, match=r"env step 5; there are none \(checkpoint.history"):
+    with pytest.raises(
+        CheckpointError, match=r"step 5: the run kept no past ones \(checkpoint.history"
+    ):
         history.load(tmp_path / "nothing", 5)
     put(tmp_path, 10)
     with pytest.raises(CheckpointError, match="env step 5; there are 10; choose"):

@@ -53,6 +53,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
 
     def running(evaluator: Evaluator, *given: Any, **named: Any) -> Any:
         step = evaluator.env.step
+        if "step" in vars(evaluator.env):  # an evaluation after an episode that was cut
+            return env_step(evaluator, *given, **named)
 
         def stepping(action: np.ndarray) -> Any:
             found["actions"].append(np.array(action[0]))
@@ -117,6 +119,22 @@ def test_frames_are_those_of_the_environment(
         difference = np.abs(frame.astype(int) - own)
         assert difference.mean() < 0.5 if suffix == ".mp4" else difference.max() == 0
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_episodes_go_on_after_one_that_was_cut(
+    runs: Path, taken: dict[str, list[Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "out.gif"
+    line = ["play", str(runs / "pendulum"), "--seed", "5", "--episodes", "3", "--max-steps", "4"]
+    assert main([*line, "--video", str(path)]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [text.partition(":")[0] for text in out[:3]] == ["episode 1", "episode 2", "episode 3"]
+    assert all(text.endswith(", 4 steps, cut") for text in out[:3])
+    assert len(taken["frames"]) == 3 * 5
+    for i in range(3):
+        own = own_frames("Pendulum-v1", taken["actions"][4 * i : 4 * i + 4], 5 + i)[0]
+        shown = taken["frames"][5 * i : 5 * i + 5]
+        assert [np.array_equal(a, b) for a, b in zip(own, shown, strict=True)] == [True] * 5
 
 
 @pytest.mark.parametrize("name", ["cartpole", "tmaze", "bandit"])
@@ -216,6 +234,8 @@ def test_misuse_is_one_line_and_writes_nothing(
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert text in err
+    assert main(["eval", str(runs / "bandit"), "--traces"]) == 2
+    assert "--traces: is of a video; one is made by --video FILE" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["old.gif"]
 
 

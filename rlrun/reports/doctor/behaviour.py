@@ -4,8 +4,18 @@ import numpy as np
 
 from rlrun.reports.doctor.evidence import Evidence
 from rlrun.reports.doctor.finding import BROKEN, HARMFUL, NOTE, Finding, Rule, steps
+from rlrun.reports.runs import finite
 
-_SCHEDULES = ("policy.lr", "explore.epsilon", "buffer.beta", "policy.noise", "policy.clip")
+_SCHEDULES = {
+    "policy.lr": "train/lr", "explore.epsilon": "collect/epsilon_mean",
+    "buffer.beta": "buffer/beta", "policy.noise": "train/noise",
+    "policy.clip": "train/clip_fraction",
+}  # fmt: skip
+_RECURRENT = {
+    "dqn": "policy=r2d2", "sac": "policy=rsac", "td3": "policy=rtd3", "ddpg": "policy=rtd3",
+    "bc": "policy=bc_recurrent",
+}  # fmt: skip
+_FEW_ROWS = 50  # of a record; the entropy of one action is 0
 
 
 def still_exploring(e: Evidence) -> Finding | None:
@@ -13,11 +23,13 @@ def still_exploring(e: Evidence) -> Finding | None:
 
     Schedules end at 0.01 to 0.1 (Mnih et al. 2015), the ladder has a mean of 0.07.
     """
-    epsilon = e.metric("collect/epsilon_mean").last
+    epsilon, constant = e.metric("collect/epsilon_mean").last, _constant_epsilon(e)
     if e.solved or not e.value_based or not (e.progress >= 0.8 and epsilon > 0.3):
         return None
+    fixed = f": explore.epsilon = {constant:g} for good" if constant >= 0 else ""
     return Finding(
-        HARMFUL, f"{epsilon:.0%} of the actions are still random after {steps(e.env_steps)}.",
+        HARMFUL,
+        f"{epsilon:.0%} of the actions are still random after {steps(e.env_steps)}{fixed}.",
         "Long episodes are never played to the end by the policy itself.",
         [*_decay(e), *e.scaled("explore.eps", 0.5)],
         ("collect/epsilon_mean", "collect/return_mean"),
@@ -46,23 +58,30 @@ def _decay(e: Evidence) -> list[str]:
     """An epsilon that falls over a third of the run; nothing for the ladder, which has none."""
     if e.value("explore.name") != "schedule":
         return []
+    over = max(1, int(0.3 * e.total_steps)) if e.total_steps > 0 else 10_000
     if e.value("explore.epsilon.kind") not in ("linear", "exponential", "cosine"):
-        return ["explore=schedule"]
-    return e.set("explore.epsilon.over", int(0.3 * e.total_steps))
+        return [f"'explore.epsilon={{kind:linear,start:1,end:0.05,over:{over}}}'"]
+    return e.set("explore.epsilon.over", over)
+
+
+def _constant_epsilon(e: Evidence) -> float:
+    """The epsilon of all env steps; NaN where it changes."""
+    own = finite(e.value("explore.epsilon"))
+    return e.number("explore.epsilon") if e.value("explore.epsilon.kind") == "constant" else own
 
 
 def schedule_outlasts_run(e: Evidence) -> Finding | None:
     """A schedule that ends after half as many steps again as the run has."""
-    for key in _SCHEDULES:
+    if e.solved:
+        return None
+    for key, metric in _SCHEDULES.items():
         over, kind = e.number(f"{key}.over"), e.value(f"{key}.kind")
-        used = e.value_based if key == "explore.epsilon" else True
-        used = used and e.value("explore.name") != "ladder" if key == "explore.epsilon" else used
-        if used and kind in ("linear", "cosine") and over > 1.5 * e.total_steps > 0:
+        if e.matters(key) and kind in ("linear", "cosine") and over > 1.5 * e.total_steps > 0:
             return Finding(
                 NOTE, f"{key} changes over {over:.0f} env steps, run.total_steps is "
                 f"{e.total_steps:.0f}.",
                 "The run ends in the middle of the schedule.",
-                e.set(f"{key}.over", "null"), ("train/lr", "collect/epsilon_mean", "buffer/beta"),
+                e.set(f"{key}.over", "null"), (metric,),
             )  # fmt: skip
     return None
 
@@ -91,7 +110,8 @@ def one_action(e: Evidence) -> Finding | None:
     An epsilon of 0.01 over two actions alone has 4.5 %.
     """
     taken = e.metric("collect/action_entropy")
-    if not e.learns or e.solved or not taken.late < 0.02:
+    rows = np.median(np.diff(taken.env_steps)) if len(taken) > 1 else 0
+    if not e.learns or e.solved or rows < _FEW_ROWS or not taken.late < 0.02:
         return None
     tries = [*e.set("explore.epsilon.end", 0.05), *e.scaled("policy.lr", 0.3)]
     tries = [*e.scaled("policy.entropy_coef", 3), *tries] if e.on_policy else tries
@@ -175,10 +195,11 @@ def forgetting(e: Evidence) -> Finding | None:
     best = int(np.argmax(e.score.values))
     return Finding(
         HARMFUL, f"The score fell: {e.score.values[best]:.4g} at "
-        f"{steps(float(e.score.env_steps[best]))}, {e.score.late:.4g} from "
-        f"{steps(e.score.late_since)} on.",
+        f"{steps(float(e.score.env_steps[best]))}, {e.after_best.median:.4g} from "
+        f"{steps(e.after_best.first_step)} on.",
         "The policy forgets; the best weights are kept in checkpoints/best.safetensors.",
-        [*e.scaled("policy.lr", 0.3), *e.scaled("buffer.capacity", 3)],
+        [*e.scaled("policy.lr", 0.3), *e.scaled("buffer.capacity", 3),
+         *e.set("policy.target_kl", 0.03)],
         ("eval/return_mean", "eval/best_return_mean", "buffer/sample_age"),
     )  # fmt: skip
 
@@ -187,7 +208,7 @@ def constant_score(e: Evidence) -> Finding | None:
     """Fifty episodes or more, of two evaluations and exploring, and all had the same return."""
     names = ("eval/return_min", "eval/return_max", "collect/return_min", "collect/return_max")
     seen = np.concatenate([e.metric(name).values for name in names])
-    if not e.learns or e.solved or len(e.score) < 2 or np.ptp(seen) > 0:
+    if not e.learns or e.offline or e.solved or len(e.score) < 2 or np.ptp(seen) > 0:
         return None
     if len(e.score) * e.number("run.eval_episodes") + e.metric("collect/episodes").last < 50:
         return None
@@ -205,21 +226,30 @@ def no_progress(e: Evidence) -> Finding | None:
     if not e.learns or e.solved or e.improved or len(e.score) < 6 or not e.progress >= 0.5:
         return None
     first, best = e.score.early, float(e.score.values.max())
-    if best - first > 3 * e.noise and e.score.late > first:
+    if best - first > 3 * e.best_noise and e.score.late > first:
         return None
+    if e.offline and np.ptp(e.returns) == 0:
+        return None  # good from the first evaluation on, or never: returns of the data are unknown
     return Finding(
         HARMFUL, f"No progress: the score is {e.score.late:.4g} from {steps(e.score.late_since)} "
         f"on, {first:.4g} at first, its best {best:.4g}.",
         "No other symptom was found: the step size, exploration or the length of the run may be "
         "wrong, or the task needs a memory.",
-        [*e.scaled("policy.lr", 0.3), *e.scaled("run.total_steps", 3), "memory=lstm"],
+        [*e.scaled("policy.lr", 0.3), *e.scaled("run.total_steps", 3), *_memory(e)],
         ("eval/return_mean", "collect/return_max", "train/loss"),
     )  # fmt: skip
 
 
+def _memory(e: Evidence) -> list[str]:
+    """The recurrent policy of the same kind, where there is one and this is none."""
+    if e.value("memory.name") not in (None, "none"):
+        return []
+    other = "memory=lstm" if e.on_policy else _RECURRENT.get(e.policy)
+    return [other] if other else []
+
+
 RULES = (
-    Rule("still exploring", still_exploring,
-         ("schedule outlasts run", "no progress", "forgetting")),
+    Rule("still exploring", still_exploring, ("schedule outlasts run", "no progress")),
     Rule("no exploration", no_exploration, ("one action", "no progress")),
     Rule("schedule outlasts run", schedule_outlasts_run),
     Rule("entropy collapsed", entropy_collapsed, ("one action", "no progress")),

@@ -1,12 +1,13 @@
 """All rules, applied to a run, and the findings as text."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from textwrap import fill
 
 import numpy as np
 
 from rlrun.reports.doctor import behaviour, learning, replay, running
-from rlrun.reports.doctor.evidence import Evidence
+from rlrun.reports.doctor.evidence import METRICS_READ, Evidence
 from rlrun.reports.doctor.finding import Finding, Rule
 from rlrun.reports.runs import RunData, printable
 
@@ -25,8 +26,15 @@ def diagnose(run: RunData) -> dict[str, Finding]:
         each = {rule.name: rule.find(evidence) for rule in RULES}
     found = {name: finding for name, finding in each.items() if finding is not None}
     explained = {name for rule in RULES if rule.name in found for name in rule.explains}
-    kept = {name: finding for name, finding in found.items() if name not in explained}
+    kept = {name: _recorded(f, evidence) for name, f in found.items() if name not in explained}
     return dict(sorted(kept.items(), key=lambda item: -item[1].severity))
+
+
+def _recorded(finding: Finding, evidence: Evidence) -> Finding:
+    """The finding without the metrics that this run does not record."""
+    columns = evidence.records.columns
+    seen = [name for name in finding.metrics if name not in METRICS_READ or len(columns[name][0])]
+    return replace(finding, metrics=seen)
 
 
 def report_lines(run: RunData) -> Iterator[str]:

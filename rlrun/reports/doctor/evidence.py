@@ -18,17 +18,18 @@ WITHOUT_LEARNING = ("random", "scripted")
 PARTS = (
     "collect", "add", "bonus", "sample", "update", "prioritize", "eval", "log", "checkpoint",
 )  # fmt: skip
-_NAMES = (
-    "buffer/early_evictions", "buffer/fill", "buffer/late_priorities", "buffer/learned_fraction",
-    "buffer/priority_ess", "buffer/sample_age", "buffer/weight_spread", "buffer/windows",
-    "collect/action_entropy", "collect/episodes", "collect/epsilon_mean", "collect/length_mean",
-    "collect/restarts", "collect/return_max", "collect/return_mean", "collect/return_min",
+METRICS_READ = (
+    "buffer/beta", "buffer/early_evictions", "buffer/fill", "buffer/late_priorities",
+    "buffer/learned_fraction", "buffer/priority_ess", "buffer/priority_max", "buffer/priority_mean",
+    "buffer/sample_age", "buffer/weight_spread", "buffer/windows", "collect/action_entropy",
+    "collect/episodes", "collect/epsilon_mean", "collect/length_mean", "collect/restarts",
+    "collect/return_max", "collect/return_mean", "collect/return_min", "eval/best_return_mean",
     "eval/cut_episodes", "eval/length_mean", "eval/return_max", "eval/return_mean",
     "eval/return_min", "eval/return_std", "train/approx_kl", "train/clip_fraction",
     "train/dead_units", "train/delta_q_stored_last", "train/delta_q_zero_last", "train/entropy",
-    "train/explained_variance", "train/grad_norm", "train/loss", "train/lr", "train/q_taken",
-    "train/replay_ratio", "train/target_lag", "train/td_abs", "train/temperature",
-    "train/updates", "train/valid_fraction", "train/value_loss",
+    "train/explained_variance", "train/grad_norm", "train/loss", "train/lr", "train/noise",
+    "train/q_taken", "train/replay_ratio", "train/target", "train/target_lag", "train/td_abs",
+    "train/temperature", "train/updates", "train/valid_fraction", "train/value_loss",
 )  # fmt: skip
 _WHOLE = (
     "capacity", "checkpoint_every", "epochs", "eval_episodes", "eval_every", "every",
@@ -52,8 +53,17 @@ class Metric:
         return float(self.values[0]) if len(self) else _NAN
 
     @property
+    def first_step(self) -> float:
+        """Env steps of the first record."""
+        return float(self.env_steps[0]) if len(self) else _NAN
+
+    @property
     def last(self) -> float:
         return float(self.values[-1]) if len(self) else _NAN
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.values)) if len(self) else _NAN
 
     @property
     def early(self) -> float:
@@ -89,7 +99,7 @@ class Evidence:
 
     @cached_property
     def records(self) -> Records:
-        return self._read(METRICS, _NAMES)
+        return self._read(METRICS, METRICS_READ)
 
     @cached_property
     def times(self) -> Records:
@@ -117,17 +127,31 @@ class Evidence:
         """Whether the config has the key, or a schedule of that name."""
         return key in self.run.keys or f"{key}.start" in self.run.keys
 
+    def matters(self, key: str) -> bool:
+        """Whether the key is there and changes what this policy does.
+
+        Rollouts are learned from once and dropped, datasets are not collected, and explore.epsilon
+        belongs to the schedule, of a ladder to one environment.
+        """
+        if key.startswith(("buffer.", "learner.replay_ratio", "learner.learning_starts")):
+            return self.has(key) and self.replay and not self.offline
+        if key.startswith("explore.epsilon"):
+            kind = self.value("explore.name")
+            alone = kind == "ladder" and self.number("collector.num_envs") == 1
+            return self.has(key) and self.value_based and (kind == "schedule" or alone)
+        return self.has(key)
+
     def scaled(self, key: str, factor: float) -> list[str]:
         """``key=value`` with the present value times ``factor``; nothing where it is no number."""
         value = self.number(key) * factor
-        if not self.has(key) or not math.isfinite(value) or not value:
+        if not self.matters(key) or not math.isfinite(value) or not value:
             return []
         whole = key.rpartition(".")[2] in _WHOLE
         return [f"{key}={max(1, round(value))}" if whole else f"{key}={value:.3g}"]
 
     def set(self, key: str, value: object) -> list[str]:
-        """``key=value`` where the config has the key and another value."""
-        new = self.has(key) and str(self.value(key)).lower() != str(value).lower()
+        """``key=value`` where the key matters and has another value."""
+        new = self.matters(key) and str(self.value(key)).lower() != str(value).lower()
         return [f"{key}={value}"] if new else []
 
     # -- the run -----------------------------------------------------------------------------------
@@ -151,10 +175,23 @@ class Evidence:
         """The mean returns of the evaluations."""
         return self.metric("eval/return_mean")
 
-    @property
+    @cached_property
     def solved(self) -> bool:
-        """Whether the last evaluation reached run.stop_value."""
-        return bool(len(self.score)) and self.score.last >= self.run.stop_value
+        """Whether the last evaluation reached run.stop_value; if that is null, ``perfect``."""
+        stop = self.run.stop_value
+        if math.isnan(stop):
+            return self.perfect
+        return bool(len(self.score)) and self.score.last >= stop
+
+    @property
+    def perfect(self) -> bool:
+        """Whether late evaluations have the largest return ever seen, and other episodes have not.
+
+        Within 1 % of the distance between the largest and the smallest return of an episode.
+        """
+        least, most = self.returns
+        late = min(self.score.last, self.score.late if len(self.score) >= 3 else math.inf)
+        return most > least and late >= most - 0.01 * (most - least)
 
     @cached_property
     def noise(self) -> float:
@@ -185,17 +222,46 @@ class Evidence:
         return best - self.score.late <= 0.2 * (best - least)
 
     @cached_property
-    def lost(self) -> float:
-        """Share of the largest gain of the score that was lost again, 0 where none was."""
-        if len(self.score) < 5:
-            return 0.0
-        best, base = float(self.score.values.max()), float(self.score.values.min())
-        fall = best - max(self.score.late, self.score.last)
-        return fall / (best - base) if best - base > 2 * self.noise and fall > self.noise else 0.0
+    def best_noise(self) -> float:
+        """Twice the standard error of the best evaluation, or ``noise`` where that is more."""
+        std, episodes = self.metric("eval/return_std"), self.number("run.eval_episodes")
+        own = std.values[std.env_steps == self.score.env_steps[np.argmax(self.score.values)]]
+        errors = 2 * np.abs(own) / math.sqrt(max(1.0, episodes or 1.0))
+        return max(self.noise, float(errors.max(initial=0.0)))
 
     @cached_property
-    def largest_return(self) -> float:
-        """The largest |return| of any episode; NaN where none ended."""
+    def after_best(self) -> Metric:
+        """The evaluations of the last third that came after the best one."""
+        start = len(self.score) - max(1, len(self.score) // 3)
+        start = max(start, int(np.argmax(self.score.values)) + 1) if len(self.score) else 0
+        return Metric(self.score.env_steps[start:], self.score.values[start:])
+
+    @cached_property
+    def lost(self) -> float:
+        """Share of the largest gain of the score that was lost again, 0 where none was.
+
+        Two evaluations and more after the best one, and the last third as a whole, must be lower.
+        """
+        if len(self.score) < 5 or len(self.after_best) < 2:
+            return 0.0
+        best, base = float(self.score.values.max()), float(self.score.values.min())
+        fall = best - max(self.score.late, self.after_best.last, self.after_best.median)
+        large = best - base > 2 * self.best_noise and fall > self.best_noise
+        return fall / (best - base) if large else 0.0
+
+    @property
+    def fails(self) -> bool:
+        """Whether the score did not rise, or fell again."""
+        return self.lost > 0.5 or not self.improved
+
+    @cached_property
+    def returns(self) -> tuple[float, float]:
+        """The smallest and the largest return of any episode; NaN where none ended."""
         names = [f"{where}/return_{end}" for where in ("collect", "eval") for end in ("min", "max")]
         seen = np.concatenate([self.metric(name).values for name in names])
-        return float(np.abs(seen).max()) if len(seen) else _NAN
+        return (float(seen.min()), float(seen.max())) if len(seen) else (_NAN, _NAN)
+
+    @property
+    def largest_return(self) -> float:
+        """The largest |return| of any episode; NaN where none ended."""
+        return max(map(abs, self.returns))

@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from rlrun.reports.doctor.evidence import Evidence
 from rlrun.reports.doctor.finding import BROKEN, HARMFUL, Finding, Rule, steps
 
@@ -12,6 +14,8 @@ def no_updates(e: Evidence) -> Finding | None:
         return None
     starts = e.number("learner.learning_starts")
     late = starts >= e.env_steps
+    if late and e.progress < 0.8 and starts < 0.5 * e.total_steps:
+        return None  # not yet
     why = f"learner.learning_starts = {starts:.0f} was not reached" if late else (
         "no window was ever complete, or updates are far apart"
     )  # fmt: skip
@@ -19,6 +23,45 @@ def no_updates(e: Evidence) -> Finding | None:
     return Finding(
         BROKEN, f"It never learned: no update in {steps(e.env_steps)}.", f"{why}.",
         tries, ("train/updates", "buffer/windows"),
+    )  # fmt: skip
+
+
+def late_learning(e: Evidence) -> Finding | None:
+    """Learning starts at half of the run or later. The presets start at 0.1 to 5 % of it."""
+    starts, recorded = e.number("learner.learning_starts"), e.metric("train/updates").last
+    updates = float(np.fmax(recorded, e.run.number("updates")))
+    counts = e.replay and not e.offline and recorded > 0
+    if not counts or e.solved or e.improved or not starts >= 0.5 * e.total_steps:
+        return None
+    return Finding(
+        HARMFUL, f"Learning starts late: learner.learning_starts = {starts:.0f} of "
+        f"{e.total_steps:.0f} env steps, {updates:.0f} updates in all so far.",
+        "Nothing is learned before; most of the run goes into rows alone.",
+        [*e.set("learner.learning_starts", max(1, round(min(1000.0, 0.1 * e.total_steps)))),
+         f"run.total_steps={20 * starts:.0f}"],
+        ("train/updates", "buffer/windows"),
+    )  # fmt: skip
+
+
+def short_horizon(e: Evidence) -> Finding | None:
+    """Episodes are five times as long as the horizon 1 / (1 - gamma), and the score does not hold.
+
+    Rewards k steps away count gamma^k, so five horizons away by less than 1 %. Presets have 0.99 to
+    0.999. Tasks whose actions are rewarded at once are solved with any gamma, so only runs of which
+    the score does not rise, falls again, or stays below what the first actions got, are accused.
+    """
+    gamma, length = e.number("policy.gamma"), e.metric("collect/length_mean").median
+    if not e.learns or e.solved or len(e.score) < 3 or not 0 <= gamma < 0.95:
+        return None
+    weak = e.fails or e.score.late <= e.metric("collect/return_mean").first
+    horizon = 1 / (1 - gamma)
+    if not weak or not length > 5 * horizon:
+        return None
+    return Finding(
+        HARMFUL, f"It looks {horizon:.3g} steps ahead, policy.gamma = {gamma:g}, and episodes have "
+        f"{length:.0f}; the score is {e.score.last:.4g}, {e.score.first:.4g} at first.",
+        "Rewards that come later count nothing: the horizon is 1 / (1 - gamma) steps.",
+        ["policy.gamma=0.99"], ("collect/length_mean", "train/q_taken", "eval/return_mean"),
     )  # fmt: skip
 
 
@@ -40,21 +83,25 @@ def overestimation(e: Evidence) -> Finding | None:
 
     Values are compared with the largest return seen, or the largest mean reward per step over a
     horizon of 1 / (1 - gamma), whichever is larger, in the units of the rescaled target. Three
-    times that leaves room for better policies; overestimation grows without bound (van Hasselt et
-    al. 2018, "Deep RL and the deadly triad": soft divergence is Q beyond the bound).
+    times that leaves room for better policies, ten times for those of a dataset, whose returns are
+    not known; overestimation grows without bound (van Hasselt et al. 2018, "Deep RL and the deadly
+    triad": soft divergence is Q beyond the bound).
     """
     q, returns = e.metric("train/q_taken"), e.largest_return
     shaped = e.value("bonus.name") not in (None, "none") or e.value("policy.munchausen") is not None
     if not e.replay or shaped or len(q) < 6 or math.isnan(returns):
         return None
-    gamma, length = e.number("policy.gamma"), e.metric("collect/length_mean").late
-    horizon = 1 / max(1e-6, 1 - gamma) if gamma < 1 else math.inf
+    gamma = e.number("policy.gamma")
+    length = e.metric("eval/length_mean" if e.offline else "collect/length_mean").late
+    horizon = min(1e6, 1 / max(1e-6, 1 - gamma)) if gamma < 1 else 1e6
     per_step = returns / max(1.0, length) if length > 0 else 0.0
     scale = e.number("policy.reward_scale")
-    reach = max(returns, min(per_step * horizon, per_step * 1e6)) * (scale if scale > 0 else 1.0)
+    reach = max(returns, per_step * horizon) * (scale if scale > 0 else 1.0)
+    reach += _entropy_bonus(e) * horizon
     eps = e.number("policy.value_rescale_eps")
     bound = math.sqrt(reach + 1) - 1 + eps * reach if eps > 0 else reach
-    if not abs(q.late) > 3 * bound + 1 or abs(q.late) < 1.5 * abs(q.early):
+    room = 10 if e.offline else 3
+    if not abs(q.late) > room * bound + 1 or abs(q.late) < 1.5 * abs(q.early):
         return None
     return Finding(
         BROKEN,
@@ -65,6 +112,14 @@ def overestimation(e: Evidence) -> Finding | None:
          *e.scaled("policy.lr", 0.3)],
         ("train/q_taken", "train/td_abs", "train/target_lag"),
     )  # fmt: skip
+
+
+def _entropy_bonus(e: Evidence) -> float:
+    """What SAC's entropy adds to a reward: Q is of rewards plus temperature times entropy."""
+    weight, entropy = e.metric("train/temperature").values, e.metric("train/entropy").values
+    if not len(weight) or not len(entropy):
+        return 0.0
+    return float(np.abs(weight).max() * np.abs(entropy).max())
 
 
 def loss_grows(e: Evidence) -> Finding | None:
@@ -138,15 +193,19 @@ def dead_units(e: Evidence) -> Finding | None:
 
 
 def large_step_size(e: Evidence) -> Finding | None:
-    """Adam's step size is above 0.02: ten times that of any preset, where Adam starts at 1e-3."""
-    lr = e.metric("train/lr")
-    if e.solved or not len(lr) or not lr.values.max() > 0.02:
+    """Adam's step size is 0.02 or more: ten times that of any preset, where Adam starts at 1e-3.
+
+    A schedule that starts at 0.02 records a little less.
+    """
+    lr, most = e.metric("train/lr"), 0.0199
+    if e.solved or not len(lr) or not lr.values.max() > most:
         return None
+    tries = e.set("policy.lr", 5e-4) if not e.number("policy.lr") <= most else []
+    tries += e.set("policy.actor_lr", 3e-4) if e.number("policy.actor_lr") > most else []
     return Finding(
         HARMFUL, f"The step size is very large: train/lr {lr.values.max():.2g}.",
         "One step of Adam changes each weight by about that much.",
-        [*e.set("policy.lr", 5e-4), *e.set("policy.actor_lr", 3e-4)],
-        ("train/lr", "train/loss", "eval/return_mean"),
+        tries, ("train/lr", "train/loss", "eval/return_mean"),
     )  # fmt: skip
 
 
@@ -247,11 +306,15 @@ def tiny_rewards(e: Evidence) -> Finding | None:
 
 RULES = (
     Rule("no updates", no_updates, ("constant score", "no progress", "target stands still")),
+    Rule("late learning", late_learning, ("no progress", "target stands still", "little replay")),
     Rule("rollbacks", rollbacks),
     Rule("large step size", large_step_size,
          ("overestimation", "loss grows", "dead units", "forgetting", "no progress", "large steps",
           "greedy is stuck", "gradients vanish", "one action", "entropy collapsed",
           "explained variance", "gradients clipped")),
+    Rule("short horizon", short_horizon,
+         ("forgetting", "no progress", "greedy is stuck", "one action", "gradients vanish",
+          "entropy collapsed", "explained variance", "much replay")),
     Rule("overestimation", overestimation,
          ("loss grows", "gradients clipped", "large errors", "forgetting", "no progress")),
     Rule("no target network", no_target_network,

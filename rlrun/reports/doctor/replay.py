@@ -12,7 +12,7 @@ def small_buffer(e: Evidence) -> Finding | None:
     """
     windows, batch = e.metric("buffer/windows").last, e.number("learner.batch_size")
     capacity, age = e.number("buffer.capacity"), e.metric("buffer/sample_age").last
-    full = e.metric("buffer/fill").last >= 1 and not e.offline
+    full = e.metric("buffer/fill").last >= 1 and e.replay and not e.offline
     if not full or e.solved or not (windows < 20 * batch and capacity < 0.1 * e.env_steps):
         return None
     old = f"; they are {age:.0f} env steps old, of {e.env_steps:.0f}" if age >= 0 else ""
@@ -44,8 +44,7 @@ def much_replay(e: Evidence) -> Finding | None:
     (Nikishin et al. 2022, "The Primacy Bias"; D'Oro et al. 2023). Presets have 32 to 256.
     """
     ratio = e.metric("train/replay_ratio").late
-    weak = e.lost > 0.5 or not e.improved
-    if e.offline or e.solved or not ratio > 1000 or not weak:
+    if e.offline or not e.replay or e.solved or not ratio > 1000 or not e.fails:
         return None
     return Finding(
         HARMFUL, f"{ratio:.0f} rows are learned for each row collected; the score does not rise.",
@@ -62,7 +61,7 @@ def little_replay(e: Evidence) -> Finding | None:
     R2D2 and Ape-X learn 0.8 to 1.3 rows per row with hundreds of actors, where rows are cheap.
     """
     found = e.metric("train/replay_ratio").values
-    if e.offline or e.solved or not len(found):
+    if e.offline or not e.replay or e.solved or not len(found):
         return None
     ratio = float(found.mean())
     if not ratio < 0.25:
@@ -85,7 +84,9 @@ def priorities_collapsed(e: Evidence) -> Finding | None:
         f"Priorities have collapsed: {windows:.0f} windows are sampled like "
         f"{max(1.0, ess.late * windows):.0f} ({ess.late:.2%}) from {steps(ess.late_since)} on.",
         "A few windows with large errors are in every batch; others are hardly seen.",
-        [*e.scaled("buffer.alpha", 0.5), *e.set("policy.td_clip", 1), *e.scaled("policy.eta", 0.5)],
+        [*e.scaled("buffer.alpha", 0.5), *(
+            e.set("policy.td_clip", 1) if e.value("policy.distribution") in (None, "none") else []
+        ), *e.scaled("policy.eta", 0.5)],
         ("buffer/priority_ess", "buffer/priority_max", "buffer/priority_mean"),
     )  # fmt: skip
 
@@ -138,7 +139,8 @@ def padding(e: Evidence) -> Finding | None:
     unroll, nstep = e.number("policy.learn_unroll_len"), e.number("policy.nstep")
     if not valid.late < 0.5 or not unroll > 0:
         return None
-    shorter = max(nstep + 1, min(unroll / 2, length)) if length > 0 else unroll / 2
+    least = nstep + 1 if nstep >= 1 else 1
+    shorter = max(least, min(unroll / 2, length)) if length > 0 else max(least, unroll / 2)
     return Finding(
         NOTE, f"Windows are mostly padding: {valid.late:.0%} of their learned positions are steps; "
         f"episodes have {length:.0f} steps, windows {unroll:.0f}.",
@@ -156,7 +158,10 @@ def rows_lost(e: Evidence) -> Finding | None:
     return Finding(
         HARMFUL, f"Only {part:.0%} of the collected steps can be learned from.",
         "Ends of episodes fill no window and are dropped.",
-        [*e.set("collector.tiling", "lossless"), *e.set("collector.residual", "null_padding")],
+        [*e.set("collector.tiling", "lossless"), *(
+            e.set("collector.residual", "null_padding")
+            if e.value("collector.tiling") == "plain" else []
+        )],
         ("buffer/learned_fraction",),
     )  # fmt: skip
 

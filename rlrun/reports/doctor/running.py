@@ -21,6 +21,13 @@ def failed(e: Evidence) -> Finding | None:
 
 def interrupted(e: Evidence) -> Finding | None:
     """The run was stopped by a signal or run.max_time and can go on."""
+    unstarted = e.run.status == "not started" and bool(e.policy)
+    if unstarted and not e.env_steps:
+        return Finding(
+            NOTE, "It made no step: there is no run.json.",
+            "It was interrupted while it started, or is starting.",
+            [f"rlrun resume {e.run.path}, unless it is starting"], ("rlrun.log",),
+        )  # fmt: skip
     if e.run.status != "interrupted":
         return None
     return Finding(

@@ -1,0 +1,85 @@
+"""The server behind ``rlrun tensorboard``: started anew for new columns, and never another's."""
+
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from rlrun.cli import tensorboard
+from rlrun.errors import ResourceError
+
+
+class View:
+    """Has new columns at the first look, none at the second; then Ctrl-C comes."""
+
+    def __init__(self, path):
+        self.view, self.directories, self.names = path / "runs", ["outputs"], {path: "r2d2"}
+        self.looks = iter([True, False])
+
+    def refresh(self):
+        try:
+            return next(self.looks)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+
+def test_new_columns_start_the_server_anew(tmp_path, monkeypatch, capsys):
+    log = []
+    monkeypatch.setattr(tensorboard, "REFRESH", 0.0)
+    start = start_of([sys.executable, "-c", "import time; time.sleep(60)"])
+    kept = {"start": start, "wait": lambda server: None, "end": tensorboard._Server.end}
+
+    def noted(name):
+        def call(server):
+            log.append(name)
+            kept[name](server)
+
+        return call
+
+    for name in kept:
+        monkeypatch.setattr(tensorboard._Server, name, noted(name))
+    assert tensorboard._serve(View(tmp_path), 6006) == 0
+    assert log == ["start", "wait", "end", "start", "wait", "end"]
+    assert capsys.readouterr().out.count("\n") == 1, "the address is the same"
+
+
+class Other(BaseHTTPRequestHandler):
+    answers = (b'{"data_location": "/another/directory"}', b"[]", b"<html>")
+
+    def do_GET(self):
+        answer = self.answers[self.server.asked % len(self.answers)]
+        self.server.asked += 1
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *args):
+        pass
+
+
+def test_an_answer_of_another_program_is_none(tmp_path, monkeypatch):
+    other = HTTPServer(("127.0.0.1", 0), Other)
+    other.asked = 0
+    thread = threading.Thread(target=other.serve_forever)
+    thread.start()
+    ended = [sys.executable, "-c", "import time; time.sleep(0.5); print('port in use')"]
+    monkeypatch.setattr(tensorboard._Server, "start", start_of(ended))
+    try:
+        server = tensorboard._Server(View(tmp_path), f"http://127.0.0.1:{other.server_port}/")
+        with pytest.raises(ResourceError, match="port in use"):
+            server.wait()
+    finally:
+        other.shutdown()
+        thread.join()
+        other.server_close()
+    assert other.asked > 2
+
+
+def start_of(line):
+    def start(server):
+        with server.log.open("wb") as out:
+            server.process = subprocess.Popen(line, stdout=out)
+
+    return start
