@@ -13,7 +13,8 @@ class NoisyForwardMLP(ForwardMLP):
 
     def __init__(self, stream: NoisyMLP) -> None:
         layers = noisy_layers(stream)
-        super().__init__([m for layer in layers for m in (layer, stream.activation)][:-1])
+        hidden = [m for pair in zip(layers, stream.activations, strict=False) for m in pair]
+        super().__init__([*hidden, layers[-1]])
         self.sizes = [n for m in layers for n in (m.n_in, m.n_out)]
         self.sigmas = [
             [copy_parameter(m.weight_sigma), copy_parameter(m.bias_sigma)] for m in layers

@@ -10,6 +10,7 @@ from torch import Tensor
 from rlrun.buffer import saved
 from rlrun.buffer.fused_append import FusedAppend
 from rlrun.buffer.hindsight import Hindsight
+from rlrun.buffer.loaded import LoadedRows
 from rlrun.buffer.samplers.base import Sampler, probe_metrics
 from rlrun.buffer.samplers.proportional import Proportional
 from rlrun.buffer.storage.base import VALID, Storage
@@ -57,6 +58,7 @@ class Replay:
         self.max_steps = layout.rows - window.rows - windows.rows_before  # rows of one write
         self.validate = ChunkValidator(layout)
         self.counts = {"rows": 0, "learned": 0, "late": 0}
+        self.loaded = LoadedRows()
         self.hindsight: Hindsight | None = None  # relabels sampled windows
         self.drawn: tuple[Any, Any] = _NOTHING  # keys and slots of the last sample, until rows come
 
@@ -209,16 +211,14 @@ class Replay:
     def stored(self, rows: int, *, skip: int = 0) -> Iterator[Segment]:
         """Iterate over the stored rows but the oldest ``skip``, oldest first, as collected segments
         of at most ``rows`` rows."""
-        ring = self.ring
-        column = np.arange(ring.columns)
+        ring, column = self.ring, np.arange(self.ring.columns)
         for start in range(ring.oldest + skip, ring.head, rows):
             yield self.reader.read_collected(start, min(start + rows, ring.head), column)
 
     def stored_states(self) -> tuple[np.ndarray, np.ndarray, Tree]:
         """Return (row, column, state) of the recurrent states that windows start from."""
-        slots = self.windows.all()
-        spans = self.windows.spans(slots)
-        windows = self.windows
+        windows, slots = self.windows, self.windows.all()
+        spans = windows.spans(slots)
         states = windows.states.read(slots) if isinstance(windows, WindowTable) else ()
         return spans.first, spans.column, states
 
@@ -239,9 +239,7 @@ class Replay:
         slots, probability = self.sampler.probe(self.windows) if len(self) else _NOTHING
         if not len(slots):  # no window is stored, or all priorities are 0
             return found
-        rows_ago = self.ring.head - self.windows.spans(slots).learn
-        steps_per_row = counts["rows"] / self.ring.head  # of all columns, end rows left out
-        found["buffer/sample_age"] = float(rows_ago.mean()) * steps_per_row
+        found |= self.loaded.age(self.windows.spans(slots).learn, self.ring, self.rows)
         return found | probe_metrics(probability, found.get("buffer/beta"))
 
     def codec_metrics(self) -> dict[str, float]:
@@ -270,6 +268,7 @@ class Replay:
         return {
             "layout": self.fingerprint(),
             "counts": dict(self.counts),
+            "loaded": self.loaded.state_dict(),
             "ring": self.ring.state_dict(),
             "windows": self.windows.state_dict(),
             "sampler": self.sampler.state_dict(),
@@ -281,6 +280,7 @@ class Replay:
         self.drawn = _NOTHING
         self.counts = saved.check_counts(state["counts"], self.counts)
         self.ring.load_state_dict(state["ring"])
+        self.loaded.load_state_dict(state.get("loaded"), self.ring, self.rows)
         self.windows.load_state_dict(state["windows"])
         saved.check_invariants(self.windows.check())
 

@@ -66,7 +66,8 @@ class Plan:
         learner, given = self.config.learner, set()
         given |= {"threads"} if learner.threads is not None else set()
         given |= {"target_thread"} if learner.target_thread is not None else set()
-        given |= {"horizon"} if self.config.resume.rescale else set()
+        no_steps = settings["horizon"] == 0  # it only evaluated: no schedule has begun
+        given |= {"horizon"} if self.config.resume.rescale or no_steps else set()
         return replace(self, **{n: settings[n] for n in _SETTINGS if n not in given})
 
 

@@ -171,6 +171,7 @@ def load_rows(plan: Plan, buffer: Replay | Mixed) -> str:
     source = open_source(c.load)
     source.require(plan.row_spec, plan.config.collector.keep_info)
     _add_all(replay, source, plan)
+    replay.loaded.mark(replay.ring, replay.rows)
     held = replay.stored_steps()
     lost = f", of which the newest {held} fit (buffer.capacity)" if held < replay.rows else ""
     return f"loaded: {replay.rows} steps from {c.load}{lost}; {len(replay)} windows"

@@ -252,7 +252,7 @@ def critic_layers(
     layers, depth = [], len(net.weights)
     for i, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
         w, b = (x.detach().numpy()[:count] for x in (weight, bias))  # [C, in, out], [C, 1, out]
-        activation = type(net.activation) if i < depth - 1 else None
+        activation = type(net.activations[i]) if i < depth - 1 else None
         layer = LinearLayer(w.mT, b, None, None, activation)
         if grads is not None:
             w_grad, b_grad = grads[i].numpy().mT, grads[depth + i].numpy()[:, 0]

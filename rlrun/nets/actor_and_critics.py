@@ -161,7 +161,7 @@ class Critics(nn.Module):
         count: int,
     ) -> None:
         super().__init__()
-        self.count, self.activation = count, make_activation(torso.activation)
+        self.count = count
         self.encoder = ObsEncoder(policy, torso, memory, spec, actions=actions)
         assert self.encoder.head_hidden, "a head linear in the action; checked in rlrun.config"
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
@@ -171,6 +171,8 @@ class Critics(nn.Module):
             weight = torch.empty(count, n_in, n_out).uniform_(-bound, bound)
             self.weights.append(nn.Parameter(weight))
             self.biases.append(nn.Parameter(torch.empty(count, 1, n_out).uniform_(-bound, bound)))
+        hidden = [make_activation(torso.activation) for _ in self.encoder.head_hidden]
+        self.activations = nn.ModuleList(hidden)  # one a layer: measured apart
 
     def forward(
         self, features: Tensor, action: Tensor, count: int | None = None, *, frozen: bool = False
@@ -187,8 +189,9 @@ class Critics(nn.Module):
             weights, biases = ([p.detach() for p in params] for params in (weights, biases))
         x = torch.cat([features, action], -1).flatten(0, -2)
         x = x.expand(len(weights[0]), *x.shape)
-        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-            x = self.activation(torch.baddbmm(bias, x, weight))
+        layers = zip(weights[:-1], biases[:-1], self.activations, strict=True)
+        for weight, bias, activation in layers:
+            x = activation(torch.baddbmm(bias, x, weight))
         # A product of vectors takes a tenth of the time of one of matrices with one column.
         q: Tensor = torch.linalg.vecdot(x, weights[-1].mT) + biases[-1].squeeze(-1)
         return q.reshape(-1, *features.shape[:-1]).float()
@@ -261,10 +264,27 @@ class Batch:
 
         ``state`` [B, H]: before each window's first own row; None: zeros.
         """
+        return self.encode_from(encoder, self.warm_state(encoder, state))
+
+    def encode_from(self, encoder: ObsEncoder, state: Tree) -> Tensor:
+        """Return ``encode`` from ``state``, that of ``warm_state``."""
         if self.single:
             features: Tensor = encoder.torso(self.obs)
             return features
         return self._unroll(encoder, state, self.window.learned)
+
+    @torch.no_grad()
+    def warm_state(self, encoder: ObsEncoder, state: Tree | None = None) -> Tree:
+        """Return the state [B, H] after the burn-in, without gradient, from ``state``."""
+        if self.single:
+            return ()
+        bs, valid = self.window.burnin, self.segment.valid
+        if state is None:
+            state = encoder.memory.initial_state(valid.shape[1], valid.device)
+        if not bs:
+            return state
+        x = self._inputs(encoder, 0, bs)
+        return burn_in(encoder, x, state, valid[:bs], self.segment.partial)
 
     def encode_next(self, encoder: ObsEncoder, state: Tree | None = None) -> Tensor:
         """Return features [L, B, F] of the rows that targets bootstrap from."""
@@ -277,6 +297,7 @@ class Batch:
         """Return ``encode`` and ``encode_next``, of one unroll."""
         if self.single:
             return self.encode(encoder), self.encode_next(encoder)
+        state = self.warm_state(encoder, state)
         out = self._unroll(encoder, state, self.window.learned + self.window.nstep)
         return out[: self.window.learned], out[self.bootstrap_row, self.column]
 
@@ -285,15 +306,9 @@ class Batch:
         x = x[1] if self.window.nstep == 1 else x[self.steps[0], self.column]
         return _rows_where(self.valid[0] & (self.discount[0] > 0), x)
 
-    def _unroll(self, encoder: ObsEncoder, state: Tree | None, count: int) -> Tensor:
-        """Return features [count, B, F] after the burn-in, which carries no gradient."""
-        bs, valid = self.window.burnin, self.segment.valid
-        if state is None:
-            state = encoder.memory.initial_state(valid.shape[1], valid.device)
-        if bs:
-            with torch.no_grad():
-                x = self._inputs(encoder, 0, bs)
-                state = burn_in(encoder, x, state, valid[:bs], self.segment.partial)
+    def _unroll(self, encoder: ObsEncoder, state: Tree, count: int) -> Tensor:
+        """Return features [count, B, F] from the state after the burn-in."""
+        bs = self.window.burnin
         out: Tensor = encoder.memory.unroll(self._inputs(encoder, bs, bs + count), state)[0]
         return out
 

@@ -61,14 +61,15 @@ class NoisyMLP(nn.Module):
     def __init__(self, sizes: list[int], activation: str, *, sigma: float) -> None:
         super().__init__()
         self.layers = nn.ModuleList(NoisyLinear(a, b, sigma=sigma) for a, b in pairwise(sizes))
-        self.activation = ACTIVATIONS[activation]()
+        hidden = [ACTIVATIONS[activation]() for _ in sizes[1:-1]]
+        self.activations = nn.ModuleList(hidden)  # one a layer: measured apart
 
     def forward(self, x: Tensor, noise: Iterator[LayerNoise] | None) -> Tensor:
         """[*, in] -> [*, out]; consumes one item of ``noise`` per layer."""
         for i, layer in enumerate(self.layers):
             x = layer(x, None if noise is None else next(noise))
-            if i < len(self.layers) - 1:
-                x = self.activation(x)
+            if i < len(self.activations):
+                x = self.activations[i](x)
         return x
 
 

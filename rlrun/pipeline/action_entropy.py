@@ -11,8 +11,9 @@ class ActionCounts:
     """Counts the values of every component of the actions since the last ``entropy``.
 
     Components: the action itself (Discrete), its entries (MultiDiscrete, MultiBinary), its
-    dimensions in ``BINS`` equal parts (Box with finite bounds). A component with one value only, or
-    too many, or unbounded, is not counted.
+    dimensions in ``BINS`` equal parts (Box with finite bounds; actions beyond them belong to the
+    outer parts, NaN to none). A component with one value only, or too many, or unbounded, is not
+    counted.
     """
 
     def __init__(self, space: gym.Space[np.ndarray]) -> None:
@@ -27,10 +28,10 @@ class ActionCounts:
             sizes = np.full(int(np.prod(space.shape)), 2)
         elif isinstance(space, gym.spaces.Box):
             low, high = (np.asarray(x, np.float64).reshape(-1) for x in (space.low, space.high))
-            span = high - low
+            with np.errstate(over="ignore", invalid="ignore"):
+                span = high - low
             bounded = np.isfinite(span) & (span > 0)
-            self.low = np.where(bounded, low, 0.0)
-            self.per_unit = BINS / np.where(bounded, span, 1.0)
+            self.low, self.per_unit = low[bounded], BINS / span[bounded]
             sizes = np.where(bounded, BINS, 0)
         self.kept = (sizes > 1) & (sizes <= MOST_VALUES)
         self.sizes = sizes[self.kept]
@@ -45,23 +46,29 @@ class ActionCounts:
             return
         taken = action[valid]
         if not self.single:
-            taken = taken.reshape(len(taken), -1)
+            taken = taken.reshape(len(taken), -1)[:, self.kept]
             if self.binned:
-                taken = ((taken - self.low) * self.per_unit).astype(np.int64)
-            taken = np.clip(taken[:, self.kept], 0, self.sizes - 1) + self.starts
+                part = np.clip((taken - self.low) * self.per_unit, 0, BINS - 1)
+                counted = ~np.isnan(part)
+                part = np.where(counted, part, 0).astype(np.int64)  # no number is no NaN
+                taken = (part + self.starts)[counted]
+            else:
+                taken = np.clip(taken, 0, self.sizes - 1) + self.starts
         self.counts += np.bincount(taken.reshape(-1), minlength=len(self.counts))
 
     def entropy(self) -> float | None:
         """Return the share in [0, 1] of the largest possible entropy, mean over the components.
 
-        Of the empirical distribution of each: -sum_a f(a) log f(a) / log n. None: no action was
-        counted. Begins anew.
+        Of the empirical distribution of each counted one: -sum_a f(a) log f(a) / log n. None: no
+        action was counted. Begins anew.
         """
         if not self.counts.any():
             return None
         shares = []
         for start, size in zip(self.starts, self.sizes, strict=True):
             count = self.counts[start : start + size]
+            if not count.any():
+                continue
             f = count[count > 0] / count.sum()
             shares.append(-float((f * np.log(f)).sum()) / np.log(size))
         self.counts = np.zeros_like(self.counts)

@@ -9,10 +9,17 @@ from torch import Tensor
 from rlrun.acting.values import ValueActor
 from rlrun.functional.masks import allowed_actions, has_mask
 from rlrun.functional.offline import conservative_gap
-from rlrun.functional.rows import masked_mean, shape_reward, weighted_row_mean
+from rlrun.functional.rows import (
+    masked_mean,
+    network_inputs,
+    readable,
+    shape_reward,
+    weighted_row_mean,
+)
 from rlrun.functional.transition import transition
 from rlrun.functional.value import ScalarCriterion, greedy, take_action, td_metrics
 from rlrun.nets.qnet import QNet, make_qnet
+from rlrun.policy.base.network_health import UnitActivity
 from rlrun.policy.base.value_based import ValueBasedPolicy
 from rlrun.schema import CQLConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Loss, Segment, Spec, Tree
@@ -60,6 +67,13 @@ class CQL(ValueBasedPolicy[CQLConfig, QNet]):
         return Loss(loss, row.priority, metrics, row.td, row.prediction)
 
     def q_values(self, net: QNet, obs: Tree, previous: tuple[Tensor, Tensor]) -> Tensor:
-        """Q [B, A] of one row of every window."""
+        """Q [*, A] of observations, and action and reward of the rows before."""
         with self.autocast():
             return net.q(net.inputs(obs, net.encode_previous(*previous))).float()
+
+    def dead_units(self, windows: Segment) -> Tensor | None:
+        c, read = self.config, readable(windows.valid, windows.terminated)
+        obs, action, reward = network_inputs(windows, scale=c.reward_scale, clip=c.reward_clip)
+        with UnitActivity(self.net, positions=read) as units:
+            self.q_values(self.net, obs, (action, reward))
+        return units.dead()

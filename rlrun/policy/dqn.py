@@ -12,11 +12,12 @@ from torch import Tensor
 from rlrun.acting.values import ValueActor
 from rlrun.functional.criterion import make_criterion, make_munchausen
 from rlrun.functional.masks import allowed_actions, has_mask
-from rlrun.functional.rows import network_inputs, shape_reward, weighted_row_mean
+from rlrun.functional.rows import network_inputs, readable, shape_reward, weighted_row_mean
 from rlrun.functional.transition import transition
 from rlrun.functional.value import greedy, td_metrics
 from rlrun.nets.forward_noise import ForwardNoise, make_noise_generator
 from rlrun.nets.qnet import QNet, make_qnet
+from rlrun.policy.base.network_health import UnitActivity
 from rlrun.policy.base.value_based import ValueBasedPolicy
 from rlrun.schema import DQNConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Loss, Segment, Spec, Tree, tree_map
@@ -73,10 +74,18 @@ class DQN(ValueBasedPolicy[DQNConfig, QNet]):
     def q_values(
         self, net: QNet, inputs: tuple[Tree, tuple[Tensor, Tensor]], noise: ForwardNoise
     ) -> Tensor:
-        """Q [B, A] of (obs, previous action and reward), [B, A, N] of a distribution."""
+        """Q [*, A] of (obs, previous action and reward), [*, A, N] of a distribution."""
         obs, previous = inputs  # ``previous`` is empty without prev_inputs
         with self.autocast():
             return net.outputs(net.inputs(obs, net.encode_previous(*previous)), noise).float()
+
+    def dead_units(self, windows: Segment) -> Tensor | None:
+        c, read = self.config, readable(windows.valid, windows.terminated)
+        obs, *previous = network_inputs(windows, scale=c.reward_scale, clip=c.reward_clip)
+        noise = self.noise(*read.shape).online
+        with UnitActivity(self.net, positions=read) as units:
+            self.q_values(self.net, (obs, (previous[0], previous[1])), noise)
+        return units.dead()
 
     @torch.no_grad()
     def munchausen_reward(self, segment: Segment, noise: ForwardNoise) -> Tensor:

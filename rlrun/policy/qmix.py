@@ -11,7 +11,13 @@ from torch import Tensor
 from rlrun.acting.team import TeamActor
 from rlrun.functional.mixing import team_greedy
 from rlrun.functional.returns import nstep_return
-from rlrun.functional.rows import network_inputs, rows, shape_reward, weighted_row_mean
+from rlrun.functional.rows import (
+    network_inputs,
+    readable,
+    rows,
+    shape_reward,
+    weighted_row_mean,
+)
 from rlrun.functional.value import (
     ScalarCriterion,
     gather_bootstrap,
@@ -21,6 +27,7 @@ from rlrun.functional.value import (
 )
 from rlrun.nets.memory.burn_in import burn_in
 from rlrun.nets.team import TeamNet, make_team_net
+from rlrun.policy.base.network_health import UnitActivity
 from rlrun.policy.base.value_based import ValueBasedPolicy
 from rlrun.schema import MemoryConfig, QMIXConfig, TorsoConfig
 from rlrun.types import Loss, Segment, Spec, Tree, tree_map
@@ -56,9 +63,7 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
         Source: Rashid et al. 2018, eq. 6.
         """
         c, bs, learned = self.config, self.window.burnin, self.window.learned
-        state = segment.state
-        if c.state_init == "zero":
-            state = self.initial_state(segment.reward.shape[1])
+        state = self.start_state(segment)
         obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
         inputs = self.inputs(obs, *previous)
         target_unroll = self.compute.run_in_thread(
@@ -86,6 +91,11 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
         metrics = td_metrics(loss, row.td, row.prediction, row.target, valid)
         return Loss(loss, priority, metrics, row.td, row.prediction)
 
+    def start_state(self, segment: Segment) -> Tree:
+        """The state [B, N, H] that windows start from: stored with them, or zeros."""
+        zero = self.config.state_init == "zero"
+        return self.initial_state(segment.reward.shape[1]) if zero else segment.state
+
     def inputs(self, obs: Tree, prev_action: Tensor, prev_reward: Tensor) -> tuple[Tree, Tensor]:
         """(observations of agents [T, B N, ...], previous action and reward) of every position."""
         reward = prev_reward.unsqueeze(-1).expand(prev_action.shape)
@@ -100,18 +110,40 @@ class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
 
         ``state`` [B, N, H] is the one before each window's first own row.
         """
+        agents = net.agents
+        with self.autocast():
+            state = self.warm_state(net, inputs, segment, state)
+            learned = rows(inputs, self.window.burnin, None)
+            q: Tensor = agents.unroll(agents.inputs(*learned), state)[0]
+        return q.float().reshape(len(q), -1, net.num_agents, q.shape[-1])
+
+    @torch.no_grad()
+    def warm_state(
+        self, net: TeamNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree
+    ) -> Tree:
+        """The state [B N, H] after the burn-in, from ``state`` [B, N, H]."""
         bs, agents = self.window.burnin, net.agents
         state = tree_map(lambda s: s.flatten(0, 1), state)
-        with self.autocast():
-            if bs:
-                with torch.no_grad():
-                    own = segment.valid[:bs].repeat_interleave(net.num_agents, 1)
-                    x = agents.inputs(*rows(inputs, 0, bs))
-                    state = burn_in(agents, x, state, own, segment.partial)
-            q: Tensor = agents.unroll(agents.inputs(*rows(inputs, bs, None)), state)[0]
-        return q.float().reshape(len(q), -1, net.num_agents, q.shape[-1])
+        if not bs:
+            return state
+        own = segment.valid[:bs].repeat_interleave(net.num_agents, 1)
+        return burn_in(agents, agents.inputs(*rows(inputs, 0, bs)), state, own, segment.partial)
 
     @torch.no_grad()
     def unroll_target(self, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree) -> Tensor:
         """``unroll`` of the target network, without a gradient in any thread."""
         return self.unroll(self.target, inputs, segment, state)
+
+    def dead_units(self, windows: Segment) -> Tensor | None:
+        """As ``ValueBasedPolicy.dead_units``; agents that have left the episode are left out."""
+        c, net, bs = self.config, self.net, self.window.burnin
+        obs, *previous = network_inputs(windows, scale=c.reward_scale, clip=c.reward_clip)
+        inputs, seen = self.inputs(obs, *previous), rows(obs, bs, None)
+        read = readable(windows.valid, windows.terminated)[bs:]
+        with self.autocast():
+            state = self.warm_state(net, inputs, windows, self.start_state(windows))
+            with UnitActivity(net, positions=read.unsqueeze(-1) & (seen["alive"] > 0)) as units:
+                net.agents.unroll(net.agents.inputs(*rows(inputs, bs, None)), state)
+                units.positions = read
+                net.mixer(torch.zeros_like(seen["alive"], dtype=torch.float32), seen["state"])
+        return units.dead()

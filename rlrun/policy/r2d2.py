@@ -16,12 +16,19 @@ from rlrun.acting.values import ValueActor
 from rlrun.functional.criterion import make_criterion, make_munchausen
 from rlrun.functional.masks import allowed_actions, has_mask
 from rlrun.functional.returns import nstep_return
-from rlrun.functional.rows import network_inputs, rows, shape_reward, weighted_row_mean
+from rlrun.functional.rows import (
+    network_inputs,
+    readable,
+    rows,
+    shape_reward,
+    weighted_row_mean,
+)
 from rlrun.functional.value import gather_bootstrap, greedy, mixed_priority, td_metrics
 from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise, make_noise_generator
 from rlrun.nets.memory.burn_in import burn_in
 from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.policy.base.delta_q import delta_q
+from rlrun.policy.base.network_health import UnitActivity
 from rlrun.policy.base.value_based import ValueBasedPolicy
 from rlrun.schema import MemoryConfig, R2D2Config, TorsoConfig
 from rlrun.types import Loss, Segment, Spec, Tree
@@ -94,14 +101,23 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
         ``state`` [B, H]: before each window's first row that is not filler. Noisy heads choose a*
         with the noise of the online pass; DQN draws another.
         """
-        bs = self.window.burnin
         with self.autocast():
-            if bs:
-                with torch.no_grad():
-                    x = net.inputs(*rows(inputs, 0, bs))
-                    state = burn_in(net, x, state, segment.valid[:bs], segment.partial)
-            q: Tensor = net.unroll(net.inputs(*rows(inputs, bs, None)), state, noise)[0]
+            state = self.warm_state(net, inputs, segment, state)
+            learned = rows(inputs, self.window.burnin, None)
+            q: Tensor = net.unroll(net.inputs(*learned), state, noise)[0]
         return q.float()
+
+    @torch.no_grad()
+    def warm_state(
+        self, net: QNet, inputs: tuple[Tree, Tensor], segment: Segment, state: Tree
+    ) -> Tree:
+        """The state [B, H] after the burn-in, from ``state``."""
+        bs = self.window.burnin
+        if not bs:
+            return state
+        return burn_in(
+            net, net.inputs(*rows(inputs, 0, bs)), state, segment.valid[:bs], segment.partial
+        )
 
     @torch.no_grad()
     def unroll_target(
@@ -125,6 +141,16 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
     def initial_state(self, batch: int) -> Tree:
         """The recurrent state before an episode's first row, [batch, H] each."""
         return self.net.memory.initial_state(batch, self.device)
+
+    def dead_units(self, windows: Segment) -> Tensor | None:
+        bs, inputs = self.window.burnin, self.inputs(windows)
+        read = readable(windows.valid, windows.terminated)[bs:]
+        noise = self.noise(*read.shape).online
+        with self.autocast():
+            state = self.warm_state(self.net, inputs, windows, self.start_state(windows))
+            with UnitActivity(self.net, positions=read) as units:
+                self.net.unroll(self.net.inputs(*rows(inputs, bs, None)), state, noise)
+        return units.dead()
 
     def delta_q(self, windows: Segment, history: Segment) -> dict[str, Tensor]:
         return delta_q(self, windows, history)

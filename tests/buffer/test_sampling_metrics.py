@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from rlrun.errors import CheckpointError
 from rlrun.types import Window
 from tests.buffer.factory import constant, make_replay
 from tests.reference.streams import make_stream, part
@@ -101,3 +102,40 @@ def test_random_windows_are_live_and_of_the_given_generator():
     assert bool((one.reward == two.reward).all())
     everything = replay.sample(0, 0).segment.reward.T.tolist()
     assert all(column in everything for column in one.reward.T.tolist())
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=("rows", "windows"))
+def test_loaded_rows_are_as_old_as_the_run(window):
+    """buffer.load: each collected row has its age, a loaded one that of the first."""
+    columns, loaded = 2, 100
+    lengths = [[9], [9]]
+    stream = make_stream(lengths, [[True]] * columns, ROWS)
+    capacity = None if window.learned == 1 else 512
+    replay = make_replay(stream.segment, rows=400, window=window, kind="uniform", capacity=capacity)
+    replay.add(part(stream.segment, 0, loaded))
+    replay.loaded.mark(replay.ring, replay.rows)
+    assert "buffer/sample_age" not in replay.metrics(0), "no step was taken"
+    for row in range(loaded, ROWS, 50):
+        replay.add(part(stream.segment, row, row + 50))
+    learn = replay.windows.spans(replay.windows.all()).learn
+    steps_after = np.array([  # steps collected from a row on
+        int(stream.segment.valid[max(row, loaded) : ROWS].sum()) for row in learn
+    ])  # fmt: skip
+    found = replay.metrics(0)["buffer/sample_age"]
+    assert found == pytest.approx(steps_after.mean(), rel=0.02)
+    assert found <= int(stream.segment.valid[loaded:ROWS].sum())
+    twin = make_replay(stream.segment, rows=400, window=window, kind="uniform", capacity=capacity)
+    twin.load_state_dict(replay.state_dict())
+    assert twin.metrics(0) == replay.metrics(0)
+    assert twin.state_dict()["loaded"] == {"rows": 180, "head": loaded}
+    old = {name: x for name, x in replay.state_dict().items() if name != "loaded"}
+    twin.load_state_dict(old)
+    assert twin.metrics(0)["buffer/sample_age"] > found, "saved before loaded rows were told apart"
+
+
+@pytest.mark.parametrize("wrong", [{"rows": 541, "head": 9}, {"rows": 1, "head": 301}, {"rows": 1}])
+def test_a_saved_number_of_loaded_rows_is_checked(wrong):
+    replay = filled("uniform")
+    state = replay.state_dict() | {"loaded": wrong}
+    with pytest.raises(CheckpointError, match="loaded"):
+        replay.load_state_dict(state)

@@ -185,7 +185,7 @@ BAD = [  # (command line, what the line on stderr must hold)
         "exactly one",
     ),
     ("run.total_steps=-1", "run.total_steps = -1", ">= 0"),
-    ("run.total_steps=0", "learner.learning_starts = ", "run.total_steps = 0"),
+    ("run.total_steps=9", "learner.learning_starts = ", "run.total_steps = 9"),
     ("run.stop_after=0", "run.stop_after = 0", ">= 1"),
     # across keys
     ("learner.batch_size=100000", "learner.batch_size = 100000", "buffer.capacity"),

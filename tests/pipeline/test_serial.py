@@ -17,6 +17,7 @@ from rlrun.build import pipeline as build
 from rlrun.build import replay as build_replay
 from rlrun.build.plan import make_plan
 from rlrun.cli.main import main
+from rlrun.config import check
 from rlrun.errors import ConfigError, Interrupted
 from rlrun.log import Log
 from rlrun.pipeline.bonus import RND
@@ -228,6 +229,22 @@ def test_rows_in_files_are_the_same_rows(tmp_path):
     assert not list((tmp_path / "rows").iterdir())
 
 
+@pytest.mark.parametrize("policy", ["r2d2", "dqn", "ppo", "sac"])
+def test_a_run_of_no_steps_evaluates_the_untrained_policy(tmp_path, policy):
+    env = "bandit_continuous" if policy == "sac" else "bandit"
+    check(config(f"policy={policy}", f"env={env}", "run.total_steps=0"))
+    done = go(tmp_path, f"policy={policy}", f"env={env}", "run.total_steps=0")
+    assert (done["status"], done["env_steps"]) == ("done", 0)
+    (record,) = read_records(tmp_path / "metrics.jsonl")
+    assert record["env_steps"] == 0
+    assert "eval/return_mean" in record
+    if policy == "dqn":  # schedules begin when steps are asked for
+        words = (f"policy={policy}", f"env={env}", "run.total_steps=4000", "run.stop_value=null")
+        begun, longer = make_plan(config("run.total_steps=0")), make_plan(config(*words))
+        assert longer.resumed(begun.settings()).horizon == 4000
+        assert begun.resumed(longer.settings()).horizon == 4000
+
+
 @pytest.mark.parametrize("policy", ["r2d2", "dqn"])
 def test_a_run_starts_from_anothers_rows(tmp_path, policy):
     """export -> buffer.load: all steps are in the buffer before the first is collected."""
@@ -268,8 +285,6 @@ def test_an_earlier_run_does_not_need_its_dataset(tmp_path):
     """buffer.load is read at the start only: resume and export do not need it."""
     first = go(tmp_path / "first", "policy=dqn", "env=cartpole")
     assert first["status"] == "done"
-    from rlrun.config import check
-
     c = config(*SMOKE, "policy=dqn", "env=cartpole", f"buffer.load={tmp_path / 'gone'}")
     with pytest.raises(ConfigError, match="is no directory"):
         check(c)

@@ -56,7 +56,7 @@ def heads_one_by_one(critics: Critics, h, action):
         for i, (w, b) in enumerate(zip(critics.weights, critics.biases, strict=True)):
             x = F.linear(x, w[c].T, b[c, 0])
             if i < len(critics.weights) - 1:
-                x = critics.activation(x)
+                x = critics.activations[i](x)
         out.append(x[0])
     return torch.stack(out)
 

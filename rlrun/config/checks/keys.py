@@ -109,9 +109,9 @@ def _errors_across_keys(config: Config) -> Iterator[ConfigError]:
     if config.pipeline.name == "offline":
         yield from offline_errors(config, window is not None)
     total = config.run.total_steps
-    if window is not None and config.learner.learning_starts >= total:
+    if window is not None and 0 < total <= config.learner.learning_starts:
         wrong = f"nothing would be learned in a run of {total} env steps"
-        fix = "lower it or raise run.total_steps"
+        fix = "lower it, raise run.total_steps, or evaluate only (run.total_steps=0)"
         allowed = f"less than run.total_steps = {total} is allowed"
         yield config_error(
             "learner.learning_starts", config.learner.learning_starts, wrong, allowed, fix

@@ -22,18 +22,21 @@ class UnitActivity:
 
     A ReLU unit is dead when its mean |h| is at most ``DORMANT`` times the mean of its layer
     (tau-dormant). A unit of tanh, ELU, LSTM or GRU that is stuck is constant, not 0: its standard
-    deviation is compared instead. A channel of a convolution is one unit, over all its positions.
+    deviation is compared instead. A channel of a convolution is one unit, over all its pixels.
+
+    ``positions``: bool, the leading dimensions of what the networks are applied to; outputs where
+    it is False (padding) are left out. None: all count. Outputs with several entries for each
+    position (agents, quantile levels, pixels) count with all of them.
 
     Source: Sokar et al., "The Dormant Neuron Phenomenon in Deep Reinforcement Learning", ICML
     2023, definition 3.1.
     """
 
-    def __init__(self, *nets: nn.Module) -> None:
-        self.nets = nets
+    def __init__(self, *nets: nn.Module, positions: Tensor | None = None) -> None:
+        self.nets, self.positions = nets, positions
         self.handles: list[RemovableHandle] = []
-        self.sums: dict[tuple[int, int], Tensor] = {}  # (layer, units) -> [3, units]
-        self.magnitude: dict[tuple[int, int], bool] = {}  # whether mean |h| is compared
-        self.counts: dict[tuple[int, int], int] = {}
+        self.sums: dict[nn.Module, Tensor] = {}  # of a layer, [3, units]
+        self.counts: dict[nn.Module, int] = {}
 
     def __enter__(self) -> "UnitActivity":
         for net in self.nets:
@@ -57,24 +60,25 @@ class UnitActivity:
             x = output[0] if isinstance(output, tuple) else output
             kept = [d % x.ndim for d in units]
             rest = [d for d in range(x.ndim) if d not in kept]
-            parts = (x.abs(), x, x.square())
-            sums = torch.stack([p.sum(rest, dtype=torch.float64).flatten() for p in parts])
-            key = id(module), sums.shape[1]
-            self.sums[key] = self.sums[key] + sums if key in self.sums else sums
-            self.counts[key] = self.counts.get(key, 0) + x.numel() // sums.shape[1]
-            self.magnitude[key] = isinstance(module, nn.ReLU)
+            x = x.permute(*rest, *kept).flatten(len(rest)).flatten(0, len(rest) - 1)
+            if self.positions is not None:
+                x = x.unflatten(0, (self.positions.numel(), -1))[self.positions.flatten()]
+                x = x.flatten(0, 1)
+            sums = torch.stack([p.sum(0, dtype=torch.float64) for p in (x.abs(), x, x.square())])
+            self.sums[module] = self.sums[module] + sums if module in self.sums else sums
+            self.counts[module] = self.counts.get(module, 0) + len(x)
 
         return hook
 
     def dead(self) -> Tensor | None:
-        """Return the share of dead units, 0-d; None: no layer has hidden units that are known."""
-        if not self.sums:
+        """Return the share of dead units, 0-d; None: no known layer, or no position."""
+        if not any(self.counts.values()):
             return None
         flags = []
-        for key, sums in self.sums.items():
-            size, mean, square = sums / self.counts[key]
+        for module, sums in self.sums.items():
+            size, mean, square = sums / self.counts[module]
             spread = (square - mean.square()).clamp(min=0).sqrt()
-            activity = size if self.magnitude[key] else spread
+            activity = size if isinstance(module, nn.ReLU) else spread
             flags.append(activity <= DORMANT * activity.mean())
         return torch.cat(flags).double().mean()
 
@@ -87,10 +91,9 @@ def _layers(net: nn.Module) -> Iterator[tuple[nn.Module, Sequence[int]]]:
                 if isinstance(activation, _ACTIVATIONS):
                     channels = isinstance(layer, nn.Conv2d)
                     yield activation, (-3,) if channels else (-1,)
-        elif isinstance(module, NoisyMLP):
-            yield module.activation, (-1,)
-        elif isinstance(module, Critics):
-            yield module.activation, (0, -1)
+        elif isinstance(module, NoisyMLP | Critics):
+            units = (0, -1) if isinstance(module, Critics) else (-1,)
+            yield from ((activation, units) for activation in module.activations)
         elif isinstance(module, _MEMORIES):
             yield module, (-1,)
 

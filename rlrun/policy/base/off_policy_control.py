@@ -172,7 +172,8 @@ class OffPolicyControl(ABC, Generic[C]):
 
     @torch.no_grad()
     def network_health(self, windows: Segment) -> dict[str, Tensor]:
-        """Metrics of actor and critics on ``windows`` and of the critics' distance to the targets.
+        """Metrics of actor and critics on the valid learned rows of ``windows``, and of the
+        critics' distance to the targets.
 
         Where the targets are copied, the distance is that before the last copy.
         """
@@ -180,12 +181,13 @@ class OffPolicyControl(ABC, Generic[C]):
         if lag is None:
             lag = relative_distance(self.q_target_params, self.q_params)
         batch = Batch(windows, weight, self.bounds, self.config, recurrent=self.recurrent)
-        with UnitActivity(self.pi, self.q) as units:
-            self.pi(batch.encode(self.pi.encoder, batch.state))
-            self.q(batch.encode(self.q.encoder), batch.action)
-        dead = units.dead()
-        assert dead is not None, "critics have a hidden layer"
-        return {"train/target_lag": lag, "train/dead_units": dead}
+        actor_state = batch.warm_state(self.pi.encoder, batch.state)
+        critic_state = batch.warm_state(self.q.encoder)
+        with UnitActivity(self.pi, self.q, positions=batch.valid) as units:
+            self.pi(batch.encode_from(self.pi.encoder, actor_state))
+            self.q(batch.encode_from(self.q.encoder, critic_state), batch.action)
+        dead, found = units.dead(), {"train/target_lag": lag}
+        return found if dead is None else found | {"train/dead_units": dead}
 
     def noise(self, number: int, *shape: int, uniform: bool = False) -> Tensor:
         """Standard normal (or uniform in [0, 1)) float32 [*shape], by seed and ``number`` alone.

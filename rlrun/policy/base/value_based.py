@@ -16,7 +16,7 @@ from rlrun.nets.forward_noise import NO_NOISE, NoiseGenerator, UpdateForwardNois
 from rlrun.optim.adam import Adam
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.optim.graph import CudaGraph
-from rlrun.policy.base.network_health import UnitActivity, relative_distance
+from rlrun.policy.base.network_health import relative_distance
 from rlrun.schedule import make_schedule
 from rlrun.schema import MemoryConfig, TorsoConfig, ValueConfig
 from rlrun.types import Loss, Sample, Segment, Spec, Update, UpdateKernel, generator
@@ -133,10 +133,15 @@ class ValueBasedPolicy(ABC, Generic[C, Net]):
         found = {"train/target_lag": lag}
         if self.compute.compile:  # compiled layers do not call the hooks
             return found
-        with UnitActivity(self.net) as units:
-            self.loss(windows, torch.ones(windows.valid.shape[1], device=self.device))
-        dead = units.dead()
+        dead = self.dead_units(windows)
         return found if dead is None else found | {"train/dead_units": dead}
+
+    @abstractmethod
+    def dead_units(self, windows: Segment) -> Tensor | None:
+        """Share of the online network's hidden units that are dead, 0-d; see ``UnitActivity``.
+
+        Over the positions of ``windows`` after the burn-in that are ``readable``.
+        """
 
     def noise(self, *lead: int) -> UpdateForwardNoise:
         """Noise of this update's forward passes; quantile levels are [*lead, N]."""

@@ -48,10 +48,12 @@ def short_horizon(e: Evidence) -> Finding | None:
 
     Rewards k steps away count gamma^k, so five horizons away by less than 1 %. Presets have 0.99 to
     0.999. Tasks whose actions are rewarded at once are solved with any gamma, so only runs of which
-    the score does not rise, falls again, or stays below what the first actions got, are accused.
+    the score does not rise, falls again, or stays below what the first actions got, are accused,
+    and not before a quarter of the run.
     """
     gamma, length = e.number("policy.gamma"), e.metric("collect/length_mean").median
-    if not e.learns or e.solved or len(e.score) < 3 or not 0 <= gamma < 0.95:
+    early = len(e.score) < 3 or not e.progress >= 0.25
+    if not e.learns or e.solved or early or not 0 <= gamma < 0.95:
         return None
     weak = e.fails or e.score.late <= e.metric("collect/return_mean").first
     horizon = 1 / (1 - gamma)
