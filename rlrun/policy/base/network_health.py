@@ -59,9 +59,8 @@ class UnitActivity:
 
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             x = output[0] if isinstance(output, tuple) else output
-            kept = [d % x.ndim for d in units]
-            rest = [d for d in range(x.ndim) if d not in kept]
-            x = x.permute(*rest, *kept).flatten(0, len(rest) - 1)
+            x = x.movedim(tuple(units), tuple(range(-len(units), 0)))
+            x = x.flatten(0, -len(units) - 1)  # [rows, *units]
             if self.positions is not None:
                 x = x.unflatten(0, (self.positions.numel(), -1))[self.positions.flatten()]
                 x = x.flatten(0, 1)
