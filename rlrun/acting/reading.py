@@ -33,7 +33,7 @@ class Reading:
     action: np.ndarray
 
 
-class ReadActor:
+class RecordingActor:
     """An actor that hands what it computes for column 0 to ``receive``; it acts as ``actor``."""
 
     def __init__(self, actor: Actor, receive: Callable[[Reading], None]) -> None:

@@ -85,7 +85,11 @@ class _Server:
     """TensorBoard in a process of its own."""
 
     def __init__(self, view: "BoardView", address: str) -> None:
-        self.log, self.address, self.logdir = view.view.with_name("log"), address, str(view.view)
+        self.log, self.address, self.logdir = (
+            view.directory.with_name("log"),
+            address,
+            str(view.directory),
+        )
         title = printable(f"rlrun {' '.join(view.directories)}")
         port = address.rstrip("/").rpartition(":")[2]
         self.line = [

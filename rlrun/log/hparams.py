@@ -8,7 +8,7 @@ from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 from rlrun.log.trial import NAMED, TrialRow, Value
 
 ENV_STEPS = "run/env_steps"  # only in event files: a column of the tab has to be a scalar
-METRICS = {
+COLUMNS = {
     "eval/return_mean": "final score",
     "eval/best_return_mean": "best score",
     ENV_STEPS: "env steps",
@@ -39,7 +39,7 @@ def declare(trial: TrialRow) -> list[Summary.Value]:
         columns.append(api_pb2.HParamInfo(name=name, type=type_, differs=differs))
     metrics = [
         api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=shown)
-        for tag, shown in METRICS.items()
+        for tag, shown in COLUMNS.items()
     ]
     experiment = api_pb2.Experiment(hparam_infos=columns, metric_infos=metrics)
     return [

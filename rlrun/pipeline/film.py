@@ -11,7 +11,7 @@ from rlrun.errors import ConfigError, EnvError, StorageError
 from rlrun.log import Log
 from rlrun.pipeline.evaluate import Evaluation, Evaluator
 from rlrun.pipeline.generators import generators_state, load_generators
-from rlrun.pipeline.watch import Shown, Watch
+from rlrun.pipeline.watch import Watch, WatchedRow
 from rlrun.rundir.durable import replace_file
 from rlrun.schema import Config
 from rlrun.types import Policy
@@ -105,7 +105,7 @@ class Frames:
         self.moved, self.frames = moved, list[np.ndarray]()
         self.watch: Watch | None = None
 
-    def add(self, shown: Shown) -> None:
+    def add(self, shown: WatchedRow) -> None:
         self.moved()
         assert self.watch is not None
         if len(self.frames) == MAX_FRAMES and shown.reading is not None:

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rlrun.acting.reading import ReadActor, Reading
+from rlrun.acting.reading import Reading, RecordingActor
 from rlrun.env.rows import Env, Step
 from rlrun.types import Actor
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class WatchedRow:
     """A row of environment 0: its picture before the action, and what was computed of it."""
 
     picture: np.ndarray  # uint8 [H, W, 3]
@@ -31,7 +31,7 @@ class Watch:
     episode has one in any case.
     """
 
-    show: Callable[[Shown], None]
+    show: Callable[[WatchedRow], None]
     ended: Callable[..., None] = lambda *result, cut: None
     episodes: list[tuple[float, int]] = field(default_factory=list)
     stride: int = 1
@@ -40,8 +40,8 @@ class Watch:
     _total: float = 0.0
 
     def wrap(self, actor: Actor) -> Actor:
-        """Return ``actor``, which then tells what it computes."""
-        return ReadActor(actor, self._acted)
+        """Return ``actor``, whose outputs are then recorded."""
+        return RecordingActor(actor, self._acted)
 
     def began(self, env: Env) -> None:
         """All environments were reset."""
@@ -71,4 +71,4 @@ class Watch:
         assert self._pending is not None
         picture, reward = self._pending
         self._pending = None
-        self.show(Shown(picture, len(self.episodes), self._t, reward, self._total, reading))
+        self.show(WatchedRow(picture, len(self.episodes), self._t, reward, self._total, reading))

@@ -23,7 +23,7 @@ from rlrun.policy.random import RandomActor
 from rlrun.policy.scripted import ScriptedActor
 from rlrun.policy.separate import SeparateActor
 from rlrun.run.observations import read_flags, read_obs, read_rewards
-from rlrun.run.trained import Trained, load_trained
+from rlrun.run.trained import TrainedPolicy, load_trained
 from rlrun.schema import ValueConfig
 from rlrun.types import Actor, Tree, no_actions
 
@@ -47,7 +47,7 @@ class Agent:
     ``eval_seed``: the seed of ``rlrun eval``, which no training used.
     """
 
-    def __init__(self, trained: Trained, run_dir: Path) -> None:
+    def __init__(self, trained: TrainedPolicy, run_dir: Path) -> None:
         plan = trained.plan
         self.run_dir, self.env_steps, self._policy = run_dir, trained.env_steps, trained.policy
         self._config = plan.config

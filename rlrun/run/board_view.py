@@ -36,7 +36,7 @@ class BoardView:
     """
 
     def __init__(self, directories: Sequence[str], view: Path) -> None:
-        self.directories, self.view = directories, view
+        self.directories, self.directory = directories, view
         self.names: dict[Path, str] = {}  # run directory -> its name in the view
         self._runs: list[RunData] = []
         self._differing: frozenset[str] = frozenset()
@@ -79,7 +79,7 @@ class BoardView:
         for run, name in zip(self._runs, _names(own, trials, self._differing), strict=True):
             if run.path not in self.names:
                 self.names[run.path] = _unique(name, {*self.names.values()})
-                (self.view / self.names[run.path]).mkdir()
+                (self.directory / self.names[run.path]).mkdir()
         changed = before != (self._differing, self._kinds)
         for run, settings in zip(self._runs, trials, strict=True):
             if changed or run in new:
@@ -89,7 +89,7 @@ class BoardView:
     def _declare(self, name: str, settings: dict[str, Value]) -> None:
         """Write the row of the HPARAMS tab, with the columns of all runs."""
         trial = TrialRow(name, settings, self._differing, self._kinds)
-        with (self.view / name / _FIRST).open("wb") as file:
+        with (self.directory / name / _FIRST).open("wb") as file:
             records = RecordWriter(file)
             records.write(Event(file_version="brain.Event:2").SerializeToString())
             for value in declare(trial):
@@ -98,7 +98,7 @@ class BoardView:
     def _link(self) -> None:
         for path, name in self.names.items():
             for source in path.glob(EVENTS):
-                link = self.view / name / source.name
+                link = self.directory / name / source.name
                 if not link.is_symlink():
                     link.symlink_to(source.absolute())
 

@@ -54,7 +54,7 @@ def _go_on(run_dir: Path) -> str:
     return f"{newest}; go on: rlrun resume {run_dir}" if newest else ""
 
 
-def interrupt(stop: StopRequest, run_dir: Path, exit_code: int, text: str) -> None:
+def raise_in_main_thread(stop: StopRequest, run_dir: Path, exit_code: int, text: str) -> None:
     """Raise the error of the watchdog in the main thread of a user's process, once."""
     if stop.error is not None:
         return
@@ -64,7 +64,7 @@ def interrupt(stop: StopRequest, run_dir: Path, exit_code: int, text: str) -> No
     stop.interrupt(error)
 
 
-def interrupted(code: int, env_steps: int, run_dir: Path) -> RlrunError:
+def interrupted_error(code: int, env_steps: int, run_dir: Path) -> RlrunError:
     """The error of a run that was saved after a signal."""
     error = Interrupted(
         f"interrupted at env step {env_steps}; saved; go on: rlrun resume {run_dir}"

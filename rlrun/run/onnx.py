@@ -17,7 +17,7 @@ from rlrun import __version__
 from rlrun.acting.greedy import GreedyStep, make_greedy_step
 from rlrun.errors import ConfigError, NumericError, StorageError
 from rlrun.run.onnx_check import Deviation, compare_random, onnx_session
-from rlrun.run.trained import Trained, load_trained
+from rlrun.run.trained import TrainedPolicy, load_trained
 from rlrun.rundir.durable import replace_file
 from rlrun.schema import Config
 from rlrun.secrets import redact
@@ -58,7 +58,7 @@ def export_policy(run_dir: Path, path: Path, *, weights: str, tolerance: float) 
 
 
 @torch.no_grad()
-def onnx_of(trained: Trained, *, weights: str = "final") -> tuple[bytes, GreedyStep]:
+def onnx_of(trained: TrainedPolicy, *, weights: str = "final") -> tuple[bytes, GreedyStep]:
     """Return a model file, and the module that it computes.
 
     Raises: ConfigError when the policy is not one network, or torch.onnx cannot trace it.

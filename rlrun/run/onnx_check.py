@@ -22,7 +22,7 @@ _ROWS = 16  # of the comparison on random rows
 _COUNTS = (1, 3)  # environments of that comparison
 
 Numbers = dict[str, np.ndarray]
-Run = Callable[[Numbers], Numbers]  # outputs of inputs, by name
+GraphFunction = Callable[[Numbers], Numbers]  # outputs of inputs, by name
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class Deviation:
         return f"{worst:.1g}{unlike} in {self.rows} rows"
 
 
-def onnx_session(model: bytes | str) -> Run:
+def onnx_session(model: bytes | str) -> GraphFunction:
     """Return the function that a model file, or its content, computes on one CPU thread."""
     import onnxruntime as ort
 
@@ -71,7 +71,13 @@ class SideBySide:
     """The actor and the exported policy on the same rows, each with its own state."""
 
     def __init__(
-        self, run: Run, policy: Policy, step: GreedyStep, count: int, *, tolerance: float = 1e-5
+        self,
+        run: GraphFunction,
+        policy: Policy,
+        step: GreedyStep,
+        count: int,
+        *,
+        tolerance: float = 1e-5,
     ) -> None:
         """``run``: the graph of ``step``, of which nothing but names and shapes is read.
 
@@ -134,20 +140,20 @@ class SideBySide:
 
 
 def compare_random(
-    run: Run, policy: Policy, step: GreedyStep, *, tolerance: float = 1e-5
+    run: GraphFunction, policy: Policy, step: GreedyStep, *, tolerance: float = 1e-5
 ) -> Deviation:
     """Return the differences on random rows, in which episodes begin now and then."""
     total, space = Deviation(), step.spec.action
     for count in _COUNTS:
         rng = np.random.default_rng(count)
-        both = SideBySide(run, policy, step, count, tolerance=tolerance)
+        comparison = SideBySide(run, policy, step, count, tolerance=tolerance)
         action, reward = no_actions(space, count), np.zeros(count, np.float32)
         draw = _sampler(step, rng, count)
         for row in range(_ROWS):
             first = rng.random(count) < 0.2 if row else np.ones(count, np.bool_)
-            action = both.act(draw(), first, action, reward)
+            action = comparison.act(draw(), first, action, reward)
             reward = rng.normal(size=count).astype(np.float32)
-        total += both.deviation
+        total += comparison.deviation
     return total
 
 

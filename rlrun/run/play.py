@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 
 from rlrun.pipeline.evaluate import Evaluator
-from rlrun.pipeline.watch import Shown, Watch
+from rlrun.pipeline.watch import Watch, WatchedRow
 from rlrun.run.trained import load_trained
 from rlrun.video.files import VideoFile, enlarged
 from rlrun.video.panels import Panels
@@ -75,7 +75,7 @@ class Show(AbstractContextManager["Show"]):
         self.watch = Watch(self.row, self.episode)
         self.played, self.earlier = 0, 0  # episodes, all and those before the watched evaluation
 
-    def row(self, shown: Shown) -> None:
+    def row(self, shown: WatchedRow) -> None:
         """Show a row."""
         frame = enlarged(shown.picture, side=SIDE)
         if self.panels is not None:
@@ -107,17 +107,17 @@ class VideoShow(Show):
         self, path: Path, evaluator: Evaluator, *, traces: bool, fps: float | None
     ) -> None:
         super().__init__(evaluator, traces=traces, fps=fps)
-        self.file, self.open = VideoFile(path, fps=self.fps), ExitStack()
+        self.file, self.stack = VideoFile(path, fps=self.fps), ExitStack()
 
     def frame(self, frame: np.ndarray) -> None:
         self.file.add(frame)
 
     def __enter__(self) -> Self:
-        self.open.enter_context(self.file)
+        self.stack.enter_context(self.file)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.open.__exit__(*error)  # type: ignore[arg-type]
+        self.stack.__exit__(*error)  # type: ignore[arg-type]
         if error[0] is None:
             seconds = self.file.frames / self.fps
             print(f"{self.file.path}: {self.file.frames} frames, {seconds:.1f} s", flush=True)

@@ -35,8 +35,8 @@ from rlrun.pipeline.watchdog import End, Watchdog
 from rlrun.run.ending import (
     close_record,
     end_at_once,
-    interrupt,
-    interrupted,
+    interrupted_error,
+    raise_in_main_thread,
     record_failure,
 )
 from rlrun.run.hparams import final_metrics, replay_page, trial_of
@@ -266,7 +266,7 @@ def _run_to_end(
         stop = catch_signals()
         end: End = partial(end_at_once, record, run_dir, pipeline)
         if not stop.own_process:
-            end = partial(interrupt, stop, run_dir)
+            end = partial(raise_in_main_thread, stop, run_dir)
         watchdog = Watchdog(
             config.watchdog, pipeline.pulse, stop, end, env_id=config.env.id,
             in_place=partial(require_in_place, run_dir), report=running,
@@ -283,7 +283,7 @@ def _run_to_end(
         record.digest = run_digest(run_dir / "metrics.jsonl", pipeline.policy.weights())
         if result.stopped is not None:
             close_record(record, run_dir, "interrupted", result.stopped)
-            raise interrupted(result.stopped, pipeline.counters.env_steps, run_dir)
+            raise interrupted_error(result.stopped, pipeline.counters.env_steps, run_dir)
         if pipeline.profiler is not None:
             _report_profile(pipeline.profiler, pipeline.elapsed(), log)
         record.ended_by = "run.stop_value" if pipeline.solved else "run.total_steps"

@@ -15,7 +15,7 @@ from rlrun.types import Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedPolicy:
     """A run's plan, its policy with saved weights, and the env steps these were trained for."""
 
     plan: Plan
@@ -23,7 +23,9 @@ class Trained:
     env_steps: int
 
 
-def load_trained(run_dir: Path, *, weights: str = "final", device: str | None = None) -> Trained:
+def load_trained(
+    run_dir: Path, *, weights: str = "final", device: str | None = None
+) -> TrainedPolicy:
     """The policy of ``run_dir`` with its weights.
 
     ``weights``: final, best, or the env step of a version that checkpoint.history keeps.
@@ -46,4 +48,4 @@ def load_trained(run_dir: Path, *, weights: str = "final", device: str | None = 
     policy = make_policy(plan)
     with checkpoint.fitting(directory):
         policy.load(tensors)
-        return Trained(plan, policy, int(meta["env_steps"]))
+        return TrainedPolicy(plan, policy, int(meta["env_steps"]))

@@ -100,9 +100,9 @@ class Panels:
         scale = max(float(np.abs(grid).max()), 1e-9)
         title = f"recurrent state, units 0 to {self._units - 1}, within +-{scale:.3g}"
         pen.text((left, top - TITLE), title, INK, self._font)
-        colors = diverging(grid / scale)
+        colours = diverging(grid / scale)
         size = max(round(width * len(columns) / STEPS), 1), height
-        image.paste(Image.fromarray(colors).resize(size, Image.Resampling.NEAREST), (left, top))
+        image.paste(Image.fromarray(colours).resize(size, Image.Resampling.NEAREST), (left, top))
         pen.rectangle((left, top, left + width, top + height), outline=AXIS)
 
     def _draw_values(self, image: Any, pen: Any, box: tuple[int, int, int, int]) -> None:
@@ -120,7 +120,7 @@ class Panels:
         chosen = int(newest.action.flat[0]) if numbered else -1
         if 0 <= chosen < len(points):
             px, py = points[chosen][-1]
-            pen.ellipse((px - 3, py - 3, px + 3, py + 3), fill=_color(chosen))
+            pen.ellipse((px - 3, py - 3, px + 3, py + 3), fill=_colour(chosen))
         labels = {
             i: f"{'*' if i == chosen else ''}[{i}] {value:.3g}   "
             for i, value in enumerate(newest.values[:LINES])
@@ -132,13 +132,13 @@ class Panels:
         pen.text((left, top - TITLE), kind, INK, self._font)
         x = left + pen.textlength(kind, self._font)
         for i, text in labels.items():
-            pen.text((x, top - TITLE), text, _color(i), self._font)
+            pen.text((x, top - TITLE), text, _colour(i), self._font)
             x += pen.textlength(text, self._font)
 
     def _draw_reward(self, image: Any, pen: Any, box: tuple[int, int, int, int]) -> None:
         self._lines(pen, box, np.array([self._rewards]))
         text = f"reward {self._rewards[-1]:.4g}"
-        pen.text((box[0], box[1] - TITLE), text, _color(0), self._font)
+        pen.text((box[0], box[1] - TITLE), text, _colour(0), self._font)
 
     def _lines(
         self, pen: Any, box: tuple[int, int, int, int], values: np.ndarray
@@ -158,14 +158,14 @@ class Panels:
         y = top + height * (high - values) / span
         points = [list(zip(x.tolist(), row.tolist(), strict=True)) for row in y]
         for i, line in enumerate(points):
-            pen.line(line, fill=_color(i), width=2)
+            pen.line(line, fill=_colour(i), width=2)
         text = f"{low:.3g} to {high:.3g}"
         end = left + width - pen.textlength(text, self._font)
         pen.text((end, top - TITLE), text, INK, self._font)
         return points, text
 
 
-def _color(i: int) -> tuple[int, int, int]:
+def _colour(i: int) -> tuple[int, int, int]:
     return PALETTE[i % len(PALETTE)]
 
 
@@ -173,5 +173,5 @@ def diverging(values: np.ndarray) -> np.ndarray:
     """Return colours of numbers in [-1, 1]: blue, white at 0, red; uint8 [..., 3]."""
     amount = np.clip(np.abs(values), 0, 1)[..., None]
     ends = np.where(values[..., None] < 0, np.array(PALETTE[0]), np.array(PALETTE[3]))
-    colors: np.ndarray = (255 + (ends - 255) * amount).round().astype(np.uint8)
-    return colors
+    colours: np.ndarray = (255 + (ends - 255) * amount).round().astype(np.uint8)
+    return colours

@@ -25,7 +25,7 @@ from rlrun.cli.main import main
 from rlrun.errors import NO_GUARD, EnvError, Interrupted, NumericError
 from rlrun.pipeline.process import CollectorProcess
 from rlrun.pipeline.stop import SIGNALS, stop_on_signals
-from rlrun.run.ending import interrupt
+from rlrun.run.ending import raise_in_main_thread
 from rlrun.sweeps.pool import Pool
 from tests.in_process import Build
 
@@ -308,7 +308,7 @@ def test_the_watchdog_does_not_end_the_process(
     def hang() -> None:
         with stop_on_signals(own_process=False) as stop:
             given = (stop, tmp_path, code, "no end")
-            threads = [threading.Timer(0.1, interrupt, given) for _ in range(2)]
+            threads = [threading.Timer(0.1, raise_in_main_thread, given) for _ in range(2)]
             for thread in threads:
                 thread.start()
             try:

@@ -8,12 +8,12 @@ import torch
 from rlrun.acting.greedy import GreedyStep
 from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
-from rlrun.run.onnx_check import Numbers, Run
-from rlrun.run.trained import Trained
+from rlrun.run.onnx_check import GraphFunction, Numbers
+from rlrun.run.trained import TrainedPolicy
 from tests.compose import config
 
 
-def untrained(*words: str, spaces: Any = None) -> Trained:
+def untrained(*words: str, spaces: Any = None) -> TrainedPolicy:
     """The policy of ``rlrun *words`` with perturbed weights; ``spaces``: as for ``make_plan``."""
     plan = make_plan(config(*words), spaces)
     policy, rng = make_policy(plan), torch.Generator().manual_seed(0)
@@ -32,10 +32,10 @@ def untrained(*words: str, spaces: Any = None) -> Trained:
             case _:
                 weights[name] = x
     policy.load(weights)
-    return Trained(plan, policy, env_steps=7)
+    return TrainedPolicy(plan, policy, env_steps=7)
 
 
-def eager(step: GreedyStep) -> Run:
+def eager(step: GreedyStep) -> GraphFunction:
     """What the exported graph computes, without the export."""
 
     @torch.no_grad()

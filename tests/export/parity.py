@@ -21,8 +21,8 @@ import numpy as np
 from rlrun.acting.greedy import GreedyStep, make_greedy_step
 from rlrun.cli.main import main as rlrun
 from rlrun.env import make_env
-from rlrun.run.onnx_check import Deviation, Run, SideBySide, onnx_session
-from rlrun.run.trained import Trained, load_trained
+from rlrun.run.onnx_check import Deviation, GraphFunction, SideBySide, onnx_session
+from rlrun.run.trained import TrainedPolicy, load_trained
 from rlrun.types import no_actions
 
 TORQUES = ("env=pendulum", "env.wrappers=[{name: discretize_action, bins: 5}]")
@@ -43,7 +43,7 @@ CASES = {
 ENVS = 10
 
 
-def play(trained: Trained, step: GreedyStep, run: Run, episodes: int) -> Deviation:
+def play(trained: TrainedPolicy, step: GreedyStep, run: GraphFunction, episodes: int) -> Deviation:
     """The differences over ``episodes`` episodes in each of ENVS environments."""
     config = trained.plan.config
     env = make_env(config.env, num_envs=ENVS, evaluate=True)
@@ -62,7 +62,9 @@ def play(trained: Trained, step: GreedyStep, run: Run, episodes: int) -> Deviati
     return both.deviation
 
 
-def microseconds(trained: Trained, step: GreedyStep, run: Run, steps: int) -> tuple[float, float]:
+def microseconds(
+    trained: TrainedPolicy, step: GreedyStep, run: GraphFunction, steps: int
+) -> tuple[float, float]:
     """The time of a step of one environment, of the actor and of the graph; the best of 20."""
     actor, inputs = trained.policy.actor(1), step.inputs(1)
     rng = np.random.default_rng(0)

@@ -15,7 +15,7 @@ class View:
     """Has new columns at the first look, none at the second; then Ctrl-C comes."""
 
     def __init__(self, path):
-        self.view, self.directories, self.names = path / "runs", ["outputs"], {path: "r2d2"}
+        self.directory, self.directories, self.names = path / "runs", ["outputs"], {path: "r2d2"}
         self.looks = iter([True, False])
 
     def refresh(self):

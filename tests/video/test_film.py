@@ -16,7 +16,7 @@ from rlrun.env.rows import Env
 from rlrun.errors import ConfigError
 from rlrun.pipeline import film
 from rlrun.pipeline.film import FilmingEvaluator, Frames
-from rlrun.pipeline.watch import Shown, Watch
+from rlrun.pipeline.watch import Watch, WatchedRow
 from tests.compose import config
 
 LINE = (
@@ -113,7 +113,7 @@ def test_a_long_episode_has_a_bounded_number_of_frames(monkeypatch: pytest.Monke
             continue
         picture = np.full((200, 300, 3), t, np.uint8)
         reading: Any = None if t == 100 else object()
-        frames.add(Shown(picture, 0, t, 0.0, 0.0, reading))
+        frames.add(WatchedRow(picture, 0, t, 0.0, 0.0, reading))
     shown = [int(frame[0, 0, 0]) for frame in frames.frames]
     assert shown == [*range(0, 100, 16), 100]
     assert frames.watch.stride == 16

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlrun.acting.actor import NetActor
-from rlrun.acting.reading import ReadActor, Reading, read_outputs
+from rlrun.acting.reading import Reading, RecordingActor, read_outputs
 from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
 from rlrun.functional.value import rescale
@@ -34,7 +34,7 @@ def test_a_reading_is_of_the_first_environment_and_changes_no_action(
     made = make_policy(plan)
     actors = [made.actor(3) for _ in range(2)]
     found: list[Reading] = []
-    read = ReadActor(actors[1], found.append)
+    read = RecordingActor(actors[1], found.append)
     assert read.extras.keys() == actors[0].extras.keys()
     rng, spec = np.random.default_rng(0), plan.policy_spec
     spec.obs.seed(0)
@@ -78,7 +78,7 @@ def test_values_of_a_q_network_are_its_own() -> None:
     policy, found = make_policy(plan), []
     obs = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
     none = np.zeros(2)
-    actor = ReadActor(policy.actor(2), found.append)
+    actor = RecordingActor(policy.actor(2), found.append)
     actor.act(obs, none > 1, none.astype(int), none.astype(np.float32), (), explore=None)
     net = policy.net  # type: ignore[attr-defined]
     with torch.no_grad():
