@@ -112,6 +112,19 @@ def test_every_critic_has_units_of_its_own():
     assert policy.network_health(windows)["train/dead_units"].item() == pytest.approx(8 / 24)
 
 
+def test_a_unit_is_compared_with_the_layer_of_its_own_critic():
+    """A critic with small activities is not dead beside one with large ones."""
+    policy = control("sac", torso=(8,), head_hidden=(), activation="relu")
+    windows = box_batch(policy).segment
+    with torch.no_grad():
+        policy.q.weights[0].zero_()
+        policy.pi.head[0].weight.zero_()
+        policy.pi.head[0].bias.fill_(9.0)
+        policy.q.biases[0][0] = 9.0
+        policy.q.biases[0][1] = 0.01
+    assert policy.network_health(windows)["train/dead_units"].item() == 0
+
+
 def test_the_distance_to_the_target_is_relative():
     online, target = [torch.tensor([3.0, 0.0]), torch.tensor([4.0])], None
     target = [torch.tensor([3.0, 0.3]), torch.tensor([4.4])]

@@ -23,6 +23,7 @@ class UnitActivity:
     A ReLU unit is dead when its mean |h| is at most ``DORMANT`` times the mean of its layer
     (tau-dormant). A unit of tanh, ELU, LSTM or GRU that is stuck is constant, not 0: its standard
     deviation is compared instead. A channel of a convolution is one unit, over all its pixels.
+    Each of several critics has layers of its own.
 
     ``positions``: bool, the leading dimensions of what the networks are applied to; outputs where
     it is False (padding) are left out. None: all count. Outputs with several entries for each
@@ -35,7 +36,7 @@ class UnitActivity:
     def __init__(self, *nets: nn.Module, positions: Tensor | None = None) -> None:
         self.nets, self.positions = nets, positions
         self.handles: list[RemovableHandle] = []
-        self.sums: dict[nn.Module, Tensor] = {}  # of a layer, [3, units]
+        self.sums: dict[nn.Module, Tensor] = {}  # of a layer, [3, units] or [3, C, units]
         self.counts: dict[nn.Module, int] = {}
 
     def __enter__(self) -> "UnitActivity":
@@ -58,9 +59,8 @@ class UnitActivity:
 
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             x = output[0] if isinstance(output, tuple) else output
-            kept = [d % x.ndim for d in units]
-            rest = [d for d in range(x.ndim) if d not in kept]
-            x = x.permute(*rest, *kept).flatten(len(rest)).flatten(0, len(rest) - 1)
+            x = x.movedim(tuple(units), tuple(range(-len(units), 0)))
+            x = x.flatten(0, -len(units) - 1)  # [rows, *units]
             if self.positions is not None:
                 x = x.unflatten(0, (self.positions.numel(), -1))[self.positions.flatten()]
                 x = x.flatten(0, 1)
@@ -79,7 +79,7 @@ class UnitActivity:
             size, mean, square = sums / self.counts[module]
             spread = (square - mean.square()).clamp(min=0).sqrt()
             activity = size if isinstance(module, nn.ReLU) else spread
-            flags.append(activity <= DORMANT * activity.mean())
+            flags.append((activity <= DORMANT * activity.mean(-1, keepdim=True)).flatten())
         return torch.cat(flags).double().mean()
 
 
