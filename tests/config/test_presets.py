@@ -147,7 +147,7 @@ def test_quick_start(composer: Composer) -> None:
         ("policy=rainbow", "prioritized none none 32"),
         ("policy=rainbow buffer=rank explore=boltzmann", "rank boltzmann none 32"),
         ("policy=r2d2_qr", "prioritized ladder lstm 120"),
-        ("policy=random", "uniform schedule none 120"),
+        ("policy=random", "uniform none none 120"),
         ("policy=qmix env=twostep", "uniform schedule gru 120"),
         ("policy=vdn env=twostep memory=lstm", "uniform schedule lstm 120"),
         ("policy=sac", "uniform none none 256"),

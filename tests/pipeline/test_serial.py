@@ -27,6 +27,7 @@ from rlrun.pipeline.learner import Learner
 from rlrun.pipeline.serial import Pipeline
 from rlrun.pipeline.stop import StopRequest
 from rlrun.run import train
+from rlrun.run.ending import interrupted_error
 from rlrun.run.evaluate import evaluate_run
 from rlrun.run.export import export_run
 from rlrun.rundir import checkpoint
@@ -437,7 +438,7 @@ def test_a_second_process_is_refused(tmp_path):
 
 
 def test_interrupted_is_not_a_failure():
-    error = train.interrupted(75, 10, Path("x"))
+    error = interrupted_error(75, 10, Path("x"))
     assert isinstance(error, Interrupted)
     assert error.exit_code == 75
     assert Interrupted.exit_code == 130, "the class keeps its own code"
