@@ -30,7 +30,7 @@ Named = dict[str, Tensor]
 
 
 class GreedyStep(nn.Module):
-    """What ``actor`` does without exploration, from a raw row to the environment's own action.
+    """The action of ``actor`` without exploration, from a raw row to the environment's own action.
 
     Frame stacking, normalisation, one-hot encoding, reward shaping, the reset of the state where an
     episode begins, the action mask and the bounds of a Box are inside. Actions are numbered as

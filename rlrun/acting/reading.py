@@ -1,4 +1,4 @@
-"""What an actor computes for one environment, in the units that a person reads."""
+"""State and outputs of an actor for one environment, in the units that a person reads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from rlrun.types import Act, Actor, Tree, tree_leaves
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was computed for one row of one environment (of a team: for its first agent).
+    """State, values and action of one row of one environment (of a team: for its first agent).
 
     ``kind``: what ``values`` [K] are: Q of each action, probability of each action (of each
     component, one after the other), mean (of each number of an action in a Box); "" and none where

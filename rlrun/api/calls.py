@@ -1,4 +1,4 @@
-"""What all calls from Python share: errors of the command line, and a process left as it was."""
+"""Shared by all calls from Python: errors of the command line, and a process left as it was."""
 
 import inspect
 import logging

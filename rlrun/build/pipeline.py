@@ -141,7 +141,7 @@ def _buffer_and_learner(
 def _inspector(
     plan: Plan, policy: Policy, buffer: Replay | Mixed, bonus: RND | None, log: Log
 ) -> Inspector | None:
-    """What shows sampled windows in TensorBoard; None where there is nothing to show."""
+    """The inspector of sampled windows; None where there is nothing to show."""
     c = plan.config
     if not c.logger.tensorboard or c.logger.figures_every is None or plan.window is None:
         return None

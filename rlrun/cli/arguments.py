@@ -32,5 +32,5 @@ def positive_number(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a number > 0")
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not a number > 0")
     return number

@@ -1,7 +1,5 @@
 """``rlrun export policy``: the greedy policy of a run as an ONNX file."""
 
-import argparse
-import math
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,7 +36,7 @@ def export_policy_command(argv: list[str]) -> int:
     )
     parser.add_argument(
         "--tolerance",
-        type=_tolerance,
+        type=arguments.positive_number,
         default=1e-5,
         help="largest difference from the actor, of numbers x in units of max(1, |x|); "
         "default: %(default)s",
@@ -50,16 +48,6 @@ def export_policy_command(argv: list[str]) -> int:
         raise ConfigError(f"--onnx = null: a file is needed; {allowed}; add it ({_OTHER})")
     given = {"weights": args.weights, "tolerance": args.tolerance, "overwrite": args.overwrite}
     return export_policy(args.run_dir, args.onnx, **given)
-
-
-def _tolerance(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text[:40]} is not a number > 0")
-    return value
 
 
 def export_policy(

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of sampled windows: a figure of them, and histograms."""
+"""Sampled windows for TensorBoard: a figure of them, and histograms."""
 
 from typing import Protocol, runtime_checkable
 

@@ -1,4 +1,4 @@
-"""What a user hands an agent, checked: observations, rewards and flags of n environments."""
+"""Checks of a user's arguments to an agent: observations, rewards and flags of n environments."""
 
 from typing import Any, NoReturn
 

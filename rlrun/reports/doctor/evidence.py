@@ -1,4 +1,4 @@
-"""What the rules read: metrics as series over env steps, keys of the config. Torch-free."""
+"""Evidence of the rules: metrics as series over env steps, keys of the config. Torch-free."""
 
 import math
 from collections.abc import Iterable

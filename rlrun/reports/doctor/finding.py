@@ -1,4 +1,4 @@
-"""What a rule finds."""
+"""A finding of a rule."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

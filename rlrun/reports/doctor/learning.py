@@ -117,7 +117,7 @@ def overestimation(e: Evidence) -> Finding | None:
 
 
 def _entropy_bonus(e: Evidence) -> float:
-    """What SAC's entropy adds to a reward: Q is of rewards plus temperature times entropy."""
+    """The addition of SAC's entropy to a reward: Q is of rewards plus temperature times entropy."""
     weight, entropy = e.metric("train/temperature").values, e.metric("train/entropy").values
     if not len(weight) or not len(entropy):
         return 0.0
