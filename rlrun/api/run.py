@@ -92,7 +92,7 @@ class Run:
 
         Raises: ConfigError when the run has not logged it.
         """
-        file = TIMINGS if name.startswith(("time/", "codec/")) else METRICS
+        file = TIMINGS if name.startswith(("time/", "codec/", "ray/")) else METRICS
         found = as_series(_records(self.directory / file))
         if name not in found:
             group = name.partition("/")[0]

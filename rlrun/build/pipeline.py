@@ -48,7 +48,7 @@ def make_collector(plan: Plan, counters: Counters) -> Collector:
         c,
         env=env,
         policy=make_policy(plan),
-        explore=_explore(plan),
+        explore=explore_of(plan),
         counters=counters,
         seed=plan.env_seeds.collect,
         cutter=make_cutter(plan) if by_window else None,
@@ -73,6 +73,10 @@ def make_evaluator(plan: Plan, run_dir: Path, log: Log) -> Evaluator:
 def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
     """All components of a run, wired."""
     config, counters = plan.config, Counters()
+    if config.pipeline.name == "ray":
+        from rlrun.build.ray import make_ray_pipeline
+
+        return make_ray_pipeline(plan, run_dir, log)
     collector = make_collector(plan, counters) if config.pipeline.name == "serial" else None
     policy = _learner_policy(plan, collector)
     if config.learner.cuda_graph and config.device == "cpu":
@@ -100,9 +104,10 @@ def make_pipeline(plan: Plan, run_dir: Path, log: Log) -> Pipeline:
     )
 
 
-def _explore(plan: Plan) -> Explore:
-    explore = plan.config.explore
-    return make_explore(explore, num_envs=plan.columns, total_steps=plan.horizon)
+def explore_of(plan: Plan, collectors: int = 1) -> Explore:
+    """The exploration of all columns of so many collectors."""
+    explore, columns = plan.config.explore, plan.columns * collectors
+    return make_explore(explore, num_envs=columns, total_steps=plan.horizon)
 
 
 def _learner_policy(plan: Plan, collector: Collector | None) -> Policy:
@@ -112,7 +117,7 @@ def _learner_policy(plan: Plan, collector: Collector | None) -> Policy:
     """
     if collector is None:
         return make_policy(plan)
-    if plan.config.transport.name == "raw":
+    if plan.config.transport.name != "coded":
         return collector.policy
     policy = make_policy(plan)
     policy.generator = collector.policy.generator
@@ -163,7 +168,7 @@ def _source(
     """The source of chunks that ``pipeline`` names."""
     config, make_side = plan.config, partial(collector_side_of, plan)
     if collector is not None:
-        coded = config.transport.name != "raw"
+        coded = config.transport.name == "coded"
         transport = InProcess(make_learner_side(config.transport), make_side()) if coded else None
         return SerialSource(collector, policy, transport)
     if config.pipeline.name == "offline":
@@ -173,5 +178,5 @@ def _source(
         partial(make_collector, plan), policy, make_learner_side(config.transport), make_side,
         max_seconds=config.watchdog.max_seconds,
     )  # fmt: skip
-    metrics = CollectMetrics(counters, _explore(plan), ActionCounts(plan.row_spec.action))
+    metrics = CollectMetrics(counters, explore_of(plan), ActionCounts(plan.row_spec.action))
     return OverlappedSource(process, policy, metrics, total_steps=config.run.total_steps)

@@ -142,13 +142,13 @@ def _target_thread(config: Config, threads: int) -> bool:
 
 
 def _free_cores(config: Config) -> int:
-    """Cores left to the learner: the overlapped pipeline's collector takes one.
+    """Cores left to the learner: collectors in other processes take one.
 
     A job of a sweep counts its worker's share of the machine (RLRUN_CORES) as all of it.
     """
     share = os.environ.get("RLRUN_CORES", "")
     cores = int(share) if share.isdecimal() else os.cpu_count() or 1
-    return max(1, cores - (config.pipeline.name == "overlapped"))
+    return max(1, cores - (config.pipeline.name in ("overlapped", "ray")))
 
 
 def _feed_forward(config: Config) -> bool:

@@ -95,7 +95,7 @@ class Log:
         self._others.write(env_steps, {k: float(v) for k, v in metrics.items()})
 
     def write_timings(self, env_steps: int, timings: Mapping[str, float]) -> None:
-        """Write ``time/`` and ``codec/`` keys, wall_seconds and the rates since the last call.
+        """Write ``time/``, ``codec/`` and ``ray/`` keys, wall_seconds and the rates since the last call.
 
         Seconds of this process are added to those before a resume. None of it is part of the run's
         digest. ``time/updates_per_s`` uses the update count of the last call of ``progress``.
@@ -109,7 +109,7 @@ class Log:
             values["time/updates_per_s"] = (self._updates - updates) / span
         self._timed = (wall, env_steps, self._updates)
         for key, value in timings.items():
-            assert key.startswith(("time/", "codec/")), key
+            assert key.startswith(("time/", "codec/", "ray/")), key
             values[key] = value + self._earlier.get(key, 0.0)
         self._timings.write(env_steps, values)
         if self._board is not None:

@@ -17,6 +17,7 @@ from rlrun.buffer.rollout import Rollout
 from rlrun.errors import NumericError
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.inspector import Inspector
+from rlrun.pipeline.pacing import Pacer
 from rlrun.schema import LearnerConfig
 from rlrun.types import Counters, NetworkPolicy, Policy, RecurrentPolicy, Sample
 
@@ -96,8 +97,7 @@ class Learner:
         assert policy.window is not None
         self.config, self.policy, self.buffer, self.counters = config, policy, buffer, counters
         self.td_priority, self.bonus, self.inspector = td_priority, bonus, inspector
-        self.rows_per_update = config.batch_size * policy.window.learned
-        self.credit = 0.0  # rows to be learned by the next updates
+        self.pacer = Pacer(config, policy.window)
         self.rows = 0  # collected since the last ``metrics``
         self.means = Means(counters)
         self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
@@ -110,21 +110,13 @@ class Learner:
             self.buffer.prioritize(keys, self.policy.priority(new))
         if self.buffer.rows < self.config.learning_starts or not len(self.buffer):
             return 0
-        updates = self._updates_for(rows)
+        updates = self.pacer.updates_for(rows)
         for _ in range(updates):
-            self._update()
+            self.update_once()
         return updates
 
-    def _updates_for(self, rows: int) -> int:
-        if self.config.update_per_collect is not None:
-            return self.config.update_per_collect
-        assert self.config.replay_ratio is not None  # LearnerConfig: exactly one is set
-        self.credit += rows * self.config.replay_ratio
-        updates = int(self.credit // self.rows_per_update)
-        self.credit -= updates * self.rows_per_update
-        return updates
-
-    def _update(self) -> None:
+    def update_once(self) -> None:
+        """Sample, update the policy and write the priorities back."""
         start = time.perf_counter()
         sample = self.buffer.sample(self.config.batch_size, self.counters.env_steps)
         sampled = time.perf_counter()
@@ -146,7 +138,7 @@ class Learner:
         updates, rows = self.means.updates, self.rows
         found, self.rows = self.means.report(), 0
         if rows and self.counters.updates:  # offline no rows are collected
-            found["train/replay_ratio"] = updates * self.rows_per_update / rows
+            found["train/replay_ratio"] = updates * self.pacer.rows_per_update / rows
         return found
 
     def diagnose(self) -> dict[str, float]:
@@ -184,10 +176,10 @@ class Learner:
         return self.policy.network_health(windows.to(self.policy.device))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"credit": self.credit, "rows": self.rows, "means": self.means.state_dict()}
+        return {"credit": self.pacer.credit, "rows": self.rows, "means": self.means.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.credit = float(state["credit"])
+        self.pacer.credit = float(state["credit"])
         self.rows = int(state.get("rows", 0))  # runs of earlier versions did not count them
         self.means.load_state_dict(state["means"])
 

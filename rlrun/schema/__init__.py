@@ -22,6 +22,7 @@ from rlrun.schema.mixing import QMIXConfig
 from rlrun.schema.nets import MemoryConfig, TorsoConfig
 from rlrun.schema.offline import BCConfig, CQLConfig, CQLSACConfig, IQLConfig
 from rlrun.schema.onpolicy import A2CConfig, IMPALAConfig, OnPolicyConfig, PPOConfig
+from rlrun.schema.pipeline import PipelineConfig, RayConfig, RoleConfig, TransportConfig
 from rlrun.schema.policy import PolicyConfig, RandomConfig, ScriptedConfig
 from rlrun.schema.ranges import Invalid, Range, Ranged
 from rlrun.schema.run import (
@@ -32,10 +33,8 @@ from rlrun.schema.run import (
     ExploreConfig,
     LearnerConfig,
     LoggerConfig,
-    PipelineConfig,
     ResumeConfig,
     RunConfig,
-    TransportConfig,
     WatchdogConfig,
 )
 from rlrun.schema.schedule import ScheduleConfig
@@ -55,6 +54,7 @@ __all__ = [
     "BUFFER_CONFIGS",
     "COMMAND_CONFIGS",
     "OPTION_CONFIGS",
+    "PIPELINE_CONFIGS",
     "POLICY_CONFIGS",
     "WRAPPER_CONFIGS",
     "A2CConfig",
@@ -90,7 +90,9 @@ __all__ = [
     "RNDConfig",
     "RandomConfig",
     "RankConfig",
+    "RayConfig",
     "ResumeConfig",
+    "RoleConfig",
     "RolloutConfig",
     "RunConfig",
     "SACConfig",
@@ -112,7 +114,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Config(Ranged):
-    """The whole run. ``policy``, ``buffer``, ``bonus``: the dataclass their ``name`` selects."""
+    """The whole run. ``policy``, ``buffer``, ``bonus``, ``pipeline``: the dataclass
+    their ``name`` selects."""
 
     seed: int = field(metadata={"range": Range(0, 2**32, open_high=True)})
     device: str
@@ -163,11 +166,18 @@ BONUS_CONFIGS: dict[str, type[BonusConfig]] = {
     "none": BonusConfig,
     "rnd": RNDConfig,
 }
+PIPELINE_CONFIGS: dict[str, type[PipelineConfig]] = {
+    "serial": PipelineConfig,
+    "overlapped": PipelineConfig,
+    "offline": PipelineConfig,
+    "ray": RayConfig,
+}
 # Groups whose options have keys of their own: group -> {name in the yaml: class}.
 OPTION_CONFIGS: dict[str, Mapping[str, type[Ranged]]] = {
     "policy": POLICY_CONFIGS,
     "buffer": BUFFER_CONFIGS,
     "bonus": BONUS_CONFIGS,
+    "pipeline": PIPELINE_CONFIGS,
 }
 # Nodes of the commands that start many runs, each with a yaml of its own beside config.yaml.
 COMMAND_CONFIGS: dict[str, type[Ranged]] = {"search": SearchConfig, "seeds": SeedsConfig}

@@ -1,4 +1,4 @@
-"""Run, environment, exploration, collector, learner, logger, pipeline and transport."""
+"""Run, environment, exploration, collector, learner and logger."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,7 +14,6 @@ _LADDER = read_when("explore=ladder")
 _EPSILON = read_when("explore=schedule", "explore=ladder & collector.num_envs=1")
 _BOLTZMANN = read_when("explore=boltzmann")
 _UPDATES = read_when("policy.updates")
-_CODED = read_when("transport=coded")
 
 
 @dataclass(frozen=True)
@@ -163,22 +162,3 @@ class LoggerConfig(Ranged):
     csv: bool
     wandb: Literal["offline", "online"] | None
     mlflow: str | None
-
-
-@dataclass(frozen=True)
-class PipelineConfig(Ranged):
-    name: Literal["serial", "overlapped", "offline"]
-
-
-Coder = Literal["auto", "raw", "xor", "planes", "planes_ctx", "xorz", "zstd", "pco"]
-
-
-@dataclass(frozen=True)
-class TransportConfig(Ranged):
-    """Transfer of weights and collected rows between learner and collector."""
-
-    name: Literal["raw", "coded"]
-    weights: Coder = field(metadata=_CODED)
-    chunks: Coder = field(metadata=_CODED)
-    keep: int = field(metadata=at_least(2) | _CODED)
-    key_seconds: float = field(metadata=at_least(0) | _CODED)

@@ -7,6 +7,7 @@ A learner with several collectors packs weights once for all and has one side fo
 
 raw         values as they are
 coded       frames of ``rlrun.codec``, bit for bit the same values
+auto        coded where the link is slower than coding, else raw (pipeline=ray)
 in_process  both sides in one process
 """
 
@@ -16,12 +17,15 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from rlrun.schema import TransportConfig
+from rlrun.transport.auto import AutoCollectorSide, AutoLearnerSide
 from rlrun.transport.coded import CodedCollectorSide, CodedLearnerSide
 from rlrun.transport.in_process import InProcess, wait_for_answer
 from rlrun.transport.raw import RawCollectorSide, RawLearnerSide
 from rlrun.types import Chunk
 
 __all__ = [
+    "AutoCollectorSide",
+    "AutoLearnerSide",
     "CollectorSide",
     "InProcess",
     "LearnerSide",
@@ -67,7 +71,7 @@ class CollectorSide(Protocol):
 
 def make_learner_side(config: TransportConfig, number: int = 0) -> LearnerSide:
     """The learner's side of ``config``; ``number``: of the collector whose rows it receives."""
-    return RawLearnerSide() if config.name == "raw" else CodedLearnerSide(config, number)
+    return RawLearnerSide() if config.name != "coded" else CodedLearnerSide(config, number)
 
 
 def make_collector_side(
@@ -77,6 +81,6 @@ def make_collector_side(
 
     ``thin`` blanks arrays that the learner never reads (coded only: raw rows do not get smaller).
     """
-    if config.name == "raw":
+    if config.name != "coded":  # auto: both are on one machine
         return RawCollectorSide()
     return CodedCollectorSide(config, number, thin=thin)

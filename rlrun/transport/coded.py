@@ -68,7 +68,7 @@ class CodedLearnerSide:
         """
         tree = self.rows.decode(message)
         chunk = Chunk(**tree_map(np.array, tree))
-        self.received.add(_nbytes(chunk), len(message))
+        self.received.add(chunk_bytes(chunk), len(message))
         return chunk
 
     def metrics(self) -> dict[str, float]:
@@ -104,7 +104,7 @@ def _row_stream(number: int) -> str:
     return f"rows/{number}"
 
 
-def _nbytes(chunk: Chunk) -> int:
+def chunk_bytes(chunk: Chunk) -> int:
     """Bytes of all arrays."""
     fields: Tree = tuple(getattr(chunk, name) for name in CHUNK_FIELDS)
     return sum(int(x.nbytes) for x in tree_leaves(fields))

@@ -1,0 +1,304 @@
+"""The roles of a plan: what each is made of, in its process, and the pipeline over them."""
+
+import json
+import math
+import os
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rlrun.buffer.replay import Replay
+from rlrun.buffer.rollouts import Rollouts
+from rlrun.buffer.storage.sizing import make_layout
+from rlrun.buffer.streams import Streams
+from rlrun.build.pipeline import explore_of, make_collector, make_evaluator
+from rlrun.build.plan import Plan
+from rlrun.build.policy import make_policy
+from rlrun.build.replay import load_rows, make_replay, make_rollout, make_state_filter, make_store
+from rlrun.log import Log
+from rlrun.pipeline.action_entropy import ActionCounts
+from rlrun.pipeline.collect_metrics import CollectMetrics
+from rlrun.pipeline.learner import Learner, RolloutLearner
+from rlrun.pipeline.ray.cluster import Cluster
+from rlrun.pipeline.ray.collecting import CollectorParts
+from rlrun.pipeline.ray.delivery import Chaos, Delivery
+from rlrun.pipeline.ray.learning import LearnerParts
+from rlrun.pipeline.ray.pipeline import RayPipeline
+from rlrun.pipeline.ray.predicting import PredictorParts
+from rlrun.pipeline.ray.remote import RemoteBuffer, RemoteEvaluator, RemoteLearner, RemoteRollouts
+from rlrun.pipeline.ray.replaying import ShardParts
+from rlrun.pipeline.ray.roles import Makers, Roles
+from rlrun.pipeline.ray.source import AsyncSource, RaySource, RoundSource
+from rlrun.pipeline.ray.weights import Publisher
+from rlrun.pipeline.serial import CHECKPOINTS
+from rlrun.rundir.manifest import ROWS
+from rlrun.schema import BufferConfig, IMPALAConfig, PriorityConfig, RayConfig
+from rlrun.transport import AutoCollectorSide, AutoLearnerSide
+from rlrun.types import Counters, generator
+
+FAULTS = "RLRUN_RAY_FAULTS"  # environment variable of tests: JSON of Chaos, and throttle in bytes/s
+CHUNKS = 4  # chunks that the small replay of a collector holds beside a window
+
+
+def ray_config(plan: Plan) -> RayConfig:
+    """The keys of pipeline=ray."""
+    assert isinstance(plan.config.pipeline, RayConfig)
+    return plan.config.pipeline
+
+
+def in_rounds(plan: Plan) -> bool:
+    """Whether all collectors collect with the same weights: strict, and PPO and A2C always.
+
+    IMPALA corrects for the weights that acted, and replay does not depend on them.
+    """
+    policy = plan.config.policy
+    return ray_config(plan).strict or (policy.on_policy and not isinstance(policy, IMPALAConfig))
+
+
+def stream_plan(plan: Plan) -> Plan:
+    """The plan of one collector and its part of the replay, on the CPU."""
+    config, actors = plan.config, ray_config(plan).num_actors
+    buffer = config.buffer
+    if not config.policy.on_policy:
+        buffer = replace(buffer, capacity=buffer.capacity // actors)
+        if buffer.window_capacity is not None:
+            buffer = replace(buffer, window_capacity=max(1, buffer.window_capacity // actors))
+    config = replace(config, buffer=buffer, device="cpu")
+    layout = plan.layout
+    if plan.window is not None and not config.policy.on_policy:
+        layout = make_layout(config, plan.row, plan.window, plan.columns)
+    return replace(plan, config=config, layout=layout)
+
+
+# -- parts of the roles, made in their processes --------------------------------------------------
+
+
+def collector_parts(plan: Plan, number: int, link: float, counters: Counters) -> CollectorParts:
+    """Collector ``number`` with its slice of the exploration, seeds and random numbers."""
+    own, columns = stream_plan(plan), plan.columns
+    seeds = replace(
+        own.env_seeds, collect=own.env_seeds.collect + number * plan.config.collector.num_envs
+    )
+    collector = make_collector(replace(own, env_seeds=seeds), counters)
+    explore = explore_of(plan, ray_config(plan).num_actors)
+    part = slice(number * columns, (number + 1) * columns)
+    collector.explore = lambda env_steps: explore(env_steps)[part]
+    if number:
+        collector.policy.generator = generator(plan.config.seed, f"explore/{number}")
+        collector.actor = collector.policy.actor(collector.num_envs)
+    td = _has_td_priorities(plan)
+    side = AutoCollectorSide(plan.config.transport, number, link=link, thin=_thin(own))
+    return CollectorParts(
+        collector,
+        side,
+        Publisher(collector.policy, whole=td, half=plan.config.transport.copies == "bf16"),
+        partial(first_windows, own) if td else None,
+    )
+
+
+def _thin(plan: Plan) -> Any:
+    """What blanks recurrent states that no window starts from."""
+    if plan.window is None:
+        return lambda rows: rows
+    return make_state_filter(plan).filter
+
+
+def _has_td_priorities(plan: Plan) -> bool:
+    buffer = plan.config.buffer
+    return isinstance(buffer, PriorityConfig) and buffer.initial_priority == "td"
+
+
+def first_windows(plan: Plan) -> Replay:
+    """A replay of a collector's last rows, for the priorities of its new windows."""
+    assert plan.window is not None
+    c = plan.config
+    per_chunk = 2 * -(-c.collector.n_sample // plan.columns) + 2
+    rows = (2 * plan.window.rows + CHUNKS * per_chunk + c.env.frame_stack) * plan.columns
+    known = {name: getattr(c.buffer, name) for name in BufferConfig.__dataclass_fields__}
+    buffer = BufferConfig(**known | {
+        "name": "uniform", "capacity": rows, "window_capacity": None, "compress": False,
+        "relabel": None, "max_bytes": None,
+    })  # fmt: skip
+    config = replace(c, buffer=buffer)
+    layout = make_layout(config, plan.row, plan.window, plan.columns)
+    return make_replay(replace(plan, config=config, layout=layout))
+
+
+def shard_parts(plan: Plan, number: int) -> ShardParts:
+    """Shard ``number``: a replay for each of its collectors."""
+    c, own = ray_config(plan), stream_plan(plan)
+    mine = [i for i in range(c.num_actors) if i % c.num_shards == number]
+    replays = []
+    for collector in mine:
+        seed = own.config.seed if collector == 0 else _seed(own.config.seed, collector)
+        stream = replace(own, config=replace(own.config, seed=seed))
+        replays.append(make_store(stream, note=lambda line: None))
+        if own.config.buffer.load is not None:
+            load_rows(stream, replays[-1])
+    name = "streams" if number == 0 else f"streams/{number}"
+    streams = Streams(replays, generator=generator(own.config.seed, name))
+    sides = {i: AutoLearnerSide(own.config.transport, i, link=math.inf) for i in mine}
+    return ShardParts(streams, sides, {collector: j for j, collector in enumerate(mine)})
+
+
+def _seed(seed: int, number: int) -> int:
+    """A seed for the parts of collector ``number``."""
+    return int(generator(seed, f"collector/{number}").integers(2**32))
+
+
+def learner_parts(plan: Plan, link: float) -> LearnerParts:
+    """The policy that learns, and its rollouts where it is on-policy."""
+    c, counters = plan.config, Counters()
+    policy = make_policy(plan)
+    half = c.transport.copies == "bf16"
+    publisher = Publisher(policy, whole=_has_td_priorities(plan), half=half)
+    side = AutoLearnerSide(c.transport, 0, link=link)
+    if not c.policy.on_policy:
+        make = partial(_learner, plan, policy, counters)
+        return LearnerParts(policy, publisher, side, counters, make, None, {})
+    actors = range(ray_config(plan).num_actors)
+    rollouts = Rollouts([make_rollout(plan, policy.actor(plan.columns)) for _ in actors])
+    sides = {i: AutoLearnerSide(c.transport, i, link=math.inf) for i in actors}
+    make_on_policy = partial(_rollout_learner, plan, policy, counters)
+    return LearnerParts(policy, publisher, side, counters, make_on_policy, rollouts, sides)
+
+
+def _learner(plan: Plan, policy: Any, counters: Counters, buffer: Any) -> Learner:
+    return Learner(
+        plan.config.learner, policy=policy, buffer=buffer, counters=counters, td_priority=False
+    )
+
+
+def _rollout_learner(plan: Plan, policy: Any, counters: Counters, buffer: Any) -> RolloutLearner:
+    return RolloutLearner(plan.config.learner, policy=policy, buffer=buffer, counters=counters)
+
+
+def evaluator_parts(plan: Plan) -> Any:
+    """(evaluator, policy whose weights are replaced)."""
+    own = stream_plan(plan)
+    return make_evaluator(own, Path(), None), make_policy(own)  # type: ignore[arg-type]
+
+
+def predictor_parts(plan: Plan) -> PredictorParts:
+    """Policies that act for the collectors: in rounds one each, with its random numbers."""
+    c = ray_config(plan)
+    policies = []
+    for number in range(c.num_actors if in_rounds(plan) and c.num_actors > 1 else 1):
+        policies.append(make_policy(plan))
+        if number:
+            policies[-1].generator = generator(plan.config.seed, f"explore/{number}")
+    whole = _has_td_priorities(plan)
+    publisher = Publisher(policies[0], whole=whole, half=plan.config.transport.copies == "bf16")
+    side = AutoCollectorSide(plan.config.transport, 0, link=math.inf, thin=lambda rows: rows)
+    return PredictorParts(policies, side, publisher, plan.columns)
+
+
+# -- the pipeline ---------------------------------------------------------------------------------
+
+
+def make_ray_pipeline(plan: Plan, run_dir: Path, log: Log) -> RayPipeline:
+    """All roles, placed, and the loop over them."""
+    config, c, counters = plan.config, ray_config(plan), Counters()
+    faults = json.loads(os.environ.get(FAULTS, "{}"))
+    throttle = float(faults.pop("throttle", 0.0))
+    roles_needed = {"collector": c.num_actors, "replay": c.num_shards, "learner": 1}
+    roles_needed |= {"evaluator": 1, "predictor": int(c.inference == "central")}
+    if config.policy.on_policy:
+        roles_needed["replay"] = 0
+    cluster = _connect(c, roles_needed)
+    rounds = in_rounds(plan)
+    try:
+        link = _link(config.transport.link_mbps, cluster, log)
+        shards = range(roles_needed["replay"])
+        makers = Makers(
+            [partial(collector_parts, plan, i, link) for i in range(c.num_actors)],
+            [partial(shard_parts, plan, i) for i in shards],
+            partial(learner_parts, plan, link),
+            partial(evaluator_parts, plan),
+            partial(predictor_parts, plan),
+        )
+        roles = Roles(
+            c, makers, run_dir, cluster=cluster, threads=plan.threads, seed=config.seed,
+            prefetch=1 if rounds else c.prefetch, keep=config.transport.keep, throttle=throttle,
+        )  # fmt: skip
+    except BaseException:
+        cluster.close()
+        raise
+    try:
+        return _wire(plan, run_dir, log, roles, counters, Chaos(**faults), rounds)
+    except BaseException:
+        roles.close()
+        raise
+
+
+def _wire(
+    plan: Plan,
+    run_dir: Path,
+    log: Log,
+    roles: Roles,
+    counters: Counters,
+    chaos: Chaos,
+    rounds: bool,
+) -> RayPipeline:
+    config, c = plan.config, ray_config(plan)
+    for shard in roles.shards:
+        from rlrun.pipeline.ray.delivery import note
+
+        note(shard, roles.ask(shard, "info"))
+    explore = explore_of(plan, c.num_actors)
+    metrics = CollectMetrics(counters, explore, ActionCounts(plan.row_spec.action))
+    given = {"keep_env": rounds, "max_seconds": config.watchdog.max_seconds}
+    delivery = Delivery(roles, chaos) if roles.shards else None
+    source: RaySource
+    policy = make_policy(replace(plan, config=replace(config, device="cpu")))
+    rows = run_dir / CHECKPOINTS / ROWS
+    buffer: RemoteBuffer | RemoteRollouts = RemoteRollouts()
+    if delivery is not None:
+        buffer = RemoteBuffer(roles, delivery, rounds=rounds, directory=rows)
+    per_round = c.num_actors * config.collector.n_sample
+    holder: list[RaySource] = []
+    if rounds:
+        source = RoundSource(roles, metrics, publish=lambda: learner.publish(), **given)
+    else:
+        source = AsyncSource(
+            roles, metrics, delivery=delivery, total_steps=config.run.total_steps,
+            weights_every=c.weights_every, **given,
+        )  # fmt: skip
+    holder.append(source)
+    source.traffic.delivery = delivery
+    learner = RemoteLearner(
+        config.learner, roles, source.traffic, policy=policy, buffer=buffer, counters=counters,
+        rounds=rounds, max_lead=c.max_lead or 2 * per_round,
+        publish_every=c.weights_every * c.num_actors, stop=lambda: holder[0].stop(),
+    )  # fmt: skip
+    return RayPipeline(
+        config.run, config.logger, run_dir, source=source, policy=policy, buffer=buffer,
+        learner=learner, evaluator=RemoteEvaluator(roles), log=log, counters=counters,
+        versions=config.checkpoint.history, settings=plan.settings(),
+    )  # fmt: skip
+
+
+def _connect(c: RayConfig, needed: dict[str, int]) -> Cluster:
+    """Connect to Ray; all roles together reserve what the config says of each."""
+    cpus = sum(getattr(c, name).num_cpus * count for name, count in needed.items())
+    gpus = sum(getattr(c, name).num_gpus * count for name, count in needed.items())
+    custom: dict[str, Any] = {}
+    for name, count in needed.items():
+        for resource, amount in getattr(c, name).resources.items():
+            custom[resource] = custom.get(resource, 0.0) + float(amount) * count
+    return Cluster(c.address, cpus=cpus, gpus=gpus, custom=custom)
+
+
+def _link(mbps: float | None, cluster: Cluster, log: Log) -> float:
+    """Bytes/s between the roles: configured, infinite on one machine, else measured."""
+    if mbps is not None:
+        return mbps * 125_000
+    if cluster.local:
+        return math.inf
+    from rlrun.pipeline.ray.link import measure
+
+    found = measure()
+    if math.isfinite(found):
+        log.note(f"transport.link_mbps: measured {found / 125_000:.0f} Mbit/s between two nodes")
+    return found

@@ -1,0 +1,241 @@
+"""Connection to a Ray cluster, or a Ray of the run's own on this machine.
+
+A Ray of our own listens on the loopback interface only, has no dashboard, sends no usage
+statistics and asks for a token. None of its processes outlives the one that started it.
+"""
+
+import atexit
+import contextlib
+import ipaddress
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rlrun.errors import ResourceError
+
+LOST_SECONDS = 6.0  # without an answer of the head, until it counts as lost
+POLL_SECONDS = 1.0
+STORE_BYTES = 2**31  # of shared memory for objects, at most; at most 30 % of the memory
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+}
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray then uses 127.0.0.1, on any system
+
+
+class Cluster:
+    """An open connection to Ray; ``close`` ends it, and the Ray that it started."""
+
+    def __init__(self, address: str | None, *, cpus: float, gpus: float, custom: dict[str, Any]):
+        """``address``: host:port, ``auto``, or None for a Ray of our own.
+
+        ``cpus``, ``gpus``, ``custom``: what all roles together reserve.
+
+        Raises: ResourceError when Ray cannot be reached or started, or lacks these resources.
+        """
+        os.environ.update(_ENVIRONMENT)
+        self.local, self.lost = address is None, ""
+        self.files: Path | None = None  # the directory of a Ray of our own
+        self._done, self._reaper = threading.Event(), None
+        before = {name: os.environ.get(name) for name in _LOOPBACK}
+        if self.local:
+            os.environ.update(_LOOPBACK)
+            os.environ.update({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
+        import ray
+
+        self.shared = ray.is_initialized()  # in a user's process, or a test's
+        try:
+            if not self.shared:
+                self._connect(address, cpus, gpus, custom)
+        finally:
+            if self.local:  # its processes have inherited them
+                for name in _LOOPBACK:
+                    _restore(name, before[name])
+        self.gcs = str(ray.get_runtime_context().gcs_address)
+        self.raylet = self._raylet()
+        if not self.local or self.shared:
+            self._require(cpus, gpus, custom)
+        self._watch = threading.Thread(target=self._watch_head, name="ray-head", daemon=True)
+        self._watch.start()
+
+    def _connect(
+        self, address: str | None, cpus: float, gpus: float, custom: dict[str, Any]
+    ) -> None:
+        import ray
+
+        options: dict[str, Any] = {"address": address or "local"}
+        environment = {n: v for n, v in os.environ.items() if n.startswith("RLRUN_")}
+        if address is not None and environment:  # trust, limits: a local Ray inherits them
+            options["runtime_env"] = {"env_vars": environment}
+        if address is None:
+            # Sockets in it have names of at most 107 bytes: TMPDIR may be too long for them.
+            self.files = Path(tempfile.mkdtemp(prefix="rlrun-ray-", dir="/tmp"))
+            self._reaper = _start_reaper(self.files)
+            free = int(psutil.virtual_memory().available * 0.3)
+            cores = max(-(-cpus // 1) + 1, os.cpu_count() or 1)
+            options |= {"num_cpus": int(cores), "include_dashboard": False}
+            options |= {"_temp_dir": str(self.files)}
+            options |= {"object_store_memory": max(min(free, STORE_BYTES), 80 * 2**20)}
+            options |= {"num_gpus": gpus} if gpus else {}
+            options |= {"resources": custom} if custom else {}
+        try:
+            with open(os.devnull, "w") as null, contextlib.redirect_stderr(null):
+                ray.init(**options, log_to_driver=False, configure_logging=False)
+        except Exception as e:
+            text = " ".join(str(e).split())[:300]
+            self._end_processes()
+            if address is None:
+                raise ResourceError(
+                    f"pipeline = ray: Ray did not start ({type(e).__name__}: {text}); it needs "
+                    "free memory, /dev/shm or /tmp; pipeline=serial runs without it"
+                ) from e
+            raise ResourceError(
+                f"pipeline.address = {address}: no Ray cluster answers ({type(e).__name__}: "
+                f"{text}); host:port of a running head of the same Ray and Python version is "
+                "allowed; start one with `ray start --head`, or leave it out"
+            ) from e
+
+    def _require(self, cpus: float, gpus: float, custom: dict[str, Any]) -> None:
+        """Raise ResourceError when the cluster as a whole is too small."""
+        import ray
+
+        have = ray.cluster_resources()
+        for name, need in {"CPU": cpus, "GPU": gpus, **custom}.items():
+            if need > have.get(name, 0.0) + 1e-9:
+                if not self.shared:
+                    ray.shutdown()
+                raise ResourceError(
+                    f"pipeline.num_actors: the roles reserve {need:g} {name}, the cluster has "
+                    f"{have.get(name, 0.0):g}; fewer collectors, or smaller num_cpus and num_gpus "
+                    "of pipeline.collector, replay, learner, evaluator and predictor, are allowed"
+                )
+
+    def check(self) -> None:
+        """Raise ResourceError once the head, or this node's Ray, is gone."""
+        if self.lost:
+            raise ResourceError(f"pipeline = ray: {self.lost}")
+
+    def close(self) -> None:
+        """End the connection; a Ray of our own ends with all of its processes."""
+        if self._done.is_set():
+            return
+        self._done.set()
+        if self.shared:
+            return
+        import ray
+
+        if self.lost:  # its shutdown would wait for the head, and end this process
+            atexit.unregister(ray.shutdown)
+        else:
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+        self._end_processes()
+
+    def _end_processes(self) -> None:
+        if self.files is not None:
+            remove(self.files)
+        if self._reaper is not None:
+            assert self._reaper.stdin is not None
+            with contextlib.suppress(OSError):
+                self._reaper.stdin.close()
+            self._reaper.wait()
+            self._reaper = None
+
+    def _raylet(self) -> psutil.Process | None:
+        """This machine's daemon of a Ray of our own."""
+        if not self.local or self.shared:
+            return None
+        found = (p for p in psutil.Process().children() if "raylet" in p.name())
+        return next(found, None)
+
+    def _watch_head(self) -> None:
+        """Note in ``lost`` that the head does not answer, long before Ray itself ends us."""
+        host, _, port = self.gcs.rpartition(":")
+        since = time.monotonic()
+        while not self._done.wait(POLL_SECONDS):
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+                since = time.monotonic()
+            except OSError:
+                if time.monotonic() - since >= LOST_SECONDS:
+                    self.lost = f"the cluster's head at {self.gcs} does not answer"
+            if self.raylet is not None and not _runs(self.raylet):
+                self.lost = "Ray's daemon on this machine (raylet) has ended"
+            if self.lost:
+                return
+
+
+def _restore(name: str, value: str | None) -> None:
+    os.environ.pop(name, None)
+    os.environ.update({} if value is None else {name: value})
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def remove(files: Path) -> None:
+    """Kill every process of the Ray whose directory is ``files``, and delete the directory."""
+    found = [p for p in psutil.process_iter() if p.pid != os.getpid() and _uses(p, files)]
+    for process in found:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(found, timeout=5)
+    shutil.rmtree(files, ignore_errors=True)
+
+
+def _uses(process: psutil.Process, files: Path) -> bool:
+    """Whether a process was started with the directory, or has files of it open.
+
+    Its environment does not tell: Ray's processes overwrite it with their titles.
+    """
+    try:
+        words = [*process.cmdline(), *(file.path for file in process.open_files())]
+    except (psutil.Error, OSError):
+        return False
+    return any(str(files) in word for word in words)
+
+
+def _start_reaper(files: Path) -> "subprocess.Popen[bytes]":
+    """Start a process that calls ``remove`` once this one has ended, however it ends."""
+    code = "import sys; sys.path[:] = sys.argv[2:]; from rlrun.pipeline.ray.reaper import main; " \
+        "main(sys.argv[1])"  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", code, files.name, *sys.path],
+        stdin=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+def is_loopback(address: str) -> bool:
+    """Whether ``host:port`` is on this machine."""
+    host = address.rpartition(":")[0].strip("[]") or address
+    if host in ("localhost", "auto"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def has_token() -> bool:
+    """Whether Ray would send a token: RAY_AUTH_MODE=token with a token in its places."""
+    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+        return False
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return True
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token"
+    return Path(path).expanduser().is_file()

@@ -1,0 +1,149 @@
+"""The role of a collector: environments, recurrent state, windows' first priorities."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.buffer.replay import Replay
+from rlrun.codec import DamagedFrame, ForeignFrame, LimitExceeded, NeedKeyFrame, StaleFrame
+from rlrun.errors import EnvError
+from rlrun.pipeline.action_entropy import ActionCounts
+from rlrun.pipeline.collector import Collector
+from rlrun.pipeline.ray.messages import (
+    Collected,
+    Failure,
+    NeedFrame,
+    Order,
+    Payload,
+    RoleLog,
+    answered,
+)
+from rlrun.pipeline.ray.predicting import RemoteActor
+from rlrun.pipeline.ray.process import prepare
+from rlrun.pipeline.ray.weights import Publisher
+from rlrun.transport import AutoCollectorSide
+from rlrun.transport.auto import nbytes
+from rlrun.types import Chunk, Counters
+
+
+@dataclass(slots=True)
+class CollectorParts:
+    """What a collector's role is made of."""
+
+    collector: Collector
+    side: AutoCollectorSide
+    publisher: Publisher  # of the collector's policy: loads what the learner publishes
+    first_windows: Callable[[], Replay] | None  # makes a small replay for td priorities
+
+
+MakeParts = Callable[[Counters], CollectorParts]
+
+
+class CollectorRole:
+    """Collects a chunk on order, with the weights that come with it."""
+
+    def __init__(self, make: MakeParts, number: int, *, predictor: Any, throttle: float) -> None:
+        """``predictor``: handle of the role that acts, None: this one. ``throttle``: bytes/s of a
+        slow link, in tests; 0: none."""
+        prepare(f"collector {number}", threads=1)
+        self.log, self.number, self.counters = RoleLog(), number, Counters()
+        self.parts = make(self.counters)
+        self.collector, self.throttle = self.parts.collector, throttle
+        self.version, self.shard, self.closed = -1, 0, False
+        self.actions = ActionCounts(self.collector.env.action_space)
+        self.windows: Replay | None = None
+        if predictor is not None:
+            self.collector.actor = RemoteActor(self.collector.actor, predictor, number)
+
+    def collect(self, order: Order, *frames: Any) -> tuple[Any, Payload | None]:
+        """Return (``Collected``, its rows), or (NeedFrame or Failure, None): nothing was done."""
+        reply = self._collect(order, frames)
+        return reply if isinstance(reply, tuple) else (reply, None)
+
+    @answered
+    def _collect(self, order: Order, frames: tuple[Any, ...]) -> Any:
+        need = self._load_weights(order.versions, frames)
+        if need is not None:
+            return need
+        collector, self.counters.env_steps = self.collector, order.env_steps
+        chunk = collector.collect_rows()
+        priorities = self._priorities(chunk, order)
+        self.actions.add(chunk.action, chunk.valid)
+        counts, self.actions.counts = self.actions.counts, np.zeros_like(self.actions.counts)
+        message = self.parts.side.pack(chunk)
+        if self.throttle:
+            time.sleep(nbytes(message) / self.throttle)
+        state = collector.state_dict() if order.keep_env else collector.light_state_dict()
+        return (
+            Collected(
+                order.seq, collector.take_stats(), counts, state | self._generator(),
+                self.version, order.env_steps,
+                {**collector.seconds, "code": self.parts.side.seconds},
+                self.parts.side.last_bytes, self.log.take(),
+            ),
+            Payload(message, priorities, order.shard),
+        )  # fmt: skip
+
+    def _load_weights(self, versions: tuple[int, ...], frames: tuple[Any, ...]) -> NeedFrame | None:
+        """Act with the newest of ``frames``; return what is missing for it."""
+        weights = None
+        for version, frame in zip(versions, frames, strict=True):
+            try:
+                weights, self.version = self.parts.side.unpack(frame), version
+            except (StaleFrame, ForeignFrame):  # this one, or a newer one, was there before
+                continue
+            except NeedKeyFrame as need:
+                return NeedFrame(need.stream, need.have_seq, need.have_hash)
+            except (DamagedFrame, LimitExceeded):
+                need = self.parts.side.request()
+                return NeedFrame(need.stream, need.have_seq, need.have_hash)
+        if weights is not None:
+            self.parts.publisher.load(weights)
+            self.collector.actor.refresh()
+        return None
+
+    def _priorities(self, chunk: Chunk, order: Order) -> np.ndarray | None:
+        """|delta| of the windows that ``chunk`` completes, cut here as the shard will cut them."""
+        if self.parts.first_windows is None:
+            return None
+        if self.windows is None or order.shard != self.shard:  # the shard begins anew, and so
+            self.windows, self.shard = self.parts.first_windows(), order.shard
+        keys = self.windows.add(chunk)
+        if not len(keys):
+            return np.zeros(0, np.float32)
+        sample = self.windows.get(keys, order.env_steps)
+        priorities: np.ndarray = self.collector.policy.priority(sample).numpy(force=True)
+        return priorities
+
+    @answered
+    def state(self) -> Any:
+        """The state of the collector with its environments, for a checkpoint."""
+        return self.collector.state_dict() | self._generator()
+
+    @answered
+    def load(self, state: dict[str, Any], env_steps: int) -> Any:
+        """Continue from ``state``; return why that is not exact, None: it is."""
+        self.counters.env_steps = env_steps
+        self.collector.load_state_dict(state)
+        self.collector.policy.generator.bit_generator.state = state["generator"]
+        self.windows = None
+        if isinstance(self.collector.actor, RemoteActor):
+            self.collector.actor.push(self.collector.state)
+        return self.collector.inexact
+
+    def _generator(self) -> dict[str, Any]:
+        return {"generator": dict(self.collector.policy.generator.bit_generator.state)}
+
+    def close(self) -> Failure | None:
+        """Close the environments."""
+        if not self.closed:
+            self.closed = True
+            try:
+                self.collector.env.close()
+            except EnvError as e:
+                return Failure(type(e).__name__, str(e))
+        return None

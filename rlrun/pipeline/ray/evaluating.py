@@ -1,0 +1,34 @@
+"""The role of the evaluator: greedy episodes with the weights it is given."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.pipeline.evaluate import Evaluator
+from rlrun.pipeline.ray.messages import RoleLog, answered
+from rlrun.pipeline.ray.process import prepare
+from rlrun.types import Policy
+
+MakeEvaluator = Callable[[], tuple[Evaluator, Policy]]
+
+
+class EvaluatorRole:
+    """Plays evaluation episodes in environments of its own."""
+
+    def __init__(self, make: MakeEvaluator) -> None:
+        prepare("evaluator", threads=1)
+        self.log = RoleLog()
+        self.evaluator, self.policy = make()
+
+    @answered
+    def run(self, weights: dict[str, np.ndarray], env_steps: int) -> Any:
+        """(the ``Evaluation`` of ``weights``, the log)."""
+        self.policy.load({name: torch.from_numpy(np.array(w)) for name, w in weights.items()})
+        return self.evaluator.run(self.policy, env_steps=env_steps), self.log.take()
+
+    @answered
+    def close(self) -> Any:
+        self.evaluator.close()
+        return None

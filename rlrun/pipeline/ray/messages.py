@@ -1,0 +1,140 @@
+"""What the roles and the driver say to each other."""
+
+import functools
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rlrun import errors
+from rlrun.errors import RlrunError
+from rlrun.pipeline.collect_metrics import ChunkStats
+from rlrun.trust import fault_of_users
+
+MOST_LINES = 1000  # of a role's log between two replies
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A method of a role raised: an error of rlrun by the name of its class, or a bug."""
+
+    kind: str
+    text: str
+
+    def error(self, role: str) -> Exception:
+        """The error to raise in the driver."""
+        known = getattr(errors, self.kind, None)
+        if isinstance(known, type) and issubclass(known, RlrunError):
+            return known(self.text)
+        return RuntimeError(f"in {role}:\n{self.text}")
+
+
+def answered(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a method return a ``Failure`` where it raises: Ray's own errors mean a lost process."""
+
+    @functools.wraps(method)
+    def call(*args: Any, **given: Any) -> Any:
+        try:
+            return method(*args, **given)
+        except RlrunError as e:
+            return Failure(type(e).__name__, str(e))
+        except Exception as e:
+            fault = fault_of_users(e)
+            if fault is not None:
+                return Failure(type(fault).__name__, str(fault))
+            return Failure(type(e).__name__, traceback.format_exc())
+
+    return call
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A chunk to collect."""
+
+    seq: int  # of the chunk, counted by the driver
+    env_steps: int  # the run's clock
+    versions: tuple[int, ...]  # of the frames of weights that come with the order
+    shard: int = 0  # incarnation of the shard that will store the chunk
+    keep_env: bool = False  # return the environments' state too (strict)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A chunk was collected; its rows are the second result of the call."""
+
+    seq: int
+    stats: ChunkStats
+    actions: np.ndarray  # counts of the actions taken
+    state: dict[str, Any]  # of the collector after the chunk, to go on from elsewhere
+    version: int  # of the weights that acted
+    env_steps: int  # the clock of the order
+    seconds: Mapping[str, float]  # acting, stepping, coding since the role began
+    sizes: tuple[int, int]  # bytes of the rows: raw, sent
+    log: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NeedFrame:
+    """The frames of weights were no use: a delta to another base, or damaged. Nothing was done."""
+
+    stream: int
+    have_seq: int
+    have_hash: int
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A chunk on its way to a shard or the learner."""
+
+    message: Any  # of the transport's collector side
+    priorities: np.ndarray | None  # [W] |delta| of the windows that it completes
+    shard: int = 0  # incarnation of the shard that it was collected for
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Reply to a chunk: stored, or stored before. ``expected``: the next one of this collector."""
+
+    expected: int
+    accepted: bool
+    again: bool = False  # it was stored already
+    damaged: bool = False
+    rows: int = 0  # steps stored in the shard since it began
+    windows: int = 0
+    mass: float = 0.0
+    shard: int = 0  # incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Updates were done."""
+
+    updates: int  # of the policy, since the run began
+    steps: int  # gradient steps done by this call
+    version: int | None = None  # of the weights in ``frame``
+    frame: Any = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    lag: float = 0.0  # updates between the draw of a batch and the return of its priorities
+    log: tuple[str, ...] = ()
+
+
+class RoleLog(logging.Handler):
+    """Keeps the lines that a role logs until its next reply takes them to the driver."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self.lines: list[str] = []
+        logging.getLogger().addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(self.lines) < MOST_LINES:
+            self.lines.append(self.format(record))
+
+    def take(self) -> tuple[str, ...]:
+        """Return the lines since the last call."""
+        lines, self.lines = tuple(self.lines), []
+        return lines

@@ -1,0 +1,74 @@
+"""The loop over roles: the serial pipeline's, with its parts elsewhere."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.pipeline.ray.remote import RemoteEvaluator, RemoteLearner, weights_of
+from rlrun.pipeline.ray.source import AsyncSource
+from rlrun.pipeline.serial import Pipeline
+from rlrun.pipeline.stop import StopRequest
+
+
+@dataclass(slots=True)
+class RayPipeline(Pipeline):
+    """``Pipeline.run`` with remote parts; ``policy`` is a copy that follows the learner's.
+
+    Not in rounds: an evaluation is under way while training goes on, and is recorded at the env
+    step of its weights when it is done. One that falls due meanwhile is left out.
+    """
+
+    under_way: tuple[int, dict[str, np.ndarray]] | None = None  # env steps, weights
+    evaluated: list[Any] = field(default_factory=list)  # its result, until it is recorded
+
+    @property
+    def remote_learner(self) -> RemoteLearner:
+        assert isinstance(self.learner, RemoteLearner)
+        return self.learner
+
+    def _learn(self, rows: int, keys: np.ndarray) -> None:
+        Pipeline._learn(self, rows, keys)
+        if self.evaluated:
+            self._record_under_way()
+
+    def _evaluate(self, stop: StopRequest) -> None:
+        done = self.counters.env_steps >= self.run_config.total_steps or self.solved
+        if done or not isinstance(self.source, AsyncSource):
+            self._finish_evaluation(stop)
+            Pipeline._evaluate(self, stop)
+        elif self.under_way is None:
+            self._require_finite()
+            steps = self.counters.env_steps
+            self.under_way = steps, weights_of(self.policy)
+            assert isinstance(self.evaluator, RemoteEvaluator)
+            self.pending_evaluation = True
+            self.evaluator.start(self.under_way[1], steps, self.evaluated.append)
+
+    def _finish_evaluation(self, stop: StopRequest) -> None:
+        """Wait for the evaluation that is under way."""
+        while self.under_way is not None and not stop():
+            if self.evaluated:
+                self._record_under_way()
+            else:
+                self.remote_learner.roles.pump.run(0.25)
+
+    def _record_under_way(self) -> None:
+        assert self.under_way is not None
+        steps, weights = self.under_way
+        self.under_way, self.pending_evaluation = None, False
+        own = {name: torch.from_numpy(w) for name, w in weights.items()}
+        self.policy.load(own)  # the best ones are saved; ``sync`` brings the present ones back
+        self._record_evaluation(self.evaluated.pop().summary(), steps)
+
+    def _require_finite(self) -> None:
+        self.remote_learner.sync()
+        Pipeline._require_finite(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        if isinstance(self.source, AsyncSource):
+            self.source.quiesce()
+        state = Pipeline.state_dict(self)
+        role = self.remote_learner.saved
+        return state | {"backends": role["backends"]}

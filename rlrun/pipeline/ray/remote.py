@@ -1,0 +1,482 @@
+"""Buffer, learner and evaluator as the loop sees them: each sends its part to the roles."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rlrun.buffer.streams import combined
+from rlrun.errors import NumericError
+from rlrun.pipeline.evaluate import Evaluation
+from rlrun.pipeline.pacing import Pacer
+from rlrun.pipeline.ray.delivery import Delivery, note
+from rlrun.pipeline.ray.messages import Learned
+from rlrun.pipeline.ray.pump import Lost
+from rlrun.pipeline.ray.roles import RETRY_SECONDS, Roles
+from rlrun.pipeline.ray.sent_rows import SentRows, mapped, send
+from rlrun.pipeline.ray.source import ChunkHandle
+from rlrun.pipeline.ray.traffic import Traffic
+from rlrun.rundir.segments import RowFiles, Rows
+from rlrun.schema import LearnerConfig
+from rlrun.types import Counters, Policy, Tree
+
+NO_KEYS = np.empty(0, np.int64)
+IN_FLIGHT = 2  # calls of the learner, so that it never waits for the next
+CALL_SECONDS = 0.2  # of updates in one call, about
+POLL_SECONDS = 0.25
+
+
+class RemoteBuffer:
+    """The shards as one buffer."""
+
+    def __init__(self, roles: Roles, delivery: Delivery, *, rounds: bool, directory: Any) -> None:
+        """``rounds``: chunks are stored here, in order; else they are stored when they come.
+        ``directory``: of the rows in checkpoints."""
+        self.roles, self.delivery, self.rounds = roles, delivery, rounds
+        self.directory = directory
+        self.files: dict[tuple[int, int], RowFiles] = {}  # (shard, ring) -> rows saved already
+
+    @property
+    def rows(self) -> int:
+        """Steps stored in all shards, since each began."""
+        return sum(shard.rows for shard in self.roles.shards)
+
+    def __len__(self) -> int:
+        """Windows that can be sampled."""
+        return sum(shard.windows for shard in self.roles.shards)
+
+    def add(self, chunks: list[ChunkHandle]) -> np.ndarray:
+        """Store the chunks of a round, one after the other; no key is returned."""
+        if self.rounds:
+            for chunk in chunks:
+                done: list[bool] = []
+                self.delivery.send(chunk, lambda _, stored, done=done: done.append(stored))
+                while not done:
+                    self.roles.pump.run(POLL_SECONDS)
+        return NO_KEYS
+
+    def metrics(self, env_steps: int) -> dict[str, float]:
+        """buffer/ metrics of all shards."""
+        parts = []
+        for shard in self.roles.shards:
+            found, windows, self.codec, _, lines = self.roles.ask(shard, "metrics", env_steps)
+            self.roles.write_log(shard, lines)
+            parts.append((found, windows))
+        return combined(parts)
+
+    def codec_metrics(self) -> dict[str, float]:
+        """codec/ metrics of the shard asked last: compression is alike in all."""
+        return dict(getattr(self, "codec", {}))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of every shard; of their rows, those that no file has yet."""
+        return {"shards": [self._state(i) for i in range(len(self.roles.shards))]}
+
+    def _state(self, number: int) -> Any:
+        shard = self.roles.shards[number]
+        starts = []
+        for ring, (first, stop) in enumerate(self.roles.ask(shard, "ranges")):
+            files = self.files.setdefault((number, ring), RowFiles())
+            parts = files.usable(self.directory, first, stop)
+            starts.append(parts[-1].stop if parts else first)
+        state, ring = self.roles.ask(shard, "state_dict", starts), iter(range(len(starts)))
+
+        def with_files(rows: Rows) -> Rows:
+            assert isinstance(rows, SentRows)
+            files = self.files[number, next(ring)]
+            return SentRows(rows.first, rows.stop, rows.start, rows.held, files)
+
+        return mapped(state, with_files)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Send every shard its state, with all rows."""
+        for number, (shard, own) in enumerate(
+            zip(self.roles.shards, state["shards"], strict=True)
+        ):
+            found: list[RowFiles] = []
+            mapped(own, lambda rows, found=found: found.append(rows.saved_files()))
+            self.files |= {(number, ring): files for ring, files in enumerate(found)}
+            self.roles.ask(shard, "load_state_dict", send(own, lambda rows: rows.first))
+            note(shard, self.roles.ask(shard, "info"))
+
+
+class RemoteRollouts:
+    """On-policy: the learner takes the chunks."""
+
+    def __init__(self) -> None:
+        self.chunks: list[ChunkHandle] = []
+
+    def add(self, chunks: list[ChunkHandle]) -> np.ndarray:
+        """Keep the chunks for the learner's next step."""
+        self.chunks += chunks
+        return NO_KEYS
+
+    def metrics(self, env_steps: int) -> dict[str, float]:
+        return {}
+
+    def codec_metrics(self) -> dict[str, float]:
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the rows are part of the learner's state."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.chunks.clear()
+
+
+class _Means:
+    """Sums of metrics in the learner, as far as the loop asks about them."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {"sums": None, "names": []}
+
+    def require_finite(self) -> None:
+        """Raise NumericError when one of the sums was not finite at the last ``sync``."""
+        sums = self.state["sums"]
+        if sums is not None and not bool(sums.isfinite().all()):
+            name = self.state["names"][int((~sums.isfinite()).nonzero()[0])]
+            raise NumericError(
+                f"{name}: the loss diverged; it must stay finite; lower policy.lr or set "
+                "policy.grad_clip"
+            )
+
+
+class RemoteLearner:
+    """Says how many updates are due, and publishes weights.
+
+    Updates are owed to rows: ``replay_ratio`` or ``update_per_collect`` as in the serial pipeline.
+    Where collecting is more than ``max_lead`` env steps ahead of the updates that it pays for,
+    ``step`` waits, and with it the collectors.
+    """
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        roles: Roles,
+        traffic: Traffic,
+        *,
+        policy: Policy,
+        buffer: RemoteBuffer | RemoteRollouts,
+        counters: Counters,
+        rounds: bool,
+        max_lead: int,
+        publish_every: int,
+        stop: Callable[[], bool],
+    ) -> None:
+        """``policy``: a copy in this process, which ``sync`` updates. ``publish_every``: env steps
+        of all collectors between two versions of the weights."""
+        self.config, self.roles, self.traffic, self.policy = config, roles, traffic, policy
+        self.buffer, self.counters, self.rounds = buffer, counters, rounds
+        self.max_lead, self.publish_every, self.stop = max_lead, publish_every, stop
+        self.pacer = None if policy.window is None else Pacer(config, policy.window)
+        self.due = self.flying = self.calls = self.rows = self.published = 0
+        self.waiting: deque[ChunkHandle] = deque()  # on-policy: not sent yet
+        self.rate = 20.0  # updates/s, as measured last
+        self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
+        self.means, self.saved = _Means(), dict[str, Any]()
+        self.last_state: dict[str, Any] | None = None  # to restart the learner from
+        self.last_updates = 0
+        self.starving = False  # the shards had no window
+
+    # -- learning --------------------------------------------------------------------------------
+
+    def step(self, rows: int, keys: np.ndarray) -> int:
+        """Let the learner do what ``rows`` new rows pay for; return the updates done since the
+        last call."""
+        before, self.rows = self.counters.updates, self.rows + rows
+        if isinstance(self.buffer, RemoteRollouts):
+            self.waiting.extend(self.buffer.chunks)
+            self.buffer.chunks.clear()
+            self._step_rollouts()
+        else:
+            self._step_replay(rows)
+        return self.counters.updates - before
+
+    def _step_replay(self, rows: int) -> None:
+        assert self.pacer is not None
+        buffer = self.buffer
+        assert isinstance(buffer, RemoteBuffer)
+        stored = max(buffer.rows, self.counters.env_steps)  # a shard that was lost has few
+        if stored >= self.config.learning_starts and len(buffer):
+            chunks = len(self.roles.collectors) if self.rounds else 1
+            self.due += self.pacer.updates_for(rows, chunks)
+        self._submit()
+        if self.rounds:
+            self._wait(lambda: not self.due and not self.flying)
+        else:
+            self._wait(lambda: self._lead() <= self.max_lead)
+
+    def _lead(self) -> float:
+        """Env steps whose updates have not been done."""
+        assert self.pacer is not None
+        open_updates = self.due + self.flying
+        if self.starving:
+            return 0.0
+        if self.config.replay_ratio is not None:
+            return open_updates * self.pacer.rows_per_update / self.config.replay_ratio
+        assert self.config.update_per_collect is not None
+        chunks = max(self.counters.chunks, 1)
+        return open_updates / self.config.update_per_collect * self.counters.env_steps / chunks
+
+    def _submit(self) -> None:
+        """Keep the learner busy with what is due."""
+        shards = self.roles.shards
+        if not any(shard.windows for shard in shards):
+            self.starving = bool(self.due)
+            return
+        self.starving = False
+        while self.due and self.calls < (1 if self.rounds else IN_FLIGHT):
+            most = self.due if self.rounds else max(1, int(self.rate * CALL_SECONDS))
+            updates = min(self.due, most)
+            windows = sum(shard.windows for shard in shards)
+            reply = self.roles.learner.handle.learn.remote(
+                updates, self.counters.env_steps, [shard.mass for shard in shards], windows,
+                self._publishes(),
+            )  # fmt: skip
+            self.due, self.flying, self.calls = self.due - updates, self.flying + updates, \
+                self.calls + 1  # fmt: skip
+            handle = partial(self._learned, updates, time.monotonic())
+            self.roles.pump.when(reply, handle)
+
+    def _publishes(self) -> bool:
+        """Whether the next call shall return the weights; in rounds the source asks for them."""
+        steps = self.counters.env_steps
+        if self.rounds or steps - self.published < self.publish_every:
+            return False
+        self.published = steps
+        return True
+
+    def _learned(self, updates: int, began: float, reply: Any) -> None:
+        self.flying, self.calls = self.flying - updates, self.calls - 1
+        if isinstance(reply, Lost):
+            self._restart(reply)
+            self.due += updates
+            return
+        found: Learned = self.roles.value(self.roles.learner, reply)
+        self._take(found)
+        if found.steps:
+            self.rate = 0.5 * self.rate + 0.5 * found.steps / max(time.monotonic() - began, 1e-3)
+        self.due += updates - found.steps
+        if found.steps < updates:  # the shards have no windows now
+            for shard in self.roles.shards:
+                note(shard, self.roles.ask(shard, "info"))
+        self._submit()
+
+    def _take(self, found: Learned) -> None:
+        """Take over what the learner says of itself."""
+        self.counters.updates = found.updates
+        self.traffic.learning += sum(
+            found.seconds.get(n, 0.0) - self.seconds.get(n, 0.0) for n in ("sample", "update")
+        )
+        seconds = dict(found.seconds)
+        seconds.pop("code", None)
+        own = {n: seconds.pop(n) for n in ("sample", "update", "prioritize") if n in seconds}
+        self.seconds |= own
+        self.policy.seconds |= seconds
+        if found.lag:
+            self.traffic.lags.append(found.lag)
+        self.roles.write_log(self.roles.learner, found.log)
+        if found.frame is not None:
+            self._published(found.frame)
+
+    def _published(self, frame: Any) -> None:
+        version = self.roles.frames.add(frame)
+        self.traffic.publish(version, self.counters.env_steps)
+        if self.roles.predictor is not None:
+            self._tell_predictor()
+
+    def _tell_predictor(self) -> None:
+        """Send the newest weights to the predictor; in rounds, wait until it has them."""
+        predictor, frames = self.roles.predictor, self.roles.frames
+        assert predictor is not None
+        version, frame = frames.since(frames.newest - 1)[-1]
+        reply = predictor.handle.load.remote((version,), frame)
+        if self.rounds:
+            self._predictor_loaded(self.roles.pump.wait(reply))
+        else:
+            self.roles.pump.when(reply, self._predictor_loaded)
+
+    def _predictor_loaded(self, reply: Any) -> None:
+        predictor = self.roles.predictor
+        assert predictor is not None
+        if isinstance(reply, Lost):
+            self.roles.note_lost(predictor, reply)
+            self.roles.pump.after(RETRY_SECONDS, self._tell_predictor)
+            return
+        need = self.roles.value(predictor, reply)
+        if need is None:
+            return
+        from rlrun.codec import NeedKeyFrame
+
+        request = NeedKeyFrame(need.stream, need.have_seq, need.have_hash)
+        frame = self.roles.ask(self.roles.learner, "answer", request)
+        if frame is None:
+            self.roles.pump.after(RETRY_SECONDS, self._tell_predictor)
+            return
+        load = predictor.handle.load.remote((self.roles.frames.newest,), frame)
+        self._predictor_loaded(self.roles.pump.wait(load))
+
+    def publish(self) -> None:
+        """Publish the present weights, where they have changed since the last time."""
+        updates = self.counters.updates
+        if self.roles.frames.count and updates == self.last_published:
+            return
+        _, frame = self.roles.ask(self.roles.learner, "frame")
+        self.last_published = updates
+        self._published(frame)
+
+    last_published = -1
+
+    def _step_rollouts(self) -> None:
+        if self.rounds:
+            self._send_rollouts([*self.waiting])
+            self.waiting.clear()
+            self._wait(lambda: not self.calls)
+            return
+        while self.waiting:
+            self._wait(lambda: self.calls < IN_FLIGHT)
+            self._send_rollouts([self.waiting.popleft()])
+
+    def _send_rollouts(self, chunks: list[ChunkHandle]) -> None:
+        if not chunks:
+            return
+        reply = self.roles.learner.handle.learn_rollouts.remote(
+            [chunk.collector.number for chunk in chunks], [chunk.info.seq for chunk in chunks],
+            self.counters.env_steps, self._publishes(), False, *(c.payload for c in chunks),
+        )  # fmt: skip
+        self.calls += 1
+        self.roles.pump.when(reply, partial(self._learned_rollouts, chunks))
+
+    def _learned_rollouts(self, chunks: list[ChunkHandle], reply: Any) -> None:
+        self.calls -= 1
+        if isinstance(reply, Lost):  # the chunks are lost with it: fresh ones come
+            self._restart(reply)
+            self.traffic.lost += len(chunks)
+            return
+        _, found = self.roles.value(self.roles.learner, reply)
+        if found is None:
+            self._send_rollouts(chunks)
+            return
+        self._take(found)
+
+    def _wait(self, done: Callable[[], bool]) -> None:
+        """Handle replies until ``done()`` or, where the order is free, a signal."""
+        while not done():
+            self.roles.pump.run(POLL_SECONDS)
+            if self.stop() and not self.rounds:
+                return
+
+    def _restart(self, lost: Lost) -> None:
+        """Load the newest state into the restarted learner."""
+        self.roles.note_lost(self.roles.learner, lost)
+        if self.last_state is not None:
+            self._send_state(self.last_state, self.last_updates)
+        else:
+            self.counters.updates = 0
+        _, frame = self.roles.ask(self.roles.learner, "frame")
+        self._published(frame)
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Wait until the learner has answered all calls."""
+        while self.calls:
+            self.roles.pump.run(POLL_SECONDS)
+
+    def sync(self) -> None:
+        """Copy the learner's state to the policy of this process, and keep it for a restart."""
+        self.drain()
+        self.saved = self.roles.ask(self.roles.learner, "state")
+        self.policy.load_state_dict(self.saved["policy"])
+        self.means.state = self.saved["learner"]["means"]
+        self.last_state, self.last_updates = self.saved, self.counters.updates
+
+    def metrics(self) -> dict[str, float]:
+        """train/ metrics averaged over the updates since the last call, and the replay ratio."""
+        found, updates, lines = self.roles.ask(self.roles.learner, "metrics")
+        self.roles.write_log(self.roles.learner, lines)
+        rows, self.rows = self.rows, 0
+        if self.pacer is not None and rows and self.counters.updates:
+            found["train/replay_ratio"] = updates * self.pacer.rows_per_update / rows
+        return dict(found)
+
+    def diagnose(self) -> dict[str, float]:
+        """train/ metrics of the present networks."""
+        if isinstance(self.buffer, RemoteRollouts):
+            return {}
+        steps, windows = self.counters.env_steps, len(self.buffer)
+        found: dict[str, float] = self.roles.ask(self.roles.learner, "diagnose", steps, windows)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state at the last ``sync``, and what is due."""
+        due = {"due": self.due, "rows": self.rows, "published": self.published}
+        credit = {} if self.pacer is None else {"credit": self.pacer.credit}
+        return {"role": self.saved, **due, **credit}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.due, self.rows = int(state["due"]), int(state["rows"])
+        self.published = int(state["published"])
+        if self.pacer is not None:
+            self.pacer.credit = float(state["credit"])
+        self.last_state, self.last_updates = state["role"], self.counters.updates
+        self.last_published = -1
+        self._send_state(state["role"], self.counters.updates)
+
+    def _send_state(self, state: dict[str, Any], updates: int) -> None:
+        names = {name: getattr(self.counters, name) for name in self.counters.__slots__}
+        self.counters.updates = updates
+        self.roles.ask(self.roles.learner, "load", state, names | {"updates": updates})
+
+
+class RemoteEvaluator:
+    """The evaluator's role; ``start`` does not wait for it."""
+
+    def __init__(self, roles: Roles) -> None:
+        self.roles, self.steps = roles, 0
+
+    def run_until(
+        self, stop: Callable[[], bool], policy: Policy, *, env_steps: int
+    ) -> Evaluation | None:
+        """As ``Evaluator.run_until``."""
+        found: list[Evaluation] = []
+        self.start(weights_of(policy), env_steps, found.append)
+        while not found:
+            self.roles.pump.run(POLL_SECONDS)
+            if stop():
+                return None
+        return found[0]
+
+    def start(
+        self, weights: dict[str, np.ndarray], env_steps: int, done: Callable[[Evaluation], None]
+    ) -> None:
+        """Evaluate ``weights``; ``done`` is called with the result, by the pump."""
+        reply = self.roles.evaluator.handle.run.remote(weights, env_steps)
+
+        def replied(found: Any) -> None:
+            self.steps += 1
+            if isinstance(found, Lost):
+                self.roles.note_lost(self.roles.evaluator, found)
+                again = partial(self.start, weights, env_steps, done)
+                self.roles.pump.after(RETRY_SECONDS, again)
+                return
+            evaluation, lines = self.roles.value(self.roles.evaluator, found)
+            self.roles.write_log(self.roles.evaluator, lines)
+            done(evaluation)
+
+        self.roles.pump.when(reply, replied)
+
+    def close(self) -> None:
+        """Nothing: the roles are closed together."""
+
+
+def weights_of(policy: Policy) -> dict[str, np.ndarray]:
+    """Copies of a policy's weights as arrays."""
+    return {name: np.array(w.numpy(force=True)) for name, w in policy.weights().items()}
+
+

@@ -1,0 +1,222 @@
+"""The driver's side of the roles: their handles, and what is known of each."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlrun.pipeline.ray.cluster import Cluster
+from rlrun.pipeline.ray.collecting import CollectorRole
+from rlrun.pipeline.ray.evaluating import EvaluatorRole
+from rlrun.pipeline.ray.learning import LearnerRole
+from rlrun.pipeline.ray.messages import Failure
+from rlrun.pipeline.ray.predicting import PredictorRole
+from rlrun.pipeline.ray.pump import Lost, Pump
+from rlrun.pipeline.ray.replaying import ReplayRole
+from rlrun.schema import RayConfig, RoleConfig
+
+_logger = logging.getLogger(__name__)
+
+LOGS = "roles"  # directory of the roles' logs in a run directory
+RETRY_SECONDS = 0.2  # until a role that is being restarted is called again
+
+
+@dataclass(slots=True)
+class Role:
+    """One Ray actor, which Ray restarts when its process ends."""
+
+    name: str
+    handle: Any
+    restarts: int = 0  # seen by the driver
+
+
+@dataclass(slots=True)
+class ShardHandle(Role):
+    """A replay shard and what its last reply said."""
+
+    shard: int = 0  # incarnation
+    rows: int = 0
+    windows: int = 0
+    mass: float = 0.0
+
+
+@dataclass(slots=True)
+class CollectorHandle(Role):
+    """A collector and its progress."""
+
+    number: int = 0
+    seq: int = 0  # of its next chunk
+    state: dict[str, Any] | None = None  # after its last chunk
+    sent: int = -1  # version of the weights sent last
+    busy: bool = False  # an order is under way, or it is being restarted
+    waiting: int = 0  # chunks on their way, or not taken by the loop yet
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Frames:
+    """The versions of the weights that were published last, as objects of the driver."""
+
+    keep: int
+    versions: list[tuple[int, Any, bool]] = field(default_factory=list)  # version, object, coded
+    count: int = 0
+
+    def add(self, frame: Any) -> int:
+        """Publish a message; return its version."""
+        import ray
+
+        self.versions.append((self.count, ray.put(frame), isinstance(frame, bytes)))
+        self.versions = self.versions[-self.keep :]
+        self.count += 1
+        return self.count - 1
+
+    def since(self, version: int) -> list[tuple[int, Any]]:
+        """What a role with that version needs: the versions after it, or the newest alone."""
+        new = [v for v in self.versions if v[0] > version]
+        whole = bool(new) and new[0][0] == version + 1
+        if not new or (all(coded for _, _, coded in new) and whole):
+            return [(v, reference) for v, reference, _ in new]
+        return [(new[-1][0], new[-1][1])]
+
+    @property
+    def newest(self) -> int:
+        return self.count - 1
+
+
+@dataclass(slots=True)
+class Makers:
+    """Functions that make the parts of each role in its process; all are pickled."""
+
+    collector: Sequence[Callable[..., Any]]
+    shard: Sequence[Callable[[], Any]]
+    learner: Callable[[], Any]
+    evaluator: Callable[[], Any]
+    predictor: Callable[[], Any]
+
+
+class Roles:
+    """All roles of a run, placed on the cluster."""
+
+    def __init__(
+        self,
+        config: RayConfig,
+        makers: Makers,
+        run_dir: Path,
+        *,
+        cluster: Cluster,
+        threads: int,
+        seed: int,
+        prefetch: int,
+        keep: int,
+        throttle: float,
+    ) -> None:
+        """``threads``, ``prefetch``, ``seed``: of the learner; ``keep``: versions of the weights
+        that are kept; ``throttle``: bytes/s of every link, in tests; 0: none."""
+        self.config, self.cluster, self.directory = config, cluster, run_dir / LOGS
+        self.pump, self.frames = Pump(cluster.check), Frames(keep)
+        self.closed = False
+        c = config
+        self.shards = [
+            ShardHandle(f"replay {i}", _place(ReplayRole, c.replay, f"replay {i}", make, i))
+            for i, make in enumerate(makers.shard)
+        ]
+        self.predictor: Role | None = None
+        if c.inference == "central":
+            actor = _place(PredictorRole, c.predictor, "predictor", makers.predictor)
+            self.predictor = Role("predictor", actor)
+        acting = None if self.predictor is None else self.predictor.handle
+        self.collectors = [
+            CollectorHandle(
+                f"collector {i}",
+                _place(
+                    CollectorRole, c.collector, f"collector {i}", make, i,
+                    predictor=acting, throttle=throttle,
+                ),
+                number=i,
+            )
+            for i, make in enumerate(makers.collector)
+        ]  # fmt: skip
+        shards = [shard.handle for shard in self.shards]
+        self.learner = Role(
+            "learner",
+            _place(
+                LearnerRole, c.learner, "learner", makers.learner, shards,
+                threads=threads, seed=seed, prefetch=prefetch, throttle=throttle,
+            ),
+        )  # fmt: skip
+        self.evaluator = Role(
+            "evaluator", _place(EvaluatorRole, c.evaluator, "evaluator", makers.evaluator)
+        )
+
+    def ask(self, role: Role, method: str, *arguments: Any) -> Any:
+        """Call a method and wait; the call is repeated while the role is being restarted.
+
+        Raises: the error that the role answers with.
+        """
+        while True:
+            found = self.pump.wait(getattr(role.handle, method).remote(*arguments))
+            if not isinstance(found, Lost):
+                return self.value(role, found)
+            self.note_lost(role, found)
+            self.pump.run(RETRY_SECONDS)
+
+    def value(self, role: Role, found: Any) -> Any:
+        """``found``, unless it is an error of the role, which is raised."""
+        if isinstance(found, Failure):
+            raise found.error(role.name)
+        return found
+
+    def note_lost(self, role: Role, lost: Lost) -> None:
+        """Report that a role's process has ended."""
+        role.restarts += 1
+        _logger.warning("%s was lost and is restarted (%s)", role.name, lost)
+
+    def write_log(self, role: Role, lines: Sequence[str]) -> None:
+        """Append what a role has logged to its file in the run directory."""
+        if not lines:
+            return
+        self.directory.mkdir(exist_ok=True)
+        path = self.directory / f"{role.name.replace(' ', '_')}.log"
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+    def shard_of(self, collector: CollectorHandle) -> ShardHandle:
+        """The shard that stores the trajectories of a collector."""
+        return self.shards[collector.number % len(self.shards)]
+
+    def close(self) -> None:
+        """End all roles and, where it is our own, Ray."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            if not self.cluster.lost:
+                self._close_roles()
+        finally:
+            self.cluster.close()
+
+    def _close_roles(self) -> None:
+        import ray
+
+        last = [c.handle.close.remote() for c in self.collectors if not c.busy]
+        last.append(self.evaluator.handle.close.remote())
+        ray.wait(last, num_returns=len(last), timeout=2.0)
+        every = [*self.collectors, *self.shards, self.learner, self.evaluator]
+        for role in [*every, *([self.predictor] if self.predictor is not None else [])]:
+            ray.kill(role.handle)
+
+
+def _place(role: type, resources: RoleConfig, name: str, *arguments: Any, **given: Any) -> Any:
+    """Create the actor of a role on a node that has its resources."""
+    import ray
+
+    options: dict[str, Any] = {
+        "num_cpus": resources.num_cpus, "num_gpus": resources.num_gpus,
+        "max_restarts": -1, "max_task_retries": 0,
+    }  # fmt: skip
+    if resources.resources:
+        options["resources"] = resources.resources
+    if role is PredictorRole:
+        options["max_concurrency"] = 1000
+    return ray.remote(role).options(**options).remote(*arguments, **given)

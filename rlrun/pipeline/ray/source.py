@@ -1,0 +1,337 @@
+"""Chunks of all collectors: lock-step rounds, or as they come."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from rlrun.errors import CheckpointError, EnvError
+from rlrun.pipeline.collect_metrics import CollectMetrics
+from rlrun.pipeline.collector import ChunkInterrupted
+from rlrun.pipeline.ray.delivery import Delivery
+from rlrun.pipeline.ray.messages import Collected, Failure, NeedFrame, Order
+from rlrun.pipeline.ray.pump import Lost
+from rlrun.pipeline.ray.roles import RETRY_SECONDS, CollectorHandle, Roles
+from rlrun.pipeline.ray.traffic import Traffic
+
+_logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.25
+STOP_SECONDS = 3.0  # a round may take after a signal
+OUTSTANDING = 2  # chunks of a collector that are collected, on their way or not taken yet
+ASYNC_REASON = "pipeline=ray learns in the order in which rows arrive; pipeline.strict=true fixes it"
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkHandle:
+    """A chunk that is elsewhere: its rows are the object ``payload``."""
+
+    collector: CollectorHandle
+    info: Collected
+    payload: Any
+
+
+class RaySource:
+    """What both sources share: orders, weights, restarts of collectors."""
+
+    clock: ClassVar[str] = "env steps"
+    phase: ClassVar[str] = "chunk"
+
+    def __init__(
+        self, roles: Roles, collect_metrics: CollectMetrics, *, keep_env: bool, max_seconds: float | None
+    ) -> None:
+        """``keep_env``: every chunk comes with the environments' state (strict); ``max_seconds``:
+        to wait for a chunk, None: for ever."""
+        self.roles, self.pump, self.collect_metrics = roles, roles.pump, collect_metrics
+        self.counters, self.keep_env = collect_metrics.counters, keep_env
+        self.max_seconds, self.traffic = max_seconds, Traffic(roles)
+        self.stop: Callable[[], bool] = lambda: False
+        self.inexact: str | None = None
+
+    @property
+    def pulse(self) -> float:
+        return float(self.pump.replies)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of all collectors together."""
+        total = {"act": 0.0, "env": 0.0}
+        for collector in self.roles.collectors:
+            for name in total:
+                total[name] += collector.seconds.get(name, 0.0)
+        return total
+
+    def order(self, collector: CollectorHandle, frames: list[tuple[int, Any]]) -> None:
+        """Order the next chunk, with the weights ``frames`` (version, object)."""
+        order = Order(
+            collector.seq, self.counters.env_steps, tuple(v for v, _ in frames),
+            self.roles.shard_of(collector).shard if self.roles.shards else 0, self.keep_env,
+        )  # fmt: skip
+        collector.busy = True
+        collect = collector.handle.collect.options(num_returns=2)
+        info, payload = collect.remote(order, *(frame for _, frame in frames))
+        if frames:
+            collector.sent = frames[-1][0]
+        self.pump.when(info, partial(self._replied, collector, payload))
+
+    def _replied(self, collector: CollectorHandle, payload: Any, reply: Any) -> None:
+        if isinstance(reply, Lost):
+            self.roles.note_lost(collector, reply)
+            self._rejoin(collector)
+        elif isinstance(reply, Failure):
+            collector.busy = False
+            raise reply.error(collector.name)
+        elif isinstance(reply, NeedFrame):
+            self.traffic.key_frames += 1
+            self._send_frame(collector, reply)
+        else:
+            collector.busy = False
+            collector.state, collector.seq = reply.state, reply.seq + 1
+            collector.seconds = dict(reply.seconds)
+            self.traffic.collected(collector, reply)
+            self.roles.write_log(collector, reply.log)
+            self.collected(ChunkHandle(collector, reply, payload))
+
+    def collected(self, chunk: ChunkHandle) -> None:
+        """Take a chunk of a collector that is idle now."""
+        raise NotImplementedError
+
+    def _send_frame(self, collector: CollectorHandle, need: NeedFrame, tries: int = 0) -> None:
+        """Order the chunk again, with weights that this collector can decode."""
+        from rlrun.codec import NeedKeyFrame
+
+        request = NeedKeyFrame(need.stream, need.have_seq, need.have_hash)
+        reply = self.roles.learner.handle.answer.remote(request)
+
+        def answered(frame: Any) -> None:
+            if isinstance(frame, Failure):
+                raise frame.error("learner")
+            if frame is None or isinstance(frame, Lost):  # too soon, or restarting
+                again = partial(self._send_frame, collector, need, tries + 1)
+                self.pump.after(RETRY_SECONDS / 4, again)
+                return
+            import ray
+
+            self.order(collector, [(self.roles.frames.newest, ray.put(frame))])
+
+        self.pump.when(reply, answered)
+
+    def _rejoin(self, collector: CollectorHandle) -> None:
+        """Let a restarted collector go on from its last chunk, whose open episodes are cut."""
+        collector.busy, collector.sent = True, -1
+        if collector.state is None:
+            collector.busy = False
+            self.rejoined(collector)
+            return
+        reply = collector.handle.load.remote(collector.state, self.counters.env_steps)
+
+        def loaded(found: Any) -> None:
+            if isinstance(found, Lost):  # still restarting
+                self.pump.after(RETRY_SECONDS, partial(self._rejoin, collector))
+                return
+            self.roles.value(collector, found)
+            collector.busy = False
+            self.inexact = self.inexact or found
+            self.rejoined(collector)
+
+        self.pump.when(reply, loaded)
+
+    def rejoined(self, collector: CollectorHandle) -> None:
+        """A collector is there again."""
+        raise NotImplementedError
+
+    def count(self, info: Collected) -> None:
+        """Add a chunk to the run's counters."""
+        metrics, stats = self.collect_metrics, info.stats
+        metrics.actions.counts += info.actions
+        self.counters.env_steps += stats.steps
+        self.counters.episodes += len(stats.finished_episodes)
+        self.counters.chunks += 1
+        metrics.finished_episodes += stats.finished_episodes
+        metrics.restarts += stats.restarts
+
+    def wait(self, done: Callable[[], bool], *, grace: float) -> None:
+        """Handle replies until ``done()``.
+
+        Raises: ChunkInterrupted, ``grace`` seconds after a signal; EnvError after ``max_seconds``
+            without any reply.
+        """
+        since, stopping, seen = time.monotonic(), None, self.pump.replies
+        while not done():
+            self.pump.run(POLL_SECONDS)
+            now = time.monotonic()
+            if self.pump.replies != seen:
+                since, seen = now, self.pump.replies
+            if self.stop():
+                stopping = stopping if stopping is not None else now
+                if now - stopping >= grace:
+                    raise ChunkInterrupted
+            if self.max_seconds is not None and now - since >= self.max_seconds:
+                raise EnvError(
+                    f"watchdog.max_seconds = {self.max_seconds:g}: no answer of any role "
+                    "(pipeline=ray); a chunk must be collected within that time; look for an "
+                    "environment that hangs, or raise the limit (null: none)"
+                )
+
+    def after_updates(self, updates: int) -> None:
+        pass
+
+    def metrics(self) -> dict[str, float]:
+        return self.collect_metrics.report()
+
+    def transport_metrics(self) -> dict[str, float]:
+        """ray/ and codec/ metrics since the last call."""
+        return self.traffic.metrics()
+
+    def state_dict(self) -> dict[str, Any]:
+        states = [collector.state for collector in self.roles.collectors]
+        found = {
+            "collectors": [{"seq": c.seq, "state": c.state} for c in self.roles.collectors],
+            "collector": self.collect_metrics.state_dict(),
+        }
+        if self.roles.predictor is not None:
+            found["predictor"] = self.roles.ask(self.roles.predictor, "state")
+        reasons = [state.get("inexact") for state in states if state is not None]
+        self.inexact = self.inexact or next(filter(None, reasons), None)
+        return found
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        saved = state.get("collectors")
+        collectors = self.roles.collectors
+        if saved is None or len(saved) != len(collectors):
+            count = "of another pipeline" if saved is None else f"of {len(saved)} collectors"
+            raise CheckpointError(
+                f"pipeline.num_actors = {len(collectors)}: the checkpoint is {count}; allowed is "
+                "the pipeline that the run began with; undo the change"
+            )
+        self.collect_metrics.load_state_dict(state["collector"])
+        if self.roles.predictor is not None:
+            self.roles.ask(self.roles.predictor, "restore", state["predictor"])
+        for collector, own in zip(collectors, saved, strict=True):
+            collector.seq, collector.state, collector.sent = int(own["seq"]), own["state"], -1
+            if collector.state is not None:
+                found = self.roles.ask(collector, "load", collector.state, self.counters.env_steps)
+                self.inexact = self.inexact or found
+
+    def close(self) -> None:
+        self.roles.close()
+
+
+class RoundSource(RaySource):
+    """All collectors collect with the same weights; their chunks are taken in order.
+
+    With one collector this is the serial pipeline. A collector that is lost collects its chunk
+    again, from the state before it: the same one where its environments can be restored.
+    """
+
+    def __init__(self, *arguments: Any, publish: Callable[[], None], **given: Any) -> None:
+        """``publish``: publishes the present weights, if they have changed."""
+        super().__init__(*arguments, **given)
+        self.publish, self.round = publish, dict[int, ChunkHandle]()
+
+    def next_chunk(self) -> list[ChunkHandle]:
+        """The next chunk of every collector."""
+        collectors = self.roles.collectors
+        self.publish()
+        for collector in collectors:
+            if not collector.busy and collector.number not in self.round:
+                self.order(collector, self._frames(collector))
+        self.wait(lambda: len(self.round) == len(collectors), grace=STOP_SECONDS)
+        chunks = [self.round[collector.number] for collector in collectors]
+        self.round.clear()
+        for chunk in chunks:
+            self.count(chunk.info)
+        return chunks
+
+    def _frames(self, collector: CollectorHandle) -> list[tuple[int, Any]]:
+        return self.roles.frames.since(collector.sent)
+
+    def collected(self, chunk: ChunkHandle) -> None:
+        self.round[chunk.collector.number] = chunk
+
+    def rejoined(self, collector: CollectorHandle) -> None:
+        self.order(collector, self._frames(collector))
+
+
+class AsyncSource(RaySource):
+    """Chunks in the order in which they are stored; collectors never wait for each other.
+
+    A chunk counts once its shard has stored it. A collector waits when two of its chunks have not
+    been taken by the loop: then learning is behind, or the shards are.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        delivery: Delivery | None,
+        total_steps: int,
+        weights_every: int,
+        **given: Any,
+    ) -> None:
+        """``delivery``: to the shards; None: the learner takes the chunks (on-policy).
+        ``weights_every``: env steps of a collector between two versions of the weights."""
+        super().__init__(*arguments, **given)
+        self.delivery, self.total_steps, self.weights_every = delivery, total_steps, weights_every
+        self.ready: deque[ChunkHandle] = deque()
+        self.inexact, self.paused = ASYNC_REASON, False
+
+    def next_chunk(self) -> list[ChunkHandle]:
+        """The next chunk that is stored."""
+        self.launch()
+        self.wait(lambda: bool(self.ready), grace=0.0)
+        chunk = self.ready.popleft()
+        chunk.collector.waiting -= 1
+        self.count(chunk.info)
+        self.launch()
+        return [chunk]
+
+    def launch(self) -> None:
+        """Order a chunk of every collector that may collect."""
+        if self.paused or self.counters.env_steps >= self.total_steps:
+            return
+        for collector in self.roles.collectors:
+            if not collector.busy and collector.waiting < OUTSTANDING:
+                self.order(collector, self.roles.frames.since(collector.sent))
+
+    def collected(self, chunk: ChunkHandle) -> None:
+        chunk.collector.waiting += 1
+        if self.delivery is None:
+            self.ready.append(chunk)
+        else:
+            self.delivery.send(chunk, self._delivered)
+        if not self.stop():
+            self.launch()
+
+    def _delivered(self, chunk: ChunkHandle, stored: bool) -> None:
+        if stored:
+            self.ready.append(chunk)
+        else:  # the shard it was collected for is gone
+            chunk.collector.waiting -= 1
+            self.traffic.lost += 1
+
+    def rejoined(self, collector: CollectorHandle) -> None:
+        self.launch()
+
+    def quiesce(self) -> None:
+        """Wait until every chunk that was collected is stored; orders under way are dropped from
+        a state that is saved then."""
+        self.paused = True
+        try:
+            deadline = time.monotonic() + STOP_SECONDS
+            while self.delivery is not None and self.delivery.pending:
+                self.pump.run(POLL_SECONDS)
+                if time.monotonic() > deadline and self.stop():
+                    break
+        finally:
+            self.paused = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Chunks that are stored but not taken by the loop are counted by it after a resume."""
+        while self.ready:  # stored already: they belong to the state
+            chunk = self.ready.popleft()
+            chunk.collector.waiting -= 1
+            self.count(chunk.info)
+        return super().state_dict()
