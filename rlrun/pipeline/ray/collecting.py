@@ -46,9 +46,13 @@ MakeParts = Callable[[Counters], CollectorParts]
 class CollectorRole:
     """Collects a chunk on order, with the weights that come with it."""
 
-    def __init__(self, make: MakeParts, number: int, *, predictor: Any, throttle: float) -> None:
-        """``predictor``: handle of the role that acts, None: this one. ``throttle``: bytes/s of a
+    def __init__(
+        self, make: MakeParts, number: int, *, predictor: str | None, throttle: float
+    ) -> None:
+        """``predictor``: name of the actor that acts, None: this role. ``throttle``: bytes/s of a
         slow link, in tests; 0: none."""
+        import ray
+
         prepare(f"collector {number}", threads=1)
         self.log, self.number, self.counters = RoleLog(), number, Counters()
         self.parts = make(self.counters)
@@ -57,7 +61,9 @@ class CollectorRole:
         self.actions = ActionCounts(self.collector.env.action_space)
         self.windows: Replay | None = None
         if predictor is not None:
-            self.collector.actor = RemoteActor(self.collector.actor, predictor, number)
+            self.collector.actor = RemoteActor(
+                self.collector.actor, ray.get_actor(predictor), number
+            )
 
     def collect(self, order: Order, *frames: Any) -> tuple[Any, Payload | None]:
         """Return (``Collected``, its rows), or (NeedFrame or Failure, None): nothing was done."""

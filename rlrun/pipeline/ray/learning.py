@@ -32,9 +32,11 @@ class ShardReader:
     priorities says. A shard that was lost is left out until it has windows again.
     """
 
-    def __init__(self, shards: Sequence[Any], *, prefetch: int) -> None:
-        """``shards``: handles; ``prefetch``: batches asked for ahead, 1: none."""
-        self.shards, self.prefetch = shards, prefetch
+    def __init__(self, shards: Sequence[str], *, prefetch: int) -> None:
+        """``shards``: names of their actors; ``prefetch``: batches asked for ahead, 1: none."""
+        import ray
+
+        self.shards, self.prefetch = [ray.get_actor(name) for name in shards], prefetch
         self.mass, self.turn = [0.0] * len(shards), [0.0] * len(shards)
         self.queue: deque[tuple[Any, int, int, int]] = deque()  # reply, shard, batch, update
         self.asked = self.rows = self.windows = 0
@@ -163,7 +165,7 @@ class LearnerRole:
     def __init__(
         self,
         make: Callable[[], LearnerParts],
-        shards: Sequence[Any],
+        shards: Sequence[str],
         *,
         threads: int,
         seed: int,

@@ -82,6 +82,10 @@ class PredictorRole:
                 actor.refresh()
         return None
 
+    async def lives(self) -> None:
+        """Never return: the call ends with the process, which tells the driver."""
+        await asyncio.Event().wait()
+
     async def act(self, number: int, message: bytes) -> Any:
         """Return the coded actions, extras and next state of the rows in ``message``.
 

@@ -427,6 +427,8 @@ class RemoteLearner:
         self.last_state, self.last_updates = state["role"], self.counters.updates
         self.last_published = -1
         self._send_state(state["role"], self.counters.updates)
+        if not self.rounds:  # where the source does it
+            self.publish()
 
     def _send_state(self, state: dict[str, Any], updates: int) -> None:
         names = {name: getattr(self.counters, name) for name in self.counters.__slots__}

@@ -1,6 +1,7 @@
 """The driver's side of the roles: their handles, and what is known of each."""
 
 import logging
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,38 +117,60 @@ class Roles:
         self.config, self.cluster, self.directory = config, cluster, run_dir / LOGS
         self.pump, self.frames = Pump(cluster.check), Frames(keep)
         self.closed = False
-        c = config
+        c, self.run = config, secrets.token_hex(6)
         self.shards = [
-            ShardHandle(f"replay {i}", _place(ReplayRole, c.replay, f"replay {i}", make, i))
+            ShardHandle(name, self._place(ReplayRole, c.replay, name, make, i))
             for i, make in enumerate(makers.shard)
+            if (name := f"replay {i}")
         ]
         self.predictor: Role | None = None
         if c.inference == "central":
-            actor = _place(PredictorRole, c.predictor, "predictor", makers.predictor)
-            self.predictor = Role("predictor", actor)
-        acting = None if self.predictor is None else self.predictor.handle
+            name = "predictor"
+            self.predictor = Role(
+                name, self._place(PredictorRole, c.predictor, name, makers.predictor)
+            )
+        acting = None if self.predictor is None else self._full("predictor")
         self.collectors = [
             CollectorHandle(
-                f"collector {i}",
-                _place(
-                    CollectorRole, c.collector, f"collector {i}", make, i,
-                    predictor=acting, throttle=throttle,
+                name,
+                self._place(
+                    CollectorRole, c.collector, name, make, i, predictor=acting, throttle=throttle
                 ),
                 number=i,
             )
             for i, make in enumerate(makers.collector)
-        ]  # fmt: skip
-        shards = [shard.handle for shard in self.shards]
-        self.learner = Role(
-            "learner",
-            _place(
-                LearnerRole, c.learner, "learner", makers.learner, shards,
-                threads=threads, seed=seed, prefetch=prefetch, throttle=throttle,
-            ),
+            if (name := f"collector {i}")
+        ]
+        name, shards = "learner", [self._full(shard.name) for shard in self.shards]
+        actor = self._place(
+            LearnerRole, c.learner, name, makers.learner, shards,
+            threads=threads, seed=seed, prefetch=prefetch, throttle=throttle,
         )  # fmt: skip
+        self.learner = Role(name, actor)
+        name = "evaluator"
         self.evaluator = Role(
-            "evaluator", _place(EvaluatorRole, c.evaluator, "evaluator", makers.evaluator)
+            name, self._place(EvaluatorRole, c.evaluator, name, makers.evaluator)
         )
+
+    def _full(self, name: str) -> str:
+        """The name by which Ray knows a role of this run: a restarted role finds others by it."""
+        return f"{self.run}/{name}"
+
+    def _place(
+        self, role: type, resources: RoleConfig, name: str, *arguments: Any, **given: Any
+    ) -> Any:
+        """Create the actor of a role on a node that has its resources."""
+        import ray
+
+        options: dict[str, Any] = {
+            "num_cpus": resources.num_cpus, "num_gpus": resources.num_gpus,
+            "max_restarts": -1, "max_task_retries": 0, "name": self._full(name),
+        }  # fmt: skip
+        if resources.resources:
+            options["resources"] = resources.resources
+        if role is PredictorRole:
+            options["max_concurrency"] = 1000
+        return ray.remote(role).options(**options).remote(*arguments, **given)
 
     def ask(self, role: Role, method: str, *arguments: Any) -> Any:
         """Call a method and wait; the call is repeated while the role is being restarted.
@@ -206,17 +229,3 @@ class Roles:
         for role in [*every, *([self.predictor] if self.predictor is not None else [])]:
             ray.kill(role.handle)
 
-
-def _place(role: type, resources: RoleConfig, name: str, *arguments: Any, **given: Any) -> Any:
-    """Create the actor of a role on a node that has its resources."""
-    import ray
-
-    options: dict[str, Any] = {
-        "num_cpus": resources.num_cpus, "num_gpus": resources.num_gpus,
-        "max_restarts": -1, "max_task_retries": 0,
-    }  # fmt: skip
-    if resources.resources:
-        options["resources"] = resources.resources
-    if role is PredictorRole:
-        options["max_concurrency"] = 1000
-    return ray.remote(role).options(**options).remote(*arguments, **given)
