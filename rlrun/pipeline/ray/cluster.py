@@ -28,7 +28,7 @@ STORE_BYTES = 2**31  # of shared memory for objects, at most; at most 30 % of th
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_DEDUP_LOGS": "0",
+    "RAY_worker_niceness": "0",  # roles are the run, not something beside it
 }
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray then uses 127.0.0.1, on any system
 

@@ -38,6 +38,7 @@ class RayPipeline(Pipeline):
         done = self.counters.env_steps >= self.run_config.total_steps or self.solved
         if done or not isinstance(self.source, AsyncSource):
             self._finish_evaluation(stop)
+            self._take_stored()  # nothing comes after the last evaluation
             Pipeline._evaluate(self, stop)
         elif self.under_way is None:
             self._require_finite()
@@ -67,9 +68,20 @@ class RayPipeline(Pipeline):
         self.remote_learner.sync()
         Pipeline._require_finite(self)
 
+    def _take_stored(self) -> None:
+        """Count what is stored, and learn what it pays for, as the loop would have done."""
+        if not isinstance(self.source, AsyncSource):
+            return
+        while chunks := self.source.quiesce():
+            for chunk in chunks:
+                before = self.counters.env_steps
+                self.source.count(chunk.info)
+                self._learn(self.counters.env_steps - before, self._store([chunk]))
+
     def state_dict(self) -> dict[str, Any]:
-        if isinstance(self.source, AsyncSource):
-            self.source.quiesce()
+        self._take_stored()
+        self.remote_learner.sync()
         state = Pipeline.state_dict(self)
-        role = self.remote_learner.saved
-        return state | {"backends": role["backends"]}
+        if isinstance(self.source, AsyncSource):
+            self.source.go_on()
+        return state | {"backends": self.remote_learner.saved["backends"]}
