@@ -17,7 +17,7 @@ FAST, SLOW = math.inf, 1e3  # bytes/s
 
 
 def chunk() -> Chunk:
-    return Chunk.of(make_stream([[40], [25]], [[True]], 200).segment)
+    return Chunk.of(make_stream([[40], [25]], [[True], [False]], 200).segment)
 
 
 def sides(link, transport=AUTO):

@@ -6,6 +6,7 @@ statistics and asks for a token. None of its processes outlives the one that sta
 
 import atexit
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -135,8 +136,9 @@ class Cluster:
             return
         import ray
 
-        if self.lost:  # its shutdown would wait for the head, and end this process
+        if self.lost:  # its shutdown would wait for the head, its destructors crash without it
             atexit.unregister(ray.shutdown)
+            atexit.register(_exit_now)
         else:
             with contextlib.suppress(Exception):
                 ray.shutdown()
@@ -174,6 +176,14 @@ class Cluster:
                 self.lost = "Ray's daemon on this machine (raylet) has ended"
             if self.lost:
                 return
+
+
+def _exit_now() -> None:
+    """End a process whose Ray cannot be unloaded any more."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(ResourceError.exit_code)
 
 
 def _restore(name: str, value: str | None) -> None:

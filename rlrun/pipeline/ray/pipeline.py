@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlrun.errors import ResourceError
 from rlrun.pipeline.ray.remote_evaluator import RemoteEvaluator, weights_of
 from rlrun.pipeline.ray.remote_learner import RemoteLearner
 from rlrun.pipeline.ray.source import AsyncSource
-from rlrun.pipeline.serial import Pipeline
+from rlrun.pipeline.serial import CHECKPOINTS, Pipeline, Result
 from rlrun.pipeline.stop import StopRequest
+from rlrun.rundir import checkpoint
 
 
 @dataclass(slots=True)
@@ -28,6 +30,17 @@ class RayPipeline(Pipeline):
     def remote_learner(self) -> RemoteLearner:
         assert isinstance(self.learner, RemoteLearner)
         return self.learner
+
+    def run(self, stop: StopRequest) -> Result:
+        """As ``Pipeline.run``. Raises: ResourceError when the cluster is lost; nothing is saved."""
+        try:
+            return Pipeline.run(self, stop)
+        except ResourceError as e:
+            earlier = checkpoint.list_checkpoints(self.run_dir / CHECKPOINTS)
+            if earlier:
+                newest = f"the newest checkpoint is {earlier[-1].name}"
+                e.args = (f"{e}; {newest}; go on: rlrun resume {self.run_dir}",)
+            raise
 
     def _learn(self, rows: int, keys: np.ndarray) -> None:
         Pipeline._learn(self, rows, keys)
