@@ -44,6 +44,7 @@ SUBCOMMANDS = (
 SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing
 DRIVER = """
 import contextlib, io, json, multiprocessing, os, sys
+import tests.read_once
 from rlrun.__main__ import main
 multiprocessing.set_forkserver_preload(["rlrun.build.pipeline"])
 for line in sys.stdin:

@@ -21,7 +21,7 @@ import numpy as np
 
 from rlrun.rundir.checkpoint import list_checkpoints, load_newest
 from tests.exact import differences
-from tests.faults.forks import Forks
+from tests.faults.forks import Forks, ended
 
 TINY = (
     "logger.progress=off", "logger.tensorboard=false", "learner.threads=1", "torso.hidden=[16]",
@@ -67,11 +67,6 @@ class Outcome:
     faults: list[str] = field(default_factory=list)
 
 
-def _ended(pid: int) -> bool:
-    """True when nothing is left but its exit code, which nobody has asked for."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-
-
 class Killer:
     """Runs one line whole, then killed and resumed until ``kills`` signals were sent."""
 
@@ -113,7 +108,7 @@ class Killer:
         pid = self.forks.start(command, self.path, self.log)
         due = time.perf_counter() + self.rng.uniform(0, self.seconds * max(0.3, 1 - done))
         while (sent := time.perf_counter()) < due:
-            if _ended(pid):
+            if ended(pid):
                 self.seconds *= 0.9  # the whole run was slow
                 break
             time.sleep(min(0.02, due - sent))
