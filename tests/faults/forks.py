@@ -21,6 +21,7 @@ resource_tracker.ensure_running()
 forkserver.ensure_running()
 import torch
 torch.set_num_threads(1)
+import tests.read_once
 from rlrun.cli.main import main
 import rlrun.run.train
 for name in ("r2d2", "dqn", "ppo", "sac"):

@@ -25,15 +25,15 @@ PACE = ("collector.num_envs=4", "collector.n_sample=4", "learner.replay_ratio=64
 @pytest.mark.parametrize("policy", ["sac", "td3", "ddpg"])
 def test_levers(tmp_path, policy):
     result, record = train(tmp_path, f"policy={policy}", *LEVERS, *SMALL, *PACE,
-                           "run.total_steps=2500")  # fmt: skip
+                           "run.total_steps=1500")  # fmt: skip
     assert result["return_mean"] >= -(0.05**2)
-    assert record.env_steps <= 2510
+    assert record.env_steps <= 1510
 
 
 def test_bandit(tmp_path):
     """The preset; the levers above are the same task in three dimensions, for every policy."""
     result, _ = train(tmp_path, "policy=sac", "env=bandit_continuous", *SMALL, *PACE,
-                      "run.total_steps=2500")  # fmt: skip
+                      "run.total_steps=1500")  # fmt: skip
     assert result["return_mean"] >= -0.02  # best possible 0, random -1.24
 
 

@@ -107,7 +107,7 @@ def test_agents_that_choose_several_numbers(tmp_path):
 
 @pytest.mark.parametrize("agents", ["shared", "separate"])
 def test_rollouts_have_room_for_agents_that_wait(tmp_path, agents):
-    words = ["policy=ppo", f"agents={agents}", *LEAVING, "run.total_steps=1000",
+    words = ["policy=ppo", f"agents={agents}", *FEW, *LEAVING, "run.total_steps=1000",
              "env.kwargs={lives: [1, 1, 1, 1, 1, 1, 40]}", "collector.n_sample=700"]  # fmt: skip
     with pytest.raises(ConfigError, match=r"buffer\.capacity=9828 or lower"):
         check(config(*SMOKE, *words))
