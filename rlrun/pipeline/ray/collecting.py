@@ -14,10 +14,10 @@ from rlrun.pipeline.action_entropy import ActionCounts
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.ray.messages import (
     Collected,
-    Failure,
     NeedFrame,
     Order,
     Payload,
+    RoleFailure,
     answered,
 )
 from rlrun.pipeline.ray.predicting import RemoteActor
@@ -65,7 +65,7 @@ class CollectorRole:
             )
 
     def collect(self, order: Order, *frames: Any) -> tuple[Any, Payload | None]:
-        """Return (``Collected``, its rows), or (NeedFrame or Failure, None): nothing was done."""
+        """Return (``Collected``, its rows); or (NeedFrame or RoleFailure, None), nothing is done."""
         reply = self._collect(order, frames)
         return reply if isinstance(reply, tuple) else (reply, None)
 
@@ -147,12 +147,12 @@ class CollectorRole:
     def _generator(self) -> dict[str, Any]:
         return {"generator": dict(self.collector.policy.generator.bit_generator.state)}
 
-    def close(self) -> Failure | None:
+    def close(self) -> RoleFailure | None:
         """Close the environments."""
         if not self.closed:
             self.closed = True
             try:
                 self.collector.env.close()
             except EnvError as e:
-                return Failure(type(e).__name__, str(e))
+                return RoleFailure(type(e).__name__, str(e))
         return None

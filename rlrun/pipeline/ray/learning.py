@@ -13,7 +13,7 @@ from rlrun.buffer.rollouts import Rollouts
 from rlrun.pipeline.backends import backends, restore_backends
 from rlrun.pipeline.generators import generators_state, load_generators, seed_generators
 from rlrun.pipeline.learner import Learner, RolloutLearner
-from rlrun.pipeline.ray.messages import Failure, Learned, Payload, Stored, answered
+from rlrun.pipeline.ray.messages import Learned, Payload, RoleFailure, Stored, answered
 from rlrun.pipeline.ray.process import prepare
 from rlrun.pipeline.ray.receiving import Receiver
 from rlrun.pipeline.ray.weights import Publisher
@@ -64,7 +64,7 @@ class ShardReader:
             except ray.exceptions.RayError:  # the shard is gone; the driver reports it
                 self._leave_out(number)
                 continue
-            if isinstance(found, Failure):
+            if isinstance(found, RoleFailure):
                 raise found.error(f"replay {number}")
             if found is None:
                 self._leave_out(number)
@@ -130,7 +130,7 @@ class ShardReader:
         import ray
 
         found = ray.get(getattr(self.shards[0], method).remote(*arguments))
-        if isinstance(found, Failure):
+        if isinstance(found, RoleFailure):
             raise found.error("replay 0")
         return found
 
@@ -143,7 +143,7 @@ class ShardReader:
                 found = ray.get(self.written.pop(0))
             except ray.exceptions.RayError:
                 continue
-            if isinstance(found, Failure):
+            if isinstance(found, RoleFailure):
                 raise found.error("replay")
 
 

@@ -18,7 +18,7 @@ MOST_LINES = 1000  # of a role's log between two replies
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RoleFailure:
     """A method of a role raised: an error of rlrun by the name of its class, or a bug."""
 
     kind: str
@@ -33,19 +33,19 @@ class Failure:
 
 
 def answered(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a method return a ``Failure`` where it raises: Ray's own errors mean a lost process."""
+    """Let a method return ``RoleFailure`` where it raises: Ray's own errors mean a lost process."""
 
     @functools.wraps(method)
     def call(*args: Any, **given: Any) -> Any:
         try:
             return method(*args, **given)
         except RlrunError as e:
-            return Failure(type(e).__name__, str(e))
+            return RoleFailure(type(e).__name__, str(e))
         except Exception as e:
             fault = fault_of_users(e)
             if fault is not None:
-                return Failure(type(fault).__name__, str(fault))
-            return Failure(type(e).__name__, traceback.format_exc())
+                return RoleFailure(type(fault).__name__, str(fault))
+            return RoleFailure(type(e).__name__, traceback.format_exc())
 
     return call
 

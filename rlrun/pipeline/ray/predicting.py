@@ -13,7 +13,7 @@ from rlrun.codec import decode as decode_frame
 from rlrun.codec import encode as encode_frame
 from rlrun.errors import ResourceError
 from rlrun.functional.explore import Temperature
-from rlrun.pipeline.ray.messages import Failure, NeedFrame, answered
+from rlrun.pipeline.ray.messages import NeedFrame, RoleFailure, answered
 from rlrun.pipeline.ray.process import prepare
 from rlrun.pipeline.ray.weights import Publisher
 from rlrun.transport import AutoCollectorSide
@@ -117,7 +117,7 @@ class PredictorRole:
         batches = [[q] for q in questions] if self.strict else [questions]
         for batch in batches:
             found = self._act(batch)
-            failed = found if isinstance(found, Failure) else None
+            failed = found if isinstance(found, RoleFailure) else None
             for i, question in enumerate(batch):
                 question.answer.set_result(failed or found[i])
         self.batches += len(batches)
@@ -240,7 +240,7 @@ class RemoteActor:
                 self.pushed = state
                 time.sleep(RETRY_SECONDS)
                 continue
-            if isinstance(reply, Failure):
+            if isinstance(reply, RoleFailure):
                 raise reply.error("the predictor")
             if reply is not None:
                 self.pushed = None

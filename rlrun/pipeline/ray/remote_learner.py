@@ -17,7 +17,7 @@ from rlrun.pipeline.ray.pump import Lost
 from rlrun.pipeline.ray.remote_buffer import RemoteBuffer, RemoteRollouts
 from rlrun.pipeline.ray.roles import RETRY_SECONDS, Roles
 from rlrun.pipeline.ray.source import ChunkHandle
-from rlrun.pipeline.ray.traffic import Traffic
+from rlrun.pipeline.ray.traffic import RoleTraffic
 from rlrun.schema import LearnerConfig
 from rlrun.types import Counters, Policy
 
@@ -55,7 +55,7 @@ class RemoteLearner:
         self,
         config: LearnerConfig,
         roles: Roles,
-        traffic: Traffic,
+        traffic: RoleTraffic,
         *,
         policy: Policy,
         buffer: RemoteBuffer | RemoteRollouts,

@@ -27,7 +27,7 @@ class ShardParts:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SampledBatch:
     """Sampled windows as arrays, with what the shard weighs beside others."""
 
     segment: Any  # a Segment of arrays
@@ -86,14 +86,14 @@ class ReplayRole:
 
     @answered
     def sample(self, batch: int, env_steps: int) -> Any:
-        """Return a ``Batch``; None: there is no window yet."""
+        """Return a ``SampledBatch``; None: there is no window yet."""
         if not len(self.streams):
             return None
         began = time.perf_counter()
         sample: Sample = self.streams.sample(batch, env_steps)
         self.seconds["sample"] += time.perf_counter() - began
         weight = sample.weight.numpy(force=True)
-        return Batch(
+        return SampledBatch(
             as_arrays(sample.segment), weight, np.asarray(sample.key), self.streams.mass, self.shard
         )
 

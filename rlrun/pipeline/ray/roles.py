@@ -11,7 +11,7 @@ from rlrun.pipeline.ray.cluster import Cluster
 from rlrun.pipeline.ray.collecting import CollectorRole
 from rlrun.pipeline.ray.evaluating import EvaluatorRole
 from rlrun.pipeline.ray.learning import LearnerRole
-from rlrun.pipeline.ray.messages import Failure
+from rlrun.pipeline.ray.messages import RoleFailure
 from rlrun.pipeline.ray.predicting import PredictorRole
 from rlrun.pipeline.ray.pump import Lost, Pump
 from rlrun.pipeline.ray.replaying import ReplayRole
@@ -56,7 +56,7 @@ class CollectorHandle(Role):
 
 
 @dataclass(slots=True)
-class Frames:
+class WeightFrames:
     """The versions of the weights that were published last, as objects of the driver."""
 
     keep: int
@@ -115,7 +115,7 @@ class Roles:
         """``threads``, ``prefetch``, ``seed``: of the learner; ``keep``: versions of the weights
         that are kept; ``throttle``: bytes/s of every link, in tests; 0: none."""
         self.config, self.cluster, self.directory = config, cluster, run_dir / LOGS
-        self.pump, self.frames = Pump(cluster.check), Frames(keep)
+        self.pump, self.frames = Pump(cluster.check), WeightFrames(keep)
         self.closed = False
         c, self.run = config, secrets.token_hex(6)
         self.shards = [
@@ -184,7 +184,7 @@ class Roles:
 
     def value(self, role: Role, found: Any) -> Any:
         """``found``, unless it is an error of the role, which is raised."""
-        if isinstance(found, Failure):
+        if isinstance(found, RoleFailure):
             raise found.error(role.name)
         return found
 
