@@ -65,7 +65,7 @@ class CollectorRole:
             )
 
     def collect(self, order: Order, *frames: Any) -> tuple[Any, Payload | None]:
-        """Return (``Collected``, its rows); or (NeedFrame or RoleFailure, None), nothing is done."""
+        """Return (``Collected``, its rows); (NeedFrame or RoleFailure, None): nothing was done."""
         reply = self._collect(order, frames)
         return reply if isinstance(reply, tuple) else (reply, None)
 
