@@ -184,9 +184,10 @@ def _silence() -> None:
     """Stop the thread that prints which processes have died: the driver reports that itself."""
     from ray._private.worker import global_worker
 
+    worker: Any = global_worker
     with contextlib.suppress(AttributeError):  # a private part of Ray, which may change
-        global_worker.threads_stopped.set()
-        global_worker.gcs_error_subscriber.close()
+        worker.threads_stopped.set()
+        worker.gcs_error_subscriber.close()
 
 
 def _exit_now() -> None:

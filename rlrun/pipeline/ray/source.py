@@ -86,10 +86,12 @@ class RaySource:
         if isinstance(reply, Lost):
             self.roles.note_lost(collector, reply)
             self._rejoin(collector)
-        elif isinstance(reply, RoleFailure):
+            return
+        collector.down = False
+        if isinstance(reply, RoleFailure):
             collector.busy = False
             raise reply.error(collector.name)
-        elif isinstance(reply, NeedFrame):
+        if isinstance(reply, NeedFrame):
             self.traffic.key_frames += 1
             self._send_frame(collector, reply)
         else:
