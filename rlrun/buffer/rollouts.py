@@ -87,7 +87,10 @@ def padded(segment: Segment, steps: int) -> Segment:
         action=again(segment.action),
         extras={n: again(x) for n, x in per_row.items()} | whole,
         states=tree_map(again, segment.states),
-        **{n: nothing(getattr(segment, n)) for n in ("reward", "terminated", "truncated", "valid")},
+        reward=nothing(segment.reward),
+        terminated=nothing(segment.terminated),
+        truncated=nothing(segment.truncated),
+        valid=nothing(segment.valid),
     )
 
 

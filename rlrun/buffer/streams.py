@@ -157,8 +157,7 @@ class Streams:
 
     def _beta(self, env_steps: int) -> float:
         sampler = _own(self.replays[0]).sampler
-        known = isinstance(sampler, Proportional | Rank)
-        return sampler.beta_at(env_steps) if known else 0.0
+        return sampler.beta_at(env_steps) if isinstance(sampler, Proportional | Rank) else 0.0
 
 
 def combined(parts: Sequence[tuple[dict[str, float], float]]) -> dict[str, float]:

@@ -22,11 +22,13 @@ from rlrun.pipeline.collect_metrics import CollectMetrics
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.ray.cluster import Cluster
 from rlrun.pipeline.ray.collecting import CollectorParts
-from rlrun.pipeline.ray.delivery import Chaos, Delivery
+from rlrun.pipeline.ray.delivery import Chaos, Delivery, note
 from rlrun.pipeline.ray.learning import LearnerParts
 from rlrun.pipeline.ray.pipeline import RayPipeline
 from rlrun.pipeline.ray.predicting import PredictorParts
-from rlrun.pipeline.ray.remote import RemoteBuffer, RemoteEvaluator, RemoteLearner, RemoteRollouts
+from rlrun.pipeline.ray.remote_buffer import RemoteBuffer, RemoteRollouts
+from rlrun.pipeline.ray.remote_evaluator import RemoteEvaluator
+from rlrun.pipeline.ray.remote_learner import RemoteLearner
 from rlrun.pipeline.ray.replaying import ShardParts
 from rlrun.pipeline.ray.roles import Makers, Roles
 from rlrun.pipeline.ray.source import AsyncSource, RaySource, RoundSource
@@ -243,8 +245,6 @@ def _wire(
 ) -> RayPipeline:
     config, c = plan.config, ray_config(plan)
     for shard in roles.shards:
-        from rlrun.pipeline.ray.delivery import note
-
         note(shard, roles.ask(shard, "info"))
     explore = explore_of(plan, c.num_actors)
     metrics = CollectMetrics(counters, explore, ActionCounts(plan.row_spec.action))

@@ -95,7 +95,7 @@ class Log:
         self._others.write(env_steps, {k: float(v) for k, v in metrics.items()})
 
     def write_timings(self, env_steps: int, timings: Mapping[str, float]) -> None:
-        """Write ``time/``, ``codec/`` and ``ray/`` keys, wall_seconds and the rates since the last call.
+        """Write keys of time/, codec/ and ray/, wall_seconds and the rates since the last call.
 
         Seconds of this process are added to those before a resume. None of it is part of the run's
         digest. ``time/updates_per_s`` uses the update count of the last call of ``progress``.

@@ -11,18 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.buffer.mixed import Mixed
-from rlrun.buffer.replay import Replay
-from rlrun.buffer.rollout import Rollout
 from rlrun.errors import CheckpointError, EnvError, NumericError, RlrunError
 from rlrun.log import Log
 from rlrun.pipeline.backends import backends, restore_backends
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collector import ChunkInterrupted
-from rlrun.pipeline.evaluate import Evaluator, eval_metrics, loaded_counts, loaded_summary
+from rlrun.pipeline.evaluate import eval_metrics, loaded_counts, loaded_summary
 from rlrun.pipeline.finite import require_finite
 from rlrun.pipeline.generators import generators_state, load_generators
-from rlrun.pipeline.learner import Learner, RolloutLearner
+from rlrun.pipeline.parts import LoopBuffer, LoopEvaluator, LoopLearner
 from rlrun.pipeline.profile import Profiler
 from rlrun.pipeline.rollback import MAX_ROLLBACKS, other_streams
 from rlrun.pipeline.saving import RunSaver
@@ -32,7 +29,7 @@ from rlrun.rundir import checkpoint
 from rlrun.rundir.lock import require_in_place
 from rlrun.schema import LoggerConfig, RunConfig
 from rlrun.trust import fault_of_users
-from rlrun.types import Chunk, Counters, Policy
+from rlrun.types import Counters, Policy
 
 _logger = logging.getLogger(__name__)
 
@@ -59,9 +56,9 @@ class Pipeline:
     run_dir: Path
     source: Source
     policy: Policy
-    buffer: Replay | Mixed | Rollout | None  # None: the policy does not learn
-    learner: Learner | RolloutLearner | None
-    evaluator: Evaluator
+    buffer: LoopBuffer | None  # None: the policy does not learn
+    learner: LoopLearner | None
+    evaluator: LoopEvaluator
     log: Log
     counters: Counters
     settings: dict[str, Any]  # of the plan, for resumed runs
@@ -142,14 +139,14 @@ class Pipeline:
         self.evaluator.close()
         self.saver.close()
 
-    def _collect(self) -> Chunk | None:
+    def _collect(self) -> Any:
         start, self.phase, self.dirty = time.perf_counter(), self.source.phase, True
         chunk = self.source.next_chunk()
         if chunk is not None:
             self._add_seconds("collect", start)
         return chunk
 
-    def _store(self, chunk: Chunk | None) -> np.ndarray:
+    def _store(self, chunk: Any) -> np.ndarray:
         """Add the chunk to the buffer; return the keys of its windows."""
         if chunk is None:
             return _NO_WINDOWS

@@ -40,8 +40,9 @@ class Source(Protocol):
         Known after the first ``state_dict`` or ``load_state_dict``.
         """
 
-    def next_chunk(self) -> Chunk | None:
-        """Return the next rows, added to the run's counters; None: the buffer has all there are.
+    def next_chunk(self) -> Any:
+        """Return the next rows, as the buffer takes them, added to the run's counters; None: the
+        buffer has all there are.
 
         Raises: ChunkInterrupted: ``stop`` was true; the rows so far are part of the state.
         """

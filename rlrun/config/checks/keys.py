@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rlrun.config.checks.datasets import demonstration_errors, offline_errors, require_dataset
 from rlrun.config.checks.graphs import graph_errors
+from rlrun.config.checks.ray import ray_errors, require_ray
 from rlrun.config.checks.rollouts import policies_that, rollout_errors
 from rlrun.config.checks.spaces import check_spaces
 from rlrun.config.checks.video import check_video
@@ -18,7 +19,7 @@ from rlrun.config.checks.windows import capacity_errors, overlap_errors, relabel
 from rlrun.config.config_errors import config_error
 from rlrun.config.directories import check_length
 from rlrun.errors import ConfigError, ResourceError, extra
-from rlrun.schema import Config, ControlConfig
+from rlrun.schema import Config, ControlConfig, RayConfig
 
 
 def check(config: Config, *, fresh: bool = True) -> None:
@@ -26,7 +27,11 @@ def check(config: Config, *, fresh: bool = True) -> None:
 
     ``fresh``: for a run about to begin; False skips the checks that only matter then.
     """
-    _check_device("device", config.device)
+    ray = config.pipeline if isinstance(config.pipeline, RayConfig) else None
+    if ray is not None:
+        require_ray()
+    if ray is None or ray.address is None:  # else the GPU is another node's
+        _check_device("device", config.device)
     _check_device("buffer.device", config.buffer.device)
     for key in ("load", "demos", "mmap"):
         if (path := getattr(config.buffer, key)) is not None:
@@ -91,6 +96,7 @@ def _errors_across_keys(config: Config) -> Iterator[ConfigError]:
         fix = "set collector.unit=step"
         wrong = f"policy {config.policy.name} has no windows"
         yield config_error("collector.unit", "window", wrong, allowed, fix)
+    yield from ray_errors(config, window)
     if config.buffer.device not in ("cpu", config.device):
         wrong = f"the networks are on device = {config.device}"
         fix = f"set buffer.device=cpu or device={config.buffer.device}"

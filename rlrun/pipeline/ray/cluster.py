@@ -6,7 +6,6 @@ statistics and asks for a token. None of its processes outlives the one that sta
 
 import atexit
 import contextlib
-import ipaddress
 import os
 import secrets
 import shutil
@@ -47,7 +46,8 @@ class Cluster:
         os.environ.update(_ENVIRONMENT)
         self.local, self.lost = address is None, ""
         self.files: Path | None = None  # the directory of a Ray of our own
-        self._done, self._reaper = threading.Event(), None
+        self._done = threading.Event()
+        self._reaper: subprocess.Popen[bytes] | None = None
         before = {name: os.environ.get(name) for name in _LOOPBACK}
         if self.local:
             os.environ.update(_LOOPBACK)
@@ -110,7 +110,7 @@ class Cluster:
         """Raise ResourceError when the cluster as a whole is too small."""
         import ray
 
-        have = ray.cluster_resources()
+        have: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         for name, need in {"CPU": cpus, "GPU": gpus, **custom}.items():
             if need > have.get(name, 0.0) + 1e-9:
                 if not self.shared:
@@ -183,7 +183,7 @@ def _restore(name: str, value: str | None) -> None:
 
 def _runs(process: psutil.Process) -> bool:
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
 
@@ -218,24 +218,3 @@ def _start_reaper(files: Path) -> "subprocess.Popen[bytes]":
         [sys.executable, "-P", "-c", code, files.name, *sys.path],
         stdin=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
-
-
-def is_loopback(address: str) -> bool:
-    """Whether ``host:port`` is on this machine."""
-    host = address.rpartition(":")[0].strip("[]") or address
-    if host in ("localhost", "auto"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def has_token() -> bool:
-    """Whether Ray would send a token: RAY_AUTH_MODE=token with a token in its places."""
-    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
-        return False
-    if os.environ.get("RAY_AUTH_TOKEN"):
-        return True
-    path = os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token"
-    return Path(path).expanduser().is_file()

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from rlrun.buffer.replay import Replay
 from rlrun.codec import DamagedFrame, ForeignFrame, LimitExceeded, NeedKeyFrame, StaleFrame
@@ -24,6 +23,7 @@ from rlrun.pipeline.ray.messages import (
 )
 from rlrun.pipeline.ray.predicting import RemoteActor
 from rlrun.pipeline.ray.process import prepare
+from rlrun.pipeline.ray.sent_rows import send
 from rlrun.pipeline.ray.weights import Publisher
 from rlrun.transport import AutoCollectorSide
 from rlrun.transport.auto import nbytes
@@ -83,7 +83,7 @@ class CollectorRole:
         message = self.parts.side.pack(chunk)
         if self.throttle:
             time.sleep(nbytes(message) / self.throttle)
-        state = collector.state_dict() if order.keep_env else collector.light_state_dict()
+        state = self._state() if order.keep_env else collector.light_state_dict()
         return (
             Collected(
                 order.seq, collector.take_stats(), counts, state | self._generator(),
@@ -105,8 +105,8 @@ class CollectorRole:
             except NeedKeyFrame as need:
                 return NeedFrame(need.stream, need.have_seq, need.have_hash)
             except (DamagedFrame, LimitExceeded):
-                need = self.parts.side.request()
-                return NeedFrame(need.stream, need.have_seq, need.have_hash)
+                known = self.parts.side.request()
+                return NeedFrame(known.stream, known.have_seq, known.have_hash)
         if weights is not None:
             self.parts.publisher.load(weights)
             self.collector.actor.refresh()
@@ -126,20 +126,24 @@ class CollectorRole:
         return priorities
 
     @answered
-    def state(self) -> Any:
-        """The state of the collector with its environments, for a checkpoint."""
-        return self.collector.state_dict() | self._generator()
-
-    @answered
     def load(self, state: dict[str, Any], env_steps: int) -> Any:
         """Continue from ``state``; return why that is not exact, None: it is."""
         self.counters.env_steps = env_steps
         self.collector.load_state_dict(state)
         self.collector.policy.generator.bit_generator.state = state["generator"]
         self.windows = None
+        if state.get("windows") is not None and self.parts.first_windows is not None:
+            self.windows, self.shard = self.parts.first_windows(), int(state["shard"])
+            self.windows.load_state_dict(state["windows"])
         if isinstance(self.collector.actor, RemoteActor):
             self.collector.actor.push(self.collector.state)
         return self.collector.inexact
+
+    def _state(self) -> dict[str, Any]:
+        """The state with the environments' and that of the windows whose priorities come."""
+        windows = None if self.windows is None else self.windows.state_dict()
+        own = {"windows": send(windows, lambda rows: rows.first), "shard": self.shard}
+        return {**self.collector.state_dict(), **own}
 
     def _generator(self) -> dict[str, Any]:
         return {"generator": dict(self.collector.policy.generator.bit_generator.state)}

@@ -55,11 +55,12 @@ class ShardReader:
         for _ in range(1000):
             while len(self.queue) < self.prefetch:
                 self._ask(batch, env_steps)
-            reply, number, size, asked = self.queue.popleft()
+            entry = self.queue.popleft()
+            number, size, asked = entry[1:]
             if size != batch:
                 continue
             try:
-                found = ray.get(reply)
+                found: Any = ray.get(entry[0])
             except ray.exceptions.RayError:  # the shard is gone; the driver reports it
                 self._leave_out(number)
                 continue
@@ -183,7 +184,7 @@ class LearnerRole:
         buffer = self.reader if self.parts.rollouts is None else self.parts.rollouts
         self.learner = self.parts.make_learner(buffer)
         self.published = -1  # updates of the weights published last
-        self.running: dict[int, Any] = {}  # collector -> discounted return under way
+        self.running: dict[tuple[int, ...], Any] = {}  # collectors -> returns under way
 
     @answered
     def learn(

@@ -13,13 +13,14 @@ def measure() -> float:
     import ray
 
     here = ray.get_runtime_context().get_node_id()
-    others = [n["NodeID"] for n in ray.nodes() if n["Alive"] and n["NodeID"] != here]
+    nodes: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
+    others = [n["NodeID"] for n in nodes if n["Alive"] and n["NodeID"] != here]
     if not others:
         return math.inf
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     there = NodeAffinitySchedulingStrategy(others[0], soft=True)
-    receive = ray.remote(num_cpus=0, scheduling_strategy=there)(_receive)
+    receive = ray.remote(_receive).options(num_cpus=0, scheduling_strategy=there)
     ray.get(receive.remote(np.zeros(1, np.uint8)))  # starts the worker
     took = []
     for seed in range(3):

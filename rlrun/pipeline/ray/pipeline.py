@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.pipeline.ray.remote import RemoteEvaluator, RemoteLearner, weights_of
+from rlrun.pipeline.ray.remote_evaluator import RemoteEvaluator, weights_of
+from rlrun.pipeline.ray.remote_learner import RemoteLearner
 from rlrun.pipeline.ray.source import AsyncSource
 from rlrun.pipeline.serial import Pipeline
 from rlrun.pipeline.stop import StopRequest

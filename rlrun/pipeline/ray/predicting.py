@@ -71,8 +71,8 @@ class PredictorRole:
             except NeedKeyFrame as need:
                 return NeedFrame(need.stream, need.have_seq, need.have_hash)
             except (DamagedFrame, LimitExceeded):
-                need = self.parts.side.request()
-                return NeedFrame(need.stream, need.have_seq, need.have_hash)
+                known = self.parts.side.request()
+                return NeedFrame(known.stream, known.have_seq, known.have_hash)
         if weights is not None:
             self.parts.publisher.load(weights)
             first, *others = self.parts.policies
@@ -129,12 +129,10 @@ class PredictorRole:
         explore = np.concatenate([q.arrays["explore"] for q in padded])
         if batch[0].arrays["temperature"]:
             explore = explore.view(Temperature)
-        found = actor.act(
-            _join([_tree(q.arrays["obs"]) for q in padded]),
-            *(np.concatenate([q.arrays[n] for q in padded]) for n in _ROWS),
-            _join([self.states[q.number] for q in padded]),
-            explore=explore,
-        )
+        first, action, reward = (np.concatenate([q.arrays[n] for q in padded]) for n in _ROWS)
+        obs = _join([_tree(q.arrays["obs"]) for q in padded])
+        state = _join([self.states[q.number] for q in padded])
+        found = actor.act(obs, first, action, reward, state, explore=explore)
         replies = []
         for i, question in enumerate(batch):
             part = slice(i * columns, (i + 1) * columns)

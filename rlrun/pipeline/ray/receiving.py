@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-
 from rlrun.errors import CodecError
 from rlrun.pipeline.ray.messages import Payload
 from rlrun.transport import AutoLearnerSide
@@ -58,5 +57,3 @@ class Receiver:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.expected = {int(n): int(seq) for n, seq in state["expected"].items()}
-
-

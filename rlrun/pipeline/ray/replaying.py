@@ -12,7 +12,7 @@ from rlrun.buffer.streams import Streams
 from rlrun.pipeline.ray.messages import Payload, RoleLog, Stored, answered
 from rlrun.pipeline.ray.process import prepare
 from rlrun.pipeline.ray.receiving import Receiver
-from rlrun.pipeline.ray.sent_rows import ranges, send
+from rlrun.pipeline.ray.sent_rows import all_rows, send
 from rlrun.transport import AutoLearnerSide
 from rlrun.types import Sample, Segment
 
@@ -44,7 +44,10 @@ class ReplayRole:
         prepare(f"replay {number}", threads=1)
         self.log, self.parts, self.number = RoleLog(), make(), number
         self.streams, self.receiver = self.parts.streams, Receiver(self.parts.sides)
-        self.shard = int.from_bytes(os.urandom(6), "little")
+        import ray
+
+        again = ray.get_runtime_context().was_current_actor_reconstructed
+        self.shard = int.from_bytes(os.urandom(6), "little") if again else 0
         self.seconds = {"add": 0.0, "sample": 0.0, "prioritize": 0.0}
         self.late = 0  # priorities of windows of an earlier incarnation
 
@@ -133,7 +136,7 @@ class ReplayRole:
     @answered
     def ranges(self) -> Any:
         """(first, stop) of the rows of every ring in ``state_dict``."""
-        return ranges(self.streams.state_dict())
+        return [(rows.first, rows.stop) for rows in all_rows(self.streams.state_dict())]
 
     @answered
     def state_dict(self, starts: Sequence[int]) -> Any:
@@ -162,4 +165,3 @@ class ReplayRole:
 def as_arrays(segment: Segment) -> Any:
     """A segment whose tensors are arrays that share their memory: what travels without a copy."""
     return segment.map(lambda x: x.numpy(force=True))  # type: ignore[arg-type, return-value]
-

@@ -148,9 +148,7 @@ class Roles:
         )  # fmt: skip
         self.learner = Role(name, actor)
         name = "evaluator"
-        self.evaluator = Role(
-            name, self._place(EvaluatorRole, c.evaluator, name, makers.evaluator)
-        )
+        self.evaluator = Role(name, self._place(EvaluatorRole, c.evaluator, name, makers.evaluator))
 
     def _full(self, name: str) -> str:
         """The name by which Ray knows a role of this run: a restarted role finds others by it."""
@@ -228,4 +226,3 @@ class Roles:
         every = [*self.collectors, *self.shards, self.learner, self.evaluator]
         for role in [*every, *([self.predictor] if self.predictor is not None else [])]:
             ray.kill(role.handle)
-

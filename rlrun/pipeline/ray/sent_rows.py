@@ -55,8 +55,8 @@ def mapped(node: Any, function: Callable[[Rows], Any]) -> Any:
     return node
 
 
-def ranges(node: Any) -> list[tuple[int, int]]:
-    """(first, stop) of all rows in a state tree, in its order."""
-    found: list[tuple[int, int]] = []
-    mapped(node, lambda rows: found.append((rows.first, rows.stop)))
+def all_rows(node: Any) -> list[Rows]:
+    """All rows in a state tree, in its order."""
+    found: list[Rows] = []
+    mapped(node, found.append)
     return found

@@ -15,6 +15,7 @@ from rlrun.pipeline.ray.delivery import Delivery
 from rlrun.pipeline.ray.messages import Collected, Failure, NeedFrame, Order
 from rlrun.pipeline.ray.pump import Lost
 from rlrun.pipeline.ray.roles import RETRY_SECONDS, CollectorHandle, Roles
+from rlrun.pipeline.ray.sent_rows import send
 from rlrun.pipeline.ray.traffic import Traffic
 
 _logger = logging.getLogger(__name__)
@@ -22,7 +23,9 @@ _logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.25
 STOP_SECONDS = 3.0  # a round may take after a signal
 OUTSTANDING = 2  # chunks of a collector that are collected, on their way or not taken yet
-ASYNC_REASON = "pipeline=ray learns in the order in which rows arrive; pipeline.strict=true fixes it"
+ASYNC_REASON = (
+    "pipeline=ray learns in the order in which rows arrive; pipeline.strict=true fixes it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,12 @@ class RaySource:
     phase: ClassVar[str] = "chunk"
 
     def __init__(
-        self, roles: Roles, collect_metrics: CollectMetrics, *, keep_env: bool, max_seconds: float | None
+        self,
+        roles: Roles,
+        collect_metrics: CollectMetrics,
+        *,
+        keep_env: bool,
+        max_seconds: float | None,
     ) -> None:
         """``keep_env``: every chunk comes with the environments' state (strict); ``max_seconds``:
         to wait for a chunk, None: for ever."""
@@ -211,7 +219,10 @@ class RaySource:
         if self.roles.predictor is not None:
             self.roles.ask(self.roles.predictor, "restore", state["predictor"])
         for collector, own in zip(collectors, saved, strict=True):
-            collector.seq, collector.state, collector.sent = int(own["seq"]), own["state"], -1
+            state = send(own["state"], lambda rows: rows.first)  # another node has no files of ours
+            if state is not None:  # the shards are others than those of the saved run
+                state["shard"] = self.roles.shard_of(collector).shard if self.roles.shards else 0
+            collector.seq, collector.state, collector.sent = int(own["seq"]), state, -1
             if collector.state is not None:
                 found = self.roles.ask(collector, "load", collector.state, self.counters.env_steps)
                 self.inexact = self.inexact or found

@@ -1,6 +1,5 @@
-"""Buffer, learner and evaluator as the loop sees them: each sends its part to the roles."""
+"""The learner's role as the loop sees it: how many updates are due, and weights for the others."""
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -9,124 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.buffer.streams import combined
+from rlrun.codec import NeedKeyFrame
 from rlrun.errors import NumericError
-from rlrun.pipeline.evaluate import Evaluation
 from rlrun.pipeline.pacing import Pacer
-from rlrun.pipeline.ray.delivery import Delivery, note
+from rlrun.pipeline.ray.delivery import note
 from rlrun.pipeline.ray.messages import Learned
 from rlrun.pipeline.ray.pump import Lost
+from rlrun.pipeline.ray.remote_buffer import RemoteBuffer, RemoteRollouts
 from rlrun.pipeline.ray.roles import RETRY_SECONDS, Roles
-from rlrun.pipeline.ray.sent_rows import SentRows, mapped, send
 from rlrun.pipeline.ray.source import ChunkHandle
 from rlrun.pipeline.ray.traffic import Traffic
-from rlrun.rundir.segments import RowFiles, Rows
 from rlrun.schema import LearnerConfig
-from rlrun.types import Counters, Policy, Tree
+from rlrun.types import Counters, Policy
 
-NO_KEYS = np.empty(0, np.int64)
 IN_FLIGHT = 2  # calls of the learner, so that it never waits for the next
 CALL_SECONDS = 0.2  # of updates in one call, about
 POLL_SECONDS = 0.25
-
-
-class RemoteBuffer:
-    """The shards as one buffer."""
-
-    def __init__(self, roles: Roles, delivery: Delivery, *, rounds: bool, directory: Any) -> None:
-        """``rounds``: chunks are stored here, in order; else they are stored when they come.
-        ``directory``: of the rows in checkpoints."""
-        self.roles, self.delivery, self.rounds = roles, delivery, rounds
-        self.directory = directory
-        self.files: dict[tuple[int, int], RowFiles] = {}  # (shard, ring) -> rows saved already
-
-    @property
-    def rows(self) -> int:
-        """Steps stored in all shards, since each began."""
-        return sum(shard.rows for shard in self.roles.shards)
-
-    def __len__(self) -> int:
-        """Windows that can be sampled."""
-        return sum(shard.windows for shard in self.roles.shards)
-
-    def add(self, chunks: list[ChunkHandle]) -> np.ndarray:
-        """Store the chunks of a round, one after the other; no key is returned."""
-        if self.rounds:
-            for chunk in chunks:
-                done: list[bool] = []
-                self.delivery.send(chunk, lambda _, stored, done=done: done.append(stored))
-                while not done:
-                    self.roles.pump.run(POLL_SECONDS)
-        return NO_KEYS
-
-    def metrics(self, env_steps: int) -> dict[str, float]:
-        """buffer/ metrics of all shards."""
-        parts = []
-        for shard in self.roles.shards:
-            found, windows, self.codec, _, lines = self.roles.ask(shard, "metrics", env_steps)
-            self.roles.write_log(shard, lines)
-            parts.append((found, windows))
-        return combined(parts)
-
-    def codec_metrics(self) -> dict[str, float]:
-        """codec/ metrics of the shard asked last: compression is alike in all."""
-        return dict(getattr(self, "codec", {}))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of every shard; of their rows, those that no file has yet."""
-        return {"shards": [self._state(i) for i in range(len(self.roles.shards))]}
-
-    def _state(self, number: int) -> Any:
-        shard = self.roles.shards[number]
-        starts = []
-        for ring, (first, stop) in enumerate(self.roles.ask(shard, "ranges")):
-            files = self.files.setdefault((number, ring), RowFiles())
-            parts = files.usable(self.directory, first, stop)
-            starts.append(parts[-1].stop if parts else first)
-        state, ring = self.roles.ask(shard, "state_dict", starts), iter(range(len(starts)))
-
-        def with_files(rows: Rows) -> Rows:
-            assert isinstance(rows, SentRows)
-            files = self.files[number, next(ring)]
-            return SentRows(rows.first, rows.stop, rows.start, rows.held, files)
-
-        return mapped(state, with_files)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Send every shard its state, with all rows."""
-        for number, (shard, own) in enumerate(
-            zip(self.roles.shards, state["shards"], strict=True)
-        ):
-            found: list[RowFiles] = []
-            mapped(own, lambda rows, found=found: found.append(rows.saved_files()))
-            self.files |= {(number, ring): files for ring, files in enumerate(found)}
-            self.roles.ask(shard, "load_state_dict", send(own, lambda rows: rows.first))
-            note(shard, self.roles.ask(shard, "info"))
-
-
-class RemoteRollouts:
-    """On-policy: the learner takes the chunks."""
-
-    def __init__(self) -> None:
-        self.chunks: list[ChunkHandle] = []
-
-    def add(self, chunks: list[ChunkHandle]) -> np.ndarray:
-        """Keep the chunks for the learner's next step."""
-        self.chunks += chunks
-        return NO_KEYS
-
-    def metrics(self, env_steps: int) -> dict[str, float]:
-        return {}
-
-    def codec_metrics(self) -> dict[str, float]:
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: the rows are part of the learner's state."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.chunks.clear()
 
 
 class _Means:
@@ -177,7 +74,7 @@ class RemoteLearner:
         self.due = self.flying = self.calls = self.rows = self.published = 0
         self.waiting: deque[ChunkHandle] = deque()  # on-policy: not sent yet
         self.rate = 20.0  # updates/s, as measured last
-        self.seconds = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
+        self.seconds: dict[str, float] = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
         self.means, self.saved = _Means(), dict[str, Any]()
         self.last_state: dict[str, Any] | None = None  # to restart the learner from
         self.last_updates = 0
@@ -273,11 +170,10 @@ class RemoteLearner:
         self.traffic.learning += sum(
             found.seconds.get(n, 0.0) - self.seconds.get(n, 0.0) for n in ("sample", "update")
         )
-        seconds = dict(found.seconds)
-        seconds.pop("code", None)
-        own = {n: seconds.pop(n) for n in ("sample", "update", "prioritize") if n in seconds}
-        self.seconds |= own
-        self.policy.seconds |= seconds
+        for name, value in found.seconds.items():
+            parts = self.seconds if name in self.seconds else self.policy.seconds
+            if name != "code":
+                parts[name] = value
         if found.lag:
             self.traffic.lags.append(found.lag)
         self.roles.write_log(self.roles.learner, found.log)
@@ -311,8 +207,6 @@ class RemoteLearner:
         need = self.roles.value(predictor, reply)
         if need is None:
             return
-        from rlrun.codec import NeedKeyFrame
-
         request = NeedKeyFrame(need.stream, need.have_seq, need.have_hash)
         frame = self.roles.ask(self.roles.learner, "answer", request)
         if frame is None:
@@ -434,51 +328,3 @@ class RemoteLearner:
         names = {name: getattr(self.counters, name) for name in self.counters.__slots__}
         self.counters.updates = updates
         self.roles.ask(self.roles.learner, "load", state, names | {"updates": updates})
-
-
-class RemoteEvaluator:
-    """The evaluator's role; ``start`` does not wait for it."""
-
-    def __init__(self, roles: Roles) -> None:
-        self.roles, self.steps = roles, 0
-
-    def run_until(
-        self, stop: Callable[[], bool], policy: Policy, *, env_steps: int
-    ) -> Evaluation | None:
-        """As ``Evaluator.run_until``."""
-        found: list[Evaluation] = []
-        self.start(weights_of(policy), env_steps, found.append)
-        while not found:
-            self.roles.pump.run(POLL_SECONDS)
-            if stop():
-                return None
-        return found[0]
-
-    def start(
-        self, weights: dict[str, np.ndarray], env_steps: int, done: Callable[[Evaluation], None]
-    ) -> None:
-        """Evaluate ``weights``; ``done`` is called with the result, by the pump."""
-        reply = self.roles.evaluator.handle.run.remote(weights, env_steps)
-
-        def replied(found: Any) -> None:
-            self.steps += 1
-            if isinstance(found, Lost):
-                self.roles.note_lost(self.roles.evaluator, found)
-                again = partial(self.start, weights, env_steps, done)
-                self.roles.pump.after(RETRY_SECONDS, again)
-                return
-            evaluation, lines = self.roles.value(self.roles.evaluator, found)
-            self.roles.write_log(self.roles.evaluator, lines)
-            done(evaluation)
-
-        self.roles.pump.when(reply, replied)
-
-    def close(self) -> None:
-        """Nothing: the roles are closed together."""
-
-
-def weights_of(policy: Policy) -> dict[str, np.ndarray]:
-    """Copies of a policy's weights as arrays."""
-    return {name: np.array(w.numpy(force=True)) for name, w in policy.weights().items()}
-
-

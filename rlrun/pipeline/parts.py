@@ -1,0 +1,66 @@
+"""The parts of a pipeline, as far as its loop uses them."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from rlrun.pipeline.evaluate import Evaluation
+from rlrun.types import Policy
+
+
+class LoopBuffer(Protocol):
+    """Stores chunks: a replay, a rollout, or several of them elsewhere."""
+
+    def add(self, rows: Any, /) -> np.ndarray:
+        """Store what the source returned; return the keys of the windows it completes."""
+
+    def metrics(self, env_steps: int) -> dict[str, float]:
+        """buffer/ metrics."""
+
+    def codec_metrics(self) -> dict[str, float]:
+        """codec/ metrics of what is compressed."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class LoopMeans(Protocol):
+    """Sums of metrics."""
+
+    def require_finite(self) -> None:
+        """Raise NumericError unless all are finite."""
+
+
+class LoopLearner(Protocol):
+    """Learns as often as new rows pay for."""
+
+    seconds: dict[str, float]
+
+    @property
+    def means(self) -> LoopMeans: ...
+
+    def step(self, rows: int, keys: np.ndarray) -> int:
+        """Learn after ``rows`` new rows and windows ``keys``; return the number of updates."""
+
+    def metrics(self) -> dict[str, float]:
+        """train/ metrics since the last call."""
+
+    def diagnose(self) -> dict[str, float]:
+        """train/ metrics of the present networks, at evaluations."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class LoopEvaluator(Protocol):
+    """Plays evaluation episodes."""
+
+    steps: int  # since the process began, for the watchdog
+
+    def run_until(
+        self, stop: Callable[[], bool], policy: Policy, *, env_steps: int
+    ) -> Evaluation | None:
+        """The evaluation, None as soon as ``stop()`` is true."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,69 @@
+"""Lock-step: one collector is the serial pipeline, bit for bit; several are the same every time."""
+
+import json
+
+import pytest
+
+from rlrun.run import train
+from tests.compose import config
+from tests.exact import assert_exact_resume
+from tests.pipeline.test_exact import LEARN, SMALL
+from tests.pipeline.test_serial import go
+
+STRICT = ("pipeline=ray", "pipeline.strict=true")
+ONE = (*STRICT, "pipeline.num_actors=1")
+CASES = {
+    "r2d2": ("policy=r2d2", "env=cartpole_novel", "buffer.initial_priority=td"),
+    "coded": ("policy=r2d2", "env=cartpole", "transport=coded"),
+    "central": ("policy=r2d2", "env=tmaze", "memory=gru"),
+    "sac": ("policy=sac", "env=pendulum", "run.total_steps=250"),
+    "ppo": ("policy=ppo", "memory=lstm", "env=cartpole_novel"),
+    "impala": ("policy=impala", "env=cartpole", "policy.normalize_reward=true"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_collector_gives_the_digest_of_the_serial_pipeline(case, tmp_path):
+    words = CASES[case]
+    own = ("pipeline.inference=central",) if case == "central" else ()
+    serial, strict = go(tmp_path / "serial", *words), go(tmp_path / "ray", *words, *ONE, *own)
+    assert serial["digest"] == strict["digest"]
+    assert strict["exact"]
+    metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("serial", "ray")]
+    assert metrics[0] == metrics[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("policy=r2d2", "env=cartpole", "pipeline.num_shards=2", "pipeline.inference=central"),
+        ("policy=ppo", "env=cartpole"),
+    ],
+    ids=["shards", "ppo"],
+)
+def test_several_collectors_give_the_same_numbers_every_time(words, tmp_path):
+    records = [go(tmp_path / name, *words, *STRICT) for name in ("one", "two")]
+    assert records[0]["digest"] == records[1]["digest"]
+    assert records[0]["updates"] > 0
+
+
+def test_a_strict_run_is_resumed_exactly(tmp_path):
+    words = ("policy=r2d2", "env=cartpole_novel", "collector.num_envs=2", "memory.hidden=8")
+    td = "buffer.initial_priority=td"
+    assert_exact_resume((*words, *LEARN, "learner.replay_ratio=40", td, *STRICT), (90,), tmp_path)
+
+
+def test_a_rollout_run_is_resumed_exactly(tmp_path):
+    words = ("policy=ppo", "memory=lstm", "env=pendulum", *SMALL, "torso.hidden=[8]")
+    assert_exact_resume((*words, *STRICT, "collector.num_envs=2"), (90,), tmp_path)
+
+
+def test_a_resume_with_another_number_of_collectors_is_refused(tmp_path):
+    words = ("policy=r2d2", "env=cartpole", "debug=smoke", "logger.progress=off", *ONE)
+    go(tmp_path, *words[:2], *ONE)
+    from rlrun.errors import CheckpointError
+
+    more = config(*words, "pipeline.num_actors=2", "run.total_steps=900")
+    with pytest.raises(CheckpointError, match="num_actors = 2: the checkpoint is of 1"):
+        train.resume(tmp_path, more, raw_yaml="", overrides=[])
+    assert json.loads((tmp_path / "run.json").read_text())["exit_code"] == 5
