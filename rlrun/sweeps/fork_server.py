@@ -11,7 +11,8 @@ the server asks its jobs to save, waits for them and ends.
 
 SIGTERM asks a job to save; a second one ends it at once. A signal that a cluster or a user sends to
 all processes reaches the job directly and by way of the sweep, so the server sends ``ASK`` for
-SIGTERM: the job takes it as SIGTERM unless it is stopping already. The kernel sends it too when the server itself was killed.
+SIGTERM: the job takes it as SIGTERM unless it is stopping already. The kernel sends it too when the
+server itself was killed.
 """
 
 import atexit

@@ -203,7 +203,8 @@ class RayPool:
         options: dict[str, Any] = {"num_cpus": s.num_cpus, "num_gpus": s.num_gpus}
         options |= {"resources": dict(s.resources), "max_restarts": 0, "max_concurrency": 4}
         path = [*sys.path] if self._is_own else None
-        actor = ray.remote(JobHost).options(**options).remote(path, command_environment())
+        make: Any = ray.remote(JobHost)
+        actor = make.options(**options).remote(path, command_environment())
         return _Slot(actor, actor.node.remote())
 
     def _start(self, slot: _Slot, job: Job) -> None:
@@ -396,7 +397,8 @@ def _require_room(settings: RayLauncherConfig) -> None:
     """Raise ResourceError when no node has what a job reserves."""
     import ray
 
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    found = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes = [node["Resources"] for node in found if node["Alive"]]
     need = settings.reserved
     if any(all(node.get(n, 0.0) + 1e-9 >= x for n, x in need.items()) for node in nodes):
         return

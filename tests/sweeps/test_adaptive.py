@@ -55,7 +55,7 @@ def test_scores_are_returned(
     batches = "hydra.sweeper.max_batch_size=2"
     line = ["seed=1,2,3", f"hydra/launcher={launcher}", batches]
     made = Sweep(path, SweepRecord([]), [], False)
-    run_adaptive(Composer(), line, made, local=launcher == "local")
+    run_adaptive(Composer(), line, made, ours=launcher == "local")
     assert returned == [10.0, 20.0, 30.0]
     assert [p.name for p in build.run_dirs] == ["0_seed=1", "1_seed=2", "2_seed=3"]
     if launcher == "local":
@@ -65,11 +65,11 @@ def test_scores_are_returned(
             min(2, usable_cores()), 1)  # fmt: skip
         with pytest.raises(ConfigError, match=r"hydra.sweep.subdir = x: is the directory of more"):
             run_adaptive(
-                Composer(), ["seed=8,9", "hydra.sweep.subdir=x", *line[1:]], made, local=True
+                Composer(), ["seed=8,9", "hydra.sweep.subdir=x", *line[1:]], made, ours=True
             )
     build.codes = {7: 4}
     with pytest.raises(RlrunError, match="the run has no score"):
-        run_adaptive(Composer(), ["seed=7", *line[1:]], made, local=launcher == "local")
+        run_adaptive(Composer(), ["seed=7", *line[1:]], made, ours=launcher == "local")
 
 
 def test_an_interrupted_adaptive_sweep_says_how_it_goes_on(
@@ -81,5 +81,5 @@ def test_an_interrupted_adaptive_sweep_says_how_it_goes_on(
     monkeypatch.setattr(adaptive, "run_tasks", lambda *given, **more: 130)
     made = Sweep(tmp_path, SweepRecord([]), [], False)
     with pytest.raises(SweepStopped):
-        run_adaptive(Composer(), ["seed=1,2"], made, local=True)
+        run_adaptive(Composer(), ["seed=1,2"], made, ours=True)
     assert f"goes on with: rlrun resume {tmp_path}\n" in capsys.readouterr().err
