@@ -130,7 +130,8 @@ def _compose(typed: Sequence[str], before: RayLauncherConfig | None) -> "DictCon
     chosen = [] if before is None else [f"{_CHOICE}=ray"]
     if any(override_key(o) == _CHOICE for o in typed):
         chosen = []
-    cfg = Composer().compose([*chosen, *typed], sweep=True)
+    composer = Composer()
+    cfg = composer.compose(composer.rewrite([*chosen, *typed]), sweep=True)
     if not is_ours(cfg):
         wrong = "it cannot go on with a sweep; local and ray are allowed"
         raise ConfigError(f"{_CHOICE}: {wrong}; leave it out", key=_CHOICE)

@@ -5,8 +5,7 @@ import signal
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -18,6 +17,13 @@ from rlrun.rundir.inert import no_follow
 from rlrun.rundir.texts import CONFIG
 from rlrun.schema.launcher import RayLauncherConfig
 from rlrun.sweeps.pool import MAIN, SETTLE_SECONDS, Job, make_request
+from rlrun.sweeps.ray_connection import (
+    connect,
+    is_running,
+    quiet_driver,
+    require_room,
+    same_handlers,
+)
 from rlrun.sweeps.ray_host import End, JobHost, command_environment
 
 if TYPE_CHECKING:
@@ -63,6 +69,7 @@ class RayPool:
         self.queue: deque[Job] = deque()
         self.running: dict[int, Job] = {}
         self._cluster: Cluster | None = None
+        self._quiet = ExitStack()
         self._slots: list[_Slot] = []
         self._ended: list[Job] = []
         self._count = 0
@@ -74,12 +81,13 @@ class RayPool:
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        with _same_handlers():
-            self._cluster = _connect(self.settings, self.workers)
+        with same_handlers():
+            self._cluster = connect(self.settings, self.workers)
+        self._quiet.enter_context(quiet_driver())
         try:
-            _require_room(self.settings)
+            require_room(self.settings)
         except BaseException:
-            self._cluster.close()
+            self._disconnect()
             raise
         return self
 
@@ -164,6 +172,7 @@ class RayPool:
                 self._release(slot)
         self._slots.clear()
         cluster.close()
+        self._quiet.close()
 
     def _drop_waiting(self) -> None:
         """Drop the jobs that wait, and the actors that wait for a node."""
@@ -326,7 +335,7 @@ class RayPool:
         if not self._cluster.lost:
             return
         if self._is_own:  # the jobs have lost their workers: they save and end
-            while any(_runs(job.pid) for job in self.running.values()) and self._kill is None:
+            while any(is_running(job.pid) for job in self.running.values()) and self._kill is None:
                 time.sleep(POLL_SECONDS)
         was_closing, self._closing = self._closing, True
         for job in [*self.running.values()]:
@@ -345,7 +354,7 @@ class RayPool:
         jobs, self.running = [*self.running.values()], {}
         if self._is_own:
             for job in jobs:
-                if job.pid is not None and _runs(job.pid):
+                if job.pid is not None and is_running(job.pid):
                     with suppress(ProcessLookupError, PermissionError):
                         os.killpg(job.pid, signal.SIGKILL)
         elif not self._cluster.lost:
@@ -357,70 +366,7 @@ class RayPool:
             ray.wait(refs, num_returns=len(refs), timeout=KILL_SECONDS) if refs else None
 
 
-@contextmanager
-def _same_handlers() -> Iterator[None]:
-    """Keep the handler of SIGTERM, which ``ray.init`` replaces."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # outside the main thread Python refuses handlers
-            signal.signal(signal.SIGTERM, before)
-
-
-def _connect(settings: RayLauncherConfig, workers: int | None) -> "Cluster":
-    """Connect to the cluster of ``settings``, or start a Ray on this machine.
-
-    Raises: ResourceError.
-    """
-    from rlrun.pipeline.ray.cluster import Cluster
-
-    address = settings.address
-    cpus = settings.num_cpus * (workers or 1) if address is None else 0.0
-    try:
-        return Cluster(address, cpus=cpus, gpus=0, custom={})
-    except ResourceError as e:
-        text = " ".join(f"{type(e.__cause__).__name__}: {e.__cause__}".split())[:300]
-        if address is None:
-            raise ResourceError(
-                f"hydra/launcher = ray: Ray did not start ({text}); it needs free memory, /dev/shm "
-                "or /tmp; hydra/launcher=local runs without it"
-            ) from e
-        raise ResourceError(
-            f"hydra.launcher.address = {address}: no Ray cluster answers ({text}); host:port of a "
-            "running head of the same Ray and Python version is allowed; start one with "
-            "`ray start --head`, or leave it out"
-        ) from e
-
-
-def _require_room(settings: RayLauncherConfig) -> None:
-    """Raise ResourceError when no node has what a job reserves."""
-    import ray
-
-    found = ray.nodes()  # type: ignore[no-untyped-call]
-    nodes = [node["Resources"] for node in found if node["Alive"]]
-    need = settings.reserved
-    if any(all(node.get(n, 0.0) + 1e-9 >= x for n, x in need.items()) for node in nodes):
-        return
-    largest = {name: max((node.get(name, 0.0) for node in nodes), default=0.0) for name in need}
-    name = next((n for n, x in need.items() if x > largest[n] + 1e-9), "CPU")
-    keys = {"CPU": "num_cpus", "GPU": "num_gpus"}
-    raise ResourceError(
-        f"hydra.launcher.{keys.get(name, f'resources.{name}')} = {need[name]:g}: no node has what "
-        f"a job reserves; the largest has {largest[name]:g} {name}; reserve less, or add a node"
-    )
-
-
 def _append(job: Job, line: str) -> None:
     """Add a line to the output of a job."""
     with suppress(OSError), open(job.log, "a", encoding="utf-8", opener=no_follow) as file:
         file.write(f"{line}\n")
-
-
-def _runs(pid: int | None) -> bool:
-    import psutil
-
-    try:
-        return pid is not None and bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
