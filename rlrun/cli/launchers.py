@@ -18,6 +18,7 @@ WORKERS = "hydra.launcher.workers"
 _LOCAL = "hydra_plugins.rlrun_launcher.LocalLauncher"
 _RAY = "hydra_plugins.rlrun_launcher.RayLauncher"
 _CHOICE = "hydra/launcher"
+_RESOURCES = "hydra.launcher.resources"
 
 
 def is_local(cfg: "DictConfig") -> bool:
@@ -75,6 +76,16 @@ def _read(values: Mapping[Any, Any]) -> RayLauncherConfig:
     return ray
 
 
+def open_resources(overrides: Sequence[str]) -> list[str]:
+    """``++`` before the custom resources of ``hydra/launcher=ray``, whose names are free."""
+    found = []
+    for text in overrides:
+        key = text.partition("=")[0]
+        is_free = key == _RESOURCES or key.startswith(f"{_RESOURCES}.")
+        found.append(f"++{text}" if is_free else text)
+    return found
+
+
 def check_devices(ray: RayLauncherConfig, configs: Sequence["Config"]) -> None:
     """Raise ConfigError for jobs on a GPU that reserve none: Ray would hide it from them."""
     device = next((c.device for c in configs if c.device != "cpu"), None)
@@ -130,8 +141,7 @@ def _compose(typed: Sequence[str], before: RayLauncherConfig | None) -> "DictCon
     chosen = [] if before is None else [f"{_CHOICE}=ray"]
     if any(override_key(o) == _CHOICE for o in typed):
         chosen = []
-    composer = Composer()
-    cfg = composer.compose(composer.rewrite([*chosen, *typed]), sweep=True)
+    cfg = Composer().compose(open_resources([*chosen, *typed]), sweep=True)
     if not is_ours(cfg):
         wrong = "it cannot go on with a sweep; local and ray are allowed"
         raise ConfigError(f"{_CHOICE}: {wrong}; leave it out", key=_CHOICE)

@@ -60,7 +60,6 @@ def _environment_variable(name: str, *default: object) -> object:
 
 OmegaConf.register_new_resolver("oc.env", _environment_variable, replace=True)
 _FREE = ("env.kwargs", "env.eval_kwargs")  # dicts whose keys the environment defines
-_RESOURCES = "hydra.launcher.resources"
 _EXCLUSIVE = (  # of two such keys one is a number, the other null
     ("learner.update_per_collect", "learner.replay_ratio"),
     ("policy.target_update_every", "policy.target_tau"),
@@ -263,7 +262,7 @@ class Composer:
         Of two keys that exclude each other, the one given by files is null where the other is
         typed.
         """
-        overrides = [*map(_open_resources, overrides), *self._exclusive_nulls(overrides)]
+        overrides = [*overrides, *self._exclusive_nulls(overrides)]
         doubtful = [o for o in overrides if _is_free(override_key(o)) and o[:1] not in "+~"]
         if not doubtful:
             return overrides
@@ -291,13 +290,6 @@ class Composer:
             for name in _FREE:
                 known[name] |= {str(k) for k in OmegaConf.select(config, name) or {}}
         return known
-
-
-def _open_resources(override: str) -> str:
-    """``++`` before the custom resources of ``hydra/launcher=ray``, whose names are free."""
-    key = override.partition("=")[0]
-    is_free = key == _RESOURCES or key.startswith(f"{_RESOURCES}.")
-    return f"++{override}" if is_free else override
 
 
 def _is_free(key: str) -> bool:

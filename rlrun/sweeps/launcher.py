@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlrun.errors import ResourceError
+from rlrun.errors import Interrupted, ResourceError
 from rlrun.log.snapshot import format_duration
 from rlrun.pipeline.stop import StopRequest, stop_on_signals
 from rlrun.rundir.inert import no_follow
@@ -85,7 +85,7 @@ def run_tasks(
     try:
         with stop_on_signals(own_process=own_process) as stop, pool_of_jobs as pool:
             return _Sweep(tasks, record, sweep_dir, quiet).run(pool, stop)
-    except ResourceError as e:
+    except (ResourceError, Interrupted) as e:  # the latter before any job has started
         for job in (job for job in record.jobs if job.status == "running"):
             update(job, sweep_dir)
         record.write(sweep_dir)

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from rlrun.errors import ResourceError
 from rlrun.pipeline.stop import SIGNALS
+from rlrun.rundir.inert import no_follow
 
 CORES = "RLRUN_CORES"  # environment variable: the cores that a job counts as its own
 SETTLE_SECONDS = 0.5  # a signal to all processes has then reached the jobs too
@@ -41,6 +42,11 @@ class Job:
     def request(self) -> dict[str, Any]:
         """What to call, where, with which environment variables, as the fork server takes it."""
         return self._request
+
+    def note(self, line: str) -> None:
+        """Add a line to the output of the job."""
+        with suppress(OSError), open(self.log, "a", encoding="utf-8", opener=no_follow) as file:
+            file.write(f"{line}\n")
 
     @property
     def line(self) -> str:

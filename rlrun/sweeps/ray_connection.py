@@ -6,19 +6,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from rlrun.errors import ResourceError
+from rlrun.errors import Interrupted, ResourceError
 from rlrun.schema.launcher import RayLauncherConfig
 
 if TYPE_CHECKING:
     from rlrun.pipeline.ray.cluster import Cluster
 
 
+is_lost = False  # whether the head of a cluster of this process was lost
+
+
 @contextmanager
 def same_handlers() -> Iterator[None]:
-    """Keep the handler of SIGTERM, which ``ray.init`` replaces."""
+    """Keep the handler of SIGTERM, which ``ray.init`` replaces by one that exits.
+
+    Raises: Interrupted for a SIGTERM within the block.
+    """
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
+    except SystemExit as e:
+        error = Interrupted("interrupted while Ray was starting")
+        error.exit_code = 75
+        raise error from e
     finally:
         with suppress(ValueError):  # outside the main thread Python refuses handlers
             signal.signal(signal.SIGTERM, before)
@@ -69,6 +79,12 @@ def quiet_driver() -> Iterator[None]:
         yield
     finally:
         driver.print_to_stdstream = before
+
+
+def note_lost() -> None:
+    """Note that Ray cannot be shut down in this process any more."""
+    global is_lost
+    is_lost = True
 
 
 def require_room(settings: RayLauncherConfig) -> None:

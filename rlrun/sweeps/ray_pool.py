@@ -6,25 +6,26 @@ import sys
 import time
 from collections import Counter, deque
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rlrun.errors import ResourceError
 from rlrun.pipeline.stop import SIGNALS
-from rlrun.rundir.inert import no_follow
 from rlrun.rundir.texts import CONFIG
 from rlrun.schema.launcher import RayLauncherConfig
+from rlrun.sweeps.fork_server import ASK
 from rlrun.sweeps.pool import MAIN, SETTLE_SECONDS, Job, make_request
 from rlrun.sweeps.ray_connection import (
     connect,
     is_running,
+    note_lost,
     quiet_driver,
     require_room,
     same_handlers,
 )
-from rlrun.sweeps.ray_host import End, JobHost, command_environment
+from rlrun.sweeps.ray_host import End
+from rlrun.sweeps.ray_slot import RaySlot
 
 if TYPE_CHECKING:
     from rlrun.pipeline.ray.cluster import Cluster
@@ -34,16 +35,6 @@ MOST_PLACING = 64  # actors that wait for resources at a time; each takes memory
 KILL_SECONDS = 3.0  # that killed jobs have to end before the sweep does
 _LOST = "its worker or node was lost"
 _KILLED = "its process was killed"
-
-
-@dataclass(eq=False)
-class _Slot:
-    """An actor and the call that it was sent last."""
-
-    actor: Any
-    ref: Any  # None while idle
-    state: Literal["placing", "idle", "starting", "running"] = "placing"
-    job: Job | None = None
 
 
 class RayPool:
@@ -70,7 +61,7 @@ class RayPool:
         self.running: dict[int, Job] = {}
         self._cluster: Cluster | None = None
         self._quiet = ExitStack()
-        self._slots: list[_Slot] = []
+        self._slots: list[RaySlot] = []
         self._ended: list[Job] = []
         self._count = 0
         self._lost: Counter[int] = Counter()  # number of a job -> times that it was lost
@@ -135,7 +126,7 @@ class RayPool:
         self._stopped[job.num] = int(number)
         for slot in self._slots:
             if slot.job is job:
-                slot.actor.signal.remote(job.num, int(number))
+                slot.signal(number)
 
     def stop_all(self) -> None:
         """As in ``Pool``."""
@@ -180,46 +171,29 @@ class RayPool:
         for slot in [s for s in self._slots if s.state == "placing"]:
             self._release(slot)
 
-    def _release(self, slot: _Slot) -> None:
-        """End an actor, whose resources are free then."""
-        import ray
-
+    def _release(self, slot: RaySlot) -> None:
         self._slots.remove(slot)
-        with suppress(Exception):  # it, or its node, may be gone
-            ray.kill(slot.actor)
+        if self._cluster is None or not self._cluster.lost:  # else the call would wait for the head
+            slot.end()
 
     def _fill(self) -> None:
         """Give waiting jobs to idle actors; make as many actors as jobs may run."""
         for slot in [s for s in self._slots if s.state == "idle"]:
             if self.queue:
-                self._start(slot, self.queue.popleft())
+                job = self.queue.popleft()
+                self.running[job.num] = job
+                slot.start(job, again=self._lost[job.num] > 0)
             elif not self._is_own:  # others may want the resources
                 self._release(slot)
         placing = sum(slot.state == "placing" for slot in self._slots)
         wanted = len(self.running) + len(self.queue)
         most = wanted if self.workers is None else min(self.workers, wanted)
         for _ in range(min(most - len(self._slots), MOST_PLACING - placing)):
-            self._slots.append(self._make_slot())
+            self._slots.append(RaySlot(self.settings, [*sys.path] if self._is_own else None))
 
     @property
     def _is_own(self) -> bool:
         return self._cluster is not None and self._cluster.local
-
-    def _make_slot(self) -> _Slot:
-        import ray
-
-        s = self.settings
-        options: dict[str, Any] = {"num_cpus": s.num_cpus, "num_gpus": s.num_gpus}
-        options |= {"resources": dict(s.resources), "max_restarts": 0, "max_concurrency": 4}
-        path = [*sys.path] if self._is_own else None
-        make: Any = ray.remote(JobHost)
-        actor = make.options(**options).remote(path, command_environment())
-        return _Slot(actor, actor.node.remote())
-
-    def _start(self, slot: _Slot, job: Job) -> None:
-        self.running[job.num] = job
-        slot.job, slot.state = job, "starting"
-        slot.ref = slot.actor.start.remote(job.num, job.request, self._lost[job.num] > 0)
 
     def _advance(self, seconds: float) -> None:
         """Take what actors returned, waiting at most ``seconds``."""
@@ -243,10 +217,11 @@ class RayPool:
                 self._note(slot, value)
         self._fill()
 
-    def _note(self, slot: _Slot, value: Any) -> None:
+    def _note(self, slot: RaySlot, value: Any) -> None:
         """Take the answer of an actor to its last call."""
         if slot.state == "placing":
-            slot.state, slot.ref, self._failed = "idle", None, 0
+            self._failed = 0
+            slot.rest()
             return
         assert slot.job is not None
         job, end = slot.job, value
@@ -254,21 +229,21 @@ class RayPool:
             job.pid, end = value
             if job.pid is not None:
                 job.started = time.monotonic() if job.started is None else job.started
-                slot.state, slot.ref = "running", slot.actor.wait.remote()
+                slot.wait()
                 return
-        slot.state, slot.ref, slot.job = "idle", None, None
+        slot.rest()
         self._end(job, end)
 
     def _end(self, job: Job, end: End) -> None:
         code, line = end
         if line:
-            _append(job, f"rlrun: error: {line}")
+            job.note(f"rlrun: error: {line}")
         if code == -signal.SIGKILL and job.num not in self._stopped:
             self._begin_again(job, _KILLED)
         else:
             self._finish(job, code)
 
-    def _lose(self, slot: _Slot, e: Exception) -> None:
+    def _lose(self, slot: RaySlot, e: Exception) -> None:
         """Give up an actor that died; its job is begun again."""
         self._release(slot)
         if slot.job is None:
@@ -292,7 +267,7 @@ class RayPool:
             job.why = f"{why} ({times} times; hydra.launcher.retries = {most})"
             self._finish(job, -signal.SIGKILL)
             return
-        _append(job, f"rlrun: {why}; it is begun again ({times} of {most} retries)")
+        job.note(f"rlrun: {why}; it is begun again ({times} of {most} retries)")
         del self.running[job.num]
         job.pid = None
         run_dir, words = job.log.parent, job.request["arguments"]
@@ -334,9 +309,13 @@ class RayPool:
             os._exit(130 if self._kill == signal.SIGINT else 128 + self._kill)
         if not self._cluster.lost:
             return
-        if self._is_own:  # the jobs have lost their workers: they save and end
+        note_lost()
+        if self._is_own:  # their workers may live on for a while
+            self._signal_processes(ASK)
             while any(is_running(job.pid) for job in self.running.values()) and self._kill is None:
                 time.sleep(POLL_SECONDS)
+            if self._kill is not None:
+                self._check()
         was_closing, self._closing = self._closing, True
         for job in [*self.running.values()]:
             self._finish(job, -signal.SIGTERM)
@@ -347,26 +326,22 @@ class RayPool:
                 "end; a cluster that runs is needed"
             )
 
+    def _signal_processes(self, number: int) -> None:
+        """Send a signal to the jobs of this machine, without Ray."""
+        for job in self.running.values():
+            if job.pid is not None and is_running(job.pid):
+                with suppress(ProcessLookupError, PermissionError):
+                    (os.killpg if number == signal.SIGKILL else os.kill)(job.pid, number)
+
     def _kill_jobs(self) -> None:
         import ray
 
         assert self._cluster is not None
-        jobs, self.running = [*self.running.values()], {}
         if self._is_own:
-            for job in jobs:
-                if job.pid is not None and is_running(job.pid):
-                    with suppress(ProcessLookupError, PermissionError):
-                        os.killpg(job.pid, signal.SIGKILL)
+            self._signal_processes(signal.SIGKILL)
         elif not self._cluster.lost:
             slots = [slot for slot in self._slots if slot.job is not None]
             for slot in slots:
-                assert slot.job is not None
-                slot.actor.signal.remote(slot.job.num, int(signal.SIGKILL))
+                slot.signal(signal.SIGKILL)
             refs = [slot.ref for slot in slots]
             ray.wait(refs, num_returns=len(refs), timeout=KILL_SECONDS) if refs else None
-
-
-def _append(job: Job, line: str) -> None:
-    """Add a line to the output of a job."""
-    with suppress(OSError), open(job.log, "a", encoding="utf-8", opener=no_follow) as file:
-        file.write(f"{line}\n")

@@ -206,9 +206,7 @@ def test_keys_that_are_refused(
     assert files_under(Path(".")) == []
 
 
-def test_ray_is_not_installed(
-    rlrun: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ray_is_not_installed(rlrun: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_checks, "find_spec", lambda name: None)
     done = rlrun("-m", "seed=0,1", "hydra/launcher=ray")
     assert (done.code, done.err.count("\n")) == (7, 1)
