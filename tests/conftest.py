@@ -10,7 +10,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is loaded;
 import pytest
 import torch
 
-import tests.read_once  # noqa: F401, patches Hydra
+from tests import read_once  # patches Hydra
 from tests.pages import Driver
 
 multiprocessing.set_forkserver_preload(["rlrun.build.pipeline"])  # as the command line does
@@ -30,6 +30,15 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish():
     gc.collect()
     gc.freeze()  # what is imported by now stays: collections need not look at it
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _read_once(tmp_path_factory):
+    """Workers share what they read; with their subprocesses, which inherit the variable."""
+    top = tmp_path_factory.getbasetemp()
+    top = top.parent if "PYTEST_XDIST_WORKER" in os.environ else top
+    (top / "configs").mkdir(exist_ok=True)
+    os.environ[read_once.SHARED] = str(top / "configs")
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """Which presets of conf/env need packages that are not part of rlrun, and what they act in."""
 
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,14 @@ CONTINUOUS = {
 }
 
 
+@cache
 def module_of(name: str) -> str | None:
     """The module that the preset needs besides rlrun's own dependencies."""
     env_id = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())["id"]
     return next((m for start, m in MODULES.items() if env_id.startswith(start)), None)
 
 
+@cache
 def env_of(experiment: str) -> str | None:
     """The environment preset that an experiment chooses; None: it leaves the choice."""
     given = yaml.safe_load((CONF / f"experiment/{experiment}.yaml").read_text())["defaults"]

@@ -28,6 +28,8 @@ SHORTER = {  # what is added to end soon where debug=smoke does not win or is no
     "rlrun -m policy=dqn,r2d2 env=cartpole seeds=auto seeds.max=20 sweep.dir=outputs/decided": (
         "seeds.max=2 seeds.group=2"
     ),
+    "rlrun policy=ppo env=cartpole policy.gamma=0.1 run.total_steps=7000 -q "
+    "run.dir=outputs/short_sighted": "run.total_steps=700",
     "rlrun doctor --calibrate policy=r2d2 env=cartpole memory.hidden=128": "--seconds 0.01",
     "rlrun doctor --calibrate policy=sac env=pendulum": "--seconds 0.01",
     **{
@@ -44,6 +46,7 @@ SUBCOMMANDS = (
 SHOWS = {"--help", "--version", "--cfg"}  # flags of lines that train nothing
 DRIVER = """
 import contextlib, io, json, multiprocessing, os, sys
+import tests.read_once
 from rlrun.__main__ import main
 multiprocessing.set_forkserver_preload(["rlrun.build.pipeline"])
 for line in sys.stdin:

@@ -28,9 +28,54 @@ def site(wheel, tmp_path_factory):  # noqa: F811
     )
 
 
+# Forks a process for each line: [arguments, script, working directory, stdout, stderr].
+SERVER = """
+import json, os, sys
+import torch
+import rlrun.build.pipeline, rlrun.cli.main, rlrun.run.train
+for line in sys.stdin:
+    argv, script, cwd, *texts = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.chdir(cwd)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            for number, text in enumerate(texts, 1):
+                os.dup2(os.open(text, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)
+            sys.argv[:] = [script, *argv]
+            sys.path[0] = os.path.dirname(script)
+            code = rlrun.cli.main.main(argv)
+            sys.stdout.flush(), sys.stderr.flush()
+        finally:
+            os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+def environ(site):
+    env = {k: v for k, v in os.environ.items() if k != "RLRUN_TRUST"}
+    return {**env, "PYTHONPATH": str(site), "OPENBLAS_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def server(site, tmp_path_factory):
+    """A process that has imported torch and the installed rlrun."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER], cwd=tmp_path_factory.mktemp("server"), env=environ(site),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    yield process
+    process.communicate(timeout=60)
+
+
 @pytest.fixture
-def rlrun(site, tmp_path):
-    """Runs the installed command in a working directory that holds the examples."""
+def rlrun(request, site, tmp_path):
+    """Runs the installed command in a working directory that holds the examples.
+
+    Forked from a process that has imported torch, but for a test that asks for ``started``.
+    """
     shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True)
     script = tmp_path / "bin/rlrun"  # as pip writes it: its own directory is first on the path
     script.parent.mkdir()
@@ -39,15 +84,27 @@ def rlrun(site, tmp_path):
         'if __name__ == "__main__":\n    sys.exit(main())\n'
     )
 
-    def run(*argv):
-        env = {k: v for k, v in os.environ.items() if k != "RLRUN_TRUST"}
+    def start(*argv):
         done = subprocess.run(
             [sys.executable, str(script), *argv], cwd=tmp_path, capture_output=True, text=True,
-            check=False, env={**env, "PYTHONPATH": str(site)},
+            check=False, env=environ(site),
         )  # fmt: skip
         return done.returncode, done.stdout, done.stderr
 
-    return run
+    def fork(*argv):
+        process = request.getfixturevalue("server")
+        texts = tmp_path / ".stdout", tmp_path / ".stderr"
+        line = [argv, *map(str, (script, tmp_path, *texts))]
+        process.stdin.write(json.dumps(line) + "\n")
+        process.stdin.flush()
+        return int(process.stdout.readline()), *(text.read_text() for text in texts)
+
+    return start if "started" in request.fixturenames else fork
+
+
+@pytest.fixture
+def started():
+    """Asks for processes as a user starts them."""
 
 
 def test_a_policy(rlrun, tmp_path):
@@ -90,6 +147,13 @@ def test_a_memory(rlrun):
     assert (code, out, err) == (0, "", "")
     ppo = ["policy=ppo", "memory.name=mypkg.cells:Elman", "memory.hidden=8", "env=cartpole"]
     assert rlrun(*ppo, "debug=smoke", "-q", "--trust", "mypkg") == (0, "", "")
+
+
+@pytest.mark.usefixtures("started")
+def test_an_environment_and_a_policy_of_a_started_process(rlrun):
+    """Its workers import them too."""
+    line = ["--config-dir", "conf", "policy=scaled_dqn", "env=gym", "env.id=lane:Lane-v0"]
+    assert rlrun(*line, "env.backend=async", *SHORT, "--trust", "mypkg") == (0, "", "")
 
 
 @pytest.mark.parametrize("backend", ["auto", "async"])

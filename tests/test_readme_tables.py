@@ -30,6 +30,8 @@ GLOSSARY_RUNS = {
     "iql": "policy=iql env=cartpole buffer.load=data/first debug=smoke run.dir=glossary/iql",
     "cql_sac": "policy=cql_sac env=pendulum pipeline=serial learner=transitions debug=smoke "
     "run.dir=glossary/cql_sac",
+    "ray": "policy=r2d2 env=bandit pipeline=ray pipeline.weights_every=40 debug=smoke "
+    "run.dir=glossary/ray",
     "demos": "policy=r2d2 env=cartpole buffer.demos=data/first debug=smoke run.dir=glossary/demos",
 }
 DATA = (

@@ -263,7 +263,7 @@ def _wire(
     else:
         source = AsyncSource(
             roles, metrics, delivery=delivery, total_steps=config.run.total_steps,
-            weights_every=c.weights_every, **given,
+            **given,
         )  # fmt: skip
     holder.append(source)
     source.traffic.delivery = delivery

@@ -59,6 +59,17 @@ PAGES: dict[str, dict[str, list[str]]] = {
             r"time/(act|env|forward|backward|optimiser)_seconds"
         ],
     },
+    "roles": {  # pipeline=ray
+        "env steps per second, all collectors": [r"ray/collect_steps_per_s"],
+        "busy": [r"ray/(collectors|learner)_busy"],
+        "queued chunks": [r"ray/queued_chunks"],
+        "age of the weights, env steps": [r"ray/weights_age"],
+        "lag of the priorities, updates": [r"ray/priority_lag"],
+        "bytes of rows": [r"ray/chunks_(raw|sent)_bytes"],
+        "bytes of weights": [r"ray/weights_(raw|sent)_bytes"],
+        "coding, seconds": [r"ray/coding_seconds"],
+        "faults": [r"ray/(restarts|key_frames|chunks_(lost|repeated|damaged))"],
+    },
     "codec": {
         "ratio": [r"codec/\w+_ratio"],
         "bytes": [r"codec/\w+_bytes"],

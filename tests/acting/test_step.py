@@ -12,7 +12,7 @@ from rlrun.nets.memory import _MEMORIES, Cell
 from rlrun.nets.qnet import QNet
 from rlrun.schema import MemoryConfig, TorsoConfig
 from rlrun.types import Spec, tree_leaves
-from tests.compose import config
+from tests.compose import changed, config
 from tests.policy.factory import dqn, r2d2
 
 BOX = gym.spaces.Box(-5, 5, (3,), np.float32)
@@ -97,10 +97,10 @@ MEMORIES = ("none", "lstm", "gru", "mingru")
 
 
 def acting_step(policy, memory, space, torso="mlp", obs=BOX):
-    words = f"policy={policy} memory={memory} torso={torso} torso.hidden=[8] policy.head_hidden=[8]"
+    words = f"policy={policy} torso={torso} torso.hidden=[8] policy.head_hidden=[8]"
     env = "cartpole" if isinstance(space, gym.spaces.Discrete) else "pendulum"
-    plan = make_plan(config(*words.split(), f"env={env}"), (obs, space, 1))
-    return make_policy(plan).actor(2).net_step
+    c = changed(config(*words.split(), f"env={env}"), memory=config(f"memory={memory}").memory)
+    return make_policy(make_plan(c, (obs, space, 1))).actor(2).net_step
 
 
 @pytest.mark.parametrize("memory", MEMORIES)

@@ -39,7 +39,15 @@ KINDS = ("raw", "coded")
 
 def setting(kind: str) -> TransportConfig:
     """The config of a link."""
-    return TransportConfig(kind, "auto", "auto", keep=4, key_seconds=1.0)  # type: ignore[arg-type]
+    return TransportConfig(
+        kind,
+        "auto",
+        "auto",
+        keep=4,
+        key_seconds=1.0,
+        link_mbps=None,
+        copies="float32",  # type: ignore[arg-type]
+    )
 
 
 def median(function: Callable[[], Any], count: int) -> float:

@@ -6,13 +6,16 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
 from tests.benchmarks import __main__ as command
 from tests.benchmarks import ablation, cliffwalk, codec, codec_uses, own_run, scores
-from tests.benchmarks.process import CHECKOUT
+from tests.benchmarks.own_run import RLRUN
+from tests.benchmarks.process import CHECKOUT, PeerFailed, failure
 from tests.benchmarks.timing import Row, make_row, quick_table
+from tests.faults.forks import Forks
 
 ROWS = {  # benchmarks of python -m tests.benchmarks -> measures that their quick form prints
     "update": ["update", "update+replay"],
@@ -42,6 +45,36 @@ PRINTED = {  # commands of their own -> what their quick form prints
 }  # fmt: skip
 
 
+AS_USERS_START_THEM = {"startup", "ppo"}  # their runs import torch, as every command line does
+
+
+@pytest.fixture(scope="module")
+def forks():
+    forks = Forks()
+    yield forks
+    forks.close()
+
+
+@pytest.fixture
+def forked_runs(request, forks, tmp_path, monkeypatch):
+    """Runs of rlrun are forked from a process that has imported torch: most of a quick run."""
+    if request.getfixturevalue("name") in AS_USERS_START_THEM:
+        return
+
+    def measured(line, threads, *, cwd):
+        *program, word = (str(word) for word in line[: len(RLRUN) + 1])
+        assert (tuple(program), threads) == (RLRUN, 1)
+        words = [word, *map(str, line[len(RLRUN) + 1 :])]
+        log, start = tmp_path / f"{time.monotonic_ns()}.log", time.perf_counter()
+        if code := forks.run(words, cwd, log):
+            raise PeerFailed(failure(code, log))
+        spent = time.perf_counter() - start
+        return log.read_text(), {"process": spent, "process_cpu": spent}
+
+    monkeypatch.setattr(own_run, "measured", measured)
+
+
+@pytest.mark.usefixtures("forked_runs")
 @pytest.mark.parametrize("name", command.BENCHMARKS)
 def test_rows(name, tmp_path, capsys):
     out = tmp_path / "rows.jsonl"

@@ -1,6 +1,7 @@
 """Subcommands, flags, run directories, and what never imports torch."""
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -457,21 +458,28 @@ LIGHT = [
 ]
 
 
-@pytest.mark.parametrize("line", LIGHT, ids=" ".join)
-def test_answers_without_torch(line: list[str], tmp_path: Path) -> None:
+def answer_without_torch(lines: list[list[str]], path: Path) -> None:
+    """One after the other in one process: the first that imports torch is named."""
     code = (
-        "import sys; from rlrun.cli.main import main; code = main(sys.argv[1:]); "
-        "print(code, 'torch' in sys.modules, file=sys.stderr)"
+        "import json, sys; from rlrun.cli.main import main\n"
+        "for line in json.loads(sys.argv[1]):\n"
+        "    main(line)\n"
+        "    if 'torch' in sys.modules: break\n"
+        "print(line, 'torch' in sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *line],
-        cwd=tmp_path,
+        [sys.executable, "-c", code, json.dumps(lines)],
+        cwd=path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stderr.splitlines()[-1].endswith(" False"), done.stderr
+    assert done.stderr.splitlines()[-1] == f"{lines[-1]} False", done.stderr
+
+
+def test_answers_without_torch(tmp_path: Path) -> None:
+    answer_without_torch(LIGHT, tmp_path)
 
 
 def test_export_into_a_full_directory_answers_without_torch(
@@ -480,7 +488,7 @@ def test_export_into_a_full_directory_answers_without_torch(
     assert rlrun("run.dir=old", "env=bandit", "debug=smoke").code == 0
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").touch()
-    test_answers_without_torch(["export", "old", "full"], tmp_path)
+    answer_without_torch([["export", "old", "full"]], tmp_path)
     assert "DATA_DIR = full: the directory is not empty" in rlrun("export", "old", "full").err
 
 

@@ -21,13 +21,13 @@ import numpy as np
 
 from rlrun.rundir.checkpoint import list_checkpoints, load_newest
 from tests.exact import differences
-from tests.faults.forks import Forks
+from tests.faults.forks import Forks, ended
 
 TINY = (
     "logger.progress=off", "logger.tensorboard=false", "learner.threads=1", "torso.hidden=[16]",
     "run.eval_episodes=2", "run.stop_value=null", "device=cpu",
 )  # fmt: skip
-OFF_POLICY = ("learner.learning_starts=200", "buffer.capacity=1000", "learner.batch_size=16")
+OFF_POLICY = ("learner.learning_starts=200", "buffer.capacity=600", "learner.batch_size=16")
 R2D2 = ("policy=r2d2", "memory.hidden=16", *OFF_POLICY, "learner.batch_size=4",
         "learner.replay_ratio=1")  # fmt: skip
 DQN = ("policy=dqn", *OFF_POLICY, "learner.replay_ratio=8")
@@ -52,7 +52,7 @@ ATARI = ("env=atari", "env.backend=sync", "torso=nature_cnn", "torso.hidden=[8]"
          "collector.num_envs=2", "run.total_steps=800", "run.checkpoint_every=30")  # fmt: skip
 if find_spec("ale_py") is not None:
     LINES["dqn pong sync"] = (*DQN, *ATARI)
-STEPS = 1600  # of a run; a checkpoint every CHECKPOINT, which is no multiple of a chunk
+STEPS = 1000  # of a run; a checkpoint every CHECKPOINT, which is no multiple of a chunk
 CHECKPOINT = 65
 
 
@@ -67,18 +67,13 @@ class Outcome:
     faults: list[str] = field(default_factory=list)
 
 
-def _ended(pid: int) -> bool:
-    """True when nothing is left but its exit code, which nobody has asked for."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-
-
 class Killer:
     """Runs one line whole, then killed and resumed until ``kills`` signals were sent."""
 
     def __init__(self, forks: Forks, line: tuple[str, ...], path: Path, seed: int) -> None:
         self.forks, self.path, self.out = forks, path, Outcome()
         self.rng = np.random.default_rng(seed)
-        self.line = [*TINY, f"run.total_steps={STEPS}", "run.eval_every=700",
+        self.line = [*TINY, f"run.total_steps={STEPS}", "run.eval_every=400",
                      f"run.checkpoint_every={CHECKPOINT}", "logger.every=90", *line]  # fmt: skip
         start = time.perf_counter()
         self.log = path / "log"
@@ -113,7 +108,7 @@ class Killer:
         pid = self.forks.start(command, self.path, self.log)
         due = time.perf_counter() + self.rng.uniform(0, self.seconds * max(0.3, 1 - done))
         while (sent := time.perf_counter()) < due:
-            if _ended(pid):
+            if ended(pid):
                 self.seconds *= 0.9  # the whole run was slow
                 break
             time.sleep(min(0.02, due - sent))

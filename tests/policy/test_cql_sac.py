@@ -43,7 +43,7 @@ def test_overfits_one_sample(shape):
     mild = {"conservatism": 1e-3, "gap_threshold": None, "gamma": 0.0, "nstep": 1}
     policy = control("cql_sac", **(shape | mild), torso=(32,))
     sample = box_batch(policy)
-    first, *_, last = (policy.update(sample).metrics["train/td_abs"].item() for _ in range(400))
+    first, *_, last = (policy.update(sample).metrics["train/td_abs"].item() for _ in range(200))
     assert last < 0.1 * first
 
 

@@ -263,7 +263,7 @@ def test_overfits_one_sample(mixer):
     policy = qmix(mixer=mixer, lr=policy_lr(3e-3), target_update_every=10_000)
     segment = batch(policy)
     sample = Sample(segment, torch.ones(7), np.arange(7), 0)
-    losses = [policy.update(sample).metrics["train/loss"].item() for _ in range(400)]
+    losses = [policy.update(sample).metrics["train/loss"].item() for _ in range(280)]
     assert losses[-1] < 0.02 * losses[0]
 
 

@@ -21,6 +21,7 @@ LEAVING = ("env=pettingzoo", "env.id=pettingzoo:tests.env.zoo_example",
            "env.kwargs={lives: [1, 3, 2]}", "run.total_steps=400")  # fmt: skip
 SEVERAL = ("env=pettingzoo", "env.id=pettingzoo:tests.env.zoo_several", "run.total_steps=400")
 SHORT = ("collector.n_sample=96",)
+FEW = ("policy.epochs=2",)  # of PPO's 10, each of which shuffles anew
 TEAMS = {
     "qmix": ("policy=qmix", "env=relay"),
     "qmix_leaving": ("policy=qmix", *LEAVING),
@@ -28,7 +29,7 @@ TEAMS = {
     "r2d2_shared": ("policy=r2d2", *LEAVING),
     "dqn_separate": ("policy=dqn", "agents=separate", "pipeline=overlapped", *LEAVING),
     "r2d2_separate": ("policy=r2d2", "agents=separate", "env=relay"),
-    "ppo_separate": ("policy=ppo", "memory=gru", "agents=separate", *SHORT, *LEAVING),
+    "ppo_separate": ("policy=ppo", "memory=gru", "agents=separate", *FEW, *SHORT, *LEAVING),
     "impala_separate": (
         "policy=impala",
         "agents=separate",
@@ -41,6 +42,7 @@ TEAMS = {
         "agents=separate",
         "policy.normalize_obs=true",
         "policy.normalize_reward=true",
+        *FEW,
         *SHORT,
         *SEVERAL,
     ),
@@ -105,7 +107,7 @@ def test_agents_that_choose_several_numbers(tmp_path):
 
 @pytest.mark.parametrize("agents", ["shared", "separate"])
 def test_rollouts_have_room_for_agents_that_wait(tmp_path, agents):
-    words = ["policy=ppo", f"agents={agents}", *LEAVING, "run.total_steps=1000",
+    words = ["policy=ppo", f"agents={agents}", *FEW, *LEAVING, "run.total_steps=1000",
              "env.kwargs={lives: [1, 1, 1, 1, 1, 1, 40]}", "collector.n_sample=700"]  # fmt: skip
     with pytest.raises(ConfigError, match=r"buffer\.capacity=9828 or lower"):
         check(config(*SMOKE, *words))

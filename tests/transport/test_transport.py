@@ -26,15 +26,19 @@ from rlrun.pipeline.process import CollectorProcess
 from rlrun.run import train
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.schema import TransportConfig
-from rlrun.schema.run import Coder
+from rlrun.schema.pipeline import Coder
 from rlrun.transport import InProcess, make_collector_side, make_learner_side
 from rlrun.types import CHUNK_FIELDS, Chunk, Counters, Window, tree_leaves, tree_map
 from tests.codec import samples
 from tests.compose import changed, config
 from tests.pipeline.test_serial import SMOKE, go
 
-CODED = TransportConfig("coded", "auto", "auto", keep=3, key_seconds=0.0)
-RAW = TransportConfig("raw", "auto", "auto", keep=3, key_seconds=0.0)
+CODED = TransportConfig(
+    "coded", "auto", "auto", keep=3, key_seconds=0.0, link_mbps=None, copies="float32"
+)
+RAW = TransportConfig(
+    "raw", "auto", "auto", keep=3, key_seconds=0.0, link_mbps=None, copies="float32"
+)
 
 
 def weights(k: int, shape=(40, 9)) -> dict[str, torch.Tensor]:

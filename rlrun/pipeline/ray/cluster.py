@@ -6,6 +6,7 @@ statistics and asks for a token. None of its processes outlives the one that sta
 
 import atexit
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -28,7 +29,7 @@ STORE_BYTES = 2**31  # of shared memory for objects, at most; at most 30 % of th
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_DEDUP_LOGS": "0",
+    "RAY_worker_niceness": "0",  # roles are the run, not something beside it
 }
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray then uses 127.0.0.1, on any system
 
@@ -135,8 +136,9 @@ class Cluster:
             return
         import ray
 
-        if self.lost:  # its shutdown would wait for the head, and end this process
+        if self.lost:  # its shutdown would wait for the head, its destructors crash without it
             atexit.unregister(ray.shutdown)
+            atexit.register(_exit_now)
         else:
             with contextlib.suppress(Exception):
                 ray.shutdown()
@@ -174,6 +176,14 @@ class Cluster:
                 self.lost = "Ray's daemon on this machine (raylet) has ended"
             if self.lost:
                 return
+
+
+def _exit_now() -> None:
+    """End a process whose Ray cannot be unloaded any more."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(ResourceError.exit_code)
 
 
 def _restore(name: str, value: str | None) -> None:

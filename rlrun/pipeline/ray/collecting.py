@@ -18,7 +18,6 @@ from rlrun.pipeline.ray.messages import (
     NeedFrame,
     Order,
     Payload,
-    RoleLog,
     answered,
 )
 from rlrun.pipeline.ray.predicting import RemoteActor
@@ -53,8 +52,8 @@ class CollectorRole:
         slow link, in tests; 0: none."""
         import ray
 
-        prepare(f"collector {number}", threads=1)
-        self.log, self.number, self.counters = RoleLog(), number, Counters()
+        self.log = prepare(f"collector {number}", threads=1)
+        self.number, self.counters = number, Counters()
         self.parts = make(self.counters)
         self.collector, self.throttle = self.parts.collector, throttle
         self.version, self.shard, self.closed = -1, 0, False

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from rlrun.pipeline.evaluate import Evaluator
-from rlrun.pipeline.ray.messages import RoleLog, answered
+from rlrun.pipeline.ray.messages import answered
 from rlrun.pipeline.ray.process import prepare
 from rlrun.types import Policy
 
@@ -18,8 +18,7 @@ class EvaluatorRole:
     """Plays evaluation episodes in environments of its own."""
 
     def __init__(self, make: MakeEvaluator) -> None:
-        prepare("evaluator", threads=1)
-        self.log = RoleLog()
+        self.log = prepare("evaluator", threads=1)
         self.evaluator, self.policy = make()
 
     @answered

@@ -13,7 +13,7 @@ from rlrun.buffer.rollouts import Rollouts
 from rlrun.pipeline.backends import backends, restore_backends
 from rlrun.pipeline.generators import generators_state, load_generators, seed_generators
 from rlrun.pipeline.learner import Learner, RolloutLearner
-from rlrun.pipeline.ray.messages import Failure, Learned, Payload, RoleLog, Stored, answered
+from rlrun.pipeline.ray.messages import Failure, Learned, Payload, Stored, answered
 from rlrun.pipeline.ray.process import prepare
 from rlrun.pipeline.ray.receiving import Receiver
 from rlrun.pipeline.ray.weights import Publisher
@@ -109,7 +109,7 @@ class ShardReader:
 
     def _ask(self, batch: int, env_steps: int) -> None:
         number = self._choose()
-        reply = self.shards[number].sample.remote(batch, env_steps)
+        reply: Any = self.shards[number].sample.remote(batch, env_steps)
         self.queue.append((reply, number, batch, self.asked))
 
     def _choose(self) -> int:
@@ -175,9 +175,9 @@ class LearnerRole:
     ) -> None:
         """``seed``: of the process's global generators; ``prefetch``: see ``ShardReader``;
         ``throttle``: bytes/s of a slow link, in tests; 0: none."""
-        prepare("learner", threads=threads)
+        self.log = prepare("learner", threads=threads)
         seed_generators(seed)
-        self.log, self.parts, self.throttle = RoleLog(), make(), throttle
+        self.parts, self.throttle = make(), throttle
         self.policy, self.counters = self.parts.policy, self.parts.counters
         self.reader = ShardReader(shards, prefetch=prefetch)
         self.receiver = Receiver(self.parts.sides)

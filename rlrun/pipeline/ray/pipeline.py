@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlrun.errors import ResourceError
 from rlrun.pipeline.ray.remote_evaluator import RemoteEvaluator, weights_of
 from rlrun.pipeline.ray.remote_learner import RemoteLearner
 from rlrun.pipeline.ray.source import AsyncSource
-from rlrun.pipeline.serial import Pipeline
+from rlrun.pipeline.serial import CHECKPOINTS, Pipeline, Result
 from rlrun.pipeline.stop import StopRequest
+from rlrun.rundir import checkpoint
 
 
 @dataclass(slots=True)
@@ -29,6 +31,17 @@ class RayPipeline(Pipeline):
         assert isinstance(self.learner, RemoteLearner)
         return self.learner
 
+    def run(self, stop: StopRequest) -> Result:
+        """As ``Pipeline.run``. Raises: ResourceError when the cluster is lost; nothing is saved."""
+        try:
+            return Pipeline.run(self, stop)
+        except ResourceError as e:
+            earlier = checkpoint.list_checkpoints(self.run_dir / CHECKPOINTS)
+            if earlier:
+                newest = f"the newest checkpoint is {earlier[-1].name}"
+                e.args = (f"{e}; {newest}; go on: rlrun resume {self.run_dir}",)
+            raise
+
     def _learn(self, rows: int, keys: np.ndarray) -> None:
         Pipeline._learn(self, rows, keys)
         if self.evaluated:
@@ -38,6 +51,7 @@ class RayPipeline(Pipeline):
         done = self.counters.env_steps >= self.run_config.total_steps or self.solved
         if done or not isinstance(self.source, AsyncSource):
             self._finish_evaluation(stop)
+            self._take_stored()  # nothing comes after the last evaluation
             Pipeline._evaluate(self, stop)
         elif self.under_way is None:
             self._require_finite()
@@ -67,9 +81,20 @@ class RayPipeline(Pipeline):
         self.remote_learner.sync()
         Pipeline._require_finite(self)
 
+    def _take_stored(self) -> None:
+        """Count what is stored, and learn what it pays for, as the loop would have done."""
+        if not isinstance(self.source, AsyncSource):
+            return
+        while chunks := self.source.quiesce():
+            for chunk in chunks:
+                before = self.counters.env_steps
+                self.source.count(chunk.info)
+                self._learn(self.counters.env_steps - before, self._store([chunk]))
+
     def state_dict(self) -> dict[str, Any]:
-        if isinstance(self.source, AsyncSource):
-            self.source.quiesce()
+        self._take_stored()
+        self.remote_learner.sync()
         state = Pipeline.state_dict(self)
-        role = self.remote_learner.saved
-        return state | {"backends": role["backends"]}
+        if isinstance(self.source, AsyncSource):
+            self.source.go_on()
+        return state | {"backends": self.remote_learner.saved["backends"]}

@@ -13,7 +13,7 @@ from rlrun.codec import decode as decode_frame
 from rlrun.codec import encode as encode_frame
 from rlrun.errors import ResourceError
 from rlrun.functional.explore import Temperature
-from rlrun.pipeline.ray.messages import Failure, NeedFrame, RoleLog, answered
+from rlrun.pipeline.ray.messages import Failure, NeedFrame, answered
 from rlrun.pipeline.ray.process import prepare
 from rlrun.pipeline.ray.weights import Publisher
 from rlrun.transport import AutoCollectorSide
@@ -51,8 +51,12 @@ class PredictorRole:
     """
 
     def __init__(self, make: Callable[[], PredictorParts]) -> None:
-        prepare("predictor", threads=1)
-        self.log, self.parts = RoleLog(), make()
+        import ray
+
+        self.log = prepare("predictor", threads=1)
+        self.parts = make()
+        # A restarted one has the weights of the run's beginning until it is sent others.
+        self.ready = not ray.get_runtime_context().was_current_actor_reconstructed
         self.strict = len(self.parts.policies) > 1
         self.actors: dict[tuple[int, int], Actor] = {}  # (policy, collectors in a batch) -> actor
         self.states: dict[int, Tree] = {}  # collector -> state before its next row
@@ -74,6 +78,7 @@ class PredictorRole:
                 known = self.parts.side.request()
                 return NeedFrame(known.stream, known.have_seq, known.have_hash)
         if weights is not None:
+            self.ready = True
             self.parts.publisher.load(weights)
             first, *others = self.parts.policies
             for policy in others:
@@ -89,9 +94,11 @@ class PredictorRole:
     async def act(self, number: int, message: bytes) -> Any:
         """Return the coded actions, extras and next state of the rows in ``message``.
 
-        Rows that carry no state go on from the one that is kept here. None: it is not known, after
-        a restart; the collector pushes its own.
+        Rows that carry no state go on from the one that is kept here. None: it, or the weights, are
+        not known after a restart; the collector asks again, with its own state.
         """
+        if not self.ready:
+            return None
         arrays = decode_frame(message)
         if "state" in arrays:
             self.states[number] = _tree(arrays["state"])
@@ -239,6 +246,7 @@ class RemoteActor:
                 self.pushed = None
                 return bytes(reply)
             self.pushed = state
+            time.sleep(RETRY_SECONDS / 10)
 
 
 def _named(tree: Tree) -> dict[str, Any]:

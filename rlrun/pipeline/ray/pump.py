@@ -55,7 +55,9 @@ class Pump:
         if ready and len(waiting) > 1:
             ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
         for reply in ready:
-            handle = self.handles.pop(reply)
+            handle = self.handles.pop(reply, None)
+            if handle is None:  # handled meanwhile, by a handler that waited for its own
+                continue
             self.replies += 1
             try:
                 value = ray.get(reply)

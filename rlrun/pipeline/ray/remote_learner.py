@@ -79,6 +79,7 @@ class RemoteLearner:
         self.last_state: dict[str, Any] | None = None  # to restart the learner from
         self.last_updates = 0
         self.starving = False  # the shards had no window
+        self._watch_predictor()
 
     # -- learning --------------------------------------------------------------------------------
 
@@ -197,11 +198,26 @@ class RemoteLearner:
         else:
             self.roles.pump.when(reply, self._predictor_loaded)
 
+    def _watch_predictor(self) -> None:
+        """Send the weights again to a predictor that was restarted."""
+        predictor = self.roles.predictor
+        if predictor is None:
+            return
+
+        def ended(reply: Any) -> None:
+            self.roles.note_lost(predictor, reply)
+            self.roles.pump.after(RETRY_SECONDS, self._watch_predictor)
+            if self.roles.frames.count:
+                self._tell_predictor()
+            else:
+                self.publish()
+
+        self.roles.pump.when(predictor.handle.lives.remote(), ended)
+
     def _predictor_loaded(self, reply: Any) -> None:
         predictor = self.roles.predictor
         assert predictor is not None
         if isinstance(reply, Lost):
-            self.roles.note_lost(predictor, reply)
             self.roles.pump.after(RETRY_SECONDS, self._tell_predictor)
             return
         need = self.roles.value(predictor, reply)

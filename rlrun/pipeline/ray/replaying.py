@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.buffer.streams import Streams
-from rlrun.pipeline.ray.messages import Payload, RoleLog, Stored, answered
+from rlrun.pipeline.ray.messages import Payload, Stored, answered
 from rlrun.pipeline.ray.process import prepare
 from rlrun.pipeline.ray.receiving import Receiver
 from rlrun.pipeline.ray.sent_rows import all_rows, send
@@ -41,8 +41,8 @@ class ReplayRole:
     """A shard. ``shard`` tells its incarnations apart: a restarted one is empty."""
 
     def __init__(self, make: Callable[[], ShardParts], number: int) -> None:
-        prepare(f"replay {number}", threads=1)
-        self.log, self.parts, self.number = RoleLog(), make(), number
+        self.log = prepare(f"replay {number}", threads=1)
+        self.parts, self.number = make(), number
         self.streams, self.receiver = self.parts.streams, Receiver(self.parts.sides)
         import ray
 

@@ -279,25 +279,26 @@ class AsyncSource(RaySource):
         *arguments: Any,
         delivery: Delivery | None,
         total_steps: int,
-        weights_every: int,
         **given: Any,
     ) -> None:
-        """``delivery``: to the shards; None: the learner takes the chunks (on-policy).
-        ``weights_every``: env steps of a collector between two versions of the weights."""
+        """``delivery``: to the shards; None: the learner takes the chunks (on-policy)."""
         super().__init__(*arguments, **given)
-        self.delivery, self.total_steps, self.weights_every = delivery, total_steps, weights_every
+        self.delivery, self.total_steps = delivery, total_steps
         self.ready: deque[ChunkHandle] = deque()
         self.inexact, self.paused = ASYNC_REASON, False
 
     def next_chunk(self) -> list[ChunkHandle]:
         """The next chunk that is stored."""
-        self.launch()
-        self.wait(lambda: bool(self.ready), grace=0.0)
+        self.wait(self._is_ready, grace=0.0)
         chunk = self.ready.popleft()
         chunk.collector.waiting -= 1
         self.count(chunk.info)
         self.launch()
         return [chunk]
+
+    def _is_ready(self) -> bool:
+        self.launch()  # collectors may have become idle: restarted, or their chunk was refused
+        return bool(self.ready)
 
     def launch(self) -> None:
         """Order a chunk of every collector that may collect."""
@@ -326,23 +327,26 @@ class AsyncSource(RaySource):
     def rejoined(self, collector: CollectorHandle) -> None:
         self.launch()
 
-    def quiesce(self) -> None:
-        """Wait until every chunk that was collected is stored; orders under way are dropped from
-        a state that is saved then."""
-        self.paused = True
-        try:
-            deadline = time.monotonic() + STOP_SECONDS
-            while self.delivery is not None and self.delivery.pending:
-                self.pump.run(POLL_SECONDS)
-                if time.monotonic() > deadline and self.stop():
-                    break
-        finally:
-            self.paused = False
+    def quiesce(self) -> list[ChunkHandle]:
+        """Order no more; return the chunks that are stored and were not taken by the loop.
 
-    def state_dict(self) -> dict[str, Any]:
-        """Chunks that are stored but not taken by the loop are counted by it after a resume."""
-        while self.ready:  # stored already: they belong to the state
-            chunk = self.ready.popleft()
+        Chunks that are being collected are no part of a state that is saved then.
+        """
+        self.paused = True
+        deadline = time.monotonic() + STOP_SECONDS
+        while self.delivery is not None and self.delivery.pending:
+            self.pump.run(POLL_SECONDS)
+            if time.monotonic() > deadline and self.stop():
+                break
+        if self.delivery is None:  # the learner has yet to see them: fresh ones come
+            return []
+        chunks = [*self.ready]
+        self.ready.clear()
+        for chunk in chunks:
             chunk.collector.waiting -= 1
-            self.count(chunk.info)
-        return super().state_dict()
+        return chunks
+
+    def go_on(self) -> None:
+        """Order again."""
+        self.paused = False
+        self.launch()

@@ -10,7 +10,7 @@ from tests.exact import assert_exact_resume
 from tests.pipeline.test_exact import LEARN, SMALL
 from tests.pipeline.test_serial import go
 
-STRICT = ("pipeline=ray", "pipeline.strict=true")
+STRICT = ("pipeline=ray", "pipeline.strict=true", "watchdog.max_seconds=60")
 ONE = (*STRICT, "pipeline.num_actors=1")
 CASES = {
     "r2d2": ("policy=r2d2", "env=cartpole_novel", "buffer.initial_priority=td"),

@@ -1,0 +1,143 @@
+"""Collectors that never wait for each other: counts, pacing, bad links, killed roles."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from rlrun.build import ray as build
+from rlrun.build.pipeline import make_collector
+from rlrun.build.plan import make_plan
+from rlrun.pipeline.ray.pipeline import RayPipeline
+from rlrun.rundir.checkpoint import load_newest
+from rlrun.types import Counters
+from tests.compose import config
+from tests.log.records import read_records
+from tests.pipeline.test_serial import go
+
+RAY = ("pipeline=ray", "watchdog.max_seconds=60")
+COUNTER = ("policy=r2d2", "env=counter", "collector.num_envs=2", "memory.hidden=8",
+           "torso.hidden=[8]", "learner.learning_starts=32", "learner.batch_size=4")  # fmt: skip
+
+
+def last(run_dir, key):
+    """The newest value of a metric that is no part of the digest."""
+    lines = [line for line in read_records(run_dir / "timings.jsonl") if key in line]
+    return lines[-1][key]
+
+
+def stored_rows(run_dir):
+    """Observations (environment, episode, t) of all rows of every stream, column by column."""
+    state, _ = load_newest(run_dir / "checkpoints")
+    found = []
+    for shard in state["buffer"]["shards"]:
+        for stream in shard["streams"]:
+            rows = stream["ring"]["obs"]
+            rows = rows["rows"] if isinstance(rows, dict) else rows
+            found.append(rows.read(rows.first, rows.stop))
+    return state, found
+
+
+def assert_whole(run_dir):
+    """Every row that counts is stored once, in its column's order."""
+    state, streams = stored_rows(run_dir)
+    counted = sum(
+        stream["counts"]["rows"]
+        for shard in state["buffer"]["shards"]
+        for stream in shard["streams"]
+    )
+    assert counted == state["counters"]["env_steps"]
+    for rows in streams:
+        for column in rows:
+            episode, t = column[:, 1], column[:, 2]
+            goes_on = (episode[1:] == episode[:-1]) & (t[1:] == t[:-1] + 1)
+            opens = (episode[1:] == episode[:-1] + 1) & (t[1:] == 0)
+            assert (goes_on | opens).all()
+
+
+def test_every_row_is_stored_once_and_updates_keep_their_ratio(tmp_path):
+    words = (*COUNTER, "run.total_steps=2000", "learner.replay_ratio=8", "logger.every=400")
+    record = go(tmp_path, *words, *RAY, "pipeline.num_shards=2", "collector.n_sample=32")
+    assert_whole(tmp_path)
+    assert not record["exact"]
+    assert "strict" in record["exact_reason"]
+    ratios = [x["train/replay_ratio"] for x in read_records(tmp_path / "metrics.jsonl")
+              if "train/replay_ratio" in x]  # fmt: skip
+    assert sum(ratios[1:]) / len(ratios[1:]) == pytest.approx(8, rel=0.25)
+    assert {p.name for p in (tmp_path / "roles").iterdir()} >= {"collector_0.log", "replay_1.log"}
+    assert last(tmp_path, "ray/weights_age") >= 0
+
+
+def test_a_bad_link_loses_nothing_and_stores_nothing_twice(tmp_path, monkeypatch):
+    """Of four messages one is dropped, sent twice, late or damaged."""
+    chaos = {"drop": 0.06, "twice": 0.06, "late": 0.06, "corrupt": 0.06, "answer_seconds": 0.3}
+    monkeypatch.setenv(build.FAULTS, json.dumps(chaos))
+    words = (*COUNTER, "run.total_steps=2500", "learner.replay_ratio=2", "collector.n_sample=16")
+    go(tmp_path, *words, *RAY, "transport=coded", "transport.key_seconds=0")
+    assert_whole(tmp_path)
+    assert last(tmp_path, "ray/chunks_repeated") > 0
+    assert last(tmp_path, "ray/chunks_damaged") > 0
+
+
+def test_killed_roles_are_restarted_and_the_run_completes(tmp_path, monkeypatch):
+    """Every role once, one after the other; what was acknowledged stays."""
+    import ray
+
+    made, killed = [], []
+    wire = build._wire
+
+    def kept(*arguments):
+        made.append(wire(*arguments))
+        return made[-1]
+
+    def kill():
+        roles = made[0].source.roles
+        for role in (roles.collectors[0], roles.learner, roles.evaluator, roles.predictor,
+                     roles.shards[0]):  # fmt: skip
+            at = made[0].counters.env_steps
+            while made[0].counters.env_steps < at + 150:
+                time.sleep(0.05)
+            ray.kill(role.handle, no_restart=False)
+            killed.append(role.name)
+
+    def run(self, stop):
+        threading.Thread(target=kill, daemon=True).start()
+        return super(RayPipeline, self).run(stop)
+
+    monkeypatch.setattr(build, "_wire", kept)
+    monkeypatch.setattr(RayPipeline, "run", run)
+    words = (*COUNTER, "run.total_steps=4000", "learner.replay_ratio=2", "run.eval_every=300")
+    record = go(tmp_path, *words, *RAY, "pipeline.inference=central", "transport=coded",
+                "transport.key_seconds=0", "run.checkpoint_every=500")  # fmt: skip
+    assert killed == ["collector 0", "learner", "evaluator", "predictor", "replay 0"]
+    assert record["status"] == "done"
+    assert record["updates"] > 0
+    log = (tmp_path / "rlrun.log").read_text() if (tmp_path / "rlrun.log").exists() else ""
+    assert "restarts" not in log
+    assert last(tmp_path, "ray/restarts") >= 4
+    _, streams = stored_rows(tmp_path)
+    assert all(len(rows[0]) for rows in streams), "the shard was filled again"
+
+
+def test_impala_learns_from_every_chunk_once(tmp_path):
+    record = go(tmp_path, "policy=impala", "env=cartpole", *RAY, "run.total_steps=1500",
+                "policy.normalize_reward=true", "learner.learning_starts=0")  # fmt: skip
+    state, _ = load_newest(tmp_path / "checkpoints")
+    assert record["updates"] == pytest.approx(state["counters"]["chunks"], abs=2)
+
+
+def test_collectors_share_the_ladder_and_have_seeds_of_their_own():
+    plan = make_plan(config("policy=r2d2", "env=cartpole", *RAY, "pipeline.num_actors=3",
+                            "collector.num_envs=4"))  # fmt: skip
+    parts = [build.collector_parts(plan, i, float("inf"), Counters()) for i in range(3)]
+    ladder = [e for part in parts for e in part.collector.explore(0).tolist()]
+    assert ladder == sorted(ladder, reverse=True)
+    assert ladder[0] == pytest.approx(0.4)
+    assert len({*ladder}) == 12
+    seeds = {part.collector.seed for part in parts}
+    assert len(seeds) == 3
+    draws = {part.collector.policy.generator.random() for part in parts}
+    assert len(draws) == 3
+    serial = make_collector(make_plan(config("policy=r2d2", "env=cartpole")), Counters())
+    assert parts[0].collector.seed == serial.seed
