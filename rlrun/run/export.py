@@ -33,8 +33,16 @@ def export_run(
             f"policy.name = {config.policy.name}: it keeps no replay; allowed is a run of a "
             "policy with a replay; export another run"
         )
-    replay = make_replay(plan)
     saved = state["buffer"]
+    if "shards" in saved:  # of pipeline=ray: a replay for each collector
+        streams = [stream for shard in saved["shards"] for stream in shard["streams"]]
+        if len(streams) > 1:
+            raise ConfigError(
+                f"pipeline.num_actors = {len(streams)}: every collector has a replay of its own; "
+                "allowed is a run with one collector; export such a run"
+            )
+        saved = streams[0]
+    replay = make_replay(plan)
     with checkpoint.fitting(path):
         replay.load_rows(saved.get("own", saved))  # without demonstrations
         source = {"run": run_dir.name, "checkpoint": path.name, **state["counters"]}

@@ -2,7 +2,6 @@
 
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -45,9 +44,7 @@ def connect(settings: RayLauncherConfig, workers: int | None) -> "Cluster":
 
     address = settings.address
     cpus = settings.num_cpus * (workers or 1) if address is None else 0.0
-    if address is None:
-        _forget_token()
-    elif address != "auto":
+    if address not in (None, "auto"):
         _require_answer(address)
     try:
         return Cluster(address, cpus=cpus, gpus=0, custom={})
@@ -76,13 +73,6 @@ def _no_cluster(address: str, text: str) -> ResourceError:
         "running head of the same Ray and Python version is allowed; start one with "
         "`ray start --head`, or leave it out"
     )
-
-
-def _forget_token() -> None:
-    """Let Ray read the token of the Ray that is to start, not that of an earlier one of ours."""
-    ray = sys.modules.get("ray")
-    if ray is not None and not ray.is_initialized():
-        sys.modules["ray._raylet"].AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager

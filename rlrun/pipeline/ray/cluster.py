@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -57,6 +58,8 @@ class Cluster:
         import ray
 
         self.shared = ray.is_initialized()  # in a user's process, or a test's
+        if self.local and not self.shared:
+            _forget_token()
         try:
             if not self.shared:
                 self._connect(address, cpus, gpus, custom)
@@ -91,10 +94,13 @@ class Cluster:
             options |= {"object_store_memory": max(min(free, STORE_BYTES), 80 * 2**20)}
             options |= {"num_gpus": gpus} if gpus else {}
             options |= {"resources": custom} if custom else {}
+        before = signal.getsignal(signal.SIGTERM)
         try:
             with open(os.devnull, "w") as null, contextlib.redirect_stderr(null):
                 ray.init(**options, log_to_driver=False, configure_logging=False)
             _silence()
+            with contextlib.suppress(ValueError):  # not the main thread: Ray took no signal
+                signal.signal(signal.SIGTERM, before)  # else it would exit, and save nothing
         except Exception as e:
             text = " ".join(str(e).split())[:300]
             self._end_processes()
@@ -178,6 +184,14 @@ class Cluster:
                 self.lost = "Ray's daemon on this machine (raylet) has ended"
             if self.lost:
                 return
+
+
+def _forget_token() -> None:
+    """Let Ray read the token of the Ray that is to start, not that of an earlier one of ours."""
+    from ray import _raylet
+
+    with contextlib.suppress(AttributeError):  # a private part of Ray, which may change
+        _raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _silence() -> None:
