@@ -18,7 +18,8 @@ from rlrun.build.ray import FAULTS
 LINKS = {"100 MbE": 100.0, "1 GbE": 1000.0}  # Mbit/s
 WORDS = (
     "policy=dqn", "torso=nature_cnn", "env=gym", "env.id=tests.benchmarks.pixels:test/Pixels-v0",
-    "env.backend=sync", "env.frame_stack=4", "pipeline=ray", "pipeline.num_actors=1", "collector.num_envs=8",
+    "env.backend=sync", "env.frame_stack=4", "pipeline=ray", "pipeline.num_actors=1",
+    "collector.num_envs=8",
     "collector.n_sample=256", "buffer.capacity=20000", "learner.replay_ratio=0.05",
     "learner.learning_starts=256", "learner.batch_size=4", "run.eval_episodes=1",
     "eval.max_episode_steps=10", "logger.every=512", "logger.progress=off",

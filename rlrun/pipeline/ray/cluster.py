@@ -190,8 +190,9 @@ def _forget_token() -> None:
     """Let Ray read the token of the Ray that is to start, not that of an earlier one of ours."""
     from ray import _raylet
 
-    with contextlib.suppress(AttributeError):  # a private part of Ray, which may change
-        _raylet.AuthenticationTokenLoader.instance().reset_cache()
+    private: Any = _raylet
+    with contextlib.suppress(AttributeError):  # a part that may change
+        private.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _silence() -> None:

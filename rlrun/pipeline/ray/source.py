@@ -301,7 +301,7 @@ class AsyncSource(RaySource):
 
     def launch(self) -> None:
         """Order a chunk of every collector that may collect."""
-        if self.paused or self.counters.env_steps >= self.total_steps:
+        if self.paused or self.stop() or self.counters.env_steps >= self.total_steps:
             return
         for collector in self.roles.collectors:
             if not collector.busy and collector.waiting < OUTSTANDING:
@@ -313,8 +313,7 @@ class AsyncSource(RaySource):
             self.ready.append(chunk)
         else:
             self.delivery.send(chunk, self._delivered)
-        if not self.stop():
-            self.launch()
+        self.launch()
 
     def _delivered(self, chunk: ChunkHandle, stored: bool) -> None:
         if stored:
