@@ -137,8 +137,9 @@ def reference() -> str:
     for group in GROUPS:
         out += f"\n### `{group}`\n\n{_env() if group == 'env' else _group(group)}"
     out += "\n### `hydra.launcher`\n\n" + _table("key", "default", "unit, meaning; source")
-    for key in file_keys(CONF / "hydra/launcher/local.yaml", "hydra.launcher").values():
-        out += _row(f"`{key.name}`", f"`{key.value}`", key.comment)
+    for path in sorted((CONF / "hydra/launcher").glob("*.yaml")):
+        for key in file_keys(path, "hydra.launcher").values():
+            out += _row(f"`{key.name}`", f"`{key.value}` ({path.stem})", key.comment)
     out += "\n### `sweep`\n\n" + _table("preset", "what it runs")
     for path in sorted((CONF / "sweep").glob("*.yaml")):
         out += _row(f"`sweep={path.stem}`", first_comment(path))

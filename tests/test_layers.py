@@ -107,7 +107,7 @@ def test_packages_stay_in_their_place(path: Path) -> None:
     packages = {name.partition(".")[0] for name in imports(tree)}
     if not inside.startswith(("cli", "config", "_plugins")):
         assert packages.isdisjoint({"hydra", "omegaconf"})
-    if not inside.startswith(("transport.ray", "pipeline.ray")):
+    if not inside.startswith(("transport.ray", "pipeline.ray", "sweeps.ray")):
         assert "ray" not in packages
     light = ("api", "cli", "codec", "config", "env", "errors", "reports", "schema", "schedule")
     if inside.startswith(light):

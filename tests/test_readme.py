@@ -44,6 +44,8 @@ LONG = "trains for minutes with many seeds"
 COMPOSED = {  # composed and checked instead, every job of a sweep
     "rlrun policy=r2d2 env=cartpole device=cuda": "needs a GPU",
     "rlrun experiment=r2d2_paper env=cartpole": "wants a big machine",
+    "rlrun -m policy=dqn env=bandit seed=0,1 hydra/launcher=ray": "starts a "
+    "Ray; tests/sweeps/test_ray_pool.py runs a sweep on one",
     "rlrun -m policy=r2d2 env=cartpole seed=0,1,2,3,4": LONG,
     "rlrun -m policy=r2d2 env=cartpole_novel seed=0,1,2,3,4": LONG,
     "rlrun -m policy=dqn policy.prev_inputs=true env=cartpole_novel seed=0,1,2,3,4": LONG,

@@ -28,7 +28,7 @@ def run_scored_job(cfg: "DictConfig") -> float:
 
 
 class AdaptiveJob:
-    """``run_scored_job`` for our own launcher, which asks what sweep it is of."""
+    """``run_scored_job`` for our own launchers, which ask what sweep it is of."""
 
     def __init__(self, composer: "Composer", sweep: Sweep) -> None:
         self.composer, self.sweep = composer, sweep
@@ -73,17 +73,17 @@ def launch_batch(
 
 
 def run_adaptive(
-    composer: "Composer", overrides: Sequence[str], sweep: Sweep, *, local: bool
+    composer: "Composer", overrides: Sequence[str], sweep: Sweep, *, ours: bool
 ) -> None:
     """Let a sweeper of Hydra choose the jobs; it reports the best by itself.
 
-    ``local``: our launcher runs them. Others may send what they call to another process.
+    ``ours``: a launcher of ours runs them. Others may send what they call to another process.
     """
     sweep.record.commands.append(list(sys.argv))
     args = [*overrides, f"hydra.sweep.dir={quote(sweep.path)}"]
     try:
-        composer.sweep(AdaptiveJob(composer, sweep) if local else run_scored_job, args)
+        composer.sweep(AdaptiveJob(composer, sweep) if ours else run_scored_job, args)
     except (SweepStopped, KeyboardInterrupt):
         if is_sweep(sweep.path):
-            print_resume_line(sweep.path)
+            print_resume_line(sweep.path, sweep.ray)
         raise

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rlrun.cli.launchers import open_resources
 from rlrun.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def read_line(composer: "Composer", overrides: Sequence[str], *, quiet: bool) ->
     directory, rest = _split_sweep_dir(overrides)
     seeds, rest = _split_seeds(rest)
     silent = ["logger.progress=off"] if quiet else []
-    return Line(composer, [*composer.rewrite(rest), *silent], directory, seeds, quiet)
+    rest = open_resources(composer.rewrite(rest))
+    return Line(composer, [*rest, *silent], directory, seeds, quiet)
 
 
 def run_line(line: Line, *, own_process: bool = True) -> "tuple[Path, int]":

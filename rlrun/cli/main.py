@@ -62,6 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:  # all is done and written: a signal would only change the exit code
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)
+        connection = sys.modules.get("rlrun.sweeps.ray_connection")
+        if connection is not None and connection.is_lost:  # Ray's threads crash at a regular end
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
     return code
 
 

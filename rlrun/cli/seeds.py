@@ -7,7 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.cli.sweep import is_local, resume_sweep, run_sweep
+from rlrun.cli.launchers import is_local
+from rlrun.cli.sweep import resume_sweep, run_sweep
 from rlrun.cli.sweep_jobs import validate_job
 from rlrun.config.config_errors import config_error
 from rlrun.config.directories import absolute, claim

@@ -8,21 +8,25 @@ from typing import TYPE_CHECKING
 
 from rlrun.cli.adaptive import run_adaptive
 from rlrun.cli.error_report import SweepStopped, report
+from rlrun.cli.launchers import check_devices, is_ours, read_ray, split_launcher
 from rlrun.cli.run import run_job, run_sweep_job
 from rlrun.cli.sweep_jobs import (
     LONGEST_NAME,
-    WORKERS,
     Sweep,
-    check_workers,
     print_resume_line,
     require_different,
     validate_jobs,
 )
 from rlrun.errors import ConfigError, Interrupted, RlrunError
 from rlrun.rundir.lock import lock_run_dir
-from rlrun.sweeps.launcher import Task, default_workers, divide_cores, run_tasks
+from rlrun.sweeps.launcher import (
+    Task,
+    default_workers,
+    divide_cores,
+    run_tasks,
+    workers_on_ray,
+)
 from rlrun.sweeps.record import (
-    JobRecord,
     SweepRecord,
     has_lost_record,
     is_sweep,
@@ -38,7 +42,6 @@ if TYPE_CHECKING:
 
     from rlrun.config import Composer
 
-_LOCAL = "hydra_plugins.rlrun_launcher.LocalLauncher"
 _MAIN = "rlrun.cli.main:main"
 _SHOWN = ("logger.progress",)  # keys of -q, which change nothing of a run
 
@@ -53,8 +56,8 @@ def run_sweep(
     begin: Callable[[Path], None] = lambda directory: None,
 ) -> int:
     """``start_sweep`` that names the jobs which failed; 0 when every job ended well, else 1."""
-    path, ended = start_sweep(composer, overrides, directory, quiet=quiet, jobs=jobs, begin=begin)
-    return _report_failures(ended, path)
+    path, record = start_sweep(composer, overrides, directory, quiet=quiet, jobs=jobs, begin=begin)
+    return _report_failures(record, path)
 
 
 def start_sweep(
@@ -66,8 +69,8 @@ def start_sweep(
     jobs: Sequence[Sequence[str]] | None = None,
     begin: Callable[[Path], None] = lambda directory: None,
     own_process: bool = True,
-) -> tuple[Path, list[JobRecord]]:
-    """Run a sweep to its end; return its directory and all of its jobs, also those that failed.
+) -> tuple[Path, SweepRecord]:
+    """Run a sweep to its end; return its directory and record, with jobs that failed too.
 
     ``directory``: of ``sweep.dir``, new or that of a sweep, to which the jobs are added.
     ``jobs``: the overrides of each job; None: every combination of those of the command line.
@@ -79,13 +82,14 @@ def start_sweep(
     from rlrun.config.directories import absolute, claim, require_new
 
     cfg = composer.compose(overrides, sweep=True)
+    ray = read_ray(cfg)
     key = "hydra.sweep.dir" if directory is None else "sweep.dir"
     path = absolute(key, Path(directory) if directory else composer.directory(cfg, key))
     record, same_threads = SweepRecord([]), jobs is not None
     is_new = directory is None or not is_sweep(path)
     with ExitStack() as held:
         if not is_new:
-            _require_local(cfg, path)
+            _require_ours(cfg, path)
             held.enter_context(lock_run_dir(path))  # another process may be adding jobs
             record = SweepRecord.read(path)
         elif directory is not None:
@@ -96,38 +100,35 @@ def start_sweep(
         require_different(names)
         parts = (part for name in names for part in name.split("/"))
         long = any(len(part.encode()) > LONGEST_NAME for part in parts)
-        sweep = Sweep(path, record, valid, long)
-        if is_local(cfg) and jobs:
+        sweep = Sweep(path, record, valid, long, ray=ray)
+        if is_ours(cfg) and jobs:
             sweep.divide_cores(cfg, len(jobs), same_threads=same_threads)
         if is_new:
             sweep.path = path = claim(path, exact=directory is not None)
             held.enter_context(lock_run_dir(path))
         begin(path)
         if not jobs:
-            run_adaptive(composer, overrides, sweep, local=is_local(cfg))
-        elif is_local(cfg):
-            _run_local(composer, cfg, sweep, quiet=quiet, own_process=own_process)
+            run_adaptive(composer, overrides, sweep, ours=is_ours(cfg))
+        elif is_ours(cfg):
+            _run_ours(composer, cfg, sweep, quiet=quiet, own_process=own_process)
         else:
             _run_by_hydra(composer, overrides, sweep)
-        return path, sweep.record.jobs
+        return path, sweep.record
 
 
-def is_local(cfg: "DictConfig") -> bool:
-    """True when the sweep runs in our own pool."""
-    return str(cfg.hydra.launcher.get("_target_", "")) == _LOCAL
-
-
-def _require_local(cfg: "DictConfig", path: Path) -> None:
-    if not is_local(cfg):
-        wrong = "this launcher numbers jobs from 0; hydra/launcher=local adds jobs to a sweep"
+def _require_ours(cfg: "DictConfig", path: Path) -> None:
+    if not is_ours(cfg):
+        wrong = (
+            "this launcher numbers jobs from 0; hydra/launcher=local or ray adds jobs to a sweep"
+        )
         fix = "leave hydra/launcher out, or choose a new directory"
         raise ConfigError(f"sweep.dir = {path}: {wrong}; {fix}", key="sweep.dir")
 
 
-def _run_local(
+def _run_ours(
     composer: "Composer", cfg: "DictConfig", sweep: Sweep, *, quiet: bool, own_process: bool
 ) -> None:
-    """Run the jobs in our own pool."""
+    """Run the jobs in a pool of ours."""
     from rlrun.config.jobs import Multirun
 
     sweep.record.commands.append(list(sys.argv))
@@ -148,31 +149,34 @@ def _run(
     own_process: bool = True,
 ) -> None:
     """Run the jobs. Raises: Interrupted."""
-    workers = max(1, min(record.workers or 1, len(tasks)))
     if not quiet:
         skipped = len(record.jobs) - len(tasks)
         there = f" ({skipped} more are there already)" if skipped else ""
-        print(f"rlrun: {len(tasks)} jobs{there}, {workers} at a time; {path}", flush=True)
+        many = f"{max(1, min(record.workers or 1, len(tasks)))} at a time"
+        if record.ray is not None and record.workers is None:
+            many = "as many at a time as the cluster holds"
+        print(f"rlrun: {len(tasks)} jobs{there}, {many}; {path}", flush=True)
     if not tasks:
         return
     stopped = run_tasks(tasks, record, path, quiet=quiet, own_process=own_process)
     if stopped is not None:
         done = sum(job.status == "done" for job in record.jobs)
         text = f"interrupted: {done} of {len(record.jobs)} jobs are done"
-        error = Interrupted(f"{text}; go on: {resume_line(path)}")
+        error = Interrupted(f"{text}; go on: {resume_line(path, record.ray)}")
         error.exit_code = stopped
         raise error
 
 
-def _report_failures(jobs: Sequence[JobRecord], path: Path) -> int:
+def _report_failures(record: SweepRecord, path: Path) -> int:
     """Name the jobs that did not end well; return the exit code of the sweep."""
+    jobs = record.jobs
     failed = [job for job in jobs if job.status != "done"]
     if not failed:
         return 0
     names = (f"#{j.num} ({j.status if j.exit_code is None else exit_text(j.exit_code)})"
              for j in failed)  # fmt: skip
     what = f"{len(failed)} of {len(jobs)} jobs failed: {', '.join(names)}"
-    print(f"rlrun: {what}; to try again: {resume_line(path)}", file=sys.stderr)
+    print(f"rlrun: {what}; to try again: {resume_line(path, record.ray)}", file=sys.stderr)
     return 1
 
 
@@ -211,7 +215,7 @@ def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
 
     ``overrides``: as for a run; all jobs then get them, those that are done too. They are kept in
     sweep.json for the jobs that have not ended with them. ``hydra.launcher.workers=N`` among them:
-    jobs at a time.
+    jobs at a time; other keys of our launchers, and ``hydra/launcher``, run them elsewhere.
     """
     from rlrun.config import load
     from rlrun.config.directories import check_length
@@ -219,11 +223,11 @@ def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
 
     check_length("SWEEP_DIR", path)
     path = path.absolute()
-    workers, own = _split_workers(overrides)
-    shown = [o for o in own if override_key(o) in _SHOWN]
-    changes = [o for o in own if o not in shown]
     with lock_run_dir(path):
         record = SweepRecord.read(path)
+        workers, ray, own = split_launcher(overrides, record, path)
+        shown = [o for o in own if override_key(o) in _SHOWN]
+        changes = [o for o in own if o not in shown]
         found = []
         wanted = [job for job in record.jobs if changes or job.status != "done"]
         lost = {job.num for job in wanted if has_lost_record(path / job.name)}
@@ -244,21 +248,16 @@ def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
                 print(f"rlrun: {path}: all {len(record.jobs)} jobs are done; nothing was changed")
             return 0
         configs = [config for *_, config in found]
-        workers = workers or record.workers or default_workers(configs)
-        record.workers, threads = divide_cores(workers, len(record.jobs))
+        if ray is None:
+            workers = workers or record.workers or default_workers(configs)
+            record.workers, threads = divide_cores(workers, len(record.jobs))
+        else:
+            check_devices(ray, configs)
+            typed = workers or (record.workers if ray == record.ray else None)
+            record.workers, threads = workers_on_ray(ray, typed, len(record.jobs)), ray.threads
+        record.ray = ray
         for job in record.jobs:
             job.threads = job.threads or threads
         record.write(path)
         _run(tasks, record, path, quiet=quiet)
-        return _report_failures(record.jobs, path)
-
-
-def _split_workers(overrides: Sequence[str]) -> tuple[int | None, list[str]]:
-    """Return hydra.launcher.workers, where it is typed, and the other overrides."""
-    from rlrun.config.hydra_errors import override_key
-
-    typed = [o for o in overrides if override_key(o) == WORKERS]
-    text = typed[-1].partition("=")[2] if typed else "null"
-    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else text
-    workers = None if text == "null" else check_workers(value)
-    return workers, [o for o in overrides if o not in typed]
+        return _report_failures(record, path)

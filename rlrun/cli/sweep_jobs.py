@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlrun.cli.launchers import check_devices, check_workers
 from rlrun.cli.run import write_texts
 from rlrun.errors import ConfigError, RlrunError
-from rlrun.sweeps.launcher import Task, default_workers, divide_cores
+from rlrun.schema.launcher import RayLauncherConfig
+from rlrun.sweeps.launcher import Task, default_workers, divide_cores, workers_on_ray
 from rlrun.sweeps.record import JobRecord, SweepRecord, resume_line
 
 if TYPE_CHECKING:
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from rlrun.schema import Config
 
 LONGEST_NAME = 255  # bytes in one part of a path
-WORKERS = "hydra.launcher.workers"
 _PACKED = "rlrun.cli.sweep:run_packed_job"
 
 
@@ -41,6 +42,7 @@ class Sweep:
     jobs: list[ValidJob]
     short_names: bool  # the names of overrides are too long for a directory
     threads: int | None = None  # of each job
+    ray: RayLauncherConfig | None = None  # where the jobs run on Ray
 
     def divide_cores(self, cfg: "DictConfig", count: int, *, same_threads: bool) -> None:
         """Set jobs at a time and the threads of each, for a command of ``count`` jobs.
@@ -49,6 +51,12 @@ class Sweep:
         with. Raises: ConfigError.
         """
         typed = check_workers(cfg.hydra.launcher.get("workers"))
+        self.record.ray = self.ray
+        if self.ray is not None:
+            check_devices(self.ray, [job.config for job in self.jobs])
+            self.record.workers = workers_on_ray(self.ray, typed, count)
+            self.threads = self.ray.threads
+            return
         earlier = self.record.jobs[0].threads if self.record.jobs else None
         if same_threads and earlier is not None:
             self.record.workers, self.threads = typed or self.record.workers, earlier
@@ -73,14 +81,6 @@ class Sweep:
             tasks.append(Task(record, _PACKED, [text]))
         self.record.write(self.path)
         return tasks
-
-
-def check_workers(value: object) -> int | None:
-    """Return the value of hydra.launcher.workers. Raises: ConfigError."""
-    if value is None or (type(value) is int and value >= 1):
-        return value
-    wrong = "is no number of jobs; an integer >= 1, or null (as many as the cores hold)"
-    raise ConfigError(f"{WORKERS} = {value}: {wrong}, is allowed; set {WORKERS}=2", key=WORKERS)
 
 
 def validate_jobs(
@@ -122,9 +122,9 @@ def _stored_identity(run_dir: Path) -> str | None:
         return None
 
 
-def print_resume_line(path: Path) -> None:
+def print_resume_line(path: Path, ray: RayLauncherConfig | None = None) -> None:
     """Say how an interrupted sweep goes on whose runs have reported the signal."""
-    print(f"rlrun: the sweep goes on with: {resume_line(path)}", file=sys.stderr)
+    print(f"rlrun: the sweep goes on with: {resume_line(path, ray)}", file=sys.stderr)
 
 
 def require_different(names: Sequence[str]) -> None:

@@ -11,10 +11,12 @@ the server asks its jobs to save, waits for them and ends.
 
 SIGTERM asks a job to save; a second one ends it at once. A signal that a cluster or a user sends to
 all processes reaches the job directly and by way of the sweep, so the server sends ``ASK`` for
-SIGTERM: the job takes it as SIGTERM unless it is stopping already.
+SIGTERM: the job takes it as SIGTERM unless it is stopping already. The kernel sends it too when the
+server itself was killed.
 """
 
 import atexit
+import ctypes
 import gc
 import io
 import json
@@ -36,6 +38,7 @@ _PRELOAD = ("rlrun.cli.run", "rlrun.config", "rlrun.run.train", "rlrun.run.evalu
 _POLICIES = ("r2d2", "dqn", "ppo", "sac")  # their modules bring what all others need
 ASK = signal.SIGUSR2  # asks a job to save and end, however often it is sent
 _BUG = 9
+_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 class Server:
@@ -135,6 +138,7 @@ class Server:
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
             signal.signal(ASK, _stop_once)
+            _ask_when_parent_dies()
             os.environ.update(request.get("env", {}))
             for handle in (*self._own, set_up):
                 os.close(handle)
@@ -160,6 +164,12 @@ def _stop_once(number: int, frame: FrameType | None) -> None:
     request = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     if not (isinstance(request, StopRequest) and request.since is not None):
         signal.raise_signal(signal.SIGTERM)
+
+
+def _ask_when_parent_dies() -> None:
+    """Let the kernel send ``ASK`` to this process when its server dies; on Linux alone."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(ASK))
 
 
 def _fork() -> int | None:
@@ -230,6 +240,7 @@ def main(argv: Sequence[str]) -> None:
     requests, replies = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # what an import prints must not be read as a reply
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # Ray's workers inherit a blocked SIGINT
     os.set_inheritable(requests, False)
     os.set_inheritable(replies, False)
     preload()

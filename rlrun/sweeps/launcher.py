@@ -8,13 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlrun.errors import Interrupted, ResourceError
 from rlrun.log.snapshot import format_duration
 from rlrun.pipeline.stop import StopRequest, stop_on_signals
 from rlrun.rundir.inert import no_follow
 from rlrun.schema import Config
+from rlrun.schema.launcher import RayLauncherConfig
 from rlrun.sweeps.cores import usable_cores
 from rlrun.sweeps.pool import Job, Pool
-from rlrun.sweeps.record import JobRecord, SweepRecord, differing, printable
+from rlrun.sweeps.ray_pool import RayPool
+from rlrun.sweeps.record import (
+    JobRecord,
+    SweepRecord,
+    differing,
+    printable,
+    resume_line,
+    update,
+)
 from rlrun.sweeps.table import SECONDS, JobProgress, SweepDisplay, exit_text, make_display
 
 CONSOLE = "console.txt"  # stdout and stderr of a job, in its run directory
@@ -49,6 +59,13 @@ def divide_cores(workers: int, jobs: int) -> tuple[int, int]:
     return workers, max(1, usable_cores() // workers)
 
 
+def workers_on_ray(ray: RayLauncherConfig, workers: int | None, jobs: int) -> int | None:
+    """Return the jobs at a time, at most ``workers``; None: as many as the cluster holds."""
+    if workers is None and ray.address is None:
+        workers = max(1, int(usable_cores() / ray.num_cpus))
+    return None if workers is None else max(1, min(workers, jobs))
+
+
 def run_tasks(
     tasks: Sequence[Task],
     record: SweepRecord,
@@ -61,10 +78,26 @@ def run_tasks(
 
     ``record`` has the jobs at a time and the threads of each. sweep.json is written whenever a job
     starts or ends. ``own_process``: False in the process of a user's script.
+
+    Raises: ResourceError when jobs cannot be started, or the head of their cluster is lost.
     """
-    pool_of_jobs = Pool(record.workers or 1, None, own_process=own_process)
-    with stop_on_signals(own_process=own_process) as stop, pool_of_jobs as pool:
-        return _Sweep(tasks, record, sweep_dir, quiet).run(pool, stop)
+    pool_of_jobs = make_pool(record, own_process=own_process)
+    try:
+        with stop_on_signals(own_process=own_process) as stop, pool_of_jobs as pool:
+            return _Sweep(tasks, record, sweep_dir, quiet).run(pool, stop)
+    except (ResourceError, Interrupted) as e:  # the latter before any job has started
+        for job in (job for job in record.jobs if job.status == "running"):
+            update(job, sweep_dir)
+        record.write(sweep_dir)
+        e.args = (f"{e}; go on: {resume_line(sweep_dir, record.ray)}",)
+        raise
+
+
+def make_pool(record: SweepRecord, *, own_process: bool) -> Pool | RayPool:
+    """Return the pool of a sweep: of this machine, or of Ray."""
+    if record.ray is not None:
+        return RayPool(record.ray, record.workers, None, own_process=own_process)
+    return Pool(record.workers or 1, None, own_process=own_process)
 
 
 class _Sweep:
@@ -79,7 +112,7 @@ class _Sweep:
         self._texts = differing(record.jobs)
         self._of: dict[int, JobRecord] = {}  # number in the pool -> job
 
-    def run(self, pool: Pool, stop: StopRequest) -> int | None:
+    def run(self, pool: Pool | RayPool, stop: StopRequest) -> int | None:
         stopping = False
         try:
             jobs = [self._submit(pool, task) for task in self._tasks]
@@ -98,7 +131,7 @@ class _Sweep:
             self._display.close()
         return stop.code
 
-    def _submit(self, pool: Pool, task: Task) -> Job:
+    def _submit(self, pool: Pool | RayPool, task: Task) -> Job:
         run_dir = self._sweep_dir / task.job.name
         log = run_dir / CONSOLE
         job = pool.submit_call(
@@ -124,7 +157,7 @@ class _Sweep:
         progress = self._progress[record.num]
         progress.finish()
         self._record.write(self._sweep_dir)
-        text = _end_text(record, self._texts[record.num], progress, self._sweep_dir)
+        text = _end_text(record, self._texts[record.num], progress, self._sweep_dir, job.why)
         self._display.ended(record, text)
         with (
             suppress(OSError),
@@ -141,8 +174,17 @@ def progress_of(record: SweepRecord, sweep_dir: Path) -> dict[int, JobProgress]:
     return found
 
 
-def _end_text(job: JobRecord, overrides: str, progress: JobProgress, sweep_dir: Path) -> str:
-    """``job 3 (seed=3) failed (exit 4): loss = nan; ...; its output: PATH``."""
+def _end_text(
+    job: JobRecord,
+    overrides: str,
+    progress: JobProgress,
+    sweep_dir: Path,
+    lost: str | None,
+) -> str:
+    """``job 3 (seed=3) failed (exit 4): loss = nan; ...; its output: PATH``.
+
+    ``lost``: why, for a job whose process was lost and whose output cannot tell.
+    """
     name = f"job {job.num} ({overrides})"
     after = "" if job.seconds is None else f" after {format_duration(job.seconds)}"
     if job.status == "done":
@@ -153,6 +195,7 @@ def _end_text(job: JobRecord, overrides: str, progress: JobProgress, sweep_dir: 
     why = last_error(log)
     if job.exit_code < 0 and job.status == "failed":
         why = "killed; lack of memory is the usual reason" if job.exit_code == -9 else "killed"
+    why = lost or why
     text = f"{name} {job.status} ({exit_text(job.exit_code)}){after}: {why}; its output: {log}"
     return printable(text)
 

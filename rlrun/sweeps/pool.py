@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -16,10 +16,11 @@ from typing import Any, Self
 
 from rlrun.errors import ResourceError
 from rlrun.pipeline.stop import SIGNALS
+from rlrun.rundir.inert import no_follow
 
 CORES = "RLRUN_CORES"  # environment variable: the cores that a job counts as its own
 SETTLE_SECONDS = 0.5  # a signal to all processes has then reached the jobs too
-_MAIN = "rlrun.cli.main:main"
+MAIN = "rlrun.cli.main:main"
 _SERVER = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); " \
     "from rlrun.sweeps.fork_server import main; main(sys.argv)"  # fmt: skip
 
@@ -33,13 +34,38 @@ class Job:
         self.code: int | None = None
         self.started: float | None = None  # time.monotonic() of the fork
         self.seconds: float | None = None  # it took
+        self.why: str | None = None  # it was lost, where its output cannot tell
         self.log = Path(request["log"])
         self._request = request
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """What to call, where, with which environment variables, as the fork server takes it."""
+        return self._request
+
+    def note(self, line: str) -> None:
+        """Add a line to the output of the job."""
+        with suppress(OSError), open(self.log, "a", encoding="utf-8", opener=no_follow) as file:
+            file.write(f"{line}\n")
 
     @property
     def line(self) -> str:
         """The request to the server, as JSON."""
         return json.dumps({"job": self.num, **self._request})
+
+
+def make_request(
+    function: str,
+    arguments: list[Any],
+    argv: list[str],
+    cwd: Path,
+    log: Path,
+    threads: int | None,
+) -> dict[str, Any]:
+    """The request of a job to the fork server, of JSON's types."""
+    request = {"call": function, "arguments": arguments, "argv": argv, "cwd": str(cwd)}
+    env = {} if threads is None else {CORES: str(threads)}
+    return {**request, "log": str(log), "env": env}
 
 
 class Pool:
@@ -52,9 +78,20 @@ class Pool:
     those that still run, and waits for them. A signal that comes meanwhile kills them.
     """
 
-    def __init__(self, workers: int, threads: int | None, *, own_process: bool = True) -> None:
-        """``own_process``: False where a second signal must not end the process of the pool."""
+    def __init__(
+        self,
+        workers: int,
+        threads: int | None,
+        *,
+        own_process: bool = True,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """``own_process``: False where a second signal must not end the process of the pool.
+
+        ``env``: the environment variables of the server and its jobs; None: those of this process.
+        """
         self.workers, self.threads, self.own_process = workers, threads, own_process
+        self._env = env
         self.queue: deque[Job] = deque()
         self.running: dict[int, Job] = {}
         self._server: subprocess.Popen[bytes] | None = None
@@ -75,7 +112,7 @@ class Pool:
 
         Its stdout and stderr are appended to the file ``log``.
         """
-        return self.submit_call(_MAIN, [argv], ["rlrun", *argv], cwd, log)
+        return self.submit_call(MAIN, [argv], ["rlrun", *argv], cwd, log)
 
     def submit_call(
         self,
@@ -92,9 +129,7 @@ class Pool:
         those of the pool.
         """
         threads = self.threads if threads is None else threads
-        request = {"call": function, "arguments": arguments, "argv": argv, "cwd": str(cwd)}
-        env = {} if threads is None else {CORES: str(threads)}
-        job = Job(self._count, {**request, "log": str(log), "env": env})
+        job = Job(self._count, make_request(function, arguments, argv, cwd, log, threads))
         self._count += 1
         self.queue.append(job)
         self._fill()
@@ -175,7 +210,8 @@ class Pool:
                     self._handlers.setdefault(number, signal.signal(number, end))
 
     def _start_server(self) -> None:
-        env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        given = os.environ if self._env is None else self._env
+        env = {**given, "OPENBLAS_NUM_THREADS": "1"}
         self._buffer, self._has_replied = b"", False
         self._server = subprocess.Popen(
             [sys.executable, "-P", "-c", _SERVER, json.dumps(sys.path)],

@@ -20,6 +20,7 @@ from rlrun.rundir.durable import replace_file, seal, unseal
 from rlrun.rundir.inert import member, read_file
 from rlrun.rundir.lock import LOCK
 from rlrun.rundir.texts import TEXTS, read_record
+from rlrun.schema.launcher import RayLauncherConfig
 
 FILE = "sweep.json"
 INTERRUPTED = (75, Interrupted.exit_code, 143)  # exit codes of a run that a signal stopped
@@ -71,7 +72,8 @@ class SweepRecord:
     commands: list[list[str]] = field(default_factory=list)  # that began it or added jobs
     started: str = field(default_factory=_now)  # UTC
     versions: dict[str, str | None] = field(default_factory=_versions)
-    workers: int | None = None  # jobs at a time; None: another launcher runs them
+    workers: int | None = None  # jobs at a time; None: a cluster or another launcher decides
+    ray: RayLauncherConfig | None = None  # where the jobs run on Ray
 
     def write(self, sweep_dir: Path) -> None:
         """Replace sweep.json. Raises: StorageError."""
@@ -93,7 +95,8 @@ class SweepRecord:
         try:
             fields = unseal(read_file(path))
             jobs = [_read_job(sweep_dir, job) for job in fields.pop("jobs")]
-            record = cls(jobs, **fields)
+            ray = _read_ray(fields.pop("ray", None))
+            record = cls(jobs, **fields, ray=ray)
             if not _is_count(record.workers):
                 raise ValueError("its workers are no number")
             if [job.num for job in jobs] != list(range(len(jobs))):
@@ -129,6 +132,24 @@ def _read_job(sweep_dir: Path, fields: Any) -> JobRecord:
     member(sweep_dir, job.name)
     update(job, sweep_dir)
     return job
+
+
+def _read_ray(fields: Any) -> RayLauncherConfig | None:
+    """Raises: ValueError, TypeError for what no sweep writes."""
+    if fields is None:
+        return None
+    if not isinstance(fields["resources"], dict):
+        raise ValueError("its launcher has other fields")
+    ray = RayLauncherConfig(**fields)
+    numbers = (ray.num_cpus, ray.num_gpus)
+    if not (
+        isinstance(ray.address, str | None)
+        and all(type(x) in (int, float) for x in numbers)
+        and type(ray.retries) is int
+        and all(isinstance(name, str) for name in ray.resources)
+    ):
+        raise ValueError("its launcher has other fields")
+    return ray
 
 
 def _is_count(value: object) -> bool:
@@ -200,6 +221,9 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def resume_line(sweep_dir: Path) -> str:
-    """The command that goes on with a sweep."""
-    return f"rlrun resume {shlex.quote(str(sweep_dir))}"
+def resume_line(sweep_dir: Path, ray: RayLauncherConfig | None = None) -> str:
+    """The command that goes on with a sweep; the address of a cluster is to be typed again."""
+    line = f"rlrun resume {shlex.quote(str(sweep_dir))}"
+    if ray is None or ray.address in (None, "auto"):
+        return line
+    return f"{line} {shlex.quote(f'hydra.launcher.address={ray.address}')}"

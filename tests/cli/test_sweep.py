@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
-from rlrun.cli.sweep import is_local
+from rlrun.cli.launchers import is_local
 from rlrun.cli.sweep_jobs import validate_job
 from rlrun.config import Composer
 from rlrun.errors import NumericError

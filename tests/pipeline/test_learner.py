@@ -116,7 +116,7 @@ def test_priorities_are_written_back_and_new_windows_get_initial_ones():
     feed(learner, stream, counters, [60])
     raw = learner.buffer.sampler.raw
     assert np.nanmin(raw) == np.nanmax(raw) == pytest.approx(9.0, abs=1e-5)
-    learner.config = LearnerConfig(8, 1, None, 0, **RULED)
+    learner.config = learner.pacer.config = LearnerConfig(8, 1, None, 0, **RULED)
     learner.step(1, np.empty(0, np.int64))
     assert (np.isclose(raw, 3.0, atol=1e-5)).sum() > 0
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from rlrun.pipeline.stop import stop_on_signals
+from rlrun.rundir.lock import lock_run_dir
 
 
 def succeed() -> int:
@@ -60,6 +61,12 @@ def save_slowly(path: str) -> int:
         Path(path).write_text("begins, done")
     print(stop.code)
     return int(stop.code or 0)
+
+
+def save_locked(path: str) -> int:
+    """``save_slowly`` in a locked directory, as a run is."""
+    with lock_run_dir(Path(path).parent):
+        return save_slowly(path)
 
 
 def ignore_stops(path: str) -> int:

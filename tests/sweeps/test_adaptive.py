@@ -14,9 +14,10 @@ from rlrun.cli.sweep_jobs import Sweep
 from rlrun.config import Composer
 from rlrun.errors import ConfigError, RlrunError
 from rlrun.rundir.durable import seal
+from rlrun.schema.launcher import RayLauncherConfig
 from rlrun.sweeps.cores import usable_cores
 from rlrun.sweeps.record import SweepRecord
-from tests.in_process import Build, Done
+from tests.in_process import Build, Done, InProcessPool
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def scored(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["rlrun.run.train"], "run", run)
 
 
-@pytest.mark.parametrize("launcher", ["local", "basic"])
+@pytest.mark.parametrize("launcher", ["local", "ray", "basic"])
 def test_scores_are_returned(
     rlrun: Callable[..., Done],
     build: Build,
@@ -55,21 +56,27 @@ def test_scores_are_returned(
     batches = "hydra.sweeper.max_batch_size=2"
     line = ["seed=1,2,3", f"hydra/launcher={launcher}", batches]
     made = Sweep(path, SweepRecord([]), [], False)
-    run_adaptive(Composer(), line, made, local=launcher == "local")
+    if launcher == "ray":
+        made.ray = RayLauncherConfig(None, 1, 0, {}, 2)
+        monkeypatch.setattr(
+            "rlrun.sweeps.launcher.RayPool",
+            lambda ray, workers, threads, **given: InProcessPool(workers or 1, threads),
+        )
+    run_adaptive(Composer(), line, made, ours=launcher != "basic")
     assert returned == [10.0, 20.0, 30.0]
     assert [p.name for p in build.run_dirs] == ["0_seed=1", "1_seed=2", "2_seed=3"]
-    if launcher == "local":
+    if launcher != "basic":
         assert [job.status for job in SweepRecord.read(path).jobs] == ["done"] * 3
         record = SweepRecord.read(path)
         assert (record.workers, len({job.threads for job in record.jobs})) == (
-            min(2, usable_cores()), 1)  # fmt: skip
+            1 if launcher == "ray" else min(2, usable_cores()), 1)  # fmt: skip
         with pytest.raises(ConfigError, match=r"hydra.sweep.subdir = x: is the directory of more"):
             run_adaptive(
-                Composer(), ["seed=8,9", "hydra.sweep.subdir=x", *line[1:]], made, local=True
+                Composer(), ["seed=8,9", "hydra.sweep.subdir=x", *line[1:]], made, ours=True
             )
     build.codes = {7: 4}
     with pytest.raises(RlrunError, match="the run has no score"):
-        run_adaptive(Composer(), ["seed=7", *line[1:]], made, local=launcher == "local")
+        run_adaptive(Composer(), ["seed=7", *line[1:]], made, ours=launcher != "basic")
 
 
 def test_an_interrupted_adaptive_sweep_says_how_it_goes_on(
@@ -81,5 +88,5 @@ def test_an_interrupted_adaptive_sweep_says_how_it_goes_on(
     monkeypatch.setattr(adaptive, "run_tasks", lambda *given, **more: 130)
     made = Sweep(tmp_path, SweepRecord([]), [], False)
     with pytest.raises(SweepStopped):
-        run_adaptive(Composer(), ["seed=1,2"], made, local=True)
+        run_adaptive(Composer(), ["seed=1,2"], made, ours=True)
     assert f"goes on with: rlrun resume {tmp_path}\n" in capsys.readouterr().err

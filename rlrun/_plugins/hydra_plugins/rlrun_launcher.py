@@ -1,4 +1,4 @@
-"""Hydra's side of ``hydra/launcher=local``, whose values are in conf/hydra/launcher/local.yaml.
+"""Hydra's side of ``hydra/launcher=local`` and ``ray``; values: conf/hydra/launcher/*.yaml.
 
 A sweep of Hydra's basic sweeper runs without it (rlrun/cli/sweep.py); sweepers that choose their
 jobs as they go call ``launch``. Hydra loads this file by scanning ``hydra_plugins``.
@@ -39,3 +39,21 @@ class LocalLauncher(Launcher):
             done.return_value = result
             returns.append(done)
         return returns
+
+
+class RayLauncher(LocalLauncher):
+    """Runs jobs in processes that actors of Ray start, on this machine or on a cluster.
+
+    Its keys are read by rlrun/cli/launchers.py, from the config that ``setup`` is given.
+    """
+
+    def __init__(
+        self,
+        workers: int | None,
+        address: str | None,
+        num_cpus: float,
+        num_gpus: float,
+        resources: dict[str, float],
+        retries: int,
+    ) -> None:
+        super().__init__(workers)

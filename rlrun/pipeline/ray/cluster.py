@@ -28,6 +28,7 @@ POLL_SECONDS = 1.0
 STORE_BYTES = 2**31  # of shared memory for objects, at most; at most 30 % of the memory
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",  # this module looks for itself
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",  # roles are the run, not something beside it
 }
@@ -93,6 +94,7 @@ class Cluster:
         try:
             with open(os.devnull, "w") as null, contextlib.redirect_stderr(null):
                 ray.init(**options, log_to_driver=False, configure_logging=False)
+            _silence()
         except Exception as e:
             text = " ".join(str(e).split())[:300]
             self._end_processes()
@@ -176,6 +178,16 @@ class Cluster:
                 self.lost = "Ray's daemon on this machine (raylet) has ended"
             if self.lost:
                 return
+
+
+def _silence() -> None:
+    """Stop the thread that prints which processes have died: the driver reports that itself."""
+    from ray._private.worker import global_worker
+
+    worker: Any = global_worker
+    with contextlib.suppress(AttributeError):  # a private part of Ray, which may change
+        worker.threads_stopped.set()
+        worker.gcs_error_subscriber.close()
 
 
 def _exit_now() -> None:

@@ -9,19 +9,18 @@ import numpy as np
 
 from rlrun.buffer.replay import Replay
 from rlrun.codec import DamagedFrame, ForeignFrame, LimitExceeded, NeedKeyFrame, StaleFrame
-from rlrun.errors import EnvError
 from rlrun.pipeline.action_entropy import ActionCounts
 from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.ray.messages import (
     Collected,
-    Failure,
     NeedFrame,
     Order,
     Payload,
     answered,
+    constructed,
 )
 from rlrun.pipeline.ray.predicting import RemoteActor
-from rlrun.pipeline.ray.process import prepare
+from rlrun.pipeline.ray.process import prepare, unpacked
 from rlrun.pipeline.ray.sent_rows import send
 from rlrun.pipeline.ray.weights import Publisher
 from rlrun.transport import AutoCollectorSide
@@ -39,22 +38,21 @@ class CollectorParts:
     first_windows: Callable[[], Replay] | None  # makes a small replay for td priorities
 
 
-MakeParts = Callable[[Counters], CollectorParts]
-
-
 class CollectorRole:
     """Collects a chunk on order, with the weights that come with it."""
 
-    def __init__(
-        self, make: MakeParts, number: int, *, predictor: str | None, throttle: float
-    ) -> None:
-        """``predictor``: name of the actor that acts, None: this role. ``throttle``: bytes/s of a
-        slow link, in tests; 0: none."""
+    @constructed
+    def __init__(self, make: bytes, number: int, *, predictor: str | None, throttle: float) -> None:
+        """``make``: packed, Counters -> CollectorParts.
+
+        ``predictor``: name of the actor that acts, None: this role. ``throttle``: bytes/s of a
+        slow link, in tests; 0: none.
+        """
         import ray
 
         self.log = prepare(f"collector {number}", threads=1)
         self.number, self.counters = number, Counters()
-        self.parts = make(self.counters)
+        self.parts: CollectorParts = unpacked(make)(self.counters)
         self.collector, self.throttle = self.parts.collector, throttle
         self.version, self.shard, self.closed = -1, 0, False
         self.actions = ActionCounts(self.collector.env.action_space)
@@ -65,7 +63,7 @@ class CollectorRole:
             )
 
     def collect(self, order: Order, *frames: Any) -> tuple[Any, Payload | None]:
-        """Return (``Collected``, its rows), or (NeedFrame or Failure, None): nothing was done."""
+        """Return (``Collected``, its rows); (NeedFrame or RoleFailure, None): nothing was done."""
         reply = self._collect(order, frames)
         return reply if isinstance(reply, tuple) else (reply, None)
 
@@ -147,12 +145,10 @@ class CollectorRole:
     def _generator(self) -> dict[str, Any]:
         return {"generator": dict(self.collector.policy.generator.bit_generator.state)}
 
-    def close(self) -> Failure | None:
+    @answered
+    def close(self) -> Any:
         """Close the environments."""
         if not self.closed:
             self.closed = True
-            try:
-                self.collector.env.close()
-            except EnvError as e:
-                return Failure(type(e).__name__, str(e))
+            self.collector.env.close()
         return None

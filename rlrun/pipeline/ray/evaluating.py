@@ -1,25 +1,26 @@
 """The role of the evaluator: greedy episodes with the weights it is given."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from rlrun.pipeline.evaluate import Evaluator
-from rlrun.pipeline.ray.messages import answered
-from rlrun.pipeline.ray.process import prepare
+from rlrun.pipeline.ray.messages import answered, constructed
+from rlrun.pipeline.ray.process import prepare, unpacked
 from rlrun.types import Policy
-
-MakeEvaluator = Callable[[], tuple[Evaluator, Policy]]
 
 
 class EvaluatorRole:
     """Plays evaluation episodes in environments of its own."""
 
-    def __init__(self, make: MakeEvaluator) -> None:
+    @constructed
+    def __init__(self, make: bytes) -> None:
+        """``make``: packed, () -> (evaluator, policy whose weights are replaced)."""
         self.log = prepare("evaluator", threads=1)
-        self.evaluator, self.policy = make()
+        self.evaluator: Evaluator
+        self.policy: Policy
+        self.evaluator, self.policy = unpacked(make)()
 
     @answered
     def run(self, weights: dict[str, np.ndarray], env_steps: int) -> Any:

@@ -13,8 +13,8 @@ from rlrun.buffer.rollouts import Rollouts
 from rlrun.pipeline.backends import backends, restore_backends
 from rlrun.pipeline.generators import generators_state, load_generators, seed_generators
 from rlrun.pipeline.learner import Learner, RolloutLearner
-from rlrun.pipeline.ray.messages import Failure, Learned, Payload, Stored, answered
-from rlrun.pipeline.ray.process import prepare
+from rlrun.pipeline.ray.messages import Learned, Payload, RoleFailure, Stored, answered, constructed
+from rlrun.pipeline.ray.process import prepare, unpacked
 from rlrun.pipeline.ray.receiving import Receiver
 from rlrun.pipeline.ray.weights import Publisher
 from rlrun.transport import AutoLearnerSide
@@ -64,7 +64,7 @@ class ShardReader:
             except ray.exceptions.RayError:  # the shard is gone; the driver reports it
                 self._leave_out(number)
                 continue
-            if isinstance(found, Failure):
+            if isinstance(found, RoleFailure):
                 raise found.error(f"replay {number}")
             if found is None:
                 self._leave_out(number)
@@ -130,7 +130,7 @@ class ShardReader:
         import ray
 
         found = ray.get(getattr(self.shards[0], method).remote(*arguments))
-        if isinstance(found, Failure):
+        if isinstance(found, RoleFailure):
             raise found.error("replay 0")
         return found
 
@@ -143,7 +143,7 @@ class ShardReader:
                 found = ray.get(self.written.pop(0))
             except ray.exceptions.RayError:
                 continue
-            if isinstance(found, Failure):
+            if isinstance(found, RoleFailure):
                 raise found.error("replay")
 
 
@@ -163,9 +163,10 @@ class LearnerParts:
 class LearnerRole:
     """Updates the policy as often as the driver says."""
 
+    @constructed
     def __init__(
         self,
-        make: Callable[[], LearnerParts],
+        make: bytes,
         shards: Sequence[str],
         *,
         threads: int,
@@ -173,11 +174,15 @@ class LearnerRole:
         prefetch: int,
         throttle: float,
     ) -> None:
-        """``seed``: of the process's global generators; ``prefetch``: see ``ShardReader``;
-        ``throttle``: bytes/s of a slow link, in tests; 0: none."""
+        """``make``: packed, () -> LearnerParts.
+
+        ``seed``: of the process's global generators; ``prefetch``: see ``ShardReader``;
+        ``throttle``: bytes/s of a slow link, in tests; 0: none.
+        """
         self.log = prepare("learner", threads=threads)
         seed_generators(seed)
-        self.parts, self.throttle = make(), throttle
+        self.parts: LearnerParts = unpacked(make)()
+        self.throttle = throttle
         self.policy, self.counters = self.parts.policy, self.parts.counters
         self.reader = ShardReader(shards, prefetch=prefetch)
         self.receiver = Receiver(self.parts.sides)

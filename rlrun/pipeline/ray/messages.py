@@ -18,7 +18,7 @@ MOST_LINES = 1000  # of a role's log between two replies
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RoleFailure:
     """A method of a role raised: an error of rlrun by the name of its class, or a bug."""
 
     kind: str
@@ -33,19 +33,40 @@ class Failure:
 
 
 def answered(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a method return a ``Failure`` where it raises: Ray's own errors mean a lost process."""
+    """Let a method return ``RoleFailure`` where it raises: Ray's own errors mean a lost process."""
 
     @functools.wraps(method)
-    def call(*args: Any, **given: Any) -> Any:
+    def call(role: Any, *args: Any, **given: Any) -> Any:
+        if role.failed is not None:
+            return role.failed
         try:
-            return method(*args, **given)
-        except RlrunError as e:
-            return Failure(type(e).__name__, str(e))
+            return method(role, *args, **given)
         except Exception as e:
-            fault = fault_of_users(e)
-            if fault is not None:
-                return Failure(type(fault).__name__, str(fault))
-            return Failure(type(e).__name__, traceback.format_exc())
+            return failure_of(e)
+
+    return call
+
+
+def failure_of(e: Exception) -> RoleFailure:
+    """What a role replies when ``e`` was raised."""
+    if isinstance(e, RlrunError):
+        return RoleFailure(type(e).__name__, str(e))
+    fault = fault_of_users(e)
+    if fault is not None:
+        return RoleFailure(type(fault).__name__, str(fault))
+    return RoleFailure(type(e).__name__, traceback.format_exc())
+
+
+def constructed(init: Callable[..., None]) -> Callable[..., None]:
+    """Let the methods of a role reply why its constructor failed: Ray would only say it is dead."""
+
+    @functools.wraps(init)
+    def call(role: Any, *args: Any, **given: Any) -> None:
+        role.failed = None
+        try:
+            init(role, *args, **given)
+        except Exception as e:
+            role.failed = failure_of(e)
 
     return call
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +12,8 @@ from rlrun.codec import decode as decode_frame
 from rlrun.codec import encode as encode_frame
 from rlrun.errors import ResourceError
 from rlrun.functional.explore import Temperature
-from rlrun.pipeline.ray.messages import Failure, NeedFrame, answered
-from rlrun.pipeline.ray.process import prepare
+from rlrun.pipeline.ray.messages import NeedFrame, RoleFailure, answered, constructed
+from rlrun.pipeline.ray.process import prepare, unpacked
 from rlrun.pipeline.ray.weights import Publisher
 from rlrun.transport import AutoCollectorSide
 from rlrun.types import Act, Actor, Policy, Tree, tree_leaves, tree_map
@@ -50,11 +49,15 @@ class PredictorRole:
     one batch, of a power of two of collectors (padding is computed and dropped).
     """
 
-    def __init__(self, make: Callable[[], PredictorParts]) -> None:
+    failed: RoleFailure | None
+
+    @constructed
+    def __init__(self, make: bytes) -> None:
+        """``make``: packed, () -> PredictorParts."""
         import ray
 
         self.log = prepare("predictor", threads=1)
-        self.parts = make()
+        self.parts: PredictorParts = unpacked(make)()
         # A restarted one has the weights of the run's beginning until it is sent others.
         self.ready = not ray.get_runtime_context().was_current_actor_reconstructed
         self.strict = len(self.parts.policies) > 1
@@ -97,6 +100,8 @@ class PredictorRole:
         Rows that carry no state go on from the one that is kept here. None: it, or the weights, are
         not known after a restart; the collector asks again, with its own state.
         """
+        if self.failed is not None:
+            return self.failed
         if not self.ready:
             return None
         arrays = decode_frame(message)
@@ -117,7 +122,7 @@ class PredictorRole:
         batches = [[q] for q in questions] if self.strict else [questions]
         for batch in batches:
             found = self._act(batch)
-            failed = found if isinstance(found, Failure) else None
+            failed = found if isinstance(found, RoleFailure) else None
             for i, question in enumerate(batch):
                 question.answer.set_result(failed or found[i])
         self.batches += len(batches)
@@ -240,7 +245,7 @@ class RemoteActor:
                 self.pushed = state
                 time.sleep(RETRY_SECONDS)
                 continue
-            if isinstance(reply, Failure):
+            if isinstance(reply, RoleFailure):
                 raise reply.error("the predictor")
             if reply is not None:
                 self.pushed = None

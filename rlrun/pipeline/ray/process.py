@@ -4,11 +4,33 @@ import logging
 import os
 import sys
 import warnings
+import zlib
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from rlrun.optim.compute import keep_freed_memory
 from rlrun.pipeline.ray.messages import RoleLog
+
+
+def packed(make: Callable[..., Any]) -> bytes:
+    """A function for the constructor of a role: short, as Ray keeps only short ones for a restart.
+
+    Spaces of images are long arrays of few values.
+    """
+    from ray import cloudpickle
+
+    content: bytes = cloudpickle.dumps(make)  # type: ignore[no-untyped-call]
+    return zlib.compress(content, 1)
+
+
+def unpacked(make: bytes) -> Callable[..., Any]:
+    """The inverse of ``packed``."""
+    from ray import cloudpickle
+
+    function: Callable[..., Any] = cloudpickle.loads(zlib.decompress(make))
+    return function
 
 
 def prepare(name: str, *, threads: int) -> RoleLog:

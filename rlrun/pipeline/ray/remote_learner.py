@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.codec import NeedKeyFrame
 from rlrun.errors import NumericError
 from rlrun.pipeline.pacing import Pacer
 from rlrun.pipeline.ray.delivery import note
 from rlrun.pipeline.ray.messages import Learned
+from rlrun.pipeline.ray.publication import Publication
 from rlrun.pipeline.ray.pump import Lost
 from rlrun.pipeline.ray.remote_buffer import RemoteBuffer, RemoteRollouts
-from rlrun.pipeline.ray.roles import RETRY_SECONDS, Roles
+from rlrun.pipeline.ray.roles import Roles
 from rlrun.pipeline.ray.source import ChunkHandle
-from rlrun.pipeline.ray.traffic import Traffic
+from rlrun.pipeline.ray.traffic import RoleTraffic
 from rlrun.schema import LearnerConfig
 from rlrun.types import Counters, Policy
 
@@ -55,7 +55,7 @@ class RemoteLearner:
         self,
         config: LearnerConfig,
         roles: Roles,
-        traffic: Traffic,
+        traffic: RoleTraffic,
         *,
         policy: Policy,
         buffer: RemoteBuffer | RemoteRollouts,
@@ -75,11 +75,11 @@ class RemoteLearner:
         self.waiting: deque[ChunkHandle] = deque()  # on-policy: not sent yet
         self.rate = 20.0  # updates/s, as measured last
         self.seconds: dict[str, float] = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
+        self.publication = Publication(roles, traffic, counters, rounds=rounds)
         self.means, self.saved = _Means(), dict[str, Any]()
         self.last_state: dict[str, Any] | None = None  # to restart the learner from
         self.last_updates = 0
-        self.starving = False  # the shards had no window
-        self._watch_predictor()
+        self.starving = self.restarting = False  # no shard has a window; the learner was lost
 
     # -- learning --------------------------------------------------------------------------------
 
@@ -123,6 +123,8 @@ class RemoteLearner:
 
     def _submit(self) -> None:
         """Keep the learner busy with what is due."""
+        if self.restarting:
+            return
         shards = self.roles.shards
         if not any(shard.windows for shard in shards):
             self.starving = bool(self.due)
@@ -152,8 +154,9 @@ class RemoteLearner:
     def _learned(self, updates: int, began: float, reply: Any) -> None:
         self.flying, self.calls = self.flying - updates, self.calls - 1
         if isinstance(reply, Lost):
-            self._restart(reply)
             self.due += updates
+            self._restart(reply)
+            self._submit()
             return
         found: Learned = self.roles.value(self.roles.learner, reply)
         self._take(found)
@@ -179,57 +182,7 @@ class RemoteLearner:
             self.traffic.lags.append(found.lag)
         self.roles.write_log(self.roles.learner, found.log)
         if found.frame is not None:
-            self._published(found.frame)
-
-    def _published(self, frame: Any) -> None:
-        version = self.roles.frames.add(frame)
-        self.traffic.publish(version, self.counters.env_steps)
-        if self.roles.predictor is not None:
-            self._tell_predictor()
-
-    def _tell_predictor(self) -> None:
-        """Send the newest weights to the predictor; in rounds, wait until it has them."""
-        predictor, frames = self.roles.predictor, self.roles.frames
-        assert predictor is not None
-        version, frame = frames.since(frames.newest - 1)[-1]
-        reply = predictor.handle.load.remote((version,), frame)
-        if self.rounds:
-            self._predictor_loaded(self.roles.pump.wait(reply))
-        else:
-            self.roles.pump.when(reply, self._predictor_loaded)
-
-    def _watch_predictor(self) -> None:
-        """Send the weights again to a predictor that was restarted."""
-        predictor = self.roles.predictor
-        if predictor is None:
-            return
-
-        def ended(reply: Any) -> None:
-            self.roles.note_lost(predictor, reply)
-            self.roles.pump.after(RETRY_SECONDS, self._watch_predictor)
-            if self.roles.frames.count:
-                self._tell_predictor()
-            else:
-                self.publish()
-
-        self.roles.pump.when(predictor.handle.lives.remote(), ended)
-
-    def _predictor_loaded(self, reply: Any) -> None:
-        predictor = self.roles.predictor
-        assert predictor is not None
-        if isinstance(reply, Lost):
-            self.roles.pump.after(RETRY_SECONDS, self._tell_predictor)
-            return
-        need = self.roles.value(predictor, reply)
-        if need is None:
-            return
-        request = NeedKeyFrame(need.stream, need.have_seq, need.have_hash)
-        frame = self.roles.ask(self.roles.learner, "answer", request)
-        if frame is None:
-            self.roles.pump.after(RETRY_SECONDS, self._tell_predictor)
-            return
-        load = predictor.handle.load.remote((self.roles.frames.newest,), frame)
-        self._predictor_loaded(self.roles.pump.wait(load))
+            self.publication.publish(found.frame)
 
     def publish(self) -> None:
         """Publish the present weights, where they have changed since the last time."""
@@ -238,7 +191,7 @@ class RemoteLearner:
             return
         _, frame = self.roles.ask(self.roles.learner, "frame")
         self.last_published = updates
-        self._published(frame)
+        self.publication.publish(frame)
 
     last_published = -1
 
@@ -278,18 +231,24 @@ class RemoteLearner:
         """Handle replies until ``done()`` or, where the order is free, a signal."""
         while not done():
             self.roles.pump.run(POLL_SECONDS)
+            if self.due:  # shards that were lost may have windows again
+                self._submit()
             if self.stop() and not self.rounds:
                 return
 
     def _restart(self, lost: Lost) -> None:
-        """Load the newest state into the restarted learner."""
+        """Load the newest state into the restarted learner, once for all calls that were lost."""
+        if self.restarting:
+            return
+        self.restarting = True
         self.roles.note_lost(self.roles.learner, lost)
         if self.last_state is not None:
             self._send_state(self.last_state, self.last_updates)
         else:
             self.counters.updates = 0
         _, frame = self.roles.ask(self.roles.learner, "frame")
-        self._published(frame)
+        self.restarting = False
+        self.publication.publish(frame)
 
     # -- state -----------------------------------------------------------------------------------
 

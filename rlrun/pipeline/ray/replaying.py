@@ -2,15 +2,15 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rlrun.buffer.streams import Streams
-from rlrun.pipeline.ray.messages import Payload, Stored, answered
-from rlrun.pipeline.ray.process import prepare
+from rlrun.pipeline.ray.messages import Payload, Stored, answered, constructed
+from rlrun.pipeline.ray.process import prepare, unpacked
 from rlrun.pipeline.ray.receiving import Receiver
 from rlrun.pipeline.ray.sent_rows import all_rows, send
 from rlrun.transport import AutoLearnerSide
@@ -27,7 +27,7 @@ class ShardParts:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SampledBatch:
     """Sampled windows as arrays, with what the shard weighs beside others."""
 
     segment: Any  # a Segment of arrays
@@ -40,9 +40,12 @@ class Batch:
 class ReplayRole:
     """A shard. ``shard`` tells its incarnations apart: a restarted one is empty."""
 
-    def __init__(self, make: Callable[[], ShardParts], number: int) -> None:
+    @constructed
+    def __init__(self, make: bytes, number: int) -> None:
+        """``make``: packed, () -> ShardParts."""
         self.log = prepare(f"replay {number}", threads=1)
-        self.parts, self.number = make(), number
+        self.parts: ShardParts = unpacked(make)()
+        self.number = number
         self.streams, self.receiver = self.parts.streams, Receiver(self.parts.sides)
         import ray
 
@@ -51,7 +54,8 @@ class ReplayRole:
         self.seconds = {"add": 0.0, "sample": 0.0, "prioritize": 0.0}
         self.late = 0  # priorities of windows of an earlier incarnation
 
-    def info(self) -> Stored:
+    @answered
+    def info(self) -> Any:
         """The present state of the shard."""
         return self._reply(-1, accepted=True)
 
@@ -86,14 +90,14 @@ class ReplayRole:
 
     @answered
     def sample(self, batch: int, env_steps: int) -> Any:
-        """Return a ``Batch``; None: there is no window yet."""
+        """Return a ``SampledBatch``; None: there is no window yet."""
         if not len(self.streams):
             return None
         began = time.perf_counter()
         sample: Sample = self.streams.sample(batch, env_steps)
         self.seconds["sample"] += time.perf_counter() - began
         weight = sample.weight.numpy(force=True)
-        return Batch(
+        return SampledBatch(
             as_arrays(sample.segment), weight, np.asarray(sample.key), self.streams.mass, self.shard
         )
 

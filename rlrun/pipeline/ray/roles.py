@@ -11,8 +11,9 @@ from rlrun.pipeline.ray.cluster import Cluster
 from rlrun.pipeline.ray.collecting import CollectorRole
 from rlrun.pipeline.ray.evaluating import EvaluatorRole
 from rlrun.pipeline.ray.learning import LearnerRole
-from rlrun.pipeline.ray.messages import Failure
+from rlrun.pipeline.ray.messages import RoleFailure
 from rlrun.pipeline.ray.predicting import PredictorRole
+from rlrun.pipeline.ray.process import packed
 from rlrun.pipeline.ray.pump import Lost, Pump
 from rlrun.pipeline.ray.replaying import ReplayRole
 from rlrun.schema import RayConfig, RoleConfig
@@ -30,6 +31,7 @@ class Role:
     name: str
     handle: Any
     restarts: int = 0  # seen by the driver
+    down: bool = False  # it was lost and has not answered since
 
 
 @dataclass(slots=True)
@@ -56,7 +58,7 @@ class CollectorHandle(Role):
 
 
 @dataclass(slots=True)
-class Frames:
+class WeightFrames:
     """The versions of the weights that were published last, as objects of the driver."""
 
     keep: int
@@ -115,7 +117,7 @@ class Roles:
         """``threads``, ``prefetch``, ``seed``: of the learner; ``keep``: versions of the weights
         that are kept; ``throttle``: bytes/s of every link, in tests; 0: none."""
         self.config, self.cluster, self.directory = config, cluster, run_dir / LOGS
-        self.pump, self.frames = Pump(cluster.check), Frames(keep)
+        self.pump, self.frames = Pump(cluster.check), WeightFrames(keep)
         self.closed = False
         c, self.run = config, secrets.token_hex(6)
         self.shards = [
@@ -166,9 +168,10 @@ class Roles:
         }  # fmt: skip
         if resources.resources:
             options["resources"] = resources.resources
+        given_arguments = [packed(x) if callable(x) else x for x in arguments]
         if role is PredictorRole:
             options["max_concurrency"] = 1000
-        return ray.remote(role).options(**options).remote(*arguments, **given)
+        return ray.remote(role).options(**options).remote(*given_arguments, **given)
 
     def ask(self, role: Role, method: str, *arguments: Any) -> Any:
         """Call a method and wait; the call is repeated while the role is being restarted.
@@ -184,12 +187,16 @@ class Roles:
 
     def value(self, role: Role, found: Any) -> Any:
         """``found``, unless it is an error of the role, which is raised."""
-        if isinstance(found, Failure):
+        role.down = False
+        if isinstance(found, RoleFailure):
             raise found.error(role.name)
         return found
 
     def note_lost(self, role: Role, lost: Lost) -> None:
-        """Report that a role's process has ended."""
+        """Report that a role's process has ended, once until it answers."""
+        if role.down:
+            return
+        role.down = True
         role.restarts += 1
         _logger.warning("%s was lost and is restarted (%s)", role.name, lost)
 

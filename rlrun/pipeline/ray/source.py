@@ -1,6 +1,5 @@
 """Chunks of all collectors: lock-step rounds, or as they come."""
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -12,13 +11,11 @@ from rlrun.errors import CheckpointError, EnvError
 from rlrun.pipeline.collect_metrics import CollectMetrics
 from rlrun.pipeline.collector import ChunkInterrupted
 from rlrun.pipeline.ray.delivery import Delivery
-from rlrun.pipeline.ray.messages import Collected, Failure, NeedFrame, Order
+from rlrun.pipeline.ray.messages import Collected, NeedFrame, Order, RoleFailure
 from rlrun.pipeline.ray.pump import Lost
 from rlrun.pipeline.ray.roles import RETRY_SECONDS, CollectorHandle, Roles
 from rlrun.pipeline.ray.sent_rows import send
-from rlrun.pipeline.ray.traffic import Traffic
-
-_logger = logging.getLogger(__name__)
+from rlrun.pipeline.ray.traffic import RoleTraffic
 
 POLL_SECONDS = 0.25
 STOP_SECONDS = 3.0  # a round may take after a signal
@@ -55,7 +52,7 @@ class RaySource:
         to wait for a chunk, None: for ever."""
         self.roles, self.pump, self.collect_metrics = roles, roles.pump, collect_metrics
         self.counters, self.keep_env = collect_metrics.counters, keep_env
-        self.max_seconds, self.traffic = max_seconds, Traffic(roles)
+        self.max_seconds, self.traffic = max_seconds, RoleTraffic(roles)
         self.stop: Callable[[], bool] = lambda: False
         self.inexact: str | None = None
 
@@ -89,10 +86,12 @@ class RaySource:
         if isinstance(reply, Lost):
             self.roles.note_lost(collector, reply)
             self._rejoin(collector)
-        elif isinstance(reply, Failure):
+            return
+        collector.down = False
+        if isinstance(reply, RoleFailure):
             collector.busy = False
             raise reply.error(collector.name)
-        elif isinstance(reply, NeedFrame):
+        if isinstance(reply, NeedFrame):
             self.traffic.key_frames += 1
             self._send_frame(collector, reply)
         else:
@@ -107,7 +106,7 @@ class RaySource:
         """Take a chunk of a collector that is idle now."""
         raise NotImplementedError
 
-    def _send_frame(self, collector: CollectorHandle, need: NeedFrame, tries: int = 0) -> None:
+    def _send_frame(self, collector: CollectorHandle, need: NeedFrame) -> None:
         """Order the chunk again, with weights that this collector can decode."""
         from rlrun.codec import NeedKeyFrame
 
@@ -115,10 +114,10 @@ class RaySource:
         reply = self.roles.learner.handle.answer.remote(request)
 
         def answered(frame: Any) -> None:
-            if isinstance(frame, Failure):
+            if isinstance(frame, RoleFailure):
                 raise frame.error("learner")
             if frame is None or isinstance(frame, Lost):  # too soon, or restarting
-                again = partial(self._send_frame, collector, need, tries + 1)
+                again = partial(self._send_frame, collector, need)
                 self.pump.after(RETRY_SECONDS / 4, again)
                 return
             import ray

@@ -7,7 +7,7 @@ from rlrun.pipeline.ray.messages import Collected
 from rlrun.pipeline.ray.roles import CollectorHandle, Roles
 
 
-class Traffic:
+class RoleTraffic:
     """Sums of what the roles report, between two records."""
 
     def __init__(self, roles: Roles) -> None:

@@ -1,0 +1,67 @@
+"""pipeline=ray: what is refused before anything starts, in one line."""
+
+import pytest
+
+from rlrun.config import check
+from rlrun.config.checks import ray as checks
+from rlrun.errors import ConfigError, ResourceError
+from tests.compose import config
+
+RAY = ("policy=r2d2", "env=cartpole", "pipeline=ray")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        (("pipeline.num_shards=3",), "num_shards = 3: .*at most 2"),
+        (("bonus=rnd",), "bonus = rnd: .*bonus=none is allowed"),
+        (("buffer.mmap=rows",), "buffer.mmap = rows: every collector has a replay of its own"),
+        (
+            ("buffer.capacity=600", "learner.learning_starts=100"),
+            "buffer.capacity = [0-9]+: each of 32 environments",
+        ),
+        (("logger.profile=2",), "logger.profile = 2"),
+        (("buffer.weight_norm=buffer",), "weight_norm = buffer: .*batch is allowed"),
+        (("pipeline.address=10.0.0.9:6379",), "anyone who reaches an open cluster can run code"),
+        (("pipeline.address=ray://10.0.0.9:10001",), "is no host:port of a cluster's head"),
+        (
+            ("policy.noisy=0.5", "policy.noisy_resample=chunk", "pipeline.inference=central"),
+            "inference = central: policy.noisy_resample=chunk",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(overrides, text, monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with pytest.raises(ConfigError, match=text):
+        check(config(*RAY, *overrides))
+
+
+def test_a_policy_that_learns_nothing_has_no_roles():
+    with pytest.raises(ConfigError, match="policy random learns nothing"):
+        check(config("policy=random", "env=cartpole", "pipeline=ray"))
+
+
+def test_copies_of_another_precision_belong_to_ray():
+    with pytest.raises(ConfigError, match="only collectors of pipeline=ray"):
+        check(config("policy=r2d2", "env=cartpole", "transport.copies=bf16"))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:6379", "[::1]:6379", "localhost:6379", "auto"])
+def test_a_cluster_on_this_machine_needs_no_token(address, monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    check(config(*RAY, f"pipeline.address='{address}'"))
+
+
+def test_a_token_opens_other_clusters(monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    check(config(*RAY, "pipeline.address=10.0.0.9:6379"))
+
+
+@pytest.mark.parametrize("package", ["ray", "psutil"])
+def test_without_the_extra_one_line_says_what_to_install(package, monkeypatch):
+    found = checks.find_spec
+    monkeypatch.setattr(checks, "find_spec", lambda n: None if n == package else found(n))
+    with pytest.raises(ResourceError, match=rf"package {package} is missing.*'\.\[ray\]'"):
+        check(config(*RAY))

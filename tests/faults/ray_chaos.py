@@ -1,0 +1,122 @@
+"""A run on Ray whose roles are killed at random, one after the other, until it is done.
+
+    python -m tests.faults.ray_chaos --minutes 5 --every 20
+
+The environment's observations are (environment, episode, t): after the run the rows of every
+stream must follow each other, which a chunk that was stored twice or out of order would break.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from rlrun.rundir.checkpoint import load_newest
+
+ROLES = ("CollectorRole", "ReplayRole", "LearnerRole", "EvaluatorRole", "PredictorRole")
+WORDS = (
+    "policy=r2d2", "env=counter", "pipeline=ray", "pipeline.num_actors=2", "pipeline.num_shards=2",
+    "transport=coded", "transport.key_seconds=0.1", "collector.num_envs=4", "memory.hidden=16",
+    "learner.replay_ratio=20", "run.checkpoint_every=4000", "run.eval_every=5000",
+    "logger.progress=off", "logger.tensorboard=false",
+)  # fmt: skip
+
+
+def roles_of(run: psutil.Process) -> list[psutil.Process]:
+    """Processes of the run's roles."""
+    found = []
+    for process in run.children(recursive=True):
+        try:
+            title = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+        if title.startswith("ray::") and any(role in title for role in ROLES):
+            found.append(process)
+    return found
+
+
+def follows(rows: np.ndarray) -> bool:
+    """Whether the rows [T, 3] of a column are steps after each other, or open an episode."""
+    episode, t = rows[:, 1], rows[:, 2]
+    goes_on = (episode[1:] == episode[:-1]) & (t[1:] == t[:-1] + 1)
+    return bool((goes_on | (t[1:] == 0)).all())
+
+
+def broken_columns(run_dir: Path) -> tuple[int, int]:
+    """(rows stored, columns whose rows do not follow each other)."""
+    state, _ = load_newest(run_dir / "checkpoints")
+    count = broken = 0
+    for shard in state["buffer"]["shards"]:
+        for stream in shard["streams"]:
+            rows = stream["ring"]["obs"]
+            rows = rows["rows"] if isinstance(rows, dict) else rows
+            columns = rows.read(rows.first, rows.stop)
+            count += columns.shape[0] * columns.shape[1]
+            broken += sum(not follows(column) for column in columns)
+    return count, broken
+
+
+def chaos(minutes: float, every: float, steps: int, seed: int) -> dict[str, object]:
+    """Run and kill; return what happened."""
+    draws, killed = random.Random(seed), Counter[str]()
+    with tempfile.TemporaryDirectory() as directory:
+        run_dir = Path(directory, "run")
+        words = [*WORDS, f"run.total_steps={steps}", f"run.dir={run_dir}"]
+        run = subprocess.Popen([sys.executable, "-m", "rlrun", *words], stderr=subprocess.PIPE)
+        process, began = psutil.Process(run.pid), time.monotonic()
+        while run.poll() is None and not (run_dir / "metrics.jsonl").exists():
+            time.sleep(0.2)
+        due = time.monotonic() + every
+        while run.poll() is None:
+            time.sleep(0.2)
+            over = time.monotonic() - began > 60 * minutes
+            roles = roles_of(process) if time.monotonic() >= due and not over else []
+            if roles:
+                victim = draws.choice(roles)
+                title = " ".join(victim.cmdline())
+                killed[next(role for role in ROLES if role in title)] += 1
+                victim.kill()
+                due = time.monotonic() + every
+        assert run.stderr is not None
+        text = run.stderr.read().decode()
+        left = [p for p in psutil.process_iter() if "rlrun-ray-" in " ".join(_words(p))]
+        record = json.loads((run_dir / "run.json").read_text())
+        rows, broken = broken_columns(run_dir)
+        timings = [json.loads(x) for x in (run_dir / "timings.jsonl").read_text().splitlines()]
+        last = {k: v for line in timings for k, v in line.items() if k.startswith("ray/chunks_")}
+        return {
+            "exit": run.returncode, "status": record["status"], "env_steps": record["env_steps"],
+            "updates": record["updates"], "seconds": round(time.monotonic() - began, 1),
+            "killed": dict(killed), "rows": rows, "broken_columns": broken,
+            "processes_left": len(left), "chunks": last,
+            "errors": [line for line in text.splitlines() if "error" in line][:3],
+        }  # fmt: skip
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--every", type=float, default=20.0, help="seconds between kills")
+    parser.add_argument("--steps", type=int, default=300_000)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    print(json.dumps(chaos(given.minutes, given.every, given.steps, given.seed), indent=1))
+
+
+if __name__ == "__main__":
+    main()

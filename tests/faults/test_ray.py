@@ -1,0 +1,88 @@
+"""A run on Ray as a process: signals, a lost head, nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+RUN = ("policy=r2d2", "env=cartpole", "pipeline=ray", "pipeline.num_actors=1",
+       "run.stop_value=null",
+       "run.total_steps=1000000", "run.checkpoint_every=300", "learner.replay_ratio=2",
+       "memory.hidden=8", "torso.hidden=[8]", "logger.progress=off")  # fmt: skip
+
+
+def start(run_dir: Path, *words: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "rlrun", *words]
+    return subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=run_dir.parent
+    )
+
+
+def wait_for_checkpoint(run_dir: Path, known: set[str]) -> set[str]:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        found = {p.name for p in (run_dir / "checkpoints").glob("step_*")}
+        if found - known:
+            return found
+        time.sleep(0.1)
+    raise AssertionError("no checkpoint came")
+
+
+def ray_processes(run: "subprocess.Popen[str]") -> tuple[str, list[psutil.Process]]:
+    """The directory of the run's own Ray, and its processes."""
+    children = psutil.Process(run.pid).children(recursive=True)
+    head = next(p for p in children if "gcs_server" in p.name())
+    words = [word for word in head.cmdline() if "rlrun-ray-" in word]
+    files = next(part for part in words[0].split("/") if part.startswith("rlrun-ray-"))
+    return files, children
+
+
+def assert_nothing_is_left(files: str, processes: list[psutil.Process]) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        left = [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        if not left and not Path("/tmp", files).exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"left: {left or files}")
+
+
+def test_signals_a_lost_head_and_a_killed_driver(tmp_path):
+    """SIGTERM saves and ends (75); without a head a resumed run ends (7); so does SIGKILL all."""
+    run_dir = tmp_path / "run"
+    run = start(run_dir, *RUN, f"run.dir={run_dir}")
+    known = wait_for_checkpoint(run_dir, set())
+    files, processes = ray_processes(run)
+    os.killpg(run.pid, signal.SIGTERM)  # as a terminal or a job scheduler does: to all of them
+    _, err = run.communicate(timeout=30)
+    assert run.returncode == 75, err
+    assert "saved; go on: rlrun resume" in err
+    assert_nothing_is_left(files, processes)
+    steps = json.loads((run_dir / "run.json").read_text())["env_steps"]
+    known |= {p.name for p in (run_dir / "checkpoints").glob("step_*")}
+
+    resumed = start(run_dir, "resume", str(run_dir))
+    wait_for_checkpoint(run_dir, known)
+    files, processes = ray_processes(resumed)
+    next(p for p in processes if "gcs_server" in p.name()).kill()
+    _, err = resumed.communicate(timeout=40)
+    assert resumed.returncode == 7, err
+    assert [line for line in err.splitlines() if "rlrun: error" in line]
+    assert "Traceback" not in err
+    assert_nothing_is_left(files, processes)
+    record = json.loads((run_dir / "run.json").read_text())
+    assert record["status"] == "failed"
+    assert record["env_steps"] > steps
+
+    known = {p.name for p in (run_dir / "checkpoints").glob("step_*")}
+    killed = start(run_dir, "resume", str(run_dir))
+    wait_for_checkpoint(run_dir, known)
+    files, processes = ray_processes(killed)
+    killed.kill()
+    killed.communicate()
+    assert_nothing_is_left(files, processes)

@@ -1,0 +1,258 @@
+"""Jobs on Ray: ends of every kind, lost workers, signals; a sweep by the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rlrun.config.checks import ray as ray_checks
+from rlrun.errors import ResourceError
+from rlrun.schema.launcher import RayLauncherConfig
+from rlrun.sweeps.pool import Job
+from rlrun.sweeps.ray_host import JobHost, job_environment
+from rlrun.sweeps.ray_pool import RayPool
+from tests.in_process import Done, files_under
+
+if find_spec("ray") is None:  # importing it would fix how it authenticates
+    pytest.skip("needs the extra ray", allow_module_level=True)
+SETTINGS = RayLauncherConfig(address=None, num_cpus=1, num_gpus=0, resources={}, retries=1)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RayPool]:
+    with RayPool(SETTINGS, 2, 3) as made:
+        yield made
+
+
+def start(pool: RayPool, path: Path, name: str, *arguments: Any) -> Job:
+    call = f"tests.sweeps.jobs:{name}"
+    return pool.submit_call(call, [*arguments], ["rlrun"], path, path / "log")
+
+
+def wait_until(condition: Callable[[], Any], pool: RayPool | None = None) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        if pool is None:
+            time.sleep(0.05)
+        else:
+            pool._ended += pool.wait_any(0.05)
+
+
+def finish(pool: RayPool, *jobs: Job) -> list[int | None]:
+    deadline = time.monotonic() + 60
+    while any(job.code is None for job in jobs):
+        assert time.monotonic() < deadline
+        pool.wait_any(1)
+    return [job.code for job in jobs]
+
+
+def worker_of(job: Job) -> psutil.Process:
+    """The worker of Ray above a job and its fork server."""
+    assert job.pid is not None
+    return psutil.Process(job.pid).parents()[1]
+
+
+def test_no_end_of_a_job_ends_its_actor(pool: RayPool, tmp_path: Path) -> None:
+    calls = [("succeed",), ("exit_with", 3), ("segfault",), ("no_such_function",), ("cores",)]
+    jobs = [start(pool, tmp_path, *call) for call in calls]
+    assert finish(pool, *jobs) == [0, 3, -signal.SIGSEGV, 9, 3]
+    assert "out\nerr\n" in (tmp_path / "log").read_text()
+    assert len({job.pid for job in jobs}) == len(jobs)
+    assert len(pool._slots) == 2, "each has run several jobs"
+
+
+def test_at_most_that_many_at_a_time(pool: RayPool, tmp_path: Path) -> None:
+    jobs = [start(pool, tmp_path, "note", str(tmp_path / f"n{i}")) for i in range(5)]
+    finish(pool, *jobs)
+    spans = [[*map(float, (tmp_path / f"n{i}").read_text().split())] for i in range(5)]
+    for begin, _ in spans:
+        assert sum(b <= begin < e for b, e in spans) <= 2
+
+
+def test_stop_asks_once_to_save(pool: RayPool, tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    job = start(pool, tmp_path, "save_slowly", str(saved))
+    waiting = [start(pool, tmp_path, "sleep", 30) for _ in range(2)]
+    wait_until(saved.exists, pool)
+    wait_until(lambda: waiting[0].pid, pool)
+    pool.stop(waiting[1])
+    pool.stop(waiting[0], signal.SIGKILL)
+    pool.stop(job)
+    pool.stop(job)
+    assert finish(pool, job, waiting[0]) == [75, -signal.SIGKILL], "what was killed is not retried"
+    assert saved.read_text() == "begins, done"
+    assert waiting[1].code is None
+
+
+@pytest.mark.parametrize("lost", ["worker", "process"])
+def test_a_lost_job_goes_on_from_its_checkpoint(pool: RayPool, tmp_path: Path, lost: str) -> None:
+    """Its second process is ``rlrun resume``, whose error tells that it was called."""
+    (tmp_path / "config.yaml").write_text("no_such_key: 1\n")
+    job = start(pool, tmp_path, "save_locked", str(tmp_path / "saved"))
+    wait_until((tmp_path / "saved").exists, pool)
+    wait_until(lambda: job.pid, pool)
+    first = job.pid
+    assert first is not None
+    if lost == "worker":
+        worker_of(job).kill()
+    else:
+        os.kill(first, signal.SIGKILL)
+    assert finish(pool, job) == [2]
+    assert job.pid != first
+    assert not psutil.pid_exists(first), "two processes never use one directory"
+    log = (tmp_path / "log").read_text()
+    assert "it is begun again (1 of 1 retries)" in log
+    assert "rlrun: error: " in log.splitlines()[-1], "of the config that is none"
+    if lost == "worker":
+        assert (tmp_path / "saved").read_text() == "begins, done", "it was asked to save"
+
+
+def test_a_job_that_is_lost_too_often_has_failed(pool: RayPool, tmp_path: Path) -> None:
+    job = start(pool, tmp_path, "sleep", 30)
+    for _ in range(2):
+        wait_until(lambda: job.pid, pool)
+        worker = worker_of(job)
+        worker.kill()
+        wait_until(lambda: job.pid is None or job.code is not None, pool)
+    assert finish(pool, job) == [-signal.SIGKILL]
+    assert job.why == "its worker or node was lost (2 times; hydra.launcher.retries = 1)"
+
+
+def test_a_directory_that_the_node_has_not(pool: RayPool, tmp_path: Path) -> None:
+    job = start(pool, tmp_path / "nowhere", "succeed")
+    assert finish(pool, job) == [6]
+    request = {**job.request, "log": str(tmp_path / "log")}
+    host = JobHost.__new__(JobHost)
+    _, (code, line) = host.start(0, request, False)
+    assert code == 6
+    assert f"{tmp_path / 'nowhere'}: no such directory on the node" in line
+
+
+def test_what_no_node_has(pool: RayPool) -> None:
+    other = RayPool(replace(SETTINGS, num_cpus=1000, resources={"tape": 1}), 1, None)
+    other.settings = replace(SETTINGS, resources={"tape": 1})
+    with pytest.raises(ResourceError, match=r"hydra.launcher.resources.tape = 1: no node has what"):
+        other.__enter__()
+
+
+def test_environment_of_a_job() -> None:
+    own = {"PATH": "p", "RAY_JOB_ID": "1", "RAY_AUTH_MODE": "token", "RLRUN_TRUST": "other"}
+    own["OMP_NUM_THREADS"] = "1"  # Ray sets it
+    assert job_environment(own, {"RLRUN_TRUST": "mypkg"}) == {
+        "PATH": "p", "RAY_AUTH_MODE": "token", "RLRUN_TRUST": "mypkg",
+    }  # fmt: skip
+
+
+TINY = [
+    "policy=random", "env=bandit", "run.total_steps=64", "logger.tensorboard=false",
+    "run.eval_episodes=1", "hydra.sweep.subdir=${seed}", "sweep.dir=s",
+]  # fmt: skip
+
+
+def statuses(sweep: Path) -> list[str]:
+    return [job["status"] for job in json.loads((sweep / "sweep.json").read_text())["jobs"]]
+
+
+def test_a_sweep_by_the_command_line(
+    pool: RayPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    from rlrun.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["-m", *TINY, "seed=0,1", "hydra/launcher=ray"]) == 0
+    assert "2 jobs, " in capsys.readouterr().out
+    assert statuses(Path("s")) == ["done", "done"]
+    assert {p.name for p in Path("s/0").iterdir()} >= {"console.txt", "run.json", "config.yaml"}
+    Path("s/1/run.json").unlink()
+    assert main(["resume", "s"]) == 0
+    assert "1 jobs (1 more are there already), 1 at a time" in capsys.readouterr().out
+    assert statuses(Path("s")) == ["done", "done"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["retries=-1"], 2, "hydra.launcher.retries = -1: must be >= 0"),
+        (["num_cpus=0"], 2, "hydra.launcher.num_cpus = 0"),
+        (["address=10.1.2.3:6379"], 2, "hydra.launcher.address = 10.1.2.3:6379: anyone who"),
+        (["address=nowhere"], 2, "is no host:port of a cluster's head"),
+        (["resources={GPU:1}"], 2, "hydra.launcher.resources.GPU = 1: is no custom resource"),
+        (["workers=0"], 2, "hydra.launcher.workers = 0"),
+        (["retrys=1"], 2, "retries"),
+    ],
+)
+def test_keys_that_are_refused(
+    rlrun: Callable[..., Done],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    code: int,
+    text: str,
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    done = rlrun("-m", "seed=0,1", "hydra/launcher=ray", *(f"hydra.launcher.{w}" for w in words))
+    assert (done.code, done.err.count("\n")) == (code, 1)
+    assert text in done.err
+    assert files_under(Path(".")) == []
+
+
+def test_ray_is_not_installed(rlrun: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_checks, "find_spec", lambda name: None)
+    done = rlrun("-m", "seed=0,1", "hydra/launcher=ray")
+    assert (done.code, done.err.count("\n")) == (7, 1)
+    assert "hydra/launcher = ray: " in done.err
+    assert "pip install '.[ray]'" in done.err
+    assert files_under(Path(".")) == []
+
+
+def test_the_address_of_a_cluster_is_typed_again(
+    rlrun: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's sweep.json must not choose to whose Ray a resume connects."""
+    monkeypatch.setattr("rlrun.cli.sweep.run_tasks", lambda *given, **more: 130)
+    address = "hydra.launcher.address=127.0.0.1:6379"
+    done = rlrun("-m", "seed=0,1", "hydra/launcher=ray", "sweep.dir=s", address)
+    assert done.code == 130
+    assert f"rlrun resume {Path('s').absolute()} {address}" in done.err
+    assert "as many at a time as the cluster holds" in done.out
+    refused = rlrun("resume", "s")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "which a file may not choose" in refused.err
+    assert rlrun("resume", "s", address, "hydra.launcher.workers=3").code == 130
+    assert rlrun("resume", "s", "hydra/launcher=local").code == 130
+
+
+def test_a_killed_sweep_leaves_no_process(tmp_path: Path) -> None:
+    """Its job is asked to save; Ray's processes and the job are gone."""
+    code = (
+        "import sys; from pathlib import Path; from rlrun.sweeps.ray_pool import RayPool\n"
+        "from tests.sweeps.test_ray_pool import SETTINGS, start; path = Path(sys.argv[1])\n"
+        "with RayPool(SETTINGS, 1, None) as pool:\n"
+        "    job = start(pool, path, 'save_slowly', str(path / 'saved'))\n"
+        "    while not (path / 'saved').exists() or job.pid is None: pool.wait_any(0.05)\n"
+        "    (path / 'pids').write_text(f'{job.pid} {pool._cluster.files}')\n"
+        "    pool.wait_any(60)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    env.pop("RAY_AUTH_TOKEN", None)
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=env) as process:
+        try:
+            wait_until(lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text())
+        finally:
+            process.kill()
+    pid, files = (tmp_path / "pids").read_text().split()
+    wait_until(lambda: not psutil.pid_exists(int(pid)))
+    assert (tmp_path / "saved").read_text() == "begins, done"
+    wait_until(lambda: not Path(files).exists())
+    found = [p for p in psutil.process_iter(["cmdline"]) if files in str(p.info["cmdline"])]
+    assert found == []
