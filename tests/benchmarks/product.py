@@ -30,12 +30,13 @@ from rlrun.pipeline.ray.collecting import CollectorRole
 from rlrun.pipeline.ray.delivery import Delivery, note
 from rlrun.pipeline.ray.learning import LearnerRole, as_segment
 from rlrun.pipeline.ray.messages import Order, Payload, Stored
+from rlrun.pipeline.ray.process import packed
 from rlrun.pipeline.ray.pump import Pump
 from rlrun.pipeline.ray.receiving import Receiver
 from rlrun.pipeline.ray.remote_buffer import RemoteBuffer
 from rlrun.pipeline.ray.remote_learner import RemoteLearner
-from rlrun.pipeline.ray.replaying import Batch, ReplayRole, as_arrays
-from rlrun.pipeline.ray.roles import CollectorHandle, Frames, Role, Roles, ShardHandle
+from rlrun.pipeline.ray.replaying import ReplayRole
+from rlrun.pipeline.ray.roles import CollectorHandle, Role, Roles, ShardHandle, WeightFrames
 from rlrun.pipeline.ray.source import AsyncSource
 from rlrun.policy.r2d2 import R2D2
 from rlrun.reports.intervals import mean_interval
@@ -59,7 +60,6 @@ __all__ = [
     "AsyncSource",
     "AutoCollectorSide",
     "AutoLearnerSide",
-    "Batch",
     "Chunk",
     "Cluster",
     "CollectMetrics",
@@ -70,7 +70,6 @@ __all__ = [
     "Cutter",
     "Delivery",
     "FieldSpec",
-    "Frames",
     "Layout",
     "LearnerRole",
     "Order",
@@ -93,8 +92,8 @@ __all__ = [
     "SumTree",
     "TransportConfig",
     "Uniform",
+    "WeightFrames",
     "Window",
-    "as_arrays",
     "as_segment",
     "blocks",
     "collector_parts",
@@ -114,6 +113,7 @@ __all__ = [
     "mean_interval",
     "nbytes",
     "note",
+    "packed",
     "shard_parts",
     "to_words",
 ]

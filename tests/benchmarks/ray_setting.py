@@ -24,7 +24,6 @@ from tests.benchmarks.product import (
     CollectorHandle,
     CollectorRole,
     Delivery,
-    Frames,
     LearnerRole,
     Order,
     Payload,
@@ -35,9 +34,11 @@ from tests.benchmarks.product import (
     Roles,
     ShardHandle,
     Stored,
+    WeightFrames,
     collector_parts,
     learner_parts,
     make_plan,
+    packed,
     shard_parts,
 )
 from tests.compose import config
@@ -108,7 +109,7 @@ def own_logging() -> Iterator[None]:
 def collector_of(plan: Any) -> CollectorRole:
     """The role of a collector, in this process."""
     make = partial(collector_parts, plan, 0, math.inf)
-    return CollectorRole(make, 0, predictor=None, throttle=0.0)
+    return CollectorRole(packed(make), 0, predictor=None, throttle=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,8 @@ class ShardInProcess(ReplayRole):
     """A shard outside of Ray."""
 
     def __init__(self, plan: Any) -> None:
-        self.parts, self.number, self.shard, self.late = shard_parts(plan, 0), 0, 0, 0
+        self.failed, self.number, self.shard, self.late = None, 0, 0, 0
+        self.parts = shard_parts(plan, 0)
         self.streams, self.receiver = self.parts.streams, Receiver(self.parts.sides)
         self.seconds = {"add": 0.0, "sample": 0.0, "prioritize": 0.0}
 
@@ -200,7 +202,7 @@ class RecordedRoles(Roles):
     ) -> None:  # fmt: skip
         """``shards``: actors, [] places the plan's real ones; ``learner``: place the real one."""
         self.config, self.cluster, self.directory = plan.config.pipeline, cluster, Path()
-        self.pump, self.frames = Pump(cluster.check), Frames(plan.config.transport.keep)
+        self.pump, self.frames = Pump(cluster.check), WeightFrames(plan.config.transport.keep)
         self.closed, self.predictor, self.run = False, None, f"benchmark-{time.time_ns()}"
         c = self.config
         real = [
