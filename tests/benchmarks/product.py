@@ -14,6 +14,7 @@ from rlrun.buffer.windows.cutter import Cutter
 from rlrun.build.pipeline import make_collector
 from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
+from rlrun.build.ray import collector_parts, learner_parts, shard_parts
 from rlrun.codec.coders import CODER_NAMES as CODERS
 from rlrun.codec.coders import decode_field, encode_field
 from rlrun.codec.content import FieldSpec
@@ -21,12 +22,33 @@ from rlrun.codec.words import kind_of, to_words
 from rlrun.errors import RlrunError
 from rlrun.jit import COMPILED, jit
 from rlrun.optim.compute import cpu_has_bf16_lstm
+from rlrun.pipeline.action_entropy import ActionCounts
+from rlrun.pipeline.collect_metrics import CollectMetrics
 from rlrun.pipeline.collector import Collector
+from rlrun.pipeline.ray.cluster import Cluster
+from rlrun.pipeline.ray.collecting import CollectorRole
+from rlrun.pipeline.ray.delivery import Delivery, note
+from rlrun.pipeline.ray.learning import LearnerRole, as_segment
+from rlrun.pipeline.ray.messages import Order, Payload, Stored
+from rlrun.pipeline.ray.process import packed
+from rlrun.pipeline.ray.pump import Pump
+from rlrun.pipeline.ray.receiving import Receiver
+from rlrun.pipeline.ray.remote_buffer import RemoteBuffer
+from rlrun.pipeline.ray.remote_learner import RemoteLearner
+from rlrun.pipeline.ray.replaying import ReplayRole
+from rlrun.pipeline.ray.roles import CollectorHandle, Role, Roles, ShardHandle, WeightFrames
+from rlrun.pipeline.ray.source import AsyncSource
 from rlrun.policy.r2d2 import R2D2
 from rlrun.reports.intervals import mean_interval
 from rlrun.schema import TransportConfig
 from rlrun.schema.spelling import RENAMED
-from rlrun.transport import make_collector_side, make_learner_side
+from rlrun.transport import (
+    AutoCollectorSide,
+    AutoLearnerSide,
+    make_collector_side,
+    make_learner_side,
+)
+from rlrun.transport.auto import nbytes
 from rlrun.types import Chunk, Counters, Sample, Segment, Spec, Window
 
 __all__ = [
@@ -34,23 +56,47 @@ __all__ = [
     "COMPILED",
     "R2D2",
     "RENAMED",
+    "ActionCounts",
+    "AsyncSource",
+    "AutoCollectorSide",
+    "AutoLearnerSide",
     "Chunk",
+    "Cluster",
+    "CollectMetrics",
     "Collector",
+    "CollectorHandle",
+    "CollectorRole",
     "Counters",
     "Cutter",
+    "Delivery",
     "FieldSpec",
     "Layout",
+    "LearnerRole",
+    "Order",
+    "Payload",
+    "Pump",
+    "Receiver",
+    "RemoteBuffer",
+    "RemoteLearner",
     "Replay",
+    "ReplayRole",
     "RlrunError",
+    "Role",
+    "Roles",
     "Row",
     "Sample",
     "Segment",
+    "ShardHandle",
     "Spec",
+    "Stored",
     "SumTree",
     "TransportConfig",
     "Uniform",
+    "WeightFrames",
     "Window",
+    "as_segment",
     "blocks",
+    "collector_parts",
     "cpu_has_bf16_lstm",
     "decode_field",
     "encode_field",
@@ -58,11 +104,16 @@ __all__ = [
     "jit",
     "kind_of",
     "layout",
+    "learner_parts",
     "make_collector",
     "make_collector_side",
     "make_learner_side",
     "make_plan",
     "make_policy",
     "mean_interval",
+    "nbytes",
+    "note",
+    "packed",
+    "shard_parts",
     "to_words",
 ]

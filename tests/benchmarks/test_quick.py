@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tests.benchmarks import __main__ as command
-from tests.benchmarks import ablation, cliffwalk, codec, codec_uses, own_run, scores
+from tests.benchmarks import ablation, cliffwalk, codec, codec_uses, own_run, ray_model, scores
 from tests.benchmarks.own_run import RLRUN
 from tests.benchmarks.process import CHECKOUT, PeerFailed, failure
 from tests.benchmarks.timing import Row, make_row, quick_table
@@ -31,6 +31,22 @@ ROWS = {  # benchmarks of python -m tests.benchmarks -> measures that their quic
         "vectors, uniform sample", "scalars, sample + update", "cliffwalk, rank",
     ],
 }  # fmt: skip
+
+
+def as_process(name):
+    """The command in a process of its own: a process starts Ray once."""
+
+    def main(arguments):
+        done = subprocess.run(
+            [sys.executable, "-m", f"tests.benchmarks.{name}", *arguments], cwd=CHECKOUT,
+            env=os.environ, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        print(done.stdout)
+        return done.returncode
+
+    return main
+
+
 PRINTED = {  # commands of their own -> what their quick form prints
     "ablation": (
         ablation.main, [r"stored state \| [+-][\d.]+", r"with \| with \| without \| -?[\d.]+"],
@@ -41,6 +57,9 @@ PRINTED = {  # commands of their own -> what their quick form prints
                           r"rows, .* % on the wire"],
     ),
     "cliffwalk": (cliffwalk.main, [r"cliffwalk, proportional", r"cliffwalk, rank"]),
+    "ray_costs": (as_process("ray_costs"), [r"driver +16 +[\d.]+", r"shard_add +8 +[\d.]+"]),
+    "ray_model": (ray_model.main, [r"driver, chunks/s.* \| [\d.,e+]+ / [\d.,]+ \|", r"verdict"]),
+    "ray_simulation": (as_process("ray_simulation"), [r"\| 4 \| updates/s \| [\d.]+ \|"]),
     "scores": (scores.main, [r"run.total_steps=2000` \| quick \| [\d.]+ \("]),
 }  # fmt: skip
 
