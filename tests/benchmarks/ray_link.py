@@ -13,8 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rlrun.build.ray import FAULTS
-
+FAULTS = "RLRUN_RAY_FAULTS"  # environment variable that slows links down
 LINKS = {"100 MbE": 100.0, "1 GbE": 1000.0}  # Mbit/s
 WORDS = (
     "policy=dqn", "torso=nature_cnn", "env=gym", "env.id=tests.benchmarks.pixels:test/Pixels-v0",
@@ -47,10 +46,10 @@ def speed(mbps: float, words: list[str], steps: int) -> dict[str, float]:
     }
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     steps = 2048 if given.quick else 20_000
     links = {"100 MbE": 100.0} if given.quick else LINKS
     for name, mbps in links.items():
@@ -61,7 +60,8 @@ def main() -> None:
         }
         for kind, words in list(kinds.items())[2 if given.quick else 0 :]:
             print(json.dumps({"link": name, "transport": kind, **speed(mbps, words, steps)}))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

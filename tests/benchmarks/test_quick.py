@@ -11,7 +11,16 @@ import time
 import pytest
 
 from tests.benchmarks import __main__ as command
-from tests.benchmarks import ablation, cliffwalk, codec, codec_uses, own_run, ray_model, scores
+from tests.benchmarks import (
+    ablation,
+    cliffwalk,
+    codec,
+    codec_uses,
+    own_run,
+    ray_link,
+    ray_model,
+    scores,
+)
 from tests.benchmarks.own_run import RLRUN
 from tests.benchmarks.process import CHECKOUT, PeerFailed, failure
 from tests.benchmarks.timing import Row, make_row, quick_table
@@ -58,6 +67,7 @@ PRINTED = {  # commands of their own -> what their quick form prints
     ),
     "cliffwalk": (cliffwalk.main, [r"cliffwalk, proportional", r"cliffwalk, rank"]),
     "ray_costs": (as_process("ray_costs"), [r"driver +16 +[\d.]+", r"shard_add +8 +[\d.]+"]),
+    "ray_link": (ray_link.main, [r'"auto", "env_steps_per_s": [\d.]+']),
     "ray_model": (ray_model.main, [r"driver, chunks/s.* \| [\d.,e+]+ / [\d.,]+ \|", r"verdict"]),
     "ray_simulation": (as_process("ray_simulation"), [r"\| 4 \| updates/s \| [\d.]+ \|"]),
     "scores": (scores.main, [r"run.total_steps=2000` \| quick \| [\d.]+ \("]),
