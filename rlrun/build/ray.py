@@ -20,6 +20,7 @@ from rlrun.log import Log
 from rlrun.pipeline.action_entropy import ActionCounts
 from rlrun.pipeline.collect_metrics import CollectMetrics
 from rlrun.pipeline.learner import Learner, RolloutLearner
+from rlrun.pipeline.ray.async_source import AsyncSource
 from rlrun.pipeline.ray.cluster import Cluster
 from rlrun.pipeline.ray.collecting import CollectorParts
 from rlrun.pipeline.ray.delivery import Chaos, Delivery, note
@@ -31,7 +32,7 @@ from rlrun.pipeline.ray.remote_evaluator import RemoteEvaluator
 from rlrun.pipeline.ray.remote_learner import RemoteLearner
 from rlrun.pipeline.ray.replaying import ShardParts
 from rlrun.pipeline.ray.roles import Makers, Roles
-from rlrun.pipeline.ray.source import AsyncSource, RaySource, RoundSource
+from rlrun.pipeline.ray.source import RaySource, RoundSource
 from rlrun.pipeline.ray.weights import Publisher
 from rlrun.pipeline.serial import CHECKPOINTS
 from rlrun.rundir.manifest import ROWS

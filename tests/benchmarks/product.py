@@ -25,10 +25,11 @@ from rlrun.optim.compute import cpu_has_bf16_lstm
 from rlrun.pipeline.action_entropy import ActionCounts
 from rlrun.pipeline.collect_metrics import CollectMetrics
 from rlrun.pipeline.collector import Collector
+from rlrun.pipeline.ray.async_source import AsyncSource
 from rlrun.pipeline.ray.cluster import Cluster
 from rlrun.pipeline.ray.collecting import CollectorRole
 from rlrun.pipeline.ray.delivery import Delivery, note
-from rlrun.pipeline.ray.learning import LearnerRole, as_segment
+from rlrun.pipeline.ray.learning import LearnerRole
 from rlrun.pipeline.ray.messages import Order, Payload, Stored
 from rlrun.pipeline.ray.process import packed
 from rlrun.pipeline.ray.pump import Pump
@@ -37,7 +38,7 @@ from rlrun.pipeline.ray.remote_buffer import RemoteBuffer
 from rlrun.pipeline.ray.remote_learner import RemoteLearner
 from rlrun.pipeline.ray.replaying import ReplayRole
 from rlrun.pipeline.ray.roles import CollectorHandle, Role, Roles, ShardHandle, WeightFrames
-from rlrun.pipeline.ray.source import AsyncSource
+from rlrun.pipeline.ray.shard_reader import as_segment
 from rlrun.policy.r2d2 import R2D2
 from rlrun.reports.intervals import mean_interval
 from rlrun.schema import TransportConfig

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from rlrun.errors import ResourceError
+from rlrun.pipeline.ray.async_source import AsyncSource
 from rlrun.pipeline.ray.remote_evaluator import RemoteEvaluator, weights_of
 from rlrun.pipeline.ray.remote_learner import RemoteLearner
-from rlrun.pipeline.ray.source import AsyncSource
 from rlrun.pipeline.serial import CHECKPOINTS, Pipeline, Result
 from rlrun.pipeline.stop import StopRequest
 from rlrun.rundir import checkpoint

@@ -1,7 +1,6 @@
-"""Chunks of all collectors: lock-step rounds, or as they come."""
+"""Chunks of all collectors: what sources on Ray share, and rounds in lock-step."""
 
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +9,6 @@ from typing import Any, ClassVar
 from rlrun.errors import CheckpointError, EnvError
 from rlrun.pipeline.collect_metrics import CollectMetrics
 from rlrun.pipeline.collector import ChunkInterrupted
-from rlrun.pipeline.ray.delivery import Delivery
 from rlrun.pipeline.ray.messages import Collected, NeedFrame, Order, RoleFailure
 from rlrun.pipeline.ray.pump import Lost
 from rlrun.pipeline.ray.roles import RETRY_SECONDS, CollectorHandle, Roles
@@ -19,10 +17,6 @@ from rlrun.pipeline.ray.traffic import RoleTraffic
 
 POLL_SECONDS = 0.25
 STOP_SECONDS = 3.0  # a round may take after a signal
-OUTSTANDING = 2  # chunks of a collector that are collected, on their way or not taken yet
-ASYNC_REASON = (
-    "pipeline=ray learns in the order in which rows arrive; pipeline.strict=true fixes it"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +196,8 @@ class RaySource:
         if self.roles.predictor is not None:
             found["predictor"] = self.roles.ask(self.roles.predictor, "state")
         reasons = [state.get("inexact") for state in states if state is not None]
+        lost = [r.name for r in (*self.roles.shards, self.roles.learner) if r.restarts]
+        reasons += [f"{name} was lost, with what it had not saved" for name in lost]
         self.inexact = self.inexact or next(filter(None, reasons), None)
         return found
 
@@ -214,6 +210,7 @@ class RaySource:
                 f"pipeline.num_actors = {len(collectors)}: the checkpoint is {count}; allowed is "
                 "the pipeline that the run began with; undo the change"
             )
+        self.abandon()
         self.collect_metrics.load_state_dict(state["collector"])
         if self.roles.predictor is not None:
             self.roles.ask(self.roles.predictor, "restore", state["predictor"])
@@ -225,6 +222,11 @@ class RaySource:
             if collector.state is not None:
                 found = self.roles.ask(collector, "load", collector.state, self.counters.env_steps)
                 self.inexact = self.inexact or found
+
+    def abandon(self) -> None:
+        """Wait for orders under way, whose chunks are of a run that is given up (on_nan)."""
+        while any(collector.busy for collector in self.roles.collectors):
+            self.pump.run(POLL_SECONDS)
 
     def close(self) -> None:
         self.roles.close()
@@ -256,6 +258,10 @@ class RoundSource(RaySource):
             self.count(chunk.info)
         return chunks
 
+    def abandon(self) -> None:
+        super().abandon()
+        self.round.clear()
+
     def _frames(self, collector: CollectorHandle) -> list[tuple[int, Any]]:
         return self.roles.frames.since(collector.sent)
 
@@ -264,87 +270,3 @@ class RoundSource(RaySource):
 
     def rejoined(self, collector: CollectorHandle) -> None:
         self.order(collector, self._frames(collector))
-
-
-class AsyncSource(RaySource):
-    """Chunks in the order in which they are stored; collectors never wait for each other.
-
-    A chunk counts once its shard has stored it. A collector waits when two of its chunks have not
-    been taken by the loop: then learning is behind, or the shards are.
-    """
-
-    def __init__(
-        self,
-        *arguments: Any,
-        delivery: Delivery | None,
-        total_steps: int,
-        **given: Any,
-    ) -> None:
-        """``delivery``: to the shards; None: the learner takes the chunks (on-policy)."""
-        super().__init__(*arguments, **given)
-        self.delivery, self.total_steps = delivery, total_steps
-        self.ready: deque[ChunkHandle] = deque()
-        self.inexact, self.paused = ASYNC_REASON, False
-
-    def next_chunk(self) -> list[ChunkHandle]:
-        """The next chunk that is stored."""
-        self.wait(self._is_ready, grace=0.0)
-        chunk = self.ready.popleft()
-        chunk.collector.waiting -= 1
-        self.count(chunk.info)
-        self.launch()
-        return [chunk]
-
-    def _is_ready(self) -> bool:
-        self.launch()  # collectors may have become idle: restarted, or their chunk was refused
-        return bool(self.ready)
-
-    def launch(self) -> None:
-        """Order a chunk of every collector that may collect."""
-        if self.paused or self.stop() or self.counters.env_steps >= self.total_steps:
-            return
-        for collector in self.roles.collectors:
-            if not collector.busy and collector.waiting < OUTSTANDING:
-                self.order(collector, self.roles.frames.since(collector.sent))
-
-    def collected(self, chunk: ChunkHandle) -> None:
-        chunk.collector.waiting += 1
-        if self.delivery is None:
-            self.ready.append(chunk)
-        else:
-            self.delivery.send(chunk, self._delivered)
-        self.launch()
-
-    def _delivered(self, chunk: ChunkHandle, stored: bool) -> None:
-        if stored:
-            self.ready.append(chunk)
-        else:  # the shard it was collected for is gone
-            chunk.collector.waiting -= 1
-            self.traffic.lost += 1
-
-    def rejoined(self, collector: CollectorHandle) -> None:
-        self.launch()
-
-    def quiesce(self) -> list[ChunkHandle]:
-        """Order no more; return the chunks that are stored and were not taken by the loop.
-
-        Chunks that are being collected are no part of a state that is saved then.
-        """
-        self.paused = True
-        deadline = time.monotonic() + STOP_SECONDS
-        while self.delivery is not None and self.delivery.pending:
-            self.pump.run(POLL_SECONDS)
-            if time.monotonic() > deadline and self.stop():
-                break
-        if self.delivery is None:  # the learner has yet to see them: fresh ones come
-            return []
-        chunks = [*self.ready]
-        self.ready.clear()
-        for chunk in chunks:
-            chunk.collector.waiting -= 1
-        return chunks
-
-    def go_on(self) -> None:
-        """Order again."""
-        self.paused = False
-        self.launch()

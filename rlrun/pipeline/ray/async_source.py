@@ -1,0 +1,107 @@
+"""Chunks of all collectors as they come."""
+
+import time
+from collections import deque
+from typing import Any
+
+from rlrun.pipeline.ray.delivery import Delivery
+from rlrun.pipeline.ray.roles import CollectorHandle
+from rlrun.pipeline.ray.source import POLL_SECONDS, STOP_SECONDS, ChunkHandle, RaySource
+
+OUTSTANDING = 2  # chunks of a collector that are collected, on their way or not taken yet
+ASYNC_REASON = (
+    "pipeline=ray learns in the order in which rows arrive; pipeline.strict=true fixes it"
+)
+
+
+class AsyncSource(RaySource):
+    """Chunks in the order in which they are stored; collectors never wait for each other.
+
+    A chunk counts once its shard has stored it. A collector waits when two of its chunks have not
+    been taken by the loop: then learning is behind, or the shards are.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        delivery: Delivery | None,
+        total_steps: int,
+        **given: Any,
+    ) -> None:
+        """``delivery``: to the shards; None: the learner takes the chunks (on-policy)."""
+        super().__init__(*arguments, **given)
+        self.delivery, self.total_steps = delivery, total_steps
+        self.ready: deque[ChunkHandle] = deque()
+        self.inexact, self.paused = ASYNC_REASON, False
+
+    def next_chunk(self) -> list[ChunkHandle]:
+        """The next chunk that is stored."""
+        self.wait(self._is_ready, grace=0.0)
+        chunk = self.ready.popleft()
+        chunk.collector.waiting -= 1
+        self.count(chunk.info)
+        self.launch()
+        return [chunk]
+
+    def _is_ready(self) -> bool:
+        self.launch()  # collectors may have become idle: restarted, or their chunk was refused
+        return bool(self.ready)
+
+    def launch(self) -> None:
+        """Order a chunk of every collector that may collect."""
+        if self.paused or self.stop() or self.counters.env_steps >= self.total_steps:
+            return
+        for collector in self.roles.collectors:
+            if not collector.busy and collector.waiting < OUTSTANDING:
+                self.order(collector, self.roles.frames.since(collector.sent))
+
+    def collected(self, chunk: ChunkHandle) -> None:
+        chunk.collector.waiting += 1
+        if self.delivery is None:
+            self.ready.append(chunk)
+        else:
+            self.delivery.send(chunk, self._delivered)
+        self.launch()
+
+    def _delivered(self, chunk: ChunkHandle, stored: bool) -> None:
+        if stored:
+            self.ready.append(chunk)
+        else:  # the shard it was collected for is gone
+            chunk.collector.waiting -= 1
+            self.traffic.lost += 1
+
+    def rejoined(self, collector: CollectorHandle) -> None:
+        self.launch()
+
+    def quiesce(self) -> list[ChunkHandle]:
+        """Order no more; return the chunks that are stored and were not taken by the loop.
+
+        Chunks that are being collected are no part of a state that is saved then.
+        """
+        self.paused = True
+        deadline = time.monotonic() + STOP_SECONDS
+        while self.delivery is not None and self.delivery.pending:
+            self.pump.run(POLL_SECONDS)
+            if time.monotonic() > deadline and self.stop():
+                break
+        if self.delivery is None:  # the learner has yet to see them: fresh ones come
+            return []
+        chunks = [*self.ready]
+        self.ready.clear()
+        for chunk in chunks:
+            chunk.collector.waiting -= 1
+        return chunks
+
+    def abandon(self) -> None:
+        self.paused = True
+        super().abandon()
+        self.quiesce()
+        self.ready.clear()
+        for collector in self.roles.collectors:
+            collector.waiting = 0
+        self.paused = False
+
+    def go_on(self) -> None:
+        """Order again."""
+        self.paused = False
+        self.launch()
