@@ -76,6 +76,8 @@ def chaos(minutes: float, every: float, steps: int, seed: int) -> dict[str, obje
         process, began = psutil.Process(run.pid), time.monotonic()
         while run.poll() is None and not (run_dir / "metrics.jsonl").exists():
             time.sleep(0.2)
+        words = (w for p in process.children(recursive=True) for w in _words(p))
+        files = next(w.split("rlrun-ray-")[1].split("/")[0] for w in words if "rlrun-ray-" in w)
         due = time.monotonic() + every
         while run.poll() is None:
             time.sleep(0.2)
@@ -89,7 +91,7 @@ def chaos(minutes: float, every: float, steps: int, seed: int) -> dict[str, obje
                 due = time.monotonic() + every
         assert run.stderr is not None
         text = run.stderr.read().decode()
-        left = [p for p in psutil.process_iter() if "rlrun-ray-" in " ".join(_words(p))]
+        left = [p for p in psutil.process_iter() if f"rlrun-ray-{files}" in " ".join(_words(p))]
         record = json.loads((run_dir / "run.json").read_text())
         rows, broken = broken_columns(run_dir)
         timings = [json.loads(x) for x in (run_dir / "timings.jsonl").read_text().splitlines()]
