@@ -74,7 +74,7 @@ def chaos(minutes: float, every: float, steps: int, seed: int) -> dict[str, obje
         words = [*WORDS, f"run.total_steps={steps}", f"run.dir={run_dir}"]
         run = subprocess.Popen([sys.executable, "-m", "rlrun", *words], stderr=subprocess.PIPE)
         process, began = psutil.Process(run.pid), time.monotonic()
-        while run.poll() is None and not (run_dir / "metrics.jsonl").exists():
+        while run.poll() is None and not roles_of(process):
             time.sleep(0.2)
         words = (w for p in process.children(recursive=True) for w in _words(p))
         files = next(w.split("rlrun-ray-")[1].split("/")[0] for w in words if "rlrun-ray-" in w)
