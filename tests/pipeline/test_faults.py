@@ -96,7 +96,7 @@ def test_weights_are_checked_before_they_are_saved(tmp_path, monkeypatch, every)
 
 def test_a_rollback_goes_on_with_other_random_numbers(tmp_path, monkeypatch):
     """Back to the checkpoint, logs too; the same samples are not drawn again."""
-    keys, update = [], Learner._update
+    keys, update = [], Learner.update_once
 
     def fails_once(self):
         if self.counters.env_steps >= 250 and not any(k is None for k in keys):
@@ -112,7 +112,7 @@ def test_a_rollback_goes_on_with_other_random_numbers(tmp_path, monkeypatch):
             m.setattr(self.buffer, "sample", sample)
             update(self)
 
-    monkeypatch.setattr(Learner, "_update", fails_once)
+    monkeypatch.setattr(Learner, "update_once", fails_once)
     words = (*SHORT, "env=bandit", "run.on_nan=rollback", "run.total_steps=400", "logger.every=20")
     assert train.run(config(*words), tmp_path, raw_yaml="", overrides=[]) == 0
     record = json.loads((tmp_path / "run.json").read_text())
@@ -135,7 +135,7 @@ def test_rollbacks_are_counted_and_end(tmp_path, monkeypatch):
             tries.append(self.counters.env_steps)
             raise NumericError("train/loss = nan")
 
-    monkeypatch.setattr(Learner, "_update", always)
+    monkeypatch.setattr(Learner, "update_once", always)
     words = (*SHORT, "env=bandit", "run.on_nan=rollback", "run.total_steps=400")
     _, record = fails(NumericError, tmp_path, *words)
     assert record["rollbacks"] == MAX_ROLLBACKS == len(tries) - 1

@@ -25,7 +25,8 @@ import psutil
 from rlrun.errors import ResourceError
 
 LOST_SECONDS = 6.0  # without an answer of the head, until it counts as lost
-POLL_SECONDS = 1.0
+POLL_SECONDS = 0.2
+ASK_SECONDS = 1.0  # between two connections to the head
 STORE_BYTES = 2**31  # of shared memory for objects, at most; at most 30 % of the memory
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -68,7 +69,7 @@ class Cluster:
                 for name in _LOOPBACK:
                     _restore(name, before[name])
         self.gcs = str(ray.get_runtime_context().gcs_address)
-        self.raylet = self._raylet()
+        self.raylet, self.head = self._daemon("raylet"), self._daemon("gcs_server")
         if not self.local or self.shared:
             self._require(cpus, gpus, custom)
         self._watch = threading.Thread(target=self._watch_head, name="ray-head", daemon=True)
@@ -162,24 +163,32 @@ class Cluster:
             self._reaper.wait()
             self._reaper = None
 
-    def _raylet(self) -> psutil.Process | None:
-        """This machine's daemon of a Ray of our own."""
+    def _daemon(self, name: str) -> psutil.Process | None:
+        """A daemon of a Ray of our own."""
         if not self.local or self.shared:
             return None
-        found = (p for p in psutil.Process().children() if "raylet" in p.name())
+        found = (p for p in psutil.Process().children() if name in p.name())
         return next(found, None)
 
     def _watch_head(self) -> None:
-        """Note in ``lost`` that the head does not answer, long before Ray itself ends us."""
+        """Note in ``lost`` that the head does not answer, before Ray itself ends us.
+
+        A daemon of our own is looked at often: without it Ray may end this process at any call.
+        """
         host, _, port = self.gcs.rpartition(":")
-        since = time.monotonic()
+        since = asked = time.monotonic()
         while not self._done.wait(POLL_SECONDS):
-            try:
-                socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
-                since = time.monotonic()
-            except OSError:
-                if time.monotonic() - since >= LOST_SECONDS:
-                    self.lost = f"the cluster's head at {self.gcs} does not answer"
+            now = time.monotonic()
+            if now - asked >= ASK_SECONDS:
+                asked = now
+                try:
+                    socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+                    since = now
+                except OSError:
+                    if now - since >= LOST_SECONDS:
+                        self.lost = f"the cluster's head at {self.gcs} does not answer"
+            if self.head is not None and not _runs(self.head):
+                self.lost = f"the cluster's head at {self.gcs} does not answer: it has ended"
             if self.raylet is not None and not _runs(self.raylet):
                 self.lost = "Ray's daemon on this machine (raylet) has ended"
             if self.lost:
