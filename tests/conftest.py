@@ -33,10 +33,14 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _read_once(tmp_path_factory):
-    """Workers share what they read; with their subprocesses, which inherit the variable."""
+def _read_once(request, tmp_path_factory):
+    """Workers share what they read; with their subprocesses, which inherit the variable.
+
+    A run of the tests that a test starts is no worker, though it inherits a worker's variables:
+    the directory above its own is one of all runs, also of those of other versions.
+    """
     top = tmp_path_factory.getbasetemp()
-    top = top.parent if "PYTEST_XDIST_WORKER" in os.environ else top
+    top = top.parent if hasattr(request.config, "workerinput") else top
     (top / "configs").mkdir(exist_ok=True)
     os.environ[read_once.SHARED] = str(top / "configs")
 
