@@ -51,7 +51,7 @@ def ray_config(plan: Plan) -> RayConfig:
 
 
 def in_rounds(plan: Plan) -> bool:
-    """Whether all collectors collect with the same weights: strict, and PPO and A2C always.
+    """Return whether all collectors collect with the same weights: strict, and PPO and A2C always.
 
     IMPALA corrects for the weights that acted, and replay does not depend on them.
     """
@@ -101,7 +101,7 @@ def collector_parts(plan: Plan, number: int, link: float, counters: Counters) ->
 
 
 def _thin(plan: Plan) -> Any:
-    """What blanks recurrent states that no window starts from."""
+    """Return the filter that blanks recurrent states no window starts from."""
     if plan.window is None:
         return lambda rows: rows
     return make_state_filter(plan).filter

@@ -1,4 +1,4 @@
-"""How many updates new rows pay for."""
+"""Number of updates that new rows pay for."""
 
 from rlrun.schema import LearnerConfig
 from rlrun.types import Window

@@ -245,7 +245,7 @@ def remove(files: Path) -> None:
 
 
 def _uses(process: psutil.Process, files: Path) -> bool:
-    """Whether a process was started with the directory, or has files of it open.
+    """Return whether a process was started with the directory, or has files of it open.
 
     Its environment does not tell: Ray's processes overwrite it with their titles.
     """

@@ -30,7 +30,7 @@ from rlrun.types import Chunk, Counters
 
 @dataclass(slots=True)
 class CollectorParts:
-    """What a collector's role is made of."""
+    """Parts of a collector's role."""
 
     collector: Collector
     side: AutoCollectorSide

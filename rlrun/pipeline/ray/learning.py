@@ -23,7 +23,7 @@ from rlrun.types import Counters, Policy
 
 @dataclass(slots=True)
 class LearnerParts:
-    """What the learner is made of: ``learner`` of one kind, ``receiver`` for rollouts."""
+    """Parts of the learner: ``learner`` of one kind, ``receiver`` for rollouts."""
 
     policy: Policy
     publisher: Publisher

@@ -1,4 +1,4 @@
-"""What the roles and the driver say to each other."""
+"""Messages between the roles and the driver."""
 
 import functools
 import logging
@@ -48,7 +48,7 @@ def answered(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def failure_of(e: Exception) -> RoleFailure:
-    """What a role replies when ``e`` was raised."""
+    """Return the reply of a role when ``e`` was raised."""
     if isinstance(e, RlrunError):
         return RoleFailure(type(e).__name__, str(e))
     fault = fault_of_users(e)

@@ -24,7 +24,7 @@ GIVE_UP_SECONDS = 60.0
 
 @dataclass(slots=True)
 class PredictorParts:
-    """What the predictor is made of."""
+    """Parts of the predictor."""
 
     policies: list[Policy]  # strict: one for each collector; else one for all
     side: AutoCollectorSide

@@ -1,4 +1,4 @@
-"""What every role's process does first."""
+"""Set-up of the process of a role."""
 
 import logging
 import os

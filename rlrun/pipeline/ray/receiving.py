@@ -19,13 +19,13 @@ class Receiver:
         self.damaged = self.repeated = 0  # chunks, since the role began
 
     def again(self, collector: int, seq: int) -> bool:
-        """Whether the chunk was received before."""
+        """Return whether the chunk was received before."""
         found = seq < self.expected.get(collector, seq)
         self.repeated += found
         return found
 
     def early(self, collector: int, seq: int) -> bool:
-        """Whether a chunk before this one is missing."""
+        """Return whether a chunk before this one is missing."""
         return seq > self.expected.get(collector, seq)
 
     def unpack(self, collector: int, payload: Payload, *, corrupt: bool) -> Chunk | None:

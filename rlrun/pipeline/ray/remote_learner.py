@@ -144,7 +144,7 @@ class RemoteLearner:
             self.roles.pump.when(reply, handle)
 
     def _publishes(self) -> bool:
-        """Whether the next call shall return the weights; in rounds the source asks for them."""
+        """Return whether the next call returns the weights; in rounds the source asks for them."""
         steps = self.counters.env_steps
         if self.rounds or steps - self.published < self.publish_every:
             return False

@@ -19,7 +19,7 @@ from rlrun.types import Sample, Segment
 
 @dataclass(slots=True)
 class ShardParts:
-    """What a shard is made of."""
+    """Parts of a shard."""
 
     streams: Streams
     sides: Mapping[int, AutoLearnerSide]  # by number of the collector

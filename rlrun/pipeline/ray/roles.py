@@ -75,7 +75,7 @@ class WeightFrames:
         return self.count - 1
 
     def since(self, version: int) -> list[tuple[int, Any]]:
-        """What a role with that version needs: the versions after it, or the newest alone."""
+        """Frames for a role with that version: those after it, or the newest alone."""
         new = [v for v in self.versions if v[0] > version]
         whole = bool(new) and new[0][0] == version + 1
         if not new or (all(coded for _, _, coded in new) and whole):

@@ -29,7 +29,7 @@ class ChunkHandle:
 
 
 class RaySource:
-    """What both sources share: orders, weights, restarts of collectors."""
+    """Parts that both sources share: orders, weights, restarts of collectors."""
 
     clock: ClassVar[str] = "env steps"
     phase: ClassVar[str] = "chunk"
