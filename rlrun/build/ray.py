@@ -277,6 +277,7 @@ def _wire(
         config.run, config.logger, run_dir, source=source, policy=policy, buffer=buffer,
         learner=learner, evaluator=RemoteEvaluator(roles), log=log, counters=counters,
         versions=config.checkpoint.history, settings=plan.settings(),
+        warned=not c.strict,  # that it cannot be resumed exactly was chosen
     )  # fmt: skip
 
 

@@ -46,3 +46,6 @@ class NeedKeyFrame(CodecError):
             "or a delta to its last frame is needed; pass this error to the encoder's answer()"
         )
         self.stream, self.have_seq, self.have_hash = stream, have_seq, have_hash
+
+    def __reduce__(self) -> tuple[type["NeedKeyFrame"], tuple[int, int, int]]:
+        return NeedKeyFrame, (self.stream, self.have_seq, self.have_hash)

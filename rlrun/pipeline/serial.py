@@ -70,7 +70,7 @@ class Pipeline:
     consecutive_solved: int = 0  # successive evaluations at stop_value
     pending_evaluation: bool = False  # a signal interrupted one; a resumed run begins with it
     rollbacks: int = 0  # to an earlier checkpoint, after non-finite updates
-    warned: bool = False  # of a run that cannot be resumed exactly
+    warned: bool = False  # of a run that cannot be resumed exactly; True: say nothing
     phase: str = "start"  # what the loop is doing, for the watchdog
     dirty: bool = True  # something has changed since the last checkpoint
     seconds: dict[str, float] = field(default_factory=dict)

@@ -1,5 +1,6 @@
 """Streams: every fault raises an error, no wrong tree is returned, and decoders recover."""
 
+import pickle
 import struct
 import zlib
 
@@ -269,8 +270,12 @@ def test_a_delta_needs_its_bases() -> None:
     second, base, now = samples.walk(samples.KIND["float32"], (100,), 0)
     frame = codec.encode(now, base=base, second=second)
     for bases in ({}, {"base": second}, {"base": base}, {"base": second, "second": base}):
-        with pytest.raises(codec.NeedKeyFrame):
+        with pytest.raises(codec.NeedKeyFrame) as need:
             codec.decode(frame, **bases)
+    sent = pickle.loads(pickle.dumps(need.value))
+    assert isinstance(sent, codec.NeedKeyFrame)
+    assert vars(sent) == vars(need.value)
+    assert str(sent) == str(need.value)
 
 
 @pytest.mark.parametrize("data", ["text", 3, None, [1], memoryview(b"abcdef")[::2]])

@@ -18,6 +18,7 @@ from rlrun.pipeline.ray.messages import (
     Payload,
     answered,
     constructed,
+    fills,
 )
 from rlrun.pipeline.ray.predicting import RemoteActor
 from rlrun.pipeline.ray.process import prepare, unpacked
@@ -51,6 +52,7 @@ class CollectorRole:
         import ray
 
         self.log = prepare(f"collector {number}", threads=1)
+        self.blank = ray.get_runtime_context().was_current_actor_reconstructed
         self.number, self.counters = number, Counters()
         self.parts: CollectorParts = unpacked(make)(self.counters)
         self.collector, self.throttle = self.parts.collector, throttle
@@ -122,10 +124,12 @@ class CollectorRole:
         priorities: np.ndarray = self.collector.policy.priority(sample).numpy(force=True)
         return priorities
 
-    @answered
-    def load(self, state: dict[str, Any], env_steps: int) -> Any:
-        """Continue from ``state``; return why that is not exact, None: it is."""
+    @fills
+    def load(self, state: dict[str, Any] | None, env_steps: int) -> Any:
+        """Continue from ``state``, None: begin; return why that is not exact, None: it is."""
         self.counters.env_steps = env_steps
+        if state is None:
+            return None
         self.collector.load_state_dict(state)
         self.collector.policy.generator.bit_generator.state = state["generator"]
         self.windows = None
@@ -145,7 +149,7 @@ class CollectorRole:
     def _generator(self) -> dict[str, Any]:
         return {"generator": dict(self.collector.policy.generator.bit_generator.state)}
 
-    @answered
+    @fills
     def close(self) -> Any:
         """Close the environments."""
         if not self.closed:

@@ -12,7 +12,7 @@ from rlrun.buffer.rollouts import Rollouts
 from rlrun.pipeline.backends import backends, restore_backends
 from rlrun.pipeline.generators import generators_state, load_generators, seed_generators
 from rlrun.pipeline.learner import Learner, RolloutLearner
-from rlrun.pipeline.ray.messages import Learned, Payload, Stored, answered, constructed
+from rlrun.pipeline.ray.messages import Learned, Payload, Stored, answered, constructed, fills
 from rlrun.pipeline.ray.process import prepare, unpacked
 from rlrun.pipeline.ray.receiving import Receiver
 from rlrun.pipeline.ray.shard_reader import NoWindows, ShardReader
@@ -53,7 +53,10 @@ class LearnerRole:
         ``seed``: of the process's global generators; ``prefetch``: see ``ShardReader``;
         ``throttle``: bytes/s of a slow link, in tests; 0: none.
         """
+        import ray
+
         self.log = prepare("learner", threads=threads)
+        self.blank = ray.get_runtime_context().was_current_actor_reconstructed
         seed_generators(seed)
         self.parts: LearnerParts = unpacked(make)()
         self.throttle = throttle
@@ -192,11 +195,13 @@ class LearnerRole:
             }
         )
 
-    @answered
-    def load(self, state: dict[str, Any], counters: dict[str, int]) -> Any:
-        """The inverse of ``state``."""
+    @fills
+    def load(self, state: dict[str, Any] | None, counters: dict[str, int]) -> Any:
+        """The inverse of ``state``; None: begin, with the weights of the run's beginning."""
         for name, value in counters.items():
             setattr(self.counters, name, value)
+        if state is None:
+            return None
         self.policy.load_state_dict(state["policy"])
         restore_backends(self.policy, state["backends"])
         self.learner.load_state_dict(state["learner"])

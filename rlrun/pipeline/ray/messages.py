@@ -32,17 +32,41 @@ class RoleFailure:
         return RuntimeError(f"in {role}:\n{self.text}")
 
 
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """Reply of a role whose process was replaced: it does nothing before its state is loaded."""
+
+
 def answered(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a method return ``RoleFailure`` where it raises: Ray's own errors mean a lost process."""
+    """Let a method return ``RoleFailure`` where it raises: Ray's own errors mean a lost process.
+
+    A role that is blank returns ``Blank``, whatever is asked: the driver may not have noticed that
+    the process it asked before is gone.
+    """
 
     @functools.wraps(method)
     def call(role: Any, *args: Any, **given: Any) -> Any:
         if role.failed is not None:
             return role.failed
+        if role.blank:
+            return Blank()
         try:
             return method(role, *args, **given)
         except Exception as e:
             return failure_of(e)
+
+    return call
+
+
+def fills(method: Callable[..., Any]) -> Callable[..., Any]:
+    """``answered``, of the method that loads the state of a role that may be blank."""
+
+    @functools.wraps(method)
+    def call(role: Any, *args: Any, **given: Any) -> Any:
+        blank, role.blank = role.blank, False
+        reply = answered(method)(role, *args, **given)
+        role.blank = blank and isinstance(reply, RoleFailure)
+        return reply
 
     return call
 
@@ -62,7 +86,7 @@ def constructed(init: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(init)
     def call(role: Any, *args: Any, **given: Any) -> None:
-        role.failed = None
+        role.failed, role.blank = None, False
         try:
             init(role, *args, **given)
         except Exception as e:

@@ -6,16 +6,21 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+from rlrun.pipeline.ray.messages import Blank
+
 Handle = Callable[[Any], None]
 
 
 class Lost:
     """The reply to a call will not come: the process, or an object it needs, is gone."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception | None) -> None:
+        """``error``: of Ray; None: another process, which lacks the state, has answered."""
         self.error = error
 
     def __str__(self) -> str:
+        if self.error is None:
+            return "its process has ended"
         text = str(self.error).split("\n")[0]
         return f"{type(self.error).__name__}: {text[:200]}"
 
@@ -63,7 +68,7 @@ class Pump:
                 value = ray.get(reply)
             except ray.exceptions.RayError as e:
                 value = Lost(e)
-            handle(value)
+            handle(Lost(None) if isinstance(value, Blank) else value)
         return bool(ready)
 
     def wait(self, reply: Any) -> Any:

@@ -80,6 +80,7 @@ class RemoteLearner:
         self.last_state: dict[str, Any] | None = None  # to restart the learner from
         self.last_updates = 0
         self.starving = self.restarting = False  # no shard has a window; the learner was lost
+        roles.learner.refill = self._refill
 
     # -- learning --------------------------------------------------------------------------------
 
@@ -155,7 +156,7 @@ class RemoteLearner:
         self.flying, self.calls = self.flying - updates, self.calls - 1
         if isinstance(reply, Lost):
             self.due += updates
-            self._restart(reply)
+            self.roles.lost(self.roles.learner, reply)
             self._submit()
             return
         found: Learned = self.roles.value(self.roles.learner, reply)
@@ -218,7 +219,7 @@ class RemoteLearner:
     def _learned_rollouts(self, chunks: list[ChunkHandle], reply: Any) -> None:
         self.calls -= 1
         if isinstance(reply, Lost):  # the chunks are lost with it: fresh ones come
-            self._restart(reply)
+            self.roles.lost(self.roles.learner, reply)
             self.traffic.lost += len(chunks)
             return
         _, found = self.roles.value(self.roles.learner, reply)
@@ -236,16 +237,12 @@ class RemoteLearner:
             if self.stop() and not self.rounds:
                 return
 
-    def _restart(self, lost: Lost) -> None:
-        """Load the newest state into the restarted learner, once for all calls that were lost."""
-        if self.restarting:
+    def _refill(self) -> None:
+        """Load the newest state into the restarted learner, and publish its weights."""
+        restarting, self.restarting = self.restarting, True
+        self._send_state(self.last_state, self.last_updates)
+        if restarting:  # lost again meanwhile, or by a handler that is called while we wait
             return
-        self.restarting = True
-        self.roles.note_lost(self.roles.learner, lost)
-        if self.last_state is not None:
-            self._send_state(self.last_state, self.last_updates)
-        else:
-            self.counters.updates = 0
         _, frame = self.roles.ask(self.roles.learner, "frame")
         self.restarting = False
         self.publication.publish(frame)
@@ -299,7 +296,7 @@ class RemoteLearner:
         if not self.rounds:  # where the source does it
             self.publish()
 
-    def _send_state(self, state: dict[str, Any], updates: int) -> None:
+    def _send_state(self, state: dict[str, Any] | None, updates: int) -> None:
         names = {name: getattr(self.counters, name) for name in self.counters.__slots__}
         self.counters.updates = updates
         self.roles.ask(self.roles.learner, "load", state, names | {"updates": updates})

@@ -2,11 +2,13 @@
 
 import logging
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlrun.errors import ResourceError
 from rlrun.pipeline.ray.cluster import Cluster
 from rlrun.pipeline.ray.collecting import CollectorRole
 from rlrun.pipeline.ray.evaluating import EvaluatorRole
@@ -21,6 +23,7 @@ from rlrun.schema import RayConfig, RoleConfig
 _logger = logging.getLogger(__name__)
 
 LOGS = "roles"  # directory of the roles' logs in a run directory
+GIVE_UP_SECONDS = 180.0  # until a role that is lost ends the run
 RETRY_SECONDS = 0.2  # until a role that is being restarted is called again
 
 
@@ -32,6 +35,7 @@ class Role:
     handle: Any
     restarts: int = 0  # seen by the driver
     down: bool = False  # it was lost and has not answered since
+    refill: Callable[[], None] | None = None  # loads the state of a process that was replaced
 
 
 @dataclass(slots=True)
@@ -176,14 +180,30 @@ class Roles:
     def ask(self, role: Role, method: str, *arguments: Any) -> Any:
         """Call a method and wait; the call is repeated while the role is being restarted.
 
-        Raises: the error that the role answers with.
+        Raises: the error that the role answers with; ResourceError where it does not come back.
         """
+        began = time.monotonic()
         while True:
             found = self.pump.wait(getattr(role.handle, method).remote(*arguments))
             if not isinstance(found, Lost):
                 return self.value(role, found)
-            self.note_lost(role, found)
+            if time.monotonic() - began > GIVE_UP_SECONDS:
+                raise ResourceError(
+                    f"pipeline = ray: the {role.name} was lost and does not come back for "
+                    f"{GIVE_UP_SECONDS:g} s ({found}); a node with its resources must be there; "
+                    "add one, or see the logs of Ray"
+                )
             self.pump.run(RETRY_SECONDS)
+            if method == "load":
+                self.note_lost(role, found)
+            else:
+                self.lost(role, found)
+
+    def lost(self, role: Role, lost: Lost) -> None:
+        """Report that a role's process has ended, and load the state of the one in its place."""
+        self.note_lost(role, lost)
+        if role.refill is not None:
+            role.refill()
 
     def value(self, role: Role, found: Any) -> Any:
         """``found``, unless it is an error of the role, which is raised."""

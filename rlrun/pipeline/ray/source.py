@@ -110,6 +110,8 @@ class RaySource:
         def answered(frame: Any) -> None:
             if isinstance(frame, RoleFailure):
                 raise frame.error("learner")
+            if isinstance(frame, Lost):
+                self.roles.lost(self.roles.learner, frame)
             if frame is None or isinstance(frame, Lost):  # too soon, or restarting
                 again = partial(self._send_frame, collector, need)
                 self.pump.after(RETRY_SECONDS / 4, again)
@@ -123,10 +125,6 @@ class RaySource:
     def _rejoin(self, collector: CollectorHandle) -> None:
         """Let a restarted collector go on from its last chunk, whose open episodes are cut."""
         collector.busy, collector.sent = True, -1
-        if collector.state is None:
-            collector.busy = False
-            self.rejoined(collector)
-            return
         reply = collector.handle.load.remote(collector.state, self.counters.env_steps)
 
         def loaded(found: Any) -> None:

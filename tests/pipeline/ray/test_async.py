@@ -9,6 +9,8 @@ import pytest
 from rlrun.build import ray as build
 from rlrun.build.pipeline import make_collector
 from rlrun.build.plan import make_plan
+from rlrun.pipeline.ray.async_source import AsyncSource
+from rlrun.pipeline.ray.messages import Blank
 from rlrun.pipeline.ray.pipeline import RayPipeline
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.types import Counters
@@ -118,6 +120,44 @@ def test_killed_roles_are_restarted_and_the_run_completes(tmp_path, monkeypatch)
     assert last(tmp_path, "ray/restarts") >= 4
     _, streams = stored_rows(tmp_path)
     assert all(len(rows[0]) for rows in streams), "the shard was filled again"
+
+
+def test_roles_lost_while_nobody_waits_for_them_go_on_from_their_state(tmp_path, monkeypatch):
+    """No call fails: the next one is answered by a process that has nothing loaded."""
+    import ray
+
+    updates = []
+    go_on = AsyncSource.go_on
+
+    def replaced(call):
+        try:
+            found = ray.get(call())
+            found = found[0] if isinstance(found, tuple) else found
+        except ray.exceptions.RayError:
+            return False
+        return isinstance(found, Blank)
+
+    def kill_first(self):
+        learner, collector = self.roles.learner, self.roles.collectors[0]
+        if not updates and self.counters.env_steps >= 1000:
+            updates.append(self.counters.updates)
+            while collector.busy:
+                self.pump.run(0.1)
+            for handle in (learner.handle, collector.handle):
+                ray.kill(handle, no_restart=False)
+            for call in (lambda: learner.handle.sizes.remote(),
+                         lambda: collector.handle.collect.remote(None)):  # fmt: skip
+                while not replaced(call):
+                    time.sleep(0.1)
+        go_on(self)
+
+    monkeypatch.setattr(AsyncSource, "go_on", kill_first)
+    words = (*COUNTER, "run.total_steps=1500", "learner.replay_ratio=4")
+    record = go(tmp_path, *words, *RAY, "run.checkpoint_every=1000")
+    assert record["updates"] > updates[0]
+    assert last(tmp_path, "ray/restarts") == 2
+    state, streams = stored_rows(tmp_path)
+    assert sum(len(rows[0]) for rows in streams) >= 1500 // 2
 
 
 def test_impala_learns_from_every_chunk_once(tmp_path):
