@@ -156,7 +156,7 @@ def test_roles_lost_while_nobody_waits_for_them_go_on_from_their_state(tmp_path,
     record = go(tmp_path, *words, *RAY, "run.checkpoint_every=1000")
     assert record["updates"] > updates[0]
     assert last(tmp_path, "ray/restarts") == 2
-    state, streams = stored_rows(tmp_path)
+    _, streams = stored_rows(tmp_path)
     assert sum(len(rows[0]) for rows in streams) >= 1500 // 2
 
 
