@@ -4,6 +4,7 @@
 
 The environment's observations are (environment, episode, t): after the run the rows of every
 stream must follow each other, which a chunk that was stored twice or out of order would break.
+``seconds_back``: from each kill until env steps/s stay above 0.7 of those of the 8 s before it.
 """
 
 import argparse
@@ -26,7 +27,7 @@ WORDS = (
     "policy=r2d2", "env=counter", "pipeline=ray", "pipeline.num_actors=2", "pipeline.num_shards=2",
     "transport=coded", "transport.key_seconds=0.1", "collector.num_envs=4", "memory.hidden=16",
     "learner.replay_ratio=20", "run.checkpoint_every=4000", "run.eval_every=5000",
-    "logger.progress=off", "logger.tensorboard=false",
+    "logger.progress=off", "logger.tensorboard=false", "logger.every=500",
 )  # fmt: skip
 
 
@@ -66,6 +67,30 @@ def broken_columns(run_dir: Path) -> tuple[int, int]:
     return count, broken
 
 
+def env_steps(run_dir: Path) -> int:
+    """Env steps of the newest record."""
+    path = run_dir / "timings.jsonl"
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 20_000))
+        lines = file.read().split(b"\n")[:-1]  # the last one may be half
+    return int(json.loads(lines[-1])["env_steps"]) if len(lines) > 1 else 0
+
+
+def seconds_back(seen: list[tuple[float, int]], at: float, until: float) -> float:
+    """Seconds from ``at`` to the last 3 s with a rate below 0.7 of the 8 s before ``at``."""
+    times, steps = np.array(seen).T
+
+    def rate(begin: float, end: float) -> float:
+        a, b = np.interp([begin, end], times, steps)
+        return float(b - a) / (end - begin)
+
+    usual = rate(at - 8, at)
+    low = [t for t in np.arange(at, until - 3, 0.25) if rate(t, t + 3) < 0.7 * usual]
+    return round(low[-1] + 0.25 - at, 2) if low else 0.0
+
+
 def chaos(minutes: float, every: float, steps: int, seed: int) -> dict[str, object]:
     """Run and kill; return what happened."""
     draws, killed = random.Random(seed), Counter[str]()
@@ -78,16 +103,18 @@ def chaos(minutes: float, every: float, steps: int, seed: int) -> dict[str, obje
             time.sleep(0.2)
         words = (w for p in process.children(recursive=True) for w in _words(p))
         files = next(w.split("rlrun-ray-")[1].split("/")[0] for w in words if "rlrun-ray-" in w)
-        due = time.monotonic() + every
+        due, seen, kills = time.monotonic() + every, list[tuple[float, int]](), []
         while run.poll() is None:
             time.sleep(0.2)
+            seen.append((time.monotonic(), env_steps(run_dir)))
             over = time.monotonic() - began > 60 * minutes
             roles = roles_of(process) if time.monotonic() >= due and not over else []
             if roles:
                 victim = draws.choice(roles)
                 title = " ".join(victim.cmdline())
-                killed[next(role for role in ROLES if role in title)] += 1
+                killed[role := next(role for role in ROLES if role in title)] += 1
                 victim.kill()
+                kills.append((role, time.monotonic()))
                 due = time.monotonic() + every
         assert run.stderr is not None
         text = run.stderr.read().decode()
@@ -96,11 +123,14 @@ def chaos(minutes: float, every: float, steps: int, seed: int) -> dict[str, obje
         rows, broken = broken_columns(run_dir)
         timings = [json.loads(x) for x in (run_dir / "timings.jsonl").read_text().splitlines()]
         last = {k: v for line in timings for k, v in line.items() if k.startswith("ray/chunks_")}
+        ends = [at for _, at in kills[1:]] + [kills[-1][1] + every] if kills else []
+        back = [(role, seconds_back(seen, at, min(end, seen[-1][0])))
+                for (role, at), end in zip(kills, ends, strict=True)]  # fmt: skip
         return {
             "exit": run.returncode, "status": record["status"], "env_steps": record["env_steps"],
             "updates": record["updates"], "seconds": round(time.monotonic() - began, 1),
             "killed": dict(killed), "rows": rows, "broken_columns": broken,
-            "processes_left": len(left), "chunks": last,
+            "processes_left": len(left), "chunks": last, "seconds_back": back,
             "errors": [line for line in text.splitlines() if "error" in line][:3],
         }  # fmt: skip
 

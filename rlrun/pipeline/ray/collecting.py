@@ -21,7 +21,7 @@ from rlrun.pipeline.ray.messages import (
     fills,
 )
 from rlrun.pipeline.ray.predicting import RemoteActor
-from rlrun.pipeline.ray.process import prepare, unpacked
+from rlrun.pipeline.ray.process import prepare, replaced, unpacked
 from rlrun.pipeline.ray.sent_rows import send
 from rlrun.pipeline.ray.weights import Publisher
 from rlrun.transport import AutoCollectorSide
@@ -49,10 +49,8 @@ class CollectorRole:
         ``predictor``: name of the actor that acts, None: this role. ``throttle``: bytes/s of a
         slow link, in tests; 0: none.
         """
-        import ray
-
         self.log = prepare(f"collector {number}", threads=1)
-        self.blank = ray.get_runtime_context().was_current_actor_reconstructed
+        self.blank = replaced()
         self.number, self.counters = number, Counters()
         self.parts: CollectorParts = unpacked(make)(self.counters)
         self.collector, self.throttle = self.parts.collector, throttle
@@ -60,6 +58,8 @@ class CollectorRole:
         self.actions = ActionCounts(self.collector.env.action_space)
         self.windows: Replay | None = None
         if predictor is not None:
+            import ray
+
             self.collector.actor = RemoteActor(
                 self.collector.actor, ray.get_actor(predictor), number
             )
@@ -90,7 +90,7 @@ class CollectorRole:
                 {**collector.seconds, "code": self.parts.side.seconds},
                 self.parts.side.last_bytes, self.log.take(),
             ),
-            Payload(message, priorities, order.shard),
+            Payload(message, priorities, order.shard, order.since),
         )  # fmt: skip
 
     def _load_weights(self, versions: tuple[int, ...], frames: tuple[Any, ...]) -> NeedFrame | None:

@@ -13,7 +13,7 @@ from rlrun.pipeline.backends import backends, restore_backends
 from rlrun.pipeline.generators import generators_state, load_generators, seed_generators
 from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.ray.messages import Learned, Payload, Stored, answered, constructed, fills
-from rlrun.pipeline.ray.process import prepare, unpacked
+from rlrun.pipeline.ray.process import prepare, replaced, unpacked
 from rlrun.pipeline.ray.receiving import Receiver
 from rlrun.pipeline.ray.shard_reader import NoWindows, ShardReader
 from rlrun.pipeline.ray.weights import Publisher
@@ -53,10 +53,8 @@ class LearnerRole:
         ``seed``: of the process's global generators; ``prefetch``: see ``ShardReader``;
         ``throttle``: bytes/s of a slow link, in tests; 0: none.
         """
-        import ray
-
         self.log = prepare("learner", threads=threads)
-        self.blank = ray.get_runtime_context().was_current_actor_reconstructed
+        self.blank = replaced()
         seed_generators(seed)
         self.parts: LearnerParts = unpacked(make)()
         self.throttle = throttle

@@ -103,6 +103,7 @@ class Order:
     env_steps: int  # the run's clock
     versions: tuple[int, ...]  # of the frames of weights that come with the order
     shard: int = 0  # incarnation of the shard that will store the chunk
+    since: int = 0  # seq of the first chunk that this incarnation is to store
     keep_env: bool = False  # return the environments' state too (strict)
 
 
@@ -137,6 +138,7 @@ class Payload:
     message: Any  # of the transport's collector side
     priorities: np.ndarray | None  # [W] |delta| of the windows that it completes
     shard: int = 0  # incarnation of the shard that it was collected for
+    since: int = 0  # seq of the first chunk of this collector for that incarnation
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from rlrun.codec import encode as encode_frame
 from rlrun.errors import ResourceError
 from rlrun.functional.explore import Temperature
 from rlrun.pipeline.ray.messages import NeedFrame, RoleFailure, answered, constructed
-from rlrun.pipeline.ray.process import prepare, unpacked
+from rlrun.pipeline.ray.process import prepare, replaced, unpacked
 from rlrun.pipeline.ray.weights import Publisher
 from rlrun.transport import AutoCollectorSide
 from rlrun.types import Act, Actor, Policy, Tree, tree_leaves, tree_map
@@ -54,12 +54,10 @@ class PredictorRole:
     @constructed
     def __init__(self, make: bytes) -> None:
         """``make``: packed, () -> PredictorParts."""
-        import ray
-
         self.log = prepare("predictor", threads=1)
         self.parts: PredictorParts = unpacked(make)()
         # A restarted one has the weights of the run's beginning until it is sent others.
-        self.ready = not ray.get_runtime_context().was_current_actor_reconstructed
+        self.ready = not replaced()
         self.strict = len(self.parts.policies) > 1
         self.actors: dict[tuple[int, int], Actor] = {}  # (policy, collectors in a batch) -> actor
         self.states: dict[int, Tree] = {}  # collector -> state before its next row

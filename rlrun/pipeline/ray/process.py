@@ -48,3 +48,13 @@ def prepare(name: str, *, threads: int) -> RoleLog:
         text, name, os.getpid(), place, sys.version.split()[0], torch.__version__, threads
     )
     return log
+
+
+def replaced() -> bool:
+    """Whether this process stands in for one of the same Ray actor that has ended."""
+    import ray
+
+    if not ray.is_initialized():  # a role outside of Ray
+        return False
+    context = ray.get_runtime_context()
+    return context.get_actor_id() is not None and context.was_current_actor_reconstructed

@@ -24,9 +24,9 @@ class Receiver:
         self.repeated += found
         return found
 
-    def early(self, collector: int, seq: int) -> bool:
-        """Return whether a chunk before this one is missing."""
-        return seq > self.expected.get(collector, seq)
+    def early(self, collector: int, seq: int, since: int) -> bool:
+        """Return whether a chunk before this one is missing; the first one to come is ``since``."""
+        return seq > self.expected.setdefault(collector, since)
 
     def unpack(self, collector: int, payload: Payload, *, corrupt: bool) -> Chunk | None:
         """Return the rows, None: the frame is damaged. ``corrupt``: damage it first (tests)."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlrun.buffer.streams import Streams
 from rlrun.pipeline.ray.messages import Payload, Stored, answered, constructed
-from rlrun.pipeline.ray.process import prepare, unpacked
+from rlrun.pipeline.ray.process import prepare, replaced, unpacked
 from rlrun.pipeline.ray.receiving import Receiver
 from rlrun.pipeline.ray.sent_rows import all_rows, send
 from rlrun.transport import AutoLearnerSide
@@ -47,10 +47,7 @@ class ReplayRole:
         self.parts: ShardParts = unpacked(make)()
         self.number = number
         self.streams, self.receiver = self.parts.streams, Receiver(self.parts.sides)
-        import ray
-
-        again = ray.get_runtime_context().was_current_actor_reconstructed
-        self.shard = int.from_bytes(os.urandom(6), "little") if again else 0
+        self.shard = int.from_bytes(os.urandom(6), "little") if replaced() else 0
         self.seconds = {"add": 0.0, "sample": 0.0, "prioritize": 0.0}
         self.late = 0  # priorities of windows of an earlier incarnation
 
@@ -67,7 +64,7 @@ class ReplayRole:
             return self._reply(seq + 1, accepted=False)
         if self.receiver.again(collector, seq):
             return self._reply(self.receiver.expected[collector], accepted=True, again=True)
-        if self.receiver.early(collector, seq):
+        if self.receiver.early(collector, seq, payload.since):
             return self._reply(self.receiver.expected[collector], accepted=False)
         chunk = self.receiver.unpack(collector, payload, corrupt=corrupt)
         if chunk is None:

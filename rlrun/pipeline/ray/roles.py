@@ -56,6 +56,8 @@ class CollectorHandle(Role):
     seq: int = 0  # of its next chunk
     state: dict[str, Any] | None = None  # after its last chunk
     sent: int = -1  # version of the weights sent last
+    shard: int | None = None  # incarnation of the shard that stores its chunks
+    since: int = 0  # seq of the first chunk for that incarnation
     busy: bool = False  # an order is under way, or it is being restarted
     waiting: int = 0  # chunks on their way, or not taken by the loop yet
     seconds: dict[str, float] = field(default_factory=dict)

@@ -65,9 +65,12 @@ class RaySource:
 
     def order(self, collector: CollectorHandle, frames: list[tuple[int, Any]]) -> None:
         """Order the next chunk, with the weights ``frames`` (version, object)."""
+        shard = self.roles.shard_of(collector).shard if self.roles.shards else 0
+        if shard != collector.shard:
+            collector.shard, collector.since = shard, collector.seq
         order = Order(
-            collector.seq, self.counters.env_steps, tuple(v for v, _ in frames),
-            self.roles.shard_of(collector).shard if self.roles.shards else 0, self.keep_env,
+            collector.seq, self.counters.env_steps, tuple(v for v, _ in frames), shard,
+            collector.since, self.keep_env,
         )  # fmt: skip
         collector.busy = True
         collect = collector.handle.collect.options(num_returns=2)

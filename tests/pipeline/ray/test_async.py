@@ -12,6 +12,7 @@ from rlrun.build.plan import make_plan
 from rlrun.pipeline.ray.async_source import AsyncSource
 from rlrun.pipeline.ray.messages import Blank
 from rlrun.pipeline.ray.pipeline import RayPipeline
+from rlrun.pipeline.ray.receiving import Receiver
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.types import Counters
 from tests.compose import config
@@ -69,6 +70,16 @@ def test_every_row_is_stored_once_and_updates_keep_their_ratio(tmp_path):
     assert sum(ratios[1:]) / len(ratios[1:]) == pytest.approx(8, rel=0.25)
     assert {p.name for p in (tmp_path / "roles").iterdir()} >= {"collector_0.log", "replay_1.log"}
     assert last(tmp_path, "ray/weights_age") >= 0
+
+
+def test_a_first_chunk_that_is_late_is_waited_for():
+    receiver = Receiver({})
+    assert receiver.early(0, 5, since=4)
+    assert not receiver.early(0, 4, since=4)
+    assert not receiver.again(0, 4)
+    receiver.accept(0, 4)
+    assert receiver.again(0, 4)
+    assert not receiver.early(0, 5, since=4)
 
 
 def test_a_bad_link_loses_nothing_and_stores_nothing_twice(tmp_path, monkeypatch):
