@@ -17,7 +17,7 @@ from rlrun.schema import Config
 from tests.compose import config
 
 QUIET = ("logger.progress=off", "logger.tensorboard=false", "learner.threads=1")
-_ONLY_STOPS = 999_999_937  # run.checkpoint_every: checkpoints at the stops and at the end only
+ONLY_STOPS = 999_999_937  # run.checkpoint_every: checkpoints at the stops and at the end only
 
 
 class Killed(BaseException):
@@ -34,12 +34,24 @@ def assert_exact_resume(
     checkpoint: weights, optimiser, replay, generators, environments. Returns the uninterrupted
     run's last state.
     """
-    c = config(*QUIET, *overrides, f"run.checkpoint_every={_ONLY_STOPS}")
+    c = config(*QUIET, *overrides, f"run.checkpoint_every={ONLY_STOPS}")
     whole, cut = run_dir / "whole", run_dir / "cut"
     for directory in (whole, cut):
         directory.mkdir(parents=True)
         (directory / "config.yaml").write_text("{}")
     assert _begin(c, whole) == 0
+    kill_and_resume(c, cut, stops, chunks=chunks)
+    states = [load_newest(d / "checkpoints")[0] for d in (whole, cut)]
+    assert not (found := list(differences(*states))), f"other state: {found[:8]}"
+    a, b = ((d / "metrics.jsonl").read_bytes() for d in (whole, cut))
+    assert a == b, _first_difference(a, b)
+    records = [json.loads((d / "run.json").read_text()) for d in (whole, cut)]
+    assert records[0]["digest"] == records[1]["digest"]
+    return states[0]
+
+
+def kill_and_resume(c: Config, cut: Path, stops: Sequence[int], *, chunks: int = 2) -> None:
+    """Run in ``cut``, killed at each of ``stops`` and resumed, to the end."""
     begin = _begin
     for stop in stops:
         with pytest.MonkeyPatch.context() as patch:
@@ -50,13 +62,6 @@ def assert_exact_resume(
         np.random.seed(stop)
         begin = _resume
     assert begin(c, cut) == 0
-    states = [load_newest(d / "checkpoints")[0] for d in (whole, cut)]
-    assert not (found := list(differences(*states))), f"other state: {found[:8]}"
-    a, b = ((d / "metrics.jsonl").read_bytes() for d in (whole, cut))
-    assert a == b, _first_difference(a, b)
-    records = [json.loads((d / "run.json").read_text()) for d in (whole, cut)]
-    assert records[0]["digest"] == records[1]["digest"]
-    return states[0]
 
 
 def differences(a: Any, b: Any, path: str = "state") -> Iterator[str]:
@@ -97,7 +102,7 @@ def _kill_after(patch: pytest.MonkeyPatch, stop: int, chunks: int) -> None:
     left: list[int] = []
 
     def save_at_stop(self: Pipeline, every: int, before: int) -> bool:
-        if every != _ONLY_STOPS:
+        if every != ONLY_STOPS:
             return due(self, every, before)
         if before < stop <= self.counters.env_steps:
             left.append(chunks)

@@ -1,11 +1,11 @@
-"""One Ray for all tests of a worker process; their runs place roles on it."""
+"""One Ray for the tests of this directory that a worker runs; their runs place roles on it."""
 
 import pytest
 
 from rlrun.pipeline.ray.cluster import Cluster
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def ray():
     """A Ray of our own with cores enough for several runs."""
     cluster = Cluster(None, cpus=64, gpus=0, custom={})

@@ -6,9 +6,11 @@ import pytest
 
 from rlrun.errors import CheckpointError
 from rlrun.pipeline.ray.source import RaySource
-from tests.exact import assert_exact_resume
+from rlrun.rundir.record import RunRecord
+from tests.compose import config
+from tests.exact import ONLY_STOPS, assert_exact_resume, kill_and_resume
 from tests.pipeline.test_exact import LEARN, SMALL
-from tests.pipeline.test_serial import go
+from tests.pipeline.test_serial import SMOKE, go
 
 STRICT = ("pipeline=ray", "pipeline.strict=true", "watchdog.max_seconds=60")
 ONE = (*STRICT, "pipeline.num_actors=1")
@@ -18,7 +20,6 @@ CASES = {
     ),
     "central": ("policy=r2d2", "env=tmaze", "memory=gru"),
     "sac": ("policy=sac", "env=pendulum", "run.total_steps=250"),
-    "ppo": ("policy=ppo", "memory=lstm", "env=cartpole_novel"),
 }  # fmt: skip
 
 
@@ -46,9 +47,18 @@ def test_a_strict_run_is_resumed_exactly(tmp_path):
     assert_exact_resume((*words, *LEARN, "learner.replay_ratio=40", td, *STRICT), (90,), tmp_path)
 
 
-def test_a_rollout_run_is_resumed_exactly(tmp_path):
-    words = ("policy=ppo", "memory=lstm", "env=pendulum", *SMALL, "torso.hidden=[8]")
-    assert_exact_resume((*words, *STRICT, "collector.num_envs=2"), (90,), tmp_path)
+def test_a_rollout_run_that_is_resumed_is_the_serial_one(tmp_path):
+    words = ("policy=ppo", "memory=lstm", "env=pendulum", *SMALL, "torso.hidden=[8]",
+             "collector.num_envs=2")  # fmt: skip
+    serial = go(tmp_path / "serial", *words)
+    c = config(*SMOKE, *words, *ONE, f"run.checkpoint_every={ONLY_STOPS}")
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    (cut / "config.yaml").write_text("{}")
+    kill_and_resume(c, cut, (90,))
+    assert RunRecord.read(cut).digest == serial["digest"]
+    metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("serial", "cut")]
+    assert metrics[0] == metrics[1]
 
 
 def test_a_resume_with_another_number_of_collectors_is_refused():
