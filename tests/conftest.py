@@ -4,12 +4,7 @@ import gc
 import multiprocessing
 import os
 import signal
-from pathlib import Path
 
-# Processes that a test starts import what it imports: the same compiled kernels serve all of them.
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-)
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is loaded; workers inherit it
 
 import pytest
