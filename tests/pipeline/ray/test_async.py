@@ -166,7 +166,7 @@ def test_roles_lost_while_nobody_waits_for_them_go_on_from_their_state(tmp_path,
     words = (*COUNTER, "run.total_steps=1500", "learner.replay_ratio=4")
     record = go(tmp_path, *words, *RAY, "run.checkpoint_every=1000")
     assert record["updates"] > updates[0]
-    assert last(tmp_path, "ray/restarts") == 2
+    assert last(tmp_path, "ray/restarts") >= 2  # a call that was under way may tell of it again
     _, streams = stored_rows(tmp_path)
     assert sum(len(rows[0]) for rows in streams) >= 1500 // 2
 
