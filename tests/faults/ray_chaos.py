@@ -131,7 +131,7 @@ def chaos(minutes: float, every: float, steps: int, seed: int) -> dict[str, obje
             "updates": record["updates"], "seconds": round(time.monotonic() - began, 1),
             "killed": dict(killed), "rows": rows, "broken_columns": broken,
             "processes_left": len(left), "chunks": last, "seconds_back": back,
-            "errors": [line for line in text.splitlines() if "error" in line][:3],
+            "errors": [line for line in text.splitlines() if "rlrun: error" in line][:3],
         }  # fmt: skip
 
 

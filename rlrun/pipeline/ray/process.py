@@ -51,7 +51,7 @@ def prepare(name: str, *, threads: int) -> RoleLog:
 
 
 def replaced() -> bool:
-    """Whether this process stands in for one of the same Ray actor that has ended."""
+    """Return whether this process stands in for one of the same Ray actor that has ended."""
     import ray
 
     if not ray.is_initialized():  # a role outside of Ray

@@ -3,19 +3,27 @@
 import json
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from rlrun.build import ray as build
 from rlrun.build.pipeline import make_collector
 from rlrun.build.plan import make_plan
+from rlrun.errors import ResourceError
+from rlrun.pipeline.ray import roles as roles_module
 from rlrun.pipeline.ray.async_source import AsyncSource
 from rlrun.pipeline.ray.messages import Blank
 from rlrun.pipeline.ray.pipeline import RayPipeline
+from rlrun.pipeline.ray.pump import Lost
 from rlrun.pipeline.ray.receiving import Receiver
+from rlrun.pipeline.ray.remote_learner import RemoteLearner
+from rlrun.pipeline.ray.roles import Role, Roles
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.types import Counters
 from tests.compose import config
+from tests.exact import differences
+from tests.faults.ray_chaos import follows
 from tests.log.records import read_records
 from tests.pipeline.test_serial import go
 
@@ -162,13 +170,34 @@ def test_roles_lost_while_nobody_waits_for_them_go_on_from_their_state(tmp_path,
                     time.sleep(0.1)
         go_on(self)
 
+    refill, restored = RemoteLearner._refill, []
+
+    def compare(self):
+        refill(self)
+        now = self.roles.ask(self.roles.learner, "state")
+        restored.append([*differences(self.last_state["policy"], now["policy"])])
+
+    monkeypatch.setattr(RemoteLearner, "_refill", compare)
     monkeypatch.setattr(AsyncSource, "go_on", kill_first)
     words = (*COUNTER, "run.total_steps=1500", "learner.replay_ratio=4")
     record = go(tmp_path, *words, *RAY, "run.checkpoint_every=1000")
     assert record["updates"] > updates[0]
     assert last(tmp_path, "ray/restarts") >= 2  # a call that was under way may tell of it again
     _, streams = stored_rows(tmp_path)
-    assert sum(len(rows[0]) for rows in streams) >= 1500 // 2
+    assert restored
+    assert not any(restored), "the learner has the weights and moments that were saved last"
+    assert all(follows(column) for rows in streams for column in rows)
+
+
+def test_a_role_that_does_not_come_back_ends_the_run(monkeypatch):
+    monkeypatch.setattr(roles_module, "GIVE_UP_SECONDS", 0.05)
+    roles = Roles.__new__(Roles)
+    roles.pump = SimpleNamespace(
+        wait=lambda reply: Lost(None), run=lambda seconds: time.sleep(0.01)
+    )
+    handle = SimpleNamespace(state=SimpleNamespace(remote=lambda: None))
+    with pytest.raises(ResourceError, match="the learner was lost and does not come back"):
+        roles.ask(Role("learner", handle), "state")
 
 
 def test_impala_learns_from_every_chunk_once(tmp_path):
