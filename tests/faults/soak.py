@@ -79,7 +79,8 @@ def growth(used: list[Use]) -> list[str]:
     early, late = used[len(used) // 4 : len(used) // 2], used[len(used) // 2 :]
     found = []
     for name, most in (("mib", GROWTH), ("files", 1), ("threads", 1), ("disk", 1.5)):
-        before, after = (max(getattr(u, name) for u in part) for part in (early, late))
+        value = min if name == "files" else max  # some are open just then, to be written
+        before, after = (value([getattr(u, name) for u in part]) for part in (early, late))
         if after > most * before:
             found.append(f"{name}: {before:.1f}, later {after:.1f}")
     return found

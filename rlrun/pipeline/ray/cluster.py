@@ -6,6 +6,7 @@ statistics and asks for a token. None of its processes outlives the one that sta
 
 import atexit
 import contextlib
+import functools
 import logging
 import os
 import secrets
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +99,7 @@ class Cluster:
             options |= {"resources": custom} if custom else {}
         before = signal.getsignal(signal.SIGTERM)
         try:
-            with open(os.devnull, "w") as null, contextlib.redirect_stderr(null):
+            with open(os.devnull, "w") as null, contextlib.redirect_stderr(null), _own_groups():
                 ray.init(**options, log_to_driver=False, configure_logging=False)
             _silence()
             with contextlib.suppress(ValueError):  # not the main thread: Ray took no signal
@@ -147,10 +149,10 @@ class Cluster:
 
         if self.lost:  # its shutdown would wait for the head, its destructors crash without it
             atexit.unregister(ray.shutdown)
-            atexit.register(_exit_now)
-        else:
-            with contextlib.suppress(Exception):
-                ray.shutdown()
+            atexit.register(self._exit_now)
+            return  # Ray ends this process once its daemons end: the reaper ends them later
+        with contextlib.suppress(Exception):
+            ray.shutdown()
         self._end_processes()
 
     def _end_processes(self) -> None:
@@ -162,6 +164,13 @@ class Cluster:
                 self._reaper.stdin.close()
             self._reaper.wait()
             self._reaper = None
+
+    def _exit_now(self) -> None:
+        """End a process whose Ray cannot be unloaded any more; the reaper waits for that."""
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ResourceError.exit_code)
 
     def _daemon(self, name: str) -> psutil.Process | None:
         """A daemon of a Ray of our own."""
@@ -195,6 +204,22 @@ class Cluster:
                 return
 
 
+@contextlib.contextmanager
+def _own_groups() -> Iterator[None]:
+    """Start processes in groups of their own.
+
+    A signal to the group of this process, as of a terminal or a job scheduler, would end Ray's
+    daemons before the run is saved.
+    """
+    popen: Any = subprocess.Popen
+    start = popen.__init__
+    popen.__init__ = functools.partialmethod(start, process_group=0)
+    try:
+        yield
+    finally:
+        popen.__init__ = start
+
+
 def _forget_token() -> None:
     """Let Ray read the token of the Ray that is to start, not that of an earlier one of ours."""
     from ray import _raylet
@@ -212,14 +237,6 @@ def _silence() -> None:
     with contextlib.suppress(AttributeError):  # a private part of Ray, which may change
         worker.threads_stopped.set()
         worker.gcs_error_subscriber.close()
-
-
-def _exit_now() -> None:
-    """End a process whose Ray cannot be unloaded any more."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(ResourceError.exit_code)
 
 
 def _restore(name: str, value: str | None) -> None:
