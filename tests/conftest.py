@@ -4,8 +4,11 @@ import gc
 import multiprocessing
 import os
 import signal
+from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is loaded; workers inherit it
+# Processes that tests start run this checkout too: kernels are compiled once for all of them.
+os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)
 
 import pytest
 import torch
