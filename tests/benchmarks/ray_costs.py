@@ -8,11 +8,13 @@ nothing. Seconds are CPU time unless the name says wall; medians.
 import argparse
 import json
 import os
+import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from tests.benchmarks import ray_setting as setting
@@ -119,21 +121,38 @@ def cpu_seconds(pid: int) -> float:
 
 
 def batches(costs: Costs, workload: str, size: int, shard: Any, repeats: int) -> None:
-    """Seconds a batch on its way from a shard: of the shard, of the learner, of the clock."""
+    """Seconds a batch and its priorities on their way: of the shard, of the learner, of the clock.
+
+    The calls are those of ``ShardReader``: priorities are sent, their reply is read a batch later.
+    """
     import ray
 
-    as_segment(ray.get(shard.sample.remote(size, 0)).segment)
-    send, receive, latency = [], [], []
+    values = np.ones(size, np.float32)
+    written = ray.put(None)
+
+    def one() -> Any:
+        nonlocal written
+        began, clock = time.process_time(), time.perf_counter()
+        found: Any = ray.get(shard.sample.remote(size, 0))
+        as_segment(found.segment)
+        middle, came = time.process_time(), time.perf_counter()
+        ray.get(written)
+        written = shard.prioritize.remote(found.key, values, found.shard)
+        return middle - began, time.process_time() - middle, came - clock
+
+    one()
+    send, receive, back, latency = [], [], [], []
     for _ in range(repeats):
         before: Any = ray.get(shard.cpu.remote())
-        began, clock = time.process_time(), time.perf_counter()
-        as_segment(ray.get(shard.sample.remote(size, 0)).segment)
-        receive.append(time.process_time() - began)
-        latency.append(time.perf_counter() - clock)
+        spent = [one() for _ in range(4)]
+        ray.get(written)
         after: Any = ray.get(shard.cpu.remote())
-        send.append(after - before)
+        send.append((after - before) / len(spent))
+        for name, each in ((receive, 0), (back, 1), (latency, 2)):
+            name.append(statistics.mean(x[each] for x in spent))
     costs.add(workload, "ray_send", "s/batch", send)
     costs.add(workload, "ray_receive", "s/batch", receive)
+    costs.add(workload, "ray_priorities", "s/batch", back)
     costs.add(workload, "ray_latency", "s/batch (wall)", latency)
 
 

@@ -114,7 +114,7 @@ def needs(cost: Table, s: Setting) -> list[Need]:
     chunks = s.steps / s.chunk_steps
     chunk = s.chunk_steps * cost("row_raw")
     inline = 2 * chunk if chunk < INLINE else 0.0  # in with the reply, out with the order to store
-    learner = s.update + cost("ray_receive")
+    learner = s.update + cost("ray_receive") + cost("ray_priorities")
     versions = s.speed / s.weights_every
     nodes = math.ceil(s.collectors / PER_NODE)
     return [
@@ -176,7 +176,7 @@ def shared(
     streams = collectors / shards
     draw = cost("shard_sample", streams) + cost("shard_prioritize", streams) + cost("ray_send")
     add = cost("shard_add", streams) + cost("ray_add", collectors)
-    update = cost("update") + cost("ray_receive")
+    update = cost("update") + cost("ray_receive") + cost("ray_priorities")
     seconds = {
         "driver": cost("driver", collectors),
         "shards": (add + updates_per_chunk * draw) / shards,

@@ -184,6 +184,10 @@ class EmptyShard:
         """As ``ReplayRole.sample``."""
         return self.batch
 
+    def prioritize(self, key: Any, priority: Any, shard: int) -> Any:
+        """As ``ReplayRole.prioritize``."""
+        return None
+
     def cpu(self) -> float:
         """CPU seconds of this process so far."""
         return time.process_time()
