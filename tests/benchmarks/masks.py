@@ -33,7 +33,8 @@ SMALL = "memory.hidden=16 policy.head_hidden=[16] torso.hidden=[16]"
 LINES = (  # the recurrent ones first
     f"policy=r2d2 {SHIPS} {REPLAY} {SMALL}",
     f"policy=r2d2 {MINES} {REPLAY} {SMALL} explore=boltzmann",
-    f"policy=r2d2 {SHIPS} {REPLAY} {SMALL} policy.munchausen=0.9",
+    f"policy=r2d2 {SHIPS} {REPLAY} {SMALL} policy.munchausen=0.9"
+    " policy.double=false policy.value_rescale_eps=null",
     f"policy=r2d2_c51 {SHIPS} {REPLAY} {SMALL} policy.noisy=9",
     f"policy=r2d2_qr {MINES} {REPLAY} {SMALL}",
     f"policy=drqn {MINES} {REPLAY} {SMALL} explore=ladder",
