@@ -53,7 +53,8 @@ def examine(
     """
     rows = _Rows(config, agents, seconds / _SHARES)
     rows.make().close()  # what cannot be made is refused before anything is said
-    single, limits = None, Limits(config.max_episode_steps, {})
+    single: Any = None
+    limits = Limits(config.max_episode_steps, {})
     if config.backend == "envpool" or config.id.startswith(PREFIX):
         for name in ("spaces", "reward", "flags", "time limit", "final observation"):
             yield Check(name, UNKNOWN, _NO_SINGLE)
@@ -157,7 +158,11 @@ class _Rows:
                 return Check(name, verdict, f"{env.inexact}; {again}")
             if reasons := copy.load_state_dict(state):
                 return Check(name, FINDING, f"{reasons[0]}; {again}")
-            given = {"seed": _SEED + 1, "steps": _STATE_STEPS, "seconds": self.seconds}
+            given: dict[str, Any] = {
+                "seed": _SEED + 1,
+                "steps": _STATE_STEPS,
+                "seconds": self.seconds,
+            }
             ours, its = (walk_rows(e, last=walk.last, **given) for e in (env, copy))
         except EnvError as e:
             return Check(name, UNKNOWN, f"a run ends: {e}")

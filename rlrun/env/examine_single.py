@@ -47,7 +47,8 @@ class Limits:
     @classmethod
     def of(cls, env: AnyEnv) -> "Limits":
         """Return those of ``env``; Gymnasium's only where a row is one step of it."""
-        registered, layer = None, env
+        registered: int | None = None
+        layer = env
         while isinstance(layer, gym.Wrapper):
             if isinstance(layer, TimeLimit):
                 registered = layer._max_episode_steps

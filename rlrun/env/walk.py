@@ -27,7 +27,7 @@ class Actions:
     """Random actions of a space, allowed ones where the observation has a mask."""
 
     def __init__(self, action: gym.Space[Any], obs: gym.Space[Any], seed: int) -> None:
-        self._space = deepcopy(action)
+        self._space: Any = deepcopy(action)
         self._space.seed(seed)
         self._rng = np.random.default_rng(seed)
         self._masked = has_mask(obs) and isinstance(action, gym.spaces.Discrete)
@@ -38,7 +38,7 @@ class Actions:
         if not self._masked:
             return self._space.sample()
         allowed = np.flatnonzero(allowed_actions({MASK: np.asarray(obs[MASK])}))
-        return self._space.dtype.type(self._start + self._rng.choice(allowed))  # type: ignore[union-attr]
+        return self._space.dtype.type(self._start + self._rng.choice(allowed))
 
     def batch(self, obs: Any, num_envs: int) -> np.ndarray:
         """Return actions [E, *A] of all environments, counted from 0."""

@@ -116,7 +116,8 @@ class MaxAndSkip(gym.Wrapper[Any, Any, Any, Any]):
         self._skip_steps = steps
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        total, before = 0.0, None
+        total = 0.0
+        before: Any = None
         for number in range(self._skip_steps):
             obs, reward, terminated, truncated, info = self.env.step(action)
             total += float(reward)
