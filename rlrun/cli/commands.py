@@ -231,8 +231,8 @@ def doctor_command(argv: list[str]) -> int:
         return env_health(args.words, config_dir=args.config_dir)
     if argv:
         raise ConfigError(
-            f"rlrun doctor: {argv[0]}: only an environment (env=NAME) and --calibrate take more; "
-            "add env=NAME, or --calibrate"
+            f"rlrun doctor: {argv[0]}: only --calibrate takes more; env=NAME is allowed as well; "
+            "add --calibrate or env=NAME"
         )
     return doctor()
 

@@ -21,8 +21,10 @@ OK, FINDING, UNKNOWN = "ok", "finding", "not checkable"
 NO_END = "no episode ended within the steps made; env.max_episode_steps=100 makes them end"
 REPLAYS = 3  # episodes that are repeated up to their last step
 _REPLAY_STEPS, _REPLAY_SECONDS = 300, 0.3
-_LIMITS = ("max_steps", "max_episode_steps", "_max_episode_steps", "time_limit", "horizon")
-_LIMITS += ("episode_length", "max_cycles", "episode_limit")  # attributes that name a limit
+_LIMITS = (  # attributes that name a limit
+    *("max_steps", "max_episode_steps", "_max_episode_steps", "time_limit", "horizon"),
+    *("episode_length", "max_cycles", "episode_limit"),
+)
 _FIX = "a run would end with exit code 3; fix the environment or wrap it"
 _TRUNCATE = "return truncated=True and terminated=False where only the time is over"
 AnyEnv = gym.Env[Any, Any]

@@ -43,7 +43,8 @@ class Actions:
     def batch(self, obs: Any, num_envs: int) -> np.ndarray:
         """Return actions [E, *A] of all environments, counted from 0."""
         own = [self(tree_map(lambda x, i=i: x[i], obs)) for i in range(num_envs)]
-        return np.stack(own) - np.asarray(self._start)
+        actions: np.ndarray = np.stack(own) - np.asarray(self._start)
+        return actions
 
 
 @dataclass
@@ -202,8 +203,8 @@ def walk_rows(
         done = s.terminated | s.truncated
         flags = s.truncated.copy(), s.first.copy()
         rows.append((row_hashes(obs, count), s.reward.copy(), done, *flags))
-    table = (np.stack(column) for column in zip(*rows, strict=True))
-    return RowsWalk(*table, last=tree_map(np.array, obs))
+    hashes, reward, ended, truncated, first = map(np.stack, zip(*rows, strict=True))
+    return RowsWalk(hashes, reward, ended, truncated, first, tree_map(np.array, obs))
 
 
 def row_hashes(obs: Any, count: int) -> np.ndarray:
