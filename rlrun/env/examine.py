@@ -112,7 +112,8 @@ class _Rows:
         wrong = None
         if (one.reward[1:][opens] != 0).any():
             wrong = "the row that opens an episode has a reward"
-        elif one.ended[1:][opens].any():
+        elif one.ended.shape[1] == _NUM_ENVS and one.ended[1:][opens].any():
+            # columns of agents wait, in rows that end, until the last agent of a team has left
             wrong = "an episode ends in the row that opens it"
         wrong = wrong or _shortened(one, limit)
         wrong = wrong or (None if single is None else self._other_last_row(single))

@@ -7,11 +7,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import yaml
 
 from rlrun.env.examine import examine
 from rlrun.env.examine_single import FINDING, OK, UNKNOWN, Check
-from rlrun.schema import EnvConfig
-from tests.env.presets import config_of, preset
+from rlrun.schema import AgentsConfig, EnvConfig
+from tests.env.presets import FOLDER, config_of, preset
 from tests.env.sick import SICK, Healthy
 from tests.env.spelled import SpelledPool, fake_envpool
 
@@ -105,6 +106,14 @@ def test_envpool(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found["determinism"].verdict == OK
         assert found["spaces"].verdict == found["state"].verdict == UNKNOWN
         assert "no single environments" in found["spaces"].text
+
+
+def test_agents_that_wait_are_no_finding() -> None:
+    agents = AgentsConfig(**yaml.safe_load((FOLDER.parent / "agents/shared.yaml").read_text()))
+    config = config_of("pettingzoo:tests.env.zoo_example")
+    found = {check.name: check for check in examine(config, agents, seconds=SECONDS)}
+    assert {c.verdict for c in found.values()} == {OK, UNKNOWN}
+    assert found["step after the end"].verdict == OK
 
 
 def test_what_cannot_be_checked_says_why() -> None:
