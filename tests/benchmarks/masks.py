@@ -2,8 +2,8 @@
 
 ``python -m tests.benchmarks.masks [--steps N] [--only WORD ...] [--quick]``: runs of many
 policies in boards whose cells may be chosen once. The environments raise when one is chosen again,
-in collecting and in evaluations, whatever explores (epsilon, the ladder, Boltzmann, noise, uniform actions).
-``--steps`` of all runs together, default 1 000 000. Exit code 1 when a run failed.
+in collecting and in evaluations, whatever explores (epsilon, the ladder, Boltzmann, noise, uniform
+actions). ``--steps`` of all runs together, default 1 000 000. Exit code 1 when a run failed.
 
 What a mask is worth: ``rlrun -m`` lines in tests/benchmarks/README.md.
 """
