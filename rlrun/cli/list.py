@@ -34,6 +34,7 @@ TOPICS = {  # topic -> (README of a room, its section)
     "exploration": ("policy", "Exploration"),
     "files": ("rundir", "Files"),
     "health": ("reports", "Run health"),
+    "environment checks": ("env", "Environment checks"),
     "metrics": ("log", "Metrics"),
     "overrides": ("config", "Overrides"),
     "python": ("api", "From Python"),
@@ -79,6 +80,7 @@ usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 
        rlrun tensorboard-rebuild RUN_DIR          writes its event files anew from its records
        rlrun codec bench RUN_DIR|FILE ...         what coders make of its weights and rows
        rlrun doctor RUN_DIR                       what looks wrong with a run; which key to try
+       rlrun doctor env=NAME [env.KEY=VALUE]      what can be checked of an environment
        rlrun doctor [--calibrate KEY=VALUE ...]   what a bug report needs; what an update costs
        rlrun list [GROUP [WORD ...]]              what there is, a line each
        rlrun help KEY|GROUP|TOPIC                 default, range, unit and source of a key; topics:

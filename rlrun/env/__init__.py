@@ -40,6 +40,8 @@ DIAGNOSTIC = {
     "rlrun/Identity-v0": ("diagnostic.simple", "Identity", None),
     "rlrun/BitFlip-v0": ("diagnostic.bitflip", "BitFlip", None),
     "rlrun/Chain-v0": ("diagnostic.chain", "Chain", None),
+    "rlrun/Battleship-v0": ("diagnostic.cells", "Battleship", None),
+    "rlrun/MineSweeper-v0": ("diagnostic.cells", "MineSweeper", None),
     "rlrun/BanditContinuous-v0": ("diagnostic.continuous", "BanditContinuous", None),
     "rlrun/Tracking-v0": ("diagnostic.continuous", "Tracking", None),
     "rlrun/TwoStep-v0": ("diagnostic.cooperative", "TwoStep", None),
