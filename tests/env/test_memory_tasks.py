@@ -95,12 +95,11 @@ def bsuite_chain(context, query, length, actions):
         obs[2:] = 2 * context - 1 if clock == 0 else 0
         return obs
 
-    rows, clock = [(observe(0), 0.0, False)], 0
-    for action in actions:
+    rows = [(observe(0), 0.0, False)]
+    for clock, action in enumerate(actions):
         ended = clock == length
         right = action == context[query]
         rows.append((observe(clock), (1.0 if right else -1.0) * ended, ended))
-        clock += 1
     return rows
 
 
@@ -109,9 +108,8 @@ def test_the_memory_chain_is_bsuite_s(length, bits):
     env = make_env(preset("memory_chain", kwargs={"length": length, "bits": bits}), num_envs=3)
     obs = env.reset(seed=4)
     rng = np.random.default_rng(1)
-    raw = env._raw if hasattr(env, "_raw") else env.raw
     actions = rng.integers(2, size=(length + 1, 3))
-    context, query = raw.context.copy(), raw.query.copy()
+    context, query = env._raw.context.copy(), env._raw.query.copy()
     steps = [env.step(action) for action in actions]
     for i in range(3):
         theirs = bsuite_chain(context[i], query[i], length, actions[:, i])

@@ -150,7 +150,8 @@ class CountRecallVectorEnv(CardsVectorEnv):
 
     def _full_state(self) -> np.ndarray:
         assert isinstance(self.single_action_space, spaces.Discrete)
-        return np.eye(int(self.single_action_space.n), dtype=np.float32)[self._count()]
+        answers = np.eye(int(self.single_action_space.n), dtype=np.float32)
+        return np.asarray(answers[self._count()])
 
 
 class AutoencodeVectorEnv(CardsVectorEnv):
@@ -199,7 +200,7 @@ class AutoencodeVectorEnv(CardsVectorEnv):
 
     def _full_state(self) -> np.ndarray:
         suit, asked = self._answer()
-        return np.eye(SUITS, dtype=np.float32)[suit] * asked[:, None].astype(np.float32)
+        return np.asarray(np.eye(SUITS, dtype=np.float32)[suit] * asked[:, None], np.float32)
 
 
 class HigherLowerVectorEnv(CardsVectorEnv):

@@ -83,10 +83,10 @@ class PositionOnlyCartPoleVectorEnv(LockstepVectorEnv):
         return np.full(self.num_envs, 1 / self.steps, np.float32), fallen
 
     def _observe(self) -> np.ndarray:
-        obs = self.state[:, ::2].astype(np.float32)
-        if self.noise == 0:
-            return obs
-        return np.clip(obs + self.error, -self.bound, self.bound)
+        obs: np.ndarray = self.state[:, ::2].astype(np.float32)
+        if self.noise > 0:
+            obs = np.clip(obs + self.error, -self.bound, self.bound)
+        return obs
 
     def _full_state(self) -> np.ndarray:
         return self.state.astype(np.float32)
