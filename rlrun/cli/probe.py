@@ -89,15 +89,18 @@ def _agents(config: Config, settings: ProbeConfig) -> dict[str, list[str]]:
 
     from rlrun.env import known_spaces
 
-    _, action, _ = known_spaces(replace(config.env, frame_stack=1), config.agents)
+    obs, action, _ = known_spaces(replace(config.env, frame_stack=1), config.agents)
     real = isinstance(action, spaces.Box)
     base = [*(settings.real if real else settings.discrete)]
     memory = [*(settings.real_memory if real else settings.discrete_memory)]
     changed = {override_key(word) for word in memory}
     rest = [word for word in base if override_key(word) not in changed]
+    flat = []  # only boxes are stacked
+    if not isinstance(obs, spaces.Box) and not config.env.wrappers:
+        flat = ["env.wrappers=[{name:flatten_obs}]"]
     agents = {
         MEMORYLESS: base,
-        STACKED: [*base, f"env.frame_stack={settings.stack}"],
+        STACKED: [*base, *flat, f"env.frame_stack={settings.stack}"],
         RECURRENT: [*rest, *memory],
     }
     if config.env.kwargs.get(_FULL_STATE) is False:
