@@ -1,15 +1,22 @@
-"""``rlrun bench memory`` and ``rlrun probe``: what they run, print, refuse; their numbers by hand."""
+"""``rlrun bench memory`` and ``rlrun probe``: what they run, print and refuse."""
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+from rlrun.cli.probe import _agents
+from rlrun.config import check
+from rlrun.config.presets import read_presets
+from rlrun.config.space import read_settings
+from rlrun.env import probe
 from rlrun.reports.memory_bench import BenchSetting, bench_table
 from rlrun.reports.memory_gap import FULL, MEMORYLESS, RECURRENT, STACKED, MemoryGap
 from rlrun.reports.runs import read_run
+from tests.env.presets import preset
 from tests.in_process import files_under
 from tests.reports.forge import forge
 
@@ -73,7 +80,7 @@ def test_the_benchmark_runs_every_setting_once_and_writes_its_table(rlrun, build
     table = list(csv.DictReader(Path("b/bench.csv").read_text().splitlines()))
     assert {row["task"] for row in table} == {"tmaze_100", "repeat_previous_hard"}
     raw = [json.loads(line) for line in Path("b/bench.jsonl").read_text().splitlines()]
-    assert [row["status"] for row in raw].count("failed") == 2
+    assert [row["status"] == "done" for row in raw] == [False, True] * 2
     build.calls.clear()
     build.codes.clear()
     assert rlrun(*words, "bench.tasks=[tmaze_100,repeat_previous_hard,tmaze_10]", "-q").code == 1
@@ -112,16 +119,19 @@ def test_refused_before_anything_is_written(rlrun, words, error):
     assert files_under(Path()) == []
 
 
-def test_every_task_of_the_benchmark_can_be_made(composer):
-    from rlrun.config import check
-    from rlrun.config.presets import read_presets
-
+def test_every_task_of_the_benchmark_can_be_made():
     for name, task in TASKS.items():
-        words = composer.rewrite([*task["overrides"], "policy=ppo", "memory=gru"])
-        config = read_presets(composer, composer.compose(words), words)
-        check(config)
-        best = max(task["published"].values(), default=1.0)
-        assert task["random"] < best or "hard" in name, name
+        typed = [word.partition("=") for word in task["overrides"]]
+        keys = {key.removeprefix("env."): yaml.safe_load(value) for key, _, value in typed}
+        config = preset(keys.pop("env"))
+        assert keys.pop("reward_scale", config.reward_scale) >= config.reward_scale
+        length = keys.pop("eval_kwargs.length", None)
+        assert keys.keys() <= config.kwargs.keys(), name
+        config = preset(typed[0][2], kwargs=keys)
+        config = replace(config, eval_kwargs={"length": length} if length else {})
+        probe(config)
+        assert task["random"] < max(task["published"].values(), default=1.0), name
+        assert task["steps"] > 0
 
 
 def gap(**scores):
@@ -153,22 +163,57 @@ def test_the_verdict():
 @pytest.mark.parametrize(
     ("words", "agents"),
     [
-        (["env=tmaze", "env.length=3"], ["ppo/none/1", "ppo/none/4", "ppo/gru/1", "ppo/none/1"]),
-        (["env=bandit"], ["ppo/none/1", "ppo/none/4", "ppo/gru/1"]),
-        (["env=tracking"], ["sac/none/1", "sac/none/4", "rsac/lstm/1"]),
+        (["env=tmaze"], ["ppo/none/1", "ppo/none/4", "ppo/gru/1", "ppo/none/1 full"]),
+        (["env=tmaze", "env.full_state=true"], ["ppo/none/1", "ppo/none/4", "ppo/gru/1"]),
+        (["env=identity"], ["ppo/none/1", "ppo/none/4 flat", "ppo/gru/1"]),
+        (["env=tracking"], ["sac/none/1", "sac/none/4", "sac/lstm/1"]),  # policy=rsac
     ],
 )
-def test_the_agents_of_a_probe(rlrun, build, words, agents):
-    done = rlrun("probe", *words, "--budget", "300", "probe.dir=p", "-q")
-    assert "has no score" in done.err  # the stand-in trains nothing
+def test_the_agents_of_a_probe(composer, words, agents):
+    words = composer.rewrite(words)
+    typed = [*words, "policy=random"]
+    base = read_presets(composer, composer.compose(typed), typed)
+    found = []
+    for agent in _agents(base, read_settings(composer, "probe", [])).values():
+        config = read_presets(composer, composer.compose([*words, *agent]), [*words, *agent])
+        check(config)
+        name = f"{config.policy.name}/{config.memory.name}/{config.env.frame_stack}"
+        full = config.env.kwargs.get("full_state") and not base.env.kwargs["full_state"]
+        found.append(name + " full" * bool(full) + " flat" * bool(config.env.wrappers))
+    assert found == agents
+
+
+def test_a_probe_runs_its_agents_and_says_what_it_found(rlrun, tmp_path, monkeypatch):
+    jobs = []
+
+    def run_jobs(composer, common, given, path, command, *, quiet):
+        path.mkdir()
+        jobs.extend(given)
+        better = ["policy.prev_inputs=true" in job or "full_state=true" in str(job) for job in jobs]
+        return [
+            read_run(forge(tmp_path / str(i), returns=(0.0, won + i % 5 / 100)))
+            for i, won in enumerate(better)
+        ]
+
+    monkeypatch.setattr("rlrun.cli.probe.run_jobs", run_jobs)
+    done = rlrun("probe", "env=tmaze", "env.length=3", "--budget", "300", "probe.dir=p")
+    assert done.code == 0, done.err
+    assert "tmaze needs memory" in done.out
+    assert "recurrent alone" in done.out
+    assert "tmaze needs memory" in Path("p/probe.md").read_text()
+    assert len(jobs) == 20
+    for i, job in enumerate(jobs):
+        budget = ("run.total_steps=300", "run.eval_every=300", "run.stop_value=null")
+        assert {"env=tmaze", "env.kwargs.length=3", f"seed={i % 5}", *budget} <= {*job}
+
+
+def test_a_probe_with_a_failed_run_decides_nothing(rlrun, tmp_path, monkeypatch):
+    def run_jobs(composer, common, given, path, command, *, quiet):
+        states = ["failed", *["done"] * (len(given) - 1)]
+        return [read_run(forge(tmp_path / str(i), status=state)) for i, state in enumerate(states)]
+
+    monkeypatch.setattr("rlrun.cli.probe.run_jobs", run_jobs)
+    done = rlrun("probe", "env=bandit", "probe.dir=p", "-q")
     assert done.code != 0
-    configs = [call[1][0] for call in build.calls]
-    found = [f"{c.policy.name}/{c.memory.name}/{c.env.frame_stack}" for c in configs]
-    assert found == [agent for agent in agents for _ in range(5)]
-    assert [c.seed for c in configs] == [*range(5)] * len(agents)
-    assert {c.run.total_steps for c in configs} == {300}
-    assert {c.run.eval_every for c in configs} == {300}
-    assert [c.env.kwargs.get("full_state") for c in configs][-5:] == (
-        [True] * 5 if len(agents) == 4 else [None] * 5
-    )
-    assert all(c.env.kwargs.get("length", 3) == 3 for c in configs)
+    assert "has no score (failed)" in done.err
+    assert done.out == ""
