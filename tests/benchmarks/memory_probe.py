@@ -14,15 +14,17 @@ from rlrun.reports.intervals import mean_interval
 
 RESULTS = Path(__file__).with_name("results") / "memory_probe.jsonl"
 PPO = ["collector.n_sample=512"]
+# 8 of 10 were right in the first run, with 8192 env steps for tasks 5 and 7, whose recurrent agents
+# had not learned by then; their budgets were raised after it was seen. Both rows are in RESULTS.
 TASKS = (  # what is typed, env steps of a run, whether it needs memory
     (["env=bandit", *PPO], 2048, False),
     (["env=memory_chain", "env.length=3", *PPO], 5120, True),
     (["env=identity", *PPO], 4096, False),
     (["env=repeat_previous", "env.k=2", *PPO], 8192, True),
     (["env=tmaze", "env.length=3", "env.full_state=true", *PPO], 8192, False),
-    (["env=tmaze", "env.length=3", *PPO], 8192, True),
+    (["env=tmaze", "env.length=3", *PPO], 32768, True),
     (["env=chain", "env.length=5", *PPO], 4096, False),
-    (["env=repeat_first", *PPO], 8192, True),
+    (["env=repeat_first", *PPO], 32768, True),
     (["env=bandit_continuous"], 1500, False),
     (["env=position_only_cartpole", *PPO], 8192, True),
 )
@@ -32,9 +34,13 @@ QUIET = ["logger.tensorboard=false", "hydra.launcher.workers=1"]
 def main(directory: Path) -> int:
     """Probe every task; 0 when every verdict is right."""
     rows = []
+    current = {(" ".join(words), budget) for words, budget, _ in TASKS}
+    before = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    earlier = [row for row in before if (row["task"], row["env_steps"]) not in current]
     for i, (words, budget, needs) in enumerate(TASKS):
         began = time.perf_counter()
-        given = [f"probe.budget={budget}", f"probe.dir={directory / str(i)}"]
+        directory_of_task = directory / f"{i}_{budget}"
+        given = [f"probe.budget={budget}", f"probe.dir={directory_of_task}"]
         gap = probe_task([*words, *QUIET, *given], None, [], quiet=True)
         means = {name: mean_interval(scores) for name, scores in gap.scores.items()}
         rows.append(
@@ -46,7 +52,7 @@ def main(directory: Path) -> int:
                 "seconds": round(time.perf_counter() - began, 1), "rlrun": __version__,
             }
         )  # fmt: skip
-        RESULTS.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        RESULTS.write_text("".join(f"{json.dumps(row)}\n" for row in [*rows, *earlier]))
     right = sum(bool(row["right"]) for row in rows)
     print(f"{right} of {len(rows)} right")
     return int(right < len(rows))
