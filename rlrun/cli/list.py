@@ -72,6 +72,8 @@ usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 
        rlrun fork RUN_DIR[@STEP] run.dir=NEW ...  starts a run from a checkpoint of another
        rlrun report DIR ... [--out report/]       scores, intervals, curves of runs and sweeps
        rlrun compare A B                          which of two settings is better, if any is
+       rlrun probe env=NAME [--budget STEPS]      does this task need memory?
+       rlrun bench memory [--quick] [KEY=VALUE]   algorithms and cells on memory tasks, a table
        rlrun verify RUN_DIR                       checks its files; what could be resumed
        rlrun diff RUN_DIR[@STEP] RUN_DIR[@STEP]   where two runs first differ
        rlrun export RUN_DIR DATA_DIR              writes its replay as a dataset (buffer.load)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rlrun.schema.agents import AgentsConfig
+from rlrun.schema.bench import BenchConfig, BenchTaskConfig, ProbeConfig
 from rlrun.schema.bonus import BonusConfig, RNDConfig
 from rlrun.schema.buffer import (
     BufferConfig,
@@ -60,6 +61,8 @@ __all__ = [
     "A2CConfig",
     "AgentsConfig",
     "BCConfig",
+    "BenchConfig",
+    "BenchTaskConfig",
     "BonusConfig",
     "BufferConfig",
     "CQLConfig",
@@ -85,6 +88,7 @@ __all__ = [
     "PolicyConfig",
     "PrioritizedConfig",
     "PriorityConfig",
+    "ProbeConfig",
     "QMIXConfig",
     "R2D2Config",
     "RNDConfig",
@@ -180,4 +184,9 @@ OPTION_CONFIGS: dict[str, Mapping[str, type[Ranged]]] = {
     "pipeline": PIPELINE_CONFIGS,
 }
 # Nodes of the commands that start many runs, each with a yaml of its own beside config.yaml.
-COMMAND_CONFIGS: dict[str, type[Ranged]] = {"search": SearchConfig, "seeds": SeedsConfig}
+COMMAND_CONFIGS: dict[str, type[Ranged]] = {
+    "search": SearchConfig,
+    "seeds": SeedsConfig,
+    "bench": BenchConfig,
+    "probe": ProbeConfig,
+}
