@@ -18,8 +18,16 @@ from rlrun.schema.buffer import (
     RolloutConfig,
 )
 from rlrun.schema.continuous import ControlConfig, DDPGConfig, SACConfig, TD3Config
+from rlrun.schema.memory import (
+    FFMConfig,
+    GTrXLConfig,
+    LMUConfig,
+    LRUConfig,
+    MemoryConfig,
+    RTUConfig,
+)
 from rlrun.schema.mixing import QMIXConfig
-from rlrun.schema.nets import MemoryConfig, TorsoConfig
+from rlrun.schema.nets import TorsoConfig
 from rlrun.schema.offline import BCConfig, CQLConfig, CQLSACConfig, IQLConfig
 from rlrun.schema.onpolicy import A2CConfig, IMPALAConfig, OnPolicyConfig, PPOConfig
 from rlrun.schema.pipeline import PipelineConfig, RayConfig, RoleConfig, TransportConfig
@@ -53,6 +61,7 @@ __all__ = [
     "BONUS_CONFIGS",
     "BUFFER_CONFIGS",
     "COMMAND_CONFIGS",
+    "MEMORY_CONFIGS",
     "OPTION_CONFIGS",
     "PIPELINE_CONFIGS",
     "POLICY_CONFIGS",
@@ -73,9 +82,13 @@ __all__ = [
     "EnvConfig",
     "EvalConfig",
     "ExploreConfig",
+    "FFMConfig",
+    "GTrXLConfig",
     "IMPALAConfig",
     "IQLConfig",
     "Invalid",
+    "LMUConfig",
+    "LRUConfig",
     "LearnerConfig",
     "LoggerConfig",
     "MemoryConfig",
@@ -88,6 +101,7 @@ __all__ = [
     "QMIXConfig",
     "R2D2Config",
     "RNDConfig",
+    "RTUConfig",
     "RandomConfig",
     "RankConfig",
     "RayConfig",
@@ -162,6 +176,17 @@ BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
     "rank": RankConfig,
     "rollout": RolloutConfig,
 }
+MEMORY_CONFIGS: dict[str, type[MemoryConfig]] = {
+    "lstm": MemoryConfig,
+    "gru": MemoryConfig,
+    "mingru": MemoryConfig,
+    "lru": LRUConfig,
+    "ffm": FFMConfig,
+    "rtu": RTUConfig,
+    "lmu": LMUConfig,
+    "gtrxl": GTrXLConfig,
+    "none": MemoryConfig,
+}
 BONUS_CONFIGS: dict[str, type[BonusConfig]] = {
     "none": BonusConfig,
     "rnd": RNDConfig,
@@ -175,6 +200,7 @@ PIPELINE_CONFIGS: dict[str, type[PipelineConfig]] = {
 # Groups whose options have keys of their own: group -> {name in the yaml: class}.
 OPTION_CONFIGS: dict[str, Mapping[str, type[Ranged]]] = {
     "policy": POLICY_CONFIGS,
+    "memory": MEMORY_CONFIGS,
     "buffer": BUFFER_CONFIGS,
     "bonus": BONUS_CONFIGS,
     "pipeline": PIPELINE_CONFIGS,
