@@ -72,7 +72,7 @@ class GatedLayer(nn.Module):
         return out
 
     def _by_head(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1))
+        return x.reshape(*x.shape[:-1], self.heads, -1)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, r: Tensor, oldest: Tensor) -> Tensor:
         """Return [n, B, heads, d] of queries [n, ...] and keys and values [W + n, ...]."""

@@ -55,4 +55,5 @@ class FFM(ComplexCell):
         through, gate = self.output(x).chunk(2, -1)
         gate = gate.sigmoid()
         z = F.layer_norm(self.mix(s.flatten(-2)), (self.size,))
-        return z * gate + through * (1 - gate)
+        out: Tensor = z * gate + through * (1 - gate)
+        return out

@@ -65,13 +65,13 @@ class LMU(Cell):
 
     def _row(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
         h, m = state
-        x_u, x_h = x.split((self.channels, self.size), -1)
-        u = x_u + self.encode(torch.cat((h, m), -1))
+        k = self.channels
+        u = x[..., :k] + self.encode(torch.cat((h, m), -1))
         with torch.autocast(x.device.type, enabled=False):
             u = at_least_float32(u).unsqueeze(-1)
-            m = at_least_float32(m).unflatten(-1, (self.channels, self.order))
+            m = at_least_float32(m).reshape(-1, k, self.order)
             m = (m @ self.a.T + u * self.b).flatten(-2)
-        h = torch.tanh(x_h + self.hidden(torch.cat((h, m), -1)))
+        h = torch.tanh(x[..., k:] + self.hidden(torch.cat((h, m), -1)))
         return h, (h, m)
 
 

@@ -38,7 +38,8 @@ class LRU(ComplexCell):
 
     def drive(self, x: Tensor) -> Tensor:
         weight = self.gamma_log.exp()[:, None, None] * self.b
-        return at_least_float32(F.linear(x, weight.flatten(0, 1))).unflatten(-1, (-1, 2))
+        d = at_least_float32(F.linear(x, weight.flatten(0, 1)))
+        return d.reshape(*x.shape[:-1], self.units, 2)
 
     def read(self, s: Tensor, x: Tensor) -> Tensor:
         """Return Re(C s) + D x; the sign of Im(C) Im(s) is part of the parameter."""

@@ -41,7 +41,8 @@ class RTU(ComplexCell):
     def drive(self, x: Tensor) -> Tensor:
         gamma = torch.sqrt(-torch.expm1(-2 * self.nu_log.exp()))
         weight = gamma[:, None, None] * self.w
-        return at_least_float32(F.linear(x, weight.flatten(0, 1))).unflatten(-1, (-1, 2))
+        d = at_least_float32(F.linear(x, weight.flatten(0, 1)))
+        return d.reshape(*x.shape[:-1], self.units, 2)
 
     def read(self, s: Tensor, x: Tensor) -> Tensor:
         s = s.transpose(-1, -2).flatten(-2)
