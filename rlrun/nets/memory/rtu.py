@@ -45,7 +45,7 @@ class RTU(ComplexCell):
         return d.reshape(*x.shape[:-1], self.units, 2)
 
     def read(self, s: Tensor, x: Tensor) -> Tensor:
-        s = s.transpose(-1, -2).flatten(-2)
+        s = s.mT.flatten(-2)  # c1 of all units, then c2
         return self.f(s) if self.linear else s
 
     def step(self, x: Tensor, state: Tree) -> tuple[Tensor, Tree]:
