@@ -79,11 +79,10 @@ class GatedLayer(nn.Module):
         index = torch.arange(len(k), device=q.device)
         age = self.window + index[: len(q), None] - index  # [n, W + n]
         near = (age >= 0) & (age <= self.window)
-        own = index >= oldest.unsqueeze(-1)  # [n, B, W + n]
-        content = torch.einsum("tbhd,sbhd->tbhs", q + self.u, k)
-        of_age = torch.einsum("tbhd,ahd->tbha", q + self.v, r)
-        turn = age.clamp(0, self.window)[:, None, None].expand(content.shape)
+        own = index >= torch.stack(oldest.unbind(0), 1).unsqueeze(-1)  # [B, n, W + n]
+        content = torch.einsum("tbhd,sbhd->bhts", q + self.u, k)
+        of_age = torch.einsum("tbhd,ahd->bhta", q + self.v, r)
+        turn = age.clamp(0, self.window).expand(content.shape)
         score = (content + of_age.gather(-1, turn)) * q.shape[-1] ** -0.5
-        mask = (near.unsqueeze(1) & own).unsqueeze(2)
-        weight = F.softmax(torch.where(mask, score, -torch.inf), -1)
-        return torch.einsum("tbhs,sbhd->tbhd", weight, v)
+        weight = F.softmax(torch.where((near & own).unsqueeze(1), score, -torch.inf), -1)
+        return torch.einsum("bhts,sbhd->tbhd", weight, v)

@@ -48,8 +48,9 @@ class FFM(ComplexCell):
 
     def drive(self, x: Tensor) -> Tensor:
         value, gate = at_least_float32(self.input(x)).chunk(2, -1)
-        trace = (value * gate.sigmoid()).repeat_interleave(self.context, -1)
-        return torch.stack((trace, torch.zeros_like(trace)), -1)
+        trace = F.pad((value * gate.sigmoid()).unsqueeze(-1), (0, 1))  # real
+        d = trace.unsqueeze(-2).expand(*trace.shape[:-1], self.context, 2)
+        return d.reshape(*x.shape[:-1], self.units, 2)
 
     def read(self, s: Tensor, x: Tensor) -> Tensor:
         through, gate = self.output(x).chunk(2, -1)
