@@ -48,7 +48,10 @@ def _scan_rows(shape: tuple[int, int, int], repeats: int, seconds: float) -> lis
 
 def _memory_rows(shape: tuple[int, int, int], repeats: int, seconds: float) -> list[Row]:
     lstm = _lstm(shape)
-    return [_row(name, shape, _memory(name, shape), lstm, repeats, seconds) for name in MEMORIES]
+    return [
+        _row(f"unroll, {name}", shape, _memory(name, shape), lstm, repeats, seconds)
+        for name in MEMORIES
+    ]
 
 
 def _row(
@@ -61,7 +64,7 @@ def _row(
         lambda: time_calls(ours, own_calls), lambda: time_calls(other, calls), repeats
     )
     setting = dict(zip(("rows", "windows", "units"), shape, strict=True))
-    return timing_row(f"unroll, {name}", setting, "nn.LSTM", pairs, kind="speedup", **fields)
+    return timing_row(name, setting, "nn.LSTM", pairs, kind="speedup", **fields)
 
 
 def _memory(name: str, shape: tuple[int, int, int]) -> Callable[[], object]:
