@@ -74,7 +74,7 @@ BAD = [  # (command line, what the line on stderr must hold)
     ),
     ("policy=dqn buffer.demo_ratio=0.5", "buffer.demo_ratio = 0.5: it would", "buffer.demos=DIR"),
     ("policy=dqn buffer.relabel_ratio=0.5", "relabel_ratio = 0.5: it would", "relabel=future"),
-    ("policy=dqn memory.hidden=64", "memory.hidden = 64: it would", "memory=lstm, gru or"),
+    ("policy=dqn memory.hidden=64", "memory.hidden = 64: it would", "memory=lstm, gru, m"),
     ("memory=gru memory.forget_bias=2", "memory.forget_bias = 2: it would", "memory=lstm or"),
     ("policy=sac env=pendulum policy.state_init=zero", "policy.state_init = zero: it", "memory="),
     ("policy=random learner.batch_size=64", "learner.batch_size = 64: it", "a policy that learns"),

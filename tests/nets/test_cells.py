@@ -23,7 +23,7 @@ def test_every_built_in_memory_has_a_small_config():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_unroll_is_the_step_form_in_values_and_gradients(name, dtype):
     memory, near = make(name, dtype), 1e-5 if dtype == torch.float32 else 1e-12
-    for rows in (1, 3, 21):
+    for rows in (1, 3, 21, 70):
         x = torch.randn(rows, 3, FEATURES, dtype=dtype, requires_grad=True)
         state = [s.requires_grad_() for s in state_of(memory, 6, 3, dtype)]
         got, last = memory.unroll(x, tuple(state))

@@ -54,9 +54,9 @@ def test_runs(tmp_path, policy, env, memory):
 
 @pytest.mark.parametrize("memory", ["lru", "gtrxl"])
 def test_cloning_runs(tmp_path, memory):
-    behaviour = ("policy=random", "env=cartpole", "debug=smoke")
-    run(tmp_path / "random", *behaviour)
-    export_run(tmp_path / "random", tmp_path / "data", config(*behaviour), raw_yaml="",
+    behaviour = ("policy=dqn", "env=cartpole", "debug=smoke", "learner=transitions")
+    run(tmp_path / "dqn", *behaviour)
+    export_run(tmp_path / "dqn", tmp_path / "data", config(*behaviour), raw_yaml="",
                shard_rows=10_000)  # fmt: skip
     record = run(
         tmp_path / "bc", "policy=bc_recurrent", "env=cartpole", f"memory={memory}",

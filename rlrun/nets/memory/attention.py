@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+_LEAST_BLOCK = 32  # rows of one product: less would be many small ones
+
 
 class GRUGate(nn.Module):
     """g(x, y) = (1 - z) x + z h, close to x at first, for b > 0.
@@ -30,8 +32,7 @@ class GatedLayer(nn.Module):
 
     y = g(e, relu(attention(norm(e)))), g(y, relu(mlp(norm(y)))). Positions are relative: the score
     of a query q and a key k of age a is ((q + u) k + (q + v) R_a) / sqrt(d), R_a a learned
-    projection of sines and cosines of a. Norms stand inside the branches ("identity map
-    reordering").
+    projection of waves of a. Norms stand inside the branches ("identity map reordering").
     Source: Parisotto et al. 2020, sections 3.1-3.2; Dai et al. 2019, section 3.3 (positions).
     """
 
@@ -63,8 +64,9 @@ class GatedLayer(nn.Module):
         k, v = (self._by_head(x) for x in self.key_value(normed).chunk(2, -1))
         r = self._by_head(self.position(self.ages))
         read = []
-        for start in range(0, len(e), window):  # blocks of W rows: each reads 2 W keys
-            queries = slice(start, start + window)
+        block = max(window, _LEAST_BLOCK)
+        for start in range(0, len(e), block):  # a block of n rows reads W + n keys
+            queries = slice(start, start + block)
             keys = slice(start, start + window + len(oldest[queries]))
             read.append(self._attend(q[queries], k[keys], v[keys], r, oldest[queries] - start))
         y = self.gate(e, torch.relu(self.out(torch.cat(read).flatten(-2))))
