@@ -19,8 +19,16 @@ from rlrun.schema.buffer import (
     RolloutConfig,
 )
 from rlrun.schema.continuous import ControlConfig, DDPGConfig, SACConfig, TD3Config
+from rlrun.schema.memory import (
+    FFMConfig,
+    GTrXLConfig,
+    LMUConfig,
+    LRUConfig,
+    MemoryConfig,
+    RTUConfig,
+)
 from rlrun.schema.mixing import QMIXConfig
-from rlrun.schema.nets import MemoryConfig, TorsoConfig
+from rlrun.schema.nets import TorsoConfig
 from rlrun.schema.offline import BCConfig, CQLConfig, CQLSACConfig, IQLConfig
 from rlrun.schema.onpolicy import A2CConfig, IMPALAConfig, OnPolicyConfig, PPOConfig
 from rlrun.schema.pipeline import PipelineConfig, RayConfig, RoleConfig, TransportConfig
@@ -54,6 +62,7 @@ __all__ = [
     "BONUS_CONFIGS",
     "BUFFER_CONFIGS",
     "COMMAND_CONFIGS",
+    "MEMORY_CONFIGS",
     "OPTION_CONFIGS",
     "PIPELINE_CONFIGS",
     "POLICY_CONFIGS",
@@ -76,9 +85,13 @@ __all__ = [
     "EnvConfig",
     "EvalConfig",
     "ExploreConfig",
+    "FFMConfig",
+    "GTrXLConfig",
     "IMPALAConfig",
     "IQLConfig",
     "Invalid",
+    "LMUConfig",
+    "LRUConfig",
     "LearnerConfig",
     "LoggerConfig",
     "MemoryConfig",
@@ -92,6 +105,7 @@ __all__ = [
     "QMIXConfig",
     "R2D2Config",
     "RNDConfig",
+    "RTUConfig",
     "RandomConfig",
     "RankConfig",
     "RayConfig",
@@ -166,6 +180,17 @@ BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
     "rank": RankConfig,
     "rollout": RolloutConfig,
 }
+MEMORY_CONFIGS: dict[str, type[MemoryConfig]] = {
+    "lstm": MemoryConfig,
+    "gru": MemoryConfig,
+    "mingru": MemoryConfig,
+    "lru": LRUConfig,
+    "ffm": FFMConfig,
+    "rtu": RTUConfig,
+    "lmu": LMUConfig,
+    "gtrxl": GTrXLConfig,
+    "none": MemoryConfig,
+}
 BONUS_CONFIGS: dict[str, type[BonusConfig]] = {
     "none": BonusConfig,
     "rnd": RNDConfig,
@@ -179,6 +204,7 @@ PIPELINE_CONFIGS: dict[str, type[PipelineConfig]] = {
 # Groups whose options have keys of their own: group -> {name in the yaml: class}.
 OPTION_CONFIGS: dict[str, Mapping[str, type[Ranged]]] = {
     "policy": POLICY_CONFIGS,
+    "memory": MEMORY_CONFIGS,
     "buffer": BUFFER_CONFIGS,
     "bonus": BONUS_CONFIGS,
     "pipeline": PIPELINE_CONFIGS,

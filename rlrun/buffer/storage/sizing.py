@@ -51,8 +51,7 @@ def _blocks(space: gym.Space[Any]) -> Tree:
 
 
 def _state(memory: MemoryConfig) -> Tree:
-    one = ArraySpec((memory.hidden,), _FLOAT)
-    return {"lstm": (one, one), "gru": (one,), "mingru": (one,), "none": ()}[memory.name]
+    return tuple(ArraySpec((width,), _FLOAT) for width in memory.state_widths())
 
 
 def make_layout(config: Config, row: Row, window: Window, columns: int | None = None) -> Layout:

@@ -5,8 +5,13 @@ from torch import Tensor
 
 from rlrun.errors import ConfigError
 from rlrun.nets.memory.custom import Cell as Cell
+from rlrun.nets.memory.ffm import FFM
+from rlrun.nets.memory.gtrxl import GTrXL
+from rlrun.nets.memory.lmu import LMU
+from rlrun.nets.memory.lru import LRU
 from rlrun.nets.memory.lstm_gru import GRU, LSTM, NoMemory
 from rlrun.nets.memory.mingru import MinGRU
+from rlrun.nets.memory.rtu import RTU
 from rlrun.schema import MemoryConfig
 from rlrun.trust import trusted_class
 from rlrun.types import Tree, tree_map
@@ -18,6 +23,11 @@ _MEMORIES: dict[str, type[Memory]] = {
     "lstm": LSTM,
     "gru": GRU,
     "mingru": MinGRU,
+    "lru": LRU,
+    "ffm": FFM,
+    "rtu": RTU,
+    "lmu": LMU,
+    "gtrxl": GTrXL,
     "none": NoMemory,
 }
 
