@@ -35,6 +35,7 @@ _VALUE = {
     "reward_clip": None, "td_clip": None,
 }  # fmt: skip
 _SWITCHES = {
+    "trace": "nstep", "trace_lambda": 0.8, "trace_epsilon": 0.2,
     "distribution": "none", "atoms": 7, "v_min": -2.0,
     "v_max": 3.0, "kappa": 0.1, "taus": 4, "taus_target": 5, "taus_act": 6, "cosines": 8,
     "noisy": None, "noisy_resample": "step",
