@@ -133,6 +133,7 @@ class SequenceConfig(ValueConfig):
     learn_unroll_len: int
     burnin_step: int = field(metadata=at_least(0))
     eta: float = field(metadata=unit())
+    memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
     state_init: Literal["stored", "zero"] = field(metadata=WITH_MEMORY)
 
     def __post_init__(self) -> None:

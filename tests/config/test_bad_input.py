@@ -234,6 +234,7 @@ BAD = [  # (command line, what the line on stderr must hold)
         "learner.cuda_graph = true: every agent's part",
         "agents=shared",
     ),
+    ("policy=ppo policy.memory_lr=1e-5", "policy.memory_lr = 1e-5: it would", "memory="),
     ("policy=dqn policy.trace_lambda=0.5", "policy.trace_lambda = 0.5: it would", "trace=retrace"),
     (
         "policy=dqn policy.trace=retrace buffer.demos=some/data",
