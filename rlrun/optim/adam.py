@@ -19,7 +19,7 @@ Rate = float | Tensor  # a learning rate
 class _Group(NamedTuple):
     """Tensors that are stepped with one learning rate."""
 
-    index: list[int]  # of their gradients
+    numbers: list[int]  # of their gradients
     parameters: list[Tensor]
     mean: list[Tensor]
     square: list[Tensor]
@@ -77,9 +77,10 @@ class Adam:
         numbers = range(len(self.group_of))
         runs = [list(run) for _, run in groupby(numbers, self.group_of.__getitem__)]
         sizes = [sum(self.parameters[i].numel() for i in run) for run in runs]
-        parts = [list(torch.split(x, sizes)) for x in (flat.values, mean, square)]
+        parts = (list(torch.split(x, sizes)) for x in (flat.values, mean, square))
         kinds = [self.group_of[run[0]] for run in runs]
-        self.groups = self._groups(kinds, *parts, self.counted * len(runs))
+        values, means, squares = parts
+        self.groups = self._groups(kinds, values, means, squares, self.counted * len(runs))
         self.run_grads = list(torch.split(flat.grads, sizes))
 
     @staticmethod
@@ -150,7 +151,7 @@ class Adam:
         torch._foreach_add_(self.counted, 1)
         for group, lr in zip(self.groups, rates, strict=False):
             torch._fused_adam_(
-                group.parameters, [grads[i] for i in group.index], group.mean, group.square, [],
+                group.parameters, [grads[i] for i in group.numbers], group.mean, group.square, [],
                 group.steps, lr=lr, beta1=BETAS[0], beta2=BETAS[1], weight_decay=0.0, eps=self.eps,
                 amsgrad=False, maximize=False, grad_scale=None, found_inf=None,
             )  # fmt: skip

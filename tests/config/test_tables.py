@@ -32,6 +32,7 @@ SAME = {
     "policy.reward_scale": 1.0,
     "policy.reward_clip": None,
     "policy.td_clip": None,
+    "policy.memory_lr": None,
     "policy.trace": "nstep",
     "policy.trace_lambda": 0.95,
     "policy.trace_epsilon": 0.01,
