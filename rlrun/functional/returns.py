@@ -110,7 +110,7 @@ def gae(
     """
     value, zero = value.detach(), torch.zeros((), dtype=value.dtype, device=value.device)
     current = torch.where(valid, value[:-1], zero)
-    delta = _delta(reward, current, _next_value(value, terminated, valid), valid, gamma)
+    delta = _delta(reward, current, value_after(value, terminated, valid), valid, gamma)
     decay = torch.where(trace_continues(terminated, truncated, valid), gamma * trace, zero)
     advantage = torch.where(valid, reverse_scan(delta, decay), zero)
     return Advantage(advantage, advantage + current)
@@ -143,7 +143,7 @@ def vtrace(
     rho = ratio.clamp(max=rho_clip)
     current, next_value = (
         torch.where(valid, value[:-1], zero),
-        _next_value(value, terminated, valid),
+        value_after(value, terminated, valid),
     )
     continues = trace_continues(terminated, truncated, valid)
     delta = rho * _delta(reward, current, next_value, valid, gamma)
@@ -156,7 +156,7 @@ def vtrace(
     return Advantage(advantage, torch.where(valid, current + correction, zero))
 
 
-def _next_value(value: Tensor, terminated: Tensor, valid: Tensor) -> Tensor:
+def value_after(value: Tensor, terminated: Tensor, valid: Tensor) -> Tensor:
     """[T, B] V of the row after t, 0 after a termination and after rows that are not valid."""
     return torch.where(valid & ~terminated, value[1:], torch.zeros_like(value[1:]))
 

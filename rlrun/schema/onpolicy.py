@@ -19,6 +19,7 @@ class OnPolicyConfig(PolicyConfig):
 
     gamma: float = field(metadata=unit())
     lr: ScheduleConfig = field(metadata=at_least(0))
+    memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
     adam_eps: float = field(metadata=positive())
     grad_clip: float | None = field(metadata=positive())
     value_coef: float = field(metadata=at_least(0))

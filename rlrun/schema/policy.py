@@ -30,6 +30,11 @@ class PolicyConfig(Ranged):
         return self.on_policy or self.window is not None
 
     @property
+    def records_log_prob(self) -> bool:
+        """True if replayed rows hold the log-probability of their action, ``log_prob``."""
+        return False
+
+    @property
     def window(self) -> Window | None:
         """The rows of a window; None: the policy keeps no replay."""
         return None

@@ -240,6 +240,13 @@ BAD = [  # (command line, what the line on stderr must hold)
         "learner.cuda_graph = true: every agent's part",
         "agents=shared",
     ),
+    ("policy=ppo policy.memory_lr=1e-5", "policy.memory_lr = 1e-5: it would", "memory="),
+    ("policy=dqn policy.trace_lambda=0.5", "policy.trace_lambda = 0.5: it would", "trace=retrace"),
+    (
+        "policy=dqn policy.trace=retrace buffer.demos=some/data",
+        "policy.trace = retrace: it reads the probability of each action",
+        "set policy.trace=watkins_q_lambda",
+    ),
     ("policy=c51 policy.v_min=200", "policy.v_max = 100.0", "must be > policy.v_min = 200"),
     ("policy=qrdqn policy.td_clip=1", "policy.td_clip = 1.0", "set it to null"),
     ("policy=c51 memory=lstm", "memory = lstm: policy c51 sees single rows", "r2d2_c51"),

@@ -233,6 +233,8 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
         ],
     ),
     "policy.gae_lambda": ("0.5", 0.5, []),
+    "policy.trace_lambda": ("0.5", 0.5, []),
+    "policy.trace_epsilon": ("0.5", 0.5, []),
     "policy.batch_size": ("7", 7, []),
     "policy.vtrace_lambda": ("0.5", 0.5, []),
     "collector.tiling": ("plain", "plain", ["collector.overlap=0", "collector.residual=last"]),
@@ -276,6 +278,7 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
 BESIDES = {  # what a key of any value needs besides
     "policy.double": ["policy.munchausen=null"],
     "policy.distribution": ["policy.munchausen=null", "policy.td_clip=null"],
+    "policy.trace": ["policy.munchausen=null", "policy.distribution=none", "policy.nstep=3"],
 }
 NAMES = {  # the other options of the keys that hold one of a few words
     "env.backend": "sync",
@@ -289,6 +292,7 @@ NAMES = {  # the other options of the keys that hold one of a few words
     "policy.state_init": "zero",
     "policy.noisy_resample": "chunk",
     "policy.mixer": "sum",
+    "policy.trace": "retrace",
     "agents.team_reward": "sum",
     "agents.state": "concat",
     "policy.script": "sine",

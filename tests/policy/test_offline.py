@@ -31,7 +31,7 @@ def make(cls, config, spec, memory, seed):
 
 
 def bc(*, spec=SPEC, memory="none", seed=0, **changes) -> BC:
-    own = {"name": "bc", "learn_unroll_len": 2, "burnin_step": 0}
+    own = {"name": "bc", "learn_unroll_len": 2, "burnin_step": 0, "memory_lr": None}
     return make(BC, BCConfig(**(_OWN | own | changes)), spec, memory, seed)
 
 

@@ -40,7 +40,8 @@ MASKED = Spec(
 
 def qmix(*, spec=SPEC, seed=0, memory="gru", **changes) -> QMIX:
     own = {
-        "name": "qmix", "learn_unroll_len": 6, "burnin_step": 2, "eta": 0.9, "nstep": 2,
+        "name": "qmix", "learn_unroll_len": 6, "burnin_step": 2, "eta": 0.9, "memory_lr": None,
+        "nstep": 2,
         "state_init": "stored", "dueling": False, "value_rescale_eps": None, "reward_scale": 1.0,
         "mixer": "monotonic", "mixer_hidden": 8, "hyper_hidden": (6,), "agent_id": True,
     }  # fmt: skip

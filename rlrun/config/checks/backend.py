@@ -50,8 +50,9 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
     if type(policy) not in kinds or ":" in policy.name:  # a user's class, mypkg.mod:Class
         return f"policy {policy.name} has no kernel"
     if isinstance(policy, DQNConfig):
-        for key, plain in (("distribution", "none"), ("noisy", None), ("munchausen", None)):
-            if getattr(policy, key) != plain:
+        plain = {"trace": "nstep", "distribution": "none", "noisy": None, "munchausen": None}
+        for key, value in plain.items():
+            if getattr(policy, key) != value:
                 return f"policy.{key}={getattr(policy, key)}"
     if config.torso.name != "mlp":
         return f"torso={config.torso.name}"

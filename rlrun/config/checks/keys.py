@@ -9,7 +9,12 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from rlrun.config.checks.datasets import demonstration_errors, offline_errors, require_dataset
+from rlrun.config.checks.datasets import (
+    demonstration_errors,
+    log_prob_errors,
+    offline_errors,
+    require_dataset,
+)
 from rlrun.config.checks.graphs import graph_errors
 from rlrun.config.checks.ray import ray_errors, require_ray
 from rlrun.config.checks.rollouts import policies_that, rollout_errors
@@ -112,6 +117,7 @@ def _errors_across_keys(config: Config) -> Iterator[ConfigError]:
             wrong = f"policy {config.policy.name} keeps no replay"
             fix = f"set buffer.{key}={'false' if value is True else 'null'}"
             yield config_error(f"buffer.{key}", value, wrong, "a policy that replays", fix)
+    yield from log_prob_errors(config)
     if config.pipeline.name == "offline":
         yield from offline_errors(config, window is not None)
     total = config.run.total_steps

@@ -1,7 +1,7 @@
 """Recurrent memories with one set of parameters and two forms: unroll [T, B, F] and step [B, F]."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlrun.errors import ConfigError
 from rlrun.nets.memory.custom import Cell as Cell
@@ -44,6 +44,12 @@ def make_memory(config: MemoryConfig, features: int) -> Memory:
         raise ConfigError(f"memory.name = {config.name}: {wrong}; {allowed}; derive it")
     memory: Memory = cls(config, features)
     return memory
+
+
+def memory_parameters(net: nn.Module) -> list[Tensor]:
+    """Return the parameters of all memories in ``net``, in its order."""
+    memories = [part for part in net.modules() if isinstance(part, Memory)]
+    return [p for memory in memories for p in memory.parameters()]
 
 
 def reset_state(first: Tensor, state: Tree) -> Tree:

@@ -14,11 +14,12 @@ from rlrun.acting.stochastic import OnPolicyActor
 from rlrun.functional.returns import reverse_scan, trace_continues
 from rlrun.functional.rows import shape_reward
 from rlrun.nets.actor_critic import make_actor_critic
+from rlrun.nets.memory import memory_parameters
 from rlrun.nets.running_moments import CLIP, RunningMoments
 from rlrun.optim.adam import Adam
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.policy.base.rollout import Minibatch, RolloutRows, rollout_rows
-from rlrun.schedule import make_schedule
+from rlrun.schedule import make_rates
 from rlrun.schema import MemoryConfig, OnPolicyConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Spec, Update, UpdateKernel, Window, generator
 
@@ -46,10 +47,12 @@ class OnPolicy(ABC, Generic[C]):
         self.config, self.device, self.compute = config, device, compute
         self.seed, self.total_steps = seed, total_steps
         self.net = make_actor_critic(config, torso, memory, spec, seed=seed).to(device)
-        parameters = self.net.parameters()
-        self.adam = Adam(parameters, eps=config.adam_eps, grad_clip=config.grad_clip)
+        self.adam = Adam(
+            self.net.parameters(), eps=config.adam_eps, grad_clip=config.grad_clip,
+            apart=() if config.memory_lr is None else memory_parameters(self.net),
+        )  # fmt: skip
         self.adam.flatten()  # small networks: Adam steps one array, not a dozen
-        self.lr_at = make_schedule(config.lr, total_steps=total_steps)
+        self.rates_at = make_rates(config.lr, config.memory_lr, total_steps=total_steps)
         self.returns = RunningMoments(())  # of discounted returns; rewards are divided by their std
         self.running = torch.zeros(0)  # [B] the discounted return of every open episode
         self.generator = generator(seed, "explore")
@@ -117,11 +120,11 @@ class OnPolicy(ABC, Generic[C]):
         """One gradient step on ``loss`` (0-d): backward, clipping of the norm, Adam; metrics."""
         began = time.perf_counter()
         grads = torch.autograd.grad(loss, self.adam.parameters, materialize_grads=True)
-        backward, lr = time.perf_counter(), self.lr_at(env_steps)
-        norm = self.adam.step(grads, lr)
+        backward, rates = time.perf_counter(), self.rates_at(env_steps)
+        norm = self.adam.step(grads, *rates)
         self.seconds["backward"] += backward - began
         self.seconds["optimiser"] += time.perf_counter() - backward
-        return {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}
+        return {"train/grad_norm": norm, "train/lr": norm.new_full((), rates[0])}
 
     def update_obs_moments(self, rows: RolloutRows) -> None:
         """Add the rollout's observations to the statistics that normalise the next rollout.
