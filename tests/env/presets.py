@@ -14,4 +14,5 @@ __all__ = ["FOLDER", "NAMES", "OWN", "config_of", "needs_envpool", "preset", "wr
 NAMES = PRESETS
 needs_envpool = needs("envpool")
 OWN = ["counter", "cartpole_novel", "repeat_previous", "tmaze", "bandit", "identity", "bitflip"]
+OWN += ["battleship", "minesweeper", "chain", "bandit_continuous", "tracking"]
 OWN += ["count_recall", "position_only_cartpole", "multiarmed_bandit"]

@@ -65,3 +65,4 @@ CLASSICS = ["CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCar-v0", "Froze
             "Taxi-v4", "Blackjack-v1", "CliffWalking-v1"]  # fmt: skip
 OURS = ["counter", "cartpole_novel", "repeat_previous", "tmaze", "bitflip", "chain", "tracking"]
 OURS += ["count_recall", "position_only_cartpole", "multiarmed_bandit", "memory_chain"]
+OURS += ["battleship", "minesweeper"]
