@@ -21,7 +21,13 @@ from rlrun.schema.continuous import ControlConfig, DDPGConfig, SACConfig, TD3Con
 from rlrun.schema.mixing import QMIXConfig
 from rlrun.schema.nets import MemoryConfig, TorsoConfig
 from rlrun.schema.offline import BCConfig, CQLConfig, CQLSACConfig, IQLConfig
-from rlrun.schema.onpolicy import A2CConfig, IMPALAConfig, OnPolicyConfig, PPOConfig
+from rlrun.schema.onpolicy import (
+    A2CConfig,
+    IMPALAConfig,
+    OnPolicyConfig,
+    PPOConfig,
+    PQNConfig,
+)
 from rlrun.schema.pipeline import PipelineConfig, RayConfig, RoleConfig, TransportConfig
 from rlrun.schema.policy import PolicyConfig, RandomConfig, ScriptedConfig
 from rlrun.schema.ranges import Invalid, Range, Ranged
@@ -41,6 +47,7 @@ from rlrun.schema.schedule import ScheduleConfig
 from rlrun.schema.search import SearchConfig, SeedsConfig
 from rlrun.schema.seconds import Seconds
 from rlrun.schema.value import (
+    ActionValueConfig,
     DQNConfig,
     R2D2Config,
     SequenceConfig,
@@ -58,6 +65,7 @@ __all__ = [
     "POLICY_CONFIGS",
     "WRAPPER_CONFIGS",
     "A2CConfig",
+    "ActionValueConfig",
     "AgentsConfig",
     "BCConfig",
     "BonusConfig",
@@ -81,6 +89,7 @@ __all__ = [
     "MemoryConfig",
     "OnPolicyConfig",
     "PPOConfig",
+    "PQNConfig",
     "PipelineConfig",
     "PolicyConfig",
     "PrioritizedConfig",
@@ -151,6 +160,7 @@ POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
     "ppo": PPOConfig,
     "a2c": A2CConfig,
     "impala": IMPALAConfig,
+    "pqn": PQNConfig,
     "bc": BCConfig,
     "cql": CQLConfig,
     "cql_sac": CQLSACConfig,
