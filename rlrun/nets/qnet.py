@@ -41,7 +41,9 @@ class QNet(nn.Module):
             self.make_stream([*sizes, 1], torso.activation, policy) if policy.dueling else None
         )
 
-    def make_stream(self, sizes: list[int], activation: str, policy: ActionValueConfig) -> nn.Module:
+    def make_stream(
+        self, sizes: list[int], activation: str, policy: ActionValueConfig
+    ) -> nn.Module:
         """Return the layers of one dueling stream."""
         return mlp(sizes, activation, last=False)
 
@@ -105,7 +107,9 @@ class DistNet(QNet):
             "grid", grid, persistent=False
         )  # atoms z, or the quantile levels of acting
 
-    def make_stream(self, sizes: list[int], activation: str, policy: ActionValueConfig) -> nn.Module:
+    def make_stream(
+        self, sizes: list[int], activation: str, policy: ActionValueConfig
+    ) -> nn.Module:
         assert isinstance(policy, SwitchedConfig)
         per_action = policy.atoms if policy.distribution in ("categorical", "quantile") else 1
         sizes = [*sizes[:-1], sizes[-1] * per_action]

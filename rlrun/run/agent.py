@@ -129,8 +129,9 @@ class Agent:
         config = self._config.policy
         if not isinstance(self._actor, ValueActor):
             raise ConfigError(
-                f"agent.q_values: policy={config.name} (agents={self._config.agents.name}) has no "
-                "Q of every action; policies of action values (dqn, r2d2, cql, pqn) have; use agent.act"
+                f"agent.q_values: policy={config.name} (agents={self._config.agents.name}) has "
+                "no Q of every action; policies of action values (dqn, r2d2, cql, pqn) have; use "
+                "agent.act"
             )
         row = self._read(obs, reward, first)
         if self._reader is None:

@@ -47,6 +47,8 @@ ROLLOUT = "collector.num_envs=4 collector.n_sample=64"
         "policy=r2d2_qr explore=boltzmann",
         *(f"policy={name} {ROLLOUT}" for name in ("ppo policy.epochs=2", "a2c", "impala")),
         *(f"policy={name} {ROLLOUT} memory=lstm" for name in ("ppo policy.epochs=2", "impala")),
+        f"policy=pqn {ROLLOUT}",
+        f"policy=pqn {ROLLOUT} memory=gru policy.prev_inputs=true",
         f"policy=a2c {ROLLOUT} memory=gru policy.prev_inputs=true policy.separate_value=true",
         "policy=bc pipeline=serial learner=transitions learner.learning_starts=100",
         "policy=bc_recurrent pipeline=serial learner=transitions learner.learning_starts=100",
@@ -183,7 +185,7 @@ def test_acting_and_learning_have_the_same_masked_distribution(name, memory):
     collector.env.close()
 
 
-@pytest.mark.parametrize("policy", ["ppo", "a2c", "impala"])
+@pytest.mark.parametrize("policy", ["ppo", "a2c", "impala", "pqn"])
 def test_masked_on_policy_learns(tmp_path, policy):
     """Actions 1 to 4 pay 1 where they are the highest allowed: knowing the mask is all it takes,
     and the network does not see it, so only preferring high numbers is left: 6 of 6."""

@@ -159,6 +159,7 @@ def test_quick_start(composer: Composer) -> None:
         ("policy=ppo memory=lstm torso=mlp", "rollout none lstm None"),
         ("memory=gru policy=a2c", "rollout none gru None"),
         ("policy=impala", "rollout none none None"),
+        ("policy=pqn", "rollout schedule none None"),
         ("experiment=r2d2_paper", "prioritized ladder lstm 1"),
         ("experiment=diengine_r2d2_cartpole", "uniform schedule lstm None"),
         ("experiment=diengine_r2d2_cartpole buffer=prioritized", "prioritized schedule lstm None"),
