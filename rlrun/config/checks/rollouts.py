@@ -7,7 +7,14 @@ import numpy as np
 
 from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError
-from rlrun.schema import POLICY_CONFIGS, Config, OnPolicyConfig, PolicyConfig
+from rlrun.schema import (
+    POLICY_CONFIGS,
+    Config,
+    OnPolicyConfig,
+    PolicyConfig,
+    PPOConfig,
+    PQNConfig,
+)
 
 
 def rollout_errors(config: Config) -> Iterator[ConfigError]:
@@ -31,7 +38,11 @@ def rollout_errors(config: Config) -> Iterator[ConfigError]:
         key, value = "learner.update_per_collect", config.learner.update_per_collect
         wrong = f"policy {name} learns from a rollout once and drops it"
         fix = "set learner.update_per_collect=1 and learner.replay_ratio=null"
-        fix += " (passes over a rollout: policy.epochs)" if hasattr(config.policy, "epochs") else ""
+        fix += (
+            " (passes over a rollout: policy.epochs)"
+            if isinstance(config.policy, PPOConfig | PQNConfig)
+            else ""
+        )
         yield config_error(key, value, wrong, "1 is allowed", fix)
     yield from rollout_capacity_errors(config, 1)
     if config.pipeline.name == "overlapped" and not config.policy.tolerates_lag:
