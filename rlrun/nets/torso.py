@@ -132,7 +132,8 @@ class NatureCNN(nn.Module):
         layers: list[nn.Module] = []
         for n_out, side, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
             layers.append(nn.Conv2d(channels, n_out, side, stride))
-            channels, height, width = n_out, *((x - side) // stride + 1 for x in (height, width))
+            height, width = ((x - side) // stride + 1 for x in (height, width))
+            channels = n_out
             if config.layer_norm:
                 layers.append(nn.LayerNorm([channels, height, width]))
             layers.append(nn.ReLU(inplace=True))

@@ -25,7 +25,7 @@ class RAdam(Adam):
         torch._foreach_lerp_(mean, grads, 1 - beta1)
         torch._foreach_mul_(square, beta2)
         torch._foreach_addcmul_(square, grads, grads, 1 - beta2)
-        size, debias = lr / (1 - beta1**t), 1 - beta2**t
+        size, debias = float(lr) / (1 - beta1**t), 1 - beta2**t
         rho_inf = 2 / (1 - beta2) - 1
         rho = rho_inf - 2 * t * beta2**t / debias
         if rho <= 5:

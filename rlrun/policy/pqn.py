@@ -19,8 +19,8 @@ from rlrun.nets.actor_critic import unroll_episodes
 from rlrun.nets.memory.lstm_gru import NoMemory
 from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.optim.radam import RAdam
+from rlrun.policy.base.on_policy import RolloutPolicy
 from rlrun.policy.base.rollout import Minibatch, RolloutRows, rollout_rows, split_rollout
-from rlrun.policy.base.rollout_policy import RolloutPolicy
 from rlrun.schema import MemoryConfig, PQNConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Spec, Tree, Update, generator
 
