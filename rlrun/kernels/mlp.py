@@ -106,7 +106,8 @@ class DifferentiableMLP:
                 grad = BACKWARD[layer.activation](grad, self.activations[i + 1][..., :count, :])
             if (kept := self.norms[i]) is not None:
                 assert layer.norm is not None
-                grad = layer.norm.backward(grad, *(x[:count] for x in kept), ones)
+                unit, inverse = (x[:count] for x in kept)
+                grad = layer.norm.backward(grad, unit, inverse, ones)
             if layer.weight_grad is not None:
                 np.matmul(grad.mT, self.activations[i][..., :count, :], out=layer.weight_grad)
                 np.matmul(ones, grad, out=layer.bias_grad)

@@ -60,8 +60,7 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
         return f"memory={config.memory.name}"
     if policy.window is not None and policy.window[:2] != (0, 1):
         return "windows of several rows"
-    of_values = isinstance(policy, ActionValueConfig | ControlConfig)
-    if of_values and policy.prev_inputs:
+    if isinstance(policy, ActionValueConfig | ControlConfig) and policy.prev_inputs:
         return "policy.prev_inputs=true"
     if config.learner.precision != "float32":
         return f"learner.precision={config.learner.precision}"
