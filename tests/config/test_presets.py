@@ -236,6 +236,7 @@ SPECIAL: dict[str, tuple[str, Any, list[str]]] = {  # key -> (text, value, what 
     "policy.gae_lambda": ("0.5", 0.5, []),
     "policy.batch_size": ("7", 7, []),
     "policy.vtrace_lambda": ("0.5", 0.5, []),
+    "policy.q_lambda": ("0.5", 0.5, []),
     "collector.tiling": ("plain", "plain", ["collector.overlap=0", "collector.residual=last"]),
     "collector.overlap": ("2", 2, ["collector.tiling=plain", "collector.residual=last"]),
     "collector.residual": ("drop", "drop", ["collector.tiling=plain", "collector.overlap=0"]),
