@@ -185,7 +185,7 @@ def test_acting_and_learning_have_the_same_masked_distribution(name, memory):
     collector.env.close()
 
 
-@pytest.mark.parametrize("policy", ["ppo", "a2c", "impala", "pqn"])
+@pytest.mark.parametrize("policy", ["ppo", "a2c", "impala"])
 def test_masked_on_policy_learns(tmp_path, policy):
     """Actions 1 to 4 pay 1 where they are the highest allowed: knowing the mask is all it takes,
     and the network does not see it, so only preferring high numbers is left: 6 of 6."""

@@ -123,6 +123,21 @@ def test_targets_and_loss_by_hand():
     assert metrics["train/td_abs"].item() == pytest.approx(0.75)
 
 
+def test_targets_take_allowed_actions_only():
+    """The largest value is of an action that the mask of the next row forbids."""
+    q = torch.tensor([[[0.0, 0]], [[4.0, 9]], [[7.0, 5]]])
+    obs = {"action_mask": torch.tensor([[[1, 1]], [[1, 0]], [[0, 1]]])}
+    no, yes = torch.zeros(2, 1).bool(), torch.ones(2, 1).bool()
+    policy, sample = policy_and_rollout(chunks=1)
+    rows = replace(policy.prepare(sample.segment), obs=obs, reward=torch.zeros(2, 1))
+    rows = replace(rows, terminated=no, truncated=no, valid=yes, index=torch.arange(2))
+    rows = replace(rows, first=torch.zeros(3, 1).bool(), previous=torch.zeros(3, 1, 0))
+    rows = replace(rows, action=torch.zeros(2, 1).long(), behaviour_log_prob=torch.zeros(2, 1))
+    policy.config = replace(policy.config, gamma=0.5, q_lambda=0.0)
+    policy.masked = True
+    assert policy.with_targets(rows, q).target.flatten().tolist() == [2.0, 2.5]
+
+
 def test_padding_and_unread_values_have_no_effect():
     """NaN in rewards of end rows reaches neither loss nor weights."""
     policy, sample = policy_and_rollout()
