@@ -1,4 +1,4 @@
-"""Acting by action values: the actor of policy=dqn, r2d2 and cql."""
+"""Acting by action values: the actor of policy=dqn, r2d2, cql and pqn."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from rlrun.acting.actor import Chosen, NetActor
 from rlrun.functional.explore import log_probability, select_action
 from rlrun.functional.masks import MASK, allowed_actions
 from rlrun.nets.qnet import QNet
-from rlrun.schema import SwitchedConfig, ValueConfig
+from rlrun.schema import ActionValueConfig, SwitchedConfig, ValueConfig
 from rlrun.types import Tree
 
 
@@ -24,15 +24,22 @@ class ValueActor(NetActor):
     """
 
     def __init__(
-        self, net: QNet, config: ValueConfig, generator: np.random.Generator, *, num_envs: int
+        self,
+        net: QNet,
+        config: ActionValueConfig,
+        generator: np.random.Generator,
+        *,
+        num_envs: int,
     ) -> None:
         super().__init__(net, config, generator, num_envs=num_envs)
         switches = config if isinstance(config, SwitchedConfig) else None
         self.noisy = switches is not None and switches.noisy is not None
         self.noise_per_chunk = switches is not None and switches.noisy_resample == "chunk"
         self.needs_noise = True  # the next exploring action draws noise, whatever the hold
-        self.value_rescale_eps = config.value_rescale_eps  # of the outputs, None: they are Q
-        if config.records_log_prob:
+        replay = config if isinstance(config, ValueConfig) else None
+        # Of the outputs, None: they are Q.
+        self.value_rescale_eps = None if replay is None else replay.value_rescale_eps
+        if replay is not None and replay.records_log_prob:
             self.extras["log_prob"] = np.zeros(num_envs, np.float32)
 
     def refresh(self) -> None:

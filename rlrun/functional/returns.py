@@ -1,4 +1,4 @@
-"""n-step returns, generalised advantages and V-trace on rows."""
+"""n-step returns, lambda-returns, generalised advantages and V-trace on rows."""
 
 from typing import NamedTuple
 
@@ -114,6 +114,33 @@ def gae(
     decay = torch.where(trace_continues(terminated, truncated, valid), gamma * trace, zero)
     advantage = torch.where(valid, reverse_scan(delta, decay), zero)
     return Advantage(advantage, advantage + current)
+
+
+def lambda_return(
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    valid: Tensor,
+    *,
+    gamma: float,
+    trace: float,
+) -> Tensor:
+    """G_t = r_t + gamma ((1 - trace) V_{t+1} + trace G_{t+1}), detached; 0 where not valid.
+
+    With V = max_a Q these are the Q(lambda) returns of Peng & Williams: the trace continues behind
+    exploratory actions. terminated[t]: G_t = r_t, V_{t+1} is not read. truncated[t], and the last
+    row of the data: G_t = r_t + gamma V_{t+1}, of the end row and of V[T]. Rows that are not valid
+    are never read, NaN included, except for the value after a valid row. ``trace`` 0: the one-step
+    target; 1: the return to the end of the trace.
+
+    Shapes: value [T+1, B], the others [T, B]; returns [T, B].
+    Source: Sutton & Barto 2018, eq. 12.18; Gallici et al. 2024 (PQN), section 4.
+    """
+    value, zero = value.detach(), torch.zeros((), dtype=value.dtype, device=value.device)
+    decay = torch.where(trace_continues(terminated, truncated, valid), trace, zero)
+    step = reward + gamma * (1 - decay) * value_after(value, terminated, valid)
+    return torch.where(valid, reverse_scan(torch.where(valid, step, zero), gamma * decay), zero)
 
 
 def vtrace(

@@ -30,7 +30,13 @@ from rlrun.schema.memory import (
 from rlrun.schema.mixing import QMIXConfig
 from rlrun.schema.nets import TorsoConfig
 from rlrun.schema.offline import BCConfig, CQLConfig, CQLSACConfig, IQLConfig
-from rlrun.schema.onpolicy import A2CConfig, IMPALAConfig, OnPolicyConfig, PPOConfig
+from rlrun.schema.onpolicy import (
+    A2CConfig,
+    IMPALAConfig,
+    OnPolicyConfig,
+    PPOConfig,
+    PQNConfig,
+)
 from rlrun.schema.pipeline import PipelineConfig, RayConfig, RoleConfig, TransportConfig
 from rlrun.schema.policy import PolicyConfig, RandomConfig, ScriptedConfig
 from rlrun.schema.ranges import Invalid, Range, Ranged
@@ -50,6 +56,7 @@ from rlrun.schema.schedule import ScheduleConfig
 from rlrun.schema.search import SearchConfig, SeedsConfig
 from rlrun.schema.seconds import Seconds
 from rlrun.schema.value import (
+    ActionValueConfig,
     DQNConfig,
     R2D2Config,
     SequenceConfig,
@@ -68,6 +75,7 @@ __all__ = [
     "POLICY_CONFIGS",
     "WRAPPER_CONFIGS",
     "A2CConfig",
+    "ActionValueConfig",
     "AgentsConfig",
     "BCConfig",
     "BenchConfig",
@@ -97,6 +105,7 @@ __all__ = [
     "MemoryConfig",
     "OnPolicyConfig",
     "PPOConfig",
+    "PQNConfig",
     "PipelineConfig",
     "PolicyConfig",
     "PrioritizedConfig",
@@ -169,6 +178,7 @@ POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
     "ppo": PPOConfig,
     "a2c": A2CConfig,
     "impala": IMPALAConfig,
+    "pqn": PQNConfig,
     "bc": BCConfig,
     "cql": CQLConfig,
     "cql_sac": CQLSACConfig,

@@ -11,3 +11,4 @@ class TorsoConfig(Ranged):
     name: Literal["mlp", "nature_cnn"]
     hidden: tuple[int, ...] = field(metadata=positive())
     activation: Literal["relu", "tanh", "elu"]
+    layer_norm: bool

@@ -20,6 +20,7 @@ class PolicyConfig(Ranged):
     counterpart: ClassVar[str | None] = None  # the same algorithm over other action spaces
     recurrent_variant: ClassVar[str | None] = None  # the same algorithm with a memory
     on_policy: ClassVar[bool] = False  # learns once from every rollout, then drops it
+    explores: ClassVar[bool] = False  # on-policy, but `explore` gives its random actions
     tolerates_lag: ClassVar[bool] = True  # may learn from rows of weights one chunk old
 
     name: str

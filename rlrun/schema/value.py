@@ -17,23 +17,29 @@ _Trace = Literal["nstep", "retrace", "peng_q_lambda", "watkins_q_lambda", "harut
 
 
 @dataclass(frozen=True)
-class ValueConfig(PolicyConfig):
-    """Keys of every value-based policy."""
+class ActionValueConfig(PolicyConfig):
+    """Keys of every policy that learns a Q-network."""
 
-    nstep: int = field(metadata=at_least(1))
     gamma: float = field(metadata=unit())
     lr: ScheduleConfig = field(metadata=at_least(0))
     adam_eps: float = field(metadata=positive())
     grad_clip: float | None = field(metadata=positive())
-    target_update_every: int | None = field(metadata=at_least(1))
-    target_tau: float | None = field(metadata=unit())
-    double: bool
     dueling: bool
     head_hidden: tuple[int, ...] = field(metadata=positive())
     prev_inputs: bool
-    value_rescale_eps: float | None = field(metadata=positive())
     reward_scale: float = field(metadata=positive())
     reward_clip: float | None = field(metadata=positive())
+
+
+@dataclass(frozen=True)
+class ValueConfig(ActionValueConfig):
+    """Keys of every value-based policy with a replay."""
+
+    nstep: int = field(metadata=at_least(1))
+    target_update_every: int | None = field(metadata=at_least(1))
+    target_tau: float | None = field(metadata=unit())
+    double: bool
+    value_rescale_eps: float | None = field(metadata=positive())
     td_clip: float | None = field(metadata=positive())
 
     def __post_init__(self) -> None:

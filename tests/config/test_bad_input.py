@@ -159,6 +159,13 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("policy=ppo policy.epochs=0", "policy.epochs = 0", ">= 1"),
     ("policy=ppo policy.gae_lambda=1.1", "policy.gae_lambda = 1.1", "[0, 1]"),
     ("policy=impala policy.c_clip=0", "policy.c_clip = 0", "> 0"),
+    ("policy=pqn env=pendulum", "policy = pqn", "policy=ppo"),
+    ("policy=pqn buffer=uniform", "buffer = uniform", "policy=r2d2 or policy=dqn"),
+    ("policy=pqn learner.update_per_collect=2", "update_per_collect = 2", "policy.epochs"),
+    ("policy=pqn policy.q_lambda=1.1", "policy.q_lambda = 1.1", "[0, 1]"),
+    ("policy=pqn policy.segment_len=9", "policy.segment_len = 9", "memory=lstm"),
+    ("policy=pqn learner.compile=true", "learner.compile = true", "policy=dqn"),
+    ("policy=sac env=pendulum torso.layer_norm=true", "torso.layer_norm = true", "false"),
     # ranges
     ("seed=-1", "seed = -1", "[0, 2^32)"),
     ("policy.learn_unroll_len=5", "policy.learn_unroll_len = 5", "policy.learn_unroll_len >= 6"),

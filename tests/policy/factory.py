@@ -50,7 +50,7 @@ def r2d2(
     own = {"name": "r2d2", "learn_unroll_len": 7, "burnin_step": 3, "eta": 0.9, "memory_lr": None}
     config = R2D2Config(**(_VALUE | _SWITCHES | own | {"state_init": "stored"} | changes))
     return R2D2(
-        config, TorsoConfig("mlp", torso, "tanh"), MemoryConfig(memory, hidden, 1.0),
+        config, TorsoConfig("mlp", torso, "tanh", False), MemoryConfig(memory, hidden, 1.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device(device), compute=compute,
     )  # fmt: skip
 
@@ -58,14 +58,14 @@ def r2d2(
 def dqn(*, spec=SPEC, seed=0, device="cpu", **changes) -> DQN:
     config = DQNConfig(**(_VALUE | _SWITCHES | {"name": "dqn"} | changes))
     return DQN(
-        config, TorsoConfig("mlp", (8,), "tanh"), MemoryConfig("none", 0, 0.0),
+        config, TorsoConfig("mlp", (8,), "tanh", False), MemoryConfig("none", 0, 0.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device(device),
     )  # fmt: skip
 
 
 def uniform(*, spec, seed=0) -> Random:
     return Random(
-        RandomConfig("random"), TorsoConfig("mlp", (), "relu"), MemoryConfig("none", 0, 0.0),
+        RandomConfig("random"), TorsoConfig("mlp", (), "relu", False), MemoryConfig("none", 0, 0.0),
         spec=spec, seed=seed, total_steps=1, device=torch.device("cpu"),
     )  # fmt: skip
 
@@ -129,7 +129,7 @@ def control(name, *, spec=BOX, seed=0, memory="none", torso=(8,), activation="ta
     cls, kind = kinds[name]
     config = kind(**(_CONTROL | _OWN[name] | {"name": name} | changes))
     return cls(
-        config, TorsoConfig("mlp", torso, activation),
+        config, TorsoConfig("mlp", torso, activation, False),
         MemoryConfig(memory, 0 if memory == "none" else 6, 1.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
     )  # fmt: skip

@@ -47,7 +47,7 @@ def qmix(*, spec=SPEC, seed=0, memory="gru", **changes) -> QMIX:
     }  # fmt: skip
     config = QMIXConfig(**(_VALUE | own | changes))
     return QMIX(
-        config, TorsoConfig("mlp", (8,), "tanh"), MemoryConfig(memory, 6, 1.0),
+        config, TorsoConfig("mlp", (8,), "tanh", False), MemoryConfig(memory, 6, 1.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
     )  # fmt: skip
 

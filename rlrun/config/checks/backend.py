@@ -7,10 +7,11 @@ import gymnasium as gym
 
 from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError
-from rlrun.schema import POLICY_CONFIGS, Config, DQNConfig
+from rlrun.schema import POLICY_CONFIGS, ActionValueConfig, Config, ControlConfig, DQNConfig
 
 BackendName = Literal["numpy", "torch"]
-WITH_KERNEL = ("dqn", "sac", "td3", "ddpg", "ppo", "a2c", "impala")  # policies that have a kernel
+# Policies that have a kernel.
+WITH_KERNEL = ("dqn", "sac", "td3", "ddpg", "ppo", "a2c", "impala", "pqn")
 
 
 class Backend(NamedTuple):
@@ -60,7 +61,7 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
         return f"memory={config.memory.name}"
     if policy.window is not None and policy.window[:2] != (0, 1):
         return "windows of several rows"
-    if getattr(policy, "prev_inputs", False) and not policy.on_policy:
+    if isinstance(policy, ActionValueConfig | ControlConfig) and policy.prev_inputs:
         return "policy.prev_inputs=true"
     if config.learner.precision != "float32":
         return f"learner.precision={config.learner.precision}"

@@ -181,14 +181,18 @@ def _errors_across_keys(config: Config) -> Iterator[ConfigError]:
 
 
 def _actor_critic_errors(config: Config, policy: ControlConfig) -> Iterator[ConfigError]:
-    memory = config.memory.name
+    memory, flat = config.memory.name, config.torso.name == "mlp"
+    if config.torso.layer_norm and flat and memory == "none":
+        wrong = f"the layers of policy {policy.name} are its heads', which have none"
+        fix = "set torso.layer_norm=false"
+        yield config_error("torso.layer_norm", True, wrong, "false is allowed", fix)
     if memory != "none" and policy.learn_unroll_len is None:
         wrong = f"memory={memory} is learned over sequences of rows"
         fix = f"use policy=rsac or policy=rtd3, or set policy.learn_unroll_len={policy.nstep + 15}"
         yield config_error(
             "policy.learn_unroll_len", None, wrong, "rows: learned rows + nstep", fix
         )
-    encoded = memory != "none" or config.torso.name != "mlp"
+    encoded = memory != "none" or not flat
     if not policy.head_hidden and (encoded or not config.torso.hidden):
         wrong = "the critic would be linear in the action"
         allowed = "at least one hidden layer is allowed"
