@@ -16,7 +16,7 @@ BETAS = (0.9, 0.999)  # Kingma & Ba 2015
 Rate = float | Tensor  # a learning rate
 
 
-class Group(NamedTuple):
+class ParameterGroup(NamedTuple):
     """Tensors that are stepped with one learning rate."""
 
     numbers: list[int]  # of their gradients
@@ -90,13 +90,13 @@ class Adam:
         mean: list[Tensor],
         square: list[Tensor],
         steps: list[Tensor],
-    ) -> list[Group]:
+    ) -> list[ParameterGroup]:
         """The groups of tensors that have the same number in ``kinds``, in that order."""
         groups = []
         for kind in range(max(kinds, default=0) + 1):
             index = [i for i, x in enumerate(kinds) if x == kind]
             lists = ([x[i] for i in index] for x in (parameters, mean, square, steps))
-            groups.append(Group(index, *lists))
+            groups.append(ParameterGroup(index, *lists))
         return groups
 
     @torch.no_grad()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rlrun.optim.adam import BETAS, Adam, Group, Rate
+from rlrun.optim.adam import BETAS, Adam, ParameterGroup, Rate
 
 
 class RAdam(Adam):
@@ -25,7 +25,7 @@ class RAdam(Adam):
         for group, lr in zip(self.groups, rates, strict=False):
             self._move(group, [grads[i] for i in group.numbers], float(lr))
 
-    def _move(self, group: Group, grads: list[Tensor], lr: float) -> None:
+    def _move(self, group: ParameterGroup, grads: list[Tensor], lr: float) -> None:
         t, (beta1, beta2) = float(group.steps[0]), BETAS
         torch._foreach_lerp_(group.mean, grads, 1 - beta1)
         torch._foreach_mul_(group.square, beta2)

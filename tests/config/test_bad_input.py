@@ -43,7 +43,7 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("env.num_envs=4", "env.num_envs = 4: unknown key", "did you mean collector.num_envs?"),
     ("policy=dqn buffer.alpha=1", "buffer.alpha = 1: unknown", "buffer=prioritized or buffer=rank"),
     ("policy=dqn experiment=r2d2_paper", "sets policy.learn_unroll_len", "leave policy=dqn or"),
-    ("policy=dqn policy.batch_size=4", "policy=ppo has it", "set learner.batch_size"),
+    ("policy=dqn policy.batch_size=4", "policy=ppo or policy=pqn has it", "set learner.batch_size"),
     ("env=CartPole-v1", "env = CartPole-v1: that is an id", "mean env=cartpole?; any Gymnasium id"),
     ("env=Foo-v3", "env = Foo-v3: that is an id", "env=gym env.id=Foo-v3"),
     # typed for nothing

@@ -53,6 +53,7 @@ SAME = {
     "explore.temperature": None,
     "torso.name": "mlp",
     "torso.activation": "relu",
+    "torso.layer_norm": False,
     "memory.name": "lstm",
     "buffer.window_capacity": None,
     "buffer.max_bytes": None,

@@ -137,6 +137,7 @@ CASES = {
     "reverse_scan": [TB, TB],
     "trace_continues": [*ends()],
     "gae": ([TB, TB1, *ends()], {"gamma": 0.99, "trace": 0.95}),
+    "lambda_return": ([TB, TB1, *ends()], {"gamma": 0.99, "trace": 0.65}),
     "vtrace": (
         [TB, TB, TB1, *ends()],
         {"gamma": 0.99, "trace": 0.95, "rho_clip": 1.1, "c_clip": 0.9},
