@@ -14,6 +14,14 @@ from rlrun.schema import ScheduleConfig
 Schedule = Callable[[int], float]
 
 
+def make_rates(
+    lr: ScheduleConfig, memory_lr: ScheduleConfig | None, *, total_steps: int
+) -> Callable[[int], tuple[float, ...]]:
+    """env_steps -> the learning rates of an optimiser: all parameters', or the memory's apart."""
+    at = [make_schedule(c, total_steps=total_steps) for c in (lr, memory_lr) if c is not None]
+    return lambda env_steps: tuple(schedule(env_steps) for schedule in at)
+
+
 def make_schedule(config: ScheduleConfig, *, total_steps: int) -> Schedule:
     """A function of env_steps, constant before 0 and after its end.
 

@@ -3,11 +3,14 @@
 import re
 from pathlib import Path
 
+import yaml
+
 from rlrun.cli.yaml_keys import PRESETS, Key, companions, file_keys, first_comment, with_bases
 from rlrun.schema import COMMAND_CONFIGS
 from tests import installed
 
 CONF = Path(__file__).parents[1] / "conf"
+TASKS = "bench_tasks.yaml"  # a table of tasks, not of keys
 README = CONF / "README.md"
 BEGIN, END = "<!-- config:begin -->\n", "<!-- config:end -->\n"
 
@@ -123,6 +126,18 @@ def _cell(value: str | None) -> str:
     return "" if value is None else f"`{value}`"
 
 
+def _tasks() -> str:
+    """A row for each task of ``rlrun bench memory``."""
+    out = _table(
+        "task", "overrides", "env steps", "return of random actions", "published elsewhere"
+    )
+    for name, task in yaml.safe_load((CONF / TASKS).read_text("utf-8")).items():
+        published = ", ".join(f"{value} ({who})" for who, value in task["published"].items())
+        words = f"`{' '.join(task['overrides'])}`"
+        out += _row(f"`{name}`", words, str(task["steps"]), str(task["random"]), published)
+    return out
+
+
 def reference() -> str:
     """The generated section."""
     out = "### Root and `run`\n\n" + _table("key", "default", "unit, meaning; source")
@@ -134,6 +149,7 @@ def reference() -> str:
         for key in file_keys(CONF / f"{command}.yaml", "").values():
             if key.value:
                 out += _row(f"`{key.name}`", f"`{key.value}`", key.comment)
+    out += f"\n### Tasks of `bench`\n\n{_tasks()}"
     for group in GROUPS:
         out += f"\n### `{group}`\n\n{_env() if group == 'env' else _group(group)}"
     out += "\n### `hydra.launcher`\n\n" + _table("key", "default", "unit, meaning; source")

@@ -40,6 +40,7 @@ TORCH_FREE = [
     "rlrun.cli.doctor",
     "rlrun.config",
     "rlrun.env",
+    "rlrun.env.examine",
     "rlrun.env.framestack",
     "rlrun.reports.contents",
     "rlrun.reports.compare_two",

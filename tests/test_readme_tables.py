@@ -25,6 +25,7 @@ GLOSSARY_RUNS = {
     "noisy": "policy=rainbow env=bandit debug=smoke explore=boltzmann run.dir=glossary/noisy",
     "ppo": "policy=ppo env=bandit debug=smoke run.dir=glossary/ppo",
     "impala": "policy=impala env=bandit debug=smoke run.dir=glossary/impala",
+    "pqn": "policy=pqn env=bandit debug=smoke run.dir=glossary/pqn",
     "bc": "policy=bc env=cartpole buffer.load=data/first debug=smoke run.dir=glossary/bc",
     "cql": "policy=cql env=cartpole buffer.load=data/first debug=smoke run.dir=glossary/cql",
     "iql": "policy=iql env=cartpole buffer.load=data/first debug=smoke run.dir=glossary/iql",

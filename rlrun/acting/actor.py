@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from rlrun.acting.step import ActingNet, Outputs, make_step
-from rlrun.schema import ControlConfig, OnPolicyConfig, ValueConfig
+from rlrun.schema import ActionValueConfig, ControlConfig, OnPolicyConfig
 from rlrun.types import Act, Tree
 
 Chosen = tuple[np.ndarray, dict[str, np.ndarray]]  # actions [E, *A], extras [E, ...]
@@ -17,7 +17,7 @@ class NetActor(ABC):
     def __init__(
         self,
         net: ActingNet,
-        config: ValueConfig | OnPolicyConfig | ControlConfig | None,
+        config: ActionValueConfig | OnPolicyConfig | ControlConfig | None,
         generator: np.random.Generator,
         *,
         num_envs: int,

@@ -30,7 +30,7 @@ class NoisyForwardMLP(ForwardMLP):
     def __call__(self, x: np.ndarray) -> np.ndarray:
         if self.noise is None:
             return super().__call__(x)
-        for i, (weight, bias, activation) in enumerate(self.layers):
+        for i, (weight, bias, _, activation) in enumerate(self.layers):
             weight_sigma, bias_sigma = self.sigmas[i]
             lead = (len(x), *[1] * (x.ndim - 2), -1)
             eps_in, eps_out = (e.reshape(lead) for e in self.noise[2 * i : 2 * i + 2])

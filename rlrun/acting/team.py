@@ -7,7 +7,8 @@ import numpy as np
 from rlrun.acting.actor import Chosen, NetActor
 from rlrun.acting.step import Outputs
 from rlrun.functional.explore import team_epsilon_greedy
-from rlrun.nets.team import MASK, TeamNet
+from rlrun.functional.masks import MASK
+from rlrun.nets.team import TeamNet
 from rlrun.schema import QMIXConfig
 from rlrun.types import Tree, tree_map
 

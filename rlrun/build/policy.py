@@ -25,6 +25,7 @@ POLICIES = {
     "ppo": "rlrun.policy.ppo:PPO",
     "a2c": "rlrun.policy.a2c:A2C",
     "impala": "rlrun.policy.impala:IMPALA",
+    "pqn": "rlrun.policy.pqn:PQN",
     "bc": "rlrun.policy.bc:BC",
     "cql": "rlrun.policy.cql:CQL",
     "cql_sac": "rlrun.policy.cql_sac:CQLSAC",
@@ -39,6 +40,7 @@ KERNELS = {  # of exactly the class of that name
     "ppo": "rlrun.kernels.ppo:PPOKernel",
     "a2c": "rlrun.kernels.rollout:A2CKernel",
     "impala": "rlrun.kernels.rollout:IMPALAKernel",
+    "pqn": "rlrun.kernels.pqn:PQNKernel",
 }
 
 

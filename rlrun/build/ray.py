@@ -51,7 +51,9 @@ def ray_config(plan: Plan) -> RayConfig:
 
 
 def in_rounds(plan: Plan) -> bool:
-    """Return whether all collectors collect with the same weights: strict, and PPO and A2C always.
+    """Return whether all collectors collect with the same weights.
+
+    Strict ones do, and those of PPO, A2C and PQN always.
 
     IMPALA corrects for the weights that acted, and replay does not depend on them.
     """

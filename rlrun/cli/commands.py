@@ -198,7 +198,8 @@ def codec_command(argv: list[str]) -> int:
 def doctor_command(argv: list[str]) -> int:
     about = (
         "Says what a bug report needs; of RUN_DIR: what looks wrong with the run, and which key to "
-        "try; with --calibrate: what an update costs under each setting."
+        "try; of env=NAME: what can be checked of an environment from outside; with --calibrate: "
+        "what an update costs under each setting."
     )
     parser = Parser(prog="rlrun doctor", description=about)
     parser.add_argument("--calibrate", action="store_true", help="measures; writes nothing")
@@ -213,7 +214,8 @@ def doctor_command(argv: list[str]) -> int:
         "words",
         nargs="*",
         metavar="RUN_DIR|KEY=VALUE",
-        help="runs, sweeps, directories above them; with --calibrate the overrides of a run",
+        help="runs, sweeps, directories above them; env=NAME env.KEY=VALUE; with --calibrate the "
+        "overrides of a run",
     )
     args = parser.parse_intermixed_args(argv)
     from rlrun.cli.doctor import calibrate, doctor
@@ -223,8 +225,15 @@ def doctor_command(argv: list[str]) -> int:
         return calibrate(args.words, seconds=args.seconds, config_dir=args.config_dir)
     if args.words == argv and all(os.path.lexists(w) or "=" not in w for w in argv) and argv:
         return run_health(argv)
+    if any(word.startswith("env=") for word in args.words) and args.seconds is None:
+        from rlrun.cli.env_health import env_health
+
+        return env_health(args.words, config_dir=args.config_dir)
     if argv:
-        raise ConfigError(f"rlrun doctor: {argv[0]}: only --calibrate takes more; add --calibrate")
+        raise ConfigError(
+            f"rlrun doctor: {argv[0]}: only --calibrate takes more; env=NAME is allowed as well; "
+            "add --calibrate or env=NAME"
+        )
     return doctor()
 
 

@@ -28,10 +28,24 @@ complete -o nospace -F _rlrun_complete rlrun
 """
 _SHELLS = {"bash": SCRIPT, "zsh": f"autoload -Uz bashcompinit && bashcompinit\n{SCRIPT}"}
 _UNINSTALL = "complete -r rlrun; unset -f _rlrun_complete\n"
-_WITH_KEYS = ("search", "resume", "fork", "doctor")  # subcommands that take KEY=VALUE
+_WITH_KEYS = (
+    "search",
+    "resume",
+    "fork",
+    "doctor",
+    "bench",
+    "probe",
+)  # subcommands that take KEY=VALUE
 _WITH_FILES = ("codec",)  # files too are among their arguments
 _FILE_FLAGS = ("--video", "--plot", "--onnx", "--out")
-_ONLY_FIRST = ("search", "doctor", "help", "list")  # no path among their arguments
+_ONLY_FIRST = (
+    "search",
+    "doctor",
+    "help",
+    "list",
+    "bench",
+    "probe",
+)  # no path among their arguments
 _FLAGS = ("--cfg", "--config-dir", "--help", "--multirun", "--quiet", "--trust", "--version")
 _SPECIAL = re.compile(r"([\s'\"\\$&|;<>()*?\[\]!`])")  # characters a shell reads
 

@@ -28,9 +28,16 @@ _ROOT_GROUPS = {  # of conf/config.yaml
     "watchdog": "what happens when nothing happens",
     "resume": "what `rlrun resume` may change",
     "search": "what `rlrun search` tries and how it chooses",
+    "bench": "what `rlrun bench memory` runs",
+    "probe": "what `rlrun probe` trains",
     "seeds": "how `seeds=auto` adds seeds until a comparison is decided",
 }
-_COMMANDS = {"search": "rlrun search", "seeds": "sweeps (-m) with seeds=auto"}  # that read a group
+_COMMANDS = {
+    "search": "rlrun search",
+    "seeds": "sweeps (-m) with seeds=auto",
+    "bench": "rlrun bench memory",
+    "probe": "rlrun probe",
+}  # that read a group
 _WIDTH = 100  # columns
 _NAMED = 6  # options in a line of defaults
 _VALUES = 12  # lines of defaults

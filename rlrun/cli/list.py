@@ -34,6 +34,7 @@ TOPICS = {  # topic -> (README of a room, its section)
     "exploration": ("policy", "Exploration"),
     "files": ("rundir", "Files"),
     "health": ("reports", "Run health"),
+    "environment checks": ("env", "Environment checks"),
     "metrics": ("log", "Metrics"),
     "overrides": ("config", "Overrides"),
     "python": ("api", "From Python"),
@@ -71,6 +72,8 @@ usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 
        rlrun fork RUN_DIR[@STEP] run.dir=NEW ...  starts a run from a checkpoint of another
        rlrun report DIR ... [--out report/]       scores, intervals, curves of runs and sweeps
        rlrun compare A B                          which of two settings is better, if any is
+       rlrun probe env=NAME [--budget STEPS]      does this task need memory?
+       rlrun bench memory [--quick] [KEY=VALUE]   algorithms and cells on memory tasks, a table
        rlrun verify RUN_DIR                       checks its files; what could be resumed
        rlrun diff RUN_DIR[@STEP] RUN_DIR[@STEP]   where two runs first differ
        rlrun export RUN_DIR DATA_DIR              writes its replay as a dataset (buffer.load)
@@ -79,6 +82,7 @@ usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 
        rlrun tensorboard-rebuild RUN_DIR          writes its event files anew from its records
        rlrun codec bench RUN_DIR|FILE ...         what coders make of its weights and rows
        rlrun doctor RUN_DIR                       what looks wrong with a run; which key to try
+       rlrun doctor env=NAME [env.KEY=VALUE]      what can be checked of an environment
        rlrun doctor [--calibrate KEY=VALUE ...]   what a bug report needs; what an update costs
        rlrun list [GROUP [WORD ...]]              what there is, a line each
        rlrun help KEY|GROUP|TOPIC                 default, range, unit and source of a key; topics:

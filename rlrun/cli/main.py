@@ -37,6 +37,19 @@ from rlrun.cli.tensorboard import rebuild_command, tensorboard_command
 from rlrun.errors import ConfigError, Interrupted, RlrunError, end_if_importing_main
 from rlrun.trust import trusting
 
+
+def _bench(argv: list[str]) -> int:
+    from rlrun.cli.bench import bench_command  # needs Hydra
+
+    return bench_command(argv)
+
+
+def _probe(argv: list[str]) -> int:
+    from rlrun.cli.probe import probe_command  # needs Hydra
+
+    return probe_command(argv)
+
+
 _COMMANDS = {
     "search": search_command,
     "eval": eval_command,
@@ -48,6 +61,8 @@ _COMMANDS = {
     "export": export_command,
     "codec": codec_command,
     "doctor": doctor_command,
+    "bench": _bench,
+    "probe": _probe,
     "report": report_command,
     "compare": compare_command,
     "list": list_command,

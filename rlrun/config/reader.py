@@ -24,6 +24,7 @@ from rlrun.schema import (
     WRAPPER_CONFIGS,
     Config,
     Invalid,
+    MemoryConfig,
     PolicyConfig,
     ScheduleConfig,
     Seconds,
@@ -258,6 +259,8 @@ def _read_option(path: str, value: object, table: Mapping[str, type]) -> Any:
     name = value["name"]
     if path == "policy" and isinstance(name, str) and ":" in name:
         return read_dataclass(_own_config(name), value, path)
+    if path == "memory" and isinstance(name, str) and ":" in name:
+        return read_dataclass(MemoryConfig, value, path)  # a Cell of one's own
     if not isinstance(name, str) or name not in table:
         raise unknown_option(f"{path}.name", name, list(table))
     return read_dataclass(table[str(name)], value, path)

@@ -91,6 +91,8 @@ def _add_new_keys(cfg: DictConfig) -> None:
         cfg[name] = OmegaConf.merge(default[name], cfg.get(name) or {})
     logger: Any = OmegaConf.create(read_yaml(shipped_conf() / "logger/default.yaml"))
     cfg.logger = OmegaConf.merge(logger, cfg.get("logger") or {})
+    torso: Any = OmegaConf.create(read_yaml(shipped_conf() / "torso/mlp.yaml"))
+    cfg.torso = OmegaConf.merge({"layer_norm": torso.layer_norm}, cfg.get("torso") or {})
 
 
 def _change(cfg: DictConfig, overrides: Sequence[Override], fork: bool) -> None:

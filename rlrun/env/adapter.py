@@ -141,11 +141,11 @@ def make_env(
 
 
 def make_one_env(
-    config: EnvConfig, *, evaluate: bool = False, render: bool = False
+    config: EnvConfig, *, evaluate: bool = False, render: bool = False, validate: bool = True
 ) -> gym.Env[Any, Any]:
     """Return a single environment of Gymnasium's interface, with its wrappers and validation.
 
-    ``render``: its ``render()`` returns a picture.
+    ``render``: its ``render()`` returns a picture. ``validate``: raise EnvError on a violation.
 
     Raises: ConfigError, also for environments that are only made several at once.
     """
@@ -162,7 +162,7 @@ def make_one_env(
     if render:
         prepare_pygame()
     make_one = partial(_make_wrapped, find_spec(config.id), kwargs, config, render)
-    return _make_checked(make_one, config.id, None, 0)
+    return _make_checked(make_one, config.id, None, 0) if validate else make_one(0)
 
 
 def _agents_as_columns(raw: AnyVectorEnv, agents: AgentsConfig | None, env_id: str) -> AnyVectorEnv:

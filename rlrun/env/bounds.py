@@ -48,12 +48,15 @@ class Bounds:
                 self._warn(obs)
         return None
 
+    def floats_violation(self, obs: Any) -> str | None:
+        """Describe a float outside of its bounds."""
+        each = (_outside(_leaf(obs, path), path, low, high) for path, low, high in self._floats)
+        return next((message for message in each if message is not None), None)
+
     def _warn(self, obs: Any) -> None:
-        for path, low, high in self._floats:
-            if (message := _outside(_leaf(obs, path), path, low, high)) is not None:
-                _logger.warning("env.id = %s: %s; it is passed on", self._env_id, message)
-                self._floats = []
-                return
+        if (message := self.floats_violation(obs)) is not None:
+            _logger.warning("env.id = %s: %s; it is passed on", self._env_id, message)
+            self._floats = []
 
 
 def _leaf(obs: Any, path: Path) -> np.ndarray:

@@ -100,6 +100,34 @@ def _time_obs(env: AnyEnv) -> AnyEnv:
     return wrappers.TimeAwareObservation(env, flatten=True, normalize_time=True)
 
 
+class MaxAndSkip(gym.Wrapper[Any, Any, Any, Any]):
+    """Each action ``steps`` times, the maximum over the last two images of these steps.
+
+    Where the episode ends early these are its own last images. Gymnasium's wrapper then returns
+    those of an earlier row, of the episode before at times.
+    Source: Mnih et al. 2015, Methods.
+    """
+
+    def __init__(self, env: AnyEnv, steps: int) -> None:
+        """Raise ValueError unless observations are arrays."""
+        super().__init__(env)
+        if env.observation_space.shape is None:
+            raise ValueError("it needs observations that are one array")
+        self._skip_steps = steps
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        total = 0.0
+        before: Any = None
+        for number in range(self._skip_steps):
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated or number == self._skip_steps - 1:
+                break
+            before = np.array(obs)  # the environment may write into its array
+        image = obs if before is None else np.maximum(before, obs)
+        return image, total, terminated, truncated, info
+
+
 class _RandomObservation(gym.Wrapper[Any, Any, Any, Any]):
     """Base class of random changes of observations, with a generator separate from the env's."""
 
@@ -169,7 +197,7 @@ WRAPPERS: dict[str, tuple[Factory, str]] = {
     "grayscale_obs": (wrappers.GrayscaleObservation, "an RGB image as luminance"),
     "resize_obs": (_resize_obs, "an image of `height` x `width` pixels (OpenCV)"),
     "max_and_skip": (
-        lambda env, steps: wrappers.MaxAndSkipObservation(env, steps),
+        lambda env, steps: MaxAndSkip(env, steps),
         "each action `steps` times, maximum over the last two images; Mnih et al. 2015",
     ),
     "time_obs": (_time_obs, "the share of the episode's steps that is over, appended"),

@@ -62,6 +62,33 @@ def boltzmann(
     return chosen
 
 
+def log_probability(
+    q: np.ndarray,
+    action: np.ndarray,
+    explore: np.ndarray | None,
+    mask: np.ndarray | None = None,
+) -> np.ndarray:
+    """log mu(action) float32 [E] of actions that ``select_action`` chose of values ``q`` [E, A].
+
+    Epsilon-greedy: epsilon / n + (1 - epsilon) [action is greedy], with n allowed actions; a
+    Temperature: log softmax(q / temperature), 0 for temperature 0; None, which is greedy: 0.
+    """
+    if explore is None:
+        return np.zeros(len(q), np.float32)
+    own, allowed = np.arange(len(q)), q if mask is None else np.where(mask, q, -np.inf)
+    if isinstance(explore, Temperature):
+        above = allowed - allowed.max(-1, keepdims=True)
+        with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0 and -x / 0 at temperature 0
+            logits = np.where(above == 0, 0.0, above / np.asarray(explore, np.float64)[:, None])
+        log_prob = logits[own, action] - np.log(np.exp(logits).sum(-1))
+        greedy_only = np.asarray(explore) == 0
+        return np.where(greedy_only, 0.0, log_prob).astype(np.float32)
+    count = q.shape[-1] if mask is None else mask.sum(-1)
+    greedy = allowed.argmax(-1) == action
+    log_mu: np.ndarray = np.log(explore / count + (1 - explore) * greedy).astype(np.float32)
+    return log_mu
+
+
 def team_epsilon_greedy(
     q: np.ndarray,
     allowed: np.ndarray,

@@ -1,4 +1,4 @@
-"""n-step returns, generalised advantages and V-trace on rows."""
+"""n-step returns, lambda-returns, generalised advantages and V-trace on rows."""
 
 from typing import NamedTuple
 
@@ -110,10 +110,37 @@ def gae(
     """
     value, zero = value.detach(), torch.zeros((), dtype=value.dtype, device=value.device)
     current = torch.where(valid, value[:-1], zero)
-    delta = _delta(reward, current, _next_value(value, terminated, valid), valid, gamma)
+    delta = _delta(reward, current, value_after(value, terminated, valid), valid, gamma)
     decay = torch.where(trace_continues(terminated, truncated, valid), gamma * trace, zero)
     advantage = torch.where(valid, reverse_scan(delta, decay), zero)
     return Advantage(advantage, advantage + current)
+
+
+def lambda_return(
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    valid: Tensor,
+    *,
+    gamma: float,
+    trace: float,
+) -> Tensor:
+    """G_t = r_t + gamma ((1 - trace) V_{t+1} + trace G_{t+1}), detached; 0 where not valid.
+
+    With V = max_a Q these are the Q(lambda) returns of Peng & Williams: the trace continues behind
+    exploratory actions. terminated[t]: G_t = r_t, V_{t+1} is not read. truncated[t], and the last
+    row of the data: G_t = r_t + gamma V_{t+1}, of the end row and of V[T]. Rows that are not valid
+    are never read, NaN included, except for the value after a valid row. ``trace`` 0: the one-step
+    target; 1: the return to the end of the trace.
+
+    Shapes: value [T+1, B], the others [T, B]; returns [T, B].
+    Source: Sutton & Barto 2018, eq. 12.18; Gallici et al. 2024 (PQN), section 4.
+    """
+    value, zero = value.detach(), torch.zeros((), dtype=value.dtype, device=value.device)
+    decay = torch.where(trace_continues(terminated, truncated, valid), trace, zero)
+    step = reward + gamma * (1 - decay) * value_after(value, terminated, valid)
+    return torch.where(valid, reverse_scan(torch.where(valid, step, zero), gamma * decay), zero)
 
 
 def vtrace(
@@ -143,7 +170,7 @@ def vtrace(
     rho = ratio.clamp(max=rho_clip)
     current, next_value = (
         torch.where(valid, value[:-1], zero),
-        _next_value(value, terminated, valid),
+        value_after(value, terminated, valid),
     )
     continues = trace_continues(terminated, truncated, valid)
     delta = rho * _delta(reward, current, next_value, valid, gamma)
@@ -156,7 +183,7 @@ def vtrace(
     return Advantage(advantage, torch.where(valid, current + correction, zero))
 
 
-def _next_value(value: Tensor, terminated: Tensor, valid: Tensor) -> Tensor:
+def value_after(value: Tensor, terminated: Tensor, valid: Tensor) -> Tensor:
     """[T, B] V of the row after t, 0 after a termination and after rows that are not valid."""
     return torch.where(valid & ~terminated, value[1:], torch.zeros_like(value[1:]))
 

@@ -98,7 +98,7 @@ class DQNKernel:
         grad[row, action] = -weighted
         self.online.backward(grad)
         backward = time.perf_counter()
-        lr = policy.lr_at(sample.env_steps)
+        lr = policy.rates_at(sample.env_steps)[0]
         norm = policy.adam.flat_step(lr)
         policy.updates += 1
         policy.update_target()

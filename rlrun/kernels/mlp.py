@@ -1,4 +1,4 @@
-"""The chain rule of linear layers and activations in numpy."""
+"""The chain rule of linear layers, layer normalisation and activations in numpy."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import nn
 
-from rlrun.acting.mlp import FORWARD
+from rlrun.acting.mlp import FORWARD, NumpyNorm, make_norm
 
 # A run whose loss overflows ends with one error line; numpy's warnings would stand before it.
 IGNORE_OVERFLOW = np.errstate(over="ignore", invalid="ignore", divide="ignore")
@@ -20,6 +20,34 @@ class LinearLayer(NamedTuple):
     weight_grad: np.ndarray | None  # like the weight; None: not computed
     bias_grad: np.ndarray | None  # [out] or [C, out]
     activation: type[nn.Module] | None
+    norm: "NormLayer | None" = None  # between the layer and its activation
+
+
+class NormLayer(NamedTuple):
+    """A layer normalisation with views of its gradients [N]; None: not computed."""
+
+    forward: NumpyNorm
+    weight_grad: np.ndarray | None
+    bias_grad: np.ndarray | None
+
+    def backward(
+        self, grad: np.ndarray, unit: np.ndarray, inverse: np.ndarray, ones: np.ndarray
+    ) -> np.ndarray:
+        """Write the gradients of the parameters; return d loss / d input [n, N].
+
+        ``grad`` [n, N]: of the output. ``unit`` [n, N]: standardised inputs u, ``inverse`` [n, 1]:
+        1 / sqrt(var + eps). With g = grad * weight: inverse (g - mean g - u mean(g u)).
+        """
+        if self.weight_grad is not None:
+            np.matmul(ones, grad * unit, out=self.weight_grad)
+            np.matmul(ones, grad, out=self.bias_grad)
+        scale = np.float32(1 / grad.shape[-1])
+        grad = grad * self.forward.weight
+        along = np.vecdot(grad, unit)[..., None] * scale
+        grad -= grad.sum(-1, keepdims=True) * scale
+        grad -= unit * along
+        grad *= inverse
+        return grad
 
 
 class DifferentiableMLP:
@@ -39,14 +67,22 @@ class DifferentiableMLP:
             layers = linear_layers(layers, grads)
         self.layers = layers
         self.activations: list[np.ndarray] = []  # input and every layer's output, of the last call
+        self.norms: list[tuple[np.ndarray, np.ndarray] | None] = []  # (unit, inverse) of each layer
         self.ones = np.ones(0, np.float32)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """[N, in] -> [N, out] or [C, N, out], a new array; keeps what ``backward`` needs."""
-        self.activations = [x]
+        self.activations, self.norms = [x], []
         for layer in self.layers:
             x = x @ layer.weight.mT
             x += layer.bias
+            kept = None
+            if layer.norm is not None:
+                norm, unit = layer.norm.forward, x
+                kept = unit, norm.normalise(unit)
+                x = unit * norm.weight
+                x += norm.bias
+            self.norms.append(kept)
             if layer.activation is not None:
                 FORWARD[layer.activation](x)
             self.activations.append(x)
@@ -68,6 +104,10 @@ class DifferentiableMLP:
             layer = self.layers[i]
             if layer.activation is not None:
                 grad = BACKWARD[layer.activation](grad, self.activations[i + 1][..., :count, :])
+            if (kept := self.norms[i]) is not None:
+                assert layer.norm is not None
+                unit, inverse = (x[:count] for x in kept)
+                grad = layer.norm.backward(grad, unit, inverse, ones)
             if layer.weight_grad is not None:
                 np.matmul(grad.mT, self.activations[i][..., :count, :], out=layer.weight_grad)
                 np.matmul(ones, grad, out=layer.bias_grad)
@@ -92,6 +132,12 @@ def linear_layers(
                 own = grads[weight.data_ptr()], grads[bias.data_ptr()]
                 layer = layer._replace(weight_grad=own[0], bias_grad=own[1])
             layers.append(layer)
+        elif isinstance(module, nn.LayerNorm):
+            norm = NormLayer(make_norm(module, copy=False), None, None)
+            if grads is not None:
+                own = grads[module.weight.data_ptr()], grads[module.bias.data_ptr()]
+                norm = norm._replace(weight_grad=own[0], bias_grad=own[1])
+            layers[-1] = layers[-1]._replace(norm=norm)
         else:
             layers[-1] = layers[-1]._replace(activation=type(module))
     return layers

@@ -61,7 +61,7 @@ class PPOKernel:
     def update(self, sample: Sample) -> Update:
         """Learn from a rollout."""
         policy, c, steps = self.policy, self.policy.config, 0
-        clip, lr = policy.clip_at(sample.env_steps), policy.lr_at(sample.env_steps)
+        clip, lr = policy.clip_at(sample.env_steps), policy.rates_at(sample.env_steps)[0]
         rows = policy.prepare(sample.segment)
         whole = policy.with_advantages(rows, self.net.outputs(rows)[1])
         explained = explained_variance(whole.value, whole.target, whole.valid)

@@ -54,7 +54,7 @@ class RolloutKernel(ABC):
         entropy_grad = -c.entropy_coef * share if c.entropy_coef > 0 else None
         value_grad = c.value_coef * error * share
         net.backward_from_log_prob(evaluated, -advantage * share, value_grad, entropy_grad)
-        backward, lr = time.perf_counter(), policy.lr_at(sample.env_steps)
+        backward, lr = time.perf_counter(), policy.rates_at(sample.env_steps)[0]
         norm = policy.adam.flat_step(lr)
         policy.seconds["backward"] += backward - began
         policy.seconds["optimiser"] += time.perf_counter() - backward

@@ -11,6 +11,7 @@ from rlrun.functional.masks import has_mask, unmasked
 from rlrun.functional.policy import LogProbEntropy, categorical, gaussian, mask_logits
 from rlrun.functional.rows import network_inputs, readable_obs
 from rlrun.nets.memory import Memory, make_memory, reset_state
+from rlrun.nets.memory.complex_cell import EpisodeMemory
 from rlrun.nets.memory.lstm_gru import NoMemory
 from rlrun.nets.running_moments import RunningMoments
 from rlrun.nets.torso import make_torso, mlp, one_hot
@@ -197,14 +198,17 @@ def unroll_episodes(memory: Memory, x: Tensor, first: Tensor, state: Tree) -> Te
     """Return outputs [T, M, H] of ``x`` [T, M, F]; the state is zero before every ``first`` row.
 
     ``state`` [M, ...]: before row 0. ``first`` bool [T, M]: on the host, which avoids a
-    synchronisation with the device. Columns are cut where episodes begin and all pieces unroll
-    in one batch, so any memory that unrolls [T, B, F] works.
+    synchronisation with the device. Memories that are linear or attend set a decay or a mask to 0
+    there. For others columns are cut where episodes begin and all pieces unroll in one batch, so
+    any memory that unrolls [T, B, F] works.
     """
     if isinstance(memory, NoMemory):
         return x
     state = reset_state(first[0], state)
     if not first[1:].any():
         return memory.unroll(x, state)[0]
+    if isinstance(memory, EpisodeMemory):
+        return memory.unroll_episodes(x, first, state)
     pieces = cut_pieces(first)
     index, first_piece = pieces.row_index.to(x.device), pieces.first_piece.to(x.device)
     flat = x.new_zeros(pieces.steps * pieces.num_pieces, x.shape[-1])

@@ -13,7 +13,7 @@ from rlrun.nets.forward_noise import MEAN_WEIGHTS, ForwardNoise
 from rlrun.nets.memory import make_memory
 from rlrun.nets.noisy import LayerNoise, NoisyMLP
 from rlrun.nets.torso import make_torso, mlp, one_hot
-from rlrun.schema import MemoryConfig, SwitchedConfig, TorsoConfig, ValueConfig
+from rlrun.schema import ActionValueConfig, MemoryConfig, SwitchedConfig, TorsoConfig
 from rlrun.types import Spec, Tree, torch_seed
 
 
@@ -26,7 +26,7 @@ class QNet(nn.Module):
     """
 
     def __init__(
-        self, policy: ValueConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec
+        self, policy: ActionValueConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec
     ) -> None:
         super().__init__()
         assert isinstance(spec.action, gym.spaces.Discrete), "checked in rlrun.config"
@@ -41,7 +41,9 @@ class QNet(nn.Module):
             self.make_stream([*sizes, 1], torso.activation, policy) if policy.dueling else None
         )
 
-    def make_stream(self, sizes: list[int], activation: str, policy: ValueConfig) -> nn.Module:
+    def make_stream(
+        self, sizes: list[int], activation: str, policy: ActionValueConfig
+    ) -> nn.Module:
         """Return the layers of one dueling stream."""
         return mlp(sizes, activation, last=False)
 
@@ -105,7 +107,9 @@ class DistNet(QNet):
             "grid", grid, persistent=False
         )  # atoms z, or the quantile levels of acting
 
-    def make_stream(self, sizes: list[int], activation: str, policy: ValueConfig) -> nn.Module:
+    def make_stream(
+        self, sizes: list[int], activation: str, policy: ActionValueConfig
+    ) -> nn.Module:
         assert isinstance(policy, SwitchedConfig)
         per_action = policy.atoms if policy.distribution in ("categorical", "quantile") else 1
         sizes = [*sizes[:-1], sizes[-1] * per_action]
@@ -153,7 +157,7 @@ def _apply_stream(stream: nn.Module, x: Tensor, noise: Iterator[LayerNoise] | No
 
 
 def make_qnet(
-    policy: ValueConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, *, seed: int
+    policy: ActionValueConfig, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, *, seed: int
 ) -> QNet:
     """Return a QNet initialised from ``seed``; torch's global generator does not change."""
     with torch.random.fork_rng(devices=[]):

@@ -5,14 +5,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.functional.masks import MASK, has_mask, unmasked
 from rlrun.functional.mixing import mask_left_agents
 from rlrun.joint import JointSpace
 from rlrun.nets.mixer import make_mixer
 from rlrun.nets.qnet import QNet
 from rlrun.schema import MemoryConfig, QMIXConfig, TorsoConfig
 from rlrun.types import Spec, Tree, torch_seed
-
-MASK = "action_mask"  # PettingZoo's key of a dict observation: 1 where an action is allowed
 
 
 class TeamNet(nn.Module):
@@ -31,8 +30,8 @@ class TeamNet(nn.Module):
         assert isinstance(space, JointSpace), "checked in rlrun.config"
         assert isinstance(action, gym.spaces.MultiDiscrete), "checked in rlrun.config"
         self.num_agents, self.agent_id = space.num_agents, policy.agent_id
-        agent_space = space.agent
-        self.masked = isinstance(agent_space, gym.spaces.Dict) and MASK in agent_space.spaces
+        self.masked = has_mask(space.agent)
+        agent_space = unmasked(space.agent)  # read by choices of actions, never by a network
         agent_id = gym.spaces.Box(0, 1, (self.num_agents,), np.float32)
         if self.agent_id:
             agent_space = gym.spaces.Dict({"agent": agent_id, "observation": agent_space})

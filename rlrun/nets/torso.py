@@ -27,15 +27,17 @@ class Stack(nn.Sequential):
         return x
 
 
-def mlp(sizes: list[int], activation: str, *, last: bool) -> Stack:
+def mlp(sizes: list[int], activation: str, *, last: bool, layer_norm: bool = False) -> Stack:
     """Return linear layers sizes[0] -> ... -> sizes[-1] with activations between them.
 
-    ``last``: an activation after the last one too.
+    ``last``: an activation after the last one too. ``layer_norm``: layer normalisation before every
+    activation.
     """
     layers: list[nn.Module] = []
     for i, (n_in, n_out) in enumerate(pairwise(sizes)):
         layers.append(nn.Linear(n_in, n_out))
         if last or i < len(sizes) - 2:
+            layers += [nn.LayerNorm(n_out)] if layer_norm else []
             layers.append(make_activation(activation))
     return Stack(*layers)
 
@@ -97,7 +99,7 @@ class MLP(nn.Module):
         super().__init__()
         self.space = space
         sizes = [flat_size(space), *config.hidden]
-        self.layers = mlp(sizes, config.activation, last=True)
+        self.layers = mlp(sizes, config.activation, last=True, layer_norm=config.layer_norm)
         self.size = sizes[-1]
 
     def inputs(self, obs: Tree) -> Tensor:
@@ -117,6 +119,7 @@ class MLP(nn.Module):
 class NatureCNN(nn.Module):
     """Three convolutions and a linear layer on images, channels first or last.
 
+    ``layer_norm`` normalises a convolution's outputs over channels and pixels together.
     Source: Mnih et al. 2015, methods; 32x8x8/4, 64x4x4/2, 64x3x3/1, ``hidden[-1]`` (512).
     """
 
@@ -126,18 +129,17 @@ class NatureCNN(nn.Module):
         assert len(shape) == 3, "checked in rlrun.config"
         self.channels_last = shape[-1] < shape[0]
         channels, height, width = (shape[-1], *shape[:2]) if self.channels_last else shape
-        self.convolutions = Stack(
-            nn.Conv2d(channels, 32, 8, 4),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(32, 64, 4, 2),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(64, 64, 3, 1),
-            nn.ReLU(inplace=True),
-            nn.Flatten(),
-        )
-        with torch.no_grad():
-            flat = self.convolutions(torch.zeros(1, channels, height, width)).shape[1]
-        self.layers = mlp([flat, *config.hidden], config.activation, last=True)
+        layers: list[nn.Module] = []
+        for n_out, side, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+            layers.append(nn.Conv2d(channels, n_out, side, stride))
+            height, width = ((x - side) // stride + 1 for x in (height, width))
+            channels = n_out
+            if config.layer_norm:
+                layers.append(nn.LayerNorm([channels, height, width]))
+            layers.append(nn.ReLU(inplace=True))
+        self.convolutions = Stack(*layers, nn.Flatten())
+        sizes = [channels * height * width, *config.hidden]
+        self.layers = mlp(sizes, config.activation, last=True, layer_norm=config.layer_norm)
         self.size = config.hidden[-1]
 
     def inputs(self, obs: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +12,18 @@ from torch import Tensor
 from rlrun.errors import NumericError
 
 BETAS = (0.9, 0.999)  # Kingma & Ba 2015
+
+Rate = float | Tensor  # a learning rate
+
+
+class ParameterGroup(NamedTuple):
+    """Tensors that are stepped with one learning rate."""
+
+    numbers: list[int]  # of their gradients
+    parameters: list[Tensor]
+    mean: list[Tensor]
+    square: list[Tensor]
+    steps: list[Tensor]
 
 
 class Adam:
@@ -27,16 +40,26 @@ class Adam:
         eps: float,
         grad_clip: float | None,
         key: str = "policy.lr",
+        apart: Iterable[Tensor] = (),
     ) -> None:
         """``grad_clip``: largest norm over all gradients; None: not clipped. ``key``: of the
-        learning rate, for error messages."""
+        learning rate, for error messages. ``apart``: those of the parameters that have a learning
+        rate of their own, the second one of a step; moments, their order and the clipping do not
+        depend on it.
+        """
         self.parameters, self.eps, self.grad_clip = list(parameters), eps, grad_clip
         self.key = key
         self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.square = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.steps = [torch.zeros((), device=p.device) for p in self.parameters]
         self.flat: FlatParameters | None = None
-        self.stepped = self.parameters, self.mean, self.square, self.steps
+        own = {id(p) for p in apart}
+        self.group_of = [int(id(p) in own) for p in self.parameters]
+        assert sum(self.group_of) == len(own), "apart is a part of the parameters"
+        self.counted = self.steps  # step numbers, each of which rises by one in a step
+        self.groups = self._groups(
+            self.group_of, self.parameters, self.mean, self.square, self.steps
+        )
 
     @torch.no_grad()
     def flatten(self) -> "FlatParameters":
@@ -45,12 +68,42 @@ class Adam:
             self.flat = FlatParameters(self.parameters)
             moments = _join(self.mean), _join(self.square)
             self.mean, self.square = (_views(x, self.parameters) for x in moments)
-            self.stepped = [self.flat.values], [moments[0]], [moments[1]], self.steps[:1]
+            self.counted = self.steps[:1]
+            self._group_runs(self.flat, *moments)
         return self.flat
 
+    def _group_runs(self, flat: "FlatParameters", mean: Tensor, square: Tensor) -> None:
+        """Step successive parameters of one group as one tensor, a part of the flat arrays."""
+        numbers = range(len(self.group_of))
+        runs = [list(run) for _, run in groupby(numbers, self.group_of.__getitem__)]
+        sizes = [sum(self.parameters[i].numel() for i in run) for run in runs]
+        parts = (list(torch.split(x, sizes)) for x in (flat.values, mean, square))
+        kinds = [self.group_of[run[0]] for run in runs]
+        values, means, squares = parts
+        self.groups = self._groups(kinds, values, means, squares, self.counted * len(runs))
+        self.run_grads = list(torch.split(flat.grads, sizes))
+
+    @staticmethod
+    def _groups(
+        kinds: list[int],
+        parameters: list[Tensor],
+        mean: list[Tensor],
+        square: list[Tensor],
+        steps: list[Tensor],
+    ) -> list[ParameterGroup]:
+        """The groups of tensors that have the same number in ``kinds``, in that order."""
+        groups = []
+        for kind in range(max(kinds, default=0) + 1):
+            index = [i for i, x in enumerate(kinds) if x == kind]
+            lists = ([x[i] for i in index] for x in (parameters, mean, square, steps))
+            groups.append(ParameterGroup(index, *lists))
+        return groups
+
     @torch.no_grad()
-    def step(self, grads: Sequence[Tensor], lr: float | Tensor) -> Tensor:
+    def step(self, grads: Sequence[Tensor], *rates: Rate) -> Tensor:
         """One step; the gradient norm before clipping, 0-d. ``grads`` may be overwritten.
+
+        ``rates``: the learning rate, and that of the parameters ``apart`` (not read without any).
 
         Raises: NumericError, before the step, when the norm is NaN or infinite (on a CPU; on a GPU
             reading it would wait for the kernels).
@@ -67,11 +120,11 @@ class Adam:
             self._require_finite(norm.item())
         if self.grad_clip is not None:
             torch._foreach_mul_(given, (self.grad_clip / (norm + 1e-6)).clamp(max=1.0))
-        self._apply(given, lr)
+        self._apply(given if self.flat is None else self.run_grads, rates)
         return norm
 
     @torch.no_grad()
-    def flat_step(self, lr: float) -> float:
+    def flat_step(self, *rates: float) -> float:
         """``step`` of the gradients in ``flat.grads``, float32 on the CPU; the norm in numpy.
 
         Raises: NumericError, as ``step``.
@@ -82,7 +135,7 @@ class Adam:
         self._require_finite(norm)
         if self.grad_clip is not None and norm > self.grad_clip:
             array *= np.float32(self.grad_clip / (norm + 1e-6))
-        self._apply([self.flat.grads], lr)
+        self._apply(self.run_grads, rates)
         return norm
 
     def _require_finite(self, norm: float) -> None:
@@ -93,14 +146,15 @@ class Adam:
                 "set policy.grad_clip"
             )
 
-    def _apply(self, grads: list[Tensor], lr: float | Tensor) -> None:
-        parameters, mean, square, steps = self.stepped
-        torch._foreach_add_(steps, 1)
-        torch._fused_adam_(
-            parameters, grads, mean, square, [], steps,
-            lr=lr, beta1=BETAS[0], beta2=BETAS[1], weight_decay=0.0, eps=self.eps,
-            amsgrad=False, maximize=False, grad_scale=None, found_inf=None,
-        )  # fmt: skip
+    def _apply(self, grads: list[Tensor], rates: Sequence[Rate]) -> None:
+        assert len(rates) >= len(self.groups), "a learning rate per group"
+        torch._foreach_add_(self.counted, 1)
+        for group, lr in zip(self.groups, rates, strict=False):
+            torch._fused_adam_(
+                group.parameters, [grads[i] for i in group.numbers], group.mean, group.square, [],
+                group.steps, lr=lr, beta1=BETAS[0], beta2=BETAS[1], weight_decay=0.0, eps=self.eps,
+                amsgrad=False, maximize=False, grad_scale=None, found_inf=None,
+            )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         """The same tensors whether the parameters are flat or not; ``steps`` are equal."""

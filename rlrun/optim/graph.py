@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from rlrun.optim.adam import Rate
 from rlrun.types import Segment
 
 _logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ Capture = Callable[[Callable[[], Result]], Callable[[], Result]]  # function -> 
 class GradientStep(Protocol):
     """One gradient step on windows and their weights."""
 
-    def __call__(self, segment: Segment, weight: Tensor, lr: float | Tensor) -> Result: ...
+    def __call__(self, segment: Segment, weight: Tensor, *rates: Rate) -> Result: ...
 
 
 def cuda_capture(function: Callable[[], Result]) -> Callable[[], Result]:
@@ -58,27 +59,30 @@ class CudaGraph:
         self.enabled, self.warmed_up = True, 0
         self.replay: Callable[[], Result] | None = None
         self.graph_inputs: tuple[Segment, Tensor] | None = None
-        self.lr = torch.zeros((), device=device)
+        self.rates: list[Tensor] = []  # learning rates, which a replay reads
 
-    def step(self, segment: Segment, weight: Tensor, lr: float) -> Result:
+    def step(self, segment: Segment, weight: Tensor, *rates: float) -> Result:
         """One step: the first few launched kernel by kernel, then as a graph.
 
         Windows with partial burn-ins are launched kernel by kernel, and all where a capture fails.
         """
         if not self.enabled or segment.partial:
-            return self.function(segment, weight, lr)
-        self.lr.fill_(lr)
+            return self.function(segment, weight, *rates)
+        if not self.rates:
+            self.rates = [torch.zeros((), device=self.device) for _ in rates]
+        for own, rate in zip(self.rates, rates, strict=True):
+            own.fill_(rate)
         if self.warmed_up < WARM_UP:
             self.warmed_up += 1
             return self._in_side_stream(segment, weight)
         if self.replay is None and not self._capture_graph(segment, weight):
-            return self.function(segment, weight, self.lr)
+            return self.function(segment, weight, *self.rates)
         assert self.replay is not None
         assert self.graph_inputs is not None
         inputs = [*self.graph_inputs[0].tensors(), self.graph_inputs[1]]
         given = [*segment.tensors(), weight]
         if [x.shape for x in given] != [x.shape for x in inputs]:
-            return self.function(segment, weight, self.lr)
+            return self.function(segment, weight, *self.rates)
         torch._foreach_copy_(inputs, given)
         priority, metrics = self.replay()
         return priority.clone(), {name: x.clone() for name, x in metrics.items()}
@@ -86,11 +90,11 @@ class CudaGraph:
     def _in_side_stream(self, segment: Segment, weight: Tensor) -> Result:
         """One step in a stream of its own, as in a capture."""
         if self.device.type != "cuda":
-            return self.function(segment, weight, self.lr)
+            return self.function(segment, weight, *self.rates)
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
-            result = self.function(segment, weight, self.lr)
+            result = self.function(segment, weight, *self.rates)
         torch.cuda.synchronize(self.device)
         return result
 
@@ -98,7 +102,7 @@ class CudaGraph:
         """Capture the step; False where that fails."""
         inputs = segment.map(Tensor.clone), weight.clone()
         try:
-            self.replay = self.capture(lambda: self.function(*inputs, self.lr))
+            self.replay = self.capture(lambda: self.function(*inputs, *self.rates))
         except RuntimeError as e:
             why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
             _logger.warning(

@@ -3,7 +3,8 @@
 Mnih et al. 2015; van Hasselt et al. 2016 (double); Wang et al. 2016 (dueling); C51, QR-DQN and IQN
 (``distribution``, functional/criterion.py); Fortunato et al. 2018 (noisy); Vieillard et al. 2020
 (Munchausen); Pohlen et al. 2018 (value rescaling); Hessel et al. 2018 (Rainbow: double, dueling,
-C51, noisy, n-step, prioritized). A window is one learned row and the n rows after it.
+C51, noisy, n-step, prioritized); Munos et al. 2016 (``trace``, functional/q_traces.py). A window is
+one learned row and the n rows after it.
 """
 
 import torch
@@ -12,10 +13,11 @@ from torch import Tensor
 from rlrun.acting.values import ValueActor
 from rlrun.functional.criterion import make_criterion, make_munchausen
 from rlrun.functional.masks import allowed_actions, has_mask
+from rlrun.functional.q_traces import TraceTarget, make_trace_target
 from rlrun.functional.rows import network_inputs, readable, shape_reward, weighted_row_mean
-from rlrun.functional.transition import transition
+from rlrun.functional.transition import Transition, transition
 from rlrun.functional.value import greedy, td_metrics
-from rlrun.nets.forward_noise import ForwardNoise, make_noise_generator
+from rlrun.nets.forward_noise import ForwardNoise, UpdateForwardNoise, make_noise_generator
 from rlrun.nets.qnet import QNet, make_qnet
 from rlrun.policy.base.network_health import UnitActivity
 from rlrun.policy.base.value_based import ValueBasedPolicy
@@ -32,6 +34,7 @@ class DQN(ValueBasedPolicy[DQNConfig, QNet]):
     def set_up(self, spec: Spec, seed: int) -> None:
         self.criterion = make_criterion(self.config, self.device)
         self.munchausen = make_munchausen(self.config, self.criterion)
+        self.trace = make_trace_target(self.config)
         self.noise_generator = make_noise_generator(self.net, self.config, seed=seed)
         self.masked = has_mask(spec.obs)
 
@@ -48,21 +51,10 @@ class DQN(ValueBasedPolicy[DQNConfig, QNet]):
             reward = reward + self.munchausen_reward(segment, noise.target)
         shaping = (c.reward_scale, c.reward_clip) if c.prev_inputs else None
         t = transition(segment, reward, nstep=c.nstep, gamma=c.gamma, prev_inputs=shaping)
-
-        # y = h(R + gamma^k h^-1(Q(s', a*; theta-))), k <= n steps later; h: value_rescale_eps
-        # a* = argmax_a Q(s', a; theta), without ``double`` of theta-
-        with torch.no_grad():
-            next_inputs = t.next_obs, t.next_previous
-            q_target = self.q_values(self.target, next_inputs, noise.target)
-            mask = allowed_actions(t.next_obs) if self.masked else None
-            if self.munchausen is None:
-                q_choice = q_target
-                if c.double:
-                    q_choice = self.q_values(self.net, next_inputs, noise.choice)
-                bootstrap = criterion.select(q_target, greedy(criterion.mean(q_choice), mask))
-            else:
-                bootstrap = self.munchausen.value(q_target, mask)
-            y = criterion.target(t.reward, t.discount, bootstrap)
+        if self.trace is None:
+            y = self.nstep_target(t, noise)
+        else:
+            y = self.trace_target(self.trace, segment, reward, noise)
 
         # loss = mean_b w_b (y - Q(s, a; theta))^2 / 2, beyond td_clip its tangent (Huber)
         q = self.q_values(self.net, (t.obs, t.previous), noise.online)
@@ -70,6 +62,37 @@ class DQN(ValueBasedPolicy[DQNConfig, QNet]):
         loss = weighted_row_mean(row.loss, t.valid, weight)
         metrics = td_metrics(loss, row.td, row.prediction, row.target, t.valid)
         return Loss(loss, row.priority, metrics, row.td, row.prediction)
+
+    @torch.no_grad()
+    def nstep_target(self, t: Transition, noise: UpdateForwardNoise) -> Tensor:
+        """y = h(R + gamma^k h^-1(Q(s', a*; theta-))) [B], k <= n steps later; or a distribution.
+
+        h: ``value_rescale_eps``. a* = argmax_a Q(s', a; theta), without ``double`` of theta-.
+        """
+        c, criterion, next_inputs = self.config, self.criterion, (t.next_obs, t.next_previous)
+        q_target = self.q_values(self.target, next_inputs, noise.target)
+        mask = allowed_actions(t.next_obs) if self.masked else None
+        if self.munchausen is None:
+            q_choice = q_target
+            if c.double:
+                q_choice = self.q_values(self.net, next_inputs, noise.choice)
+            bootstrap = criterion.select(q_target, greedy(criterion.mean(q_choice), mask))
+        else:
+            bootstrap = self.munchausen.value(q_target, mask)
+        return criterion.target(t.reward, t.discount, bootstrap)
+
+    @torch.no_grad()
+    def trace_target(
+        self, trace: TraceTarget, segment: Segment, reward: Tensor, noise: UpdateForwardNoise
+    ) -> Tensor:
+        """y [B] of row 0, whose trace runs over the n rows of its window."""
+        c = self.config
+        obs, *previous = network_inputs(segment, scale=c.reward_scale, clip=c.reward_clip)
+        inputs = obs, (previous[0], previous[1])
+        q_target = self.q_values(self.target, inputs, noise.target)
+        q_choice = self.q_values(self.net, inputs, noise.choice) if c.double else q_target
+        mask = allowed_actions(obs) if self.masked else None
+        return trace(q_choice, q_target, segment, reward, mask)[0]
 
     def q_values(
         self, net: QNet, inputs: tuple[Tree, tuple[Tensor, Tensor]], noise: ForwardNoise

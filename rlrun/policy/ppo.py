@@ -25,6 +25,7 @@ class PPO(OnPolicy[PPOConfig]):
     """Samples actions from the policy and learns from each rollout in several epochs."""
 
     def set_up(self) -> None:
+        super().set_up()
         self.clip_at = make_schedule(self.config.clip, total_steps=self.total_steps)
         self.shuffle_generator = generator(self.seed, "minibatch")
 
@@ -106,10 +107,7 @@ class PPO(OnPolicy[PPOConfig]):
 
     def shuffle(self, rollout: Minibatch, parts: int) -> list[Minibatch]:
         """Random minibatches, each with standardised advantages; a single one is not shuffled."""
-        batches = [rollout]
-        if parts > 1:
-            order = self.shuffle_generator.permutation(rollout.size())
-            batches = rollout.take(order).split(parts)
+        batches = rollout.shuffle(parts, self.shuffle_generator)
         if not self.config.normalize_advantage:
             return batches
         return [replace(b, advantage=standardise(b.advantage, b.valid)) for b in batches]

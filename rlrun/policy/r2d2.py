@@ -6,7 +6,8 @@ hold an action and what followed it:
 
     [0, bs) burn-in      [bs, bs + L) learned      [bs + L, bs + L + n) read by targets only
 
-Beyond the paper, each a switch: ``distribution``, ``noisy``, ``munchausen`` (papers: dqn.py).
+Beyond the paper, each a switch: ``trace`` (functional/q_traces.py), ``distribution``, ``noisy``,
+``munchausen`` (papers: dqn.py). Traces run to the window's end: over n to L + n - 1 rows.
 """
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from rlrun.acting.values import ValueActor
 from rlrun.functional.criterion import make_criterion, make_munchausen
 from rlrun.functional.masks import allowed_actions, has_mask
+from rlrun.functional.q_traces import make_trace_target
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import (
     network_inputs,
@@ -43,6 +45,7 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
     def set_up(self, spec: Spec, seed: int) -> None:
         self.criterion = make_criterion(self.config, self.device)
         self.munchausen = make_munchausen(self.config, self.criterion)
+        self.trace = make_trace_target(self.config)
         self.noise_generator = make_noise_generator(self.net, self.config, seed=seed)
         self.masked = has_mask(spec.obs)
 
@@ -71,15 +74,18 @@ class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
         action = torch.where(valid, segment.action[bs:], 0)
         reward = shape_reward(segment.reward[bs:], c.reward_scale, c.reward_clip)
         mask = allowed_actions(rows(inputs[0], bs, None)) if self.masked else None
-        if self.munchausen is None:
-            best = greedy(criterion.mean(q.detach() if c.double else q_target), mask)
-            value = criterion.select(q_target, best)
-        else:  # Vieillard et al. 2020, eq. 1
-            reward = reward + self.munchausen.reward(q_target, action, mask)
-            value = self.munchausen.value(q_target, mask)
-        returns = nstep_return(reward, *ends, nstep=c.nstep, gamma=c.gamma)
-        returned, k, discount = (x[:learned] for x in returns)
-        y = criterion.target(returned, discount, gather_bootstrap(value, k))
+        q_choice = q.detach() if c.double else q_target
+        if self.trace is not None:  # in place of the n-step return: to the window's end
+            y = self.trace(q_choice, q_target, segment, reward, mask, start=bs)[:learned]
+        else:
+            if self.munchausen is None:
+                value = criterion.select(q_target, greedy(criterion.mean(q_choice), mask))
+            else:  # Vieillard et al. 2020, eq. 1
+                reward = reward + self.munchausen.reward(q_target, action, mask)
+                value = self.munchausen.value(q_target, mask)
+            returns = nstep_return(reward, *ends, nstep=c.nstep, gamma=c.gamma)
+            returned, k, discount = (x[:learned] for x in returns)
+            y = criterion.target(returned, discount, gather_bootstrap(value, k))
 
         # delta_t = y_t - Q(s_t, a_t; theta),  loss = mean_b w_b (1/L) sum_t delta_t^2 / 2 (Huber)
         valid, taus = valid[:learned], noise.online.taus

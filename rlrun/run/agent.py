@@ -24,7 +24,6 @@ from rlrun.policy.scripted import ScriptedActor
 from rlrun.policy.separate import SeparateActor
 from rlrun.run.observations import read_flags, read_obs, read_rewards
 from rlrun.run.trained import TrainedPolicy, load_trained
-from rlrun.schema import ValueConfig
 from rlrun.types import Actor, Tree, no_actions
 
 
@@ -128,10 +127,11 @@ class Agent:
         Raises: ConfigError, also for policies without a Q of every action.
         """
         config = self._config.policy
-        if not isinstance(self._actor, ValueActor) or not isinstance(config, ValueConfig):
+        if not isinstance(self._actor, ValueActor):
             raise ConfigError(
-                f"agent.q_values: policy={config.name} (agents={self._config.agents.name}) has no "
-                "Q of every action; policies of action values (dqn, r2d2, cql) have; use agent.act"
+                f"agent.q_values: policy={config.name} (agents={self._config.agents.name}) has "
+                "no Q of every action; policies of action values (dqn, r2d2, cql, pqn) have; use "
+                "agent.act"
             )
         row = self._read(obs, reward, first)
         if self._reader is None:
@@ -148,8 +148,8 @@ class Agent:
         if self._stack is not None:
             self._stack.load_state_dict(before)
         q = np.array(q)
-        if config.value_rescale_eps is not None:
-            q = unrescale(torch.from_numpy(q), config.value_rescale_eps).numpy()
+        if actor.value_rescale_eps is not None:
+            q = unrescale(torch.from_numpy(q), actor.value_rescale_eps).numpy()
         return q[0] if row.single else q
 
     def env(self, n: int | None = None, *, render: bool = False) -> Any:

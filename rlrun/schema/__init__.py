@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rlrun.schema.agents import AgentsConfig
+from rlrun.schema.bench import BenchConfig, BenchTaskConfig, ProbeConfig
 from rlrun.schema.bonus import BonusConfig, RNDConfig
 from rlrun.schema.buffer import (
     BufferConfig,
@@ -18,10 +19,24 @@ from rlrun.schema.buffer import (
     RolloutConfig,
 )
 from rlrun.schema.continuous import ControlConfig, DDPGConfig, SACConfig, TD3Config
+from rlrun.schema.memory import (
+    FFMConfig,
+    GTrXLConfig,
+    LMUConfig,
+    LRUConfig,
+    MemoryConfig,
+    RTUConfig,
+)
 from rlrun.schema.mixing import QMIXConfig
-from rlrun.schema.nets import MemoryConfig, TorsoConfig
+from rlrun.schema.nets import TorsoConfig
 from rlrun.schema.offline import BCConfig, CQLConfig, CQLSACConfig, IQLConfig
-from rlrun.schema.onpolicy import A2CConfig, IMPALAConfig, OnPolicyConfig, PPOConfig
+from rlrun.schema.onpolicy import (
+    A2CConfig,
+    IMPALAConfig,
+    OnPolicyConfig,
+    PPOConfig,
+    PQNConfig,
+)
 from rlrun.schema.pipeline import PipelineConfig, RayConfig, RoleConfig, TransportConfig
 from rlrun.schema.policy import PolicyConfig, RandomConfig, ScriptedConfig
 from rlrun.schema.ranges import Invalid, Range, Ranged
@@ -41,6 +56,7 @@ from rlrun.schema.schedule import ScheduleConfig
 from rlrun.schema.search import SearchConfig, SeedsConfig
 from rlrun.schema.seconds import Seconds
 from rlrun.schema.value import (
+    ActionValueConfig,
     DQNConfig,
     R2D2Config,
     SequenceConfig,
@@ -53,13 +69,17 @@ __all__ = [
     "BONUS_CONFIGS",
     "BUFFER_CONFIGS",
     "COMMAND_CONFIGS",
+    "MEMORY_CONFIGS",
     "OPTION_CONFIGS",
     "PIPELINE_CONFIGS",
     "POLICY_CONFIGS",
     "WRAPPER_CONFIGS",
     "A2CConfig",
+    "ActionValueConfig",
     "AgentsConfig",
     "BCConfig",
+    "BenchConfig",
+    "BenchTaskConfig",
     "BonusConfig",
     "BufferConfig",
     "CQLConfig",
@@ -73,21 +93,28 @@ __all__ = [
     "EnvConfig",
     "EvalConfig",
     "ExploreConfig",
+    "FFMConfig",
+    "GTrXLConfig",
     "IMPALAConfig",
     "IQLConfig",
     "Invalid",
+    "LMUConfig",
+    "LRUConfig",
     "LearnerConfig",
     "LoggerConfig",
     "MemoryConfig",
     "OnPolicyConfig",
     "PPOConfig",
+    "PQNConfig",
     "PipelineConfig",
     "PolicyConfig",
     "PrioritizedConfig",
     "PriorityConfig",
+    "ProbeConfig",
     "QMIXConfig",
     "R2D2Config",
     "RNDConfig",
+    "RTUConfig",
     "RandomConfig",
     "RankConfig",
     "RayConfig",
@@ -151,6 +178,7 @@ POLICY_CONFIGS: dict[str, type[PolicyConfig]] = {
     "ppo": PPOConfig,
     "a2c": A2CConfig,
     "impala": IMPALAConfig,
+    "pqn": PQNConfig,
     "bc": BCConfig,
     "cql": CQLConfig,
     "cql_sac": CQLSACConfig,
@@ -161,6 +189,17 @@ BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
     "prioritized": PrioritizedConfig,
     "rank": RankConfig,
     "rollout": RolloutConfig,
+}
+MEMORY_CONFIGS: dict[str, type[MemoryConfig]] = {
+    "lstm": MemoryConfig,
+    "gru": MemoryConfig,
+    "mingru": MemoryConfig,
+    "lru": LRUConfig,
+    "ffm": FFMConfig,
+    "rtu": RTUConfig,
+    "lmu": LMUConfig,
+    "gtrxl": GTrXLConfig,
+    "none": MemoryConfig,
 }
 BONUS_CONFIGS: dict[str, type[BonusConfig]] = {
     "none": BonusConfig,
@@ -175,9 +214,15 @@ PIPELINE_CONFIGS: dict[str, type[PipelineConfig]] = {
 # Groups whose options have keys of their own: group -> {name in the yaml: class}.
 OPTION_CONFIGS: dict[str, Mapping[str, type[Ranged]]] = {
     "policy": POLICY_CONFIGS,
+    "memory": MEMORY_CONFIGS,
     "buffer": BUFFER_CONFIGS,
     "bonus": BONUS_CONFIGS,
     "pipeline": PIPELINE_CONFIGS,
 }
 # Nodes of the commands that start many runs, each with a yaml of its own beside config.yaml.
-COMMAND_CONFIGS: dict[str, type[Ranged]] = {"search": SearchConfig, "seeds": SeedsConfig}
+COMMAND_CONFIGS: dict[str, type[Ranged]] = {
+    "search": SearchConfig,
+    "seeds": SeedsConfig,
+    "bench": BenchConfig,
+    "probe": ProbeConfig,
+}

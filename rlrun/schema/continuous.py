@@ -23,6 +23,7 @@ class ControlConfig(PolicyConfig):
     gamma: float = field(metadata=unit())
     lr: ScheduleConfig = field(metadata=at_least(0))
     actor_lr: ScheduleConfig = field(metadata=at_least(0))
+    memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
     adam_eps: float = field(metadata=positive())
     grad_clip: float | None = field(metadata=positive())
     target_update_every: int | None = field(metadata=at_least(1))

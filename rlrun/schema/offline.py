@@ -6,6 +6,7 @@ from typing import ClassVar
 from rlrun.schema.continuous import SACConfig
 from rlrun.schema.policy import PolicyConfig
 from rlrun.schema.ranges import at_least, positive, require, unit
+from rlrun.schema.readers import WITH_MEMORY
 from rlrun.schema.schedule import ScheduleConfig
 from rlrun.schema.value import ValueConfig
 from rlrun.schema.window import Window
@@ -20,6 +21,7 @@ class BCConfig(PolicyConfig):
     learn_unroll_len: int = field(metadata=at_least(2))
     burnin_step: int = field(metadata=at_least(0))
     lr: ScheduleConfig = field(metadata=at_least(0))
+    memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
     adam_eps: float = field(metadata=positive())
     grad_clip: float | None = field(metadata=positive())
     head_hidden: tuple[int, ...] = field(metadata=positive())

@@ -1,4 +1,4 @@
-"""On-policy policies."""
+"""On-policy policies: actor-critics, and PQN."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -7,6 +7,7 @@ from rlrun.schema.policy import PolicyConfig
 from rlrun.schema.ranges import at_least, positive, unit
 from rlrun.schema.readers import WITH_MEMORY
 from rlrun.schema.schedule import ScheduleConfig
+from rlrun.schema.value import ActionValueConfig
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class OnPolicyConfig(PolicyConfig):
 
     gamma: float = field(metadata=unit())
     lr: ScheduleConfig = field(metadata=at_least(0))
+    memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
     adam_eps: float = field(metadata=positive())
     grad_clip: float | None = field(metadata=positive())
     value_coef: float = field(metadata=at_least(0))
@@ -59,3 +61,17 @@ class IMPALAConfig(OnPolicyConfig):
     vtrace_lambda: float = field(metadata=unit())
     rho_clip: float = field(metadata=positive())
     c_clip: float = field(metadata=positive())
+
+
+@dataclass(frozen=True)
+class PQNConfig(ActionValueConfig):
+    on_policy: ClassVar[bool] = True
+    explores: ClassVar[bool] = True
+    has_values: ClassVar[bool] = True
+    masks: ClassVar[bool] = True
+
+    q_lambda: float = field(metadata=unit())
+    epochs: int = field(metadata=at_least(1))
+    batch_size: int = field(metadata=at_least(1))
+    segment_len: int = field(metadata=at_least(1) | WITH_MEMORY)
+    memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)

@@ -20,6 +20,7 @@ class PolicyConfig(Ranged):
     counterpart: ClassVar[str | None] = None  # the same algorithm over other action spaces
     recurrent_variant: ClassVar[str | None] = None  # the same algorithm with a memory
     on_policy: ClassVar[bool] = False  # learns once from every rollout, then drops it
+    explores: ClassVar[bool] = False  # on-policy, but `explore` gives its random actions
     tolerates_lag: ClassVar[bool] = True  # may learn from rows of weights one chunk old
 
     name: str
@@ -28,6 +29,11 @@ class PolicyConfig(Ranged):
     def updates(self) -> bool:
         """True if the policy has parameters that a learner updates."""
         return self.on_policy or self.window is not None
+
+    @property
+    def records_log_prob(self) -> bool:
+        """True if replayed rows hold the log-probability of their action, ``log_prob``."""
+        return False
 
     @property
     def window(self) -> Window | None:

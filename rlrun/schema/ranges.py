@@ -12,6 +12,8 @@ _MOST_ENTRIES = 64  # of a list, as of layers
 _SIZES = {  # the largest integers of what is allocated, or done before anything is saved
     **dict.fromkeys(("hidden", "head_hidden", "predictor_hidden", "hyper_hidden"), 2**16),
     **dict.fromkeys(("mixer_hidden", "features", "cosines", "num_envs"), 2**16),
+    **dict.fromkeys(("traces", "context", "order", "channels", "layers", "heads"), 2**12),
+    **dict.fromkeys(("mlp", "window"), 2**16),
     **dict.fromkeys(("nstep", "burnin_step", "learn_unroll_len", "atoms", "samples"), 10**5),
     **dict.fromkeys(("taus", "taus_target", "taus_act"), 10**5),
     **dict.fromkeys(("eval_episodes", "history", "keep_checkpoints", "keep", "steps"), 10**6),

@@ -58,7 +58,7 @@ def _condition(text: str) -> Condition:
     return Condition(key, tuple(values.split("|")) if values else ())
 
 
-WITH_MEMORY = read_when("memory=lstm|gru|mingru & policy.recurrent")
+WITH_MEMORY = read_when("memory=lstm|gru|mingru|lru|ffm|rtu|lmu|gtrxl & policy.recurrent")
 
 
 def default_of(key: str) -> dict[str, Any]:

@@ -12,26 +12,34 @@ from rlrun.schema.window import Window
 _CATEGORICAL = read_when("policy.distribution=categorical")
 _IMPLICIT = read_when("policy.distribution=implicit")
 _MUNCHAUSEN = read_when("policy.munchausen", fix="set policy.munchausen=0.9")
+_Q_LAMBDA = "peng_q_lambda|watkins_q_lambda|harutyunyan_q_lambda"
+_Trace = Literal["nstep", "retrace", "peng_q_lambda", "watkins_q_lambda", "harutyunyan_q_lambda"]
 
 
 @dataclass(frozen=True)
-class ValueConfig(PolicyConfig):
-    """Keys of every value-based policy."""
+class ActionValueConfig(PolicyConfig):
+    """Keys of every policy that learns a Q-network."""
 
-    nstep: int = field(metadata=at_least(1))
     gamma: float = field(metadata=unit())
     lr: ScheduleConfig = field(metadata=at_least(0))
     adam_eps: float = field(metadata=positive())
     grad_clip: float | None = field(metadata=positive())
-    target_update_every: int | None = field(metadata=at_least(1))
-    target_tau: float | None = field(metadata=unit())
-    double: bool
     dueling: bool
     head_hidden: tuple[int, ...] = field(metadata=positive())
     prev_inputs: bool
-    value_rescale_eps: float | None = field(metadata=positive())
     reward_scale: float = field(metadata=positive())
     reward_clip: float | None = field(metadata=positive())
+
+
+@dataclass(frozen=True)
+class ValueConfig(ActionValueConfig):
+    """Keys of every value-based policy with a replay."""
+
+    nstep: int = field(metadata=at_least(1))
+    target_update_every: int | None = field(metadata=at_least(1))
+    target_tau: float | None = field(metadata=unit())
+    double: bool
+    value_rescale_eps: float | None = field(metadata=positive())
     td_clip: float | None = field(metadata=positive())
 
     def __post_init__(self) -> None:
@@ -41,11 +49,14 @@ class ValueConfig(PolicyConfig):
 
 @dataclass(frozen=True)
 class SwitchedConfig(ValueConfig):
-    """Keys that DQN and R2D2 share: distribution of returns, noisy heads, Munchausen."""
+    """Keys that DQN and R2D2 share: traces, distribution of returns, noisy heads, Munchausen."""
 
     has_values: ClassVar[bool] = True
     masks: ClassVar[bool] = True
 
+    trace: _Trace
+    trace_lambda: float = field(metadata=unit() | read_when(f"policy.trace=retrace|{_Q_LAMBDA}"))
+    trace_epsilon: float = field(metadata=unit() | read_when("policy.trace=retrace"))
     distribution: Literal["none", "categorical", "quantile", "implicit"]
     atoms: int = field(metadata=at_least(2) | read_when("policy.distribution=categorical|quantile"))
     v_min: float = field(metadata=_CATEGORICAL)
@@ -67,6 +78,7 @@ class SwitchedConfig(ValueConfig):
         super().__post_init__()
         self._check_distribution()
         self._check_munchausen()
+        self._check_trace()
 
     def _check_distribution(self) -> None:
         require(
@@ -93,6 +105,32 @@ class SwitchedConfig(ValueConfig):
         )
         require(not self.double and self.value_rescale_eps is None, "munchausen", value, wrong)
 
+    def _check_trace(self) -> None:
+        """Refuse traces of what they are not derived for, and traces of a single row."""
+        if self.trace == "nstep":
+            return
+        wrong = (
+            "it corrects expected values, not distributions of returns; "
+            "set policy.distribution=none or policy.trace=nstep"
+        )
+        require(self.distribution == "none", "trace", self.trace, wrong)
+        wrong = (
+            "it has values of a greedy policy, Munchausen's are soft; "
+            "set policy.munchausen=null or policy.trace=nstep"
+        )
+        require(self.munchausen is None, "trace", self.trace, wrong)
+        window = self.window
+        assert window is not None
+        wrong = (
+            "a trace needs two rows, a window has one learned row and policy.nstep is 1; "
+            "set policy.nstep=3 or policy.trace=nstep"
+        )
+        require(window.learned + window.nstep > 2, "trace", self.trace, wrong)
+
+    @property
+    def records_log_prob(self) -> bool:
+        return self.trace == "retrace"
+
 
 @dataclass(frozen=True)
 class SequenceConfig(ValueConfig):
@@ -101,6 +139,7 @@ class SequenceConfig(ValueConfig):
     learn_unroll_len: int
     burnin_step: int = field(metadata=at_least(0))
     eta: float = field(metadata=unit())
+    memory_lr: ScheduleConfig | None = field(metadata=at_least(0) | WITH_MEMORY)
     state_init: Literal["stored", "zero"] = field(metadata=WITH_MEMORY)
 
     def __post_init__(self) -> None:

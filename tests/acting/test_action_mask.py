@@ -47,6 +47,8 @@ ROLLOUT = "collector.num_envs=4 collector.n_sample=64"
         "policy=r2d2_qr explore=boltzmann",
         *(f"policy={name} {ROLLOUT}" for name in ("ppo policy.epochs=2", "a2c", "impala")),
         *(f"policy={name} {ROLLOUT} memory=lstm" for name in ("ppo policy.epochs=2", "impala")),
+        f"policy=pqn {ROLLOUT}",
+        f"policy=pqn {ROLLOUT} memory=gru policy.prev_inputs=true",
         f"policy=a2c {ROLLOUT} memory=gru policy.prev_inputs=true policy.separate_value=true",
         "policy=bc pipeline=serial learner=transitions learner.learning_starts=100",
         "policy=bc_recurrent pipeline=serial learner=transitions learner.learning_starts=100",

@@ -25,7 +25,9 @@ def make_net(seed=0, memory="lstm", **changes) -> DistNet:
     config = r2d2(**changes).config
     torch.manual_seed(seed)
     spec = Spec(SPEC.obs, SPEC.action)
-    return DistNet(config, TorsoConfig("mlp", (8, 6), "elu"), MemoryConfig(memory, 7, 1.0), spec)
+    return DistNet(
+        config, TorsoConfig("mlp", (8, 6), "elu", False), MemoryConfig(memory, 7, 1.0), spec
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

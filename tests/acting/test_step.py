@@ -37,7 +37,9 @@ def make_net(space=BOX, activation="relu", torso=(8, 6), memory="lstm", seed=0, 
     config = r2d2(**changes).config
     torch.manual_seed(seed)
     spec = Spec(space, gym.spaces.Discrete(5))
-    return QNet(config, TorsoConfig("mlp", torso, activation), MemoryConfig(memory, 7, 1.0), spec)
+    return QNet(
+        config, TorsoConfig("mlp", torso, activation, False), MemoryConfig(memory, 7, 1.0), spec
+    )
 
 
 def play(step, space, rows=6, envs=4, seed=0):
@@ -90,7 +92,7 @@ def test_a_step_keeps_its_weights_until_it_is_refreshed(kind, memory):
 # -- which step a policy acts with -----------------------------------------------------------------
 
 OFFLINE = "pipeline=serial learner=transitions"
-DISCRETE = ("dqn", "r2d2", "rainbow", "ppo", "a2c", "impala")
+DISCRETE = ("dqn", "r2d2", "rainbow", "ppo", "a2c", "impala", "pqn")
 DISCRETE += tuple(f"{name} {OFFLINE}" for name in ("bc", "iql", "cql"))
 BOXES = ("sac", "td3", "ddpg", f"cql_sac {OFFLINE}", "ppo", "a2c", "impala", f"bc {OFFLINE}")
 MEMORIES = ("none", "lstm", "gru", "mingru")

@@ -1,6 +1,7 @@
 """Speed figures: ``python -m tests.benchmarks [NAME ...] [options]``, from the checkout.
 
 update     one R2D2 update beside a hand-written one
+cells      every recurrent memory over a window beside nn.LSTM
 collect    acting and collecting beside a bare loop and the collectors of others
 startup    --help, a config error, the first rows of a run
 overlap    pipeline=overlapped beside pipeline=serial
@@ -28,7 +29,17 @@ from pathlib import Path
 if __name__ == "__main__":  # read when numpy is loaded; a run of rlrun has it too
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from tests.benchmarks import collect, diengine, endtoend, overlap, replay, solve, startup, update
+from tests.benchmarks import (
+    cells,
+    collect,
+    diengine,
+    endtoend,
+    overlap,
+    replay,
+    solve,
+    startup,
+    update,
+)
 from tests.benchmarks.replay_table import markdown, read_rows
 from tests.benchmarks.shapes import DEFAULT
 from tests.benchmarks.timing import Row, machine, quick_table, table, write_rows
@@ -37,6 +48,11 @@ from tests.benchmarks.timing import Row, machine, quick_table, table, write_rows
 def _update(o: Namespace) -> list[Row]:
     shapes = {"shapes": (DEFAULT,)} if o.quick else {}
     return update.measure(threads=o.threads, repeats=o.rounds, seconds=o.seconds, **shapes)
+
+
+def _cells(o: Namespace) -> list[Row]:
+    shape = {"shape": cells.SHORT} if o.quick else {}
+    return cells.measure(repeats=o.rounds, seconds=o.seconds, **shape)
 
 
 def _collect(o: Namespace) -> list[Row]:
@@ -86,7 +102,8 @@ def _steps(o: Namespace, quick: int, full: int) -> int:
 
 
 BENCHMARKS: dict[str, Callable[[Namespace], list[Row]]] = {
-    "update": _update, "collect": _collect, "startup": _startup, "overlap": _overlap,
+    "update": _update, "cells": _cells, "collect": _collect, "startup": _startup,
+    "overlap": _overlap,
     "diengine": _diengine, "solve": _solve, "endtoend": _endtoend, "ppo": _ppo, "replay": _replay,
 }  # fmt: skip
 

@@ -20,7 +20,9 @@ from rlrun.codec.coders import decode_field, encode_field
 from rlrun.codec.content import FieldSpec
 from rlrun.codec.words import kind_of, to_words
 from rlrun.errors import RlrunError
+from rlrun.functional.scan import linear_scan
 from rlrun.jit import COMPILED, jit
+from rlrun.nets.memory import make_memory
 from rlrun.optim.compute import cpu_has_bf16_lstm
 from rlrun.pipeline.action_entropy import ActionCounts
 from rlrun.pipeline.collect_metrics import CollectMetrics
@@ -106,9 +108,11 @@ __all__ = [
     "kind_of",
     "layout",
     "learner_parts",
+    "linear_scan",
     "make_collector",
     "make_collector_side",
     "make_learner_side",
+    "make_memory",
     "make_plan",
     "make_policy",
     "mean_interval",

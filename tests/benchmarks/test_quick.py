@@ -28,6 +28,7 @@ from tests.faults.forks import Forks
 
 ROWS = {  # benchmarks of python -m tests.benchmarks -> measures that their quick form prints
     "update": ["update", "update+replay"],
+    "cells": ["scan, complex", "unroll, lru", "unroll, gtrxl"],
     "collect": ["act", "collect"],
     "startup": ["start-up, rlrun --help", "start-up, a config error", "start-up, first rows"],
     "overlap": ["overlapped run", "the machine's ceiling"],

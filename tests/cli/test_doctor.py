@@ -57,6 +57,20 @@ def test_facts(rlrun: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, tmp_
     assert files_under(tmp_path) == []
 
 
+def test_environment(rlrun: Callable[..., Done], tmp_path: Path) -> None:
+    done = rlrun("doctor", "env=tmaze", "env.length=3")
+    assert (done.code, done.err) == (0, "")
+    *checks, last = done.out.splitlines()
+    assert [line.split("  ")[0] for line in checks] == ["ok"] * 8
+    assert last == "rlrun/TMaze-v0: no finding (rlrun help environment checks)"
+    done = rlrun("doctor", "env=gym", "env.id=Nowhere-v0")
+    assert (done.code, done.out) == (2, "")
+    assert "env.id = Nowhere-v0: no such environment" in done.err
+    done = rlrun("doctor", "env=tmaze", "env.size=3")
+    assert (done.code, done.out) == (2, "")
+    assert files_under(tmp_path) == []
+
+
 X86 = "processor : 0\nmodel name\t: Big CPU @ 3 GHz\nflags\t\t: fpu avx2{}\n\n"
 ARM = "processor : 0\nFeatures\t: fp asimd{}\n"
 

@@ -16,6 +16,7 @@ OBSTACLES = {
     "policy=dqn policy.prev_inputs=true": "policy.prev_inputs=true",
     "policy=qrdqn": "policy.distribution=quantile",
     "policy=dqn policy.noisy=0.5": "policy.noisy=0.5",
+    "policy=dqn policy.trace=retrace": "policy.trace=retrace",
     f"policy=dqn {SOFT}": "policy.munchausen=0.9",
     "policy=dqn learner.precision=bf16": "learner.precision=bf16",
     "policy=ppo memory=gru": "memory=gru",

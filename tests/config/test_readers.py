@@ -9,7 +9,14 @@ import pytest
 from rlrun.config.checks.unread_keys import check_typed_keys
 from rlrun.config.reader import field_types
 from rlrun.errors import ConfigError
-from rlrun.schema import BONUS_CONFIGS, BUFFER_CONFIGS, POLICY_CONFIGS, Config, PolicyConfig
+from rlrun.schema import (
+    BONUS_CONFIGS,
+    BUFFER_CONFIGS,
+    MEMORY_CONFIGS,
+    POLICY_CONFIGS,
+    Config,
+    PolicyConfig,
+)
 from rlrun.schema.readers import NOUNS, Reader
 from tests.compose import config
 
@@ -18,6 +25,7 @@ CLASSES: dict[str, list[Any]] = {
         name: [kind] for name, kind in field_types(Config).items() if dataclasses.is_dataclass(kind)
     },
     "policy": [*POLICY_CONFIGS.values()],
+    "memory": [*MEMORY_CONFIGS.values()],
     "buffer": [*BUFFER_CONFIGS.values()],
     "bonus": [*BONUS_CONFIGS.values()],
 }
@@ -73,7 +81,9 @@ def test_a_reader_in_words() -> None:
     assert (
         found["explore.epsilon"] == "explore=schedule or explore=ladder with collector.num_envs=1"
     )
-    assert found["memory.hidden"] == "memory=lstm, gru or mingru with a policy that has a memory"
+    assert found["memory.hidden"] == (
+        "memory=lstm, gru, mingru, lru, ffm, rtu, lmu or gtrxl with a policy that has a memory"
+    )
     assert found["buffer.demo_ratio"] == "buffer.demos"
     assert found["learner.batch_size"] == "a policy that learns"
 

@@ -70,7 +70,7 @@ def test_teams(tmp_path, env, policy):
 
 
 @pytest.mark.parametrize("agents", ["shared", "separate"])
-@pytest.mark.parametrize("policy", ["dqn", "r2d2", "drqn", "random", "ppo", "a2c", "impala"])
+@pytest.mark.parametrize("policy", ["dqn", "r2d2", "drqn", "random", "ppo", "a2c", "impala", "pqn"])
 def test_independent_learners(tmp_path, policy, agents):
     record = chunks(tmp_path, f"policy={policy}", "env=relay", f"agents={agents}", "debug=smoke",
                     "run.total_steps=300", "run.stop_value=null")  # fmt: skip

@@ -14,7 +14,9 @@ __all__ = ["FOLDER", "NAMES", "OWN", "config_of", "needs_envpool", "preset", "wr
 NAMES = PRESETS
 needs_envpool = needs("envpool")
 OWN = ["counter", "cartpole_novel", "repeat_previous", "tmaze", "bandit", "identity", "bitflip"]
-OWN += ["chain", "bandit_continuous", "tracking"]
+OWN += ["battleship", "minesweeper", "chain", "bandit_continuous", "tracking"]
+OWN += ["count_recall", "position_only_cartpole"]
+OWN += ["multiarmed_bandit"]
 
 
 def preset(name: str, **changes: Any) -> EnvConfig:

@@ -328,7 +328,7 @@ def test_convolutions_need_images_of_what_the_policy_sees(env_id, k, fits):
     check(c)
     env = make_env(c.env, num_envs=2)
     space = stack_space(env.obs_space, k)
-    torso = make_torso(TorsoConfig("nature_cnn", (16,), "relu"), space)
+    torso = make_torso(TorsoConfig("nature_cnn", (16,), "relu", False), space)
     assert torso.channels_last == (k == 1)
     assert torso.convolutions[0].in_channels == (3 if k == 1 else 4)
     obs = torch.as_tensor(np.stack([[space.sample()] * 3] * 2))

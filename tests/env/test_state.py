@@ -64,6 +64,8 @@ def check(config: Any, tmp_path: Any, *, steps: int = 37, num_envs: int = 2, aft
 CLASSICS = ["CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCar-v0", "FrozenLake-v1",
             "Taxi-v4", "Blackjack-v1", "CliffWalking-v1"]  # fmt: skip
 OURS = ["counter", "cartpole_novel", "repeat_previous", "tmaze", "bitflip", "chain", "tracking"]
+OURS += ["battleship", "minesweeper"]
+OURS += ["count_recall", "position_only_cartpole", "multiarmed_bandit", "memory_chain"]
 
 
 @pytest.mark.parametrize("env_id", CLASSICS)

@@ -22,6 +22,7 @@ FAMILIES = [
     ("policy=iqn", "env=cartpole", "policy.noisy=0.5"),
     ("policy=ppo", "env=pendulum", "policy.normalize_obs=true", "env.frame_stack=4"),
     ("policy=impala", "env=cartpole", "memory=lstm", "policy.prev_inputs=true"),
+    ("policy=pqn", "env=cartpole", "memory=gru", "policy.prev_inputs=true"),
     *[(f"policy={p}", "env=pendulum") for p in ("sac", "ddpg", "rtd3")],
     *[(f"policy={p}", "env=cartpole", *OFFLINE) for p in ("bc_recurrent", "cql")],
     ("policy=cql_sac", "env=pendulum", *OFFLINE),

@@ -27,6 +27,7 @@ PRESETS = (
     "policy=td3 env=pendulum",
     "policy=ppo",
     "policy=impala",
+    "policy=pqn",
     "policy=bc pipeline=offline",
     "policy=cql_sac env=pendulum",
     "policy=iql pipeline=offline",

@@ -14,7 +14,7 @@ from rlrun.types import Segment
 T, B, A, N, C = 5, 3, 4, 6, 2
 NUMPY = {"explore", "masks", "script", "squash", "surrogate"}  # of arrays; float32 as documented
 FLOAT32 = {"support", "midpoints", "whiten"}  # documented so
-OF_CONFIG = {"make_criterion", "make_munchausen"}  # their grids are float32
+OF_CONFIG = {"make_criterion", "make_munchausen", "make_trace_target"}  # their grids are float32
 
 
 def public(module):
@@ -127,11 +127,17 @@ CASES = {
     "standardise": [TB, VALID],
     "mean_terms": [{"loss": TB, "entropy": randn(T, B, seed=5)}, VALID],
     "explained_variance": [TB, randn(T, B, seed=5), VALID],
+    # q_traces
+    "trace_return": ([TB, TB1, TB, TB.sigmoid(), *ends()], {"gamma": 0.99}),
+    "epsilon_greedy_policy": [Q, ALLOWED, 0.1],
+    "retrace_coefficient": [TB.sigmoid(), TB.sigmoid().log(), 0.95],
     # returns
+    "value_after": [TB1, VALID, VALID],
     "nstep_return": ([TB, *ends()], {"nstep": 3, "gamma": 0.99}),
     "reverse_scan": [TB, TB],
     "trace_continues": [*ends()],
     "gae": ([TB, TB1, *ends()], {"gamma": 0.99, "trace": 0.95}),
+    "lambda_return": ([TB, TB1, *ends()], {"gamma": 0.99, "trace": 0.65}),
     "vtrace": (
         [TB, TB, TB1, *ends()],
         {"gamma": 0.99, "trace": 0.95, "rho_clip": 1.1, "c_clip": 0.9},

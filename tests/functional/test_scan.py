@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rlrun.functional import scan
 from rlrun.functional.scan import linear_scan
 
 LENGTHS = [1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 100]
@@ -43,6 +44,25 @@ def test_values_and_gradients_are_those_of_the_loop(rows, dtype, near):
     found, expected = (torch.autograd.grad(x, given, grad) for x in (h, want))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 7, 33])
+@pytest.mark.parametrize("form", ["in place", "pairs"])
+def test_complex_and_constant_decays(rows, constant, form, monkeypatch):
+    """Both forms: row by row as on the CPU, and in pairs as on other devices."""
+    if form == "pairs":
+        monkeypatch.setattr(scan, "_row_by_row", lambda x: False)
+    given = case(rows, torch.complex128)
+    if constant:
+        given[0] = given[0].detach()[0, 0].requires_grad_()
+    grad = torch.randn(rows, 3, 4, dtype=torch.complex128)
+    h = linear_scan(*given)
+    want = loop(given[0].expand(rows, 3, 4), *given[1:])
+    torch.testing.assert_close(h, want)
+    found, expected = (torch.autograd.grad(x, given, grad) for x in (h, want))
+    torch.testing.assert_close(found, expected)
+    assert torch.autograd.gradcheck(linear_scan, given)
 
 
 def test_gradients_are_those_of_finite_differences():

@@ -1,4 +1,4 @@
-"""GAE and V-trace: hand numbers, naive loops, limits, what padding may hold."""
+"""GAE, lambda-returns and V-trace: hand numbers, naive loops, limits, what padding may hold."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.functional.returns import gae, nstep_return, reverse_scan, vtrace
-from tests.reference.traces import gae_rows, vtrace_rows
+from rlrun.functional.returns import gae, lambda_return, nstep_return, reverse_scan, vtrace
+from tests.reference.traces import gae_rows, lambda_rows, vtrace_rows
 
 
 def column(*values):
@@ -46,6 +46,21 @@ def test_gae_by_hand():
         got = gae(REWARD, VALUE, terminated, truncated, valid, gamma=0.5, trace=0.5)
         np.testing.assert_allclose(got.advantage[:, 0], want)
         np.testing.assert_allclose(got.target, torch.where(valid, VALUE[:-1] + got.advantage, 0.0))
+
+
+def test_lambda_return_by_hand():
+    """gamma = lambda = 1/2: r + V_{t+1} / 4 + G_{t+1} / 4 in the middle of an episode."""
+    cases = [
+        (NO, NO, YES, [1 + 5 + (2 + 7.5 + 24 / 4) / 4, 2 + 7.5 + 24 / 4, 4 + 20]),
+        (flags(0, 1, 0), NO, YES, [1 + 5 + 2 / 4, 2, 24]),  # no value behind row 1
+        (NO, flags(0, 1, 0), YES, [1 + 5 + 17 / 4, 2 + 15, 24]),  # the value counts, the sum ends
+        (NO, flags(0, 1, 0), flags(1, 1, 0), [1 + 5 + 17 / 4, 17, 0]),  # row 2 is the end row
+        (flags(0, 0, 1), NO, YES, [1 + 5 + (2 + 7.5 + 1) / 4, 2 + 7.5 + 1, 4]),
+    ]
+    for terminated, truncated, valid, want in cases:
+        ends = (terminated, truncated, valid)
+        got = lambda_return(REWARD, VALUE, *ends, gamma=0.5, trace=0.5)
+        np.testing.assert_allclose(got[:, 0], want)
 
 
 def test_vtrace_by_hand():
@@ -90,6 +105,18 @@ def test_gae_equals_the_naive_loop(length, gamma, trace, seed):
         want = gae_rows(*(x[:, b] for x in rows), gamma, trace)
         np.testing.assert_allclose(got.advantage[:, b], want, atol=1e-10)
     assert got.target.isfinite().all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(*ANY)
+def test_lambda_return_equals_the_naive_loop_and_the_target_of_gae(length, gamma, trace, seed):
+    *rows, _ = draw(seed, length)
+    got = lambda_return(*poisoned(*rows), gamma=gamma, trace=trace)
+    for b in range(3):
+        want = lambda_rows(*(x[:, b] for x in rows), gamma, trace)
+        np.testing.assert_allclose(got[:, b], want, atol=1e-10)
+    target = gae(*poisoned(*rows), gamma=gamma, trace=trace).target
+    torch.testing.assert_close(got, target, rtol=1e-9, atol=1e-9)
 
 
 @settings(max_examples=200, deadline=None)
@@ -139,3 +166,4 @@ def test_no_gradient_flows_out():
     ):
         assert not out.advantage.requires_grad
         assert not out.target.requires_grad
+    assert not lambda_return(REWARD, value, NO, NO, YES, gamma=0.9, trace=0.9).requires_grad

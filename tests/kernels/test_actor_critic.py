@@ -43,7 +43,7 @@ def composed():
 
 
 def network(action, torso=(8,), activation="tanh", *, obs="box", memory="none", **keys):
-    spec, layers = Spec(OBS[obs], ACTIONS[action]), TorsoConfig("mlp", torso, activation)
+    spec, layers = Spec(OBS[obs], ACTIONS[action]), TorsoConfig("mlp", torso, activation, False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         memory = MemoryConfig(memory, 4, 1)

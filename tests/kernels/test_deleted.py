@@ -9,7 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAIRS = (
-    "dqn-cartpole ppo-pendulum a2c-identity impala-tmaze sac-pendulum td3-pendulum ddpg-pendulum"
+    "dqn-cartpole ppo-pendulum a2c-identity impala-tmaze sac-pendulum td3-pendulum ddpg-pendulum "
+    "pqn-cartpole"
 )
 
 

@@ -124,7 +124,7 @@ def test_a_torso_without_layers():
 
     given = {"spec": SPEC, "seed": 0, "total_steps": 10, "device": torch.device("cpu")}
     config = dqn(**PLAIN_INPUTS, head_hidden=(7,)).config
-    shape = (TorsoConfig("mlp", (), "tanh"), MemoryConfig("none", 0, 0.0))
+    shape = (TorsoConfig("mlp", (), "tanh", False), MemoryConfig("none", 0, 0.0))
     ours, theirs = (DQN(config, *shape, **given) for _ in range(2))
     with_kernel(ours)
     for sample in samples(ours):

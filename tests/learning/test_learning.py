@@ -48,7 +48,7 @@ ONCE = ("run.eval_every=500", "collector.num_envs=8", "collector.n_sample=128",
         "learner.batch_size=64", "policy.gamma=0.5", "policy.lr=3e-3")  # fmt: skip
 
 
-ON_POLICY = [("identity", p, m) for p in ("ppo", "a2c", "impala") for m in ("none", "gru")]
+ON_POLICY = [("identity", p, m) for p in ("ppo", "a2c", "impala", "pqn") for m in ("none", "gru")]
 
 
 @pytest.mark.parametrize(("env", "policy", "memory"), [*ON_POLICY, ("bandit", "ppo", "gru")])

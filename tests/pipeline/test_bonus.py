@@ -33,7 +33,7 @@ FIELDS = {
     "predictor_hidden": (5,), "lr": constant(1e-2), "adam_eps": 1e-8, "batch_size": 4,
     "obs_clip": 5.0, "gamma": 0.9,
 }  # fmt: skip
-MLP = TorsoConfig("mlp", (3,), "tanh")
+MLP = TorsoConfig("mlp", (3,), "tanh", False)
 
 
 def rnd(*, space=SPEC.obs, torso=MLP, stacked=False, columns=2, seed=0, **changes) -> RND:
@@ -298,7 +298,7 @@ def test_a_value_that_is_not_finite_ends_the_run():
 
 GREY = gym.spaces.Box(0, 255, (40, 44), np.uint8)
 COLOUR = gym.spaces.Box(0, 255, (36, 38, 3), np.uint8)
-CNN = TorsoConfig("nature_cnn", (3,), "relu")
+CNN = TorsoConfig("nature_cnn", (3,), "relu", False)
 KINDS = {
     "box": (SPEC.obs, MLP),
     "discrete": (gym.spaces.Discrete(7, start=2), MLP),

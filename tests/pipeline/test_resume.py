@@ -167,7 +167,7 @@ SCHEDULED = (
 def scheduled(pipeline: Pipeline, env_steps: int) -> set[float]:
     """Every scheduled value, as a share of its way."""
     sampler, policy = pipeline.buffer.sampler, pipeline.policy
-    falling = policy.lr_at(env_steps), float(pipeline.source.collector.explore(env_steps)[0])
+    falling = policy.rates_at(env_steps)[0], float(pipeline.source.collector.explore(env_steps)[0])
     rising = sampler.alpha_at(env_steps), sampler.beta_at(env_steps)
     return {round(1 - x, 6) for x in falling} | {round(x, 6) for x in rising}
 

@@ -90,6 +90,7 @@ def test_a_policy_that_learns_nothing_only_evaluates(tmp_path, policy, kind):
         ("policy=ppo", "env=cartpole_novel", "memory=lstm", "policy.prev_inputs=true"),
         ("policy=a2c", "env=pendulum", "policy.normalize_reward=true"),
         ("policy=impala", "env=tmaze", "memory=gru"),
+        ("policy=pqn", "env=tmaze", "memory=gru", "learner.batch_size=32"),
     ],
 )
 def test_same_seed_same_bytes(tmp_path, overrides):
@@ -154,6 +155,7 @@ def test_resume_finishes_the_run(tmp_path):
         ("policy=ppo", "env.frame_stack=3", "policy.normalize_reward=true"),
         ("policy=ppo", "memory=lstm", "policy.prev_inputs=true", "policy.normalize_obs=true"),
         ("policy=impala", "memory=gru", "pipeline=overlapped"),
+        ("policy=pqn", "memory=gru", "policy.prev_inputs=true"),
     ],
 )
 def test_an_on_policy_run_resumes(tmp_path, overrides):

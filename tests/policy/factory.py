@@ -35,6 +35,7 @@ _VALUE = {
     "reward_clip": None, "td_clip": None,
 }  # fmt: skip
 _SWITCHES = {
+    "trace": "nstep", "trace_lambda": 0.8, "trace_epsilon": 0.2,
     "distribution": "none", "atoms": 7, "v_min": -2.0,
     "v_max": 3.0, "kappa": 0.1, "taus": 4, "taus_target": 5, "taus_act": 6, "cosines": 8,
     "noisy": None, "noisy_resample": "step",
@@ -46,10 +47,10 @@ def r2d2(
     *, spec=SPEC, seed=0, memory="lstm", torso=(8,), hidden=8, device="cpu",
     compute=DEFAULT_COMPUTE, **changes
 ) -> R2D2:  # fmt: skip
-    own = {"name": "r2d2", "learn_unroll_len": 7, "burnin_step": 3, "eta": 0.9}
+    own = {"name": "r2d2", "learn_unroll_len": 7, "burnin_step": 3, "eta": 0.9, "memory_lr": None}
     config = R2D2Config(**(_VALUE | _SWITCHES | own | {"state_init": "stored"} | changes))
     return R2D2(
-        config, TorsoConfig("mlp", torso, "tanh"), MemoryConfig(memory, hidden, 1.0),
+        config, TorsoConfig("mlp", torso, "tanh", False), MemoryConfig(memory, hidden, 1.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device(device), compute=compute,
     )  # fmt: skip
 
@@ -57,14 +58,14 @@ def r2d2(
 def dqn(*, spec=SPEC, seed=0, device="cpu", **changes) -> DQN:
     config = DQNConfig(**(_VALUE | _SWITCHES | {"name": "dqn"} | changes))
     return DQN(
-        config, TorsoConfig("mlp", (8,), "tanh"), MemoryConfig("none", 0, 0.0),
+        config, TorsoConfig("mlp", (8,), "tanh", False), MemoryConfig("none", 0, 0.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device(device),
     )  # fmt: skip
 
 
 def uniform(*, spec, seed=0) -> Random:
     return Random(
-        RandomConfig("random"), TorsoConfig("mlp", (), "relu"), MemoryConfig("none", 0, 0.0),
+        RandomConfig("random"), TorsoConfig("mlp", (), "relu", False), MemoryConfig("none", 0, 0.0),
         spec=spec, seed=seed, total_steps=1, device=torch.device("cpu"),
     )  # fmt: skip
 
@@ -105,7 +106,8 @@ BOX = Spec(
 )
 _CONTROL = {
     "nstep": 3, "learn_unroll_len": None, "burnin_step": 0, "state_init": "stored", "gamma": 0.9,
-    "lr": constant(1e-2), "actor_lr": constant(1e-2), "adam_eps": 1e-8, "grad_clip": None,
+    "lr": constant(1e-2), "actor_lr": constant(1e-2), "memory_lr": None, "adam_eps": 1e-8,
+    "grad_clip": None,
     "target_update_every": None, "target_tau": 0.1, "actor_every": 1, "head_hidden": (8,),
     "prev_inputs": False, "reward_scale": 0.01, "reward_clip": None, "td_clip": None, "eta": 0.9,
 }  # fmt: skip
@@ -127,7 +129,7 @@ def control(name, *, spec=BOX, seed=0, memory="none", torso=(8,), activation="ta
     cls, kind = kinds[name]
     config = kind(**(_CONTROL | _OWN[name] | {"name": name} | changes))
     return cls(
-        config, TorsoConfig("mlp", torso, activation),
+        config, TorsoConfig("mlp", torso, activation, False),
         MemoryConfig(memory, 0 if memory == "none" else 6, 1.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
     )  # fmt: skip

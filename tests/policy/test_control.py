@@ -534,7 +534,7 @@ def test_images_are_encoded_once_for_both_critics():
     base = control("sac")
     image = Spec(gym.spaces.Box(0, 255, (1, 40, 40), np.uint8), BOX.action)
     policy = SAC(
-        base.config, TorsoConfig("nature_cnn", (16,), "relu"), MemoryConfig("none", 0, 0.0),
+        base.config, TorsoConfig("nature_cnn", (16,), "relu", False), MemoryConfig("none", 0, 0.0),
         spec=image, seed=0, total_steps=10, device=torch.device("cpu"),
     )  # fmt: skip
     assert isinstance(policy.actor(2).net_step, TorchStep)

@@ -63,7 +63,7 @@ def test_units_of_a_memory():
 
 def test_a_channel_is_one_unit():
     space = gym.spaces.Box(0, 255, (1, 84, 84), np.uint8)
-    torso = NatureCNN(TorsoConfig("nature_cnn", (16,), "relu"), space)
+    torso = NatureCNN(TorsoConfig("nature_cnn", (16,), "relu", False), space)
     x = torch.randint(0, 255, (4, 1, 84, 84), generator=torch.Generator().manual_seed(0))
     x = x.to(torch.uint8)
     with torch.no_grad():

@@ -25,13 +25,13 @@ _OWN = {"lr": constant(1e-2), "adam_eps": 1e-8, "grad_clip": None, "head_hidden"
 def make(cls, config, spec, memory, seed):
     hidden = 0 if memory == "none" else 8
     return cls(
-        config, TorsoConfig("mlp", (8,), "tanh"), MemoryConfig(memory, hidden, 1.0),
+        config, TorsoConfig("mlp", (8,), "tanh", False), MemoryConfig(memory, hidden, 1.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
     )  # fmt: skip
 
 
 def bc(*, spec=SPEC, memory="none", seed=0, **changes) -> BC:
-    own = {"name": "bc", "learn_unroll_len": 2, "burnin_step": 0}
+    own = {"name": "bc", "learn_unroll_len": 2, "burnin_step": 0, "memory_lr": None}
     return make(BC, BCConfig(**(_OWN | own | changes)), spec, memory, seed)
 
 

@@ -23,16 +23,31 @@ SPEC = Spec(
     gym.spaces.MultiDiscrete([A, A, A - 1]),
 )
 
+MASKED = Spec(
+    JointSpace(
+        gym.spaces.Dict(
+            {
+                "action_mask": gym.spaces.MultiBinary(A),
+                "observation": gym.spaces.Box(-9, 9, (SEEN,), np.float32),
+            }
+        ),
+        gym.spaces.Box(-9, 9, (5,), np.float32),
+        N,
+    ),
+    gym.spaces.MultiDiscrete([A, A, A - 1]),
+)
+
 
 def qmix(*, spec=SPEC, seed=0, memory="gru", **changes) -> QMIX:
     own = {
-        "name": "qmix", "learn_unroll_len": 6, "burnin_step": 2, "eta": 0.9, "nstep": 2,
+        "name": "qmix", "learn_unroll_len": 6, "burnin_step": 2, "eta": 0.9, "memory_lr": None,
+        "nstep": 2,
         "state_init": "stored", "dueling": False, "value_rescale_eps": None, "reward_scale": 1.0,
         "mixer": "monotonic", "mixer_hidden": 8, "hyper_hidden": (6,), "agent_id": True,
     }  # fmt: skip
     config = QMIXConfig(**(_VALUE | own | changes))
     return QMIX(
-        config, TorsoConfig("mlp", (8,), "tanh"), MemoryConfig(memory, 6, 1.0),
+        config, TorsoConfig("mlp", (8,), "tanh", False), MemoryConfig(memory, 6, 1.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
     )  # fmt: skip
 
@@ -97,13 +112,20 @@ def agents_q(policy, net, segment, b):
             if segment.first[t, b]:
                 action, reward = torch.tensor(-1), torch.tensor(0.0)
             previous = net.agents.encode_previous(action[None], c.reward_scale * reward[None])
-            seen = segment.obs["agents"][t, b, i][None]
+            seen = tree_map(lambda x, t=t, i=i: x[t, b, i][None], segment.obs["agents"])
             if c.agent_id:
                 seen = {"agent": torch.eye(N)[i][None], "observation": seen}
             h, state = net.agents.memory.step(net.agents.inputs(seen, previous), state)
             out[t, i] = net.agents.q(h)[0]
     assert start <= bs
     return out
+
+
+def allowed(segment, t, b, i, count):
+    """The actions that an agent's mask allows, all ``count`` if it has none or allows none."""
+    seen = segment.obs["agents"]
+    mask = seen["action_mask"][t, b, i, :count] if isinstance(seen, dict) else torch.ones(count)
+    return [a for a in range(count) if mask[a] or not mask.any()]
 
 
 @torch.no_grad()
@@ -132,7 +154,10 @@ def by_hand(policy, segment):
             target = reward
             if discount:
                 select = q if c.double else lag
-                best = [int(select[t + k, i, : counts[i]].argmax()) for i in range(N)]
+                best = [
+                    max(allowed(segment, t + k, b, i, counts[i]), key=select[t + k, i].__getitem__)
+                    for i in range(N)
+                ]
                 ahead = [lag[t + k, i, a].item() for i, a in enumerate(best)]
                 target += discount * total(policy.target, ahead, t + k, b)
             out[t, b] = (target - value, value)
@@ -155,6 +180,29 @@ def test_loss_is_the_loop(case):
         for p in policy.target.parameters():  # a target that differs
             p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
     segment = batch(policy)
+    compare(policy, segment)
+
+
+@pytest.mark.parametrize("case", [{}, {"double": False, "agent_id": False}], ids=str)
+def test_loss_with_masks_is_the_loop(case):
+    """Targets choose among allowed actions; networks do not read the mask."""
+    policy = qmix(spec=MASKED, **case)
+    segment, g = batch(policy), torch.Generator().manual_seed(1)
+    seen = segment.obs["agents"]
+    mask = (torch.rand(*seen.shape[:-1], A, generator=g) < 0.4).to(torch.int8)
+    agents = {"action_mask": mask, "observation": seen}
+    masked = replace(segment, obs={**segment.obs, "agents": agents})
+    loss = compare(policy, masked)
+    free = {**agents, "action_mask": torch.ones_like(mask)}
+    assert not torch.equal(
+        policy.loss(replace(segment, obs={**segment.obs, "agents": free}), torch.ones(7)).loss, loss
+    ), "no mask mattered"
+    wide = SEEN + (N if policy.config.agent_id else 0)
+    assert policy.net.agents.torso.layers[0].in_features == wide
+
+
+def compare(policy, segment):
+    """Compare the loss of a segment with the loop's; return it with equal weights."""
     b = segment.reward.shape[1]
     weight = torch.linspace(0.2, 1, b)
     out = policy.loss(segment, weight)
@@ -169,6 +217,7 @@ def test_loss_is_the_loop(case):
         sizes = [abs(d) for (_, c), (d, _) in expected.items() if c == col]
         priority = 0.9 * max(sizes) + 0.1 * sum(sizes) / len(sizes)
         assert out.priority[col].item() == pytest.approx(priority, rel=1e-4)
+    return policy.loss(segment, torch.ones(b)).loss
 
 
 @pytest.mark.parametrize("mixer", ["monotonic", "sum"])

@@ -459,7 +459,7 @@ def test_a_step_is_torchs_adam_behind_torchs_clipping(clip):
         x = torch.randn(5, 3, ours.net.torso.size + 6, generator=g)
         size = 10.0 ** (i % 3 - 1)  # below and above the clip
         for group in optimizer.param_groups:
-            group["lr"] = ours.lr_at(50 * i)
+            group["lr"] = ours.rates_at(50 * i)[0]
         losses = [size * n.unroll(x, ours.initial_state(3))[0].square().mean()
                   + sum(p.square().sum() for p in n.torso.parameters()) * 1e-3
                   for n in (ours.net, twin)]  # fmt: skip
@@ -467,7 +467,7 @@ def test_a_step_is_torchs_adam_behind_torchs_clipping(clip):
         losses[1].backward()
         torch.nn.utils.clip_grad_norm_(twin.parameters(), clip or float("inf"))
         optimizer.step()
-        ours.adam.step(torch.autograd.grad(losses[0], ours.params), ours.lr_at(50 * i))
+        ours.adam.step(torch.autograd.grad(losses[0], ours.params), ours.rates_at(50 * i)[0])
     for a, b in zip(ours.net.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 

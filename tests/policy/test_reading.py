@@ -12,6 +12,7 @@ ROOM = Path(rlrun.__file__).parent
 TYPES = ("types.py", "tree.py", "schema/")  # shapes of data, not steps of an algorithm
 LIMITS = {
     "r2d2": 12, "dqn": 10, "sac": 10, "ppo": 10, "td3": 10, "ddpg": 10, "a2c": 10, "impala": 10,
+    "pqn": 12,
     "cql": 11, "cql_sac": 12, "drqn": 12, "rsac": 13, "rtd3": 13, "qmix": 15, "bc": 11, "iql": 13,
 }  # fmt: skip
 TEAM = ("env=twostep", "agents=joint")

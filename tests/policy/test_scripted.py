@@ -25,7 +25,7 @@ SWITCHES, KNOBS = gym.spaces.MultiBinary(2), gym.spaces.MultiDiscrete([2, 4])
 
 def scripted(space, *, seed=0, **changes) -> Scripted:
     return Scripted(
-        ScriptedConfig(**(FIELDS | changes)), TorsoConfig("mlp", (), "relu"),
+        ScriptedConfig(**(FIELDS | changes)), TorsoConfig("mlp", (), "relu", False),
         MemoryConfig("none", 0, 0.0), spec=Spec(gym.spaces.Discrete(2), space), seed=seed,
         total_steps=1, device=torch.device("cpu"),
     )  # fmt: skip
@@ -83,7 +83,7 @@ def test_uniform_samples_the_listed_choices():
 def test_uniform_actions_of_an_evaluation_are_those_of_a_seed():
     """Seeds of a random baseline are independent trials; evaluations of one run are the same."""
     spec = Spec(gym.spaces.Discrete(2), KNOBS)
-    memory, torso = MemoryConfig("none", 0, 0.0), TorsoConfig("mlp", (), "relu")
+    memory, torso = MemoryConfig("none", 0, 0.0), TorsoConfig("mlp", (), "relu", False)
     drawn = []
     for seed in (0, 0, 1):
         policy = Random(RandomConfig("random"), torso, memory, spec=spec, seed=seed,

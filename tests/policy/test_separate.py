@@ -35,6 +35,7 @@ ROLLOUTS = {
     "ppo": ("memory=gru", "policy.normalize_reward=true", "learner.batch_size=8"),
     "a2c": (),
     "impala": ("memory=lstm",),
+    "pqn": ("memory=gru", "learner.batch_size=8"),
 }
 LEAVING = ("env=pettingzoo", "env.id=pettingzoo:tests.env.zoo_example",
            "env.kwargs={lives: [1, 3, 2]}", "run.eval_episodes=1")  # fmt: skip

@@ -37,6 +37,7 @@ TEAMS = {
         "env=relay",
         *SHORT,
     ),
+    "pqn_shared": ("policy=pqn", "memory=gru", *FEW, *SHORT, *LEAVING),
     "ppo_several": (
         "policy=ppo",
         "agents=separate",

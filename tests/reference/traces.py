@@ -1,4 +1,4 @@
-"""Advantages and V-trace targets one row at a time, and distributions one number at a time."""
+"""Advantages, lambda-returns, V-trace one row at a time, distributions one number at a time."""
 
 import math
 
@@ -20,6 +20,26 @@ def gae_rows(reward, value, terminated, truncated, valid, gamma, trace):
             if _ends(i, terminated, truncated, valid):
                 break
             weight, i = weight * gamma * trace, i + 1
+        out.append(total)
+    return out
+
+
+def lambda_rows(reward, value, terminated, truncated, valid, gamma, trace):
+    """Lists of one column -> [G_t]: n-step returns weighted (1 - trace) trace^(n - 1).
+
+    The longest one, to the end of the trace, has the weight that is left.
+    """
+    out = []
+    for t in range(len(reward)):
+        total, rewards, left, i = 0.0, 0.0, 1.0, t
+        while valid[t]:
+            rewards += gamma ** (i - t) * reward[i]
+            after = 0.0 if terminated[i] else value[i + 1]
+            nstep = rewards + gamma ** (i - t + 1) * after
+            if _ends(i, terminated, truncated, valid):
+                total += left * nstep
+                break
+            total, left, i = total + left * (1 - trace) * nstep, left * trace, i + 1
         out.append(total)
     return out
 

@@ -11,6 +11,7 @@ from rlrun.functional.value import rescale, unrescale
 from rlrun.nets.forward_noise import ForwardNoise
 from rlrun.types import tree_map
 from tests.reference import distributional as naive
+from tests.reference.q_traces import target_of
 
 
 def one_window(policy, segment, b, draws):
@@ -22,8 +23,13 @@ def one_window(policy, segment, b, draws):
     for p in range(w.burnin, w.burnin + w.learned):
         if not segment.valid[p, b]:
             continue
-        reward, k, dead = _return(policy, segment, b, p, said, single)
         taken = said["online", p][segment.action[p, b]]
+        if c.trace != "nstep":
+            delta = _trace_target(policy, segment, b, p, said) - taken
+            total = total + 0.5 * delta**2 / w.learned
+            surprises.append(abs(float(delta.detach())))
+            continue
+        reward, k, dead = _return(policy, segment, b, p, said, single)
         later = None if dead else _bootstrap(policy, segment, b, p + k, said)
         loss, surprise = _compare(c, taken, reward, 0.0 if dead else c.gamma**k, later, said, p)
         total = total + loss / w.learned
@@ -108,6 +114,31 @@ def _return(policy, segment, b, p, said, single):
         if dead or segment.truncated[p + k - 1, b]:
             break
     return total, k, dead
+
+
+def _trace_target(policy, segment, b, p, said):
+    """h of the target of row ``p`` of real values, along the rows of its window."""
+    c, rows, eps = policy.config, range(policy.window.rows), policy.config.value_rescale_eps
+    actions = len(said["online", p])
+    none = torch.zeros(actions)
+
+    def outputs(who, real):
+        found = [said.get((who, row), none).detach() for row in rows]
+        return [(unrescale(x, eps) if real and eps else x).tolist() for x in found]
+
+    def column(x):
+        return x[:, b].tolist()
+
+    y = target_of(
+        c.trace, p, q=outputs("target", True),
+        choice=outputs("select" if c.double else "target", False),
+        allowed=[said.get(("mask", row), [True] * actions) for row in rows],
+        reward=column(segment.reward * c.reward_scale), action=column(segment.action),
+        mu=column(segment.extras["log_prob"].exp()), terminated=column(segment.terminated),
+        truncated=column(segment.truncated), valid=column(segment.valid), gamma=c.gamma,
+        trace=c.trace_lambda, epsilon=c.trace_epsilon,
+    )  # fmt: skip
+    return float(rescale(torch.tensor(y), eps)) if eps else y
 
 
 def _bootstrap(policy, segment, b, row, said):

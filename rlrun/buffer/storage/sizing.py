@@ -28,7 +28,9 @@ def row_of(
 
     ``state``: an initial recurrent state [1, ...] of a memory ``mypkg.mod:Cell``, None: built in.
     """
-    info = {name: ArraySpec((), _FLOAT) for name in config.collector.keep_info}
+    extras = {name: ArraySpec((), _FLOAT) for name in config.collector.keep_info}
+    if config.policy.records_log_prob:
+        extras["log_prob"] = ArraySpec((), _FLOAT)
     number = ArraySpec(action.shape or (), np.dtype(action.dtype or np.int64))
     if state is None:
         specs = _state(config.memory)
@@ -37,7 +39,7 @@ def row_of(
     if isinstance(obs, JointSpace):  # every agent has a state of its own
         agents = obs.num_agents
         specs = tree_map(lambda one: replace(one, shape=(agents, *one.shape)), specs)
-    return Row(_blocks(obs), number, info, specs)
+    return Row(_blocks(obs), number, extras, specs)
 
 
 def _blocks(space: gym.Space[Any]) -> Tree:
@@ -51,8 +53,7 @@ def _blocks(space: gym.Space[Any]) -> Tree:
 
 
 def _state(memory: MemoryConfig) -> Tree:
-    one = ArraySpec((memory.hidden,), _FLOAT)
-    return {"lstm": (one, one), "gru": (one,), "mingru": (one,), "none": ()}[memory.name]
+    return tuple(ArraySpec((width,), _FLOAT) for width in memory.state_widths())
 
 
 def make_layout(config: Config, row: Row, window: Window, columns: int | None = None) -> Layout:

@@ -7,10 +7,11 @@ import gymnasium as gym
 
 from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError
-from rlrun.schema import POLICY_CONFIGS, Config, DQNConfig
+from rlrun.schema import POLICY_CONFIGS, ActionValueConfig, Config, ControlConfig, DQNConfig
 
 BackendName = Literal["numpy", "torch"]
-WITH_KERNEL = ("dqn", "sac", "td3", "ddpg", "ppo", "a2c", "impala")  # policies that have a kernel
+# Policies that have a kernel.
+WITH_KERNEL = ("dqn", "sac", "td3", "ddpg", "ppo", "a2c", "impala", "pqn")
 
 
 class Backend(NamedTuple):
@@ -50,8 +51,9 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
     if type(policy) not in kinds or ":" in policy.name:  # a user's class, mypkg.mod:Class
         return f"policy {policy.name} has no kernel"
     if isinstance(policy, DQNConfig):
-        for key, plain in (("distribution", "none"), ("noisy", None), ("munchausen", None)):
-            if getattr(policy, key) != plain:
+        plain = {"trace": "nstep", "distribution": "none", "noisy": None, "munchausen": None}
+        for key, value in plain.items():
+            if getattr(policy, key) != value:
                 return f"policy.{key}={getattr(policy, key)}"
     if config.torso.name != "mlp":
         return f"torso={config.torso.name}"
@@ -59,7 +61,7 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
         return f"memory={config.memory.name}"
     if policy.window is not None and policy.window[:2] != (0, 1):
         return "windows of several rows"
-    if getattr(policy, "prev_inputs", False) and not policy.on_policy:
+    if isinstance(policy, ActionValueConfig | ControlConfig) and policy.prev_inputs:
         return "policy.prev_inputs=true"
     if config.learner.precision != "float32":
         return f"learner.precision={config.learner.precision}"

@@ -24,6 +24,20 @@ def offline_errors(config: Config, learns: bool) -> Iterator[ConfigError]:
         yield config_error("bonus", config.bonus.name, wrong, "none is allowed", "set bonus=none")
 
 
+def log_prob_errors(config: Config) -> Iterator[ConfigError]:
+    """Yield the error of a policy that reads the probabilities of actions, on rows without them."""
+    if not config.policy.records_log_prob:
+        return
+    given = [f"buffer.{k}={v}" for k in ("load", "demos") if (v := getattr(config.buffer, k))]
+    if given or config.pipeline.name == "offline":
+        rows = given[0] if given else "pipeline=offline"
+        wrong = f"it reads the probability of each action, which rows of a dataset lack ({rows})"
+        fix = "set policy.trace=watkins_q_lambda, or collect all rows"
+        yield config_error(
+            "policy.trace", "retrace", wrong, "nstep and the three q_lambda are allowed", fix
+        )
+
+
 def require_dataset(config: Config) -> None:
     """Raise ConfigError when an offline run has no dataset.
 

@@ -9,7 +9,12 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from rlrun.config.checks.datasets import demonstration_errors, offline_errors, require_dataset
+from rlrun.config.checks.datasets import (
+    demonstration_errors,
+    log_prob_errors,
+    offline_errors,
+    require_dataset,
+)
 from rlrun.config.checks.graphs import graph_errors
 from rlrun.config.checks.ray import ray_errors, require_ray
 from rlrun.config.checks.rollouts import policies_that, rollout_errors
@@ -112,6 +117,7 @@ def _errors_across_keys(config: Config) -> Iterator[ConfigError]:
             wrong = f"policy {config.policy.name} keeps no replay"
             fix = f"set buffer.{key}={'false' if value is True else 'null'}"
             yield config_error(f"buffer.{key}", value, wrong, "a policy that replays", fix)
+    yield from log_prob_errors(config)
     if config.pipeline.name == "offline":
         yield from offline_errors(config, window is not None)
     total = config.run.total_steps
@@ -175,14 +181,18 @@ def _errors_across_keys(config: Config) -> Iterator[ConfigError]:
 
 
 def _actor_critic_errors(config: Config, policy: ControlConfig) -> Iterator[ConfigError]:
-    memory = config.memory.name
+    memory, flat = config.memory.name, config.torso.name == "mlp"
+    if config.torso.layer_norm and flat and memory == "none":
+        wrong = f"the layers of policy {policy.name} are its heads', which have none"
+        fix = "set torso.layer_norm=false"
+        yield config_error("torso.layer_norm", True, wrong, "false is allowed", fix)
     if memory != "none" and policy.learn_unroll_len is None:
         wrong = f"memory={memory} is learned over sequences of rows"
         fix = f"use policy=rsac or policy=rtd3, or set policy.learn_unroll_len={policy.nstep + 15}"
         yield config_error(
             "policy.learn_unroll_len", None, wrong, "rows: learned rows + nstep", fix
         )
-    encoded = memory != "none" or config.torso.name != "mlp"
+    encoded = memory != "none" or not flat
     if not policy.head_hidden and (encoded or not config.torso.hidden):
         wrong = "the critic would be linear in the action"
         allowed = "at least one hidden layer is allowed"

@@ -7,7 +7,14 @@ import numpy as np
 
 from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError
-from rlrun.schema import POLICY_CONFIGS, Config, OnPolicyConfig, PolicyConfig
+from rlrun.schema import (
+    POLICY_CONFIGS,
+    Config,
+    OnPolicyConfig,
+    PolicyConfig,
+    PPOConfig,
+    PQNConfig,
+)
 
 
 def rollout_errors(config: Config) -> Iterator[ConfigError]:
@@ -18,7 +25,7 @@ def rollout_errors(config: Config) -> Iterator[ConfigError]:
         replaying = policies_that(lambda p: not p.on_policy)
         fix = f"or use a policy that replays: {replaying}"
         yield config_error("buffer", buffer.name, wrong, "buffer=rollout is allowed", fix)
-    if config.explore.name != "none":
+    if config.explore.name != "none" and not config.policy.explores:
         wrong = f"policy {name} explores by drawing from its own distribution"
         yield config_error(
             "explore", config.explore.name, wrong, "explore=none is allowed", "leave explore out"
@@ -31,7 +38,11 @@ def rollout_errors(config: Config) -> Iterator[ConfigError]:
         key, value = "learner.update_per_collect", config.learner.update_per_collect
         wrong = f"policy {name} learns from a rollout once and drops it"
         fix = "set learner.update_per_collect=1 and learner.replay_ratio=null"
-        fix += " (passes over a rollout: policy.epochs)" if name == "ppo" else ""
+        fix += (
+            " (passes over a rollout: policy.epochs)"
+            if isinstance(config.policy, PPOConfig | PQNConfig)
+            else ""
+        )
         yield config_error(key, value, wrong, "1 is allowed", fix)
     yield from rollout_capacity_errors(config, 1)
     if config.pipeline.name == "overlapped" and not config.policy.tolerates_lag:

@@ -9,7 +9,8 @@ SUITS, CARDS = 4, 52
 
 
 class RepeatPreviousVectorEnv(LockstepVectorEnv):
-    """POPGym's rules and scoring; k = 4 and one deck are its RepeatPreviousEasy.
+    """POPGym's rules and scoring; k = 4 and one deck are its RepeatPreviousEasy, 32 and two its
+    medium, 64 and three its hard.
 
     A shuffled deck is revealed card by card; the observation is the suit of the newest card. Once
     k cards are revealed, the action must name the suit of the k-th newest (k = 4: the card observed
@@ -27,6 +28,7 @@ class RepeatPreviousVectorEnv(LockstepVectorEnv):
         *,
         k: int = 4,
         decks: int = 1,
+        full_state: bool = False,
         max_episode_steps: int | None = None,
     ) -> None:
         require_int("decks", decks, 1)
@@ -36,6 +38,7 @@ class RepeatPreviousVectorEnv(LockstepVectorEnv):
             observation_space=spaces.Discrete(SUITS),
             action_space=spaces.Discrete(SUITS),
             max_episode_steps=max_episode_steps,
+            full_state=SUITS if full_state else None,
         )
         self.k = k
         self.cards = CARDS * decks
@@ -56,6 +59,11 @@ class RepeatPreviousVectorEnv(LockstepVectorEnv):
     def _observe(self) -> np.ndarray:
         suit: np.ndarray = self.suits[self.columns, self.t]
         return suit
+
+    def _full_state(self) -> np.ndarray:
+        past = self.t + 1 - self.k
+        suit = self.suits[self.columns, np.maximum(past, 0)]
+        return np.eye(SUITS, dtype=np.float32)[suit] * (past >= 0)[:, None].astype(np.float32)
 
 
 class RepeatPreviousEnv(SingleFromVector):

@@ -38,6 +38,7 @@ class TMazeVectorEnv(LockstepVectorEnv):
         length: int = 10,
         penalty: float = 0.02,
         balanced: bool = False,
+        full_state: bool = False,
         max_episode_steps: int | None = None,
     ) -> None:
         require_int("length", length, 1)
@@ -48,6 +49,7 @@ class TMazeVectorEnv(LockstepVectorEnv):
             observation_space=spaces.Box(0, 1, (4,), np.float32),
             action_space=spaces.Discrete(3),
             max_episode_steps=max_episode_steps,
+            full_state=4 if full_state else None,
         )
         self.length = length
         self.penalty = penalty
@@ -80,6 +82,13 @@ class TMazeVectorEnv(LockstepVectorEnv):
         symbol = np.where(self.cell == self.length, 3, 2)
         obs[self.columns, np.where(self.t == 0, self.cue, symbol)] = 1
         return obs
+
+    def _full_state(self) -> np.ndarray:
+        """Return the cue, whatever ``t``, and whether the agent is in the corridor or junction."""
+        state = np.zeros((self.num_envs, 4), np.float32)
+        state[self.columns, self.cue] = 1
+        state[self.columns, np.where(self.cell == self.length, 3, 2)] = 1
+        return state
 
     def picture(self, column: int) -> np.ndarray:
         """Return the maze from above: rewarded side green, other side red, agent blue.

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -36,6 +37,9 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
     ``t`` [E] the steps of the current one. The episode count continues over autoresets and over
     ``reset()`` without a seed; ``reset(seed=...)`` restarts it at 0.
     A step in a column whose episode has ended ignores the action and starts the next episode.
+
+    ``full_state``: the length of the vector that replaces the observation (``_full_state``); None:
+    observations are the environment's own. Actions, rewards and random numbers are the same.
     """
 
     metadata = NEXT_STEP_METADATA
@@ -47,8 +51,12 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
         max_episode_steps: int | None,
+        full_state: int | None = None,
     ) -> None:
         self.num_envs = num_envs
+        self.full_state = full_state is not None  # observations are those of ``_full_state``
+        if full_state is not None:
+            observation_space = spaces.Box(-np.inf, np.inf, (full_state,), np.float32)
         self.single_observation_space = observation_space
         self.single_action_space = action_space
         self.observation_space = batch_space(observation_space, num_envs)
@@ -76,13 +84,20 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
         """Return a new observation [E, ...] at ``t``: an array or a tree of arrays."""
         raise NotImplementedError
 
+    def _full_state(self) -> np.ndarray:
+        """Return what an optimal policy without memory needs to know at ``t``, float32 [E, N]."""
+        raise NotImplementedError
+
+    def _observation(self) -> Tree:
+        return self._full_state() if self.full_state else self._observe()
+
     def _info(self, done: np.ndarray) -> dict[str, Any]:
         """Return Gymnasium's vector info of the last step."""
         return {}
 
     def picture(self, column: int) -> np.ndarray:
         """Return a picture of a column after its last step, uint8 [H, W, 3]: its observation."""
-        obs = tree_map(lambda x: x[column], self._observe())
+        obs = tree_map(lambda x: x[column], self._observation())
         share = float(self.t[column] / max(self.limit[column], 1))
         return observation_picture(obs, self.single_observation_space, share)
 
@@ -101,7 +116,7 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
             self.episode[:] = -1
         self._done = np.zeros(self.num_envs, np.bool_)
         self._start_episodes(self.columns)
-        return self._observe(), {}
+        return self._observation(), {}
 
     def step(
         self, actions: np.ndarray
@@ -117,7 +132,7 @@ class LockstepVectorEnv(VectorEnv[Any, Any, Any]):
             terminated[columns] = truncated[columns] = False
             self._start_episodes(columns)
         self._done = terminated | truncated
-        return self._observe(), reward, terminated, truncated, self._info(self._done)
+        return self._observation(), reward, terminated, truncated, self._info(self._done)
 
 
 class SingleFromVector(gym.Env[Any, Any]):

@@ -1,4 +1,4 @@
-"""The base class of a user's own memory."""
+"""The base class of memories that are defined by their step, a user's own among them."""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from rlrun.types import Tree
 
 
 class Cell(nn.Module):
-    """A user's memory: define ``__init__``, ``initial_state`` and ``step`` as ``GRU`` does.
+    """A memory: define ``__init__``, ``initial_state`` and ``step`` as ``GRU`` does.
 
     ``unroll`` and ``state_after`` call ``step`` row by row; override them where all rows can be
     computed at once.

@@ -33,6 +33,12 @@ class MinGRU(nn.Module):
         h = linear_scan(*self._gates(x), state[0])
         return h, (h[-1],)
 
+    def unroll_episodes(self, x: Tensor, first: Tensor, state: Tree) -> Tensor:
+        """Return outputs [T, B, H]; the keep gates of ``first`` rows, bool [T, B], are 0."""
+        keep, update = self._gates(x)
+        keep = torch.where(first.to(x.device).unsqueeze(-1), 0, keep)
+        return linear_scan(keep, update, state[0])
+
     def state_after(self, x: Tensor, lengths: Tensor, state: Tree) -> Tree:
         """Return the states [B, H] after the first ``lengths[b]`` rows of ``x`` [T, B, F]."""
         if not len(x):

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.acting.stochastic import PolicyNetActor
+from rlrun.nets.memory import memory_parameters
 from rlrun.nets.policy_net import PolicyNet
 from rlrun.optim.adam import Adam
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
-from rlrun.schedule import make_schedule
+from rlrun.schedule import make_rates
 from rlrun.schema import BCConfig, IQLConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Loss, Sample, Segment, Spec, Update, generator
 
@@ -42,8 +43,12 @@ class Imitation(ABC, Generic[C, Nets]):
         self.config: C = config
         self.window, self.device, self.compute = config.window, device, compute
         self.nets: Nets = self.make_nets(torso, memory, spec, seed).to(device)
-        self.adam = Adam(self.nets.parameters(), eps=config.adam_eps, grad_clip=config.grad_clip)
-        self.lr_at = make_schedule(config.lr, total_steps=total_steps)
+        memory_lr = config.memory_lr if isinstance(config, BCConfig) else None
+        self.adam = Adam(
+            self.nets.parameters(), eps=config.adam_eps, grad_clip=config.grad_clip,
+            apart=() if memory_lr is None else memory_parameters(self.nets),
+        )  # fmt: skip
+        self.rates_at = make_rates(config.lr, memory_lr, total_steps=total_steps)
         self.generator = generator(seed, "explore")
         self.seconds = {"backward": 0.0, "optimiser": 0.0}
 
@@ -63,12 +68,12 @@ class Imitation(ABC, Generic[C, Nets]):
         """One gradient step on ``loss``: backward, clipping of the norm, Adam."""
         out, began = self.loss(*sample.to(self.device)), time.perf_counter()
         grads = torch.autograd.grad(out.loss, self.adam.parameters)
-        backward, lr = time.perf_counter(), self.lr_at(sample.env_steps)
-        norm = self.adam.step(grads, lr)
+        backward, rates = time.perf_counter(), self.rates_at(sample.env_steps)
+        norm = self.adam.step(grads, *rates)
         self.update_target()
         self.seconds["backward"] += backward - began
         self.seconds["optimiser"] += time.perf_counter() - backward
-        stepped = {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}
+        stepped = {"train/grad_norm": norm, "train/lr": norm.new_full((), rates[0])}
         return Update(out.priority, out.metrics | stepped)
 
     def update_target(self) -> None:

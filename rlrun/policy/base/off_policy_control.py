@@ -15,10 +15,11 @@ from torch import Tensor
 
 from rlrun.acting.box import BoxActor
 from rlrun.nets.actor_and_critics import ActionBounds, Batch, make_actor_and_critics
+from rlrun.nets.memory import memory_parameters
 from rlrun.optim.adam import Adam
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.policy.base.network_health import UnitActivity, relative_distance
-from rlrun.schedule import make_schedule
+from rlrun.schedule import make_rates
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Sample, Segment, Spec, Update, UpdateKernel, generator, torch_seed
 
@@ -71,11 +72,15 @@ class OffPolicyControl(ABC, Generic[C]):
         self.q_params: list[Tensor] = list(self.q.parameters())
         self.q_target_params: list[Tensor] = list(self.q_target.parameters())
         self.pi_adam, self.q_adam = (
-            Adam(params, eps=config.adam_eps, grad_clip=config.grad_clip)
-            for params in (self.pi_params, self.q_params)
-        )
-        self.lr_at, self.actor_lr_at = (
-            make_schedule(lr, total_steps=total_steps) for lr in (config.lr, config.actor_lr)
+            Adam(
+                net.parameters(), eps=config.adam_eps, grad_clip=config.grad_clip,
+                apart=() if config.memory_lr is None else memory_parameters(net),
+            )
+            for net in (self.pi, self.q)
+        )  # fmt: skip
+        self.rates_at, self.actor_rates_at = (
+            make_rates(lr, config.memory_lr, total_steps=total_steps)
+            for lr in (config.lr, config.actor_lr)
         )
         self.target_lag: Tensor | None = None  # of the critics, before the last hard copy
         self.updates, self.seconds = 0, {"backward": 0.0, "optimiser": 0.0}
@@ -138,18 +143,18 @@ class OffPolicyControl(ABC, Generic[C]):
         metrics: dict[str, Tensor],
     ) -> dict[str, Tensor]:
         """Step critics, actor (unless None) and multipliers, then the targets; all metrics."""
-        began, lr = time.perf_counter(), self.lr_at(env_steps)
-        norm = self.q_adam.step(q_grads, lr)
+        began, rates = time.perf_counter(), self.rates_at(env_steps)
+        norm = self.q_adam.step(q_grads, *rates)
         if pi_grads is not None:
-            pi_norm = self.pi_adam.step(pi_grads, self.actor_lr_at(env_steps))
+            pi_norm = self.pi_adam.step(pi_grads, *self.actor_rates_at(env_steps))
             now = metrics | {"train/actor_grad_norm": pi_norm}
             self.last = {name: now[name] for name in self.last}
         for name, grad in log_grads.items():
-            self.multipliers[name][1].step([grad], lr)
+            self.multipliers[name][1].step([grad], rates[0])
         self.updates += 1
         self.pi.learned.fill_(1.0)  # ends uniformly random actions
         self.seconds["optimiser"] += time.perf_counter() - began
-        stepped = {"train/grad_norm": norm, "train/lr": norm.new_full((), lr)}
+        stepped = {"train/grad_norm": norm, "train/lr": norm.new_full((), rates[0])}
         further = self.finish_update(env_steps, actor_stepped=pi_grads is not None)
         return metrics | stepped | self.last | further
 

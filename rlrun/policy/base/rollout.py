@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from rlrun.functional.returns import Advantage
-from rlrun.nets.actor_critic import ActorCritic
 from rlrun.types import Segment, Tree, moved, tree_map
+
+NetInputs = Callable[[Segment], tuple[Tree, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,19 @@ class RolloutRows:
 
 
 def rollout_rows(
-    segment: Segment, reward: Tensor, net: ActorCritic, device: torch.device
+    segment: Segment, reward: Tensor, inputs: NetInputs, device: torch.device
 ) -> RolloutRows:
-    """The rows of ``segment`` (on the host) on ``device``, as inputs of ``net``.
+    """The rows of ``segment`` (on the host) on ``device``.
 
-    ``reward`` [T, B]: that to learn from, 0 in padding.
+    ``reward`` [T, B]: that to learn from, 0 in padding. ``inputs``: segment -> the network's
+    (obs [T+1, B, *O], encoded previous action and reward [T+1, B, F]), padding zero. The log mu of
+    actors that record none is 0.
     """
     first, index = segment.first, segment.valid.flatten().nonzero().squeeze(-1)
     segment, reward = segment.to(device), moved(reward, device)
-    obs, previous = net.inputs(segment)
-    valid, log_prob = segment.valid, segment.extras["log_prob"]
+    obs, previous = inputs(segment)
+    valid = segment.valid
+    log_prob = segment.extras.get("log_prob", torch.zeros_like(reward))
     action = segment.extras.get("raw_action", segment.action)
     own = valid.reshape(*valid.shape, *[1] * (action.ndim - 2))
     return RolloutRows(
@@ -96,6 +100,12 @@ class Minibatch:
             return x.index_select(axis, on_host if x.device.type == "cpu" else on_device)
 
         return self._map(select)
+
+    def shuffle(self, parts: int, generator: np.random.Generator) -> list["Minibatch"]:
+        """``parts`` random minibatches of nearly equal size; a single one is not shuffled."""
+        if parts == 1:
+            return [self]
+        return self.take(generator.permutation(self.size())).split(parts)
 
     def split(self, parts: int) -> list["Minibatch"]:
         """``parts`` views of successive segments, of nearly equal size."""

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.nets.forward_noise import NO_NOISE, NoiseGenerator, UpdateForwardNoise
-from rlrun.optim.adam import Adam
+from rlrun.nets.memory import memory_parameters
+from rlrun.optim.adam import Adam, Rate
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
 from rlrun.optim.graph import CudaGraph
 from rlrun.policy.base.network_health import relative_distance
-from rlrun.schedule import make_schedule
-from rlrun.schema import MemoryConfig, TorsoConfig, ValueConfig
+from rlrun.schedule import make_rates
+from rlrun.schema import MemoryConfig, SequenceConfig, TorsoConfig, ValueConfig
 from rlrun.types import Loss, Sample, Segment, Spec, Update, UpdateKernel, generator
 
 C = TypeVar("C", bound=ValueConfig)
@@ -50,8 +51,12 @@ class ValueBasedPolicy(ABC, Generic[C, Net]):
         compute.prepare(self.net, self.target)
         self.params: list[Tensor] = list(self.net.parameters())
         self.target_params: list[Tensor] = list(self.target.parameters())
-        self.adam = Adam(self.params, eps=config.adam_eps, grad_clip=config.grad_clip)
-        self.lr_at = make_schedule(config.lr, total_steps=total_steps)
+        memory_lr = config.memory_lr if isinstance(config, SequenceConfig) else None
+        self.adam = Adam(
+            self.params, eps=config.adam_eps, grad_clip=config.grad_clip,
+            apart=() if memory_lr is None else memory_parameters(self.net),
+        )  # fmt: skip
+        self.rates_at = make_rates(config.lr, memory_lr, total_steps=total_steps)
         self.updates = 0
         self.target_lag: Tensor | None = None  # before the last hard copy
         self.generator = generator(seed, "explore")
@@ -80,23 +85,23 @@ class ValueBasedPolicy(ABC, Generic[C, Net]):
     def torch_update(self, sample: Sample) -> Update:
         """``update`` by autograd of ``loss``."""
         segment, weight = sample.to(self.device)
-        lr = self.lr_at(sample.env_steps)
+        rates = self.rates_at(sample.env_steps)
         step = self.gradient_step if self.graph is None else self.graph.step
-        priority, metrics = step(segment, weight, lr)
+        priority, metrics = step(segment, weight, *rates)
         self.updates += 1
         self.update_target()
-        metrics = metrics | {"train/lr": weight.new_full((), lr)}
+        metrics = metrics | {"train/lr": weight.new_full((), rates[0])}
         return Update(priority, metrics | self.noise_metrics())
 
     def gradient_step(
-        self, segment: Segment, weight: Tensor, lr: float | Tensor
+        self, segment: Segment, weight: Tensor, *rates: Rate
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Backward pass of ``loss``, clipping and a step of Adam; priorities and metrics."""
         out = self.loss(segment, weight)
         began = time.perf_counter()
         grads = torch.autograd.grad(out.loss, self.params)
         backward = time.perf_counter()
-        norm = self.adam.step(grads, lr)
+        norm = self.adam.step(grads, *rates)
         self.seconds["backward"] += backward - began
         self.seconds["optimiser"] += time.perf_counter() - backward
         return out.priority, out.metrics | {"train/grad_norm": norm}

@@ -12,8 +12,8 @@ from rlrun.reports.records import Floats, Records, read_records
 from rlrun.reports.runs import TIMINGS, RunData, finite, resolve
 from rlrun.rundir.manifest import METRICS
 
-ON_POLICY = ("a2c", "ppo", "impala")
-VALUE_BASED = ("dqn", "r2d2", "cql", "qmix")
+ON_POLICY = ("a2c", "ppo", "impala", "pqn")
+VALUE_BASED = ("dqn", "r2d2", "cql", "qmix", "pqn")
 WITHOUT_LEARNING = ("random", "scripted")
 PARTS = (
     "collect", "add", "bonus", "sample", "update", "prioritize", "eval", "log", "checkpoint",

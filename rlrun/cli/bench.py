@@ -1,0 +1,128 @@
+"""``rlrun bench memory``: algorithms and memory cells on memory tasks, one table. Torch-free."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from rlrun.cli.commands import Parser, split_quiet
+from rlrun.cli.job_runs import directory_of, run_jobs
+from rlrun.config import Composer
+from rlrun.config.compose import shipped_conf
+from rlrun.config.config_errors import config_error
+from rlrun.config.hydra_errors import override_key
+from rlrun.config.reader import read_dataclass
+from rlrun.config.space import read_settings
+from rlrun.config.yaml_limits import read_yaml
+from rlrun.errors import ConfigError
+from rlrun.reports.memory_bench import ABOUT, BenchSetting, bench_markdown, bench_table, raw_lines
+from rlrun.reports.tables import csv_text, terminal_lines
+from rlrun.rundir.durable import replace_file
+from rlrun.schema import BenchConfig, BenchTaskConfig
+from rlrun.schema.spelling import nearest
+
+PAGE, CSV, RAW = "bench.md", "bench.csv", "bench.jsonl"  # what is written into bench.dir
+_OWN = ("seed", "run.total_steps", "run.eval_every", "run.stop_value", "run.dir", "sweep.dir")
+
+
+def bench_command(argv: list[str]) -> int:
+    """Parse and run ``rlrun bench memory``; 1 when a run failed."""
+    quiet, argv = split_quiet(argv)
+    about = "Runs algorithms and memory cells on memory tasks and prints a table."
+    parser = Parser(prog="rlrun bench", description=about)
+    parser.add_argument("what", choices=("memory",), help="what is measured")
+    parser.add_argument("--quick", action="store_true", help="a minute instead of days")
+    parser.add_argument("--config-dir", "-cd", help="a directory with your own yaml files")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="bench.KEY=VALUE: see rlrun help bench; others are those of every run",
+    )
+    args = parser.parse_intermixed_args(argv)
+    flags = [*["--quick"] * args.quick, *["-q"] * bool(quiet)]
+    flags += ["--config-dir", args.config_dir] if args.config_dir else []
+    return bench(args.overrides, args.config_dir, flags, quick=args.quick, quiet=bool(quiet))
+
+
+def bench(
+    overrides: Sequence[str],
+    config_dir: str | None,
+    flags: Sequence[str],
+    *,
+    quick: bool,
+    quiet: bool,
+) -> int:
+    """Run what is missing in bench.dir and write the table; 0, or 1 when a run failed."""
+    composer = Composer(config_dir=config_dir)
+    own = [o for o in overrides if override_key(o).partition(".")[0] == "bench"]
+    common = [o for o in overrides if o not in own]
+    settings: BenchConfig = read_settings(composer, "bench", [])
+    settings = read_settings(composer, "bench", [*settings.quick * quick, *own])
+    _check_common(common)
+    tasks = {name: _task(name) for name in settings.tasks}
+    plan = [
+        (name, algorithm, cell)
+        for name in tasks for algorithm in settings.algorithms for cell in settings.cells
+    ]  # fmt: skip
+    first = int(composer.compose(common).seed)
+    seeds = range(first, first + settings.seeds)
+    jobs = [
+        composer.rewrite([*_words(tasks[name], settings), f"policy={algorithm}", f"memory={cell}",
+                          f"seed={seed}"])
+        for name, algorithm, cell in plan for seed in seeds
+    ]  # fmt: skip
+    path = directory_of(settings.dir, "bench.dir")
+    words = [o for o in own if override_key(o) != "bench.dir"]
+    command = ["bench", "memory", *flags, *words, f"bench.dir={path}", *common]
+    silent = ["logger.progress=off"] if quiet else []
+    runs = run_jobs(composer, [*common, *silent], jobs, path, command, quiet=quiet)
+    found = [
+        BenchSetting(*names, tasks[names[0]].random, runs[i * len(seeds) : (i + 1) * len(seeds)])
+        for i, names in enumerate(plan)
+    ]
+    return _write(path, found, tasks, quiet=quiet)
+
+
+def _write(
+    path: Path, found: Sequence[BenchSetting], tasks: dict[str, BenchTaskConfig], *, quiet: bool
+) -> int:
+    table = bench_table(found, {name: task.published for name, task in tasks.items()})
+    for name, text in ((PAGE, bench_markdown(table)), (CSV, csv_text(table)),
+                       (RAW, raw_lines(found))):  # fmt: skip
+        replace_file(path / name, text.encode())
+    if not quiet:
+        print("\n".join([*terminal_lines(table), "", ABOUT, f"table: {path / PAGE}"]), flush=True)
+    return int(any(len(setting.scored) < len(setting.runs) for setting in found))
+
+
+def _task(name: str) -> BenchTaskConfig:
+    """The task of that name in conf/bench_tasks.yaml. Raises: ConfigError."""
+    known = OmegaConf.to_container(OmegaConf.create(read_yaml(shipped_conf() / "bench_tasks.yaml")))
+    assert isinstance(known, dict)
+    if name not in known:
+        close = nearest(name, [str(key) for key in known], 1)
+        fix = f"did you mean {close[0]}?" if close else "choose one"
+        raise config_error("bench.tasks", name, "no such task", ", ".join(map(str, known)), fix)
+    task: BenchTaskConfig = read_dataclass(BenchTaskConfig, known[name], f"bench.tasks.{name}")
+    return task
+
+
+def _words(task: BenchTaskConfig, settings: BenchConfig) -> list[str]:
+    """The overrides of every run of a task: a fixed budget, evaluated at equal distances."""
+    steps = settings.steps or task.steps
+    every = max(1, steps // settings.evaluations)
+    budget = [f"run.total_steps={steps}", f"run.eval_every={every}", "run.stop_value=null"]
+    return [*task.overrides, *budget]
+
+
+def _check_common(common: Sequence[str]) -> None:
+    """Raise ConfigError for keys that the benchmark itself sets, and for sweeps over values."""
+    for text in common:
+        key = override_key(text)
+        if key in (*_OWN[1:], "policy", "memory", "env", "sweep"):
+            allowed = "bench.algorithms, bench.cells, bench.tasks, bench.steps and bench.dir do"
+            raise ConfigError(
+                f"{key} = {text.partition('=')[2]}: the benchmark chooses it; {allowed}; use them",
+                key=key,
+            )

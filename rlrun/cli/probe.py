@@ -1,0 +1,143 @@
+"""``rlrun probe``: does a task need memory? Torch-free; its runs are processes of their own."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rlrun.cli.arguments import positive
+from rlrun.cli.commands import Parser, split_quiet
+from rlrun.cli.job_runs import directory_of, run_jobs
+from rlrun.config import Composer
+from rlrun.config.hydra_errors import override_key
+from rlrun.config.presets import read_presets
+from rlrun.config.space import read_settings
+from rlrun.errors import ConfigError, RlrunError
+from rlrun.reports.memory_gap import FULL, MEMORYLESS, RECURRENT, STACKED, MemoryGap, gap_table
+from rlrun.reports.score import score
+from rlrun.reports.tables import markdown, terminal_lines
+from rlrun.rundir.durable import replace_file
+from rlrun.schema import Config, ProbeConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlrun.reports.runs import RunData
+
+PAGE = "probe.md"  # what is written into probe.dir
+_CHOSEN = ("policy", "memory", "seed", "run.dir", "sweep.dir", "run.total_steps", "run.stop_value")
+_FULL_STATE = "full_state"  # argument of an environment that can show its state
+
+
+def probe_command(argv: list[str]) -> int:
+    """Parse and run ``rlrun probe``."""
+    quiet, argv = split_quiet(argv)
+    about = "Trains agents with and without memory, and says whether the task needs it."
+    parser = Parser(prog="rlrun probe", description=about)
+    parser.add_argument("--budget", type=positive, metavar="STEPS", help="env steps of each run")
+    parser.add_argument("--config-dir", "-cd", help="a directory with your own yaml files")
+    parser.add_argument(
+        "overrides",
+        nargs="+",
+        metavar="KEY=VALUE",
+        help="env=NAME, other keys of every run, probe.KEY=VALUE (rlrun help probe)",
+    )
+    args = parser.parse_intermixed_args(argv)
+    budget = [] if args.budget is None else [f"probe.budget={args.budget}"]
+    flags = ["-q"] * bool(quiet) + (["-cd", args.config_dir] if args.config_dir else [])
+    probe_task([*args.overrides, *budget], args.config_dir, flags, quiet=bool(quiet))
+    return 0
+
+
+def probe_task(
+    overrides: Sequence[str], config_dir: str | None, flags: Sequence[str], *, quiet: bool
+) -> MemoryGap:
+    """Train the agents that are missing in probe.dir, print the gap, return it.
+
+    Raises: ConfigError before any run starts; RlrunError when one of them failed.
+    """
+    composer = Composer(config_dir=config_dir)
+    own = [o for o in overrides if override_key(o).partition(".")[0] == "probe"]
+    common = [o for o in overrides if o not in own]
+    settings: ProbeConfig = read_settings(composer, "probe", own)
+    _check_common(common)
+    words = composer.rewrite(common)
+    typed = [*words, "policy=random"]  # composes with any environment
+    config = read_presets(composer, composer.compose(typed), typed)
+    budget = settings.budget or config.run.total_steps
+    agents = _agents(config, settings)
+    run = [f"run.total_steps={budget}", f"run.eval_every={budget}", "run.stop_value=null",
+           f"run.eval_episodes={settings.episodes}"]  # fmt: skip
+    seeds = range(config.seed, config.seed + settings.seeds)
+    jobs = [[*words, *run, *agent, f"seed={seed}"] for agent in agents.values() for seed in seeds]
+    path = directory_of(settings.dir, "probe.dir")
+    kept = [o for o in own if override_key(o) != "probe.dir"]
+    command = ["probe", *flags, *common, *kept, f"probe.dir={path}"]
+    silent = ["logger.progress=off"] if quiet else []
+    runs = run_jobs(composer, silent, jobs, path, command, quiet=quiet)
+    scores = {
+        name: _scores(runs[i * len(seeds) : (i + 1) * len(seeds)]) for i, name in enumerate(agents)
+    }
+    name = next((o.partition("=")[2] for o in common if override_key(o) == "env"), config.env.id)
+    gap = MemoryGap(name if name != "gym" else config.env.id, budget, scores)
+    _write(path, gap, quiet=quiet)
+    return gap
+
+
+def _agents(config: Config, settings: ProbeConfig) -> dict[str, list[str]]:
+    """Name -> overrides of every agent that the environment allows."""
+    from gymnasium import spaces
+
+    from rlrun.env import known_spaces
+
+    obs, action, _ = known_spaces(replace(config.env, frame_stack=1), config.agents)
+    real = isinstance(action, spaces.Box)
+    base = [*(settings.real if real else settings.discrete)]
+    memory = [*(settings.real_memory if real else settings.discrete_memory)]
+    changed = {override_key(word) for word in memory}
+    rest = [word for word in base if override_key(word) not in changed]
+    flat = []  # only boxes are stacked
+    if not isinstance(obs, spaces.Box) and not config.env.wrappers:
+        flat = ["env.wrappers=[{name:flatten_obs}]"]
+    agents = {
+        MEMORYLESS: base,
+        STACKED: [*base, *flat, f"env.frame_stack={settings.stack}"],
+        RECURRENT: [*rest, *memory],
+    }
+    if config.env.kwargs.get(_FULL_STATE) is False:
+        agents[FULL] = [*base, f"env.kwargs.{_FULL_STATE}=true"]
+    return agents
+
+
+def _scores(runs: "Sequence[RunData]") -> list[float]:
+    """The final scores. Raises: RlrunError when a run has none."""
+    found = [score(run, "final") for run in runs]
+    scores = [value for value in found if value is not None]
+    if len(scores) < len(runs):
+        run = next(run for run, value in zip(runs, found, strict=True) if value is None)
+        raise RlrunError(
+            f"{run.path}: has no score ({run.failure or run.status}); all runs of a probe are "
+            "needed, for the others alone would favour an agent that fails; the same command with "
+            "probe.dir of this directory tries it again"
+        )
+    return scores
+
+
+def _write(path: "Path", gap: MemoryGap, *, quiet: bool) -> None:
+    table = gap_table(gap)
+    replace_file(
+        path / PAGE, f"# {gap.environment}\n\n{markdown(table)}\n{gap.sentence}\n".encode()
+    )
+    lines = [] if quiet else [*terminal_lines(table), ""]
+    print("\n".join([*lines, gap.sentence]), flush=True)
+
+
+def _check_common(common: Sequence[str]) -> None:
+    """Raise ConfigError for keys that the probe itself sets."""
+    for text in common:
+        key = override_key(text)
+        if key in _CHOSEN or key == "env.frame_stack":
+            allowed = "probe.budget, probe.seeds, probe.stack and probe.dir are allowed"
+            raise ConfigError(
+                f"{key} = {text.partition('=')[2]}: the probe chooses it; {allowed}; use them",
+                key=key,
+            )

@@ -1,0 +1,238 @@
+"""``rlrun doctor env=NAME``: what can be checked of an environment from outside.
+
+Random actions, a few thousand steps, in two views: the single environment before anything validates
+it, and the rows that a run gets from the configured backend. A check that finds something says what
+to do; one that cannot be made says why. None of them proves an environment right.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rlrun.env.adapter import make_env, make_one_env
+from rlrun.env.agents.pettingzoo import PREFIX
+from rlrun.env.examine_single import (
+    FINDING,
+    NO_END,
+    OK,
+    REPLAYS,
+    UNKNOWN,
+    Check,
+    Limits,
+    contract_checks,
+    final_observation_check,
+    first_episode,
+    limit_check,
+)
+from rlrun.env.rows import Env
+from rlrun.env.walk import Episode, RowsWalk, row_hashes, walk_rows, walk_single
+from rlrun.errors import EnvError
+from rlrun.schema import AgentsConfig, EnvConfig
+
+_SEED, _NUM_ENVS = 20_261, 2
+_SINGLE_STEPS, _ROWS_STEPS, _STATE_STEPS = 2000, 200, 30
+_SHARES = 6  # walks that take most of the time
+_NO_SINGLE = "this backend has no single environments; its rows are validated as they come"
+_MODE = (
+    'a NEXT_STEP environment resets there and ignores the action; state its metadata["autoreset_'
+    'mode"], or set env.backend=sync'
+)
+
+
+def examine(
+    config: EnvConfig, agents: AgentsConfig | None, *, seconds: float = 5.0
+) -> Iterator[Check]:
+    """Yield the verdict of every check.
+
+    ``seconds``: about how long all may take; a slow environment makes fewer steps.
+
+    Raises: ConfigError: it cannot be made.
+    """
+    rows = _Rows(config, agents, seconds / _SHARES)
+    rows.make().close()  # what cannot be made is refused before anything is said
+    single: Any = None
+    limits = Limits(config.max_episode_steps, {})
+    if config.backend == "envpool" or config.id.startswith(PREFIX):
+        for name in ("spaces", "reward", "flags", "time limit", "final observation"):
+            yield Check(name, UNKNOWN, _NO_SINGLE)
+    else:
+        single = partial(make_one_env, config, validate=False)
+        env = single()
+        limits = Limits.of(env)
+        walk = walk_single(env, seed=_SEED, steps=_SINGLE_STEPS, seconds=rows.seconds)
+        _close(env)
+        yield from contract_checks(walk, limits.registered)
+        yield limit_check(walk, limits)
+        yield final_observation_check(walk, single, _SEED + 1)
+    native = config.backend in ("auto", "vector") and not config.wrappers
+    yield from rows.checks(limits.registered, single if native else None)
+    yield rows.state()
+
+
+class _Rows:
+    """Checks of the rows of an environment."""
+
+    def __init__(self, config: EnvConfig, agents: AgentsConfig | None, seconds: float) -> None:
+        self.config, self.agents, self.seconds = config, agents, seconds
+
+    def make(self, *, num_envs: int = _NUM_ENVS, resumable: bool = False) -> Env:
+        return make_env(self.config, num_envs=num_envs, agents=self.agents, resumable=resumable)
+
+    def walk(self, **more: Any) -> RowsWalk:
+        env = self.make()
+        try:
+            return walk_rows(env, seed=_SEED, steps=_ROWS_STEPS, seconds=self.seconds, **more)
+        finally:
+            _close(env)
+
+    def checks(self, limit: int | None, single: Any) -> Iterator[Check]:
+        """Determinism, and the row after an episode's end.
+
+        ``limit``: steps after which an episode is truncated. ``single``: makes the environment that
+        these rows have to repeat; None: they are made of it.
+        """
+        try:
+            one, two = self.walk(), self.walk()
+            yield _determinism(one, two)
+            other = self.walk(other_after_end=True)
+            yield self._after_end(one, two, other, limit, single)
+        except EnvError as e:
+            for name in ("determinism", "step after the end"):
+                yield Check(name, UNKNOWN, f"a run ends: {e}")
+
+    def _after_end(
+        self, one: RowsWalk, two: RowsWalk, other: RowsWalk, limit: int | None, single: Any
+    ) -> Check:
+        name, opens = "step after the end", one.ended[:-1]  # the next row opens an episode
+        if not opens.any():
+            return Check(name, UNKNOWN, NO_END)
+        wrong = None
+        if (one.reward[1:][opens] != 0).any():
+            wrong = "the row that opens an episode has a reward"
+        elif one.ended.shape[1] == _NUM_ENVS and one.ended[1:][opens].any():
+            # columns of agents wait, in rows that end, until the last agent of a team has left
+            wrong = "an episode ends in the row that opens it"
+        wrong = wrong or _shortened(one, limit)
+        wrong = wrong or (None if single is None else self._other_last_row(single))
+        if wrong is None and first_difference(one, two) is not None:
+            return Check(name, UNKNOWN, "rows of one seed differ, see determinism")
+        if wrong is None and (row := _action_taken(one, other)) is not None:
+            wrong = f"the observation of row {row} depends on the action"
+        if wrong is not None:
+            return Check(name, FINDING, f"{wrong}; {_MODE}")
+        return Check(name, OK, f"{int(opens.sum())} resets: no reward, no flag, the action ignored")
+
+    def _other_last_row(self, make_single: Any) -> str | None:
+        """Describe a last row that is not that of the single environment, None where it is.
+
+        Only where the rows before it are the same: native environments may draw other numbers.
+        """
+        single, rows = make_single(), self.make(num_envs=1)
+        try:
+            episodes = [first_episode(single, _SEED + n) for n in range(REPLAYS)]
+            found = [
+                _last_row(rows, episode, _SEED + n)
+                for n, episode in enumerate(episodes)
+                if episode is not None and rows.num_envs == 1
+            ]
+        except EnvError:
+            return None
+        finally:
+            _close(single)
+            _close(rows)
+        if len(found) > 1 and all(x is False for x in found):
+            return "the last row of an episode is not that of the single environment"
+        return None
+
+    def state(self) -> Check:
+        """A copy with the saved state must go on with the same rows."""
+        name, env, copy = "state", self.make(resumable=True), self.make(resumable=True)
+        again = "a resumed run opens new episodes there"
+        try:
+            walk = walk_rows(env, seed=_SEED, steps=2 * _STATE_STEPS, seconds=self.seconds)
+            state = env.state_dict()
+            if env.inexact is not None:
+                verdict = UNKNOWN if self.config.backend == "envpool" else FINDING
+                return Check(name, verdict, f"{env.inexact}; {again}")
+            if reasons := copy.load_state_dict(state):
+                return Check(name, FINDING, f"{reasons[0]}; {again}")
+            given: dict[str, Any] = {
+                "seed": _SEED + 1,
+                "steps": _STATE_STEPS,
+                "seconds": self.seconds,
+            }
+            ours, its = (walk_rows(e, last=walk.last, **given) for e in (env, copy))
+        except EnvError as e:
+            return Check(name, UNKNOWN, f"a run ends: {e}")
+        finally:
+            _close(env)
+            _close(copy)
+        if (row := first_difference(ours, its)) is not None:
+            text = f"a copy with the saved state gives another row {row} steps later"
+            fix = "keep all state in attributes, or define state_dict() and load_state_dict()"
+            return Check(name, FINDING, f"{text}; {fix}")
+        return Check(name, OK, f"saved and restored exactly, {ours.steps} rows compared")
+
+
+def _determinism(one: RowsWalk, two: RowsWalk) -> Check:
+    if (row := first_difference(one, two)) is not None:
+        text = f"two copies with the same seed and actions differ at row {row}"
+        fix = "draw from self.np_random only, which reset(seed=...) seeds, and share nothing"
+        return Check("determinism", FINDING, f"{text}; {fix}")
+    steps = min(one.steps, two.steps)
+    return Check("determinism", OK, f"two copies with one seed have the same {steps} rows")
+
+
+def first_difference(one: RowsWalk, two: RowsWalk) -> int | None:
+    """Return the first row, counted from the reset, in which two walks differ."""
+    count = min(len(one.hashes), len(two.hashes))
+    differs = np.zeros(count, np.bool_)
+    for a, b in ((one.hashes, two.hashes), (one.reward, two.reward), (one.ended, two.ended)):
+        differs |= (a[:count] != b[:count]).any(axis=1)
+    return int(differs.argmax()) if differs.any() else None
+
+
+def _action_taken(one: RowsWalk, other: RowsWalk) -> int | None:
+    """Return the first row after an end whose observation is another under another action."""
+    count = min(len(one.hashes), len(other.hashes))
+    for column in range(one.ended.shape[1]):
+        ends = np.flatnonzero(one.ended[: count - 1, column])
+        if ends.size and one.hashes[ends[0] + 1, column] != other.hashes[ends[0] + 1, column]:
+            return int(ends[0] + 1)
+    return None
+
+
+def _shortened(walk: RowsWalk, limit: int | None) -> str | None:
+    """Describe truncated episodes that lack a row: their reset took the place of the last one."""
+    if limit is None or limit < 2:
+        return None
+    lengths: set[int] = set()
+    for column in range(walk.truncated.shape[1]):
+        starts = np.flatnonzero(walk.first[:, column])
+        for end in np.flatnonzero(walk.truncated[:, column]):
+            start = starts[starts <= end].max(initial=0)
+            if start:  # the first episode has all of its rows
+                lengths.add(int(end - start))
+    if lengths == {limit - 1}:
+        return f"truncated episodes have {limit - 1} steps, the limit is {limit}"
+    return None
+
+
+def _last_row(rows: Env, episode: Episode, seed: int) -> bool | None:
+    """Whether the last row of an episode is that of ``rows``; None: an earlier row differs."""
+    start = np.asarray(getattr(rows.action_space, "start", 0))
+    seen = [row_hashes(rows.reset(seed=seed), 1)[0]]
+    for action in episode.actions:
+        s = rows.step((np.asarray(action) - start)[None])
+        seen.append(row_hashes(s.obs, 1)[0])
+    if seen[:-1] != episode.hashes[:-1] or len(set(episode.hashes)) == 1:
+        return None
+    return bool(seen[-1] == episode.hashes[-1])
+
+
+def _close(env: Any) -> None:
+    with suppress(Exception):  # what close() raises is not what is examined
+        env.close()

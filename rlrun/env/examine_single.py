@@ -1,0 +1,205 @@
+"""Checks of a single environment: spaces, reward, flags, mask, time limit, final observation.
+
+Random actions, before anything of rlrun validates what the environment returns.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.wrappers import RepeatAction, TimeLimit
+
+from rlrun.env.probe import row_hash
+from rlrun.env.walk import Episode, SingleWalk, walk_single
+from rlrun.env.wrappers import MaxAndSkip
+from rlrun.functional.masks import MASK
+
+OK, FINDING, UNKNOWN = "ok", "finding", "not checkable"
+NO_END = "no episode ended within the steps made; env.max_episode_steps=100 makes them end"
+REPLAYS = 3  # episodes that are repeated up to their last step
+_REPLAY_STEPS, _REPLAY_SECONDS = 300, 0.3
+_LIMITS = (  # attributes that name a limit
+    *("max_steps", "max_episode_steps", "_max_episode_steps", "time_limit", "horizon"),
+    *("episode_length", "max_cycles", "episode_limit"),
+)
+_FIX = "a run would end with exit code 3; fix the environment or wrap it"
+_TRUNCATE = "return truncated=True and terminated=False where only the time is over"
+AnyEnv = gym.Env[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Verdict of one check. ``text``: what was seen, what to do, or why it cannot be made."""
+
+    name: str
+    verdict: str  # OK, FINDING or UNKNOWN
+    text: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Time limits of an environment in steps: Gymnasium's, and those that its attributes name."""
+
+    registered: int | None
+    own: dict[str, int]
+
+    @classmethod
+    def of(cls, env: AnyEnv) -> "Limits":
+        """Return those of ``env``; Gymnasium's only where a row is one step of it."""
+        registered: int | None = None
+        layer = env
+        while isinstance(layer, gym.Wrapper):
+            if isinstance(layer, TimeLimit):
+                registered = layer._max_episode_steps
+            elif isinstance(layer, RepeatAction | MaxAndSkip):
+                break
+            layer = layer.env
+        named = {name: getattr(env.unwrapped, name, None) for name in _LIMITS}
+        return cls(registered, {n: x for n, x in named.items() if isinstance(x, int)})
+
+
+def contract_checks(walk: SingleWalk, limit: int | None) -> Iterator[Check]:
+    """Yield the checks of spaces, reward and flags, and of the mask where there is one.
+
+    ``limit``: steps after which Gymnasium truncates, whatever the environment says of that step.
+    """
+    wrong, count = walk.violations, f"{walk.steps} steps, {len(walk.ended)} ended episodes"
+    if (text := wrong.get("exception") or wrong.get("observation")) is not None:
+        yield Check("spaces", FINDING, f"after {walk.steps} steps: {text}; {_FIX}")
+    elif walk.outside is not None:
+        text = (
+            f"{walk.outside}; it is passed on, but declare wider bounds: wrappers compute with them"
+        )
+        yield Check("spaces", FINDING, text)
+    else:
+        yield Check("spaces", OK, f"observations in their space, all actions taken; {count}")
+    if (text := wrong.get("reward")) is not None:
+        yield Check("reward", FINDING, f"after {walk.steps} steps: {text}; {_FIX}")
+    elif not walk.rewards:
+        yield Check("reward", UNKNOWN, "no step was made")
+    else:
+        low, high = min(walk.rewards), max(walk.rewards)
+        yield Check("reward", OK, f"finite, {low:g} to {high:g} per step")
+    yield _flags(walk, limit)
+    if walk.episodes and _masks(walk.episodes[0].obs[0]) is not None:
+        yield _mask(walk)
+
+
+def _flags(walk: SingleWalk, limit: int | None) -> Check:
+    if (text := walk.violations.get("flags")) is not None:
+        return Check("flags", FINDING, f"after {walk.steps} steps: {text}; {_FIX}")
+    if not walk.ended:
+        return Check("flags", UNKNOWN, NO_END)
+    both = sum(e.terminated and e.truncated and e.length != limit for e in walk.ended)
+    if both > 1 and 2 * both > len(walk.ended):
+        text = f"terminated and truncated are both True at {both} of {len(walk.ended)} ends"
+        return Check("flags", FINDING, f"{text}, taken for terminated (no value); {_TRUNCATE}")
+    terminated = sum(e.terminated for e in walk.ended)
+    text = f"{terminated} episodes terminated, {len(walk.ended) - terminated} truncated"
+    return Check("flags", OK, text)
+
+
+def _masks(obs: Any) -> Any:
+    return obs[MASK] if isinstance(obs, dict) and MASK in obs else None
+
+
+def _mask(walk: SingleWalk) -> Check:
+    """An open episode has an allowed action at every step."""
+    for number, episode in enumerate(walk.episodes):
+        for t, obs in enumerate(episode.obs[: episode.length]):
+            if not np.any(_masks(obs)):
+                text = (
+                    f"no action is allowed at step {t} of episode {number}, so all are taken for it"
+                )
+                return Check(
+                    MASK, FINDING, f"{text}; end the episode, or allow one that does nothing"
+                )
+    forbidden = np.mean([1 - np.mean(_masks(o) != 0) for e in walk.episodes for o in e.obs[:-1]])
+    return Check(MASK, OK, f"an action is always allowed, {forbidden:.0%} of them are forbidden")
+
+
+def limit_check(walk: SingleWalk, limits: Limits) -> Check:
+    """A time limit must truncate, not terminate: the value of its last observation still counts."""
+    name, ended, limit = "time limit", walk.ended, limits.registered
+    if not ended:
+        return Check(name, UNKNOWN, NO_END) if limit is None else _trusted(limit)
+    lengths = {episode.length for episode in ended}
+    all_terminated = all(episode.terminated for episode in ended)
+    only = min(lengths) if len(lengths) == 1 and len(ended) > 2 and all_terminated else None
+    at_limit = [e for e in ended if e.length == limit]
+    if len(at_limit) > 1 and all(e.terminated for e in at_limit):
+        text = f"all {len(at_limit)} episodes of {limit} steps, the registered limit, terminated"
+        return Check(name, FINDING, f"{text}: their last value would be 0; {_TRUNCATE}")
+    if only is not None and (own := [n for n, x in limits.own.items() if x == only]):
+        text = f"all {len(ended)} episodes terminated after {only} steps, its {own[0]}"
+        return Check(name, FINDING, f"{text}: their last value would be 0; {_TRUNCATE}")
+    if only is not None and only > 1:
+        text = f"all {len(ended)} episodes terminated after {only} steps: the task's own end?"
+        return Check(name, UNKNOWN, f"{text} If it is a limit, {_TRUNCATE}")
+    if truncated := sum(e.truncated and not e.terminated for e in ended):
+        return Check(name, OK, f"{truncated} of {len(ended)} episodes were truncated")
+    if limit is not None:
+        return _trusted(limit)
+    return Check(name, UNKNOWN, "no episode was truncated and no limit is registered")
+
+
+def _trusted(limit: int) -> Check:
+    text = f"Gymnasium's TimeLimit truncates after {limit} steps; no random episode was that long"
+    return Check("time limit", OK, text)
+
+
+def final_observation_check(walk: SingleWalk, make: Callable[[], AnyEnv], seed: int) -> Check:
+    """The observation of an episode's last step must not be that of a reset.
+
+    Compared with the first one of the next episode, and with what a reset in place of the last
+    step returns: an environment that resets itself in ``step`` returns just that.
+    """
+    name, ended = "final observation", walk.ended
+    if not ended:
+        return Check(name, UNKNOWN, NO_END)
+    if all(len(set(episode.hashes)) == 1 for episode in ended):
+        return Check(name, UNKNOWN, "observations do not change within episodes")
+    fix = "step() must not reset: return the final observation, rlrun calls reset()"
+    pairs = list(zip(walk.episodes, walk.episodes[1:], strict=False))
+    if len(pairs) > 1 and all(a.hashes[-1] == b.hashes[0] for a, b in pairs):
+        text = f"in all {len(pairs)} episodes it is the first one of the next episode"
+        return Check(name, FINDING, f"{text}; {fix}")
+    found = [x for n in range(REPLAYS) if (x := _ends_in_reset(make, seed + n)) is not None]
+    if len(found) > 1 and all(found):
+        text = f"in {len(found)} episodes it is what reset() returns in place of the last step"
+        return Check(name, FINDING, f"{text}; {fix}")
+    return Check(name, OK, f"not that of a reset, {len(ended)} episodes")
+
+
+def _ends_in_reset(make: Callable[[], AnyEnv], seed: int) -> bool | None:
+    """Whether an episode ends with what a reset in place of its last step returns; None: no end.
+
+    False where a reset in place of the step before it does the same: all observations are drawn.
+    """
+    env = make()
+    try:
+        episode = first_episode(env, seed)
+        if episode is None or episode.length < 2:
+            return None
+        same = []
+        for t in (episode.length - 1, episode.length):
+            env.reset(seed=seed)
+            for action in episode.actions[: t - 1]:
+                env.step(action)
+            same.append(row_hash(env.reset()[0]) == episode.hashes[t])
+        return same == [False, True]
+    except Exception:  # what it raises is a finding of the walk
+        return None
+    finally:
+        with suppress(Exception):
+            env.close()
+
+
+def first_episode(env: AnyEnv, seed: int) -> Episode | None:
+    """Return the first episode of random actions after a reset with ``seed``; None: no end."""
+    seconds = _REPLAY_SECONDS
+    walk = walk_single(env, seed=seed, steps=_REPLAY_STEPS, seconds=seconds, episodes=1)
+    return walk.ended[0] if walk.ended else None

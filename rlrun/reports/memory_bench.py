@@ -1,0 +1,126 @@
+"""The table of ``rlrun bench memory``: settings on memory tasks, beside scores published elsewhere.
+
+MMER, the maximum mean episodic reward, is the measure of POPGym (Morad et al., ICLR 2023): of each
+seed the maximum over epochs of the mean return of an epoch's episodes, then the mean over seeds.
+An epoch is an evaluation here, whose episodes are greedy; POPGym's are those of training. A
+maximum flatters: the score of the final weights, with its interval, stands beside it.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlrun.reports.findings import interval_of
+from rlrun.reports.intervals import mean_interval
+from rlrun.reports.runs import RunData
+from rlrun.reports.score import score
+from rlrun.reports.tables import Cell, Interval, Table, markdown
+
+SHARE = 0.9  # of the way from random actions to the best MMER of a task
+_NAN = math.nan
+ABOUT = (
+    "MMER: mean over seeds of the largest mean return of an evaluation (POPGym's measure, which "
+    "flatters). Score: mean return of the final weights, with the 95 % interval of the mean over "
+    "seeds (from 5 seeds on). Steps and seconds to 90 %: median over seeds of the first evaluation "
+    "that is 90 % of the way from random actions to the best MMER of the task; a seed that never "
+    "gets there, or fails, counts as slower than all others. Rows whose algorithm is in brackets "
+    "were published elsewhere, with 15M env steps, and were not run here."
+)
+
+
+@dataclass(frozen=True)
+class BenchSetting:
+    """An algorithm with a cell on a task, and its runs. ``random``: return of random actions."""
+
+    task: str
+    algorithm: str
+    cell: str
+    random: float
+    runs: Sequence[RunData]
+
+    @property
+    def scored(self) -> list[RunData]:
+        """The runs that are done, with all their evaluations."""
+        return [run for run in self.runs if score(run, "auc") is not None]
+
+    @property
+    def mmer(self) -> float:
+        """Maximum mean episodic reward; NaN without a run that is done."""
+        tops = [float(run.evaluations.return_mean.max()) for run in self.scored]
+        return float(np.mean(tops)) if tops else _NAN
+
+    @property
+    def final(self) -> Interval:
+        """Mean return of the final weights with its interval."""
+        scores = [x for run in self.scored if (x := score(run, "final")) is not None]
+        return interval_of(mean_interval(scores)) if scores else Interval(_NAN, _NAN, _NAN)
+
+    def reached(self, threshold: float) -> tuple[float, float]:
+        """Return median env steps and wall-clock seconds until ``threshold``; inf: never."""
+        found = []
+        for run in self.runs:
+            at = run.evaluations.return_mean >= threshold if run in self.scored else np.zeros(0)
+            first = int(np.argmax(at)) if at.any() else None
+            e = run.evaluations
+            found.append(
+                (math.inf, math.inf)
+                if first is None
+                else (float(e.env_steps[first]), float(e.wall_seconds[first]))
+            )
+        steps, seconds = (sorted(column)[len(found) // 2] for column in zip(*found, strict=True))
+        return steps, seconds
+
+    @property
+    def outcome(self) -> str:
+        """Number of runs, and how those ended that are not done."""
+        lost = [run for run in self.runs if run not in self.scored]
+        whys = dict.fromkeys(run.failure or run.problem or run.damage or run.status for run in lost)
+        text = f"{len(self.scored)} of {len(self.runs)}"
+        return f"{text}; {'; '.join(whys)}" if lost else text
+
+
+def bench_table(
+    settings: Sequence[BenchSetting], published: Mapping[str, Mapping[str, float]]
+) -> Table:
+    """Return the table, best MMER of a task first; ``published``: task -> setting -> MMER."""
+    rows: list[tuple[Cell, ...]] = []
+    for task in dict.fromkeys(setting.task for setting in settings):
+        own = [setting for setting in settings if setting.task == task]
+        best = max((s.mmer for s in own if not math.isnan(s.mmer)), default=_NAN)
+        threshold = own[0].random + SHARE * (best - own[0].random)
+        own.sort(key=lambda s: -math.inf if math.isnan(s.mmer) else s.mmer, reverse=True)
+        for s in own:
+            steps, seconds = (_NAN, _NAN) if math.isnan(best) else s.reached(threshold)
+            rows.append((task, s.algorithm, s.cell, s.mmer, s.final, steps, seconds, s.outcome))
+        for name, value in published.get(task, {}).items():
+            nothing = Interval(_NAN, _NAN, _NAN)
+            rows.append((task, f"({name})", "", float(value), nothing, _NAN, _NAN, "elsewhere"))
+    columns = ("task", "algorithm", "cell", "MMER", "score", "steps to 90 %", "seconds to 90 %",
+               "runs")  # fmt: skip
+    return Table("bench", columns, rows)
+
+
+def bench_markdown(table: Table) -> str:
+    """Return the page of the benchmark."""
+    return f"# rlrun bench memory\n\n{markdown(table)}\n{ABOUT}\n"
+
+
+def raw_lines(settings: Sequence[BenchSetting]) -> str:
+    """Return one JSON object a run: what it was, how it ended, all its evaluations."""
+    lines = []
+    for setting in settings:
+        for run in setting.runs:
+            e = run.evaluations
+            row: dict[str, Any] = {
+                "task": setting.task, "algorithm": setting.algorithm, "cell": setting.cell,
+                "seed": run.seed, "status": run.status, "failure": run.failure,
+                "score": score(run, "final"), "git": run.record.get("git"),
+                "env_steps": e.env_steps.tolist(), "return_mean": e.return_mean.tolist(),
+                "seconds": [None if math.isnan(x) else round(x, 3) for x in e.wall_seconds],
+            }  # fmt: skip
+            lines.append(json.dumps(row))
+    return "".join(f"{line}\n" for line in lines)

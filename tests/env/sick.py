@@ -1,0 +1,223 @@
+"""Environments that are wrong in ways a run may not notice, for ``rlrun doctor env=``.
+
+Each differs from ``Healthy`` in one thing, by the name that its id has. Torch-free.
+"""
+
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+
+from tests.env.masked import Masked
+
+
+class Healthy(gym.Env[Any, Any]):
+    """A walk from a random place; leaving [-3, 3] terminates, 12 steps truncate."""
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+    max_steps = 12
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(-10, 10, (2,), np.float32)
+        self.action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place, self.t = float(self.np_random.uniform(-1, 1)), 0
+        return self._obs(), {}
+
+    def _obs(self) -> Any:
+        return np.array([self.place, self.t / 2], np.float32)
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self.place += float(self.np_random.normal()) * 0.1 + 0.5 * (int(action) - 1)
+        self.t += 1
+        out = bool(abs(self.place) > 3)
+        return self._obs(), self.place, out, self.t >= self.max_steps and not out, {}
+
+
+class Spaces(Healthy):  # another dtype than declared, after a while
+    def _obs(self) -> Any:
+        return super()._obs().astype(np.float64 if self.t == 5 else np.float32)
+
+
+class Bounds(Healthy):  # floats beyond the declared bounds
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(-2, 2, (2,), np.float32)
+
+
+class Actions(Healthy):  # an action of its space that it does not take
+    def step(self, action: Any) -> Any:
+        return [super().step(0), super().step(1)][int(action)]
+
+
+class Reward(Healthy):
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        return obs, np.nan if self.t == 7 else reward, *rest
+
+
+class Flags(Healthy):  # both at the limit
+    def step(self, action: Any) -> Any:
+        obs, reward, out, late, info = super().step(action)
+        return obs, reward, out or late, out or late, info
+
+
+class FlagText(Healthy):
+    def step(self, action: Any) -> Any:
+        obs, reward, _, late, info = super().step(action)
+        return obs, reward, "no", late, info
+
+
+class Limit(Healthy):  # the limit terminates
+    def step(self, action: Any) -> Any:
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, self.t >= self.max_steps, False, info
+
+
+class Registered(Limit):  # as above, with a limit known to Gymnasium
+    max_steps = 9
+
+
+class Selfreset(Healthy):  # resets itself in step; its steps draw nothing
+    def step(self, action: Any) -> Any:
+        self.place += 0.5 * (int(action) - 1)
+        self.t += 1
+        late = self.t >= 6
+        if late:
+            return self.reset()[0], 0.0, False, True, {}
+        return self._obs(), self.place, False, False, {}
+
+
+class Samestart(Selfreset):  # likewise, from one place, with random steps
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place = 0.0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        self.np_random.normal()
+        return super().step(action)
+
+
+class Clock(Healthy):  # random numbers that no seed reaches
+    def step(self, action: Any) -> Any:
+        self.place += float(np.random.default_rng().normal()) * 1e-3
+        return super().step(action)
+
+
+class Shared(Healthy):  # copies that share what they count
+    total: ClassVar[int] = 0
+
+    def step(self, action: Any) -> Any:
+        Shared.total += 1
+        self.place += 1e-3 * (Shared.total % 7)
+        return super().step(action)
+
+
+class Hidden(Healthy):  # state outside of its attributes
+    places: ClassVar[dict[int, float]] = {}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.places[id(self)] = 0.0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        self.places[id(self)] += 0.01
+        self.place += self.places[id(self)]
+        return super().step(action)
+
+
+class Stuck(Masked):  # forbids everything at times
+    def _seen(self, *, ended: bool) -> Any:
+        return super()._seen(ended=ended or self.t == 3)
+
+    def step(self, action: Any) -> Any:
+        if not self.mask.any():
+            self.mask[:] = 1
+        return super().step(action)
+
+
+class Quiet(Healthy):
+    """No reward, and actions have no effect."""
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(1)
+        return obs, 0.0, *rest
+
+
+def _vector(num_envs: int, mode: AutoresetMode, make: Any = Healthy) -> SyncVectorEnv:
+    raw = SyncVectorEnv([make] * num_envs, autoreset_mode=mode)
+    raw.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    return raw
+
+
+def next_step(num_envs: int, **kwargs: Any) -> SyncVectorEnv:
+    return _vector(num_envs, AutoresetMode.NEXT_STEP)
+
+
+def same_step(num_envs: int, **kwargs: Any) -> SyncVectorEnv:
+    """Says NEXT_STEP, resets in the step that ends an episode."""
+    return _vector(num_envs, AutoresetMode.SAME_STEP)
+
+
+def quiet_same_step(num_envs: int, **kwargs: Any) -> SyncVectorEnv:
+    """``same_step`` without a reward, the actions without effect."""
+    return _vector(num_envs, AutoresetMode.SAME_STEP, Quiet)
+
+
+def limited_same_step(num_envs: int, **kwargs: Any) -> SyncVectorEnv:
+    """``quiet_same_step`` with a limit known to Gymnasium."""
+    return _vector(num_envs, AutoresetMode.SAME_STEP, lambda: TimeLimit(Quiet(), 7))
+
+
+class RewardedReset(SyncVectorEnv):
+    """The row of a reset has a reward."""
+
+    def __init__(self, num_envs: int, **kwargs: Any) -> None:
+        super().__init__([Healthy] * num_envs)
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, *rest = super().step(actions)
+        return obs, reward + 1.0, *rest
+
+
+SICK = {  # class -> (the check that finds it, words of its text)
+    Spaces: ("spaces", "has dtype float64"),
+    Bounds: ("spaces", "allowed is [-2, 2]; it is passed on"),
+    Actions: ("spaces", "raised IndexError"),
+    Reward: ("reward", "reward is nan"),
+    Flags: ("flags", "both True"),
+    FlagText: ("flags", "terminated is 'no'"),
+    Limit: ("time limit", "terminated after 12 steps, its max_steps"),
+    Registered: ("time limit", "episodes of 9 steps, the registered limit, terminated"),
+    Selfreset: ("final observation", "what reset() returns in place of the last step"),
+    Samestart: ("final observation", "the first one of the next episode"),
+    Clock: ("determinism", "draw from self.np_random only"),
+    Shared: ("determinism", "share nothing"),
+    Hidden: ("state", "gives other rows"),
+    Stuck: ("action_mask", "no action is allowed at step 3"),
+}
+VECTORS = {"Next": "next_step", "Same": "same_step", "Rewarded": "RewardedReset"}
+VECTORS |= {"Quiet": "quiet_same_step", "Limited": "limited_same_step"}
+for _class in (Healthy, *SICK):
+    gym.register(
+        f"sick/{_class.__name__}-v0",
+        entry_point=f"tests.env.sick:{_class.__name__}",
+        max_episode_steps=9 if _class is Registered else None,
+        disable_env_checker=True,
+    )
+for _name, _entry in VECTORS.items():
+    gym.register(
+        f"sick/{_name}-v0",
+        entry_point=f"tests.env.sick:{'Quiet' if 'quiet' in _entry else 'Healthy'}",
+        max_episode_steps=7 if "limited" in _entry else None,
+        vector_entry_point=f"tests.env.sick:{_entry}",
+        disable_env_checker=True,
+    )

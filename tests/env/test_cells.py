@@ -1,0 +1,140 @@
+"""Battleship and MineSweeper: boards, rewards, masks; what random cells score."""
+
+import numpy as np
+import pytest
+
+from rlrun.env import make_env, probe
+from rlrun.env.diagnostic.cells import BattleshipVectorEnv, MineSweeperVectorEnv
+from rlrun.errors import ConfigError, EnvError
+from rlrun.functional.masks import allowed_actions
+from tests.env.presets import preset
+
+
+def random_returns(name, episodes, **kwargs):
+    """Mean return of cells drawn uniformly among the allowed, and its standard error."""
+    env = make_env(preset(name, kwargs={"strict": True, **kwargs}), num_envs=100)
+    obs, rng = env.reset(seed=0), np.random.default_rng(1)
+    total, found = np.zeros(100), []
+    while len(found) < episodes:
+        allowed = allowed_actions(obs)
+        s = env.step(np.where(allowed, rng.random(allowed.shape), -1).argmax(1))
+        obs, total = s.obs, total + s.reward
+        over = s.terminated | s.truncated
+        found += total[over].tolist()
+        total[over] = 0
+    return np.mean(found), np.std(found) / np.sqrt(len(found))
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "expected"),
+    [
+        ("battleship", {}, 1 / 6),
+        ("battleship", {"size": 3, "ships": [2]}, 1 / 3),
+        ("minesweeper", {}, 1 / 3),
+        ("minesweeper", {"size": 3, "mines": 5}, 1 / 6),
+    ],
+)
+def test_random_cells_score_what_counting_says(name, kwargs, expected):
+    mean, error = random_returns(name, 2000, **kwargs)
+    assert abs(mean - expected) < 5 * error
+
+
+def test_ships_lie_in_lines_and_not_on_each_other():
+    env = BattleshipVectorEnv(300, size=4, ships=(3, 2))
+    env.reset(seed=0)
+    boards = env.content.reshape(-1, 4, 4)
+    assert (boards.sum(axis=(1, 2)) == 5).all()
+    assert boards.max() == 1
+    window = np.lib.stride_tricks.sliding_window_view
+    across = window(boards, 3, axis=2).all(axis=-1).any(axis=(1, 2))
+    down = window(boards, 3, axis=1).all(axis=-1).any(axis=(1, 2))
+    assert (across | down).all()
+    assert 0.3 < across.mean() < 0.7
+
+
+def test_mines_are_counted():
+    env = MineSweeperVectorEnv(50, size=4, mines=3)
+    env.reset(seed=0)
+    for board in env.content.reshape(-1, 4, 4):
+        mines = {tuple(place) for place in np.argwhere(board == 9)}
+        assert len(mines) == 3
+        for (i, j), content in np.ndenumerate(board):
+            near = sum(abs(i - a) <= 1 and abs(j - b) <= 1 for a, b in mines)
+            assert content == (9 if (i, j) in mines else near)
+
+
+@pytest.mark.parametrize("show", ["board", "last"])
+def test_a_game_of_battleship(show):
+    env = make_env(preset("battleship", kwargs={"show": show, "size": 2, "ships": [2]}), num_envs=1)
+    obs = env.reset(seed=0)
+    assert obs["board"].tolist() == [[0] * 4]
+    assert obs["action_mask"].tolist() == [[1] * 4]
+    ship = env._raw.content[0].copy()
+    water, hits = np.flatnonzero(ship == 0), np.flatnonzero(ship == 1)
+    s = env.step(water[:1])
+    assert s.reward.tolist() == [-0.5]
+    assert s.obs["board"][0, water[0]] == 1
+    assert s.obs["action_mask"].sum() == 3
+    s = env.step(water[:1])  # again: no effect
+    np.testing.assert_allclose(s.reward, [-0.1])
+    assert s.obs["board"].sum() == (1 if show == "board" else 0)
+    s = env.step(hits[:1])
+    assert s.reward.tolist() == [0.5]
+    assert s.obs["board"].sum() == (3 if show == "board" else 2)
+    s = env.step(hits[1:])
+    assert (s.terminated.tolist(), s.truncated.tolist()) == ([True], [False])
+    s = env.step(np.zeros(1, int))
+    assert s.first.all()
+    assert s.obs["action_mask"].tolist() == [[1] * 4]
+
+
+def test_ends_of_minesweeper():
+    env = make_env(preset("minesweeper", kwargs={"size": 2, "mines": 1}), num_envs=2)
+    env.reset(seed=0)
+    mine = np.flatnonzero(env._raw.content[0] == 9)[0]
+    safe = [np.flatnonzero(env._raw.content[1] != 9)[k] for k in range(3)]
+    s = env.step(np.array([mine, safe[0]]))
+    assert (s.reward[0], s.terminated.tolist()) == (0, [True, False])
+    assert s.reward[1] == np.float32(1 / 3)
+    env.step(np.array([mine, safe[1]]))  # ignored in column 0, whose board is new
+    assert env._raw.open[0].sum() == 0
+    s = env.step(np.array([mine, safe[2]]))
+    assert s.terminated[1]
+
+
+def test_the_limit_truncates_who_repeats_himself():
+    env = make_env(preset("battleship", kwargs={"mask": False}), num_envs=1)
+    assert set(env.reset(seed=0)) == {"board"}
+    steps = [env.step(np.zeros(1, int)) for _ in range(16)]
+    assert [bool(s.truncated[0]) for s in steps] == [False] * 15 + [True]
+
+
+@pytest.mark.parametrize("backend", ["vector", "sync"])
+def test_strict_boards_refuse_a_cell_chosen_before(backend):
+    env = make_env(preset("minesweeper", kwargs={"strict": True}, backend=backend), num_envs=1)
+    env.reset(seed=0)
+    cell = np.flatnonzero(env_content(env) != 9)[:1]
+    env.step(cell)
+    with pytest.raises(EnvError, match="is forbidden: that cell was chosen before"):
+        env.step(cell)
+
+
+def env_content(env):
+    raw = env._raw
+    return (raw.envs[0].unwrapped._vector if hasattr(raw, "envs") else raw).content[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "text"),
+    [
+        ("battleship", {"ships": [5]}, "ships = 5: must be an integer within [1, 4]"),
+        ("battleship", {"ships": [4, 4, 1]}, "must cover at most half of the 16 cells"),
+        ("minesweeper", {"mines": 16}, "mines = 16: must be an integer within [1, 15]"),
+        ("minesweeper", {"show": "all"}, "show = all: must be board or last"),
+        ("battleship", {"mask": 1}, "mask = 1: must be true or false"),
+    ],
+)
+def test_wrong_arguments(name, kwargs, text):
+    with pytest.raises(ConfigError) as caught:
+        probe(preset(name, kwargs=kwargs))
+    assert text in str(caught.value)

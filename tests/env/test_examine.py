@@ -1,0 +1,137 @@
+"""Checks of environments from outside: a sick one is found by its check, a healthy one by none."""
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import yaml
+
+from rlrun.env.examine import examine
+from rlrun.env.examine_single import FINDING, OK, UNKNOWN, Check
+from rlrun.schema import AgentsConfig, EnvConfig
+from tests.env.presets import FOLDER, config_of, preset
+from tests.env.sick import SICK, Healthy
+from tests.env.spelled import SpelledPool, fake_envpool
+
+SECONDS = 30.0  # a busy machine makes as many steps
+
+
+def checks(config: EnvConfig) -> dict[str, Check]:
+    return {check.name: check for check in examine(config, None, seconds=SECONDS)}
+
+
+def findings(config: EnvConfig) -> dict[str, str]:
+    return {n: c.text for n, c in checks(config).items() if c.verdict == FINDING}
+
+
+def test_each_sickness_is_found_by_its_check() -> None:
+    for sick, (name, words) in SICK.items():
+        found = findings(config_of(f"sick/{sick.__name__}-v0"))
+        assert words in found[name], (sick, found)
+        others = {"Clock": {"state"}, "Shared": {"state"}}.get(sick.__name__, set())
+        assert set(found) <= {name} | others, (sick, found)
+
+
+def test_healthy_environments_have_no_finding() -> None:
+    for config in (
+        config_of("sick/Healthy-v0"),
+        config_of("sick/Healthy-v0", backend="sync"),
+        config_of("tests/Masked-v0"),
+        *map(preset, ("cartpole", "pendulum", "counter", "tmaze", "repeat_previous", "bandit")),
+        *map(preset, ("identity", "bitflip", "chain", "tracking", "acrobot", "twostep")),
+    ):
+        assert findings(config) == {}, config.id
+
+
+def test_a_healthy_environment_passes_every_check() -> None:
+    found = checks(config_of("sick/Healthy-v0"))
+    names = ["spaces", "reward", "flags", "time limit", "final observation", "determinism"]
+    assert list(found) == [*names, "step after the end", "state"]
+    assert {check.verdict for check in found.values()} == {OK}
+
+
+def test_vector_environments_that_reset_in_another_step() -> None:
+    found = findings(config_of("sick/Same-v0"))
+    assert "set env.backend=sync" in found["step after the end"]
+    assert set(found) == {"step after the end", "state"}  # Gymnasium's SyncVectorEnv
+    assert set(findings(config_of("sick/Next-v0"))) == {"state"}
+    assert "has a reward" in findings(config_of("sick/Rewarded-v0"))["step after the end"]
+    quiet = findings(config_of("sick/Quiet-v0"))["step after the end"]
+    assert "not that of the single environment" in quiet
+    limited = findings(config_of("sick/Limited-v0"))["step after the end"]
+    assert "truncated episodes have 6 steps, the limit is 7" in limited
+    assert "step after the end" not in findings(config_of("tests/Spelled-next-v0"))
+
+
+class WalkPool(SpelledPool):
+    """envpool's protocol around ``Healthy``; ``fault``: as in SpelledPool."""
+
+    def __init__(self, env_id: str, *, num_envs: int, seed: int = 0, **more: Any) -> None:
+        self.envs = [Healthy() for _ in range(num_envs)]
+        self.seed, self.ended = seed, [False] * num_envs
+
+    def reset(self) -> Any:
+        obs = [env.reset(seed=self.seed + i)[0] for i, env in enumerate(self.envs)]
+        return np.stack(obs), {"elapsed_step": np.array([0] * len(obs))}
+
+    def step(self, action: np.ndarray) -> Any:
+        rows = []
+        for i, env in enumerate(self.envs):
+            if self.ended[i]:
+                row: Any = (env.reset()[0], 0.0, False, False)
+            else:
+                row = env.step(action[i])[:4]
+            self.ended[i] = row[2] or row[3]
+            if self.fault == "same_step" and self.ended[i]:
+                row, self.ended[i] = (env.reset()[0], *row[1:]), False
+            rows.append(row)
+        obs, *rest = (np.array(column) for column in zip(*rows, strict=True))
+        elapsed = {"elapsed_step": np.array([env.t for env in self.envs])}
+        return obs, rest[0].astype(np.float32), *rest[1:], elapsed
+
+
+def test_envpool(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of("Spelled-v0", backend="envpool")
+    for fault in (None, "same_step"):
+        package: SimpleNamespace = fake_envpool()
+        spec = package.make_spec("", num_envs=1)
+        spec.observation_space = Healthy().observation_space
+        package.make_gymnasium = type("Pool", (WalkPool,), {"fault": fault})
+        monkeypatch.setitem(sys.modules, "envpool", package)
+        found = checks(config)
+        assert found["step after the end"].verdict == (FINDING if fault else OK)
+        assert found["determinism"].verdict == OK
+        assert found["spaces"].verdict == found["state"].verdict == UNKNOWN
+        assert "no single environments" in found["spaces"].text
+
+
+def test_agents_that_wait_are_no_finding() -> None:
+    agents = AgentsConfig(**yaml.safe_load((FOLDER.parent / "agents/shared.yaml").read_text()))
+    config = config_of("pettingzoo:tests.env.zoo_example")
+    found = {check.name: check for check in examine(config, agents, seconds=SECONDS)}
+    assert {c.verdict for c in found.values()} == {OK, UNKNOWN}
+    assert found["step after the end"].verdict == OK
+
+
+def test_what_cannot_be_checked_says_why() -> None:
+    found = checks(preset("bandit"))
+    assert found["final observation"].verdict == UNKNOWN
+    assert "do not change" in found["final observation"].text
+    endless = checks(config_of("test/Endless-v0"))
+    for name in ("flags", "time limit", "final observation", "step after the end"):
+        assert "no episode ended" in endless[name].text
+    fixed = checks(preset("repeat_previous"))["time limit"]
+    assert (fixed.verdict, "the task's own end?" in fixed.text) == (UNKNOWN, True)
+
+
+class Endless(Healthy):
+    def step(self, action: Any) -> Any:
+        obs, reward, *_ = super().step(action)
+        self.place, self.t = self.place % 1.0, self.t % 12
+        return obs, reward, False, False, {}
+
+
+gym.register("test/Endless-v0", entry_point=Endless, disable_env_checker=True)

@@ -1,0 +1,53 @@
+"""One small config of every recurrent memory."""
+
+import math
+
+import torch
+
+from rlrun.nets.memory import make_memory
+from rlrun.schema import (
+    FFMConfig,
+    GTrXLConfig,
+    LMUConfig,
+    LRUConfig,
+    MemoryConfig,
+    RTUConfig,
+)
+
+RING = {"r_min": 0.4, "r_max": 0.99, "max_phase": 2 * math.pi}
+CONFIGS = {
+    "lstm": MemoryConfig("lstm", 6, 1.0),
+    "gru": MemoryConfig("gru", 6, 0.0),
+    "mingru": MemoryConfig("mingru", 6, 4.0),
+    "lru": LRUConfig("lru", 6, 0.0, **RING),
+    "ffm": FFMConfig("ffm", 6, 0.0, traces=5, context=3, horizon=20.0),
+    "rtu": RTUConfig("rtu", 6, 0.0, **RING, recurrence="linear", activation="relu"),
+    "rtu_nonlinear": RTUConfig("rtu", 6, 0.0, **RING, recurrence="nonlinear", activation="tanh"),
+    "lmu": LMUConfig("lmu", 6, 0.0, order=5, channels=2, theta=8.0),
+    "gtrxl": GTrXLConfig("gtrxl", 6, 0.0, window=4, layers=2, heads=2, mlp=7, gate_bias=2.0),
+}
+FEATURES = 5
+CPU = torch.device("cpu")
+
+
+def make(name, dtype=torch.float32, features=FEATURES):
+    torch.manual_seed(0)
+    return make_memory(CONFIGS[name], features).to(dtype)
+
+
+def stepped(memory, x, state, first=None):
+    """Outputs and last state of ``step`` row by row, with zeros before ``first`` rows."""
+    out = []
+    for t, row in enumerate(x):
+        if first is not None:
+            state = tuple(torch.where(first[t][:, None], 0, s) for s in state)
+        y, state = memory.step(row, state)
+        out.append(y)
+    return torch.stack(out), state
+
+
+def state_of(memory, rows, batch, dtype=torch.float32):
+    """A state that the memory can be in: that after ``rows`` random rows."""
+    zero = tuple(s.to(dtype) for s in memory.initial_state(batch, CPU))
+    with torch.no_grad():
+        return stepped(memory, torch.randn(rows, batch, FEATURES, dtype=dtype), zero)[1]
