@@ -34,17 +34,13 @@ def test_one_collector_gives_the_digest_of_the_serial_pipeline(case, tmp_path):
     assert metrics[0] == metrics[1]
 
 
-def test_several_collectors_give_the_same_numbers_every_time(tmp_path):
-    words = ("policy=r2d2", "env=cartpole", "pipeline.num_shards=2", "pipeline.inference=central")
-    records = [go(tmp_path / name, *words, *STRICT) for name in ("one", "two")]
-    assert records[0]["digest"] == records[1]["digest"]
-    assert records[0]["updates"] > 0
-
-
-def test_a_strict_run_is_resumed_exactly(tmp_path):
-    words = ("policy=r2d2", "env=cartpole_novel", "collector.num_envs=2", "memory.hidden=8")
-    td = "buffer.initial_priority=td"
-    assert_exact_resume((*words, *LEARN, "learner.replay_ratio=40", td, *STRICT), (90,), tmp_path)
+def test_several_collectors_give_the_same_numbers_every_time_and_after_a_kill(tmp_path):
+    """Two collectors, two shards, and a predictor: one run whole, the same killed and resumed."""
+    words = ("policy=r2d2", "env=cartpole_novel", "collector.num_envs=2", "memory.hidden=8",
+             "buffer.initial_priority=td", "learner.replay_ratio=40", "pipeline.num_actors=2",
+             "pipeline.num_shards=2", "pipeline.inference=central")  # fmt: skip
+    state = assert_exact_resume((*words, *LEARN, *STRICT), (90,), tmp_path)
+    assert state["counters"]["updates"] > 0
 
 
 def test_a_rollout_run_that_is_resumed_is_the_serial_one(tmp_path):
