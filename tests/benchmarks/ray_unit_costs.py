@@ -156,33 +156,37 @@ def replaying(
     """Seconds of a shard with so many streams a chunk added, a batch sampled and prioritized."""
     shard, following = filled(workload, recorded, streams)
     batch = setting.plan_of(workload).config.learner.batch_size
-    at = 0
+    draws = np.random.default_rng(0)
 
     def add() -> None:
-        nonlocal at
-        number = at % streams
+        number = int(draws.integers(streams))
         store(shard, recorded, number, following[number])
         following[number] += 1
-        at += 1
 
-    added = cpu_of(add, repeats, 16)
-    costs.add(workload, "shard_add", "s/chunk", added, streams)
-    shard.sample(batch, 0)  # compiles, allocates
-    drawn = cpu_of(lambda: shard.sample(batch, 0), repeats, 4)
-    costs.add(workload, "shard_sample", "s/batch", drawn, streams)
-    key, values = shard.sample(batch, 0).key, np.ones(batch, np.float32)
-    spent = cpu_of(lambda: shard.prioritize(key, values, 0), repeats, 4)
-    costs.add(workload, "shard_prioritize", "s/batch", spent, streams)
+    def prioritize() -> None:
+        shard.prioritize(drawn[-1].key, draws.random(batch, np.float32) + 0.1, 0)
+
+    drawn = [shard.sample(batch, 0)]  # compiles, allocates
+    spent: dict[str, list[float]] = {"shard_add": [], "shard_sample": [], "shard_prioritize": []}
+    for _ in range(repeats):  # in turns, as of a run: each finds the others' data in the caches
+        for _ in range(4):
+            each = [*cpu_of(add, 1, 2), *cpu_of(lambda: drawn.append(shard.sample(batch, 0)), 1),
+                    *cpu_of(prioritize, 1)]  # fmt: skip
+            for name, seconds in zip(spent, each, strict=True):
+                spent[name].append(seconds)
+            del drawn[:-1]
+    for name, found in spent.items():
+        costs.add(workload, name, "s/chunk" if name == "shard_add" else "s/batch", found, streams)
     if streams == 1:
-        found = shard.sample(batch, 0)
-        arrays = sum(x.nbytes for x in as_segment(found.segment).tensors())
-        costs.add(workload, "batch_bytes", "bytes", [arrays + found.weight.nbytes])
-        frames = as_segment(found.segment).obs
+        sample = shard.sample(batch, 0)
+        arrays = sum(x.nbytes for x in as_segment(sample.segment).tensors())
+        costs.add(workload, "batch_bytes", "bytes", [arrays + sample.weight.nbytes])
+        frames = as_segment(sample.segment).obs
         stack = setting.plan_of(workload).config.env.frame_stack
         single = arrays - frames.nbytes * (stack - 1) / stack
         costs.add(workload, "batch_single", "bytes", [single])
-        spent = cpu_of(lambda: as_segment(found.segment), repeats)
-        costs.add(workload, "batch_copy", "s/batch", spent)
+        copied = cpu_of(lambda: as_segment(sample.segment), repeats)
+        costs.add(workload, "batch_copy", "s/batch", copied)
 
 
 def learning(
