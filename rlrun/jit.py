@@ -20,10 +20,22 @@ if COMPILED:
 
 def jit(function: F) -> F:
     """Compile ``function`` with numba (no fast math: sums keep their order), where installed."""
+    return _compiled(function, error_model="python")
+
+
+def jit_ieee(function: F) -> F:
+    """``jit`` with IEEE division: x / 0 is inf or NaN and raises nothing.
+
+    A loop that must raise cannot be vectorised.
+    """
+    return _compiled(function, error_model="numpy")
+
+
+def _compiled(function: F, **options: str) -> F:
     if not COMPILED:
         return function
     try:
-        compiled: Any = numba.njit(cache=True, nogil=True)(function)
+        compiled: Any = numba.njit(cache=True, nogil=True, **options)(function)
     except RuntimeError:  # neither the package's nor the user's cache directory is writable
-        compiled = numba.njit(nogil=True)(function)
+        compiled = numba.njit(nogil=True, **options)(function)
     return cast(F, compiled)
