@@ -113,9 +113,7 @@ class NumpyLSTM:
         self.grads = None if grads is None else [grads[p.data_ptr()] for p in parameters]
         self.ones = np.ones(0, np.float32)
 
-    def unroll(
-        self, x: np.ndarray, state: State, own: np.ndarray | None = None
-    ) -> Trace:
+    def unroll(self, x: np.ndarray, state: State, own: np.ndarray | None = None) -> Trace:
         """Unroll ``x`` [T, B, F] from ``state``, (h, c) of [B, H] each.
 
         ``own`` bool [T, B]: rows that are not leave the state of their sequence as it is.
@@ -140,7 +138,7 @@ class NumpyLSTM:
         """Write the gradients of the weights; return those of the first columns of the inputs.
 
         ``grad`` [T', B, H]: d loss / d h_t of the first T' rows; the loss does not depend on the
-        others. ``inputs``: number of columns F'; the result is [T' B, F']. The trace is overwritten.
+        others. ``inputs``: number of columns F' of the result [T' B, F']. Overwrites the trace.
         """
         assert self.grads is not None, "made without arrays for gradients"
         rows, batch, units = grad.shape

@@ -99,12 +99,13 @@ class R2D2Kernel:
         obs, previous = self.inputs(segment)
         valid, state = segment.valid.numpy(), self.start_state(segment)
 
-        q, q_target = (
-            net.unroll(
-                obs[bs:], previous[bs:], net.warm(obs[:bs], previous[:bs], state, valid[:bs])
-            )
-            for net in (self.online, self.target)
-        )
+        def unroll(net: NumpyRecurrentQNet) -> np.ndarray:
+            warm = net.warm(obs[:bs], previous[:bs], state, valid[:bs])
+            return net.unroll(obs[bs:], previous[bs:], warm)
+
+        target_unroll = policy.compute.run_in_thread(lambda: unroll(self.target))
+        q = unroll(self.online)
+        q_target = target_unroll()
         flags = (x.numpy()[bs:] for x in (segment.terminated, segment.truncated, segment.valid))
         grad = np.zeros((learned, *q.shape[1:]), np.float32)
         priority = np.empty(len(weight), np.float32)
@@ -213,7 +214,7 @@ def _td_errors(
 ) -> tuple[float, float, float, float, float]:  # fmt: skip
     """Fill the priorities [B] and ``grad`` [L, B, A] (zeros), d loss / d q of the learned rows.
 
-    The others begin after the burn-in. ``powers``: gamma^0 .. gamma^n. ``eps``: of h, below 0: none.
+    All begin after the burn-in. ``powers``: gamma^0 .. gamma^n. ``eps``: of h, below 0: none.
     Returns loss, means of |delta|, Q and target over valid rows, and their share.
     """
     rows, batch, _ = grad.shape

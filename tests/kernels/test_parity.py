@@ -18,7 +18,9 @@ from rlrun.types import tree_leaves
 from tests.compose import config
 from tests.policy.updates import policy_of, samples_of
 
-LINES = {name: (f"policy={name}", "env=cartpole") for name in ("dqn", "ppo", "a2c", "impala")}
+LINES = {
+    name: (f"policy={name}", "env=cartpole") for name in ("r2d2", "dqn", "ppo", "a2c", "impala")
+}
 LINES |= {name: (f"policy={name}", "env=pendulum") for name in ("sac", "td3", "ddpg")}
 ON_POLICY = ("ppo", "a2c", "impala")
 UPDATES = {name: 3 if name in ON_POLICY else 20 for name in LINES}
