@@ -50,7 +50,8 @@ class NumpyHeads:
         total = grad.sum(1, keepdims=True)
         h = self.value.backward(total, inputs=inputs)
         centred = grad - total / np.float32(grad.shape[1])
-        return h + self.advantage.backward(centred, inputs=inputs)
+        h = h + self.advantage.backward(centred, inputs=inputs)
+        return h
 
 
 class NumpyQNet:

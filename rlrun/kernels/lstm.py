@@ -155,4 +155,5 @@ class NumpyLSTM:
         np.matmul(flat.T, trace.hidden[:rows].reshape(len(flat), -1), out=of_hidden)
         np.matmul(self.ones, flat, out=biases[0])
         biases[1][...] = biases[0]
-        return flat @ self.of_inputs[:, :inputs]
+        of_x: np.ndarray = flat @ self.of_inputs[:, :inputs]
+        return of_x

@@ -82,6 +82,7 @@ class R2D2Kernel:
         grads = {p.data_ptr(): grad.numpy() for p, grad in parts}
         self.online = NumpyRecurrentQNet(policy.net, grads)
         self.target = NumpyRecurrentQNet(policy.target)
+        assert isinstance(policy.net.torso, MLP)
         self.space = policy.net.torso.space
         c, infinite = self.config, np.float32(np.inf)
         self.reward_scale = np.float32(c.reward_scale)
@@ -106,13 +107,14 @@ class R2D2Kernel:
         target_unroll = policy.compute.run_in_thread(lambda: unroll(self.target))
         q = unroll(self.online)
         q_target = target_unroll()
-        flags = (x.numpy()[bs:] for x in (segment.terminated, segment.truncated, segment.valid))
+        terminated, truncated = segment.terminated.numpy()[bs:], segment.truncated.numpy()[bs:]
         grad = np.zeros((learned, *q.shape[1:]), np.float32)
         priority = np.empty(len(weight), np.float32)
         means = _td_errors(
-            q, q_target, segment.action.numpy()[bs:], segment.reward.numpy()[bs:], *flags, weight,
-            self.reward_scale, self.reward_clip, self.powers, self.config.double, self.rescale_eps,
-            self.td_clip, np.float32(self.config.eta), grad, priority,
+            q, q_target, segment.action.numpy()[bs:], segment.reward.numpy()[bs:],
+            terminated, truncated, valid[bs:], weight, self.reward_scale, self.reward_clip,
+            self.powers, self.config.double, self.rescale_eps, self.td_clip,
+            np.float32(self.config.eta), grad, priority,
         )  # fmt: skip
 
         began = time.perf_counter()
@@ -139,11 +141,11 @@ class R2D2Kernel:
         size = self.policy.net.actions + 1 if self.config.prev_inputs else 0
         x, previous = np.zeros_like(obs), np.zeros((*obs.shape[:2], size), np.float32)
         acted_on = segment.extras.get(RAW_REWARD, segment.reward)
-        before = (segment.extras[name].numpy() for name in ("prev_action", "prev_reward"))
-        flags = (getattr(segment, n).numpy() for n in ("first", "terminated", "valid"))
+        prev_action, prev_reward = segment.extras["prev_action"], segment.extras["prev_reward"]
         _network_inputs(
-            obs, segment.action.numpy(), acted_on.numpy(), *flags, *before,
-            self.reward_scale, self.reward_clip, x, previous,
+            obs, segment.action.numpy(), acted_on.numpy(), segment.first.numpy(),
+            segment.terminated.numpy(), segment.valid.numpy(), prev_action.numpy(),
+            prev_reward.numpy(), self.reward_scale, self.reward_clip, x, previous,
         )  # fmt: skip
         return x, previous
 
@@ -191,7 +193,7 @@ def _network_inputs(
 def _rescale(x: np.float32, eps: np.float32) -> np.float32:
     """h(x), as functional.value.rescale."""
     size = abs(x)
-    h = size / (np.sqrt(size + _ONE) + _ONE) + eps * size
+    h: np.float32 = size / (np.sqrt(size + _ONE) + _ONE) + eps * size
     return -h if x < _ZERO else h
 
 
@@ -201,7 +203,7 @@ def _unrescale(x: np.float32, eps: np.float32) -> np.float32:
     size = abs(x)
     root = np.sqrt(_ONE + _FOUR * eps * (size + _ONE + eps))
     u = _TWO * size / (root + _ONE + _TWO * eps)
-    h = u * (u + _TWO)
+    h: np.float32 = u * (u + _TWO)
     return -h if x < _ZERO else h
 
 
@@ -225,15 +227,14 @@ def _td_errors(
         for t in range(rows):
             if not valid[t, b]:
                 continue
-            returned, k, dead = _ZERO, 0, False
+            target, k, dead = _ZERO, 0, False
             while k < len(powers) - 1 and t + k < len(valid) and valid[t + k, b]:
                 row = t + k
-                returned += powers[k] * _clamp(reward[row, b] * scale, clip)
+                target += powers[k] * _clamp(reward[row, b] * scale, clip)
                 k += 1
                 if terminated[row, b] or truncated[row, b]:
                     dead = terminated[row, b]
                     break
-            target = returned
             if not dead:
                 choosing = q[t + k, b] if double else q_target[t + k, b]
                 value = q_target[t + k, b, np.argmax(choosing)]
@@ -244,11 +245,11 @@ def _td_errors(
             delta = target - prediction
             clipped = _clamp(delta, td_clip)
             grad[t, b, action[t, b]] = -clipped * weight[b] / np.float32(rows * batch)
-            loss += weight[b] * clipped * (delta - _HALF * clipped)
+            loss += float(weight[b] * clipped * (delta - _HALF * clipped))
             largest = max(largest, abs(delta))
-            total += abs(delta)
-            predictions += prediction
-            targets += target
+            total += float(abs(delta))
+            predictions += float(prediction)
+            targets += float(target)
             own += 1
         priority[b] = eta * largest + (_ONE - eta) * np.float32(total / max(own, 1))
         sizes += total
