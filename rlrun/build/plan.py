@@ -68,7 +68,9 @@ class Plan:
         given |= {"target_thread"} if learner.target_thread is not None else set()
         no_steps = settings["horizon"] == 0  # it only evaluated: no schedule has begun
         given |= {"horizon"} if self.config.resume.rescale or no_steps else set()
-        return replace(self, **{n: settings[n] for n in _SETTINGS if n not in given})
+        plan = replace(self, **{n: settings[n] for n in _SETTINGS if n not in given})
+        backend = choose_backend(self.config, self.row_spec.obs, plan.threads)
+        return replace(plan, backend=backend)
 
 
 def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
@@ -78,6 +80,7 @@ def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
     row = row_of(config, obs, action, custom_state(config.memory))
     window = config.policy.window
     threads = _thread_count(config)
+    backend = choose_backend(config, obs, threads)
     return Plan(
         config,
         row_spec=Spec(obs, action),
@@ -89,9 +92,9 @@ def make_plan(config: Config, spaces: EnvSpaces | None = None) -> Plan:
         layout=None if window is None else make_layout(config, row, window, columns),
         env_seeds=EnvSeeds(**{p: _env_seed(config.seed, p) for p in _SEED_RANGES}),
         threads=threads,
-        target_thread=_target_thread(config, threads),
+        target_thread=_target_thread(config, threads, backend),
         target_thread_used=_has_halves(config) or isinstance(config.policy, R2D2Config),
-        backend=choose_backend(config, obs),
+        backend=backend,
         horizon=config.run.total_steps,
     )
 
@@ -122,12 +125,13 @@ def _thread_count(config: Config) -> int:
     return config.learner.threads or (min(_free_cores(config), _MAX_THREADS) if large else 1)
 
 
-def _target_thread(config: Config, threads: int) -> bool:
+def _target_thread(config: Config, threads: int, backend: Backend) -> bool:
     """``learner.target_thread``, else a rule over shapes.
 
     Measured on 2 cores. Target network of windows, two torch threads: from 64 windows x 128 hidden
-    units on it saves 8 to 20 % of an update. Actor of single rows: with 256 rows and layers of 256
-    and 256 units 30 to 40 %, of 128 and 128 -25 to 15 %. Below it costs more than it saves.
+    units on it saves 8 to 20 % of an update; of a kernel from 64 x 64 on a quarter. Actor of single
+    rows: with 256 rows and layers of 256 and 256 units 30 to 40 %, of 128 and 128 -25 to 15 %.
+    Below it costs more than it saves.
     """
     c = config.learner
     if c.target_thread is not None:
@@ -136,7 +140,8 @@ def _target_thread(config: Config, threads: int) -> bool:
         large = c.batch_size * _products_between_layers(config) >= 2**24
         several = c.threads != 1 and _free_cores(config) >= 2
     else:
-        large = c.batch_size * config.memory.hidden >= 8192
+        least = 4096 if backend.name == "numpy" else 8192
+        large = c.batch_size * config.memory.hidden >= least
         several = threads >= 2
     return several and large and config.device == "cpu"
 

@@ -33,6 +33,7 @@ POLICIES = {
 }
 
 KERNELS = {  # of exactly the class of that name
+    "r2d2": "rlrun.kernels.r2d2:R2D2Kernel",
     "dqn": "rlrun.kernels.dqn:DQNKernel",
     "sac": "rlrun.kernels.sac_td3:SACKernel",
     "td3": "rlrun.kernels.sac_td3:TD3Kernel",

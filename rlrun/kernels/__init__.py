@@ -1,1 +1,1 @@
-"""Numpy kernels of feed-forward networks, faster than autograd on small ones."""
+"""Numpy kernels of small networks, faster than autograd on small ones."""

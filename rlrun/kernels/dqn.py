@@ -22,38 +22,56 @@ from rlrun.types import Sample, Segment, Update, tree_map
 METRICS = ("loss", "td_abs", "q_taken", "target", "valid_fraction", "grad_norm", "lr")
 
 
-class NumpyQNet:
-    """Forward and backward passes of a ``QNet`` without memory; weights are views of its own."""
+class NumpyHeads:
+    """Forward and backward passes of the heads of a ``QNet``; weights are views of its own."""
 
-    def __init__(self, net: QNet, grads: dict[int, np.ndarray] | None = None) -> None:
+    def __init__(self, net: QNet, grads: dict[int, np.ndarray] | None) -> None:
         """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""
-        assert isinstance(net.torso, MLP)
         assert isinstance(net.advantage, nn.Sequential)
-        self.space = net.torso.space
-        self.torso = DifferentiableMLP(net.torso.layers, grads)
         self.advantage, self.value = DifferentiableMLP(net.advantage, grads), None
         if isinstance(net.value, nn.Sequential):
             self.value = DifferentiableMLP(net.value, grads)
 
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Return action values [B, A] of flat observations [B, F]."""
-        h = self.torso(x)
+    def __call__(self, h: np.ndarray) -> np.ndarray:
+        """Return action values [N, A] of features [N, H]."""
         q = self.advantage(h)
         if self.value is not None:
             q -= q.mean(1, keepdims=True)
             q += self.value(h)
         return q
 
+    def backward(self, grad: np.ndarray, *, inputs: bool) -> np.ndarray:
+        """Write the gradients of the parameters; return those of the features, if ``inputs``.
+
+        ``grad`` [n, A]: d loss / d q of the first n rows of the last call.
+        """
+        if self.value is None:
+            return self.advantage.backward(grad, inputs=inputs)
+        total = grad.sum(1, keepdims=True)
+        of_value = self.value.backward(total, inputs=inputs)
+        centred = grad - total / np.float32(grad.shape[1])
+        both: np.ndarray = of_value + self.advantage.backward(centred, inputs=inputs)
+        return both
+
+
+class NumpyQNet:
+    """Forward and backward passes of a ``QNet`` without memory; weights are views of its own."""
+
+    def __init__(self, net: QNet, grads: dict[int, np.ndarray] | None = None) -> None:
+        """``grads``: data_ptr of a parameter -> array for its gradient; None: forward only."""
+        assert isinstance(net.torso, MLP)
+        self.space = net.torso.space
+        self.torso = DifferentiableMLP(net.torso.layers, grads)
+        self.heads = NumpyHeads(net, grads)
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Return action values [B, A] of flat observations [B, F]."""
+        return self.heads(self.torso(x))
+
     def backward(self, grad: np.ndarray) -> None:
         """Write the gradients of the parameters; ``grad`` [B, A]: d loss / d q of the last call."""
         deep = bool(self.torso.layers)
-        if self.value is None:
-            h = self.advantage.backward(grad, inputs=deep)
-        else:
-            total = grad.sum(1, keepdims=True)
-            h = self.value.backward(total, inputs=deep)
-            centred = grad - total / np.float32(grad.shape[1])
-            h = h + self.advantage.backward(centred, inputs=deep)
+        h = self.heads.backward(grad, inputs=deep)
         if deep:
             self.torso.backward(h, inputs=False)
 

@@ -12,7 +12,13 @@ from tests.compose import config
 CARTPOLE = "env=cartpole"
 SOFT = "policy.munchausen=0.9 policy.double=false policy.value_rescale_eps=null"
 OBSTACLES = {
-    "policy=r2d2": "policy r2d2 has no kernel",
+    "policy=qmix env=twostep": "policy qmix has no kernel",
+    "policy=r2d2 memory=gru": "memory=gru",
+    "policy=r2d2 memory=none": "memory=none",
+    "policy=r2d2_c51": "policy.distribution=categorical",
+    "policy=r2d2 policy.noisy=0.5": "policy.noisy=0.5",
+    "policy=r2d2 learner.compile=true": "learner.compile=true",
+    "policy=r2d2 learner.precision=bf16": "learner.precision=bf16",
     "policy=dqn policy.prev_inputs=true": "policy.prev_inputs=true",
     "policy=qrdqn": "policy.distribution=quantile",
     "policy=dqn policy.noisy=0.5": "policy.noisy=0.5",
@@ -32,7 +38,7 @@ def line(words):
 @pytest.mark.parametrize("words", OBSTACLES)
 def test_auto_falls_back_to_torch_and_says_why(words):
     c = config(*line(words))
-    backend = choose_backend(c, known_spaces(c.env, c.agents)[0])
+    backend = choose_backend(c, known_spaces(c.env, c.agents)[0], threads=1)
     assert backend.name == "torch"
     assert backend.reason.startswith(OBSTACLES[words])
 
@@ -59,3 +65,30 @@ def test_a_run_records_what_computed_its_updates(value, name, tmp_path, monkeypa
     assert record["backend"] == name
     reason = "learner.backend=torch" if value == "torch" else "linear layers in float32 on the CPU"
     assert record["backend_reason"] == reason
+
+
+@pytest.mark.parametrize(
+    ("words", "threads", "reason"),
+    [
+        ("policy=r2d2", 1, None),
+        ("policy=drqn", 2, None),
+        ("policy=r2d2", 3, "3 threads of torch are faster than the one of a kernel"),
+        ("policy=r2d2 memory.hidden=129", 1, "memory.hidden=129: torch is faster above 128"),
+        ("policy=r2d2 memory.hidden=129 learner.backend=numpy", 3, None),
+        ("policy=dqn torso.hidden=[512]", 8, None),
+    ],
+)
+def test_auto_leaves_large_lstms_to_torch(words, threads, reason):
+    c = config(*line(words))
+    backend = choose_backend(c, known_spaces(c.env, c.agents)[0], threads)
+    assert backend.name == ("numpy" if reason is None else "torch")
+    assert reason is None or backend.reason == reason
+
+
+def test_without_numba_sequences_use_torch(monkeypatch):
+    monkeypatch.setattr("rlrun.jit.COMPILED", False)
+    for words, name in (("policy=r2d2", "torch"), ("policy=dqn", "numpy")):
+        c = config(*line(words))
+        backend = choose_backend(c, known_spaces(c.env, c.agents)[0], 1)
+        assert backend.name == name
+        assert ("numba is not installed or off" in backend.reason) == (name == "torch")

@@ -19,7 +19,8 @@ from tests.compose import config
 from tests.policy.updates import policy_of, samples_of
 
 LINES = {
-    name: (f"policy={name}", "env=cartpole") for name in ("dqn", "ppo", "a2c", "impala", "pqn")
+    name: (f"policy={name}", "env=cartpole")
+    for name in ("r2d2", "dqn", "ppo", "a2c", "impala", "pqn")
 }
 LINES |= {name: (f"policy={name}", "env=pendulum") for name in ("sac", "td3", "ddpg")}
 ON_POLICY = ("ppo", "a2c", "impala", "pqn")

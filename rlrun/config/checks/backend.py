@@ -7,11 +7,21 @@ import gymnasium as gym
 
 from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError
-from rlrun.schema import POLICY_CONFIGS, ActionValueConfig, Config, ControlConfig, DQNConfig
+from rlrun.schema import (
+    POLICY_CONFIGS,
+    ActionValueConfig,
+    Config,
+    ControlConfig,
+    DQNConfig,
+    R2D2Config,
+)
 
 BackendName = Literal["numpy", "torch"]
-# Policies that have a kernel.
-WITH_KERNEL = ("dqn", "sac", "td3", "ddpg", "ppo", "a2c", "impala", "pqn")
+WITH_KERNEL = (  # policies that have a kernel
+    "r2d2", "dqn", "sac", "td3", "ddpg", "ppo", "a2c", "impala", "pqn",
+)  # fmt: skip
+_MOST_UNITS = 128  # of an LSTM; measured: 0.5 of torch's time at 32 units, 0.8 to 0.9 at 128
+_MOST_THREADS = 2  # of torch, faster with more than the kernel's one, measured from 64 units on
 
 
 class Backend(NamedTuple):
@@ -21,24 +31,40 @@ class Backend(NamedTuple):
     reason: str
 
 
-def choose_backend(config: Config, obs: gym.Space[Any]) -> Backend:
+def choose_backend(config: Config, obs: gym.Space[Any], threads: int) -> Backend:
     """The backend of a run; ``obs``: the observation space of the environment.
 
-    A fixed rule over the config: numpy computes single rows through linear layers, in float32 on
-    the CPU, where the calls of autograd cost as much as the products.
+    A fixed rule over the config and ``threads`` of torch: numpy computes linear layers and small
+    LSTMs, in float32 on the CPU, where the calls of autograd cost as much as the products.
     """
     if config.learner.backend == "torch":
         return Backend("torch", "learner.backend=torch")
     obstacle = numpy_obstacle(config, obs)
+    if obstacle is None and config.learner.backend == "auto":
+        obstacle = _slower(config, threads)
     if obstacle is not None:
         return Backend("torch", obstacle)
-    return Backend("numpy", "linear layers in float32 on the CPU")
+    memory = "and an LSTM " if isinstance(config.policy, R2D2Config) else ""
+    return Backend("numpy", f"linear layers {memory}in float32 on the CPU")
+
+
+def _slower(config: Config, threads: int) -> str | None:
+    """Why torch updates a recurrent policy faster; None: it does not."""
+    if not isinstance(config.policy, R2D2Config):
+        return None
+    if config.memory.hidden > _MOST_UNITS:
+        return f"memory.hidden={config.memory.hidden}: torch is faster above {_MOST_UNITS}"
+    if threads > _MOST_THREADS:
+        return f"{threads} threads of torch are faster than the one of a kernel"
+    return None
 
 
 def backend_errors(config: Config, obs: gym.Space[Any]) -> Iterator[ConfigError]:
     """Yield the error of a ``learner.backend=numpy`` that is impossible."""
+    if config.learner.backend != "numpy":
+        return
     obstacle = numpy_obstacle(config, obs)
-    if config.learner.backend == "numpy" and obstacle is not None:
+    if obstacle is not None:
         wrong = f"no numpy kernel computes this update ({obstacle})"
         fix = "set learner.backend=auto, which takes one where there is one"
         yield config_error("learner.backend", "numpy", wrong, "auto and torch are allowed", fix)
@@ -50,26 +76,37 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
     kinds = {POLICY_CONFIGS[name] for name in WITH_KERNEL}
     if type(policy) not in kinds or ":" in policy.name:  # a user's class, mypkg.mod:Class
         return f"policy {policy.name} has no kernel"
-    if isinstance(policy, DQNConfig):
+    recurrent = isinstance(policy, R2D2Config)
+    if isinstance(policy, DQNConfig | R2D2Config):
         plain = {"trace": "nstep", "distribution": "none", "noisy": None, "munchausen": None}
         for key, value in plain.items():
             if getattr(policy, key) != value:
                 return f"policy.{key}={getattr(policy, key)}"
     if config.torso.name != "mlp":
         return f"torso={config.torso.name}"
-    if config.memory.name != "none":
+    if config.memory.name != ("lstm" if recurrent else "none"):
         return f"memory={config.memory.name}"
-    if policy.window is not None and policy.window[:2] != (0, 1):
-        return "windows of several rows"
-    if isinstance(policy, ActionValueConfig | ControlConfig) and policy.prev_inputs:
-        return "policy.prev_inputs=true"
+    if not recurrent:
+        if policy.window is not None and policy.window[:2] != (0, 1):
+            return "windows of several rows"
+        if isinstance(policy, ActionValueConfig | ControlConfig) and policy.prev_inputs:
+            return "policy.prev_inputs=true"
     if config.learner.precision != "float32":
         return f"learner.precision={config.learner.precision}"
+    if config.learner.compile:
+        return "learner.compile=true"
     if config.device != "cpu":
         return f"device={config.device}"
     if policy.masks and _has_mask(config, obs):
         return "observations have an action mask"
-    return None
+    return "numba is not installed or off" if recurrent and not _has_numba() else None
+
+
+def _has_numba() -> bool:
+    """False where loops of an LSTM kernel would be Python's."""
+    from rlrun.jit import COMPILED
+
+    return COMPILED
 
 
 def _has_mask(config: Config, obs: gym.Space[Any]) -> bool:
