@@ -73,7 +73,7 @@ def _update_row(
     """sample + update + prioritize of rlrun against ``_forward_learn`` with its collation."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    policy = make_policy(shape, prev_inputs=False, clip=None)
+    policy = make_policy(shape, prev_inputs=False, clip=None, backend="auto")
     replay = make_replay(shape, rows=60_000, kind="uniform")
 
     def ours() -> None:

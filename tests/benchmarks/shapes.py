@@ -39,11 +39,13 @@ def make_policy(
     clip: float | None = CLIP,
     threads: int = 1,
     precision: str = "float32",
+    backend: str = "torch",
 ) -> R2D2:
     """rlrun's policy with the layer sizes and the hyperparameters of the floor."""
     c = config(
         "policy=r2d2", "env=cartpole", f"learner.batch_size={shape.batch}",
         f"learner.threads={threads}", f"learner.precision={precision}",
+        f"learner.backend={backend}",
         f"policy.learn_unroll_len={shape.unroll}", f"policy.burnin_step={shape.burnin}",
         f"policy.nstep={shape.nstep}", f"policy.gamma={GAMMA}", f"policy.lr={LR}",
         f"policy.adam_eps={ADAM_EPS}", f"policy.grad_clip={'null' if clip is None else clip}",

@@ -27,7 +27,7 @@ from tests.benchmarks.timing import Row, make_row, quick_table
 from tests.faults.forks import Forks
 
 ROWS = {  # benchmarks of python -m tests.benchmarks -> measures that their quick form prints
-    "update": ["update", "update+replay"],
+    "update": ["update", "update+replay", "update, kernel"],
     "cells": ["scan, complex", "unroll, lru", "unroll, gtrxl"],
     "collect": ["act", "collect"],
     "startup": ["start-up, rlrun --help", "start-up, a config error", "start-up, first rows"],
