@@ -211,6 +211,8 @@ def make_ray_pipeline(plan: Plan, run_dir: Path, log: Log) -> RayPipeline:
     roles_needed |= {"evaluator": 1, "predictor": int(c.inference == "central")}
     if config.policy.on_policy:
         roles_needed["replay"] = 0
+    where = "starting Ray on this machine" if c.address is None else f"connecting to {c.address}"
+    log.note(f"pipeline=ray: {where} and {sum(roles_needed.values())} roles, some seconds")
     cluster = _connect(c, roles_needed)
     rounds = in_rounds(plan)
     try:

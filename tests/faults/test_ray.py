@@ -86,3 +86,13 @@ def test_signals_a_lost_head_and_a_killed_driver(tmp_path):
     killed.kill()
     killed.communicate()
     assert_nothing_is_left(files, processes)
+
+
+def test_a_ray_that_was_imported_before_the_run_is_refused():
+    """Ray reads when it is imported whether it asks for a token."""
+    code = "import ray; from rlrun.pipeline.ray.cluster import Cluster; " \
+        "Cluster(None, cpus=1, gpus=0, custom={})"  # fmt: skip
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert "ResourceError" in done.stderr
+    assert "set RAY_AUTH_MODE=token before `import ray`" in done.stderr

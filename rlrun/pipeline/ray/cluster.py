@@ -55,6 +55,8 @@ class Cluster:
         self._done = threading.Event()
         self._reaper: subprocess.Popen[bytes] | None = None
         before = {name: os.environ.get(name) for name in _LOOPBACK}
+        if self.local and "ray" in sys.modules and os.environ.get("RAY_AUTH_MODE") != "token":
+            _require_running()
         if self.local:
             os.environ.update(_LOOPBACK)
             os.environ.update({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
@@ -202,6 +204,17 @@ class Cluster:
                 self.lost = "Ray's daemon on this machine (raylet) has ended"
             if self.lost:
                 return
+
+
+def _require_running() -> None:
+    """Raise ResourceError unless a Ray runs: one that starts now could not ask for a token."""
+    import ray
+
+    if not ray.is_initialized():
+        raise ResourceError(
+            "pipeline = ray: ray was imported before the run, and so asks for no token; one is "
+            "needed; set RAY_AUTH_MODE=token before `import ray`, or leave that import out"
+        )
 
 
 @contextlib.contextmanager
