@@ -1,11 +1,15 @@
 """``rlrun probe`` on ten tasks of which it is known whether they need memory.
 
-``python -m tests.benchmarks.memory_probe DIR`` goes on where it stopped; one process at a time.
+``python -m tests.benchmarks.memory_probe [DIR] [--quick]`` goes on where it stopped; one process
+at a time. ``--quick``: the first task, with few env steps; nothing is written.
 """
 
+import argparse
 import json
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlrun import __version__
@@ -32,8 +36,24 @@ TASKS = (  # what is typed, env steps of a run, whether it needs memory
 QUIET = ["logger.tensorboard=false", "hydra.launcher.workers=1"]
 
 
-def main(directory: Path) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Probe every task; 0 when every verdict is right."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.memory_probe")
+    parser.add_argument("directory", type=Path, nargs="?", help="of the runs; new, or to go on in")
+    parser.add_argument("--quick", action="store_true", help="one task, 512 env steps a run")
+    given = parser.parse_args(arguments)
+    if given.quick:
+        with tempfile.TemporaryDirectory() as folder:
+            words = [*TASKS[0][0], *QUIET, "probe.budget=512", f"probe.dir={folder}/probe"]
+            print(probe_task([*words, "probe.episodes=4"], None, [], quiet=True).sentence)
+        return 0
+    if given.directory is None:
+        parser.error("DIR is missing")
+    return whole(given.directory)
+
+
+def whole(directory: Path) -> int:
+    """Probe every task in ``directory`` and write the results."""
     rows = []
     current = {(" ".join(words), budget) for words, budget, _ in TASKS}
     before = [json.loads(line) for line in RESULTS.read_text().splitlines()]
@@ -60,4 +80,4 @@ def main(directory: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main())

@@ -16,6 +16,7 @@ from tests.benchmarks import (
     cliffwalk,
     codec,
     codec_uses,
+    memory_probe,
     own_run,
     ray_link,
     ray_model,
@@ -67,6 +68,7 @@ PRINTED = {  # commands of their own -> what their quick form prints
                           r"rows, .* % on the wire"],
     ),
     "cliffwalk": (cliffwalk.main, [r"cliffwalk, proportional", r"cliffwalk, rank"]),
+    "memory_probe": (memory_probe.main, [r"bandit .*memory"]),
     "ray_costs": (as_process("ray_costs"), [r"driver +16 +[\d.]+", r"shard_add +8 +[\d.]+"]),
     "ray_link": (ray_link.main, [r'"auto", "env_steps_per_s": [\d.]+']),
     "ray_model": (ray_model.main, [r"driver, chunks/s.* \| [\d.,e+]+ / [\d.,]+ \|", r"verdict"]),
@@ -143,18 +145,19 @@ def test_every_benchmark_has_a_quick_form_in_the_readme():
     modules = (CHECKOUT / "tests/benchmarks").glob("*.py")
     modules = (p for p in modules if not p.name.startswith("test_"))
     commands = {p.stem for p in modules if "argparse.ArgumentParser(" in p.read_text("utf-8")}
-    assert commands == {"__main__", "replay", *PRINTED}
+    certificates = {"autoreset", "masks"}  # run by tests/env and tests/policy
+    assert commands == {"__main__", "replay", *certificates, *PRINTED}
 
 
 def test_whole_runs_import_nothing_of_rlrun():
-    """Micro-benchmarks import it in one place."""
+    """Micro-benchmarks import it in one place, certificates where they look."""
     found = {
         path.name
         for path in (CHECKOUT / "tests/benchmarks").glob("**/*.py")
         if not path.name.startswith("test_")
         and re.search(r"^\s*(from|import) rlrun\b", path.read_text("utf-8"), re.M)
     }
-    assert found == {"product.py"}
+    assert found == {"product.py", "autoreset.py", "masks.py", "memory_probe.py"}
 
 
 def test_the_module_runs_as_a_command():
