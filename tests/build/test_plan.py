@@ -19,7 +19,7 @@ from tests.compose import config
 PRESETS = sorted(p.stem for p in (Path(__file__).parents[2] / "conf/policy").glob("*.yaml"))
 BOX = ("ddpg", "td3", "sac", "rsac", "rtd3", "cql_sac")
 KERNELS = ("DQNKernel", "SACKernel", "TD3Kernel", "PPOKernel", "A2CKernel", "IMPALAKernel")
-KERNELS += ("PQNKernel",)
+KERNELS += ("PQNKernel", "R2D2Kernel")
 TEAM = {"qmix": ("agents=joint", "env=twostep"), "vdn": ("agents=joint", "env=twostep")}
 
 

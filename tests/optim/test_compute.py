@@ -85,7 +85,7 @@ LARGE = ("policy=r2d2", "env=cartpole", "learner.batch_size=64", "memory.hidden=
         (LARGE, 1, 1, False),
         ((*LARGE, "pipeline=overlapped"), 2, 1, False),
         ((*LARGE, "pipeline=overlapped"), 4, 3, True),
-        ((*LARGE[:3], "memory.hidden=64"), 2, 2, False),
+        ((*LARGE[:3], "memory.hidden=64"), 2, 2, True),  # of a kernel
         (LARGE[:2], 2, 1, False),
         ((*LARGE[:2], "learner.target_thread=true"), 2, 1, True),
         ((*LARGE, "learner.target_thread=false"), 2, 2, False),

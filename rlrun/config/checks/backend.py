@@ -93,7 +93,7 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
             return "policy.prev_inputs=true"
     if config.learner.precision != "float32":
         return f"learner.precision={config.learner.precision}"
-    if config.learner.compile:
+    if recurrent and config.learner.compile:
         return "learner.compile=true"
     if config.device != "cpu":
         return f"device={config.device}"
