@@ -22,13 +22,15 @@ _Q3, _Q4 = np.float32(3.3488680492155254e-04), np.float32(8.145142373905401e-07)
 
 @jit_ieee
 def _tanh(x: np.float32) -> np.float32:
-    """Elementwise, so that a loop over it is vectorised; NaN stays NaN."""
+    """Elementwise, so that a loop over it is vectorised; within +-1; NaN stays NaN."""
     x = -_END if x < -_END else x
     x = _END if x > _END else x
     u = x * x
     p = (((_P4 * u + _P3) * u + _P2) * u + _P1) * u + _ONE
     q = (((_Q4 * u + _Q3) * u + _Q2) * u + _Q1) * u + _ONE
-    return x * p / q
+    y = x * p / q
+    y = -_ONE if y < -_ONE else y
+    return _ONE if y > _ONE else y
 
 
 @jit_ieee

@@ -100,6 +100,7 @@ class R2D2Kernel:
         obs, previous = self.inputs(segment)
         valid, state = segment.valid.numpy(), self.start_state(segment)
 
+        @IGNORE_OVERFLOW  # it may run in another thread, where that of ``update`` does not hold
         def unroll(net: NumpyRecurrentQNet) -> np.ndarray:
             warm = net.warm(obs[:bs], previous[:bs], state, valid[:bs])
             return net.unroll(obs[bs:], previous[bs:], warm)

@@ -58,7 +58,7 @@ class RTUConfig(RingConfig):
 class FFMConfig(MemoryConfig):
     traces: int = field(metadata=at_least(1))
     context: int = field(metadata=at_least(1))
-    horizon: float = field(metadata={"range": Range(2, math.inf)})
+    horizon: float = field(metadata={"range": Range(2, 30_000)})  # beyond, float32 has |lambda| = 1
 
     def state_widths(self) -> tuple[int, ...]:
         return (self.traces * self.context,) * 2

@@ -1,8 +1,8 @@
 """Probe of an environment before a run: its spaces, or one ConfigError (exit code 2)."""
 
+import resource
 import subprocess
 import sys
-import time
 
 import gymnasium as gym
 import pytest
@@ -167,7 +167,9 @@ def test_probe_is_fast_and_needs_no_torch():
     )
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 1.0  # 0.2 s on an idle machine
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+        seconds.append(spent)  # of the CPU: other tests run beside this one
+    assert min(seconds) < 1.0  # 0.3 s on an idle machine

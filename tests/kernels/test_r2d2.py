@@ -12,11 +12,12 @@ from torch import nn
 from rlrun.errors import NumericError
 from rlrun.functional.rows import RAW_REWARD, readable
 from rlrun.jit import COMPILED
-from rlrun.kernels.lstm import NumpyLSTM
+from rlrun.kernels.lstm import NumpyLSTM, _tanh
 from rlrun.kernels.r2d2 import R2D2Kernel
 from rlrun.optim.compute import Compute
 from rlrun.types import Sample, Spec, tree_leaves, tree_map
 from tests.acting.test_step import SPACES
+from tests.buffer.factory import constant
 from tests.kernels.test_dqn import FIVE, drawn
 from tests.policy.factory import batch_of, r2d2
 
@@ -41,6 +42,7 @@ OTHERS = [
     {"grad_clip": None, "target_update_every": 2},
     {"reward_clip": 0.02, "reward_scale": 1.0},
     {"target_update_every": None, "target_tau": 0.1},
+    {"memory_lr": constant(1e-4)},
 ]
 
 
@@ -108,6 +110,14 @@ def same(changes, space=None):
     ):
         assert torch.isfinite(x).all()
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("x", [0.0, 1e-3, 0.5, 3.0, 8.0, 8.2, 8.6, 20.0, 1e30, np.inf])
+def test_tanh_stays_within_its_bounds(x):
+    """Beyond 1 the derivative 1 - y^2 of a saturated unit would have the wrong sign."""
+    for value in (np.float32(x), np.float32(-x)):
+        assert abs(_tanh(value)) <= 1
+        assert _tanh(value) == pytest.approx(np.tanh(value), rel=1e-6)
 
 
 @pytest.mark.parametrize("units", [1, 32, 65])

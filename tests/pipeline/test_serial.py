@@ -531,7 +531,8 @@ def test_profile_reports_the_shares_of_time(tmp_path, capsys):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     quick = ("debug=profile", "run.total_steps=2000", "run.eval_every=2000", "run.eval_episodes=2")
-    c = config(*quick, "policy=r2d2", "env=cartpole", "logger.progress=plain", "logger.profile=3")
+    quick += ("learner.backend=torch", "logger.progress=plain", "logger.profile=3")
+    c = config(*quick, "policy=r2d2", "env=cartpole")
     assert train.run(c, run_dir, raw_yaml="seed: 0\n", overrides=[]) == 0
     trace = json.loads((run_dir / "profile" / "profile.pt.trace.json").read_text())
     names = {event.get("name") for event in trace["traceEvents"]}

@@ -85,7 +85,8 @@ def ring(units: int, r_min: float, r_max: float, max_phase: float) -> tuple[nn.P
     Source: Orvieto et al. 2023, lemma 3.2.
     """
     u, v = (torch.rand(units).clamp(_EDGE, 1 - _EDGE) for _ in range(2))
-    nu = -0.5 * torch.log(u * (r_max**2 - r_min**2) + r_min**2)
+    square = (u * (r_max**2 - r_min**2) + r_min**2).clamp(max=1 - _EDGE)  # else nu may be 0
+    nu = -0.5 * torch.log(square)
     return nn.Parameter(nu.log()), nn.Parameter((max_phase * v).log())
 
 
