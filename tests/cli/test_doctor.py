@@ -258,7 +258,7 @@ def test_lines(composer: Composer) -> None:
     out = [line for line in out if not line.startswith("load ")]
     assert out[0].startswith("one update of r2d2 on ")
     assert "4 windows, lstm 4; 2 cores; 8 settings, 1.25 s each" in out[0]
-    assert out.pop(1) == "backend torch: policy r2d2 has no kernel"
+    assert out.pop(1) == "backend numpy: linear layers and an LSTM in float32 on the CPU"
     assert [line.split() for line in out[1:4]] == [
         ["threads", "target_thread", "precision", "ms", "range"],
         ["1", "false", "float32", "5", "4..6", "*"],
