@@ -58,7 +58,7 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("memory=lru memory.max_phase=7", "memory.max_phase = 7", "6.28"),
     ("memory=gtrxl memory.heads=5", "heads = 5: must divide memory.hidden = 32", "change"),
     ("memory=rtu memory.recurrence=no", "memory.recurrence = no", "linear, nonlinear"),
-    ("memory=ffm memory.horizon=1", "memory.horizon = 1.0: must be >= 2", "change"),
+    ("memory=ffm memory.horizon=1", "memory.horizon = 1.0: must be within [2, 30000]", "change"),
     ("memory=gru memory.forget_bias=2", "memory=lstm or mingru reads it; set memory=lstm", ""),
     ("policy=c51 policy.taus=3", "now: policy.atoms, policy.v_min and policy.v_max", "implicit"),
     ("explore.temperature=1", "explore.temperature = 1: it would", "set explore=boltzmann"),
