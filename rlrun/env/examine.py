@@ -222,7 +222,7 @@ def _shortened(walk: RowsWalk, limit: int | None) -> str | None:
 
 
 def _last_row(rows: Env, episode: Episode, seed: int) -> bool | None:
-    """Whether the last row of an episode is that of ``rows``; None: an earlier row differs."""
+    """True: the last row of an episode is that of ``rows``; None: an earlier row differs."""
     start = np.asarray(getattr(rows.action_space, "start", 0))
     seen = [row_hashes(rows.reset(seed=seed), 1)[0]]
     for action in episode.actions:

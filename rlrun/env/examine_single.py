@@ -175,7 +175,7 @@ def final_observation_check(walk: SingleWalk, make: Callable[[], AnyEnv], seed: 
 
 
 def _ends_in_reset(make: Callable[[], AnyEnv], seed: int) -> bool | None:
-    """Whether an episode ends with what a reset in place of its last step returns; None: no end.
+    """True: an episode ends with what a reset in place of its last step returns; None: no end.
 
     False where a reset in place of the step before it does the same: all observations are drawn.
     """

@@ -96,7 +96,7 @@ State = tuple[np.ndarray, np.ndarray]  # h and c, [B, H] each
 
 
 class Trace(NamedTuple):
-    """What an unroll of T rows keeps for its backward pass."""
+    """Arrays of an unroll of T rows that its backward pass reads."""
 
     inputs: np.ndarray  # [T, B, F]
     gates: np.ndarray  # [T, B, 4H] activated

@@ -58,6 +58,8 @@ def test_signals_a_lost_head_and_a_killed_driver(tmp_path):
     run = start(run_dir, *RUN, f"run.dir={run_dir}")
     known = wait_for_checkpoint(run_dir, set())
     files, processes = ray_processes(run)
+    daemons = [p for p in processes if p.name() in ("gcs_server", "raylet")]
+    assert len({os.getpgid(p.pid) for p in daemons} - {run.pid}) == 2, "groups of their own"
     os.killpg(run.pid, signal.SIGTERM)  # as a terminal or a job scheduler does: to all of them
     _, err = run.communicate(timeout=30)
     assert run.returncode == 75, err

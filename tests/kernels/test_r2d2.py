@@ -165,10 +165,11 @@ def test_results_belong_to_the_caller():
     assert all(torch.equal(kept.metrics[k], v) for k, v in before[1].items())
 
 
-def test_divergence_is_the_learners_to_tell():
-    policy = with_kernel(r2d2())
+@pytest.mark.parametrize("thread", [False, True])
+def test_divergence_is_the_learners_to_tell(thread):
+    policy = with_kernel(r2d2(compute=Compute(target_thread=thread)))
     sample = samples(policy)[0]
-    for p in policy.net.parameters():
+    for p in [*policy.net.parameters(), *policy.target.parameters()]:
         p.data.mul_(1e30)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -7,6 +7,7 @@ import torch
 
 from rlrun.nets.actor_critic import unroll_episodes
 from rlrun.nets.memory import reset_state
+from rlrun.nets.memory.complex_cell import ring
 from rlrun.nets.memory.lmu import legendre
 from rlrun.schema import MEMORY_CONFIGS
 from tests.nets.cells import CONFIGS, CPU, FEATURES, make, state_of, stepped
@@ -48,6 +49,12 @@ def test_random_resets(name):
         x, state = torch.randn(rows, PATTERNS, FEATURES), state_of(memory, 5, PATTERNS)
         got, want = unroll_episodes(memory, x, first, state), stepped(memory, x, state, first)[0]
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_ring_at_one_starts_finite():
+    """nu = -log |lambda| is 0 where |lambda| rounds to 1; its logarithm is a parameter."""
+    for part in ring(100_000, 0.9999, 1.0, 6.28):
+        assert torch.isfinite(part).all()
 
 
 @pytest.mark.parametrize("name", ["mingru", *NEW])

@@ -5,6 +5,7 @@ from collections import deque
 from typing import Any
 
 from rlrun.pipeline.ray.delivery import Delivery
+from rlrun.pipeline.ray.messages import Collected
 from rlrun.pipeline.ray.roles import CollectorHandle
 from rlrun.pipeline.ray.source import POLL_SECONDS, STOP_SECONDS, ChunkHandle, RaySource
 
@@ -33,6 +34,7 @@ class AsyncSource(RaySource):
         self.delivery, self.total_steps = delivery, total_steps
         self.ready: deque[ChunkHandle] = deque()
         self.inexact, self.paused = ASYNC_REASON, False
+        self.held: list[tuple[CollectorHandle, Any, Collected]] = []  # replies while it is paused
 
     def next_chunk(self) -> list[ChunkHandle]:
         """The next chunk that is stored."""
@@ -55,6 +57,12 @@ class AsyncSource(RaySource):
             if not collector.busy and collector.waiting < OUTSTANDING:
                 self.order(collector, self.roles.frames.since(collector.sent))
 
+    def _replied(self, collector: CollectorHandle, payload: Any, reply: Any) -> None:
+        if self.paused and isinstance(reply, Collected):
+            self.held.append((collector, payload, reply))
+        else:
+            super()._replied(collector, payload, reply)
+
     def collected(self, chunk: ChunkHandle) -> None:
         chunk.collector.waiting += 1
         if self.delivery is None:
@@ -76,7 +84,8 @@ class AsyncSource(RaySource):
     def quiesce(self) -> list[ChunkHandle]:
         """Order no more; return the chunks that are stored and were not taken by the loop.
 
-        Chunks that are being collected are no part of a state that is saved then.
+        Chunks that are being collected are no part of a state that is saved then: those that arrive
+        before ``go_on`` are neither stored nor is their collector's progress known until then.
         """
         self.paused = True
         deadline = time.monotonic() + STOP_SECONDS
@@ -94,7 +103,11 @@ class AsyncSource(RaySource):
 
     def abandon(self) -> None:
         self.paused = True
-        super().abandon()
+        while any(c.busy for c in self.roles.collectors):
+            for collector, _, _ in self.held:
+                collector.busy = False
+            self.held.clear()
+            self.pump.run(POLL_SECONDS)
         self.quiesce()
         self.ready.clear()
         for collector in self.roles.collectors:
@@ -102,6 +115,9 @@ class AsyncSource(RaySource):
         self.paused = False
 
     def go_on(self) -> None:
-        """Order again."""
+        """Take the chunks that have come meanwhile, and order again."""
         self.paused = False
+        held, self.held = self.held, []
+        for reply in held:
+            self._replied(*reply)
         self.launch()

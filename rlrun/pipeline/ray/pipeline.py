@@ -53,6 +53,9 @@ class RayPipeline(Pipeline):
             self._finish_evaluation(stop)
             self._take_stored()  # nothing comes after the last evaluation
             Pipeline._evaluate(self, stop)
+            ends = self.counters.env_steps >= self.run_config.total_steps or self.solved
+            if isinstance(self.source, AsyncSource) and not ends:  # an older result had solved it
+                self.source.go_on()
         elif self.under_way is None:
             self._require_finite()
             steps = self.counters.env_steps

@@ -25,6 +25,7 @@ class RemoteBuffer:
         self.roles, self.delivery, self.rounds = roles, delivery, rounds
         self.directory = directory
         self.files: dict[tuple[int, int], RowFiles] = {}  # (shard, ring) -> rows saved already
+        self.saved: dict[int, int] = {}  # shard -> its incarnation, whose rows they are
 
     @property
     def rows(self) -> int:
@@ -62,13 +63,19 @@ class RemoteBuffer:
         return {"shards": [self._state(i) for i in range(len(self.roles.shards))]}
 
     def _state(self, number: int) -> Any:
-        shard = self.roles.shards[number]
-        starts = []
-        for ring, (first, stop) in enumerate(self.roles.ask(shard, "ranges")):
-            files = self.files.setdefault((number, ring), RowFiles())
-            parts = files.usable(self.directory, first, stop)
-            starts.append(parts[-1].stop if parts else first)
-        state, rings = self.roles.ask(shard, "state_dict", starts), iter(range(len(starts)))
+        shard, state = self.roles.shards[number], None
+        while state is None:  # it was replaced between the calls
+            incarnation, ranges = self.roles.ask(shard, "ranges")
+            if self.saved.get(number, incarnation) != incarnation:  # files of rows that are lost
+                self.files = {key: x for key, x in self.files.items() if key[0] != number}
+            self.saved[number] = incarnation
+            starts = []
+            for ring, (first, stop) in enumerate(ranges):
+                files = self.files.setdefault((number, ring), RowFiles())
+                parts = files.usable(self.directory, first, stop)
+                starts.append(parts[-1].stop if parts else first)
+            state = self.roles.ask(shard, "state_dict", incarnation, starts)
+        rings = iter(range(len(starts)))
 
         def with_files(rows: Rows) -> Rows:
             assert isinstance(rows, SentRows)
@@ -84,6 +91,7 @@ class RemoteBuffer:
             self.files |= {(number, ring): files for ring, files in enumerate(found)}
             self.roles.ask(shard, "load_state_dict", send(own, lambda rows: rows.first))
             note(shard, self.roles.ask(shard, "info"))
+            self.saved[number] = shard.shard
 
 
 def _ignore(chunk: ChunkHandle, stored: bool) -> None:

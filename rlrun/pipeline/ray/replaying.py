@@ -136,12 +136,18 @@ class ReplayRole:
 
     @answered
     def ranges(self) -> Any:
-        """(first, stop) of the rows of every ring in ``state_dict``."""
-        return [(rows.first, rows.stop) for rows in all_rows(self.streams.state_dict())]
+        """(incarnation, (first, stop) of the rows of every ring in ``state_dict``)."""
+        rings = all_rows(self.streams.state_dict())
+        return self.shard, [(rows.first, rows.stop) for rows in rings]
 
     @answered
-    def state_dict(self, starts: Sequence[int]) -> Any:
-        """Everything stored; of the rows only those from ``starts`` on, one for each ring."""
+    def state_dict(self, shard: int, starts: Sequence[int]) -> Any:
+        """Everything stored; of the rows only those from ``starts`` on, one for each ring.
+
+        None where ``shard`` is an earlier incarnation, of whose rows ``starts`` are.
+        """
+        if shard != self.shard:
+            return None
         order = iter(starts)
         state = self.streams.state_dict() | {"received": self.receiver.state_dict()}
         return send(state, lambda rows: next(order))

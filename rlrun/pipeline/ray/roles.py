@@ -35,6 +35,7 @@ class Role:
     handle: Any
     restarts: int = 0  # seen by the driver
     down: bool = False  # it was lost and has not answered since
+    down_since: float = 0.0  # on the clock of time.monotonic
     refill: Callable[[], None] | None = None  # loads the state of a process that was replaced
 
 
@@ -189,12 +190,7 @@ class Roles:
             found = self.pump.wait(getattr(role.handle, method).remote(*arguments))
             if not isinstance(found, Lost):
                 return self.value(role, found)
-            if time.monotonic() - began > GIVE_UP_SECONDS:
-                raise ResourceError(
-                    f"pipeline = ray: the {role.name} was lost and does not come back for "
-                    f"{GIVE_UP_SECONDS:g} s ({found}); a node with its resources must be there; "
-                    "add one, or see the logs of Ray"
-                )
+            _require_soon(role, began, found)
             self.pump.run(RETRY_SECONDS)
             if method == "load":
                 self.note_lost(role, found)
@@ -215,10 +211,14 @@ class Roles:
         return found
 
     def note_lost(self, role: Role, lost: Lost) -> None:
-        """Report that a role's process has ended, once until it answers."""
+        """Report that a role's process has ended, once until it answers.
+
+        Raises: ResourceError where it has not answered for long.
+        """
         if role.down:
+            _require_soon(role, role.down_since, lost)
             return
-        role.down = True
+        role.down, role.down_since = True, time.monotonic()
         role.restarts += 1
         _logger.warning("%s was lost and is restarted (%s)", role.name, lost)
 
@@ -255,3 +255,13 @@ class Roles:
         every = [*self.collectors, *self.shards, self.learner, self.evaluator]
         for role in [*every, *([self.predictor] if self.predictor is not None else [])]:
             ray.kill(role.handle)
+
+
+def _require_soon(role: Role, since: float, lost: Lost) -> None:
+    """Raise ResourceError where a role that was lost ``since`` then has had time to come back."""
+    if time.monotonic() - since > GIVE_UP_SECONDS:
+        raise ResourceError(
+            f"pipeline = ray: the {role.name} was lost and does not come back for "
+            f"{GIVE_UP_SECONDS:g} s ({lost}); a node with its resources must be there; add one, or "
+            "see the logs of Ray"
+        )

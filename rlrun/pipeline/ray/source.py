@@ -132,6 +132,7 @@ class RaySource:
 
         def loaded(found: Any) -> None:
             if isinstance(found, Lost):  # still restarting
+                self.roles.note_lost(collector, found)
                 self.pump.after(RETRY_SECONDS, partial(self._rejoin, collector))
                 return
             self.roles.value(collector, found)

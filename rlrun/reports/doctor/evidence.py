@@ -124,11 +124,11 @@ class Evidence:
         return finite(self.value(f"{key}.start")) if math.isnan(own) else own
 
     def has(self, key: str) -> bool:
-        """Whether the config has the key, or a schedule of that name."""
+        """Return whether the config has the key, or a schedule of that name."""
         return key in self.run.keys or f"{key}.start" in self.run.keys
 
     def matters(self, key: str) -> bool:
-        """Whether the key is there and changes what this policy does.
+        """Return whether the key is there and changes what this policy does.
 
         Rollouts are learned from once and dropped, datasets are not collected, and explore.epsilon
         belongs to the schedule, of a ladder to one environment.

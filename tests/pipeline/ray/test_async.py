@@ -13,12 +13,14 @@ from rlrun.build.plan import make_plan
 from rlrun.errors import ResourceError
 from rlrun.pipeline.ray import roles as roles_module
 from rlrun.pipeline.ray.async_source import AsyncSource
-from rlrun.pipeline.ray.messages import Blank
+from rlrun.pipeline.ray.delivery import Delivery
+from rlrun.pipeline.ray.messages import Blank, Collected, Stored
 from rlrun.pipeline.ray.pipeline import RayPipeline
 from rlrun.pipeline.ray.pump import Lost
 from rlrun.pipeline.ray.receiving import Receiver
+from rlrun.pipeline.ray.remote_buffer import RemoteBuffer
 from rlrun.pipeline.ray.remote_learner import RemoteLearner
-from rlrun.pipeline.ray.roles import Role, Roles
+from rlrun.pipeline.ray.roles import CollectorHandle, Role, Roles, ShardHandle
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.types import Counters
 from tests.compose import config
@@ -198,6 +200,98 @@ def test_a_role_that_does_not_come_back_ends_the_run(monkeypatch):
     handle = SimpleNamespace(state=SimpleNamespace(remote=lambda: None))
     with pytest.raises(ResourceError, match="the learner was lost and does not come back"):
         roles.ask(Role("learner", handle), "state")
+
+
+def test_every_call_of_a_role_that_does_not_come_back_ends_the_run(monkeypatch):
+    """Also where nobody waits for one call: shards, evaluators and collectors are called again."""
+    roles, role = Roles.__new__(Roles), Role("replay 0", None)
+    roles.note_lost(role, Lost(None))
+    roles.note_lost(role, Lost(None))
+    assert role.restarts == 1
+    monkeypatch.setattr(roles_module, "GIVE_UP_SECONDS", -1.0)
+    with pytest.raises(ResourceError, match="the replay 0 was lost and does not come back"):
+        roles.note_lost(role, Lost(None))
+    roles.value(role, None)
+    roles.note_lost(role, Lost(None))  # it had answered in between
+
+
+class ByHand:
+    """A pump whose timers and replies are those of the test."""
+
+    def __init__(self):
+        self.timers, self.waiting = [], []
+
+    def after(self, seconds, call):
+        self.timers.append(call)
+
+    def when(self, reply, handle):
+        self.waiting.append(handle)
+
+
+def test_one_try_of_a_chunk_is_under_way_however_long_its_shard_is_away():
+    pump, sent = ByHand(), []
+    add = SimpleNamespace(remote=lambda *given: sent.append(given))
+    shard = ShardHandle(
+        "replay 0", SimpleNamespace(add=add), down=True, down_since=time.monotonic()
+    )
+    roles = Roles.__new__(Roles)
+    roles.pump, roles.shards = pump, [shard]
+    delivery, done = Delivery(roles), []
+    collector = CollectorHandle("collector 0", None)
+    chunk = SimpleNamespace(collector=collector, info=SimpleNamespace(seq=0), payload=None)
+    delivery.send(chunk, lambda chunk, stored: done.append(stored))
+    for _ in range(6):  # the call fails, and the timers of all tries so far are due
+        handles, pump.waiting = pump.waiting, []
+        for handle in handles:
+            handle(Lost(None))
+        timers, pump.timers = pump.timers, []
+        for timer in timers:
+            timer()
+    assert len(sent) == 7
+    stored = Stored(1, True, rows=1, windows=0, mass=0.0)
+    pump.waiting[-1](stored)
+    pump.waiting[-1](stored)
+    assert done == [True]
+    assert not delivery.pending
+    assert not delivery.tries
+
+
+def test_a_chunk_that_comes_while_a_state_is_saved_is_no_part_of_it():
+    """Else its shard would hold it and the resumed collector would collect that number again."""
+    roles, sent = Roles.__new__(Roles), []
+    roles.pump, roles.collectors, roles.predictor = ByHand(), [CollectorHandle("c", None)], None
+    (collector,) = roles.collectors
+    collector.busy = True
+    delivery = SimpleNamespace(pending={}, send=lambda chunk, done: sent.append(chunk))
+    counts = SimpleNamespace(counters=Counters())
+    source = AsyncSource(roles, counts, keep_env=False, max_seconds=None, delivery=delivery,
+                         total_steps=0)  # fmt: skip
+    source.traffic.collected = roles.write_log = lambda *given: None
+    assert source.quiesce() == []
+    found = Collected(0, None, None, {"after": 0}, 0, 0, {}, (0, 0))
+    source._replied(collector, "rows", found)
+    assert (collector.seq, collector.state, sent, collector.busy) == (0, None, [], True)
+    source.go_on()
+    assert (collector.seq, collector.state) == (1, {"after": 0})
+    assert [chunk.payload for chunk in sent] == ["rows"]
+
+
+def test_rows_of_a_lost_shard_are_no_part_of_a_later_checkpoint(tmp_path):
+    """A shard that was replaced, also between the two calls, has files of its own."""
+    replies, starts = [], []
+
+    def ask(shard, method, *given):
+        if method == "state_dict":
+            starts.append(given[1])
+        return replies.pop(0)
+
+    roles = SimpleNamespace(shards=[None], ask=ask)
+    buffer = RemoteBuffer(roles, None, rounds=False, directory=tmp_path)
+    buffer.files[0, 0] = SimpleNamespace(usable=lambda *given: [SimpleNamespace(stop=50)])
+    buffer.saved[0] = 7
+    replies += [(7, [(0, 60)]), None, (8, [(0, 60)]), {"rows": None}]
+    assert buffer.state_dict() == {"shards": [{"rows": None}]}
+    assert starts == [[50], [0]]
 
 
 def test_impala_learns_from_every_chunk_once(tmp_path):
