@@ -190,8 +190,7 @@ class RemoteLearner:
         updates = self.counters.updates
         if self.roles.frames.count and updates == self.last_published:
             return
-        _, frame = self.roles.ask(self.roles.learner, "frame")
-        self.last_published = updates
+        self.last_published, frame = self.roles.ask(self.roles.learner, "frame")
         self.publication.publish(frame)
 
     last_published = -1
