@@ -20,14 +20,10 @@ codec_uses, cliffwalk, replay, scores. tests/benchmarks/README.md describes them
 """
 
 import argparse
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-
-if __name__ == "__main__":  # read when numpy is loaded; a run of rlrun has it too
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from tests.benchmarks import (
     cells,

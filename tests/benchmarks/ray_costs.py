@@ -19,14 +19,16 @@ import psutil
 
 from tests.benchmarks import ray_setting as setting
 from tests.benchmarks.product import Cluster, Counters, as_segment
-from tests.benchmarks.ray_unit_costs import Costs, filled, measure
+from tests.benchmarks.ray_loop import FEEDERS, RATIOS, simulate
+from tests.benchmarks.ray_table import PROCESSES, Costs, Table
+from tests.benchmarks.ray_unit_costs import STREAMS, filled, measure
 from tests.benchmarks.timing import machine
 
 COLLECTORS = {  # 4096 collectors' image chunks would fill this machine's object store
     "small": (16, 256, 4096),
     "paper": (16, 256),
 }
-FEEDERS = 2  # actors that stand for all collectors
+CALIBRATED = 16  # collectors of the run whose processes are compared with the sum of their parts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,21 +38,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write JSON lines here; other costs in it stay")
     parser.add_argument("--workload", choices=["small", "paper"], help="only this one")
     parser.add_argument("--part", choices=["ray", "roles"], help="only what Ray adds, or the roles")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", help="of collectors, and streams of a shard"
+    )
     given = parser.parse_args(arguments)
     costs, loads = Costs(), [os.getloadavg()[0]]
     workloads = (given.workload,) if given.workload else ("small", "paper")
     workloads = ("small",) if given.quick else workloads
-    if given.part != "roles":
-        cluster = Cluster(None, cpus=8, gpus=0, custom={})
-        try:
-            for workload in workloads:
-                over_ray(costs, workload, cluster, quick=given.quick)
-                loads.append(os.getloadavg()[0])
-        finally:
+    streams = given.sizes or STREAMS[: 2 if given.quick else None]
+    cluster = None if given.part == "roles" else Cluster(None, cpus=8, gpus=0, custom={})
+    try:
+        for workload in workloads:
+            if cluster is not None:
+                over_ray(costs, workload, cluster, quick=given.quick, sizes=given.sizes)
+            if given.part != "ray":
+                measure(costs, workload, quick=given.quick, streams=streams)
+            loads.append(os.getloadavg()[0])
+        if given.part is None and "small" in workloads:
+            in_a_run(costs, cluster, quick=given.quick)
+    finally:
+        if cluster is not None:
             cluster.close()
-    for workload in workloads if given.part != "ray" else ():
-        measure(costs, workload, quick=given.quick)
-        loads.append(os.getloadavg()[0])
     print(machine())
     print("\n".join(table(costs)))
     if given.json is not None:
@@ -58,7 +66,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def over_ray(costs: Costs, workload: str, cluster: Any, *, quick: bool) -> None:
+def in_a_run(costs: Costs, cluster: Any, *, quick: bool) -> None:
+    """What each process of a small run spends, as a multiple of the costs of its parts.
+
+    Alone and in a loop, a part finds its data in the caches and never waits to be woken up.
+    """
+    with setting.own_logging():
+        recorded = setting.Recorded.collect(setting.plan_of("small"), 40)
+    warm, seconds = (1.0, 1.0) if quick else (10.0, 10.0)
+    cost, found, parts = Table(costs, "small"), dict[str, float](), dict[str, float]()
+    for ratio in RATIOS[1:] if quick else RATIOS:
+        run = simulate(cluster, recorded, CALIBRATED, 1, ratio, warm, seconds)
+        for kind, (of_chunk, of_update) in PROCESSES.items():
+            chunk, update = (
+                sum(cost(name, CALIBRATED) for name in x) for x in (of_chunk, of_update)
+            )
+            found[kind] = found.get(kind, 0.0) + run.cpu[kind]
+            parts[kind] = parts.get(kind, 0.0) + run.chunks * chunk + run.updates * update
+    for kind in PROCESSES:
+        costs.add("small", f"in_run_{kind}", "x", [found[kind] / parts[kind]])
+
+
+def over_ray(
+    costs: Costs, workload: str, cluster: Any, *, quick: bool, sizes: Sequence[int] | None
+) -> None:
     """What Ray and the driver add to a chunk and to a batch."""
     import ray
 
@@ -73,7 +104,7 @@ def over_ray(costs: Costs, workload: str, cluster: Any, *, quick: bool) -> None:
     shard = ray.remote(setting.EmptyShard).options(num_cpus=0).remote(ray.put(batch))
     ray.get([x.pid.remote() for x in (*feeders, shard)])
     try:
-        for count in COLLECTORS[workload][: 1 if quick else None]:
+        for count in sizes or COLLECTORS[workload][: 1 if quick else None]:
             driving(costs, workload, plan, cluster, feeders, shard, count, quick=quick)
         batches(costs, workload, batch_size, shard, 3 if quick else 15)
     finally:
@@ -182,12 +213,6 @@ def write(costs: Costs, path: Path, loads: list[float]) -> None:
     rows |= {(x["workload"], x["name"], x["size"]): x for x in costs.rows}
     text = "".join(json.dumps(line) + "\n" for line in (*heads, *rows.values()))
     path.write_text(text, encoding="utf-8")
-
-
-def read(path: Path) -> Costs:
-    """The inverse of ``write``."""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return Costs([line for line in lines if "name" in line])
 
 
 if __name__ == "__main__":

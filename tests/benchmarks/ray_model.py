@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks.process import CHECKOUT
-from tests.benchmarks.ray_costs import read
-from tests.benchmarks.ray_unit_costs import Costs
+from tests.benchmarks.ray_table import Table, read
 
 RESULTS = CHECKOUT / "tests/benchmarks/results/ray_costs.jsonl"
 COLLECTORS = (16, 256, 4096)
@@ -75,38 +74,6 @@ class Shards:
     @property
     def count(self) -> int:
         return max(self.cpu, self.memory, self.network)
-
-
-class Table:
-    """Costs of one workload; of those that depend on a size, lines between the measured sizes.
-
-    The driver is measured with 4096 collectors in the small workload only: what it then spends
-    more than with 256 does not depend on the rows, and is added in the others.
-    """
-
-    def __init__(self, costs: Costs, workload: str) -> None:
-        self.points: dict[str, list[tuple[int, float]]] = {}
-        for row in costs.rows:
-            if row["workload"] == workload:
-                self.points.setdefault(row["name"], []).append((row["size"], row["median"]))
-        known = {
-            (r["name"], r["size"]): r["median"] for r in costs.rows if r["workload"] == "small"
-        }
-        for name in ("driver", "driver_threads"):
-            sizes = dict(self.points.get(name, ()))
-            if 256 in sizes and 4096 not in sizes and (name, 4096) in known:
-                more = known[name, 4096] - known[name, 256]
-                self.points[name].append((4096, sizes[256] + max(more, 0.0)))
-
-    def __call__(self, name: str, size: float = 0) -> float:
-        """The cost; beyond the measured sizes, the last line goes on upwards only."""
-        points = sorted(self.points[name])
-        if len(points) == 1 or size <= points[0][0]:
-            return points[0][1]
-        at = next((i for i, (x, _) in enumerate(points) if x >= size), len(points) - 1)
-        (x0, y0), (x1, y1) = points[at - 1], points[at]
-        slope = (y1 - y0) / (x1 - x0)
-        return y1 + (size - x1) * (slope if size <= x1 else max(slope, 0.0))
 
 
 def needs(cost: Table, s: Setting) -> list[Need]:

@@ -3,49 +3,28 @@
 Recorded chunks instead of environments: two actors reply for all collectors, as fast as orders
 come. Driver, replay shards and learner are the real ones, with the real pacing. The rates are
 compared with those that ``ray_model`` predicts from unit costs for as many cores as the run got.
+With ``--sittings N`` the costs are measured anew before and after each of N simulations, and their
+means are used: hosts change their speed in minutes.
 """
 
 import argparse
 import json
-import os
+import statistics
+import subprocess
+import sys
 import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import psutil
-
 from tests.benchmarks import ray_model
 from tests.benchmarks import ray_setting as setting
-from tests.benchmarks.product import (
-    Cluster,
-    Counters,
-    RemoteBuffer,
-    RemoteLearner,
-    make_policy,
-    note,
-)
-from tests.benchmarks.ray_costs import FEEDERS, read
+from tests.benchmarks.process import CHECKOUT
+from tests.benchmarks.product import Cluster
+from tests.benchmarks.ray_costs import CALIBRATED
+from tests.benchmarks.ray_loop import RATIOS, Measured, simulate
+from tests.benchmarks.ray_table import Costs, Table, read
 from tests.benchmarks.timing import machine
-
-RATIOS = (120.0, 4.0)  # learned rows per env step: the default, and one that the shards limit
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Rates over one measured span."""
-
-    seconds: float
-    chunks: float  # a second
-    rows: float
-    updates: float
-    sample: float  # seconds that the learner waited for a batch
-    cpu: dict[str, float]  # cores that each kind of process used
-    updates_per_chunk: float
-    load: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,20 +34,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each replay ratio")
     parser.add_argument("--costs", type=Path, default=ray_model.RESULTS)
+    parser.add_argument("--sittings", type=int, default=0, help="that measure costs of their own")
     parser.add_argument("--quick", action="store_true", help="one ratio, 32 collectors, 2 s")
     parser.add_argument("--json", type=Path, help="write JSON lines here")
     given = parser.parse_args(arguments)
+    if given.sittings and given.shards != 1:
+        parser.error("--sittings measures the costs of one shard")
     count = 32 if given.quick else given.collectors
     seconds, warm = (2.0, 2.0) if given.quick else (given.seconds, 15.0)
-    cost, lines = ray_model.Table(read(given.costs), "small"), []
+    ratios, lines = RATIOS[1:] if given.quick else RATIOS, []
     cluster = Cluster(None, cpus=8, gpus=0, custom={})
     try:
         plan = setting.plan_of("small")
         with setting.own_logging():
             recorded = setting.Recorded.collect(plan, 40 if given.quick else 200)
-        for ratio in RATIOS[1:] if given.quick else RATIOS:
-            found = simulate(cluster, recorded, count, given.shards, ratio, warm, seconds)
-            lines += compare(cost, found, count, given.shards, ratio)
+        for sitting in range(max(given.sittings, 1)):
+            before = costs_now(count) if given.sittings else read(given.costs)
+            found = [
+                simulate(cluster, recorded, count, given.shards, ratio, warm, seconds)
+                for ratio in ratios
+            ]
+            after = costs_now(count) if given.sittings else before
+            cost = Table(mean_of(before, after), "small")
+            for ratio, rates in zip(ratios, found, strict=True):
+                compared = compare(cost, rates, count, given.shards, ratio)
+                lines += [{"sitting": sitting, **line} for line in compared]
     finally:
         cluster.close()
     print(machine())
@@ -80,84 +70,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def simulate(
-    cluster: Any, recorded: Any, count: int, shards: int, ratio: float, warm: float, seconds: float
-) -> Measured:
-    """Run the loop of the driver for ``warm`` seconds, then measure for ``seconds``."""
-    import ray
-
-    words = (f"learner.replay_ratio={ratio:g}",)
-    plan = setting.plan_of("small", streams=count, shards=shards, words=words)
-    given = ray.put(recorded)
-    actor = ray.remote(setting.Feeder).options(num_cpus=0)
-    feeders = [actor.remote(given) for _ in range(FEEDERS)]
-    roles = setting.RecordedRoles(
-        plan, cluster, count=count, feeders=feeders, shards=[], learner=True
-    )
-    try:
-        loop = Loop(plan, roles)
-        loop.run(warm)
-        before, began = loop.state(), time.monotonic()
-        loop.run(seconds)
-        after, spent = loop.state(), time.monotonic() - began
-    finally:
-        roles.close()
-        for feeder in feeders:
-            ray.kill(feeder)
-    chunks, rows, updates, waited = (b - a for a, b in zip(before[0], after[0], strict=True))
-    cpu = {n: (after[1][n] - before[1].get(n, 0.0)) / spent for n in after[1]}
-    return Measured(
-        spent, chunks / spent, rows / spent, updates / spent, waited / max(updates, 1), cpu,
-        updates / max(chunks, 1), os.getloadavg()[0],
-    )  # fmt: skip
-
-
-class Loop:
-    """The driver's loop without evaluations, records and checkpoints."""
-
-    def __init__(self, plan: Any, roles: Any) -> None:
-        for shard in roles.shards:
-            note(shard, roles.ask(shard, "info"))
-        self.roles, self.counters, config = roles, Counters(), plan.config
-        self.source = setting.source_of(plan, roles, self.counters)
-        buffer = RemoteBuffer(
-            roles, self.source.delivery, rounds=False, directory=Path(tempfile.gettempdir())
-        )
-        count = len(roles.collectors)
-        every = config.pipeline.weights_every * count
-        self.learner = RemoteLearner(
-            config.learner, roles, self.source.traffic, policy=make_policy(plan), buffer=buffer,
-            counters=self.counters, rounds=False, publish_every=every,
-            max_lead=2 * count * config.collector.n_sample, stop=lambda: False,
+def costs_now(count: int) -> Costs:
+    """Measure what the model needs for ``count`` collectors, in a process with its own Ray."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "costs.jsonl"
+        sizes = [str(size) for size in sorted({CALIBRATED, count})]
+        words = ("--workload", "small", "--json", str(path), "--sizes", *sizes)
+        subprocess.run(
+            [sys.executable, "-m", "tests.benchmarks.ray_costs", *words], cwd=CHECKOUT,
+            check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
-
-    def run(self, seconds: float) -> None:
-        """Take chunks and let the learner do what they pay for."""
-        end, keys = time.monotonic() + seconds, np.empty(0, np.int64)
-        while time.monotonic() < end:
-            before = self.counters.env_steps
-            self.source.next_chunk()
-            self.learner.step(self.counters.env_steps - before, keys)
-
-    def state(self) -> tuple[tuple[float, ...], dict[str, float]]:
-        """(chunks, rows, updates, seconds that the learner waited for batches; CPU seconds)."""
-        c = self.counters
-        counts = (c.chunks, c.env_steps, c.updates, self.learner.seconds["sample"])
-        return counts, cpu_seconds()
+        return read(path)
 
 
-def cpu_seconds() -> dict[str, float]:
-    """CPU seconds so far of this process and of Ray's, by what they are."""
-    found = {"driver": sum(psutil.Process().cpu_times()[:2])}
-    for process in psutil.Process().children(recursive=True):
-        try:
-            title, spent = process.cmdline()[0], sum(process.cpu_times()[:2])
-        except (psutil.Error, IndexError):
-            continue
-        names = {"Replay": "shards", "Learner": "learner", "Feeder": "feeders"}
-        kind = next((kind for part, kind in names.items() if part in title), "ray")
-        found[kind] = found.get(kind, 0.0) + spent
-    return found
+def mean_of(a: Costs, b: Costs) -> Costs:
+    """Return the costs of ``a`` with the means of the medians of both."""
+    pairs = zip(a.rows, b.rows, strict=True)
+    return Costs([{**x, "median": (x["median"] + y["median"]) / 2} for x, y in pairs])
 
 
 def compare(
@@ -185,12 +114,19 @@ def compare(
 
 
 def table(lines: Sequence[dict[str, Any]]) -> list[str]:
-    """Markdown."""
-    out = ["| replay ratio | measure | measured | model | measured / model | the model's limit |"]
-    out.append("| --- | --- | --- | --- | --- | --- |")
+    """Markdown: a row for each ratio and measure, the sittings side by side."""
+    out = ["| replay ratio | measure | measured | model | measured / model | median | the model's "
+           "limit |"]  # fmt: skip
+    out.append("| --- | --- | --- | --- | --- | --- | --- |")
+    rows: dict[tuple[float, str], list[dict[str, Any]]] = {}
     for x in lines:
-        out.append(f"| {x['ratio']:g} | {x['measure']} | {x['measured']:.4g} | {x['model']:.4g} | "
-                   f"{x['quotient']:.2f} | {x['limit']}, {x['cores']:.2f} cores |")  # fmt: skip
+        rows.setdefault((x["ratio"], x["measure"]), []).append(x)
+    for (ratio, measure), found in rows.items():
+        cells = [", ".join(f"{x[key]:.4g}" for x in found) for key in ("measured", "model")]
+        quotients = [x["quotient"] for x in found]
+        limit = ", ".join(dict.fromkeys(f"{x['limit']}, {x['cores']:.2f} cores" for x in found))
+        cells += [", ".join(f"{q:.2f}" for q in quotients), f"{statistics.median(quotients):.2f}"]
+        out.append(f"| {ratio:g} | {measure} | {' | '.join(cells)} | {limit} |")
     return out
 
 

@@ -4,10 +4,8 @@ Seconds are CPU time of the process, medians over repeats: other jobs of the mac
 least. All computation is in one thread.
 """
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,32 +21,11 @@ from tests.benchmarks.product import (
     learner_parts,
     nbytes,
 )
+from tests.benchmarks.ray_table import Costs
 
 CODED = ("transport=coded", "transport.weights=planes_ctx")
 NO_LINK = 0.0  # bytes/s: everything is coded
-
-
-@dataclass
-class Costs:
-    """Measured costs by workload, name and size (streams, collectors; 0: no size)."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(
-        self, workload: str, name: str, unit: str, values: Sequence[float], size: int = 0
-    ) -> None:
-        """Add repeated measurements of one cost."""
-        self.rows.append({
-            "workload": workload, "name": name, "size": size, "unit": unit,
-            "median": statistics.median(values), "min": min(values), "max": max(values),
-            "repeats": len(values),
-        })  # fmt: skip
-
-    def median(self, workload: str, name: str, size: int = 0) -> float:
-        """The median of a cost that was added."""
-        found = [r for r in self.rows if (r["workload"], r["name"], r["size"]) ==
-                 (workload, name, size)]  # fmt: skip
-        return float(found[-1]["median"])
+STREAMS = (1, 8, 64, 256)  # of a shard
 
 
 def cpu_of(function: Callable[[], object], repeats: int, calls: int = 1) -> list[float]:
@@ -62,7 +39,7 @@ def cpu_of(function: Callable[[], object], repeats: int, calls: int = 1) -> list
     return found
 
 
-def measure(costs: Costs, workload: str, *, quick: bool) -> None:
+def measure(costs: Costs, workload: str, *, quick: bool, streams: Sequence[int]) -> None:
     """All costs of a workload that need no Ray."""
     torch.set_num_threads(1)
     repeats, chunks = (3, 24) if quick else (9, 48 if workload == "small" else 24)
@@ -71,7 +48,6 @@ def measure(costs: Costs, workload: str, *, quick: bool) -> None:
         collecting(costs, workload, plan, repeats, chunks)
         recorded = setting.Recorded.collect(plan, chunks)
         rows(costs, workload, recorded, repeats)
-        streams = (1, 8) if quick else (1, 8, 64, 256)
         for count in streams:
             replaying(costs, workload, recorded, repeats, count)
         learning(costs, workload, recorded, repeats, quick=quick)
@@ -177,7 +153,7 @@ def replaying(
             del drawn[:-1]
     for name, found in spent.items():
         costs.add(workload, name, "s/chunk" if name == "shard_add" else "s/batch", found, streams)
-    if streams == 1:
+    if streams == 1:  # a batch is as large whatever the number of streams
         sample = shard.sample(batch, 0)
         arrays = sum(x.nbytes for x in as_segment(sample.segment).tensors())
         costs.add(workload, "batch_bytes", "bytes", [arrays + sample.weight.nbytes])

@@ -3,8 +3,7 @@
 import pytest
 
 from tests.benchmarks import ray_model
-from tests.benchmarks.ray_costs import read
-from tests.benchmarks.ray_unit_costs import Costs
+from tests.benchmarks.ray_table import Costs, Table, read
 
 GIVEN = {  # name -> {size: cost}
     "driver": {16: 1e-3, 256: 2e-3},
@@ -36,7 +35,7 @@ def cost():
     for name, sizes in GIVEN.items():
         for size, value in sizes.items():
             costs.add("paper", name, "", [value], size)
-    return ray_model.Table(costs, "paper")
+    return Table(costs, "paper")
 
 
 def need(found, part):
@@ -54,7 +53,17 @@ def test_costs_never_fall_beyond_the_last_size():
     costs = Costs()
     for size, value in ((1, 2.0), (11, 1.0)):
         costs.add("x", "a", "", [value], size)
-    assert ray_model.Table(costs, "x")("a", 100) == 1.0
+    assert Table(costs, "x")("a", 100) == 1.0
+
+
+def test_costs_are_multiplied_by_what_a_run_adds_to_their_process():
+    costs = Costs()
+    costs.add("small", "in_run_shards", "x", [1.5])
+    for workload in ("small", "paper"):
+        costs.add(workload, "shard_add", "", [2.0], 1)
+        costs.add(workload, "update", "", [4.0])
+        cost = Table(costs, workload)
+        assert (cost("shard_add", 1), cost("update")) == (3.0, 4.0)
 
 
 def test_the_paper_by_hand(cost):
@@ -106,6 +115,6 @@ def test_one_machine_by_hand(cost):
 def test_the_committed_costs_give_whole_tables():
     costs = read(ray_model.RESULTS)
     for workload, make in (("small", ray_model.small), ("paper", ray_model.paper)):
-        lines = ray_model.report(ray_model.Table(costs, workload), make)
+        lines = ray_model.report(Table(costs, workload), make)
         assert len({line.count("|") for line in lines}) == 1
         assert lines[-1].startswith("| verdict")
