@@ -198,7 +198,8 @@ class Replay:
 
     def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
         """Return at most ``count`` windows drawn uniformly, with the numbers of ``generator``."""
-        number = generator.integers(self.windows.num_candidates, size=count)
+        candidates = self.windows.num_candidates
+        number = generator.integers(max(candidates, 1), size=count if candidates else 0)
         slots, live = self.windows.candidates(number)
         return self.reader.read_slots(slots[live])
 

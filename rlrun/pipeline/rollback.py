@@ -7,16 +7,33 @@ import torch
 from torch import Tensor
 
 MAX_ROLLBACKS = 3  # of a run
-_STREAMS = ("policy", "buffer")  # parts of a state whose generators decide what is learned
+# Parts of a state whose generators decide what is learned. Environments, and what users draw from
+# the process's global generators, go on as they would have.
+_STREAMS = ("policy", "buffer", "predictor")
 
 
 def other_streams(state: dict[str, Any], number: int) -> dict[str, Any]:
-    """``state`` with every random generator of policy and buffer moved to another stream.
+    """``state`` with every random generator of policies and buffer moved to another stream.
 
     The next actions and samples then differ from those that led to a non-finite update, and
     between successive rollbacks. ``number``: 1, 2, ... counts them.
     """
-    return {name: _moved(x, number) if name in _STREAMS else x for name, x in state.items()}
+    moved = {name: _moved(x, number) if name in _STREAMS else x for name, x in state.items()}
+    if "collectors" in state:  # pipeline=ray: policies of the learner and of every collector
+        role, collectors = state["learner"]["role"], state["collectors"]
+        role = role | {"policy": _moved(role["policy"], number)}
+        moved["learner"] = state["learner"] | {"role": role}
+        moved["collectors"] = [x | {"state": _acts_anew(x["state"], number)} for x in collectors]
+    elif "collector" in state:  # of pipeline=overlapped has a policy of its own
+        moved["collector"] = _acts_anew(state["collector"], number)
+    return moved
+
+
+def _acts_anew(state: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
+    """The state of a collector with its policy's generator moved, where it has one."""
+    if state is None or "generator" not in state:
+        return state
+    return state | {"generator": _moved(state["generator"], number)}
 
 
 def _moved(node: Any, number: int, key: str = "") -> Any:

@@ -105,6 +105,14 @@ def test_random_windows_are_live_and_of_the_given_generator():
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=("rows", "windows"))
+def test_an_empty_replay_has_no_random_windows(window):
+    """One of several streams may be empty when a policy is diagnosed."""
+    stream = make_stream([[9]], [[True]], 60)
+    replay = make_replay(stream.segment, rows=100, window=window, kind="uniform")
+    assert replay.random_windows(8, np.random.default_rng(0)).valid.shape[1] == 0
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=("rows", "windows"))
 def test_loaded_rows_are_as_old_as_the_run(window):
     """buffer.load: each collected row has its age, a loaded one that of the first."""
     columns, loaded = 2, 100

@@ -90,6 +90,27 @@ def cases(draw):
 
 
 @settings(max_examples=300, deadline=None)
+@given(cases(), st.data(), st.booleans())
+def test_a_cutter_that_begins_later_cuts_the_windows_of_the_rows_it_has_seen(case, data, plain):
+    """Where the first row is an end row or opens an episode they are windows of the whole stream:
+    those of a collector that was restarted, whose shard has seen all."""
+    stream, pieces, w = case
+    seg, total = stream.segment, sum(pieces)
+    first, valid = seg.first[:total].numpy(), seg.valid[:total].numpy()
+    begin = data.draw(st.integers(0, total - 1))
+    own = {"columns": first.shape[1], "overlap": 0, "residual": "drop", "plain": plain}
+    whole, late = Cutter(w, **own), Cutter(w, **own)
+    if begin:
+        whole.cut(first[:begin], valid[:begin])
+    found = [rows_of(c.cut(first[begin:], valid[begin:])) for c in (whole, late)]
+    moved = [(c, learn + begin, b, last + begin, end, origin + begin)
+             for c, learn, b, last, end, origin in found[1]]  # fmt: skip
+    assert all(row >= begin for _, _, _, _, _, row in moved)
+    for column in np.flatnonzero(first[begin] | ~valid[begin]):
+        assert {x for x in moved if x[0] == column} <= {*found[0]}
+
+
+@settings(max_examples=300, deadline=None)
 @given(cases(), st.data())
 def test_cutter_is_the_lossless_slicer(case, data):
     stream, pieces, w = case

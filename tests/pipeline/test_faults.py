@@ -272,3 +272,29 @@ def test_an_exception_of_a_users_policy(tmp_path, monkeypatch, capsys):
         kind, text = _attempt(lambda: (_ for _ in ()).throw(raised))
     assert kind == "EnvError"
     assert text.startswith("brokenpkg, line 9: raised AttributeError: ")
+
+
+def test_other_streams_moves_the_generators_of_roles():
+    """pipeline=ray: of the learner and all that act; pipeline=overlapped: of its collector."""
+
+    def own():
+        return {"generator": np.random.default_rng(3).bit_generator.state}
+
+    def env():
+        return {"env": np.random.default_rng(3).bit_generator.state}
+
+    state = {
+        "policy": own(),
+        "learner": {"role": {"policy": own(), "means": None}, "due": 3},
+        "collectors": [{"seq": 4, "state": own() | env()}, {"seq": 0, "state": None}],
+        "predictor": {"generators": [own()["generator"]]},
+    }
+    moved = other_streams(state, 1)
+    other = moved["policy"]["generator"]
+    assert other != own()["generator"]
+    assert moved["learner"] == {"role": {"policy": {"generator": other}, "means": None}, "due": 3}
+    assert moved["collectors"] == [{"seq": 4, "state": {"generator": other} | env()},
+                                   {"seq": 0, "state": None}]  # fmt: skip
+    assert moved["predictor"]["generators"] == [other]
+    overlapped = other_streams({"collector": own() | env()}, 1)
+    assert overlapped["collector"] == {"generator": other} | env()

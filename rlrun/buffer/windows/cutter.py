@@ -80,7 +80,9 @@ class Cutter:
         """``overlap``: of learned spans (lossless) or of whole windows (plain)."""
         self.window, self.plain, self.residual = window, plain, residual
         self.stride = (window.rows if plain else window.learned) - overlap
-        self.origin = np.full(columns, -1, np.int64)  # row that opened the open trajectory
+        self.origin = np.zeros(
+            columns, np.int64
+        )  # row of an open trajectory that is its first, or 0
         self.row = 0  # rows received
 
     def cut(self, first: np.ndarray, valid: np.ndarray, *, close: bool = False) -> Windows:

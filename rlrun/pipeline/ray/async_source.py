@@ -1,13 +1,14 @@
 """Chunks of all collectors as they come."""
 
-import time
+import contextlib
 from collections import deque
 from typing import Any
 
+from rlrun.errors import EnvError, NumericError
 from rlrun.pipeline.ray.delivery import Delivery
 from rlrun.pipeline.ray.messages import Collected
 from rlrun.pipeline.ray.roles import CollectorHandle
-from rlrun.pipeline.ray.source import POLL_SECONDS, STOP_SECONDS, ChunkHandle, RaySource
+from rlrun.pipeline.ray.source import POLL_SECONDS, ChunkHandle, RaySource
 
 OUTSTANDING = 2  # chunks of a collector that are collected, on their way or not taken yet
 ASYNC_REASON = (
@@ -68,7 +69,7 @@ class AsyncSource(RaySource):
         if self.delivery is None:
             self.ready.append(chunk)
         else:
-            self.delivery.send(chunk, self._delivered)
+            self.delivery.send(chunk, self._delivered, self._lost)
         self.launch()
 
     def _delivered(self, chunk: ChunkHandle, stored: bool) -> None:
@@ -77,6 +78,24 @@ class AsyncSource(RaySource):
         else:  # the shard it was collected for is gone
             chunk.collector.waiting -= 1
             self.traffic.lost += 1
+
+    def _lost(self, chunk: ChunkHandle) -> None:
+        """Let the collector collect a chunk again that was lost with its node, and those after it.
+
+        Without its rows the ones after it would be stored as if they followed the ones before.
+        """
+        assert self.delivery is not None
+        collector, seq = chunk.collector, chunk.info.seq
+        if seq < collector.since:  # the shard that it was for is gone too
+            self._delivered(chunk, False)
+            return
+        for given_up in [chunk, *self.delivery.take_back(collector, seq)]:
+            self._delivered(given_up, False)
+        collector.seq, collector.state = seq, chunk.before
+        if collector.busy:
+            collector.goes_back = True
+        else:
+            self._rejoin(collector)
 
     def rejoined(self, collector: CollectorHandle) -> None:
         self.launch()
@@ -88,13 +107,9 @@ class AsyncSource(RaySource):
         before ``go_on`` are neither stored nor is their collector's progress known until then.
         """
         self.paused = True
-        deadline = time.monotonic() + STOP_SECONDS
-        while self.delivery is not None and self.delivery.pending:
-            self.pump.run(POLL_SECONDS)
-            if time.monotonic() > deadline and self.stop():
-                break
         if self.delivery is None:  # the learner has yet to see them: fresh ones come
             return []
+        self.delivery.drain()
         chunks = [*self.ready]
         self.ready.clear()
         for chunk in chunks:
@@ -107,7 +122,8 @@ class AsyncSource(RaySource):
             for collector, _, _ in self.held:
                 collector.busy = False
             self.held.clear()
-            self.pump.run(POLL_SECONDS)
+            with contextlib.suppress(EnvError, NumericError):
+                self.pump.run(POLL_SECONDS)
         self.quiesce()
         self.ready.clear()
         for collector in self.roles.collectors:

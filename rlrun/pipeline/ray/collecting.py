@@ -127,12 +127,11 @@ class CollectorRole:
     @fills
     def load(self, state: dict[str, Any] | None, env_steps: int) -> Any:
         """Continue from ``state``, None: begin; return why that is not exact, None: it is."""
-        self.counters.env_steps = env_steps
+        self.counters.env_steps, self.windows = env_steps, None
         if state is None:
             return None
         self.collector.load_state_dict(state)
         self.collector.policy.generator.bit_generator.state = state["generator"]
-        self.windows = None
         if state.get("windows") is not None and self.parts.first_windows is not None:
             self.windows, self.shard = self.parts.first_windows(), int(state["shard"])
             self.windows.load_state_dict(state["windows"])

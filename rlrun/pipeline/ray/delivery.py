@@ -1,21 +1,35 @@
 """Chunks on their way to the shards: sent until they are acknowledged, each stored once."""
 
+import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from rlrun.errors import ResourceError
 from rlrun.pipeline.ray.messages import Stored
 from rlrun.pipeline.ray.pump import Lost
-from rlrun.pipeline.ray.roles import RETRY_SECONDS, Roles, ShardHandle
+from rlrun.pipeline.ray.roles import (
+    RETRY_SECONDS,
+    STOP_SECONDS,
+    CollectorHandle,
+    Roles,
+    ShardHandle,
+)
 
 if TYPE_CHECKING:
     from rlrun.pipeline.ray.source import ChunkHandle
 
+_logger = logging.getLogger(__name__)
+
 ANSWER_SECONDS = 20.0  # until a chunk without a reply is sent again
+POLL_SECONDS = 0.25
+MAX_DAMAGED = 20  # times that a chunk may arrive damaged, until it is given up
 
 Done = Callable[["ChunkHandle", bool], None]
+Gone = Callable[["ChunkHandle"], None]
 
 
 @dataclass(slots=True)
@@ -43,14 +57,18 @@ class Delivery:
 
     def __init__(self, roles: Roles, chaos: Chaos | None = None) -> None:
         self.roles, self.pump, self.chaos = roles, roles.pump, chaos or Chaos()
-        self.pending: dict[tuple[int, int], tuple[ChunkHandle, Done]] = {}
+        self.pending: dict[tuple[int, int], tuple[ChunkHandle, Done, Gone]] = {}
         self.tries: dict[tuple[int, int], int] = {}  # of each that is pending
+        self.spoilt: dict[tuple[int, int], int] = {}  # how often it arrived damaged
         self.repeated = self.damaged = self.resent = 0  # so far
 
-    def send(self, chunk: "ChunkHandle", done: Done) -> None:
-        """Store a chunk; ``done(chunk, stored)`` once it is known whether it was."""
+    def send(self, chunk: "ChunkHandle", done: Done, gone: Gone) -> None:
+        """Store a chunk; ``done(chunk, stored)`` once it is known whether it was.
+
+        ``gone``: called instead where its rows are lost and its shard still waits for them.
+        """
         key = chunk.collector.number, chunk.info.seq
-        self.pending[key], self.tries[key] = (chunk, done), 0
+        self.pending[key], self.tries[key] = (chunk, done, gone), 0
         if self.chaos.happens(self.chaos.late):
             self.pump.after(0.05, partial(self._send, key, 0))
         else:
@@ -65,13 +83,14 @@ class Delivery:
         if self.tries.get(key) != tried:
             return
         self.tries[key] = number = tried + 1
-        chunk, shard = self.pending[key][0], self.roles.shard_of(self.pending[key][0].collector)
+        chunk = self.pending[key][0]
+        shard = self.roles.shard_of(chunk.collector)
         for _ in range(1 + self.chaos.happens(self.chaos.twice)):
             if self.chaos.happens(self.chaos.drop):
                 continue
             corrupt = self.chaos.happens(self.chaos.corrupt)
             reply = shard.handle.add.remote(*key, chunk.payload, corrupt)
-            self.pump.when(reply, partial(self._replied, key, shard, number))
+            self.pump.when(reply, partial(self._replied, chunk, shard, number))
         self.pump.after(self.chaos.answer_seconds, partial(self._resend, key, number))
 
     def _resend(self, key: tuple[int, int], tried: int) -> None:
@@ -79,9 +98,13 @@ class Delivery:
             self.resent += 1
             self._send(key, tried)
 
-    def _replied(self, key: tuple[int, int], shard: ShardHandle, tried: int, reply: Any) -> None:
+    def _replied(self, sent: "ChunkHandle", shard: ShardHandle, tried: int, reply: Any) -> None:
+        key = sent.collector.number, sent.info.seq
+        is_pending = key in self.pending and self.pending[key][0] is sent
         if isinstance(reply, Lost):
-            if key in self.pending:
+            if is_pending and reply.of_object:
+                self._give_up(key, str(reply))
+            elif is_pending:
                 self.roles.note_lost(shard, reply)
                 self.pump.after(RETRY_SECONDS, partial(self._send, key, tried))
             return
@@ -89,14 +112,47 @@ class Delivery:
         note(shard, found)
         self.repeated += found.again
         self.damaged += found.damaged
-        if key not in self.pending:
+        if not is_pending:
             return
         if found.damaged or (not found.accepted and found.expected < key[1]):
-            self.pump.after(RETRY_SECONDS / 4, partial(self._send, key, tried))
+            self.spoilt[key] = self.spoilt.get(key, 0) + found.damaged
+            if self.spoilt[key] > MAX_DAMAGED:
+                self._give_up(key, f"it arrived damaged {self.spoilt[key]} times")
+            else:
+                self.pump.after(RETRY_SECONDS / 4, partial(self._send, key, tried))
             return
-        chunk, done = self.pending.pop(key)
-        del self.tries[key]
+        chunk, done, _ = self._forget(key)
         done(chunk, found.accepted)
+
+    def _give_up(self, key: tuple[int, int], reason: str) -> None:
+        """Report a chunk whose rows cannot be stored any more."""
+        chunk, _, gone = self._forget(key)
+        _logger.warning("chunk %d of %s is lost (%s)", key[1], chunk.collector.name, reason)
+        gone(chunk)
+
+    def _forget(self, key: tuple[int, int]) -> "tuple[ChunkHandle, Done, Gone]":
+        del self.tries[key]
+        self.spoilt.pop(key, None)
+        return self.pending.pop(key)
+
+    def take_back(self, collector: CollectorHandle, seq: int) -> "list[ChunkHandle]":
+        """Forget the pending chunks of a collector from ``seq`` on, and return them."""
+        later = [key for key in self.pending if key[0] == collector.number and key[1] >= seq]
+        return [self._forget(key)[0] for key in later]
+
+    def drain(self) -> None:
+        """Wait until no chunk is pending.
+
+        Raises: ResourceError where a shard does not answer after a signal: nothing can be saved.
+        """
+        began = time.monotonic()
+        while self.pending:
+            self.pump.run(POLL_SECONDS)
+            if min(self.roles.stopping(), time.monotonic() - began) > STOP_SECONDS:
+                raise ResourceError(
+                    f"pipeline = ray: a chunk was not stored within {STOP_SECONDS:g} s after the "
+                    "signal to end; the shards must answer for the run to be saved; see rlrun.log"
+                )
 
 
 def note(shard: ShardHandle, found: Stored) -> None:

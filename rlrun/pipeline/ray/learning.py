@@ -172,9 +172,18 @@ class LearnerRole:
 
     @answered
     def diagnose(self, env_steps: int, windows: int) -> Any:
-        """train/ metrics of the present networks, see ``Learner.diagnose``."""
+        """train/ metrics of the present networks, see ``Learner.diagnose``; without shard: none."""
         self.counters.env_steps, self.reader.windows = env_steps, windows
-        return self.learner.diagnose()
+        try:
+            return self.learner.diagnose()
+        except NoWindows:
+            return {}
+
+    @answered
+    def abandon(self) -> Any:
+        """Wait for calls of shards, whose results are of a run that is given up (on_nan)."""
+        self.reader.clear()
+        return None
 
     @answered
     def state(self) -> Any:

@@ -81,6 +81,24 @@ def failure_of(e: Exception) -> RoleFailure:
     return RoleFailure(type(e).__name__, traceback.format_exc())
 
 
+def failure_in_ray(error: Exception) -> RoleFailure | None:
+    """Return the failure of a role that raised outside of ``answered``: unpickling its arguments,
+    pickling its reply, importing its class.
+
+    None: its process, or an object that the call needs, is lost.
+    """
+    from ray.exceptions import RayActorError, RayError, RayTaskError
+
+    if isinstance(error, RayActorError) and error.actor_init_failed:
+        return RoleFailure(type(error).__name__, str(error))
+    if not isinstance(error, RayTaskError):
+        return None
+    cause = error.cause  # a RayError itself where it cannot be pickled
+    if isinstance(cause, RayError) and type(cause) is not RayError:
+        return None
+    return RoleFailure(type(cause).__name__, str(error))
+
+
 def constructed(init: Callable[..., None]) -> Callable[..., None]:
     """Let the methods of a role reply why its constructor failed: Ray would only say it is dead."""
 

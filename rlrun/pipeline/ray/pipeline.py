@@ -33,6 +33,7 @@ class RayPipeline(Pipeline):
 
     def run(self, stop: StopRequest) -> Result:
         """As ``Pipeline.run``. Raises: ResourceError when the cluster is lost; nothing is saved."""
+        self.remote_learner.roles.stop = stop
         try:
             return Pipeline.run(self, stop)
         except ResourceError as e:
@@ -101,3 +102,12 @@ class RayPipeline(Pipeline):
         if isinstance(self.source, AsyncSource):
             self.source.go_on()
         return state | {"backends": self.remote_learner.saved["backends"]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """As ``Pipeline.load_state_dict``, once nothing of a run that is given up is under way."""
+        assert isinstance(self.evaluator, RemoteEvaluator)
+        self.evaluator.abandon()
+        self.under_way = None
+        self.evaluated.clear()
+        self.remote_learner.abandon()
+        Pipeline.load_state_dict(self, state)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from rlrun.pipeline.ray.messages import Blank
+from rlrun.pipeline.ray.messages import Blank, failure_in_ray
 
 Handle = Callable[[Any], None]
 
@@ -17,6 +17,13 @@ class Lost:
     def __init__(self, error: Exception | None) -> None:
         """``error``: of Ray; None: another process, which lacks the state, has answered."""
         self.error = error
+
+    @property
+    def of_object(self) -> bool:
+        """Whether an object is gone that the call was given; the process is there."""
+        from ray.exceptions import ObjectLostError
+
+        return isinstance(self.error, ObjectLostError)
 
     def __str__(self) -> str:
         if self.error is None:
@@ -35,7 +42,7 @@ class Pump:
         self.number, self.replies = count(), 0  # replies: handled so far
 
     def when(self, reply: Any, handle: Handle) -> None:
-        """Call ``handle`` with the value of ``reply``, or with a ``Lost``."""
+        """Call ``handle`` with the value of ``reply``, a ``RoleFailure`` or a ``Lost``."""
         self.handles[reply] = handle
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
@@ -67,7 +74,7 @@ class Pump:
             try:
                 value = ray.get(reply)
             except ray.exceptions.RayError as e:
-                value = Lost(e)
+                value = failure_in_ray(e) or Lost(e)
             handle(Lost(None) if isinstance(value, Blank) else value)
         return bool(ready)
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.buffer.streams import combined
+from rlrun.errors import ResourceError
 from rlrun.pipeline.ray.delivery import Delivery, note
 from rlrun.pipeline.ray.roles import Roles
 from rlrun.pipeline.ray.sent_rows import SentRows, all_rows, mapped, send
@@ -13,7 +14,6 @@ from rlrun.pipeline.ray.source import ChunkHandle
 from rlrun.rundir.segments import RowFiles, Rows
 
 NO_KEYS = np.empty(0, np.int64)
-POLL_SECONDS = 0.25
 
 
 class RemoteBuffer:
@@ -40,9 +40,8 @@ class RemoteBuffer:
         """Store the chunks of a round, one after the other; no key is returned."""
         if self.rounds:
             for chunk in chunks:
-                self.delivery.send(chunk, _ignore)
-                while self.delivery.pending:
-                    self.roles.pump.run(POLL_SECONDS)
+                self.delivery.send(chunk, _ignore, _end)
+                self.delivery.drain()
         return NO_KEYS
 
     def metrics(self, env_steps: int) -> dict[str, float]:
@@ -96,6 +95,14 @@ class RemoteBuffer:
 
 def _ignore(chunk: ChunkHandle, stored: bool) -> None:
     """A chunk of a round was stored, or its shard lost what it was stored with."""
+
+
+def _end(chunk: ChunkHandle) -> None:
+    """End a run in rounds, which does without no row: resumed, it is the uninterrupted one."""
+    raise ResourceError(
+        f"pipeline.strict = true: chunk {chunk.info.seq} of {chunk.collector.name} is lost, "
+        "see rlrun.log; every chunk must be stored in its order; strict=false goes on without it"
+    )
 
 
 class RemoteRollouts:

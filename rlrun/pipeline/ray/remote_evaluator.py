@@ -1,7 +1,6 @@
 """The evaluator's role as the loop sees it."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ class RemoteEvaluator:
 
     def __init__(self, roles: Roles) -> None:
         self.roles, self.steps = roles, 0
+        self.number = 0  # of the evaluation whose result is wanted
 
     def run_until(
         self, stop: Callable[[], bool], policy: Policy, *, env_steps: int
@@ -36,13 +36,19 @@ class RemoteEvaluator:
         self, weights: dict[str, np.ndarray], env_steps: int, done: Callable[[Evaluation], None]
     ) -> None:
         """Evaluate ``weights``; ``done`` is called with the result, by the pump."""
-        reply = self.roles.evaluator.handle.run.remote(weights, env_steps)
+        self.number += 1
+        number, reply = self.number, self.roles.evaluator.handle.run.remote(weights, env_steps)
+
+        def again() -> None:
+            if number == self.number:
+                self.start(weights, env_steps, done)
 
         def replied(found: Any) -> None:
             self.steps += 1
+            if number != self.number:
+                return
             if isinstance(found, Lost):
                 self.roles.note_lost(self.roles.evaluator, found)
-                again = partial(self.start, weights, env_steps, done)
                 self.roles.pump.after(RETRY_SECONDS, again)
                 return
             evaluation, lines = self.roles.value(self.roles.evaluator, found)
@@ -50,6 +56,10 @@ class RemoteEvaluator:
             done(evaluation)
 
         self.roles.pump.when(reply, replied)
+
+    def abandon(self) -> None:
+        """Do without the result of the evaluation that is under way."""
+        self.number += 1
 
     def close(self) -> None:
         """Nothing: the roles are closed together."""

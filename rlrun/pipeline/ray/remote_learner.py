@@ -1,5 +1,7 @@
 """The learner's role as the loop sees it: how many updates are due, and weights for the others."""
 
+import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -8,18 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.errors import NumericError
+from rlrun.errors import EnvError, NumericError
 from rlrun.pipeline.pacing import Pacer
-from rlrun.pipeline.ray.delivery import note
+from rlrun.pipeline.ray.delivery import MAX_DAMAGED, note
 from rlrun.pipeline.ray.messages import Learned
 from rlrun.pipeline.ray.publication import Publication
 from rlrun.pipeline.ray.pump import Lost
 from rlrun.pipeline.ray.remote_buffer import RemoteBuffer, RemoteRollouts
-from rlrun.pipeline.ray.roles import Roles
+from rlrun.pipeline.ray.roles import RETRY_SECONDS, Roles
 from rlrun.pipeline.ray.source import ChunkHandle
 from rlrun.pipeline.ray.traffic import RoleTraffic
 from rlrun.schema import LearnerConfig
 from rlrun.types import Counters, Policy
+
+_logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 2  # calls of the learner, so that it never waits for the next
 CALL_SECONDS = 0.2  # of updates in one call, about
@@ -71,6 +75,7 @@ class RemoteLearner:
         self.buffer, self.counters, self.rounds = buffer, counters, rounds
         self.max_lead, self.publish_every, self.stop = max_lead, publish_every, stop
         self.pacer = None if policy.window is None else Pacer(config, policy.window)
+        self.unsaved = 0  # updates that a restarted learner would not have
         self.due = self.flying = self.calls = self.rows = self.published = 0
         self.waiting: deque[ChunkHandle] = deque()  # on-policy: not sent yet
         self.rate = 20.0  # updates/s, as measured last
@@ -124,7 +129,7 @@ class RemoteLearner:
 
     def _submit(self) -> None:
         """Keep the learner busy with what is due."""
-        if self.restarting:
+        if self.restarting or (self.stop() and not self.rounds):  # what is due is saved
             return
         shards = self.roles.shards
         if not any(shard.windows for shard in shards):
@@ -163,7 +168,7 @@ class RemoteLearner:
         self._take(found)
         if found.steps:
             self.rate = 0.5 * self.rate + 0.5 * found.steps / max(time.monotonic() - began, 1e-3)
-        self.due += updates - found.steps
+        self.due, self.unsaved = self.due + updates - found.steps, self.unsaved + found.steps
         if found.steps < updates:  # the shards have no windows now
             for shard in self.roles.shards:
                 note(shard, self.roles.ask(shard, "info"))
@@ -205,7 +210,8 @@ class RemoteLearner:
             self._wait(lambda: self.calls < IN_FLIGHT)
             self._send_rollouts([self.waiting.popleft()])
 
-    def _send_rollouts(self, chunks: list[ChunkHandle]) -> None:
+    def _send_rollouts(self, chunks: list[ChunkHandle], damaged: int = 0) -> None:
+        """``damaged``: times that one of them arrived damaged."""
         if not chunks:
             return
         reply = self.roles.learner.handle.learn_rollouts.remote(
@@ -213,19 +219,34 @@ class RemoteLearner:
             self.counters.env_steps, self._publishes(), False, *(c.payload for c in chunks),
         )  # fmt: skip
         self.calls += 1
-        self.roles.pump.when(reply, partial(self._learned_rollouts, chunks))
+        self.roles.pump.when(reply, partial(self._learned_rollouts, chunks, damaged))
 
-    def _learned_rollouts(self, chunks: list[ChunkHandle], reply: Any) -> None:
+    def _learned_rollouts(self, chunks: list[ChunkHandle], damaged: int, reply: Any) -> None:
         self.calls -= 1
         if isinstance(reply, Lost):  # the chunks are lost with it: fresh ones come
-            self.roles.lost(self.roles.learner, reply)
-            self.traffic.lost += len(chunks)
+            if not reply.of_object:
+                self.roles.lost(self.roles.learner, reply)
+            self._drop(chunks, str(reply))
             return
         _, found = self.roles.value(self.roles.learner, reply)
-        if found is None:
-            self._send_rollouts(chunks)
-            return
-        self._take(found)
+        if found is not None:
+            self._take(found)
+        elif damaged < MAX_DAMAGED:
+            self.calls += 1  # one call is under way until they are sent again
+            again = partial(self._resend_rollouts, chunks, damaged + 1)
+            self.roles.pump.after(RETRY_SECONDS / 4, again)
+        else:
+            self._drop(chunks, f"they arrived damaged {damaged + 1} times")
+
+    def _resend_rollouts(self, chunks: list[ChunkHandle], damaged: int) -> None:
+        self.calls -= 1
+        self._send_rollouts(chunks, damaged)
+
+    def _drop(self, chunks: list[ChunkHandle], reason: str) -> None:
+        """Give up chunks that the learner did not get."""
+        self.traffic.lost += len(chunks)
+        names = ", ".join(f"{chunk.info.seq} of {chunk.collector.name}" for chunk in chunks)
+        _logger.warning("chunks are lost: %s (%s)", names, reason)
 
     def _wait(self, done: Callable[[], bool]) -> None:
         """Handle replies until ``done()`` or, where the order is free, a signal."""
@@ -239,6 +260,7 @@ class RemoteLearner:
     def _refill(self) -> None:
         """Load the newest state into the restarted learner, and publish its weights."""
         restarting, self.restarting = self.restarting, True
+        self.due, self.unsaved = self.due + self.unsaved, 0  # they are done again
         self._send_state(self.last_state, self.last_updates)
         if restarting:  # lost again meanwhile, or by a handler that is called while we wait
             return
@@ -247,6 +269,16 @@ class RemoteLearner:
         self.publication.publish(frame)
 
     # -- state -----------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """Wait for calls under way, whose results are of a run that is given up (on_nan)."""
+        self.due = self.unsaved = 0
+        self.waiting.clear()
+        while self.calls:
+            with contextlib.suppress(EnvError, NumericError):
+                self.roles.pump.run(POLL_SECONDS)
+        self.restarting = False  # an error may have ended it half-way
+        self.roles.ask(self.roles.learner, "abandon")
 
     def drain(self) -> None:
         """Wait until the learner has answered all calls."""
@@ -260,6 +292,7 @@ class RemoteLearner:
         self.policy.load_state_dict(self.saved["policy"])
         self.means.state = self.saved["learner"]["means"]
         self.last_state, self.last_updates = self.saved, self.counters.updates
+        self.unsaved = 0
 
     def metrics(self) -> dict[str, float]:
         """train/ metrics averaged over the updates since the last call, and the replay ratio."""
@@ -285,7 +318,7 @@ class RemoteLearner:
         return {"role": self.saved, **due, **credit}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.due, self.rows = int(state["due"]), int(state["rows"])
+        self.due, self.rows, self.unsaved = int(state["due"]), int(state["rows"]), 0
         self.published = int(state["published"])
         if self.pacer is not None:
             self.pacer.credit = float(state["credit"])

@@ -71,6 +71,8 @@ class ReplayRole:
             return self._reply(seq, accepted=False, damaged=True)
         keys = self.streams.add(self.parts.stream_of[collector], chunk)
         self.receiver.accept(collector, seq)
+        # A collector that was restarted lacks the windows of episodes that were open then. All it
+        # has are windows of this stream: the same ones where there are as many.
         given = payload.priorities
         if given is not None and len(given) == len(keys):
             self.streams.prioritize(keys, given)

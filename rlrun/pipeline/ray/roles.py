@@ -24,6 +24,7 @@ _logger = logging.getLogger(__name__)
 
 LOGS = "roles"  # directory of the roles' logs in a run directory
 GIVE_UP_SECONDS = 180.0  # until a role that is lost ends the run
+STOP_SECONDS = 3.0  # the same after a signal, and until a round that is under way is given up
 RETRY_SECONDS = 0.2  # until a role that is being restarted is called again
 
 
@@ -60,6 +61,7 @@ class CollectorHandle(Role):
     shard: int | None = None  # incarnation of the shard that stores its chunks
     since: int = 0  # seq of the first chunk for that incarnation
     busy: bool = False  # an order is under way, or it is being restarted
+    goes_back: bool = False  # what is under way is of no use: ``state`` is an earlier one
     waiting: int = 0  # chunks on their way, or not taken by the loop yet
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -107,6 +109,9 @@ class Makers:
 
 class Roles:
     """All roles of a run, placed on the cluster."""
+
+    stop: Callable[[], bool] = staticmethod(lambda: False)  # whether a signal has asked to end
+    stop_seen: float | None = None  # when that was seen first, on the clock of time.monotonic
 
     def __init__(
         self,
@@ -190,7 +195,7 @@ class Roles:
             found = self.pump.wait(getattr(role.handle, method).remote(*arguments))
             if not isinstance(found, Lost):
                 return self.value(role, found)
-            _require_soon(role, began, found)
+            self._require_soon(role, began, found)
             self.pump.run(RETRY_SECONDS)
             if method == "load":
                 self.note_lost(role, found)
@@ -216,11 +221,31 @@ class Roles:
         Raises: ResourceError where it has not answered for long.
         """
         if role.down:
-            _require_soon(role, role.down_since, lost)
+            self._require_soon(role, role.down_since, lost)
             return
         role.down, role.down_since = True, time.monotonic()
         role.restarts += 1
         _logger.warning("%s was lost and is restarted (%s)", role.name, lost)
+
+    def stopping(self) -> float:
+        """Return the seconds since a signal has asked to end, 0: none has."""
+        if not self.stop():
+            return 0.0
+        if self.stop_seen is None:
+            self.stop_seen = time.monotonic()
+        return time.monotonic() - self.stop_seen
+
+    def _require_soon(self, role: Role, since: float, lost: Lost) -> None:
+        """Raise ResourceError where a role that was lost ``since`` then has had time to come back:
+        little after a signal, as nothing is saved without it."""
+        away, stopping = time.monotonic() - since, self.stopping()
+        limit = STOP_SECONDS if min(away, stopping) > STOP_SECONDS else GIVE_UP_SECONDS
+        if away > limit:
+            raise ResourceError(
+                f"pipeline = ray: the {role.name} was lost and does not come back for "
+                f"{limit:g} s ({lost}); a node with its resources must be there; add one, or "
+                "see the logs of Ray"
+            )
 
     def write_log(self, role: Role, lines: Sequence[str]) -> None:
         """Append what a role has logged to its file in the run directory."""
@@ -255,13 +280,3 @@ class Roles:
         every = [*self.collectors, *self.shards, self.learner, self.evaluator]
         for role in [*every, *([self.predictor] if self.predictor is not None else [])]:
             ray.kill(role.handle)
-
-
-def _require_soon(role: Role, since: float, lost: Lost) -> None:
-    """Raise ResourceError where a role that was lost ``since`` then has had time to come back."""
-    if time.monotonic() - since > GIVE_UP_SECONDS:
-        raise ResourceError(
-            f"pipeline = ray: the {role.name} was lost and does not come back for "
-            f"{GIVE_UP_SECONDS:g} s ({lost}); a node with its resources must be there; add one, or "
-            "see the logs of Ray"
-        )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.pipeline.ray.messages import RoleFailure
+from rlrun.pipeline.ray.messages import RoleFailure, failure_in_ray
 from rlrun.types import Sample, Segment
 
 
@@ -51,9 +51,8 @@ class ShardReader:
                 continue
             try:
                 found: Any = ray.get(entry[0])
-            except ray.exceptions.RayError:  # the shard is gone; the driver reports it
-                self._leave_out(number)
-                continue
+            except ray.exceptions.RayError as e:
+                found = failure_in_ray(e)  # None: the shard is gone; the driver reports it
             if isinstance(found, RoleFailure):
                 raise found.error(f"replay {number}")
             if found is None:
@@ -75,13 +74,13 @@ class ShardReader:
         self.written.append(self.shards[number].prioritize.remote(key, values, shard))
 
     def histories(self, count: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
-        """As ``Replay.histories``, of the first shard."""
+        """As ``Replay.histories``, of the first shard. Raises: NoWindows, it is away."""
         windows, history, after = self._first("histories", count, generator)
         generator.bit_generator.state = after.bit_generator.state
         return as_segment(windows), as_segment(history)
 
     def random_windows(self, count: int, generator: np.random.Generator) -> Segment:
-        """As ``Replay.random_windows``, of the first shard."""
+        """As ``Replay.random_windows``, of the first shard. Raises: NoWindows, it is away."""
         windows, after = self._first("random_windows", count, generator)
         generator.bit_generator.state = after.bit_generator.state
         return as_segment(windows)
@@ -93,9 +92,13 @@ class ShardReader:
                      for old, new in zip(self.mass, masses, strict=True)]  # fmt: skip
 
     def clear(self) -> None:
-        """Forget batches that were asked for."""
-        self.queue.clear()
-        self.drawn.clear()
+        """Forget batches that were asked for, and replies to priorities, once they are there."""
+        import ray
+
+        if self.written:
+            ray.wait(self.written, num_returns=len(self.written))
+        for own in (self.queue, self.drawn, self.written, self.lags):
+            own.clear()
 
     def _ask(self, batch: int, env_steps: int) -> None:
         number = self._choose()
@@ -119,7 +122,12 @@ class ShardReader:
     def _first(self, method: str, *arguments: Any) -> Any:
         import ray
 
-        found = ray.get(getattr(self.shards[0], method).remote(*arguments))
+        try:
+            found = ray.get(getattr(self.shards[0], method).remote(*arguments))
+        except ray.exceptions.RayError as e:
+            found = failure_in_ray(e)
+            if found is None:
+                raise NoWindows from e
         if isinstance(found, RoleFailure):
             raise found.error("replay 0")
         return found

@@ -1,22 +1,22 @@
 """Chunks of all collectors: what sources on Ray share, and rounds in lock-step."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from rlrun.errors import CheckpointError, EnvError
+from rlrun.errors import CheckpointError, EnvError, NumericError
 from rlrun.pipeline.collect_metrics import CollectMetrics
 from rlrun.pipeline.collector import ChunkInterrupted
 from rlrun.pipeline.ray.messages import Collected, NeedFrame, Order, RoleFailure
 from rlrun.pipeline.ray.pump import Lost
-from rlrun.pipeline.ray.roles import RETRY_SECONDS, CollectorHandle, Roles
+from rlrun.pipeline.ray.roles import RETRY_SECONDS, STOP_SECONDS, CollectorHandle, Roles
 from rlrun.pipeline.ray.sent_rows import send
 from rlrun.pipeline.ray.traffic import RoleTraffic
 
 POLL_SECONDS = 0.25
-STOP_SECONDS = 3.0  # a round may take after a signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class ChunkHandle:
     collector: CollectorHandle
     info: Collected
     payload: Any
+    before: dict[str, Any] | None = None  # the collector's state before it
 
 
 class RaySource:
@@ -88,16 +89,18 @@ class RaySource:
         if isinstance(reply, RoleFailure):
             collector.busy = False
             raise reply.error(collector.name)
-        if isinstance(reply, NeedFrame):
+        if collector.goes_back:
+            self._rejoin(collector)
+        elif isinstance(reply, NeedFrame):
             self.traffic.key_frames += 1
             self._send_frame(collector, reply)
         else:
-            collector.busy = False
+            collector.busy, before = False, collector.state
             collector.state, collector.seq = reply.state, reply.seq + 1
             collector.seconds = dict(reply.seconds)
             self.traffic.collected(collector, reply)
             self.roles.write_log(collector, reply.log)
-            self.collected(ChunkHandle(collector, reply, payload))
+            self.collected(ChunkHandle(collector, reply, payload, before))
 
     def collected(self, chunk: ChunkHandle) -> None:
         """Take a chunk of a collector that is idle now."""
@@ -127,7 +130,7 @@ class RaySource:
 
     def _rejoin(self, collector: CollectorHandle) -> None:
         """Let a restarted collector go on from its last chunk, whose open episodes are cut."""
-        collector.busy, collector.sent = True, -1
+        collector.busy, collector.sent, collector.goes_back = True, -1, False
         reply = collector.handle.load.remote(collector.state, self.counters.env_steps)
 
         def loaded(found: Any) -> None:
@@ -136,6 +139,9 @@ class RaySource:
                 self.pump.after(RETRY_SECONDS, partial(self._rejoin, collector))
                 return
             self.roles.value(collector, found)
+            if collector.goes_back:
+                self._rejoin(collector)
+                return
             collector.busy = False
             self.inexact = self.inexact or found
             self.rejoined(collector)
@@ -221,6 +227,7 @@ class RaySource:
             if state is not None:  # the shards are others than those of the saved run
                 state["shard"] = self.roles.shard_of(collector).shard if self.roles.shards else 0
             collector.seq, collector.state, collector.sent = int(own["seq"]), state, -1
+            collector.goes_back = False
             if collector.state is not None:
                 found = self.roles.ask(collector, "load", collector.state, self.counters.env_steps)
                 self.inexact = self.inexact or found
@@ -228,7 +235,8 @@ class RaySource:
     def abandon(self) -> None:
         """Wait for orders under way, whose chunks are of a run that is given up (on_nan)."""
         while any(collector.busy for collector in self.roles.collectors):
-            self.pump.run(POLL_SECONDS)
+            with contextlib.suppress(EnvError, NumericError):
+                self.pump.run(POLL_SECONDS)
 
     def close(self) -> None:
         self.roles.close()

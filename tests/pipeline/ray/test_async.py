@@ -239,7 +239,7 @@ def test_one_try_of_a_chunk_is_under_way_however_long_its_shard_is_away():
     delivery, done = Delivery(roles), []
     collector = CollectorHandle("collector 0", None)
     chunk = SimpleNamespace(collector=collector, info=SimpleNamespace(seq=0), payload=None)
-    delivery.send(chunk, lambda chunk, stored: done.append(stored))
+    delivery.send(chunk, lambda chunk, stored: done.append(stored), done.append)
     for _ in range(6):  # the call fails, and the timers of all tries so far are due
         handles, pump.waiting = pump.waiting, []
         for handle in handles:
@@ -262,7 +262,7 @@ def test_a_chunk_that_comes_while_a_state_is_saved_is_no_part_of_it():
     roles.pump, roles.collectors, roles.predictor = ByHand(), [CollectorHandle("c", None)], None
     (collector,) = roles.collectors
     collector.busy = True
-    delivery = SimpleNamespace(pending={}, send=lambda chunk, done: sent.append(chunk))
+    delivery = SimpleNamespace(drain=lambda: None, send=lambda chunk, *given: sent.append(chunk))
     counts = SimpleNamespace(counters=Counters())
     source = AsyncSource(roles, counts, keep_env=False, max_seconds=None, delivery=delivery,
                          total_steps=0)  # fmt: skip
