@@ -55,11 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each replay ratio")
     parser.add_argument("--costs", type=Path, default=ray_model.RESULTS)
-    parser.add_argument("--quick", action="store_true", help="one ratio, 32 collectors, 2 s")
+    parser.add_argument("--quick", action="store_true", help="one ratio, 32 collectors, 1 s")
     parser.add_argument("--json", type=Path, help="write JSON lines here")
     given = parser.parse_args(arguments)
     count = 32 if given.quick else given.collectors
-    seconds, warm = (2.0, 2.0) if given.quick else (given.seconds, 15.0)
+    seconds, warm = (1.0, 1.0) if given.quick else (given.seconds, 15.0)
     cost, lines = ray_model.Table(read(given.costs), "small"), []
     cluster = Cluster(None, cpus=8, gpus=0, custom={})
     try:
