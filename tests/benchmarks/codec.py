@@ -184,7 +184,7 @@ def consecutive(weights: list[np.ndarray], count: int) -> list[tuple]:
 
 def cases(updates: int, *, quick: bool = False) -> list[Case]:
     """All data; ``quick``: shorter runs and fewer arrays of the same kinds."""
-    rollouts, snapshots, frames = (8, QUICK, 64) if quick else (195, SNAPSHOTS, 512)
+    rollouts, snapshots, frames = (2, QUICK, 64) if quick else (195, SNAPSHOTS, 512)
     wide, narrow = (codec_data.ppo(dtype, rollouts) for dtype in (torch.float64, torch.float32))
     print(f"PPO CartPole: last 50 episodes return {wide.returns:.0f} and {narrow.returns:.0f}")
     obs32 = narrow.obs[-128 * (QUICK if quick else CLIPS) :].astype(np.float32)

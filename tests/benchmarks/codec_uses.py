@@ -188,7 +188,7 @@ def main(argv: list[str] | None = None) -> int:
         replays(given.rows or 200, 8, SIZES[1:2])
     else:
         replays(given.rows or 4000, 8)
-    run = codec_data.ppo(torch.float32, 4 if given.quick else 24)
+    run = codec_data.ppo(torch.float32, 1 if given.quick else 24)
     fast, _ = codec_data.lstm(run, 1e-3, given.updates or (3 if given.quick else 60), slow=0)
     snapshots = [{"w": torch.from_numpy(x)} for x in fast]
     pipes(snapshots, chunk_of(run.obs[-129:].astype(np.float32)), 2 if given.quick else 20)

@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args(arguments)
-    steps = 2048 if given.quick else 20_000
+    steps = 1536 if given.quick else 20_000
     links = {"100 MbE": 100.0} if given.quick else LINKS
     for name, mbps in links.items():
         kinds = {

@@ -35,13 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each replay ratio")
     parser.add_argument("--costs", type=Path, default=ray_model.RESULTS)
     parser.add_argument("--sittings", type=int, default=0, help="that measure costs of their own")
-    parser.add_argument("--quick", action="store_true", help="one ratio, 32 collectors, 2 s")
+    parser.add_argument("--quick", action="store_true", help="one ratio, 32 collectors, 1 s")
     parser.add_argument("--json", type=Path, help="write JSON lines here")
     given = parser.parse_args(arguments)
     if given.sittings and given.shards != 1:
         parser.error("--sittings measures the costs of one shard")
     count = 32 if given.quick else given.collectors
-    seconds, warm = (2.0, 2.0) if given.quick else (given.seconds, 15.0)
+    seconds, warm = (1.0, 1.0) if given.quick else (given.seconds, 15.0)
     ratios, lines = RATIOS[1:] if given.quick else RATIOS, []
     cluster = Cluster(None, cpus=8, gpus=0, custom={})
     try:

@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def measure(names: list[str], peers: Path | None, quick: bool, repeats: int | None) -> list[Row]:
     """The rows of the named sections, and first one that says where they were measured."""
-    effort = Effort(repeats or (2 if quick else 9), 0.01 if quick else 0.2)
+    effort = Effort(repeats or (2 if quick else 9), 0.003 if quick else 0.2)
     rows = [_machine(effort, quick)]
     print(rows[0].note, flush=True)
     for name in names:

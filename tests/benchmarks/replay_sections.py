@@ -47,7 +47,7 @@ class Sizes:
     seeds: int = 10
 
 
-QUICK = Sizes(20_000, 2_000, 20_000, 20_000, 1_000, 100_000, 50_000, 7, 3)
+QUICK = Sizes(10_000, 1_000, 10_000, 10_000, 1_000, 20_000, 10_000, 5, 3)
 
 
 def priorities(batch: int) -> np.ndarray:

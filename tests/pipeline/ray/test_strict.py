@@ -15,10 +15,9 @@ from tests.pipeline.test_serial import SMOKE, go
 STRICT = ("pipeline=ray", "pipeline.strict=true", "watchdog.max_seconds=60")
 ONE = (*STRICT, "pipeline.num_actors=1")
 CASES = {
-    "td_coded": (
-        "policy=r2d2", "env=cartpole_novel", "buffer.initial_priority=td", "transport=coded",
+    "central_td_coded": (
+        "policy=r2d2", "env=tmaze", "memory=gru", "buffer.initial_priority=td", "transport=coded",
     ),
-    "central": ("policy=r2d2", "env=tmaze", "memory=gru"),
     "sac": ("policy=sac", "env=pendulum", "run.total_steps=250"),
 }  # fmt: skip
 
@@ -26,7 +25,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_one_collector_gives_the_digest_of_the_serial_pipeline(case, tmp_path):
     words = CASES[case]
-    own = ("pipeline.inference=central",) if case == "central" else ()
+    own = ("pipeline.inference=central",) if case == "central_td_coded" else ()
     serial, strict = go(tmp_path / "serial", *words), go(tmp_path / "ray", *words, *ONE, *own)
     assert serial["digest"] == strict["digest"]
     assert strict["exact"]
