@@ -125,12 +125,15 @@ class CollectorRole:
         return priorities
 
     @fills
-    def load(self, state: dict[str, Any] | None, env_steps: int) -> Any:
-        """Continue from ``state``, None: begin; return why that is not exact, None: it is."""
+    def load(self, state: dict[str, Any] | None, env_steps: int, incarnation: int) -> Any:
+        """Continue from ``state``, None: begin; return why that is not exact, None: it is.
+
+        ``incarnation``: how often the process of this collector was lost.
+        """
         self.counters.env_steps = env_steps
         if state is None:
             return None
-        self.collector.load_state_dict(state)
+        self.collector.load_state_dict(state, incarnation=incarnation)
         self.collector.policy.generator.bit_generator.state = state["generator"]
         self.windows = None
         if state.get("windows") is not None and self.parts.first_windows is not None:

@@ -128,7 +128,9 @@ class RaySource:
     def _rejoin(self, collector: CollectorHandle) -> None:
         """Let a restarted collector go on from its last chunk, whose open episodes are cut."""
         collector.busy, collector.sent = True, -1
-        reply = collector.handle.load.remote(collector.state, self.counters.env_steps)
+        reply = collector.handle.load.remote(
+            collector.state, self.counters.env_steps, collector.restarts
+        )
 
         def loaded(found: Any) -> None:
             if isinstance(found, Lost):  # still restarting
@@ -222,7 +224,8 @@ class RaySource:
                 state["shard"] = self.roles.shard_of(collector).shard if self.roles.shards else 0
             collector.seq, collector.state, collector.sent = int(own["seq"]), state, -1
             if collector.state is not None:
-                found = self.roles.ask(collector, "load", collector.state, self.counters.env_steps)
+                given = collector.state, self.counters.env_steps, collector.restarts
+                found = self.roles.ask(collector, "load", *given)
                 self.inexact = self.inexact or found
 
     def abandon(self) -> None:
