@@ -62,7 +62,7 @@ class PredictorRole:
         self.actors: dict[tuple[int, int], Actor] = {}  # (policy, collectors in a batch) -> actor
         self.states: dict[int, Tree] = {}  # collector -> state before its next row
         self.waiting: list[_Question] = []
-        self.version, self.batches, self.rows, self.seconds = -1, 0, 0, 0.0
+        self.version = -1
 
     @answered
     def load(self, versions: tuple[int, ...], *frames: Any) -> Any:
@@ -116,16 +116,12 @@ class PredictorRole:
     def _answer(self) -> None:
         """Answer all who wait; those who come meanwhile are the next batch."""
         questions, self.waiting = self.waiting, []
-        began = time.perf_counter()
         batches = [[q] for q in questions] if self.strict else [questions]
         for batch in batches:
             found = self._act(batch)
             failed = found if isinstance(found, RoleFailure) else None
             for i, question in enumerate(batch):
                 question.answer.set_result(failed or found[i])
-        self.batches += len(batches)
-        self.rows += len(questions) * self.parts.columns
-        self.seconds += time.perf_counter() - began
 
     @answered
     def _act(self, batch: list[_Question]) -> Any:
@@ -175,11 +171,9 @@ class PredictorRole:
         return None
 
     @answered
-    def metrics(self) -> Any:
-        """(rows, batches, seconds computing) since the last call, and the log."""
-        found = (self.rows, self.batches, self.seconds), self.log.take()
-        self.rows, self.batches, self.seconds = 0, 0, 0.0
-        return found
+    def take_log(self) -> Any:
+        """The log since the last call."""
+        return self.log.take()
 
 
 _ROWS = ("first", "prev_action", "prev_reward")
