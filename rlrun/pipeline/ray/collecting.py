@@ -60,8 +60,9 @@ class CollectorRole:
         if predictor is not None:
             import ray
 
+            generator = self.collector.policy.generator
             self.collector.actor = RemoteActor(
-                self.collector.actor, ray.get_actor(predictor), number
+                self.collector.actor, ray.get_actor(predictor), number, generator
             )
 
     def collect(self, order: Order, *frames: Any) -> tuple[Any, Payload | None]:

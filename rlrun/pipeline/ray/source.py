@@ -203,7 +203,7 @@ class RaySource:
         lost = [r.name for r in (*self.roles.shards, self.roles.learner) if r.restarts]
         reasons += [f"{name} was lost, with what it had not saved" for name in lost]
         self.inexact = self.inexact or next(filter(None, reasons), None)
-        return found
+        return found | {"inexact": self.inexact}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         saved = state.get("collectors")
@@ -215,6 +215,7 @@ class RaySource:
                 "the pipeline that the run began with; undo the change"
             )
         self.abandon()
+        self.inexact = self.inexact or state.get("inexact")  # a loss before this process
         self.collect_metrics.load_state_dict(state["collector"])
         if self.roles.predictor is not None:
             self.roles.ask(self.roles.predictor, "restore", state["predictor"])
