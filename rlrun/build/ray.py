@@ -188,15 +188,15 @@ def evaluator_parts(plan: Plan) -> Any:
 def predictor_parts(plan: Plan) -> PredictorParts:
     """Policies that act for the collectors: in rounds one each, with its random numbers."""
     c = ray_config(plan)
-    policies = []
-    for number in range(c.num_actors if in_rounds(plan) and c.num_actors > 1 else 1):
+    policies, rounds = [], in_rounds(plan)
+    for number in range(c.num_actors if rounds else 1):
         policies.append(make_policy(plan))
         if number:
             policies[-1].generator = generator(plan.config.seed, f"explore/{number}")
     whole = _has_td_priorities(plan)
     publisher = Publisher(policies[0], whole=whole, half=plan.config.transport.copies == "bf16")
     side = AutoCollectorSide(plan.config.transport, 0, link=math.inf, thin=lambda rows: rows)
-    return PredictorParts(policies, side, publisher, plan.columns)
+    return PredictorParts(policies, side, publisher, plan.columns, rounds)
 
 
 # -- the pipeline ---------------------------------------------------------------------------------

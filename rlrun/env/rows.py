@@ -182,10 +182,13 @@ class Env:
             "raw": self._raw_state(),
         }
 
-    def load_state_dict(self, state: dict[str, Any] | None) -> list[str]:
+    def load_state_dict(
+        self, state: dict[str, Any] | None, *, entropy: tuple[int, ...] = ()
+    ) -> list[str]:
         """Continue from ``state``; return why columns (then in ``cut``) do not.
 
-        The next step of a cut column opens a new episode. None: all columns are cut.
+        The next step of a cut column opens a new episode. None: all columns are cut; ``entropy`` is
+        then mixed into the seed, so that no restart repeats the episodes of another.
 
         Raises:
             EnvError: the environment violated its contract.
@@ -197,6 +200,7 @@ class Env:
             self._done, self._first_obs = np.array(state["done"], np.bool_), state["first_obs"]
             reasons = self._load_raw(state["raw"])
         else:
+            self._seed = _mixed((self._seed, *entropy)) if entropy else self._seed
             self._cut_all()
         self._done |= self.cut
         return reasons
@@ -238,8 +242,8 @@ class Env:
     def _cut_all(self) -> None:
         """Reset all environments, with other episodes than at the run's start."""
         self.cut[:] = True
-        seed = np.random.SeedSequence((self._seed, self._steps + 1)).generate_state(1)
-        self._first_obs = tree_map(np.array, self._reset(int(seed[0]) >> 1))
+        seed = _mixed((self._seed, self._steps + 1))
+        self._first_obs = tree_map(np.array, self._reset(seed))
 
     def _reset(self, seed: int) -> Any:
         try:
@@ -294,6 +298,11 @@ class Env:
                     "environment; only numbers can be kept; remove it"
                 ) from e
         return column
+
+
+def _mixed(words: tuple[int, ...]) -> int:
+    """Return a seed, 0 <= seed < 2^31, made of ``words``."""
+    return int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
 
 
 class SyncEnv(Env):

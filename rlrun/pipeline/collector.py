@@ -278,8 +278,8 @@ class Collector:
             "finished": list(self.stats.finished_episodes),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``.
+    def load_state_dict(self, state: dict[str, Any], *, incarnation: int = 0) -> None:
+        """Continue from ``state``. ``incarnation``: how often a process of this collector was lost.
 
         The saved last observation of an environment that cannot be restored becomes the end row of
         its open episode: its value still counts, no return extends past it. The next row opens a
@@ -296,7 +296,8 @@ class Collector:
         self.stats, self.interrupted, self.interrupted_units = ChunkStats(), 0, 0
         if (saved := state["rows"]) is not None:
             self._load_interrupted_rows(saved)
-        reasons = self.env.load_state_dict(state["env"])
+        entropy = self.counters.env_steps, incarnation
+        reasons = self.env.load_state_dict(state["env"], entropy=entropy)
         self.inexact = state["inexact"] or (reasons[0] if reasons else None)
         self.ended |= self.env.cut  # the next row is an end row
         self._forget_returns(self.env.cut)

@@ -266,7 +266,7 @@ class Scripted:
     def state_dict(self):
         return {"t": self.t}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state, *, entropy=()):
         self.cut[:] = state is None
         self.t = 0 if state is None else state["t"]
         return ["reset"] if state is None else []

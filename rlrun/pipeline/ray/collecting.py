@@ -60,8 +60,9 @@ class CollectorRole:
         if predictor is not None:
             import ray
 
+            generator = self.collector.policy.generator
             self.collector.actor = RemoteActor(
-                self.collector.actor, ray.get_actor(predictor), number
+                self.collector.actor, ray.get_actor(predictor), number, generator
             )
 
     def collect(self, order: Order, *frames: Any) -> tuple[Any, Payload | None]:
@@ -125,12 +126,15 @@ class CollectorRole:
         return priorities
 
     @fills
-    def load(self, state: dict[str, Any] | None, env_steps: int) -> Any:
-        """Continue from ``state``, None: begin; return why that is not exact, None: it is."""
+    def load(self, state: dict[str, Any] | None, env_steps: int, incarnation: int) -> Any:
+        """Continue from ``state``, None: begin; return why that is not exact, None: it is.
+
+        ``incarnation``: how often the process of this collector was lost.
+        """
         self.counters.env_steps, self.windows = env_steps, None
         if state is None:
             return None
-        self.collector.load_state_dict(state)
+        self.collector.load_state_dict(state, incarnation=incarnation)
         self.collector.policy.generator.bit_generator.state = state["generator"]
         if state.get("windows") is not None and self.parts.first_windows is not None:
             self.windows, self.shard = self.parts.first_windows(), int(state["shard"])

@@ -1,6 +1,7 @@
 """Central inference: one role acts for all collectors, in batches of whoever is ready."""
 
 import asyncio
+import json
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -26,10 +27,11 @@ GIVE_UP_SECONDS = 60.0
 class PredictorParts:
     """Parts of the predictor."""
 
-    policies: list[Policy]  # strict: one for each collector; else one for all
+    policies: list[Policy]  # in rounds: one for each collector; else one for all
     side: AutoCollectorSide
     publisher: Publisher  # of the first policy
     columns: int  # of one collector
+    rounds: bool  # see ``rlrun.build.ray.in_rounds``
 
 
 @dataclass(slots=True)
@@ -44,9 +46,11 @@ class _Question:
 class PredictorRole:
     """Keeps the recurrent state of every (collector, environment) and acts with published weights.
 
-    Strict: every collector's rows are a batch of their own and have random numbers of their own,
-    so that the actions are those the collector would compute. Else the rows of all who wait are
-    one batch, of a power of two of collectors (padding is computed and dropped).
+    In rounds every collector's rows are a batch of their own and have random numbers of their own,
+    so that the actions are those the collector would compute. The state of the generator goes back
+    with them: after either process was lost, the collector sends it, and the actions are the same.
+    Else the rows of all who wait are one batch, of a power of two of collectors (padding is
+    computed and dropped).
     """
 
     failed: RoleFailure | None
@@ -58,11 +62,11 @@ class PredictorRole:
         self.parts: PredictorParts = unpacked(make)()
         # A restarted one has the weights of the run's beginning until it is sent others.
         self.ready = not replaced()
-        self.strict = len(self.parts.policies) > 1
+        self.rounds = self.parts.rounds
         self.actors: dict[tuple[int, int], Actor] = {}  # (policy, collectors in a batch) -> actor
         self.states: dict[int, Tree] = {}  # collector -> state before its next row
         self.waiting: list[_Question] = []
-        self.version, self.batches, self.rows, self.seconds = -1, 0, 0, 0.0
+        self.version = -1
 
     @answered
     def load(self, versions: tuple[int, ...], *frames: Any) -> Any:
@@ -105,6 +109,8 @@ class PredictorRole:
         arrays = decode_frame(message)
         if "state" in arrays:
             self.states[number] = _tree(arrays["state"])
+            if self.rounds:
+                _set_generator(self.parts.policies[number].generator, arrays["generator"])
         if number not in self.states:
             return None
         question = _Question(number, arrays, asyncio.get_running_loop().create_future())
@@ -116,16 +122,12 @@ class PredictorRole:
     def _answer(self) -> None:
         """Answer all who wait; those who come meanwhile are the next batch."""
         questions, self.waiting = self.waiting, []
-        began = time.perf_counter()
-        batches = [[q] for q in questions] if self.strict else [questions]
+        batches = [[q] for q in questions] if self.rounds else [questions]
         for batch in batches:
             found = self._act(batch)
             failed = found if isinstance(found, RoleFailure) else None
             for i, question in enumerate(batch):
                 question.answer.set_result(failed or found[i])
-        self.batches += len(batches)
-        self.rows += len(questions) * self.parts.columns
-        self.seconds += time.perf_counter() - began
 
     @answered
     def _act(self, batch: list[_Question]) -> Any:
@@ -134,7 +136,7 @@ class PredictorRole:
         while size < len(batch):
             size *= 2
         padded = [*batch, *[batch[-1]] * (size - len(batch))]
-        policy = batch[0].number if self.strict else 0
+        policy = batch[0].number if self.rounds else 0
         actor = self._actor(policy, size)
         explore = np.concatenate([q.arrays["explore"] for q in padded])
         if batch[0].arrays["temperature"]:
@@ -150,6 +152,8 @@ class PredictorRole:
             self.states[question.number] = state
             extras = {name: x[part] for name, x in found.extras.items()}
             reply = {"action": found.action[part], "extras": extras, "state": _named(state)}
+            if self.rounds:
+                reply["generator"] = _generator_state(self.parts.policies[policy].generator)
             replies.append(encode_frame(reply, coder="raw"))
         return replies
 
@@ -175,11 +179,9 @@ class PredictorRole:
         return None
 
     @answered
-    def metrics(self) -> Any:
-        """(rows, batches, seconds computing) since the last call, and the log."""
-        found = (self.rows, self.batches, self.seconds), self.log.take()
-        self.rows, self.batches, self.seconds = 0, 0, 0.0
-        return found
+    def take_log(self) -> Any:
+        """The log since the last call."""
+        return self.log.take()
 
 
 _ROWS = ("first", "prev_action", "prev_reward")
@@ -188,11 +190,14 @@ _ROWS = ("first", "prev_action", "prev_reward")
 class RemoteActor:
     """Acts by asking the predictor; the weights are its own."""
 
-    def __init__(self, local: Actor, predictor: Any, number: int) -> None:
+    def __init__(
+        self, local: Actor, predictor: Any, number: int, generator: np.random.Generator
+    ) -> None:
         """``local``: tells shapes. ``predictor``: handle of its role. ``number``: of the
-        collector."""
+        collector. ``generator``: of the collector's policy; in rounds it follows the predictor's.
+        """
         self.extras, self.initial_state = local.extras, local.initial_state
-        self.predictor, self.number = predictor, number
+        self.predictor, self.number, self.generator = predictor, number, generator
         self.pushed: Tree | None = local.initial_state()  # goes with the next question
 
     def refresh(self) -> None:
@@ -221,6 +226,8 @@ class RemoteActor:
         }  # fmt: skip
         reply = self._ask(message, state)
         found = decode_frame(reply)
+        if "generator" in found:
+            _set_generator(self.generator, found["generator"])
         extras = {name: np.array(x) for name, x in found.get("extras", {}).items()}
         return Act(np.array(found["action"]), extras, _tree(found["state"]))
 
@@ -230,7 +237,10 @@ class RemoteActor:
 
         deadline = time.monotonic() + GIVE_UP_SECONDS
         while True:
-            known = {} if self.pushed is None else {"state": _named(self.pushed)}
+            known: dict[str, Any] = {}
+            if self.pushed is not None:
+                generator = _generator_state(self.generator)
+                known = {"state": _named(self.pushed), "generator": generator}
             frame = encode_frame(message | known, coder="raw")
             try:
                 reply = ray.get(self.predictor.act.remote(self.number, frame))
@@ -250,6 +260,15 @@ class RemoteActor:
                 return bytes(reply)
             self.pushed = state
             time.sleep(RETRY_SECONDS / 10)
+
+
+def _generator_state(generator: np.random.Generator) -> np.ndarray:
+    """The state of a generator as the codec takes it."""
+    return np.frombuffer(json.dumps(generator.bit_generator.state).encode(), np.uint8)
+
+
+def _set_generator(generator: np.random.Generator, state: np.ndarray) -> None:
+    generator.bit_generator.state = json.loads(state.tobytes())
 
 
 def _named(tree: Tree) -> dict[str, Any]:

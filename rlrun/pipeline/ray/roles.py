@@ -256,6 +256,12 @@ class Roles:
         with path.open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
 
+    @property
+    def every(self) -> list[Role]:
+        """All roles of the run."""
+        predictor = [] if self.predictor is None else [self.predictor]
+        return [*self.collectors, *self.shards, self.learner, self.evaluator, *predictor]
+
     def shard_of(self, collector: CollectorHandle) -> ShardHandle:
         """The shard that stores the trajectories of a collector."""
         return self.shards[collector.number % len(self.shards)]
@@ -277,6 +283,5 @@ class Roles:
         last = [c.handle.close.remote() for c in self.collectors if not c.busy]
         last.append(self.evaluator.handle.close.remote())
         ray.wait(last, num_returns=len(last), timeout=2.0)
-        every = [*self.collectors, *self.shards, self.learner, self.evaluator]
-        for role in [*every, *([self.predictor] if self.predictor is not None else [])]:
+        for role in self.every:
             ray.kill(role.handle)

@@ -131,7 +131,9 @@ class RaySource:
     def _rejoin(self, collector: CollectorHandle) -> None:
         """Let a restarted collector go on from its last chunk, whose open episodes are cut."""
         collector.busy, collector.sent, collector.goes_back = True, -1, False
-        reply = collector.handle.load.remote(collector.state, self.counters.env_steps)
+        reply = collector.handle.load.remote(
+            collector.state, self.counters.env_steps, collector.restarts
+        )
 
         def loaded(found: Any) -> None:
             if isinstance(found, Lost):  # still restarting
@@ -207,7 +209,7 @@ class RaySource:
         lost = [r.name for r in (*self.roles.shards, self.roles.learner) if r.restarts]
         reasons += [f"{name} was lost, with what it had not saved" for name in lost]
         self.inexact = self.inexact or next(filter(None, reasons), None)
-        return found
+        return found | {"inexact": self.inexact}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         saved = state.get("collectors")
@@ -219,6 +221,7 @@ class RaySource:
                 "the pipeline that the run began with; undo the change"
             )
         self.abandon()
+        self.inexact = self.inexact or state.get("inexact")  # a loss before this process
         self.collect_metrics.load_state_dict(state["collector"])
         if self.roles.predictor is not None:
             self.roles.ask(self.roles.predictor, "restore", state["predictor"])
@@ -229,7 +232,8 @@ class RaySource:
             collector.seq, collector.state, collector.sent = int(own["seq"]), state, -1
             collector.goes_back = False
             if collector.state is not None:
-                found = self.roles.ask(collector, "load", collector.state, self.counters.env_steps)
+                given = collector.state, self.counters.env_steps, collector.restarts
+                found = self.roles.ask(collector, "load", *given)
                 self.inexact = self.inexact or found
 
     def abandon(self) -> None:

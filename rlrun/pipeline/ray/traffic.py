@@ -42,14 +42,15 @@ class RoleTraffic:
         """ray/ metrics since the last call."""
         now = time.monotonic()
         span, roles = max(now - self.began, 1e-9), self.roles
-        collectors, shards = roles.collectors, roles.shards
-        every = [*collectors, *shards, roles.learner, roles.evaluator]
+        collectors = roles.collectors
+        if roles.predictor is not None:  # the others' logs come with replies that are due anyway
+            roles.write_log(roles.predictor, roles.ask(roles.predictor, "take_log"))
         found = {
             "ray/collect_steps_per_s": self.steps / span,
             "ray/collectors_busy": sum(c.busy for c in collectors) / len(collectors),
             "ray/queued_chunks": float(sum(c.waiting for c in collectors)),
             "ray/learner_busy": min(1.0, self.learning / span),
-            "ray/restarts": float(sum(role.restarts for role in every)),
+            "ray/restarts": float(sum(role.restarts for role in roles.every)),
             "ray/key_frames": float(self.key_frames),
             "ray/chunks_lost": float(self.lost),
         }

@@ -138,7 +138,8 @@ def test_killed_roles_are_restarted_and_the_run_completes(tmp_path, monkeypatch)
     assert record["updates"] > 0
     log = (tmp_path / "rlrun.log").read_text() if (tmp_path / "rlrun.log").exists() else ""
     assert "restarts" not in log
-    assert last(tmp_path, "ray/restarts") >= 4
+    assert last(tmp_path, "ray/restarts") >= 5
+    assert "predictor: process" in (tmp_path / "roles" / "predictor.log").read_text()
     _, streams = stored_rows(tmp_path)
     assert all(len(rows[0]) for rows in streams), "the shard was filled again"
 
