@@ -125,7 +125,7 @@ def test_a_chunk_that_was_lost_with_its_node_is_collected_again():
     assert (collector.seq, collector.state, collector.waiting) == (1, {"after": 0}, 1)
     assert not collector.handle.load.calls, "an order is under way"
     source._replied(collector, "rows 2", collected(2))
-    assert collector.handle.load.calls == [({"after": 0}, 0)]
+    assert collector.handle.load.calls == [({"after": 0}, 0, 0)]
     assert not delivery.pending
     pump.waiting[-1](None)
     order = collector.handle.collect.calls[-1][0]
