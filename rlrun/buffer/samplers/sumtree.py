@@ -185,7 +185,7 @@ def find_compiled(
         for j in range(len(mass)):
             left = np.uint64(node[j]) << one
             weight = nodes[left]
-            # A product, no branch: the CPU would mispredict half of them.
+            # A product, no branch: which way one went would be random.
             right = np.int64(mass[j] >= weight) & np.int64(nodes[left + one] > 0.0)
             mass[j] -= weight * right
             node[j] = np.int64(left) + right
