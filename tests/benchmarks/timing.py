@@ -132,12 +132,15 @@ def _range(values: Sequence[float]) -> list[float]:
 
 
 def machine() -> str:
-    """The line above the table: what the figures were taken on."""
+    """The line above the table: what the figures were taken on, with the widest vectors in use."""
+    vectors = torch.backends.cpu.get_cpu_capability()  # AVX2, AVX512, ...
+    if "NUMBA_CPU_NAME" in os.environ:
+        vectors += f", numba's code for {os.environ['NUMBA_CPU_NAME']}"
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     versions = (
         f"Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
     )
-    return f"{platform.machine()}, {os.cpu_count()} cores{load}; {versions}"
+    return f"{platform.machine()} ({vectors}), {os.cpu_count()} cores{load}; {versions}"
 
 
 def table(rows: Sequence[Row]) -> str:

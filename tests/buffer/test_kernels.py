@@ -118,6 +118,20 @@ def read(rng):
     return *where, rng.random(batch) < 0.5, *out, reward, np.full(batch, np.nan, np.float32)
 
 
+def fetch(rng):
+    at, before, rows, *out = place(rng)
+    size, batch = out[2].shape
+    cells = 3 * rows
+    store = rng.integers(0, 9, (cells, 2), np.uint64)
+    rewards = np.where(rng.random(cells) < 0.3, np.nan, rng.random(cells)).astype(np.float32)
+    flags = rng.integers(0, 128, cells).astype(np.uint8)
+    bits = rng.random(batch) < 0.5, rng.random((size, batch)) < 0.5
+    bits += tuple(rng.random((3, size - 1, batch)) < 0.5)
+    reward = np.full((size - 1, batch), np.nan, np.float32)
+    before_reward = np.full(batch, np.nan, np.float32)
+    return store, rewards, flags, at, before, rows, *out, *bits, reward, before_reward
+
+
 def tree(rng, minimum=False):
     size = int(rng.integers(1, 40))
     leaves = 1 << (size - 1).bit_length()
@@ -302,6 +316,7 @@ SINGLE = {
     "windows.single_row.release": release,
     "windows.gather.prefetch": reach,
     "windows.gather.prefetch_fields": touch,
+    "windows.gather.read_rows": fetch,
     "samplers.heap.sift_up": rise,
     "samplers.heap.sift_down": sink,
     "samplers.heap.push": push,

@@ -15,11 +15,13 @@ import torch
 from rlrun.buffer.replay import host_replay
 from rlrun.buffer.storage import layout as layouts
 from rlrun.buffer.storage.layout import (
+    HUGE_PAGE,
     ArraySpec,
     Layout,
     Row,
     amount,
     free_bytes,
+    in_memory,
     on_disk,
     sampler_blocks,
 )
@@ -364,6 +366,34 @@ def grow(kind, table):
     before = resident()
     write(MORE)
     return resident() - before
+
+
+def test_large_arrays_are_zeros_that_can_be_written():
+    """They are mapped apart, in huge pages where the system has them."""
+    block = ArraySpec((3, HUGE_PAGE // 4), np.dtype(np.float32))
+    array = in_memory("x", block)
+    assert array.shape == block.shape
+    assert array.dtype == block.dtype
+    assert not array.any()
+    array[:] = 7
+    assert not in_memory("x", block).any()
+
+
+@pytest.mark.parametrize("failing", ["mmap", "madvise"])
+def test_large_arrays_without_huge_pages(failing, monkeypatch):
+    class Pages(layouts.mmap.mmap):
+        def __new__(cls, *args, **kwargs):
+            if failing == "mmap":
+                raise OSError(12, "Cannot allocate memory")
+            return super().__new__(cls, *args, **kwargs)
+
+        def madvise(self, advice):
+            raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr("rlrun.buffer.storage.layout.mmap.mmap", Pages)
+    array = in_memory("x", ArraySpec((HUGE_PAGE,), np.dtype(np.uint8)))
+    assert array.flags.owndata
+    assert not array.any()
 
 
 @linux

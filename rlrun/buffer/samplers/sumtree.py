@@ -6,7 +6,7 @@ updates, Schaul et al. 2016's reference scheme), recomputed float64 sums do not.
 
 import numpy as np
 
-from rlrun.buffer.storage.layout import num_leaves
+from rlrun.buffer.storage.layout import ArraySpec, in_memory, num_leaves
 from rlrun.jit import COMPILED, jit
 
 
@@ -19,8 +19,8 @@ class SumTree:
         self.empty = np.inf if minimum else 0.0
         self.leaves = num_leaves(capacity)
         self.depth = self.leaves.bit_length() - 1  # nodes visited below the root in a search
-        # Node i has children 2i and 2i + 1. Zeros: untouched pages take no memory.
-        self.nodes = np.zeros(2 * self.leaves, np.float64)
+        # Node i has children 2i and 2i + 1.
+        self.nodes = in_memory("tree", ArraySpec((2 * self.leaves,), np.dtype(np.float64)))
         if minimum:
             self.nodes.fill(np.inf)
 
@@ -185,9 +185,10 @@ def find_compiled(
         for j in range(len(mass)):
             left = np.uint64(node[j]) << one
             weight = nodes[left]
-            right = (mass[j] >= weight) & (nodes[left + one] > 0.0)
-            mass[j] -= weight if right else 0.0
-            node[j] = left + right
+            # A product, no branch: which way one went would be random.
+            right = np.int64(mass[j] >= weight) & np.int64(nodes[left + one] > 0.0)
+            mass[j] -= weight * right
+            node[j] = np.int64(left) + right
     for j in range(len(mass)):
         mass[j] = nodes[np.uint64(node[j])]
         node[j] -= leaves

@@ -3,6 +3,7 @@
 Torch-free: config validation computes sizes with it.
 """
 
+import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -56,6 +57,7 @@ class Row:
         )
 
 
+HUGE_PAGE = 1 << 21  # bytes of a huge page on x86 and most others
 BLOCK_ROWS = 16  # of a column, compressed together (buffer.compress)
 IMAGE_BYTES = 256  # of uint8 from which an entry is taken for an image
 FLAG = np.dtype(np.uint8)
@@ -274,8 +276,20 @@ Allocate = Callable[[str, ArraySpec], np.ndarray]
 
 
 def in_memory(name: str, block: ArraySpec) -> np.ndarray:
-    """Zeros; untouched pages take no memory."""
-    return np.zeros(block.shape, block.dtype)
+    """Zeros; untouched pages take no memory.
+
+    Large arrays ask for huge pages (Linux): rows are read at random, and the CPU knows the
+    addresses of too few small pages.
+    """
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is None or block.nbytes < HUGE_PAGE:
+        return np.zeros(block.shape, block.dtype)
+    try:
+        pages = mmap.mmap(-1, block.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages.madvise(advice)
+    except OSError:  # a kernel without them; where memory is short, numpy raises MemoryError
+        return np.zeros(block.shape, block.dtype)
+    return np.ndarray(block.shape, block.dtype, pages)
 
 
 def on_disk(directory: Path) -> Allocate:

@@ -59,12 +59,12 @@ class Gather:
         at = spans.lines
         out = self._outputs(positions, at.shape[1], reuse)
         if COMPILED and positions > _FEW:
-            prefetch_fields(*self.prefetched, at[0], positions)
             for store in self.others:
                 prefetch(store, at[0], positions)
-        window_cells(
-            at, burnin, self.ring.rows,
-            out.shift, out.steps, out.seen, out.step, out.before,
+        read_rows(
+            *self.prefetched, at, burnin, self.ring.rows,
+            out.shift, out.steps, out.seen, out.step, out.before, out.opens,
+            out.first, out.terminated, out.truncated, out.valid, out.reward, out.prev_reward,
         )  # fmt: skip
         shown = out.seen if self.stack == 1 else self.frames(out.seen)
         for store, leaf in zip(self.obs, out.leaves, strict=True):
@@ -73,10 +73,6 @@ class Gather:
         for name, store in self.extras.items():
             store.take(out.step, 0, out.extras[name], "clip")
         self.action.take(out.before, 0, out.prev_action, "clip")
-        read_flags(
-            self.flags, self.reward, at, out.before, out.step, out.shift, out.steps, out.opens,
-            out.first, out.terminated, out.truncated, out.valid, out.reward, out.prev_reward,
-        )  # fmt: skip
         out.prev_action[out.opens] = 0
         return out.segment(state, partial)
 
@@ -298,3 +294,23 @@ def read_flags_vectorised(
 
 window_cells = window_cells_compiled if COMPILED else window_cells_vectorised
 read_flags = read_flags_compiled if COMPILED else read_flags_vectorised
+
+
+@jit
+def read_rows(
+    store: np.ndarray, rewards: np.ndarray, flags: np.ndarray, at: np.ndarray, burnin: int,
+    rows: int, shift: np.ndarray, steps: np.ndarray, seen: np.ndarray, step: np.ndarray,
+    before: np.ndarray, opens: np.ndarray, first: np.ndarray, terminated: np.ndarray,
+    truncated: np.ndarray, valid: np.ndarray, reward: np.ndarray, prev_reward: np.ndarray,
+) -> None:  # fmt: skip
+    """``window_cells`` and ``read_flags`` in one call, of long windows after ``prefetch_fields``.
+
+    Passing arrays to three kernels takes longer than the work of the first two.
+    """
+    if COMPILED and len(seen) > _FEW:
+        prefetch_fields(store, rewards, flags, at[0], len(seen))
+    window_cells(at, burnin, rows, shift, steps, seen, step, before)
+    read_flags(
+        flags, rewards, at, before, step, shift, steps, opens,
+        first, terminated, truncated, valid, reward, prev_reward,
+    )  # fmt: skip
