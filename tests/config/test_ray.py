@@ -1,8 +1,11 @@
 """pipeline=ray: what is refused before anything starts, in one line."""
 
+import socket
+
 import pytest
 
 from rlrun.config import check
+from rlrun.config.checks import keys
 from rlrun.config.checks import ray as checks
 from rlrun.errors import ConfigError, ResourceError
 from tests.compose import config
@@ -50,12 +53,14 @@ def test_copies_of_another_precision_belong_to_ray():
 def test_a_cluster_on_this_machine_needs_no_token(address, monkeypatch):
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(keys, "require_head", lambda address: None)
     check(config(*RAY, f"pipeline.address='{address}'"))
 
 
 def test_a_token_opens_other_clusters(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    monkeypatch.setattr(keys, "require_head", lambda address: None)
     check(config(*RAY, "pipeline.address=10.0.0.9:6379"))
 
 
@@ -65,3 +70,12 @@ def test_without_the_extra_one_line_says_what_to_install(package, monkeypatch):
     monkeypatch.setattr(checks, "find_spec", lambda n: None if n == package else found(n))
     with pytest.raises(ResourceError, match=rf"package {package} is missing.*'\.\[ray\]'"):
         check(config(*RAY))
+
+
+def test_a_cluster_that_nobody_has_started_is_told_before_the_run():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = "127.0.0.1:%d" % server.getsockname()[1]
+        check(config(*RAY, f"pipeline.address='{address}'"))
+    for absent in (address, "127.0.0.1:port"):
+        with pytest.raises(ResourceError, match=f"address = {absent}: no Ray cluster answers"):
+            check(config(*RAY, f"pipeline.address='{absent}'"))

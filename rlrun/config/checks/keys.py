@@ -16,7 +16,7 @@ from rlrun.config.checks.datasets import (
     require_dataset,
 )
 from rlrun.config.checks.graphs import graph_errors
-from rlrun.config.checks.ray import ray_errors, require_ray
+from rlrun.config.checks.ray import ray_errors, require_head, require_ray
 from rlrun.config.checks.rollouts import policies_that, rollout_errors
 from rlrun.config.checks.spaces import check_spaces
 from rlrun.config.checks.video import check_video
@@ -48,6 +48,7 @@ def check(config: Config, *, fresh: bool = True) -> None:
     check_spaces(config, fresh=fresh)
     if fresh:
         check_video(config)
+        require_head(ray.address if ray is not None else None)
     require_dataset(config)
 
 

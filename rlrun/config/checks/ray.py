@@ -1,6 +1,7 @@
 """Checks of ``pipeline=ray``. Torch-free."""
 
 import os
+import socket
 from collections.abc import Iterator
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -11,6 +12,8 @@ from rlrun.config.config_errors import config_error
 from rlrun.errors import ConfigError, ResourceError, extra
 from rlrun.schema import Config, PriorityConfig, RayConfig, SwitchedConfig
 from rlrun.schema.window import Window
+
+CONNECT_SECONDS = 1.0  # until a cluster's head counts as absent
 
 
 def ray_errors(config: Config, window: Window | None) -> Iterator[ConfigError]:
@@ -133,3 +136,20 @@ def require_ray(key: str = "pipeline", value: str = "ray") -> None:
             f"{key} = {value}: the package {missing[0]} is missing; it comes with the extra ray; "
             f"pip install {extra('ray')}"
         )
+
+
+def require_head(address: str | None) -> None:
+    """Raise ResourceError unless something listens at ``address``, host:port.
+
+    Ray itself tries for longer, and prints lines of its own.
+    """
+    if address is None or address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, ValueError, OverflowError) as e:
+        raise ResourceError(
+            f"pipeline.address = {address}: no Ray cluster answers ({e}); host:port of a running "
+            "head is allowed; start one with `ray start --head`, or leave it out"
+        ) from e

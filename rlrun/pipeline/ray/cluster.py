@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import functools
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -93,12 +94,12 @@ class Cluster:
             self.files = Path(tempfile.mkdtemp(prefix="rlrun-ray-", dir="/tmp"))
             self._reaper = _start_reaper(self.files)
             free = int(psutil.virtual_memory().available * 0.3)
-            cores = max(-(-cpus // 1) + 1, os.cpu_count() or 1)
-            options |= {"num_cpus": int(cores), "include_dashboard": False}
+            cores = max(_whole(cpus) + 1, os.cpu_count() or 1)
+            options |= {"num_cpus": cores, "include_dashboard": False}
             options |= {"_temp_dir": str(self.files)}
             options |= {"object_store_memory": max(min(free, STORE_BYTES), 80 * 2**20)}
-            options |= {"num_gpus": gpus} if gpus else {}
-            options |= {"resources": custom} if custom else {}
+            options |= {"num_gpus": _whole(gpus)} if gpus else {}
+            options |= {"resources": {n: _whole(x) for n, x in custom.items()}} if custom else {}
         before = signal.getsignal(signal.SIGTERM)
         try:
             with open(os.devnull, "w") as null, contextlib.redirect_stderr(null), _own_groups():
@@ -204,6 +205,11 @@ class Cluster:
                 self.lost = "Ray's daemon on this machine (raylet) has ended"
             if self.lost:
                 return
+
+
+def _whole(amount: float) -> int:
+    """Round up: a node has whole resources only, roles may reserve fractions (of 0.0001)."""
+    return math.ceil(round(amount, 4))
 
 
 def _require_running() -> None:
