@@ -74,7 +74,7 @@ def test_without_the_extra_one_line_says_what_to_install(package, monkeypatch):
 
 def test_a_cluster_that_nobody_has_started_is_told_before_the_run():
     with socket.create_server(("127.0.0.1", 0)) as server:
-        address = "127.0.0.1:%d" % server.getsockname()[1]
+        address = f"127.0.0.1:{server.getsockname()[1]}"
         check(config(*RAY, f"pipeline.address='{address}'"))
     for absent in (address, "127.0.0.1:port"):
         with pytest.raises(ResourceError, match=f"address = {absent}: no Ray cluster answers"):
