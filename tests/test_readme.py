@@ -46,8 +46,6 @@ COMPOSED = {  # composed and checked instead, every job of a sweep
     "rlrun experiment=r2d2_paper env=cartpole": "wants a big machine",
     "rlrun -m policy=dqn env=bandit seed=0,1 hydra/launcher=ray": "starts a "
     "Ray; tests/sweeps/test_ray_pool.py runs a sweep on one",
-    "rlrun policy=r2d2 env=cartpole_novel pipeline=ray pipeline.num_actors=2": "starts a Ray; "
-    "rlrun/pipeline/README.md runs it in env=cartpole, tests/pipeline/ray in cartpole_novel",
     "rlrun -m policy=r2d2 env=cartpole seed=0,1,2,3,4": LONG,
     "rlrun -m policy=r2d2 env=cartpole_novel seed=0,1,2,3,4": LONG,
     "rlrun -m policy=dqn policy.prev_inputs=true env=cartpole_novel seed=0,1,2,3,4": LONG,

@@ -15,9 +15,10 @@ from tests.pipeline.test_serial import SMOKE, go
 STRICT = ("pipeline=ray", "pipeline.strict=true", "watchdog.max_seconds=60")
 ONE = (*STRICT, "pipeline.num_actors=1")
 CASES = {
-    "central_td_coded": (
-        "policy=r2d2", "env=tmaze", "memory=gru", "buffer.initial_priority=td", "transport=coded",
+    "td_coded": (
+        "policy=r2d2", "env=cartpole_novel", "buffer.initial_priority=td", "transport=coded",
     ),
+    "central": ("policy=r2d2", "env=tmaze", "memory=gru"),
     "sac": ("policy=sac", "env=pendulum", "run.total_steps=250"),
 }  # fmt: skip
 
@@ -25,7 +26,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_one_collector_gives_the_digest_of_the_serial_pipeline(case, tmp_path):
     words = CASES[case]
-    own = ("pipeline.inference=central",) if case == "central_td_coded" else ()
+    own = ("pipeline.inference=central",) if case == "central" else ()
     serial, strict = go(tmp_path / "serial", *words), go(tmp_path / "ray", *words, *ONE, *own)
     assert serial["digest"] == strict["digest"]
     assert strict["exact"]
