@@ -21,6 +21,7 @@ SHRUNK = {  # what a laptop's test needs of the large presets
     "dqn_atari": ("buffer.capacity=4000", "learner.learning_starts=200", "learner.batch_size=2",
                   "learner.replay_ratio=0.1", "env.max_episode_steps=30"),
     "ppo_atari": ("policy.epochs=1", "env.max_episode_steps=30"),
+    "ppo_count_recall": ("collector.num_envs=8", "collector.n_sample=512"),
 }  # fmt: skip
 
 
