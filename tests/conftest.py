@@ -22,27 +22,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's `&` 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
 gc.set_threshold(100_000, 20, 20)  # Hydra's trees are many objects and few cycles
 
-LONG = {  # files that take minutes, and which of them one worker runs, one after the other
-    "test_quick.py": 0, "test_learning.py": 1, "test_readme.py": 2, "test_continuous.py": 3,
-    "test_kill.py": 4, "test_async.py": 5, "test_strict.py": 5,
-}  # fmt: skip
+LONG = {"test_learning.py", "test_continuous.py", "test_quick.py", "test_readme.py"}
 
 
-def pytest_collection_modifyitems(config, items):
-    """Long files first, some for every worker, or one worker ends long behind the others.
-
-    Workers begin with equal shares of the list, in its order.
-    """
-    workers = getattr(config, "workerinput", {}).get("workercount", 1)
-    long = [item for item in items if item.path.name in LONG]
-    rest, dealt = [item for item in items if item.path.name not in LONG], []
-    for k in range(workers):
-        own = [item for item in long if LONG[item.path.name] % workers == k]
-        size = (len(items) - len(dealt)) // (workers - k)
-        fill = max(size - len(own), 0)
-        dealt += own + rest[:fill]
-        rest = rest[fill:]
-    items[:] = dealt
+def pytest_collection_modifyitems(items):
+    """Long tests first, or one worker ends long behind the other."""
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 def pytest_collection_finish():
