@@ -20,7 +20,7 @@ class Lost:
 
     @property
     def of_object(self) -> bool:
-        """Whether an object is gone that the call was given; the process is there."""
+        """Return whether an object is gone that the call was given; the process is there."""
         from ray.exceptions import ObjectLostError
 
         return isinstance(self.error, ObjectLostError)

@@ -9,7 +9,7 @@ from rlrun.pipeline.ray.cluster import Cluster
 
 
 @pytest.mark.parametrize(
-    ("gpus", "whole"), [(0.5, 1), (1.0, 1), (0.1 + 0.2 + 0.7, 1), (1.1, 2), (0, None)]
+    ("gpus", "whole"), [(0.5, 1), (1.0, 1), (3 * 0.2 + 0.3 + 0.1, 1), (1.1, 2), (0, None)]
 )
 def test_a_node_has_the_fractions_of_all_roles_rounded_up(gpus, whole, monkeypatch):
     """Ray refuses to start with half a GPU, or half of a custom resource."""
