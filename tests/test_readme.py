@@ -196,7 +196,7 @@ def test_every_room_has_a_readme() -> None:
 ROOMS = [page for page in PAGES if re.fullmatch(r"rlrun/\w+/README.md", page)]
 
 
-@pytest.mark.parametrize("page", ROOMS)
+@pytest.mark.parametrize("page", [*ROOMS, "rlrun/pipeline/ray/README.md"])
 def test_reading_order_names_files_that_are_there(page: str) -> None:
     room = (ROOT / page).parent
     named = re.findall(r"`([\w/]+(?:\.py|/))`", section(page, "Reading order"))

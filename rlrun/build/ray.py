@@ -23,7 +23,7 @@ from rlrun.pipeline.learner import Learner, RolloutLearner
 from rlrun.pipeline.ray.async_source import AsyncSource
 from rlrun.pipeline.ray.cluster import Cluster
 from rlrun.pipeline.ray.collecting import CollectorParts
-from rlrun.pipeline.ray.delivery import Chaos, Delivery, note
+from rlrun.pipeline.ray.delivery import Chaos, Delivery
 from rlrun.pipeline.ray.learning import LearnerParts
 from rlrun.pipeline.ray.pipeline import RayPipeline
 from rlrun.pipeline.ray.predicting import PredictorParts
@@ -93,20 +93,16 @@ def collector_parts(plan: Plan, number: int, link: float, counters: Counters) ->
         collector.policy.generator = generator(plan.config.seed, f"explore/{number}")
         collector.actor = collector.policy.actor(collector.num_envs)
     td = _has_td_priorities(plan)
-    side = AutoCollectorSide(plan.config.transport, number, link=link, thin=_thin(own))
+    states = None if own.window is None else make_state_filter(own)
+    thin = (lambda rows: rows) if states is None else states.filter
+    side = AutoCollectorSide(plan.config.transport, number, link=link, thin=thin)
     return CollectorParts(
         collector,
         side,
         Publisher(collector.policy, whole=td, half=plan.config.transport.copies == "bf16"),
         partial(first_windows, own) if td else None,
+        states,
     )
-
-
-def _thin(plan: Plan) -> Any:
-    """Return the filter that blanks recurrent states no window starts from."""
-    if plan.window is None:
-        return lambda rows: rows
-    return make_state_filter(plan).filter
 
 
 def _has_td_priorities(plan: Plan) -> bool:
@@ -211,8 +207,14 @@ def make_ray_pipeline(plan: Plan, run_dir: Path, log: Log) -> RayPipeline:
     roles_needed |= {"evaluator": 1, "predictor": int(c.inference == "central")}
     if config.policy.on_policy:
         roles_needed["replay"] = 0
+    count, cores = sum(roles_needed.values()), os.cpu_count() or 1
     where = "starting Ray on this machine" if c.address is None else f"connecting to {c.address}"
-    log.note(f"pipeline=ray: {where} and {sum(roles_needed.values())} roles, some seconds")
+    log.note(f"pipeline=ray: {where} and {count} roles, {_start_seconds(count, c.address, cores)}")
+    if c.address is None and c.num_actors > cores:
+        log.note(
+            f"pipeline.num_actors = {c.num_actors}: the collectors share the {cores} core(s) of "
+            "this machine; more collectors than cores seldom make a run faster"
+        )
     cluster = _connect(c, roles_needed)
     rounds = in_rounds(plan)
     try:
@@ -239,6 +241,11 @@ def make_ray_pipeline(plan: Plan, run_dir: Path, log: Log) -> RayPipeline:
         raise
 
 
+def _start_seconds(roles: int, address: str | None, cores: int) -> str:
+    """Say how long the start takes: each process loads torch, one at a time on a core."""
+    return "some seconds" if address else f"about {3 + 3 * math.ceil(roles / cores)} s"
+
+
 def _wire(
     plan: Plan,
     run_dir: Path,
@@ -250,7 +257,7 @@ def _wire(
 ) -> RayPipeline:
     config, c = plan.config, ray_config(plan)
     for shard in roles.shards:
-        note(shard, roles.ask(shard, "info"))
+        shard.update(roles.ask(shard, "info"))
     explore = explore_of(plan, c.num_actors)
     metrics = CollectMetrics(counters, explore, ActionCounts(plan.row_spec.action))
     given = {"keep_env": rounds, "max_seconds": config.watchdog.max_seconds}

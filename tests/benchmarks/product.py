@@ -30,7 +30,7 @@ from rlrun.pipeline.collector import Collector
 from rlrun.pipeline.ray.async_source import AsyncSource
 from rlrun.pipeline.ray.cluster import Cluster
 from rlrun.pipeline.ray.collecting import CollectorRole
-from rlrun.pipeline.ray.delivery import Delivery, note
+from rlrun.pipeline.ray.delivery import Delivery
 from rlrun.pipeline.ray.learning import LearnerRole
 from rlrun.pipeline.ray.messages import Order, Payload, Stored
 from rlrun.pipeline.ray.process import packed
@@ -117,7 +117,6 @@ __all__ = [
     "make_policy",
     "mean_interval",
     "nbytes",
-    "note",
     "packed",
     "shard_parts",
     "to_words",

@@ -168,7 +168,7 @@ def batches(costs: Costs, workload: str, size: int, shard: Any, repeats: int) ->
         as_segment(found.segment)
         middle, came = time.process_time(), time.perf_counter()
         ray.get(written)
-        written = shard.prioritize.remote(found.key, values, found.shard)
+        written = shard.prioritize.remote(found.key, values, found.incarnation)
         return middle - began, time.process_time() - middle, came - clock
 
     one()

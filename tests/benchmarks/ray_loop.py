@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 
 from tests.benchmarks import ray_setting as setting
-from tests.benchmarks.product import Counters, RemoteBuffer, RemoteLearner, make_policy, note
+from tests.benchmarks.product import Counters, RemoteBuffer, RemoteLearner, make_policy
 
 FEEDERS = 2  # actors that stand for all collectors
 RATIOS = (120.0, 4.0)  # learned rows per env step: the default, and one that the shards limit
@@ -72,7 +72,7 @@ class Loop:
 
     def __init__(self, plan: Any, roles: Any) -> None:
         for shard in roles.shards:
-            note(shard, roles.ask(shard, "info"))
+            shard.update(roles.ask(shard, "info"))
         self.roles, self.counters, config = roles, Counters(), plan.config
         self.source = setting.source_of(plan, roles, self.counters)
         buffer = RemoteBuffer(

@@ -143,7 +143,7 @@ class ShardInProcess(ReplayRole):
     """A shard outside of Ray."""
 
     def __init__(self, plan: Any) -> None:
-        self.failed, self.blank, self.number, self.shard, self.late = None, False, 0, 0, 0
+        self.failed, self.blank, self.number, self.incarnation, self.late = None, False, 0, 0, 0
         self.parts = shard_parts(plan, 0)
         self.streams, self.receiver = self.parts.streams, Receiver(self.parts.sides)
         self.seconds = {"add": 0.0, "sample": 0.0, "prioritize": 0.0}
@@ -163,7 +163,7 @@ class Feeder:
         info, message = self.recorded.take(order.seq)
         version = order.versions[-1] if order.versions else info.version
         info = replace(info, seq=order.seq, env_steps=order.env_steps, version=version)
-        return info, Payload(message, None, order.shard, order.since)
+        return info, Payload(message, None, order.incarnation, order.since)
 
     def pid(self) -> int:
         """Number of this process."""
@@ -184,7 +184,7 @@ class EmptyShard:
         """As ``ReplayRole.sample``."""
         return self.batch
 
-    def prioritize(self, key: Any, priority: Any, shard: int) -> Any:
+    def prioritize(self, key: Any, priority: Any, incarnation: int) -> Any:
         """As ``ReplayRole.prioritize``."""
         return None
 

@@ -16,17 +16,22 @@ from tests.codec.everything import frames
 
 FILE = Path(__file__).parent / f"golden_v{VERSION}.json"
 GOLDEN = json.loads(FILE.read_text("utf-8"))
-NOW = {name: rest for name, *rest in frames()}
+Frames = dict[str, tuple[bytes, object, dict]]
 
 
-def test_golden_file_is_complete() -> None:
+@pytest.fixture(scope="module")
+def now() -> Frames:
+    return {name: (frame, tree, bases) for name, frame, tree, bases in frames()}
+
+
+def test_golden_file_is_complete(now: Frames) -> None:
     assert len(GOLDEN) > 250
-    assert set(GOLDEN) <= set(NOW)
+    assert set(GOLDEN) <= set(now)
 
 
-def test_golden_frames_are_read() -> None:
+def test_golden_frames_are_read(now: Frames) -> None:
     for name, text in GOLDEN.items():
-        _, tree, bases = NOW[name]
+        _, tree, bases = now[name]
         back = codec.decode(bytes.fromhex(text), **bases)
         if isinstance(tree, np.ndarray):
             assert samples.same(tree, back), name
@@ -35,7 +40,7 @@ def test_golden_frames_are_read() -> None:
 
 
 @pytest.mark.parametrize("coder", ["raw", "xor"])
-def test_golden_frames_are_written(coder: str) -> None:
+def test_golden_frames_are_written(coder: str, now: Frames) -> None:
     for name, text in GOLDEN.items():
         if coder in name.split("/"):
-            assert NOW[name][0].hex() == text, name
+            assert now[name][0].hex() == text, name

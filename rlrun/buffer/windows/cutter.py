@@ -218,6 +218,10 @@ class StateFilter:
             columns, -1, np.int64
         )  # of the next row in its trajectory; -1: unknown
 
+    def forget(self) -> None:
+        """Begin anew: the next rows follow others, or go to a replay that lacks the ones before."""
+        self.index[:] = -1
+
     def filter(self, chunk: Chunk) -> Chunk:
         """Return the chunk with unused states zeroed; its arrays are not changed."""
         if self.keep_all or not tree_leaves(chunk.states):

@@ -86,8 +86,9 @@ class Cluster:
         import ray
 
         options: dict[str, Any] = {"address": address or "local"}
-        environment = {n: v for n, v in os.environ.items() if n.startswith("RLRUN_")}
-        if address is not None and environment:  # trust, limits: a local Ray inherits them
+        own = ("RLRUN_", "OPENBLAS_NUM_THREADS")  # trust, limits: a local Ray inherits them
+        environment = {name: v for name, v in os.environ.items() if name.startswith(own)}
+        if address is not None and environment:
             options["runtime_env"] = {"env_vars": environment}
         if address is None:
             # Sockets in it have names of at most 107 bytes: TMPDIR may be too long for them.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.buffer.replay import Replay
+from rlrun.buffer.windows.cutter import StateFilter
 from rlrun.codec import DamagedFrame, ForeignFrame, LimitExceeded, NeedKeyFrame, StaleFrame
 from rlrun.pipeline.action_entropy import ActionCounts
 from rlrun.pipeline.collector import Collector
@@ -37,6 +38,7 @@ class CollectorParts:
     side: AutoCollectorSide
     publisher: Publisher  # of the collector's policy: loads what the learner publishes
     first_windows: Callable[[], Replay] | None  # makes a small replay for td priorities
+    state_filter: StateFilter | None  # blanks recurrent states on their way, None: there are none
 
 
 class CollectorRole:
@@ -54,7 +56,7 @@ class CollectorRole:
         self.number, self.counters = number, Counters()
         self.parts: CollectorParts = unpacked(make)(self.counters)
         self.collector, self.throttle = self.parts.collector, throttle
-        self.version, self.shard, self.closed = -1, 0, False
+        self.version, self.incarnation, self.closed = -1, 0, False  # incarnation: of the shard
         self.actions = ActionCounts(self.collector.env.action_space)
         self.windows: Replay | None = None
         if predictor is not None:
@@ -76,6 +78,8 @@ class CollectorRole:
         if need is not None:
             return need
         collector, self.counters.env_steps = self.collector, order.env_steps
+        if order.incarnation != self.incarnation:
+            self._begin_stream(order.incarnation)
         chunk = collector.collect_rows()
         priorities = self._priorities(chunk, order)
         self.actions.add(chunk.action, chunk.valid)
@@ -91,7 +95,7 @@ class CollectorRole:
                 {**collector.seconds, "code": self.parts.side.seconds},
                 self.parts.side.last_bytes, self.log.take(),
             ),
-            Payload(message, priorities, order.shard, order.since),
+            Payload(message, priorities, order.incarnation, order.since),
         )  # fmt: skip
 
     def _load_weights(self, versions: tuple[int, ...], frames: tuple[Any, ...]) -> NeedFrame | None:
@@ -112,12 +116,18 @@ class CollectorRole:
             self.collector.actor.refresh()
         return None
 
+    def _begin_stream(self, incarnation: int) -> None:
+        """Cut windows, and keep their first states, from here on: the shard begins anew."""
+        self.incarnation, self.windows = incarnation, None
+        if self.parts.state_filter is not None:
+            self.parts.state_filter.forget()
+
     def _priorities(self, chunk: Chunk, order: Order) -> np.ndarray | None:
         """|delta| of the windows that ``chunk`` completes, cut here as the shard will cut them."""
         if self.parts.first_windows is None:
             return None
-        if self.windows is None or order.shard != self.shard:  # the shard begins anew, and so
-            self.windows, self.shard = self.parts.first_windows(), order.shard
+        if self.windows is None:
+            self.windows = self.parts.first_windows()
         keys = self.windows.add(chunk)
         if not len(keys):
             return np.zeros(0, np.float32)
@@ -131,13 +141,14 @@ class CollectorRole:
 
         ``incarnation``: how often the process of this collector was lost.
         """
-        self.counters.env_steps, self.windows = env_steps, None
+        self.counters.env_steps = env_steps
+        self._begin_stream(self.incarnation)
         if state is None:
             return None
         self.collector.load_state_dict(state, incarnation=incarnation)
         self.collector.policy.generator.bit_generator.state = state["generator"]
         if state.get("windows") is not None and self.parts.first_windows is not None:
-            self.windows, self.shard = self.parts.first_windows(), int(state["shard"])
+            self.windows, self.incarnation = self.parts.first_windows(), int(state["incarnation"])
             self.windows.load_state_dict(state["windows"])
         if isinstance(self.collector.actor, RemoteActor):
             self.collector.actor.push(self.collector.state)
@@ -146,7 +157,7 @@ class CollectorRole:
     def _state(self) -> dict[str, Any]:
         """The state with the environments' and that of the windows whose priorities come."""
         windows = None if self.windows is None else self.windows.state_dict()
-        own = {"windows": send(windows, lambda rows: rows.first), "shard": self.shard}
+        own = {"windows": send(windows, lambda rows: rows.first), "incarnation": self.incarnation}
         return {**self.collector.state_dict(), **own}
 
     def _generator(self) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class Delivery:
                 self.pump.after(RETRY_SECONDS, partial(self._send, key, tried))
             return
         found: Stored = self.roles.value(shard, reply)
-        note(shard, found)
+        shard.update(found)
         self.repeated += found.again
         self.damaged += found.damaged
         if not is_pending:
@@ -153,9 +153,3 @@ class Delivery:
                     f"pipeline = ray: a chunk was not stored within {STOP_SECONDS:g} s after the "
                     "signal to end; the shards must answer for the run to be saved; see rlrun.log"
                 )
-
-
-def note(shard: ShardHandle, found: Stored) -> None:
-    """Take over what a shard says of itself."""
-    shard.shard, shard.rows, shard.windows = found.shard, found.rows, found.windows
-    shard.mass = found.mass

@@ -68,12 +68,17 @@ class LearnerRole:
 
     @answered
     def learn(
-        self, updates: int, env_steps: int, masses: Sequence[float], windows: int, publish: bool
+        self,
+        updates: int,
+        env_steps: int,
+        masses: Sequence[float],
+        windows: int,
+        with_weights: bool,
     ) -> Any:
         """Do ``updates`` updates, fewer where no shard has windows; see ``Learned``."""
         assert isinstance(self.learner, Learner)
         self.counters.env_steps = env_steps
-        self.reader.note(masses, windows)
+        self.reader.set_masses(masses, windows)
         done = 0
         for _ in range(updates):
             try:
@@ -81,28 +86,36 @@ class LearnerRole:
             except NoWindows:
                 break
             done += 1
-        return self._learned(done, publish)
+        return self._learned(done, with_weights)
 
     @answered
     def learn_rollouts(
         self,
         numbers: Sequence[int],
         seqs: Sequence[int],
+        sinces: Sequence[int],
         env_steps: int,
-        publish: bool,
+        with_weights: bool,
         corrupt: bool,
         *payloads: Payload,
     ) -> Any:
         """Learn from the chunks of collectors ``numbers`` together.
 
-        Returns (Stored of every chunk, Learned or None where one was damaged, nothing was done).
+        ``sinces``: for each, the first chunk of its collector neither learned nor given up.
+        Returns (Stored of every chunk, Learned or None where one was damaged or an earlier one of
+        its collector is missing: nothing was done).
         """
         rollouts = self.parts.rollouts
         assert isinstance(self.learner, RolloutLearner)
         assert rollouts is not None
         named = [*zip(numbers, seqs, payloads, strict=True)]
         if all(self.receiver.again(n, seq) for n, seq, _ in named):
-            return [Stored(seq + 1, True, again=True) for seq in seqs], self._learned(0, publish)
+            return [Stored(seq + 1, True, again=True) for seq in seqs], self._learned(
+                0, with_weights
+            )
+        early = self.receiver.early
+        if any([early(n, seq, since) for (n, seq, _), since in zip(named, sinces, strict=True)]):
+            return [Stored(self.receiver.expected[n], False) for n in numbers], None
         chunks = [self.receiver.unpack(n, p, corrupt=corrupt) for n, _, p in named]
         if any(chunk is None for chunk in chunks):
             return [Stored(seq, False, damaged=True) for seq in seqs], None
@@ -117,11 +130,11 @@ class LearnerRole:
         done = self.learner.step(0, np.empty(0, np.int64))
         if hasattr(self.policy, "running"):
             self.running[key] = self.policy.running
-        return [Stored(seq + 1, True) for seq in seqs], self._learned(done, publish)
+        return [Stored(seq + 1, True) for seq in seqs], self._learned(done, with_weights)
 
-    def _learned(self, done: int, publish: bool) -> Learned:
+    def _learned(self, done: int, with_weights: bool) -> Learned:
         frame, version = None, None
-        if publish and self.counters.updates != self.published:
+        if with_weights and self.counters.updates != self.published:
             frame, version = self._frame(), self.counters.updates
         lags, self.reader.lags = self.reader.lags, []
         return Learned(

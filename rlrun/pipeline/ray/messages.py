@@ -120,7 +120,7 @@ class Order:
     seq: int  # of the chunk, counted by the driver
     env_steps: int  # the run's clock
     versions: tuple[int, ...]  # of the frames of weights that come with the order
-    shard: int = 0  # incarnation of the shard that will store the chunk
+    incarnation: int = 0  # of the shard that will store the chunk
     since: int = 0  # seq of the first chunk that this incarnation is to store
     keep_env: bool = False  # return the environments' state too (strict)
 
@@ -155,7 +155,7 @@ class Payload:
 
     message: Any  # of the transport's collector side
     priorities: np.ndarray | None  # [W] |delta| of the windows that it completes
-    shard: int = 0  # incarnation of the shard that it was collected for
+    incarnation: int = 0  # of the shard that it was collected for
     since: int = 0  # seq of the first chunk of this collector for that incarnation
 
 
@@ -170,7 +170,7 @@ class Stored:
     rows: int = 0  # steps stored in the shard since it began
     windows: int = 0
     mass: float = 0.0
-    shard: int = 0  # incarnation
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class Publication:
     def publish(self, frame: Any) -> None:
         """Make ``frame`` the newest version, for all who order or act from now on."""
         version = self.roles.frames.add(frame)
-        self.traffic.publish(version, self.counters.env_steps)
+        self.traffic.note_version(version, self.counters.env_steps)
         if self.roles.predictor is not None:
             self._tell_predictor()
 

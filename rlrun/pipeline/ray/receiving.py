@@ -25,8 +25,9 @@ class Receiver:
         return found
 
     def early(self, collector: int, seq: int, since: int) -> bool:
-        """Return whether a chunk before this one is missing; the first one to come is ``since``."""
-        return seq > self.expected.setdefault(collector, since)
+        """Return whether a chunk before this one is missing; none before ``since`` comes."""
+        self.expected[collector] = max(since, self.expected.get(collector, since))
+        return seq > self.expected[collector]
 
     def unpack(self, collector: int, payload: Payload, *, corrupt: bool) -> Chunk | None:
         """Return the rows, None: the frame is damaged. ``corrupt``: damage it first (tests)."""

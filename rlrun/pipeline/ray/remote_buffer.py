@@ -7,7 +7,7 @@ import numpy as np
 
 from rlrun.buffer.streams import combined
 from rlrun.errors import ResourceError
-from rlrun.pipeline.ray.delivery import Delivery, note
+from rlrun.pipeline.ray.delivery import Delivery
 from rlrun.pipeline.ray.roles import Roles
 from rlrun.pipeline.ray.sent_rows import SentRows, all_rows, mapped, send
 from rlrun.pipeline.ray.source import ChunkHandle
@@ -89,8 +89,8 @@ class RemoteBuffer:
             found = [rows.saved_files() for rows in all_rows(own)]
             self.files |= {(number, ring): files for ring, files in enumerate(found)}
             self.roles.ask(shard, "load_state_dict", send(own, lambda rows: rows.first))
-            note(shard, self.roles.ask(shard, "info"))
-            self.saved[number] = shard.shard
+            shard.update(self.roles.ask(shard, "info"))
+            self.saved[number] = shard.incarnation
 
 
 def _ignore(chunk: ChunkHandle, stored: bool) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlrun.errors import EnvError, NumericError
 from rlrun.pipeline.pacing import Pacer
-from rlrun.pipeline.ray.delivery import MAX_DAMAGED, note
+from rlrun.pipeline.ray.delivery import MAX_DAMAGED
 from rlrun.pipeline.ray.messages import Learned
 from rlrun.pipeline.ray.publication import Publication
 from rlrun.pipeline.ray.pump import Lost
@@ -47,10 +47,13 @@ class _Means:
             )
 
 
-class RemoteLearner:
-    """Says how many updates are due, and publishes weights.
+def _keys(chunks: list[ChunkHandle]) -> set[tuple[int, int]]:
+    return {(chunk.collector.number, chunk.info.seq) for chunk in chunks}
 
-    Updates are owed to rows: ``replay_ratio`` or ``update_per_collect`` as in the serial pipeline.
+
+class RemoteLearner:
+    """Says how many updates are due, as in the serial pipeline, and publishes weights.
+
     Where collecting is more than ``max_lead`` env steps ahead of the updates that it pays for,
     ``step`` waits, and with it the collectors.
     """
@@ -75,28 +78,26 @@ class RemoteLearner:
         self.buffer, self.counters, self.rounds = buffer, counters, rounds
         self.max_lead, self.publish_every, self.stop = max_lead, publish_every, stop
         self.pacer = None if policy.window is None else Pacer(config, policy.window)
-        self.unsaved = 0  # updates that a restarted learner would not have
+        self.unsaved = self.again = 0  # updates done since ``last_state``; of ``due``: done before
         self.due = self.flying = self.calls = self.rows = self.published = 0
         self.waiting: deque[ChunkHandle] = deque()  # on-policy: not sent yet
+        self.open: set[tuple[int, int]] = set()  # on-policy, collector and seq: sent, not learned
         self.rate = 20.0  # updates/s, as measured last
         self.seconds: dict[str, float] = {"sample": 0.0, "update": 0.0, "prioritize": 0.0}
         self.publication = Publication(roles, traffic, counters, rounds=rounds)
         self.means, self.saved = _Means(), dict[str, Any]()
         self.last_state: dict[str, Any] | None = None  # to restart the learner from
-        self.last_updates = 0
+        self.last_updates, self.last_published = 0, -1
         self.starving = self.restarting = False  # no shard has a window; the learner was lost
         roles.learner.refill = self._refill
 
     # -- learning --------------------------------------------------------------------------------
 
     def step(self, rows: int, keys: np.ndarray) -> int:
-        """Let the learner do what ``rows`` new rows pay for; return the updates done since the
-        last call."""
+        """Let the learner do what ``rows`` new rows pay for; return the updates done meanwhile."""
         before, self.rows = self.counters.updates, self.rows + rows
         if isinstance(self.buffer, RemoteRollouts):
-            self.waiting.extend(self.buffer.chunks)
-            self.buffer.chunks.clear()
-            self._step_rollouts()
+            self._step_rollouts(self.buffer)
         else:
             self._step_replay(rows)
         return self.counters.updates - before
@@ -129,7 +130,7 @@ class RemoteLearner:
 
     def _submit(self) -> None:
         """Keep the learner busy with what is due."""
-        if self.restarting or (self.stop() and not self.rounds):  # what is due is saved
+        if self.restarting or self._gives_up():  # what is due is saved
             return
         shards = self.roles.shards
         if not any(shard.windows for shard in shards):
@@ -137,8 +138,8 @@ class RemoteLearner:
             return
         self.starving = False
         while self.due and self.calls < (1 if self.rounds else IN_FLIGHT):
-            most = self.due if self.rounds else max(1, int(self.rate * CALL_SECONDS))
-            updates = min(self.due, most)
+            whole = self.rounds and not self.again
+            updates = self.due if whole else min(self.due, max(1, int(self.rate * CALL_SECONDS)))
             windows = sum(shard.windows for shard in shards)
             reply = self.roles.learner.handle.learn.remote(
                 updates, self.counters.env_steps, [shard.mass for shard in shards], windows,
@@ -148,6 +149,10 @@ class RemoteLearner:
                 self.calls + 1  # fmt: skip
             handle = partial(self._learned, updates, time.monotonic())
             self.roles.pump.when(reply, handle)
+
+    def _gives_up(self) -> bool:
+        """Return whether a signal ends the learning: a round only if it does much again."""
+        return self.stop() and (not self.rounds or bool(self.again))
 
     def _publishes(self) -> bool:
         """Return whether the next call returns the weights; in rounds the source asks for them."""
@@ -169,9 +174,10 @@ class RemoteLearner:
         if found.steps:
             self.rate = 0.5 * self.rate + 0.5 * found.steps / max(time.monotonic() - began, 1e-3)
         self.due, self.unsaved = self.due + updates - found.steps, self.unsaved + found.steps
+        self.again = max(0, self.again - found.steps)
         if found.steps < updates:  # the shards have no windows now
             for shard in self.roles.shards:
-                note(shard, self.roles.ask(shard, "info"))
+                shard.update(self.roles.ask(shard, "info"))
         self._submit()
 
     def _take(self, found: Learned) -> None:
@@ -198,9 +204,9 @@ class RemoteLearner:
         self.last_published, frame = self.roles.ask(self.roles.learner, "frame")
         self.publication.publish(frame)
 
-    last_published = -1
-
-    def _step_rollouts(self) -> None:
+    def _step_rollouts(self, buffer: RemoteRollouts) -> None:
+        self.waiting.extend(buffer.chunks)
+        buffer.chunks.clear()
         if self.rounds:
             self._send_rollouts([*self.waiting])
             self.waiting.clear()
@@ -214,9 +220,12 @@ class RemoteLearner:
         """``damaged``: times that one of them arrived damaged."""
         if not chunks:
             return
+        self.open |= _keys(chunks)
+        numbers = [chunk.collector.number for chunk in chunks]
+        sinces = [min(seq for n, seq in self.open if n == number) for number in numbers]
         reply = self.roles.learner.handle.learn_rollouts.remote(
-            [chunk.collector.number for chunk in chunks], [chunk.info.seq for chunk in chunks],
-            self.counters.env_steps, self._publishes(), False, *(c.payload for c in chunks),
+            numbers, [chunk.info.seq for chunk in chunks], sinces, self.counters.env_steps,
+            self._publishes(), False, *(chunk.payload for chunk in chunks),
         )  # fmt: skip
         self.calls += 1
         self.roles.pump.when(reply, partial(self._learned_rollouts, chunks, damaged))
@@ -228,15 +237,18 @@ class RemoteLearner:
                 self.roles.lost(self.roles.learner, reply)
             self._drop(chunks, str(reply))
             return
-        _, found = self.roles.value(self.roles.learner, reply)
+        stored, found = self.roles.value(self.roles.learner, reply)
         if found is not None:
+            self.open -= _keys(chunks)
             self._take(found)
-        elif damaged < MAX_DAMAGED:
+            return
+        damaged += any(s.damaged for s in stored)  # else an earlier one was, which comes again
+        if damaged <= MAX_DAMAGED:
             self.calls += 1  # one call is under way until they are sent again
-            again = partial(self._resend_rollouts, chunks, damaged + 1)
+            again = partial(self._resend_rollouts, chunks, damaged)
             self.roles.pump.after(RETRY_SECONDS / 4, again)
         else:
-            self._drop(chunks, f"they arrived damaged {damaged + 1} times")
+            self._drop(chunks, f"they arrived damaged {damaged} times")
 
     def _resend_rollouts(self, chunks: list[ChunkHandle], damaged: int) -> None:
         self.calls -= 1
@@ -244,23 +256,25 @@ class RemoteLearner:
 
     def _drop(self, chunks: list[ChunkHandle], reason: str) -> None:
         """Give up chunks that the learner did not get."""
+        self.open -= _keys(chunks)
         self.traffic.lost += len(chunks)
         names = ", ".join(f"{chunk.info.seq} of {chunk.collector.name}" for chunk in chunks)
         _logger.warning("chunks are lost: %s (%s)", names, reason)
 
     def _wait(self, done: Callable[[], bool]) -> None:
-        """Handle replies until ``done()`` or, where the order is free, a signal."""
+        """Handle replies until ``done()`` or a signal that ends the learning."""
         while not done():
             self.roles.pump.run(POLL_SECONDS)
             if self.due:  # shards that were lost may have windows again
                 self._submit()
-            if self.stop() and not self.rounds:
+            if self._gives_up():
                 return
 
     def _refill(self) -> None:
         """Load the newest state into the restarted learner, and publish its weights."""
         restarting, self.restarting = self.restarting, True
-        self.due, self.unsaved = self.due + self.unsaved, 0  # they are done again
+        self.due, self.again = self.due + self.unsaved, self.again + self.unsaved
+        self.unsaved = 0
         self._send_state(self.last_state, self.last_updates)
         if restarting:  # lost again meanwhile, or by a handler that is called while we wait
             return
@@ -272,7 +286,7 @@ class RemoteLearner:
 
     def abandon(self) -> None:
         """Wait for calls under way, whose results are of a run that is given up (on_nan)."""
-        self.due = self.unsaved = 0
+        self.due = self.unsaved = self.again = 0
         self.waiting.clear()
         while self.calls:
             with contextlib.suppress(EnvError, NumericError):
@@ -319,6 +333,8 @@ class RemoteLearner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.due, self.rows, self.unsaved = int(state["due"]), int(state["rows"]), 0
+        self.again = self.due if self.rounds else 0  # a round leaves none else
+        self.open.clear()
         self.published = int(state["published"])
         if self.pacer is not None:
             self.pacer.credit = float(state["credit"])

@@ -34,11 +34,11 @@ class SampledBatch:
     weight: np.ndarray
     key: np.ndarray
     mass: float
-    shard: int  # incarnation
+    incarnation: int
 
 
 class ReplayRole:
-    """A shard. ``shard`` tells its incarnations apart: a restarted one is empty."""
+    """A shard. A restarted one, which is empty, is another incarnation."""
 
     @constructed
     def __init__(self, make: bytes, number: int) -> None:
@@ -47,7 +47,7 @@ class ReplayRole:
         self.parts: ShardParts = unpacked(make)()
         self.number = number
         self.streams, self.receiver = self.parts.streams, Receiver(self.parts.sides)
-        self.shard = int.from_bytes(os.urandom(6), "little") if replaced() else 0
+        self.incarnation = int.from_bytes(os.urandom(6), "little") if replaced() else 0
         self.seconds = {"add": 0.0, "sample": 0.0, "prioritize": 0.0}
         self.late = 0  # priorities of windows of an earlier incarnation
 
@@ -60,7 +60,7 @@ class ReplayRole:
     def add(self, collector: int, seq: int, payload: Payload, corrupt: bool = False) -> Any:
         """Store a chunk once; one of an earlier incarnation is refused, it began before."""
         began = time.perf_counter()
-        if payload.shard != self.shard:
+        if payload.incarnation != self.incarnation:
             return self._reply(seq + 1, accepted=False)
         if self.receiver.again(collector, seq):
             return self._reply(self.receiver.expected[collector], accepted=True, again=True)
@@ -84,8 +84,9 @@ class ReplayRole:
     ) -> Stored:
         streams = self.streams
         return Stored(
-            expected, accepted, again, damaged, streams.rows, len(streams), streams.mass, self.shard
-        )
+            expected, accepted, again, damaged, streams.rows, len(streams), streams.mass,
+            self.incarnation,
+        )  # fmt: skip
 
     @answered
     def sample(self, batch: int, env_steps: int) -> Any:
@@ -97,13 +98,14 @@ class ReplayRole:
         self.seconds["sample"] += time.perf_counter() - began
         weight = sample.weight.numpy(force=True)
         return SampledBatch(
-            as_arrays(sample.segment), weight, np.asarray(sample.key), self.streams.mass, self.shard
-        )
+            as_arrays(sample.segment), weight, np.asarray(sample.key), self.streams.mass,
+            self.incarnation,
+        )  # fmt: skip
 
     @answered
-    def prioritize(self, key: np.ndarray, priority: np.ndarray, shard: int) -> Any:
-        """Set the priorities of windows sampled of the incarnation ``shard``."""
-        if shard != self.shard:
+    def prioritize(self, key: np.ndarray, priority: np.ndarray, incarnation: int) -> Any:
+        """Set the priorities of windows sampled of that incarnation."""
+        if incarnation != self.incarnation:
             self.late += len(key)
             return None
         began = time.perf_counter()
@@ -140,15 +142,15 @@ class ReplayRole:
     def ranges(self) -> Any:
         """(incarnation, (first, stop) of the rows of every ring in ``state_dict``)."""
         rings = all_rows(self.streams.state_dict())
-        return self.shard, [(rows.first, rows.stop) for rows in rings]
+        return self.incarnation, [(rows.first, rows.stop) for rows in rings]
 
     @answered
-    def state_dict(self, shard: int, starts: Sequence[int]) -> Any:
+    def state_dict(self, incarnation: int, starts: Sequence[int]) -> Any:
         """Everything stored; of the rows only those from ``starts`` on, one for each ring.
 
-        None where ``shard`` is an earlier incarnation, of whose rows ``starts`` are.
+        None where ``incarnation`` is an earlier one, of whose rows ``starts`` are.
         """
-        if shard != self.shard:
+        if incarnation != self.incarnation:
             return None
         order = iter(starts)
         state = self.streams.state_dict() | {"received": self.receiver.state_dict()}

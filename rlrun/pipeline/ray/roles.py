@@ -13,7 +13,7 @@ from rlrun.pipeline.ray.cluster import Cluster
 from rlrun.pipeline.ray.collecting import CollectorRole
 from rlrun.pipeline.ray.evaluating import EvaluatorRole
 from rlrun.pipeline.ray.learning import LearnerRole
-from rlrun.pipeline.ray.messages import RoleFailure
+from rlrun.pipeline.ray.messages import RoleFailure, Stored
 from rlrun.pipeline.ray.predicting import PredictorRole
 from rlrun.pipeline.ray.process import packed
 from rlrun.pipeline.ray.pump import Lost, Pump
@@ -44,10 +44,15 @@ class Role:
 class ShardHandle(Role):
     """A replay shard and what its last reply said."""
 
-    shard: int = 0  # incarnation
+    incarnation: int = 0
     rows: int = 0
     windows: int = 0
     mass: float = 0.0
+
+    def update(self, found: Stored) -> None:
+        """Take over what the shard says of itself."""
+        self.incarnation, self.rows, self.windows = found.incarnation, found.rows, found.windows
+        self.mass = found.mass
 
 
 @dataclass(slots=True)
@@ -58,7 +63,7 @@ class CollectorHandle(Role):
     seq: int = 0  # of its next chunk
     state: dict[str, Any] | None = None  # after its last chunk
     sent: int = -1  # version of the weights sent last
-    shard: int | None = None  # incarnation of the shard that stores its chunks
+    incarnation: int | None = None  # of the shard that stores its chunks
     since: int = 0  # seq of the first chunk for that incarnation
     busy: bool = False  # an order is under way, or it is being restarted
     goes_back: bool = False  # what is under way is of no use: ``state`` is an earlier one

@@ -59,7 +59,7 @@ class ShardReader:
                 self._leave_out(number)
                 continue
             self.mass[number] = found.mass
-            self.drawn[id(found.key)] = number, found.shard, asked
+            self.drawn[id(found.key)] = number, found.incarnation, asked
             self.asked += 1
             weight = torch.from_numpy(np.array(found.weight))
             return Sample(as_segment(found.segment), weight, found.key, env_steps)
@@ -85,7 +85,7 @@ class ShardReader:
         generator.bit_generator.state = after.bit_generator.state
         return as_segment(windows)
 
-    def note(self, masses: Sequence[float], windows: int) -> None:
+    def set_masses(self, masses: Sequence[float], windows: int) -> None:
         """Take over what the driver knows of the shards."""
         self.windows = windows
         self.mass = [new if old == 0.0 or new == 0.0 else old

@@ -66,11 +66,11 @@ class RaySource:
 
     def order(self, collector: CollectorHandle, frames: list[tuple[int, Any]]) -> None:
         """Order the next chunk, with the weights ``frames`` (version, object)."""
-        shard = self.roles.shard_of(collector).shard if self.roles.shards else 0
-        if shard != collector.shard:
-            collector.shard, collector.since = shard, collector.seq
+        incarnation = self._incarnation(collector)
+        if incarnation != collector.incarnation:
+            collector.incarnation, collector.since = incarnation, collector.seq
         order = Order(
-            collector.seq, self.counters.env_steps, tuple(v for v, _ in frames), shard,
+            collector.seq, self.counters.env_steps, tuple(v for v, _ in frames), incarnation,
             collector.since, self.keep_env,
         )  # fmt: skip
         collector.busy = True
@@ -79,6 +79,10 @@ class RaySource:
         if frames:
             collector.sent = frames[-1][0]
         self.pump.when(info, partial(self._replied, collector, payload))
+
+    def _incarnation(self, collector: CollectorHandle) -> int:
+        """Return which incarnation of its shard stores a collector's chunks, 0: there is none."""
+        return self.roles.shard_of(collector).incarnation if self.roles.shards else 0
 
     def _replied(self, collector: CollectorHandle, payload: Any, reply: Any) -> None:
         if isinstance(reply, Lost):
@@ -228,7 +232,7 @@ class RaySource:
         for collector, own in zip(collectors, saved, strict=True):
             state = send(own["state"], lambda rows: rows.first)  # another node has no files of ours
             if state is not None:  # the shards are others than those of the saved run
-                state["shard"] = self.roles.shard_of(collector).shard if self.roles.shards else 0
+                state["incarnation"] = self._incarnation(collector)
             collector.seq, collector.state, collector.sent = int(own["seq"]), state, -1
             collector.goes_back = False
             if collector.state is not None:

@@ -32,7 +32,7 @@ class RoleTraffic:
             self.ages.append(max(0, info.env_steps - self.published[info.version]))
         self.coding[collector.name] = info.seconds.get("code", 0.0)
 
-    def publish(self, version: int, env_steps: int) -> None:
+    def note_version(self, version: int, env_steps: int) -> None:
         """Note when a version of the weights was published."""
         self.published[version] = env_steps
         while len(self.published) > 256:

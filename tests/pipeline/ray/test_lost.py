@@ -15,7 +15,7 @@ from rlrun.pipeline.ray.learning import LearnerRole
 from rlrun.pipeline.ray.messages import Collected, Learned, RoleFailure, Stored
 from rlrun.pipeline.ray.pipeline import RayPipeline
 from rlrun.pipeline.ray.pump import Lost, Pump
-from rlrun.pipeline.ray.remote_buffer import RemoteBuffer, RemoteRollouts
+from rlrun.pipeline.ray.remote_buffer import RemoteBuffer
 from rlrun.pipeline.ray.remote_evaluator import RemoteEvaluator
 from rlrun.pipeline.ray.remote_learner import RemoteLearner
 from rlrun.pipeline.ray.roles import CollectorHandle, Role, Roles, ShardHandle
@@ -175,37 +175,6 @@ def test_a_strict_run_ends_where_a_chunk_is_lost():
         buffer.add([chunk])
 
 
-@pytest.mark.parametrize("rounds", [False, True])
-def test_a_damaged_chunk_is_sent_to_the_learner_again_so_many_times(rounds, caplog):
-    roles = made_roles(ByHand())
-    learner = made_learner(roles, RemoteRollouts(), rounds=rounds)
-    chunk = SimpleNamespace(
-        collector=roles.collectors[0], info=SimpleNamespace(seq=3), payload=None
-    )
-    learner._send_rollouts([chunk])
-    sent = roles.learner.handle.learn_rollouts.calls
-    for number in range(1, MAX_DAMAGED + 2):
-        assert len(sent) == number
-        roles.pump.waiting[-1](([], None))
-        assert len(sent) == number, "not at once"
-        if number <= MAX_DAMAGED:
-            assert learner.calls == 1, "a round is not over"
-            roles.pump.timers[-1]()
-    assert (len(sent), learner.calls, learner.traffic.lost) == (MAX_DAMAGED + 1, 0, 1)
-    assert "chunks are lost: 3 of collector 0 (they arrived damaged 21 times)" in caplog.text
-
-
-def test_a_learner_whose_chunk_was_lost_is_not_restarted():
-    roles = made_roles(ByHand())
-    learner = made_learner(roles, RemoteRollouts())
-    chunk = SimpleNamespace(
-        collector=roles.collectors[0], info=SimpleNamespace(seq=3), payload=None
-    )
-    learner._send_rollouts([chunk])
-    roles.pump.waiting[-1](gone())
-    assert (roles.learner.restarts, learner.traffic.lost) == (0, 1)
-
-
 # -- errors of roles -------------------------------------------------------------------------------
 
 
@@ -256,29 +225,6 @@ def test_a_learner_is_not_diagnosed_while_the_shard_is_away(monkeypatch):
     assert role.diagnose(0, 1) == {}
 
 
-# -- updates ---------------------------------------------------------------------------------------
-
-
-def test_updates_that_a_restarted_learner_lacks_are_done_again():
-    """Those since the last state that was saved, and those that were under way."""
-    roles = made_roles(ByHand())
-    learner = made_learner(roles)
-    states = {"policy": None, "learner": {"means": None}}
-    roles.ask = lambda role, method, *given: {"state": states, "frame": (0, None)}.get(method)
-    learner._submit = lambda: None
-    learner.flying, learner.calls = 12, 4
-    learner._learned(3, 0.0, Learned(3, 3))
-    learner._learned(3, 0.0, Learned(6, 3))
-    learner.calls = 0
-    learner.sync()
-    learner.calls = 2
-    learner._learned(5, 0.0, Learned(11, 5))
-    learner._learned(1, 0.0, Lost(None))
-    assert (learner.due, learner.counters.updates, learner.flying) == (1 + 5, 6, 0)
-    learner._refill()  # lost once more, with nothing done since
-    assert (learner.due, learner.counters.updates) == (6, 6)
-
-
 # -- signals ---------------------------------------------------------------------------------------
 
 
@@ -304,19 +250,6 @@ def test_a_signal_does_not_wait_long_for_a_lost_role(monkeypatch):
     time.sleep(0.01)
     with pytest.raises(ResourceError, match="the replay 0 was lost and does not come back"):
         roles.note_lost(role, Lost(None))
-
-
-def test_nothing_more_is_learned_after_a_signal():
-    """It is due in the checkpoint."""
-    roles = made_roles(ByHand())
-    learner = made_learner(roles)
-    roles.shards[0].windows, learner.due = 10, 4
-    learner.stop = lambda: True
-    learner._submit()
-    assert not roles.learner.handle.learn.calls
-    learner.stop = lambda: False
-    learner._submit()
-    assert roles.learner.handle.learn.calls
 
 
 # -- rollbacks -------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from rlrun.pipeline.ray.process import packed
 from rlrun.pipeline.ray.pump import Lost
 from rlrun.pipeline.ray.roles import CollectorHandle, Role, Roles
 from rlrun.pipeline.ray.source import RaySource
-from rlrun.types import Counters
+from rlrun.types import Counters, tree_leaves
 from tests.compose import config
 
 RUN = ("policy=r2d2", "env=cartpole", "pipeline=ray", "pipeline.num_actors=2", "memory.hidden=8",
@@ -105,6 +105,32 @@ def chunk_of(role, seq):
     """(``Collected``, the actions of a chunk)."""
     collected, payload = role.collect(Order(seq, 0, (), keep_env=True))
     return collected, payload.message.action.copy()
+
+
+@pytest.mark.parametrize("event", ["another shard", "an earlier state"])
+def test_states_are_sent_of_all_rows_from_which_windows_may_start(event):
+    """A shard that begins anew inside an episode has windows that start at other rows of it."""
+    role = collector_role(make_plan(config(*RUN)), 0)
+    sent, side = [], role.parts.side
+    side.pack = lambda chunk: sent.append((chunk, role.parts.state_filter.filter(chunk)))
+    replies = [role._collect(Order(seq, 0, (), keep_env=True), ())[0] for seq in range(2)]
+    if event == "another shard":
+        role._collect(Order(2, 0, (), incarnation=7, since=2), ())
+    else:
+        role.load(replies[0].state, 0, 0)
+        role._collect(Order(1, 0, ()), ())
+
+    def blanked(chunk, filtered):
+        """(rows of episodes that were open before the chunk, those of them with a blank state)."""
+        open_before = ~np.logical_or.accumulate(chunk.first[: len(chunk.reward)], axis=0)
+        pairs = zip(tree_leaves(chunk.states), tree_leaves(filtered.states), strict=True)
+        changed = np.logical_or.reduce([(a != b).any(-1) for a, b in pairs])
+        return open_before.sum(), changed[open_before].sum()
+
+    count, before = blanked(*sent[1])
+    assert 0 < before <= count, "most states are not needed"
+    count, after = blanked(*sent[2])
+    assert (count > 0, after) == (True, 0)
 
 
 @pytest.mark.parametrize("actors", [1, 2])
