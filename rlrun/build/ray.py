@@ -235,7 +235,9 @@ def make_ray_pipeline(plan: Plan, run_dir: Path, log: Log) -> RayPipeline:
         cluster.close()
         raise
     try:
-        return _wire(plan, run_dir, log, roles, counters, Chaos(**faults), rounds)
+        pipeline = _wire(plan, run_dir, log, roles, counters, Chaos(**faults), rounds)
+        roles.ready = True
+        return pipeline
     except BaseException:
         roles.close()
         raise
@@ -243,7 +245,7 @@ def make_ray_pipeline(plan: Plan, run_dir: Path, log: Log) -> RayPipeline:
 
 def _start_seconds(roles: int, address: str | None, cores: int) -> str:
     """Say how long the start takes: each process loads torch, one at a time on a core."""
-    return "some seconds" if address else f"about {3 + 3 * math.ceil(roles / cores)} s"
+    return "some seconds" if address else f"about {3 + 2 * math.ceil(roles / cores)} s"
 
 
 def _wire(

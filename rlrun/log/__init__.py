@@ -116,6 +116,10 @@ class Log:
             self._board.scalars(env_steps, {k: finite_number(k, v) for k, v in values.items()})
         self._others.write(env_steps, {k: float(v) for k, v in values.items()})
 
+    def begin(self) -> None:
+        """The loop begins: the progress display counts its speed from now on."""
+        self._progress.begin()
+
     def progress(self, env_steps: int, updates: int, **latest: float) -> None:
         """Update the progress display; values that are not passed keep their last value."""
         self._env_steps, self._updates = env_steps, updates

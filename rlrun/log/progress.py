@@ -58,6 +58,10 @@ class Progress:
         self._latest: dict[str, float] = {}
         self._display: Display | None = _make_display(mode, stream)
 
+    def begin(self) -> None:
+        """Count the speed from now on: what was started before took its time."""
+        self._past = deque([(self._clock(), self._env_steps)])
+
     def update(self, env_steps: int, updates: int, latest: Mapping[str, float]) -> None:
         """Store the counters and latest values; show them if the interval has passed."""
         self._env_steps, self._updates = env_steps, updates

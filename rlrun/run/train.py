@@ -271,6 +271,7 @@ def _run_to_end(
             config.watchdog, pipeline.pulse, stop, end, env_id=config.env.id,
             in_place=partial(require_in_place, run_dir), report=running,
         )  # fmt: skip
+        log.begin()
         try:
             with watchdog:
                 result = pipeline.run(stop)

@@ -96,6 +96,16 @@ def test_fps_is_of_the_last_interval_and_of_this_process():
     ]
 
 
+def test_what_comes_before_the_loop_begins_does_not_count_as_slow():
+    stream, clock = Stream(), Clock()
+    shown = progress("plain", stream, clock, start_steps=500)
+    clock.now += 60  # of processes that start
+    shown.begin()
+    clock.now += 10
+    shown.update(800, 0, {})
+    assert "fps 30  " in stream.getvalue()
+
+
 def test_off_shows_nothing(capsys):
     stream, clock = Stream(terminal=True), Clock()
     shown = progress("off", stream, clock)

@@ -135,7 +135,7 @@ class Roles:
         that are kept; ``throttle``: bytes/s of every link, in tests; 0: none."""
         self.config, self.cluster, self.directory = config, cluster, run_dir / LOGS
         self.pump, self.frames = Pump(cluster.check), WeightFrames(keep)
-        self.closed = False
+        self.ready = self.closed = False  # ready: the run may begin
         c, self.run = config, secrets.token_hex(6)
         self.shards = [
             ShardHandle(name, self._place(ReplayRole, c.replay, name, make, i))
@@ -285,8 +285,9 @@ class Roles:
     def _close_roles(self) -> None:
         import ray
 
-        last = [c.handle.close.remote() for c in self.collectors if not c.busy]
-        last.append(self.evaluator.handle.close.remote())
-        ray.wait(last, num_returns=len(last), timeout=2.0)
+        if self.ready:
+            last = [c.handle.close.remote() for c in self.collectors if not c.busy]
+            last.append(self.evaluator.handle.close.remote())
+            ray.wait(last, num_returns=len(last), timeout=2.0)
         for role in self.every:
             ray.kill(role.handle)
