@@ -19,8 +19,8 @@ from rlrun.reports.intervals import mean_interval
 RESULTS = Path(__file__).with_name("results") / "memory_probe.jsonl"
 PPO = ["collector.n_sample=512"]
 # 8 of 10 were right with 8192 env steps for T-maze and RepeatFirst, whose recurrent agents had not
-# learned by then; the larger budgets were set after that was seen. With them 9 are right: on
-# RepeatFirst two of five seeds have learned after 131072 steps. RESULTS holds all of these runs.
+# learned by then; the larger budgets were set after that was seen. RepeatFirst was missed once more
+# with 131072 (two of five seeds had learned). RESULTS holds all of these runs.
 TASKS = (  # what is typed, env steps of a run, whether it needs memory
     (["env=bandit", *PPO], 2048, False),
     (["env=memory_chain", "env.length=3", *PPO], 5120, True),
@@ -29,7 +29,7 @@ TASKS = (  # what is typed, env steps of a run, whether it needs memory
     (["env=tmaze", "env.length=3", "env.full_state=true", *PPO], 8192, False),
     (["env=tmaze", "env.length=3", *PPO], 32768, True),
     (["env=chain", "env.length=5", *PPO], 4096, False),
-    (["env=repeat_first", *PPO], 131072, True),
+    (["env=repeat_first", *PPO], 393216, True),
     (["env=bandit_continuous"], 1500, False),
     (["env=position_only_cartpole", *PPO], 8192, True),
 )
