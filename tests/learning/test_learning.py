@@ -149,6 +149,15 @@ def test_repeat_previous(tmp_path):
     assert result["return_mean"] >= 0.9
 
 
+def test_stored_states_bridge_a_lag_longer_than_the_window(tmp_path):
+    """From a zero state none of the 3 learned rows can tell the card of 4 rows before."""
+    line = ("experiment=r2d2_stored_state", "run.total_steps=5000", "run.eval_every=5000")
+    result, _ = train(tmp_path / "stored", *line)
+    control, _ = train(tmp_path / "zero", *line, "policy.state_init=zero")
+    assert result["return_mean"] >= 0.9
+    assert control["return_mean"] <= 0
+
+
 def test_hindsight_goals_are_what_solves_bitflip(tmp_path):
     """Seeds nobody chose settings on; without relabelling not one of 2^16 goals is found."""
     same = ("experiment=bitflip_her", "seed=11", "learner.threads=1")
