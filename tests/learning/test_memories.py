@@ -2,8 +2,9 @@
 
 The task is RepeatPrevious with k = 2: name the suit of the card before, best 1; guessing is -0.5.
 Thresholds were fixed before the runs: 0.9, and 0 for the control. All other numbers here were
-chosen after results, on seeds 0 to 2: layer normalisation, without which the minGRU stays near 0,
-learning rates, batch sizes and numbers of steps, and in CELLS the time scales of the task.
+chosen after results, and hold on seeds 0 to 2: learning rates, batch sizes, numbers of steps,
+layer normalisation (without it the minGRU ends between 0 and 0.86), PPO's entropy bonus (with 0.01
+an RTU on one of three seeds ends at 0.46), and in CELLS the time scales of the task.
 """
 
 import pytest
@@ -23,8 +24,8 @@ FRESH = (  # of both policies without a replay; answers have no consequences
 POLICIES = {
     "r2d2": (8000, "experiment=r2d2_repeat_previous", "policy.lr.start=3e-3"),
     "ppo": (
-        16000, "policy=ppo", *FRESH, "policy.gae_lambda=0", "policy.lr.start=2e-3",
-        "learner.batch_size=128",
+        16000, "policy=ppo", *FRESH, "policy.gae_lambda=0", "policy.entropy_coef=0.1",
+        "policy.lr.start=2e-3", "learner.batch_size=128",
     ),
     "pqn": (
         12000, "policy=pqn", *FRESH, "policy.q_lambda=0", "policy.lr.start=3e-3",
