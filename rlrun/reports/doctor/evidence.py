@@ -177,7 +177,7 @@ class Evidence:
 
     @cached_property
     def solved(self) -> bool:
-        """Whether the last evaluation reached run.stop_value; if that is null, ``perfect``."""
+        """True where the last evaluation reached run.stop_value; if that is null, ``perfect``."""
         stop = self.run.stop_value
         if math.isnan(stop):
             return self.perfect
@@ -185,7 +185,7 @@ class Evidence:
 
     @property
     def perfect(self) -> bool:
-        """Whether late evaluations have the largest return ever seen, and other episodes have not.
+        """True where late evaluations have the largest return ever seen, and others have not.
 
         Within 1 % of the distance between the largest and the smallest return of an episode.
         """
@@ -210,12 +210,12 @@ class Evidence:
 
     @cached_property
     def improved(self) -> bool:
-        """Whether the last third of the evaluations is above the first by more than noise."""
+        """True where the last third of the evaluations is above the first by more than noise."""
         return self.score.late - self.score.early > self.noise
 
     @cached_property
     def thrives(self) -> bool:
-        """Whether the score rose and stays within a fifth of its best."""
+        """True where the score rose and stays within a fifth of its best."""
         if not self.improved:
             return False
         best, least = float(self.score.values.max()), float(self.score.values.min())
@@ -251,7 +251,7 @@ class Evidence:
 
     @property
     def fails(self) -> bool:
-        """Whether the score did not rise, or fell again."""
+        """True where the score did not rise, or fell again."""
         return self.lost > 0.5 or not self.improved
 
     @cached_property

@@ -1,11 +1,17 @@
 """The Ray of a run's own: what it is started with."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
+from rlrun.build import ray as build
+from rlrun.build.plan import make_plan
+from rlrun.errors import ResourceError
 from rlrun.pipeline.ray import cluster as cluster_module
 from rlrun.pipeline.ray.cluster import Cluster
+from rlrun.pipeline.ray.roles import Roles
+from tests.compose import config
 
 
 @pytest.mark.parametrize(
@@ -24,3 +30,52 @@ def test_a_node_has_the_fractions_of_all_roles_rounded_up(gpus, whole, monkeypat
     assert given["num_cpus"] == 66
     assert given["resources"] == {"big_gpu": 2}
     assert all(type(x) is int for x in (given["num_cpus"], given.get("num_gpus", 0)))
+
+
+def test_a_cluster_is_given_the_variables_that_numbers_depend_on(monkeypatch):
+    """And those of trust and limits; nothing else leaves this machine."""
+    given = {}
+    monkeypatch.setattr("ray.init", lambda **options: given.update(options))
+    monkeypatch.setattr(cluster_module, "_silence", lambda: None)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    monkeypatch.setenv("RLRUN_TRUST", "mypkg")
+    Cluster.__new__(Cluster)._connect("127.0.0.1:1", 1, 0, {})
+    sent = given["runtime_env"]["env_vars"]
+    assert sent.items() >= {"OPENBLAS_NUM_THREADS": "3", "RLRUN_TRUST": "mypkg"}.items()
+    assert all(name.startswith(("RLRUN_", "OPENBLAS_NUM_THREADS")) for name in sent)
+
+
+@pytest.mark.parametrize(
+    ("actors", "cores", "seconds", "too_many"),
+    [(2, 8, 5, False), (2, 2, 9, False), (3, 2, 9, True)],
+)
+def test_the_start_says_how_long_it_takes_and_how_few_cores_there_are(
+    actors, cores, seconds, too_many, monkeypatch, tmp_path
+):
+    plan = make_plan(config("policy=r2d2", "env=tmaze", "pipeline=ray",
+                            f"pipeline.num_actors={actors}"))  # fmt: skip
+    notes = []
+
+    def refused(*given):
+        raise ResourceError("no Ray here")
+
+    monkeypatch.setattr(build, "_connect", refused)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    with pytest.raises(ResourceError, match="no Ray here"):
+        build.make_ray_pipeline(plan, tmp_path, SimpleNamespace(note=notes.append))
+    assert f"{actors + 3} roles, about {seconds} s" in notes[0]
+    assert len(notes) == 1 + too_many
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_roles_that_have_not_started_are_not_waited_for(ready, monkeypatch):
+    roles, asked, killed = Roles.__new__(Roles), [], []
+    handle = SimpleNamespace(close=SimpleNamespace(remote=lambda: asked.append(1)))
+    role = SimpleNamespace(handle=handle, busy=False)
+    roles.collectors, roles.shards, roles.predictor = [role], [], None
+    roles.learner = roles.evaluator = role
+    roles.ready = ready
+    monkeypatch.setattr("ray.wait", lambda *given, **more: ([], []))
+    monkeypatch.setattr("ray.kill", killed.append)
+    roles._close_roles()
+    assert (len(asked), len(killed)) == (2 * ready, 3)
