@@ -102,10 +102,23 @@ class Pipeline:
                 raise self._saved(fault) from e
 
     def _run(self, stop: StopRequest) -> Result:
-        c, counters = self.run_config, self.counters
         if self.pending_evaluation:
             self._evaluate(stop)
             self._save()  # else a second resume would evaluate again
+        self._train(stop)
+        while not stop() and not self._evaluated():
+            self._evaluate(stop)
+            self._train(stop)  # where older weights had solved it, and these have not
+        if self.dirty:
+            self._save()
+        self.saver.wait()
+        if self.profiler is not None:
+            self.profiler.stop()
+        return Result(self.last if self._evaluated() else None, self.best, stop.code)
+
+    def _train(self, stop: StopRequest) -> None:
+        """Collect and learn until total_steps, stop_value or ``stop``."""
+        c, counters = self.run_config, self.counters
         while counters.env_steps < c.total_steps and not stop() and not self.solved:
             before = counters.env_steps
             try:
@@ -123,15 +136,6 @@ class Pipeline:
                 self._evaluate(stop)
             if self._due(c.checkpoint_every, before):
                 self._save()
-        if not stop() and not self._evaluated():
-            self._evaluate(stop)
-        if self.dirty:
-            self._save()
-        self.saver.wait()
-        if self.profiler is not None:
-            self.profiler.stop()
-        final = self.last if self._evaluated() else None
-        return Result(final, self.best, stop.code)
 
     def close(self) -> None:
         """Close all environments; the last checkpoint is durable then."""
@@ -250,7 +254,7 @@ class Pipeline:
         steps = self.counters.env_steps, self.counters.updates, self.evaluator.steps
         return self.phase, (self.source.pulse, *steps)
 
-    # -- faults ----------------------------------------------------------------------------------
+    # -- faults and saving -------------------------------------------------------------------------
 
     def _require_finite(self) -> None:
         """Raise NumericError when something that was learned is NaN or infinite."""
@@ -290,8 +294,6 @@ class Pipeline:
         self.log.rewind(self.counters.env_steps, checkpoint.committed(path))
         _logger.warning("%s; back to %s (%d of %d)", error, path.name, done, MAX_ROLLBACKS)
         return True
-
-    # -- saving ----------------------------------------------------------------------------------
 
     def _save(self) -> None:
         start, self.phase = time.perf_counter(), "save"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -742,3 +743,25 @@ def test_a_restored_pipeline_equals_the_saved_one(tmp_path):
     assert again.keys() == state.keys()
     for name in state:
         assert same(state[name], again[name]), name
+
+
+class _Judged(Pipeline):
+    """Trains for 100 steps at a time until an evaluation, of whichever weights, is above 475."""
+
+    def _train(self, stop):
+        if self.last["return_mean"] < 475:
+            self.counters.env_steps += 100
+            self.last = {"return_mean": 500.0, "env_steps": self.counters.env_steps - 50}
+
+    def _evaluate(self, stop):
+        self.last = {"return_mean": self.scores.pop(0), "env_steps": self.counters.env_steps}
+
+
+def test_a_run_goes_on_where_only_earlier_weights_have_solved_its_task():
+    """Results that come late, as on Ray, are of weights before the last ones."""
+    pipeline = _Judged.__new__(_Judged)
+    pipeline.counters, pipeline.last, pipeline.best = Counters(), {"return_mean": 0.0}, None
+    pipeline.scores, pipeline.dirty, pipeline.pending_evaluation = [445.0, 480.0], False, False
+    pipeline.saver, pipeline.profiler = SimpleNamespace(wait=lambda: None), None
+    result = pipeline._run(StopRequest())
+    assert result.final == {"return_mean": 480.0, "env_steps": 200}
