@@ -65,18 +65,20 @@ def bench(
         (name, algorithm, cell)
         for name in tasks for algorithm in settings.algorithms for cell in settings.cells
     ]  # fmt: skip
-    first = int(composer.compose(common).seed)
+    shared = [o for o in common if override_key(o).startswith("hydra")]  # of the launcher
+    first = int(composer.compose([o for o in common if override_key(o) == "seed"]).seed)
     seeds = range(first, first + settings.seeds)
-    jobs = [
+    rest = [o for o in common if o not in shared and override_key(o) != "seed"]
+    jobs = [  # keys of a policy are known beside its name only
         composer.rewrite([*_words(tasks[name], settings), f"policy={algorithm}", f"memory={cell}",
-                          f"seed={seed}"])
+                          *rest, f"seed={seed}"])
         for name, algorithm, cell in plan for seed in seeds
     ]  # fmt: skip
     path = directory_of(settings.dir, "bench.dir")
     words = [o for o in own if override_key(o) != "bench.dir"]
     command = ["bench", "memory", *flags, *words, f"bench.dir={path}", *common]
     silent = ["logger.progress=off"] if quiet else []
-    runs = run_jobs(composer, [*common, *silent], jobs, path, command, quiet=quiet)
+    runs = run_jobs(composer, [*shared, *silent], jobs, path, command, quiet=quiet)
     found = [
         BenchSetting(*names, tasks[names[0]].random, runs[i * len(seeds) : (i + 1) * len(seeds)])
         for i, names in enumerate(plan)

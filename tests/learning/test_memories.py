@@ -1,10 +1,11 @@
-"""Every memory learns, in seconds, a task that needs one; without a memory nobody does.
+"""Every memory learns, in seconds, two tasks that need one; without a memory nobody does.
 
-The task is RepeatPrevious with k = 2: name the suit of the card before, best 1; guessing is -0.5.
-Thresholds were fixed before the runs: 0.9, and 0 for the control. All other numbers here were
-chosen after results, and hold on seeds 0 to 2: learning rates, batch sizes, numbers of steps,
-layer normalisation (without it the minGRU ends between 0 and 0.86), PPO's entropy bonus (with 0.01
-an RTU on one of three seeds ends at 0.46), and in CELLS the time scales of the task.
+RepeatPrevious with k = 2: name the suit of the card before, best 1; guessing is -0.5. The T-maze:
+turn to the side that was seen 11 rows before; guessing succeeds half the time. Thresholds were
+fixed before the runs: 0.9, and 0 for the control; a success rate of 0.95, and 0.55. All other
+numbers here were chosen after results, and hold on seeds 0 to 2: learning rates, batch sizes,
+numbers of steps, layer normalisation (without it the minGRU ends between 0 and 0.86), PPO's entropy
+bonus (with 0.01 an RTU on one of three seeds ends at 0.46), and the time scales of the tasks.
 """
 
 import pytest
@@ -13,10 +14,9 @@ from tests.learning.test_learning import train
 
 pytestmark = pytest.mark.learning
 
-TASK = (
-    "env=repeat_previous", "env.k=2", "run.stop_value=null", "torso=layer_norm",
-    "torso.hidden=[64]", "policy.head_hidden=[64]", "collector.num_envs=32",
-)  # fmt: skip
+NETWORK = ("torso=layer_norm", "torso.hidden=[64]", "policy.head_hidden=[64]",
+           "collector.num_envs=32")  # fmt: skip
+TASK = ("env=repeat_previous", "env.k=2", "run.stop_value=null", *NETWORK)
 FRESH = (  # of both policies without a replay; answers have no consequences
     "policy.gamma=0", "env.reward_scale=51", "policy.segment_len=8", "policy.epochs=4",
     "collector.n_sample=1024",
@@ -48,3 +48,41 @@ def test_repeats_the_previous_card(tmp_path, policy, memory):
     words += [*TASK, *length, f"memory={memory}", *CELLS[memory]]
     result, _ = train(tmp_path, *words, episodes=20)
     assert result["return_mean"] >= 0.9 if memory != "none" else result["return_mean"] <= 0
+
+
+MAZE = ("env=tmaze", "env.length=10", "run.stop_value=0.7", "run.eval_episodes=100", *NETWORK)
+ROLLOUTS = ("policy.segment_len=32", "policy.epochs=4", "collector.n_sample=1024",
+            "run.total_steps=61440", "run.eval_every=2048")  # fmt: skip
+MAZE_POLICIES = {
+    "r2d2": (
+        "policy=r2d2", "policy.learn_unroll_len=20", "policy.burnin_step=0",
+        "policy.adam_eps=1e-5", "policy.lr.start=1e-3", "learner.replay_ratio=60",
+        "run.total_steps=20000", "run.eval_every=1000",
+    ),
+    "ppo": (
+        "policy=ppo", *ROLLOUTS, "learner.batch_size=128", "policy.gamma=0.95",
+        "policy.gae_lambda=0.95", "policy.entropy_coef=0.02", "policy.lr.start=2e-3",
+    ),
+    "pqn": (
+        "policy=pqn", *ROLLOUTS, "learner.batch_size=64", "policy.gamma=0.9",
+        "policy.q_lambda=1.0", "policy.lr.start=1e-3", "explore.epsilon.end=0.1",
+        "explore.epsilon.over=10000",
+    ),
+}  # fmt: skip
+SLOW = ("memory.r_min=0.9", "memory.max_phase=0.1")  # memories of 10 rows and more
+MAZE_CELLS = {
+    "lstm": (), "gru": (), "mingru": (), "lmu": (), "lru": SLOW, "rtu": SLOW,
+    "ffm": ("memory.horizon=64",), "gtrxl": ("memory.window=12",),
+    "none": ("run.total_steps=16384",),
+}  # fmt: skip
+REPLAY_CELLS = MAZE_CELLS | {"lru": ("memory.r_min=0.9",), "rtu": (),
+                            "none": ("run.total_steps=8000",)}  # fmt: skip
+
+
+@pytest.mark.parametrize("memory", MAZE_CELLS)
+@pytest.mark.parametrize("policy", MAZE_POLICIES)
+def test_remembers_the_cue_of_a_tmaze(tmp_path, policy, memory):
+    cell = (REPLAY_CELLS if policy == "r2d2" else MAZE_CELLS)[memory]
+    words = (*MAZE_POLICIES[policy], *MAZE, f"memory={memory}", *cell)
+    result, _ = train(tmp_path, *words, episodes=200)
+    assert result["success"] >= 0.95 if memory != "none" else result["success"] <= 0.55
