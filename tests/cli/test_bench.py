@@ -91,9 +91,9 @@ def test_the_benchmark_runs_every_setting_once_and_writes_its_table(rlrun, build
 
 
 def test_overrides_of_all_runs_may_be_keys_of_their_policy_and_memory(rlrun, build):
-    words = ("bench.algorithms=[ppo]", "bench.cells=[lru]", "bench.tasks=[tmaze_10]",
-             "policy.gae_lambda=0.5", "memory.r_min=0.5", "seed=7", "bench.dir=b", "-q")  # fmt: skip
-    rlrun("bench", "memory", "bench.seeds=2", *words)
+    words = ("bench.algorithms=[ppo]", "bench.cells=[lru]", "bench.tasks=[tmaze_10]", "seed=7")
+    own = ("policy.gae_lambda=0.5", "memory.r_min=0.5", "bench.dir=b", "-q")
+    rlrun("bench", "memory", "bench.seeds=2", *words, *own)
     configs = [call[1][0] for call in build.calls]
     assert [c.seed for c in configs] == [7, 8]
     assert {(c.policy.gae_lambda, c.memory.r_min) for c in configs} == {(0.5, 0.5)}
