@@ -62,6 +62,7 @@ ROWS = {
     ),
     "cartpole_a2c": Row("policy=a2c env=cartpole", ">= 450", steps=500_000),
     "novel_ppo": Row("policy=ppo memory=lstm env=cartpole_novel", ">= 450", steps=200_000),
+    "memory_chain_pqn": Row("experiment=pqn_memory_chain", ">= 0.9"),
     "cartpole_impala": Row("policy=impala env=cartpole", ">= 450", steps=500_000),
     # continuous
     "pendulum_sac": Row("policy=sac env=pendulum", ">= -200", steps=20_000),

@@ -22,6 +22,7 @@ SHRUNK = {  # what a laptop's test needs of the large presets
                   "learner.replay_ratio=0.1", "env.max_episode_steps=30"),
     "ppo_atari": ("policy.epochs=1", "env.max_episode_steps=30"),
     "ppo_count_recall": ("collector.num_envs=8", "collector.n_sample=512"),
+    "pqn_memory_chain": ("collector.n_sample=512",),
 }  # fmt: skip
 
 

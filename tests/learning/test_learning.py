@@ -149,6 +149,12 @@ def test_repeat_previous(tmp_path):
     assert result["return_mean"] >= 0.9
 
 
+def test_pqn_remembers_a_bit_for_100_rows(tmp_path):
+    result, record = train(tmp_path, "experiment=pqn_memory_chain", "run.eval_every=10000")
+    assert result["return_mean"] >= 0.9
+    assert record.env_steps <= 100_000 + 3232
+
+
 def test_stored_states_bridge_a_lag_longer_than_the_window(tmp_path):
     """From a zero state none of the 3 learned rows can tell the card of 4 rows before."""
     line = ("experiment=r2d2_stored_state", "run.total_steps=5000", "run.eval_every=5000")
