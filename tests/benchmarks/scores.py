@@ -62,6 +62,10 @@ ROWS = {
     ),
     "cartpole_a2c": Row("policy=a2c env=cartpole", ">= 450", steps=500_000),
     "novel_ppo": Row("policy=ppo memory=lstm env=cartpole_novel", ">= 450", steps=200_000),
+    "novel_pqn": Row(
+        "policy=pqn memory=mingru env=cartpole_novel env.reward_scale=0.1 policy.prev_inputs=true "
+        "policy.q_lambda=0.95 learner.batch_size=128", ">= 450", steps=500_000,
+    ),
     "memory_chain_pqn": Row("experiment=pqn_memory_chain", ">= 0.9"),
     "cartpole_impala": Row("policy=impala env=cartpole", ">= 450", steps=500_000),
     # continuous

@@ -130,20 +130,6 @@ def test_cartpole_novel_needs_memory(tmp_path):
     assert control["return_mean"] <= 180
 
 
-def test_tmaze_needs_memory(tmp_path):
-    """Windows of 20 rows cover the walk of 11 and some idle moves; seeds 0 to 3 take 5k to 13k."""
-    result, record = train(
-        tmp_path / "r2d2", "experiment=r2d2_tmaze50", "env.length=10", "run.eval_every=1000",
-        "policy.learn_unroll_len=20", "learner.replay_ratio=60", "run.stop_value=0.8",
-        episodes=1000,
-    )  # fmt: skip
-    assert result["episodes"] == 1000
-    assert result["success"] >= 0.95
-    control, _ = train(tmp_path / "dqn", "policy=dqn", "env=tmaze", "policy.prev_inputs=true",
-                       *NARROW, f"run.total_steps={record.env_steps}", episodes=1000)  # fmt: skip
-    assert control["success"] <= 0.55
-
-
 def test_repeat_previous(tmp_path):
     result, _ = train(tmp_path, "experiment=r2d2_repeat_previous")
     assert result["return_mean"] >= 0.9
