@@ -34,6 +34,7 @@ NOISY = (
     "explore=none policy.noisy=1 policy.noisy_resample=chunk torso.hidden=[] "
     "policy.head_hidden=[64,64]"
 )
+PQN = "policy=pqn env.reward_scale=0.1 run.stop_value=null run.eval_every=50000"
 CHEETAH = {"steps": 100_000, "needs": "mujoco"}
 SAC_DATA = (
     "rlrun policy=sac env=pendulum seed={seed} run.dir={work}/behaviour -q learner.threads=1",
@@ -62,6 +63,8 @@ ROWS = {
     ),
     "cartpole_a2c": Row("policy=a2c env=cartpole", ">= 450", steps=500_000),
     "novel_ppo": Row("policy=ppo memory=lstm env=cartpole_novel", ">= 450", steps=200_000),
+    "cartpole_pqn": Row(f"{PQN} env=cartpole", ">= 495.1", steps=500_000),  # CleanRL's pqn.py
+    "acrobot_pqn": Row(f"{PQN} env=acrobot", ">= -95.6", steps=500_000),  # the same
     "novel_pqn": Row(
         "policy=pqn memory=mingru env=cartpole_novel env.reward_scale=0.1 policy.prev_inputs=true "
         "policy.q_lambda=0.95 learner.batch_size=128", ">= 450", steps=500_000,
