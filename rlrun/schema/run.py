@@ -77,7 +77,7 @@ class EnvConfig(Ranged):
 @dataclass(frozen=True)
 class ExploreConfig(Ranged):
     """ladder: eps ** (1 + alpha i / (N - 1)), N = 1: `epsilon`. schedule: `epsilon`. none: 0.
-    boltzmann: softmax(Q / `temperature`)."""
+    boltzmann: softmax(q / `temperature`), q as the network gives it."""
 
     name: Literal["ladder", "schedule", "boltzmann", "none"]
     eps: float | None = field(metadata=unit() | _LADDER)
