@@ -1,7 +1,9 @@
 """``rlrun bench memory``: algorithms and memory cells on memory tasks, one table. Torch-free."""
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -16,10 +18,12 @@ from rlrun.config.space import read_settings
 from rlrun.config.yaml_limits import read_yaml
 from rlrun.errors import ConfigError
 from rlrun.reports.memory_bench import ABOUT, BenchSetting, bench_markdown, bench_table, raw_lines
+from rlrun.reports.runs import RunData, read_run
 from rlrun.reports.tables import csv_text, terminal_lines
 from rlrun.rundir.durable import replace_file
 from rlrun.schema import BenchConfig, BenchTaskConfig
 from rlrun.schema.spelling import nearest
+from rlrun.sweeps.record import SweepRecord
 
 PAGE, CSV, RAW = "bench.md", "bench.csv", "bench.jsonl"  # what is written into bench.dir
 _OWN = ("seed", "run.total_steps", "run.eval_every", "run.stop_value", "run.dir", "sweep.dir")
@@ -78,18 +82,38 @@ def bench(
     words = [o for o in own if override_key(o) != "bench.dir"]
     command = ["bench", "memory", *flags, *words, f"bench.dir={path}", *common]
     silent = ["logger.progress=off"] if quiet else []
-    runs = run_jobs(composer, [*shared, *silent], jobs, path, command, quiet=quiet)
-    found = [
-        BenchSetting(*names, tasks[names[0]].random, runs[i * len(seeds) : (i + 1) * len(seeds)])
-        for i, names in enumerate(plan)
-    ]
-    return _write(path, found, tasks, quiet=quiet)
+    run_jobs(composer, [*shared, *silent], jobs, path, command, quiet=quiet)
+    return _write(path, _settings(composer, path), quiet=quiet)
 
 
-def _write(
-    path: Path, found: Sequence[BenchSetting], tasks: dict[str, BenchTaskConfig], *, quiet: bool
-) -> int:
-    table = bench_table(found, {name: task.published for name, task in tasks.items()})
+def _settings(composer: Composer, path: Path) -> list[BenchSetting]:
+    """All settings that have runs in bench.dir, those of earlier commands too.
+
+    Where they differ in more than task, policy and memory, the cell's name says in what.
+    """
+    tasks = {tuple(composer.rewrite(_task(name).overrides)): name for name in _known()}
+    groups: dict[tuple[str, str, str, frozenset[str]], list[RunData]] = {}
+    for job in SweepRecord.read(path).jobs:
+        keys = [override_key(o) for o in job.overrides]
+        at = keys.index("run.total_steps") if "run.total_steps" in keys else 0
+        task = tasks.get(tuple(job.overrides[:at]))
+        rest = dict(zip(keys[at:], job.overrides[at:], strict=True))
+        if task is None or not rest.keys() >= {"policy", "memory", "seed"}:
+            continue  # of another command
+        policy, cell, _ = (rest.pop(k).partition("=")[2] for k in ("policy", "memory", "seed"))
+        key = task, policy, cell, frozenset(rest.values())
+        groups.setdefault(key, []).append(read_run(path / job.name))
+    every = frozenset[str]().union(*(key[3] for key in groups))
+    shared = every.intersection(*(key[3] for key in groups))
+    found = []
+    for (task, algorithm, cell, rest_of), runs in groups.items():
+        name = " ".join([cell, *sorted(rest_of - shared)])
+        found.append(BenchSetting(task, algorithm, name, _task(task).random, runs))
+    return found
+
+
+def _write(path: Path, found: Sequence[BenchSetting], *, quiet: bool) -> int:
+    table = bench_table(found, {setting.task: _task(setting.task).published for setting in found})
     for name, text in ((PAGE, bench_markdown(table)), (CSV, csv_text(table)),
                        (RAW, raw_lines(found))):  # fmt: skip
         replace_file(path / name, text.encode())
@@ -98,14 +122,21 @@ def _write(
     return int(any(len(setting.scored) < len(setting.runs) for setting in found))
 
 
-def _task(name: str) -> BenchTaskConfig:
-    """The task of that name in conf/bench_tasks.yaml. Raises: ConfigError."""
+@cache
+def _known() -> dict[str, Any]:
+    """The tasks of conf/bench_tasks.yaml."""
     known = OmegaConf.to_container(OmegaConf.create(read_yaml(shipped_conf() / "bench_tasks.yaml")))
     assert isinstance(known, dict)
+    return {str(name): task for name, task in known.items()}
+
+
+def _task(name: str) -> BenchTaskConfig:
+    """The task of that name in conf/bench_tasks.yaml. Raises: ConfigError."""
+    known = _known()
     if name not in known:
-        close = nearest(name, [str(key) for key in known], 1)
+        close = nearest(name, [*known], 1)
         fix = f"did you mean {close[0]}?" if close else "choose one"
-        raise config_error("bench.tasks", name, "no such task", ", ".join(map(str, known)), fix)
+        raise config_error("bench.tasks", name, "no such task", ", ".join(known), fix)
     task: BenchTaskConfig = read_dataclass(BenchTaskConfig, known[name], f"bench.tasks.{name}")
     return task
 

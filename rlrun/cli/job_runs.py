@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from rlrun.config import Composer
 
 
+_OWNERS = ("bench", "probe", "search")  # commands that begin such directories
+
+
 def directory_of(given: str | None, key: str) -> Path:
     """Return the directory of ``key`` (bench.dir, probe.dir), absolute.
 
     ``given``: new, empty or that of a sweep; None: a new one, which is made, below ``outputs``.
-    Raises: ConfigError.
+    Raises: ConfigError, also for the directory of another command.
     """
     if given is None:
         name = time.strftime(f"outputs/{key.partition('.')[0]}/%Y-%m-%d_%H-%M-%S")
@@ -28,6 +31,14 @@ def directory_of(given: str | None, key: str) -> Path:
     path = absolute(key, Path(given))
     if not is_sweep(path):
         require_new(path, key)
+        return path
+    begun = [command[1] for command in SweepRecord.read(path).commands[:1] if len(command) > 1]
+    if begun and begun[0] in _OWNERS and begun[0] != key.partition(".")[0]:
+        raise ConfigError(
+            f"{key} = {given}: holds what rlrun {begun[0]} made; a new directory, or one of the "
+            "same command, is allowed; choose another",
+            key=key,
+        )
     return path
 
 

@@ -17,6 +17,7 @@ from rlrun.reports.score import score
 from rlrun.reports.tables import markdown, terminal_lines
 from rlrun.rundir.durable import replace_file
 from rlrun.schema import Config, ProbeConfig
+from rlrun.sweeps.record import SweepRecord, is_sweep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 PAGE = "probe.md"  # what is written into probe.dir
 _CHOSEN = ("policy", "memory", "seed", "run.dir", "sweep.dir", "run.total_steps", "run.stop_value")
+_MASK = "action_mask"  # entry of an observation that says which actions are allowed
+_UNSTACKED = "No frame-stacked agent: stacked, the observation would lose its action mask."
 _FULL_STATE = "full_state"  # argument of an environment that can show its state
 
 
@@ -70,6 +73,7 @@ def probe_task(
     seeds = range(config.seed, config.seed + settings.seeds)
     jobs = [[*words, *run, *agent, f"seed={seed}"] for agent in agents.values() for seed in seeds]
     path = directory_of(settings.dir, "probe.dir")
+    _check_task(path, jobs[0])
     kept = [o for o in own if override_key(o) != "probe.dir"]
     command = ["probe", *flags, *common, *kept, f"probe.dir={path}"]
     silent = ["logger.progress=off"] if quiet else []
@@ -78,7 +82,8 @@ def probe_task(
         name: _scores(runs[i * len(seeds) : (i + 1) * len(seeds)]) for i, name in enumerate(agents)
     }
     name = next((o.partition("=")[2] for o in common if override_key(o) == "env"), config.env.id)
-    gap = MemoryGap(name if name != "gym" else config.env.id, budget, scores)
+    steps = max(int(run.evaluations.env_steps[-1]) for run in runs)  # whole collect calls
+    gap = MemoryGap(name if name != "gym" else config.env.id, steps, scores)
     _write(path, gap, quiet=quiet)
     return gap
 
@@ -96,6 +101,7 @@ def _agents(config: Config, settings: ProbeConfig) -> dict[str, list[str]]:
     changed = {override_key(word) for word in memory}
     rest = [word for word in base if override_key(word) not in changed]
     flat = []  # only boxes are stacked
+    masked = isinstance(obs, spaces.Dict) and _MASK in obs.spaces
     if not isinstance(obs, spaces.Box) and not config.env.wrappers:
         flat = ["env.wrappers=[{name:flatten_obs}]"]
     agents = {
@@ -103,9 +109,26 @@ def _agents(config: Config, settings: ProbeConfig) -> dict[str, list[str]]:
         STACKED: [*base, *flat, f"env.frame_stack={settings.stack}"],
         RECURRENT: [*rest, *memory],
     }
+    if masked:  # a flat observation hides which actions are allowed
+        del agents[STACKED]
     if config.env.kwargs.get(_FULL_STATE) is False:
         agents[FULL] = [*base, f"env.kwargs.{_FULL_STATE}=true"]
     return agents
+
+
+def _check_task(path: "Path", memoryless: Sequence[str]) -> None:
+    """Raise ConfigError where probe.dir holds runs of another task."""
+    if not is_sweep(path):
+        return
+    before = SweepRecord.read(path).jobs[0].overrides
+    tasks = [{o for o in job if override_key(o).partition(".")[0] == "env"}
+             for job in (before, memoryless)]  # fmt: skip
+    if tasks[0] != tasks[1]:
+        raise ConfigError(
+            f"probe.dir = {path}: holds a probe of {' '.join(sorted(tasks[0]))}; a new directory, "
+            "or one of the same task, is allowed; choose another",
+            key="probe.dir",
+        )
 
 
 def _scores(runs: "Sequence[RunData]") -> list[float]:
@@ -114,21 +137,22 @@ def _scores(runs: "Sequence[RunData]") -> list[float]:
     scores = [value for value in found if value is not None]
     if len(scores) < len(runs):
         run = next(run for run, value in zip(runs, found, strict=True) if value is None)
-        raise RlrunError(
+        error = RlrunError(
             f"{run.path}: has no score ({run.failure or run.status}); all runs of a probe are "
             "needed, for the others alone would favour an agent that fails; the same command with "
             "probe.dir of this directory tries it again"
         )
+        error.exit_code = 1  # as a sweep with a failed job
+        raise error
     return scores
 
 
 def _write(path: "Path", gap: MemoryGap, *, quiet: bool) -> None:
     table = gap_table(gap)
-    replace_file(
-        path / PAGE, f"# {gap.environment}\n\n{markdown(table)}\n{gap.sentence}\n".encode()
-    )
+    text = gap.sentence if STACKED in gap.scores else f"{gap.sentence} {_UNSTACKED}"
+    replace_file(path / PAGE, f"# {gap.environment}\n\n{markdown(table)}\n{text}\n".encode())
     lines = [] if quiet else [*terminal_lines(table), ""]
-    print("\n".join([*lines, gap.sentence]), flush=True)
+    print("\n".join([*lines, text]), flush=True)
 
 
 def _check_common(common: Sequence[str]) -> None:

@@ -191,7 +191,7 @@ WRAPPERS: dict[str, tuple[Factory, str]] = {
     "encode_mission": (_encode_mission, "MiniGrid's mission as indices of words (minigrid)"),
     "mask_obs": (_mask_obs, "the positions `keep` of an observation vector, the rest is hidden"),
     "mask_from_info": (ActionMaskObservation, 'info["action_mask"] as an entry of the observation'),
-    "flatten_obs": (wrappers.FlattenObservation, "any observation as one vector"),
+    "flatten_obs": (wrappers.FlattenObservation, "any observation as one vector, a mask with it"),
     "rescale_obs": (_rescale_obs, "a bounded Box observation mapped to [`low`, `high`]"),
     "cast_obs": (wrappers.DtypeObservation, "the observation in `dtype`"),
     "grayscale_obs": (wrappers.GrayscaleObservation, "an RGB image as luminance"),

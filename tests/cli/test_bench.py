@@ -16,6 +16,7 @@ from rlrun.env import probe
 from rlrun.reports.memory_bench import BenchSetting, bench_table
 from rlrun.reports.memory_gap import FULL, MEMORYLESS, RECURRENT, STACKED, MemoryGap
 from rlrun.reports.runs import read_run
+from rlrun.sweeps.record import JobRecord, SweepRecord
 from tests.env.presets import preset
 from tests.in_process import files_under
 from tests.reports.forge import forge
@@ -99,6 +100,40 @@ def test_overrides_of_all_runs_may_be_keys_of_their_policy_and_memory(rlrun, bui
     assert {(c.policy.gae_lambda, c.memory.r_min) for c in configs} == {(0.5, 0.5)}
 
 
+def test_a_bench_that_goes_on_shows_what_earlier_commands_ran(rlrun, build):
+    one = ("bench", "memory", "bench.algorithms=[ppo]", "bench.seeds=2", "bench.steps=600",
+           "bench.evaluations=3", "bench.dir=b", "-q")  # fmt: skip
+    rlrun(*one, "bench.cells=[gru]", "bench.tasks=[tmaze_10]")
+    rlrun(*one, "bench.cells=[lru]", "bench.tasks=[tmaze_100]", "policy.gae_lambda=0.5")
+    table = list(csv.DictReader(Path("b/bench.csv").read_text().splitlines()))
+    found = {(row["task"], row["cell"]) for row in table}
+    assert found == {("tmaze_10", "gru"), ("tmaze_100", "lru policy.gae_lambda=0.5")}
+    assert len(Path("b/bench.jsonl").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("begun", "words", "error"),
+    [
+        (
+            "probe",
+            ["bench", "memory", *ONE, "bench.dir=b"],
+            "bench.dir = b: holds what rlrun probe",
+        ),
+        ("probe", ["probe", "env=identity", "probe.dir=b"], "holds a probe of env=tmaze"),
+        ("bench", ["probe", "env=tmaze", "probe.dir=b"], "b: holds what rlrun bench"),
+    ],
+)
+def test_a_directory_of_something_else_is_refused(rlrun, begun, words, error):
+    Path("b").mkdir()
+    job = JobRecord(0, "0", ["env=tmaze", "run.total_steps=9", "policy=ppo", "seed=0"])
+    SweepRecord([job], [["rlrun", begun, "env=tmaze"]]).write(Path("b"))
+    before = files_under(Path())
+    done = rlrun(*words)
+    assert done.code == 2
+    assert error in done.err
+    assert files_under(Path()) == before
+
+
 def test_quick_is_short(rlrun, build):
     rlrun("bench", "memory", "--quick", "bench.dir=q", "-q")
     assert len(build.calls) == 4
@@ -175,6 +210,7 @@ def test_the_verdict():
         (["env=tmaze"], ["ppo/none/1", "ppo/none/4", "ppo/gru/1", "ppo/none/1 full"]),
         (["env=tmaze", "env.full_state=true"], ["ppo/none/1", "ppo/none/4", "ppo/gru/1"]),
         (["env=identity"], ["ppo/none/1", "ppo/none/4 flat", "ppo/gru/1"]),
+        (["env=battleship"], ["ppo/none/1", "ppo/gru/1"]),  # masked
         (["env=tracking"], ["sac/none/1", "sac/none/4", "sac/lstm/1"]),  # policy=rsac
     ],
 )
@@ -223,6 +259,6 @@ def test_a_probe_with_a_failed_run_decides_nothing(rlrun, tmp_path, monkeypatch)
 
     monkeypatch.setattr("rlrun.cli.probe.run_jobs", run_jobs)
     done = rlrun("probe", "env=bandit", "probe.dir=p", "-q")
-    assert done.code != 0
+    assert done.code == 1
     assert "has no score (failed)" in done.err
     assert done.out == ""
