@@ -16,7 +16,7 @@ _SIZES = {  # the largest integers of what is allocated, or done before anything
     **dict.fromkeys(("mlp", "window"), 2**16),
     **dict.fromkeys(("nstep", "burnin_step", "learn_unroll_len", "atoms", "samples"), 10**5),
     **dict.fromkeys(("taus", "taus_target", "taus_act"), 10**5),
-    **dict.fromkeys(("eval_episodes", "history", "keep_checkpoints", "keep", "steps"), 10**6),
+    **dict.fromkeys(("eval_episodes", "history", "keep_checkpoints", "keep"), 10**6),
     **dict.fromkeys(("segment_len", "bins"), 10**6),
     "frame_stack": 1024, "height": 10**4, "width": 10**4, "batch_size": 10**7, "n_sample": 10**8,
 }  # fmt: skip

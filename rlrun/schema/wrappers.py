@@ -44,12 +44,12 @@ class MaskObsConfig(WrapperConfig):
 
 @dataclass(frozen=True)
 class StepsConfig(WrapperConfig):
-    steps: int = field(metadata=at_least(1))  # env steps
+    steps: int = field(metadata={"range": Range(1, 10**6)})  # env steps
 
 
 @dataclass(frozen=True)
 class MaxAndSkipConfig(StepsConfig):
-    steps: int = field(metadata=at_least(2))  # env steps
+    steps: int = field(metadata={"range": Range(2, 10**6)})  # env steps
 
 
 @dataclass(frozen=True)
