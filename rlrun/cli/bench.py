@@ -101,15 +101,23 @@ def _settings(composer: Composer, path: Path) -> list[BenchSetting]:
         if task is None or not rest.keys() >= {"policy", "memory", "seed"}:
             continue  # of another command
         policy, cell, _ = (rest.pop(k).partition("=")[2] for k in ("policy", "memory", "seed"))
+        rest.pop("run.eval_every", None)  # it follows from the budget
         key = task, policy, cell, frozenset(rest.values())
         groups.setdefault(key, []).append(read_run(path / job.name))
-    every = frozenset[str]().union(*(key[3] for key in groups))
-    shared = every.intersection(*(key[3] for key in groups))
+    shared = frozenset.intersection(*(key[3] for key in groups)) if groups else frozenset[str]()
+    budgets: dict[str, set[str]] = {}
+    for task, *_, words in groups:
+        budgets.setdefault(task, set()).update(filter(_is_budget, words))
     found = []
-    for (task, algorithm, cell, rest_of), runs in groups.items():
-        name = " ".join([cell, *sorted(rest_of - shared)])
+    for (task, algorithm, cell, words), runs in groups.items():
+        own = (o for o in words - shared if not _is_budget(o) or len(budgets[task]) > 1)
+        name = " ".join([cell, *sorted(own)])
         found.append(BenchSetting(task, algorithm, name, _task(task).random, runs))
     return found
+
+
+def _is_budget(override: str) -> bool:
+    return override_key(override) == "run.total_steps"
 
 
 def _write(path: Path, found: Sequence[BenchSetting], *, quiet: bool) -> int:
