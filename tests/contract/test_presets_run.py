@@ -23,6 +23,7 @@ SHRUNK = {  # what a laptop's test needs of the large presets
     "ppo_atari": ("policy.epochs=1", "env.max_episode_steps=30"),
     "ppo_count_recall": ("collector.num_envs=8", "collector.n_sample=512"),
     "pqn_memory_chain": ("collector.n_sample=512",),
+    "r2d2_stored_state": ("learner.replay_ratio=3",),
     "ppo_noisy_cartpole": ("collector.num_envs=8", "collector.n_sample=512"),
 }  # fmt: skip
 

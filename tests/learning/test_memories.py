@@ -50,7 +50,7 @@ def test_repeats_the_previous_card(tmp_path, policy, memory):
     assert result["return_mean"] >= 0.9 if memory != "none" else result["return_mean"] <= 0
 
 
-MAZE = ("env=tmaze", "env.length=10", "run.stop_value=0.7", "run.eval_episodes=100", *NETWORK)
+MAZE = ("env=tmaze", "env.length=10", "run.stop_value=0.7", "run.eval_episodes=20", *NETWORK)
 ROLLOUTS = ("policy.segment_len=32", "policy.epochs=4", "collector.n_sample=1024",
             "run.total_steps=61440", "run.eval_every=2048")  # fmt: skip
 MAZE_POLICIES = {
