@@ -120,15 +120,20 @@ def _check_task(path: "Path", memoryless: Sequence[str]) -> None:
     """Raise ConfigError where probe.dir holds runs of another task."""
     if not is_sweep(path):
         return
-    before = SweepRecord.read(path).jobs[0].overrides
-    tasks = [{o for o in job if override_key(o).partition(".")[0] == "env"}
-             for job in (before, memoryless)]  # fmt: skip
-    if tasks[0] != tasks[1]:
+    task = _env_words(memoryless)
+    for job in SweepRecord.read(path).jobs[:1]:  # that of the memoryless agent
+        before = _env_words(job.overrides)
+        if before == task:
+            continue
         raise ConfigError(
-            f"probe.dir = {path}: holds a probe of {' '.join(sorted(tasks[0]))}; a new directory, "
+            f"probe.dir = {path}: holds a probe of {' '.join(sorted(before))}; a new directory, "
             "or one of the same task, is allowed; choose another",
             key="probe.dir",
         )
+
+
+def _env_words(job: Sequence[str]) -> set[str]:
+    return {o for o in job if override_key(o).partition(".")[0] == "env"}
 
 
 def _scores(runs: "Sequence[RunData]") -> list[float]:

@@ -109,6 +109,11 @@ def test_a_bench_that_goes_on_shows_what_earlier_commands_ran(rlrun, build):
     found = {(row["task"], row["cell"]) for row in table}
     assert found == {("tmaze_10", "gru"), ("tmaze_100", "lru policy.gae_lambda=0.5")}
     assert len(Path("b/bench.jsonl").read_text().splitlines()) == 4
+    rlrun(*one, "bench.cells=[gru]", "bench.tasks=[tmaze_10]", "bench.steps=900")
+    table = list(csv.DictReader(Path("b/bench.csv").read_text().splitlines()))
+    assert {row["cell"] for row in table if row["task"] == "tmaze_10"} == {
+        "gru run.total_steps=600", "gru run.total_steps=900",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -245,11 +250,25 @@ def test_a_probe_runs_its_agents_and_says_what_it_found(rlrun, tmp_path, monkeyp
     assert done.code == 0, done.err
     assert "tmaze needs memory" in done.out
     assert "recurrent alone" in done.out
+    assert "at 1000 env steps" in done.out, "those that were run, not the budget"
+    assert "No frame-stacked agent" not in done.out
     assert "tmaze needs memory" in Path("p/probe.md").read_text()
     assert len(jobs) == 20
     for i, job in enumerate(jobs):
         budget = ("run.total_steps=300", "run.eval_every=300", "run.stop_value=null")
         assert {"env=tmaze", "env.kwargs.length=3", f"seed={i % 5}", *budget} <= {*job}
+
+
+def test_a_probe_of_a_masked_task_says_which_agent_it_leaves_out(rlrun, tmp_path, monkeypatch):
+    def run_jobs(composer, common, given, path, command, *, quiet):
+        path.mkdir()
+        return [read_run(forge(tmp_path / str(i))) for i in range(len(given))]
+
+    monkeypatch.setattr("rlrun.cli.probe.run_jobs", run_jobs)
+    done = rlrun("probe", "env=battleship", "probe.dir=p")
+    assert done.code == 0, done.err
+    assert "No frame-stacked agent" in done.out
+    assert "No frame-stacked agent" in Path("p/probe.md").read_text()
 
 
 def test_a_probe_with_a_failed_run_decides_nothing(rlrun, tmp_path, monkeypatch):
