@@ -1,11 +1,16 @@
 """Every memory learns, in seconds, two tasks that need one; without a memory nobody does.
 
-RepeatPrevious with k = 2: name the suit of the card before, best 1; guessing is -0.5. The T-maze:
-turn to the side that was seen 11 rows before; guessing succeeds half the time. Thresholds were
-fixed before the runs: 0.9, and 0 for the control; a success rate of 0.95, and 0.55. All other
-numbers here were chosen after results, and hold on seeds 0 to 2: learning rates, batch sizes,
-numbers of steps, layer normalisation (without it the minGRU ends between 0 and 0.86), PPO's entropy
-bonus (with 0.01 an RTU on one of three seeds ends at 0.46), and the time scales of the tasks.
+POPGym's RepeatPrevious Easy, k = 4: name the suit of the card three before, best 1; guessing is
+-0.5. The T-maze: turn to the side that was seen 11 rows before; guessing succeeds half the time.
+Thresholds were fixed before the runs: 0.9, and 0 for the control; a success rate of 0.95, and 0.55.
+All other numbers here were chosen after results, and hold on seeds 0 to 2: learning rates, batch
+sizes, numbers of steps, layer normalisation (without it the minGRU ends between 0 and 0.86), PPO's
+entropy bonus (with 0.01 an RTU on one of three seeds ends at 0.46), and the time scales.
+
+The minGRU has k = 2. Its gate does not see its state, so one layer of it is a bank of leaky sums
+and position has to be told from sizes: Feng et al. 2024 find the same of one layer (selective
+copying). R2D2 with it solves k = 4 after 60,000 rows in a minute, too long for here; the score row
+``repeat_mingru`` has it.
 """
 
 import pytest
@@ -16,37 +21,40 @@ pytestmark = pytest.mark.learning
 
 NETWORK = ("torso=layer_norm", "torso.hidden=[64]", "policy.head_hidden=[64]",
            "collector.num_envs=32")  # fmt: skip
-TASK = ("env=repeat_previous", "env.k=2", "run.stop_value=null", *NETWORK)
+TASK = ("env=repeat_previous", "run.stop_value=0.95", "run.eval_episodes=20", *NETWORK)
 FRESH = (  # of both policies without a replay; answers have no consequences
     "policy.gamma=0", "env.reward_scale=51", "policy.segment_len=8", "policy.epochs=4",
     "collector.n_sample=1024",
 )  # fmt: skip
 POLICIES = {
-    "r2d2": (8000, "experiment=r2d2_repeat_previous", "policy.lr.start=3e-3"),
+    "r2d2": (
+        "experiment=r2d2_repeat_previous", "policy.lr.start=3e-3", "run.total_steps=24000",
+        "run.eval_every=3000",
+    ),
     "ppo": (
-        16000, "policy=ppo", *FRESH, "policy.gae_lambda=0", "policy.entropy_coef=0.1",
-        "policy.lr.start=2e-3", "learner.batch_size=128",
+        "policy=ppo", *FRESH, "policy.gae_lambda=0", "policy.entropy_coef=0.1",
+        "policy.lr.start=2e-3", "learner.batch_size=128", "run.total_steps=80000",
+        "run.eval_every=6144",
     ),
     "pqn": (
-        12000, "policy=pqn", *FRESH, "policy.q_lambda=0", "policy.lr.start=3e-3",
-        "learner.batch_size=64",
+        "policy=pqn", *FRESH, "policy.q_lambda=0", "policy.lr.start=3e-3",
+        "learner.batch_size=64", "run.total_steps=60000", "run.eval_every=4096",
     ),
 }  # fmt: skip
 CELLS = {
-    "lstm": (), "gru": (), "lru": (), "lmu": (), "rtu": (), "none": (),
-    "mingru": ("memory.forget_bias=0",),
-    "ffm": ("memory.horizon=4",),
-    "gtrxl": ("memory.window=4", "memory.hidden=32"),
+    "lstm": (), "gru": (), "lru": (), "lmu": (), "rtu": (),
+    "mingru": ("env.k=2", "memory.forget_bias=0"),
+    "ffm": ("memory.horizon=8",),
+    "gtrxl": ("memory.window=6", "memory.hidden=32"),
+    "none": ("run.total_steps=12000",),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("memory", CELLS)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_repeats_the_previous_card(tmp_path, policy, memory):
-    steps, *words = POLICIES[policy]
-    length = (f"run.total_steps={steps}", f"run.eval_every={steps}")
-    words += [*TASK, *length, f"memory={memory}", *CELLS[memory]]
-    result, _ = train(tmp_path, *words, episodes=20)
+def test_names_the_card_seen_before(tmp_path, policy, memory):
+    words = (*POLICIES[policy], *TASK, f"memory={memory}", *CELLS[memory])
+    result, _ = train(tmp_path, *words, episodes=50)
     assert result["return_mean"] >= 0.9 if memory != "none" else result["return_mean"] <= 0
 
 
