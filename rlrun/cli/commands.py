@@ -63,9 +63,13 @@ def resume_command(argv: list[str]) -> int:
     overrides = [*args.overrides, *quiet]
     run_dir, step = split_step(args.run_dir)
     if step is None and is_sweep(run_dir):
+        from rlrun.cli.job_runs import table_command
         from rlrun.cli.sweep import resume_sweep
 
-        return resume_sweep(run_dir, overrides, quiet=bool(quiet))
+        code = resume_sweep(run_dir, overrides, quiet=bool(quiet))
+        if not quiet and (command := table_command(run_dir)) is not None:
+            print(f"the table: {command}", flush=True)
+        return code
     return resume_run(run_dir, step, overrides)
 
 

@@ -42,6 +42,20 @@ def directory_of(given: str | None, key: str) -> Path:
     return path
 
 
+def table_command(path: Path) -> str | None:
+    """Return the command line that writes the table of a bench or probe in ``path``, if it is one.
+
+    ``rlrun resume`` runs the jobs alone.
+    """
+    commands = SweepRecord.read(path).commands
+    words = commands[0][1:] if commands else []
+    if not words or words[0] not in ("bench", "probe"):
+        return None
+    key = f"{words[0]}.dir="
+    given = [word for word in words if not word.startswith((key, "-q", "--quiet"))]
+    return f"rlrun {shlex.join([*given, f'{key}{path.absolute()}'])}"
+
+
 def run_jobs(
     composer: "Composer",
     common: Sequence[str],

@@ -231,14 +231,17 @@ def _overridden(run: RunData) -> list[str]:
 def labels_of(configs: Sequence[dict[str, Any]], given: Sequence[str] = ()) -> list[str]:
     """Return a short distinct name for each of several distinct settings.
 
-    The keys that tell them apart, those given on the command line first; a key that tells no more
-    of them apart is left out.
+    The keys that tell them apart: the policy, then those given on the command line; a key that
+    tells no more of them apart is left out.
     """
     if len(configs) == 1:
         return [show(configs[0].get("policy.name", "all runs"))]
     varying = varying_keys(configs)
     rank = {name: i for i, name in reversed(list(enumerate(given)))}
-    varying.sort(key=lambda n: (n not in rank, rank.get(n, 0), not n.endswith(".name")))
+    refers = {n for n in varying if any(str(k.get(n)).startswith("${") for k in configs)}
+    varying.sort(key=lambda n: (
+        n != "policy.name", n not in rank, rank.get(n, 0), not n.endswith(".name"), n in refers
+    ))  # fmt: skip
     chosen: list[str] = []
     parts = 1
     for name in varying:

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,6 +91,18 @@ def test_the_benchmark_runs_every_setting_once_and_writes_its_table(rlrun, build
     ids = [(call[1][0].env.eval_kwargs.get("length"), call[1][0].seed) for call in again]
     assert ids.count((None, 0)) >= 1, "what was added"
     assert (100, 1) not in ids, "what is done is not run again"
+
+
+def test_resume_names_the_command_of_the_table(rlrun, build, monkeypatch):
+    words = ("bench", "memory", *ONE, "bench.tasks=[tmaze_10]", "bench.steps=600",
+             "bench.evaluations=3")  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["rlrun", *words, "bench.dir=b", "-q"])
+    rlrun(*words, "bench.dir=b", "-q")
+    done = rlrun("resume", "b")
+    assert done.code == 0, done.err
+    (line,) = (line for line in done.out.splitlines() if line.startswith("the table: rlrun "))
+    assert shlex.split(line)[3:] == [*words, f"bench.dir={Path('b').absolute()}"]
+    assert "table:" not in rlrun("resume", "b", "-q").out
 
 
 def test_overrides_of_all_runs_may_be_keys_of_their_policy_and_memory(rlrun, build):

@@ -101,6 +101,12 @@ def test_a_key_of_env_that_varies_within_an_environment_is_a_setting(tmp_path: P
         ),
         ([{"a": 1, "b": 1}, {"a": 2, "b": 2}], ["b"], ["b=1", "b=2"]),
         (
+            [{"b": 1, "policy.name": "dqn"}, {"b": 2, "policy.name": "r2d2"}],
+            ["b", "policy.name"],
+            ["dqn", "r2d2"],
+        ),
+        ([{"a": "${env.a}", "b": 1}, {"a": 5, "b": 2}], [], ["b=1", "b=2"]),
+        (
             [{"a": 1, "b": 1}, {"a": 1, "b": 2}, {"a": 2, "b": 1}],
             [],
             ["a=1 b=1", "a=1 b=2", "a=2 b=1"],
@@ -110,7 +116,10 @@ def test_a_key_of_env_that_varies_within_an_environment_is_a_setting(tmp_path: P
     ],
 )
 def test_labels(configs: list, given: list, expected: list) -> None:
-    """Keys of the command line first; a key that tells nothing more apart is left out."""
+    """The policy, then keys of the command line; what tells nothing more apart is left out.
+
+    References to keys of the environment come last.
+    """
     assert labels_of(configs, given) == expected
 
 
