@@ -3,7 +3,7 @@
 Random actions, before anything of rlrun validates what the environment returns.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +16,11 @@ from rlrun.env.probe import row_hash
 from rlrun.env.walk import Episode, SingleWalk, walk_single
 from rlrun.env.wrappers import MaxAndSkip
 from rlrun.functional.masks import MASK
+from rlrun.tree import tree_leaves
 
 OK, FINDING, UNKNOWN = "ok", "finding", "not checkable"
 NO_END = "no episode ended within the steps made; env.max_episode_steps=100 makes them end"
+_FEW_STARTS = 5  # episodes from which on their starts are a range
 REPLAYS = 3  # episodes that are repeated up to their last step
 _REPLAY_STEPS, _REPLAY_SECONDS = 300, 0.3
 _LIMITS = (  # attributes that name a limit
@@ -154,8 +156,9 @@ def _trusted(limit: int) -> Check:
 def final_observation_check(walk: SingleWalk, make: Callable[[], AnyEnv], seed: int) -> Check:
     """The observation of an episode's last step must not be that of a reset.
 
-    Compared with the first one of the next episode, and with what a reset in place of the last
-    step returns: an environment that resets itself in ``step`` returns just that.
+    Compared with the first one of the next episode, with what a reset in place of the last step
+    returns (an environment that resets itself in ``step`` returns just that), and with the places
+    where episodes start.
     """
     name, ended = "final observation", walk.ended
     if not ended:
@@ -171,7 +174,40 @@ def final_observation_check(walk: SingleWalk, make: Callable[[], AnyEnv], seed: 
     if len(found) > 1 and all(found):
         text = f"in {len(found)} episodes it is what reset() returns in place of the last step"
         return Check(name, FINDING, f"{text}; {fix}")
+    if len(ended) >= _FEW_STARTS and not walk.violations and _ends_where_episodes_start(ended):
+        text = f"in all {len(ended)} episodes it lies among the first ones, and the one before it"
+        return Check(name, FINDING, f"{text} does not, as after a reset; {fix}")
     return Check(name, OK, f"not that of a reset, {len(ended)} episodes")
+
+
+def _ends_where_episodes_start(ended: Sequence[Episode]) -> bool:
+    """Whether all last observations, but hardly one before the last, lie among the first ones.
+
+    Among them: nearer to one of another episode than twice the largest such distance of the first
+    ones themselves, in deviations of each number.
+    """
+    starts, before, finals = (_numbers([e.obs[i] for e in ended]) for i in (0, -2, -1))
+    spread = starts.std(axis=0)
+    varies = spread > 0
+    if not varies.any():  # compared above
+        return False
+
+    def distances(points: np.ndarray) -> np.ndarray:
+        moved = (points[:, ~varies] != starts[0, ~varies]).any(axis=1)
+        nearest = np.full(len(points), np.inf)
+        for i, point in enumerate(points):
+            others = np.delete(starts, i, axis=0)[:, varies]
+            if not moved[i]:
+                nearest[i] = (np.abs(others - point[varies]) / spread[varies]).max(axis=1).min()
+        return nearest
+
+    limit = 2 * distances(starts).max()
+    return bool((distances(finals) <= limit).all() and (distances(before) > limit).mean() >= 0.9)
+
+
+def _numbers(obs: Sequence[Any]) -> np.ndarray:
+    """All numbers of each observation, float64 [n, d]."""
+    return np.array([np.concatenate([np.ravel(x) for x in tree_leaves(o)]) for o in obs], float)
 
 
 def _ends_in_reset(make: Callable[[], AnyEnv], seed: int) -> bool | None:

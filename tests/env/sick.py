@@ -104,6 +104,12 @@ class Samestart(Selfreset):  # likewise, from one place, with random steps
         return super().step(action)
 
 
+class Noisyreset(Healthy):  # likewise, from random places with random steps
+    def step(self, action: Any) -> Any:
+        obs, reward, out, late, info = super().step(action)
+        return self.reset()[0] if out or late else obs, reward, out, late, info
+
+
 class Clock(Healthy):  # random numbers that no seed reaches
     def step(self, action: Any) -> Any:
         self.place += float(np.random.default_rng().normal()) * 1e-3
@@ -199,6 +205,7 @@ SICK = {  # class -> (the check that finds it, words of its text)
     Registered: ("time limit", "episodes of 9 steps, the registered limit, terminated"),
     Selfreset: ("final observation", "what reset() returns in place of the last step"),
     Samestart: ("final observation", "the first one of the next episode"),
+    Noisyreset: ("final observation", "as after a reset"),
     Clock: ("determinism", "draw from self.np_random only"),
     Shared: ("determinism", "share nothing"),
     Hidden: ("state", "gives other rows"),
