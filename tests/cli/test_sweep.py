@@ -271,7 +271,7 @@ def test_the_record_is_read_within_the_lock(
 
     monkeypatch.setattr(SweepRecord, "read", checked)
     assert rlrun("-m", "seed=1", "sweep.dir=s").code == 0
-    assert rlrun("resume", "s", "run.total_steps=9999").code == 0
+    assert rlrun("resume", "s", "run.total_steps=9999", "-q").code == 0  # else it says more
     monkeypatch.setattr(SweepRecord, "read", read)
     assert len(resumed(build)) == 2
 
