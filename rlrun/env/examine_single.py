@@ -181,7 +181,7 @@ def final_observation_check(walk: SingleWalk, make: Callable[[], AnyEnv], seed: 
 
 
 def _ends_where_episodes_start(ended: Sequence[Episode]) -> bool:
-    """Whether all last observations, but hardly one before the last, lie among the first ones.
+    """Return True where all last observations lie among the first ones, those before hardly ever.
 
     Among them: nearer to one of another episode than twice the largest such distance of the first
     ones themselves, in deviations of each number.

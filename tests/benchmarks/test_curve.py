@@ -1,6 +1,10 @@
 """The picture of the README is the one that its command draws from the committed runs."""
 
+import csv
+import re
+
 import numpy as np
+import pytest
 
 from tests.benchmarks import curve
 from tests.benchmarks.__main__ import main
@@ -38,3 +42,19 @@ def test_our_curve_is_read_from_a_run(tmp_path):
     steps = [point[0] for point in curve.own_curve(line, seed=0)]
     assert len(steps) == 4
     assert steps[-1] >= 400
+
+
+def test_the_table_of_memories_has_the_figures_of_the_committed_runs():
+    folder = curve.RESULTS.parents[1]
+    with (folder / "results/memories.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    section = (folder / "TABLES.md").read_text("utf-8").partition("## R2D2 with every memory")[2]
+    shown = dict(re.findall(r"^\| (\w+) \| (-?\d\.\d{3})", section.partition("\n## ")[0], re.M))
+    assert len(shown) == 8
+    picture = (folder / "memories.svg").read_text("utf-8")
+    for memory, score in shown.items():
+        own = [row for row in rows if row["setting"] == f"memory={memory}"]
+        final = {row["seed"]: float(row["return"]) for row in own}  # of its last evaluation
+        assert len(final) == 5
+        assert np.mean([*final.values()]) == pytest.approx(float(score), abs=6e-4)
+        assert f"memory={memory}" in picture
