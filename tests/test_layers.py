@@ -130,11 +130,6 @@ def test_no_transposes() -> None:
     assert {m: f for m, f in found.items() if f} == {}, "time stays first (conventions 9)"
 
 
-def test_files_stay_small() -> None:
-    lines = {module_of(path): len(path.read_text("utf-8").splitlines()) for path in FILES}
-    assert {module: count for module, count in lines.items() if count > 350} == {}
-
-
 def test_no_two_public_classes_of_one_name() -> None:
     places: dict[str, list[str]] = {}
     for path in FILES:
