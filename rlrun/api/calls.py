@@ -75,7 +75,9 @@ def running_call(argv: Sequence[str], trust: Sequence[str] = ()) -> Iterator[Non
     handlers, level = root.handlers[:], root.level
     sys.argv = ["rlrun", *argv]
     try:
-        with call(trust):
+        from rlrun.blas import one_thread_of_run
+
+        with call(trust), one_thread_of_run():
             yield
     finally:
         sys.argv, root.handlers = own_argv, handlers

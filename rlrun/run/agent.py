@@ -14,6 +14,7 @@ import torch
 from rlrun.acting.actor import NetActor, shape_reward
 from rlrun.acting.team import TeamActor
 from rlrun.acting.values import ValueActor
+from rlrun.blas import one_thread
 from rlrun.env import make_env, make_one_env
 from rlrun.env.framestack import FrameStack, make_frame_stack
 from rlrun.env.gymnasium_rows import RowsVectorEnv
@@ -110,7 +111,8 @@ class Agent:
         epsilon = self._epsilon(explore)
         stacked = row.obs if self._stack is None else self._stack.push(row.obs, row.first)
         inputs = stacked, row.first, self._action, row.reward, self._state
-        out = self._actor.act(*inputs, explore=epsilon)
+        with one_thread():
+            out = self._actor.act(*inputs, explore=epsilon)
         self._action, self._state, self._opened = out.action, out.state, True
         action = np.array(out.action)
         if self._start.any():
@@ -144,7 +146,8 @@ class Agent:
             before = self._stack.state_dict()
             obs = self._stack.push(row.obs, row.first)
         shaped = shape_reward(row.reward, actor.scale, actor.clip)
-        q, _ = actor.step(obs, row.first, self._action, shaped, self._state)
+        with one_thread():
+            q, _ = actor.step(obs, row.first, self._action, shaped, self._state)
         if self._stack is not None:
             self._stack.load_state_dict(before)
         q = np.array(q)
@@ -246,10 +249,11 @@ def takes_probability(actor: Actor) -> bool:
 def load_agent(run_dir: Path, *, weights: str = "final", device: str | None = None) -> Agent:
     """Return the agent of a run; arguments and errors are those of ``load_trained``.
 
-    The number of torch's threads stays as it is.
+    The numbers of torch's and BLAS's threads stay as they are.
     """
     threads = torch.get_num_threads()
     try:
-        return Agent(load_trained(run_dir, weights=weights, device=device), run_dir)
+        with one_thread():
+            return Agent(load_trained(run_dir, weights=weights, device=device), run_dir)
     finally:
         torch.set_num_threads(threads)

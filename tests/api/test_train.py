@@ -19,6 +19,7 @@ import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 import rlrun
 from rlrun.cli.main import main
@@ -249,6 +250,41 @@ def test_the_process_is_left_as_it_was(
         own.close()
     assert (tmp_path / "own.log").read_text() == "still here\n"
     assert not (tmp_path / "r/rlrun.log").read_text()
+
+
+def blas() -> list[Any]:
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
+
+
+def test_blas_has_one_thread_while_a_run_trains_and_an_agent_acts(
+    build: Build, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a BLAS that the user's process has loaded are given back, also after an error."""
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    agent, seen = rlrun.load(trained("dqn")), []
+    agent.reset()
+
+    def look() -> None:
+        seen.append([library.get_num_threads() for library in blas()])
+
+    def train(*given: Any, **named: Any) -> int:
+        assert os.environ["OPENBLAS_NUM_THREADS"] == "1", "of the processes that a run starts"
+        look()
+        raise EnvError("env 3: broken")
+
+    def act(*given: Any, act: Any = agent._actor.act, **named: Any) -> Any:
+        look()
+        return act(*given, **named)
+
+    monkeypatch.setattr(sys.modules["rlrun.run.train"], "run", train)
+    monkeypatch.setattr(agent._actor, "act", act)
+    with threadpool_limits(2, user_api="blas"):
+        with pytest.raises(EnvError):
+            rlrun.train(*QUICK, f"run.dir={tmp_path}/r")
+        agent.act(np.zeros(4, np.float32))
+        look()
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
+    assert seen == [[1] * len(blas())] * 2 + [[2] * len(blas())]
 
 
 def test_a_run_in_another_thread(tmp_path: Path) -> None:
