@@ -27,6 +27,17 @@ def contract_error(env_id: str, subject: str, step: int, message: str) -> EnvErr
     return EnvError(f"env.id = {env_id}: {subject} {when}: {message}")
 
 
+def numbered(indices: list[int]) -> str:
+    """Return "environment 3", "environments 0 to 49" or "environments 1, 4 and 9 more"."""
+    if len(indices) == 1:
+        return f"environment {indices[0]}"
+    if len(indices) == indices[-1] - indices[0] + 1:
+        return f"environments {indices[0]} {'and' if len(indices) == 2 else 'to'} {indices[-1]}"
+    shown, more = indices[:4], len(indices) - 4
+    words = [str(i) for i in shown] + ([f"{more} more"] if more > 0 else [])
+    return f"environments {', '.join(words[:-1])} and {words[-1]}"
+
+
 def close_error(env_id: str, subject: str, error: BaseException) -> EnvError:
     """Return the error of ``subject`` whose close() raised ``error``."""
     return EnvError(f"env.id = {env_id}: {subject}: {exception_text(error, 'close')}")

@@ -7,6 +7,7 @@ to do; one that cannot be made says why. None of them proves an environment righ
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -76,7 +77,9 @@ class _Rows:
     """Checks of the rows of an environment."""
 
     def __init__(self, config: EnvConfig, agents: AgentsConfig | None, seconds: float) -> None:
-        self.config, self.agents, self.seconds = config, agents, seconds
+        # No walk goes on after a restart: its rows would be those of another episode.
+        self.config = replace(config, on_worker_failure="stop")
+        self.agents, self.seconds = agents, seconds
 
     def make(self, *, num_envs: int = _NUM_ENVS, resumable: bool = False) -> Env:
         return make_env(self.config, num_envs=num_envs, agents=self.agents, resumable=resumable)

@@ -5,6 +5,7 @@ byte per step. There is no semaphore and no lock, so that nothing is left behind
 processes. A worker ends with its parent, even during a step that never ends.
 """
 
+import logging
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
@@ -16,17 +17,21 @@ import numpy as np
 
 from rlrun import errors
 from rlrun.env.checked import CheckedEnv
-from rlrun.env.contract import contract_error
+from rlrun.env.contract import contract_error, numbered
 from rlrun.env.rows import Env
 from rlrun.env.serving import STEP, Failure, SharedRows, serve
 from rlrun.errors import NO_GUARD, RlrunError, end_if_importing_main, unguarded
 from rlrun.schema import EnvConfig
 
+_logger = logging.getLogger(__name__)
+
 EXIT_SECONDS = 5.0  # between a closed pipe and the end of its process
 _LOAD_SECONDS = 3600.0
+_LOST = "its worker process was restarted"  # why a state does not continue an episode
 LOOP_STEPS, LOOP_RESTARTS = 10, 3  # restarts in a row, each within so many steps: a crash loop
 
 EnvFn = Callable[[], CheckedEnv]
+Command = tuple[str, tuple[Any, ...]]  # a method of ``serving.EnvServer``, and its arguments
 
 
 def _start_method() -> str:
@@ -46,7 +51,7 @@ class Worker:
     ) -> None:
         self._index, self._make, self._shared, self._keep_info = index, make, shared, keep_info
         self._wait = wait
-        self.started_at = -LOOP_STEPS  # the step at which it was started again
+        self.started_at = -LOOP_STEPS  # ``WorkerVector.steps`` when it was started again
         self.restarts_in_a_row = 0
         self.start()
 
@@ -86,7 +91,7 @@ class Worker:
     def _end_text(self) -> str:
         connection.wait([self.process.sentinel], timeout=EXIT_SECONDS)
         code = self.process.exitcode
-        return f"its worker process ended (exit code {code}); look for a crash or lack of memory"
+        return f"a worker process ended (exit code {code}); look for a crash or lack of memory"
 
     def end(self) -> None:
         """Kill the process."""
@@ -109,6 +114,8 @@ class WorkerVector:
         self.single_action_space: gym.Space[Any] = example.action_space
         example.close()
         self.num_envs, self.config = len(env_fns), config
+        self.steps = 0  # since it was made
+        self.restarts = 0  # of workers
         context = multiprocessing.get_context(_start_method())
         self.shared = SharedRows(
             self.single_observation_space, self.single_action_space, self.num_envs, context
@@ -118,18 +125,20 @@ class WorkerVector:
             for i, make in enumerate(env_fns):
                 wait = config.worker_seconds
                 self.workers.append(Worker(i, make, self.shared, keep_info, wait))
-            self.gather(0, config.worker_seconds)
+            self.replies(config.worker_seconds)
+            self.restart_failed(0, lambda i: None)
         except BaseException:
             self.end()
             raise
         self.shared.open()
 
-    def gather(self, step: int, seconds: float) -> list[Any]:
-        """Return the answers of all workers. Raises: EnvError, ConfigError."""
+    def replies(self, seconds: float) -> list[Any]:
+        """Return the workers' answers, None of one that does not answer (``Worker.failed``).
+
+        Raises: the error that an answer carries.
+        """
         deadline = time.monotonic() + seconds
-        replies = [worker.reply(deadline) for worker in self.workers]
-        self.require_answers(step)
-        return self.checked(replies)
+        return self.checked([worker.reply(deadline) for worker in self.workers])
 
     def checked(self, replies: list[Any]) -> list[Any]:
         """Return ``replies``. Raises: the error that one of them carries."""
@@ -142,28 +151,78 @@ class WorkerVector:
                 raise RuntimeError(f"in a worker process:\n{reply.text}")
         return replies
 
-    def require_answers(self, step: int) -> None:
-        """Raise EnvError, and end all workers, unless all have answered."""
-        failed = [i for i, worker in enumerate(self.workers) if worker.failed is not None]
+    def call(self, arguments: list[tuple[Any, ...]], name: str) -> list[Any]:
+        """Return ``name(*arguments[i])`` of every worker's ``serving.EnvServer``, see ``replies``.
+
+        ``restart_failed`` must follow.
+        """
+        for worker, values in zip(self.workers, arguments, strict=True):
+            worker.send((name, values))
+        slow = name == "load_state_dict"  # it may replay an episode
+        return self.replies(_LOAD_SECONDS if slow else self.config.worker_seconds)
+
+    def restart_failed(
+        self, step: int, command: Callable[[int], Command | None]
+    ) -> np.ndarray | None:
+        """Start the workers again that do not answer; return which [E], None where all do.
+
+        Each of them executes ``command(i)``. ``step``: of the vector, for messages.
+
+        Raises: EnvError: env.on_worker_failure forbids it, or they fail again and again.
+        """
+        failed = self._failed()
         if not failed:
+            return None
+        restarted = np.zeros(self.num_envs, np.bool_)
+        restarted[failed] = True
+        while failed:
+            self._require_restartable(failed, step)
+            for i in failed:
+                self.workers[i].end()
+                self.workers[i].start()
+            self.restarts += len(failed)
+            deadline = time.monotonic() + self.config.worker_seconds
+            self.checked([self.workers[i].reply(deadline) for i in failed])
+            commands = {i: sent for i in failed if (sent := command(i)) is not None}
+            for i, sent in commands.items():
+                self.workers[i].send(sent)
+            self.checked([self.workers[i].reply(deadline) for i in commands])
+            failed = self._failed()
+        return restarted
+
+    def _failed(self) -> list[int]:
+        return [i for i, worker in enumerate(self.workers) if worker.failed is not None]
+
+    def _require_restartable(self, failed: list[int], step: int) -> None:
+        """Count the restart of ``failed``. Raises: EnvError, after all workers are ended."""
+        message, looping = self.workers[failed[0]].failed or "", []
+        for i in failed:
+            worker = self.workers[i]
+            soon = self.steps - worker.started_at < LOOP_STEPS
+            worker.restarts_in_a_row = worker.restarts_in_a_row + 1 if soon else 1
+            worker.started_at = self.steps
+            if worker.restarts_in_a_row > LOOP_RESTARTS:
+                looping.append(i)
+        codes = {self.workers[i].process.exitcode for i in failed}
+        if self.config.on_worker_failure == "restart" and NO_GUARD not in codes and not looping:
+            if not self.restarts:
+                text = "%s failed at step %d; starting again (env.on_worker_failure): %s"
+                _logger.warning(text, numbered(failed), step, message)
             return
-        message = self.workers[failed[0]].failed or ""
+        if looping:
+            failed, message = (
+                looping,
+                (
+                    f"{self.workers[looping[0]].failed}; it was restarted {LOOP_RESTARTS} times in a "
+                    f"row and failed within {LOOP_STEPS} steps each time"
+                ),
+            )
         if step == 0:
             message += "; env.backend=sync shows why"
-        codes = {self.workers[i].process.exitcode for i in failed}
         self.end()
         if NO_GUARD in codes:
             raise unguarded("env.backend = async", "env.backend=sync")
-        subject = f"environment {', '.join(map(str, failed))}"
-        raise contract_error(self.config.id, subject, step, message)
-
-    def call(self, arguments: list[tuple[Any, ...]], name: str, step: int) -> list[Any]:
-        """Return ``name(*arguments[i])`` of every worker's ``serving.EnvServer``."""
-        for worker, given in zip(self.workers, arguments, strict=True):
-            worker.send((name, given))
-        slow = name == "load_state_dict"  # it may replay an episode
-        seconds = _LOAD_SECONDS if slow else self.config.worker_seconds
-        return self.gather(step, seconds)
+        raise contract_error(self.config.id, numbered(failed), step, message)
 
     @property
     def processes(self) -> list[Any]:
@@ -190,9 +249,9 @@ class WorkerVector:
 class AsyncEnv(Env):
     """Rows of environments in processes of their own (``checked.CheckedEnv``).
 
-    ``env.on_worker_failure=restart``: a process that ended, or does not answer, is started again.
-    The open episode of its environment ends with the row before. After an EnvError only ``close``
-    is allowed.
+    ``env.on_worker_failure=restart``: a process that ended, or does not answer, is started again,
+    whatever it was asked to do. The open episode of its environment ends with the row before. After
+    an EnvError only ``close`` is allowed.
     """
 
     _raw: Any  # WorkerVector
@@ -205,26 +264,34 @@ class AsyncEnv(Env):
             env_id=config.id,
             keep_info=keep_info,
         )
-        self._restart = config.on_worker_failure == "restart"
+        self.restarts = self._raw.restarts
+        # [E] restarted since the last step: the next one shows the episode that was opened then
+        self._lost = np.zeros(self.num_envs, np.bool_)
 
     def _reset(self, seed: int) -> Any:
-        seeds = [(seed + i,) for i in range(self.num_envs)]
-        self._raw.call(seeds, "reset", self._steps)
+        self._raw.call([(seed + i,) for i in range(self.num_envs)], "reset")
+        self._restart_failed(lambda i: ("reset", (seed + i,)))
+        self._lost = np.zeros(self.num_envs, np.bool_)
         return self._raw.shared.obs
 
     def _advance(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        raw = self._raw
+        raw, lost = self._raw, self._lost
         raw.shared.action[:] = action
-        for worker in raw.workers:
+        raw.steps += 1
+        stepping = [raw.workers[i] for i in np.flatnonzero(~lost)] if lost.any() else raw.workers
+        for worker in stepping:
             worker.send(STEP)
         deadline = time.monotonic() + raw.config.worker_seconds
-        replies = [worker.reply(deadline) for worker in raw.workers]
+        replies = raw.checked([worker.reply(deadline) for worker in stepping])
+        failed = self._restart_failed(self._reopen)
         self.restarted = None
-        if any(worker.failed is not None for worker in raw.workers):
-            self._restart_workers()
+        if failed is not None or stepping is not raw.workers:
+            self.restarted = lost if failed is None else lost | failed
+            self._lost = np.zeros(self.num_envs, np.bool_)
+            replies = _spread(replies, lost)
         info: dict[str, Any] = {}
         if any(reply is not None for reply in replies):
-            info = self._infos(raw.checked(replies))
+            info = self._infos(replies)
         shared = raw.shared
         return shared.obs, shared.reward.copy(), *shared.flags.T.copy(), info
 
@@ -239,44 +306,54 @@ class AsyncEnv(Env):
                 info |= {key: values, f"_{key}": present}
         return info
 
-    def _restart_workers(self) -> None:
-        """Start the workers again that did not answer."""
-        raw = self._raw
-        if not self._restart:
-            raw.require_answers(self._steps)
-        self.restarted = np.array([worker.failed is not None for worker in raw.workers])
-        for i in np.flatnonzero(self.restarted):
-            self._restart_worker(int(i))
+    def _restart_failed(self, command: Callable[[int], Command]) -> np.ndarray | None:
+        """Start the workers again that do not answer (``WorkerVector.restart_failed``)."""
+        failed: np.ndarray | None = self._raw.restart_failed(self._steps, command)
+        if failed is not None:
+            self.restarts = self._raw.restarts
+            subject = numbered(np.flatnonzero(failed).tolist())
+            verb = "was" if np.count_nonzero(failed) == 1 else "were"
+            text = f"{subject} {verb} restarted at step {self._steps}"
+            self.inexact = self.inexact or text
+        return failed
 
-    def _restart_worker(self, i: int) -> None:
-        """Start worker i again, with an episode of its own. Raises: EnvError: a crash loop."""
-        raw, worker = self._raw, self._raw.workers[i]
-        while worker.failed is not None:
-            soon = self._steps - worker.started_at < LOOP_STEPS
-            worker.restarts_in_a_row = worker.restarts_in_a_row + 1 if soon else 1
-            if worker.restarts_in_a_row > LOOP_RESTARTS:
-                worker.failed += (
-                    f"; it was restarted {LOOP_RESTARTS} times in a row and failed within "
-                    f"{LOOP_STEPS} steps each time"
-                )
-                raw.require_answers(self._steps)
-            worker.end()
-            worker.start()
-            worker.started_at = self._steps
-            self.restarts += 1
-            deadline = time.monotonic() + raw.config.worker_seconds
-            raw.checked([worker.reply(deadline)])
-            worker.send(("reopen", (self._seed + i, self._steps + self.restarts)))
-            raw.checked([worker.reply(deadline)])
-        self.inexact = self.inexact or f"environment {i} was restarted at step {self._steps}"
+    def _reopen(self, i: int) -> Command:
+        """Return the command of a restarted worker: open an episode that had no other start."""
+        return "reopen", self._fresh_episode(i)
+
+    def _fresh_episode(self, i: int) -> tuple[int, int]:
+        return self._seed + i, self._steps + self._raw.restarts
 
     def _raw_state(self) -> dict[str, Any]:
-        states = self._raw.call([()] * self.num_envs, "state_dict", self._steps)
+        states = self._raw.call([()] * self.num_envs, "state_dict")
+        failed = self._restart_failed(self._reopen)
+        if failed is not None:
+            self._lost = self._lost | failed
+        for i in np.flatnonzero(self._lost):
+            states[i] = self._lost_state(int(i))
         self.inexact = self.inexact or next((s["reason"] for s in states if "reason" in s), None)
         return {"environments": states}
 
+    def _lost_state(self, i: int) -> dict[str, Any]:
+        """Return the state of an environment whose open episode is lost: the next one is opened."""
+        seed, episode = self._fresh_episode(i)
+        state = {"seed": seed, "episode": episode, "steps": 0, "obs": "", "reseed": True}
+        return state | {"done": True, "reason": _LOST}
+
     def _load_raw(self, state: dict[str, Any]) -> list[str]:
-        given = [(one,) for one in state["environments"]]
-        reasons = self._raw.call(given, "load_state_dict", self._steps)
+        states = state["environments"]
+        reasons = self._raw.call([(one,) for one in states], "load_state_dict")
+        failed = self._restart_failed(
+            lambda i: ("load_state_dict", (states[i] | {"reason": _LOST},))
+        )
+        for i in [] if failed is None else np.flatnonzero(failed):
+            reasons[i] = _LOST
+        self._lost = np.zeros(self.num_envs, np.bool_)
         self.cut = np.array([reason is not None for reason in reasons])
         return list(dict.fromkeys(r for r in reasons if r is not None))
+
+
+def _spread(replies: list[Any], lost: np.ndarray) -> list[Any]:
+    """Return ``replies`` with None in the places ``lost`` [E], which were not asked."""
+    remaining = iter(replies)
+    return [None if gone else next(remaining) for gone in lost]

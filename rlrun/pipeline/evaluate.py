@@ -13,12 +13,14 @@ import numpy as np
 from rlrun.buffer.saved import check_counts
 from rlrun.env import make_env
 from rlrun.env.framestack import make_frame_stack
+from rlrun.errors import EnvError
 from rlrun.pipeline.watch import Watch
 from rlrun.schema import AgentsConfig, EnvConfig
 from rlrun.types import Actor, Policy, no_actions
 
 _logger = logging.getLogger(__name__)
 
+MAX_LOST = 10  # episodes in a row of one environment that restarts cut
 MAX_ENVS = 50  # evaluation environments stepped in lock-step
 
 
@@ -34,6 +36,8 @@ class Evaluation:
     success: np.ndarray | None  # float64 [episodes], where the environment reports it
     env_steps: int
     cut: int = 0  # episodes that did not end: they were cut after eval.max_episode_steps
+    restarted: int = 0  # episodes that a restart of their environment cut; others replace them
+    inexact: str | None = None  # why another evaluation of these weights may differ
 
     def summary(self) -> dict[str, float]:
         """The statistics written to run.json."""
@@ -52,6 +56,8 @@ class Evaluation:
             out["success"] = float(self.success.mean())
         if self.cut:
             out["cut_episodes"] = self.cut
+        if self.restarted:
+            out["restarted_episodes"] = self.restarted
         return out
 
 
@@ -98,7 +104,10 @@ class Evaluator:
 
         The number of episodes of each environment is fixed beforehand: counting whichever episodes
         end first would favour short ones. An episode is cut after ``max_steps``: its return so far
-        counts, and its column plays no further ones.
+        counts, and its column plays no further ones. One that is lost because its environment was
+        restarted (env.on_worker_failure) does not count; its column plays another one instead.
+
+        Raises: EnvError: no episode of a column ends, so often is its environment restarted.
         """
         evaluation = self.run_until(lambda: False, policy, env_steps=env_steps, watch=watch)
         assert evaluation is not None
@@ -120,6 +129,7 @@ class Evaluator:
         played = np.zeros(self.num_envs, np.int64)
         total, length = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
         results: list[tuple[int, int, float, int, float]] = []
+        lost, lost_in_a_row = 0, np.zeros(self.num_envs, np.int64)  # by restarts
         began, cut = self.steps, 0
         obs: Any = self.env.reset(seed=self.seed)
         first = np.ones(self.num_envs, bool)
@@ -138,6 +148,12 @@ class Evaluator:
             out = actor.act(stacked, first, action, reward, state, explore=None)
             action, state = out.action, out.state
             step, self.steps = self.env.step(action), self.steps + 1
+            if step.restarted is not None:
+                cut_here = step.restarted & ~ended & (played < episodes)
+                lost, lost_in_a_row = lost + int(cut_here.sum()), lost_in_a_row + cut_here
+                self._require_ends(lost_in_a_row)
+                total[step.restarted], length[step.restarted] = 0, 0
+                ended = ended | step.restarted  # no action was taken
             total += np.where(ended, 0.0, step.reward)
             length += ~ended
             obs, first, reward, valid = step.obs, step.first, step.reward, ~ended
@@ -152,14 +168,31 @@ class Evaluator:
                 results.append((int(played[i]), int(i), float(total[i]), int(length[i]), solved))
                 cut += not ended[i]
                 played[i] = played[i] + 1 if ended[i] else episodes[i]
-            total[ended], length[ended] = 0, 0
+            total[ended], length[ended], lost_in_a_row[ended] = 0, 0, 0
+        if lost:
+            text = "evaluation at %d env steps: episodes cut by restarts of their environment: %d"
+            _logger.warning(f"{text}; they do not count, others replace them", env_steps, lost)
         if cut and not self.warned:
             self.warned = True
             text = "%d of %d evaluation episodes did not end within eval.max_episode_steps = %d"
             _logger.warning(
                 f"{text}; their returns so far count", cut, len(results), self.max_steps
             )
-        return self._evaluation(results, env_steps, cut)
+        _, _, *columns = (np.array(x) for x in zip(*sorted(results), strict=True))
+        returns, lengths, success = columns
+        return Evaluation(
+            returns, lengths, success if self.success else None, env_steps, cut, lost,
+            inexact=self.env.inexact if lost else None,
+        )  # fmt: skip
+
+    def _require_ends(self, lost_in_a_row: np.ndarray) -> None:
+        """Raise EnvError where ``MAX_LOST`` episodes of a column were lost, none between ended."""
+        if lost_in_a_row.max() >= MAX_LOST:
+            raise EnvError(
+                f"env.on_worker_failure = restart: evaluation environment {lost_in_a_row.argmax()} "
+                f"was restarted in each of {MAX_LOST} episodes in a row; an episode must end; fix "
+                "the environment (env.backend=sync shows the error), or raise env.worker_seconds"
+            )
 
     def _actor(self, policy: Policy) -> Actor:
         """Return an actor with the policy's present weights; it is reused for the same policy."""
@@ -168,10 +201,6 @@ class Evaluator:
         assert self.actor is not None
         self.actor.refresh()
         return self.actor
-
-    def _evaluation(self, results: list[Any], env_steps: int, cut: int) -> Evaluation:
-        _, _, returns, lengths, success = (np.array(x) for x in zip(*sorted(results), strict=True))
-        return Evaluation(returns, lengths, success if self.success else None, env_steps, cut)
 
     def close(self) -> None:
         self.env.close()

@@ -16,7 +16,7 @@ from rlrun.log import Log
 from rlrun.pipeline.backends import backends, restore_backends
 from rlrun.pipeline.bonus import RND
 from rlrun.pipeline.collector import ChunkInterrupted
-from rlrun.pipeline.evaluate import eval_metrics, loaded_counts, loaded_summary
+from rlrun.pipeline.evaluate import Evaluation, eval_metrics, loaded_counts, loaded_summary
 from rlrun.pipeline.finite import require_finite
 from rlrun.pipeline.generators import generators_state, load_generators
 from rlrun.pipeline.parts import LoopBuffer, LoopEvaluator, LoopLearner
@@ -69,6 +69,7 @@ class Pipeline:
     last: dict[str, float] | None = None  # summary of the last evaluation
     consecutive_solved: int = 0  # successive evaluations at stop_value
     pending_evaluation: bool = False  # a signal interrupted one; a resumed run begins with it
+    inexact_evaluation: str | None = None  # why an evaluation was not what it would be without
     rollbacks: int = 0  # to an earlier checkpoint, after non-finite updates
     warned: bool = False  # of a run that cannot be resumed exactly; True: say nothing
     phase: str = "start"  # what the loop is doing, for the watchdog
@@ -229,14 +230,16 @@ class Pipeline:
         evaluation = self.evaluator.run_until(stop, self.policy, env_steps=steps)
         self.pending_evaluation = evaluation is None
         if evaluation is not None:
-            self._record_evaluation(evaluation.summary(), steps)
+            self._record_evaluation(evaluation, steps)
         else:  # it will be repeated, with the same random numbers
             self.policy.generator.bit_generator.state = before[0]
             load_generators(before[1])
         self._add_seconds("eval", start)
 
-    def _record_evaluation(self, summary: dict[str, float], steps: int) -> None:
+    def _record_evaluation(self, evaluation: Evaluation, steps: int) -> None:
         require_in_place(self.run_dir)
+        summary = evaluation.summary()
+        self.inexact_evaluation = self.inexact_evaluation or evaluation.inexact
         self.last, target = summary, self.run_config.stop_value
         if self.best is None or summary["return_mean"] > self.best["return_mean"]:
             self.best = summary
@@ -248,6 +251,11 @@ class Pipeline:
         diagnosis = self.learner.diagnose() if self.learner is not None else {}
         self.log.write(steps, eval_metrics(summary) | best | diagnosis)
         self.log.progress(steps, self.counters.updates, eval=summary["return_mean"])
+
+    @property
+    def inexact(self) -> str | None:
+        """Why the run is not, or cannot be resumed as, the one that nothing disturbed."""
+        return self.source.inexact or self.inexact_evaluation
 
     def pulse(self) -> tuple[str, Any]:
         """Return the phase of the loop and numbers that change as long as it moves."""
@@ -318,6 +326,7 @@ class Pipeline:
             "last": self.last,
             "hits": self.consecutive_solved,
             "owed": self.pending_evaluation,
+            "inexact_evaluation": self.inexact_evaluation,
             "stop_value": self.run_config.stop_value,
             "settings": self.settings,
             "backends": backends(self.policy),
@@ -340,6 +349,7 @@ class Pipeline:
         same_goal = state["stop_value"] == self.run_config.stop_value
         self.consecutive_solved = state["hits"] if same_goal else 0
         self.pending_evaluation, self.dirty = state["owed"], False
+        self.inexact_evaluation = state.get("inexact_evaluation")  # earlier versions had none
         if self.buffer is not None and self.learner is not None:
             self.buffer.load_state_dict(state["buffer"])
             self.learner.load_state_dict(state["learner"])

@@ -4,7 +4,7 @@ Acting is that of ``rlrun eval``: the actor of the policy, with the weights of t
 """
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +161,8 @@ class Agent:
         None: one environment, a ``gymnasium.Env``. ``n``: a ``gymnasium.vector.VectorEnv`` of n
         environments, whose autoreset is NEXT_STEP; where every agent has a column, its rows are
         columns. ``render``: ``env.render()`` returns a picture of it, of the first one of n, as
-        uint8 [height, width, 3].
+        uint8 [height, width, 3]. A worker process that fails (env.backend=async) is
+        never restarted.
 
         Raises: ConfigError.
         """
@@ -169,6 +170,7 @@ class Agent:
         if n is not None:
             keep = (env.success,) if env.success else ()
             given: dict[str, Any] = {"evaluate": True, "agents": agents, "render": render}
+            env = replace(env, on_worker_failure="stop")  # rows of Gymnasium cannot tell a restart
             return RowsVectorEnv(make_env(env, num_envs=n, keep_info=keep, **given))
         if self.columns > 1:
             raise ConfigError(

@@ -306,7 +306,7 @@ def _run_to_end(
 
 def _note_exactness(record: RunRecord, pipeline: Pipeline) -> None:
     changed = f"resumed with {', '.join(record.changed)}" if record.changed else None
-    record.exact_reason = pipeline.source.inexact or changed
+    record.exact_reason = pipeline.inexact or changed
     record.exact = record.exact_reason is None
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from rlrun.env import make_env
 from rlrun.env.checked import CheckedEnv
-from rlrun.env.contract import BatchValidator
+from rlrun.env.contract import BatchValidator, numbered
 from rlrun.env.workers import AsyncEnv
 from rlrun.errors import ConfigError, EnvError
 from tests.env import faulty  # noqa: F401  registers the test/ ids
@@ -99,7 +99,7 @@ def test_async_faults_arrive_as_they_are(fault):
 
 def test_a_killed_worker_is_named():
     error = breach(bad("kill", backend="async"))
-    assert "environment 1 at step 3: its worker process ended (exit code -9)" in str(error)
+    assert "environment 1 at step 3: a worker process ended (exit code -9)" in str(error)
 
 
 def test_a_worker_killed_between_steps_is_named():
@@ -107,7 +107,7 @@ def test_a_worker_killed_between_steps_is_named():
     env.reset(seed=20)
     env._raw.processes[1].kill()
     env._raw.processes[1].join()
-    with pytest.raises(EnvError, match=r"environment 1 at step 1: its worker process ended"):
+    with pytest.raises(EnvError, match=r"environment 1 at step 1: a worker process ended"):
         env.step(np.zeros(2, int))
     env.close()
     env.close()
@@ -199,12 +199,90 @@ def test_a_stopped_worker_is_restarted():
     env.close()
 
 
+def end_worker(env, i):
+    env._raw.processes[i].kill()
+    env._raw.processes[i].join()
+
+
+def test_a_worker_that_ends_in_a_reset_is_restarted():
+    env = restarting()
+    end_worker(env, 1)
+    assert env.reset(seed=20)[:, 0].tolist() == [0, 0, 0]
+    step = env.step(np.zeros(3, int))
+    assert (step.restarted, step.obs[:, 0].tolist()) == (None, [1, 1, 1])
+    assert (env.restarts, bool(env.inexact)) == (1, True)
+    env.close()
+
+
+def test_a_worker_that_ends_while_its_state_is_saved_is_restarted():
+    """Its episode ends there, in this run and in one that goes on from the saved state."""
+    env = restarting()
+    env.reset(seed=20)
+    env.step(np.zeros(3, int))
+    end_worker(env, 1)
+    state = env.state_dict()
+    step = env.step(np.zeros(3, int))
+    assert step.restarted.tolist() == step.first.tolist() == [False, True, False]
+    assert (step.obs[:, 0].tolist(), step.reward.tolist()) == ([2, 0, 2], [1, 0, 1])
+    step = env.step(np.zeros(3, int))
+    assert (step.restarted, step.obs[:, 0].tolist()) == (None, [3, 1, 3])
+    env.close()
+    copy = restarting()
+    assert copy.load_state_dict(state)
+    assert copy.cut.tolist() == [False, True, False]
+    step = copy.step(np.zeros(3, int))
+    assert (step.first.tolist(), step.obs[:, 0].tolist()) == ([False, True, False], [2, 0, 2])
+    copy.close()
+
+
+def test_a_worker_that_ends_while_its_state_is_loaded_is_restarted():
+    env = restarting()
+    env.reset(seed=20)
+    env.step(np.zeros(3, int))
+    state = env.state_dict()
+    end_worker(env, 2)
+    assert env.load_state_dict(state)
+    assert env.cut.tolist() == [False, False, True]
+    step = env.step(np.zeros(3, int))
+    assert (step.first.tolist(), step.obs[:, 0].tolist()) == ([False, False, True], [2, 2, 0])
+    env.close()
+
+
+def test_a_worker_that_ends_while_it_starts_is_restarted(tmp_path):
+    changes = {"backend": "async", "on_worker_failure": "restart"}
+    make = [EndsAtOnce(tmp_path / "once"), EndsAtOnce(tmp_path / "once")]
+    env = AsyncEnv(make, config_of("CartPole-v1", **changes), keep_info=())
+    assert env.reset(seed=0).shape == (2, 4)
+    assert env.restarts > 0
+    env.close()
+
+
+def test_many_workers_that_end_are_one_line():
+    env = make_env(bad("kill", backend="async", kwargs={"fault": "kill", "bad_seed": None}),
+                   num_envs=12)  # fmt: skip
+    with pytest.raises(EnvError, match="environments 0 to 11 at step 3: a worker process ended"):
+        walk(env, 6)
+    env.close()
+    assert numbered([1, 2, 5, 7, 8, 9]) == "environments 1, 2, 5, 7 and 2 more"
+    assert numbered([4, 5]) == "environments 4 and 5"
+
+
+def test_restarts_far_apart_are_no_crash_loop():
+    """Steps are counted since the vector was made, not since the last reset."""
+    env = restarting()
+    for _ in range(5):
+        walk(env, 11)
+        end_worker(env, 0)
+        assert env.step(np.zeros(3, int)).restarted.tolist() == [True, False, False]
+    env.close()
+
+
 def test_a_crash_loop_ends():
     """Every process is killed by the third step of an episode."""
     kwargs = {"fault": "kill", "bad_seed": None, "at": 3}
     changes = {"backend": "async", "on_worker_failure": "restart", "kwargs": kwargs}
     env = make_env(bad("kill", **changes), num_envs=3)
-    with pytest.raises(EnvError, match=r"environment 0.* at step .*restarted 3 times in a row"):
+    with pytest.raises(EnvError, match=r"environments 0 to 2 at step .*restarted 3 times in a row"):
         walk(env, 40)
     env.close()
     assert not any(process.is_alive() for process in env._raw.processes)
@@ -359,7 +437,7 @@ def test_a_run_in_a_script_without_a_main_guard(tmp_path):
 
 def test_async_worker_that_ends_while_it_starts():
     """Its exit code is told, and nothing goes on running."""
-    text = r"its worker process ended \(exit code 5\).*env\.backend=sync shows why"
+    text = r"a worker process ended \(exit code 5\).*env\.backend=sync shows why"
     config = config_of("CartPole-v1", backend="async")
     with pytest.raises(EnvError, match=text) as caught:
         AsyncEnv([EndsAtOnce()] * 2, config, keep_info=())
@@ -367,10 +445,14 @@ def test_async_worker_that_ends_while_it_starts():
 
 
 class EndsAtOnce:
-    def __init__(self):
-        self.main = os.getpid()
+    """Ends its process; where ``once`` is a path, only while nothing is there."""
+
+    def __init__(self, once=None):
+        self.main, self.once = os.getpid(), once
 
     def __call__(self):
-        if os.getpid() != self.main:
+        if os.getpid() != self.main and (self.once is None or not self.once.exists()):
+            if self.once is not None:
+                self.once.touch()
             os._exit(5)
         return CheckedEnv(partial(gym.make, "CartPole-v1"), env_id="CartPole-v1", index=0)

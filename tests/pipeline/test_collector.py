@@ -1,5 +1,7 @@
 """Collected rows equal the counter environment's steps for every chunking."""
 
+from dataclasses import replace
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -470,3 +472,30 @@ def test_a_worker_that_ended_before_a_checkpoint_costs_its_episode():
     state = collector.state_dict()
     assert state["env"] is None
     assert state["obs"].ravel().tolist() == [2, 2]
+
+
+class Restarting(Scripted):
+    """Environment 0 is restarted in its third step: no action was taken, an episode opens."""
+
+    def step(self, action):
+        step = super().step(action)
+        if self.t != 3:
+            return step
+        lost = np.array([True] + [False] * (self.num_envs - 1))
+        reward = np.where(lost, np.float32(0), step.reward)
+        return replace(step, reward=reward, first=step.first | lost, restarted=lost)
+
+
+def test_the_row_of_a_restarted_environment_is_an_end_row():
+    """Its transition never happened; its episode counts in no statistic and ends no sooner."""
+    rows = [GO, GO, GO, DIES, OPENS, GO]
+    collector = make(Acting(), env=Restarting(rows, [GO] * 6), num_envs=2, n_sample=10)
+    chunk = collector.collect()
+    assert chunk.valid[:6].tolist() == [[t not in (2, 4), True] for t in range(6)]
+    assert chunk.first[:6, 0].tolist() == [t in (0, 3, 5) for t in range(6)]
+    assert not (chunk.terminated | chunk.truncated)[2].any()
+    assert chunk.reward[:4, 0].tolist() == [1, 2, 0, 4]
+    assert collector.counters.env_steps == chunk.valid.sum()
+    metrics = collector.metrics()
+    assert (metrics["collect/restarts"], metrics["collect/episodes"]) == (1, 1)
+    assert (metrics["collect/return_mean"], metrics["collect/length_mean"]) == (4, 1)

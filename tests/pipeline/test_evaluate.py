@@ -5,9 +5,11 @@ import pytest
 
 from rlrun.env.diagnostic.counter import counter_reward
 from rlrun.env.diagnostic.tmaze import FORWARD, LEFT, RIGHT
+from rlrun.errors import EnvError
 from rlrun.pipeline.evaluate import MAX_ENVS, Evaluation, Evaluator, eval_metrics
 from rlrun.types import Act, Spec
 from tests.compose import changed, config
+from tests.env import faulty  # noqa: F401  registers the test/ ids
 from tests.env.test_pettingzoo import SHARED, ZOO, config_of
 from tests.pipeline.test_collector import counter
 from tests.policy.factory import r2d2
@@ -53,6 +55,36 @@ def test_evaluations_repeat_their_seeds_and_leave_the_policy_unchanged():
         policy, env_steps=0
     )
     assert one.returns.tolist() != other.returns.tolist(), "and by that of the evaluator"
+
+
+def crashing(episodes, **kwargs):
+    """An evaluator of ``Faulty`` environments in worker processes, seeds from 20 on."""
+    changes = {"backend": "async", "on_worker_failure": "restart", "kwargs": kwargs}
+    env = config_of("test/Faulty-v0", **changes)
+    evaluator = Evaluator(env, episodes=episodes, seed=20, max_steps=10**5)
+    policy = Always()
+    policy.turn = policy.forward = 0
+    return evaluator, policy
+
+
+def test_an_episode_that_a_restart_cut_is_played_again(caplog):
+    """Every episode has 5 steps of reward 1; a worker ends in the third one of environment 0."""
+    evaluator, policy = crashing(4, fault="kill", bad_seed=20, length=5)
+    result = evaluator.run(policy, env_steps=12)
+    evaluator.close()
+    assert result.returns.tolist() == [5, 5, 5, 5]
+    assert result.lengths.tolist() == [5, 5, 5, 5]
+    assert result.summary()["restarted_episodes"] == 1
+    assert "was restarted at step 3" in result.inexact
+    assert any("cut by restarts of their environment: 1" in r.getMessage() for r in caplog.records)
+
+
+def test_an_evaluation_in_which_no_episode_ends_is_an_error():
+    """Workers end long after their restart, each time before the episode does."""
+    evaluator, policy = crashing(2, fault="kill", bad_seed=None, at=15)
+    with pytest.raises(EnvError, match=r"environment 0 was restarted in each of 10 episodes"):
+        evaluator.run(policy, env_steps=0)
+    evaluator.close()
 
 
 def test_a_stopped_evaluation_can_be_repeated():

@@ -79,7 +79,7 @@ class RayPipeline(Pipeline):
         self.under_way, self.pending_evaluation = None, False
         own = {name: torch.from_numpy(w) for name, w in weights.items()}
         self.policy.load(own)  # the best ones are saved; ``sync`` brings the present ones back
-        self._record_evaluation(self.evaluated.pop().summary(), steps)
+        self._record_evaluation(self.evaluated.pop(), steps)
 
     def _require_finite(self) -> None:
         self.remote_learner.sync()

@@ -51,15 +51,17 @@ def damaged(e: Evidence) -> Finding | None:
 
 def restarts(e: Evidence) -> Finding | None:
     """Environments were started again after their process failed."""
-    count = e.metric("collect/restarts")
-    if not len(count):
+    metrics = e.metric("collect/restarts"), e.metric("eval/restarted_episodes")
+    if not any(map(len, metrics)):
         return None
+    times = sum(metric.values.sum() for metric in metrics)
+    first = min(float(metric.env_steps[0]) for metric in metrics if len(metric))
     return Finding(
-        HARMFUL, f"Environments failed and were restarted {count.values.sum():.0f} times, first by "
-        f"{steps(float(count.env_steps[0]))}.",
-        "Each restart cuts an episode; the environment's own error is in rlrun.log.",
+        HARMFUL, f"Environments failed and were restarted {times:.0f} times, first by "
+        f"{steps(first)}.",
+        "Each restart cuts an episode, which does not count; the first error is in rlrun.log.",
         [*e.set("env.on_worker_failure", "stop"), *e.set("env.backend", "sync")],
-        ("collect/restarts", "rlrun.log"),
+        ("collect/restarts", "eval/restarted_episodes", "rlrun.log"),
     )  # fmt: skip
 
 
