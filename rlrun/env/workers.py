@@ -210,13 +210,9 @@ class WorkerVector:
                 _logger.warning(text, numbered(failed), step, message)
             return
         if looping:
-            failed, message = (
-                looping,
-                (
-                    f"{self.workers[looping[0]].failed}; it was restarted {LOOP_RESTARTS} times in a "
-                    f"row and failed within {LOOP_STEPS} steps each time"
-                ),
-            )
+            failed, message = looping, self.workers[looping[0]].failed or ""
+            times = f"restarted {LOOP_RESTARTS} times in a row"
+            message += f"; it was {times} and failed within {LOOP_STEPS} steps each time"
         if step == 0:
             message += "; env.backend=sync shows why"
         self.end()

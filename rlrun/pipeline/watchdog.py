@@ -29,11 +29,11 @@ Pulse = tuple[str, Any]  # what is being done, and something that changes as lon
 End = Callable[[int, str], None]
 
 WAITS_FOR = {  # phase of the loop -> what it waits for
-    "collect": "a step of the environment",
-    "chunk": "the collector's process",
-    "evaluate": "a step of an evaluation environment",
-    "learn": "an update",
-    "save": "a checkpoint to be written",
+    "collect": "step of the environment",
+    "chunk": "chunk from the collector's process",
+    "evaluate": "step of an evaluation environment",
+    "learn": "update",
+    "save": "written checkpoint",
 }
 _ENVIRONMENTS = ("collect", "chunk", "evaluate")  # phases in which code of others may never return
 
@@ -41,9 +41,11 @@ _ENVIRONMENTS = ("collect", "chunk", "evaluate")  # phases in which code of othe
 class Watchdog:
     """Watches ``pulse`` from entering the block until its end.
 
-    Without progress for ``warn_seconds`` one line says what is waited for. Without progress of an
-    environment for ``max_seconds``, or ``GRACE_SECONDS`` after a signal, ``end`` is called in this
-    thread with the exit code and a text; it does not return.
+    Without progress for ``warn_seconds`` one line says what is waited for, another one when it has
+    come; shorter waits for the same, and those up to twice as long, are not mentioned again. While
+    kernels may compile these lines are at level INFO. Without progress of an environment for
+    ``max_seconds``, or ``GRACE_SECONDS`` after a signal, ``end`` is called in this thread with the
+    exit code and a text; it does not return.
     """
 
     def __init__(
@@ -65,7 +67,9 @@ class Watchdog:
         self.config, self.pulse, self.stop, self.end = config, pulse, stop, end
         self.env_id, self.in_place, self.report = env_id, in_place, report
         self.poll, self.grace = poll, grace
-        self.waited, self.warned, self.signalled, self.watched = 0.0, False, 0.0, 0.0
+        self.waited, self.signalled, self.watched = 0.0, 0.0, 0.0
+        self.warned: int | None = None  # level of the line about the present wait
+        self.reported: dict[str, float] = {}  # phase -> seconds of the longest wait reported
         self.last: Pulse | None = None
         self.pipe: tuple[int, int] | None = None  # signal numbers, written as soon as they arrive
         self.wakeup = -1
@@ -119,7 +123,8 @@ class Watchdog:
         self.watched += seconds
         pulse = self.pulse()
         if pulse != self.last:
-            self.last, self.waited, self.warned = pulse, 0.0, False
+            self._report_end(seconds)
+            self.last, self.waited, self.warned = pulse, 0.0, None
         else:
             self.waited += seconds
         if self.signalled:
@@ -127,21 +132,32 @@ class Watchdog:
         self._judge(pulse[0])
 
     def _judge(self, phase: str) -> None:
-        what = WAITS_FOR.get(phase, phase)
-        if phase in _ENVIRONMENTS:
-            what += f" (env.id = {self.env_id})"
+        what = self._what(phase)
         limit = self.config.max_seconds if phase in _ENVIRONMENTS else None
-        if self.waited >= self.config.warn_seconds and not self.warned:
-            self.warned = True
+        quiet = max(self.config.warn_seconds, 2 * self.reported.get(phase, 0.0))
+        if self.waited >= quiet and self.warned is None:
             ends = "" if limit is None else f" (watchdog.max_seconds = {limit:g} ends the run)"
+            self.warned = logging.WARNING
             if COMPILED and self.watched < COMPILING_SECONDS:
+                self.warned = logging.INFO
                 ends += "; the first run after an installation compiles kernels"
-            _logger.warning("waiting for %s since %.0f s%s", what, self.waited, ends)
+            _logger.log(self.warned, "no %s for %.0f s%s", what, self.waited, ends)
         if phase in _ENVIRONMENTS and self.signalled >= self.grace <= self.waited:
-            self.end(143, f"stopped by a signal while waiting for {what}")
+            self.end(143, f"stopped by a signal while waiting for the next {what}")
         elif limit is not None and self.waited >= limit + 2 * self.poll:  # the loop's own is first
             self.end(
                 EnvError.exit_code,
-                f"watchdog.max_seconds = {limit:g}: no end of {what}; a step must return; fix the "
-                "environment, or raise the limit (null: none)",
+                f"watchdog.max_seconds = {limit:g}: no {what} within that time; a step must "
+                "return; fix the environment, or raise the limit (null: none)",
             )
+
+    def _what(self, phase: str) -> str:
+        what = WAITS_FOR.get(phase, phase)
+        return f"{what} (env.id = {self.env_id})" if phase in _ENVIRONMENTS else what
+
+    def _report_end(self, seconds: float) -> None:
+        """Say that what was waited for has come, where the wait was mentioned."""
+        if self.warned is not None and self.last is not None:
+            phase, waited = self.last[0], self.waited + seconds
+            self.reported[phase] = max(waited, self.reported.get(phase, 0.0))
+            _logger.log(self.warned, "the next %s came after %.0f s", self._what(phase), waited)
