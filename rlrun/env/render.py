@@ -10,6 +10,7 @@ from gymnasium.vector import VectorEnv
 
 from rlrun.env.diagnostic.cartpole import CartPoleNoVelVectorEnv, CartPolePictures
 from rlrun.errors import ConfigError, Interrupted, extra
+from rlrun.video.display import install_pygame
 
 RGB = "rgb_array"
 FPS = 30.0  # of environments that name none
@@ -56,9 +57,10 @@ def draw(env_id: str, picture: Draw) -> np.ndarray:
         raise
     except (ImportError, gym.error.DependencyNotInstalled) as e:
         text = " ".join(str(e).split())
+        install = install_pygame() or f"pip install {extra('video')}"
         raise ConfigError(
             f"env.id = {env_id}: its picture needs a package that is not installed ({text}); "
-            f"install it: pip install {extra('video')}"
+            f"install it: {install}"
         ) from e
     except BaseException as e:  # a driver may raise anything
         text = f"{type(e).__name__}: {' '.join(str(e).split())}"

@@ -2,6 +2,21 @@
 
 import os
 import sys
+from importlib.util import find_spec
+
+from rlrun.errors import extra
+
+
+def install_pygame() -> str | None:
+    """Return the command that brings the module pygame; None where it is whole.
+
+    The packages pygame and pygame-ce write the same files: uninstalling one leaves an empty
+    directory of the other, which pip takes for installed.
+    """
+    spec = find_spec("pygame")
+    if spec is None:
+        return f"pip install {extra('video')}"
+    return None if spec.origin else "pip install --force-reinstall --no-deps pygame-ce"
 
 
 def has_display() -> bool:

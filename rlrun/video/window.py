@@ -2,13 +2,12 @@
 
 import os
 import time
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from rlrun.errors import ConfigError, extra
-from rlrun.video.display import has_display, prepare_pygame
+from rlrun.errors import ConfigError
+from rlrun.video.display import has_display, install_pygame, prepare_pygame
 
 _HIDDEN = ("dummy", "offscreen", "kmsdrm", "evdev")  # drivers of SDL without a window of ours
 
@@ -16,9 +15,9 @@ _HIDDEN = ("dummy", "offscreen", "kmsdrm", "evdev")  # drivers of SDL without a 
 def require_window() -> None:
     """Raise ConfigError when no window can be opened."""
     fix = "add --video out.mp4"
-    if find_spec("pygame") is None:
-        text = "a window needs the package pygame, which is not installed"
-        raise ConfigError(f"rlrun play: {text}; install it: pip install {extra('video')}; or {fix}")
+    if install := install_pygame():
+        text = "a window needs the package pygame-ce, which is not installed, or not whole"
+        raise ConfigError(f"rlrun play: {text}; install it: {install}; or {fix}")
     if not (os.environ.get("SDL_VIDEODRIVER") or has_display()):
         wrong = "no window can be opened (neither DISPLAY nor WAYLAND_DISPLAY is set)"
         raise ConfigError(f"rlrun play: {wrong}; a display or a video file is needed; {fix}")

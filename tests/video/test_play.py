@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -239,21 +240,33 @@ def test_misuse_is_one_line_and_writes_nothing(
     assert [p.name for p in tmp_path.iterdir()] == ["old.gif"]
 
 
-@pytest.mark.parametrize(("module", "words"), [("imageio", ["--video", "a.mp4"]), ("pygame", [])])
+LEFT = "pip install --force-reinstall --no-deps pygame-ce"  # pygame was uninstalled beside it
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "found", "fix"),
+    [
+        ("imageio", ["--video", "a.mp4"], None, "pip install '.[video]'"),
+        ("pygame", [], None, "pip install '.[video]'"),
+        ("pygame", [], ModuleSpec("pygame", None), LEFT),
+    ],
+)
 def test_a_missing_package_is_told_with_its_extra(
     runs: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     module: str,
     words: list[str],
+    found: ModuleSpec | None,
+    fix: str,
 ) -> None:
-    for name in ("files", "window"):
-        monkeypatch.setattr(f"rlrun.video.{name}.find_spec", lambda name: None)
+    for name in ("files", "display"):
+        monkeypatch.setattr(f"rlrun.video.{name}.find_spec", lambda name: found)
     assert main(["play", str(runs / "bandit"), *words]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert module in err
-    assert "pip install '.[video]'" in err
+    assert fix in err
 
 
 def test_what_cannot_be_drawn_is_told_before_anything_is_written(
