@@ -12,6 +12,7 @@ from rlrun.config.hydra_errors import override_key
 from rlrun.config.presets import read_presets
 from rlrun.config.space import read_settings
 from rlrun.errors import ConfigError, RlrunError
+from rlrun.reports.bounds import return_bounds
 from rlrun.reports.memory_gap import FULL, MEMORYLESS, RECURRENT, STACKED, MemoryGap, gap_table
 from rlrun.reports.score import score
 from rlrun.reports.tables import markdown, terminal_lines
@@ -83,7 +84,8 @@ def probe_task(
     }
     name = next((o.partition("=")[2] for o in common if override_key(o) == "env"), config.env.id)
     steps = max(int(run.evaluations.env_steps[-1]) for run in runs)  # whole collect calls
-    gap = MemoryGap(name if name != "gym" else config.env.id, steps, scores)
+    bounds = return_bounds(runs)
+    gap = MemoryGap(name if name != "gym" else config.env.id, steps, scores, bounds)
     _write(path, gap, quiet=quiet)
     return gap
 

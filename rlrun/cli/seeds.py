@@ -15,8 +15,9 @@ from rlrun.config.directories import absolute, claim
 from rlrun.config.hydra_errors import override_key
 from rlrun.config.space import read_settings
 from rlrun.errors import ConfigError, Interrupted, RlrunError, StorageError
+from rlrun.reports.bounds import known_bounds
 from rlrun.reports.inputs import SEEDS
-from rlrun.reports.runs import read_run
+from rlrun.reports.runs import flatten, read_run
 from rlrun.reports.score import score
 from rlrun.rundir.durable import replace_file
 from rlrun.rundir.inert import read_file
@@ -161,8 +162,14 @@ def _name(arms: Sequence[Sequence[str]], configs: Sequence[Config]) -> list[Sett
     """The settings by the overrides that not all of them have."""
     common = set.intersection(*(set(arm) for arm in arms)) if arms else set()
     names = [" ".join(o for o in arm if o not in common) for arm in arms]
-    tasks = [_task(config.env) for config in configs]
-    return [Setting(n or "the setting", t) for n, t in zip(names, tasks, strict=True)]
+    return [
+        Setting(
+            name or "the setting",
+            _task(config.env),
+            known_bounds(dict(flatten({"env": asdict(config.env)}))),
+        )
+        for name, config in zip(names, configs, strict=True)
+    ]
 
 
 def _task(env: EnvConfig) -> str:

@@ -41,8 +41,7 @@ def compare_lines(a: str, b: str, kind: str) -> Iterator[str]:
         if alone := [env for env in by_env[name] if env not in both]:
             yield f"only in {name}: {', '.join(alone)}"
     yield ""
-    family = len(both)
-    compared = corrected([_versus(by_env["A"][env], by_env["B"][env], family) for env in both])
+    compared = corrected([_versus(by_env["A"][env], by_env["B"][env]) for env in both])
     for one in compared:
         place = f"{one.environment}: " if len(both) > 1 else ""
         yield f"{place}{sentence(one)}"
@@ -73,9 +72,9 @@ def _check_side(name: str, argument: str, groups: Sequence[Group]) -> None:
         )
 
 
-def _versus(a: Group, b: Group, family: int) -> Versus:
+def _versus(a: Group, b: Group) -> Versus:
     """The comparison with the sides as names."""
-    return versus(replace(a, setting="A"), replace(b, setting="B"), family)
+    return versus(replace(a, setting="A"), replace(b, setting="B"))
 
 
 def _config_lines(a: Group, b: Group) -> Iterator[str]:
@@ -102,6 +101,7 @@ def _score_table(by_env: dict[str, dict[str, Group]], both: Sequence[str]) -> Ta
     for env in both:
         for name in ("A", "B"):
             group = by_env[name][env]
-            score = interval_of(mean_interval(group.scores)) if group.runs else None
+            mean = mean_interval(group.scores, bounds=group.bounds) if group.runs else None
+            score = None if mean is None else interval_of(mean)
             rows.append((env, name, len(group.runs), score, uncounted(group)))
     return Table("scores", ("environment", "side", "seeds", "score", "not counted"), rows)

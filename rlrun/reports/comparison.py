@@ -24,7 +24,17 @@ from rlrun.reports.aggregates import (
     improvement,
     stratified_bootstrap,
 )
-from rlrun.reports.intervals import LEVEL, MIN_SEEDS, Estimate, Floats, few_seeds, score_array
+from rlrun.reports.intervals import (
+    LEVEL,
+    MIN_SEEDS,
+    UNBOUNDED,
+    Bounds,
+    Estimate,
+    Floats,
+    few_seeds,
+    score_array,
+    within,
+)
 from rlrun.reports.quantiles import normal_quantile
 
 PERMUTATIONS = 5000  # all of them where there are no more: up to 7 against 7 seeds, 12 pairs
@@ -52,11 +62,15 @@ def difference(
     b: ArrayLike,
     *,
     paired: bool = False,
+    bounds: Bounds = UNBOUNDED,
     level: float = LEVEL,
     permutations: int = PERMUTATIONS,
     seed: int = 0,
 ) -> Difference:
     """Return mean(a) - mean(b) of scores [Ra] and [Rb] with its interval and p.
+
+    The interval is cut to the differences that scores within ``bounds`` can have. Exchanging a and
+    b changes signs, no digits.
 
     paired: a[i] and b[i] share a seed; the signs of their differences are permuted. With 5 pairs
     that cannot reach p = 0.05, so they are compared as unpaired, and ``method`` says so.
@@ -84,6 +98,10 @@ def difference(
     fewest = min(len(x), len(y))
     if fewest < MIN_SEEDS:
         return Difference(value, None, None, level, "points", few_seeds(fewest), None)
+    against = f"{len(x)} against {len(y)} seeds"
+    mirrored = (value, *x) < (0.0, *y)  # one order, whichever side comes first
+    if mirrored:
+        x, y, value = y, x, 0.0 - value
     p_of, scale, pairs = _p_of(x, y, paired, permutations, seed)
     p = p_of(0.0)
     if pairs:
@@ -91,19 +109,30 @@ def difference(
         ties, spread = np.add.outer(x - y, x - y) / 2.0, float(np.ptp(x - y))
     else:
         method = "permutation of labels" + (", unpaired: fewer than 6 pairs" if paired else "")
-        why = f"{len(x)} against {len(y)} seeds"
+        why = against
         ties, spread = np.subtract.outer(x, y), float(np.ptp(x) + np.ptp(y))
     if spread <= 1e-12 * scale:
         why += ", equal within each group: their spread is unknown and no interval is claimed"
         why += f"; {SHAPE}."
-        return Difference(value, None, None, level, method, why, p)
+        return Difference(-value if mirrored else value, None, None, level, method, why, p)
     alpha = 1.0 - level
     ends = [scale * _end(p_of, value / scale, side, alpha, p) for side in (-1.0, 1.0)]
     isolated = np.unique(ties)  # on scores of few values, where ties make p jump up
     if len(isolated) <= ties.size // 4:
         ends += [float(d) for d in isolated if d and p_of(d / scale) > alpha]
     why += "; the interval holds every difference that the permutation test does not reject"
-    return Difference(value, min(ends), max(ends), level, method, f"{why}; {SHAPE}.", p)
+    low, high = _possible(x, y, min(ends), max(ends), bounds)
+    if mirrored:
+        value, low, high = -value, -high, -low
+    return Difference(value, low, high, level, method, f"{why}; {SHAPE}.", p)
+
+
+def _possible(x: Floats, y: Floats, low: float, high: float, bounds: Bounds) -> tuple[float, float]:
+    """Return the ends of the interval of a difference, cut to those of scores within ``bounds``."""
+    gaps = np.array([x.min() - y.max(), x.max() - y.min()])
+    reach = (bounds[0] - bounds[1], bounds[1] - bounds[0])
+    lows, highs = within(gaps, np.array(low), np.array(high), reach)
+    return float(lows), float(highs)
 
 
 def permutation_p(

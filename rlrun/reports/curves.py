@@ -6,7 +6,8 @@ a curve would rise before anything was measured and sample efficiency would be f
 that is done keeps its last value to the end of the axis, since its final weights are what it gives.
 Mean and band are those of the runs that are done, where all of them have a value, so that no point
 is a mean over other seeds than the next. Runs that failed or still run are drawn beside them, and
-runs that are done but whose evaluations are damaged or missing, which the report names.
+runs that are done but whose evaluations are damaged or missing, which the report names. Seeds, mean
+and band have the same axis and the same rule: a step at each of its points.
 """
 
 import math
@@ -27,11 +28,13 @@ Axis = Literal["env_steps", "wall"]
 
 @dataclass(frozen=True)
 class Curve:
-    """Scores of one group. ``seeds``: (run, x [K], return [K]) of every run that was evaluated.
+    """Scores of one group on an axis ``x`` [P], which all its runs share.
 
-    ``x`` [P]: the common axis of the runs that are done; ``mean``, ``low``, ``high`` [P]: NaN where
-    not every one of them has a value, low and high also with fewer than 5, or where all are equal.
-    ``left_out``: runs that are done but not in the mean, for evaluations or times are missing.
+    ``seeds``: (run, x [K], return [K]) of every run that was evaluated, at the points of ``x`` from
+    its first evaluation to its last one, of a run that is done to the end. ``mean``, ``low``,
+    ``high`` [P]: NaN where not every run that is done has a value, low and high also with fewer
+    than 5, or where all are equal. ``left_out``: runs that are done but not in the mean, for
+    evaluations or times are missing.
     """
 
     group: Group
@@ -54,17 +57,22 @@ def curve(group: Group, axis: Axis = "env_steps") -> Curve:
     The band is that of the score (`mean_interval`) at every point: it holds at each point, not for
     the whole curve at once.
     """
-    seeds = [(run, _x(run, axis), run.evaluations.return_mean)
-             for run in [*group.runs, *group.unscored] if len(_x(run, axis))]  # fmt: skip
-    done = [(x, values) for run, x, values in seeds if is_whole(run)]
-    ended = [run for run in [*group.runs, *group.unscored] if run.status == "done"]
-    left_out = [run for run in ended if not (is_whole(run) and len(_x(run, axis)))]
-    x = common_axis([own for own, _ in done])
-    values = align(done, x)
+    runs = [run for run in [*group.runs, *group.unscored] if len(_x(run, axis))]
+    x = common_axis([_x(run, axis) for run in runs])
+    every = align([(_x(run, axis), run.evaluations.return_mean) for run in runs], x)
+    whole = np.array([is_whole(run) for run in runs], bool)
+    seeds = []
+    for run, values, ended in zip(runs, every, whole, strict=True):
+        shown = ~np.isnan(values) & (ended | (x <= _x(run, axis)[-1]))
+        seeds.append((run, x[shown], values[shown]))
+    done = [run for run in [*group.runs, *group.unscored] if run.status == "done"]
+    left_out = [run for run in done if not (is_whole(run) and len(_x(run, axis)))]
     mean, low, high = (np.full(len(x), math.nan) for _ in range(3))
-    complete = ~np.isnan(values).any(axis=0)
+    complete = ~np.isnan(every[whole]).any(axis=0) & whole.any()
     if complete.any():
-        mean[complete], low[complete], high[complete] = mean_band(values[:, complete])
+        mean[complete], low[complete], high[complete] = mean_band(
+            every[whole][:, complete], bounds=group.bounds
+        )
     return Curve(group, seeds, x, mean, low, high, left_out)
 
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7F7F7F")
 INK = "#1a1b1c"  # of texts and axes; the page replaces it by the colour of its text
 MAX_GROUPS = 8  # lines of one figure
-MAX_DRAWN = 400  # points of a seed's line, which is 580 pixels wide
 MAX_ROWS = 24  # groups of the figure of scores
 MAX_AXES = 8  # of parallel coordinates
 _WIDTH = 5.4  # inches; at 72 units each it is read unscaled at a phone's width and beside another
@@ -120,12 +119,12 @@ def curve_figure(
                 style = "-" if is_whole(run) else "--"
                 width, alpha = (0.7, 0.4) if banded else (1.1, 0.75)
                 mark = "." if len(x) == 1 else None
-                kept = np.linspace(0, len(x) - 1, min(len(x), MAX_DRAWN)).astype(int)
                 look: Any = {"color": colour, "lw": width, "alpha": alpha, "marker": mark}
-                axes.plot(x[kept], values[kept], style, **look)
+                axes.step(x, values, style, where="post", **look)
             if banded:
-                axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.2, lw=0)
-                axes.plot(one.x, one.mean, color=colour, lw=2)
+                band: Any = {"color": colour, "alpha": 0.2, "lw": 0, "step": "post"}
+                axes.fill_between(one.x, one.low, one.high, **band)
+                axes.step(one.x, one.mean, color=colour, lw=2, where="post")
         low, high = axes.get_ylim()
         if 2 * low - high <= threshold <= 2 * high - low:  # a far one would flatten the curves
             axes.axhline(threshold, color=INK, lw=0.8, ls=":")

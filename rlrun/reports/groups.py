@@ -3,11 +3,13 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from rlrun.reports.bounds import return_bounds
+from rlrun.reports.intervals import UNBOUNDED, Bounds
 from rlrun.reports.records import Floats
 from rlrun.reports.runs import RunData, flatten, printable, resolve
 from rlrun.reports.score import score
@@ -35,6 +37,7 @@ class Group:
     setting: str
     keys: dict[str, Any]
     kind: str
+    bounds: Bounds = UNBOUNDED  # returns that the environment allows
     runs: list[RunData] = field(default_factory=list)
     unscored: list[RunData] = field(default_factory=list)
     repeats: list[RunData] = field(default_factory=list)
@@ -89,8 +92,19 @@ def group_runs(runs: Sequence[RunData], kind: str = "final") -> list[Group]:
     distinct: dict[str, dict[str, Any]] = {_canonical(keys): keys for keys in settings}
     given = [name for run in usable for name in _overridden(run)]
     labels = dict(zip(distinct, labels_of(list(distinct.values()), given), strict=True))
+    bounds = {
+        place: return_bounds(
+            [r for r, own in zip(usable, environments, strict=True) if own == place]
+        )
+        for place in dict.fromkeys(environments)
+    }
     return [
-        _group(Group(environment, labels[key] + TRIAL * trial, distinct[key], kind), members)
+        _group(
+            Group(
+                environment, labels[key] + TRIAL * trial, distinct[key], kind, bounds[environment]
+            ),
+            members,
+        )
         for (environment, key, trial), members in by_key.items()
     ]
 
@@ -130,7 +144,7 @@ def side_of(groups: Sequence[Group], runs: Sequence[RunData]) -> list[Group]:
     found = []
     for group in groups:
         members = [run for run in group.everything if id(run) in own]
-        empty = Group(group.environment, group.setting, group.keys, group.kind)
+        empty = replace(group, runs=[], unscored=[], repeats=[])
         found += [_group(empty, members)] if members else []
     return found
 

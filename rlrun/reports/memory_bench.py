@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rlrun.reports.bounds import return_bounds
 from rlrun.reports.findings import interval_of
 from rlrun.reports.intervals import mean_interval
 from rlrun.reports.runs import RunData
@@ -57,7 +58,9 @@ class BenchSetting:
     def final(self) -> Interval:
         """Mean return of the final weights with its interval."""
         scores = [x for run in self.scored if (x := score(run, "final")) is not None]
-        return interval_of(mean_interval(scores)) if scores else Interval(_NAN, _NAN, _NAN)
+        if not scores:
+            return Interval(_NAN, _NAN, _NAN)
+        return interval_of(mean_interval(scores, bounds=return_bounds(self.runs)))
 
     def reached(self, threshold: float) -> tuple[float, float]:
         """Return median env steps and wall-clock seconds until ``threshold``; inf: never."""

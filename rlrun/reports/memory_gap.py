@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from rlrun.reports.comparison import Difference, difference, holm
 from rlrun.reports.findings import interval_of
-from rlrun.reports.intervals import LEVEL, mean_interval
+from rlrun.reports.intervals import LEVEL, UNBOUNDED, Bounds, mean_interval
 from rlrun.reports.tables import Cell, Table, show_cell
+from rlrun.reports.versus import PAIRS
 
 MEMORYLESS, STACKED, RECURRENT, FULL = "memoryless", "frame-stacked", "recurrent", "full state"
 _WITH_PAST = (RECURRENT, STACKED)  # agents that see more than the newest observation
@@ -23,13 +24,14 @@ class MemoryGap:
     environment: str
     budget: int
     scores: Mapping[str, Sequence[float]]
+    bounds: Bounds = UNBOUNDED  # returns that the environment allows
 
     @property
     def gaps(self) -> dict[str, Difference]:
         """Score of an agent minus that of the memoryless one."""
         base = self.scores[MEMORYLESS]
         return {
-            name: difference(own, base, paired=len(own) == len(base))
+            name: difference(own, base, paired=len(own) == len(base) >= PAIRS, bounds=self.bounds)
             for name, own in self.scores.items()
             if name != MEMORYLESS
         }
@@ -80,5 +82,7 @@ def gap_table(gap: MemoryGap) -> Table:
     for name, scores in gap.scores.items():
         own = gap.gaps.get(name)
         beside: tuple[Cell, ...] = (None, None) if own is None else (interval_of(own), own.p)
-        rows.append((name, interval_of(mean_interval(scores)), *beside, len(scores)))
+        rows.append(
+            (name, interval_of(mean_interval(scores, bounds=gap.bounds)), *beside, len(scores))
+        )
     return Table("probe", ("agent", "score", "minus memoryless", "p", "seeds"), rows)

@@ -31,7 +31,10 @@ _MAX_DEPTH = 32
 _MAX_LINKS = 9  # references that lead from one to the next
 _MAX_TEXT = 500  # characters of a name or a message
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_METRICS = ("eval/return_mean", "eval/success", "collect/restarts")
+_METRICS = (
+    "eval/return_mean", "eval/return_std", "eval/return_min", "eval/return_max", "eval/success",
+    "collect/restarts",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

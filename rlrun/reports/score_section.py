@@ -12,8 +12,13 @@ from rlrun.reports.document import Section
 from rlrun.reports.figures import MAX_GROUPS, MAX_ROWS, Picture
 from rlrun.reports.findings import Findings, interval_of, reasons, uncounted
 from rlrun.reports.groups import Group, best_groups
-from rlrun.reports.intervals import mean_interval, success_interval, tolerance_interval
-from rlrun.reports.tables import Cell, Interval, Table
+from rlrun.reports.intervals import (
+    UNBOUNDED,
+    mean_interval,
+    success_interval,
+    tolerance_interval,
+)
+from rlrun.reports.tables import Cell, Interval, Table, show_number
 
 _NAN = math.nan
 _COLUMNS = (
@@ -24,8 +29,8 @@ _COLUMNS = (
 def score_section(found: Findings) -> Section:
     """The score of every group with its interval, where the next seed falls, and success rates."""
     shown = [group for place in found.environments for group in _in_table(found.of(place))]
-    means = {id(g): mean_interval(g.scores) for g in shown if g.runs}
-    nexts = {id(g): tolerance_interval(g.scores) for g in shown if g.runs}
+    means = {id(g): mean_interval(g.scores, bounds=g.bounds) for g in shown if g.runs}
+    nexts = {id(g): tolerance_interval(g.scores, bounds=g.bounds) for g in shown if g.runs}
     none = Interval(_NAN, _NAN, _NAN)
     cells = {key: interval_of(mean) for key, mean in means.items()}
     rows: list[tuple[Cell, ...]] = []
@@ -44,6 +49,7 @@ def score_section(found: Findings) -> Section:
         *([choice.why] if choice is not None else []),
         *(why for why in whys if choice is None or why not in choice.why),
         *(f"Next seed: {why}" for why in reasons(claims)),
+        *_cuts(shown),
         *_cautions(found),
     ]
     tables = [Table("scores", _COLUMNS, rows)]
@@ -93,6 +99,19 @@ def _score_figure(found: Findings, environment: str, cells: dict[int, Interval])
     )  # fmt: skip
 
 
+def _cuts(groups: Sequence[Group]) -> list[str]:
+    """Return which returns an environment allows, where that is known."""
+    known = {g.environment: g.bounds for g in groups if g.bounds != UNBOUNDED}
+    ranges = ", ".join(f"{env} {_range(*bounds)}" for env, bounds in known.items())
+    return [f"Intervals end at the returns that are possible: {ranges}."] if known else []
+
+
+def _range(low: float, high: float) -> str:
+    if math.isinf(low):
+        return f"{show_number(high)} at most"
+    return f"{show_number(low)} {f'to {show_number(high)}' if math.isfinite(high) else 'at least'}"
+
+
 def _cautions(found: Findings) -> list[str]:
     """What flatters a setting."""
     out = []
@@ -139,6 +158,5 @@ def success_rate(shares: np.ndarray) -> tuple[Interval, str]:
     if choice.statistic == "success":
         got = success_interval(int(shares.sum()), n)
     else:
-        got = mean_interval(shares)
-    cell = interval_of(got)
-    return Interval(cell.value, max(cell.low, 0.0), min(cell.high, 1.0)), got.method
+        got = mean_interval(shares, bounds=(0.0, 1.0))
+    return interval_of(got), got.method

@@ -42,9 +42,9 @@ def curve_section(found: Findings) -> tuple[Section, Table]:
         "Thin lines: every seed, dashed where the run is not done or its metrics are damaged. "
         "Band: 95 % interval of the mean over the seeds that are done, pointwise (at each point, "
         "not for the whole curve at once), from 5 seeds on. Dotted: the threshold.",
-        "Logs are aligned by the last observation carried forward: between two evaluations the "
-        "newest one holds, as a later one was not known yet. A run that ended early because it was "
-        "solved keeps its last value.",
+        "Seeds, mean and band are drawn as steps: the value of an evaluation holds until the next "
+        "one, which was not known before. A run that ended early because it was solved keeps its "
+        "last value.",
         *left_out,
     ]
     if "wall" in found.axes:

@@ -12,7 +12,6 @@ from typing import TypeVar
 from rlrun.reports.across import complete_settings
 from rlrun.reports.aggregates import balanced
 from rlrun.reports.comparison import (
-    MIN_PAIRS,
     PERMUTATIONS,
     Difference,
     aggregate_difference,
@@ -28,6 +27,7 @@ from rlrun.reports.intervals import LEVEL, MIN_SEEDS, Estimate, Floats
 from rlrun.reports.tables import Cell, Interval, Table, show_cell, show_number
 
 ALL_PAIRS = 4  # groups of which every pair is compared
+PAIRS = 10  # seeds from which sides are paired: p can be small enough for 25 comparisons
 _FEW = 3  # comparisons that the head of a report puts in words
 ACROSS = "all (IQM)"
 T = TypeVar("T")
@@ -96,42 +96,41 @@ def same_seeds(a: Group, b: Group) -> bool:
     return a.seeds == b.seeds and None not in a.seeds
 
 
-def versus(a: Group, b: Group, family: int = 1) -> Versus:
+def versus(a: Group, b: Group) -> Versus:
     """Return the comparison of two groups with scores.
 
-    Paired where they have the same seeds, unless so few pairs can reach no p that is small enough
-    for ``family`` comparisons: this depends on numbers of seeds alone, not on scores.
+    Paired where they have the same seeds and ``PAIRS`` of them. This depends on the two groups
+    alone, so that ``rlrun report`` and ``rlrun compare`` give one interval for one comparison.
 
     Where one side lacks a seed nothing is paired, and ``gap.why`` says how many pairs that leaves
     unused. A seed is missing mostly because its run failed: to leave out its partner as well would
     compare the seeds that both sides survived, and other means than the report shows.
     """
-    enough = 2.0 ** (1 - len(a.runs)) <= (1 - LEVEL) / family
-    gap = difference(b.scores, a.scores, paired=same_seeds(a, b) and enough)
-    if unused := _unused_pairs(a, b, family, enough=enough):
+    bounds = min(a.bounds[0], b.bounds[0]), max(a.bounds[1], b.bounds[1])
+    paired = same_seeds(a, b) and len(a.runs) >= PAIRS
+    gap = difference(b.scores, a.scores, paired=paired, bounds=bounds)
+    if unused := _unused_pairs(a, b):
         gap = replace(gap, why=f"{gap.why.rstrip('.')}; {unused}.")
     chance = probability_of_improvement(b.scores, a.scores)
     stopped = a.stopped or b.stopped
     p = math.nan if gap.p is None or stopped else gap.p
-    pairs_used = "signs" in gap.method
-    return Versus(a.environment, a.setting, b.setting, gap, chance, pairs_used, p, stopped=stopped)
+    return Versus(a.environment, a.setting, b.setting, gap, chance, paired, p, stopped=stopped)
 
 
-def _unused_pairs(a: Group, b: Group, family: int, *, enough: bool) -> str:
+def _unused_pairs(a: Group, b: Group) -> str:
     """Return why the seeds that both groups have are not paired; "" where they are, or are few."""
     both = {*a.seeds} & {*b.seeds} - {None}
-    if len(both) < MIN_PAIRS or (same_seeds(a, b) and enough):
+    if len(both) < PAIRS or same_seeds(a, b):
         return ""
-    if same_seeds(a, b):
-        return f"{len(both)} pairs of equal seed are too few for {family} comparisons"
     lacking = len({*a.seeds} ^ {*b.seeds})
     seeds = "1 seed is" if lacking == 1 else f"{lacking} seeds are"
-    return f"{len(both)} pairs of equal seed are not used, as {seeds} on one side alone"
+    return f"{len(both)} pairs of equal seed are not used, as {seeds} on one side only"
 
 
-def smallest_p(a: int, b: int) -> float:
-    """Return the least p that the test of labels can give for ``a`` against ``b`` seeds."""
-    return max((2 if a == b else 1) / math.comb(a + b, a), 1 / PERMUTATIONS)
+def smallest_p(seeds: int) -> float:
+    """Return the least p that two groups of ``seeds`` each can have."""
+    patterns = 2 ** (seeds - 1) if seeds >= PAIRS else math.comb(2 * seeds, seeds) / 2
+    return max(1 / patterns, 1 / PERMUTATIONS)
 
 
 def pairs(groups: Sequence[T]) -> list[tuple[T, T]]:
@@ -161,7 +160,7 @@ def compare_all(found: Findings, matrices: Mapping[str, Sequence[Floats]]) -> li
     groups = [pair for env in found.environments for pair in pairs(scored(found.of(env)))]
     names = pairs(list(matrices))
     whole = complete_settings(found)
-    out = [versus(a, b, len(groups) + len(names)) for a, b in groups]
+    out = [versus(a, b) for a, b in groups]
     for a, b in names:
         x, y = (balanced(matrices[name])[0] for name in (b, a))
         gap, chance = aggregate_difference(x, y), probability_of_improvement(x, y)
@@ -206,7 +205,7 @@ def comparison_section(
             f"More than {ALL_PAIRS} settings: each is compared with {first} alone (--baseline)."
         )
     seeds = max(len(group.runs) for group in found.groups)
-    if tested and not matrices and smallest_p(seeds, seeds) * tested > 1 - LEVEL:
+    if tested and not matrices and smallest_p(seeds) * tested > 1 - LEVEL:
         text.append(
             f"{seeds} seeds cannot decide any of {tested} comparisons: add seeds, or compare two "
             "settings with rlrun compare."

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.errors import Interrupted
+from rlrun.reports.bounds import return_bounds
 from rlrun.reports.comparison import selection_bias
 from rlrun.reports.intervals import Estimate, mean_interval
+from rlrun.reports.runs import read_run
 from rlrun.schema import SearchConfig
 from rlrun.sweeps.objective import Rung, first_lost, partial_score
 from rlrun.sweeps.seed_runs import JobPool, SeedRun, SeedRuns
@@ -275,7 +277,8 @@ class Search:
         done = [(s, r.score) for s, r in zip(seeds, final, strict=True) if r.score is not None]
         failed = tuple(s for s, r in zip(seeds, final, strict=True) if r.score is None)
         scores = tuple(score for _, score in done)
-        estimate = None if failed else mean_interval(scores)
+        bounds = return_bounds([read_run(run.path) for run in final])
+        estimate = None if failed else mean_interval(scores, bounds=bounds)
         return SearchResult(chosen, tuple(seed for seed, _ in done), scores, failed, estimate)
 
     def _check_signals(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rlrun.errors import ConfigError
-from rlrun.reports.intervals import mean_interval
+from rlrun.reports.intervals import UNBOUNDED, Bounds, mean_interval
 from rlrun.reports.sequential import Comparison, Decision, can_compare
 from rlrun.schema import SeedsConfig
 
@@ -29,10 +29,14 @@ CAVEAT = (
 
 @dataclass(frozen=True)
 class Setting:
-    """What is compared. ``name``: what sets it apart; ``task``: its environment."""
+    """What is compared. ``name``: what sets it apart; ``task``: its environment.
+
+    ``bounds``: returns that the environment allows.
+    """
 
     name: str
     task: str
+    bounds: Bounds = UNBOUNDED
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class SeedsResult:
         """The result in words."""
         found = []
         for setting, scores in zip(self.settings, self.scores, strict=True):
-            e = mean_interval(scores)
+            e = mean_interval(scores, bounds=setting.bounds)
             interval = "" if e.low is None else f" [{e.low:.6g}, {e.high:.6g}]"
             found.append(f"{setting.name}: {e.value:.6g}{interval} ({len(scores)} seeds)")
         for (a, b), winner in self.decision.winners.items():

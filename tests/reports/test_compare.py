@@ -1,33 +1,37 @@
 """``rlrun compare``: config diff, scores, verdict."""
 
+import csv
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlrun.reports.comparison import Difference
 from rlrun.reports.groups import group_runs
 from rlrun.reports.intervals import Estimate
 from rlrun.reports.runs import read_runs
+from rlrun.reports.tables import show_number
 from rlrun.reports.versus import Versus, pairs, same_seeds, versus
 from tests.in_process import Done
 from tests.reports.forge import forge, forge_seeds
 
 Command = Callable[..., Done]
 SCORES = [3.0, 1.0, 4.0, 1.5, 9.0, 2.0, 6.0]
+TEN = [*SCORES, 5.0, 8.0, 7.0]
 
 
 def test_better(rlrun: Command, tmp_path: Path) -> None:
-    forge_seeds(tmp_path / "a", SCORES, policy__lr=0.1)
-    forge_seeds(tmp_path / "b", [x + 31 for x in SCORES[::-1]], policy__lr=0.2)
+    forge_seeds(tmp_path / "a", TEN, policy__lr=0.1)
+    forge_seeds(tmp_path / "b", [x + 31 for x in TEN[::-1]], policy__lr=0.2)
     done = rlrun("compare", "a", "b")
     assert done.code == 0
     lines = done.out.splitlines()
     assert lines[0].split() == ["key", "A", "B"]
     assert lines[1].split() == ["policy.lr", "0.1", "0.2"]
     assert lines[-1].startswith("B is better by 31 [")
-    assert "paired by seed, p = 0.016; 7 pairs" in lines[-1]
+    assert "paired by seed, p = 0.002; 10 pairs" in lines[-1]
     assert rlrun("compare", "b", "a").out.splitlines()[-1].startswith("A is better by 31 [")
 
 
@@ -123,29 +127,52 @@ def test_many_settings_are_compared_with_the_first() -> None:
     assert pairs("abcde") == [("a", "b"), ("a", "c"), ("a", "d"), ("a", "e")]
 
 
-def test_pairs_too_few_for_the_family_are_not_paired(tmp_path: Path) -> None:
-    """7 pairs reach p = 1/64 at least: enough for three comparisons, not for four."""
-    forge_seeds(tmp_path / "a", SCORES, policy__lr=1)
-    forge_seeds(tmp_path / "b", SCORES[::-1], policy__lr=2)
+def test_pairs_too_few_for_many_comparisons_are_not_paired(tmp_path: Path) -> None:
+    """10 pairs reach p = 1/512: small enough for 25 comparisons."""
+    forge_seeds(tmp_path / "a", TEN, policy__lr=1)
+    forge_seeds(tmp_path / "b", TEN[::-1], policy__lr=2)
     a, b = group_runs(read_runs([str(tmp_path)]))
     assert same_seeds(a, b)
-    assert versus(a, b, 3).paired
-    assert not versus(a, b, 4).paired
+    assert versus(a, b).paired
+    assert not versus(replace(a, runs=a.runs[1:]), replace(b, runs=b.runs[1:])).paired
+
+
+@pytest.mark.parametrize("seeds", [6, 10])
+def test_report_and_compare_give_one_interval(rlrun: Command, tmp_path: Path, seeds: int) -> None:
+    """Whatever else is in the report, and whichever side comes first."""
+    rng = np.random.default_rng(seeds)
+    for lr in (1, 2, 3):
+        scores = [float(x) for x in rng.normal(50 * lr, 40, seeds)]
+        forge_seeds(tmp_path / f"runs/{lr}", scores, policy__lr=lr)
+    assert rlrun("report", "runs", "--out", "out").code == 0
+    with (tmp_path / "out/comparisons.csv").open(encoding="utf-8") as file:
+        rows = {(row["A"], row["B"]): row for row in csv.DictReader(file)}
+    for one, other in ((1, 2), (1, 3), (2, 3)):
+        row = rows[f"lr={one}", f"lr={other}"]
+        gap = [float(row[name]) for name in ("B - A", "B - A low", "B - A high")]
+        a, b = (group_runs(read_runs([str(tmp_path / f"runs/{lr}")]))[0] for lr in (one, other))
+        for got in (versus(a, b).gap, negated(versus(b, a).gap)):
+            assert [got.value, got.low, got.high] == gap
+        said = rlrun("compare", f"runs/{one}", f"runs/{other}").out.splitlines()[-1]
+        assert "[{}, {}]".format(*map(show_number, gap[1:])) in said.replace("by -", "by ")
+
+
+def negated(gap: Difference) -> Difference:
+    assert gap.low is not None
+    assert gap.high is not None
+    return replace(gap, value=-gap.value, low=-gap.high, high=-gap.low)
 
 
 def test_pairs_that_are_not_used_are_named(tmp_path: Path) -> None:
-    a = forge_seeds(tmp_path / "a", SCORES, policy__lr=0.1)
-    b = forge_seeds(tmp_path / "b", SCORES[:-1], policy__lr=0.2)
+    a = forge_seeds(tmp_path / "a", [*TEN, 4.5], policy__lr=0.1)
+    b = forge_seeds(tmp_path / "b", TEN, policy__lr=0.2)
     first, second = group_runs(read_runs([str(tmp_path)]))
     assert len(a) == len(b) + 1
     got = versus(first, second)
     assert not got.paired
-    assert got.gap.why.endswith(
-        "6 pairs of equal seed are not used, as 1 seed is on one side alone."
-    )
-    fewer = replace(first, runs=first.runs[:6])
-    assert "equal seed are" not in versus(fewer, second).gap.why
-    assert "6 pairs of equal seed are too few for 2 comp" in versus(fewer, second, 2).gap.why
+    assert "10 pairs of equal seed are not used, as 1 seed is on one side" in got.gap.why
+    fewer = replace(first, runs=first.runs[:10])
+    assert "equal seed are not" not in versus(fewer, second).gap.why
 
 
 def test_a_verdict_says_what_leaves_it_undecided() -> None:

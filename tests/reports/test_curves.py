@@ -126,3 +126,20 @@ def test_seeds_that_failed_have_not_arrived(tmp_path: Path) -> None:
 def test_median_steps(steps: list, expected: float) -> None:
     """Seeds that did not arrive are late, not missing."""
     np.testing.assert_equal(median_steps(steps), expected)
+
+
+def test_seeds_mean_and_band_have_one_axis(tmp_path: Path) -> None:
+    """The mean is that of the lines beside it at every point; a run that is not done ends early."""
+    for seed in range(5):
+        steps = [100 + 10 * seed, 300, 1000 - 100 * seed]
+        forge(tmp_path / str(seed), seed=seed, returns=(1.0, 2.0 * seed, 5.0), steps=steps)
+    forge(tmp_path / "5", seed=5, returns=(1.0, 9.0), steps=(100, 350), status="failed")
+    found = curve(group_runs(read_runs([str(tmp_path)]))[0])
+    *done, failed = found.seeds
+    assert [x[0] for _, x, _ in done] == [100, 110, 120, 130, 140]
+    for x, mean in zip(found.x, found.mean, strict=True):
+        values = [own[at == x][0] for _, at, own in done if x in at]
+        assert (len(values) == 5) == bool(np.isfinite(mean))
+        if len(values) == 5:
+            assert mean == pytest.approx(np.mean(values))
+    assert [*failed[1]] == [x for x in found.x if x <= 350]

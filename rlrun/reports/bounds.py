@@ -1,0 +1,152 @@
+"""Which returns an environment allows, as far as that is known: intervals are cut there.
+
+Three sources: the rules of environments that rlrun knows by their id, the arguments of the
+diagnostic tasks, and evaluations of which every episode had one of two returns.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlrun.reports.intervals import UNBOUNDED, Bounds
+from rlrun.reports.runs import RunData, finite, resolve
+
+_PENDULUM = math.pi**2 + 0.1 * 8**2 + 0.001 * 2**2  # largest cost of a step: angle, speed, torque
+_CARTPOLE = 500, lambda n: (1, n)
+_LAKE = 100, lambda n: (0, 1)
+_CLIFF = math.inf, lambda n: (-100 * n, -1)
+_INVERTED = 1000, lambda n: (0, n)
+# id -> (steps as registered, the least and the largest return of an episode of at most n steps)
+_BY_STEPS: dict[str, tuple[float, Callable[[float], Bounds]]] = {
+    "CartPole-v0": (200, _CARTPOLE[1]),
+    "CartPole-v1": _CARTPOLE,
+    "rlrun/CartPoleNoVel-v0": _CARTPOLE,
+    "MountainCar-v0": (200, lambda n: (-n, -1)),
+    "MountainCarContinuous-v0": (999, lambda n: (-0.1 * n, 100)),
+    "Acrobot-v1": (500, lambda n: (-n, 0)),
+    "Pendulum-v1": (200, lambda n: (-_PENDULUM * n, 0)),
+    "InvertedPendulum-v4": _INVERTED,
+    "InvertedPendulum-v5": _INVERTED,
+    "FrozenLake-v1": _LAKE,
+    "FrozenLake8x8-v1": (200, _LAKE[1]),
+    "CliffWalking-v0": _CLIFF,
+    "CliffWalking-v1": _CLIFF,
+    "CliffWalkingSlippery-v1": _CLIFF,
+    "Taxi-v3": (200, lambda n: (-10 * n, 20)),
+    "Blackjack-v1": (math.inf, lambda n: (-1, 1)),
+}
+_HARMLESS = ("desc", "g", "goal_velocity", "is_slippery", "map_name", "render_mode", "screen_size")
+# diagnostic task -> the least and the largest return by its arguments
+_BY_ARGUMENTS: dict[str, Callable[[Mapping[str, float]], Bounds]] = {
+    "Autoencode": lambda k: (-1, 1),
+    "Bandit": lambda k: (0, 1),
+    "BanditContinuous": lambda k: (
+        -(max(k["target"] - k["low"], k["high"] - k["target"]) ** 2), 0
+    ),
+    "Battleship": lambda k: (-1 - max(k["penalty"], 0) * k["size"] ** 2, 1),
+    "BitFlip": lambda k: (-k["bits"], 0),
+    "Chain": lambda k: (0, 12),
+    "CountRecall": lambda k: (-1, 1),
+    "HigherLower": lambda k: (-1, 1),
+    "Identity": lambda k: (0, k["length"]),
+    "MemoryChain": lambda k: (-1, 1),
+    "MineSweeper": lambda k: (-max(k["penalty"], 0) * k["size"] ** 2, 1),
+    "MultiarmedBandit": lambda k: (-1, 1),
+    "PositionOnlyCartPole": lambda k: (0, 1),
+    "Relay": lambda k: (0, 1),
+    "RepeatFirst": lambda k: (-1, 1),
+    "RepeatPrevious": lambda k: (-1, 1),
+    "TMaze": lambda k: (-0.1 - 4 * k["length"] * k["penalty"], 1),
+    "Tracking": lambda k: (-9 * k["length"], 0),
+    "TwoStep": lambda k: (0, 8),
+}  # fmt: skip
+# ids of other packages, and Atari games by the name of their ROM
+_BY_NAME: tuple[tuple[str, Bounds], ...] = (
+    (r"popgym-\w*CartPole\w*-v\d", (0, 1)),
+    (r"popgym-\w+-v\d", (-1, 1)),
+    (r"MiniGrid-(?!Dynamic)[\w-]+-v\d", (0, 1)),
+    (r"(ALE/)?Pong\w*(-ram)?(-v\d)?", (-21, 21)),
+    (r"(ALE/)?Boxing\w*(-ram)?(-v\d)?", (-100, 100)),
+    (r"(ALE/)?Breakout\w*(-ram)?(-v\d)?", (0, 864)),
+    (r"(ALE/)?Freeway\w*(-ram)?(-v\d)?", (0, math.inf)),
+)
+_SKIPPING = ("max_and_skip", "repeat_action")
+_REWARDING = ("clip_reward",)
+_EPISODES = 100  # of which each must have one of two returns
+_TWO_VALUED = 1e-4  # deviation of a variance from its largest value, over the range squared
+
+
+def return_bounds(runs: Sequence[RunData]) -> Bounds:
+    """Return the least and the largest return that the environment of ``runs`` allows.
+
+    Infinite where it is not known. The widest where the runs differ in their arguments.
+    """
+    each = {known_bounds(run.keys) for run in runs}
+    known = (
+        min((low for low, _ in each), default=-math.inf),
+        max((high for _, high in each), default=math.inf),
+    )
+    return known if known != UNBOUNDED else _two_values(runs)
+
+
+def known_bounds(keys: Mapping[str, Any]) -> Bounds:
+    """Return the bounds that follow from a config: full name of each key -> value."""
+    name = resolve(keys.get("env.id"), dict(keys))
+    wrappers = _wrappers(keys.get("env.wrappers"))
+    if not isinstance(name, str) or wrappers is None or {*wrappers} & {*_REWARDING}:
+        return UNBOUNDED
+    arguments = {
+        key.removeprefix(part): value
+        for part in ("env.kwargs.", "env.eval_kwargs.")  # evaluations are what is scored
+        for key, value in keys.items()
+        if key.startswith(part)
+    }
+    task = re.fullmatch(r"rlrun/(\w+)-v0", name)
+    if task is not None and task[1] in _BY_ARGUMENTS:
+        try:
+            return _BY_ARGUMENTS[task[1]]({key: finite(value) for key, value in arguments.items()})
+        except KeyError:  # an argument that the config leaves to the task
+            return UNBOUNDED
+    if name in _BY_STEPS and {*arguments} <= {*_HARMLESS}:
+        registered, bounds = _BY_STEPS[name]
+        limit = finite(keys.get("env.max_episode_steps"))
+        return bounds((registered if math.isnan(limit) else limit) * math.prod(wrappers.values()))
+    game = str(arguments.get("game", "")).title().replace("_", "")
+    shown = game if name == "rlrun/Atari-v0" else name
+    return next((own for text, own in _BY_NAME if re.fullmatch(text, shown)), UNBOUNDED)
+
+
+def _wrappers(given: Any) -> dict[str, float] | None:
+    """Return env steps of a step of each wrapper; None where one is not rlrun's own."""
+    found = {}
+    for entry in given if isinstance(given, list | tuple) else []:
+        name = entry.get("name") if isinstance(entry, dict) else entry
+        if not isinstance(name, str) or ":" in name:
+            return None
+        steps = finite(entry.get("steps")) if isinstance(entry, dict) else math.nan
+        found[name] = steps if name in _SKIPPING and steps >= 1 else 1.0
+    return found
+
+
+def _two_values(runs: Sequence[RunData]) -> Bounds:
+    """Return both returns where every evaluated episode had one of two; else no bounds.
+
+    A variable within [low, high] has at most the variance (high - mean) (mean - low), and has it
+    only where it is always one of the two (Bhatia & Davis 2000).
+    """
+    columns = [run.records.columns for run in runs]
+    names = ("eval/return_mean", "eval/return_std", "eval/return_min", "eval/return_max")
+    if not columns or any(len({len(own[name][1]) for name in names}) > 1 for own in columns):
+        return UNBOUNDED
+    mean, std, least, most = (np.concatenate([own[name][1] for own in columns]) for name in names)
+    episodes = min((finite(run.keys.get("run.eval_episodes")) for run in runs), default=math.nan)
+    if not len(mean) or not episodes >= 3 or len(mean) * episodes < _EPISODES:
+        return UNBOUNDED
+    low, high = float(least.min()), float(most.max())
+    with np.errstate(over="ignore", invalid="ignore"):
+        gap = np.abs(std**2 - (high - mean) * (mean - low)) / (high - low or 1.0) ** 2
+        mixed = (least == low) & (most == high)
+    return (low, high) if mixed.any() and (gap <= _TWO_VALUED).all() else UNBOUNDED

@@ -1,0 +1,155 @@
+"""Intervals stay within the returns that an environment allows."""
+
+import json
+import math
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import yaml
+
+import rlrun.env  # noqa: F401  (registers the diagnostic tasks)
+from rlrun.reports.bounds import known_bounds, return_bounds
+from rlrun.reports.comparison import difference
+from rlrun.reports.curves import curve
+from rlrun.reports.groups import group_runs
+from rlrun.reports.intervals import UNBOUNDED, mean_interval, tolerance_interval
+from rlrun.reports.memory_bench import BenchSetting
+from rlrun.reports.memory_gap import MEMORYLESS, RECURRENT, MemoryGap, gap_table
+from rlrun.reports.runs import flatten, read_runs
+from tests.installed import FOLDER, PRESETS
+from tests.reports.forge import forge, forge_seeds
+
+SCORES = [20.0, 25.0, 500.0, 30.0, 22.0]
+
+
+def keys_of(preset: str) -> dict:
+    return dict(flatten({"env": yaml.safe_load((FOLDER / f"{preset}.yaml").read_text("utf-8"))}))
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_random_episodes_and_solved_ones_are_within_the_bounds(preset: str) -> None:
+    keys = keys_of(preset)
+    low, high = known_bounds(keys)
+    assert low < high
+    if (solved := keys["env.stop_value"]) is not None:
+        assert low <= solved <= high
+    if not keys["env.id"].startswith("rlrun/") or keys["env.id"] == "rlrun/Atari-v0":
+        return
+    kwargs = {k.removeprefix("env.kwargs."): v for k, v in keys.items() if ".kwargs." in k}
+    env = gym.make(keys["env.id"], disable_env_checker=True, **kwargs)
+    env.action_space.seed(0)
+    for seed in range(3):
+        env.reset(seed=seed)
+        total, ended = 0.0, False
+        while not ended:
+            _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            total, ended = total + float(reward), terminated or truncated
+        assert low - 1e-5 <= total <= high + 1e-5
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, (1, 500)),
+        ({"env.max_episode_steps": 1000}, (1, 1000)),
+        ({"env.kwargs.sutton_barto_reward": True}, UNBOUNDED),
+        ({"env.wrappers": [{"name": "repeat_action", "steps": 4}]}, (1, 2000)),
+        ({"env.wrappers": ["clip_reward"]}, UNBOUNDED),
+        ({"env.wrappers": ["my.module:Wrapper"]}, UNBOUNDED),
+        ({"env.id": "mine/CartPole-v9"}, UNBOUNDED),
+        ({"env.id": "popgym-RepeatFirstHard-v0"}, (-1, 1)),
+        ({"env.id": "rlrun/Atari-v0", "env.kwargs.game": "pong"}, (-21, 21)),
+        ({"env.id": "ALE/Pong-v5"}, (-21, 21)),
+        ({"env.id": "rlrun/TMaze-v0"}, UNBOUNDED),  # its arguments are not known
+        ({"env.id": None}, UNBOUNDED),
+    ],
+)
+def test_bounds_follow_from_the_config(changes: dict, expected: tuple) -> None:
+    assert known_bounds({"env.id": "CartPole-v1", **changes}) == expected
+
+
+def test_evaluations_are_what_is_bounded() -> None:
+    keys = {"env.id": "rlrun/Identity-v0", "env.kwargs.length": 10, "env.eval_kwargs.length": 3}
+    assert known_bounds(keys) == (0, 3)
+
+
+def test_no_interval_of_a_report_leaves_the_bounds(tmp_path: Path) -> None:
+    forge_seeds(tmp_path / "a", SCORES)
+    (group,) = group_runs(read_runs([str(tmp_path)]))
+    assert group.bounds == (1, 500)
+    for function in (mean_interval, tolerance_interval):
+        free, cut = function(group.scores), function(group.scores, bounds=group.bounds)
+        assert free.low < 1 < 500 < free.high
+        assert (cut.value, cut.low, cut.high) == (free.value, 1, 500)
+    band = curve(group)
+    assert np.nanmin(band.low) == 1
+    assert np.nanmax(band.high) == 500
+
+
+def test_differences_are_cut_to_what_two_returns_allow() -> None:
+    """Five seeds each have no p below 0.008: at a level of 0.995 no end is rejected."""
+    a, b = [0.9, 1.0, 1.0, 0.3, 1.0], [0.0, 0.1, 0.0, 0.6, 0.0]
+    free, cut = difference(a, b, level=0.995), difference(a, b, bounds=(0, 1), level=0.995)
+    assert free.low < -1 < 1 < free.high
+    assert (cut.low, cut.high, cut.p) == (-1, 1, free.p)
+
+
+def test_exchanged_sides_have_the_same_difference() -> None:
+    rng = np.random.default_rng(0)
+    for paired in (False, True):  # more permutations than are drawn
+        a, b = rng.normal(size=15), rng.normal(1.0, size=15)
+        one, other = difference(a, b, paired=paired), difference(b, a, paired=paired)
+        assert (one.value, one.low, one.high) == (-other.value, -other.high, -other.low)
+        assert one.p == other.p
+    assert difference([1, 2, 3, 4, 5, 6], [9, 8, 7, 6, 5]).why.startswith("6 against 5")
+
+
+def test_bounds_that_a_score_contradicts_are_not_used() -> None:
+    """Somebody registered another environment under the id; rounding is no contradiction."""
+    free = mean_interval(SCORES)
+    assert mean_interval(SCORES, bounds=(1, 499)) == free
+    assert mean_interval(SCORES, bounds=(1, 499.9999)).high == 500
+    low, high = (
+        difference([*SCORES, 600], [0] * 6, bounds=(0, 10)),
+        difference([*SCORES, 600], [0] * 6),
+    )
+    assert low == high
+
+
+def evaluations(
+    path: Path, means: list, *, seed: int, worst: float = 0.0, best: float = 1.0
+) -> None:
+    """A run whose evaluations have the smallest and largest return ``worst`` and ``best``."""
+    forge(path, seed=seed, env__id="mine/Task-v0", returns=means, run__eval_episodes=20)
+    lines = []
+    for line, mean in zip((path / "metrics.jsonl").read_text().splitlines(), means, strict=True):
+        least, most = (mean, mean) if mean in (0.0, 1.0) else (worst, best)
+        std = math.sqrt(max(0.0, (1 - mean) * mean))
+        more = {"eval/return_std": std, "eval/return_min": least, "eval/return_max": most}
+        lines.append(json.dumps({**json.loads(line), **more}) + "\n")
+    (path / "metrics.jsonl").write_text("".join(lines))
+
+
+def test_a_task_of_two_returns_is_known_by_its_evaluations(tmp_path: Path) -> None:
+    for seed in range(5):
+        evaluations(tmp_path / f"a/{seed}", [0.0, 0.35, 1.0 - 0.05 * seed], seed=seed)
+    assert return_bounds(read_runs([str(tmp_path / "a")])) == (0, 1)
+    evaluations(tmp_path / "b/0", [0.5] * 5, seed=0, best=2.0)  # a third return was seen
+    assert return_bounds(read_runs([str(tmp_path / "a"), str(tmp_path / "b")])) == UNBOUNDED
+    evaluations(tmp_path / "c/0", [0.0, 0.0, 1.0, 1.0, 1.0], seed=0)  # none within an evaluation
+    assert return_bounds(read_runs([str(tmp_path / "c")])) == UNBOUNDED
+    evaluations(tmp_path / "d/0", [0.5], seed=0)  # 20 episodes
+    assert return_bounds(read_runs([str(tmp_path / "d")])) == UNBOUNDED
+
+
+def test_probe_and_bench_cut_their_intervals(tmp_path: Path) -> None:
+    scores = [1.0, 1.0, 1.0, 1.0, 0.0]
+    gap = MemoryGap("maze", 100, {MEMORYLESS: [0.0] * 4 + [0.1], RECURRENT: scores}, (0, 1))
+    for _, score, beside, *_ in gap_table(gap).rows:
+        assert 0 <= score.low <= score.high <= 1
+        assert beside is None or beside.high <= 1
+    forge_seeds(tmp_path, scores, env__id="rlrun/Relay-v0")
+    final = BenchSetting("relay", "ppo", "gru", 0.5, read_runs([str(tmp_path)])).final
+    assert 0 <= final.low < final.value < final.high <= 1
