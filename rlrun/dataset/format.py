@@ -25,6 +25,7 @@ FORMAT, CODED_FORMAT = 1, 2  # versions for safetensors shards and coded shards
 CODED_SUFFIX = ".rldf"
 DESCRIPTION_FILE, INDEX_FILE = "dataset.json", "index.safetensors"
 STATES_FILE = "states.safetensors"
+MOST_ROWS = 2**53
 STEP_FIELDS = ("action", "reward", "terminated", "truncated", "valid")
 
 
@@ -56,6 +57,93 @@ def unflatten(structure: Any, leaf: Callable[[str], Any]) -> Tree:
         case {"tuple": nodes}:
             return tuple(unflatten(node, leaf) for node in nodes)
     return leaf(structure)
+
+
+def leaf_names(structure: Any) -> list[str]:
+    """Return the names of the leaves of a structure. Raises: TypeError: it is none."""
+    names: list[str] = []
+    todo = [structure]
+    while todo:
+        match todo.pop():
+            case str(name):
+                names.append(name)
+            case {"dict": list(pairs)}:
+                if not all(isinstance(p, list) and len(p) == 2 for p in pairs):
+                    raise TypeError("a structure has no pairs")
+                todo += [node for _, node in pairs]
+            case {"tuple": list(nodes)}:
+                todo += nodes
+            case other:
+                raise TypeError(f"a structure is {str(other)[:40]}")
+    return names
+
+
+def require_structure(structure: Any, space: gym.Space[Any]) -> None:
+    """Raise ValueError unless ``structure`` is that of observations of ``space``."""
+
+    def tree(space: gym.Space[Any]) -> Tree:
+        if isinstance(space, spaces.Dict):
+            return {str(key): tree(part) for key, part in space.spaces.items()}
+        return tuple(map(tree, space.spaces)) if isinstance(space, spaces.Tuple) else space
+
+    wanted = unflatten(flatten(tree(space), "obs")[0], str)
+    if unflatten(structure, str) != wanted:
+        raise ValueError(f"obs is {str(structure)[:80]}")
+
+
+def require_description(description: dict[str, Any]) -> tuple[list[str], list[int]]:
+    """Return the files of the shards and their rows of each column.
+
+    Raises: KeyError, TypeError, ValueError for the description of no dataset.
+    """
+    columns, rows = (_whole(description, name, 1) for name in ("columns", "rows"))
+    for name in ("steps", "episodes", "trajectories"):
+        _whole(description, name, 0)
+    if rows % columns:
+        raise ValueError(f"{rows} rows of {columns} columns")
+    for name in ("index", "fields", "spaces", "source"):
+        if not isinstance(description[name], dict):
+            raise TypeError(f"{name} is no mapping")
+    for name in ("obs", "action"):
+        if not isinstance(description["spaces"][name], dict):
+            raise TypeError(f"spaces {name} is no mapping")
+    fields = description["fields"]
+    for name in ("first", *STEP_FIELDS, *leaf_names(description["obs"])):
+        kind = fields[name]
+        if not isinstance(kind["dtype"], str) or not isinstance(kind["shape"], list):
+            raise TypeError(f"field {name} is {str(kind)[:80]}")
+    if any(fields[name] != {"dtype": "bool", "shape": []} for name in _FLAGS):
+        raise TypeError("a flag is none")
+    start = np.asarray(description.get("action_start", 0))
+    if start.dtype.kind != "i" or [*start.shape] not in ([], fields["action"]["shape"]):
+        raise TypeError(f"action_start is {str(start)[:40]}")
+    score, states = description["return"], description["states"]
+    if score is not None and not all(isinstance(score[n], float | int) for n in ("mean", "std")):
+        raise TypeError(f"return is {str(score)[:40]}")
+    entries = [*description["shards"], description["index"], *([] if states is None else [states])]
+    for entry in entries:
+        if not isinstance(entry["file"], str) or not isinstance(entry["sha256"], str):
+            raise TypeError("a file has no name and hash")
+        _whole(entry, "bytes", 0)
+    if states is not None:
+        leaf_names(states["tree"])
+    shards = description["shards"]
+    counts = [_whole(shard, "rows", columns) for shard in shards]
+    if sum(counts) != rows or any(count % columns for count in counts):
+        raise ValueError(f"{rows} rows, its shards have {sum(counts)}")
+    if len({shard["file"] for shard in shards}) < len(shards):
+        raise ValueError("two shards are one file")
+    return [shard["file"] for shard in shards], [count // columns for count in counts]
+
+
+_FLAGS = ("first", "terminated", "truncated", "valid")
+
+
+def _whole(fields: dict[str, Any], name: str, low: int) -> int:
+    value = fields[name]
+    if type(value) is not int or not low <= value <= MOST_ROWS:
+        raise ValueError(f"{name} is {str(value)[:40]}")
+    return value
 
 
 def arrays_by_name(segment: Segment) -> dict[str, np.ndarray]:

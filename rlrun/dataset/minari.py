@@ -13,6 +13,7 @@ from rlrun.dataset.format import require_spaces, spec_json
 from rlrun.dataset.packing import Trajectory, pack_trajectories
 from rlrun.env.contract import unsupported_space
 from rlrun.errors import ConfigError, StorageError
+from rlrun.functional.recorded import RowSpaces, from_zero
 from rlrun.types import Segment, Spec, Tree, tree_leaves, tree_map
 
 _ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -70,7 +71,8 @@ class MinariDataset:
     def trajectories(self) -> Iterator[Trajectory]:
         """Yield every episode with steps, in the dataset's order, without infos.
 
-        Raises: StorageError for an episode that violates Minari's format.
+        Discrete actions are counted from 0. Raises: ConfigError for a value outside of its space,
+        StorageError for an episode that violates Minari's format otherwise.
         """
         return to_trajectories(self.dataset.iterate_episodes(), self.spec, self.prefix)
 
@@ -91,27 +93,37 @@ def to_trajectories(episodes: Iterable[Any], spec: Spec, prefix: str) -> Iterato
 
     ``observations`` have T + 1 entries (a tree for Dict and Tuple spaces), ``actions``,
     ``rewards``, ``terminations`` and ``truncations`` T. Arrays are cast to the dtypes of ``spec``,
-    rewards to float32. An episode whose last step has neither flag is truncated there.
+    rewards to float32. An episode whose last step has neither flag is truncated there. Discrete
+    actions, which Minari keeps in the environment's numbering, are counted from 0.
     """
+    row_spaces = RowSpaces(spec.obs, spec.action, masked=True)
     for number, episode in enumerate(episodes):
         if len(episode.rewards):
-            yield _trajectory(episode, spec, f"{prefix}: episode {number}")
+            yield _trajectory(episode, row_spaces, f"{prefix}: episode {number}")
 
 
-def _trajectory(episode: Any, spec: Spec, prefix: str) -> Trajectory:
-    steps = len(episode.rewards)
-    obs = _as_space(episode.observations, spec.obs)
-    fields = {
-        "action": np.asarray(episode.actions, spec.action.dtype),
-        "reward": np.asarray(episode.rewards, np.float32),
-        "terminated": np.asarray(episode.terminations, bool),
-        "truncated": np.array(episode.truncations, bool),
-    }
-    violation = _format_violation(obs, fields, steps)
+def _trajectory(episode: Any, spec: RowSpaces, prefix: str) -> Trajectory:
+    steps, fix = len(episode.rewards), "repair or remove the episode"
+    try:
+        obs = _as_space(episode.observations, spec.obs)
+        action = _cast(from_zero(spec.action, episode.actions), spec.action)
+        fields = {
+            "action": action,
+            "reward": np.asarray(episode.rewards, np.float32),
+            "terminated": np.asarray(episode.terminations, bool),
+            "truncated": np.array(episode.truncations, bool),
+        }
+        violation = _format_violation(obs, fields, steps)
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError) as e:
+        violation = f"its arrays are none of its spaces ({' '.join(str(e).split())[:200]})"
     if violation is not None:
         allowed = f"{steps} steps, {steps + 1} observations, an end at the last step only"
-        fix = "repair or remove the episode"
         raise StorageError(f"{prefix}: {violation}; a Minari episode has {allowed}; {fix}")
+    columns = [tree_map(lambda x: x[:, None], x) for x in (obs, action, fields["terminated"])]
+    wrong = spec.violation(columns[0], columns[1], np.ones_like(columns[2]))
+    if wrong is not None:
+        allowed = "a dataset holds values of its spaces"
+        raise ConfigError(f"{prefix}: {wrong}; {allowed}; {fix}")
     fields["truncated"][-1] |= not fields["terminated"][-1]
     return Trajectory(steps, partial(_read, obs, fields))
 
@@ -130,13 +142,25 @@ def _format_violation(obs: Tree, fields: dict[str, np.ndarray], steps: int) -> s
     return f"it continues after its end at step {early[0]}" if len(early) else None
 
 
+def _cast(value: Any, space: gym.Space[Any]) -> np.ndarray:
+    """Return ``value`` [*, *shape] in the dtype of ``space``. Raises: ValueError: it cannot be."""
+    given = np.asarray(value)
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast: np.ndarray = given.astype(space.dtype)
+    if given.shape[1:] != (space.shape or ()):
+        raise ValueError(f"shape {list(given.shape[1:])} for {space}")
+    if cast.dtype.kind in "iu" and not (cast == given).all():
+        raise ValueError(f"{given.dtype} {given[cast != given].flat[0]} for {space}")
+    return cast
+
+
 def _as_space(value: Any, space: gym.Space[Any]) -> Tree:
     """Return observations in the key order and dtypes of ``space``."""
     if isinstance(space, spaces.Dict):
         return {key: _as_space(value[key], part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(_as_space(v, part) for v, part in zip(value, space.spaces, strict=True))
-    return np.asarray(value, space.dtype)
+    return _cast(value, space)
 
 
 def _read(obs: Tree, fields: dict[str, np.ndarray], start: int, stop: int) -> Segment:

@@ -17,11 +17,18 @@ from rlrun.dataset.format import (
     CODED_SUFFIX,
     DESCRIPTION_FILE,
     FORMAT,
+    INDEX_FILE,
+    STATES_FILE,
+    has_final_entry,
+    leaf_names,
+    require_description,
     require_spaces,
+    require_structure,
     unflatten,
 )
 from rlrun.dataset.packing import Trajectory, pack_trajectories
 from rlrun.errors import CodecError, ConfigError, StorageError
+from rlrun.functional.recorded import RowSpaces
 from rlrun.rundir import tensorfile
 from rlrun.rundir.checkpoint import MISFITS
 from rlrun.rundir.durable import unseal, verify_file
@@ -84,6 +91,14 @@ def _damaged_error(directory: Path, file: str, reason: str) -> StorageError:
     )
 
 
+def _numbers(tensors: dict[str, np.ndarray], name: str) -> np.ndarray:
+    """Return a vector of integers. Raises: TypeError for anything else."""
+    found = tensors[name]
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise TypeError(f"{name} is {found.dtype} {list(found.shape)}, no vector of integers")
+    return found.astype(np.int64)
+
+
 class Dataset:
     """Rows collected by a run, in ``columns`` environments.
 
@@ -94,22 +109,19 @@ class Dataset:
 
     def __init__(self, directory: Path, description: dict[str, Any]) -> None:
         self.directory, self.description = directory, description
-        self.columns = int(description["columns"])
-        self.rows = int(description["rows"])  # over all columns, end rows included
-        if not 1 <= self.columns <= self.rows:
-            raise ValueError(f"{self.columns} columns, {self.rows} rows")
-        for name in ("index", "fields", "spaces"):
-            if not isinstance(description[name], dict):
-                raise TypeError(f"{name} is no mapping")
-        if "obs" not in description:
-            raise KeyError("obs")
-        self.steps = int(description["steps"])
-        self.episodes_finished = int(description["episodes"])
+        shards, rows = require_description(description)
+        self.columns: int = description["columns"]
+        self.rows: int = description["rows"]  # over all columns, end rows included
+        self.steps: int = description["steps"]
+        self.episodes_finished: int = description["episodes"]
         self.source: dict[str, Any] = description["source"]
-        rows = [shard["rows"] // self.columns for shard in description["shards"]]
+        self._action_start = np.asarray(description.get("action_start", 0), np.int64)
+        self._row_spaces: RowSpaces | None = None  # of the environment, once they are required
         self._starts = np.cumsum([0, *rows])[:-1].tolist()  # first row of every shard
+        self._shard_rows = dict(zip(shards, rows, strict=True))  # of each column, by file
         self._open: dict[int, dict[str, np.ndarray]] = {}  # least recently used first
         self._verified: set[str] = set()
+        self._compared: set[str] = set()  # shards whose values are of the spaces
 
     def summary(self) -> str:
         """Return a one-line summary."""
@@ -126,10 +138,14 @@ class Dataset:
     def require(self, spec: Spec, extras: Collection[str] = ()) -> None:
         """Raise ConfigError unless the rows have the spaces ``spec`` and these ``extras``.
 
-        Raise StorageError unless every file exists with its size.
+        Rows that are read later raise it for a value outside of these spaces. Raise StorageError
+        unless every file exists with its size.
         """
         prefix = f"buffer.load = {self.directory}"
         require_spaces(self.description["spaces"], spec, prefix)
+        with _described(self.directory):
+            require_structure(self.description["obs"], spec.obs)
+        self._row_spaces = RowSpaces(spec.obs, spec.action, masked=True)
         have = [n.removeprefix("extras/") for n in self.description["fields"] if "extras/" in n]
         if missing := sorted(set(extras) - set(have)):
             raise ConfigError(
@@ -245,9 +261,11 @@ class Dataset:
 
     @cached_property
     def _index(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        with _described(self.directory):
+        with _described(self.directory, INDEX_FILE):
             tensors = self._load(self.description["index"])
-            row, column, steps = (tensors[name] for name in ("row", "column", "steps"))
+            row, column, steps = (_numbers(tensors, name) for name in ("row", "column", "steps"))
+            if not len(row) == len(column) == len(steps):
+                raise ValueError("its columns are of different lengths")
             rows = self.rows // self.columns
             good = (row >= 0) & (steps >= 0) & (steps <= rows) & (row <= rows - steps)
             if not (good & (column >= 0) & (column < self.columns)).all():
@@ -256,8 +274,17 @@ class Dataset:
 
     @cached_property
     def _states(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        tensors = self._load(self.description["states"])
-        return tensors["column"] * self.rows + tensors["row"], tensors
+        with _described(self.directory, STATES_FILE):
+            tensors = self._load(self.description["states"])
+            row, column = _numbers(tensors, "row"), _numbers(tensors, "column")
+            good = (row >= 0) & (row < self.rows) & (column >= 0) & (column < self.columns)
+            key = column * self.rows + row
+            if not good.all() or (np.diff(key) < 0).any():
+                raise ValueError("its rows are not those of the dataset, in order")
+            for name in leaf_names(self.description["states"]["tree"]):
+                if len(tensors[name]) != len(row):
+                    raise ValueError(f"{name} has {len(tensors[name])} entries, not {len(row)}")
+        return key, tensors
 
     def _shard(self, number: int) -> dict[str, np.ndarray]:
         found = self._open.pop(number, None)
@@ -267,8 +294,41 @@ class Dataset:
             while len(self._open) >= most:
                 del self._open[next(iter(self._open))]
             found = self._load(entry)
+            self._check_shard(found, entry["file"])
         self._open[number] = found
         return found
+
+    def _check_shard(self, arrays: dict[str, np.ndarray], file: str) -> None:
+        """Count the actions from 0; compare fields and values of the rows, once.
+
+        Raises: StorageError, ConfigError: a value is outside of the spaces required.
+        """
+        rows = self._shard_rows[file]
+        with _described(self.directory, file):
+            for name, kind in self.description["fields"].items():
+                shape = [rows + has_final_entry(name), self.columns, *kind["shape"]]
+                found = f"{arrays[name].dtype} {list(arrays[name].shape)}"
+                if found != f"{kind['dtype']} {shape}":
+                    raise ValueError(f"{name} is {found}, not {kind['dtype']} {shape}")
+            if self._action_start.any():
+                shifted = arrays["action"].astype(np.int64) - self._action_start
+                arrays["action"] = shifted.astype(arrays["action"].dtype)
+                if (arrays["action"] != shifted).any():
+                    raise ValueError("an action is none of its dtype")
+            if file in self._compared:
+                return
+            valid = arrays["valid"].astype(bool)
+            wrong = None if np.isfinite(arrays["reward"][valid]).all() else "a reward is not finite"
+            if self._row_spaces is not None:
+                obs = unflatten(self.description["obs"], arrays.__getitem__)
+                wrong = wrong or self._row_spaces.violation(obs, arrays["action"], valid)
+        if wrong is not None:
+            raise ConfigError(
+                f"buffer.load = {self.directory}: {file}: {wrong}; a dataset holds values of its "
+                "spaces; export it again, or use another"
+            )
+        if self._row_spaces is not None:
+            self._compared.add(file)
 
     def _load(self, entry: dict[str, Any]) -> dict[str, np.ndarray]:
         """Return the tensors of a file; verify it the first time."""
@@ -284,6 +344,6 @@ class Dataset:
             tensors = tensorfile.read(path, numpy=_AllNames())
         except MissingCoder:
             raise
-        except (OSError, ValueError, CodecError) as e:
+        except (OSError, *MISFITS, CodecError) as e:
             raise _damaged_error(self.directory, name, str(e)) from e
         return {n: x for n, x in tensors.items() if isinstance(x, np.ndarray)}

@@ -27,6 +27,7 @@ from rlrun.dataset.format import (
     write_error,
 )
 from rlrun.errors import ConfigError
+from rlrun.functional.recorded import RowSpaces
 from rlrun.rundir import tensorfile
 from rlrun.rundir.durable import fsync_directory, seal, write_file
 from rlrun.types import Segment, Spec, Tree, tree_leaves, tree_map
@@ -55,7 +56,7 @@ def write_dataset(
     Args:
         directory: the new dataset.
         parts: time-major [T, B] segments with the same B columns; their ``states`` are ignored.
-        spec: the spaces of the environment.
+        spec: the spaces of the environment; Discrete actions are counted from 0 all the same.
         meta: origin of the rows (JSON values).
         shard_rows: rows per file, over all columns.
         states: (row, column, leaves) of stored recurrent states, row 0 being the first row of
@@ -65,7 +66,8 @@ def write_dataset(
     Memory: one shard, the states and the index of trajectories; with ``coder`` about three shards,
     for the reader as well.
 
-    Raises: ConfigError (``directory`` is not new or empty, no steps), StorageError.
+    Raises: ConfigError (``directory`` is not new or empty, no steps, an action outside of its
+    space), StorageError.
     """
     if coder is not None:
         codec.check_coder(coder)
@@ -76,12 +78,13 @@ def write_dataset(
         directory.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)  # of an earlier process with this pid
         temporary.mkdir()
-        description = _write_tensors(temporary, iter(parts), shard_rows, states, coder)
+        checked = _of_spaces(parts, RowSpaces(spec.obs, spec.action), directory)
+        description = _write_tensors(temporary, checked, shard_rows, states, coder)
         if description["steps"] == 0:
             violation = "there are no steps to write; at least one is needed; collect some first"
             raise ConfigError(f"DATA_DIR = {directory}: {violation}")
         kind = FORMAT if coder is None else CODED_FORMAT
-        head = {"format": kind, "rlrun": __version__, "spaces": spec_json(spec)}
+        head = {"format": kind, "rlrun": __version__, "spaces": spec_json(spec), "action_start": 0}
         content = seal({**head, **description, "source": meta})
         write_file(temporary / DESCRIPTION_FILE, content)
         fsync_directory(temporary)
@@ -92,6 +95,20 @@ def write_dataset(
         if isinstance(e, OSError):
             raise write_error(directory, e.strerror or str(e)) from e
         raise
+
+
+def _of_spaces(
+    parts: Iterable[Segment], row_spaces: RowSpaces, directory: Path
+) -> Iterator[Segment]:
+    """Yield ``parts``. Raises: ConfigError for an action outside of its space."""
+    for part in parts:
+        wrong = row_spaces.violation(None, part.action, part.valid)
+        if wrong is not None:
+            raise ConfigError(
+                f"DATA_DIR = {directory}: {wrong}; a dataset holds values of its spaces, Discrete "
+                "actions counted from 0; give those"
+            )
+        yield part
 
 
 def _write_tensors(

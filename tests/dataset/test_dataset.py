@@ -5,10 +5,12 @@ import json
 import os
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -466,6 +468,9 @@ def test_nested_spaces(tmp_path: Path) -> None:
         return Spec(spaces.Dict({"i": image, "t": spaces.Tuple(parts)}), SPEC.action)
 
     segment = make_stream([[3]], [[True]], 9).segment
+    parts = [np.zeros((10, 1, *s.shape), s.dtype) for s in spec(84, 5).obs["t"].spaces]
+    obs = {"i": torch.zeros(10, 1, 84, 84, 3, dtype=torch.uint8), "t": tuple(parts)}
+    segment = replace(segment, obs=tree_map(torch.as_tensor, obs))
     write_dataset(tmp_path / "d", [segment], spec=spec(84, 5), meta={}, shard_rows=9)
     dataset = read_dataset(tmp_path / "d")
     dataset.require(spec(84, 5))
@@ -704,3 +709,122 @@ def test_spaces_of_shipped_environments_are_described() -> None:
         spec = Spec(env.observation_space, env.action_space)
         assert json.loads(json.dumps(spec_json(spec), allow_nan=False)) == spec_json(spec)
         env.close()
+
+
+def reseal(made: Path, **changed: object) -> None:
+    fields = unseal((made / DESCRIPTION_FILE).read_bytes()) | changed
+    (made / DESCRIPTION_FILE).write_bytes(seal(fields))
+
+
+def replace_shards(made: Path, edit: Callable[[dict[str, Any]], None], name: str = "data-") -> None:
+    """Edit every shard, or other files; the description has their new hashes."""
+    fields = unseal((made / DESCRIPTION_FILE).read_bytes())
+    for entry in [*fields["shards"], fields["index"], fields["states"]]:
+        if entry["file"].startswith(name):
+            arrays = tensorfile.read(made / entry["file"], numpy=reader._AllNames())
+            arrays = {n: np.array(x) for n, x in arrays.items()}
+            edit(arrays)
+            (made / entry["file"]).unlink()
+            digest, size = tensorfile.write(made / entry["file"], arrays, {})
+            entry |= {"sha256": digest, "bytes": size}
+    reseal(made, **fields)
+
+
+def read_all(made: Path) -> list[Segment]:
+    dataset = read_dataset(made)
+    dataset.require(SPEC)
+    return list(dataset.chunks(2, 8))
+
+
+def test_files_say_which_numbering_they_hold(made: Path) -> None:
+    """Another writer may number Discrete actions as its environment does."""
+    assert unseal((made / DESCRIPTION_FILE).read_bytes())["action_start"] == 0
+    before = [c.action for c in read_all(made)]
+    replace_shards(made, lambda arrays: np.add(arrays["action"], 7, out=arrays["action"]))
+    with pytest.raises(ConfigError, match=r"data-0000.*its action is 1[0-9]; allowed is \[0, 9\]"):
+        read_all(made)
+    reseal(made, action_start=7)
+    for old, new in zip(before, read_all(made), strict=True):
+        assert torch.equal(old, new.action)
+
+
+def put(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def edit(arrays: dict[str, Any]) -> None:
+        arrays[name][...] = value
+
+    return edit
+
+
+def cast(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[dict[str, Any]], None]:
+    def edit(arrays: dict[str, Any]) -> None:
+        arrays[name] = change(arrays[name])
+
+    return edit
+
+
+SHARDS = {
+    "action 1e15": put("action", 10**15), "action -1": put("action", -1),
+    "nan obs": put("obs", np.nan), "nan reward": put("reward", np.nan),
+    "inf reward": put("reward", np.inf),
+    **{f"no {n}": lambda a, n=n: a.pop(n) for n in ("reward", "action", "valid", "obs")},
+    **{f"{n} half": cast(n, lambda x: x.astype(np.float16)) for n in ("reward", "action", "valid")},
+    **{f"{n} short": cast(n, lambda x: x[:-1]) for n in ("reward", "action", "terminated", "obs")},
+    **{f"{n} deep": cast(n, lambda x: x[..., None]) for n in ("reward", "action", "valid")},
+    **{f"{n} wide": cast(n, lambda x: np.repeat(x, 2, 1)) for n in ("reward", "obs")},
+}  # fmt: skip
+INDEX = {
+    **{f"{n} {v}": put(n, v) for n in ("row", "column", "steps") for v in (-1, 10**15, 2**62)},
+    **{f"no {n}": lambda a, n=n: a.pop(n) for n in ("row", "steps")},
+    **{f"{n} float": cast(n, lambda x: x.astype(np.float32)) for n in ("row", "column")},
+    "short": cast("row", lambda x: x[:-1]), "deep": cast("row", lambda x: x[:, None]),
+}  # fmt: skip
+STATES = {
+    **{f"{n} {v}": put(n, v) for n in ("row", "column") for v in (-1, 10**15)},
+    "short": cast("states/0", lambda x: x[:-1]), "unsorted": cast("column", lambda x: x[::-1]),
+    "no leaf": lambda a: a.pop("states/0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "edit"),
+    [(n, e) for n, cases in (("data", SHARDS), ("index", INDEX), ("states", STATES))
+     for e in cases.values()],
+    ids=[f"{n} {e}" for n, cases in (("data", SHARDS), ("index", INDEX), ("states", STATES))
+         for e in cases],
+)  # fmt: skip
+def test_sealed_files_of_wrong_content_are_refused(made: Path, name: str, edit: Any) -> None:
+    replace_shards(made, edit, name)
+    with pytest.raises((ConfigError, StorageError), match=f"buffer.load = .*{name}.*; "):
+        read_all(made)
+
+
+WRONG: list[Any] = [None, -1, 0, 10**30, 1.5, "x", [], {}, [1], [[]], {"a": 1}, True, [{}]]
+OPTIONAL = {  # harmless, or not read
+    "rlrun": WRONG, "source": [{}, {"a": 1}], "return": [None], "states": [None],
+    "length_mean": WRONG, "format": [True],
+    "episodes": [0], "steps": [0], "trajectories": [0], "action_start": [0], "sha256": WRONG,
+}  # fmt: skip
+
+
+def test_sealed_descriptions_of_wrong_content_are_refused(made: Path) -> None:
+    whole = (made / DESCRIPTION_FILE).read_bytes()
+    fields = unseal(whole)
+    first = fields["shards"][0]
+    deep: Any = "obs"
+    for _ in range(100):
+        deep = {"tuple": [deep]}
+    cases = [(name, value) for name in fields for value in WRONG]
+    cases += [("shards", [{**first, key: v}]) for key in first for v in WRONG if v != first[key]]
+    cases += [("obs", {"dict": [["x", "obs"]]}), ("obs", deep), ("obs", "reward"), ("obs", "nope")]
+    cases += [("spaces", {"obs": {}, "action": {}}), ("fields", {**fields["fields"], "obs": {}})]
+    for name, value in cases:
+        if any(value is v or value == v for v in OPTIONAL.get(name, [])):
+            continue
+        (made / DESCRIPTION_FILE).write_bytes(seal({**fields, name: value}))
+        try:
+            read_all(made)
+        except (ConfigError, StorageError):
+            continue
+        pytest.fail(f"{name} = {value} was read")
+    (made / DESCRIPTION_FILE).write_bytes(whole)
+    assert read_all(made)

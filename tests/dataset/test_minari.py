@@ -104,6 +104,28 @@ def test_a_broken_episode_is_named(name: str, text: str) -> None:
     assert text in str(caught.value)
 
 
+NUMBERED = [
+    (spaces.Discrete(3, start=1), [1, 3, 2], [0, 4, 10**15]),
+    (spaces.Discrete(3, start=-1), [-1, 1, 0], [-2, 2]),
+    (spaces.Discrete(3), [0, 2, 1], [-1, 3]),
+    (spaces.MultiDiscrete([3, 2], start=[1, -1]), [[1, 0], [3, -1]], [[0, 0], [1, 1]]),
+]
+
+
+@pytest.mark.parametrize(("space", "actions", "outside"), NUMBERED, ids=str)
+def test_actions_are_counted_from_0(space, actions, outside) -> None:
+    """Minari keeps the numbering of the environment."""
+    spec = Spec(OBS, space)
+    given = episode(0, len(actions))
+    given.actions = np.array(actions)
+    (found,) = to_trajectories([given], spec, "x")
+    assert found.read(0, len(actions)).action[:, 0].tolist() == (actions - space.start).tolist()
+    for value in outside:
+        given.actions[1] = value
+        with pytest.raises(ConfigError, match=r"x: episode 0: row 1 of column 0: its action .*is "):
+            list(to_trajectories([given], spec, "x"))
+
+
 def stand_in(monkeypatch, spec: Spec = SPEC, error: Exception | None = None) -> None:
     def load_dataset(dataset_id: str):
         if error is not None:

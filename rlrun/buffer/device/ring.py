@@ -59,7 +59,7 @@ class DeviceRing(Storage):
     """``Storage`` with its fields on a device and the flags in host memory too."""
 
     def __init__(self, layout: Layout, device: torch.device) -> None:
-        super().__init__(layout.rows, layout.columns)
+        super().__init__(layout)
         self.device, lead = device, (layout.columns, layout.rows)
         self.obs_fields: Tree = tree_map(lambda b: DeviceField(b, lead, device), layout.row.obs)
         named = {f"extras/{name}": block for name, block in layout.row.extras.items()}

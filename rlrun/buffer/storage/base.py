@@ -7,8 +7,9 @@ import numpy as np
 
 from rlrun.buffer import saved
 from rlrun.buffer.storage.compressed import CompressedRows
+from rlrun.buffer.storage.layout import Layout
 from rlrun.rundir.segments import RingRows, RowFiles
-from rlrun.types import Chunk, Tree
+from rlrun.types import Chunk, Tree, tree_map
 
 FIRST, TERMINATED, TRUNCATED, VALID = 1, 2, 4, 8  # of a row, in one byte
 CUT = 16  # the trajectory ends after this row although its episode continues (a collect's end)
@@ -29,8 +30,8 @@ class Storage(ABC):
     flags: np.ndarray  # uint8 [cells]
     blocks: tuple[CompressedRows, ...] = ()  # compressed observations
 
-    def __init__(self, rows: int, columns: int) -> None:
-        self.rows, self.columns = rows, columns
+    def __init__(self, layout: Layout) -> None:
+        self.rows, self.columns, self.spaces = layout.rows, layout.columns, layout.row.spaces
         self.head = 0  # rows written; the observation of row ``head`` is stored already
         self.files = RowFiles()  # of the rows saved so far
 
@@ -69,6 +70,15 @@ class Storage(ABC):
         reward = np.asarray(saved.host(self.fields["reward"])).reshape(flags.shape)
         valid = flags & VALID > 0
         saved.require(np.isfinite(reward[valid]).all(), "ring.reward", "is not finite")
+        if self.spaces is not None:
+            used = slice(None, min(self.head + 1, self.rows))  # the newest has an observation only
+            obs = tree_map(
+                lambda x: saved.host(x)[:, used] if not isinstance(x, CompressedRows) else x,
+                self.obs,
+            )
+            action = saved.host(self.fields["action"])[:, used]
+            wrong = self.spaces.violation(obs, action, valid[:, used], axes=("column", "row"))
+            saved.require(wrong is None, "ring", str(wrong))
         if "final" not in self.fields:
             return
         origin, final = self.fields["origin"], self.fields["final"]

@@ -7,13 +7,14 @@ import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlrun.errors import ConfigError, StorageError
+from rlrun.functional.recorded import RowSpaces
 from rlrun.tree import Tree, tree_leaves, tree_map
 
 
@@ -41,6 +42,7 @@ class Row:
     action: ArraySpec
     extras: dict[str, ArraySpec]
     state: Tree  # of ArraySpecs: recurrent state before the row, kept once per window
+    spaces: RowSpaces | None = field(default=None, compare=False)  # None: of no environment
 
     @classmethod
     def of(cls, example: Any) -> "Row":

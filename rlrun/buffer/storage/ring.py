@@ -21,7 +21,7 @@ class Ring(Storage):
     """
 
     def __init__(self, layout: Layout, allocate: Allocate) -> None:
-        super().__init__(layout.rows, layout.columns)
+        super().__init__(layout)
         named = layout.ring()
         del named["obs"]
         self.obs: Tree = _observations(layout, layout.row.obs, "obs", allocate)

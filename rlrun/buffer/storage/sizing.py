@@ -11,6 +11,7 @@ import numpy as np
 from rlrun.buffer.device.layout import with_device
 from rlrun.buffer.storage.layout import ArraySpec, Layout, Row, amount, free_bytes, sampler_blocks
 from rlrun.errors import ConfigError, ResourceError
+from rlrun.functional.recorded import RowSpaces
 from rlrun.joint import JointSpace
 from rlrun.schema import Config, MemoryConfig, PriorityConfig
 from rlrun.schema.window import Window
@@ -39,7 +40,8 @@ def row_of(
     if isinstance(obs, JointSpace):  # every agent has a state of its own
         agents = obs.num_agents
         specs = tree_map(lambda one: replace(one, shape=(agents, *one.shape)), specs)
-    return Row(_blocks(obs), number, extras, specs)
+    spaces = RowSpaces(obs, action, config.policy.masks)
+    return Row(_blocks(obs), number, extras, specs, spaces)
 
 
 def _blocks(space: gym.Space[Any]) -> Tree:

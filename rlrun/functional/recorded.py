@@ -1,0 +1,147 @@
+"""Recorded rows compared with the spaces of the environment they are said to come from. Torch-free.
+
+Compiled code and one-hot encodings index by actions and discrete observations without a test, so
+every row that was not just collected here is compared once, where it enters: rows of datasets, of
+checkpoints, and those that other processes send.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rlrun.functional.masks import MASK, allowed_actions, has_mask
+from rlrun.joint import JointSpace
+from rlrun.tree import Tree
+
+ROW_AXES = ("row", "column")
+
+_Leaf = tuple[str, np.ndarray, Any, Any]  # name, values [*, *, *O], lowest, highest
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpaces:
+    """Spaces of one row. ``masked``: its action is one that its ``action_mask`` allows."""
+
+    obs: gym.Space[Any]
+    action: gym.Space[Any]
+    masked: bool = False
+
+    def violation(
+        self,
+        obs: Tree,
+        action: Any,
+        valid: Any,
+        *,
+        axes: tuple[str, str] = ROW_AXES,
+    ) -> str | None:
+        """Describe the first value outside of its space; None: there is none.
+
+        ``obs`` [N+1 or N, M, *O] (None: not compared), ``action`` [N, M, *A], ``valid`` [N, M]:
+        arrays or tensors of their dtypes and shapes. ``axes``: names of the two leading axes.
+        Discrete actions are counted from 0, whatever the ``start`` of their space.
+        """
+        leaves: list[_Leaf] = list(_action_leaves(self.action, np.asarray(action)))
+        leaves += [] if obs is None else _obs_leaves(self.obs, obs, "observation")
+        for name, x, low, high in leaves:
+            if (found := _outside(name, x, low, high, axes)) is not None:
+                return found
+        if not self.masked or obs is None:
+            return None
+        return _forbidden(self.obs, obs, np.asarray(action), np.asarray(valid), axes)
+
+
+def from_zero(space: gym.Space[Any], action: Any) -> np.ndarray:
+    """Return actions [*, *A] in the numbering of ``space`` as counted from 0, int64 or unchanged.
+
+    The numbering of Discrete and MultiDiscrete begins at their ``start``.
+    """
+    given: np.ndarray = np.asarray(action)
+    start = np.asarray(getattr(space, "start", 0))
+    if not start.any() or given.dtype.kind not in "iu":
+        return given
+    shifted: np.ndarray = given.astype(np.int64) - start
+    return shifted
+
+
+def _action_leaves(space: gym.Space[Any], action: np.ndarray) -> Iterator[_Leaf]:
+    shifted = " (counted from 0)" if np.any(getattr(space, "start", 0)) else ""
+    match space:
+        case spaces.Discrete():
+            yield f"action{shifted}", action, 0, int(space.n) - 1
+        case spaces.MultiDiscrete():
+            yield f"action{shifted}", action, np.zeros_like(space.nvec), space.nvec - 1
+        case spaces.MultiBinary():
+            yield "action", action, 0, 1
+        case _:
+            yield from _finite("action", action)
+
+
+def _obs_leaves(space: gym.Space[Any], obs: Any, name: str) -> Iterator[_Leaf]:
+    match space:
+        case spaces.Dict():
+            for key, part in space.spaces.items():
+                yield from _obs_leaves(part, obs[key], f"{name}[{key!r}]")
+        case spaces.Tuple():
+            for i, part in enumerate(space.spaces):
+                yield from _obs_leaves(part, obs[i], f"{name}[{i}]")
+        case spaces.Discrete():
+            yield name, np.asarray(obs), int(space.start), int(space.start + space.n - 1)
+        case spaces.MultiDiscrete():
+            yield name, np.asarray(obs), space.start, space.start + space.nvec - 1
+        case spaces.MultiBinary():
+            yield name, np.asarray(obs), 0, 1
+        case _ if getattr(obs, "dtype", None) is not None:  # compressed images have none
+            yield from _finite(name, np.asarray(obs))
+
+
+def _finite(name: str, x: np.ndarray) -> Iterator[_Leaf]:
+    if x.dtype.kind == "f":
+        most = np.finfo(x.dtype).max
+        yield name, x, -most, most
+
+
+def _outside(name: str, x: np.ndarray, low: Any, high: Any, axes: tuple[str, str]) -> str | None:
+    if not x.size:
+        return None
+    parts = (0, 1) if np.ndim(low) else None  # smallest and largest of each part: no temporaries
+    with np.errstate(invalid="ignore"):
+        if np.all((x.min(parts) >= low) & (x.max(parts) <= high)):  # False where one is NaN
+            return None
+        wrong: np.ndarray = ~((x >= low) & (x <= high))
+    place = tuple(int(i) for i in np.argwhere(wrong)[0])
+    value, least, most = (b[place].item() for b in np.broadcast_arrays(x, low, high))
+    at = f" at position {list(place[2:])}" if len(place) > 2 else ""
+    allowed = "a finite number" if x.dtype.kind == "f" else f"[{least}, {most}]"
+    return f"{_place(place, axes)}: its {name} is {value:g}{at}; allowed is {allowed}"
+
+
+def _place(place: tuple[int, ...], axes: tuple[str, str]) -> str:
+    found = dict(zip(axes, place, strict=False))
+    return f"row {found['row']} of column {found['column']}"
+
+
+def _forbidden(
+    space: gym.Space[Any], obs: Any, action: np.ndarray, valid: np.ndarray, axes: tuple[str, str]
+) -> str | None:
+    """Describe a valid row whose action its mask forbids."""
+    joint = isinstance(space, JointSpace)
+    if isinstance(space, JointSpace):
+        space, obs = space.agent, obs["agents"]
+    shape = action.shape[:2]
+    if not has_mask(space) or action.ndim != 2 + joint or obs[MASK].ndim != 3 + joint:
+        return None
+    mask = np.asarray(obs[MASK])[: shape[0], : shape[1]]
+    allowed = allowed_actions({MASK: mask})
+    chosen = np.take_along_axis(allowed, action[..., None].astype(np.int64), -1)[..., 0]
+    wrong = ~chosen & valid.reshape(*shape, *[1] * joint).astype(bool)
+    if not wrong.any():
+        return None
+    place = tuple(int(i) for i in np.argwhere(wrong)[0])
+    value = int(action[place])
+    options = np.flatnonzero(allowed[place]).tolist()
+    text = ", ".join(map(str, options[:9])) + (", ..." if len(options) > 9 else "")
+    return f"{_place(place, axes)}: its action is {value}; its {MASK} allows {text}"
