@@ -157,6 +157,7 @@ def test_histories_reach_back_to_the_episodes_start():
     feed(replay, stream, [10] * 20)
     windows, history = replay.histories(64, np.random.default_rng(0))
     assert windows.valid.shape[1] > 3
+    assert history.valid.any(0).all(), "a window that opens its episode needs no history"
     for i in range(windows.valid.shape[1]):
         steps = int(history.valid[:, i].sum())
         t = history.obs[:steps, i, 2].int().tolist()

@@ -660,8 +660,10 @@ def test_export(tmp_path: Path) -> None:
         out = tmp_path / f"last{last}"
         given = {"spec": SPEC, "meta": SOURCE, "shard_rows": 16, "last": last}
         export_replay(Replay(), out, config_text="", **given)
-        some = list(read_dataset(out).chunks(2, 6))
-        assert spelled(joined(some)) == spelled(cut(segment, skip, 30)), last
+        found = read_dataset(out)
+        assert spelled(joined(list(found.chunks(2, 6)))) == spelled(cut(segment, skip, 30)), last
+        starts = {float(e.states[0][0, 0, 0]) for e in found.episodes()}
+        assert (state_of(0, 1, 0) in starts) == (skip <= 5), last
 
 
 @pytest.mark.parametrize("window", [Window(2, 3, 2), Window(0, 1, 1)], ids=["table", "cells"])

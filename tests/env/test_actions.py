@@ -11,6 +11,7 @@ from gymnasium.vector.utils import batch_space
 
 from rlrun.env import make_env, probe
 from rlrun.env.diagnostic.vector import NEXT_STEP_METADATA
+from rlrun.env.walk import Actions
 from rlrun.errors import ConfigError, EnvError, NumericError
 from tests.env.presets import config_of, needs_envpool, preset
 
@@ -157,3 +158,12 @@ def test_the_largest_actions_do_what_they_should(name, worst, best, backend):
         assert ((rewards[scale] >= worst) & (rewards[scale] <= best)).all()
     cost = {"pendulum": 0.001 * 2**2, "mountaincar_continuous": 0.1}[name]
     np.testing.assert_allclose(rewards[0.0] - rewards[1.0], cost, rtol=1e-4)
+
+
+def test_random_actions_under_a_mask_count_from_the_start_of_their_space():
+    obs = spaces.Dict({"action_mask": spaces.MultiBinary(3), "x": spaces.Box(0, 1)})
+    draw = Actions(spaces.Discrete(3, start=5), obs, seed=0)
+    mask = np.array([1, 0, 1], np.int8)
+    assert {int(draw({"action_mask": mask})) for _ in range(30)} == {5, 7}
+    rows = {"action_mask": np.stack([mask] * 30), "x": np.zeros((30, 1))}
+    assert {*draw.batch(rows, 30).tolist()} == {0, 2}

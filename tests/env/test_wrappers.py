@@ -140,6 +140,20 @@ def test_flicker_and_noise_draw_from_a_stream_of_their_own():
     assert np.isinf(env.obs_space.high).all()
 
 
+class Draws(Recorder):
+    """Observes normal numbers of its own generator."""
+
+    def _obs(self) -> np.ndarray:
+        return self.np_random.normal(size=2).astype(np.float32)
+
+
+def test_noise_is_not_that_of_the_environment():
+    """Both generators are seeded with the same number: without a salt they would draw alike."""
+    clean, _ = Draws().reset(seed=5)
+    noisy, _ = WRAPPERS["noise_obs"][0](Draws(), std=1.0).reset(seed=5)
+    assert not np.isclose(noisy - clean, clean, atol=1e-3).any()
+
+
 def test_actions():
     config = wrapped(wrapper("rescale_action", low=-1, high=1))
     assert probe(config)[1] == spaces.Box(-1, 1, (1,), np.float32)

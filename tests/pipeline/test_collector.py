@@ -15,7 +15,7 @@ from rlrun.env.diagnostic.counter import counter_reward
 from rlrun.env.framestack import FrameStack
 from rlrun.env.rows import Step
 from rlrun.errors import EnvError
-from rlrun.pipeline.collector import Collector
+from rlrun.pipeline.collector import ChunkInterrupted, Collector
 from rlrun.rundir.checkpoint import load_newest, save
 from rlrun.schema import CollectorConfig, EnvConfig
 from rlrun.types import Act, Chunk, Counters, Segment, Spec, Window, tree_leaves, tree_map
@@ -460,6 +460,17 @@ def test_rows_before_an_error_of_the_environment_are_kept(unit, tmp_path):
     assert chunk.reward[:3, 0].tolist() == [1, 2, 0]
     assert two.counters.env_steps == chunk.valid.sum()
     assert two.policy.shown[0][0][0].ravel().tolist() == [1, 2], "its stack was pushed once"
+
+
+def test_a_chunk_that_a_stop_interrupted_is_as_long_as_another():
+    """The rows before the stop count towards ``n_sample`` of the collector that goes on."""
+    given = {"env_config": counter((50,)), "n_sample": 12}
+    (whole, one), told = (make(**given) for _ in range(2)), iter([False, False, True])
+    one.stop = lambda: next(told)
+    with pytest.raises(ChunkInterrupted):
+        one.collect()
+    one.stop = lambda: False
+    assert len(one.collect().reward) == len(whole.collect().reward) == 4
 
 
 def test_a_worker_that_ended_before_a_checkpoint_costs_its_episode():

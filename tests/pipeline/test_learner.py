@@ -176,7 +176,7 @@ class OnPolicy:
 def test_a_rollout_is_learned_from_once_and_dropped():
     stream = make_stream([[9]], [[True]], 100)
     policy, counters = OnPolicy(), Counters()
-    config = LearnerConfig(8, 1, None, 30, **RULED)
+    config = LearnerConfig(8, 1, None, 40, **RULED)
     rollout = Rollout(stream.segment, rows=40)
     learner = RolloutLearner(config, policy=policy, buffer=rollout, counters=counters)
     done = []

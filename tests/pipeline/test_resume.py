@@ -16,7 +16,7 @@ from rlrun.build.plan import make_plan
 from rlrun.kernels import parity
 from rlrun.log import Log
 from rlrun.pipeline.backends import backends
-from rlrun.pipeline.evaluate import Evaluator
+from rlrun.pipeline.evaluate import Evaluation, Evaluator
 from rlrun.pipeline.generators import generators_state, load_generators
 from rlrun.pipeline.serial import Pipeline
 from rlrun.run import train
@@ -139,6 +139,14 @@ def test_an_interrupted_evaluation_leaves_no_trace(pipeline_of, monkeypatch):
     assert not list(differences(before, pipeline.state_dict()))
 
 
+def test_a_run_stays_inexact_after_an_evaluation_that_was_disturbed(pipeline_of):
+    pipeline = pipeline_of("policy=random")
+    for reason in (None, "a worker was restarted", None):
+        result = Evaluation(np.ones(1), np.ones(1), None, env_steps=0, inexact=reason)
+        pipeline._record_evaluation(result, 0)
+    assert pipeline.inexact == "a worker was restarted"
+
+
 @pytest.mark.parametrize("agrees", [True, False])
 def test_the_backend_of_the_first_update_stays(pipeline_of, monkeypatch, agrees):
     """A resumed run does not compare anew, whatever the comparison would find now."""
@@ -217,7 +225,7 @@ def test_a_resume_that_changes_numbers_is_recorded(tmp_path):
     train.run(config(*words), tmp_path, raw_yaml="", overrides=[])
     reason = "resumed with logger.every, resume.rescale"
     for total, given, expected in (
-        (200, ["run.max_time=3h", "transport=raw"], None),
+        (200, ["run.max_time=3h", "transport=raw", "watchdog.max_seconds=99"], None),
         (300, ["resume.rescale=true", "logger.every=50"], reason),
         (400, [], reason),
     ):

@@ -1,5 +1,6 @@
 """A run that no longer moves says what it waits for, and ends."""
 
+import itertools
 import json
 import logging
 import os
@@ -140,6 +141,16 @@ def test_a_signal_ends_a_hang_within_seconds():
     dog.signalled = 1e-9
     code, _, waited = until_ended(dog)
     assert (code, waited < 5) == (143, True)
+
+
+def test_a_signal_lets_an_environment_that_moves_go_on():
+    """The loop asks for the end itself between two steps."""
+    steps = itertools.count()
+    dog = watching(lambda: ("collect", next(steps)), limit=None)
+    dog.signalled = 1e-9
+    for _ in range(100):
+        dog.look(0.5)
+    assert dog.signalled > dog.grace
 
 
 def test_a_signal_wakes_the_thread():

@@ -12,7 +12,7 @@ import torch
 from rlrun.errors import CheckpointError, StorageError
 from rlrun.rundir import checkpoint, manifest, segments
 from rlrun.rundir.saver import Saver
-from rlrun.rundir.segments import RingRows, RowFiles
+from rlrun.rundir.segments import Part, RingRows, RowFiles
 
 COLUMNS, ROWS = 2, 40
 
@@ -116,6 +116,14 @@ def test_only_new_rows_are_written(tmp_path, monkeypatch):
     assert sizes == [2] * 6
     first = min(p.name for p in tmp_path.glob("rows/*"))
     assert int(first[10:19]) > 0, "segments of rows that were all overwritten are deleted"
+
+
+def test_a_segment_whose_last_row_is_the_one_before_is_not_needed(tmp_path):
+    parts = [Part(f"{first}", first, first + 9, "", 0) for first in (0, 9)]
+    for part in parts:
+        (tmp_path / part.file).touch()
+    files = RowFiles(tmp_path, parts)
+    assert [files.usable(tmp_path, first, 18) for first in (8, 9)] == [parts, parts[1:]]
 
 
 @pytest.mark.usefixtures("no_fsync")

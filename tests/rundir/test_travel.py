@@ -6,11 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from rlrun.cli.main import main
 from rlrun.errors import CheckpointError, ConfigError
 from rlrun.run import train
-from rlrun.rundir import branch, durable, manifest, verify
+from rlrun.rundir import branch, checkpoint, durable, manifest, verify
 from rlrun.rundir.checkpoint import list_checkpoints, load_newest
 from rlrun.rundir.texts import check_texts
 from tests.exact import differences
@@ -87,6 +88,19 @@ def test_killed_while_going_back_the_newest_that_is_left_can_be_resumed(run_dir,
     with pytest.raises(CheckpointError, match=r"metrics.jsonl is damaged"):
         branch.go_back(run_dir, path)
     assert steps_of(run_dir) == left, "nothing is deleted for a checkpoint that cannot be used"
+
+
+@pytest.mark.parametrize("lead", [-1, 0, 1])
+def test_the_best_weights_go_along_unless_they_are_of_a_later_step(run_dir, tmp_path, lead):
+    at, best = steps_of(run_dir)[1], "checkpoints/best.safetensors"
+    weights = {"w": torch.zeros(1)}
+    checkpoint.save_weights(run_dir / best, weights, {"env_steps": at + lead})
+    path = checkpoint.list_checkpoints(run_dir / "checkpoints")[1]
+    branch.fork(run_dir, path, tmp_path / "new", "seed: 0\n")
+    branch.go_back(run_dir, path)
+    for directory in (tmp_path / "new", run_dir):
+        for name in (best, "checkpoints/best.json"):
+            assert (directory / name).exists() == (lead <= 0)
 
 
 def test_a_fork_names_its_parent_and_leaves_it_as_it_was(finished, run_dir, tmp_path, capsys):

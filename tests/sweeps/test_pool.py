@@ -129,6 +129,16 @@ def test_a_killed_server_is_replaced(bare: None, tmp_path: Path) -> None:
         assert finish(pool, start(pool, tmp_path, "succeed")) == [0]
 
 
+def test_jobs_that_a_killed_server_had_not_started_keep_their_order(tmp_path: Path) -> None:
+    pool, requests = Pool(3, None), [{"log": tmp_path / "log"} for _ in range(4)]
+    jobs = [Job(num, request) for num, request in enumerate(requests)]
+    pool.running, pool._has_replied = {job.num: job for job in jobs[:3]}, True
+    pool.queue.append(jobs[3])
+    pool._server = subprocess.Popen(["true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    pool._bury_server()
+    assert [*pool.queue] == jobs
+
+
 def test_a_server_killed_while_idle_is_replaced(bare: None, tmp_path: Path) -> None:
     with Pool(2, None) as pool:
         assert finish(pool, start(pool, tmp_path, "succeed")) == [0]

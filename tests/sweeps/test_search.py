@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlrun.config.space import Dimension
+from rlrun.config.compose import Composer
+from rlrun.config.space import Dimension, split_space
 from rlrun.errors import Interrupted, StorageError
 from rlrun.reports.runs import read_run
 from rlrun.schema import SearchConfig
@@ -302,6 +303,20 @@ def test_a_damaged_study_is_an_error_of_one_line(tmp_path: Path) -> None:
     odd.mkdir()
     Study(odd / "study.db", (LR,), sampler="random", seed=0).ask()
     assert (odd / "study.db").is_file()
+
+
+@pytest.mark.parametrize(
+    ("given", "ends"),
+    [
+        ("range(1,6,2)", (1, 5)),
+        ("range(1,5,2)", (1, 3)),
+        ("range(5,0,-2)", (1, 5)),
+        ("range(3)", (0, 2)),
+    ],
+)
+def test_a_range_excludes_its_stop(given: str, ends: tuple[float, float]) -> None:
+    _, (found,) = split_space(Composer(), [f"policy.nstep={given}"])
+    assert (found.low, found.high) == ends
 
 
 def test_dimensions_give_overrides(tmp_path: Path) -> None:
