@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from rlrun.env.contract import ContractViolation
 from rlrun.functional.masks import MASK
 
 
@@ -39,8 +40,12 @@ class ActionMaskObservation(gym.Wrapper[Any, Any, Any, Any]):
 
     def _with_mask(self, obs: Any, info: dict[str, Any]) -> dict[str, Any]:
         if MASK not in info:
-            raise ValueError(f"info has no {MASK}; reset and step must both return it")
-        mask = np.asarray(info[MASK]).astype(np.int8)
-        if mask.shape != (self.num_actions,):
-            raise ValueError(f"info[{MASK!r}] is of shape {mask.shape}, not ({self.num_actions},)")
+            raise ContractViolation(f"info has no {MASK}; reset and step must both return it")
+        mask = np.asarray(info[MASK])
+        if mask.shape != (self.num_actions,) or mask.dtype.kind not in "biuf":
+            raise ContractViolation(
+                f"info[{MASK!r}] is {mask.dtype} {mask.shape}; allowed are {self.num_actions} "
+                "numbers, 1 where an action is allowed"
+            )
+        mask = (mask != 0).astype(np.int8)
         return {**(obs if self.dict_obs else {"observation": obs}), MASK: mask}

@@ -99,7 +99,7 @@ def make_env(
                 "environments of one agent; allowed here: []; wrap the PettingZoo environment"
             )
         assert agents is not None, "PettingZoo environments need an AgentsConfig"
-        make_one: Any = partial(_make_pettingzoo, config, kwargs, agents, render)
+        make_one: Any = partial(_make_pettingzoo, config, kwargs, agents, render, keep_info)
     else:
         spec = find_spec(config.id)
         prefer_sync = config.backend == "auto" and (
@@ -113,7 +113,7 @@ def make_env(
                 raw = None
             if raw is not None:
                 _require_supported(spec.id, raw.single_observation_space, raw.single_action_space)
-                raw = _agents_as_columns(raw, agents, config.id)
+                raw = _agents_as_columns(raw, agents, config.id, keep_info)
                 twin = partial(_make_twin, spec, kwargs, num_envs, agents, config.id)
                 env = Env(
                     raw, env_id=config.id, keep_info=keep_info, twin=twin if resumable else None
@@ -123,7 +123,9 @@ def make_env(
                 return env
         make_one = partial(_make_wrapped, spec, kwargs, config, render)
     limit = config.max_replay_steps if resumable else None
-    env_fns = [partial(_make_checked, make_one, config.id, limit, i) for i in range(num_envs)]
+    env_fns = [
+        partial(_make_checked, make_one, config.id, limit, keep_info, i) for i in range(num_envs)
+    ]
     if config.backend == "async" and not render:
         from rlrun.env.workers import AsyncEnv  # imports multiprocessing
 
@@ -133,7 +135,9 @@ def make_env(
     except RuntimeError as e:
         raise ConfigError(f"env.id = {config.id}: its copies differ in their spaces ({e})") from e
     rows = SyncEnv(
-        _agents_as_columns(sync, agents, config.id), env_id=config.id, keep_info=keep_info
+        _agents_as_columns(sync, agents, config.id),
+        env_id=config.id,
+        keep_info=keep_info,
     )
     if render:
         rows.picture, rows.fps = sync.envs[0].render, frames_per_second(sync.envs[0])
@@ -162,16 +166,21 @@ def make_one_env(
     if render:
         prepare_pygame()
     make_one = partial(_make_wrapped, find_spec(config.id), kwargs, config, render)
-    return _make_checked(make_one, config.id, None, 0) if validate else make_one(0)
+    return _make_checked(make_one, config.id, None, None, 0) if validate else make_one(0)
 
 
-def _agents_as_columns(raw: AnyVectorEnv, agents: AgentsConfig | None, env_id: str) -> AnyVectorEnv:
+def _agents_as_columns(
+    raw: AnyVectorEnv,
+    agents: AgentsConfig | None,
+    env_id: str,
+    keep_info: tuple[str, ...] | None = None,
+) -> AnyVectorEnv:
     """Give every agent a column of its own where ``agents`` is "separate", else return ``raw``."""
     if agents is None or agents.name == "joint":
         return raw
     if not isinstance(raw.single_observation_space, JointSpace):
         return raw
-    return AgentColumns(raw, agents, env_id)
+    return AgentColumns(raw, agents, env_id, keep_info)
 
 
 def _make_twin(
@@ -181,7 +190,12 @@ def _make_twin(
 
 
 def _make_pettingzoo(
-    config: EnvConfig, kwargs: dict[str, Any], agents: AgentsConfig, render: bool, index: int
+    config: EnvConfig,
+    kwargs: dict[str, Any],
+    agents: AgentsConfig,
+    render: bool,
+    keep_info: tuple[str, ...],
+    index: int,
 ) -> PettingZooEnv:
     if config.backend == "vector":
         raise ConfigError(
@@ -189,10 +203,10 @@ def _make_pettingzoo(
             "allowed: auto, sync, async; set env.backend=auto"
         )
     if not render or index > 0:
-        return PettingZooEnv(config.id, kwargs, agents)
+        return PettingZooEnv(config.id, kwargs, agents, keep_info)
     PettingZooEnv(config.id, kwargs, agents).close()  # what is wrong without pictures is told first
     try:
-        env = PettingZooEnv(config.id, {**kwargs, "render_mode": RGB}, agents)
+        env = PettingZooEnv(config.id, {**kwargs, "render_mode": RGB}, agents, keep_info)
     except ConfigError as e:
         raise ConfigError(
             f"env.id = {config.id}: it cannot be drawn (its parallel_env takes no render_mode); "
@@ -252,9 +266,19 @@ def _spaces(
 
 
 def _make_checked(
-    make_one: Callable[[int], gym.Env[Any, Any]], env_id: str, limit: int | None, index: int
+    make_one: Callable[[int], gym.Env[Any, Any]],
+    env_id: str,
+    limit: int | None,
+    keep_info: tuple[str, ...] | None,
+    index: int,
 ) -> CheckedEnv:
-    return CheckedEnv(partial(make_one, index), env_id=env_id, index=index, max_replay_steps=limit)
+    return CheckedEnv(
+        partial(make_one, index),
+        env_id=env_id,
+        index=index,
+        max_replay_steps=limit,
+        keep_info=keep_info,
+    )
 
 
 def _make_wrapped(

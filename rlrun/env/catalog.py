@@ -14,8 +14,9 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
+from rlrun.env.contract import exception_text, is_ctrl_c
 from rlrun.env.diagnostic.vector import SingleFromVector
-from rlrun.errors import ConfigError, extra
+from rlrun.errors import ConfigError, EnvError, extra
 from rlrun.trust import import_named
 
 # Packages that register environments on import: id prefix, module, pip requirement.
@@ -93,7 +94,9 @@ def _import(env_id: str, module: str) -> None:
             "colon must be a module that registers the id, installed or in the working directory; "
             "install it or fix the name"
         ) from e
-    except (Exception, SystemExit) as e:  # a user's module may raise anything
+    except BaseException as e:  # a user's module may raise anything
+        if is_ctrl_c(e):
+            raise
         raise import_error(env_id, module, e) from e
 
 
@@ -145,6 +148,15 @@ def _construction_errors(spec: EnvSpec, kwargs: dict[str, Any]) -> Iterator[None
     except Exception as e:
         text = f"it cannot be made ({type(e).__name__}: {e}); choose another or repair it"
         raise ConfigError(f"env.id = {spec.id}: {text}") from e
+    except BaseException as e:
+        raise init_error(spec.id, e) from e
+
+
+def init_error(env_id: str, error: BaseException) -> EnvError:
+    """Return the error of an __init__ that raised no Exception; raise a real Ctrl-C."""
+    if is_ctrl_c(error):
+        raise error
+    return EnvError(f"env.id = {env_id}: it cannot be made: {exception_text(error, '__init__')}")
 
 
 def make_single(spec: EnvSpec, kwargs: dict[str, Any], index: int) -> gym.Env[Any, Any]:

@@ -11,12 +11,18 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlrun.env.agents.pettingzoo import PettingZooEnv
 from rlrun.env.bounds import Bounds
 from rlrun.env.contract import (
+    KEPT,
+    ContractViolation,
     close_error,
     contract_error,
     exception_text,
     flag_violation,
+    info_violation,
+    is_ctrl_c,
+    kept_numbers,
     obs_violation,
     reward_violation,
 )
@@ -30,7 +36,7 @@ from rlrun.env.state import (
     same_tree,
     tree_hash,
 )
-from rlrun.errors import EnvError, Interrupted
+from rlrun.errors import EnvError
 
 AnyEnv = gym.Env[Any, Any]
 _FRESH_WORLD = ("bipedal_walker", "car_racing")  # modules whose reset reuses a Box2D world
@@ -47,7 +53,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     """Environment ``index`` of a sync or async vector, with validation of its returns.
 
     Without it SyncVectorEnv casts or broadcasts wrong observations into its batch silently.
-    A ``reset`` with a seed is the vector's reset (step 0), one without is an autoreset.
+    A ``reset`` with a seed is the vector's reset (step 0), one without is an autoreset. Its info
+    has the numbers that were asked for under ``KEPT``, [K], and nothing else of the environment's.
     """
 
     def __init__(
@@ -57,13 +64,19 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         env_id: str,
         index: int,
         max_replay_steps: int | None = None,
+        keep_info: tuple[str, ...] | None = (),
     ) -> None:
-        """``max_replay_steps``: actions recorded of an episode; None: the state is never saved."""
+        """``max_replay_steps``: actions recorded of an episode; None: the state is never saved.
+
+        ``keep_info``: keys of the environment's info whose values are kept, K of them; None: the
+        info is passed on as it is.
+        """
         super().__init__(make())
         self._id, self._subject, self._steps = env_id, f"environment {index}", 0
         self._space = self.env.observation_space
         self._bounds = Bounds(self._space, env_id, batched=False, floats=index == 0)
         self._make, self._limit, self._index = make, max_replay_steps, index
+        self._keep_info = keep_info
         self._seed = self._episode = 0
         self._reseed = False  # the next reset opens other episodes than those of the run's start
         self._obs: Any = None
@@ -80,6 +93,29 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     def _fault(self, message: str) -> EnvError:
         return contract_error(self._id, self._subject, self._steps, message)
 
+    def _raised(self, error: BaseException, call: str) -> EnvError:
+        """Return the error for what ``call`` raised; raise ``error`` where it is not its fault."""
+        if is_ctrl_c(error):
+            raise error
+        if isinstance(error, EnvError):
+            return error
+        if isinstance(error, ContractViolation):
+            return self._fault(f"{error}; fix the environment or wrap it")
+        return self._fault(exception_text(error, call))
+
+    def _kept(self, info: Any) -> dict[str, Any]:
+        """Return what is kept of an info. Raises: EnvError."""
+        if isinstance(self.env, PettingZooEnv):  # it has read the infos of its agents
+            return info  # type: ignore[no-any-return]
+        if (message := info_violation(info)) is not None:
+            raise self._fault(f"{message}; fix the environment or wrap it")
+        if self._keep_info:
+            numbers, message = kept_numbers(info, self._keep_info)
+            if message is not None:
+                raise self._fault(message)
+            info = {KEPT: numbers}
+        return {} if self._keep_info == () else info
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
@@ -95,16 +131,15 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             if seed is not None:
                 seed_spaces(self.env, seed)
             result = self.env.reset(seed=seed, options=options)
-        except (Interrupted, KeyboardInterrupt, EnvError):
-            raise
         except BaseException as e:
-            raise self._fault(exception_text(e, "reset")) from e
+            raise self._raised(e, "reset") from e
         if not isinstance(result, tuple) or len(result) != 2:
             raise self._fault("reset() must return (observation, info); fix the environment")
         obs, info = result
         message = obs_violation(self._space, obs) or self._bounds.violation(obs)
         if message is not None:
             raise self._fault(f"{message}; fix the environment or wrap it")
+        info = self._kept(info)
         self._obs = obs
         if begins and self._limit is not None:
             self._choose_method()
@@ -116,10 +151,8 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         self._steps += 1
         try:
             result = self.env.step(action)
-        except (Interrupted, KeyboardInterrupt):
-            raise
         except BaseException as e:
-            raise self._fault(exception_text(e, "step")) from e
+            raise self._raised(e, "step") from e
         try:
             obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
@@ -137,6 +170,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             message = message or flag_violation("truncated", truncated)
         if message is not None:
             raise self._fault(f"{message}; fix the environment or wrap it")
+        info = self._kept(info)
         self._obs = obs
         if self._record is not None:
             self._record(action, obs, reward, terminated, truncated)
@@ -270,9 +304,9 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             return self._replay(state["actions"], state["before"])
         except Unsupported as e:
             return str(e)
-        except (Interrupted, KeyboardInterrupt):
-            raise
         except BaseException as e:
+            if is_ctrl_c(e):
+                raise
             return exception_text(e, "step")
 
     def _replay(self, actions: np.ndarray, before: list[dict[str, Any]]) -> str | None:
@@ -297,7 +331,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     def close(self) -> None:
         try:
             self.env.close()
-        except (Interrupted, KeyboardInterrupt):
-            raise
         except BaseException as e:
+            if is_ctrl_c(e):
+                raise
             raise close_error(self._id, self._subject, e) from e

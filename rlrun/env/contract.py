@@ -1,13 +1,14 @@
 """Validation of what environments return and of the actions they get.
 
 The contract: observations have the structure, shape and dtype of their space and are finite;
-rewards are finite numbers; no exception. Every violation is an EnvError that names the index of
-the environment, the step, the value found and the values allowed. Step s is the s-th ``step()`` of
-the vector environment since its ``reset`` (step 0), autoresets included.
+rewards are numbers that float32 holds; infos are dicts; no exception. Every violation is an
+EnvError that names the index of the environment, the step, the value found and the values allowed.
+Step s is the s-th ``step()`` of the vector environment since its ``reset`` (step 0), autoresets
+included.
 """
 
-import math
-from collections.abc import Mapping
+import dis
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -15,10 +16,18 @@ import numpy as np
 from gymnasium import spaces
 
 from rlrun.env.bounds import Bounds
-from rlrun.errors import EnvError
+from rlrun.errors import EnvError, Interrupted
 
+KEPT = "rlrun/kept"  # the only key of a checked environment's info: the numbers asked for
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+_NUMBERS = f"a finite number that float32 holds, within [-{FLOAT32_MAX:.7g}, {FLOAT32_MAX:.7g}]"
+_RAISE = dis.opmap["RAISE_VARARGS"]
 _TOLERANCE = 1e-6  # relative: float32 rounding of a policy at the bounds of a Box
 _STORABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class ContractViolation(ValueError):
+    """What an environment returned, described by a part of rlrun between it and its check."""
 
 
 def contract_error(env_id: str, subject: str, step: int, message: str) -> EnvError:
@@ -52,6 +61,26 @@ def exception_text(error: BaseException, call: str) -> str:
         f"{call}() raised {type(error).__name__}: {text[0] if text else '(no message)'}; "
         "it must not raise; fix the environment"
     )
+
+
+def is_ctrl_c(error: BaseException | None) -> bool:
+    """Return True where a signal interrupts, False where code of an environment raises ``error``.
+
+    Python raises the KeyboardInterrupt of a signal between two instructions, code raises it with
+    the instruction of a ``raise`` statement.
+    """
+    if isinstance(error, Interrupted):
+        return True
+    if not isinstance(error, KeyboardInterrupt) or error.__traceback__ is None:
+        return False
+    trace = error.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    if str(trace.tb_frame.f_globals.get("__name__")).startswith("rlrun."):  # a run's handler
+        return True
+    if trace.tb_frame.f_code.co_code[trace.tb_lasti] != _RAISE:
+        return True
+    return is_ctrl_c(error.__context__)
 
 
 def unsupported_space(space: gym.Space[Any], path: str = "observation") -> str | None:
@@ -111,14 +140,61 @@ def _array_violation(space: gym.Space[Any], obs: Any, path: str) -> str | None:
     return None
 
 
-def reward_violation(reward: Any) -> str | None:
-    """Describe why a reward is not one finite number; None if it is."""
-    if isinstance(reward, float | int | np.floating | np.integer) and math.isfinite(reward):
+def reward_violation(reward: Any, name: str = "reward") -> str | None:
+    """Describe why a reward is not one number that float32 holds; None if it is."""
+    if type(reward) is float and -FLOAT32_MAX <= reward <= FLOAT32_MAX:
         return None
-    value = np.asarray(reward) if hasattr(reward, "__float__") else np.empty(0)
-    if value.ndim != 0 or value.dtype.kind not in "biuf":
-        return f"reward is {_truncated_repr(reward)}; allowed is one finite number"
-    return None if np.isfinite(value) else f"reward is {reward}; allowed is a finite number"
+    value = as_number(reward)
+    if value is None:
+        return f"{name} is {_truncated_repr(reward)}; allowed is one finite number"
+    if -FLOAT32_MAX <= value <= FLOAT32_MAX:
+        return None
+    return f"{name} is {_truncated_repr(reward, str)}; allowed is {_NUMBERS}"
+
+
+def as_number(value: Any) -> float | None:
+    """Return ``value`` as a float, infinite where a float cannot hold it; None: it is no number."""
+    if not hasattr(value, "__float__"):
+        return None
+    try:
+        if not isinstance(value, int | float):
+            value = np.asarray(value)
+            if value.ndim or value.dtype.kind not in "biuf":
+                return None
+        return float(value)
+    except OverflowError:  # an integer of 400 digits
+        return np.inf if value > 0 else -np.inf
+    except Exception:  # of a class of users
+        return None
+
+
+def info_violation(info: Any) -> str | None:
+    """Describe an info that is no dict; None if it is one."""
+    if isinstance(info, Mapping):
+        return None
+    return f"info is {_truncated_repr(info)}; allowed is a dict"
+
+
+def info_number_violation(key: str, value: Any) -> str | None:
+    """Describe an info value that was asked for and is not one finite number; None if it is."""
+    if (message := reward_violation(value, f"info[{key!r}]")) is None:
+        return None
+    found, _, allowed = message.partition(";")
+    return (
+        f"{found} (named by env.success or collector.keep_info); only numbers can be kept:"
+        f"{allowed}; name another key or fix the environment"
+    )
+
+
+def kept_numbers(info: Mapping[str, Any], keys: Sequence[str]) -> tuple[np.ndarray, str | None]:
+    """Return (the values of ``keys`` float32 [K], 0 where absent; a violation or None)."""
+    numbers = np.zeros(len(keys), np.float32)
+    for i, key in enumerate(keys):
+        if key in info:
+            if (message := info_number_violation(key, info[key])) is not None:
+                return numbers, message
+            numbers[i] = as_number(info[key])
+    return numbers, None
 
 
 def flag_violation(name: str, flag: Any) -> str | None:
@@ -130,8 +206,11 @@ def flag_violation(name: str, flag: Any) -> str | None:
     return f"{name} is {_truncated_repr(flag)}; allowed is True or False"
 
 
-def _truncated_repr(value: object) -> str:
-    text = " ".join(repr(value).split())
+def _truncated_repr(value: object, show: Callable[[object], str] = repr) -> str:
+    try:
+        text = " ".join(show(value).split())
+    except Exception:  # an integer of 5000 digits, or what a class of users raises
+        return f"a {type(value).__name__} that cannot be printed"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -171,15 +250,26 @@ class BatchValidator:
             subject = f"environments 0 to {self._num_envs - 1}"
             raise contract_error(self._id, subject, step, f"{message}; fix the environment")
 
-    def reward(self, reward: np.ndarray, step: int) -> None:
-        """Raise EnvError unless the reward is [E] and finite."""
-        if reward.shape != (self._num_envs,):
-            message = f"rewards have shape {reward.shape}; allowed is ({self._num_envs},)"
-            raise contract_error(self._id, "the vector environment", step, message)
-        if not np.isfinite(reward).all():
-            index = int(np.flatnonzero(~np.isfinite(reward))[0])
+    def reward(self, reward: Any, step: int) -> None:
+        """Raise EnvError unless the reward is [E], numbers that float32 holds."""
+        self._row("rewards", reward, "biuf", step)
+        if not (inside := np.abs(reward) <= FLOAT32_MAX).all():
+            index = int(np.flatnonzero(~inside)[0])
             text = f"{reward_violation(reward[index])}; fix the environment"
             raise contract_error(self._id, f"environment {index}", step, text)
+
+    def flags(self, terminated: Any, truncated: Any, step: int) -> None:
+        """Raise EnvError unless both are [E] and True or False."""
+        for name, flags in (("terminated", terminated), ("truncated", truncated)):
+            self._row(name, flags, "biu", step)
+
+    def _row(self, name: str, x: Any, kinds: str, step: int) -> None:
+        """Raise EnvError unless ``x`` is an array [E] of a dtype of these kinds."""
+        if isinstance(x, np.ndarray) and x.shape == (self._num_envs,) and x.dtype.kind in kinds:
+            return
+        got = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else _truncated_repr(x)
+        message = f"{name} of all environments is {got}; allowed is an array ({self._num_envs},)"
+        raise contract_error(self._id, "the vector environment", step, message)
 
     def _obs_fault(self, obs: Any, path: tuple[Any, ...], leaf: Any, step: int) -> EnvError:
         name = "observation" + "".join(f"[{key!r}]" for key in path)

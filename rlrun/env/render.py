@@ -8,8 +8,9 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import VectorEnv
 
+from rlrun.env.contract import is_ctrl_c
 from rlrun.env.diagnostic.cartpole import CartPoleNoVelVectorEnv, CartPolePictures
-from rlrun.errors import ConfigError, Interrupted, extra
+from rlrun.errors import ConfigError, extra
 from rlrun.video.display import install_pygame
 
 RGB = "rgb_array"
@@ -53,8 +54,6 @@ def draw(env_id: str, picture: Draw) -> np.ndarray:
     """
     try:
         image = picture()
-    except (Interrupted, KeyboardInterrupt):
-        raise
     except (ImportError, gym.error.DependencyNotInstalled) as e:
         text = " ".join(str(e).split())
         install = install_pygame() or f"pip install {extra('video')}"
@@ -63,6 +62,8 @@ def draw(env_id: str, picture: Draw) -> np.ndarray:
             f"install it: {install}"
         ) from e
     except BaseException as e:  # a driver may raise anything
+        if is_ctrl_c(e):
+            raise
         text = f"{type(e).__name__}: {' '.join(str(e).split())}"
         raise ConfigError(
             f"env.id = {env_id}: it cannot be drawn ({text}); a working display driver is needed; "

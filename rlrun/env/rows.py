@@ -16,17 +16,23 @@ from gymnasium.vector import VectorEnv
 
 from rlrun.env.agents.columns import AgentColumns
 from rlrun.env.contract import (
+    FLOAT32_MAX,
+    KEPT,
     ActionValidator,
     BatchValidator,
+    as_number,
     close_error,
     contract_error,
     exception_text,
+    info_number_violation,
+    info_violation,
+    is_ctrl_c,
 )
 from rlrun.env.diagnostic.vector import LockstepVectorEnv
 from rlrun.env.probe import Probe
 from rlrun.env.render import FPS, Draw, draw
 from rlrun.env.state import Unsupported, capture, restore, same_tree
-from rlrun.errors import ConfigError, EnvError, Interrupted, NumericError
+from rlrun.errors import EnvError, NumericError
 from rlrun.tree import tree_map
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
@@ -126,7 +132,7 @@ class Env:
         terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
         first, self._done = self._done, terminated | truncated
         reward = np.asarray(reward, np.float32)
-        numbers = {key: self._info_column(info, key) for key in self._keep_info}
+        numbers = self._kept(info) if self._keep_info else {}
         if self.restarted is None:
             return Step(obs, reward, terminated, truncated & ~terminated, first, numbers)
         return self._restarted_row(obs, reward, terminated, truncated, first, numbers)
@@ -163,9 +169,9 @@ class Env:
         failing = sys.exc_info()[0] is not None  # that error is the one to report
         try:
             self._raw.close()
-        except (Interrupted, KeyboardInterrupt):
-            raise
         except BaseException as e:
+            if is_ctrl_c(e):
+                raise
             if failing:
                 return
             if isinstance(e, EnvError):
@@ -248,9 +254,9 @@ class Env:
     def _reset(self, seed: int) -> Any:
         try:
             obs, _ = self._raw.reset(seed=seed)
-        except (Interrupted, KeyboardInterrupt):
-            raise
         except BaseException as e:
+            if is_ctrl_c(e):
+                raise
             raise self._vector_error(exception_text(e, "reset")) from e
         self._validate.obs(obs, 0)
         return obs
@@ -258,12 +264,13 @@ class Env:
     def _advance(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         try:
             obs, reward, terminated, truncated, info = self._raw.step(action)
-        except (Interrupted, KeyboardInterrupt):
-            raise
         except BaseException as e:
+            if is_ctrl_c(e):
+                raise
             raise self._vector_error(exception_text(e, "step")) from e
         self._validate.obs(obs, self._steps)
         self._validate.reward(reward, self._steps)
+        self._validate.flags(terminated, truncated, self._steps)
         return obs, reward, terminated, truncated, info
 
     def _error(self, index: int, message: str) -> EnvError:
@@ -285,19 +292,38 @@ class Env:
             )
         return self._vector_error(violation) if index is None else self._error(index, violation)
 
+    def _kept(self, info: Any) -> dict[str, np.ndarray]:
+        """Return info[key] as float32 [E] for each of ``keep_info``, zero where it is absent."""
+        if (message := info_violation(info)) is not None:
+            raise self._vector_error(f"{message}; fix the environment")
+        return {key: self._info_column(info, key) for key in self._keep_info}
+
     def _info_column(self, info: dict[str, Any], key: str) -> np.ndarray:
-        """Return info[key] as float32 [E], zero for environments without it."""
+        """Return info[key] of a native vector environment."""
         column = np.zeros(self.num_envs, np.float32)
-        if key in info:
-            present = info.get(f"_{key}", np.ones(self.num_envs, np.bool_))
-            try:
-                column[present] = np.asarray(info[key])[present]
-            except (TypeError, ValueError, IndexError) as e:
-                raise ConfigError(
-                    f"collector.keep_info = {key}: info[{key!r}] of {self._id} is no number per "
-                    "environment; only numbers can be kept; remove it"
-                ) from e
+        values = info.get(key)
+        if values is None:
+            return column
+        present = np.asarray(info.get(f"_{key}", True))
+        numeric = isinstance(values, np.ndarray) and values.dtype.kind in "biuf"
+        if numeric and values.shape == column.shape and (np.abs(values) <= FLOAT32_MAX).all():
+            return np.where(present, values, column).astype(np.float32)
+        values = list(values) if isinstance(values, list | tuple) or np.ndim(values) else []
+        if len(values) != self.num_envs:
+            raise self._vector_error(f"info[{key!r}] has no value for each environment")
+        for i in np.flatnonzero(np.broadcast_to(present, column.shape)):
+            if (message := info_number_violation(key, values[i])) is not None:
+                raise self._error(int(i), message)
+            column[i] = as_number(values[i])
         return column
+
+
+def checked_numbers(
+    info: dict[str, Any], keys: tuple[str, ...], num_envs: int
+) -> dict[str, np.ndarray]:
+    """Return the columns [E] of what ``checked.CheckedEnv`` has kept of the infos."""
+    numbers = info.get(KEPT, np.zeros((num_envs, len(keys)), np.float32))
+    return {key: numbers[:, i] for i, key in enumerate(keys)}
 
 
 def _mixed(words: tuple[int, ...]) -> int:
@@ -312,6 +338,9 @@ class SyncEnv(Env):
     def _sync(self) -> Any:
         """The SyncVectorEnv of ``CheckedEnv``, inside the columns of agents too."""
         return self._raw.joint if isinstance(self._raw, AgentColumns) else self._raw
+
+    def _kept(self, info: Any) -> dict[str, np.ndarray]:
+        return checked_numbers(info, self._keep_info, self.num_envs)
 
     def _reset(self, seed: int) -> Any:
         return self._raw.reset(seed=seed)[0]

@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium.vector.utils import create_empty_array
 
 from rlrun.env.checked import CheckedEnv
+from rlrun.env.contract import KEPT
 from rlrun.errors import RlrunError
 from rlrun.tree import Tree, tree_leaves, tree_map
 
@@ -86,7 +87,6 @@ def serve(
     index: int,
     make: Callable[[], CheckedEnv],
     shared: SharedRows,
-    keep_info: tuple[str, ...],
     pipe: Connection,
 ) -> None:
     """Main function of a worker: make the environment, answer until the pipe is closed."""
@@ -98,7 +98,7 @@ def serve(
     server: EnvServer | None = None
     reply = None
     try:
-        server = EnvServer(index, make(), shared, keep_info)
+        server = EnvServer(index, make(), shared)
     except BaseException as e:
         reply = _failure(e)
     with suppress(EOFError, OSError):
@@ -123,18 +123,15 @@ def _failure(e: BaseException) -> Failure:
 class EnvServer:
     """The commands of a worker."""
 
-    def __init__(
-        self, index: int, env: CheckedEnv, shared: SharedRows, keep_info: tuple[str, ...]
-    ) -> None:
-        self.index, self.env, self.shared, self.keep_info = index, env, shared, keep_info
+    def __init__(self, index: int, env: CheckedEnv, shared: SharedRows) -> None:
+        self.index, self.env, self.shared = index, env, shared
         self.done = False  # the next step is a reset
 
     def answer(self, command: Any) -> Any:
         """Return the reply to ``STEP`` or (name of a method, arguments)."""
         try:
             if command == STEP:
-                info = self.step()
-                return {key: info[key] for key in self.keep_info if key in info} or None
+                return self.step().get(KEPT)
             name, arguments = command
             return getattr(self, name)(*arguments)
         except BaseException as e:

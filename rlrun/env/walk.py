@@ -13,10 +13,16 @@ import gymnasium as gym
 import numpy as np
 
 from rlrun.env.bounds import Bounds
-from rlrun.env.contract import exception_text, flag_violation, obs_violation, reward_violation
+from rlrun.env.contract import (
+    exception_text,
+    flag_violation,
+    info_violation,
+    is_ctrl_c,
+    obs_violation,
+    reward_violation,
+)
 from rlrun.env.probe import row_hash
 from rlrun.env.rows import Env
-from rlrun.errors import Interrupted
 from rlrun.functional.masks import MASK, allowed_actions, has_mask
 from rlrun.tree import tree_map
 
@@ -93,32 +99,36 @@ def walk_single(
     actions = Actions(env.action_space, env.observation_space, seed)
     bounds = [Bounds(env.observation_space, "", batched=False, floats=f) for f in (False, True)]
     try:
-        obs = env.reset(seed=seed)[0]
-        ordered = _opened(walk, env, bounds, obs)
+        obs, ordered = _opened(walk, env, bounds, env.reset(seed=seed))
         while ordered and walk.steps < steps and time.monotonic() <= deadline:
             episode = walk.episodes[-1]
             if episode.ended:
                 if len(walk.episodes) == episodes:
                     break
-                obs = env.reset()[0]
-                ordered = _opened(walk, env, bounds, obs)
+                obs, ordered = _opened(walk, env, bounds, env.reset())
                 continue
             episode.actions.append(actions(obs))
             result = env.step(episode.actions[-1])
             ordered = _stepped(walk, env, bounds, result)
-            obs = result[0]
-    except (Interrupted, KeyboardInterrupt):
-        raise
+            obs = result[0] if ordered else obs
     except BaseException as e:
+        if is_ctrl_c(e):
+            raise
         walk.violations["exception"] = exception_text(e, "reset or step").partition(";")[0]
     return walk
 
 
-def _opened(walk: SingleWalk, env: AnyEnv, bounds: list[Bounds], obs: Any) -> bool:
-    """Begin an episode with its first observation; return whether that is in order."""
-    if _observed(walk, env, bounds, obs):
+def _opened(walk: SingleWalk, env: AnyEnv, bounds: list[Bounds], result: Any) -> tuple[Any, bool]:
+    """Begin an episode; return its first observation and whether that is in order."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        walk.violations["exception"] = "reset() must return (observation, info)"
+        return None, False
+    obs, info = result
+    if (message := info_violation(info)) is not None:
+        walk.violations["exception"] = message
+    elif _observed(walk, env, bounds, obs):
         walk.episodes.append(Episode([tree_map(np.array, obs)], [row_hash(obs)]))
-    return not walk.violations
+    return obs, not walk.violations
 
 
 def _stepped(walk: SingleWalk, env: AnyEnv, bounds: list[Bounds], result: Any) -> bool:
@@ -128,7 +138,10 @@ def _stepped(walk: SingleWalk, env: AnyEnv, bounds: list[Bounds], result: Any) -
             "step() must return (observation, reward, terminated, truncated, info)"
         )
         return False
-    obs, reward, terminated, truncated, _ = result
+    obs, reward, terminated, truncated, info = result
+    if (message := info_violation(info)) is not None:
+        walk.violations["exception"] = message
+        return False
     if not _observed(walk, env, bounds, obs):
         return False
     if (message := reward_violation(reward)) is not None:

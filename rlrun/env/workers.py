@@ -17,8 +17,8 @@ import numpy as np
 
 from rlrun import errors
 from rlrun.env.checked import CheckedEnv
-from rlrun.env.contract import contract_error, numbered
-from rlrun.env.rows import Env
+from rlrun.env.contract import KEPT, contract_error, numbered
+from rlrun.env.rows import Env, checked_numbers
 from rlrun.env.serving import STEP, Failure, SharedRows, serve
 from rlrun.errors import NO_GUARD, RlrunError, end_if_importing_main, unguarded
 from rlrun.schema import EnvConfig
@@ -46,10 +46,8 @@ def _start_method() -> str:
 class Worker:
     """The process of one environment; ``failed`` says why it does not answer any more."""
 
-    def __init__(
-        self, index: int, make: EnvFn, shared: SharedRows, keep_info: tuple[str, ...], wait: float
-    ) -> None:
-        self._index, self._make, self._shared, self._keep_info = index, make, shared, keep_info
+    def __init__(self, index: int, make: EnvFn, shared: SharedRows, wait: float) -> None:
+        self._index, self._make, self._shared = index, make, shared
         self._wait = wait
         self.started_at = -LOOP_STEPS  # ``WorkerVector.steps`` when it was started again
         self.restarts_in_a_row = 0
@@ -59,7 +57,7 @@ class Worker:
         """Start the process, which makes its environment and then sends None."""
         context: Any = multiprocessing.get_context(_start_method())
         self.pipe, child = context.Pipe()
-        given = (self._index, self._make, self._shared, self._keep_info, child)
+        given = (self._index, self._make, self._shared, child)
         self.process = context.Process(target=serve, args=given, daemon=True)
         self.failed: str | None = None
         try:
@@ -104,9 +102,7 @@ class Worker:
 class WorkerVector:
     """The vector environment that ``AsyncEnv`` has as its ``raw``: workers and their spaces."""
 
-    def __init__(
-        self, env_fns: Sequence[EnvFn], config: EnvConfig, keep_info: tuple[str, ...]
-    ) -> None:
+    def __init__(self, env_fns: Sequence[EnvFn], config: EnvConfig) -> None:
         """Raises: ConfigError, EnvError: the environments cannot be made, or differ."""
         end_if_importing_main()
         example = env_fns[0]()
@@ -124,7 +120,7 @@ class WorkerVector:
         try:
             for i, make in enumerate(env_fns):
                 wait = config.worker_seconds
-                self.workers.append(Worker(i, make, self.shared, keep_info, wait))
+                self.workers.append(Worker(i, make, self.shared, wait))
             self.replies(config.worker_seconds)
             self.restart_failed(0, lambda i: None)
         except BaseException:
@@ -256,7 +252,7 @@ class AsyncEnv(Env):
         self, env_fns: Sequence[EnvFn], config: EnvConfig, *, keep_info: tuple[str, ...]
     ) -> None:
         super().__init__(
-            WorkerVector(env_fns, config, keep_info),  # type: ignore[arg-type]
+            WorkerVector(env_fns, config),  # type: ignore[arg-type]
             env_id=config.id,
             keep_info=keep_info,
         )
@@ -287,20 +283,13 @@ class AsyncEnv(Env):
             replies = _spread(replies, lost)
         info: dict[str, Any] = {}
         if any(reply is not None for reply in replies):
-            info = self._infos(replies)
+            none = np.zeros(len(self._keep_info), np.float32)
+            info[KEPT] = np.stack([none if reply is None else reply for reply in replies])
         shared = raw.shared
         return shared.obs, shared.reward.copy(), *shared.flags.T.copy(), info
 
-    def _infos(self, replies: list[Any]) -> dict[str, Any]:
-        """Return Gymnasium's vector info of what the workers kept."""
-        found = [reply or {} for reply in replies]
-        info: dict[str, Any] = {}
-        for key in self._keep_info:
-            present = np.array([key in one for one in found])
-            if present.any():
-                values = np.array([one.get(key, 0.0) for one in found], object)
-                info |= {key: values, f"_{key}": present}
-        return info
+    def _kept(self, info: Any) -> dict[str, np.ndarray]:
+        return checked_numbers(info, self._keep_info, self.num_envs)
 
     def _restart_failed(self, command: Callable[[int], Command]) -> np.ndarray | None:
         """Start the workers again that do not answer (``WorkerVector.restart_failed``)."""

@@ -95,6 +95,9 @@ class ExploreConfig(Ranged):
             require(self.alpha is not None, "alpha", self.alpha, "the ladder needs a number >= 0")
 
 
+_OWN_COLUMNS = ("log_prob", "raw_action", "prev_action", "prev_reward", "bonus.raw_reward")
+
+
 @dataclass(frozen=True)
 class CollectorConfig(Ranged):
     num_envs: int = field(metadata=at_least(1))
@@ -109,6 +112,9 @@ class CollectorConfig(Ranged):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for key in self.keep_info:  # their columns are stored beside these
+            text = "is the name of a column of rlrun's own; choose another key of info"
+            require(key not in _OWN_COLUMNS, "keep_info", key, text)
         if self.tiling == "lossless":
             for key in ("overlap", "residual"):
                 value = getattr(self, key)

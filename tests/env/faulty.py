@@ -41,8 +41,13 @@ def spoil(fault: str, obs: Any) -> tuple[Any, Any]:
         obs = obs.astype(np.float64)
     if fault == "list":
         obs = obs.tolist()
+    if fault == "interrupt":
+        raise KeyboardInterrupt
+    if fault == "ctrl_c":  # what a terminal does
+        signal.raise_signal(signal.SIGINT)
     rewards = {"nan_reward": np.nan, "array_reward": np.ones(2), "no_reward": None}
-    return obs, {**rewards, "text_reward": "1"}.get(fault, 1.0)
+    rewards |= {"huge_reward": 1e39, "long_reward": -(10**5000), "text_reward": "1"}
+    return obs, rewards.get(fault, 1.0)
 
 
 class Unforeseen(BaseException):
@@ -104,8 +109,10 @@ class FaultyVector(VectorEnv[Any, Any, Any]):
             row, bad_reward = spoil(self.fault, obs[self.column])
             if self.fault in ("nan", "inf"):
                 obs[self.column] = row
-            elif self.fault == "nan_reward":
+            elif self.fault in ("nan_reward", "huge_reward"):
                 reward[self.column] = bad_reward
+            elif self.fault == "reward_list":
+                reward = reward.tolist()
             elif self.fault != "none":
                 obs, _ = spoil(self.fault, obs)
         return obs, reward
@@ -117,7 +124,7 @@ class FaultyVector(VectorEnv[Any, Any, Any]):
     def step(self, actions: Any) -> Any:
         self.count += 1
         obs, reward = self._obs()
-        flags = np.zeros(self.num_envs, bool)
+        flags = np.zeros(self.num_envs - (self.fault == "flag_shape"), bool)
         return obs, reward, flags, flags.copy(), {}
 
 

@@ -18,8 +18,8 @@ from rlrun.env import make_env
 from rlrun.env.checked import CheckedEnv
 from rlrun.env.contract import BatchValidator, numbered
 from rlrun.env.workers import AsyncEnv
-from rlrun.errors import ConfigError, EnvError
-from tests.env import faulty  # noqa: F401  registers the test/ ids
+from rlrun.errors import EnvError
+from tests.env import faulty
 from tests.env.presets import config_of
 
 FAULTS = {
@@ -36,6 +36,9 @@ FAULTS = {
     "text_reward": "reward is '1'; allowed is one finite number",
     "flag": "terminated is 'yes'; allowed is True or False",
     "four": "step() must return (observation, reward, terminated, truncated, info)",
+    "huge_reward": "reward is 1e+39; allowed is a finite number that float32 holds",
+    "long_reward": "reward is a int that cannot be printed; allowed is a finite number",
+    "interrupt": "step() raised KeyboardInterrupt: (no message)",
     "exit": "step() called sys.exit(7); it must return",
     "base": "step() raised Unforeseen: not an Exception",
 }
@@ -88,7 +91,26 @@ def test_a_fault_in_an_autoreset_counts_the_vector_steps():
     assert "environment 1 at step 6: observation has nan" in str(error)
 
 
-@pytest.mark.parametrize("fault", ["raise", "shape", "nan_reward", "exit", "base"])
+@pytest.mark.parametrize("backend", ["sync", "vector"])
+def test_a_signal_during_a_step_stays_a_keyboard_interrupt(backend):
+    env_id = "test/FaultyVector-v0" if backend == "vector" else "test/Faulty-v0"
+    config = config_of(env_id, backend=backend, kwargs={"fault": "ctrl_c", "at": 1})
+    env = make_env(config, num_envs=2)
+    env.reset(seed=0)
+    with pytest.raises(KeyboardInterrupt):
+        env.step(np.zeros(2, int))
+
+
+def test_an_environment_whose_init_raises_keyboard_interrupt(monkeypatch):
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(faulty.Boxes, "__init__", interrupt)
+    with pytest.raises(EnvError, match="cannot be made: __init__\\(\\) raised KeyboardInterrupt"):
+        make_env(config_of("test/Boxes-v0"), num_envs=1)
+
+
+@pytest.mark.parametrize("fault", ["raise", "shape", "nan_reward", "exit", "base", "interrupt"])
 def test_async_faults_arrive_as_they_are(fault):
     error = breach(bad(fault, backend="async"))
     assert str(error).startswith(
@@ -326,7 +348,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("fault", ["nan", "inf", "nan_reward"])
+@pytest.mark.parametrize("fault", ["nan", "inf", "nan_reward", "huge_reward"])
 def test_native_faults_name_the_column(fault):
     config = config_of(
         "test/FaultyVector-v0",
@@ -337,12 +359,21 @@ def test_native_faults_name_the_column(fault):
     assert str(breach(config)).startswith(start)
 
 
-@pytest.mark.parametrize("fault", ["raise", "shape", "dtype", "list", "exit", "base"])
+@pytest.mark.parametrize("fault", ["reward_list", "flag_shape"])
+def test_native_rewards_and_flags_have_a_value_for_each_environment(fault):
+    kwargs = {"fault": fault, "at": 1}
+    error = breach(config_of("test/FaultyVector-v0", kwargs=kwargs, backend="vector"))
+    assert "at step 1: " in str(error)
+    assert "of all environments is" in str(error)
+
+
+@pytest.mark.parametrize("fault", ["raise", "shape", "dtype", "list", "exit", "base", "interrupt"])
 def test_native_faults_of_the_whole_batch(fault):
     kwargs = {"fault": fault, "at": 3}
     error = breach(config_of("test/FaultyVector-v0", kwargs=kwargs, backend="vector"))
     assert "environments 0 to 2 at step 3: " in str(error)
     got = {"raise": "ZeroDivisionError", "exit": "sys.exit(7)", "base": "Unforeseen",
+           "interrupt": "KeyboardInterrupt",
            "shape": "(3, 2)", "dtype": "float64", "list": "[[3.0"}  # fmt: skip
     assert got[fault] in str(error)
 
@@ -381,9 +412,8 @@ def test_auto_takes_sync_if_the_native_environment_lacks_an_argument():
 def test_kept_info_must_be_numbers():
     env = make_env(config_of("test/Faulty-v0"), num_envs=1, keep_info=("name",))
     env.reset(seed=0)
-    with pytest.raises(
-        ConfigError, match=r"collector\.keep_info = name: .*only numbers can be kept"
-    ):
+    text = r"environment 0 at step 1: info\['name'\] is 'x' .*only numbers can be kept"
+    with pytest.raises(EnvError, match=text):
         env.step(np.zeros(1, int))
 
 

@@ -147,6 +147,50 @@ def test_an_observation_that_is_not_of_its_space_is_the_environments_fault():
         env.reset(seed=0)
 
 
+def broken(change):
+    """The error of a step whose results ``change`` has changed."""
+    env = zoo(SHARED, lives=(5, 5))
+    env.reset(seed=0)
+    raw = env._raw.joint.envs[0].unwrapped.parallel_env
+    step = raw.step
+
+    def changed(actions):
+        out = step(actions)
+        change(out)
+        return out
+
+    raw.step = changed
+    with pytest.raises(EnvError) as caught:
+        env.step(np.zeros(2, int))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "text"),
+    [
+        (0, None, "agent_1: it is in the episode and has no observation"),
+        (0, np.zeros(2, np.float32), "agent_1: observation has shape (2,)"),
+        (1, None, "agent_1: it is in the episode and has no reward"),
+        (1, 1e39, "agent_1: reward is 1e+39; allowed is a finite number that float32 holds"),
+        (1, "1", "agent_1: reward is '1'"),
+        (2, "no", "agent_1: terminated is 'no'"),
+        (3, 2, "agent_1: truncated is 2"),
+    ],
+)
+def test_what_a_living_agent_lacks_or_gets_wrong(column, value, text):
+    def change(out):
+        out[column].pop("agent_1")
+        if value is not None:
+            out[column]["agent_1"] = value
+
+    assert f"environment 0 at step 1: agent {text}" in broken(change)
+
+
+def test_infos_and_results_are_dicts():
+    assert "infos are a NoneType; allowed is a dict" in broken(lambda out: out.__setitem__(4, None))
+    assert "step() must return (observations," in broken(lambda out: out.pop())
+
+
 # -- spaces --------------------------------------------------------------------------------------
 
 

@@ -13,13 +13,16 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rlrun.env.contract import KEPT
 from rlrun.env.diagnostic.vector import NEXT_STEP_METADATA
 from rlrun.errors import ConfigError, EnvError
 from rlrun.joint import AgentSpace, JointSpace, agent_action
 from rlrun.schema import AgentsConfig
 from rlrun.tree import Tree, tree_map
 
-PER_AGENT_KEYS = ("agent_reward", "agent_terminated", "agent_truncated")
+AGENT_REWARD = "rlrun/agent_reward"
+AGENT_TERMINATED = "rlrun/agent_terminated"
+AGENT_TRUNCATED = "rlrun/agent_truncated"
 """Keys of a joint environment's info, [N] each; the team's value replaces missing ones."""
 
 
@@ -28,8 +31,18 @@ class AgentColumns(VectorEnv[Any, Any, Any]):
 
     metadata = NEXT_STEP_METADATA
 
-    def __init__(self, joint: VectorEnv[Any, Any, Any], agents: AgentsConfig, env_id: str) -> None:
-        """Wrap ``joint``. Raises: ConfigError: the agents have different action spaces."""
+    def __init__(
+        self,
+        joint: VectorEnv[Any, Any, Any],
+        agents: AgentsConfig,
+        env_id: str,
+        keep_info: tuple[str, ...] | None = None,
+    ) -> None:
+        """Wrap ``joint``. Raises: ConfigError: the agents have different action spaces.
+
+        ``keep_info``: the keys of its info that are passed on; None: its environments are
+        ``checked.CheckedEnv``, which read infos themselves.
+        """
         space = joint.single_observation_space
         assert isinstance(space, JointSpace)
         action = agent_action(joint.single_action_space)
@@ -42,6 +55,7 @@ class AgentColumns(VectorEnv[Any, Any, Any]):
                 f"{others}another environment"
             )
         self.joint, self.agents, self.env_id = joint, space.num_agents, env_id
+        self.keep_info = keep_info
         self.num_envs = joint.num_envs * self.agents
         self.observe_ids = agents.agent_id or agents.name == "separate"
         single = AgentSpace(space.agent, self.agents) if self.observe_ids else space.agent
@@ -74,12 +88,12 @@ class AgentColumns(VectorEnv[Any, Any, Any]):
             np.asarray(team_truncated, bool),
         )
         acted, resets = self._in_episode & ~self._team_done[:, None], self._team_done
-        rewards = np.where(acted, self._per_agent(info, "agent_reward", reward), 0)
-        terminated = acted & self._per_agent(info, "agent_terminated", team_terminated)
+        rewards = np.where(acted, self._per_agent(info, AGENT_REWARD, reward), 0)
+        terminated = acted & self._per_agent(info, AGENT_TERMINATED, team_terminated)
         truncated = (
             acted
             & ~terminated
-            & (self._per_agent(info, "agent_truncated", team_truncated) | team_truncated[:, None])
+            & (self._per_agent(info, AGENT_TRUNCATED, team_truncated) | team_truncated[:, None])
         )
         truncated |= acted & ~terminated & team_terminated[:, None]  # only the team's flag was set
         alive = np.array(obs["alive"], np.bool_)
@@ -95,7 +109,7 @@ class AgentColumns(VectorEnv[Any, Any, Any]):
 
     def _per_agent(self, info: dict[str, Any], key: str, team: np.ndarray) -> np.ndarray:
         """Return info[key] [E, N], or the team's value [E] repeated for every agent."""
-        if key in info:
+        if self.keep_info is None and key in info:
             return np.asarray(info[key])
         return np.repeat(np.asarray(team)[:, None], self.agents, 1)
 
@@ -105,14 +119,19 @@ class AgentColumns(VectorEnv[Any, Any, Any]):
         return {"agent": self.agent_ids, "observation": flat} if self.observe_ids else flat
 
     def _info(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Return ``info`` per column: values [E, N] flattened, values [E] repeated."""
-        found = {
-            k: np.asarray(v) for k, v in info.items() if k.removeprefix("_") not in PER_AGENT_KEYS
-        }
-        own = (len(self._team_done), self.agents)
-        kept = {k: x.reshape(-1) for k, x in found.items() if x.shape == own}
-        team = {k: x for k, x in found.items() if x.shape == own[:1]}
-        return kept | {k: np.repeat(x, self.agents) for k, x in team.items()}
+        """Return what is kept of ``info`` per column: values [E, N] flattened, [E] repeated."""
+        if self.keep_info is None:
+            if (numbers := info.get(KEPT)) is None:
+                return {}
+            if numbers.ndim == 2:  # [E, K]: the environments know of no agents
+                numbers = np.repeat(numbers[:, None], self.agents, 1)
+            return {KEPT: numbers.reshape(self.num_envs, -1)}
+        columns = {}
+        for key in (k for name in self.keep_info for k in (name, f"_{name}") if k in info):
+            values = np.asarray(info[key])
+            own = values.ndim > 1
+            columns[key] = values.reshape(-1) if own else np.repeat(values, self.agents)
+        return columns
 
     def _require_all_alive(self, alive: np.ndarray) -> None:
         if not alive.all():

@@ -9,14 +9,26 @@ The team's episode ends when no agent is left, truncated if one of the last agen
 import importlib
 import importlib.util
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rlrun.env.catalog import import_error
-from rlrun.env.contract import obs_violation, unsupported_space
+from rlrun.env.agents.columns import AGENT_REWARD, AGENT_TERMINATED, AGENT_TRUNCATED
+from rlrun.env.catalog import import_error, init_error
+from rlrun.env.contract import (
+    KEPT,
+    ContractViolation,
+    flag_violation,
+    info_violation,
+    is_ctrl_c,
+    kept_numbers,
+    obs_violation,
+    reward_violation,
+    unsupported_space,
+)
 from rlrun.errors import ConfigError
 from rlrun.joint import JointSpace, joint_actions
 from rlrun.schema import AgentsConfig
@@ -34,9 +46,18 @@ class PettingZooEnv(gym.Env[Any, Any]):
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own convention)
 
-    def __init__(self, env_id: str, kwargs: dict[str, Any], agents: AgentsConfig) -> None:
-        """Make it. Raises: ConfigError: unknown module or package, incompatible agents."""
-        kwargs = dict(kwargs)
+    def __init__(
+        self,
+        env_id: str,
+        kwargs: dict[str, Any],
+        agents: AgentsConfig,
+        keep_info: tuple[str, ...] = (),
+    ) -> None:
+        """Make it. Raises: ConfigError: unknown module or package, incompatible agents.
+
+        ``keep_info``: keys of the agents' infos whose values are kept.
+        """
+        kwargs, self.keep_info = dict(kwargs), keep_info
         self.limit: int | None = kwargs.pop("max_episode_steps", None)
         self.id, self.config, self.parallel_env = env_id, agents, _make(env_id, kwargs)
         self.names: list[str] = list(self.parallel_env.possible_agents)
@@ -107,8 +128,14 @@ class PettingZooEnv(gym.Env[Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Tree, dict[str, Any]]:
         self.steps = 0
-        obs, _ = self.parallel_env.reset(seed=seed, options=options)
-        return self._row(obs, self._alive()), {}
+        result = self.parallel_env.reset(seed=seed, options=options)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise self._fault("reset() must return (observations, infos)")
+        obs, infos = result
+        self._require_dicts(observations=obs, infos=infos)
+        alive = self._alive()
+        self._require_each("observation", obs, alive)
+        return self._row(obs, alive), self._kept(infos)
 
     def step(self, action: Any) -> tuple[Tree, float, bool, bool, dict[str, Any]]:
         self.steps += 1
@@ -120,23 +147,36 @@ class PettingZooEnv(gym.Env[Any, Any]):
             for name, a, active in zip(self.names, action, acted, strict=True)
             if active
         }
-        obs, rewards, terminations, truncations, infos = self.parallel_env.step(actions)
+        result = self.parallel_env.step(actions)
+        if not isinstance(result, tuple | list) or len(result) != 5:
+            raise self._fault(
+                "step() must return (observations, rewards, terminations, truncations, infos)"
+            )
+        obs, rewards, terminations, truncations, infos = result
+        self._require_dicts(
+            observations=obs,
+            rewards=rewards,
+            terminations=terminations,
+            truncations=truncations,
+            infos=infos,
+        )
         alive_after = self._alive()
-        reward = np.array([rewards.get(n, 0) for n in self.names], np.float32) * acted
-        terminated = acted & [bool(terminations.get(n, False)) for n in self.names]
-        truncated = acted & [bool(truncations.get(n, False)) for n in self.names]
+        reward = self._rewards(rewards, acted)
+        terminated = self._flags("terminated", terminations, acted)
+        truncated = self._flags("truncated", truncations, acted)
         truncated = (truncated | (acted & ~alive_after)) & ~terminated
         if self.limit is not None and self.steps >= self.limit:
             truncated |= acted & ~terminated
+        self._require_each("observation", obs, alive_after | truncated)
         continues = bool((alive_after & ~truncated & ~terminated).any())
         team_truncated = not continues and bool(truncated.any())
         team = reward.mean() if self.config.team_reward == "mean" else reward.sum()
         info = {
-            "agent_reward": reward,
-            "agent_terminated": terminated,
-            "agent_truncated": truncated,
+            AGENT_REWARD: reward,
+            AGENT_TERMINATED: terminated,
+            AGENT_TRUNCATED: truncated,
         }
-        info |= self._numbers(infos)
+        info |= self._kept(infos)
         alive = (
             (acted & ~terminated) if team_truncated else (alive_after & ~truncated & ~terminated)
         )
@@ -154,23 +194,31 @@ class PettingZooEnv(gym.Env[Any, Any]):
 
     def _row(self, obs: dict[str, Any], alive: np.ndarray) -> Tree:
         """Return the joint observation, zeros for agents without one."""
-        each = [self._padded(obs[n]) if n in obs else self.zero_obs for n in self.names]
+        each = [
+            self._padded(n, s, obs[n]) if n in obs else self.zero_obs
+            for n, s in zip(self.names, self.agent_spaces, strict=True)
+        ]
         agents = tree_map(lambda *x: np.stack(x), *each)
         return {"agents": agents, "alive": alive.astype(np.int8), "state": self._state(obs)}
 
-    def _padded(self, obs: Any) -> Tree:
-        """Return an observation padded and cast to the agents' space."""
-        space = self.agent
-        if isinstance(space, spaces.Box):
+    def _padded(self, agent: str, own: gym.Space[Any], obs: Any) -> Tree:
+        """Return an observation of the space ``own`` padded and cast to the agents' space.
+
+        Floats may be of another size than declared, and integers whose values stay what they are.
+
+        Raises: ContractViolation: it is not of its space.
+        """
+        if isinstance(own, spaces.Box | spaces.Discrete):
             x = np.asarray(obs)
-            if x.ndim == 1 and len(space.shape) == 1 and len(x) < space.shape[0]:
-                x = np.pad(x, (0, space.shape[0] - len(x)))
-            obs = x.astype(space.dtype, copy=False)
-        if isinstance(space, spaces.Discrete):
-            obs = np.asarray(obs, space.dtype)
-        if (message := obs_violation(space, obs)) is not None:
-            raise ValueError(message)
-        return tree_map(np.asarray, obs)
+            kinds = "biuf" if own.dtype is not None and own.dtype.kind == "f" else "biu"
+            cast = x.astype(own.dtype) if x.dtype.kind in kinds else x
+            obs = cast if cast.dtype.kind == "f" or (cast == x).all() else x
+        if (message := obs_violation(own, obs)) is not None:
+            raise self._fault(message, agent)
+        if self.agent is own or self.agent == own:
+            return tree_map(np.asarray, obs)
+        x = np.asarray(obs)
+        return np.pad(x, (0, self.zero_obs.shape[0] - len(x)))
 
     def _state(self, obs: dict[str, Any]) -> np.ndarray:
         if self.global_state:
@@ -181,14 +229,59 @@ class PettingZooEnv(gym.Env[Any, Any]):
         ]
         return np.concatenate(parts).astype(np.float32)
 
-    def _numbers(self, infos: dict[str, Any]) -> dict[str, Any]:
-        """Return the numbers in the agents' infos, float32 [N] each, for collector.keep_info."""
-        found = {k for info in infos.values() for k, v in info.items() if np.isscalar(v)}
-        numeric = {k: [infos.get(n, {}).get(k, 0) for n in self.names] for k in found}
-        arrays = {k: np.asarray(v) for k, v in numeric.items()}
-        return {
-            k: x.astype(np.float32) for k, x in sorted(arrays.items()) if x.dtype.kind in "fiub"
-        }
+    # -- contract --------------------------------------------------------------------------------
+
+    def _fault(self, message: str, agent: str | None = None) -> ContractViolation:
+        """Return the error of what the environment returned, for ``agent`` or as a whole."""
+        return ContractViolation(message if agent is None else f"agent {agent}: {message}")
+
+    def _require_dicts(self, **results: Any) -> None:
+        for name, value in results.items():
+            if not isinstance(value, Mapping):
+                text = f"{name} are a {type(value).__name__}; allowed is a dict with agents as keys"
+                raise self._fault(text)
+
+    def _require_each(self, name: str, given: Mapping[str, Any], agents: np.ndarray) -> None:
+        """Raise where one of ``agents`` [N] has no entry: it would be learned from as zeros."""
+        for agent, needed in zip(self.names, agents, strict=True):
+            if needed and agent not in given:
+                text = f"it is in the episode and has no {name}; allowed is one of every agent"
+                raise self._fault(text, agent)
+
+    def _rewards(self, rewards: Mapping[str, Any], acted: np.ndarray) -> np.ndarray:
+        """Return the rewards float32 [N] of the agents that acted, 0 for others."""
+        self._require_each("reward", rewards, acted)
+        reward = np.zeros(len(self.names), np.float32)
+        for i in np.flatnonzero(acted):
+            agent = self.names[i]
+            if (message := reward_violation(rewards[agent])) is not None:
+                raise self._fault(message, agent)
+            reward[i] = rewards[agent]
+        return reward
+
+    def _flags(self, name: str, flags: Mapping[str, Any], acted: np.ndarray) -> np.ndarray:
+        """Return the flags bool [N] of the agents that acted, False for others."""
+        for agent in (n for n, a in zip(self.names, acted, strict=True) if a and n in flags):
+            if (message := flag_violation(name, flags[agent])) is not None:
+                raise self._fault(message, agent)
+        return acted & [bool(flags.get(n, False)) for n in self.names]
+
+    def _kept(self, infos: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is kept of the agents' infos: [N, K], the mean [K] in joint rows."""
+        if not self.keep_info:
+            return {}
+        numbers = np.zeros((len(self.names), len(self.keep_info)), np.float32)
+        given = np.zeros(numbers.shape, np.bool_)
+        for i, agent in enumerate(self.names):
+            info = infos.get(agent, {})
+            if (message := info_violation(info)) is None:
+                numbers[i], message = kept_numbers(info, self.keep_info)
+            if message is not None:
+                raise self._fault(message, agent)
+            given[i] = [key in info for key in self.keep_info]
+        if self.config.name == "joint":
+            numbers = (numbers.sum(0) / np.maximum(given.sum(0), 1)).astype(np.float32)
+        return {KEPT: numbers}
 
     def render(self) -> Any:
         return self.parallel_env.render()
@@ -231,7 +324,9 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
         raise _missing_package(env_id, name, str(e)) from e
     except ImportError as e:
         raise _missing_package(env_id, name, str(e)) from e
-    except (Exception, SystemExit) as e:  # a user's module may raise anything
+    except BaseException as e:  # a user's module may raise anything
+        if is_ctrl_c(e):
+            raise
         raise import_error(env_id, name, e) from e
     if not callable(getattr(module, "parallel_env", None)):
         raise ConfigError(
@@ -247,6 +342,11 @@ def _make(env_id: str, kwargs: dict[str, Any]) -> Any:
         ) from e
     except ImportError as e:
         raise _missing_package(env_id, name, str(e)) from e
+    except Exception as e:
+        text = f"it cannot be made ({type(e).__name__}: {e}); choose another or repair it"
+        raise ConfigError(f"env.id = {env_id}: {text}") from e
+    except BaseException as e:
+        raise init_error(env_id, e) from e
 
 
 def _registered(env_id: str, name: str, kwargs: dict[str, Any]) -> Any:
