@@ -17,7 +17,8 @@ VARIABLE = "OPENBLAS_NUM_THREADS"  # read when a BLAS is loaded; the command lin
 
 
 @cache
-def _libraries() -> list[Any]:
+def libraries() -> list[Any]:
+    """Return the BLAS libraries that are loaded."""
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
@@ -26,7 +27,7 @@ def one_thread() -> Iterator[None]:
     """One thread (or those of OPENBLAS_NUM_THREADS) within the block, for BLAS that is loaded."""
     text = os.environ.get(VARIABLE, "")
     count = int(text) if text.isdecimal() and int(text) else 1
-    before = [(library, library.get_num_threads()) for library in _libraries()]
+    before = [(library, library.get_num_threads()) for library in libraries()]
     try:
         for library, _ in before:
             library.set_num_threads(count)
@@ -43,8 +44,8 @@ def one_thread_of_run() -> Iterator[None]:
     What was loaded in the block (scipy's, by an environment) has as many threads afterwards as
     numpy's.
     """
-    _libraries.cache_clear()
-    before = {library.filepath: library.get_num_threads() for library in _libraries()}
+    libraries.cache_clear()
+    before = {library.filepath: library.get_num_threads() for library in libraries()}
     typed = VARIABLE in os.environ
     os.environ.setdefault(VARIABLE, "1")
     try:
@@ -53,7 +54,7 @@ def one_thread_of_run() -> Iterator[None]:
     finally:
         if not typed:
             os.environ.pop(VARIABLE, None)
-            _libraries.cache_clear()
-            for library in _libraries():
+            libraries.cache_clear()
+            for library in libraries():
                 if library.filepath not in before:
                     library.set_num_threads(max(before.values(), default=1))

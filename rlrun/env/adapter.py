@@ -16,6 +16,7 @@ from rlrun.env.agents.pettingzoo import PREFIX, PettingZooEnv
 from rlrun.env.catalog import find_spec, make_native, make_single
 from rlrun.env.checked import CheckedEnv
 from rlrun.env.contract import unsupported_space
+from rlrun.env.process_settings import SettingsKept
 from rlrun.env.render import (
     CARTPOLES,
     RGB,
@@ -73,6 +74,19 @@ def make_env(
         ConfigError: no such environment, or it cannot be made from this config.
         EnvError: ``backend = vector`` and the native environment does not reset NEXT_STEP.
     """
+    with SettingsKept():
+        return _make_env(config, num_envs, keep_info, evaluate, agents, resumable, render)
+
+
+def _make_env(
+    config: EnvConfig,
+    num_envs: int,
+    keep_info: tuple[str, ...],
+    evaluate: bool,
+    agents: AgentsConfig | None,
+    resumable: bool,
+    render: bool,
+) -> Env:
     kwargs = {**config.kwargs, **(config.eval_kwargs if evaluate else {})}
     if config.max_episode_steps is not None:
         kwargs["max_episode_steps"] = config.max_episode_steps
@@ -166,7 +180,8 @@ def make_one_env(
     if render:
         prepare_pygame()
     make_one = partial(_make_wrapped, find_spec(config.id), kwargs, config, render)
-    return _make_checked(make_one, config.id, None, None, 0) if validate else make_one(0)
+    with SettingsKept():
+        return _make_checked(make_one, config.id, None, None, 0) if validate else make_one(0)
 
 
 def _agents_as_columns(

@@ -7,6 +7,7 @@ for them or raises.
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,11 @@ from rlrun.env.contract import (
 )
 from rlrun.env.diagnostic.vector import LockstepVectorEnv
 from rlrun.env.probe import Probe
+from rlrun.env.process_settings import (
+    SettingsKept,
+    StepSettingsKept,
+    changes_nothing,
+)
 from rlrun.env.render import FPS, Draw, draw
 from rlrun.env.state import Unsupported, capture, restore, same_tree
 from rlrun.errors import EnvError, NumericError
@@ -76,6 +82,7 @@ class Env:
         self._raw = raw
         self._id = env_id
         self._keep_info = keep_info
+        self._step_settings: Any = nullcontext() if changes_nothing(raw) else StepSettingsKept()
         # Policies number actions from 0, the space from its ``start``.
         self._action_start = np.asarray(getattr(raw.single_action_space, "start", 0))
         self._shift_actions = bool(self._action_start.any())
@@ -105,7 +112,8 @@ class Env:
         """
         self._steps, self._seed, self._first_obs = 0, seed, None
         self._done = np.zeros(self.num_envs, np.bool_)
-        return self._reset(seed)
+        with SettingsKept():
+            return self._reset(seed)
 
     def step(self, action: np.ndarray) -> Step:
         """Return the next row of every environment.
@@ -125,7 +133,8 @@ class Env:
             action = action + self._action_start
         if self._first_obs is not None:
             return self._open_episodes()
-        obs, reward, terminated, truncated, info = self._advance(action)
+        with self._step_settings:
+            obs, reward, terminated, truncated, info = self._advance(action)
         if self._recording:
             row = obs, reward, terminated, truncated
             self._recording = self._probe is not None and self._probe.record(action, *row)
@@ -162,13 +171,15 @@ class Env:
         Raises: ConfigError: it cannot be drawn.
         """
         assert self.picture is not None, "made without render=True"
-        return draw(self._id, self.picture)
+        with SettingsKept():
+            return draw(self._id, self.picture)
 
     def close(self) -> None:
         """Release the resources of the environments. Raises: EnvError: they raised."""
         failing = sys.exc_info()[0] is not None  # that error is the one to report
         try:
-            self._raw.close()
+            with SettingsKept():
+                self._raw.close()
         except BaseException as e:
             if is_ctrl_c(e):
                 raise
@@ -180,12 +191,14 @@ class Env:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last step; ``inexact`` tells whether it is all of it."""
+        with SettingsKept():
+            raw = self._raw_state()
         return {
             "seed": self._seed,
             "steps": self._steps,
             "done": self._done.copy(),
             "first_obs": None if self._first_obs is None else tree_map(np.array, self._first_obs),
-            "raw": self._raw_state(),
+            "raw": raw,
         }
 
     def load_state_dict(
@@ -201,13 +214,14 @@ class Env:
         """
         reasons = ["the checkpoint holds no state of the environments"]
         self.cut = np.zeros(self.num_envs, np.bool_)
-        if state is not None:
-            self._seed, self._steps = int(state["seed"]), int(state["steps"])
-            self._done, self._first_obs = np.array(state["done"], np.bool_), state["first_obs"]
-            reasons = self._load_raw(state["raw"])
-        else:
-            self._seed = _mixed((self._seed, *entropy)) if entropy else self._seed
-            self._cut_all()
+        with SettingsKept():
+            if state is not None:
+                self._seed, self._steps = int(state["seed"]), int(state["steps"])
+                self._done, self._first_obs = np.array(state["done"], np.bool_), state["first_obs"]
+                reasons = self._load_raw(state["raw"])
+            else:
+                self._seed = _mixed((self._seed, *entropy)) if entropy else self._seed
+                self._cut_all()
         self._done |= self.cut
         return reasons
 
