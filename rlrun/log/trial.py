@@ -54,12 +54,17 @@ def trial_name(
     for key in others:
         last = key.rpartition(".")[2]
         parts.append(_part(last if often[last] == 1 else key, settings[key]))
-    parts = [re.sub(_OTHERS, "_", part, flags=re.ASCII).strip("_") for part in parts if part]
+    parts = [file_name(part) for part in parts if part]
     kept = [part[:_LONGEST_PART] for part in parts if part]
     while len("-".join(kept)) > _LONGEST - 3:
         kept.pop()
     left = len(parts) - len(kept)
     return re.sub(r"-{2,}", "-", "-".join(kept)) + (f"+{left}" if left else "")
+
+
+def file_name(text: str) -> str:
+    """Return ``text`` with ``_`` for what no file name should have."""
+    return re.sub(_OTHERS, "_", text, flags=re.ASCII).strip("_")[:_LONGEST]
 
 
 def _part(name: str, value: Value) -> str:

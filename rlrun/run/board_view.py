@@ -5,6 +5,7 @@ directory of links: one directory for each run, with links to the run's event fi
 a file that declares the run's row of the HPARAMS tab. Torch-free.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from rlrun.errors import ConfigError
 from rlrun.log.hparams import declare
-from rlrun.log.trial import NAMED, TrialRow, Value, column_kinds, trial_name
+from rlrun.log.trial import NAMED, TrialRow, Value, column_kinds, file_name, trial_name
 from rlrun.reports.inputs import find_jobs
 from rlrun.reports.runs import RunData, read_runs
 from rlrun.run.hparams import (
@@ -76,7 +77,10 @@ class BoardView:
         before = self._differing, self._kinds
         self._differing, kinds = differing_keys(trials), column_kinds(trials)
         self._kinds = {key: kinds[key] for key in (*NAMED, *self._differing)}
-        for run, name in zip(self._runs, _names(own, trials, self._differing), strict=True):
+        settings_names = _names(own, trials, self._differing)
+        directories = _directory_names(self._runs)
+        for run, made in zip(self._runs, settings_names, strict=True):
+            name = directories.get(run.path) or made
             if run.path not in self.names:
                 self.names[run.path] = _unique(name, {*self.names.values()})
                 (self.directory / self.names[run.path]).mkdir()
@@ -101,6 +105,19 @@ class BoardView:
                 link = self.directory / name / source.name
                 if not link.is_symlink():
                     link.symlink_to(source.absolute())
+
+
+def _directory_names(runs: Sequence[RunData]) -> dict[Path, str]:
+    """The names of run directories that were typed (``run.dir=outputs/first``: ``first``).
+
+    Directories of one name are told apart by those above them.
+    """
+    typed = [run.path for run in runs if any(o.startswith("run.dir=") for o in run.overrides)]
+    often = Counter(path.name for path in typed)
+    return {
+        path: file_name("-".join(path.absolute().parts[-1 if often[path.name] == 1 else -2 :]))
+        for path in typed
+    }
 
 
 def _names(

@@ -210,3 +210,16 @@ def test_a_run_that_goes_while_it_is_shown(tmp_path, view):
     shutil.rmtree(tmp_path / "outputs/a")
     with pytest.raises(ConfigError):
         shown.refresh()
+
+
+def test_a_directory_that_was_typed_is_the_name(tmp_path, view):
+    """Two of one name are told apart by the directories above."""
+    for place in ("first", "a/last", "b/last"):
+        path = board(tmp_path / place, seed=0, lr=1e-3)
+        (path / "overrides.yaml").write_text(f"- policy=r2d2\n- seed=0\n- run.dir=x/{place}\n")
+    board(tmp_path / "2026-01-01/12-00-00_r2d2", seed=0, lr=1e-4)
+    BoardView([str(tmp_path)], view)
+    names = {path.name for path in view.iterdir()}
+    assert {"first", "a-last", "b-last"} < names
+    assert len(names) == 4
+    assert row(view / "first")[0] == "first"
