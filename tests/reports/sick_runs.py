@@ -67,7 +67,6 @@ CASES = {
     "late learning": Case("dqn", flat(9.3), {"learner.learning_starts": 50_000}),
     "rollbacks": Case("dqn", record={"rollbacks": 3}),
     "large step size": Case("dqn", {"train/lr": 0.3} | flat(9.3), {"policy.lr": 0.3}),
-    "short horizon": Case("r2d2", flat(30.0), {"policy.gamma": 0.1}),
     "overestimation": Case(
         "dqn",
         {"train/q_taken": lambda x: 3 * 300**x, "train/loss": lambda x: 0.01 * 1e5**x} | flat(9.3),
@@ -109,6 +108,9 @@ CASES = {
     "padding": Case("tmaze", {"train/valid_fraction": 0.2}, {"policy.learn_unroll_len": 80}),
     "rows lost": Case("tmaze", {"buffer/learned_fraction": 0.55}, {"collector.tiling": "plain"}),
     "late priorities": Case("tmaze", {"buffer/late_priorities": 3e4}),
+    "short horizon": Case("r2d2", flat(30.0), {"policy.gamma": 0.1}),
+    "long horizon": Case("r2d2", flat(30.0), {"policy.gamma": 0.9999}),
+    "long returns": Case("dqn", flat(9.3), {"policy.nstep": 20}),
     "still exploring": Case("dqn", {"collect/epsilon_mean": 0.9} | flat(9.3),
                             {"explore.epsilon.over": 10**6, "run.total_steps": 22_031}),
     "no exploration": Case("dqn", {"collect/epsilon_mean": 0.0, "collect/action_entropy": 0.01},

@@ -7,13 +7,15 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from rlrun.reports.doctor.diagnose import RULES, diagnose, report_lines
+from rlrun.reports.doctor.diagnose import RULES, _unchecked, diagnose, report_lines
+from rlrun.reports.doctor.evidence import Evidence
 from rlrun.reports.runs import read_run
 from rlrun.rundir.durable import seal
 from rlrun.rundir.texts import read_record
@@ -57,7 +59,9 @@ def test_a_healthy_run_has_none(name: str, stop: str, tmp_path: Path) -> None:
     run = read_run(HEALTHY / name) if stop == "given" else sick(null, tmp_path / name)
     assert diagnose(run) == {}
     (line,) = report_lines(run)
-    assert line.startswith(f"{name}: nothing looks wrong; {len(RULES)} rules on ")
+    found = re.match(rf"{name}: nothing looks wrong; (\d+) of {len(RULES)} rules had", line)
+    assert found
+    assert 30 <= int(found[1]) < len(RULES)  # some are on metrics of other policies
 
 
 def test_what_is_tried_is_accepted(tmp_path: Path) -> None:
@@ -169,3 +173,37 @@ def test_hostile_values_of_metrics(name: str, value: float, tmp_path: Path) -> N
         path = tmp_path / str(len(part))
         run = sick(Case(name, dict.fromkeys(part, value), {"policy.reward_scale": 1e-300}), path)
         assert all(map(str.isprintable, "".join(report_lines(run)).replace("\n", "")))
+
+
+def test_ok_is_said_of_rules_with_records_only(tmp_path: Path) -> None:
+    """A run without evaluations and updates leaves most of the rules nothing to look at."""
+    nothing = re.compile("eval/|train/|buffer/")
+    path = shutil.copytree(HEALTHY / "ppo", tmp_path / "ppo")
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    kept = [{k: v for k, v in line.items() if not nothing.match(k)} for line in lines]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+
+    def checked(run: Path) -> int:
+        return len(RULES) - _unchecked(Evidence(read_run(run)))
+
+    assert checked(path) < 25 < checked(HEALTHY / "ppo")
+
+
+def test_no_advice_against_what_an_experiment_sets_on_purpose(tmp_path: Path) -> None:
+    run = sick(CASES["short horizon"], tmp_path / "run")
+    for typed, expected in (
+        (["experiment=r2d2_repeat_previous", "seed=1"], False),
+        (["experiment=r2d2_repeat_previous", "policy.gamma=0.1"], True),
+        (["experiment=r2d2_repeat_previous", "env=cartpole"], True),
+        (["policy=r2d2"], True),
+    ):
+        found = diagnose(replace(run, overrides=tuple(typed)))
+        assert ("short horizon" in found) == expected
+
+
+def test_stored_states_come_before_the_horizon(tmp_path: Path) -> None:
+    keys = {"policy.gamma": 0.1, "policy.state_init": "zero", "policy.burnin_step": 0}
+    metrics = {"train/delta_q_zero_last": 1.4} | flat(30.0)
+    found = diagnose(sick(Case("r2d2", metrics, keys), tmp_path / "run"))
+    assert [*found] == ["stale states", "short horizon"]
+    assert all(one.tries[0] == "policy.state_init=stored" for one in found.values())

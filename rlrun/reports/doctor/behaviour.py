@@ -1,4 +1,6 @@
-"""Rules on exploration, on-policy updates, and the score."""
+"""Rules on the horizon, exploration, on-policy updates, and the score."""
+
+import math
 
 import numpy as np
 
@@ -16,6 +18,76 @@ _RECURRENT = {
     "bc": "policy=bc_recurrent",
 }  # fmt: skip
 _FEW_ROWS = 50  # of a record; the entropy of one action is 0
+
+
+def short_horizon(e: Evidence) -> Finding | None:
+    """Episodes are five times as long as the horizon 1 / (1 - gamma), and the score does not hold.
+
+    Rewards k steps away count gamma^k, so five horizons away by less than 1 %. Presets have 0.99 to
+    0.999. Tasks whose actions are rewarded at once are solved with any gamma, so only runs of which
+    the score does not rise, falls again, or stays below what the first actions got, are accused,
+    not before a quarter of the run, and not where an experiment chose gamma for its task.
+    """
+    gamma, length = e.number("policy.gamma"), e.metric("collect/length_mean").median
+    early = len(e.score) < 3 or not e.progress >= 0.25
+    if not e.learns or e.solved or early or not 0 <= gamma < 0.95 or e.preset("policy.gamma"):
+        return None
+    weak = e.fails or e.score.late <= e.metric("collect/return_mean").first
+    horizon = 1 / (1 - gamma)
+    if not weak or not length > 5 * horizon:
+        return None
+    return Finding(
+        HARMFUL, f"It looks {horizon:.3g} steps ahead, policy.gamma = {gamma:g}, and episodes have "
+        f"{length:.0f} steps; the score is {e.score.last:.4g}, {e.score.first:.4g} at first.",
+        "Rewards that come later count almost nothing: the horizon is 1 / (1 - gamma) steps.",
+        [*e.set("policy.state_init", "stored"), "policy.gamma=0.99"],
+        ("collect/length_mean", "train/q_taken", "eval/return_mean"),
+    )  # fmt: skip
+
+
+def long_horizon(e: Evidence) -> Finding | None:
+    """The horizon 1 / (1 - gamma) is above 2000 steps and five episodes, and the score is bad.
+
+    No preset looks further than 1000 steps. Values of a task whose episodes are cut by a time limit
+    must grow to the rewards of a whole horizon, and the value of one action is lost in them.
+    """
+    gamma, length = e.number("policy.gamma"), e.metric("collect/length_mean").median
+    if not e.learns or e.solved or len(e.score) < 3 or not e.progress >= 0.25 or not e.fails:
+        return None
+    horizon = 1 / (1 - gamma) if gamma < 1 else math.inf
+    if not (gamma > 0.9995 and horizon > 5 * length):
+        return None
+    far = "without end" if math.isinf(horizon) else f"{horizon:.0f} steps"
+    shorter = min(0.997, max(0.9, 1 - 1 / max(1.0, length)))
+    return Finding(
+        HARMFUL, f"It looks {far} ahead, policy.gamma = {gamma:g}, and episodes have {length:.0f} "
+        f"steps; the score is {e.score.last:.4g}, {e.score.first:.4g} at first.",
+        "Values are sums over the whole horizon: they take long to learn, and a single action "
+        "hardly changes them.",
+        [f"policy.gamma={shorter:.3g}"],
+        ("collect/length_mean", "train/q_taken", "eval/return_mean"),
+    )  # fmt: skip
+
+
+def long_returns(e: Evidence) -> Finding | None:
+    """Ten rows of reward or more before a value, from a replay, and the score does not hold.
+
+    Such returns are those of the policy that collected, exploration included, not of the one that
+    learns: 1 to 5 rows are best (Hessel et al. 2018, figure 4 of Rainbow's ablations; Hernandez-
+    Garcia and Sutton 2019). Presets have 1 to 5.
+    """
+    nstep, length = e.number("policy.nstep"), e.metric("collect/length_mean").median
+    if not e.replay or e.solved or len(e.score) < 3 or not e.progress >= 0.25 or not e.fails:
+        return None
+    if not nstep >= 10:
+        return None
+    whole = ", longer than most episodes" if nstep > length else ""
+    return Finding(
+        HARMFUL, f"Returns of policy.nstep = {nstep:.0f} rows are learned{whole}; the score is "
+        f"{e.score.last:.4g}, {e.score.first:.4g} at first.",
+        "Replayed returns of many rows are those of old, exploring policies.",
+        ["policy.nstep=3"], ("collect/length_mean", "train/target", "eval/return_mean"),
+    )  # fmt: skip
 
 
 def still_exploring(e: Evidence) -> Finding | None:
@@ -235,7 +307,8 @@ def no_progress(e: Evidence) -> Finding | None:
         f"on, {first:.4g} at first, its best {best:.4g}.",
         "No other symptom was found: the step size, exploration or the length of the run may be "
         "wrong, or the task needs a memory.",
-        [*e.scaled("policy.lr", 0.3), *e.scaled("run.total_steps", 3), *_memory(e)],
+        [*e.set("policy.state_init", "stored"), *_memory(e), *e.scaled("policy.lr", 0.3),
+         *e.scaled("run.total_steps", 3)],
         ("eval/return_mean", "collect/return_max", "train/loss"),
     )  # fmt: skip
 
@@ -249,6 +322,11 @@ def _memory(e: Evidence) -> list[str]:
 
 
 RULES = (
+    Rule("short horizon", short_horizon,
+         ("forgetting", "no progress", "greedy is stuck", "one action", "gradients vanish",
+          "entropy collapsed", "explained variance", "much replay")),
+    Rule("long horizon", long_horizon, ("no progress", "forgetting", "one action")),
+    Rule("long returns", long_returns, ("no progress", "forgetting", "one action")),
     Rule("still exploring", still_exploring, ("schedule outlasts run", "no progress")),
     Rule("no exploration", no_exploration, ("one action", "no progress")),
     Rule("schedule outlasts run", schedule_outlasts_run),

@@ -14,6 +14,7 @@ from rlrun.reports.runs import RunData, printable
 RULES: tuple[Rule, ...] = (*running.RULES, *learning.RULES, *replay.RULES, *behaviour.RULES)
 _WIDTH = 100
 _FEW = 3  # records; below nothing can be said of learning
+_EVENTS = {"collect/restarts", "eval/cut_episodes"}  # recorded only where they happen
 
 
 def diagnose(run: RunData) -> dict[str, Finding]:
@@ -40,12 +41,14 @@ def _recorded(finding: Finding, evidence: Evidence) -> Finding:
 def report_lines(run: RunData) -> Iterator[str]:
     """Yield what ``rlrun doctor`` prints of a run."""
     found, evidence = diagnose(run), Evidence(run)
+    unchecked = _unchecked(evidence)
     records = max((len(x) for x, _ in evidence.records.columns.values()), default=0)
     what = f"{records} records up to {evidence.env_steps:.0f} env steps"
     if not found:
         early = records < _FEW and evidence.learns and not evidence.solved
         text = f"too early to say; {what}" if early else (
-            f"nothing looks wrong; {len(RULES)} rules on {what} (rlrun help health)"
+            f"nothing looks wrong; {len(RULES) - unchecked} of {len(RULES)} rules had something to "
+            f"look at in {what} (rlrun help health)"
         )  # fmt: skip
         yield f"{run.name}: {text}"
         return
@@ -58,6 +61,18 @@ def report_lines(run: RunData) -> Iterator[str]:
             yield _wrapped("   try:  ", ", or ".join(finding.tries))
         if finding.metrics:
             yield _wrapped("   look: ", ", ".join(finding.metrics))
+
+
+def _unchecked(evidence: Evidence) -> int:
+    """Return how many rules found none of the metrics that they looked at."""
+    count = 0
+    with np.errstate(all="ignore"):
+        for rule in RULES:
+            evidence.looked_at.clear()
+            rule.find(evidence)
+            seen = [len(evidence.records.columns[name][0]) for name in evidence.looked_at - _EVENTS]
+            count += bool(seen) and not any(seen)
+    return count
 
 
 def _wrapped(head: str, text: str) -> str:

@@ -97,6 +97,7 @@ class Evidence:
         self.value_based = self.policy in VALUE_BASED
         self.offline = self.value("pipeline.name") == "offline"
         self.replay = self.learns and not self.on_policy
+        self.looked_at: set[str] = set()  # metrics that a rule has read
 
     @cached_property
     def records(self) -> Records:
@@ -111,6 +112,7 @@ class Evidence:
 
     def metric(self, name: str) -> Metric:
         """A metric of metrics.jsonl; empty where it was not recorded."""
+        self.looked_at.add(name)
         return Metric(*self.records.columns[name])
 
     # -- the config --------------------------------------------------------------------------------
@@ -142,6 +144,12 @@ class Evidence:
             return self.has(key) and self.value_based and (kind == "schedule" or alone)
         return self.has(key)
 
+    def preset(self, key: str) -> bool:
+        """Return whether an experiment may have set ``key`` on purpose, for its own environment."""
+        typed = [override.partition("=")[0].lstrip("+~") for override in self.run.overrides]
+        other = any(name == key or name.startswith((f"{key}.", "env")) for name in typed)
+        return "experiment" in typed and not other
+
     def scaled(self, key: str, factor: float) -> list[str]:
         """``key=value`` with the present value times ``factor``; nothing where it is no number."""
         value = self.number(key) * factor
@@ -171,7 +179,7 @@ class Evidence:
         """Share of run.total_steps that is done; NaN where it is not known."""
         return self.env_steps / self.total_steps if self.total_steps > 0 else _NAN
 
-    @cached_property
+    @property
     def score(self) -> Metric:
         """The mean returns of the evaluations."""
         return self.metric("eval/return_mean")

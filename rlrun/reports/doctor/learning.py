@@ -43,30 +43,6 @@ def late_learning(e: Evidence) -> Finding | None:
     )  # fmt: skip
 
 
-def short_horizon(e: Evidence) -> Finding | None:
-    """Episodes are five times as long as the horizon 1 / (1 - gamma), and the score does not hold.
-
-    Rewards k steps away count gamma^k, so five horizons away by less than 1 %. Presets have 0.99 to
-    0.999. Tasks whose actions are rewarded at once are solved with any gamma, so only runs of which
-    the score does not rise, falls again, or stays below what the first actions got, are accused,
-    and not before a quarter of the run.
-    """
-    gamma, length = e.number("policy.gamma"), e.metric("collect/length_mean").median
-    early = len(e.score) < 3 or not e.progress >= 0.25
-    if not e.learns or e.solved or early or not 0 <= gamma < 0.95:
-        return None
-    weak = e.fails or e.score.late <= e.metric("collect/return_mean").first
-    horizon = 1 / (1 - gamma)
-    if not weak or not length > 5 * horizon:
-        return None
-    return Finding(
-        HARMFUL, f"It looks {horizon:.3g} steps ahead, policy.gamma = {gamma:g}, and episodes have "
-        f"{length:.0f}; the score is {e.score.last:.4g}, {e.score.first:.4g} at first.",
-        "Rewards that come later count nothing: the horizon is 1 / (1 - gamma) steps.",
-        ["policy.gamma=0.99"], ("collect/length_mean", "train/q_taken", "eval/return_mean"),
-    )  # fmt: skip
-
-
 def rollbacks(e: Evidence) -> Finding | None:
     """The loss became NaN and the run went back (run.on_nan=rollback)."""
     count = e.run.number("rollbacks")
@@ -314,9 +290,6 @@ RULES = (
          ("overestimation", "loss grows", "dead units", "forgetting", "no progress", "large steps",
           "greedy is stuck", "gradients vanish", "one action", "entropy collapsed",
           "explained variance", "gradients clipped")),
-    Rule("short horizon", short_horizon,
-         ("forgetting", "no progress", "greedy is stuck", "one action", "gradients vanish",
-          "entropy collapsed", "explained variance", "much replay")),
     Rule("overestimation", overestimation,
          ("loss grows", "gradients clipped", "large errors", "forgetting", "no progress")),
     Rule("no target network", no_target_network,
