@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -176,7 +176,7 @@ def _environments(runs: Sequence[RunData]) -> list[str]:
         parts = [printable(env_id).rpartition("/")[2]]
         for name in varying.get(env_id, []) if isinstance(env_id, str) else []:
             short = name.removeprefix("env.").removeprefix("kwargs.")
-            parts.append(f"{short}={show(own.get(name, MISSING))}")
+            parts += [f"{short}={show(own[name])}"] if own.get(name, {}) != {} else []
         names.append(" ".join(parts))
     return names
 
@@ -189,15 +189,47 @@ def _settings(runs: Sequence[RunData], environments: Sequence[str]) -> list[dict
     keys = [{n: v for n, v in relevant(run.keys).items() if not _is_environment(n)} for run in runs]
     places = dict.fromkeys(environments)
     if len(places) < 2:
-        return [
-            {n: resolve(v, r.keys) for n, v in k.items()} for k, r in zip(keys, runs, strict=True)
-        ]
+        return folded(
+            [{n: resolve(v, r.keys) for n, v in k.items()} for k, r in zip(keys, runs, strict=True)]
+        )
     _refer(keys, runs)
     varying = set()
     for place in places:
         inside = [k for k, e in zip(keys, environments, strict=True) if e == place]
         varying.update(varying_keys(inside))
-    return [{n: v for n, v in k.items() if n[:4] != "env." or n in varying} for k in keys]
+    return folded([{n: v for n, v in k.items() if n[:4] != "env." or n in varying} for k in keys])
+
+
+def folded(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return configs whose mappings are one value where others have a value or another kind there.
+
+    So a schedule stands beside a constant under one name: ``policy.lr``, not ``policy.lr.start``.
+    """
+    whole: set[str] = set()
+    fields: dict[str, set[frozenset[str]]] = {}
+    for keys in configs:
+        below: dict[str, set[str]] = {}
+        for name in keys:
+            parent, _, last = name.rpartition(".")
+            below.setdefault(parent, set()).add(last)
+        for name, lasts in below.items():
+            if "kind" in lasts:
+                fields.setdefault(name, set()).add(frozenset(lasts))
+    for name, sets in fields.items():
+        if len(sets) > 1 or any(name in keys for keys in configs):
+            whole.add(name)
+    return [_fold(keys, whole) for keys in configs] if whole else [*configs]
+
+
+def _fold(keys: dict[str, Any], whole: Collection[str]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in keys.items():
+        parent, _, last = name.rpartition(".")
+        if parent in whole:
+            out.setdefault(parent, {})[last] = value
+        else:
+            out[name] = value
+    return out
 
 
 def _refer(keys: Sequence[dict[str, Any]], runs: Sequence[RunData]) -> None:
@@ -277,9 +309,11 @@ def _labels(configs: Sequence[dict[str, Any]], names: dict[str, str]) -> list[st
     """``short name=value`` of each of ``names`` (key -> short name) in each config."""
     return [
         " ".join(
-            ("" if key == "policy.name" else f"{name}=") + show(keys.get(key, MISSING))
+            ("" if key == "policy.name" else f"{name}=") + show(keys[key])
             for key, name in names.items()
+            if key in keys
         )
+        or f"{next(iter(names.values()))}={MISSING}"
         for keys in configs
     ]
 
@@ -302,8 +336,24 @@ def show(value: Any) -> str:
         return printable(value)
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, dict) and "kind" in value:
+        return _schedule(value)
     text = json.dumps(value, default=str, ensure_ascii=False)
     return printable(text)
+
+
+def _schedule(fields: dict[str, Any]) -> str:
+    """A schedule in words: ``linear 0.001 to 0 over 50000``."""
+    parts = [show(fields["kind"])]
+    if "points" in fields and fields["points"] is not None:
+        parts.append(show(fields["points"]))
+    elif fields["kind"] == "constant":
+        parts.append(show(fields.get("start")))
+    else:
+        parts.append(f"{show(fields.get('start'))} to {show(fields.get('end'))}")
+        if fields.get("over") is not None:
+            parts.append(f"over {show(fields['over'])}")
+    return printable(" ".join(parts))
 
 
 def differences(configs: Sequence[dict[str, Any]]) -> list[tuple[str, list[str]]]:

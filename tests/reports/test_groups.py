@@ -148,3 +148,30 @@ def test_hostile_values_are_one_line(tmp_path: Path) -> None:
 def test_differences() -> None:
     found = differences([{"a": 1, "b": 2, "d": 0}, {"a": 1, "b": 3, "c": True, "d": 0}])
     assert found == [("b", ["2", "3"]), ("c", [MISSING, "true"])]
+
+
+def test_a_schedule_beside_a_constant_is_one_key(tmp_path: Path) -> None:
+    linear = {"kind": "linear", "start": 0.001, "end": 0.0, "over": None, "points": None}
+    points = {"kind": "piecewise", "points": [[0, 0.001], [9, 0.1]]}
+    for i, lr in enumerate((0.001, linear, {**linear, "over": 500}, points)):
+        forge(tmp_path / str(i), policy__lr=lr)
+    groups = groups_of(tmp_path)
+    shown = ["0.001", "linear 0.001 to 0", "linear 0.001 to 0 over 500",
+             "piecewise [[0, 0.001], [9, 0.1]]"]  # fmt: skip
+    assert differences([group.keys for group in groups]) == [("policy.lr", shown)]
+    assert [group.setting for group in groups] == [f"lr={text}" for text in shown]
+
+
+def test_schedules_of_one_kind_differ_in_their_fields(tmp_path: Path) -> None:
+    for i, end in enumerate((0.0, 0.1)):
+        forge(tmp_path / str(i), policy__lr={"kind": "linear", "start": 1.0, "end": end})
+    assert [group.setting for group in groups_of(tmp_path)] == ["end=0", "end=0.1"]
+
+
+def test_a_key_that_a_setting_lacks_is_not_in_its_name(tmp_path: Path) -> None:
+    forge(tmp_path / "0", env__kwargs={"size": 3})
+    forge(tmp_path / "1", env__kwargs={})
+    assert [group.environment for group in groups_of(tmp_path)] == [
+        "CartPole-v1 size=3",
+        "CartPole-v1",
+    ]
