@@ -38,7 +38,8 @@ def report_command(argv: list[str]) -> int:
     about = "Compares runs, sweeps and globs: a table here, and a page with figures and CSV files."
     parser = Parser(prog="rlrun report", description=about)
     parser.add_argument("dirs", nargs="+", metavar="DIR", help="run, sweep, parent or glob")
-    parser.add_argument("--out", type=Path, default=Path("report"), help="default: %(default)s")
+    where = "default: report in DIR; of several or a glob here, or report-2 beside another report"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=where)
     parser.add_argument(
         "--x", choices=("env_steps", "wall"), help="one axis of learning curves; default: both"
     )
@@ -58,8 +59,9 @@ def report_command(argv: list[str]) -> int:
     )
     args = parser.parse_args(argv)
     from rlrun.reports.tables import terminal_lines
-    from rlrun.reports.write import PAGE
+    from rlrun.reports.write import PAGE, default_out
 
+    out = default_out(args.dirs) if args.out is None else args.out
     axes: tuple[Axis, ...] = (args.x,) if args.x else ("env_steps", "wall")
     document, drawn = make_report(
         args.dirs,
@@ -68,7 +70,7 @@ def report_command(argv: list[str]) -> int:
         references=args.reference,
         baseline=args.baseline,
         axes=axes,
-        out=args.out,
+        out=out,
     )
     for text in document.text:
         print(text)
@@ -76,7 +78,7 @@ def report_command(argv: list[str]) -> int:
         print(line)
     if not drawn:
         print(f"no figures: matplotlib is missing; pip install {extra('plot')}")
-    print(f"report: {args.out / PAGE}")
+    print(f"report: {out / PAGE}")
     return 0
 
 
@@ -102,12 +104,13 @@ def make_report(
     from rlrun.reports.findings import Findings
     from rlrun.reports.runs import read_runs
     from rlrun.reports.score import parse_score
-    from rlrun.reports.write import check_out, write_report
+    from rlrun.reports.write import check_out, mark_of, write_report
 
     parse_score(score)
     known = parse_references(references)
+    mark = "" if out is None else mark_of(dirs, out)
     if out is not None:
-        check_out(out)
+        check_out(out, mark)
     runs = read_runs(dirs)
     draw = out is not None and figures.available()
     goal = math.nan if threshold is None else threshold
@@ -115,7 +118,7 @@ def make_report(
     check_references(known, found)
     document = build_document(found, _title(dirs), known)
     if out is not None:
-        write_report(document, out)
+        write_report(document, out, mark)
     return document, draw
 
 

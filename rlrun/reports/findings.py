@@ -104,7 +104,8 @@ def _names(names: list[str]) -> str:
 def uncounted(group: Group) -> str:
     """Return what is in a group but not in its score: "1 failed, 2 running"."""
     parts = [f"{n} {why}" for why, n in Counter(map(_why_unscored, group.unscored)).items()]
-    parts += [f"{len(group.repeats)} repeated seeds"] if group.repeats else []
+    again = len(group.repeats)
+    parts += [f"{again} repeated seed{'s' if again > 1 else ''}"] if again else []
     return ", ".join(parts)
 
 

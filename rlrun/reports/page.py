@@ -12,12 +12,7 @@ from rlrun.reports.figures import Picture, inline_svg
 from rlrun.reports.tables import Cell, Table, numeric_columns, show_cell
 
 GENERATOR = '<meta name="generator" content="rlrun report">'
-UNFINISHED = f"""<!doctype html>
-<meta charset="utf-8">
-{GENERATOR}
-<title>Report</title>
-<p>This report is being written, or was interrupted: then run the command again.</p>
-"""
+MARK = '<meta name="rlrun-runs" content="{}">'  # which runs the report is on
 _LONG = 30  # rows of a table that scrolls by itself
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _STYLE = """
@@ -62,18 +57,29 @@ footer { margin-top: 3rem; font-size: .84rem; color: var(--dim); }
 """
 
 
-def document_html(document: Document) -> str:
-    """Return the page."""
-    return "\n".join(_lines(document)) + "\n"
+def unfinished(mark: str) -> str:
+    """Return the page that stands until the report is written."""
+    return f"""<!doctype html>
+<meta charset="utf-8">
+{GENERATOR}
+{MARK.format(mark)}
+<title>Report</title>
+<p>This report is being written, or was interrupted: then run the command again.</p>
+"""
 
 
-def _lines(document: Document) -> Iterator[str]:
+def document_html(document: Document, mark: str) -> str:
+    """Return the page. ``mark``: of the runs it is on, see `write.mark_of`."""
+    return "\n".join(_lines(document, mark)) + "\n"
+
+
+def _lines(document: Document, mark: str) -> Iterator[str]:
     title = html.escape(document.title)
     yield "<!doctype html>"
     yield '<html lang="en">\n<head>\n<meta charset="utf-8">'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-    yield GENERATOR
+    yield f"{GENERATOR}\n{MARK.format(mark)}"
     yield '<link rel="icon" href="data:,">'
     yield f"<title>{title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>"
     yield f"<h1>{title}</h1>"

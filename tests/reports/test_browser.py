@@ -23,7 +23,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page")
     hostile_runs(path)
     found = Findings(read_runs([str(path)]), "final")
-    write_report(build_document(found, f"Report on {HOSTILE}", {}), path / "out")
+    write_report(build_document(found, f"Report on {HOSTILE}", {}), path / "out", "0")
     return path / "out/index.html"
 
 

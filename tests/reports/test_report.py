@@ -4,6 +4,7 @@ import csv
 import html
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,11 +38,11 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def page_text(tmp_path: Path) -> str:
-    return html.unescape((tmp_path / "report/index.html").read_text())
+    return html.unescape((tmp_path / "runs/report/index.html").read_text())
 
 
 def compared(tmp_path: Path) -> list[dict[str, str]]:
-    return read_csv(tmp_path / "report/comparisons.csv")
+    return read_csv(tmp_path / "runs/report/comparisons.csv")
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -56,7 +57,7 @@ class TestReport:
         assert lines[2].split()[:3] == ["setting", "seeds", "score"]
         assert [line.split()[0] for line in lines[3:5]] == ["dqn", "r2d2"]
         assert lines[-2].startswith("no figures: matplotlib is missing; pip install")
-        assert lines[-1] == "report: report/index.html"
+        assert lines[-1] == "report: runs/report/index.html"
 
     def test_numbers_of_the_page_are_those_of_the_csv(
         self,
@@ -83,14 +84,14 @@ class TestReport:
     ) -> None:
         two_settings(tmp_path / "runs")
         rlrun("report", "runs")
-        page = (tmp_path / "report/index.html").read_text()
+        page = (tmp_path / "runs/report/index.html").read_text()
         tables = re.findall(r'id="table-(\w+)">\n<table>(.*?)</table>', page, re.S)
         assert {name for name, _ in tables} <= set(TABLES)
         assert {"scores", "comparisons", "efficiency", "sensitivity", "config", "runs"} <= {
             name for name, _ in tables
         }
         for name, body in tables:
-            rows = read_csv(tmp_path / f"report/{name}.csv")
+            rows = read_csv(tmp_path / f"runs/report/{name}.csv")
             shown = re.findall(r"<tr>(.*?)</tr>", body.split("<tbody>")[1])
             assert len(shown) == len(rows)
             for cells, row in zip(shown, rows, strict=True):
@@ -111,9 +112,9 @@ class TestReport:
         forge_sweep(tmp_path / "s", [("0", "done"), ("1", "failed"), ("3", "waiting")])
         (tmp_path / "s/2/config.yaml").write_text("[")
         done = rlrun("report", "s")
-        assert "Not counted: dqn (1 failed, 1 repeated seeds). See run health." in done.out
+        assert "Not counted: dqn (1 failed, 1 repeated seed). See run health." in done.out
         assert "2 runs without a config that can be read" in done.out
-        status = {row["run"]: row["status"] for row in read_csv(tmp_path / "report/runs.csv")}
+        status = {row["run"]: row["status"] for row in read_csv(tmp_path / "s/report/runs.csv")}
         assert status == {"0": "done", "1": "failed", "2": "damaged", "3": "waiting", "4": "done"}
 
     def test_health(self, rlrun: Command, tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ class TestReport:
         (path / "rlrun.log").write_text("[2026][rlrun][INFO] - exit 4: loss = nan; lower it\n")
         rlrun("report", "runs")
         assert "Runs of dqn diverged (exit code 4)" in page_text(tmp_path)
-        notes = {row["run"]: row["note"] for row in read_csv(tmp_path / "report/runs.csv")}
+        notes = {row["run"]: row["note"] for row in read_csv(tmp_path / "runs/report/runs.csv")}
         assert notes["bad"] == "exit 4: loss = nan; lower it"
 
     def test_damaged_metrics_are_said(self, rlrun: Command, tmp_path: Path) -> None:
@@ -156,7 +157,7 @@ class TestReport:
         assert "dqn_s2: metrics.jsonl is damaged." in page
         assert "dqn: not in the mean against env steps although done: seed 2, of which" in page
         assert "against wall time although" not in page
-        notes = {row["run"]: row["note"] for row in read_csv(tmp_path / "report/runs.csv")}
+        notes = {row["run"]: row["note"] for row in read_csv(tmp_path / "runs/report/runs.csv")}
         assert notes["dqn_s2"] == "metrics.jsonl: line 3 is cut"
 
     def test_a_seed_that_failed_when_run_again(self, rlrun: Command, tmp_path: Path) -> None:
@@ -166,7 +167,7 @@ class TestReport:
         forge(tmp_path / "runs/two", seed=2, record={"started": "2026-01-02"})
         rlrun("report", "runs")
         assert "Failed when run again: dqn (seed 1). The last run" in page_text(tmp_path)
-        notes = {row["run"]: row["note"] for row in read_csv(tmp_path / "report/runs.csv")}
+        notes = {row["run"]: row["note"] for row in read_csv(tmp_path / "runs/report/runs.csv")}
         assert notes == {
             "old": "",
             "new": "an earlier run of this seed counts",
@@ -197,7 +198,7 @@ class TestReport:
         assert "; and 1 other setting. See run health." in done.out
         assert "p = " not in done.out
         assert "only its fresh seeds are its score" in page_text(tmp_path)
-        assert not (tmp_path / "report/comparisons.csv").exists()
+        assert not (tmp_path / "runs/report/comparisons.csv").exists()
 
     def test_trials_are_not_tested_over_several_environments(
         self, rlrun: Command, tmp_path: Path
@@ -228,7 +229,7 @@ class TestReport:
         two_settings(tmp_path / "runs", seeds=4)
         done = rlrun("report", "runs")
         assert "undecided: 4 seeds are fewer than 5" in done.out
-        for row in read_csv(tmp_path / "report/scores.csv"):
+        for row in read_csv(tmp_path / "runs/report/scores.csv"):
             assert (row["score low"], row["next seed low"]) == ("", "")
 
     def test_several_environments(self, rlrun: Command, tmp_path: Path) -> None:
@@ -245,13 +246,13 @@ class TestReport:
             r for r in read_csv(tmp_path / "report/comparisons.csv") if "all" in r["environment"]
         ]
         assert [row["verdict"] for row in across] == ["r2d2 is better"]
-        page = page_text(tmp_path)
+        page = (tmp_path / "report/index.html").read_text()
         assert "0 to 1 is A-v0 0 to 4, B-v0 50 to 120" in page
 
     def test_thresholds(self, rlrun: Command, tmp_path: Path) -> None:
         two_settings(tmp_path / "runs")
         rlrun("report", "runs", "--threshold", "160")
-        dqn, r2d2 = read_csv(tmp_path / "report/efficiency.csv")
+        dqn, r2d2 = read_csv(tmp_path / "runs/report/efficiency.csv")
         assert (dqn["arrived"], dqn["median steps"]) == ("2", "inf")
         assert (r2d2["arrived"], r2d2["median steps"]) == ("5", "666.0")
 
@@ -262,11 +263,12 @@ class TestReport:
     ) -> None:
         two_settings(tmp_path / "runs")
         rlrun("report", "runs")
-        (tmp_path / "report/mine.csv").write_text("kept")
-        assert (tmp_path / "report/sensitivity.csv").exists()
-        assert rlrun("report", "runs/dqn").code == 0
-        assert not (tmp_path / "report/sensitivity.csv").exists()
-        assert (tmp_path / "report/mine.csv").exists()
+        (tmp_path / "runs/report/mine.csv").write_text("kept")
+        assert (tmp_path / "runs/report/sensitivity.csv").exists()
+        shutil.rmtree(tmp_path / "runs/r2d2")
+        assert rlrun("report", "runs").code == 0
+        assert not (tmp_path / "runs/report/sensitivity.csv").exists()
+        assert (tmp_path / "runs/report/mine.csv").exists()
 
     @pytest.mark.parametrize("earlier", [False, True])
     def test_an_interrupted_report_can_be_written_again(
@@ -274,9 +276,9 @@ class TestReport:
     ) -> None:
         """The page is replaced last, so that it is never of other numbers than its tables."""
         two_settings(tmp_path / "runs")
-        page = tmp_path / "report/index.html"
+        page = tmp_path / "runs/report/index.html"
         if earlier:
-            rlrun("report", "runs/dqn")
+            rlrun("report", "runs")
         before = page.read_bytes() if earlier else b""
         real, left = write.replace_file, iter([1, 1, 1])
 
@@ -289,11 +291,28 @@ class TestReport:
         monkeypatch.setattr(write, "replace_file", killed)
         assert rlrun("report", "runs").code != 0
         assert page.read_bytes() == before if earlier else b"interrupted" in page.read_bytes()
-        assert len(os.listdir(tmp_path / "report")) >= 3
+        assert len(os.listdir(tmp_path / "runs/report")) >= 3
         monkeypatch.setattr(write, "replace_file", real)
         assert rlrun("report", "runs").code == 0
         assert "r2d2 is better" in page.read_text()
-        assert not [name for name in os.listdir(tmp_path / "report") if name.startswith(".")]
+        assert not [name for name in os.listdir(tmp_path / "runs/report") if name.startswith(".")]
+
+    def test_no_report_is_written_over_one_on_other_runs(
+        self, rlrun: Command, tmp_path: Path
+    ) -> None:
+        """It goes into the directory that it is on; of several or a glob here, with a number."""
+        two_settings(tmp_path / "runs")
+        where = {}
+        for words in ("runs", "runs/dqn", "runs/*", "runs/dqn runs/r2d2", "runs/r2d2 runs/dqn"):
+            for _ in range(2):
+                where[words] = rlrun("report", *words.split()).out.splitlines()[-1]
+        places = ["runs/report", "runs/dqn/report", "report", "report-2", "report-2"]
+        assert [*where.values()] == [f"report: {place}/index.html" for place in places]
+        done = rlrun("report", "runs/r2d2", "--out", "report")
+        assert done.code == 2
+        assert "holds a report on other runs" in done.err
+        (tmp_path / "runs").rename(tmp_path / "moved")
+        assert rlrun("report", "moved").out.endswith("report: moved/report/index.html\n")
 
     def test_a_directory_of_other_files_is_not(
         self,
@@ -333,7 +352,7 @@ class TestReport:
         done = rlrun("report", *argv)
         assert (done.code, done.out) == (2, "")
         assert text in done.err
-        assert not (tmp_path / "report").exists()
+        assert not (tmp_path / "runs/report").exists()
 
     def test_hostile_names_are_escaped(self, rlrun: Command, tmp_path: Path) -> None:
         hostile_runs(tmp_path)

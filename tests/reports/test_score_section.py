@@ -24,7 +24,7 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def page_of(tmp_path: Path) -> str:
-    return html.unescape((tmp_path / "report/index.html").read_text())
+    return html.unescape((tmp_path / "runs/report/index.html").read_text())
 
 
 def test_the_assumption_of_the_next_seed_is_said(rlrun: Command, tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_the_assumption_of_the_next_seed_is_said(rlrun: Command, tmp_path: Path)
     why = tolerance_interval(SCORES).why
     assert "if scores are normal" in why
     assert f"Next seed: {why}" in page_of(tmp_path)
-    assert f"Next seed: {why}" in (tmp_path / "report/report.md").read_text()
+    assert f"Next seed: {why}" in (tmp_path / "runs/report/report.md").read_text()
 
 
 def test_other_settings_in_each_environment_have_no_aggregate(
@@ -46,7 +46,7 @@ def test_other_settings_in_each_environment_have_no_aggregate(
     page = page_of(tmp_path)
     assert "2 environments without a common scale or setting: each has its own mean" in page
     assert "interquartile" not in page
-    assert not (tmp_path / "report/aggregates.csv").exists()
+    assert not (tmp_path / "runs/report/aggregates.csv").exists()
 
 
 def test_few_seeds_in_several_environments_have_an_iqm_without_interval(
@@ -56,7 +56,7 @@ def test_few_seeds_in_several_environments_have_an_iqm_without_interval(
         forge_seeds(tmp_path / f"runs/{env}", SCORES[:3], env__id=env)
     rlrun("report", "runs")
     assert "the profile. 3 seeds are fewer than 5" in page_of(tmp_path)
-    (row,) = csv.DictReader((tmp_path / "report/aggregates.csv").read_text().splitlines())
+    (row,) = csv.DictReader((tmp_path / "runs/report/aggregates.csv").read_text().splitlines())
     assert (row["IQM low"], row["seeds"]) == ("", "3")
 
 
@@ -66,7 +66,7 @@ def test_success_is_a_rate_over_seeds(rlrun: Command, tmp_path: Path) -> None:
         result = {"return_mean": 1.0, "success": share, "episodes": 20}
         forge(tmp_path / f"runs/{i}", seed=i, record={"eval": result})
     rlrun("report", "runs")
-    (row,) = csv.DictReader((tmp_path / "report/success.csv").read_text().splitlines())
+    (row,) = csv.DictReader((tmp_path / "runs/report/success.csv").read_text().splitlines())
     expected = success_interval(5, 6)
     got = [float(row[k]) for k in ("success", "success low", "success high")]
     assert got == pytest.approx([expected.value, expected.low, expected.high])

@@ -85,7 +85,7 @@ def test_what_is_undecided_is_not_decided_over_all_environments(
     forge_sweep(tmp_path / "sweep", [(name, "done") for name in two_environments])
     done = rlrun("report", "sweep")
     assert "is better" not in done.out
-    assert not (tmp_path / "report/comparisons.csv").exists()
+    assert not (tmp_path / "sweep/report/comparisons.csv").exists()
     assert "undecided (dqn against r2d2, seeds=auto" in done.out
 
 
@@ -99,7 +99,7 @@ def test_it_is_known_without_a_decision(
     forge_sweep(tmp_path / "sweep", [*jobs[1:], (jobs[0][0], status)], commands=[command])
     done = rlrun("report", "sweep")
     assert "sweep: seeds=auto has recorded no decision (seeds.json)" in done.out
-    assert not (tmp_path / "report/comparisons.csv").exists()
+    assert not (tmp_path / "sweep/report/comparisons.csv").exists()
     last = rlrun("compare", "sweep/*/dqn", "sweep/*/r2d2").out.splitlines()[-1]
     assert "B-v0: not tested: seeds=auto chose when to stop" in last
 

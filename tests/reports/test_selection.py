@@ -46,12 +46,12 @@ def test_the_choice_and_its_bias(rlrun: Command, search: Path, tmp_path: Path) -
     line = next(line for line in done.out.splitlines() if line.startswith("found: trial 7"))
     assert line.startswith("found: trial 7 was chosen (policy.lr=0.001); 320 [")
     assert line.endswith("on 5 fresh seeds. It was chosen by 406: selection bias 86.")
-    (row,) = csv.DictReader((tmp_path / "report/selection.csv").read_text().splitlines())
+    (row,) = csv.DictReader((tmp_path / "found/report/selection.csv").read_text().splitlines())
     expected = mean_interval(FRESH)
     got = [float(row[key]) for key in ("score", "score low", "score high", "selection bias")]
     assert got == pytest.approx([expected.value, expected.low, expected.high, 86.0])
     assert (row["objective"], row["on seeds"], row["fresh seeds"]) == ("auc", "2", "5")
-    page = html.unescape((tmp_path / "report/index.html").read_text())
+    page = html.unescape((tmp_path / "found/report/index.html").read_text())
     assert expected.why in page
     assert 'id="table-selection"' in page
 
@@ -84,7 +84,7 @@ def test_a_strangers_result(rlrun: Command, search: Path, tmp_path: Path) -> Non
     (search / "result.json").write_text(json.dumps({**result(), **hostile}))
     done = rlrun("report", "found")
     assert "(<script>\\x1b[2J); no fresh seed has a score." in done.out
-    assert "<script" not in (tmp_path / "report/index.html").read_text()
+    assert "<script" not in (tmp_path / "found/report/index.html").read_text()
     (search / "other").write_text(json.dumps(result()))
     (search / "result.json").unlink()
     os.symlink("other", search / "result.json")
