@@ -115,6 +115,22 @@ def test_saving_changes_nothing(tmp_path, policy):
     assert len(found) == 1
 
 
+def test_a_resumed_pipeline_goes_on_with_the_saved_global_generators(pipeline_of):
+    """Environments and policies of users may draw from them."""
+
+    def drawn():
+        return random.gauss(0, 1), np.random.normal(), torch.randn(1).item()
+
+    saved, resumed = pipeline_of("policy=dqn"), pipeline_of("policy=dqn")
+    state = deepcopy(saved.state_dict())
+    expected = drawn()
+    random.seed(7)
+    np.random.seed(7)
+    torch.manual_seed(7)
+    resumed.load_state_dict(state)
+    assert drawn() == expected
+
+
 def test_the_global_generators_are_restored():
     state = generators_state()
     drawn = [(random.gauss(0, 1), np.random.normal(), torch.randn(1).item()) for _ in range(2)]
