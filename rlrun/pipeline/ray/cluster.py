@@ -52,7 +52,7 @@ class Cluster:
         """
         os.environ.update(_ENVIRONMENT)
         self.local, self.lost = address is None, ""
-        self.files: Path | None = None  # the directory of a Ray of our own
+        self.files: Path | None = None  # of this user only; a Ray of our own has its files in it
         self._done = threading.Event()
         self._reaper: subprocess.Popen[bytes] | None = None
         before = {name: os.environ.get(name) for name in _LOOPBACK}
@@ -91,13 +91,14 @@ class Cluster:
         if address is not None and environment:
             options["runtime_env"] = {"env_vars": environment}
         if address is None:
-            # Sockets in it have names of at most 107 bytes: TMPDIR may be too long for them.
+            # Sockets in it have names of at most 107 bytes: TMPDIR may be too long for them. Ray
+            # makes the directory that it is given writable for everybody: that is one inside.
             self.files = Path(tempfile.mkdtemp(prefix="rlrun-ray-", dir="/tmp"))
             self._reaper = _start_reaper(self.files)
             free = int(psutil.virtual_memory().available * 0.3)
             cores = max(_whole(cpus) + 1, os.cpu_count() or 1)
             options |= {"num_cpus": cores, "include_dashboard": False}
-            options |= {"_temp_dir": str(self.files)}
+            options |= {"_temp_dir": str(self.files / "ray")}
             options |= {"object_store_memory": max(min(free, STORE_BYTES), 80 * 2**20)}
             options |= {"num_gpus": _whole(gpus)} if gpus else {}
             options |= {"resources": {n: _whole(x) for n, x in custom.items()}} if custom else {}

@@ -1,6 +1,8 @@
 """The Ray of a run's own: what it is started with."""
 
+import os
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -43,6 +45,29 @@ def test_a_cluster_is_given_the_variables_that_numbers_depend_on(monkeypatch):
     sent = given["runtime_env"]["env_vars"]
     assert sent.items() >= {"OPENBLAS_NUM_THREADS": "3", "RLRUN_TRUST": "mypkg"}.items()
     assert all(name.startswith(("RLRUN_", "OPENBLAS_NUM_THREADS")) for name in sent)
+
+
+def test_the_files_of_a_local_ray_are_this_users_alone(monkeypatch):
+    """Ray makes its directory writable for everybody, where another user could replace sockets."""
+    given = {}
+
+    def init(**options):
+        given.update(options)
+        path = Path(options["_temp_dir"])
+        path.mkdir()
+        path.chmod(0o777)  # as Ray does
+
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setattr(cluster_module, "_start_reaper", lambda files: None)
+    monkeypatch.setattr(cluster_module, "_silence", lambda: None)
+    cluster = Cluster.__new__(Cluster)
+    cluster._connect(None, 1, 0, {})
+    parent = Path(given["_temp_dir"]).parent
+    try:
+        assert parent == cluster.files
+        assert (parent.stat().st_mode & 0o777, parent.stat().st_uid) == (0o700, os.getuid())
+    finally:
+        shutil.rmtree(cluster.files)
 
 
 @pytest.mark.parametrize(
