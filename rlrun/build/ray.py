@@ -16,6 +16,7 @@ from rlrun.build.pipeline import explore_of, make_collector, make_evaluator
 from rlrun.build.plan import Plan
 from rlrun.build.policy import make_policy
 from rlrun.build.replay import load_rows, make_replay, make_rollout, make_state_filter, make_store
+from rlrun.config.checks.ray import require_head
 from rlrun.log import Log
 from rlrun.pipeline.action_entropy import ActionCounts
 from rlrun.pipeline.collect_metrics import CollectMetrics
@@ -302,6 +303,7 @@ def _connect(c: RayConfig, needed: dict[str, int]) -> Cluster:
     for name, count in needed.items():
         for resource, amount in getattr(c, name).resources.items():
             custom[resource] = custom.get(resource, 0.0) + float(amount) * count
+    require_head(c.address)
     return Cluster(c.address, cpus=cpus, gpus=gpus, custom=custom)
 
 

@@ -38,6 +38,7 @@ def calibrate(
     Nothing is written. ``seconds``: of one setting; None: all settings take about 20 s.
     """
     from rlrun.config import Composer, check, check_precision
+    from rlrun.config.hydra_keys import check_addresses
     from rlrun.config.presets import name_by_preset, read_presets
 
     composer = Composer(config_dir=config_dir)
@@ -49,6 +50,7 @@ def calibrate(
             f"policy.name = {config.policy.name}: it samples from no replay, which is what is "
             "calibrated; a policy that does is allowed; choose policy=r2d2, drqn or dqn"
         )
+    check_addresses(config, overrides)
     check(name_by_preset(config, cfg))
     check_precision(config)
     try:

@@ -122,7 +122,7 @@ def split_launcher(
     if ray is None or before is None:
         return workers, ray, own
     kept = {name: value for name, value in asdict(before).items() if name not in keys}
-    if kept.get("address") not in (None, "auto"):
+    if kept.get("address") is not None:
         wrong = "the sweep ran on this cluster, which a file may not choose"
         fix = f"type {resume_line(sweep_dir, before)}"
         raise ConfigError(

@@ -91,7 +91,7 @@ def _add_video(parser: Parser, about: str) -> None:
 def _check(run_dir: Path, device: str | None) -> None:
     from rlrun.config import load
 
-    load(run_dir, [f"device={device}"] if device else [])
+    load(run_dir, [f"device={device}"] if device else [], replay=False)
 
 
 def _check_video(path: Path | None, *, overwrite: bool) -> None:

@@ -34,7 +34,7 @@ def start_run(
     from rlrun.config import check, check_precision, read_composed
     from rlrun.config.checks.unread_keys import check_typed_keys
     from rlrun.config.directories import absolute, claim, require_new, require_writable
-    from rlrun.config.hydra_keys import check_values
+    from rlrun.config.hydra_keys import check_addresses, check_values
     from rlrun.config.logging_check import check_logging
     from rlrun.config.presets import name_by_preset, read_presets
 
@@ -43,6 +43,7 @@ def start_run(
         wrong = "is for a sweep, this is a single run; sweep=null is allowed"
         raise ConfigError(f"sweep = {preset}: {wrong}; type rlrun -m", key="sweep")
     config = read_presets(composer, cfg, overrides)
+    check_addresses(config, overrides)
     if composer.foreign:
         check_values(config, overrides)
     given = config.run.dir is not None

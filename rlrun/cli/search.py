@@ -11,6 +11,7 @@ from rlrun.config import Composer
 from rlrun.config.config_errors import config_error
 from rlrun.config.directories import absolute, claim, require_new, require_writable
 from rlrun.config.hydra_errors import override_key
+from rlrun.config.hydra_keys import ADDRESSES
 from rlrun.config.reader import read_dataclass
 from rlrun.config.space import Dimension, check_space, read_settings, split_space
 from rlrun.errors import CheckpointError
@@ -53,7 +54,7 @@ def search(overrides: Sequence[str], *, config_dir: str | None, quiet: bool) -> 
 
 
 def resume_search(directory: Path, overrides: Sequence[str], *, quiet: bool) -> int:
-    """Go on with the search in ``directory``; only search.trials may change.
+    """Go on with the search in ``directory``; search.trials and addresses may change.
 
     Raises: ConfigError, CheckpointError when search.json is damaged.
     """
@@ -61,11 +62,14 @@ def resume_search(directory: Path, overrides: Sequence[str], *, quiet: bool) -> 
     content = _read_marker(directory)
     composer = Composer(config_dir=content["config_dir"])
     settings: SearchConfig = read_dataclass(SearchConfig, content["settings"], "search")
-    if overrides:
-        settings = _more_trials(composer, settings, overrides)
+    addresses = {key: o for o in overrides if (key := override_key(o)) in ADDRESSES}
+    if own := [o for o in overrides if override_key(o) not in addresses]:
+        settings = _more_trials(composer, settings, own)
         content["settings"]["trials"] = settings.trials
+    kept = [o for o in content["overrides"] if override_key(o) not in addresses]
+    content["overrides"] = [*kept, *addresses.values()]
     fixed, space = split_space(composer, [*content["overrides"], *content["space"]])
-    config = check_space(composer, fixed, space, stored=True)
+    config = check_space(composer, fixed, space, typed=[*addresses.values()])
     rungs = _rungs(config, settings)
     if overrides:
         replace_file(directory / MARKER, seal(content))

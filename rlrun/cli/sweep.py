@@ -220,6 +220,7 @@ def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
     from rlrun.config import load
     from rlrun.config.directories import check_length
     from rlrun.config.hydra_errors import override_key
+    from rlrun.config.hydra_keys import check_stored
 
     check_length("SWEEP_DIR", path)
     path = path.absolute()
@@ -236,6 +237,7 @@ def resume_sweep(path: Path, overrides: Sequence[str], *, quiet: bool) -> int:
                 where = set_aside(path / job.name)
                 print(f"rlrun: job {job.num} has no usable run.json and begins anew; what it left "
                       f"is in {where}", file=sys.stderr)  # fmt: skip
+            check_stored(job.pending, changes)
             pending = {override_key(o): o for o in [*job.pending, *changes]}
             words = [*pending.values()]
             found.append((job, words, load(path / job.name, [*words, *shown])[0]))

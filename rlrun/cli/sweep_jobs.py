@@ -141,7 +141,7 @@ def validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], nu
     """The job, composed. Raises: ConfigError for one that is not valid."""
     from rlrun.config import check, check_precision
     from rlrun.config.directories import check_inside
-    from rlrun.config.hydra_keys import check_values, typed_overrides
+    from rlrun.config.hydra_keys import check_addresses, check_values, typed_overrides
     from rlrun.config.jobs import pack
     from rlrun.config.logging_check import check_logging
     from rlrun.config.presets import name_by_preset, read_presets
@@ -152,6 +152,7 @@ def validate_job(composer: "Composer", cfg: "DictConfig", job: Sequence[str], nu
         if config.run.dir is not None:
             wrong = "names the directory of a single run; null is allowed in a sweep"
             raise ConfigError(f"run.dir = {config.run.dir}: {wrong}; use sweep.dir=PATH")
+        check_addresses(config, typed_overrides(cfg))
         if composer.foreign:
             check_values(config, [*typed_overrides(cfg), *job])
         check(name_by_preset(config, composed))

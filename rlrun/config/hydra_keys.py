@@ -6,6 +6,7 @@ composed ``hydra`` node is compared with that of the shipped files and the same 
 ``@package``, defaults list or search path gets around it.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
@@ -20,7 +21,7 @@ from rlrun.config.config_errors import code_error, config_error
 from rlrun.config.directories import check_inside
 from rlrun.config.hydra_errors import override_key
 from rlrun.errors import ConfigError
-from rlrun.schema import Config
+from rlrun.schema import Config, RayConfig
 from rlrun.trust import require_trusted_env
 
 ALLOWED = (
@@ -32,6 +33,7 @@ ALLOWED = (
     "job.config.override_dirname.exclude_keys",
 )
 MAX_JOBS = 10_000  # of a sweep
+ADDRESSES = ("pipeline.address", "logger.mlflow")  # what is contacted is typed, always
 _PATHS = ("run.dir", "sweep.dir")  # sweep.subdir is checked in every job
 _COMPUTED = ("runtime", "job.override_dirname", "job.config_name", "searchpath")  # by Hydra
 _PLUGINS = ("hydra._internal.core_plugins.", "hydra_plugins.")
@@ -90,6 +92,30 @@ def check_values(config: Config, overrides: Sequence[str]) -> None:
     for key, path in (("run.dir", config.run.dir), ("buffer.mmap", config.buffer.mmap)):
         if path is not None and key not in typed:
             check_inside(key, path)
+
+
+def check_addresses(config: Config, overrides: Sequence[str]) -> None:
+    """Raise ConfigError where a file, not the command line, names a machine to connect to."""
+    typed = {override_key(text) for text in overrides}
+    ray = config.pipeline if isinstance(config.pipeline, RayConfig) else None
+    values = (None if ray is None else ray.address, config.logger.mlflow)
+    for key, value in zip(ADDRESSES, values, strict=True):
+        if value is not None and key not in typed:
+            raise _stored_address(key, str(value))
+
+
+def check_stored(overrides: Sequence[str], typed: Sequence[str]) -> None:
+    """Raise ConfigError where overrides of a file, which ``typed`` do not replace, name one."""
+    keys = {override_key(text) for text in typed}
+    for text in overrides:
+        if (key := override_key(text)) in ADDRESSES and key not in keys:
+            raise _stored_address(key, text.partition("=")[2])
+
+
+def _stored_address(key: str, value: str) -> ConfigError:
+    wrong = "a file says so, which may not choose what is contacted"
+    fix = f"type {key}={shlex.quote(value)}, or {key}=null"
+    return config_error(key, value, wrong, "an address that you type is allowed", fix)
 
 
 def check_jobs(overrides: Sequence[Override]) -> None:

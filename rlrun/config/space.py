@@ -24,7 +24,7 @@ from rlrun.config.checks.unread_keys import check_typed_keys
 from rlrun.config.compose import Composer, read_composed, shipped_conf
 from rlrun.config.config_errors import config_error, unknown_key
 from rlrun.config.hydra_errors import override_key
-from rlrun.config.hydra_keys import check_values, is_hydra_override
+from rlrun.config.hydra_keys import ADDRESSES, check_addresses, check_values, is_hydra_override
 from rlrun.config.presets import name_by_preset, read_presets
 from rlrun.config.reader import read_dataclass
 from rlrun.config.yaml_limits import read_yaml
@@ -40,6 +40,7 @@ _REFUSED = {  # keys that the search itself sets or that are not its choice
     "env.id": "scores of different environments cannot be compared; search in one at a time",
     "run.total_steps": "a longer run is no better setting; give every run the same",
     "device": "it changes no score; give one device",
+    **dict.fromkeys(ADDRESSES, "it changes no score; give one address"),
 }
 
 
@@ -192,18 +193,22 @@ def _range(name: str, swept: RangeSweep, refuse: Any) -> Dimension:
 
 
 def check_space(
-    composer: Composer, fixed: Sequence[str], space: Sequence[Dimension], *, stored: bool = False
+    composer: Composer,
+    fixed: Sequence[str],
+    space: Sequence[Dimension],
+    *,
+    typed: Sequence[str] | None = None,
 ) -> Config:
     """The config of a first run of the search; every value of ``examples`` is checked with it.
 
-    ``stored``: the overrides are those of a file, which may not name an untrusted environment or
-    a path to write to.
+    ``typed``: those on the command line, None: all; the others are of a file, which may not name an
+    untrusted environment, a path to write to or an address.
 
     Raises: ConfigError and ResourceError, naming the dimension's value.
     """
     first = [d.examples()[0] for d in space]
     groups = set(composer.groups())
-    config, cfg = _check_one(composer, [*fixed, *first], typed=not stored)
+    config, cfg = _check_one(composer, [*fixed, *first], typed=typed)
     for i, dimension in enumerate(space):
         for example in dimension.examples()[1:]:
             key = override_key(dimension.name)
@@ -213,7 +218,7 @@ def check_space(
                 if simple and key not in groups and OmegaConf.select(cfg, key) is not None:
                     _check_value(composer, cfg, example)
                 else:
-                    _check_one(composer, [*fixed, *setting], typed=not stored)
+                    _check_one(composer, [*fixed, *setting], typed=typed)
             except RlrunError as e:
                 hint = ""
                 if "is not an integer" in str(e):
@@ -224,14 +229,18 @@ def check_space(
 
 
 def _check_one(
-    composer: Composer, overrides: Sequence[str], *, typed: bool
+    composer: Composer, overrides: Sequence[str], *, typed: Sequence[str] | None
 ) -> tuple[Config, DictConfig]:
-    """(config, composed config) of one run, checked as ``rlrun OVERRIDES`` checks it."""
+    """(config, composed config) of one run, checked as ``rlrun OVERRIDES`` checks it.
+
+    ``typed``: those on the command line; None: all of them.
+    """
     rewritten = composer.rewrite(overrides)
     cfg = composer.compose(rewritten)
     config = read_presets(composer, cfg, rewritten)
-    if composer.foreign or not typed:
-        check_values(config, rewritten if typed else [])
+    if composer.foreign or typed is not None:
+        check_values(config, rewritten if typed is None else [])
+    check_addresses(config, rewritten if typed is None else typed)
     check(name_by_preset(config, cfg))
     check_typed_keys(config, rewritten)
     check_precision(config)

@@ -13,6 +13,7 @@ from rlrun.config.compose import Composer, read_composed, shipped_conf, to_yaml
 from rlrun.config.config_errors import config_error
 from rlrun.config.directories import check_length
 from rlrun.config.hydra_errors import as_config_error
+from rlrun.config.hydra_keys import check_addresses
 from rlrun.config.yaml_limits import read_yaml
 from rlrun.errors import ConfigError
 from rlrun.rundir.inert import require_regular_files
@@ -23,7 +24,7 @@ from rlrun.trust import require_trusted_env
 
 _RESUMABLE = (
     "run", "eval", "watchdog", "resume", "checkpoint", "logger", "learner.threads", "device",
-    "buffer.mmap", "buffer.max_bytes", "transport",
+    "buffer.mmap", "buffer.max_bytes", "transport", "pipeline.address",
 )  # fmt: skip
 _GROW = ("run", "eval", "watchdog", "resume", "checkpoint")  # groups of the root yaml
 
@@ -33,7 +34,8 @@ def load(
 ) -> tuple[Config, str]:
     """The checked config of an earlier run, with ``overrides`` on top, and its yaml.
 
-    ``replay`` False: no replay is to be drawn from, so the device it lay on plays no part.
+    ``replay`` False: no replay is to be drawn from and nothing goes on, so the device it lay on and
+    the addresses that it was connected to play no part.
     ``fork``: the config is that of another run, in which every key may change.
 
     Raises: ConfigError when there is no run, or an override changes what a run cannot change.
@@ -68,6 +70,8 @@ def load(
         raise as_config_error(e, overrides, [], lambda group: []) from e
     config = read_composed(cfg)
     require_trusted_env(config.env.id)
+    if replay:
+        check_addresses(config, overrides)
     check(config, fresh=False)
     cfg.resume = {"rescale": False, "allow": []}  # asked for once
     return config, to_yaml(cfg)

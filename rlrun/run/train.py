@@ -62,7 +62,7 @@ _SAME_NUMBERS = (
     ),
     *(f"logger.{name}" for name in ("progress", "progress_seconds", "tensorboard", "profile")),
     *(f"logger.{name}" for name in ("figures_every", "csv", "wandb", "mlflow")),
-    *("buffer.mmap", "buffer.max_bytes", "resume.allow"),
+    *("buffer.mmap", "buffer.max_bytes", "resume.allow", "pipeline.address"),
 )  # keys whose change by a resume leaves the numbers of a run those of the uncut one
 
 

@@ -1,11 +1,11 @@
 """The connection of a sweep to Ray: opened, compared with what its jobs reserve. Torch-free."""
 
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from rlrun.config.checks.ray import no_cluster, require_head
 from rlrun.errors import Interrupted, ResourceError
 from rlrun.schema.launcher import RayLauncherConfig
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rlrun.pipeline.ray.cluster import Cluster
 
 
-ANSWER_SECONDS = 10.0  # that the head of a cluster has to accept a connection
 is_lost = False  # whether the head of a cluster of this process was lost
 
 
@@ -44,8 +43,7 @@ def connect(settings: RayLauncherConfig, workers: int | None) -> "Cluster":
 
     address = settings.address
     cpus = settings.num_cpus * (workers or 1) if address is None else 0.0
-    if address not in (None, "auto"):
-        _require_answer(address)
+    require_head(address, "hydra.launcher.address")
     try:
         return Cluster(address, cpus=cpus, gpus=0, custom={})
     except ResourceError as e:
@@ -55,24 +53,7 @@ def connect(settings: RayLauncherConfig, workers: int | None) -> "Cluster":
                 f"hydra/launcher = ray: Ray did not start ({text}); it needs free memory, /dev/shm "
                 "or /tmp; hydra/launcher=local runs without it"
             ) from e
-        raise _no_cluster(address, text) from e
-
-
-def _require_answer(address: str) -> None:
-    """Raise ResourceError where nothing listens, long before Ray gives up."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
-    except (OSError, ValueError) as e:
-        raise _no_cluster(address, str(e)) from e
-
-
-def _no_cluster(address: str, text: str) -> ResourceError:
-    return ResourceError(
-        f"hydra.launcher.address = {address}: no Ray cluster answers ({text}); host:port of a "
-        "running head of the same Ray and Python version is allowed; start one with "
-        "`ray start --head`, or leave it out"
-    )
+        raise no_cluster("hydra.launcher.address", address, text) from e
 
 
 @contextmanager

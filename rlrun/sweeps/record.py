@@ -224,6 +224,6 @@ def printable(text: str) -> str:
 def resume_line(sweep_dir: Path, ray: RayLauncherConfig | None = None) -> str:
     """The command that goes on with a sweep; the address of a cluster is to be typed again."""
     line = f"rlrun resume {shlex.quote(str(sweep_dir))}"
-    if ray is None or ray.address in (None, "auto"):
+    if ray is None or ray.address is None:
         return line
     return f"{line} {shlex.quote(f'hydra.launcher.address={ray.address}')}"

@@ -4,9 +4,11 @@ import socket
 
 import pytest
 
-from rlrun.config import check
+from rlrun.cli.main import main
+from rlrun.config import Composer, check, load
 from rlrun.config.checks import keys
 from rlrun.config.checks import ray as checks
+from rlrun.config.compose import to_yaml
 from rlrun.errors import ConfigError, ResourceError
 from tests.compose import config
 
@@ -75,7 +77,56 @@ def test_without_the_extra_one_line_says_what_to_install(package, monkeypatch):
 def test_a_cluster_that_nobody_has_started_is_told_before_the_run():
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        check(config(*RAY, f"pipeline.address='{address}'"))
     for absent in (address, "127.0.0.1:port"):
         with pytest.raises(ResourceError, match=f"address = {absent}: no Ray cluster answers"):
             check(config(*RAY, f"pipeline.address='{absent}'"))
+
+
+def test_a_head_that_accepts_and_never_answers_is_given_up(monkeypatch, capfd):
+    """Ray itself would try for minutes, and print lines of its own."""
+    monkeypatch.setattr(checks, "ANSWER_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ResourceError, match=r"no Ray cluster answers \(none within 0.3 s\)"):
+            check(config(*RAY, f"pipeline.address='{address}'"))
+    assert capfd.readouterr() == ("", "")
+
+
+def stored(tmp_path, *overrides):
+    """The directory of a run whose config a stranger wrote."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text(to_yaml(Composer().compose([*RAY, *overrides])))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("pipeline.address", "127.0.0.1:6379"), ("logger.mlflow", "http://x/")]
+)
+def test_an_address_of_a_stored_config_is_shown_and_not_used(tmp_path, key, value):
+    run = stored(tmp_path, f"{key}='{value}'")
+    with pytest.raises(ConfigError, match=f"{key} = {value}: a file says so"):
+        load(run)
+    with pytest.raises(ConfigError, match=f"{key} = {value}: a file says so"):
+        load(run, ["run.dir=new"], fork=True)
+    group, name = key.split(".")
+    load(run, replay=False)  # nothing goes on: eval, play, export
+    for typed in ("127.0.0.1:1", value):
+        config, text = load(run, [f"{key}='{typed}'"])
+        assert getattr(getattr(config, group), name) == typed
+        assert typed in text
+    assert getattr(getattr(load(run, [f"{key}=null"])[0], group), name) is None
+
+
+def test_an_address_in_a_yaml_file_is_not_used(tmp_path, monkeypatch, capsys):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/far.yaml").write_text(
+        "# @package _global_\npipeline: {address: '127.0.0.1:9'}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = [*RAY, "experiment=far", "--config-dir", "."]
+    for more in ([], ["-m", "seed=0,1"]):
+        assert main([*words, *more]) == 2
+        error = capsys.readouterr().err
+        assert "pipeline.address = 127.0.0.1:9: a file says so" in error
+        assert error.count("\n") == 1

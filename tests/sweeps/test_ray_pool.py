@@ -21,6 +21,7 @@ from rlrun.schema.launcher import RayLauncherConfig
 from rlrun.sweeps.pool import Job
 from rlrun.sweeps.ray_host import JobHost, job_environment
 from rlrun.sweeps.ray_pool import RayPool
+from rlrun.sweeps.record import SweepRecord
 from tests.in_process import Done, files_under
 
 if find_spec("ray") is None:  # importing it would fix how it authenticates
@@ -238,6 +239,20 @@ def test_the_address_of_a_cluster_is_typed_again(
     assert "which a file may not choose" in refused.err
     assert rlrun("resume", "s", address, "hydra.launcher.workers=3").code == 130
     assert rlrun("resume", "s", "hydra/launcher=local").code == 130
+
+
+def test_an_address_that_sweep_json_gives_a_job_is_not_used(
+    rlrun: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlrun.cli.sweep.run_tasks", lambda *given, **more: 130)
+    assert rlrun("-m", "seed=0,1", "sweep.dir=s").code == 130
+    record = SweepRecord.read(Path("s"))
+    record.jobs[0].pending = ["logger.mlflow=http://stranger/"]
+    record.write(Path("s"))
+    refused = rlrun("resume", "s")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "logger.mlflow = http://stranger/: a file says so" in refused.err
+    assert rlrun("resume", "s", "logger.mlflow=null").code == 130
 
 
 def test_a_killed_sweep_leaves_no_process(tmp_path: Path) -> None:

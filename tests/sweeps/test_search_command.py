@@ -135,6 +135,7 @@ def test_a_search_directory_of_a_stranger(
     assert "is not trusted" in resume("env.id=mypkg:Env-v0").err
     assert "belongs to single runs" in resume("hydra.job.env_set={A: b}").err
     assert "buffer.mmap" in resume("buffer.mmap=/tmp/elsewhere").err
+    assert "logger.mlflow = http://x/: a file says so" in resume("logger.mlflow=http://x/").err
     marker.write_bytes(b"{}")
     assert rlrun("resume", "s").code == 5
     marker.write_bytes(seal(content))

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from ipaddress import ip_address
@@ -13,7 +15,8 @@ from rlrun.errors import ConfigError, ResourceError, extra
 from rlrun.schema import Config, PriorityConfig, RayConfig, SwitchedConfig
 from rlrun.schema.window import Window
 
-CONNECT_SECONDS = 1.0  # until a cluster's head counts as absent
+CONNECT_SECONDS = 1.0  # that a cluster's head has to accept a connection
+ANSWER_SECONDS = 12.0  # and to answer Ray, which has to be imported first
 
 
 def ray_errors(config: Config, window: Window | None) -> Iterator[ConfigError]:
@@ -138,18 +141,51 @@ def require_ray(key: str = "pipeline", value: str = "ray") -> None:
         )
 
 
-def require_head(address: str | None) -> None:
-    """Raise ResourceError unless something listens at ``address``, host:port.
+def require_head(address: str | None, key: str = "pipeline.address") -> None:
+    """Raise ResourceError unless the head of a Ray cluster answers at ``address``, host:port.
 
-    Ray itself tries for longer, and prints lines of its own.
+    Ray itself tries for minutes, and prints lines of its own; so it tries in another process.
     """
-    if address is None or address == "auto":
+    if address is None or address in _answered:
         return
-    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+        if address != "auto":
+            host, _, port = address.rpartition(":")
+            given = host.strip("[]"), int(port)
+            socket.create_connection(given, timeout=CONNECT_SECONDS).close()
+        asked = [sys.executable, "-P", "-c", _ASK, address, *sys.path]
+        done = subprocess.run(
+            asked, capture_output=True, stdin=subprocess.DEVNULL, timeout=ANSWER_SECONDS,
+            check=False, start_new_session=True,
+        )  # fmt: skip
+        if done.returncode:
+            lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it ended"]
+            raise OSError(lines[-1][:300])
+    except subprocess.TimeoutExpired as e:
+        raise no_cluster(key, address, f"none within {ANSWER_SECONDS:g} s") from e
     except (OSError, ValueError, OverflowError) as e:
-        raise ResourceError(
-            f"pipeline.address = {address}: no Ray cluster answers ({e}); host:port of a running "
-            "head is allowed; start one with `ray start --head`, or leave it out"
-        ) from e
+        raise no_cluster(key, address, str(e)) from e
+    _answered.add(address)
+
+
+_answered: set[str] = set()  # addresses of heads that answered this process
+_ASK = """import sys
+address, sys.path[:] = sys.argv[1], sys.argv[2:]
+try:
+    from ray._private.services import canonicalize_bootstrap_address
+    from ray._raylet import GcsClient
+except ImportError:  # private parts, which may change
+    sys.exit()
+found = canonicalize_bootstrap_address(address)
+if found is None:
+    sys.exit("no Ray runs on this machine")
+GcsClient(address=found)
+"""
+
+
+def no_cluster(key: str, address: str, text: str) -> ResourceError:
+    """Return the error of a cluster that does not answer."""
+    return ResourceError(
+        f"{key} = {address}: no Ray cluster answers ({text}); host:port of a running head of the "
+        "same Ray and Python version is allowed; start one with `ray start --head`, or leave it out"
+    )
