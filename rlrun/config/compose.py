@@ -4,6 +4,7 @@ Uses ``hydra._internal`` where Hydra 1.3 has no public way to compose as its com
 (--config-dir, sweeps) without writing to the disk; hence the pin hydra-core<1.4.
 """
 
+import copy
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,18 +15,19 @@ from typing import Any
 
 from hydra import version
 from hydra._internal.callbacks import Callbacks
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
-from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import configure_log, run_job
 from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 from omegaconf.resolvers import oc
@@ -41,6 +43,8 @@ from rlrun.config.hydra_keys import (
     is_hydra_override,
     typed_overrides,
 )
+from rlrun.config.hydra_state import resolve_hydra_from
+from rlrun.config.plain_words import FREE, check_override, check_yaml_words
 from rlrun.config.reader import field_types, read_config
 from rlrun.config.yaml_limits import read_yaml, yaml_files
 from rlrun.errors import ConfigError
@@ -48,6 +52,9 @@ from rlrun.schema import Config, EnvConfig
 from rlrun.secrets import remember
 
 VERSION_BASE = "1.3"
+_MOST_TEXTS = 1000  # parts of configs as yaml that are kept
+_yaml_texts: dict[str, str] = {}
+_MOST_CHOSEN = 256  # configs of chosen options that a sweep keeps, half a megabyte each
 
 
 def _environment_variable(name: str, *default: object) -> object:
@@ -59,7 +66,7 @@ def _environment_variable(name: str, *default: object) -> object:
 
 
 OmegaConf.register_new_resolver("oc.env", _environment_variable, replace=True)
-_FREE = ("env.kwargs", "env.eval_kwargs")  # dicts whose keys the environment defines
+_FREE = tuple(f"env.{name}" for name in FREE)  # dicts whose keys the environment defines
 _EXCLUSIVE = (  # of two such keys one is a number, the other null
     ("learner.update_per_collect", "learner.replay_ratio"),
     ("policy.target_update_every", "policy.target_tau"),
@@ -100,7 +107,73 @@ def _check_directory(directory: Path) -> None:
                 wrong = f"{name} has the name of a file that rlrun ships, which would win"
                 raise config_error("--config-dir", directory, wrong, "new names", f"rename {name}")
     for path in files:
-        read_yaml(path)
+        check_yaml_words(read_yaml(path), path)
+
+
+def _check_defaults(name: str, found: ConfigResult | None) -> None:
+    """Raise ConfigError where the defaults list of an option chooses a part of Hydra.
+
+    Hydra takes it from the primary file alone, and drops it elsewhere without a word.
+    """
+    group, _, option = name.rpartition("/")
+    if found is None or not group or group.startswith("hydra"):
+        return
+    for default in found.defaults_list or ():
+        chosen = str(getattr(default, "group", None) or "").lstrip("/")
+        if chosen.partition("/")[0] == "hydra":
+            value = getattr(default, "value", None)
+            wrong = f"{group}={option} may not choose it, Hydra would ignore it"
+            raise config_error(chosen, value, wrong, "a command line may choose it",
+                               f"remove it from {name}.yaml and type {chosen}={value}")  # fmt: skip
+
+
+class _Repository(ConfigRepository):
+    """Hydra's yaml files, each of them found and parsed once."""
+
+    def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
+        self._sources_of: dict[tuple[str, Any], ConfigSource | None] = {}
+        self._parsed: dict[str, ConfigResult | None] = {}
+        super().initialize_sources(config_search_path)
+
+    def __deepcopy__(self, memo: Any) -> "_Repository":
+        """Hydra copies a repository before it gives it other sources; the files are shared."""
+        return copy.copy(self)
+
+    def _find_object_source(self, config_path: str, object_type: Any) -> ConfigSource | None:
+        key = config_path, object_type
+        if key not in self._sources_of:
+            self._sources_of[key] = super()._find_object_source(config_path, object_type)
+        return self._sources_of[key]
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        if config_path not in self._parsed:
+            self._parsed[config_path] = super().load_config(config_path)
+            _check_defaults(config_path, self._parsed[config_path])
+        return copy.deepcopy(self._parsed[config_path])  # composing takes its nodes
+
+
+class _Chosen:
+    """The config of the jobs of a sweep that choose the same options.
+
+    A copy of all nodes costs more than everything else that is done for a job: one copy is given
+    the values of one job after another, and only the groups they were in are copied again.
+    """
+
+    def __init__(self, cfg: DictConfig) -> None:
+        self._original, self._job = cfg, cfg.copy()
+        self._changed: set[str] = set()  # top-level keys of _job
+
+    def with_values(self, values: Sequence[Override]) -> DictConfig:
+        """The config with these values; valid until the next call."""
+        if list(self._job) != list(self._original) or not self._changed <= {*self._original}:
+            self._job = self._original.copy()
+        else:
+            with open_dict(self._job):
+                for name, node in self._original.items_ex(resolve=False, keys=[*self._changed]):
+                    self._job[name] = node  # a copy
+        self._changed = {override.key_or_group.partition(".")[0] for override in values}
+        ConfigLoaderImpl._apply_overrides_to_config(list(values), self._job)
+        return self._job
 
 
 class Composer:
@@ -121,7 +194,10 @@ class Composer:
             search.prepend(provider="command-line", path=f"file://{path}", anchor=anchor)
         GlobalHydra.instance().clear()
         self.hydra = Hydra.create_main_hydra2(task_name="rlrun", config_search_path=search)
+        self.hydra.config_loader.repository = _Repository(search)  # type: ignore[attr-defined]
         self.foreign = config_dir is not None  # files that rlrun does not ship are read
+        self._parsed: dict[str, Override] = {}  # overrides of jobs
+        self._chosen: dict[tuple[str, ...], _Chosen] = {}
 
     def groups(self) -> list[str]:
         """The names of the groups."""
@@ -182,9 +258,13 @@ class Composer:
         """The overrides, parsed by Hydra's grammar."""
         parser = OverridesParser.create(config_loader=self.hydra.config_loader)
         try:
-            return parser.parse_overrides(list(overrides))
+            parsed = parser.parse_overrides(list(overrides))
         except HYDRA_ERRORS as e:
             raise as_config_error(e, overrides, self.groups(), self.options) from e
+        for override in parsed:
+            if _is_free(override.key_or_group) or override.key_or_group == "env":
+                check_override(override)
+        return parsed
 
     def jobs(self, cfg: DictConfig) -> list[list[str]]:
         """The overrides of every job of a sweep; empty for an adaptive sweeper."""
@@ -208,19 +288,57 @@ class Composer:
         return [job for batch in batches for job in batch]
 
     def compose_job(self, cfg: DictConfig, overrides: Sequence[str], num: int) -> DictConfig:
-        """The config of one job of the sweep ``cfg``."""
+        """The config of one job of the sweep ``cfg``, equal to that of a single run.
+
+        It is valid until the next job is composed: files are read and nodes made once for all jobs
+        that choose the same options.
+        """
         try:
-            job = self.hydra.config_loader.load_sweep_config(cfg, list(overrides))
+            parsed = [self._parse_once(text) for text in overrides]
+            values = [override for override in parsed if self._is_value(override)]
+            choices = [str(override.input_line) for override in parsed if override not in values]
+            job = self._choose(cfg, choices).with_values(values)
         except Exception as e:
             raise as_config_error(e, overrides, self.groups(), self.options) from e
-        self._check_hydra(job, [*typed_overrides(cfg, "hydra"), *overrides])
-        with open_dict(job):
+        task = [override for override in parsed if not override.is_hydra_override()]
+        naming = job.hydra.job.config.override_dirname
+        with flag_override(job.hydra, "readonly", False), open_dict(job):
+            job.hydra.overrides.task = [str(override.input_line) for override in task]
+            job.hydra.job.override_dirname = get_overrides_dirname(
+                task, naming.exclude_keys, naming.item_sep, naming.kv_sep
+            )
             job.hydra.job.id, job.hydra.job.num = str(num), num
+        OmegaConf.copy_cache(from_config=cfg, to_config=job)
         return job
+
+    def _choose(self, cfg: DictConfig, choices: Sequence[str]) -> "_Chosen":
+        """What the jobs of ``cfg`` that choose these options have in common."""
+        hydra = typed_overrides(cfg, "hydra")
+        key = (*hydra, "", *choices)
+        if key not in self._chosen:
+            if len(self._chosen) == _MOST_CHOSEN:
+                del self._chosen[next(iter(self._chosen))]
+            job = self.hydra.config_loader.load_sweep_config(cfg, list(choices))
+            self._check_hydra(job, [*hydra, *choices])
+            self._chosen[key] = _Chosen(job)
+        return self._chosen[key]
+
+    def _parse_once(self, text: str) -> Override:
+        if text not in self._parsed:
+            (self._parsed[text],) = self.parse([text])
+        return self._parsed[text]
+
+    def _is_value(self, override: Override) -> bool:
+        """True where a value of rlrun is set, False for an option or a key of Hydra."""
+        repository = self.hydra.config_loader.repository  # type: ignore[attr-defined]
+        if override.is_hydra_override():
+            return False
+        is_group = repository.group_exists(override.key_or_group)
+        return not is_group or isinstance(override.value(), dict)
 
     def directory(self, cfg: DictConfig, key: str) -> Path:
         """The path that ``key`` of the hydra node gives, e.g. ``hydra.run.dir``."""
-        HydraConfig.instance().set_config(cfg)
+        resolve_hydra_from(cfg)
         try:
             value = OmegaConf.select(cfg, key)
         except HYDRA_ERRORS as e:
@@ -262,6 +380,7 @@ class Composer:
         Of two keys that exclude each other, the one given by files is null where the other is
         typed.
         """
+        self.parse([o for o in overrides if override_key(o).startswith("env")])
         overrides = [*overrides, *self._exclusive_nulls(overrides)]
         doubtful = [o for o in overrides if _is_free(override_key(o)) and o[:1] not in "+~"]
         if not doubtful:
@@ -284,7 +403,7 @@ class Composer:
     def _env_kwargs(self, cfg: DictConfig) -> dict[str, set[str]]:
         """The keys of the free dicts; in a sweep those of any environment."""
         jobs = self.jobs(cfg)
-        configs = [self.compose_job(cfg, job, 0) for job in jobs[:64]] or [cfg]
+        configs = (self.compose_job(cfg, job, 0) for job in jobs[:64]) if jobs else [cfg]
         known: dict[str, set[str]] = {name: set() for name in _FREE}
         for config in configs:
             for name in _FREE:
@@ -318,7 +437,7 @@ def read_composed(cfg: DictConfig) -> Config:
     Raises: ConfigError.
     """
     if "hydra" in cfg:
-        HydraConfig.instance().set_config(cfg)
+        resolve_hydra_from(cfg)
     try:
         values = {str(key): _resolved(cfg, key) for key in cfg if key != "hydra"}
     except Exception as e:  # resolvers raise whatever they like
@@ -333,17 +452,19 @@ def _resolved(cfg: DictConfig, key: Any) -> Any:
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
-def strip(cfg: DictConfig) -> DictConfig:
-    """A copy without the ``hydra`` node, which interpolations can still reach."""
-    if "hydra" not in cfg:
-        return cfg
-    HydraConfig.instance().set_config(cfg)
-    copy = cfg.copy()
-    with open_dict(copy):
-        del copy["hydra"]
-    return copy
-
-
 def to_yaml(cfg: DictConfig) -> str:
     """The composed config as yaml, interpolations (and so secrets) unresolved, without hydra."""
-    return OmegaConf.to_yaml(strip(cfg), resolve=False)
+    parts = OmegaConf.to_container(cfg, resolve=False, enum_to_str=True)
+    assert isinstance(parts, dict)
+    texts = [_yaml_of(name, value) for name, value in parts.items() if name != "hydra"]
+    return "".join(texts) or "{}\n"
+
+
+def _yaml_of(name: Any, value: Any) -> str:
+    """The yaml of one key; that of a group is written once for all jobs of a sweep."""
+    shown = f"{name!r}: {value!r}"
+    if shown not in _yaml_texts:
+        if len(_yaml_texts) >= _MOST_TEXTS:
+            _yaml_texts.clear()
+        _yaml_texts[shown] = OmegaConf.to_yaml({name: value})
+    return _yaml_texts[shown]

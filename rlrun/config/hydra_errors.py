@@ -133,6 +133,8 @@ def as_config_error(
     e: BaseException, overrides: Sequence[str], groups: Sequence[str], options: Options
 ) -> ConfigError:
     """The one-line ConfigError for anything that composing a config can raise."""
+    if isinstance(e, ConfigError):
+        return e
     cause = e.__cause__ if isinstance(e.__cause__, OmegaConfBaseException) else e
     if isinstance(e, MissingConfigException):
         return _missing_option_error(e, options)

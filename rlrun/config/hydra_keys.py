@@ -12,7 +12,6 @@ from contextlib import suppress
 from operator import itemgetter
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -20,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rlrun.config.config_errors import code_error, config_error
 from rlrun.config.directories import check_inside
 from rlrun.config.hydra_errors import override_key
+from rlrun.config.hydra_state import resolve_hydra_from
 from rlrun.errors import ConfigError
 from rlrun.schema import Config, RayConfig
 from rlrun.trust import require_trusted_env
@@ -166,8 +166,8 @@ def _check_value(key: str, value: Any, cfg: DictConfig) -> None:
     if key not in ALLOWED:
         raise _only_typed(key, value)
     if key in _PATHS:
-        cfg = cfg.copy()  # set_config makes it read-only
-        HydraConfig.instance().set_config(cfg)
+        cfg = cfg.copy()  # made read-only by this
+        resolve_hydra_from(cfg)
         with suppress(OmegaConfBaseException):  # reported where it is used
             check_inside(f"hydra.{key}", str(OmegaConf.select(cfg, f"hydra.{key}")))
     if key == "sweeper.params" and isinstance(value, Mapping):

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from rlrun.config.config_errors import config_error
 from rlrun.config.hydra_keys import is_hydra_override
+from rlrun.config.hydra_state import resolve_hydra_from
 from rlrun.errors import ConfigError
 
 _NODES = ("hydra_logging", "job_logging")
@@ -51,7 +51,7 @@ def _resolved(cfg: DictConfig, name: str, run_dir: Path) -> Any:
     with read_write(runtime), open_dict(runtime):
         runtime.output_dir = str(run_dir)
         try:
-            HydraConfig.instance().set_config(cfg)
+            resolve_hydra_from(cfg)
             return OmegaConf.to_container(cfg.hydra[name], resolve=True)
         finally:
             runtime.output_dir = "???"  # as composed

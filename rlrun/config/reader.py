@@ -33,6 +33,7 @@ from rlrun.schema import (
 from rlrun.trust import trusted_class
 
 _CODE = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")  # of Hydra's instantiate
+_NO_VALUE = ("", "None", "none")  # of a shell variable that is not set, of Python
 _MISSING = "???"  # OmegaConf's mark for a value that must be given
 
 
@@ -132,6 +133,10 @@ def _dict(path: str, value: object) -> dict[str, Any]:
         raise config_error(
             path, value, "is not a mapping", allowed, f"set '{path}={{name: value}}'"
         )
+    for key, inner in value.items():
+        if inner == _MISSING:
+            fix = f"give {path}.{key}=VALUE"
+            raise config_error(f"{path}.{key}", inner, "has no value", "a value is needed", fix)
     return {str(k): v for k, v in value.items()}
 
 
@@ -140,6 +145,10 @@ def _union(options: tuple[Any, ...], path: str, value: object) -> Any:
     inner = [t for t in options if t is not types.NoneType]
     if value is None and len(inner) < len(options):
         return None
+    if value in _NO_VALUE and str in inner and len(inner) < len(options):
+        wrong = "is a text" if value else "is empty"
+        allowed = "a text, or null for no value, is allowed"
+        raise config_error(path, value, wrong, allowed, f"set {path}=null")
     if len(inner) > 1:
         inner = [t for t in inner if (get_origin(t) is tuple) == isinstance(value, (list, tuple))]
     (only,) = inner

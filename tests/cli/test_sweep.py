@@ -6,12 +6,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 from rlrun.cli.launchers import is_local
 from rlrun.cli.sweep_jobs import validate_job
@@ -274,28 +272,6 @@ def test_the_record_is_read_within_the_lock(
     assert rlrun("resume", "s", "run.total_steps=9999", "-q").code == 0  # else it says more
     monkeypatch.setattr(SweepRecord, "read", read)
     assert len(resumed(build)) == 2
-
-
-def test_every_job_is_composed_once(
-    rlrun: Callable[..., Done], build: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted := Counted())
-    assert rlrun("-m", "seed=0,1,2").code == 0
-    assert counted.calls == 3
-
-
-class Counted:
-    """Hydra's composition of a job, counted."""
-
-    calls = 0
-    original = ConfigLoaderImpl.load_sweep_config
-
-    def __get__(self, instance: Any, owner: Any) -> Any:
-        return partial(self, instance)
-
-    def __call__(self, *arguments: Any) -> Any:
-        self.calls += 1
-        return Counted.original(*arguments)
 
 
 def test_interpolations_are_those_of_each_job(rlrun: Callable[..., Done], build: Build) -> None:

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun.cli.list import list_lines
 from rlrun.cli.yaml_keys import shipped
-from rlrun.config import Composer, check, read_composed
+from rlrun.config import Composer, check, read_composed, to_yaml
 from rlrun.errors import ConfigError
 from rlrun.schema import POLICY_CONFIGS
 from tests.installed import CONTINUOUS, PRESETS, env_of, module_of
@@ -415,3 +415,37 @@ def test_eval_every_is_the_environments_setting(composer, env, steps):
     """50 long episodes every 2000 steps took PPO on LunarLander 14 times as long as training."""
     assert read(composer, f"env={env}")["run.eval_every"] == steps
     assert read(composer, f"env={env}", "run.eval_every=70")["run.eval_every"] == 70
+
+
+SWEEPS = [  # words of a sweep, how many different options its jobs choose
+    ("policy=dqn env=bandit seed=range(2) policy.lr=1e-3,{kind:cosine,start:1e-3}", 1),
+    ("policy=dqn,r2d2 env=bandit,tmaze seed=0,1", 4),
+    ("env=tmaze env.length=5,6 memory=gru,lru", 2),
+    ("env=tmaze env.kwargs.new=1,2 ~env.kwargs.length ~explore.epsilon", 1),
+    ("experiment=r2d2_tmaze50,r2d2_repeat_previous policy.gamma=0.9,0.99", 2),
+    ("sweep=lr_grid", 1),
+    ("policy={name:dqn} seed=1,2 hydra.launcher.workers=3 debug=smoke", 1),
+]
+
+
+@pytest.mark.parametrize(("words", "choices"), SWEEPS, ids=[words for words, _ in SWEEPS])
+def test_a_job_of_a_sweep_is_the_single_run_of_its_overrides(
+    monkeypatch: pytest.MonkeyPatch, words: str, choices: int
+) -> None:
+    """To the byte, though files are read once for all jobs that choose the same options."""
+    composer = Composer()
+    loader: Any = composer.hydra.config_loader
+    compose, composed = loader.load_sweep_config, []
+    monkeypatch.setattr(loader, "load_sweep_config", lambda *a: composed.append(a) or compose(*a))
+    cfg = composer.compose(composer.rewrite(words.split()), sweep=True)
+    jobs = composer.jobs(cfg)
+    for num, overrides in enumerate(jobs):
+        job = composer.compose_job(cfg, overrides, num)
+        whole = compose(cfg, overrides)
+        whole.hydra.job.id, whole.hydra.job.num = str(num), num
+        assert OmegaConf.to_yaml(job) == OmegaConf.to_yaml(whole)
+        assert to_yaml(job) == to_yaml(composer.compose(overrides))
+        text = OmegaConf.to_yaml(OmegaConf.masked_copy(whole, [k for k in whole if k != "hydra"]))
+        assert to_yaml(job) == text
+    assert len(jobs) >= 2
+    assert len(composed) == choices

@@ -14,8 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import pytest
 from omegaconf import OmegaConf
 
-from rlrun.config import Composer, read_config
-from rlrun.config.compose import strip
+from rlrun.config import Composer, read_config, to_yaml
 from rlrun.config.reader import field_types
 from rlrun.errors import ConfigError
 from rlrun.schema import ScheduleConfig, WrapperConfig
@@ -93,7 +92,9 @@ def with_value(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
 def configs() -> list[dict[str, Any]]:
     found = []
     for line in PRESETS:
-        values = OmegaConf.to_container(strip(Composer().compose(line.split())), resolve=True)
+        values = OmegaConf.to_container(
+            OmegaConf.create(to_yaml(Composer().compose(line.split()))), resolve=True
+        )
         assert isinstance(values, dict)
         found.append({str(k): v for k, v in values.items()})
     return found

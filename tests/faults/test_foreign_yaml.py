@@ -87,6 +87,11 @@ FORBIDDEN = [  # (name of a file, its content, command line, what the error name
         "hydra/job_logging = evil: unknown option",
     ),
     ("env/evil.yaml", GLOBAL + ENV_SET, "hydra.searchpath=[mine] env=evil", "hydra.job.env_set"),
+    # what Hydra would drop, what would be another value than it reads
+    (EVIL, GLOBAL + "defaults: [override /hydra/launcher: basic]", LINE, "hydra/launcher = basic"),
+    (EVIL, GLOBAL + "defaults: [override hydra/sweeper: basic]", LINE, "hydra/sweeper = basic"),
+    (EVIL, GLOBAL + "env: {kwargs: {limit: None}}", LINE, "env.kwargs.limit = None: is the text"),
+    ("env/evil.yaml", "kwargs: {a: [1, inf]}", "--config-dir mine env=evil", "kwargs.a = inf"),
     # code in rlrun's own keys
     (EVIL, GLOBAL + "policy: {_target_: os.system}", LINE, "policy._target_ = os.system: a config"),
     (EVIL, GLOBAL + "run: {_args_: [rm]}", LINE, "run._args_ = [rm]: a config cannot run code"),
