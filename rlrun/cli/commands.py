@@ -64,11 +64,14 @@ def resume_command(argv: list[str]) -> int:
     run_dir, step = split_step(args.run_dir)
     if step is None and is_sweep(run_dir):
         from rlrun.cli.job_runs import table_command
-        from rlrun.cli.sweep import resume_sweep
+        from rlrun.cli.sweep import print_report_line, resume_sweep
+        from rlrun.sweeps.record import SweepRecord
 
         code = resume_sweep(run_dir, overrides, quiet=bool(quiet))
         if not quiet and (command := table_command(run_dir)) is not None:
             print(f"the table: {command}", flush=True)
+        elif not quiet:
+            print_report_line(run_dir, SweepRecord.read(run_dir))
         return code
     return resume_run(run_dir, step, overrides)
 

@@ -62,7 +62,11 @@ def help_lines(word: str, config_dir: str | None = None) -> Iterator[str]:
         return _topic(word.replace("_", " "))
     found = reference.named(group)
     if not found:
-        raise reference.unknown(word)
+        chosen = [g for g in reference.options if word.lower() in reference.options[g]]
+        if not chosen:
+            raise reference.unknown(word)
+        texts = ["\n".join(reference.option(g, word.lower())) for g in chosen]
+        return iter("\n\n".join(texts).splitlines())
     entries = ["\n".join(reference.key(name)) for name in found]
     return iter("\n\n".join(entries).splitlines())
 

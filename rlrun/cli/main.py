@@ -30,6 +30,7 @@ from rlrun.cli.commands import (
     verify_command,
 )
 from rlrun.cli.error_report import SweepStopped, report, report_bug
+from rlrun.cli.guesses import refuse_flags, refuse_typographic, what_was_meant
 from rlrun.cli.list import GROUPS, TOPICS, help_text
 from rlrun.cli.play import eval_command, play_command
 from rlrun.cli.report import compare_command, report_command
@@ -113,6 +114,8 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
+    for word in argv:
+        refuse_typographic(word)
     first = argv[0] if argv else ""
     if first and "=" not in first and first[0] not in "-~":
         return _subcommand(first, argv[1:])
@@ -125,14 +128,18 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _help(argv: list[str]) -> int:
-    print(help_text(__version__, _config_dir(argv)[0]), end="")
+    """Print the short help; with one word beside the flag, the help of that word."""
+    config_dir, words = _config_dir([word for word in argv if word not in ("-h", "--help")])
+    if len(words) == 1 and words[0][0] not in "-+~":
+        return _help_command(argv)
+    print(help_text(__version__, config_dir), end="")
     return 0
 
 
 def _help_command(argv: list[str]) -> int:
-    """Print the help; with a word, that of the key, group, topic or subcommand."""
-    config_dir, words = _config_dir(argv)
-    if not words or "-h" in words or "--help" in words:
+    """Print the help; with words, that of the key, group, option, topic or subcommand."""
+    config_dir, words = _config_dir([word for word in argv if word not in ("-h", "--help")])
+    if not words:
         return _help(argv)
     if words[0] in _COMMANDS and " ".join(words) not in TOPICS:
         return _COMMANDS[words[0]](["--help"])
@@ -156,15 +163,10 @@ def _subcommand(name: str, argv: list[str]) -> int:
         return _help_command(argv)
     if name in _COMMANDS:
         return _COMMANDS[name](argv)
-    from rlrun.schema.spelling import nearest
-
-    close = nearest(name, [*_COMMANDS, "help"], 1)
-    fix = f"did you mean rlrun {close[0]}?" if close else "options are KEY=VALUE, e.g. env=cartpole"
-    key, _, value = name.partition(":")
-    if key in GROUPS or argv[:1] == ["="]:  # policy = r2d2, policy r2d2, policy: r2d2
-        value = value or next((word for word in argv if word not in (":", "=")), "VALUE")
-        fix = f"an option has an equals sign and no spaces: {key}={value}"
+    if name in GROUPS and {"-h", "--help"} & {*argv}:
+        return _help_command([name, *argv])
     allowed = f"subcommands are {', '.join([*_COMMANDS, 'help'])}"
+    fix = what_was_meant(name, argv, [*_COMMANDS, "help"])
     raise ConfigError(f"{name}: unknown subcommand; {allowed}; {fix}")
 
 
@@ -190,7 +192,10 @@ def _hydra(argv: list[str]) -> int:
     parser = get_args_parser()
     parser.prog = "rlrun"
     parser.error = Parser(prog="rlrun").error  # type: ignore[method-assign]
+    refuse_flags(argv, parser)
     args = parser.parse_intermixed_args(argv)
+    if args.help:  # -hh
+        return _help([])
     if args.experimental_rerun is not None or args.config_path is not None:
         flag = "--experimental-rerun" if args.config_path is None else "--config-path"
         fix = "use rlrun resume RUN_DIR, or --config-dir DIR"

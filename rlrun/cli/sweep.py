@@ -1,5 +1,6 @@
 """Sweeps: their jobs are validated, then run; jobs are added; interrupted sweeps are resumed."""
 
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -57,7 +58,15 @@ def run_sweep(
 ) -> int:
     """``start_sweep`` that names the jobs which failed; 0 when every job ended well, else 1."""
     path, record = start_sweep(composer, overrides, directory, quiet=quiet, jobs=jobs, begin=begin)
+    if jobs is None and not quiet:
+        print_report_line(path, record)
     return _report_failures(record, path)
+
+
+def print_report_line(path: Path, record: SweepRecord) -> None:
+    """Name the command that shows the jobs which are done."""
+    if any(job.status == "done" for job in record.jobs):
+        print(f"rlrun: see it with: rlrun report {shlex.quote(str(path))}", flush=True)
 
 
 def start_sweep(
@@ -99,8 +108,9 @@ def start_sweep(
         names = [*(job.name for job in record.jobs), *(job.name for job in valid)]
         require_different(names)
         parts = (part for name in names for part in name.split("/"))
-        long = any(len(part.encode()) > LONGEST_NAME for part in parts)
-        sweep = Sweep(path, record, valid, long, ray=ray)
+        short = any(len(part.encode()) > LONGEST_NAME for part in parts)
+        short = short or (not is_ours(cfg) and any("/" in o for job in jobs for o in job))
+        sweep = Sweep(path, record, valid, short, ray=ray)
         if is_ours(cfg) and jobs:
             sweep.divide_cores(cfg, len(jobs), same_threads=same_threads)
         if is_new:

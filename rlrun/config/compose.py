@@ -304,9 +304,8 @@ class Composer:
         naming = job.hydra.job.config.override_dirname
         with flag_override(job.hydra, "readonly", False), open_dict(job):
             job.hydra.overrides.task = [str(override.input_line) for override in task]
-            job.hydra.job.override_dirname = get_overrides_dirname(
-                task, naming.exclude_keys, naming.item_sep, naming.kv_sep
-            )
+            name = get_overrides_dirname(task, naming.exclude_keys, naming.item_sep, naming.kv_sep)
+            job.hydra.job.override_dirname = _one_part(name)
             job.hydra.job.id, job.hydra.job.num = str(num), num
         OmegaConf.copy_cache(from_config=cfg, to_config=job)
         return job
@@ -409,6 +408,11 @@ class Composer:
             for name in _FREE:
                 known[name] |= {str(k) for k in OmegaConf.select(config, name) or {}}
         return known
+
+
+def _one_part(name: str) -> str:
+    """``name`` as one part of a path: values of a sweep may be paths themselves."""
+    return "".join(c if c.isprintable() and c not in "/\\" else "_" for c in name)
 
 
 def _is_free(key: str) -> bool:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from itertools import takewhile
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
@@ -79,7 +80,7 @@ def possible_keys(key: str, root: object, known: Collection[str]) -> list[str]:
         part = root._get_node(group)
         if group == "hydra" or not isinstance(part, DictConfig) or part._is_missing():
             continue
-        for name in () if part._is_none() else map(str, part):
+        for name in () if part._is_none() else set(map(str, part)) - {"name"}:
             full_names.setdefault(name, []).append(f"{group}.{name}")
     group, _, last = key.rpartition(".")
     aliases = SYNONYMS.get(last.lower(), "").split()
@@ -139,15 +140,7 @@ def as_config_error(
     if isinstance(e, MissingConfigException):
         return _missing_option_error(e, options)
     if isinstance(e, OverrideParseException):
-        text = str(e.override).lstrip("+~")
-        key, equals, given = text.partition("=")
-        what = "the value cannot be read" if equals else "is no KEY=VALUE"
-        fix = f"quote it for the shell and for Hydra: \"{override_key(text)}='...'\""
-        if not equals or given[:1] in ("[", "{"):  # the shell cut it at a space
-            whole = {"[": f"{key}=[...]", "{": f"{key}={{...}}"}.get(given[:1], "KEY=[A, B]")
-            fix = f"a value with spaces needs quotes around all of it: '{whole}'"
-        allowed = "numbers, text, [lists], {key: value}"
-        return ConfigError(f"{text}: {what}; {allowed}; {fix}")
+        return _unreadable(str(e.override), overrides)
     if isinstance(cause, (ConfigAttributeError, ConfigKeyError)) and cause.parent_node is not None:
         return _unknown_key_error(cause, overrides, groups)
     if isinstance(cause, OmegaConfBaseException) and (cause.full_key or cause.key):
@@ -157,6 +150,117 @@ def as_config_error(
         wrong = _first_line(cause.msg or str(cause))
         return config_error(key, value, wrong, "see --cfg job for what there is", f"change {key}")
     return _other_error(e, overrides, groups, options)
+
+
+_SAMPLERS = {  # distributions of other libraries
+    "loguniform": "interval({low},{high},log)", "log_uniform": "interval({low},{high},log)",
+    "uniform": "interval({low},{high})", "quniform": "interval({low},{high})",
+    "randint": "int(interval({low},{high}))", "int_uniform": "int(interval({low},{high}))",
+    "grid_search": "choice({all})", "categorical": "choice({all})", "sample": "choice({all})",
+}  # fmt: skip
+_FORMS = {  # functions of Hydra: their arguments
+    "interval": "LOW,HIGH", "range": "START,STOP,STEP", "choice": "A,B,...", "glob": "PATTERN",
+    "int": "NUMBER", "float": "NUMBER", "str": "VALUE", "bool": "VALUE", "json_str": "VALUE",
+    "sort": "A,B,...", "shuffle": "A,B,...", "tag": "NAME,SWEEP", "extend_list": "A,B,...",
+}  # fmt: skip
+_ALLOWED = "numbers, text, [lists], {key: value}"
+
+
+def _unreadable(override: str, overrides: Sequence[str]) -> ConfigError:
+    """The error for an override that Hydra's grammar does not read."""
+    text = override.lstrip("+~")
+    key, equals, given = text.partition("=")
+    after = [*overrides[overrides.index(override) + 1 :]] if override in overrides else []
+    before = (
+        overrides[len(overrides) - len(after) - 2 :][:1] if len(after) + 1 < len(overrides) else []
+    )
+    if not equals:
+        return _no_override(text, before)
+    wrong, allowed, fix = "the value cannot be read", _ALLOWED, ""
+    words = re.split(r"[\s,;&]+(?=[\w.@+~/]+=)", text)
+    function = re.match(r"\s*([a-z_]\w*)\(", given)
+    if len(words) > 1 and given[:1] not in ("{", "[", "'", '"'):
+        wrong, allowed = "is one word", "one KEY=VALUE is allowed in a word"
+        fix = f"leave the quotes out: {' '.join(word.rstrip(',;&') for word in words)}"
+    elif given.startswith("="):
+        wrong, allowed = "has two equals signs", "one is allowed"
+        fix = f"write {key}={given.lstrip('=')}"
+    elif given.endswith(",") or given.startswith(","):
+        values = [given.strip(","), *(word.strip(",") for word in _plain_values(after))]
+        wrong, allowed = (
+            "has a comma too many",
+            "values with commas and no spaces are allowed with -m",
+        )
+        fix = f"write {key}={','.join(filter(None, values))}"
+    elif function is not None:
+        return _function_error(key, given, function[1])
+    elif given[:1] in ("[", "{"):  # the shell cut it at a space
+        whole = {"[": f"{key}=[...]", "{": f"{key}={{...}}"}[given[:1]]
+        fix = f"a value with spaces needs quotes around all of it: '{whole}'"
+    elif given.startswith("(") and given.endswith(")"):
+        fix = f"a list has square brackets: '{key}=[{given[1:-1]}]'"
+    elif given.strip() == "~":
+        fix = f"write {key}=null"
+    return ConfigError(
+        f"{text}: {wrong}; {allowed}; "
+        + (fix or f"quote it for the shell and for Hydra: \"{override_key(text)}='...'\""),
+        key=key,
+    )
+
+
+def _plain_values(words: Sequence[str]) -> list[str]:
+    """The words up to the next override: ``seed=1, 2, 3``."""
+    return [*takewhile(lambda word: "=" not in word, words)]
+
+
+def _no_override(text: str, before: Sequence[str]) -> ConfigError:
+    wrong, fix = (
+        "is no KEY=VALUE",
+        "a value with spaces needs quotes around all of it: 'KEY=[A, B]'",
+    )
+    if before and before[0].endswith("="):
+        fix = f"an option has no spaces around its equals sign: {before[0]}{text}"
+    elif ":" in text:
+        fix = f"write {text.replace(':', '=', 1)}"
+    return ConfigError(f"{text}: {wrong}; {_ALLOWED}; {fix}")
+
+
+def _function_error(key: str, given: str, name: str) -> ConfigError:
+    """The error for a function that Hydra does not have, or that takes other arguments."""
+    if given.count("(") != given.count(")"):
+        wrong, allowed = "a bracket is not closed", f"{name}({_FORMS.get(name, '...')}) is allowed"
+        return config_error(
+            key, given, wrong, allowed, f"quote it for the shell: '{key}={name}(...)'"
+        )
+    arguments = [part.strip() for part in given[len(name) + 1 : -1].split(",")]
+    if name == "interval" and arguments[-1] == "log" and len(arguments) == 3:
+        return interval_error(key, given)
+    if name in _FORMS:
+        form = f"{name}({_FORMS[name]})"
+        if name == "interval":
+            form += " or interval(LOW,HIGH,log)"
+        allowed, fix = f"{form} is allowed", f"write '{key}={name}({_FORMS[name]})'"
+        return config_error(key, given, f"{name} does not take these arguments", allowed, fix)
+    forms = "interval(LOW,HIGH), interval(LOW,HIGH,log), int(interval(LOW,HIGH)), choice(A,B)"
+    allowed = f"{forms} and range(START,STOP) are allowed"
+    fix = "to search, type rlrun search with one of them"
+    if name in _SAMPLERS and len(arguments) >= 2:
+        low, high, *_ = arguments
+        meant = _SAMPLERS[name].format(low=low, high=high, all=",".join(arguments))
+        fix = f"type rlrun search '{key}={meant}'"
+    return config_error(key, given, f"there is no function {name}", allowed, fix)
+
+
+def interval_error(key: str, given: str) -> ConfigError:
+    """The error for an interval in a run or a sweep."""
+    wrong, allowed = "only a search tries values of an interval", "choices A,B are allowed with -m"
+    return config_error(key, given, wrong, allowed, f"type rlrun search '{key}={given}'")
+
+
+def _group_of(message: str) -> str:
+    """The group that Hydra says has several options."""
+    found = re.search(r"Multiple values for (\S+?)\.|not supported: '\+\+([^=']+)", message)
+    return (found[1] or found[2]) if found else ""
 
 
 def _unresolved_value(cause: OmegaConfBaseException) -> object:
@@ -176,6 +280,23 @@ def _other_error(
         key, _, value = text.partition("=")
         allowed = f"a list is '{key}=[{value}]'"
         return config_error(key, value, "several values", allowed, "a sweep needs -m")
+    if "requires --multirun" in message or "INTERVAL_SWEEP" in message:
+        for key, _, given in (text.lstrip("+~").partition("=") for text in overrides):
+            if "interval(" in given:
+                return interval_error(key, given)
+            if re.match(r"(choice|range|glob|sort|shuffle|tag)\(", given):
+                fix = f"add -m: rlrun -m '{key}={given}'"
+                return config_error(key, given, "several values", "one value is allowed", fix)
+    if (
+        "Could not append to config" in message
+        or "Multiple values for" in message
+        or ("force-add of config groups" in message)
+    ):
+        for text in overrides:
+            key, _, given = text.lstrip("+").partition("=")
+            if text.startswith("+") and f"'{key}'" in message + f"'{_group_of(message)}'":
+                wrong, allowed = "the key is there already", f"{key}=VALUE is allowed"
+                return config_error(key, given, wrong, allowed, f"write {key}={given}")
     found = re.search(r"Could not override '([^']+)'", message)
     if found and "defaults list" in message:
         key = found.group(1)
@@ -184,8 +305,9 @@ def _other_error(
         )
     for text in overrides if "Config group override" in message else ():
         key, _, value = text.partition("=")
-        if key in groups and (value == "null" or not value.isidentifier()):
-            return unknown_option(key, value, options(key))
+        is_word = value.isidentifier() and value.lower() not in ("null", "true", "false")
+        if key in groups and not is_word:
+            return unknown_option(key, value, [o for o in options(key) if o != "__init__"])
     if isinstance(e, YAMLError):
         return ConfigError(f"yaml: {' '.join(message.split())}; valid yaml is allowed; correct it")
     what = f"{' '.join(overrides) or 'config'}: {_first_line(message)}"

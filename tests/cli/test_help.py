@@ -203,3 +203,17 @@ def test_is_quick(word: str) -> None:
 @pytest.mark.parametrize("word", ["sweep.dir", "hydra.launcher.workers", "hydra/launcher=local"])
 def test_words_of_sweeps_have_their_topic(word: str) -> None:
     assert next(iter(help_lines(word))).startswith("Sweeps\n")
+
+
+@pytest.mark.parametrize(
+    ("word", "heads"),
+    [("ppo", ["policy=ppo: "]), ("LSTM", ["memory=lstm: "]), ("none", ["memory=none: ", "bonus="])],
+)
+def test_an_option_by_its_name_alone(word: str, heads: list[str]) -> None:
+    lines = list(help_lines(word))
+    assert all(any(line.startswith(head) for line in lines) for head in heads)
+
+
+def test_a_word_beside_the_flag(rlrun: Callable[..., Done]) -> None:
+    assert rlrun("--help", "memory").out == rlrun("help", "memory").out
+    assert rlrun("memory", "--help").out == rlrun("help", "memory").out

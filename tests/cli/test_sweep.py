@@ -317,3 +317,14 @@ def test_another_local_launcher_is_not_ours(rlrun: Callable[..., Done]) -> None:
     assert is_local(cfg)
     cfg.hydra.launcher._target_ = other
     assert not is_local(cfg)
+
+
+def test_a_value_that_is_a_path_is_one_part_of_the_name(
+    rlrun: Callable[..., Done], build: Build
+) -> None:
+    done = rlrun("-m", "env.note=../../maps/a", "seed=1,2", "sweep.dir=s")
+    assert done.code == 0, done.err
+    assert {p.parent for p in build.run_dirs} == {Path("s").absolute()}
+    assert [c[1][0].env.note for c in build.calls] == ["../../maps/a"] * 2
+    assert done.out.splitlines()[-1] == f"rlrun: see it with: rlrun report {Path('s').absolute()}"
+    assert "rlrun report" not in rlrun("-m", "seed=3", "sweep.dir=s", "-q").out

@@ -208,7 +208,8 @@ def _check_device(key: str, device: str) -> None:
     found = re.fullmatch(r"cuda(?::(\d+))?", device)
     if not found:
         allowed = "cpu, cuda or cuda:N are allowed"
-        raise config_error(key, device, "unknown device", allowed, f"set {key}=cpu")
+        fix = "cuda" if re.match(r"gpu|cuda", device, re.IGNORECASE) else "cpu"
+        raise config_error(key, device, "unknown device", allowed, f"set {key}={fix}")
     count, why = cuda_devices()
     index = int(found.group(1) or 0)
     if index < count:
