@@ -7,15 +7,21 @@ RlrunError (9: a bug in rlrun when nothing more precise is known)
 ├── CheckpointError  5  no usable checkpoint
 ├── StorageError     6  a directory or file cannot be written, or a dataset is damaged
 │   └── CodecError   6  coded bytes are damaged, do not match the held data, or cannot be made
-├── ResourceError    7  GPU, memory, or another resource is missing
+├── ResourceError    7  GPU, memory, an optional package, or another resource is missing
 ├── LockedError      8  the run directory is in use by another process
 └── Interrupted    130  Ctrl-C: the run was saved and can be resumed
 
 Text form: ``key.path = value: what is wrong; what is allowed; what to do``.
 """
 
+import json
 import os
 import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 NO_GUARD = 86  # exit code of a worker whose script has no main guard
 
@@ -32,8 +38,32 @@ def end_if_importing_main() -> None:
 
 
 def extra(name: str) -> str:
-    """Return what pip installs for an optional part, from the directory of rlrun as in README."""
-    return f"'.[{name}]'"
+    """Return what pip installs for an optional part of rlrun, where rlrun came from.
+
+    That is '.[NAME]' in a clone, with its path elsewhere, and 'rlrun[NAME]' of a wheel.
+    """
+    clone = _clone()
+    if clone is None:
+        return f"'rlrun[{name}]'"
+    try:
+        here = os.path.samefile(clone, ".")
+    except OSError:
+        here = False
+    return f"'{'.' if here else clone}[{name}]'"
+
+
+@cache
+def _clone() -> str | None:
+    """The directory that rlrun was installed from, or is imported from; None: from a wheel."""
+    beside = Path(__file__).resolve().parents[1]
+    path = beside if (beside / "pyproject.toml").is_file() else None
+    try:
+        source = json.loads(distribution("rlrun").read_text("direct_url.json") or "{}")
+        if path is None and "dir_info" in source:
+            path = Path(url2pathname(urlsplit(source["url"]).path))
+    except (PackageNotFoundError, ValueError, KeyError):
+        pass
+    return str(path) if path is not None and (path / "pyproject.toml").is_file() else None
 
 
 def unguarded(key: str, allowed: str) -> "ConfigError":

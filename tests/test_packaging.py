@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import rlrun
+from rlrun import errors
 from tests.once import made_once
 
 ROOT = Path(__file__).parents[1]
@@ -95,3 +96,16 @@ def test_entry_point_and_requirements(wheel: Path) -> None:
     (entry,) = (n for n in archive.namelist() if n.endswith("entry_points.txt"))
     assert "rlrun = rlrun.cli.main:main" in archive.read(entry).decode()
     assert all("nvidia" not in line for line in PROJECT["project"]["dependencies"])
+
+
+def test_the_command_that_installs_an_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a clone, from inside and outside of it, and of a wheel."""
+    monkeypatch.setattr(errors, "_clone", lambda: str(ROOT))
+    monkeypatch.chdir(ROOT)
+    assert errors.extra("ray") == "'.[ray]'"
+    monkeypatch.chdir(tmp_path)
+    assert errors.extra("ray") == f"'{ROOT}[ray]'"
+    monkeypatch.setattr(errors, "_clone", lambda: None)
+    assert errors.extra("ray") == "'rlrun[ray]'"

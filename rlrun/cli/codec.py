@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rlrun.cli.error_report import report_job_error
-from rlrun.errors import ConfigError, extra
+from rlrun.errors import ConfigError, ResourceError, extra
 
 
 def bench(paths: Sequence[Path], *, plot: Path | None) -> int:
@@ -36,7 +36,7 @@ def check_plot(path: Path) -> None:
     """Raise ConfigError before anything is measured."""
     if find_spec("matplotlib") is None:
         wrong = "drawing needs the package matplotlib, which is missing"
-        raise ConfigError(
+        raise ResourceError(
             f"--plot = {path}: {wrong}; the table needs nothing more; pip install {extra('plot')}"
         )
     if path.suffix not in (".png", ".svg", ".pdf"):

@@ -124,7 +124,7 @@ def bench(paths: Sequence[Path], plot: Path | None) -> Iterator[str]:
         yield from table_lines(series, found)
         yield ""
     if not pco.installed():
-        yield f"pco: not measured, pcodec is not installed ({pco.INSTALL})"
+        yield f"pco: not measured, pcodec is not installed ({pco.install()})"
     if plot is not None:
         plot_ratios(measured, plot)
         yield f"drawn: {plot}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rlrun.cli import arguments
 from rlrun.cli.commands import Parser
 from rlrun.cli.error_report import report_job_error
-from rlrun.errors import ConfigError, extra
+from rlrun.errors import ConfigError, ResourceError, extra
 
 if TYPE_CHECKING:
     from rlrun.schema import Config
@@ -70,11 +70,11 @@ def export_policy(
 
 
 def check_packages(path: Path) -> None:
-    """Raise ConfigError unless all packages of the extra are installed."""
+    """Raise ResourceError unless all packages of the extra are installed."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         wrong = f"exporting needs the package {missing[0]}, which is missing"
-        raise ConfigError(f"--onnx = {path}: {wrong}; pip install {extra('onnx')}")
+        raise ResourceError(f"--onnx = {path}: {wrong}; pip install {extra('onnx')}")
 
 
 def check_policy(config: "Config") -> None:

@@ -18,7 +18,11 @@ from rlrun.codec.words import KIND_BY_CODE, Array, Kind
 from rlrun.errors import extra
 
 LEVEL = 8  # of 12; the level of the published tables
-INSTALL = f"pip install {extra('pco')}"
+
+
+def install() -> str:
+    """Return the command that installs the package."""
+    return f"pip install {extra('pco')}"
 
 
 def installed() -> bool:
@@ -34,7 +38,7 @@ def import_pcodec() -> Any:
     except ImportError as e:
         raise MissingCoder(
             f"codec.coder = pco: the package pcodec is missing; the other coders need none; "
-            f"install it: {INSTALL}"
+            f"install it: {install()}"
         ) from e
     return pcodec
 

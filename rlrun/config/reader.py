@@ -33,7 +33,7 @@ from rlrun.schema import (
 from rlrun.trust import trusted_class
 
 _CODE = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")  # of Hydra's instantiate
-_NO_VALUE = ("", "None", "none")  # of a shell variable that is not set, of Python
+_NO_VALUE = ("", "None")  # of a shell variable that is not set, of Python
 _MISSING = "???"  # OmegaConf's mark for a value that must be given
 
 

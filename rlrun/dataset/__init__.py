@@ -15,7 +15,7 @@ from rlrun.dataset.minari import MinariDataset, import_minari
 from rlrun.dataset.packing import Trajectory, pack_trajectories
 from rlrun.dataset.reader import Dataset, read_dataset
 from rlrun.dataset.writer import export_replay, write_dataset
-from rlrun.errors import ConfigError, StorageError
+from rlrun.errors import ConfigError, ResourceError, StorageError
 
 __all__ = [
     "Dataset",
@@ -39,7 +39,7 @@ def errors_name_key(key: str) -> Iterator[None]:
     """Let errors about a dataset name ``buffer.KEY`` instead of ``buffer.load``."""
     try:
         yield
-    except (ConfigError, StorageError) as e:
+    except (ConfigError, ResourceError, StorageError) as e:
         text = str(e)
         if key == "load" or not text.startswith("buffer.load"):
             raise
@@ -49,7 +49,7 @@ def errors_name_key(key: str) -> Iterator[None]:
 def open_source(path: str) -> Dataset | MinariDataset:
     """Open a value of ``buffer.load``: a dataset directory, or ``minari:`` and a dataset id.
 
-    Raises: ConfigError (no dataset, minari missing), StorageError (damaged).
+    Raises: ConfigError (no dataset), ResourceError (minari missing), StorageError (damaged).
     """
     if path.startswith(_MINARI):
         return import_minari(path.removeprefix(_MINARI))

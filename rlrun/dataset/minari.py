@@ -12,7 +12,7 @@ from gymnasium import spaces
 from rlrun.dataset.format import require_spaces, spec_json
 from rlrun.dataset.packing import Trajectory, pack_trajectories
 from rlrun.env.contract import unsupported_space
-from rlrun.errors import ConfigError, StorageError
+from rlrun.errors import ConfigError, ResourceError, StorageError
 from rlrun.functional.recorded import RowSpaces, from_zero
 from rlrun.types import Segment, Spec, Tree, tree_leaves, tree_map
 
@@ -31,12 +31,12 @@ def import_minari(dataset_id: str) -> "MinariDataset":
         import minari
     except ImportError as e:
         need = "the package minari is needed to read Minari datasets"
-        raise ConfigError(f"{prefix}: it is not installed; {need}; {install}") from e
+        raise ResourceError(f"{prefix}: it is not installed; {need}; {install}") from e
     try:
         dataset = minari.load_dataset(dataset_id)
         return MinariDataset(dataset, dataset_id)
     except ImportError as e:
-        raise ConfigError(f"{prefix}: {e}; minari needs it for this dataset; {install}") from e
+        raise ResourceError(f"{prefix}: {e}; minari needs it for this dataset; {install}") from e
     except (FileNotFoundError, ValueError) as e:
         allowed = "a dataset of `minari list local` is allowed"
         fix = f"get it with `minari download {dataset_id}`"

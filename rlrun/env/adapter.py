@@ -26,7 +26,7 @@ from rlrun.env.render import (
 )
 from rlrun.env.rows import AnyVectorEnv, Env, Step, SyncEnv
 from rlrun.env.wrappers import wrap
-from rlrun.errors import ConfigError, EnvError
+from rlrun.errors import ConfigError, EnvError, ResourceError
 from rlrun.joint import JointSpace
 from rlrun.schema import AgentsConfig, EnvConfig
 from rlrun.video.display import prepare_pygame
@@ -372,7 +372,7 @@ def _make_native_rows(
         return None
     try:
         raw = make_native(spec, kwargs, num_envs)
-    except ConfigError:  # it may take fewer arguments than the single environment
+    except (ConfigError, ResourceError):  # it may take fewer arguments than the single environment
         if required or spec.entry_point is None:
             raise
         return None

@@ -16,26 +16,26 @@ from gymnasium.vector import VectorEnv
 
 from rlrun.env.contract import exception_text, is_ctrl_c
 from rlrun.env.diagnostic.vector import SingleFromVector
-from rlrun.errors import ConfigError, EnvError, extra
+from rlrun.errors import ConfigError, EnvError, ResourceError, extra
 from rlrun.trust import import_named
 
-# Packages that register environments on import: id prefix, module, pip requirement.
+# Packages that register environments on import: id prefix, module, extra.
 _PACKAGES = (
-    ("ALE/", "ale_py", extra("atari")),
-    ("rlrun/Atari-", "ale_py", extra("atari")),
-    ("MiniGrid-", "minigrid", extra("minigrid")),
-    ("BabyAI-", "minigrid", extra("minigrid")),
-    ("popgym-", "popgym", extra("popgym")),
+    ("ALE/", "ale_py", "atari"),
+    ("rlrun/Atari-", "ale_py", "atari"),
+    ("MiniGrid-", "minigrid", "minigrid"),
+    ("BabyAI-", "minigrid", "minigrid"),
+    ("popgym-", "popgym", "popgym"),
 )
-_FAMILIES = {  # of Gymnasium's own environments
-    "box2d": extra("box2d"),
-    "mujoco": extra("mujoco"),
+_FAMILIES = {  # of Gymnasium's own environments: extra, or a pip requirement in quotes
+    "box2d": "box2d",
+    "mujoco": "mujoco",
     "phys2d": "'gymnasium[jax]'",
     "tabular": "'gymnasium[jax]'",
 }
 
 
-class MissingPackageError(ConfigError):
+class MissingPackageError(ResourceError):
     """The package of an environment is not installed; ``install`` is pip's name for it."""
 
     def __init__(self, env_id: str, reason: str, install: str) -> None:
@@ -56,9 +56,11 @@ def find_spec(env_id: str) -> EnvSpec:
     if module:
         _import(env_id, module)
     elif (package := next((p for p in _PACKAGES if name.startswith(p[0])), None)) is not None:
-        _, module, install = package
+        _, module, name_of_extra = package
         if importlib.util.find_spec(module) is None:
-            raise MissingPackageError(env_id, f"it comes with the package {module}", install)
+            raise MissingPackageError(
+                env_id, f"it comes with the package {module}", extra(name_of_extra)
+            )
         _import(env_id, module)
     if name in gym.registry:
         return gym.registry[name]
@@ -114,10 +116,11 @@ def closest_ids(name: str, ids: Iterable[str]) -> list[str]:
 
 
 def _pip_requirement(spec: EnvSpec) -> str | None:
-    """Return pip's name of Gymnasium's extra for ``spec``, None if it is not Gymnasium's own."""
+    """Return what pip installs for ``spec``, None if it is not Gymnasium's own."""
     entry = spec.entry_point if isinstance(spec.entry_point, str) else ""
     family = entry.removeprefix("gymnasium.envs.").partition(".")[0]
-    return _FAMILIES.get(family) if entry.startswith("gymnasium.envs.") else None
+    name = _FAMILIES.get(family) if entry.startswith("gymnasium.envs.") else None
+    return name if name is None or name.startswith("'") else extra(name)
 
 
 @contextmanager
@@ -143,7 +146,7 @@ def _construction_errors(spec: EnvSpec, kwargs: dict[str, Any]) -> Iterator[None
             f"({e.__cause__ or e}); "
             "allowed are the arguments of its constructor; change env.kwargs"
         ) from e
-    except ConfigError:
+    except (ConfigError, ResourceError):
         raise
     except Exception as e:
         text = f"it cannot be made ({type(e).__name__}: {e}); choose another or repair it"

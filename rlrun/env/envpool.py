@@ -22,7 +22,7 @@ from rlrun.env.catalog import closest_ids
 from rlrun.env.contract import contract_error
 from rlrun.env.diagnostic.vector import NEXT_STEP_METADATA, require_int
 from rlrun.env.rows import Env
-from rlrun.errors import ConfigError, extra
+from rlrun.errors import ConfigError, ResourceError, extra
 from rlrun.tree import Tree
 
 # Arguments set by env.id, collector.num_envs and seed, or incompatible with rows.
@@ -34,7 +34,7 @@ def _import_envpool() -> Any:
     try:
         import envpool
     except ImportError as e:
-        raise ConfigError(
+        raise ResourceError(
             f"env.backend = envpool: the package envpool cannot be imported ({e}); allowed without "
             f"it: auto, vector, sync, async; install it: pip install {extra('envpool')}"
         ) from e

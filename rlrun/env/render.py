@@ -10,7 +10,7 @@ from gymnasium.vector import VectorEnv
 
 from rlrun.env.contract import is_ctrl_c
 from rlrun.env.diagnostic.cartpole import CartPoleNoVelVectorEnv, CartPolePictures
-from rlrun.errors import ConfigError, extra
+from rlrun.errors import ConfigError, ResourceError, extra
 from rlrun.video.display import install_pygame
 
 RGB = "rgb_array"
@@ -57,7 +57,7 @@ def draw(env_id: str, picture: Draw) -> np.ndarray:
     except (ImportError, gym.error.DependencyNotInstalled) as e:
         text = " ".join(str(e).split())
         install = install_pygame() or f"pip install {extra('video')}"
-        raise ConfigError(
+        raise ResourceError(
             f"env.id = {env_id}: its picture needs a package that is not installed ({text}); "
             f"install it: {install}"
         ) from e

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces, wrappers
 
 from rlrun.env.action_mask import ActionMaskObservation
-from rlrun.errors import ConfigError, extra
+from rlrun.errors import ConfigError, ResourceError, extra
 from rlrun.schema import WrapperConfig
 
 AnyEnv = gym.Env[Any, Any]
@@ -35,10 +35,10 @@ def wrap(env: AnyEnv, configs: Sequence[WrapperConfig]) -> AnyEnv:
                 env = WRAPPERS[config.name][0](env, **arguments)
         except ImportError as e:
             text = f"it needs the package {e.name}; install it: pip install {e.name}"
-            raise _wrapper_error(i, config, text) from e
+            raise ResourceError(_wrapper_text(i, config, text)) from e
         except gym.error.DependencyNotInstalled as e:
             text = f"it needs the package OpenCV; install it: pip install {extra('images')}"
-            raise _wrapper_error(i, config, text) from e
+            raise ResourceError(_wrapper_text(i, config, text)) from e
         except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as e:
             text = f"{' '.join(str(e).split())}; observations before it are {_spaces_text(env)}"
             raise _wrapper_error(i, config, f"{text}; move or remove it") from e
@@ -46,7 +46,11 @@ def wrap(env: AnyEnv, configs: Sequence[WrapperConfig]) -> AnyEnv:
 
 
 def _wrapper_error(index: int, config: WrapperConfig, text: str) -> ConfigError:
-    return ConfigError(f"env.wrappers[{index}] = {config.name}: {text}")
+    return ConfigError(_wrapper_text(index, config, text))
+
+
+def _wrapper_text(index: int, config: WrapperConfig, text: str) -> str:
+    return f"env.wrappers[{index}] = {config.name}: {text}"
 
 
 def _spaces_text(env: AnyEnv) -> str:

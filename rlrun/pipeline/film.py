@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlrun.errors import ConfigError, EnvError, StorageError
+from rlrun.errors import ConfigError, EnvError, ResourceError, StorageError
 from rlrun.log import Log
 from rlrun.pipeline.evaluate import Evaluation, Evaluator
 from rlrun.pipeline.generators import generators_state, load_generators
@@ -60,7 +60,7 @@ class FilmingEvaluator(Evaluator):
             try:
                 with random_streams_kept(policy):
                     self._play(stop, policy, env_steps)
-            except (ConfigError, EnvError, StorageError, OSError) as e:
+            except (ConfigError, EnvError, ResourceError, StorageError, OSError) as e:
                 self.every = None
                 _logger.warning("run.video_every: %s; there are no more videos", e)
         return evaluation

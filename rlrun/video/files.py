@@ -36,13 +36,13 @@ def require_writable_video(flag: str, path: Path, *, overwrite: bool) -> None:
 
 
 def require_packages(subject: str, suffix: str) -> None:
-    """Raise ConfigError, beginning with ``subject``, when packages of a format are missing."""
+    """Raise ResourceError, beginning with ``subject``, when packages of a format are missing."""
     missing = [name for name in _NEEDS[suffix] if find_spec(name) is None]
     if missing:
         wrong = f"needs packages that are not installed ({', '.join(missing)})"
         fix = f"install them: pip install {extra('video')}"
         other = "" if suffix == ".gif" else "; a .gif needs only pillow"
-        raise ConfigError(f"{subject}: {suffix} {wrong}{other}; {fix}")
+        raise ResourceError(f"{subject}: {suffix} {wrong}{other}; {fix}")
 
 
 class Writer(Protocol):

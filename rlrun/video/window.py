@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, ResourceError
 from rlrun.video.display import has_display, install_pygame, prepare_pygame
 
 _HIDDEN = ("dummy", "offscreen", "kmsdrm", "evdev")  # drivers of SDL without a window of ours
@@ -17,7 +17,7 @@ def require_window() -> None:
     fix = "add --video out.mp4"
     if install := install_pygame():
         text = "a window needs the package pygame-ce, which is not installed, or not whole"
-        raise ConfigError(f"rlrun play: {text}; install it: {install}; or {fix}")
+        raise ResourceError(f"rlrun play: {text}; install it: {install}; or {fix}")
     if not (os.environ.get("SDL_VIDEODRIVER") or has_display()):
         wrong = "no window can be opened (neither DISPLAY nor WAYLAND_DISPLAY is set)"
         raise ConfigError(f"rlrun play: {wrong}; a display or a video file is needed; {fix}")

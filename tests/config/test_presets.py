@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlrun.cli.list import list_lines
 from rlrun.cli.yaml_keys import shipped
 from rlrun.config import Composer, check, read_composed, to_yaml
-from rlrun.errors import ConfigError
+from rlrun.errors import ResourceError
 from rlrun.schema import POLICY_CONFIGS
 from tests.installed import CONTINUOUS, PRESETS, env_of, module_of
 
@@ -79,7 +79,7 @@ def test_composes_and_validates(composer: Composer, option: str) -> None:
         group, name = "env", env_of(name) or ""
     module = module_of(name) if group == "env" and name in PRESETS else None
     if module is not None and find_spec(module) is None:
-        with pytest.raises(ConfigError, match=r"; install it: pip install \S+$"):
+        with pytest.raises(ResourceError, match=r"; install it: pip install \S+$"):
             check(config)
     elif option != "torso=nature_cnn" and not offline:  # needs images, the default env has none
         check(config)

@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from rlrun.env import make_env, probe_agents
 from rlrun.env.agents.columns import AgentColumns
-from rlrun.errors import ConfigError, EnvError
+from rlrun.errors import ConfigError, EnvError, ResourceError
 from rlrun.joint import AgentSpace, JointSpace, agent_action, joint_actions
 from rlrun.schema import AgentsConfig
 from rlrun.types import Window, tree_map
@@ -129,7 +129,7 @@ def test_what_cannot_be_made(kwargs, words):
     ],
 )
 def test_missing_environments(env_id, words):
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises((ConfigError, ResourceError), match=words):
         make_env(config_of(env_id), num_envs=1, agents=JOINT)
 
 

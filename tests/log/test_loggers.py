@@ -12,7 +12,7 @@ import yaml
 
 from rlrun.cli.main import main
 from rlrun.config import Composer, check, load, read_composed, to_yaml
-from rlrun.errors import ConfigError
+from rlrun.errors import ResourceError
 from rlrun.log import Log
 from rlrun.log.trial import TrialRow
 from tests.log.records import read_records
@@ -96,7 +96,7 @@ def test_a_missing_package_is_said_before_the_run(name, value, monkeypatch):
     absent = "rlrun.config.checks.keys.find_spec"
     monkeypatch.setattr(absent, lambda module: None if module == name else find(module))
     config = read_composed(Composer().compose([f"logger.{name}={value}"]))
-    with pytest.raises(ConfigError, match=rf"logger\.{name} = .*pip install .*{name}"):
+    with pytest.raises(ResourceError, match=rf"logger\.{name} = .*pip install .*{name}"):
         check(config)
     check(config, fresh=False)  # to evaluate such a run needs no logger
 

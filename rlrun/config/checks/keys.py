@@ -23,7 +23,7 @@ from rlrun.config.checks.video import check_video
 from rlrun.config.checks.windows import capacity_errors, overlap_errors, relabel_errors
 from rlrun.config.config_errors import config_error
 from rlrun.config.directories import check_length
-from rlrun.errors import ConfigError, ResourceError, extra
+from rlrun.errors import ConfigError, ResourceError, RlrunError, extra
 from rlrun.schema import Config, ControlConfig, RayConfig
 
 
@@ -52,14 +52,14 @@ def check(config: Config, *, fresh: bool = True) -> None:
     require_dataset(config)
 
 
-def logger_errors(config: Config) -> Iterator[ConfigError]:
+def logger_errors(config: Config) -> Iterator[ResourceError]:
     """Loggers whose package is not installed."""
     for name in ("wandb", "mlflow"):
         value = getattr(config.logger, name)
         if value is not None and find_spec(name) is None:
             fix = f"pip install {extra(name)}"
             wrong = f"the package {name} is missing"
-            yield config_error(f"logger.{name}", value, wrong, "null is allowed", fix)
+            yield ResourceError(f"logger.{name} = {value}: {wrong}; null is allowed; {fix}")
 
 
 def check_precision(config: Config) -> None:
@@ -84,7 +84,7 @@ def bf16_fault(config: Config) -> str | None:
     return None if has else "torch cannot compute an LSTM in bfloat16 on this CPU"
 
 
-def _errors_across_keys(config: Config) -> Iterator[ConfigError]:
+def _errors_across_keys(config: Config) -> Iterator[RlrunError]:
     window = config.policy.window
     if config.policy.on_policy:
         yield from rollout_errors(config)
@@ -133,7 +133,8 @@ def _errors_across_keys(config: Config) -> Iterator[ConfigError]:
         if getattr(config.transport, key) == "pco" and find_spec("pcodec") is None:
             wrong = "the package pcodec is missing"
             fix = f"pip install {extra('pco')}, or choose auto"
-            yield config_error(f"transport.{key}", "pco", wrong, "another coder is allowed", fix)
+            allowed = "another coder is allowed"
+            yield ResourceError(f"transport.{key} = pco: {wrong}; {allowed}; {fix}")
     most = 4 * (os.cpu_count() or 1)
     if config.learner.threads is not None and config.learner.threads > most:
         wrong = f"this machine has {os.cpu_count()} cores"

@@ -1,6 +1,6 @@
 """Check of run.video_every: the environment can be drawn here. Torch-free."""
 
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, ResourceError
 from rlrun.schema import Config
 from rlrun.video.files import require_packages
 
@@ -20,5 +20,6 @@ def check_video(config: Config) -> None:
             env.render()
         finally:
             env.close()
-    except ConfigError as e:
-        raise ConfigError(f"run.video_every = {every}: {e}, or set it to null") from e
+    except (ConfigError, ResourceError) as e:
+        e.args = (f"run.video_every = {every}: {e}, or set it to null",)
+        raise

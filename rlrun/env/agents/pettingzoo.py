@@ -29,7 +29,7 @@ from rlrun.env.contract import (
     reward_violation,
     unsupported_space,
 )
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, ResourceError
 from rlrun.joint import JointSpace, joint_actions
 from rlrun.schema import AgentsConfig
 from rlrun.tree import Tree, tree_map
@@ -373,11 +373,11 @@ def _registered(env_id: str, name: str, kwargs: dict[str, Any]) -> Any:
         ) from e
 
 
-def _missing_package(env_id: str, name: str, reason: str) -> ConfigError:
+def _missing_package(env_id: str, name: str, reason: str) -> ResourceError:
     package, _, rest = name.partition(".")
     family = rest.partition(".")[0] or "all"
     install = _INSTALL.get(package, package).format(family=family)
-    return ConfigError(
+    return ResourceError(
         f"env.id = {env_id}: it needs a package that is not installed ({reason}); "
         f"install it: pip install {install}"
     )
