@@ -8,6 +8,7 @@ test_key_reference.py.
 import math
 import re
 import shlex
+import subprocess
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from rlrun.cli.list import help_text
 from rlrun.config import Composer, check, read_composed
 from rlrun.schema import Config
 from tests.pages import PAGES, ROOT, SHORTER, Driver, argv_of, blocks, commands, section
@@ -88,6 +90,23 @@ def test_commands(page: str, drive: Driver, tmp_path: Path) -> None:
         if not right or bool(out + err) == (" -q" in shown):
             bad[shown] = (code, out, err)
     assert not bad
+
+
+def test_commands_are_valid_shell() -> None:
+    """Every block, and every command in running text: `seed=range(5)` needs quotes."""
+    texts = {page: (ROOT / page).read_text("utf-8") for page in PAGES}
+    spoken = {p: re.findall(r"`(rlrun [^`]*)`", re.sub(r"```.*?```", "", t, flags=re.S))
+              for p, t in texts.items()}  # fmt: skip
+    scripts = {page: [*blocks(page, "sh"), *(c.replace("\\|", "") for c in spoken[page])]
+               for page in PAGES}  # fmt: skip
+    spoken_by_help = re.findall(r"^ +(rlrun .*?)  ", help_text("0"), re.M)
+    scripts["--help"] = [re.sub(r"[][|]", "", line) for line in spoken_by_help]
+    assert sum(map(len, scripts.values())) > 200
+    for page, lines in scripts.items():
+        done = subprocess.run(
+            ["bash", "-n"], input="\n".join(lines), text=True, capture_output=True, check=False
+        )
+        assert done.returncode == 0, f"{page}: {done.stderr}"
 
 
 def inline(page: str) -> list[str]:

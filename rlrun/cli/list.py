@@ -65,7 +65,7 @@ rlrun {version}: recurrent reinforcement learning, configured by Hydra
 usage: rlrun [GROUP=OPTION] [KEY=VALUE] ...       one run; without a word: r2d2 on cartpole
        rlrun -m KEY=A,B,C ...                     a sweep, one run for every combination
        rlrun -m KEY=A,B,C ... seeds=auto          adds seeds until the comparison is decided
-       rlrun search KEY=interval(LOW,HIGH) ...    the best setting, its score on fresh seeds
+       rlrun search 'KEY=interval(LOW,HIGH)' ...  the best setting, its score on fresh seeds
        rlrun eval RUN_DIR [--episodes N]          scores the weights of a run
        rlrun play RUN_DIR [--video out.mp4]       shows its episodes, in a window or a file
        rlrun resume RUN_DIR[@STEP] [KEY=VALUE]    goes on with an interrupted run

@@ -41,7 +41,11 @@ def _number(path: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         what = "is not a number" if value is not None else "has no value"
         raise config_error(path, value, what, "a finite number is allowed", f"set {path}=NUMBER")
-    if not math.isfinite(value):
+    try:
+        number = float(value)
+    except OverflowError:  # an integer of more than 308 digits
+        number = math.inf
+    if not math.isfinite(number):
         raise config_error(
             path, value, "is not finite", "a finite number is allowed", f"set {path}=NUMBER"
         )

@@ -85,27 +85,30 @@ class Ranged:
         for field in fields(self):
             within: Range | None = field.metadata.get("range")
             value = getattr(self, field.name)
+            _check_integers(field.name, value)
             if within is None or value is None:
                 continue
             several = isinstance(value, tuple)
             text = f"{'each ' if several else ''}must be {within}"
             text += f": {within.reason}" if within.reason else ""
-            _check_size(field.name, value)
+            if several:
+                length = (
+                    f"has {len(value)} numbers; at most {_MOST_ENTRIES} are allowed; give fewer"
+                )
+                require(len(value) <= _MOST_ENTRIES, field.name, list(value)[:4], length)
             for number in _numbers(value):
                 shown = list(value) if several else number
                 require(number in within, field.name, shown, text)
 
 
-def _check_size(name: str, value: Any) -> None:
+def _check_integers(name: str, value: Any) -> None:
     """Refuse integers that no machine could mean: a stranger's config asks for nothing absurd."""
-    several = value if isinstance(value, tuple) else (value,)
     shown = list(value)[:4] if isinstance(value, tuple) else value
-    text = f"has {len(several)} numbers; at most {_MOST_ENTRIES} are allowed; give fewer"
-    require(len(several) <= _MOST_ENTRIES, name, shown, text)
     most = _SIZES.get(name, 2**53)
-    for number in several:
-        text = f"must be <= {most}"
-        require(not isinstance(number, int) or number <= most, name, shown, text)
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, int):
+            require(number <= most, name, shown, f"must be <= {most}")
+            require(number >= -(2**53), name, shown, f"must be >= {-(2**53)}")
 
 
 def _numbers(value: Any) -> Iterable[float]:
