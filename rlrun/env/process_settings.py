@@ -12,13 +12,12 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from numpy._core import _ufunc_config
 
 from rlrun import blas
 
-try:  # the object that holds np.seterr's state: compared in 30 ns, np.geterr takes 1 us
-    from numpy._core._ufunc_config import _extobj_contextvar as _error_state
-except ImportError:  # pragma: no cover
-    _error_state = None  # type: ignore[assignment]
+# The object that holds np.seterr's state: compared in 30 ns, np.geterr takes 1 us
+_error_state: Any = getattr(_ufunc_config, "_extobj_contextvar", None)
 
 
 class _NumpyErrors:
