@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "rlrun").rglob("*.py"))
 
 LAYERS = [  # lowest first; a room imports only from layers below its own, or from itself
-    "tree jit blas joint errors secrets schema",
+    "tree jit blas joint spaces errors secrets schema",
     "types schedule",
     "functional codec log video",
     "trust rundir",

@@ -7,7 +7,8 @@ import numpy as np
 from rlrun.acting.actor import Chosen, NetActor
 from rlrun.functional.continuous import LOG_STD_BOUNDS
 from rlrun.functional.explore import uniform_actions
-from rlrun.nets.actor_and_critics import ActionBounds, ActorNet
+from rlrun.nets.action_bounds import ActionBounds
+from rlrun.nets.actor_and_critics import ActorNet
 from rlrun.schema import ControlConfig
 from rlrun.types import Tree
 

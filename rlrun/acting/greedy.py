@@ -19,7 +19,8 @@ from rlrun.functional.masks import MASK, allowed_actions
 from rlrun.functional.policy import mask_logits
 from rlrun.functional.rows import shape_reward
 from rlrun.functional.value import greedy, unrescale
-from rlrun.nets.actor_and_critics import ActionBounds, ActorNet
+from rlrun.nets.action_bounds import ActionBounds
+from rlrun.nets.actor_and_critics import ActorNet
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.memory import reset_state
 from rlrun.nets.policy_net import LOG_STD_BOUNDS, PolicyNet
@@ -47,8 +48,8 @@ class GreedyStep(nn.Module):
         self.recurrent = len(tree_leaves(self.memory_state))
         self.start = np.asarray(getattr(spec.action, "start", 0))
         self.bounds: ActionBounds | None = None
-        if isinstance(self.net, ActorNet):
-            self.bounds = ActionBounds(spec.action, torch.device("cpu"))
+        if isinstance(self.net, ActorNet | ActorCritic):
+            self.bounds = self.net.bounds
 
     def inputs(self, count: int) -> dict[str, np.ndarray]:
         """Return zero inputs of ``count`` environments by name; names of states begin with state.
@@ -109,9 +110,11 @@ class GreedyStep(nn.Module):
             action = action - torch.tensor(self.start)
         reward = shape_reward(inputs["prev_reward"], self.scale, self.clip)
         if self.bounds is not None:
-            encoded = torch.cat([self.bounds.to_unit(action), reward.unsqueeze(-1)], -1)
+            action = self.bounds.to_unit(action)
+        if isinstance(self.net, ActorNet):
+            encoded = torch.cat([action, reward.unsqueeze(-1)], -1)
         else:
-            assert not isinstance(self.net, ActorNet | PolicyNet)
+            assert not isinstance(self.net, PolicyNet)
             encoded = self.net.encode_previous(action, reward)
         return torch.where(inputs["first"].unsqueeze(-1), torch.zeros_like(encoded), encoded)
 
@@ -136,9 +139,13 @@ def greedy_choice(actor: object) -> Choice | None:
         case OnPolicyActor() if actor.sizes:
             return partial(choose_logits, actor.net)
         case OnPolicyActor():
-            return partial(choose_mean, actor.net)
+            assert actor.bounds is not None
+            assert actor.net.log_std is not None
+            return partial(choose_gaussian, actor.bounds, actor.net.log_std)
         case PolicyNetActor() if actor.bounds is not None:
-            return partial(choose_unit, actor.net, actor.bounds)
+            assert actor.net.log_std is not None
+            log_std = actor.net.log_std.clamp(*LOG_STD_BOUNDS)
+            return partial(choose_gaussian, actor.bounds, log_std)
         case PolicyNetActor():
             return partial(choose_logits, actor.net)
         case BoxActor():
@@ -163,21 +170,10 @@ def choose_logits(net: ActorCritic | PolicyNet, logits: Tensor, obs: Tree) -> Na
     return {"action": action, "logits": logits}
 
 
-def choose_mean(net: ActorCritic, mean: Tensor, obs: Tree) -> Named:
-    """Means [n, A] of Gaussians: clipped to the Box."""
-    assert isinstance(net.space, gym.spaces.Box)
-    assert net.log_std is not None
-    action, bounded = mean.reshape(-1, *net.space.shape), np.isfinite
-    if bounded(net.space.low).any() or bounded(net.space.high).any():
-        action = action.clamp(torch.tensor(net.space.low), torch.tensor(net.space.high))
-    return {"action": action, "mean": mean, "log_std": net.log_std.expand_as(mean)}
-
-
-def choose_unit(net: PolicyNet, bounds: ActionBounds, mean: Tensor, obs: Tree) -> Named:
-    """Means [n, A] in [-1, 1]: scaled to the Box."""
-    assert net.log_std is not None
-    log_std = net.log_std.clamp(*LOG_STD_BOUNDS).expand_as(mean)
-    return {"action": bounds.from_unit_tensor(mean), "mean": mean, "log_std": log_std}
+def choose_gaussian(bounds: ActionBounds, log_std: Tensor, mean: Tensor, obs: Tree) -> Named:
+    """Means [n, A] in the network's unit: scaled and clipped to the Box."""
+    action = bounds.from_unit_tensor(mean)
+    return {"action": action, "mean": mean, "log_std": log_std.expand_as(mean)}
 
 
 def choose_tanh(bounds: ActionBounds, outputs: Tensor, obs: Tree) -> Named:

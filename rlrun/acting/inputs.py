@@ -5,10 +5,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 
-from rlrun.nets.actor_and_critics import ActionBounds
+from rlrun.nets.action_bounds import ActionBounds
 from rlrun.nets.actor_critic import discrete_sizes
+from rlrun.spaces import image_scale
 from rlrun.types import Tree
 
 
@@ -29,9 +29,8 @@ def flatten(space: gym.Space[Any], obs: Tree) -> np.ndarray:
             )
         case _:
             x: np.ndarray = obs.reshape(len(obs), -1).astype(np.float32, copy=False)
-            if obs.dtype == np.uint8:
-                x /= np.float32(255)  # astype made a copy
-            return x
+            scale = image_scale(space)
+            return x if scale == 1 else x / np.float32(scale)
 
 
 def _one_hot(index: np.ndarray, size: int) -> np.ndarray:
@@ -42,10 +41,12 @@ def _one_hot(index: np.ndarray, size: int) -> np.ndarray:
 class PreviousInputs:
     """Previous actions and rewards: ``encode_previous`` of the networks, in numpy."""
 
-    def __init__(self, space: gym.Space[Any], num_envs: int, *, unit: bool = False) -> None:
-        """``unit``: actions of a Box are scaled to [-1, 1]."""
+    def __init__(
+        self, space: gym.Space[Any], num_envs: int, *, bounds: ActionBounds | None = None
+    ) -> None:
+        """``bounds``: the unit of the network's real actions."""
         sizes = discrete_sizes(space)
-        self.bounds = ActionBounds(space, torch.device("cpu")) if unit else None
+        self.bounds = bounds
         self.size = (sum(sizes) or math.prod(space.shape or ())) + 1
         self.encoded = np.zeros((num_envs, self.size), np.float32)
         self.actions, self.rewards = self.encoded[:, :-1], self.encoded[:, -1]

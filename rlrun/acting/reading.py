@@ -74,14 +74,12 @@ def read_outputs(actor: NetActor, outputs: np.ndarray, obs: Tree) -> tuple[str, 
         case PolicyNetActor() if actor.bounds is None:
             logits = mask_logits_numpy(outputs, obs) if actor.net.masked else outputs
             return "probability", softmax(logits[0], [logits.shape[-1]])
-        case PolicyNetActor():
+        case OnPolicyActor() | PolicyNetActor():
             assert actor.bounds is not None
             return "mean", actor.bounds.from_unit(outputs)[0].ravel()
         case BoxActor():
             mean = np.tanh(outputs[:, : actor.bounds.size])
             return "mean", actor.bounds.from_unit(mean)[0].ravel()
-        case OnPolicyActor():
-            return "mean", outputs[0]
     return "", np.zeros(0)
 
 

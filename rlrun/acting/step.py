@@ -53,7 +53,8 @@ class NetStep(ABC):
         self.state_per_trunk = isinstance(net, ActorCritic) and net.recurrent
         self.previous: PreviousInputs | None = None
         if net.prev_inputs:
-            self.previous = PreviousInputs(net.space, num_envs, unit=isinstance(net, ActorNet))
+            bounds = net.bounds if isinstance(net, ActorNet | ActorCritic) else None
+            self.previous = PreviousInputs(net.space, num_envs, bounds=bounds)
         self.has_past = self.previous is not None or bool(self.initial_state())
 
     @abstractmethod
@@ -208,8 +209,8 @@ class NumpyStep(NetStep):
         for part in (*self.own_trunks, self.head):
             part.refresh()
         if isinstance(self.net, ActorCritic) and self.net.moments is not None:
-            self.mean = self.net.moments.mean.float().numpy().copy()
-            self.scale = self.net.moments.scale().numpy().copy()
+            self.mean = self.net.moments.mean.numpy().copy()
+            self.inverse_std = self.net.moments.inverse_std().numpy().copy()
 
     def perturb(self, generator: np.random.Generator | None) -> None:
         assert isinstance(self.head, NumpyQHead), "a network without noise"
@@ -217,7 +218,7 @@ class NumpyStep(NetStep):
 
     def forward(self, obs: Tree, previous: np.ndarray | None, states: Sequence[Tree]) -> Outputs:
         if self.mean is not None:
-            obs = np.clip((obs.astype(np.float32) - self.mean) * self.scale, -CLIP, CLIP)
+            obs = np.clip((obs - self.mean) * self.inverse_std, -CLIP, CLIP).astype(np.float32)
         x = flatten(self.trunk.space, obs)
         h, state = self.trunk(x, previous, states[0])
         if self.value_trunk is None:

@@ -3,14 +3,11 @@
 Values are not computed: the learner computes them for all rows of a rollout at once.
 """
 
-import gymnasium as gym
 import numpy as np
-import torch
 
 from rlrun.acting.actor import Chosen, NetActor
 from rlrun.functional.explore import draw_categorical, draw_gaussian
 from rlrun.functional.masks import mask_logits_numpy
-from rlrun.nets.actor_and_critics import ActionBounds
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.policy_net import LOG_STD_BOUNDS, PolicyNet
 from rlrun.schema import OnPolicyConfig
@@ -20,8 +17,9 @@ from rlrun.types import Tree
 class OnPolicyActor(NetActor):
     """Sampled actions with their log-probability in ``extras["log_prob"]``.
 
-    Real actions are samples of an unbounded Gaussian: the environment gets them clipped to its box,
-    ``extras["raw_action"]`` holds the sample, and ``log_prob`` is that of the sample.
+    Real actions are samples of an unbounded Gaussian: the environment gets them in its own unit,
+    clipped to its box; ``extras["raw_action"]`` holds the sample in the network's unit, and
+    ``log_prob`` is the log density of the sample in that unit.
     """
 
     def __init__(
@@ -33,7 +31,7 @@ class OnPolicyActor(NetActor):
         num_envs: int,
     ) -> None:
         super().__init__(net, config, generator, num_envs=num_envs)
-        self.net, self.space, self.sizes = net, net.space, net.sizes
+        self.net, self.sizes, self.bounds = net, net.sizes, net.bounds
         self.shape = (num_envs, *(net.space.shape or ()))
         self.extras = {"log_prob": np.zeros(num_envs, np.float32)}
         if not self.sizes:
@@ -56,10 +54,9 @@ class OnPolicyActor(NetActor):
                 action = action.reshape(self.shape)
             return action, {"log_prob": log_prob}
         raw, log_prob = draw_gaussian(outputs, self.log_std, generator)
-        raw = raw.reshape(self.shape)
-        assert isinstance(self.space, gym.spaces.Box)
-        action = np.clip(raw, self.space.low, self.space.high).astype(self.space.dtype)
-        return action, {"log_prob": log_prob, "raw_action": raw}
+        assert self.bounds is not None
+        action = self.bounds.from_unit(raw)
+        return action, {"log_prob": log_prob, "raw_action": raw.reshape(self.shape)}
 
 
 class PolicyNetActor(NetActor):
@@ -68,8 +65,7 @@ class PolicyNetActor(NetActor):
     def __init__(self, net: PolicyNet, generator: np.random.Generator, *, num_envs: int) -> None:
         super().__init__(net, None, generator, num_envs=num_envs)
         self.net, self.std = net, np.zeros(0, np.float32)
-        box = net.log_std is not None
-        self.bounds = ActionBounds(net.space, torch.device("cpu")) if box else None
+        self.bounds = net.bounds
         self.refresh()
 
     def refresh(self) -> None:

@@ -97,6 +97,8 @@ def _add_new_keys(cfg: DictConfig) -> None:
     cfg.logger = OmegaConf.merge(logger, cfg.get("logger") or {})
     torso: Any = OmegaConf.create(read_yaml(shipped_conf() / "torso/mlp.yaml"))
     cfg.torso = OmegaConf.merge({"layer_norm": torso.layer_norm}, cfg.get("torso") or {})
+    if "log_std_init" in (cfg.get("policy") or {}):  # earlier versions acted in the box's unit
+        cfg.policy = OmegaConf.merge({"rescale_actions": False}, cfg.policy)
 
 
 def _change(cfg: DictConfig, overrides: Sequence[Override], fork: bool) -> None:

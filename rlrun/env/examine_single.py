@@ -21,6 +21,7 @@ from rlrun.tree import tree_leaves
 OK, FINDING, UNKNOWN = "ok", "finding", "not checkable"
 NO_END = "no episode ended within the steps made; env.max_episode_steps=100 makes them end"
 _FEW_STARTS = 5  # episodes from which on their starts are a range
+_LOST_SHARE = 1e-3  # rounding errors in standard deviations from which digits are lost
 REPLAYS = 3  # episodes that are repeated up to their last step
 _REPLAY_STEPS, _REPLAY_SECONDS = 300, 0.3
 _LIMITS = (  # attributes that name a limit
@@ -86,6 +87,8 @@ def contract_checks(walk: SingleWalk, limit: int | None) -> Iterator[Check]:
         low, high = min(walk.rewards), max(walk.rewards)
         yield Check("reward", OK, f"finite, {low:g} to {high:g} per step")
     yield _flags(walk, limit)
+    if walk.episodes and (text := lost_digits(walk)) is not None:
+        yield Check("precision", FINDING, text)
     if walk.episodes and _masks(walk.episodes[0].obs[0]) is not None:
         yield _mask(walk)
 
@@ -102,6 +105,29 @@ def _flags(walk: SingleWalk, limit: int | None) -> Check:
     terminated = sum(e.terminated for e in walk.ended)
     text = f"{terminated} episodes terminated, {len(walk.ended) - terminated} truncated"
     return Check("flags", OK, text)
+
+
+def lost_digits(walk: SingleWalk) -> str | None:
+    """Describe the first number whose changes float32, which networks read, does not show."""
+    rows = [obs for episode in walk.episodes for obs in episode.obs]
+    for i, leaf in enumerate(tree_leaves(rows[0])):
+        x = np.asarray(leaf)
+        if x.dtype.kind not in "fiu" or x.dtype.itemsize < 4 or x.dtype == np.float32:
+            continue
+        values = np.stack([np.asarray(tree_leaves(row)[i], np.float64) for row in rows])
+        error = np.abs(values - values.astype(np.float32)).max(0)
+        lost = error > _LOST_SHARE * values.std(0)
+        lost &= np.ptp(values, 0) > 0
+        if lost.any():
+            place = tuple(int(k) for k in np.argwhere(lost)[0])
+            low, high = (float(f(values[(slice(None), *place)])) for f in (np.min, np.max))
+            name = f"leaf {i}, position {list(place)}" if place else f"leaf {i}"
+            return (
+                f"observation ({name}) is {low:.17g} to {high:.17g}, of which float32 loses up to "
+                f"{error[place]:.2g}, and networks read float32; observe differences, or use "
+                "policy.normalize_obs=true (ppo, a2c, impala), which subtracts the mean before"
+            )
+    return None
 
 
 def _masks(obs: Any) -> Any:

@@ -64,8 +64,3 @@ def sampled_gap(q: Tensor, log_density: Tensor, taken: Tensor) -> Tensor:
     Source: Kumar et al. 2020 (CQL), eq. 4 (CQL(H)), the estimate: appendix F.
     """
     return (q - log_density).logsumexp(1) - math.log(q.shape[1]) - taken
-
-
-def to_unit(action: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Actions of a box [low, high] as numbers in [-1, 1]."""
-    return (2 * action - (high + low)) / (high - low)

@@ -135,7 +135,7 @@ def td_metrics(
         "train/td_abs": masked_mean(td, valid),
         "train/q_taken": masked_mean(prediction.detach(), valid),
         "train/target": masked_mean(target, valid),
-        "train/valid_fraction": valid.to(loss.dtype).mean(),
+        "train/valid_fraction": valid.to(loss.dtype).sum() / max(1, valid.numel()),
     }
 
 

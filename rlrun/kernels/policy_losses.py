@@ -30,7 +30,7 @@ def categorical(
     Factors of every component: log p [K, N] (the actions in rows, so that sums over actions are
     sums of long rows), p [K, N], and the flat index of the selected action in them [N].
     """
-    count, chosen = len(logits), action.reshape(len(logits), -1)
+    count, chosen = len(logits), action.reshape(len(logits), len(sizes))
     rows = np.arange(count)
     log_prob, entropies, factors, start = 0.0, 0.0, [], 0
     for i, size in enumerate(sizes):

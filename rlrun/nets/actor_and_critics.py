@@ -1,66 +1,20 @@
-"""Actor and critics over bounded real actions: bounds, encoder, networks, batches of windows."""
+"""Actor and critics over bounded real actions: encoder, networks, batches of windows."""
 
-import math
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rlrun.functional.returns import nstep_return
 from rlrun.functional.rows import network_inputs, shape_reward
+from rlrun.nets.action_bounds import ActionBounds, unit_actions
 from rlrun.nets.memory import make_memory
 from rlrun.nets.memory.burn_in import burn_in
 from rlrun.nets.torso import flat_size, flatten, make_activation, make_torso, mlp
 from rlrun.schema import ControlConfig, MemoryConfig, TorsoConfig
 from rlrun.types import Segment, Spec, Tree, torch_seed, tree_map
-
-
-class ActionBounds:
-    """Conversion between a bounded Box of actions and unit actions, flat in [-1, 1]^A."""
-
-    def __init__(self, space: gym.Space[np.ndarray], device: torch.device) -> None:
-        """``space``: a Box with finite bounds (checked in ``rlrun.config``)."""
-        assert isinstance(space, gym.spaces.Box), "checked in rlrun.config"
-        self.space, self.dims = space, len(space.shape)
-        self.size = math.prod(space.shape)
-        low, high = (np.asarray(x, np.float64).reshape(-1) for x in (space.low, space.high))
-        self.middle, self.half = (high + low) / 2, (high - low) / 2
-        scale = np.where(self.half > 0, self.half, 1.0)  # where low = high the unit action is 0
-        self._middle_array, self._scale_array = self.middle.astype("f4"), scale.astype("f4")
-        self._middle = torch.tensor(self.middle, dtype=torch.float32, device=device)
-        self._scale = torch.tensor(scale, dtype=torch.float32, device=device)
-
-    def to_unit(self, action: Tensor) -> Tensor:
-        """Return float32 [*, A] in [-1, 1] of the environment's actions [*, *shape]."""
-        flat = action.reshape(*action.shape[: action.ndim - self.dims], self.size)
-        return (flat.float() - self._middle) / self._scale
-
-    def to_unit_array(self, action: np.ndarray) -> np.ndarray:
-        """Return ``to_unit`` of actions [E, *shape] in numpy, the same bits."""
-        flat = action.reshape(len(action), self.size).astype(np.float32)
-        unit: np.ndarray = (flat - self._middle_array) / self._scale_array
-        return unit
-
-    def from_unit(self, unit: np.ndarray) -> np.ndarray:
-        """Return actions [E, *shape] of unit actions [E, A], in the Box's dtype and bounds."""
-        action = self.middle + self.half * unit
-        action = action if self.space.dtype.kind == "f" else np.rint(action)
-        action = action.astype(self.space.dtype).reshape(len(unit), *self.space.shape)
-        # Rounding may have left the bounds.
-        clipped: np.ndarray = np.clip(action, self.space.low, self.space.high)
-        return clipped
-
-    def from_unit_tensor(self, unit: Tensor) -> Tensor:
-        """Return ``from_unit`` of tensors [E, A] on the CPU."""
-        action = torch.from_numpy(self.middle) + torch.from_numpy(self.half) * unit.double()
-        action = action if self.space.dtype.kind == "f" else action.round()
-        low, high = torch.tensor(self.space.low), torch.tensor(self.space.high)
-        return action.reshape(-1, *self.space.shape).to(low.dtype).clamp(low, high)
-
 
 # -- networks --------------------------------------------------------------------------------------
 
@@ -132,6 +86,7 @@ class ActorNet(nn.Module):
         super().__init__()
         self.actions, self.outputs = actions, outputs * actions
         self.space, self.prev_inputs = spec.action, policy.prev_inputs
+        self.bounds = ActionBounds(spec.action)
         self.encoder = ObsEncoder(policy, torso, memory, spec, actions=actions)
         sizes = [self.encoder.size, *self.encoder.head_hidden, self.outputs]
         self.head = mlp(sizes, torso.activation, last=False)
@@ -252,8 +207,7 @@ class Batch:
             self.obs = tree_map(lambda x: _rows_where(self.valid[0], x[0]), segment.obs)
             self.next_obs = tree_map(self._bootstrap_row, segment.obs)
             return
-        extras = {**segment.extras, "prev_action": bounds.to_unit(segment.extras["prev_action"])}
-        self.segment = replace(segment, action=unit, extras=extras)
+        self.segment = unit_actions(segment, bounds)
         scale, clip = c.reward_scale, c.reward_clip
         self.inputs = network_inputs(self.segment, scale=scale, clip=clip)
         learned = torch.arange(w.learned, device=weight.device).unsqueeze(-1)

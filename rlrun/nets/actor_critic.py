@@ -4,12 +4,14 @@ import math
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rlrun.functional.masks import has_mask, unmasked
 from rlrun.functional.policy import LogProbEntropy, categorical, gaussian, mask_logits
 from rlrun.functional.rows import network_inputs, readable_obs
+from rlrun.nets.action_bounds import ActionBounds, unit_actions
 from rlrun.nets.memory import Memory, make_memory, reset_state
 from rlrun.nets.memory.complex_cell import EpisodeMemory
 from rlrun.nets.memory.lstm_gru import NoMemory
@@ -48,8 +50,9 @@ class ActorCritic(nn.Module):
     """pi(action) and V of (observation, previous action, previous reward, state).
 
     Discrete and MultiDiscrete spaces: logits (masked, where observations hold a mask). Box: the
-    mean of a Gaussian whose log standard deviation is a parameter, the same in all states. The
-    value has its own trunk or shares the policy's; the state holds the states of all memories.
+    mean of a Gaussian whose log standard deviation is a parameter, the same in all states, both in
+    the unit of ``bounds``. The value has its own trunk or shares the policy's; the state holds the
+    states of all memories.
     """
 
     def __init__(
@@ -57,12 +60,17 @@ class ActorCritic(nn.Module):
     ) -> None:
         super().__init__()
         self.space, self.sizes = spec.action, discrete_sizes(spec.action)
-        self.action_dims = 0 if self.sizes else math.prod(spec.action.shape or ())
+        self.bounds: ActionBounds | None = None
+        if isinstance(spec.action, gym.spaces.Box):
+            self.bounds = ActionBounds(spec.action, rescale=policy.rescale_actions)
+        self.action_dims = 0 if self.bounds is None else self.bounds.size
         self.prev_inputs, self.masked = policy.prev_inputs, has_mask(spec.obs)
         self.scale, self.clip = policy.reward_scale, policy.reward_clip
         self.moments = RunningMoments(spec.obs.shape or ()) if policy.normalize_obs else None
         outputs = sum(self.sizes) + self.action_dims
         extra = outputs + 1 if policy.prev_inputs else 0
+        if self.moments is not None:  # what the torso reads then has no bounds
+            spec = Spec(gym.spaces.Box(-np.inf, np.inf, spec.obs.shape, np.float32), spec.action)
         self.trunk = Trunk(torso, memory, spec, extra)
         separate = policy.separate_value
         self.value_trunk = Trunk(torso, memory, spec, extra) if separate else None
@@ -106,7 +114,7 @@ class ActorCritic(nn.Module):
     def encode_previous(self, prev_action: Tensor, prev_reward: Tensor) -> Tensor:
         """Return previous action (one-hot where discrete; -1: none) and reward, [*, K + 1].
 
-        [*, 0] where the network does not use them.
+        Real actions [*, A] are in the network's unit. [*, 0] where the network does not use them.
         """
         if not self.prev_inputs:
             return prev_reward.new_empty(*prev_reward.shape, 0)
@@ -115,7 +123,7 @@ class ActorCritic(nn.Module):
             choices = prev_action.reshape(*lead, -1)
             parts = [one_hot(choices[..., i], n) for i, n in enumerate(self.sizes)]
         else:
-            parts = [prev_action.reshape(*lead, -1).float()]
+            parts = [prev_action]
         return torch.cat([*parts, prev_reward.unsqueeze(-1)], -1)
 
     def inputs(self, segment: Segment) -> tuple[Tree, Tensor]:
@@ -125,6 +133,8 @@ class ActorCritic(nn.Module):
         """
         if not self.prev_inputs:
             return readable_obs(segment), segment.reward.new_empty(*segment.first.shape, 0)
+        if self.bounds is not None:
+            segment = unit_actions(segment, self.bounds)
         obs, *previous = network_inputs(segment, scale=self.scale, clip=self.clip)
         return obs, self.encode_previous(*previous)
 
@@ -153,11 +163,12 @@ class ActorCritic(nn.Module):
     def evaluate_actions(self, params: Tensor, action: Tensor) -> LogProbEntropy:
         """Return log pi(action) and entropy [T, M].
 
-        ``params``: of ``forward``; ``action`` [T, M, *A], before clipping where it is real.
+        ``params``: of ``forward``; ``action`` [T, M, *A]: where it is real, the sample before
+        clipping, in the network's unit.
         """
         if self.log_std is None:
             return categorical(params, action.flatten(2) if action.ndim > 3 else action, self.sizes)
-        return gaussian(params, self.log_std, action.flatten(2))
+        return gaussian(params, self.log_std, action.reshape(params.shape))
 
 
 def make_actor_critic(

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.functional.masks import has_mask, unmasked
-from rlrun.functional.offline import categorical_log_prob, normal_log_prob, to_unit
+from rlrun.functional.offline import categorical_log_prob, normal_log_prob
 from rlrun.functional.policy import mask_logits
+from rlrun.nets.action_bounds import ActionBounds
 from rlrun.nets.memory import make_memory
 from rlrun.nets.torso import make_torso, mlp
 from rlrun.schema import MemoryConfig, TorsoConfig
@@ -35,13 +36,10 @@ class PolicyNet(nn.Module):
         size = output_size(spec.action)
         self.head = mlp([self.memory.size, *head, size], torso.activation, last=False)
         self.log_std: nn.Parameter | None = None
+        self.bounds: ActionBounds | None = None
         if isinstance(spec.action, gym.spaces.Box):
             self.log_std = nn.Parameter(torch.zeros(size))
-            low, high = (
-                torch.as_tensor(x).float().flatten() for x in (spec.action.low, spec.action.high)
-            )
-            self.register_buffer("low", low, persistent=False)
-            self.register_buffer("high", high, persistent=False)
+            self.bounds = ActionBounds(spec.action)
 
     def inputs(self, obs: Tree) -> Tensor:
         """Return the memory's inputs [*, F]."""
@@ -79,9 +77,8 @@ class PolicyNet(nn.Module):
 
     def to_unit(self, action: Tensor) -> Tensor:
         """Return stored actions [*, *A] of a Box as [*, N] in [-1, 1]."""
-        lead = action.shape[: action.ndim - len(self.space.shape or ())]
-        low, high = self.get_buffer("low"), self.get_buffer("high")
-        return to_unit(action.reshape(*lead, -1).float(), low, high)
+        assert self.bounds is not None
+        return self.bounds.to_unit(action)
 
 
 def output_size(space: gym.Space[object]) -> int:

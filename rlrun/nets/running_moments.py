@@ -32,9 +32,16 @@ class RunningMoments(nn.Module):
 
     def scale(self) -> Tensor:
         """Return float32 [*S]: 1 / sqrt(variance + EPS); 1 before the first value."""
+        return self.inverse_std().float()
+
+    def inverse_std(self) -> Tensor:
+        """Return float64 [*S]: ``scale`` before rounding."""
         variance = torch.where(self.count > 0, self.square / self.count.clamp(min=1), 1.0)
-        return (variance + EPS).rsqrt().float()
+        return (variance + EPS).rsqrt()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (x - mean) / std in float32, clipped to [-CLIP, CLIP]; x [*, *S]."""
-        return ((x.float() - self.mean.float()) * self.scale()).clamp(-CLIP, CLIP)
+        """Return (x - mean) / std as float32, clipped to [-CLIP, CLIP]; x [*, *S].
+
+        float32 would lose the digits in which a clock or a coordinate differs from its mean.
+        """
+        return ((x.double() - self.mean) * self.inverse_std()).clamp(-CLIP, CLIP).float()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.schema import TorsoConfig
+from rlrun.spaces import image_scale
 from rlrun.types import Tree, moved
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
@@ -67,7 +68,8 @@ def flat_size(space: gym.Space[Any]) -> int:
 def flatten(space: gym.Space[Any], obs: Tree) -> Tensor:
     """Return observations [*, *O] as float32 vectors [*, flat_size].
 
-    Discrete spaces become one-hot, uint8 boxes are divided by 255, dicts and tuples concatenate.
+    Discrete spaces become one-hot, images are divided by their largest bound (255), dicts and
+    tuples concatenate.
     """
     match space:
         case gym.spaces.Discrete():
@@ -84,7 +86,8 @@ def flatten(space: gym.Space[Any], obs: Tree) -> Tensor:
         case _:
             lead = obs.shape[: obs.ndim - len(space.shape or ())]
             x: Tensor = obs.reshape(*lead, flat_size(space)).float()  # -1 needs an element
-            return x / 255 if obs.dtype == torch.uint8 else x
+            scale = image_scale(space)
+            return x if scale == 1 else x / scale
 
 
 def one_hot(index: Tensor, size: int) -> Tensor:
@@ -127,6 +130,7 @@ class NatureCNN(nn.Module):
         super().__init__()
         shape = space.shape or ()
         assert len(shape) == 3, "checked in rlrun.config"
+        self.scale = image_scale(space)
         self.channels_last = shape[-1] < shape[0]
         channels, height, width = (shape[-1], *shape[:2]) if self.channels_last else shape
         layers: list[nn.Module] = []
@@ -143,8 +147,8 @@ class NatureCNN(nn.Module):
         self.size = config.hidden[-1]
 
     def inputs(self, obs: Tensor) -> Tensor:
-        """Return images [*, *O] as float32, uint8 divided by 255."""
-        return obs.float() / 255 if obs.dtype == torch.uint8 else obs.float()
+        """Return images [*, *O] as float32, divided by their largest bound."""
+        return obs.float() if self.scale == 1 else obs.float() / self.scale
 
     def features(self, inputs: Tensor) -> Tensor:
         """Return features [*, size] of ``inputs``."""

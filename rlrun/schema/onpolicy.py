@@ -30,6 +30,7 @@ class OnPolicyConfig(PolicyConfig):
     prev_inputs: bool
     orthogonal_init: bool
     log_std_init: float
+    rescale_actions: bool
     normalize_obs: bool
     normalize_reward: bool
     reward_scale: float = field(metadata=positive())

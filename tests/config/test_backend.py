@@ -6,8 +6,11 @@ import pytest
 
 from rlrun.cli.main import main
 from rlrun.config.checks.backend import choose_backend
+from rlrun.config.checks.spaces import check_spaces
 from rlrun.env import known_spaces
+from rlrun.errors import ConfigError
 from tests.compose import config
+from tests.env import boxes  # noqa: F401  (registers test/Unit-v0)
 
 CARTPOLE = "env=cartpole"
 SOFT = "policy.munchausen=0.9 policy.double=false policy.value_rescale_eps=null"
@@ -92,3 +95,19 @@ def test_without_numba_sequences_use_torch(monkeypatch):
         backend = choose_backend(c, known_spaces(c.env, c.agents)[0], 1)
         assert backend.name == name
         assert ("numba is not installed or off" in backend.reason) == (name == "torch")
+
+
+UNIT = ("env=gym", "env.id=test/Unit-v0")
+
+
+def test_actions_without_a_number_are_refused_and_unbounded_ones_where_a_unit_is_needed():
+    """Random and PPO's family take what has no bounds; nothing learns an empty action."""
+    check_spaces(config("policy=random", *UNIT, "env.kwargs={shape: [0]}"), fresh=True)
+    for policy in ("ppo", "sac"):
+        c = config(f"policy={policy}", *UNIT, "env.kwargs={shape: [0]}")
+        with pytest.raises(ConfigError, match="holds no number"):
+            check_spaces(c, fresh=True)
+    wide = "env.kwargs={low: -3.0e38, high: 3.0e38}"  # their difference is infinite in float32
+    check_spaces(config("policy=ppo", *UNIT, wide), fresh=True)
+    with pytest.raises(ConfigError, match="no bounds"):
+        check_spaces(config("policy=sac", *UNIT, wide), fresh=True)

@@ -83,7 +83,30 @@ class Reach(gym.Env[Any, Any]):
         return obs, -1.0 + there, there, late, {"is_success": float(there)}
 
 
-for _name in (Levers, Reach):
+class Unit(gym.Env[Any, Any]):
+    """The middle of the box pays 1, its ends 0; ``shape``: of the action; ten steps."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(self, low: float = -1, high: float = 1, shape: tuple[int, ...] = ()) -> None:
+        self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
+        self.action_space = spaces.Box(low, high, tuple(shape), np.float32)
+        self.low, self.high = low, high
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: np.ndarray) -> Any:
+        assert self.action_space.contains(np.asarray(action)), action
+        self.t += 1
+        share = (np.asarray(action, np.float64) - self.low) / (self.high - self.low)
+        reward = float(1 - 2 * np.abs(share - 0.5).mean())
+        return np.zeros(2, np.float32), reward, False, self.t >= 10, {}
+
+
+for _name in (Levers, Reach, Unit):
     _id = f"test/{_name.__name__}-v0"
     if _id not in gym.registry:
         gym.register(_id, entry_point=f"tests.env.boxes:{_name.__name__}", disable_env_checker=True)

@@ -50,6 +50,15 @@ class Bounds(Healthy):  # floats beyond the declared bounds
         self.observation_space = spaces.Box(-2, 2, (2,), np.float32)
 
 
+class Precision(Healthy):  # seconds since 1970, which float32 counts in steps of 128
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+
+    def _obs(self) -> Any:
+        return np.array([self.place, 1.7e9 + self.t])
+
+
 class Actions(Healthy):  # an action of its space that it does not take
     def step(self, action: Any) -> Any:
         return [super().step(0), super().step(1)][int(action)]
@@ -197,6 +206,7 @@ class RewardedReset(SyncVectorEnv):
 SICK = {  # class -> (the check that finds it, words of its text)
     Spaces: ("spaces", "has dtype float64"),
     Bounds: ("spaces", "allowed is [-2, 2]; it is passed on"),
+    Precision: ("precision", "float32 loses"),
     Actions: ("spaces", "raised IndexError"),
     Reward: ("reward", "reward is nan"),
     Flags: ("flags", "both True"),

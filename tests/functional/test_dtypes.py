@@ -119,7 +119,6 @@ CASES = {
     "advantage_weight": [TB, 0.3, 100.0],
     "conservative_gap": [Q, ACTION, ALLOWED],
     "sampled_gap": [randn(C, N, T, B), randn(N, T, B), randn(C, T, B)],
-    "to_unit": [TB, one(-0.3), one(0.7)],
     # policy
     "categorical": [randn(T, B, 2 * A), integers(A, T, B, 2), (A, A)],
     "mask_logits": [Q, {"action_mask": ALLOWED}],

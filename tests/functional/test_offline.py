@@ -13,7 +13,6 @@ from rlrun.functional.offline import (
     expectile_loss,
     normal_log_prob,
     sampled_gap,
-    to_unit,
 )
 from tests.reference.conservative import naive_gap
 
@@ -80,12 +79,6 @@ def test_the_gradient_of_the_gap_is_softmax_minus_one_hot():
     (grad,) = torch.autograd.grad(conservative_gap(q, action, None).sum(), q)
     one_hot = torch.nn.functional.one_hot(action, 4)
     torch.testing.assert_close(grad, q.detach().softmax(-1) - one_hot)
-
-
-def test_boxes_become_the_unit_box():
-    low, high = torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 10.0])
-    got = to_unit(torch.tensor([[-2.0, 0.0], [2.0, 10.0], [1.0, 2.5]]), low, high)
-    assert got.tolist() == [[-1.0, -1.0], [1.0, 1.0], [0.5, -0.5]]
 
 
 # -- conservatism over actions drawn ---------------------------------------------------------------

@@ -72,6 +72,20 @@ def rows_of(net, obs, rows=5, columns=3):
     return given, grads
 
 
+@pytest.mark.parametrize("policy", ["ppo", "a2c", "impala", "pqn"])
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_a_rollout_without_a_valid_row_changes_nothing(policy, backend):
+    collector = collector_of(f"learner.backend={backend}", policy=policy)
+    sample, learner = rollout_of(collector), collector.policy
+    none = torch.zeros_like(sample.segment.valid)
+    before = [w.clone() for w in learner.weights().values()]
+    out = learner.update(replace(sample, segment=replace(sample.segment, valid=none)))
+    assert (learner.kernel is None) == (backend == "torch")
+    assert all(x.isfinite() for x in out.metrics.values())
+    for was, now in zip(before, learner.weights().values(), strict=True):
+        torch.testing.assert_close(now, was, rtol=0, atol=0)
+
+
 def by_autograd(net, rows, grads):
     """Outputs, log pi, entropy and parameters' gradients; ``grads``: over log pi, V, entropy."""
     params, value = net(rows.obs, rows.previous, rows.first, ())

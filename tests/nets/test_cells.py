@@ -5,11 +5,13 @@ import math
 import pytest
 import torch
 
+from rlrun.errors import EnvError
 from rlrun.nets.actor_critic import unroll_episodes
-from rlrun.nets.memory import reset_state
+from rlrun.nets.memory import make_memory, reset_state
 from rlrun.nets.memory.complex_cell import ring
 from rlrun.nets.memory.lmu import legendre
-from rlrun.schema import MEMORY_CONFIGS
+from rlrun.nets.memory.lstm_gru import GRU
+from rlrun.schema import MEMORY_CONFIGS, MemoryConfig
 from tests.nets.cells import CONFIGS, CPU, FEATURES, make, state_of, stepped
 
 NEW = ["lru", "ffm", "rtu", "rtu_nonlinear", "lmu", "gtrxl"]
@@ -18,6 +20,33 @@ PATTERNS = 10_000
 
 def test_every_built_in_memory_has_a_small_config():
     assert {c.name for c in CONFIGS.values()} == {*MEMORY_CONFIGS} - {"none"}
+
+
+class Wide(GRU):
+    """A user's cell whose output is one number wider than it says."""
+
+    def step(self, x, state):
+        h, state = super().step(x, state)
+        return torch.cat([h, h[:, :1]], -1), state
+
+
+class WideState(GRU):
+    def step(self, x, state):
+        h, (s,) = super().step(x, state)
+        return h, (torch.cat([s, s], -1),)
+
+
+class NoState(GRU):
+    def step(self, x, state):
+        return super().step(x, state)[0], ()
+
+
+@pytest.mark.parametrize("cell", [Wide, WideState, NoState])
+def test_a_users_cell_of_another_width_is_its_fault(cell, monkeypatch):
+    monkeypatch.setenv("RLRUN_TRUST", "tests")
+    name = f"tests.nets.test_cells:{cell.__name__}"
+    with pytest.raises(EnvError, match=name):
+        make_memory(MemoryConfig(name, 4, 0.0), 3)
 
 
 @pytest.mark.parametrize("name", NEW)

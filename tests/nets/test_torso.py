@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlrun.acting.inputs import flatten as flatten_array
 from rlrun.nets.torso import flat_size, flatten
 
 BOX = gym.spaces.Box(-1, 1, (2, 3), np.float32)
@@ -18,3 +19,25 @@ def test_flatten(space, lead):
     x = torch.zeros(*lead, *inner.shape)
     out = flatten(space, {"x": x} if inner is not space else x)
     assert out.shape == (*lead, flat_size(space))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shape", "scale"),
+    [
+        (0, 3, (5,), 1),  # codes
+        (0, 255, (128,), 1),  # Atari's memory
+        (0, 255, (7, 7, 3), 1),  # MiniGrid's view holds 0 to 10
+        (0, 1, (84, 84), 1),  # planes
+        (0, 255, (84, 84), 255),
+        (0, 255, (4, 36, 40), 255),
+        (0, 255, (36 * 36,), 255),  # a flattened image
+        (0, 127, (84, 84, 3), 127),
+    ],
+)
+def test_pixels_are_scaled_by_their_bounds_whatever_the_dtype(low, high, shape, scale):
+    for dtype in (np.uint8, np.int16, np.float32, np.float64):
+        space = gym.spaces.Box(low, high, shape, dtype)
+        obs = np.full((2, *shape), high, dtype)
+        want = np.full((2, flat_size(space)), high, np.float32) / np.float32(scale)
+        np.testing.assert_array_equal(flatten(space, torch.from_numpy(obs)), want)
+        np.testing.assert_array_equal(flatten_array(space, obs), want)

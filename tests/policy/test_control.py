@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from rlrun.acting.step import NumpyStep, TorchStep, make_step
-from rlrun.nets.actor_and_critics import ActionBounds, Critics
+from rlrun.nets.action_bounds import ActionBounds
+from rlrun.nets.actor_and_critics import Critics
 from rlrun.types import Segment, Spec, tree_leaves, tree_map
 from tests.policy.factory import BOX, RECURRENT, box_batch, control
 
@@ -503,7 +504,7 @@ def test_uniform_before_the_first_update_then_the_policy(name):
 
 def test_bounds_both_ways():
     """(-1, 0) is low, (3, 0.5) high, the middle 0; rounding never leaves the box."""
-    bounds = ActionBounds(BOX.action, torch.device("cpu"))
+    bounds = ActionBounds(BOX.action)
     unit = np.array([[-1, -1], [0, 0], [1, 1], [0.5, -0.5]], np.float32)
     own = np.array([[-1, 0], [1, 0.25], [3, 0.5], [2, 0.125]], np.float32)
     np.testing.assert_array_equal(bounds.from_unit(unit), own)
@@ -513,7 +514,7 @@ def test_bounds_both_ways():
     low = g.normal(size=(3, 2)).astype("f4")
     for dtype in (np.float32, np.float64):
         space = gym.spaces.Box(low.astype(dtype), (low + 1e-3).astype(dtype), dtype=dtype)
-        odd = ActionBounds(space, torch.device("cpu"))
+        odd = ActionBounds(space)
         drawn = odd.from_unit(g.uniform(-1, 1, (1000, 6)).astype("f4"))
         edges = odd.from_unit(np.array([[1.0] * 6, [-1.0] * 6], np.float32))
         assert all(space.contains(a) for a in (*drawn, *edges))
@@ -522,7 +523,7 @@ def test_bounds_both_ways():
             back, torch.tensor([[1.0] * 6, [-1.0] * 6]), rtol=1e-3, atol=1e-3
         )
     flat = gym.spaces.Box(np.array([1.0, 0.0], "f4"), np.array([1.0, 2.0], "f4"))
-    still = ActionBounds(flat, torch.device("cpu"))
+    still = ActionBounds(flat)
     assert still.from_unit(np.array([[0.7, 0.0]], "f4")).tolist() == [[1.0, 1.0]]
     assert still.to_unit(torch.tensor([[1.0, 2.0]])).tolist() == [[0.0, 1.0]]
 

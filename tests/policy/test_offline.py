@@ -19,6 +19,7 @@ from tests.policy.factory import _VALUE, SPEC, states_like
 from tests.reference.streams import make_stream
 
 BOX = Spec(SPEC.obs, gym.spaces.Box(np.float32([-2, 0]), np.float32([2, 10])))
+NUMBER = Spec(SPEC.obs, gym.spaces.Box(10, 20, (), np.float32))  # without a dimension
 _OWN = {"lr": constant(1e-2), "adam_eps": 1e-8, "grad_clip": None, "head_hidden": (8,)}
 
 
@@ -57,6 +58,7 @@ CASES = {
     "bc": bc, "bc_box": lambda **k: bc(spec=BOX, **k), "bc_lstm": bc_lstm,
     "bc_lstm_box": lambda **k: bc_lstm(spec=BOX, **k), "cql": cql, "iql": iql,
     "iql_box": lambda **k: iql(spec=BOX, **k),
+    "bc_number": lambda **k: bc(spec=NUMBER, **k), "iql_number": lambda **k: iql(spec=NUMBER, **k),
 }  # fmt: skip
 
 
@@ -66,8 +68,9 @@ def windows(policy):
     segment = states_like(policy, stream) if hasattr(policy, "initial_state") else stream.segment
     if getattr(policy, "net", None) is not None and policy_space(policy) == "Box":
         g = torch.Generator().manual_seed(0)
-        unit = torch.rand(*segment.action.shape, 2, generator=g)
-        action = unit * torch.tensor([4.0, 10.0]) - torch.tensor([2.0, 0.0])
+        low, high = (torch.tensor(x) for x in (policy.net.space.low, policy.net.space.high))
+        unit = torch.rand(*segment.action.shape, *low.shape, generator=g)
+        action = unit * (high - low) + low
         segment = replace(segment, action=action)
     replay = make_replay(segment, rows=120, window=policy.window)
     return replay.get(replay.add(segment), 0)

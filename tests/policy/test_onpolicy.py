@@ -16,6 +16,7 @@ from rlrun.nets.running_moments import RunningMoments
 from rlrun.policy.base.rollout import segment_index
 from rlrun.types import Chunk, Counters, no_actions, tree_leaves, tree_map
 from tests.compose import config
+from tests.env import boxes  # noqa: F401  (registers test/Unit-v0)
 
 SMALL = (
     "collector.num_envs=4",
@@ -126,6 +127,48 @@ def test_real_actions_are_clipped_for_the_environment_only():
     np.testing.assert_allclose(out.extras["log_prob"], want.detach(), rtol=1e-4, atol=1e-5)
     mode = actor.act(*given, explore=None)
     np.testing.assert_array_equal(mode.extras["raw_action"], head)
+
+
+@pytest.mark.parametrize("memory", [(), ("memory=gru", "policy.prev_inputs=true")], ids=str)
+def test_a_policy_acts_in_the_unit_of_its_box(memory):
+    """Networks act alike in every bounded box; (2, inf) and (-inf, inf) keep their unit."""
+    low = np.array([-1, 10, -0.001, 2, -np.inf, 3], np.float32)
+    high = np.array([1, 20, 0.001, np.inf, np.inf, 3], np.float32)
+    space, raw_space = gym.spaces.Box(low, high), gym.spaces.Box(-np.inf, np.inf, (6,), np.float32)
+    policies = [spec_policy(x, "policy.log_std_init=-0.5", *memory) for x in (space, raw_space)]
+    middle, half = np.array([0, 15, 0, 2, 0, 3]), np.array([1, 5, 0.001, 1, 1, 0])
+    actors, acts = [policy.actor(50) for policy in policies], []
+    obs, reward = np.ones((50, 3), np.float32), np.ones(50, np.float32)
+    for actor, scale in zip(actors, (half, 1), strict=True):
+        previous = np.float32((scale is half) * middle + scale * np.full((50, 6), 0.25))
+        state = actor.initial_state()
+        given = (obs, np.zeros(50, bool), previous, reward, state)
+        acts.append(actor.act(*given, explore=np.zeros(50)))
+    boxed, raw = acts
+    sample = raw.extras["raw_action"].copy()
+    if memory:
+        sample[...] = boxed.extras["raw_action"]  # low = high has no unit: its input is 0
+    np.testing.assert_array_equal(boxed.extras["raw_action"], sample)
+    np.testing.assert_allclose(boxed.action, (middle + half * sample).clip(low, high), rtol=1e-6)
+    assert boxed.action.dtype == np.float32
+    off = spec_policy(space, "policy.rescale_actions=false").actor(50)
+    unscaled = off.act(*given, explore=np.zeros(50))
+    want = unscaled.extras["raw_action"].clip(low, high)
+    np.testing.assert_array_equal(unscaled.action, want)
+
+
+@pytest.mark.parametrize("more", [(), ("memory=gru", "policy.prev_inputs=true")], ids=str)
+@pytest.mark.parametrize("box", [(10, 20), (-0.001, 0.001)], ids=str)
+@pytest.mark.parametrize("policy", ["ppo", "a2c", "impala"])
+def test_the_unit_of_a_box_changes_no_update(policy, box, more):
+    """Rollouts of boxes that differ in their unit alone, by kernels and by autograd; shape ()."""
+    weights = []
+    for low, high in ((-1, 1), box):
+        env = "env.id=test/Unit-v0", f"env.kwargs={{low: {low}, high: {high}}}"
+        learner = collector_of(*env, *more, policy=policy, env="gym")
+        learner.policy.update(rollout_of(learner, chunks=2))
+        weights.append(torch.cat([w.flatten() for w in learner.policy.weights().values()]))
+    torch.testing.assert_close(weights[0], weights[1], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("env", ["cartpole", "pendulum"])

@@ -97,6 +97,8 @@ def numpy_obstacle(config: Config, obs: gym.Space[Any]) -> str | None:
         return "learner.compile=true"
     if config.device != "cpu":
         return f"device={config.device}"
+    if gym.spaces.flatdim(obs) == 0:  # parameters without an element have no address of their own
+        return "observations hold no number"
     if policy.masks and _has_mask(config, obs):
         return "observations have an action mask"
     return "numba is not installed or off" if recurrent and not _has_numba() else None

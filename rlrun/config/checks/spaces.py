@@ -16,11 +16,10 @@ from rlrun.config.checks.rollouts import (
 from rlrun.config.checks.windows import capacity_errors
 from rlrun.config.config_errors import config_error
 from rlrun.joint import JointSpace
-from rlrun.schema import Config, MemoryConfig, ScriptedConfig
+from rlrun.schema import Config, MemoryConfig, OnPolicyConfig, ScriptedConfig
+from rlrun.spaces import CNN_SIDE, bounded, image_size
 from rlrun.tree import Tree
 from rlrun.trust import trusted_function
-
-_NATURE_CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
 
 
 def check_spaces(config: Config, *, fresh: bool) -> None:
@@ -50,7 +49,7 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
     if config.torso.name == "nature_cnn" and not _image(seen):
         whose = "the environment has" if stack == 1 else f"with env.frame_stack = {stack} it sees"
         wrong = f"it needs images, {whose} {space_text(seen)}"
-        allowed = f"uint8 or float Box of three dimensions, sides >= {_NATURE_CNN_SIDE}"
+        allowed = f"uint8 or float Box of three dimensions, sides >= {CNN_SIDE}"
         fix = " or agents.agent_id=false" if agents > 1 and config.agents.agent_id else ""
         raise config_error("torso", "nature_cnn", wrong, allowed, f"use torso=mlp{fix}")
     if config.torso.name == "mlp" and config.policy.learns and _image(seen):
@@ -121,10 +120,18 @@ def _check_actions(config: Config, action: Any) -> None:
         wrong = f"its agents choose one number each, those of {config.env.id} several"
         fitting = policies_that(lambda p: kind in p.actions and "shared" in p.agents)
         raise config_error("policy", policy.name, wrong, f"{fitting} fits", "or choose another env")
-    if kind == "Box" and not np.isfinite([action.low, action.high]).all():
+    trains = policy.on_policy or policy.window is not None
+    if trains and 0 in (action.shape or ()):
+        wrong = f"an action holds no number: {space_text(action)}"
+        allowed = "an action of at least one number is allowed"
+        raise config_error(
+            "env.id", config.env.id, wrong, allowed, "use policy=random or policy=scripted"
+        )
+    if kind == "Box" and not (isinstance(policy, OnPolicyConfig) or bounded(action).all()):
         wrong = f"its actions have no bounds: {space_text(action)}"
         allowed = "a Box with finite low and high is allowed"
-        raise config_error("env.id", config.env.id, wrong, allowed, "wrap the environment")
+        fix = "wrap the environment, or use policy=ppo, a2c or impala"
+        raise config_error("env.id", config.env.id, wrong, allowed, fix)
     if kind == "Box" and action.dtype.kind != "f" and policy.learns:
         wrong = f"its actions are whole numbers: {space_text(action)}"
         raise config_error(
@@ -165,15 +172,8 @@ def _check_goals(config: Config) -> None:
 
 
 def _image(space: Any) -> bool:
-    shape = getattr(space, "shape", None) or ()
-    big = sorted(shape)[-2:]
-    is_box = type(space).__name__ == "Box"
-    return (
-        is_box
-        and (space.dtype == "uint8" or space.dtype.kind == "f")
-        and len(shape) == 3
-        and min(big) >= _NATURE_CNN_SIDE
-    )
+    """Whether the convolutions read ``space``."""
+    return image_size(space) and len(space.shape) == 3 and space.dtype.kind in "fiu"
 
 
 def custom_state(memory: MemoryConfig) -> Tree | None:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, EnvError
 from rlrun.nets.memory.custom import Cell as Cell
 from rlrun.nets.memory.ffm import FFM
 from rlrun.nets.memory.gtrxl import GTrXL
@@ -14,7 +14,7 @@ from rlrun.nets.memory.mingru import MinGRU
 from rlrun.nets.memory.rtu import RTU
 from rlrun.schema import MemoryConfig
 from rlrun.trust import trusted_class
-from rlrun.types import Tree, tree_map
+from rlrun.types import Tree, tree_leaves, tree_map
 
 Memory = LSTM | GRU | MinGRU | NoMemory | Cell
 
@@ -43,7 +43,31 @@ def make_memory(config: MemoryConfig, features: int) -> Memory:
         allowed = "a class derived from rlrun.nets.memory.Cell is allowed"
         raise ConfigError(f"memory.name = {config.name}: {wrong}; {allowed}; derive it")
     memory: Memory = cls(config, features)
+    if config.name not in _MEMORIES:
+        _check_cell(config.name, memory, features)
     return memory
+
+
+@torch.no_grad()
+def _check_cell(name: str, memory: Memory, features: int) -> None:
+    """Raise EnvError where one step of a user's cell has other shapes than it declares."""
+    state = memory.initial_state(1, torch.device("cpu"))
+    with torch.random.fork_rng(devices=[]):  # a step may draw
+        out, after = memory.step(torch.zeros(1, features), state)
+    rows = [("step() returns an output", out, (1, memory.size))]
+    pairs = zip(tree_leaves(after), tree_leaves(state), strict=False)
+    rows += [("step() returns a state", new, tuple(old.shape)) for new, old in pairs]
+    for what, x, shape in rows:
+        if tuple(x.shape) != shape:
+            raise EnvError(
+                f"memory.name = {name}: {what} of shape {[*x.shape]}; {[*shape]} is allowed, by "
+                "its size and initial_state; correct the cell"
+            )
+    if len(tree_leaves(after)) != len(tree_leaves(state)):
+        raise EnvError(
+            f"memory.name = {name}: step() returns {len(tree_leaves(after))} arrays of state; "
+            f"{len(tree_leaves(state))} are allowed, as of initial_state; correct the cell"
+        )
 
 
 def memory_parameters(net: nn.Module) -> list[Tensor]:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from rlrun.acting.box import BoxActor
-from rlrun.nets.actor_and_critics import ActionBounds, Batch, make_actor_and_critics
+from rlrun.nets.action_bounds import ActionBounds
+from rlrun.nets.actor_and_critics import Batch, make_actor_and_critics
 from rlrun.nets.memory import memory_parameters
 from rlrun.optim.adam import Adam
 from rlrun.optim.compute import DEFAULT_COMPUTE, Compute
@@ -59,7 +60,7 @@ class OffPolicyControl(ABC, Generic[C]):
     ) -> None:
         self.config, self.window, self.device, self.compute = config, config.window, device, compute
         self.recurrent, self.total_steps = memory.name != "none", total_steps
-        self.bounds = ActionBounds(spec.action, device)
+        self.bounds = ActionBounds(spec.action).to(device)
         pi, q = make_actor_and_critics(
             config, torso, memory, spec,
             actions=self.bounds.size, outputs=self.outputs, critics=self.critics, seed=seed,
