@@ -1,11 +1,13 @@
 """What a space says about its numbers: which are bounded, what is an image. Torch-free."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+Path = tuple[Any, ...]  # keys and indices from the root of an observation
 CNN_SIDE = 36  # pixels: what the three convolutions of Mnih et al. 2015 leave one of
 
 
@@ -38,3 +40,29 @@ def image_scale(space: gym.Space[Any]) -> float:
     assert isinstance(space, gym.spaces.Box)
     largest = float(max(abs(space.low.min()), abs(space.high.max())))
     return largest if math.isfinite(np.float32(largest)) and largest > 1 else 1.0
+
+
+def is_image(space: gym.Space[Any]) -> bool:
+    """Whether convolutions read ``space``: a Box of three dimensions, as large as a picture."""
+    return image_size(space) and len(space.shape or ()) == 3
+
+
+def leaf_spaces(space: gym.Space[Any], path: Path = ()) -> Iterator[tuple[Path, gym.Space[Any]]]:
+    """Yield (path, space) of the parts of Dicts and Tuples, in the order of the tree."""
+    match space:
+        case gym.spaces.Dict():
+            parts: Any = space.spaces.items()
+        case gym.spaces.Tuple():
+            parts = enumerate(space.spaces)
+        case _:
+            yield path, space
+            return
+    for key, part in parts:
+        yield from leaf_spaces(part, (*path, key))
+
+
+def leaf_of(tree: Any, path: Path) -> Any:
+    """Return the part of an observation that ``path`` leads to."""
+    for key in path:
+        tree = tree[key]
+    return tree

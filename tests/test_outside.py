@@ -121,6 +121,18 @@ def test_a_policy(rlrun, tmp_path):
     assert (code, "did you mean policy.loss_scale" in err) == (2, True)
 
 
+def test_a_subclass_has_the_keys_of_its_policy(rlrun, tmp_path):
+    (tmp_path / "conf/policy/plain.yaml").write_text(
+        "# Plain\ndefaults: [dqn, _self_]\nname: mypkg.plain:Plain\n"
+    )
+    trusted = ["env=cartpole", *SHORT, "--trust", "mypkg"]
+    line = ["--config-dir", "conf", "policy=plain", *trusted, "policy.nstep=2"]
+    assert rlrun(*line) == (0, "", "")
+    other = ["run.dir=other" if word == "run.dir=run" else word for word in trusted]
+    line = ["policy=dqn", "policy.name=mypkg.plain:Plain", *other]
+    assert rlrun(*line) == (0, "", "")
+
+
 def test_a_new_algorithm(rlrun, tmp_path):
     """60 lines; memory, prioritized replay, checkpoints, resume and evaluation are there."""
     source = (EXAMPLES / "mypkg/expected_sarsa.py").read_text()

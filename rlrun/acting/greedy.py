@@ -24,6 +24,7 @@ from rlrun.nets.actor_and_critics import ActorNet
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.nets.memory import reset_state
 from rlrun.nets.policy_net import LOG_STD_BOUNDS, PolicyNet
+from rlrun.spaces import leaf_spaces
 from rlrun.types import Spec, Tree, tree_leaves, tree_map
 
 Choice = Callable[[Tensor, Tree], dict[str, Tensor]]  # of outputs [n, K] and observations
@@ -56,7 +57,7 @@ class GreedyStep(nn.Module):
 
         An input is there only if the policy reads it.
         """
-        obs = {name: empty(space, count) for name, space in leaf_spaces(self.spec.obs)}
+        obs = {name: empty(space, count) for name, space in named_leaves(self.spec.obs)}
         state = [np.zeros((count, *x.shape[1:]), x.numpy().dtype) for x in self._memory_leaves()]
         if self.frames > 1:
             state += [x[:, None].repeat(self.frames - 1, 1) for x in obs.values()]
@@ -77,7 +78,7 @@ class GreedyStep(nn.Module):
         ``inputs``: as of ``inputs``, [n, ...].
         """
         first = inputs.get("first")
-        obs = [_index(space, inputs[name]) for name, space in leaf_spaces(self.spec.obs)]
+        obs = [_index(space, inputs[name]) for name, space in named_leaves(self.spec.obs)]
         state = [x for name, x in inputs.items() if name.startswith("state.")]
         frames: list[Tensor] = []
         if self.frames > 1:
@@ -188,18 +189,9 @@ def choose_tanh(bounds: ActionBounds, outputs: Tensor, obs: Tree) -> Named:
 # -- observations ----------------------------------------------------------------------------------
 
 
-def leaf_spaces(space: gym.Space[Any], name: str = "obs") -> Iterator[tuple[str, gym.Space[Any]]]:
-    """Yield the parts of Dicts and Tuples, named obs.KEY and obs.INDEX, in the tree's order."""
-    match space:
-        case gym.spaces.Dict():
-            parts: Any = space.spaces.items()
-        case gym.spaces.Tuple():
-            parts = enumerate(space.spaces)
-        case _:
-            yield name, space
-            return
-    for key, part in parts:
-        yield from leaf_spaces(part, f"{name}.{key}")
+def named_leaves(space: gym.Space[Any]) -> list[tuple[str, gym.Space[Any]]]:
+    """Return the parts of Dicts and Tuples, named obs.KEY and obs.INDEX, in the tree's order."""
+    return [(".".join(["obs", *map(str, path)]), leaf) for path, leaf in leaf_spaces(space)]
 
 
 def as_tree(space: gym.Space[Any], leaves: Iterator[Any]) -> Tree:

@@ -120,7 +120,7 @@ def lost_digits(walk: SingleWalk) -> str | None:
         lost &= np.ptp(values, 0) > 0
         if lost.any():
             place = tuple(int(k) for k in np.argwhere(lost)[0])
-            low, high = (float(f(values[(slice(None), *place)])) for f in (np.min, np.max))
+            low, high = values.min(0)[place], values.max(0)[place]
             name = f"leaf {i}, position {list(place)}" if place else f"leaf {i}"
             return (
                 f"observation ({name}) is {low:.17g} to {high:.17g}, of which float32 loses up to "

@@ -51,8 +51,9 @@ class ActionBounds(nn.Module):
         """Return ``to_unit`` of actions [E, *shape] in numpy, the same bits."""
         flat = action.reshape(len(action), self.size)
         flat = flat if flat.dtype == np.float64 else flat.astype(np.float32)
-        unit = (flat - self.middle.astype(flat.dtype)) / self.scale.astype(flat.dtype)
-        return unit.astype(np.float32, copy=False)
+        unit: np.ndarray = (flat - self.middle.astype(flat.dtype)) / self.scale.astype(flat.dtype)
+        single: np.ndarray = unit.astype(np.float32, copy=False)
+        return single
 
     def from_unit(self, unit: np.ndarray) -> np.ndarray:
         """Return actions [E, *shape] of unit actions [E, A], in the Box's dtype and bounds."""

@@ -1,6 +1,7 @@
 """Torsos: observations [*, *O] to feature vectors [*, F]."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -8,8 +9,8 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-from rlrun.schema import TorsoConfig
-from rlrun.spaces import image_scale
+from rlrun.schema import ImageAndVectorConfig, TorsoConfig
+from rlrun.spaces import image_scale, is_image, leaf_of, leaf_spaces
 from rlrun.types import Tree, moved
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
@@ -163,6 +164,37 @@ class NatureCNN(nn.Module):
         return self.features(self.inputs(obs))
 
 
-def make_torso(config: TorsoConfig, space: gym.Space[Any]) -> MLP | NatureCNN:
+class ImageAndVector(nn.Module):
+    """A ``NatureCNN`` for every image of an observation, an ``MLP`` for the rest, concatenated.
+
+    Source: Stable-Baselines3's CombinedExtractor (which passes the rest on as it is).
+    """
+
+    def __init__(self, config: ImageAndVectorConfig, space: gym.Space[Any]) -> None:
+        super().__init__()
+        leaves = list(leaf_spaces(space))
+        self.images = [path for path, leaf in leaves if is_image(leaf)]
+        self.others = [path for path, leaf in leaves if not is_image(leaf)]
+        self.convolutions = nn.ModuleList(
+            NatureCNN(config, leaf) for _, leaf in leaves if is_image(leaf)
+        )
+        rest = gym.spaces.Tuple([leaf for _, leaf in leaves if not is_image(leaf)])
+        self.vector = MLP(replace(config, hidden=config.vector_hidden), rest)
+        self.size = config.hidden[-1] * len(self.images) + self.vector.size
+
+    def forward(self, obs: Tree) -> Tensor:
+        """Return features [*, size] of observations [*, *O]."""
+        parts: list[Tensor] = [
+            cnn(leaf_of(obs, path))
+            for cnn, path in zip(self.convolutions, self.images, strict=True)
+        ]
+        if self.others:
+            parts.append(self.vector(tuple(leaf_of(obs, path) for path in self.others)))
+        return torch.cat(parts, -1)
+
+
+def make_torso(config: TorsoConfig, space: gym.Space[Any]) -> MLP | NatureCNN | ImageAndVector:
     """Return the configured torso; ``size`` is the width of its features."""
-    return NatureCNN(config, space) if config.name == "nature_cnn" else MLP(config, space)
+    if isinstance(config, ImageAndVectorConfig) and not isinstance(space, gym.spaces.Box):
+        return ImageAndVector(config, space)
+    return MLP(config, space) if config.name == "mlp" else NatureCNN(config, space)

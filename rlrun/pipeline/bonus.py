@@ -39,7 +39,7 @@ from rlrun.functional.novelty import (
     whiten,
 )
 from rlrun.functional.rows import RAW_REWARD
-from rlrun.nets.torso import make_torso, mlp
+from rlrun.nets.torso import ImageAndVector, make_torso, mlp
 from rlrun.optim.adam import Adam
 from rlrun.schedule import make_schedule
 from rlrun.schema import RNDConfig, TorsoConfig
@@ -53,7 +53,9 @@ class FeatureNet(nn.Module):
 
     def __init__(self, torso: TorsoConfig, space: gym.Space[Any], sizes: tuple[int, ...]) -> None:
         super().__init__()
-        self.torso = make_torso(torso, space)
+        made = make_torso(torso, space)
+        assert not isinstance(made, ImageAndVector)
+        self.torso = made
         self.head = mlp([self.torso.size, *sizes], torso.activation, last=False)
         for parameter in self.parameters():
             if parameter.ndim > 1:

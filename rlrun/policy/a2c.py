@@ -19,6 +19,8 @@ from rlrun.types import Sample, Update
 class A2C(OnPolicy[A2CConfig]):
     """Samples actions from the policy and learns from them once."""
 
+    config_class = A2CConfig  # a subclass inherits its keys
+
     def torch_update(self, sample: Sample) -> Update:
         """One gradient step on a whole rollout, whose actions are the current policy's."""
         rows = self.prepare(sample.segment)

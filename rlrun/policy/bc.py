@@ -19,6 +19,8 @@ from rlrun.types import Loss, Segment, Spec, Tree
 class BC(Imitation[BCConfig, PolicyNet]):
     """Behaviour cloning of sampled rows."""
 
+    config_class = BCConfig  # a subclass inherits its keys
+
     def make_nets(
         self, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, seed: int
     ) -> PolicyNet:

@@ -28,6 +28,8 @@ from rlrun.types import Loss, Segment, Spec, Tree
 class CQL(ValueBasedPolicy[CQLConfig, QNet]):
     """Acts greedily on Q; learns from single rows."""
 
+    config_class = CQLConfig  # a subclass inherits its keys
+
     def make_net(self, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, seed: int) -> QNet:
         return make_qnet(self.config, torso, memory, spec, seed=seed)
 

@@ -28,6 +28,7 @@ MAX_CONSERVATISM = 1e6  # of the weight; Kumar et al. 2020, released code
 class CQLSAC(OffPolicyControl[CQLSACConfig]):
     """A tanh(Normal) policy that learns from windows of rows."""
 
+    config_class = CQLSACConfig  # a subclass inherits its keys
     outputs, critics, logged = 2, 2, ("train/entropy",)
 
     def set_up(self) -> None:

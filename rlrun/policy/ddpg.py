@@ -19,6 +19,7 @@ from rlrun.schema import DDPGConfig
 class DDPG(OffPolicyControl[DDPGConfig]):
     """A deterministic actor with Gaussian noise that learns from windows of rows."""
 
+    config_class = DDPGConfig  # a subclass inherits its keys
     outputs, critics = 1, 1
 
     def set_up(self) -> None:

@@ -28,6 +28,8 @@ from rlrun.types import Loss, Segment, Spec, Tree, tree_map
 class DQN(ValueBasedPolicy[DQNConfig, QNet]):
     """Acts epsilon-greedily with a feed-forward Q-network and learns from single rows."""
 
+    config_class = DQNConfig  # a subclass inherits its keys
+
     def make_net(self, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, seed: int) -> QNet:
         return make_qnet(self.config, torso, memory, spec, seed=seed)
 

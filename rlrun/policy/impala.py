@@ -19,6 +19,8 @@ from rlrun.types import Sample, Update
 class IMPALA(OnPolicy[IMPALAConfig]):
     """Samples actions from the policy and learns from them once, importance-weighted."""
 
+    config_class = IMPALAConfig  # a subclass inherits its keys
+
     def torch_update(self, sample: Sample) -> Update:
         """One gradient step on a whole rollout, whose actions may be an earlier policy's."""
         rows = self.prepare(sample.segment)

@@ -23,6 +23,8 @@ from rlrun.types import Loss, Segment, Spec
 class IQL(Imitation[IQLConfig, IQLNets]):
     """Expectile values and an advantage-weighted policy, learned from single rows."""
 
+    config_class = IQLConfig  # a subclass inherits its keys
+
     def make_nets(self, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, seed: int) -> IQLNets:
         nets = make_iql_nets(torso, memory, self.config.head_hidden, spec, seed=seed)
         nets = nets.to(self.device)

@@ -24,6 +24,8 @@ from rlrun.types import Sample, Update, generator
 class PPO(OnPolicy[PPOConfig]):
     """Samples actions from the policy and learns from each rollout in several epochs."""
 
+    config_class = PPOConfig  # a subclass inherits its keys
+
     def set_up(self) -> None:
         super().set_up()
         self.clip_at = make_schedule(self.config.clip, total_steps=self.total_steps)

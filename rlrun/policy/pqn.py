@@ -28,6 +28,7 @@ from rlrun.types import Sample, Segment, Spec, Tree, Update, generator
 class PQN(RolloutPolicy[PQNConfig, QNet]):
     """Acts epsilon-greedily on Q and learns from each rollout in several epochs."""
 
+    config_class = PQNConfig  # a subclass inherits its keys
     optimiser = RAdam  # that of the paper's code
 
     def make_net(self, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, seed: int) -> QNet:

@@ -36,6 +36,8 @@ from rlrun.types import Loss, Segment, Spec, Tree, tree_map
 class QMIX(ValueBasedPolicy[QMIXConfig, TeamNet]):
     """Acts epsilon-greedily agent by agent; learns the team's value from windows of joint rows."""
 
+    config_class = QMIXConfig  # a subclass inherits its keys
+
     def make_net(self, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, seed: int) -> TeamNet:
         return make_team_net(self.config, torso, memory, spec, seed=seed)
 

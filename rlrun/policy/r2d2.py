@@ -39,6 +39,8 @@ from rlrun.types import Loss, Segment, Spec, Tree
 class R2D2(ValueBasedPolicy[R2D2Config, QNet]):
     """Acts epsilon-greedily with a recurrent Q-network and learns from windows of rows."""
 
+    config_class = R2D2Config  # a subclass inherits its keys
+
     def make_net(self, torso: TorsoConfig, memory: MemoryConfig, spec: Spec, seed: int) -> QNet:
         return make_qnet(self.config, torso, memory, spec, seed=seed)
 

@@ -17,6 +17,7 @@ from rlrun.types import Act, Sample, Spec, Tree, Update, Window, generator
 class Random:
     """Samples from the action space; does not learn."""
 
+    config_class = RandomConfig  # a subclass inherits its keys
     window: Window | None = None
 
     def __init__(

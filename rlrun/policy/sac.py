@@ -21,6 +21,7 @@ from rlrun.schema import SACConfig
 class SAC(OffPolicyControl[SACConfig]):
     """A tanh(Normal) policy that learns from windows of rows."""
 
+    config_class = SACConfig  # a subclass inherits its keys
     outputs = 2  # mean and log standard deviation of every action
     critics = 2
     logged = ("train/entropy",)  # between steps of the actor, that of the last

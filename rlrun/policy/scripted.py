@@ -25,6 +25,7 @@ Script = Callable[[Tree, np.ndarray, np.random.Generator], np.ndarray]
 class Scripted:
     """Acts by the script of ``policy.script``; does not learn."""
 
+    config_class = ScriptedConfig  # a subclass inherits its keys
     window: Window | None = None
 
     def __init__(

@@ -21,6 +21,7 @@ from rlrun.schema import TD3Config
 class TD3(OffPolicyControl[TD3Config]):
     """A deterministic actor with Gaussian noise that learns from windows of rows."""
 
+    config_class = TD3Config  # a subclass inherits its keys
     outputs, critics = 1, 2
 
     def set_up(self) -> None:

@@ -112,6 +112,16 @@ def differing_keys(trials: Sequence[Mapping[str, Value]]) -> frozenset[str]:
     return frozenset(k for k in keys if len({repr(s.get(k)) for s in trials}) > 1)
 
 
+def policy_title(config: Config, run_dir: Path) -> str:
+    """Return the name of the policy: of a user's class the option that was typed, or its name."""
+    name = config.policy.name
+    if ":" not in name:
+        return name
+    typed = typed_settings(_typed(run_dir))
+    option = None if "policy.name" in typed else typed.get("policy")
+    return option or name.partition(":")[2]
+
+
 def _typed(run_dir: Path) -> list[str]:
     """The overrides that the run was started with; empty where they cannot be read."""
     with suppress(OSError, yaml.YAMLError):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlrun.acting.actor import NetActor
-from rlrun.acting.greedy import GreedyStep, as_tree, leaf_spaces
+from rlrun.acting.greedy import GreedyStep, as_tree, named_leaves
 from rlrun.acting.values import ValueActor
 from rlrun.env.framestack import make_frame_stack
 from rlrun.functional.masks import FORBIDDEN
@@ -89,7 +89,7 @@ class SideBySide:
         self.run, self.actor, self.spec, self.tolerance = run, actor, step.spec, tolerance
         self.stack = make_frame_stack(step.frames, self.spec.obs, count)
         self.state, self.inputs = actor.initial_state(), step.inputs(count)
-        self.names = [name for name, _ in leaf_spaces(self.spec.obs)]
+        self.names = [name for name, _ in named_leaves(self.spec.obs)]
         self.start = np.asarray(getattr(self.spec.action, "start", 0))
         self.sizes, self.deviation = discrete_sizes(self.spec.action), Deviation()
 
@@ -164,7 +164,7 @@ def _sampler(step: GreedyStep, rng: np.random.Generator, count: int) -> Callable
 
     def draw() -> Tree:
         if moments is None or not isinstance(space, gym.spaces.Box):
-            leaves = (random_leaf(leaf, rng, count) for _, leaf in leaf_spaces(space))
+            leaves = (random_leaf(leaf, rng, count) for _, leaf in named_leaves(space))
             return as_tree(space, leaves)
         mean, scale = moments.mean.numpy(), moments.scale().numpy()
         shape = (count, *(space.shape or ()))

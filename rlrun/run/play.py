@@ -8,6 +8,7 @@ import numpy as np
 
 from rlrun.pipeline.evaluate import Evaluator
 from rlrun.pipeline.watch import Watch, WatchedRow
+from rlrun.run.hparams import policy_title
 from rlrun.run.trained import load_trained
 from rlrun.video.files import VideoFile, enlarged
 from rlrun.video.panels import Panels
@@ -52,7 +53,7 @@ def play_run(
         if video is not None:
             show = VideoShow(video, evaluator, traces=traces, fps=fps)
         else:
-            title = f"{config.policy.name} on {config.env.id}"
+            title = f"{policy_title(config, run_dir)} on {config.env.id}"
             show = WindowShow(title, evaluator, traces=traces, fps=fps)
         with show:
             while show.played < episodes and not show.stop():

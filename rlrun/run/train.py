@@ -39,7 +39,7 @@ from rlrun.run.ending import (
     raise_in_main_thread,
     record_failure,
 )
-from rlrun.run.hparams import final_metrics, replay_page, trial_of
+from rlrun.run.hparams import final_metrics, policy_title, replay_page, trial_of
 from rlrun.run.running import RunningRecord
 from rlrun.rundir import checkpoint
 from rlrun.rundir.branch import checkpoint_at, go_back
@@ -232,7 +232,8 @@ def _run_to_end(
 ) -> int:
     """Build the pipeline, run it, write its record."""
     config = plan.config
-    title = f"{config.policy.name} on {config.env.id}, seed {config.seed}"
+    name = policy_title(config, run_dir)
+    title = f"{name} on {config.env.id}, seed {config.seed}"
     with checkpoint.fitting(run_dir / CHECKPOINTS):
         since = int(state["counters"]["env_steps"]) if state is not None else None
     if state is None and record.resumes:

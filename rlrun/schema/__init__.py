@@ -28,7 +28,7 @@ from rlrun.schema.memory import (
     RTUConfig,
 )
 from rlrun.schema.mixing import QMIXConfig
-from rlrun.schema.nets import TorsoConfig
+from rlrun.schema.nets import ImageAndVectorConfig, TorsoConfig
 from rlrun.schema.offline import BCConfig, CQLConfig, CQLSACConfig, IQLConfig
 from rlrun.schema.onpolicy import (
     A2CConfig,
@@ -73,6 +73,7 @@ __all__ = [
     "OPTION_CONFIGS",
     "PIPELINE_CONFIGS",
     "POLICY_CONFIGS",
+    "TORSO_CONFIGS",
     "WRAPPER_CONFIGS",
     "A2CConfig",
     "ActionValueConfig",
@@ -97,6 +98,7 @@ __all__ = [
     "GTrXLConfig",
     "IMPALAConfig",
     "IQLConfig",
+    "ImageAndVectorConfig",
     "Invalid",
     "LMUConfig",
     "LRUConfig",
@@ -141,7 +143,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Config(Ranged):
-    """The whole run. ``policy``, ``buffer``, ``bonus``, ``pipeline``: the dataclass
+    """The whole run. ``policy``, ``torso``, ``buffer``, ``bonus``, ``pipeline``: the dataclass
     their ``name`` selects."""
 
     seed: int = field(metadata={"range": Range(0, 2**32, open_high=True)})
@@ -201,6 +203,11 @@ MEMORY_CONFIGS: dict[str, type[MemoryConfig]] = {
     "gtrxl": GTrXLConfig,
     "none": MemoryConfig,
 }
+TORSO_CONFIGS: dict[str, type[TorsoConfig]] = {
+    "mlp": TorsoConfig,
+    "nature_cnn": TorsoConfig,
+    "image_and_vector": ImageAndVectorConfig,
+}
 BONUS_CONFIGS: dict[str, type[BonusConfig]] = {
     "none": BonusConfig,
     "rnd": RNDConfig,
@@ -214,6 +221,7 @@ PIPELINE_CONFIGS: dict[str, type[PipelineConfig]] = {
 # Groups whose options have keys of their own: group -> {name in the yaml: class}.
 OPTION_CONFIGS: dict[str, Mapping[str, type[Ranged]]] = {
     "policy": POLICY_CONFIGS,
+    "torso": TORSO_CONFIGS,
     "memory": MEMORY_CONFIGS,
     "buffer": BUFFER_CONFIGS,
     "bonus": BONUS_CONFIGS,

@@ -321,6 +321,15 @@ BAD = [  # (command line, what the line on stderr must hold)
         "torso = mlp: layers of [256, 256] units would see Box float32 [36, 36, 3]",
         "set torso=nature_cnn, or 'env.wrappers=[flatten_obs]'",
     ),
+    *(
+        (
+            f"policy=dqn env=gym env.id=tests.env.screen:test/Beside-v0 torso={torso}",
+            f"torso = {torso}: ",
+            "torso=image_and_vector",
+        )
+        for torso in ("mlp", "nature_cnn")
+    ),
+    ("policy=dqn torso=image_and_vector", "torso = image_and_vector: it needs", "torso=mlp"),
     ("env.frame_stack=0", "env.frame_stack = 0", ">= 1"),
     ("env.frame_stack=1.5", "env.frame_stack = 1.5", "integer"),
     ("env=identity env.frame_stack=4", "env.frame_stack = 4", "Discrete(4); allowed is 1"),

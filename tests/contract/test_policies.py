@@ -12,7 +12,9 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from rlrun.buffer.rollout import Rollout
 from rlrun.build import pipeline as build
 from rlrun.build.plan import make_plan
+from rlrun.build.policy import policy_class
 from rlrun.log import Log
+from rlrun.run.hparams import policy_title
 from rlrun.schema import POLICY_CONFIGS
 from rlrun.types import no_actions, tree_leaves, tree_map
 from tests.compose import config
@@ -245,3 +247,24 @@ def rollout_padding_has_no_effect(pipeline):
     policy.update(replace(sample, segment=poisoned))
     for name, w in policy.weights().items():
         assert torch.equal(w, clean[name]), name
+
+
+def test_every_policy_names_its_keys():
+    """A subclass inherits them."""
+    for name, keys in POLICY_CONFIGS.items():
+        assert policy_class(name).config_class is keys
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "title"),
+    [
+        ("dqn", ["policy=dqn"], "dqn"),
+        ("mypkg.plain:Plain", ["policy=plain", "seed=1"], "plain"),
+        ("mypkg.plain:Plain", ["policy=dqn", "policy.name=mypkg.plain:Plain"], "Plain"),
+        ("mypkg.plain:Plain", [], "Plain"),
+    ],
+)
+def test_a_run_is_titled_by_the_option_of_its_policy(tmp_path, name, typed, title):
+    (tmp_path / "overrides.yaml").write_text(yaml.safe_dump(typed))
+    c = config("policy=dqn")
+    assert policy_title(replace(c, policy=replace(c.policy, name=name)), tmp_path) == title

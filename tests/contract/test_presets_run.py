@@ -99,3 +99,11 @@ def test_other_observation_spaces(tmp_path, id):
     record = chunks(tmp_path, "policy=r2d2", "env=gym", f"env.id={id}", "debug=smoke",
                     "run.total_steps=150", "env.max_episode_steps=20")  # fmt: skip
     assert record["updates"] > 0
+
+
+@pytest.mark.parametrize("words", [("policy=r2d2", "memory=gru"), ("policy=ppo",)], ids=" ".join)
+def test_an_image_beside_a_vector(tmp_path, words):
+    record = chunks(tmp_path, *words, "env=gym", "env.id=tests.env.screen:test/Beside-v0",
+                    "torso=image_and_vector", "torso.hidden=[16]", "debug=smoke",
+                    "run.total_steps=150", "env.max_episode_steps=20")  # fmt: skip
+    assert record["updates"] > 0

@@ -49,5 +49,24 @@ class FloatScreen(gym.Env[np.ndarray, int]):
         return self.np_random.random((SIDE, SIDE, 3), np.float32), 0.0, last, False, {}
 
 
+class Beside(FloatScreen):
+    """Colours beside a vector."""
+
+    observation_space = gym.spaces.Dict(
+        {"image": FloatScreen.observation_space, "vector": gym.spaces.Box(-1, 1, (3,))}
+    )
+
+    def _seen(self, image: np.ndarray) -> Any:
+        return {"image": image, "vector": image[0, 0]}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        return self._seen(super().reset(seed=seed)[0]), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict]:
+        image, *rest = super().step(action)
+        return self._seen(image), *rest
+
+
+gym.register("test/Beside-v0", entry_point=Beside)
 gym.register("test/Screen-v0", entry_point=Screen)
 gym.register("test/FloatScreen-v0", entry_point=FloatScreen)

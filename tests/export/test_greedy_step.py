@@ -36,13 +36,22 @@ OBSERVATIONS = {
     "discrete": gym.spaces.Discrete(4, start=2),
     "several": gym.spaces.MultiDiscrete([2, 3], start=[1, -1]),
     "binary": gym.spaces.MultiBinary(5),
+    "image": gym.spaces.Dict({"a": gym.spaces.Box(0, 255, (36, 36, 3), np.uint8), "b": BOX}),
     "dict": gym.spaces.Dict({"a": BOX, "b": gym.spaces.Tuple([gym.spaces.Discrete(3), BOX])}),
     "mask": gym.spaces.Dict({"a": BOX, "action_mask": gym.spaces.Box(0, 1, (4,), np.int8)}),
 }
+BOTH = "torso=image_and_vector"
 DISCRETE = ("policy=r2d2", "env=cartpole", "policy.prev_inputs=true", *SMALL)
 PPO = ("policy=ppo", "memory=lstm", "policy.prev_inputs=true", "policy.separate_value=true", *SMALL)
 SPACES = [
-    *[(DISCRETE, obs, FOUR) for obs in OBSERVATIONS.values()],
+    *[(DISCRETE, obs, FOUR) for name, obs in OBSERVATIONS.items() if name != "image"],
+    *[
+        (words, OBSERVATIONS["image"], ACTIONS if "pendulum" in words[1] else FOUR)
+        for words in (
+            (*DISCRETE, BOTH),
+            ("policy=sac", "env=pendulum", "policy.head_hidden=[8]", BOTH),
+        )
+    ],
     *[((*PPO, "env=cartpole"), BOX, gym.spaces.MultiDiscrete([2, 3], start=[1, 0]))],
     ((*PPO, "env=cartpole"), OBSERVATIONS["mask"], FOUR),
     ((*PPO, "env=pendulum"), BOX, ACTIONS),

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from rlrun.acting.inputs import flatten as flatten_array
-from rlrun.nets.torso import flat_size, flatten
+from rlrun.nets.torso import flat_size, flatten, make_torso
+from rlrun.schema import ImageAndVectorConfig
 
 BOX = gym.spaces.Box(-1, 1, (2, 3), np.float32)
 SPACES = [BOX, gym.spaces.Box(0, 255, (), np.uint8), gym.spaces.Dict({"x": BOX})]
@@ -41,3 +42,32 @@ def test_pixels_are_scaled_by_their_bounds_whatever_the_dtype(low, high, shape, 
         want = np.full((2, flat_size(space)), high, np.float32) / np.float32(scale)
         np.testing.assert_array_equal(flatten(space, torch.from_numpy(obs)), want)
         np.testing.assert_array_equal(flatten_array(space, obs), want)
+
+
+def test_images_pass_the_convolutions_and_the_rest_the_layers():
+    """Each part changes its own features alone; the order is images, then the rest."""
+    image, vector = gym.spaces.Box(0, 255, (36, 40, 3), np.uint8), gym.spaces.Box(-1, 1, (4,))
+    space = gym.spaces.Dict({
+        "a": vector, "b": image, "c": gym.spaces.Tuple([gym.spaces.Discrete(3), image])
+    })  # fmt: skip
+    config = ImageAndVectorConfig("image_and_vector", (16,), "tanh", False, (5,))
+    torso = make_torso(config, space)
+    assert torso.size == 16 + 16 + 5
+    draws = [space.sample() for _ in range(2)]
+    one, two = ({
+        "a": torch.from_numpy(x["a"])[None, None], "b": torch.from_numpy(x["b"])[None, None],
+        "c": (torch.tensor([[x["c"][0]]]), torch.from_numpy(x["c"][1])[None, None]),
+    } for x in draws)  # fmt: skip
+    out = torso(one)
+    assert out.shape == (1, 1, torso.size)
+    for changed, part in (
+        (one | {"b": two["b"]}, slice(0, 16)),
+        (one | {"c": (one["c"][0], two["c"][1])}, slice(16, 32)),
+        (one | {"a": two["a"]}, slice(32, 37)),
+        (one | {"c": ((one["c"][0] + 1) % 3, one["c"][1])}, slice(32, 37)),
+    ):
+        differs = (torso(changed) != out)[0, 0]
+        assert differs[part].any()
+        differs[part] = False
+        assert not differs.any()
+    torch.testing.assert_close(out[..., :16], torso.convolutions[0](one["b"]))

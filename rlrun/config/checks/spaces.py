@@ -17,7 +17,7 @@ from rlrun.config.checks.windows import capacity_errors
 from rlrun.config.config_errors import config_error
 from rlrun.joint import JointSpace
 from rlrun.schema import Config, MemoryConfig, OnPolicyConfig, ScriptedConfig
-from rlrun.spaces import CNN_SIDE, bounded, image_size
+from rlrun.spaces import CNN_SIDE, bounded, is_image, leaf_spaces
 from rlrun.tree import Tree
 from rlrun.trust import trusted_function
 
@@ -43,22 +43,10 @@ def check_spaces(config: Config, *, fresh: bool) -> None:
     check_normalised(config, own)
     for error in backend_errors(config, obs):
         raise error
-    stack = config.env.frame_stack
-    seen = stack_space(obs.agent if isinstance(obs, JointSpace) else obs, stack)
+    agent_obs = obs.agent if isinstance(obs, JointSpace) else obs
+    seen = stack_space(agent_obs, config.env.frame_stack)
     _check_goals(config)
-    if config.torso.name == "nature_cnn" and not _image(seen):
-        whose = "the environment has" if stack == 1 else f"with env.frame_stack = {stack} it sees"
-        wrong = f"it needs images, {whose} {space_text(seen)}"
-        allowed = f"uint8 or float Box of three dimensions, sides >= {CNN_SIDE}"
-        fix = " or agents.agent_id=false" if agents > 1 and config.agents.agent_id else ""
-        raise config_error("torso", "nature_cnn", wrong, allowed, f"use torso=mlp{fix}")
-    if config.torso.name == "mlp" and config.policy.learns and _image(seen):
-        wrong = (
-            f"layers of {[*config.torso.hidden]} units would see {space_text(seen)} as one flat row"
-        )
-        allowed = "torso=nature_cnn is allowed"
-        fix = "set torso=nature_cnn, or 'env.wrappers=[flatten_obs]' if that is meant"
-        raise config_error("torso", "mlp", wrong, allowed, fix)
+    _check_torso(config, seen, agents)
     row = row_of(config, obs, action, custom_state(config.memory))
     window = config.policy.window
     columns = agents * config.collector.num_envs
@@ -171,9 +159,32 @@ def _check_goals(config: Config) -> None:
         raise config_error("buffer.relabel", config.buffer.relabel, wrong, allowed, fix)
 
 
-def _image(space: Any) -> bool:
-    """Whether the convolutions read ``space``."""
-    return image_size(space) and len(space.shape) == 3 and space.dtype.kind in "fiu"
+def _check_torso(config: Config, seen: Any, agents: int) -> None:
+    """Raise ConfigError for a torso that does not read ``seen``, or flattens an image of it."""
+    name, stack = config.torso.name, config.env.frame_stack
+    whose = "the environment has" if stack == 1 else f"with env.frame_stack = {stack} it sees"
+    parts = [leaf for path, leaf in leaf_spaces(seen) if path]
+    images = [leaf for leaf in parts if is_image(leaf)]
+    if name == "nature_cnn" and not is_image(seen):
+        wrong = f"it needs images, {whose} {space_text(seen)}"
+        allowed = f"uint8 or float Box of three dimensions, sides >= {CNN_SIDE}"
+        fix = " or agents.agent_id=false" if agents > 1 and config.agents.agent_id else ""
+        fix = "use torso=image_and_vector" if images else f"use torso=mlp{fix}"
+        raise config_error("torso", name, wrong, allowed, fix)
+    if name == "image_and_vector" and not (images or is_image(seen)):
+        wrong = f"it needs an image, {whose} {space_text(seen)}"
+        allowed = f"a Dict or Tuple with a Box of three dimensions, sides >= {CNN_SIDE}, is allowed"
+        raise config_error("torso", name, wrong, allowed, "use torso=mlp")
+    learns = config.policy.on_policy or config.policy.window is not None
+    if name == "mlp" and learns and (images or is_image(seen)):
+        fits = "image_and_vector" if images else "nature_cnn"
+        image = space_text(images[0] if images else seen)
+        wrong = f"layers of {[*config.torso.hidden]} units would see {image} as one flat row"
+        flat = "'env.wrappers=[flatten_obs]' if that is meant"
+        if images:
+            flat = "pick other parts with 'env.wrappers=[{name: filter_obs, keys: [...]}]'"
+        fix = f"set torso={fits}, or {flat}"
+        raise config_error("torso", name, wrong, f"torso={fits} is allowed", fix)
 
 
 def custom_state(memory: MemoryConfig) -> Tree | None:

@@ -1,0 +1,7 @@
+"""DQN by another name."""
+
+from rlrun.policy.dqn import DQN
+
+
+class Plain(DQN):
+    pass
