@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from torch import Tensor
 
-from rlrun.acting.mlp import copy_parameter
+from rlrun.acting.mlp import ForwardMLP, copy_parameter
 from rlrun.nets.memory import Memory
 from rlrun.nets.memory.lstm_gru import GRU, LSTM
 from rlrun.nets.memory.mingru import MinGRU
@@ -90,6 +90,12 @@ class MinGRUCell(_CopiedCell):
 
     def __init__(self, memory: MinGRU) -> None:
         super().__init__((memory.core.weight, memory.core.bias), memory.size)
+        self.readout = None if memory.readout is None else ForwardMLP(memory.readout)
+
+    def refresh(self) -> None:
+        super().refresh()
+        if self.readout is not None:
+            self.readout.refresh()
 
     def __call__(self, x: np.ndarray, state: Tree) -> tuple[np.ndarray, Tree]:
         weight, bias = self.weights
@@ -98,7 +104,7 @@ class MinGRUCell(_CopiedCell):
         keep, candidate = out[:, : self.size], out[:, self.size :]
         keep = np.tanh(keep * HALF) * HALF + HALF
         h = candidate + keep * (state[0] - candidate)
-        return h, (h,)
+        return (h if self.readout is None else self.readout(h)), (h,)
 
 
 def make_cell(memory: Memory, num_envs: int) -> LSTMCell | GRUCell | MinGRUCell | None:

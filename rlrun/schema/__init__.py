@@ -25,6 +25,7 @@ from rlrun.schema.memory import (
     LMUConfig,
     LRUConfig,
     MemoryConfig,
+    MinGRUConfig,
     RTUConfig,
 )
 from rlrun.schema.mixing import QMIXConfig
@@ -105,6 +106,7 @@ __all__ = [
     "LearnerConfig",
     "LoggerConfig",
     "MemoryConfig",
+    "MinGRUConfig",
     "OnPolicyConfig",
     "PPOConfig",
     "PQNConfig",
@@ -195,7 +197,7 @@ BUFFER_CONFIGS: dict[str, type[BufferConfig]] = {
 MEMORY_CONFIGS: dict[str, type[MemoryConfig]] = {
     "lstm": MemoryConfig,
     "gru": MemoryConfig,
-    "mingru": MemoryConfig,
+    "mingru": MinGRUConfig,
     "lru": LRUConfig,
     "ffm": FFMConfig,
     "rtu": RTUConfig,

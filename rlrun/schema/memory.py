@@ -45,7 +45,12 @@ class RingConfig(MemoryConfig):
 
 @dataclass(frozen=True)
 class LRUConfig(RingConfig):
-    pass
+    readout: bool
+
+
+@dataclass(frozen=True)
+class MinGRUConfig(MemoryConfig):
+    readout: bool
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ import torch
 from rlrun.acting.step import NumpyStep, TorchStep, make_step
 from rlrun.nets.forward_noise import MEAN_WEIGHTS
 from rlrun.nets.qnet import DistNet
-from rlrun.schema import MemoryConfig, TorsoConfig
+from rlrun.schema import TorsoConfig
 from rlrun.types import Spec
 from tests.acting.test_step import play
+from tests.nets.cells import memory_config
 from tests.policy.factory import SPEC, dqn, r2d2
 
 SHAPES = [
@@ -26,7 +27,7 @@ def make_net(seed=0, memory="lstm", **changes) -> DistNet:
     torch.manual_seed(seed)
     spec = Spec(SPEC.obs, SPEC.action)
     return DistNet(
-        config, TorsoConfig("mlp", (8, 6), "elu", False), MemoryConfig(memory, 7, 1.0), spec
+        config, TorsoConfig("mlp", (8, 6), "elu", False), memory_config(memory, 7, 1.0), spec
     )
 
 

@@ -10,9 +10,10 @@ from rlrun.build.plan import make_plan
 from rlrun.build.policy import make_policy
 from rlrun.nets.memory import _MEMORIES, Cell
 from rlrun.nets.qnet import QNet
-from rlrun.schema import MemoryConfig, TorsoConfig
+from rlrun.schema import TorsoConfig
 from rlrun.types import Spec, tree_leaves
 from tests.compose import changed, config
+from tests.nets.cells import memory_config
 from tests.policy.factory import dqn, r2d2
 
 BOX = gym.spaces.Box(-5, 5, (3,), np.float32)
@@ -38,7 +39,7 @@ def make_net(space=BOX, activation="relu", torso=(8, 6), memory="lstm", seed=0, 
     torch.manual_seed(seed)
     spec = Spec(space, gym.spaces.Discrete(5))
     return QNet(
-        config, TorsoConfig("mlp", torso, activation, False), MemoryConfig(memory, 7, 1.0), spec
+        config, TorsoConfig("mlp", torso, activation, False), memory_config(memory, 7, 1.0), spec
     )
 
 

@@ -29,7 +29,10 @@ from tests.benchmarks.score_table import done, insert, markdown, read
 TMAZE = {"metric": "success", "episodes": 1000}
 SHORT = "policy.burnin_step=4 policy.learn_unroll_len=12"
 TMAZE30 = "experiment=r2d2_tmaze50 env.length=30"
-MINGRU = "memory=mingru memory.forget_bias=0 policy.head_hidden=[64] policy.lr.start=3e-3"
+MINGRU = (
+    "memory=mingru memory.readout=false memory.forget_bias=0 policy.head_hidden=[64] "
+    "policy.lr.start=3e-3"
+)
 NOISY = (
     "explore=none policy.noisy=1 policy.noisy_resample=chunk torso.hidden=[] "
     "policy.head_hidden=[64,64]"
@@ -66,7 +69,8 @@ ROWS = {
     "cartpole_pqn": Row(f"{PQN} env=cartpole", ">= 495.1", steps=500_000),  # CleanRL's pqn.py
     "acrobot_pqn": Row(f"{PQN} env=acrobot", ">= -95.6", steps=500_000),  # the same
     "novel_pqn": Row(
-        "policy=pqn memory=mingru env=cartpole_novel env.reward_scale=0.1 policy.prev_inputs=true "
+        "policy=pqn memory=mingru memory.hidden=64 memory.readout=false env=cartpole_novel "
+        "env.reward_scale=0.1 policy.prev_inputs=true "
         "policy.q_lambda=0.95 learner.batch_size=128", ">= 450", steps=500_000,
     ),
     "memory_chain_pqn": Row("experiment=pqn_memory_chain", ">= 0.9"),
@@ -110,7 +114,9 @@ ROWS = {
     ),
     "tmaze30": Row(TMAZE30, ">= 0.95", **TMAZE),
     "tmaze30_gru": Row(f"{TMAZE30} memory=gru", ">= 0.95", **TMAZE),
-    "tmaze30_mingru": Row(f"{TMAZE30} memory=mingru", ">= 0.95", **TMAZE),
+    "tmaze30_mingru": Row(
+        f"{TMAZE30} memory=mingru memory.hidden=64 memory.readout=false", ">= 0.95", **TMAZE
+    ),
     "tmaze50": Row("experiment=r2d2_tmaze50", ">= 0.95", **TMAZE),
     "tmaze20_stored": Row(f"policy=r2d2 env=tmaze env.length=20 {SHORT}", "reported", **TMAZE),
     "tmaze20_zero": Row(

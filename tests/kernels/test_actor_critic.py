@@ -17,9 +17,10 @@ from rlrun.kernels.rollout import A2CKernel, IMPALAKernel
 from rlrun.nets.actor_critic import ActorCritic
 from rlrun.optim.adam import FlatParameters
 from rlrun.policy.base.rollout import RolloutRows
-from rlrun.schema import MemoryConfig, TorsoConfig
+from rlrun.schema import TorsoConfig
 from rlrun.types import Spec, tree_map
 from tests.compose import config
+from tests.nets.cells import memory_config
 from tests.policy.test_onpolicy import collector_of, rollout_of
 from tests.policy.test_onpolicy_losses import minibatch, ppo_of
 
@@ -46,7 +47,7 @@ def network(action, torso=(8,), activation="tanh", *, obs="box", memory="none", 
     spec, layers = Spec(OBS[obs], ACTIONS[action]), TorsoConfig("mlp", torso, activation, False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        memory = MemoryConfig(memory, 4, 1)
+        memory = memory_config(memory, 4, 1)
         net = ActorCritic(replace(composed(), **keys), layers, memory, spec)
     with torch.no_grad():
         for i, p in enumerate(net.parameters()):

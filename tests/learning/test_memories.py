@@ -41,10 +41,11 @@ POLICIES = {
         "learner.batch_size=64", "run.total_steps=60000", "run.eval_every=4096",
     ),
 }  # fmt: skip
+SUMS = ("memory.hidden=64", "memory.readout=false")  # the heads have the layer
 CELLS = {
-    "lstm": (), "gru": (), "lru": (), "lmu": (), "rtu": (),
-    "mingru": ("env.k=2", "memory.forget_bias=0"),
-    "ffm": ("memory.horizon=8",),
+    "lstm": (), "gru": (), "lru": SUMS, "lmu": (), "rtu": ("memory.hidden=64",),
+    "mingru": ("env.k=2", "memory.forget_bias=0", *SUMS),
+    "ffm": ("memory.horizon=8", "memory.hidden=64"),
     "gtrxl": ("memory.window=6", "memory.hidden=32"),
     "none": ("run.total_steps=12000",),
 }  # fmt: skip
@@ -79,11 +80,12 @@ MAZE_POLICIES = {
 }  # fmt: skip
 SLOW = ("memory.r_min=0.9", "memory.max_phase=0.1")  # memories of 10 rows and more
 MAZE_CELLS = {
-    "lstm": (), "gru": (), "mingru": (), "lmu": (), "lru": SLOW, "rtu": SLOW,
-    "ffm": ("memory.horizon=64",), "gtrxl": ("memory.window=12",),
+    "lstm": (), "gru": (), "mingru": SUMS, "lmu": (), "lru": (*SLOW, *SUMS),
+    "rtu": (*SLOW, "memory.hidden=64"), "ffm": ("memory.horizon=64", "memory.hidden=64"),
+    "gtrxl": ("memory.window=12",),
     "none": ("run.total_steps=16384",),
 }  # fmt: skip
-REPLAY_CELLS = MAZE_CELLS | {"lru": ("memory.r_min=0.9",), "rtu": (),
+REPLAY_CELLS = MAZE_CELLS | {"lru": ("memory.r_min=0.9", *SUMS), "rtu": ("memory.hidden=64",),
                             "none": ("run.total_steps=8000",)}  # fmt: skip
 
 

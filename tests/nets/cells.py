@@ -11,6 +11,7 @@ from rlrun.schema import (
     LMUConfig,
     LRUConfig,
     MemoryConfig,
+    MinGRUConfig,
     RTUConfig,
 )
 
@@ -18,14 +19,24 @@ RING = {"r_min": 0.4, "r_max": 0.99, "max_phase": 2 * math.pi}
 CONFIGS = {
     "lstm": MemoryConfig("lstm", 6, 1.0),
     "gru": MemoryConfig("gru", 6, 0.0),
-    "mingru": MemoryConfig("mingru", 6, 4.0),
-    "lru": LRUConfig("lru", 6, 0.0, **RING),
+    "mingru": MinGRUConfig("mingru", 6, 4.0, readout=True),
+    "lru": LRUConfig("lru", 6, 0.0, **RING, readout=True),
+    "lru_sums": LRUConfig("lru", 6, 0.0, **RING, readout=False),
     "ffm": FFMConfig("ffm", 6, 0.0, traces=5, context=3, horizon=20.0),
     "rtu": RTUConfig("rtu", 6, 0.0, **RING, recurrence="linear", activation="relu"),
     "rtu_nonlinear": RTUConfig("rtu", 6, 0.0, **RING, recurrence="nonlinear", activation="tanh"),
     "lmu": LMUConfig("lmu", 6, 0.0, order=5, channels=2, theta=8.0),
     "gtrxl": GTrXLConfig("gtrxl", 6, 0.0, window=4, layers=2, heads=2, mlp=7, gate_bias=2.0),
 }
+
+
+def memory_config(name: str, hidden: int, forget_bias: float) -> MemoryConfig:
+    """The config of a memory without keys of its own but ``readout``."""
+    if name == "mingru":
+        return MinGRUConfig(name, hidden, forget_bias, readout=True)
+    return MemoryConfig(name, hidden, forget_bias)
+
+
 FEATURES = 5
 CPU = torch.device("cpu")
 

@@ -14,7 +14,7 @@ from rlrun.nets.memory.lstm_gru import GRU
 from rlrun.schema import MEMORY_CONFIGS, MemoryConfig
 from tests.nets.cells import CONFIGS, CPU, FEATURES, make, state_of, stepped
 
-NEW = ["lru", "ffm", "rtu", "rtu_nonlinear", "lmu", "gtrxl"]
+NEW = ["lru", "lru_sums", "ffm", "rtu", "rtu_nonlinear", "lmu", "gtrxl"]
 PATTERNS = 10_000
 
 
@@ -170,7 +170,7 @@ def test_lru_starts_on_its_ring_with_normalised_inputs():
 
 
 def test_lru_step_is_the_formula():
-    memory = make("lru").double()
+    memory = make("lru_sums").double()
     x, s = torch.randn(1, FEATURES).double(), torch.randn(6, dtype=torch.complex128)
     lam = torch.exp(torch.complex(-memory.nu_log.exp(), memory.theta_log.exp()))
     b, c = torch.view_as_complex(memory.b.mT.contiguous()), memory.c

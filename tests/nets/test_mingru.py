@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from rlrun.nets.memory.mingru import MinGRU
-from rlrun.schema import MemoryConfig
+from rlrun.schema import MinGRUConfig
 
 
 def make(hidden=6, features=5, forget_bias=4.0, dtype=torch.float32):
     torch.manual_seed(0)
-    return MinGRU(MemoryConfig("mingru", hidden, forget_bias), features).to(dtype)
+    return MinGRU(MinGRUConfig("mingru", hidden, forget_bias, readout=False), features).to(dtype)
 
 
 def inputs(rows, batch=3, features=5, dtype=torch.float32):

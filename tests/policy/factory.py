@@ -25,6 +25,7 @@ from rlrun.schema import (
 )
 from rlrun.types import Spec
 from tests.buffer.factory import constant, make_replay
+from tests.nets.cells import memory_config
 from tests.reference.streams import make_stream
 
 SPEC = Spec(gym.spaces.Box(-np.inf, np.inf, (3,), np.float32), gym.spaces.Discrete(5))
@@ -50,7 +51,7 @@ def r2d2(
     own = {"name": "r2d2", "learn_unroll_len": 7, "burnin_step": 3, "eta": 0.9, "memory_lr": None}
     config = R2D2Config(**(_VALUE | _SWITCHES | own | {"state_init": "stored"} | changes))
     return R2D2(
-        config, TorsoConfig("mlp", torso, "tanh", False), MemoryConfig(memory, hidden, 1.0),
+        config, TorsoConfig("mlp", torso, "tanh", False), memory_config(memory, hidden, 1.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device(device), compute=compute,
     )  # fmt: skip
 
@@ -130,7 +131,7 @@ def control(name, *, spec=BOX, seed=0, memory="none", torso=(8,), activation="ta
     config = kind(**(_CONTROL | _OWN[name] | {"name": name} | changes))
     return cls(
         config, TorsoConfig("mlp", torso, activation, False),
-        MemoryConfig(memory, 0 if memory == "none" else 6, 1.0),
+        memory_config(memory, 0 if memory == "none" else 6, 1.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
     )  # fmt: skip
 

@@ -12,9 +12,10 @@ from rlrun.nets.memory.lstm_gru import NoMemory
 from rlrun.policy.bc import BC
 from rlrun.policy.cql import CQL
 from rlrun.policy.iql import IQL
-from rlrun.schema import BCConfig, CQLConfig, IQLConfig, MemoryConfig, TorsoConfig
+from rlrun.schema import BCConfig, CQLConfig, IQLConfig, TorsoConfig
 from rlrun.types import Spec, tree_leaves
 from tests.buffer.factory import constant, make_replay
+from tests.nets.cells import memory_config
 from tests.policy.factory import _VALUE, SPEC, states_like
 from tests.reference.streams import make_stream
 
@@ -26,7 +27,7 @@ _OWN = {"lr": constant(1e-2), "adam_eps": 1e-8, "grad_clip": None, "head_hidden"
 def make(cls, config, spec, memory, seed):
     hidden = 0 if memory == "none" else 8
     return cls(
-        config, TorsoConfig("mlp", (8,), "tanh", False), MemoryConfig(memory, hidden, 1.0),
+        config, TorsoConfig("mlp", (8,), "tanh", False), memory_config(memory, hidden, 1.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
     )  # fmt: skip
 

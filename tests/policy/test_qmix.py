@@ -10,8 +10,9 @@ import torch
 from rlrun.acting.step import NumpyStep
 from rlrun.joint import JointSpace
 from rlrun.policy.qmix import QMIX
-from rlrun.schema import MemoryConfig, QMIXConfig, TorsoConfig
+from rlrun.schema import QMIXConfig, TorsoConfig
 from rlrun.types import Segment, Spec, tree_map
+from tests.nets.cells import memory_config
 from tests.policy.factory import _VALUE
 from tests.reference.nstep import nstep_rows
 
@@ -47,7 +48,7 @@ def qmix(*, spec=SPEC, seed=0, memory="gru", **changes) -> QMIX:
     }  # fmt: skip
     config = QMIXConfig(**(_VALUE | own | changes))
     return QMIX(
-        config, TorsoConfig("mlp", (8,), "tanh", False), MemoryConfig(memory, 6, 1.0),
+        config, TorsoConfig("mlp", (8,), "tanh", False), memory_config(memory, 6, 1.0),
         spec=spec, seed=seed, total_steps=1000, device=torch.device("cpu"),
     )  # fmt: skip
 
