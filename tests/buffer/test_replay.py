@@ -142,6 +142,25 @@ def test_a_chunk_longer_than_the_ring_is_stored_in_pieces(close):
     whole.check()
 
 
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_a_window_whose_burn_in_is_overwritten_is_dropped(size):
+    """Of every size of chunk the same windows are alive: those whose first row is still stored."""
+    stream, window = make_stream([[60]], [[True]], 90), Window(6, 2, 2)
+    replay = make_replay(stream.segment, rows=14, window=window)
+    every = make_replay(stream.segment, rows=200, window=window)
+    for start in range(0, 56, size):
+        chunk = part(stream.segment, start, start + size)
+        replay.add(chunk)
+        every.add(chunk)
+        table, oldest = replay.windows, replay.ring.oldest or -1  # 0: all rows are stored
+        first = (table.columns["learn"] - table.columns["burnin"])[table.alive]
+        assert (first - table.rows_before >= oldest).all()
+        made = every.windows
+        first = (made.columns["learn"] - made.columns["burnin"])[made.alive]
+        assert len(live(replay)) == int((first - table.rows_before >= oldest).sum())
+        replay.check()
+
+
 def test_what_acting_wrote_down_comes_back_with_its_row():
     stream = make_stream([[5, 3]], [[True]], 60)
     noted = replace(stream.segment, extras={"log_prob": stream.segment.obs[:-1, :, 2].clone()})

@@ -52,6 +52,26 @@ def with_kernel(policy):
     return policy
 
 
+def test_a_window_after_filler_reads_the_action_before_it():
+    """The row before a window is in ``extras``; filler before its first own row holds another."""
+    policy = r2d2(burnin_step=3, learn_unroll_len=7, nstep=3)
+    sample = batch_of(policy)
+    s, g = sample.segment, torch.Generator().manual_seed(0)
+    filler = torch.arange(len(s.valid))[:, None] < 2  # two rows, then own rows of an open episode
+    s = replace(
+        s,
+        valid=s.valid & ~filler,
+        first=torch.zeros_like(s.first),
+        action=torch.randint(5, s.action.shape, generator=g),
+        extras=s.extras | {"prev_action": torch.randint(5, s.action.shape[1:], generator=g)},
+    )
+    obs, previous = R2D2Kernel(policy).inputs(s)
+    want_obs, want = policy.inputs(s)
+    np.testing.assert_array_equal(obs, want_obs)
+    np.testing.assert_allclose(previous, want, rtol=1e-6)
+    assert (want[2, :, :-1].argmax(-1) == s.extras["prev_action"])[s.valid[2]].all()
+
+
 def samples(policy, space: gym.Space | None = None) -> list[Sample]:
     """Windows with NaN in everything that must not be read; some have another acted-on reward.
 

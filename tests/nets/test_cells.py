@@ -1,6 +1,7 @@
 """Every memory: unroll is its step form, resets, packed lengths, stored states, start values."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from rlrun.errors import EnvError
 from rlrun.nets.actor_critic import unroll_episodes
 from rlrun.nets.memory import make_memory, reset_state
+from rlrun.nets.memory.burn_in import burn_in
 from rlrun.nets.memory.complex_cell import ring
 from rlrun.nets.memory.lmu import legendre
 from rlrun.nets.memory.lstm_gru import GRU
@@ -47,6 +49,40 @@ def test_a_users_cell_of_another_width_is_its_fault(cell, monkeypatch):
     name = f"tests.nets.test_cells:{cell.__name__}"
     with pytest.raises(EnvError, match=name):
         make_memory(MemoryConfig(name, 4, 0.0), 3)
+
+
+@pytest.mark.parametrize("select", [True, False])
+@pytest.mark.parametrize("name", ["gru", "lru"])
+def test_burn_in_of_windows_with_all_some_and_no_rows_of_their_own(name, select):
+    """Each starts from its stored state and reads its own rows alone, the last ones."""
+    memory, own_rows = make(name), (5, 2, 0, 3)
+    x = torch.randn(5, len(own_rows), FEATURES)
+    state = state_of(memory, 4, len(own_rows))
+    valid = torch.stack([torch.arange(5) >= 5 - rows for rows in own_rows], 1)
+    net = SimpleNamespace(memory=memory)
+    with torch.no_grad():
+        got = burn_in(net, x, state, valid, (2, 3), select_partial=select)
+        for b, rows in enumerate(own_rows):
+            before = tuple(s[b : b + 1] for s in state)
+            want = memory.unroll(x[5 - rows :, b : b + 1], before)[1] if rows else before
+            for a, w in zip(got, want, strict=True):
+                torch.testing.assert_close(a[b : b + 1], w, rtol=1e-5, atol=1e-6)
+
+
+def test_rtu_is_the_formula():
+    """c_t = r (rotation by theta) c_{t-1} + sqrt(1 - r^2) W x_t; outputs relu(c1), relu(c2)."""
+    memory = make("rtu", torch.float64)
+    r, theta = torch.exp(-memory.nu_log.exp()), memory.theta_log.exp()
+    turn = r * torch.exp(1j * theta)
+    x = torch.randn(2, 1, FEATURES, dtype=torch.float64)
+    drive = (1 - r**2).sqrt() * torch.complex(*(memory.w[:, i] @ x[..., 0, :].T for i in (0, 1))).T
+    first = drive[0]
+    second = turn * first + drive[1]
+    zero = tuple(s.double() for s in memory.initial_state(1, CPU))
+    out, last = memory.unroll(x, zero)
+    torch.testing.assert_close(torch.complex(*last)[0], second)
+    for row, c in zip(out, (first, second), strict=True):
+        torch.testing.assert_close(row[0], torch.cat([c.real, c.imag]).relu())
 
 
 @pytest.mark.parametrize("name", NEW)
