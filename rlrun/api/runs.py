@@ -50,16 +50,19 @@ def resume(
     run_dir: str | os.PathLike[str],
     *overrides: str,
     quiet: bool = False,
+    discard: bool = False,
     trust: Sequence[str] = (),
 ) -> Run:
     """Go on with a run, as ``rlrun resume RUN_DIR KEY=VALUE ...`` does, and return it.
 
     ``run_dir``: a run directory or a ``Run``; ``DIR@ENV_STEP``: from the checkpoint of that env
-    step. The other arguments, signals and errors are those of ``train``.
+    step. ``discard``: delete the checkpoints and records after it. The other arguments, signals and
+    errors are those of ``train``.
     """
     words = check_words(overrides, "rlrun.resume")
     text = os.fspath(run_dir)
-    with running_call(["resume", text, *words, *quiet * ["-q"], *trust_words(trust)], trust):
+    flags = [*quiet * ["-q"], *discard * ["--discard"], *trust_words(trust)]
+    with running_call(["resume", text, *words, *flags], trust):
         from rlrun.cli.run import resume_run
         from rlrun.rundir.branch import split_step
         from rlrun.sweeps.record import is_sweep
@@ -69,7 +72,7 @@ def resume(
             wrong = "is the directory of a sweep; that of a run is allowed"
             raise ConfigError(f"RUN_DIR = {path}: {wrong}; on a command line: rlrun resume {path}")
         silent = ["logger.progress=off"] if quiet else []
-        resume_run(path, step, [*words, *silent], own_process=False)
+        resume_run(path, step, [*words, *silent], discard=discard, own_process=False)
     return Run(path)
 
 

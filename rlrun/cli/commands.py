@@ -51,7 +51,9 @@ def resume_command(argv: list[str]) -> int:
     parser = Parser(prog="rlrun resume", description=about)
     parser.add_argument("run_dir", metavar="RUN_DIR[@ENV_STEP]", help="or SWEEP_DIR")
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE")
-    args = parser.parse_args(argv)
+    discard = "with @ENV_STEP: delete the checkpoints and records after it"
+    parser.add_argument("--discard", action="store_true", help=discard)
+    args = parser.parse_intermixed_args(argv)
     from rlrun.cli.run import resume_run
     from rlrun.rundir.branch import split_step
     from rlrun.sweeps.record import is_sweep
@@ -62,6 +64,9 @@ def resume_command(argv: list[str]) -> int:
         return resume_search(Path(args.run_dir).absolute(), args.overrides, quiet=bool(quiet))
     overrides = [*args.overrides, *quiet]
     run_dir, step = split_step(args.run_dir)
+    if args.discard and step is None:
+        wrong = "nothing is deleted where no env step is given; RUN_DIR@ENV_STEP is allowed"
+        raise ConfigError(f"--discard: {wrong}; leave it out")
     if step is None and is_sweep(run_dir):
         from rlrun.cli.job_runs import table_command
         from rlrun.cli.sweep import print_report_line, resume_sweep
@@ -73,7 +78,7 @@ def resume_command(argv: list[str]) -> int:
         elif not quiet:
             print_report_line(run_dir, SweepRecord.read(run_dir))
         return code
-    return resume_run(run_dir, step, overrides)
+    return resume_run(run_dir, step, overrides, discard=args.discard)
 
 
 def search_command(argv: list[str]) -> int:
@@ -102,7 +107,7 @@ def fork_command(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     from rlrun.cli.run import resume_loaded
     from rlrun.config import directories, load
-    from rlrun.rundir.branch import checkpoint_at, fork, split_step
+    from rlrun.rundir.branch import checkpoint_at, fork, require_steps_left, split_step
 
     overrides = [*args.overrides, *quiet]
     run_dir, step = split_step(args.run_dir)
@@ -111,6 +116,7 @@ def fork_command(argv: list[str]) -> int:
         raise ConfigError(f"run.dir = null: {wrong}; add run.dir=NEW", key="run.dir")
     config, raw_yaml = load(run_dir, overrides, fork=True)
     path = checkpoint_at(run_dir, step)
+    require_steps_left(path, config.run)
     new = Path(str(config.run.dir)).expanduser().absolute()
     directories.require_new(new)
     new = directories.claim(new, exact=True)
@@ -119,7 +125,11 @@ def fork_command(argv: list[str]) -> int:
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
-    return resume_loaded(new, config, raw_yaml, overrides)
+    try:
+        return resume_loaded(new, config, raw_yaml, overrides, origin=run_dir)
+    except ConfigError:  # what was typed does not fit the checkpoint
+        shutil.rmtree(new, ignore_errors=True)
+        raise
 
 
 def verify_command(argv: list[str]) -> int:

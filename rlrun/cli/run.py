@@ -3,6 +3,7 @@
 ``start_run`` and ``resume_run`` raise errors; ``rlrun.api`` calls them too.
 """
 
+import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlrun.cli.error_report import SweepStopped, job_error, log_error, report_job_error
 from rlrun.cli.run_log import close_log, run_log
-from rlrun.errors import ConfigError, Interrupted
+from rlrun.errors import ConfigError, Interrupted, RlrunError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -143,20 +144,33 @@ def run_job(cfg: "DictConfig", config: "Config | None" = None) -> int:
 
 
 def resume_run(
-    run_dir: Path, step: int | None, overrides: list[str], *, own_process: bool = True
+    run_dir: Path,
+    step: int | None,
+    overrides: list[str],
+    *,
+    discard: bool = False,
+    own_process: bool = True,
 ) -> int:
     """Go on with a run, from the checkpoint of an env step where one is given; return 0.
 
-    ``own_process``: as for ``start_run``.
+    ``discard``: delete the checkpoints after ``step``, if there are any. ``own_process``: as for
+    ``start_run``.
 
     Raises: RlrunError, BrokenPipeError.
     """
     from rlrun.config import load
-    from rlrun.rundir.branch import checkpoint_at
+    from rlrun.rundir.branch import checkpoint_at, later_steps
 
     config, raw_yaml = load(run_dir, overrides)
     if step is not None:
-        checkpoint_at(run_dir, step)
+        later = later_steps(run_dir, checkpoint_at(run_dir, step))
+        if later and not discard:
+            shown = ", ".join(map(str, later))
+            raise ConfigError(
+                f"{run_dir}@{step}: going back deletes what is later, the checkpoints of env steps "
+                f"{shown} and their records; --discard allows it (from Python discard=True); add "
+                f"it, or keep them: rlrun fork {shlex.quote(f'{run_dir}@{step}')} run.dir=NEW"
+            )
     given: dict[str, Any] = {"step": step, "own_process": own_process}
     return resume_loaded(run_dir.absolute(), config, raw_yaml, overrides, **given)
 
@@ -169,8 +183,12 @@ def resume_loaded(
     *,
     step: int | None = None,
     own_process: bool = True,
+    origin: Path | None = None,
 ) -> int:
-    """``resume_run`` with what ``rlrun.config.load`` returned."""
+    """``resume_run`` with what ``rlrun.config.load`` returned.
+
+    ``origin``: the run whose checkpoint it is, where ``run_dir`` is a fork.
+    """
     try:
         if config.pipeline.name == "overlapped":
             from rlrun.pipeline.forkserver import start_forkserver
@@ -183,8 +201,47 @@ def resume_loaded(
     except BrokenPipeError:
         raise
     except Exception as e:
-        error = job_error(e, run_dir)
+        error = _misfit(job_error(e, run_dir), origin or run_dir, overrides)
         raise error from error.__cause__
+
+
+_SHAPED_BY = {  # parts of a checkpoint, and the groups of the keys that shape them
+    "networks": ("policy", "torso", "memory", "env", "agents", "bonus"),
+    "environments": ("collector", "env", "agents", "pipeline", "memory", "policy", "torso"),
+    "replay": ("buffer", "learner", "policy", "memory", "env", "collector", "agents", "torso"),
+}
+
+
+def _misfit(error: RlrunError, origin: Path, overrides: Sequence[str]) -> RlrunError:
+    """The error of a checkpoint that does not fit a key that was typed; else ``error``."""
+    part = getattr(error, "part", None)
+    if part is None:
+        return error
+    from rlrun.config import load
+    from rlrun.config.config_errors import format_value
+
+    config, typed = load(origin)[0], {}
+    for override in overrides:
+        key, _, value = override.lstrip("+").partition("=")
+        if key.partition(".")[0] in _SHAPED_BY[part]:
+            saved = format_value(_value_of(config, key))
+            if saved.replace(" ", "") != value.replace(" ", ""):
+                typed[key] = (value, f"{key}={saved}")
+    if not typed:
+        return error
+    values, saved = (", ".join(texts) for texts in zip(*typed.values(), strict=True))
+    return ConfigError(
+        f"{', '.join(typed)} = {values}: does not fit the {part} that the checkpoint holds, of "
+        f"{saved}; keys that change no shape are allowed; leave it out, or start a new run with it",
+        key=next(iter(typed)),
+    )
+
+
+def _value_of(config: Any, key: str) -> Any:
+    """The value of a dotted key of a config; None where it has no such key."""
+    for name in key.split("."):
+        config = config.get(name) if isinstance(config, dict) else getattr(config, name, None)
+    return config
 
 
 def run_sweep_job(cfg: "DictConfig") -> int:

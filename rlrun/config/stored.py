@@ -1,6 +1,7 @@
 """The config that a run directory holds, read for eval, resume and export."""
 
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun.config.checks.keys import check
 from rlrun.config.compose import Composer, read_composed, shipped_conf, to_yaml
-from rlrun.config.config_errors import config_error
+from rlrun.config.config_errors import config_error, format_value
 from rlrun.config.directories import check_length
 from rlrun.config.hydra_errors import as_config_error
 from rlrun.config.hydra_keys import check_addresses
@@ -61,7 +62,9 @@ def load(
         _rename_keys(cfg)
         _add_new_keys(cfg)
         OmegaConf.set_struct(cfg, True)
-        _change(cfg, composer.parse(overrides), fork)
+        parsed = composer.parse(overrides)
+        _refuse_options(composer, parsed, fork)
+        _change(cfg, parsed, fork, run_dir)
         if not replay:
             OmegaConf.update(cfg, "buffer.device", "cpu")
     except ConfigError:
@@ -103,7 +106,23 @@ def _add_new_keys(cfg: DictConfig) -> None:
         cfg.policy = OmegaConf.merge({"rescale_actions": False}, cfg.policy)
 
 
-def _change(cfg: DictConfig, overrides: Sequence[Override], fork: bool) -> None:
+def _refuse_options(composer: Composer, overrides: Sequence[Override], fork: bool) -> None:
+    """Raise ConfigError for ``memory=gru``: it builds other parts than those that were saved."""
+    groups, what = composer.groups(), "a fork" if fork else "a resumed run"
+    for override in overrides:
+        group, value = override.key_or_group, override.value()
+        if group not in groups or isinstance(value, dict):
+            continue
+        raise config_error(
+            group,
+            value,
+            f"{what} goes on with the networks, replay and environments that its checkpoint holds",
+            "single keys, such as policy.lr=1e-4, are allowed, options of a group are not",
+            f"leave it out, or start a new run with {group}={format_value(value)}",
+        )
+
+
+def _change(cfg: DictConfig, overrides: Sequence[Override], fork: bool, run_dir: Path) -> None:
     """Set ``overrides``. Raises: ConfigError listing those that a resumed run cannot change."""
     refused: list[Override] = []
     before = {override.key_or_group: _plain(cfg, override.key_or_group) for override in overrides}
@@ -123,14 +142,16 @@ def _change(cfg: DictConfig, overrides: Sequence[Override], fork: bool) -> None:
     ]
     if refused:
         keys = list(dict.fromkeys(override.key_or_group for override in refused))
+        lines = [str(o.input_line) for o in refused if o.key_or_group != "run.dir"]
+        words = map(shlex.quote, ("rlrun", "fork", str(run_dir), *lines))
+        branch = f"branch off: {' '.join(words)} run.dir=NEW"
         insist = f"insist with 'resume.allow=[{','.join(keys)}]'"
-        elsewhere = "branch off with 'rlrun fork RUN_DIR run.dir=NEW'"
         raise config_error(
             ", ".join(keys),
             ", ".join(re.sub(r"^[^=]*=?", "", str(o.input_line)) for o in refused),
             f"a resumed run cannot change {'this' if len(keys) == 1 else 'these'}",
             f"{', '.join(_RESUMABLE)} may change (not run.dir)",
-            f"start a new run, or {elsewhere if 'run.dir' in keys else insist}",
+            branch if "run.dir" in keys else f"{branch}; or {insist}",
         )
 
 

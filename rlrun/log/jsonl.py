@@ -71,24 +71,19 @@ class JsonLinesFile:
     def write(self, env_steps: int, values: Mapping[str, SupportsFloat]) -> None:
         """Append a record and pass it to the operating system."""
         text = encode_record(env_steps, values)
+        self._require_intact()
         rest = memoryview(text)
         try:
             while rest:  # an unbuffered write may be partial
                 rest = rest[self._file.write(rest) :]
-            removed = os.fstat(self._file.fileno()).st_nlink == 0
         except OSError as e:
             raise self._write_error(e) from e
-        if removed:  # writes to an unlinked file succeed but are lost
-            raise StorageError(
-                f"{self.path}: the file was removed while the run was writing it; the run "
-                "directory must stay in place; start the run again"
-            )
-
         self._size += len(text)
         self._digest.update(text)
 
     def committed(self) -> dict[str, Any]:
         """Return size and SHA-256 (hex) of the records so far, for a checkpoint."""
+        self._require_intact()
         return {"bytes": self._size, "sha256": self._digest.hexdigest()}
 
     def rewind(self, env_steps: int, committed: Committed | None) -> None:
@@ -112,11 +107,38 @@ class JsonLinesFile:
         self.last = _parse(content[content.rfind(b"\n", 0, -1) + 1 :])
 
     def sync(self) -> None:
-        """Fsync the file; called before a checkpoint is saved."""
+        """Fsync the file; called before a checkpoint is saved. Any thread may call it."""
         try:
             os.fsync(self._file.fileno())
         except OSError as e:
             raise self._write_error(e) from e
+
+    def _require_intact(self) -> None:
+        """Raise StorageError when somebody removed, replaced or cut the file.
+
+        Writes to a file without a name succeed but are lost; the records that are gone are those
+        without which no checkpoint can be resumed.
+        """
+        try:
+            own, there = os.fstat(self._file.fileno()), os.stat(self.path, follow_symlinks=False)
+            same = (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
+        except FileNotFoundError:
+            same = False
+        except OSError as e:
+            raise self._write_error(e) from e
+        if not same:
+            raise self._changed("was removed or replaced")
+        if own.st_size < self._size:
+            raise self._changed(f"was cut to {own.st_size} of {self._size} bytes")
+        if own.st_size > self._size:
+            raise self._changed(f"was written by others ({own.st_size} bytes, not {self._size})")
+
+    def _changed(self, wrong: str) -> StorageError:
+        return StorageError(
+            f"{self.path}: the file {wrong} while the run was writing it; a checkpoint is of no "
+            "use without its records, so the files of a run must stay as they are; `rlrun verify` "
+            "says what can still be resumed"
+        )
 
     def close(self) -> None:
         """Close the file; idempotent."""

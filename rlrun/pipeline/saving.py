@@ -32,7 +32,7 @@ class RunSaver:
     ) -> None:
         """Save a checkpoint. Raises: StorageError, of this save or the one before."""
         held = {name: copied(x) for name, x in weights.items()}
-        meta = {"env_steps": counters.env_steps, "updates": counters.updates}
+        meta = _meta(counters)
 
         def write_past() -> None:  # again by a run that resumes before this checkpoint
             self.log.sync()
@@ -47,6 +47,10 @@ class RunSaver:
             state, env_steps=counters.env_steps, keep=self.keep, committed=self.log.committed(),
             before=write_past, after=write_newest,
         )  # fmt: skip
+
+    def save_weights(self, weights: Mapping[str, Tensor], counters: Counters) -> None:
+        """Save the newest weights alone, those of a checkpoint that is there."""
+        checkpoint.save_weights(self.directory / "last.safetensors", weights, _meta(counters))
 
     def codec_metrics(self) -> dict[str, float]:
         """codec/ metrics of the past weights; empty while there are none."""
@@ -68,3 +72,7 @@ class RunSaver:
             self.wait()
         except StorageError as e:
             _logger.warning("%s", e)
+
+
+def _meta(counters: Counters) -> dict[str, int]:
+    return {"env_steps": counters.env_steps, "updates": counters.updates}

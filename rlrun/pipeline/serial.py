@@ -342,17 +342,20 @@ class Pipeline:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, value in loaded_counts(state["counters"], self.counters.__slots__).items():
             setattr(self.counters, name, value)
-        self.policy.load_state_dict(state["policy"])
-        restore_backends(self.policy, state["backends"])
-        self.source.load_state_dict(state)
+        with checkpoint.fitting_part(checkpoint.NETWORKS):
+            self.policy.load_state_dict(state["policy"])
+            restore_backends(self.policy, state["backends"])
+        with checkpoint.fitting_part(checkpoint.ENVIRONMENTS):
+            self.source.load_state_dict(state)
         self.best, self.last = (loaded_summary(state[name]) for name in ("best", "last"))
         same_goal = state["stop_value"] == self.run_config.stop_value
         self.consecutive_solved = state["hits"] if same_goal else 0
         self.pending_evaluation, self.dirty = state["owed"], False
         self.inexact_evaluation = state.get("inexact_evaluation")  # earlier versions had none
         if self.buffer is not None and self.learner is not None:
-            self.buffer.load_state_dict(state["buffer"])
-            self.learner.load_state_dict(state["learner"])
+            with checkpoint.fitting_part(checkpoint.REPLAY):
+                self.buffer.load_state_dict(state["buffer"])
+                self.learner.load_state_dict(state["learner"])
         if self.bonus is not None:
             self.bonus.load_state_dict(state["bonus"])
         load_generators(state["generators"])

@@ -142,7 +142,7 @@ def _run(
     check_precision(config)  # the run may have begun, or its job been sent from, elsewhere
     plan = make_plan(config)
     with lock_run_dir(run_dir), nullcontext() if own_process else process_restored():
-        state = None
+        state, previous = None, b""
         if step is not None:
             go_back(run_dir, checkpoint_at(run_dir, step))
         if resumed is not None:
@@ -150,6 +150,7 @@ def _run(
             earlier = _earlier_record(run_dir, state)
             with checkpoint.fitting(run_dir / CHECKPOINTS):
                 plan = plan if state is None else plan.resumed(state["settings"])
+            previous = (run_dir / CONFIG).read_bytes()
             _replace_config(run_dir, earlier, raw_yaml)
         prepare_process(plan)
         record = RunRecord(config.seed, config.device, plan.threads, parameters=0)
@@ -173,6 +174,12 @@ def _run(
             if record.status == "running" and not own_process:  # which may live on for long
                 with suppress(StorageError):
                     close_record(record, run_dir, "interrupted", Interrupted.exit_code)
+            raise
+        except checkpoint.MisfitError as e:  # the change of the config is undone
+            replace_file(run_dir / CONFIG, previous)
+            record.files = hashes(run_dir)
+            record.changed = [] if resumed is None or earlier is None else earlier.changed
+            record_failure(record, run_dir, e.exit_code)
             raise
         except Exception as e:
             error = e if isinstance(e, RlrunError) else fault_of_users(e)
@@ -254,6 +261,8 @@ def _run_to_end(
     ):
         if state is not None:
             _load(pipeline, state)
+            if not (run_dir / CHECKPOINTS / "last.json").exists():  # of a fork
+                pipeline.saver.save_weights(pipeline.policy.weights(), pipeline.counters)
         elif isinstance(pipeline.buffer, Replay | Mixed) and config.buffer.load is not None:
             log.note(load_rows(plan, pipeline.buffer))
         record.parameters = sum(w.numel() for w in pipeline.policy.weights().values())

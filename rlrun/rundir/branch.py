@@ -1,5 +1,6 @@
 """Going back to an earlier checkpoint of a run, in its directory or in a new one. Torch-free."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -11,6 +12,7 @@ from rlrun.rundir.durable import fsync_directory, replace_file, seal, sha256_fil
 from rlrun.rundir.inert import read_file
 from rlrun.rundir.manifest import MANIFEST, ROWS
 from rlrun.rundir.texts import CONFIG, RECORD, TEXTS, hashes, read_record
+from rlrun.schema import RunConfig
 
 CHECKPOINTS = "checkpoints"
 
@@ -48,6 +50,38 @@ def checkpoint_at(run_dir: Path, step: int | None) -> Path:
             f"kept are {kept} (run.keep_checkpoints); choose one of them"
         )
     return found[-1]
+
+
+def later_steps(run_dir: Path, path: Path) -> list[int]:
+    """Env steps of the checkpoints after ``path``, which ``go_back`` deletes."""
+    existing = manifest.list_checkpoints(run_dir / CHECKPOINTS)
+    later = existing[existing.index(path) + 1 :]
+    return [name[0] for name in map(manifest.parse_name, later) if name is not None]
+
+
+def require_steps_left(path: Path, run: RunConfig) -> None:
+    """Raise ConfigError when a run that goes on from checkpoint ``path`` would train nothing."""
+    try:
+        fields = manifest.read_manifest(path)
+        state = json.loads(read_file(path / manifest.STATE))["state"]
+        solved = state["stop_value"] == run.stop_value and state["hits"] >= run.stop_after
+        steps = int(fields["env_steps"])
+    except (OSError, RecursionError, ValueError, KeyError, TypeError):
+        return  # it is verified before it is used
+    if steps >= run.total_steps:
+        later = 2 * max(steps, run.total_steps)
+        raise ConfigError(
+            f"run.total_steps = {run.total_steps}: the checkpoint is of env step {steps}, so the "
+            f"fork would train nothing; more than {steps} are allowed; add run.total_steps={later}",
+            key="run.total_steps",
+        )
+    if solved and run.stop_value is not None:
+        raise ConfigError(
+            f"run.stop_value = {run.stop_value}: the checkpoint (env step {steps}) has reached it, "
+            "so the fork would train nothing; another value and null are allowed; add "
+            "run.stop_value=null",
+            key="run.stop_value",
+        )
 
 
 def go_back(run_dir: Path, path: Path) -> None:

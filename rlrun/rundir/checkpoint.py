@@ -33,6 +33,7 @@ MISFITS = (
     AssertionError, AttributeError, IndexError, KeyError, MemoryError, OverflowError, RuntimeError,
     TypeError, ValueError,
 )  # fmt: skip
+NETWORKS, ENVIRONMENTS, REPLAY = "networks", "environments", "replay"  # parts of a checkpoint
 UNREADABLE = (OSError, RecursionError, *MISFITS)  # what reading a damaged or forged one raises
 
 __all__ = [
@@ -104,6 +105,31 @@ def fitting(path: Path) -> Iterator[None]:
         raise CheckpointError(
             f"{path}: does not fit this run ({type(e).__name__}: {text}); a checkpoint must be as "
             "it was saved, and of this config; use another one, or start the run again"
+        ) from e
+
+
+class MisfitError(CheckpointError):
+    """A checkpoint whose ``part`` does not fit what the config builds."""
+
+    def __init__(self, text: str, part: str) -> None:
+        super().__init__(text)
+        self.part = part
+
+
+@contextmanager
+def fitting_part(part: str) -> Iterator[None]:
+    """Within the context a part of a run is loaded. Raises: MisfitError where it does not fit."""
+    try:
+        yield
+    except CheckpointError as e:
+        raise MisfitError(str(e), part) from e
+    except MISFITS as e:
+        text = " ".join(str(e).split())
+        raise MisfitError(
+            f"checkpoints: the {part} do not fit the config ({type(e).__name__}: {text}); allowed "
+            "are the networks, replay and environments that the run began with; undo the changes "
+            "of its config",
+            part,
         ) from e
 
 

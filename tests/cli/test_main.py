@@ -256,7 +256,7 @@ def test_resume_with_other_keys(rlrun: Callable[..., Done], build: Build, tmp_pa
     assert "'resume.allow=[policy.lr,policy.gamma]'" in done.err
     moved = rlrun("resume", str(path), "run.dir=elsewhere")
     assert moved.code == 2
-    assert "rlrun fork RUN_DIR run.dir=NEW" in moved.err
+    assert f"rlrun fork {path} run.dir=NEW" in moved.err
     assert "insist" not in moved.err, "resume.allow does not help"
     allow = "resume.allow=[policy.lr,policy.gamma]"
     assert rlrun("resume", str(path), *line, allow).code == 0

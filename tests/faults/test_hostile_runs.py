@@ -23,7 +23,7 @@ COMMANDS = {
     "export": ["export", "run", "data"],
     "verify": ["verify", "run"],
     "diff": ["diff", "run", "run"],
-    "at": ["resume", "run@257", "-q"],
+    "at": ["resume", "run@257", "--discard", "-q"],
     "fork": ["fork", "run@257", "run.dir=new", "-q"],
     "events": ["tensorboard-rebuild", "run"],
 }

@@ -1,6 +1,8 @@
 """Going back in a run, branches of it, what is damaged in it, and where two runs differ."""
 
 import json
+import os
+import pkgutil
 import re
 import shutil
 from pathlib import Path
@@ -52,7 +54,7 @@ def line(capsys):
 def test_going_back_repeats_the_run(finished, run_dir, capsys):
     steps = steps_of(run_dir)
     assert len(steps) == 4
-    assert main(["resume", f"{run_dir}@{steps[1]}", "-q"]) == 0
+    assert main(["resume", f"{run_dir}@{steps[1]}", "--discard", "-q"]) == 0
     assert steps_of(run_dir) == steps
     assert (run_dir / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
     states = [load_newest(d / "checkpoints")[0] for d in (finished, run_dir)]
@@ -147,6 +149,114 @@ def test_wrong_commands_are_one_line(run_dir, tmp_path, capsys):
         assert text in found
         assert "\n" not in found
     assert not (tmp_path / "new").exists()
+
+
+def test_a_fork_that_would_train_nothing_is_refused(run_dir, tmp_path, capsys):
+    new = tmp_path / "new"
+    for words, key in (
+        ([], "run.total_steps = 400"),
+        (["run.total_steps=100"], "run.total_steps = 100"),
+    ):
+        assert main(["fork", str(run_dir), "policy.lr=1e-3", f"run.dir={new}", *words]) == 2
+        found = line(capsys)
+        assert f"error: {key}: the checkpoint is of env step" in found
+        assert not new.exists()
+        more = found.rpartition(" add ")[2]
+    assert main(["fork", str(run_dir), f"run.dir={new}", "-q", more]) == 0
+    assert steps_of(new)[-1] > steps_of(run_dir)[-1]
+
+
+def test_a_fork_of_a_solved_run_is_refused_unless_the_goal_is_another(tmp_path, capsys):
+    run, new = tmp_path / "run", tmp_path / "new"
+    assert main([*WORDS, "run.stop_value=-1", f"run.dir={run}"]) == 0
+    words = ["fork", str(run), "run.total_steps=500", f"run.dir={new}", "-q"]
+    assert main(words) == 2
+    assert "add run.stop_value=null" in line(capsys)
+    assert main([*words, "run.stop_value=null"]) == 0
+    assert main(["verify", str(new)]) == 0
+
+
+def test_a_fork_can_be_scored_before_it_saves(run_dir, tmp_path, monkeypatch):
+    """Of a checkpoint whose weights are no longer those in last.safetensors."""
+    new = tmp_path / "new"
+    monkeypatch.setattr("rlrun.pipeline.serial.Pipeline.run", _killed)
+    assert main(["fork", f"{run_dir}@{steps_of(run_dir)[1]}", f"run.dir={new}", "-q"]) == 130
+    assert (
+        json.loads((new / "checkpoints/last.json").read_text())["meta"]["env_steps"]
+        == (steps_of(new)[-1])
+    )
+    assert main(["eval", str(new), "--episodes", "1"]) == 0
+    assert main(["verify", str(new)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "saved"),
+    [("collector.num_envs=8", "=16"), ("torso.hidden=[16]", "=[8]"), ("buffer.capacity=300", "=1"),
+     ("env.id=MountainCar-v0", "=CartPole-v1"), ("memory=gru", ""), ("env=pendulum", ""),
+     ("policy=r2d2", ""), ("buffer=uniform", "")],
+)  # fmt: skip
+def test_a_fork_or_a_resume_that_the_checkpoint_does_not_fit_leaves_nothing(
+    run_dir, tmp_path, capsys, override, saved
+):
+    key = override.partition("=")[0]
+    text = (run_dir / "config.yaml").read_text()
+    words = [override, "policy.lr=1e-3", "run.total_steps=600", "-q"]
+    for command in (
+        ["fork", str(run_dir), f"run.dir={tmp_path / 'new'}"],
+        ["resume", str(run_dir), f"resume.allow=[{key},policy.lr]"],
+    ):
+        assert main([*command, *words]) == 2
+        found = line(capsys)
+        assert "\n" not in found
+        assert key in found.partition(" = ")[0]
+        assert f"{key}{saved}" in found if saved else f"new run with {override}" in found
+        assert not (tmp_path / "new").exists()
+    assert (run_dir / "config.yaml").read_text() == text
+    assert main(["resume", str(run_dir), "run.total_steps=600", "-q"]) == 0
+
+
+def test_going_back_deletes_nothing_that_is_not_to_be_discarded(run_dir, capsys):
+    steps, last = steps_of(run_dir), steps_of(run_dir)[-1]
+    before = {p: durable.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()}
+    assert main(["resume", f"{run_dir}@{steps[1]}", "-q"]) == 2
+    assert f"{steps[2]}, {steps[3]} and their records; --discard allows it" in line(capsys)
+    assert {p: durable.sha256_file(p) for p in run_dir.rglob("*") if p.is_file()} == before
+    assert main(["resume", f"{run_dir}@{last}", "run.total_steps=500", "-q"]) == 0, "none is later"
+    assert main(["resume", str(run_dir), "--discard"]) == 2
+
+
+@pytest.mark.parametrize("how", ["cut", "emptied", "longer", "replaced", "removed"])
+@pytest.mark.parametrize("at", ["write", "save"])
+def test_records_that_change_while_the_run_goes_on_are_noticed(tmp_path, capsys, how, at):
+    """Before the next record or checkpoint, without which it could not be resumed."""
+    run, changed = tmp_path / "run", []
+
+    def change(function):
+        def changing(*given, **named):
+            path = run / "metrics.jsonl"
+            if not changed and path.exists() and path.stat().st_size > 100:
+                changed.append(path.stat().st_size)
+                if how == "replaced":
+                    shutil.copy(path, tmp_path / "copy")
+                    os.replace(tmp_path / "copy", path)
+                elif how == "removed":
+                    path.unlink()
+                else:
+                    os.truncate(path, {"cut": 60, "emptied": 0, "longer": 5000}[how])
+            return function(*given, **named)
+
+        return changing
+
+    name = "rlrun.log.Log.write" if at == "write" else "rlrun.pipeline.serial.Pipeline._save"
+    module, _, attribute = name.rpartition(".")
+    owner = pkgutil.resolve_name(module.replace(".Log", ":Log").replace(".Pipeline", ":Pipeline"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, attribute, change(getattr(owner, attribute)))
+        assert main([*WORDS, f"run.dir={run}"]) == 6
+    found = line(capsys)
+    assert changed
+    assert "\n" not in found
+    assert "metrics.jsonl: the file was" in found
 
 
 def test_a_path_with_an_at_sign_is_a_path(tmp_path):
