@@ -4,16 +4,69 @@ Without numba (or with RLRUN_NUMBA=0) ``jit`` returns the function unchanged, an
 be slow as Python loops use a vectorised numpy version; the numbers are the same.
 """
 
+import logging
 import os
+import stat
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+VARIABLE = "NUMBA_CACHE_DIR"  # read when numba is imported; child processes inherit it
+
+
+def _writable(path: Path) -> bool:
+    """Whether ``path`` could be made, or is a directory that can be written."""
+    there = next(parent for parent in (path, *path.parents) if os.path.exists(parent))
+    return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)
+
+
+def _has_cache() -> bool:
+    """Whether numba finds a directory for compiled kernels: beside rlrun's files, or the user's.
+
+    Without HOME and an entry in passwd it would make ``~/.cache`` in the working directory.
+    """
+    user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    own = Path(__file__).parent / "__pycache__"
+    known = bool(os.environ.get(VARIABLE)) or _writable(own)
+    return known or (user.is_absolute() and _writable(user))
+
+
+def _private_directory() -> str | None:
+    """A directory below the temporary one that only this user can write; None: there is none.
+
+    What numba reads there is code.
+    """
+    try:
+        path = os.path.join(tempfile.gettempdir(), f"rlrun-numba-{os.getuid()}")
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        found = os.lstat(path)
+    except OSError:
+        return None
+    private = found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return path if stat.S_ISDIR(found.st_mode) and private else None
+
+
 COMPILED = os.environ.get("RLRUN_NUMBA", "1") != "0"
+_CACHED = True
+if COMPILED and not _has_cache():
+    if (directory := _private_directory()) is None:
+        _CACHED = False
+        logging.getLogger(__name__).warning(
+            "kernels are compiled anew in every process: no directory keeps them; set %s=DIR",
+            VARIABLE,
+        )
+    else:
+        os.environ[VARIABLE] = directory
 if COMPILED:
     try:
         import numba
+
+        numba.config.reload_config()  # where the user's program has imported it before
     except ImportError:
         COMPILED = False
 
@@ -35,7 +88,7 @@ def _compiled(function: F, error_model: Literal["python", "numpy"]) -> F:
     if not COMPILED:
         return function
     try:
-        compiled: Any = numba.njit(cache=True, nogil=True, error_model=error_model)(function)
+        compiled: Any = numba.njit(cache=_CACHED, nogil=True, error_model=error_model)(function)
     except RuntimeError:  # neither the package's nor the user's cache directory is writable
         compiled = numba.njit(nogil=True, error_model=error_model)(function)
     return cast(F, compiled)
