@@ -37,6 +37,17 @@ def end_if_importing_main() -> None:
         os._exit(NO_GUARD)
 
 
+def require_working_directory() -> None:
+    """Raise StorageError where the working directory was deleted: every path begins there."""
+    try:
+        os.getcwd()
+    except OSError as e:
+        raise StorageError(
+            f"the working directory: is gone ({(e.strerror or str(e)).lower()}); one that exists "
+            "is needed; change into another directory (cd)"
+        ) from e
+
+
 def extra(name: str) -> str:
     """Return what pip installs for an optional part of rlrun, where rlrun came from.
 

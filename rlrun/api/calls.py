@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from rlrun.cli.error_report import job_error, line_of
-from rlrun.errors import ConfigError, end_if_importing_main
+from rlrun.errors import ConfigError, end_if_importing_main, require_working_directory
 from rlrun.trust import trusting
 
 _P = ParamSpec("_P")
@@ -34,6 +34,7 @@ def errors_of_cli(function: Callable[_P, _T]) -> Callable[_P, _T]:
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         signature.bind(*args, **kwargs)
         try:
+            require_working_directory()
             return function(*args, **kwargs)
         except BrokenPipeError:
             raise

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlrun.cli.sweep import resume_sweep, run_sweep
-from rlrun.config.directories import absolute, claim, require_new
+from rlrun.config.directories import absolute, claim, require_new, require_writable
 from rlrun.errors import ConfigError, Interrupted
 from rlrun.reports.runs import RunData, read_run
 from rlrun.sweeps.record import SweepRecord, is_sweep
@@ -27,10 +27,11 @@ def directory_of(given: str | None, key: str) -> Path:
     """
     if given is None:
         name = time.strftime(f"outputs/{key.partition('.')[0]}/%Y-%m-%d_%H-%M-%S")
-        return claim(absolute(key, Path(name)), exact=False)
+        return claim(absolute(key, Path(name)), exact=False, key=key)
     path = absolute(key, Path(given))
     if not is_sweep(path):
         require_new(path, key)
+        require_writable(path, key)
         return path
     begun = [command[1] for command in SweepRecord.read(path).commands[:1] if len(command) > 1]
     if begun and begun[0] in _OWNERS and begun[0] != key.partition(".")[0]:

@@ -35,7 +35,13 @@ from rlrun.cli.list import GROUPS, TOPICS, help_text
 from rlrun.cli.play import eval_command, play_command
 from rlrun.cli.report import compare_command, report_command
 from rlrun.cli.tensorboard import rebuild_command, tensorboard_command
-from rlrun.errors import ConfigError, Interrupted, RlrunError, end_if_importing_main
+from rlrun.errors import (
+    ConfigError,
+    Interrupted,
+    RlrunError,
+    end_if_importing_main,
+    require_working_directory,
+)
 from rlrun.trust import trusting
 
 
@@ -96,6 +102,7 @@ def _main(argv: Sequence[str]) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     logging.raiseExceptions = False  # a log on a full disk prints no traceback for every record
     try:
+        require_working_directory()
         packages, rest = _split_trust(argv)
         with trusting(packages):
             return _dispatch(rest)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlrun.config import Composer
 from rlrun.config.config_errors import config_error
-from rlrun.config.directories import absolute, claim, require_new, require_writable
+from rlrun.config.directories import absolute, claim, require_new
 from rlrun.config.hydra_errors import override_key
 from rlrun.config.hydra_keys import ADDRESSES
 from rlrun.config.reader import read_dataclass
@@ -146,8 +146,7 @@ def _make_directory(given: str | None) -> Path:
             wrong, allowed = "there is a search in it", "a new or empty directory is allowed"
             raise config_error("search.dir", given, wrong, allowed, f"rlrun resume {path}")
         require_new(path, "search.dir")
-    require_writable(path)
-    return claim(path, exact=given is not None)
+    return claim(path, exact=given is not None, key="search.dir")
 
 
 def _read_marker(directory: Path) -> dict[str, Any]:

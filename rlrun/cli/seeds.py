@@ -78,7 +78,7 @@ def run_auto(
     planned = plan_seeds(_name(arms, configs), settings, first_seed)
     if directory is None:
         path = absolute("hydra.sweep.dir", composer.directory(cfg, "hydra.sweep.dir"))
-        path = claim(path, exact=False)
+        path = claim(path, exact=False, key="sweep.dir")
     else:
         path = absolute("sweep.dir", Path(directory))
         _check_before(path, planned)

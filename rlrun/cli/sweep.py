@@ -114,7 +114,8 @@ def start_sweep(
         if is_ours(cfg) and jobs:
             sweep.divide_cores(cfg, len(jobs), same_threads=same_threads)
         if is_new:
-            sweep.path = path = claim(path, exact=directory is not None)
+            exact = directory is not None
+            sweep.path = path = claim(path, exact=exact, key="sweep.dir")
             held.enter_context(lock_run_dir(path))
         begin(path)
         if not jobs:

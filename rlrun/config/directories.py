@@ -55,47 +55,54 @@ def check_name(key: str, path: Path) -> None:
         raise config_error(key, text, wrong, allowed, "rename the directory or choose another")
 
 
-def storage_error(path: Path, why: str) -> StorageError:
-    """The error for an output directory that cannot be made."""
-    fix = "choose another with run.dir=PATH (a sweep: hydra.sweep.dir=PATH)"
-    return StorageError(f"run.dir = {path}: {why}; a writable directory is needed; {fix}")
+def storage_error(path: Path, why: str, key: str = "run.dir") -> StorageError:
+    """The error for an output directory that cannot be made; ``key``: the one that chooses it."""
+    fix = f"choose another with {key}=PATH"
+    return StorageError(f"{key} = {path}: {why}; a writable directory is needed; {fix}")
 
 
-def require_writable(path: Path) -> None:
+def require_writable(path: Path, key: str = "run.dir") -> None:
     """Raise StorageError unless ``path`` could be made; makes nothing."""
     for parent in (path, *path.absolute().parents):
-        if not parent.exists():
+        if not os.path.exists(parent):  # nor what lies in a directory that cannot be read
             continue
-        if not parent.is_dir():
-            raise storage_error(path, f"{parent} is not a directory")
+        if not os.path.isdir(parent):
+            raise storage_error(path, f"{parent} is not a directory", key)
         if not os.access(parent, os.W_OK | os.X_OK):
-            raise storage_error(path, f"{parent} is not writable")
+            raise storage_error(path, f"{parent} is not writable", key)
         return
 
 
 def require_new(path: Path, key: str = "run.dir") -> None:
-    """Raise ConfigError unless ``path``, given as ``key``, is new or empty; makes nothing."""
-    if path.is_dir() and not any(path.iterdir()):
-        return
+    """Raise ConfigError unless ``path``, given as ``key``, is new or empty; makes nothing.
+
+    Raises: also StorageError when it cannot be read.
+    """
     if not os.path.lexists(path):
         return
+    try:
+        if os.path.isdir(path) and not os.listdir(path):
+            return
+    except OSError as e:
+        raise storage_error(path, (e.strerror or str(e)).lower(), key) from e
     resumable = key == "run.dir" and (path / "config.yaml").exists()
     fix = f"rlrun resume {path}" if resumable else "choose another path"
     what = "the directory is not empty" if path.is_dir() else "this is not a directory"
     raise config_error(key, path, what, "a new or empty directory is allowed", fix)
 
 
-def claim(path: Path, *, exact: bool) -> Path:
+def claim(path: Path, *, exact: bool, key: str = "run.dir") -> Path:
     """The directory that was made for this run alone.
 
     ``exact``: ``path`` itself, which may exist empty. Otherwise ``path`` or, when another run has
-    it (started in the same second), ``path_2``, ``path_3``, …: mkdir is atomic.
+    it (started in the same second), ``path_2``, ``path_3``, …: mkdir is atomic. ``key``: the one
+    that chooses another.
 
     Raises: ConfigError (exact and in use), StorageError (cannot be made).
     """
-    require_writable(path)
+    require_writable(path, key)
     if exact:
-        require_new(path)
+        require_new(path, key)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if exact:
@@ -109,8 +116,8 @@ def claim(path: Path, *, exact: bool) -> Path:
                 continue
             return target
     except OSError as e:
-        raise storage_error(path, (e.strerror or str(e)).lower()) from e
-    raise ConfigError(f"run.dir = {path}: 9999 runs have this name; another name; set run.dir=PATH")
+        raise storage_error(path, (e.strerror or str(e)).lower(), key) from e
+    raise ConfigError(f"{key} = {path}: 9999 runs have this name; another name; set {key}=PATH")
 
 
 def undo_logging(run_dir: Path) -> None:

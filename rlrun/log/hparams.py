@@ -1,5 +1,6 @@
 """The row of a run in TensorBoard's HPARAMS tab."""
 
+import sys
 import time
 
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
@@ -32,6 +33,8 @@ def declare(trial: TrialRow) -> list[Summary.Value]:
         value = trial.settings.get(name)
         own = str if value is None else float if type(value) is int else type(value)
         kind = trial.kinds.get(name, own)
+        if type(value) is int and abs(value) > sys.float_info.max:  # no number of the table's
+            kind = str
         if value is not None:
             shown = value if kind in (bool, float) else _text(value, kind)
             setattr(start.hparams[name], _FIELDS.get(kind, "string_value"), shown)

@@ -1,5 +1,6 @@
 """A run as a trial: its settings, and a short name made of them."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -71,7 +72,7 @@ def _part(name: str, value: Value) -> str:
     """``lr1e-3`` of a number, ``gru`` of a group's option, ``double=true`` of the rest."""
     if isinstance(value, bool):
         return f"{name}={str(value).lower()}"
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and abs(value) < math.inf:
         return f"{name}{short_number(value)}"
     return value if name in _GROUPS else f"{name}={value}"
 
@@ -84,7 +85,7 @@ _GROUPS = (
 
 def short_number(value: float) -> str:
     """Return ``1e-3`` for 0.001, ``20000`` for 20000, with four digits at most."""
-    if isinstance(value, int):
+    if isinstance(value, int) or not math.isfinite(value):
         return str(value)
     if value == 0 or 0.01 <= abs(value) < 1e5:
         return f"{value:.4g}"

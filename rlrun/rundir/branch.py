@@ -89,7 +89,7 @@ def go_back(run_dir: Path, path: Path) -> None:
 
     The directory must be locked. Killed at any time, the newest that is left can be resumed.
 
-    Raises: CheckpointError when ``path`` is damaged; nothing is deleted then.
+    Raises: CheckpointError when ``path`` is damaged; nothing is deleted then. StorageError.
     """
     try:
         fields = manifest.verify(path)
@@ -99,13 +99,19 @@ def go_back(run_dir: Path, path: Path) -> None:
             f"{path}: cannot be used: {e}; a checkpoint must be unchanged; use another"
         ) from e
     existing = manifest.list_checkpoints(run_dir / CHECKPOINTS)
-    for later in reversed(existing[existing.index(path) + 1 :]):
-        manifest.delete(later)
-    best = run_dir / CHECKPOINTS / "best.safetensors"
-    if _env_steps_of(best) > fields["env_steps"]:  # of a future that will not be
-        best.unlink(missing_ok=True)
-        best.with_suffix(".json").unlink(missing_ok=True)
-    fsync_directory(run_dir / CHECKPOINTS)
+    try:
+        for later in reversed(existing[existing.index(path) + 1 :]):
+            manifest.delete(later)
+        best = run_dir / CHECKPOINTS / "best.safetensors"
+        if _env_steps_of(best) > fields["env_steps"]:  # of a future that will not be
+            best.unlink(missing_ok=True)
+            best.with_suffix(".json").unlink(missing_ok=True)
+        fsync_directory(run_dir / CHECKPOINTS)
+    except OSError as e:
+        raise StorageError(
+            f"{e.filename or run_dir}: cannot be deleted ({e.strerror or e}); going back deletes "
+            "what is later; fix the permissions of the run directory"
+        ) from e
 
 
 def _env_steps_of(weights: Path) -> int:

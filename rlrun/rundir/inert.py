@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlrun.errors import ConfigError
+from rlrun.errors import CheckpointError, ConfigError
 
 MAX_ENTRIES = 200_000  # files of a run directory
 MAX_TEXT = 2**26  # bytes of a json file
@@ -17,6 +17,8 @@ def require_regular_files(run_dir: Path) -> None:
     """Raise ConfigError unless everything below ``run_dir`` is a regular file or a directory.
 
     A link could lead a write of ``resume`` to any file of the user, a pipe never ends.
+
+    Raises: also CheckpointError where a file has the name of the directory of the checkpoints.
     """
     count, directories = 0, [os.fspath(run_dir)]
     while directories:
@@ -26,6 +28,11 @@ def require_regular_files(run_dir: Path) -> None:
                 mode = entry.stat(follow_symlinks=False).st_mode
                 if stat.S_ISDIR(mode):
                     directories.append(entry.path)
+                elif entry.path == os.path.join(run_dir, "checkpoints") and stat.S_ISREG(mode):
+                    raise CheckpointError(
+                        f"{entry.path}: is a file; a run has a directory of checkpoints; restore "
+                        "it from a copy, or start the run again"
+                    )
                 elif not stat.S_ISREG(mode) or count > MAX_ENTRIES:
                     raise _refused(run_dir, Path(entry.path), mode)
 

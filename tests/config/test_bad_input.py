@@ -120,6 +120,9 @@ BAD = [  # (command line, what the line on stderr must hold)
     ("policy.nstep=2.5", "policy.nstep = 2.5: is not an integer", ""),
     ("policy.nstep=true", "policy.nstep = true: is not", "integer"),
     ("policy.double=1", "policy.double = 1: is not a truth value", "true or false"),
+    ("policy.gamma=" + "9" * 400, "policy.gamma = 999", "is not finite"),
+    ("policy.lr=" + "9" * 400, "policy.lr = 999", "is not finite"),
+    ("run.max_time=" + "9" * 400, "run.max_time = 999", "is not finite"),
     ("policy.gamma=true", "policy.gamma = true: is not a number", ""),
     ("policy.gamma='0.9'", "policy.gamma = 0.9: is not a number", ""),
     ("torso.hidden=64", "torso.hidden = 64: is not a list", ""),
@@ -502,6 +505,40 @@ PROCESS = [
     ("-m policy.gamma=0.5,1.5", 2),
     ("eval nowhere", 2),
 ]
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("run.dir=d/x", "run.dir"),
+        ("-m seed=0,1 sweep.dir=d/x", "sweep.dir"),
+        ("search policy.lr=interval(1e-4,1e-3) search.dir=d/x", "search.dir"),
+        ("probe env=bandit probe.dir=d/x", "probe.dir"),
+        ("bench memory --quick bench.dir=d/x", "bench.dir"),
+    ],
+)
+def test_a_directory_that_cannot_be_written_is_named_by_the_key_that_mends_it(
+    rlrun: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, key: str
+) -> None:
+    (tmp_path / "d").mkdir()
+    access, locked = os.access, tmp_path / "d"  # root could write it
+    monkeypatch.setattr(os, "access", lambda p, mode: Path(p) != locked and access(p, mode))
+    done = rlrun(*line.split())
+    assert_one_error(done, 6)
+    assert f"error: {key} = {tmp_path}/d/x: " in done.err
+    assert f"{key}=PATH" in done.err
+
+
+@pytest.mark.parametrize("line", ["seed=1", "-m seed=0,1", "list", "eval r", "verify r", "--help"])
+def test_a_working_directory_that_is_gone(
+    rlrun: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    done = rlrun(*line.split())
+    monkeypatch.chdir(tmp_path)
+    assert_one_error(done, 6)
 
 
 @pytest.mark.parametrize(("line", "code"), PROCESS)

@@ -1,16 +1,18 @@
 """Runs under short names, with the columns in which they differ."""
 
 import json
+import math
 import shutil
 import socket
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.hparams import metadata
+from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
 from rlrun.cli.main import main
 from rlrun.errors import ConfigError
-from rlrun.log.trial import short_number, trial_name
+from rlrun.log.hparams import declare
+from rlrun.log.trial import TrialRow, short_number, trial_name
 from rlrun.run.board_view import BoardView
 from rlrun.run.hparams import settings_of, trial_of, typed_settings
 from tests.log.boards import board
@@ -171,6 +173,18 @@ def test_names_are_short_and_fit_for_files():
     assert trial_name(base | {"policy.lr": 0.1}, ("policy.lr",), ()) == "lr0.1"
     shown = [short_number(x) for x in (0.001, 2.5e-5, 0.5, 20000, 1e6, 0.0, 0.00012345678)]
     assert shown == ["1e-3", "2.5e-5", "0.5", "20000", "1e6", "0", "1.235e-4"]
+
+
+@pytest.mark.parametrize("limit", [math.inf, -math.inf, math.nan, 10**400])
+def test_a_run_whose_environment_has_no_limit_is_named_and_shown(limit):
+    row = {"policy": "dqn", "env": "cue", "seed": 0, "env.kwargs.limit": limit}
+    name = trial_name(row, ("env.kwargs.limit",))
+    assert name.startswith("dqn-cue-s0-limit")
+    assert str(limit)[:5].lstrip("-") in name
+    start = declare(TrialRow(name, row, frozenset(row)))[1]
+    data = plugin_data_pb2.HParamsPluginData.FromString(start.metadata.plugin_data.content)
+    value = data.session_start_info.hparams["env.kwargs.limit"]
+    assert value.string_value == str(limit) or repr(value.number_value) == repr(limit)
 
 
 def test_a_port_that_is_taken_is_an_error_and_no_address(tmp_path, capsys):

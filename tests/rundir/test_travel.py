@@ -259,6 +259,15 @@ def test_records_that_change_while_the_run_goes_on_are_noticed(tmp_path, capsys,
     assert "metrics.jsonl: the file was" in found
 
 
+@pytest.mark.parametrize("words", ["resume RUN", "eval RUN", "verify RUN", "export RUN DATA"])
+def test_checkpoints_that_are_a_file(run_dir, tmp_path, capsys, words):
+    shutil.rmtree(run_dir / "checkpoints")
+    (run_dir / "checkpoints").write_text("")
+    names = {"RUN": str(run_dir), "DATA": str(tmp_path / "data")}
+    assert main([names.get(word, word) for word in words.split()]) == 5
+    assert line(capsys).startswith(f"rlrun: error: {run_dir}/checkpoints: is a file")
+
+
 def test_a_path_with_an_at_sign_is_a_path(tmp_path):
     (tmp_path / "a@3").mkdir()
     assert branch.split_step(f"{tmp_path}/a@3") == (tmp_path / "a@3", None)
