@@ -123,7 +123,7 @@ def test_errors_of_the_disk_are_storage_errors(tmp_path, monkeypatch):
 def test_a_full_disk_is_a_storage_error():
     full = JsonLinesFile.__new__(JsonLinesFile)
     full._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
-    full.path = "metrics.jsonl"
+    full.path, full._size = "/dev/full", 0
     with pytest.raises(StorageError, match="No space left"):
         full.write(1, {"train/loss": 1.0})
     full.close()
