@@ -26,6 +26,7 @@ from rlrun.pipeline.offline import OfflineSource
 from rlrun.pipeline.overlapped import OverlappedSource
 from rlrun.pipeline.process import CollectorProcess
 from rlrun.pipeline.profile import Profiler
+from rlrun.pipeline.received import RowCheck
 from rlrun.pipeline.serial import Pipeline
 from rlrun.pipeline.source import SerialSource, Source
 from rlrun.schema import PriorityConfig
@@ -176,7 +177,7 @@ def _source(
         return OfflineSource(config.learner, learner.buffer, counters)
     process = CollectorProcess(
         partial(make_collector, plan), policy, make_learner_side(config.transport), make_side,
-        max_seconds=config.watchdog.max_seconds,
+        check=RowCheck(plan.row, plan.columns), max_seconds=config.watchdog.max_seconds,
     )  # fmt: skip
     metrics = CollectMetrics(counters, explore_of(plan), ActionCounts(plan.row_spec.action))
     return OverlappedSource(process, policy, metrics, total_steps=config.run.total_steps)

@@ -35,6 +35,7 @@ from rlrun.pipeline.ray.replaying import ShardParts
 from rlrun.pipeline.ray.roles import Makers, Roles
 from rlrun.pipeline.ray.source import RaySource, RoundSource
 from rlrun.pipeline.ray.weights import Publisher
+from rlrun.pipeline.received import RowCheck
 from rlrun.pipeline.serial import CHECKPOINTS
 from rlrun.rundir.manifest import ROWS
 from rlrun.schema import BufferConfig, IMPALAConfig, PriorityConfig, RayConfig
@@ -141,7 +142,8 @@ def shard_parts(plan: Plan, number: int) -> ShardParts:
     name = "streams" if number == 0 else f"streams/{number}"
     streams = Streams(replays, generator=generator(own.config.seed, name))
     sides = {i: AutoLearnerSide(own.config.transport, i, link=math.inf) for i in mine}
-    return ShardParts(streams, sides, {collector: j for j, collector in enumerate(mine)})
+    stream_of = {collector: j for j, collector in enumerate(mine)}
+    return ShardParts(streams, sides, stream_of, RowCheck(own.row, own.columns))
 
 
 def _seed(seed: int, number: int) -> int:
@@ -156,14 +158,15 @@ def learner_parts(plan: Plan, link: float) -> LearnerParts:
     half = c.transport.copies == "bf16"
     publisher = Publisher(policy, whole=_has_td_priorities(plan), half=half)
     side = AutoLearnerSide(c.transport, 0, link=link)
+    check = RowCheck(plan.row, plan.columns)
     if not c.policy.on_policy:
         make = partial(_learner, plan, policy, counters)
-        return LearnerParts(policy, publisher, side, counters, make, None, {})
+        return LearnerParts(policy, publisher, side, counters, make, None, {}, check)
     actors = range(ray_config(plan).num_actors)
     rollouts = Rollouts([make_rollout(plan, policy.actor(plan.columns)) for _ in actors])
     sides = {i: AutoLearnerSide(c.transport, i, link=math.inf) for i in actors}
     make_on_policy = partial(_rollout_learner, plan, policy, counters)
-    return LearnerParts(policy, publisher, side, counters, make_on_policy, rollouts, sides)
+    return LearnerParts(policy, publisher, side, counters, make_on_policy, rollouts, sides, check)
 
 
 def _learner(plan: Plan, policy: Any, counters: Counters, buffer: Any) -> Learner:

@@ -22,6 +22,7 @@ from rlrun.errors import EnvError, RlrunError
 from rlrun.pipeline.collect_metrics import ChunkStats
 from rlrun.pipeline.collector import ChunkInterrupted, Collector
 from rlrun.pipeline.forkserver import SIGNALS, signals_blocked, start_method
+from rlrun.pipeline.received import Check
 from rlrun.transport import CollectorSide, LearnerSide, wait_for_answer
 from rlrun.trust import fault_of_users
 from rlrun.types import Chunk, Counters, Policy
@@ -70,14 +71,15 @@ class CollectorProcess:
         transport: LearnerSide,
         make_collector_side: MakeCollectorSide,
         *,
+        check: Check,
         max_seconds: float | None,
     ) -> None:
         """``policy``: the one whose weights are sent. Both functions are pickled.
 
-        ``max_seconds``: to wait for a chunk; None: for ever.
+        ``check``: of the rows that come. ``max_seconds``: to wait for a chunk; None: for ever.
         """
         context: Any = multiprocessing.get_context(start_method())
-        self.max_seconds = max_seconds
+        self.max_seconds, self.check = max_seconds, check
         self.stop: Callable[[], bool] = lambda: False  # asked while a chunk is waited for
         self.policy, self.transport, self.in_flight, self.env_steps = policy, transport, False, 0
         self.pipe, child = context.Pipe()
@@ -102,7 +104,8 @@ class CollectorProcess:
             need = NeedKeyFrame(reply.stream, reply.have_seq, reply.have_hash)
             self._send("collect", self.env_steps, wait_for_answer(self.transport, need))
         rows, *rest = reply
-        return CollectedChunk(self.transport.unpack(rows), *rest)
+        chunk = self.check(self.transport.unpack(rows), "pipeline = overlapped: its collector")
+        return CollectedChunk(chunk, *rest)
 
     def state(self) -> dict[str, Any]:
         """Return the collector's state, the environments' too; no chunk may be in flight."""

@@ -145,7 +145,10 @@ class ShardInProcess(ReplayRole):
     def __init__(self, plan: Any) -> None:
         self.failed, self.blank, self.number, self.incarnation, self.late = None, False, 0, 0, 0
         self.parts = shard_parts(plan, 0)
-        self.streams, self.receiver = self.parts.streams, Receiver(self.parts.sides)
+        self.streams, self.receiver = (
+            self.parts.streams,
+            Receiver(self.parts.sides, self.parts.check),
+        )
         self.seconds = {"add": 0.0, "sample": 0.0, "prioritize": 0.0}
 
 

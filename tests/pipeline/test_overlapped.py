@@ -59,7 +59,7 @@ def remote_to(make, policy, transport=RAW):
     """A collector's process and the learner's side of its transport."""
     return CollectorProcess(
         make, policy, make_learner_side(transport), partial(make_collector_side, transport),
-        max_seconds=60,
+        check=lambda rows, sender: rows, max_seconds=60,
     )  # fmt: skip
 
 

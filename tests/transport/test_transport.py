@@ -23,6 +23,7 @@ from rlrun.codec import (
     StaleFrame,
 )
 from rlrun.pipeline.process import CollectorProcess
+from rlrun.pipeline.received import RowCheck
 from rlrun.run import train
 from rlrun.rundir.checkpoint import load_newest
 from rlrun.schema import TransportConfig
@@ -331,7 +332,7 @@ def test_a_lost_message_on_the_pipe_is_requested_again():
     far = partial(collector_side_of, plan)
     remote = CollectorProcess(
         make, here.policy, make_learner_side(changed(c.transport, key_seconds=0.0)), far,
-        max_seconds=60,
+        check=RowCheck(plan.row, plan.columns), max_seconds=60,
     )  # fmt: skip
     try:
         for k in range(4):

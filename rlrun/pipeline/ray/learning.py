@@ -17,6 +17,7 @@ from rlrun.pipeline.ray.process import prepare, replaced, unpacked
 from rlrun.pipeline.ray.receiving import Receiver
 from rlrun.pipeline.ray.shard_reader import NoWindows, ShardReader
 from rlrun.pipeline.ray.weights import Publisher
+from rlrun.pipeline.received import Check
 from rlrun.transport import AutoLearnerSide
 from rlrun.types import Counters, Policy
 
@@ -32,6 +33,7 @@ class LearnerParts:
     make_learner: Callable[[Any], Learner | RolloutLearner]  # of its buffer
     rollouts: Rollouts | None  # on-policy
     sides: Mapping[int, AutoLearnerSide]  # on-policy: of the rows of every collector
+    check: Check  # of these rows
 
 
 class LearnerRole:
@@ -60,7 +62,7 @@ class LearnerRole:
         self.throttle = throttle
         self.policy, self.counters = self.parts.policy, self.parts.counters
         self.reader = ShardReader(shards, prefetch=prefetch)
-        self.receiver = Receiver(self.parts.sides)
+        self.receiver = Receiver(self.parts.sides, self.parts.check)
         buffer = self.reader if self.parts.rollouts is None else self.parts.rollouts
         self.learner = self.parts.make_learner(buffer)
         self.published = -1  # updates of the weights published last

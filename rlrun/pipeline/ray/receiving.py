@@ -5,6 +5,7 @@ from typing import Any
 
 from rlrun.errors import CodecError
 from rlrun.pipeline.ray.messages import Payload
+from rlrun.pipeline.received import Check
 from rlrun.transport import AutoLearnerSide
 from rlrun.types import Chunk
 
@@ -12,9 +13,9 @@ from rlrun.types import Chunk
 class Receiver:
     """Unpacks chunks of several collectors; the driver may send any of them again."""
 
-    def __init__(self, sides: Mapping[int, AutoLearnerSide]) -> None:
-        """``sides``: of the transport, by number of the collector."""
-        self.sides = sides
+    def __init__(self, sides: Mapping[int, AutoLearnerSide], check: Check) -> None:
+        """``sides``: of the transport, by number of the collector; ``check``: of their rows."""
+        self.sides, self.check = sides, check
         self.expected: dict[int, int] = {}  # collector -> sequence number of its next chunk
         self.damaged = self.repeated = 0  # chunks, since the role began
 
@@ -30,7 +31,10 @@ class Receiver:
         return seq > self.expected[collector]
 
     def unpack(self, collector: int, payload: Payload, *, corrupt: bool) -> Chunk | None:
-        """Return the rows, None: the frame is damaged. ``corrupt``: damage it first (tests)."""
+        """Return the rows, None: the frame is damaged. ``corrupt``: damage it first (tests).
+
+        Raises: CheckpointError: they are not rows of this run.
+        """
         message: Any = payload.message
         if corrupt and isinstance(message, bytes):
             at = len(message) // 2
@@ -39,10 +43,11 @@ class Receiver:
             self.damaged += 1
             return None
         try:
-            return self.sides[collector].unpack(message)
+            chunk = self.sides[collector].unpack(message)
         except CodecError:
             self.damaged += 1
             return None
+        return self.check(chunk, f"pipeline = ray: collector {collector}")
 
     def accept(self, collector: int, seq: int) -> None:
         """Note that the chunk is stored."""

@@ -13,6 +13,7 @@ from rlrun.pipeline.ray.messages import Payload, Stored, answered, constructed
 from rlrun.pipeline.ray.process import prepare, replaced, unpacked
 from rlrun.pipeline.ray.receiving import Receiver
 from rlrun.pipeline.ray.sent_rows import all_rows, send
+from rlrun.pipeline.received import Check
 from rlrun.transport import AutoLearnerSide
 from rlrun.types import Sample, Segment
 
@@ -24,6 +25,7 @@ class ShardParts:
     streams: Streams
     sides: Mapping[int, AutoLearnerSide]  # by number of the collector
     stream_of: Mapping[int, int]  # number of the collector -> stream
+    check: Check
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,10 @@ class ReplayRole:
         self.log = prepare(f"replay {number}", threads=1)
         self.parts: ShardParts = unpacked(make)()
         self.number = number
-        self.streams, self.receiver = self.parts.streams, Receiver(self.parts.sides)
+        self.streams, self.receiver = (
+            self.parts.streams,
+            Receiver(self.parts.sides, self.parts.check),
+        )
         self.incarnation = int.from_bytes(os.urandom(6), "little") if replaced() else 0
         self.seconds = {"add": 0.0, "sample": 0.0, "prioritize": 0.0}
         self.late = 0  # priorities of windows of an earlier incarnation

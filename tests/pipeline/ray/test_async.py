@@ -83,7 +83,7 @@ def test_every_row_is_stored_once_and_updates_keep_their_ratio(tmp_path):
 
 
 def test_a_first_chunk_that_is_late_is_waited_for():
-    receiver = Receiver({})
+    receiver = Receiver({}, lambda rows, sender: rows)
     assert receiver.early(0, 5, since=4)
     assert not receiver.early(0, 4, since=4)
     assert not receiver.again(0, 4)

@@ -65,7 +65,7 @@ def test_a_chunk_waits_for_the_one_before_it_that_came_damaged():
 def test_a_learner_takes_the_chunks_of_a_collector_in_their_order():
     """Also when those before it were learned by a process whose state is gone."""
     role = LearnerRole.__new__(LearnerRole)
-    role.receiver, learned = Receiver({0: None}), []
+    role.receiver, learned = Receiver({0: None}, lambda rows, sender: rows), []
     role.failed, role.blank = None, False
     role.receiver.unpack = lambda number, payload, corrupt: payload
     role.parts = SimpleNamespace(rollouts=SimpleNamespace(add=lambda n, x: learned.append(x)))

@@ -1,0 +1,63 @@
+"""Rows of other processes are compared once with those of the run, before they are indexed by."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlrun.build import pipeline as build
+from rlrun.build.plan import make_plan
+from rlrun.errors import CheckpointError
+from rlrun.pipeline.received import RowCheck
+from rlrun.tree import tree_map
+from rlrun.types import CHUNK_FIELDS, Chunk, Counters
+from tests.compose import config
+
+
+@pytest.fixture(scope="module")
+def received():
+    """(check, a chunk that it accepts) of CartPole."""
+    plan = make_plan(config("debug=smoke", "policy=dqn", "env=cartpole"))
+    collector = build.make_collector(plan, Counters())
+    chunk = collector.collect_rows()
+    arrays = {name: tree_map(np.array, getattr(chunk, name)) for name in CHUNK_FIELDS}
+    collector.env.close()
+    return RowCheck(plan.row, plan.columns), Chunk(**arrays)
+
+
+def put(x, value, at=(1, 0)):
+    found = np.array(x)
+    found[at] = value
+    return found
+
+
+CHANGES = {
+    "an action that is none": (lambda c: {"action": put(c.action, 2)}, "its action is 2; allowed"),
+    "a huge action": (lambda c: {"action": put(c.action, 10**15)}, "row 1 of column 0: its action"),
+    "a negative one": (lambda c: {"action": put(c.action, -1)}, "its action is -1"),
+    "another dtype": (lambda c: {"action": c.action.astype(np.float32)}, "an array is float32"),
+    "one row less": (lambda c: {"action": c.action[:-1]}, "an array is int64"),
+    "one column less": (lambda c: {"valid": c.valid[:, :-1]}, "an array is bool"),
+    "flags of bytes": (lambda c: {"first": c.first.astype(np.uint8)}, "an array is uint8"),
+    "a dict": (lambda c: {"obs": {"x": c.obs}}, "an array is|no attribute|structure"),
+    "no array": (lambda c: {"action": None}, "no attribute"),
+    "NaN": (lambda c: {"obs": put(c.obs, np.nan)}, "observation is nan"),
+    "an infinite reward": (lambda c: {"reward": put(c.reward, np.inf)}, "a reward is not finite"),
+    "both flags": (
+        lambda c: {"terminated": put(c.terminated, True), "truncated": put(c.truncated, True)},
+        "terminated and truncated",
+    ),
+}
+
+
+def test_rows_of_the_run_pass(received):
+    check, chunk = received
+    assert check(chunk, "x") is chunk
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_rows_that_are_none_of_the_run_are_refused(received, what):
+    check, chunk = received
+    change, text = CHANGES[what]
+    with pytest.raises(CheckpointError, match=f"collector 3: .*({text})"):
+        check(replace(chunk, **change(chunk)), "pipeline = ray: collector 3")
